@@ -1,0 +1,72 @@
+"""Privacy accounting for random projections: exact and near-exact profiles, each with its status and promises.
+
+The names below are the public interface; importing the package loads none of them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from privproj.accountant import Comparison, compare, delta, epsilon
+    from privproj.bounds import REGISTRY
+    from privproj.bounds.m2_beta_tail import epsilons as beta_tail_epsilons
+    from privproj.calibration import rank, sigma
+    from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Refused
+    from privproj.evaluation import evaluate
+    from privproj.mechanisms import M2, Gaussian
+    from privproj.relations import NeighbouringRelation, Sampling
+    from privproj.result import Outcome, Result, Side, Status
+    from privproj.rules import advanced_composition, basic_composition
+
+__all__ = [
+    "M2",
+    "REGISTRY",
+    "Comparison",
+    "Gaussian",
+    "InvalidParameter",
+    "NeighbouringRelation",
+    "NotConverged",
+    "Outcome",
+    "PrivprojError",
+    "Refused",
+    "Result",
+    "Sampling",
+    "Side",
+    "Status",
+    "advanced_composition",
+    "basic_composition",
+    "beta_tail_epsilons",
+    "compare",
+    "delta",
+    "epsilon",
+    "evaluate",
+    "rank",
+    "sigma",
+]
+
+HOMES = {
+    "accountant": ("Comparison", "compare", "delta", "epsilon"),
+    "bounds": ("REGISTRY",),
+    "calibration": ("rank", "sigma"),
+    "errors": ("InvalidParameter", "NotConverged", "PrivprojError", "Refused"),
+    "evaluation": ("evaluate",),
+    "mechanisms": ("M2", "Gaussian"),
+    "relations": ("NeighbouringRelation", "Sampling"),
+    "result": ("Outcome", "Result", "Side", "Status"),
+    "rules": ("advanced_composition", "basic_composition"),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "beta_tail_epsilons":
+        return import_module("privproj.bounds.m2_beta_tail").epsilons
+    for home, names in HOMES.items():
+        if name in names:
+            return getattr(import_module(f"privproj.{home}"), name)
+    raise AttributeError(f"module 'privproj' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

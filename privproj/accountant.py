@@ -1,0 +1,214 @@
+"""The accountant: from a mechanism, a run and a bound to an epsilon or a delta, with all it rests on."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Unpack
+
+from privproj.bound import Bound
+from privproj.bounds import bounds_of, find
+from privproj.errors import InvalidParameter, PrivprojError, Refused, Unanswered
+from privproj.mechanisms import Mechanism, privacy_epsilon, probability
+from privproj.numerics import Enclosure
+from privproj.profile import Curve, PrivacyProfile
+from privproj.renyi import ConcentratedCurve, RenyiCurve
+from privproj.result import Outcome, Result, Side, Status
+from privproj.rules import EpsilonDeltaRule
+from privproj.runs import Run, RunOptions
+
+LOG_SMALLEST_DELTA = math.log(1e-300)
+
+
+@dataclass(frozen=True)
+class Question:
+    """One mechanism, one run, one bound: everything that fixes the curve to be read."""
+
+    mechanism: Mechanism
+    run: Run
+    bound: Bound
+
+    def check(self) -> None:
+        """Raise unless the bound answers this question soundly."""
+        bound, relation = self.bound, self.run.relation
+        self.run.check_pair()
+        missing = bound.needs(self.mechanism)
+        if missing:
+            raise InvalidParameter("change_rank", "nothing", f"{missing} for {bound.name}")
+        if relation not in bound.relations:
+            allowed = ", ".join(bound.relations)
+            raise Refused(f"{bound.name} does not hold under relation={relation}; it holds under {allowed}")
+        if bound.status in (Status.REFUTED, Status.ASYMPTOTIC):
+            raise Refused(f"{bound.name} is {bound.status}: {bound.summary}")
+
+    def curve(self) -> Curve:
+        """The bound of the whole run."""
+        self.check()
+        form = self.bound.form(self.mechanism)
+        if self.run.single:
+            return form
+        if self.run.sampling_rate < 1.0:
+            return self.amplified(form)
+        if isinstance(form, RenyiCurve | ConcentratedCurve | EpsilonDeltaRule):
+            return form.times(self.run.steps)
+        if form.composed is not None:
+            return form.composed(self.run.steps)
+        return self.composed(form)
+
+    def amplified(self, form: object) -> Curve:
+        """The curve under subsampling."""
+        if self.bound.amplifies and isinstance(form, PrivacyProfile):
+            return self.composed(form)
+        raise Refused(f"{self.bound.name} has no amplification by subsampling; use a bound with a privacy profile")
+
+    def composed(self, form: PrivacyProfile) -> Curve:
+        """The profile subsampled and composed numerically."""
+        raise Refused(f"{self.bound.name} is accounted for one release on the whole data set only, so far")
+
+    @property
+    def closed(self) -> bool:
+        """True if no grid is involved."""
+        return self.run.single or self.bound.form(self.mechanism).__dict__.get("composed") is not None
+
+    def result(self, quantity: str, value: float | None, lower: float | None, **details: object) -> Result:
+        """A result with everything that does not depend on the quantity filled in."""
+        mechanism = self.mechanism
+        exact = self.bound.exact and self.closed
+        fields: dict = {
+            "quantity": quantity,
+            "value": value,
+            "lower": lower,
+            "upper": value,
+            "side": Side.EXACT if exact else Side.UPPER,
+            "mechanism": {"name": mechanism.name, **mechanism.parameters(), "assumes": mechanism.assumes},
+            "run": self.run.parameters(),
+            "bound": self.bound.name,
+            "bound_version": self.bound.version,
+            "status": self.bound.status_for(mechanism),
+            "promises": self.bound.promises_of(mechanism),
+            "source": self.bound.source,
+            "outcome": Outcome.OK,
+            "noise_multiplier": mechanism.noise_multiplier,
+            "warnings": tuple(notes(mechanism)),
+        }
+        return Result(**{**fields, **details})
+
+    def answer(self, quantity: str, read: Callable[[], Result], **target: float | None) -> Result:
+        """``read()``; an error that leaves a well-posed question unanswered carries the result without a value."""
+        try:
+            return read()
+        except Unanswered as error:
+            outcome = Outcome(error.outcome)
+            error.result = self.result(quantity, None, None, outcome=outcome, warnings=(str(error),), **target)
+            raise
+
+
+def notes(mechanism: Mechanism) -> list[str]:
+    """What a reader of any number for this mechanism should know."""
+    parameters = mechanism.parameters()
+    if "rank" in parameters and parameters["rank"] == parameters.get("dim"):
+        return ["rank equals dim: the projection changes nothing, so this is the Gaussian profile"]
+    return []
+
+
+def ask(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Question:
+    """The question put by keyword arguments."""
+    return Question(mechanism, Run(**run), find(type(mechanism), bound))  # pyright: ignore[reportArgumentType]
+
+
+def epsilon(mechanism: Mechanism, *, delta: float, bound: str | None = None, **run: Unpack[RunOptions]) -> Result:
+    """The smallest epsilon that ``bound`` proves at ``delta``, rounded up.
+
+    ``value`` is ``inf`` (outcome vacuous) if the bound proves no finite epsilon there. Raises
+    :class:`InvalidParameter` for a value outside its domain and :class:`Refused` where the bound proves nothing.
+    """
+    question, target = ask(mechanism, bound, run), probability("delta", delta)
+    return question.answer("epsilon", lambda: epsilon_of(question, target), delta=target)
+
+
+def epsilon_of(question: Question, delta: float) -> Result:
+    """:func:`epsilon` of a question already put."""
+    found = question.curve().epsilon(math.log(delta))
+    lower = found.lower if math.isfinite(found.lower) and found.lower >= 0.0 else None
+    result_details: dict = {"epsilon": found.upper, "delta": delta, "log10_delta": math.log10(delta)}
+    if found.upper == math.inf:
+        result_details["outcome"] = Outcome.VACUOUS
+    if found.upper == 0.0:
+        note = "delta alone already covers the total variation distance of neighbours, so epsilon 0 is met"
+        result_details["warnings"] = (*notes(question.mechanism), note)
+    return question.result("epsilon", found.upper, lower, **result_details)
+
+
+def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **run: Unpack[RunOptions]) -> Result:
+    """The smallest delta that ``bound`` proves at ``epsilon >= 0``, rounded up.
+
+    A delta of 1 says nothing (outcome vacuous). Below 1e-300 ``value`` stays there, an upper bound, and
+    ``log10_delta`` carries the size. Raises like :func:`epsilon`.
+    """
+    question, target = ask(mechanism, bound, run), privacy_epsilon(epsilon, zero=True)
+    return question.answer("delta", lambda: delta_of(question, target), epsilon=target)
+
+
+def delta_of(question: Question, epsilon: float) -> Result:
+    """:func:`delta` of a question already put."""
+    found = question.curve().log_delta(epsilon)
+    value, lower = probability_ends(found)
+    floored: dict = {} if found.upper > LOG_SMALLEST_DELTA else {"side": Side.UPPER}
+    return question.result(
+        "delta",
+        value,
+        lower,
+        **floored,
+        epsilon=epsilon,
+        delta=value,
+        log10_delta=found.upper / math.log(10.0),
+        outcome=Outcome.VACUOUS if value >= 1.0 else Outcome.OK,
+    )
+
+
+def probability_ends(log_value: Enclosure) -> tuple[float, float | None]:
+    """``(upper, lower)`` as numbers: never 0, the lower end None where it is unknown or below 1e-300."""
+    upper = math.exp(max(log_value.upper, LOG_SMALLEST_DELTA))
+    return upper, math.exp(log_value.lower) if log_value.lower > LOG_SMALLEST_DELTA else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One row of :func:`compare`: a bound with its result, or the reason why it gives none."""
+
+    bound: Bound
+    result: Result | None
+    reason: str = ""
+
+
+def compare(
+    mechanism: Mechanism,
+    *,
+    delta: float | None = None,
+    epsilon: float | None = None,
+    **run: Unpack[RunOptions],
+) -> list[Comparison]:
+    """Every bound of the mechanism on one question (give ``delta`` or ``epsilon``).
+
+    Promise-free bounds first, then conditional ones, each tightest first; last those that do not apply, with reasons.
+    """
+    if (delta is None) == (epsilon is None):
+        raise InvalidParameter("delta", delta, "exactly one of delta and epsilon")
+    target = probability("delta", delta) if delta is not None else privacy_epsilon(epsilon, zero=True)
+    read = epsilon_of if delta is not None else delta_of
+    setting = Run(**run)  # pyright: ignore[reportArgumentType]
+    rows = []
+    for bound in bounds_of(type(mechanism)):
+        try:
+            rows.append(Comparison(bound, read(Question(mechanism, setting, bound), target)))
+        except PrivprojError as error:
+            rows.append(Comparison(bound, None, str(error)))
+    return sorted(rows, key=comparison_key)
+
+
+def comparison_key(row: Comparison) -> tuple[int, float]:
+    """Rows in the order of :func:`compare`."""
+    if row.result is None or row.result.value is None:
+        return 2, 0.0
+    return int(row.result.status is not Status.PROVED), float(row.result.log10_delta or 0.0) if (
+        row.result.quantity == "delta"
+    ) else float(row.result.value)

@@ -1,0 +1,50 @@
+"""The record that makes a theorem a bound: what it is about, what it rests on, how it is evaluated."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from privproj.mechanisms import Mechanism
+from privproj.profile import PrivacyProfile
+from privproj.relations import NeighbouringRelation
+from privproj.renyi import ConcentratedCurve, RenyiCurve
+from privproj.result import Status
+from privproj.rules import EpsilonDeltaRule
+
+ALL_RELATIONS = tuple(NeighbouringRelation)
+RANK_PROMISE = "every record changes the layer's gradient by a matrix of rank at most {k}"
+
+Form = PrivacyProfile | RenyiCurve | ConcentratedCurve | EpsilonDeltaRule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """A bound on the privacy of one mechanism.
+
+    ``form`` maps the mechanism to exactly one representation: a privacy profile, a Renyi or concentrated
+    curve, or an ``(eps, delta)`` rule. ``promises_of`` returns what the data must keep (none: status
+    proved; some: conditional). ``needs`` returns a sentence when a parameter is missing, else None.
+    ``amplifies`` is False where subsampling has no theorem in the bound's own terms.
+    ``version`` changes whenever a returned value may change.
+    """
+
+    name: str
+    mechanism: type[Mechanism]
+    summary: str
+    formula: str
+    source: str
+    example: str
+    form: Callable[[Any], Form]
+    exact: bool = False
+    amplifies: bool = True
+    status: Status = Status.PROVED
+    promises_of: Callable[[Any], tuple[str, ...]] = lambda mechanism: ()
+    needs: Callable[[Any], str | None] = lambda mechanism: None
+    relations: tuple[NeighbouringRelation, ...] = ALL_RELATIONS
+    version: int = 1
+
+    def status_for(self, mechanism: Mechanism) -> Status:
+        """The status for these parameters: conditional exactly where a promise on the data is needed."""
+        if self.status in (Status.PROVED, Status.CONDITIONAL):
+            return Status.CONDITIONAL if self.promises_of(mechanism) else Status.PROVED
+        return self.status

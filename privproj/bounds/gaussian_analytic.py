@@ -1,0 +1,35 @@
+"""The exact profile of the Gaussian mechanism (Balle, Wang 2018, Theorem 8)."""
+
+import math
+
+from privproj import kernels
+from privproj.bound import Bound
+from privproj.mechanisms import Gaussian, Mechanism
+from privproj.numerics import Enclosure, outward
+from privproj.profile import PrivacyProfile
+
+
+def profile(mu: float) -> PrivacyProfile:
+    """``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``; ``T`` releases have ``mu sqrt(T)``."""
+
+    def log_delta(eps: float) -> Enclosure:
+        return outward(kernels.log_gaussian_delta(eps, mu), steepness=mu * mu)
+
+    return PrivacyProfile(log_delta, composed=lambda steps: profile(mu * math.sqrt(steps)))
+
+
+def form(mechanism: Mechanism) -> PrivacyProfile:
+    """The profile at ``mu = 1/z``."""
+    return profile(mechanism.mu)
+
+
+BOUND = Bound(
+    name="analytic",
+    mechanism=Gaussian,
+    summary="exact privacy profile",
+    formula="delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z",
+    source="Balle, Wang 2018, Theorem 8",
+    example="privproj epsilon gaussian --noise-multiplier 1 --delta 1e-5",
+    form=form,
+    exact=True,
+)

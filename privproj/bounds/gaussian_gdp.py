@@ -1,0 +1,24 @@
+"""Gaussian DP (Dong, Roth, Su 2022): the trade-off function of the Gaussian mechanism, exact."""
+
+from privproj.bound import Bound
+from privproj.bounds.gaussian_analytic import profile
+from privproj.mechanisms import Gaussian
+from privproj.profile import PrivacyProfile
+
+
+def form(mechanism: Gaussian) -> PrivacyProfile:
+    """``f(a) = Phi(Phi^-1(1 - a) - mu)``, whose profile is the analytic one; ``T`` releases are ``mu sqrt(T)``-GDP."""
+    return profile(mechanism.mu)
+
+
+BOUND = Bound(
+    name="gdp",
+    mechanism=Gaussian,
+    summary="trade-off function, exact; composes in closed form",
+    formula="f(a) = Phi(Phi^-1(1 - a) - mu), mu^2 adds over releases, mu = 1/z",
+    source="Dong, Roth, Su 2022, Theorem 2.7 and Corollary 3.3",
+    example="privproj epsilon gaussian --bound gdp --noise-multiplier 20 --steps 100 --delta 1e-5",
+    form=form,
+    exact=True,
+    amplifies=False,
+)

@@ -1,0 +1,25 @@
+"""The published bound of M2 with the exact Gaussian delta in place of the two-sided tail."""
+
+from privproj.bound import Bound
+from privproj.bounds.m2_beta_tail import needs, profile, promises
+from privproj.mechanisms import M2
+from privproj.profile import PrivacyProfile
+
+
+def form(mechanism: M2) -> PrivacyProfile:
+    """The Beta-tail bound with ``delta_gauss(eps; mu sqrt(tau))`` for ``T``."""
+    return profile(mechanism, sharp=True)
+
+
+BOUND = Bound(
+    name="beta-tail-sharp",
+    mechanism=M2,
+    summary="the published bound with the exact Gaussian term",
+    formula="delta(eps) = min_tau delta_gauss(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
+    source="arXiv 2601.21719, Theorem 5, with Balle, Wang 2018, Theorem 8",
+    example="privproj epsilon m2 --bound beta-tail-sharp --dim 2048 --rank 16 --change-rank 10"
+    " --noise-multiplier 0.7787 --delta 1e-5",
+    form=form,
+    promises_of=promises,
+    needs=needs,
+)

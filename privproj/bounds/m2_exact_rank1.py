@@ -1,0 +1,38 @@
+"""The exact profile of M2 when one record changes the query by a matrix of rank one."""
+
+from privproj.bound import RANK_PROMISE, Bound
+from privproj.bounds.gaussian_analytic import profile as gaussian_profile
+from privproj.bounds.m2_rank_free import law
+from privproj.mechanisms import M2
+from privproj.profile import PrivacyProfile
+from privproj.random_sensitivity import log_expected_profile
+from privproj.relations import NeighbouringRelation
+from privproj.result import Status
+
+
+def form(mechanism: M2) -> PrivacyProfile:
+    """``delta(eps) = E[h_eps(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)``."""
+    if mechanism.rank == mechanism.dim:
+        return gaussian_profile(mechanism.mu)
+    energy = law(mechanism)
+    return PrivacyProfile(lambda eps: log_expected_profile(eps, energy))
+
+
+def promises(mechanism: M2) -> tuple[str, ...]:
+    """Rank one must be promised, unless the query has one column or one row."""
+    return () if mechanism.largest_rank == 1 else (RANK_PROMISE.format(k=1),)
+
+
+BOUND = Bound(
+    name="exact-rank1",
+    mechanism=M2,
+    summary="exact for changes of rank one: one projected linear layer, one input vector per example",
+    formula="delta(eps) = E[h_eps(mu^2 B)], B ~ Beta(r/2, (d-r)/2), h_eps(x) the Gaussian delta at sqrt(x)",
+    source="privproj: the privacy loss given the projection is Gaussian (privproj.random_sensitivity)",
+    example="privproj epsilon m2 --bound exact-rank1 --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
+    form=form,
+    exact=True,
+    status=Status.CONDITIONAL,
+    promises_of=promises,
+    relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+)

@@ -1,0 +1,110 @@
+"""Calibration: the parameter that meets a target ``(epsilon, delta)``, returned at its safe end."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Unpack
+
+from privproj.accountant import Question, ask
+from privproj.errors import InvalidParameter
+from privproj.mechanisms import LARGEST, SMALLEST, Mechanism, privacy_epsilon, probability
+from privproj.numerics import Enclosure, crossing, largest_integer
+from privproj.result import Outcome, Result, Side
+from privproj.runs import RunOptions
+
+
+def sigma(
+    mechanism: Mechanism, *, epsilon: float, delta: float, bound: str | None = None, **run: Unpack[RunOptions]
+) -> Result:
+    """The smallest noise multiplier ``z = sigma / sensitivity`` that meets ``(epsilon, delta)``, rounded up.
+
+    The mechanism leaves ``noise_multiplier`` out. Asked for its epsilon at the returned value, the same bound never
+    answers more than ``epsilon``. ``value`` is None (outcome vacuous) if no amount of noise meets the target.
+    """
+    found_here(mechanism, "noise_multiplier", "sigma")
+    target = Target(privacy_epsilon(epsilon, zero=False), probability("delta", delta))
+    question = ask(mechanism, bound, run)
+    return question.answer("sigma", lambda: sigma_of(question, target), **target.fields())
+
+
+def rank(
+    mechanism: Mechanism, *, epsilon: float, delta: float, bound: str | None = None, **run: Unpack[RunOptions]
+) -> Result:
+    """The largest rank of the projection whose bound meets ``(epsilon, delta)``; the mechanism leaves ``rank`` out.
+
+    The bounds of M2 grow with the rank. ``value`` is None (outcome vacuous) if not even rank 1 fits.
+    """
+    found_here(mechanism, "rank", "rank")
+    target = Target(privacy_epsilon(epsilon, zero=True), probability("delta", delta))
+    question = ask(mechanism, bound, run)
+    return question.answer("rank", lambda: rank_of(question, target), **target.fields())
+
+
+class Target:
+    """The ``(epsilon, delta)`` to be met."""
+
+    def __init__(self, epsilon: float, delta: float) -> None:
+        self.epsilon, self.delta = epsilon, delta
+        self.log_delta = math.log(delta)
+
+    def fields(self) -> dict[str, float]:
+        """The target as fields of a result."""
+        return {"epsilon": self.epsilon, "delta": self.delta, "log10_delta": math.log10(self.delta)}
+
+
+def found_here(mechanism: Mechanism, parameter: str, quantity: str) -> None:
+    """Raise unless the mechanism has this parameter and leaves it out."""
+    if parameter not in vars(mechanism):
+        raise InvalidParameter("mechanism", mechanism.name, f"a mechanism with a {parameter}")
+    if vars(mechanism)[parameter] is not None:
+        raise InvalidParameter(parameter, vars(mechanism)[parameter], f"no {parameter}: it is what {quantity} finds")
+
+
+def sigma_of(question: Question, target: Target) -> Result:
+    """:func:`sigma` of a question already put."""
+
+    def at(z: float) -> Enclosure:
+        return with_value(question, "noise_multiplier", z).curve().log_delta(target.epsilon)
+
+    def meets(z: float) -> bool:
+        curve = with_value(question, "noise_multiplier", z).curve()
+        return curve.epsilon(target.log_delta).upper <= target.epsilon
+
+    guess = math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon
+    limits = {"low": SMALLEST, "high": LARGEST}
+    found = crossing(lambda z: at(z).upper - target.log_delta, guess, **limits).upper
+    if found == math.inf:
+        return question.result("sigma", None, None, outcome=Outcome.VACUOUS, **target.fields())
+    found = nudged(meets, found)
+    lower = None
+    if at(found).lower > -math.inf:
+        end = crossing(lambda z: at(z).lower - target.log_delta, found, spread=1e-11, rtol=1e-11, **limits).lower
+        lower = min(found, end)
+    return with_value(question, "noise_multiplier", found).result("sigma", found, lower, **target.fields())
+
+
+def rank_of(question: Question, target: Target) -> Result:
+    """:func:`rank` of a question already put."""
+
+    def fits(rank: int) -> bool:
+        return with_value(question, "rank", rank).curve().log_delta(target.epsilon).upper <= target.log_delta
+
+    found = largest_integer(fits, 1, vars(question.mechanism)["dim"])
+    if found is None:
+        return question.result("rank", None, None, outcome=Outcome.VACUOUS, side=Side.LOWER, **target.fields())
+    answered = with_value(question, "rank", found)
+    return answered.result("rank", found, found, upper=None, side=Side.LOWER, **target.fields())
+
+
+def with_value(question: Question, parameter: str, value: float) -> Question:
+    """The question with this parameter of its mechanism."""
+    return replace(question, mechanism=replace(question.mechanism, **{parameter: value}))
+
+
+def nudged(meets: Callable[[float], bool], z: float) -> float:
+    """``z`` moved up by as little as makes ``meets(z)`` true: rounding may leave the search an ulp short."""
+    step = 1e-15
+    while not meets(z):
+        z *= 1.0 + step
+        step *= 4.0
+    return z

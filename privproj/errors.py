@@ -1,0 +1,46 @@
+"""Every error the package raises on purpose, each with the exit code the command line gives it."""
+
+
+class PrivprojError(Exception):
+    """Base of the package's errors: one clear sentence, and the exit code of the command line."""
+
+    exit_code = 5
+
+
+class Unanswered(PrivprojError):
+    """A well-posed question without an answer; ``result`` is the :class:`privproj.Result` without a value."""
+
+    outcome = "not_converged"
+    result: object = None
+
+
+class InvalidParameter(PrivprojError, ValueError):
+    """A value outside its domain: what was expected, the name, the value, and a remedy where there is one."""
+
+    exit_code = 2
+
+    def __init__(self, name: str, value: object, expected: str, remedy: str = "") -> None:
+        self.name, self.value, self.expected, self.remedy = name, value, expected, remedy
+        super().__init__(self.sentence(name))
+
+    def sentence(self, name: str) -> str:
+        """The message with the parameter called ``name`` (the command line writes it as an option)."""
+        tail = f"; {self.remedy}" if self.remedy else ""
+        return f"expected {self.expected}, got {name}={self.value}{tail}"
+
+
+class Refused(Unanswered):
+    """There is no sound bound for this question, or the bound that was named is not one."""
+
+    exit_code = 3
+    outcome = "refused"
+
+
+class NotConverged(Unanswered):
+    """A search or a quadrature did not reach its accuracy, so no number is returned."""
+
+
+class PrecisionLimit(Unanswered):
+    """The number asked for lies below what the arithmetic in use can certify."""
+
+    outcome = "precision_limit"

@@ -1,0 +1,58 @@
+"""Privacy profiles ``delta(eps)`` and the interface that every accounted curve shares."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from privproj.numerics import Enclosure, crossing, log1m_exp
+
+
+class Curve(Protocol):
+    """A bound of a whole run, readable both ways. Each answer encloses the exact value of the bound.
+
+    An end that is not known is ``-inf`` (below) or ``inf`` (above).
+    """
+
+    def log_delta(self, eps: float, /) -> Enclosure:
+        """``ln delta(eps)`` for ``eps >= 0``."""
+        ...
+
+    def epsilon(self, log_delta: float, /) -> Enclosure:
+        """Smallest ``eps >= 0`` with ``delta(eps) <= delta``; ``inf`` where there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class PrivacyProfile:
+    """A profile that holds in both orders of the neighbouring pair, given on ``eps >= 0``.
+
+    ``log_delta(eps)`` encloses the log of the bound. ``guess(log_delta)`` may return the inverse to
+    about 1e-12; it only saves time. ``composed(T)`` is the profile of ``T`` releases where a closed form
+    exists; without one they are composed numerically.
+    """
+
+    log_delta: Callable[[float], Enclosure]
+    guess: Callable[[float], float] | None = None
+    composed: "Callable[[int], PrivacyProfile] | None" = None
+
+    def log_delta_anywhere(self, eps: float) -> Enclosure:
+        """``ln delta(eps)`` for every real ``eps``: ``delta(-e) = 1 - e^-e (1 - delta(e))``."""
+        if eps >= 0.0:
+            return self.log_delta(eps)
+        mirrored = self.log_delta(-eps)
+        return Enclosure(*(log1m_exp(eps + log1m_exp(end)) for end in mirrored))
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """Invert to the safe side: upper is where the upper end of the profile has come down to delta."""
+        if self.log_delta(0.0).upper <= log_delta:
+            return Enclosure(0.0, 0.0)
+        search: dict[str, float] = {"guess": 1.0, "spread": 1.0, "rtol": 1e-14}
+        if self.guess is not None:
+            search = {"guess": min(self.guess(log_delta), 1e15), "spread": 1e-12, "rtol": 2e-12}
+        limits = {"low": 1e-200, "high": 1e18}
+        safe = crossing(lambda e: self.log_delta(e).upper - log_delta, **search, **limits).upper
+        if safe == math.inf:
+            return Enclosure(0.0, math.inf)
+        close = crossing(lambda e: self.log_delta(e).lower - log_delta, safe, spread=1e-11, rtol=1e-11, **limits)
+        return Enclosure(min(close.lower, safe), safe)

@@ -1,0 +1,177 @@
+"""Gaussian mechanisms whose sensitivity is random: the machinery behind every known projection.
+
+Given the projection the privacy loss is Gaussian with squared shift ``X`` (for a unit change, scaled
+by ``mu^2``), so the profile of a rank-one change is ``E[h_eps(X)]`` with
+``h_eps(x)`` = the analytic Gaussian delta at ``mu = sqrt(x)``. ``h_eps`` is convex up to
+``x0 = 2 (sqrt(1 + eps^2) - 1)`` and concave after. A release differs from another only in the law of ``X``.
+
+**Any rank.** For a change with normalised squared singular values ``w_i``, the squared shift is
+``S = sum w_i X_i`` with equally distributed, dependent ``X_i``. Let ``l_p`` be the tangent of ``h`` at
+``p >= x0`` and ``g_p = max(h, l_p)`` up to ``x0``, ``l_p`` beyond: convex and at least ``h``. By Jensen
+``E h(S) <= E g_p(S) <= E g_p(X)``, whence ``delta(eps) <= min_p E g_p(X)``.
+
+**Its dual, which is how it is computed.** Collapse the part of ``X`` above ``c`` to its mean
+``M(c) = E[X | X > c]``; call the result ``Y_c``, which is below ``X`` in convex order. Then
+``V(c) = E h(Y_c) = E[h(X); X <= c] + P(X > c) h(M(c)) <= E g_p(Y_c) <= E g_p(X)`` for every ``c`` and
+``p``. Where ``l_p`` with ``p = M(c)`` meets ``h`` at ``c`` all are equal, since ``g_p`` is ``h`` below ``c`` and
+affine above. So the bound is ``V(c)`` at the root of one equation in ``c``, and it cannot be
+improved with what is used of the law.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from privproj import kernels
+from privproj.numerics import Enclosure, crossing, log_integral, outward
+
+
+class SensitivityLaw(Protocol):
+    """Law of the squared shift ``X``, given in a coordinate ``t`` in which its density is smooth with one hill."""
+
+    @property
+    def mean(self) -> float:
+        """``E X``."""
+        ...
+
+    @property
+    def supremum(self) -> float:
+        """Least upper bound of ``X``, possibly inf."""
+        ...
+
+    @property
+    def start(self) -> float:
+        """A ``t`` in the bulk of the law."""
+        ...
+
+    @property
+    def step(self) -> float:
+        """Width of the bulk in ``t``."""
+        ...
+
+    def value(self, t: float) -> float:
+        """``X`` at the coordinate ``t``."""
+        ...
+
+    def coordinate(self, x: float) -> float:
+        """The coordinate at which ``X`` is ``x``."""
+        ...
+
+    def log_density(self, t: float) -> float:
+        """Log of the density of ``t``."""
+        ...
+
+    def log_tail(self, x: float) -> float:
+        """``ln P(X > x)``."""
+        ...
+
+    def mean_above(self, x: float) -> float:
+        """``E[X | X > x]``."""
+        ...
+
+
+@dataclass(frozen=True)
+class ScaledBeta:
+    """``X = scale * B`` with ``B ~ Beta(a, b)``, in the coordinate ``t = ln(B / (1 - B))``."""
+
+    a: float
+    b: float
+    scale: float
+
+    @property
+    def mean(self) -> float:
+        return self.scale * (self.a / (self.a + self.b))
+
+    @property
+    def supremum(self) -> float:
+        return self.scale
+
+    @property
+    def start(self) -> float:
+        return math.log(self.a / self.b)
+
+    @property
+    def step(self) -> float:
+        return kernels.beta_tail_scale(self.a, self.b)
+
+    def value(self, t: float) -> float:
+        return self.scale / (1.0 + math.exp(-t)) if t > -700.0 else 0.0
+
+    def coordinate(self, x: float) -> float:
+        return math.log(x / (self.scale - x)) if x < self.scale else math.inf
+
+    def log_density(self, t: float) -> float:
+        if t < 0.0:
+            y = 1.0 / (1.0 + math.exp(t))
+            return kernels.log_beta_front(self.a, self.b, math.exp(t) * y, y)
+        x = 1.0 / (1.0 + math.exp(-t))
+        return kernels.log_beta_front(self.a, self.b, x, math.exp(-t) * x)
+
+    def log_tail(self, x: float) -> float:
+        return kernels.log_beta_tail(self.a, self.b, x / self.scale, (self.scale - x) / self.scale)
+
+    def mean_above(self, x: float) -> float:
+        share = x / self.scale, (self.scale - x) / self.scale
+        gain = kernels.log_beta_tail(self.a + 1.0, self.b, *share) - kernels.log_beta_tail(self.a, self.b, *share)
+        return min(self.scale, max(x, self.mean * math.exp(gain)))
+
+
+def inflection(eps: float) -> float:
+    """``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``, where ``h_eps`` turns from convex to concave."""
+    return 2.0 * eps * (eps / (1.0 + math.hypot(1.0, eps)))
+
+
+def log_h(eps: float, x: float) -> float:
+    """``ln h_eps(x)``."""
+    return kernels.log_gaussian_delta(eps, math.sqrt(x))
+
+
+def log_h_slope(eps: float, x: float) -> float:
+    """``ln h_eps'(x)``, ``h' = phi(u) / (2 sqrt(x))`` with ``u = eps/sqrt(x) - sqrt(x)/2``."""
+    root = math.sqrt(x)
+    return kernels.log_normal_density(kernels.gaussian_shift(eps, root)) - math.log(2.0 * root)
+
+
+def log_expected_profile(eps: float, law: SensitivityLaw, up_to: float = math.inf) -> Enclosure:
+    """``ln E[h_eps(X); X <= up_to]``: exact for a change of rank one (``up_to = inf``)."""
+
+    def integrand(t: float) -> float:
+        return log_h(eps, law.value(t)) + law.log_density(t)
+
+    high = law.coordinate(up_to) if up_to < law.supremum else math.inf
+    value, error = log_integral(integrand, law.start, law.step, high)
+    return outward(value, error, steepness(value, law))
+
+
+def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
+    """``ln min_p E[g_p(X)]``: the bound for a change of any rank, by its dual form (module docstring)."""
+    if law.supremum <= inflection(eps):
+        return log_expected_profile(eps, law)
+    if tangent_gap(eps, law.mean, 0.0) >= 0.0:
+        value = log_h(eps, law.mean)
+        return outward(value, 0.0, steepness(value, law))
+    cut = crossing(
+        lambda c: -tangent_gap(eps, law.mean_above(c), c),
+        0.5 * inflection(eps),
+        low=1e-9 * min(inflection(eps), law.mean),
+        high=inflection(eps),
+        rtol=1e-12,
+    ).lower
+    below = log_expected_profile(eps, law, up_to=cut)
+    above = law.log_tail(cut) + log_h(eps, law.mean_above(cut))
+    whole = kernels.log_add(0.5 * (below.lower + below.upper), above)
+    return outward(whole, below.upper - below.lower, steepness(whole, law))
+
+
+def tangent_gap(eps: float, p: float, c: float) -> float:
+    """``(l_p(c) - h(c)) / h(p)``: the tangent of ``h`` at ``p`` against ``h`` itself at ``c``."""
+    at_p = log_h(eps, p)
+    at_c = math.exp(min(700.0, log_h(eps, c) - at_p)) if c > 0.0 else 0.0
+    return 1.0 - math.exp(min(700.0, log_h_slope(eps, p) - at_p)) * (p - c) - at_c
+
+
+def steepness(log_value: float, law: SensitivityLaw) -> float:
+    """Twice ``u (u + mu) <= 2 |ln delta| + mu sqrt(2 |ln delta|)``, which bounds ``|d ln delta / d ln mu|``."""
+    size = 2.0 * min(abs(log_value), 1e300)
+    scale = law.supremum if math.isfinite(law.supremum) else law.mean
+    return 2.0 * (size + math.sqrt(scale) * (1.0 + math.sqrt(size)))

@@ -1,0 +1,90 @@
+"""Renyi curves, concentrated DP, and their conversions to ``(eps, delta)``."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from privproj.numerics import Enclosure, minimise, next_up
+
+UNKNOWN = -math.inf
+
+
+@dataclass(frozen=True)
+class RenyiCurve:
+    """``alpha -> D(alpha)``, an upper bound on the Renyi divergence in both orders, at all real ``alpha > 1``.
+
+    With ``integer_orders`` only whole ``alpha >= 2`` are used. Conversion (Canonne, Kamath, Steinke 2020):
+    ``eps = inf_alpha D(alpha) + ln(1/(alpha delta))/(alpha-1) + ln(1 - 1/alpha)``; solved for delta it reads
+    ``ln delta = inf_alpha (alpha-1) (D(alpha) - eps + ln(1 - 1/alpha)) - ln alpha``. Every order is sound.
+    """
+
+    divergence: Callable[[float], float]
+    integer_orders: bool = False
+
+    def times(self, steps: int) -> "RenyiCurve":
+        """The curve of ``steps`` adaptive releases: divergences add."""
+        return RenyiCurve(lambda alpha: steps * self.divergence(alpha), self.integer_orders)
+
+    def least(self, objective: Callable[[float], float]) -> float:
+        """The least value of ``objective(alpha)`` over the orders."""
+
+        def at(s: float) -> float:
+            return objective(self.order(s))
+
+        return minimise(at, math.log(1.0) if self.integer_orders else -14.0, 14.0, rtol=1e-6)[1]
+
+    def order(self, s: float) -> float:
+        """The order at ``s = ln(alpha - 1)``, rounded to a whole number where only those count."""
+        alpha = 1.0 + math.exp(s)
+        return float(round(alpha)) if self.integer_orders else alpha
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """``ln delta(eps)``; the lower end is not known (the infimum is searched for)."""
+
+        def at(alpha: float) -> float:
+            return (alpha - 1.0) * (next_up(self.divergence(alpha)) - eps + math.log1p(-1.0 / alpha)) - math.log(alpha)
+
+        return Enclosure(UNKNOWN, min(0.0, self.least(at) + 1e-12))
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """``eps(delta)``; the lower end is not known (the infimum is searched for)."""
+
+        def at(alpha: float) -> float:
+            spent = (-log_delta - math.log(alpha)) / (alpha - 1.0)
+            return next_up(self.divergence(alpha)) + spent + math.log1p(-1.0 / alpha)
+
+        return Enclosure(UNKNOWN, next_up(max(0.0, self.least(at) + 1e-15)))
+
+
+@dataclass(frozen=True)
+class ConcentratedCurve:
+    """``(rho, omega)``-tCDP, ``D(alpha) <= rho alpha`` for ``1 < alpha < omega``; ``omega = inf`` is ``rho``-zCDP.
+
+    ``eps = rho + 2 sqrt(rho ln(1/delta))`` if ``ln(1/delta) <= (omega-1)^2 rho``, else
+    ``rho omega + ln(1/delta)/(omega-1)`` (Bun, Dwork, Rothblum, Steinke 2018; Bun, Steinke 2016).
+    """
+
+    rho: float
+    omega: float = math.inf
+
+    def times(self, steps: int) -> "ConcentratedCurve":
+        """The curve of ``steps`` adaptive releases: ``rho`` adds."""
+        return ConcentratedCurve(steps * self.rho, self.omega)
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """``eps(delta)`` by the formula above."""
+        if -log_delta <= (self.omega - 1.0) ** 2 * self.rho:
+            eps = self.rho + 2.0 * math.sqrt(self.rho * -log_delta)
+        else:
+            eps = self.rho * self.omega - log_delta / (self.omega - 1.0)
+        return Enclosure(eps * (1.0 - 1e-15), next_up(eps))
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """The inverse of :meth:`epsilon`: ``ln(1/delta) = (eps-rho)^2/(4 rho)``, or the linear branch."""
+        if eps <= self.rho:
+            return Enclosure(0.0, 0.0)
+        reach = (eps - self.rho) ** 2 / (4.0 * self.rho)
+        if reach > (self.omega - 1.0) ** 2 * self.rho:
+            reach = (self.omega - 1.0) * (eps - self.rho * self.omega)
+        margin = 1e-12 + 4e-15 * (eps / self.rho) * (eps + self.rho)
+        return Enclosure(-reach - margin, min(0.0, -reach + margin))
