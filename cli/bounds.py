@@ -1,0 +1,31 @@
+"""``privproj bounds``: the catalogue."""
+
+import click
+
+from privproj.bounds import REGISTRY
+from privproj.errors import InvalidParameter
+
+from . import render
+
+
+@click.command("bounds", short_help="The catalogue of bounds.")
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+@click.option("--markdown", is_flag=True, help="The table of the README.")
+def command(name: str | None, as_json: bool, markdown: bool) -> int:
+    r"""The catalogue of bounds; with NAME (or MECHANISM.NAME) one of them in full.
+
+    \b
+    Example:
+      privproj bounds rank-free
+    """
+    chosen = [b for b in REGISTRY if name in (None, b.name, f"{b.mechanism.name}.{b.name}")]
+    if not chosen:
+        raise InvalidParameter("NAME", name, "a bound: " + ", ".join(f"{b.mechanism.name}.{b.name}" for b in REGISTRY))
+    if as_json:
+        click.echo(render.as_json({"results": [render.bound_record(b) for b in chosen]}))
+    elif markdown:
+        click.echo(render.bounds_markdown(chosen))
+    else:
+        click.echo(render.bounds_text(chosen) if name is None else "\n\n".join(map(render.bound_page, chosen)))
+    return 0

@@ -1,0 +1,7 @@
+"""``privproj delta``."""
+
+from privproj.accountant import delta
+
+from .query import MECHANISMS, query_group
+
+command = query_group("delta", delta, "Delta of a release or a run, at a given epsilon.", tuple(MECHANISMS))

@@ -1,0 +1,82 @@
+"""The ``privproj`` command: a lazy group of commands, and the one place where errors become exit codes."""
+
+import sys
+from importlib import import_module
+
+import click
+
+from privproj import __version__
+from privproj.errors import InvalidParameter, PrivprojError
+
+from .names import option_name
+
+COMMANDS = {
+    "epsilon": "Epsilon of a release or a run, at a given delta.",
+    "delta": "Delta of a release or a run, at a given epsilon.",
+    "sigma": "Smallest noise multiplier that meets a target.",
+    "rank": "Largest rank of the projection that meets a target.",
+    "compare": "Every bound of a mechanism, side by side.",
+    "bounds": "The catalogue of bounds: formula, source, status, promises.",
+}
+
+HELP = """Privacy accounting for random projections and LoRA.
+
+Every number comes with the bound it is from, whether that bound is proved, and what it asks of your data.
+
+\b
+Example:
+  privproj epsilon m2 --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5
+"""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command only when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        return import_module(f".{cmd_name}", __package__).command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, help=HELP, context_settings={"max_content_width": 100})
+@click.version_option(__version__, prog_name="privproj")
+def cli() -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its code; every failure is one line on standard error."""
+    sys.exit(exit_code(arguments))
+
+
+def exit_code(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    try:
+        return cli.main(arguments, prog_name="privproj", standalone_mode=False) or 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 0
+    except click.ClickException as error:
+        return complain(error.format_message(), 2)
+    except InvalidParameter as error:
+        return complain(error.sentence(option_name(error.name)), error.exit_code)
+    except PrivprojError as error:
+        return complain(str(error), error.exit_code)
+    except click.Abort:
+        return complain("interrupted", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+
+
+def complain(message: str, code: int) -> int:
+    """One line on standard error."""
+    click.echo("error: " + " ".join(message.split()), err=True)
+    return code

@@ -1,0 +1,110 @@
+"""Options shared by the commands, each defined once, and the checks that need more than one of them."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from privproj.errors import InvalidParameter
+from privproj.runs import RunOptions, from_batches
+
+from .names import option_name
+
+
+class Number(click.ParamType):
+    """A finite decimal number; overflow (1e400) and underflow (1e-400) are seen, nan and inf refused."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if not isinstance(value, str):
+            return value
+        option = param.opts[0] if param else "value"
+        try:
+            number = float(value)
+        except ValueError:
+            raise InvalidParameter(option, repr(value), "a number") from None
+        if not math.isfinite(number):
+            reason = "too large for double precision" if any(c.isdigit() for c in value) else ""
+            raise InvalidParameter(option, value, "a finite number", reason)
+        mantissa = value.lower().split("e")[0]
+        if number == 0.0 and any(c in "123456789" for c in mantissa):
+            raise InvalidParameter(option, value, "a number above 1e-307 in size", "it underflows to zero")
+        return number
+
+
+NUMBER = Number()
+
+
+def option(name: str, help_text: str, **settings: Any) -> click.Option:
+    """An option that takes a number unless ``settings`` say otherwise."""
+    if not settings.get("is_flag"):
+        settings.setdefault("type", NUMBER)
+    return click.Option([name], help=help_text, **settings)
+
+
+def mechanism_options(mechanism: str, quantity: str) -> list[click.Option]:
+    """The options that describe a mechanism, without the one that the quantity finds."""
+    noise = option("--noise-multiplier", "z = noise standard deviation / sensitivity.", metavar="Z", required=True)
+    if mechanism == "gaussian":
+        options = [noise]
+    else:
+        options = [
+            option("--dim", "Side of the layer that is projected.", metavar="D", required=True),
+            option("--rank", "Rank of the projection.", metavar="R", required=True),
+            option("--columns", "The layer's other side.", metavar="M"),
+            option("--change-rank", "Promise: one record changes the gradient by at most this rank.", metavar="K"),
+            noise,
+        ]
+    found = {"sigma": "noise_multiplier", "rank": "rank"}.get(quantity)
+    return [o for o in options if o.name != found]
+
+
+def target_options(quantity: str) -> list[click.Option]:
+    """``--epsilon`` and ``--delta``, as the quantity needs them."""
+    epsilon = option("--epsilon", "Privacy loss epsilon.", metavar="E", required=quantity != "compare")
+    delta = option("--delta", "Failure probability delta.", metavar="D", required=quantity != "compare")
+    return {"epsilon": [delta], "delta": [epsilon]}.get(quantity, [epsilon, delta])
+
+
+def run_options() -> list[click.Option]:
+    """What describes a run: steps and rate, or what people have (batch size, data set size, epochs)."""
+    return [
+        option("--steps", "Number of releases.  [default: 1]", metavar="T"),
+        option("--sampling-rate", "Rate at which a step samples records.  [default: 1]", metavar="Q"),
+        option("--sampling", "How a batch is drawn.", type=click.Choice(["poisson", "fixed", "partition"])),
+        option("--relation", "Neighbouring relation.", type=click.Choice(["add-remove", "replace", "zero-out"])),
+        option("--batch-size", "Batch size, instead of the rate.", metavar="B"),
+        option("--dataset-size", "Number of records.", metavar="N"),
+        option("--epochs", "Passes over the data, instead of the steps.", metavar="E"),
+        option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C"),
+    ]
+
+
+def take_run(options: dict[str, Any]) -> RunOptions:
+    """Remove the run options from ``options``; return the run as the library takes it."""
+    names = ("steps", "sampling_rate", "sampling", "relation")
+    run: Any = {name: value for name in names if (value := options.pop(name, None)) is not None}
+    batch, size, epochs = (options.pop(name, None) for name in ("batch_size", "dataset_size", "epochs"))
+    if batch is None:
+        if epochs is not None:
+            raise InvalidParameter("--epochs", epochs, "--batch-size and --dataset-size with --epochs")
+        return run
+    if size is None:
+        raise InvalidParameter("--batch-size", batch, "--dataset-size with --batch-size")
+    clash = "sampling_rate" if "sampling_rate" in run else "steps" if epochs is not None and "steps" in run else None
+    if clash:
+        raise InvalidParameter(clash, run[clash], f"either {option_name(clash)} or batch size and epochs, not both")
+    rate, steps = from_batches(batch, size, 1 if epochs is None else epochs)
+    if run.get("sampling") == "partition":
+        run.pop("sampling")
+        rate, steps = 1.0, math.ceil(1 if epochs is None else epochs)
+    run.setdefault("steps", steps)
+    run["sampling_rate"] = rate
+    return run
+
+
+def with_options(options: list[click.Option], callback: Callable[..., int], **settings: Any) -> click.Command:
+    """A command with these options."""
+    return click.Command(params=list(options), callback=callback, **settings)

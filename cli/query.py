@@ -1,0 +1,90 @@
+"""The commands that ask for one number: a group per quantity, a command per mechanism."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from privproj.errors import Unanswered
+from privproj.mechanisms import M2, Gaussian, Mechanism, real
+from privproj.relations import NeighbouringRelation
+from privproj.result import Outcome, Result
+
+from . import render
+from .options import mechanism_options, option, run_options, take_run, target_options, with_options
+
+MECHANISMS: dict[str, tuple[type[Mechanism], str]] = {
+    "gaussian": (Gaussian, "Plain Gaussian mechanism (DP-SGD)."),
+    "m2": (M2, "Noise first, then project to a small rank (resampled LoRA, projected gradients)."),
+}
+EXAMPLES = {
+    ("gaussian", "noise_multiplier"): "--noise-multiplier 1",
+    ("m2", "dim"): "--dim 2048",
+    ("m2", "rank"): "--rank 16",
+    ("m2", "noise_multiplier"): "--noise-multiplier 0.3814",
+}
+EXIT_CODES = {Outcome.OK: 0, Outcome.VACUOUS: 4, Outcome.NOT_CONVERGED: 5, Outcome.PRECISION_LIMIT: 5}
+
+
+def query_group(quantity: str, ask: Callable[..., Result], summary: str, mechanisms: tuple[str, ...]) -> click.Group:
+    """The command of a quantity: ``privproj QUANTITY MECHANISM [options]``."""
+    group = click.Group(quantity, help=summary, short_help=summary)
+    for name in mechanisms:
+        group.add_command(query_command(quantity, ask, name))
+    return group
+
+
+def query_command(quantity: str, ask: Callable[..., Result], mechanism: str) -> click.Command:
+    """``privproj QUANTITY MECHANISM``."""
+    kind, summary = MECHANISMS[mechanism]
+    own, target = mechanism_options(mechanism, quantity), target_options(quantity)
+    bound = option("--bound", "Bound to use; `privproj bounds` lists them.", type=str, metavar="NAME")
+    as_json = option("--json", "One JSON object instead of text.", is_flag=True)
+
+    def run(json: bool, **options: Any) -> int:
+        return answer(ask, kind, json, {o.name for o in own}, options)
+
+    return with_options(
+        [*own, *run_options(), *target, bound, as_json],
+        run,
+        name=mechanism,
+        help=f"{summary}\n\n\b\nExample:\n  {example(quantity, mechanism, own, target)}",
+        short_help=summary,
+    )
+
+
+def example(quantity: str, mechanism: str, own: list[click.Option], target: list[click.Option]) -> str:
+    """A call that works, for the help text."""
+    words = [EXAMPLES[mechanism, o.name] for o in own if (mechanism, o.name) in EXAMPLES]
+    values = {"epsilon": "--epsilon 1", "delta": "--delta 1e-5"}
+    return " ".join(["privproj", quantity, mechanism, *words, *(values[o.name] for o in target if o.name)])
+
+
+def answer(ask: Callable[..., Result], kind: type[Mechanism], json: bool, own: set, options: dict[str, Any]) -> int:
+    """Parse, ask, render; returns the exit code."""
+    clip, size = options.pop("clip"), options.get("dataset_size")
+    run = take_run(options)
+    mechanism = kind(**{name: options.pop(name) for name in list(options) if name in own})
+    try:
+        result = ask(mechanism, **options, **run)
+    except Unanswered as error:
+        if json and isinstance(error.result, Result):
+            click.echo(render.as_json(error.result.as_dict()))
+        raise
+    result = annotated(result, clip, size)
+    click.echo(render.as_json(result.as_dict()) if json else render.as_text(result, mechanism, run))
+    return EXIT_CODES[result.outcome]
+
+
+def annotated(result: Result, clip: float | None, size: float | None) -> Result:
+    """The result with what the command line knows besides: the clipping norm and the number of records."""
+    warnings = list(result.warnings)
+    if size is not None and result.delta is not None and result.delta >= 1.0 / size:
+        warnings.append(f"delta is not below 1/N = {1.0 / size:.3g}: it allows the release of a whole record")
+    deviation = None
+    if clip is not None:
+        norm = real("clip", clip, "a positive clipping norm", 0.0, 1e100, open_low=True)
+        if result.noise_multiplier is not None:
+            deviation = result.noise_multiplier * norm * NeighbouringRelation(str(result.run["relation"])).clip_factor
+    return replace(result, warnings=tuple(warnings), noise_std=deviation)

@@ -1,0 +1,171 @@
+"""Results as text and JSON. Text rounds to four significant digits on the safe side."""
+
+import math
+import textwrap
+from collections.abc import Iterable
+from typing import Any
+
+from privproj.accountant import Comparison
+from privproj.bound import Bound
+from privproj.gain import gain
+from privproj.mechanisms import Mechanism
+from privproj.result import Outcome, Result, Side, Status, plain
+from privproj.runs import RunOptions
+
+SYMBOLS = {"sigma": "noise multiplier"}
+STATUS_WORDS = {
+    Status.PROVED: "proved; conditional only if you promise a smaller change than the shape of the layer forces",
+    Status.CONDITIONAL: "conditional: proved for data that keep the promise, which the mechanism does not enforce",
+    Status.ASYMPTOTIC: "asymptotic: a constant is left open, so this is not a guarantee",
+    Status.REFUTED: "refuted: a counterexample exists, so this is not a guarantee",
+}
+
+
+def as_json(value: dict[str, Any]) -> str:
+    """One JSON object."""
+    import json
+
+    return json.dumps(value, indent=2, allow_nan=False)
+
+
+def rounded(value: float, *, up: bool = True) -> str:
+    """``value`` to four significant digits, outward; a positive number is never shown as 0."""
+    if value == math.inf:
+        return "infinite"
+    if isinstance(value, int) or value == 0.0:
+        return str(int(value))
+    digits, exponent = f"{value:.3e}".split("e")
+    shown = int(digits.replace(".", ""))
+    scale = int(exponent) - 3
+    if up and float(f"{shown}e{scale}") < value:
+        shown += 1
+    if not up and float(f"{shown}e{scale}") > value:
+        shown -= 1
+    return f"{float(f'{shown}e{scale}'):.4g}"
+
+
+def delta_shown(value: float) -> str:
+    """A delta, ``< 1e-300`` where it is smaller."""
+    return "< 1e-300" if value <= 1.01e-300 else rounded(value)
+
+
+def as_text(result: Result, mechanism: Mechanism, run: RunOptions) -> str:
+    """The number; what it rests on; the gain; assumptions and warnings."""
+    lines = [headline(result), "  rests on: " + foundation(result)]
+    if result.outcome is Outcome.OK:
+        lines += gain_line(result, mechanism, run)
+    if result.noise_std is not None:
+        lines.append(f"  noise:    standard deviation {rounded(result.noise_std)} for the given clipping norm")
+    lines += wrapped("  assumes:  ", "; ".join(result.mechanism["assumes"]))  # pyright: ignore
+    for warning in result.warnings:
+        lines += wrapped("  warning:  ", warning)
+    return "\n".join(lines)
+
+
+def wrapped(label: str, text: str) -> list[str]:
+    """``text`` behind a label, in lines of at most 100 characters; nothing for an empty text."""
+    return textwrap.wrap(text, 100, initial_indent=label, subsequent_indent=" " * len(label)) if text else []
+
+
+def headline(result: Result) -> str:
+    """The first line: the number."""
+    name = SYMBOLS.get(result.quantity, result.quantity)
+    at = " and ".join(
+        f"{key} {value:g}"
+        for key, value in (("epsilon", result.epsilon), ("delta", result.delta))
+        if key != result.quantity and value is not None
+    )
+    if result.value is None:
+        return f"{name}: nothing fits at {at}"
+    if result.outcome is Outcome.VACUOUS:
+        return f"{name}: no finite epsilon at {at}" if name == "epsilon" else f"{name}: nothing below 1 at {at}"
+    shown = delta_shown(result.value) if name == "delta" else rounded(result.value, up=result.side is not Side.LOWER)
+    side = {"sigma": "smallest that meets", "rank": "largest that meets"}.get(result.quantity, f"{result.side}, at")
+    return f"{name} {shown}" if shown.startswith("<") else f"{name} = {shown}  ({side} {at})"
+
+
+def foundation(result: Result) -> str:
+    """Bound, status, promises, relation, sampling."""
+    promises = "; promise: " + "; ".join(result.promises) if result.promises else ", no promise on the data"
+    return f"{result.bound} ({result.status}{promises}); {result.run['relation']}; {run_words(result.run)}"
+
+
+def run_words(run: dict[str, Any]) -> str:
+    """The run in words."""
+    steps = "one release" if run["steps"] == 1 else f"{run['steps']} releases"
+    if run["sampling"] is None:
+        return f"{steps} on the whole data set"
+    return f"{steps}, {run['sampling']} sampling at rate {run['sampling_rate']:g}"
+
+
+def gain_line(result: Result, mechanism: Mechanism, run: RunOptions) -> list[str]:
+    """The same question by plainer accounting."""
+    rivals = gain(result, mechanism, run)
+    if not rivals:
+        return []
+    parts = [
+        f"{label} {delta_shown(value) if result.quantity == 'delta' else rounded(value)}" for label, value in rivals
+    ]
+    return ["  gain:     " + ", ".join(parts) + ", this bound as above"]
+
+
+def comparison_json(rows: Iterable[Comparison]) -> str:
+    """``{"results": [...]}``, with bounds that do not apply as name and reason."""
+    return as_json({"results": [comparison_record(row) for row in rows]})
+
+
+def comparison_record(row: Comparison) -> dict[str, Any]:
+    """One row as plain values."""
+    if row.result is not None:
+        return row.result.as_dict()
+    return {"bound": row.bound.name, "value": None, "status": str(row.bound.status), "reason": row.reason}
+
+
+def comparison_text(rows: list[Comparison]) -> str:
+    """A table: value, bound, status, promise; then what does not apply and why."""
+    quantity = next((row.result.quantity for row in rows if row.result), "epsilon")
+    lines = [f"{quantity:>12}  {'bound':<16} {'status':<12} promise on the data"]
+    for row in rows:
+        if row.result is None or row.result.value is None:
+            reason = row.reason or "no number"
+            lines += textwrap.wrap(f"{'-':>12}  {row.bound.name:<16} {reason}", 110, subsequent_indent=" " * 31)
+        else:
+            shown = delta_shown(row.result.value) if quantity == "delta" else rounded(row.result.value)
+            promise = "; ".join(row.result.promises) or "none"
+            lines.append(f"{shown:>12}  {row.bound.name:<16} {row.result.status:<12} {promise}")
+    return "\n".join(lines)
+
+
+def bound_record(bound: Bound) -> dict[str, Any]:
+    """A bound as plain values."""
+    names = ("name", "summary", "formula", "source", "example", "status", "relations", "version")
+    return {"mechanism": bound.mechanism.name, **{name: plain(getattr(bound, name)) for name in names}}
+
+
+def bounds_text(bounds: Iterable[Bound]) -> str:
+    """The catalogue, a line each."""
+    lines = [f"{'mechanism':<10} {'bound':<16} {'status':<10} summary"]
+    lines += [f"{b.mechanism.name:<10} {b.name:<16} {b.status:<10} {b.summary}" for b in bounds]
+    return "\n".join(lines)
+
+
+def bound_page(bound: Bound) -> str:
+    """One bound in full."""
+    rows = {
+        "bound": f"{bound.mechanism.name}.{bound.name}, version {bound.version}",
+        "summary": bound.summary,
+        "formula": bound.formula,
+        "source": bound.source,
+        "status": STATUS_WORDS[bound.status],
+        "relations": ", ".join(bound.relations),
+        "assumes": "; ".join(bound.mechanism.assumes) or "nothing beyond the sensitivity of the query",
+        "example": bound.example,
+    }
+    return "\n".join(line for name, text in rows.items() for line in wrapped(f"{name + ':':<11}", text))
+
+
+def bounds_markdown(bounds: Iterable[Bound]) -> str:
+    """The table of the README."""
+    lines = ["| mechanism | bound | status | what it is | source |", "| --- | --- | --- | --- | --- |"]
+    lines += [f"| `{b.mechanism.name}` | `{b.name}` | {b.status} | {b.summary} | {b.source} |" for b in bounds]
+    return "\n".join(lines)

@@ -1,0 +1,7 @@
+"""``privproj sigma``."""
+
+from privproj.calibration import sigma
+
+from .query import MECHANISMS, query_group
+
+command = query_group("sigma", sigma, "Smallest noise multiplier that meets a target.", tuple(MECHANISMS))
