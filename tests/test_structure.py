@@ -1,0 +1,124 @@
+"""The shape of the house: layers, one version, the README."""
+
+import ast
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from privproj_cli.main import exit_code
+from privproj_cli.render import bounds_markdown
+
+import privproj
+from privproj.bounds import REGISTRY
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+LAYERS = {
+    "errors": 0, "relations": 0,
+    "numerics": 1, "kernels": 1, "reference": 1,
+    "mechanisms": 2, "runs": 2, "result": 2,
+    "profile": 3, "renyi": 3, "rules": 3, "random_sensitivity": 3, "pld": 3,
+    "bound": 4, "bounds": 5,
+    "accountant": 6, "calibration": 7, "evaluation": 8, "gain": 8,
+}  # fmt: skip
+LAZY = {"numba", "mpmath", "dp_accounting", "numpy", "scipy", "torch", "matplotlib"}
+
+
+def imports(path):
+    """``(module, at import time)`` for every import in a file."""
+    tree = ast.parse(path.read_text())
+    top = set(tree.body)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module] if node.module != "privproj" else [f"privproj.{a.name}" for a in node.names]
+            yield from ((name, node in top) for name in names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, node in top) for alias in node.names)
+
+
+def room(path):
+    """The name by which a file is known in :data:`LAYERS`."""
+    parts = path.relative_to(ROOT / "privproj").with_suffix("").parts
+    return parts[0]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "privproj").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_down(path):
+    if path == ROOT / "privproj" / "__init__.py":
+        return
+    for name, at_import in imports(path):
+        parts = name.split(".")
+        if parts[0] == "privproj" and len(parts) > 1 and parts[1] in LAYERS:
+            lower = LAYERS[parts[1]] <= LAYERS[room(path)]
+            assert lower, f"{path.name} (layer {LAYERS[room(path)]}) imports {name}"
+        assert parts[0] != "privproj_cli"
+        if parts[0] in LAZY and at_import:
+            assert path.stem in ("reference", "pld"), f"{path.name} imports {name} at import time"
+
+
+def test_there_are_no_import_cycles():
+    graph = {}
+    for path in (ROOT / "privproj").rglob("*.py"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        graph[name] = {n for n, _ in imports(path) if n.startswith("privproj.")} - {name}
+    done = set()
+    while len(done) < len(graph):
+        ready = {n for n in graph if n not in done and not (graph[n] & set(graph)) - done}
+        assert ready, f"a cycle among {sorted(set(graph) - done)}"
+        done |= ready
+
+
+def test_one_file_compiles_and_one_file_is_mpmath():
+    users = {}
+    for path in (ROOT / "privproj").rglob("*.py"):
+        for name, _ in imports(path):
+            users.setdefault(name.split(".")[0], set()).add(path.name)
+    assert users["numba"] == {"kernels.py"}
+    assert users["mpmath"] == {"reference.py"}
+    assert users.get("dp_accounting", {"pld.py"}) == {"pld.py"}
+    assert "torch" not in users
+
+
+def test_one_version_string():
+    sources = [*(ROOT / "privproj").rglob("*.py"), *(ROOT / "cli").rglob("*.py")]
+    found = [path for path in sources if re.search(r'version.* = "\d', path.read_text())]
+    assert [p.relative_to(ROOT) for p in found] == [Path("privproj/__init__.py")]
+    assert privproj.__version__ in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_public_names_resolve():
+    for name in privproj.__all__:
+        assert getattr(privproj, name) is not None
+
+
+def test_readme_table_comes_from_the_registry():
+    assert bounds_markdown(REGISTRY) in README
+
+
+COMMANDS = [
+    line.removeprefix("$ ").removeprefix(".venv/bin/") for line in README.splitlines() if line.startswith("$ privproj")
+]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_readme_commands_print_what_the_readme_says(line, capsys):
+    assert exit_code(shlex.split(line.removeprefix("privproj "))) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first in README
+
+
+def test_readme_shows_commands():
+    assert len(COMMANDS) >= 3
+
+
+def test_readme_python_example_runs(capsys):
+    block = re.search(r"```python\n(.*?)```", README, re.DOTALL).group(1)
+    exec(compile(block, "README.md", "exec"), {})
+    for line in capsys.readouterr().out.splitlines():
+        assert f"# {line}" in block
+
+
+def test_ci_runs_the_command_of_the_readme():
+    assert "pip install -q -c constraints.txt -e '.[test]'" in README
+    assert "readme" in (ROOT / ".ci" / "run").read_text().lower()
