@@ -1,0 +1,82 @@
+"""Beta-tail epsilon with tau optimised: compiled kernels against scipy's minimize_scalar and brentq, in one run.
+
+Usage: python benchmarks/beta_tail.py [POINTS]
+"""
+
+import math
+import random
+import sys
+import time
+
+import numpy as np
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import betaincc, ndtr
+
+from privproj import beta_tail_epsilons, kernels
+
+
+def scipy_epsilon(d, r, k, mu, delta):
+    """The plain way: epsilon by brentq at a given tau, tau by a bounded scalar minimisation of it."""
+    a, b = r / 2, (d - r) / 2
+
+    def at(log_tau):
+        tau = math.exp(log_tau)
+        left = delta - k * betaincc(a, b, tau)
+        if left <= 0:
+            return 1e9 * (1 - log_tau)
+        m = mu * math.sqrt(tau)
+        return brentq(
+            lambda e: ndtr(m / 2 - e / m) + ndtr(-m / 2 - e / m) - left, 0, 50 * m + m * m, xtol=1e-13, rtol=1e-12
+        )
+
+    low = math.log(a / (a + b))
+    return minimize_scalar(at, bounds=(low, -1e-12), method="bounded", options={"xatol": 1e-7}).fun
+
+
+def parameters(points):
+    """Columns of random settings."""
+    draw = random.Random(1)
+    d = [int(10 ** draw.uniform(2.5, 6)) for _ in range(points)]
+    r = [int(2 ** draw.uniform(0, 8)) for _ in d]
+    k = [draw.choice([1, 10, 100]) for _ in d]
+    mu = [10 ** draw.uniform(-1, 1) for _ in d]
+    delta = [10 ** draw.uniform(-10, -3) for _ in d]
+    return d, r, k, mu, delta
+
+
+def timed(call, repeats=3):
+    """``(best CPU seconds, result)``."""
+    best, result = math.inf, None
+    for _ in range(repeats):
+        start = time.process_time()
+        result = call()
+        best = min(best, time.process_time() - start)
+    return best, result
+
+
+def main():
+    points = int(float(sys.argv[1])) if len(sys.argv) > 1 else 10_000
+    columns = parameters(points)
+    d, r, k, mu, delta = (np.array(c, dtype=float) for c in columns)
+    start = time.process_time()
+    library = kernels.compiled()
+    out = np.empty(points)
+    library.beta_tail_epsilons(r[:1] / 2, (d - r)[:1] / 2, k[:1], mu[:1], np.log(delta[:1]), False, out[:1])
+    compiling = time.process_time() - start
+    fast, _ = timed(lambda: library.beta_tail_epsilons(r / 2, (d - r) / 2, k, mu, np.log(delta), False, out))
+    few = [c[:300] for c in columns]
+    plain, plain_values = timed(lambda: beta_tail_epsilons(*few, compiled=False), 1)
+    slow, rival = timed(lambda: [scipy_epsilon(*row) for row in zip(*few, strict=True)], 1)
+    per_fast, per_plain, per_slow = fast / points, plain / 300, slow / 300
+    errors = [(o - s) / s for o, s in zip(out[:300], rival, strict=True)]
+    print(f"compiled {per_fast * 1e6:.2f} us a point ({points} points), compile or load {compiling:.2f} s")
+    print(f"plain    {per_plain * 1e6:.1f} us a point, scipy {per_slow * 1e6:.1f} us a point (300 points)")
+    print(f"ratio scipy / compiled {per_slow / per_fast:.0f}, scipy / plain {per_slow / per_plain:.1f}")
+    print(
+        f"(ours - scipy) / scipy: from {min(errors):.1e} to {max(errors):.1e}; compiled - plain at most "
+        f"{max(abs(p - o) / o for p, o in zip(plain_values, out, strict=False)):.1e}"
+    )
+
+
+if __name__ == "__main__":
+    main()
