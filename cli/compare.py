@@ -30,7 +30,12 @@ def compare_command(mechanism: str) -> click.Command:
 
     words = " ".join(EXAMPLES[mechanism, o.name] for o in own if (mechanism, o.name) in EXAMPLES)
     return with_options(
-        [*own, *run_options(), *target_options("compare"), option("--json", "JSON instead of text.", is_flag=True)],
+        [
+            *own,
+            *run_options("compare"),
+            *target_options("compare"),
+            option("--json", "JSON instead of text.", is_flag=True),
+        ],
         run,
         name=mechanism,
         help=f"{summary}\n\n\b\nExample:\n  privproj compare {mechanism} {words} --delta 1e-5",

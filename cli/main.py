@@ -15,6 +15,8 @@ COMMANDS = {
     "delta": "Delta of a release or a run, at a given epsilon.",
     "sigma": "Smallest noise multiplier that meets a target.",
     "rank": "Largest rank of the projection that meets a target.",
+    "steps": "Largest number of steps that fit a target.",
+    "rate": "Largest sampling rate that fits a target.",
     "compare": "Every bound of a mechanism, side by side.",
     "bounds": "The catalogue of bounds: formula, source, status, promises.",
 }

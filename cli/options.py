@@ -55,6 +55,7 @@ def mechanism_options(mechanism: str, quantity: str) -> list[click.Option]:
             option("--rank", "Rank of the projection.", metavar="R", required=True),
             option("--columns", "The layer's other side.", metavar="M"),
             option("--change-rank", "Promise: one record changes the gradient by at most this rank.", metavar="K"),
+            option("--fixed-projection", "One projection for all steps.", is_flag=True),
             noise,
         ]
     found = {"sigma": "noise_multiplier", "rank": "rank"}.get(quantity)
@@ -68,23 +69,28 @@ def target_options(quantity: str) -> list[click.Option]:
     return {"epsilon": [delta], "delta": [epsilon]}.get(quantity, [epsilon, delta])
 
 
-def run_options() -> list[click.Option]:
+def run_options(quantity: str) -> list[click.Option]:
     """What describes a run: steps and rate, or what people have (batch size, data set size, epochs)."""
-    return [
+    found = {"steps": ("steps", "epochs"), "rate": ("sampling_rate", "batch_size", "epochs")}.get(quantity, ())
+    options = [
         option("--steps", "Number of releases.  [default: 1]", metavar="T"),
         option("--sampling-rate", "Rate at which a step samples records.  [default: 1]", metavar="Q"),
         option("--sampling", "How a batch is drawn.", type=click.Choice(["poisson", "fixed", "partition"])),
         option("--relation", "Neighbouring relation.", type=click.Choice(["add-remove", "replace", "zero-out"])),
+        option("--group-size", "Protect the K records of one person.  [default: 1]", metavar="K"),
+        option("--discretization", "Grid of a composition.  [default: from the run]", metavar="H"),
+        option("--split", "Share of delta for the first event: even, optimal or a number.", type=str, metavar="S"),
         option("--batch-size", "Batch size, instead of the rate.", metavar="B"),
         option("--dataset-size", "Number of records.", metavar="N"),
         option("--epochs", "Passes over the data, instead of the steps.", metavar="E"),
         option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C"),
     ]
+    return [o for o in options if o.name not in found]
 
 
 def take_run(options: dict[str, Any]) -> RunOptions:
     """Remove the run options from ``options``; return the run as the library takes it."""
-    names = ("steps", "sampling_rate", "sampling", "relation")
+    names = ("steps", "sampling_rate", "sampling", "relation", "group_size", "discretization", "split")
     run: Any = {name: value for name in names if (value := options.pop(name, None)) is not None}
     batch, size, epochs = (options.pop(name, None) for name in ("batch_size", "dataset_size", "epochs"))
     if batch is None:

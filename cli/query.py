@@ -46,7 +46,7 @@ def query_command(quantity: str, ask: Callable[..., Result], mechanism: str) -> 
         return answer(ask, kind, json, {o.name for o in own}, options)
 
     return with_options(
-        [*own, *run_options(), *target, bound, as_json],
+        [*own, *run_options(quantity), *target, bound, as_json],
         run,
         name=mechanism,
         help=f"{summary}\n\n\b\nExample:\n  {example(quantity, mechanism, own, target)}",

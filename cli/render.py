@@ -12,7 +12,8 @@ from privproj.mechanisms import Mechanism
 from privproj.result import Outcome, Result, Side, Status, plain
 from privproj.runs import RunOptions
 
-SYMBOLS = {"sigma": "noise multiplier"}
+SYMBOLS = {"sigma": "noise multiplier", "rate": "sampling rate"}
+MEETS = {"sigma": "smallest that meets", **dict.fromkeys(("rank", "steps", "rate"), "largest that meets")}
 STATUS_WORDS = {
     Status.PROVED: "proved; conditional only if you promise a smaller change than the shape of the layer forces",
     Status.CONDITIONAL: "conditional: proved for data that keep the promise, which the mechanism does not enforce",
@@ -80,7 +81,7 @@ def headline(result: Result) -> str:
     if result.outcome is Outcome.VACUOUS:
         return f"{name}: no finite epsilon at {at}" if name == "epsilon" else f"{name}: nothing below 1 at {at}"
     shown = delta_shown(result.value) if name == "delta" else rounded(result.value, up=result.side is not Side.LOWER)
-    side = {"sigma": "smallest that meets", "rank": "largest that meets"}.get(result.quantity, f"{result.side}, at")
+    side = MEETS.get(result.quantity, f"{result.side}, at")
     return f"{name} {shown}" if shown.startswith("<") else f"{name} = {shown}  ({side} {at})"
 
 

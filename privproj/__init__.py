@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from privproj.accountant import Comparison, compare, delta, epsilon
     from privproj.bounds import REGISTRY
     from privproj.bounds.m2_beta_tail import epsilons as beta_tail_epsilons
-    from privproj.calibration import rank, sigma
+    from privproj.calibration import rank, rate, sigma, steps
     from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Refused
     from privproj.evaluation import evaluate
     from privproj.mechanisms import M2, Gaussian
@@ -43,13 +43,15 @@ __all__ = [
     "epsilon",
     "evaluate",
     "rank",
+    "rate",
     "sigma",
+    "steps",
 ]
 
 HOMES = {
     "accountant": ("Comparison", "compare", "delta", "epsilon"),
     "bounds": ("REGISTRY",),
-    "calibration": ("rank", "sigma"),
+    "calibration": ("rank", "rate", "sigma", "steps"),
     "errors": ("InvalidParameter", "NotConverged", "PrivprojError", "Refused"),
     "evaluation": ("evaluate",),
     "mechanisms": ("M2", "Gaussian"),

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Unpack
 
-from privproj.bound import Bound
+from privproj.bound import Bound, Form, RunForm
 from privproj.bounds import bounds_of, find
-from privproj.errors import InvalidParameter, PrivprojError, Refused, Unanswered
+from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused, Unanswered
 from privproj.mechanisms import Mechanism, privacy_epsilon, probability
 from privproj.numerics import Enclosure
 from privproj.profile import Curve, PrivacyProfile
@@ -37,37 +37,64 @@ class Question:
         if relation not in bound.relations:
             allowed = ", ".join(bound.relations)
             raise Refused(f"{bound.name} does not hold under relation={relation}; it holds under {allowed}")
+        if self.run.group_size > 1 and not bound.groups:
+            raise Refused(
+                f"{bound.name} is about one record; {self.run.group_size} of one person change more than that"
+            )
+        if not bound.any_projection and mechanism_fixed(self.mechanism) and self.run.steps > 1:
+            raise Refused(
+                f"{bound.name} needs a fresh projection for each of the {self.run.steps} releases: with a fixed one "
+                "later releases can carry the whole sensitivity; --bound gaussian holds for any projection"
+            )
         if bound.status in (Status.REFUTED, Status.ASYMPTOTIC):
             raise Refused(f"{bound.name} is {bound.status}: {bound.summary}")
 
     def curve(self) -> Curve:
         """The bound of the whole run."""
         self.check()
-        form = self.bound.form(self.mechanism)
-        if self.run.single:
-            return form
-        if self.run.sampling_rate < 1.0:
-            return self.amplified(form)
-        if isinstance(form, RenyiCurve | ConcentratedCurve | EpsilonDeltaRule):
-            return form.times(self.run.steps)
-        if form.composed is not None:
-            return form.composed(self.run.steps)
-        return self.composed(form)
+        mechanism, run = self.mechanism, self.run
+        if run.group_size > 1:
+            mechanism = mechanism.for_group(run.group_size)
+            run = replace(run, group_size=1, sampling_rate=run.group_rate)
+        form = self.bound.form(mechanism)
+        if isinstance(form, RunForm):
+            return form.over(run)
+        return form if run.single else self.over_run(form, run)
 
-    def amplified(self, form: object) -> Curve:
+    def over_run(self, form: Form, run: Run) -> Curve:
+        """The curve of several or of subsampled releases."""
+        if run.sampling_rate < 1.0:
+            return self.amplified(form, run)
+        if isinstance(form, RenyiCurve | ConcentratedCurve | EpsilonDeltaRule):
+            return form.times(run.steps)
+        if form.composed is not None:
+            return form.composed(run.steps)
+        return composed(form, run)
+
+    def amplified(self, form: Form, run: Run) -> Curve:
         """The curve under subsampling."""
         if self.bound.amplifies and isinstance(form, PrivacyProfile):
-            return self.composed(form)
-        raise Refused(f"{self.bound.name} has no amplification by subsampling; use a bound with a privacy profile")
-
-    def composed(self, form: PrivacyProfile) -> Curve:
-        """The profile subsampled and composed numerically."""
-        raise Refused(f"{self.bound.name} is accounted for one release on the whole data set only, so far")
+            return composed(form, run)
+        if isinstance(form, RenyiCurve) and form.poisson is not None and run.sampling == "poisson":
+            return form.poisson(run.sampling_rate).times(run.steps)
+        raise Refused(
+            f"{self.bound.name} has no amplification theorem for sampling={run.sampling}; "
+            "bounds with a privacy profile have (`privproj compare` shows which)"
+        )
 
     @property
     def closed(self) -> bool:
         """True if no grid is involved."""
-        return self.run.single or self.bound.form(self.mechanism).__dict__.get("composed") is not None
+        form = self.bound.form(self.mechanism)
+        composes = isinstance(form, PrivacyProfile) and form.composed is not None
+        return self.run.single or (composes and self.run.sampling_rate == 1.0)
+
+    @property
+    def promises(self) -> tuple[str, ...]:
+        """What the data must keep."""
+        group = self.run.group_size
+        person = (f"one person contributes at most {group} records, each clipped on its own",) if group > 1 else ()
+        return (*self.bound.promises_of(self.mechanism), *person)
 
     def result(self, quantity: str, value: float | None, lower: float | None, **details: object) -> Result:
         """A result with everything that does not depend on the quantity filled in."""
@@ -83,8 +110,8 @@ class Question:
             "run": self.run.parameters(),
             "bound": self.bound.name,
             "bound_version": self.bound.version,
-            "status": self.bound.status_for(mechanism),
-            "promises": self.bound.promises_of(mechanism),
+            "status": Status.CONDITIONAL if self.run.group_size > 1 else self.bound.status_for(mechanism),
+            "promises": self.promises,
             "source": self.bound.source,
             "outcome": Outcome.OK,
             "noise_multiplier": mechanism.noise_multiplier,
@@ -100,6 +127,13 @@ class Question:
             outcome = Outcome(error.outcome)
             error.result = self.result(quantity, None, None, outcome=outcome, warnings=(str(error),), **target)
             raise
+
+
+def composed(form: PrivacyProfile, run: Run) -> Curve:
+    """The profile subsampled and composed numerically."""
+    from privproj import pld
+
+    return pld.composed(form, run)
 
 
 def notes(mechanism: Mechanism) -> list[str]:
@@ -127,9 +161,11 @@ def epsilon(mechanism: Mechanism, *, delta: float, bound: str | None = None, **r
 
 def epsilon_of(question: Question, delta: float) -> Result:
     """:func:`epsilon` of a question already put."""
-    found = question.curve().epsilon(math.log(delta))
+    curve = question.curve()
+    found = curve.epsilon(math.log(delta))
     lower = found.lower if math.isfinite(found.lower) and found.lower >= 0.0 else None
     result_details: dict = {"epsilon": found.upper, "delta": delta, "log10_delta": math.log10(delta)}
+    result_details["numerics"] = numerics_of(curve)
     if found.upper == math.inf:
         result_details["outcome"] = Outcome.VACUOUS
     if found.upper == 0.0:
@@ -150,7 +186,14 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
 
 def delta_of(question: Question, epsilon: float) -> Result:
     """:func:`delta` of a question already put."""
-    found = question.curve().log_delta(epsilon)
+    curve = question.curve()
+    found = curve.log_delta(epsilon)
+    floor = getattr(curve, "floor", 0.0)
+    if floor and found.upper <= math.log(floor):
+        raise PrecisionLimit(
+            f"the composed delta at epsilon {epsilon:g} is below {floor:.1e}, what the composition can tell from its "
+            "rounding; use a Renyi bound (mixture-rdp, rdp)"
+        )
     value, lower = probability_ends(found)
     floored: dict = {} if found.upper > LOG_SMALLEST_DELTA else {"side": Side.UPPER}
     return question.result(
@@ -160,9 +203,20 @@ def delta_of(question: Question, epsilon: float) -> Result:
         **floored,
         epsilon=epsilon,
         delta=value,
+        numerics=numerics_of(curve),
         log10_delta=found.upper / math.log(10.0),
         outcome=Outcome.VACUOUS if value >= 1.0 else Outcome.OK,
     )
+
+
+def numerics_of(curve: Curve) -> dict[str, object]:
+    """How the curve was computed, where it says so."""
+    return dict(getattr(curve, "numerics", {}))
+
+
+def mechanism_fixed(mechanism: Mechanism) -> bool:
+    """True for a projection that is drawn once and reused."""
+    return bool(getattr(mechanism, "fixed_projection", False))
 
 
 def probability_ends(log_value: Enclosure) -> tuple[float, float | None]:

@@ -2,19 +2,29 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from privproj.mechanisms import Mechanism
-from privproj.profile import PrivacyProfile
+from privproj.profile import Curve, PrivacyProfile
 from privproj.relations import NeighbouringRelation
 from privproj.renyi import ConcentratedCurve, RenyiCurve
 from privproj.result import Status
 from privproj.rules import EpsilonDeltaRule
+from privproj.runs import Run
 
 ALL_RELATIONS = tuple(NeighbouringRelation)
 RANK_PROMISE = "every record changes the layer's gradient by a matrix of rank at most {k}"
 
 Form = PrivacyProfile | RenyiCurve | ConcentratedCurve | EpsilonDeltaRule
+
+
+@runtime_checkable
+class RunForm(Protocol):
+    """A bound that is about a whole run and accounts for it by itself."""
+
+    def over(self, run: Run) -> Curve:
+        """The curve of the run."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +34,8 @@ class Bound:
     ``form`` maps the mechanism to exactly one representation: a privacy profile, a Renyi or concentrated
     curve, or an ``(eps, delta)`` rule. ``promises_of`` returns what the data must keep (none: status
     proved; some: conditional). ``needs`` returns a sentence when a parameter is missing, else None.
-    ``amplifies`` is False where subsampling has no theorem in the bound's own terms.
-    ``version`` changes whenever a returned value may change.
+    ``any_projection`` says that a projection reused over releases does no harm. ``amplifies`` is False where subsampling has no theorem in the bound's own terms.
+    ``groups`` is False where several records of one person break the promise. ``version`` changes whenever a returned value may change.
     """
 
     name: str
@@ -34,9 +44,11 @@ class Bound:
     formula: str
     source: str
     example: str
-    form: Callable[[Any], Form]
+    form: Callable[[Any], Form | RunForm]
+    any_projection: bool = False
     exact: bool = False
     amplifies: bool = True
+    groups: bool = True
     status: Status = Status.PROVED
     promises_of: Callable[[Any], tuple[str, ...]] = lambda mechanism: ()
     needs: Callable[[Any], str | None] = lambda mechanism: None

@@ -5,12 +5,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Unpack
 
-from privproj.accountant import Question, ask
-from privproj.errors import InvalidParameter
+from privproj.accountant import Question, ask, notes
+from privproj.errors import InvalidParameter, NotConverged
 from privproj.mechanisms import LARGEST, SMALLEST, Mechanism, privacy_epsilon, probability
 from privproj.numerics import Enclosure, crossing, largest_integer
 from privproj.result import Outcome, Result, Side
 from privproj.runs import RunOptions
+
+MOST_STEPS = 10**8
 
 
 def sigma(
@@ -38,6 +40,27 @@ def rank(
     target = Target(privacy_epsilon(epsilon, zero=True), probability("delta", delta))
     question = ask(mechanism, bound, run)
     return question.answer("rank", lambda: rank_of(question, target), **target.fields())
+
+
+def steps(
+    mechanism: Mechanism, *, epsilon: float, delta: float, bound: str | None = None, **run: Unpack[RunOptions]
+) -> Result:
+    """The largest number of releases within ``(epsilon, delta)``, up to 1e8; ``value`` is None if not even one fits.
+
+    Raises :class:`NotConverged` if more than 1e8 fit.
+    """
+    target = Target(privacy_epsilon(epsilon, zero=True), probability("delta", delta))
+    question = ask(mechanism, bound, run)
+    return question.answer("steps", lambda: steps_of(question, target), **target.fields())
+
+
+def rate(
+    mechanism: Mechanism, *, epsilon: float, delta: float, bound: str | None = None, **run: Unpack[RunOptions]
+) -> Result:
+    """The largest sampling rate within ``(epsilon, delta)``, rounded down; 1 with a warning if even that fits."""
+    target = Target(privacy_epsilon(epsilon, zero=True), probability("delta", delta))
+    question = ask(mechanism, bound, run)
+    return question.answer("rate", lambda: rate_of(question, target), **target.fields())
 
 
 class Target:
@@ -72,8 +95,10 @@ def sigma_of(question: Question, target: Target) -> Result:
 
     guess = math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon
     limits = {"low": SMALLEST, "high": LARGEST}
-    found = crossing(lambda z: at(z).upper - target.log_delta, guess, **limits).upper
+    rtol = 1e-14 if with_value(question, "noise_multiplier", guess).closed else 1e-7
+    found = crossing(lambda z: at(z).upper - target.log_delta, guess, rtol=rtol, **limits).upper
     if found == math.inf:
+        with_value(question, "noise_multiplier", guess).curve().epsilon(target.log_delta)  # raises below a floor
         return question.result("sigma", None, None, outcome=Outcome.VACUOUS, **target.fields())
     found = nudged(meets, found)
     lower = None
@@ -94,6 +119,43 @@ def rank_of(question: Question, target: Target) -> Result:
         return question.result("rank", None, None, outcome=Outcome.VACUOUS, side=Side.LOWER, **target.fields())
     answered = with_value(question, "rank", found)
     return answered.result("rank", found, found, upper=None, side=Side.LOWER, **target.fields())
+
+
+def steps_of(question: Question, target: Target) -> Result:
+    """:func:`steps` of a question already put."""
+
+    def fits(count: int) -> bool:
+        return with_run(question, steps=count).curve().log_delta(target.epsilon).upper <= target.log_delta
+
+    found = largest_integer(fits, 1, MOST_STEPS)
+    if found is None:
+        return question.result("steps", None, None, outcome=Outcome.VACUOUS, side=Side.LOWER, **target.fields())
+    if found == MOST_STEPS:
+        raise NotConverged(f"more than {MOST_STEPS:.0e} steps fit; expected a target that fewer steps use up")
+    return with_run(question, steps=found).result("steps", found, found, upper=None, side=Side.LOWER, **target.fields())
+
+
+def rate_of(question: Question, target: Target) -> Result:
+    """:func:`rate` of a question already put, by search over ``x = 1/q``."""
+
+    def excess(x: float) -> float:
+        curve = with_run(question, sampling_rate=1.0 / x, sampling=sampling).curve()
+        return curve.log_delta(target.epsilon).upper - target.log_delta
+
+    sampling = "fixed" if question.run.relation == "replace" else "poisson"
+    x = crossing(excess, 100.0, low=1.0, high=1e12, rtol=1e-7).upper
+    fields = {"upper": None, "side": Side.LOWER, **target.fields()}
+    if x == math.inf:
+        return question.result("rate", None, None, outcome=Outcome.VACUOUS, **fields)
+    answered = with_run(question, sampling_rate=1.0 / x, sampling=sampling)
+    if x == 1.0:
+        fields["warnings"] = (*notes(question.mechanism), "even the whole data set at every step meets the target")
+    return answered.result("rate", 1.0 / x, 1.0 / x, **fields)
+
+
+def with_run(question: Question, **changes: object) -> Question:
+    """The question with these parameters of its run."""
+    return replace(question, run=replace(question.run, **changes))  # pyright: ignore[reportArgumentType]
 
 
 def with_value(question: Question, parameter: str, value: float) -> Question:

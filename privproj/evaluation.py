@@ -5,14 +5,17 @@ from privproj.bounds import REGISTRY
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import Mechanism, real
 from privproj.result import Result
+from privproj.runs import RunOptions
 
 TARGETS = {
     "epsilon": (accountant.epsilon, ("delta",)),
     "delta": (accountant.delta, ("epsilon",)),
     "sigma": (calibration.sigma, ("epsilon", "delta")),
     "rank": (calibration.rank, ("epsilon", "delta")),
+    "steps": (calibration.steps, ("epsilon", "delta")),
+    "rate": (calibration.rate, ("epsilon", "delta")),
 }
-RUN_PARAMETERS = ("steps", "sampling_rate", "sampling", "relation")
+RUN_PARAMETERS = tuple(RunOptions.__annotations__)
 
 
 def evaluate(quantity: str, **parameters: object) -> Result:

@@ -9,8 +9,11 @@ from privproj.mechanisms import M2, Mechanism
 from privproj.result import Result
 from privproj.runs import RunOptions
 
-YARDSTICKS = (("plain Gaussian", "gaussian"), ("published", "beta-tail"))
-"""What the gain of a projection bound is measured against: label and bound."""
+
+def yardsticks(result: Result) -> tuple[tuple[str, str], ...]:
+    """What the gain of a projection bound is measured against: label and bound."""
+    published = "beta-tail" if result.run["steps"] == 1 and result.run["sampling_rate"] == 1.0 else "good-event"
+    return ("plain Gaussian", "gaussian"), ("published", published)
 
 
 def gain(result: Result, mechanism: Mechanism, run: RunOptions) -> list[tuple[str, float]]:
@@ -20,6 +23,7 @@ def gain(result: Result, mechanism: Mechanism, run: RunOptions) -> list[tuple[st
     """
     if not isinstance(mechanism, M2) or result.quantity not in ("epsilon", "delta", "sigma"):
         return []
+    run = {**run, "split": "even"}
     setting = replace(mechanism, change_rank=mechanism.change_rank or mechanism.largest_rank)
     asks = {
         "epsilon": lambda bound: epsilon(setting, delta=result.delta or 0.0, bound=bound, **run),
@@ -29,7 +33,7 @@ def gain(result: Result, mechanism: Mechanism, run: RunOptions) -> list[tuple[st
         ),
     }
     rows = []
-    for label, bound in YARDSTICKS:
+    for label, bound in yardsticks(result):
         try:
             value = asks[result.quantity](bound).value
         except Unanswered:

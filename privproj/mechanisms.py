@@ -5,7 +5,7 @@ query under the relation of the run. It may be left out only for the query that 
 """
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from privproj.errors import InvalidParameter
@@ -79,9 +79,13 @@ class Mechanism:
             raise InvalidParameter("noise_multiplier", None, "a noise multiplier", "only the sigma query leaves it out")
         return 1.0 / self.noise_multiplier
 
+    def for_group(self, size: int) -> "Mechanism":
+        """The same mechanism seen by a group of ``size`` records: sensitivity grows that many times."""
+        return self if self.noise_multiplier is None else replace(self, noise_multiplier=self.noise_multiplier / size)
+
     def parameters(self) -> dict[str, object]:
         """The parameters that were given, by name."""
-        return {key: value for key, value in vars(self).items() if value is not None}
+        return {key: value for key, value in vars(self).items() if value not in (None, False)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +114,7 @@ class M2(Mechanism):
     rank: int | None = None
     columns: int | None = None
     change_rank: int | None = None
+    fixed_projection: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -131,6 +136,11 @@ class M2(Mechanism):
     def largest_rank(self) -> int:
         """``min(d, m)``: the largest rank a change can have."""
         return self.dim if self.columns is None else min(self.dim, self.columns)
+
+    def for_group(self, size: int) -> "Mechanism":
+        """Sensitivity and the rank of the change grow ``size`` times."""
+        promised = None if self.change_rank is None else min(self.change_rank * size, self.largest_rank)
+        return replace(super().for_group(size), change_rank=promised)  # pyright: ignore[reportCallIssue]
 
     @property
     def beta_shape(self) -> tuple[float, float]:

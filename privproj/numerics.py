@@ -143,12 +143,14 @@ def largest_integer(fits: Callable[[int], bool], low: int, high: int) -> int | N
     return low
 
 
-def minimise(f: Callable[[float], float], low: float, high: float, rtol: float = 1e-9) -> tuple[float, float]:
-    """``(x, f(x))`` near the least value on ``[low, high]``: a scan of 25 points, then golden sections."""
-    points = [low + (high - low) * i / 24.0 for i in range(25)]
-    values = [f(x) for x in points]
-    best = min(range(25), key=values.__getitem__)
-    a, b = points[max(0, best - 1)], points[min(24, best + 1)]
+def minimise(
+    f: Callable[[float], float], low: float, high: float, rtol: float = 1e-9, points: int = 25
+) -> tuple[float, float]:
+    """``(x, f(x))`` near the least value on ``[low, high]``: a scan, then golden sections."""
+    scan = [low + (high - low) * i / (points - 1.0) for i in range(points)]
+    values = [f(x) for x in scan]
+    best = min(range(points), key=values.__getitem__)
+    a, b = scan[max(0, best - 1)], scan[min(points - 1, best + 1)]
     golden = 0.5 * (math.sqrt(5.0) - 1.0)
     x1, x2 = b - golden * (b - a), a + golden * (b - a)
     f1, f2 = f(x1), f(x2)
@@ -161,7 +163,7 @@ def minimise(f: Callable[[float], float], low: float, high: float, rtol: float =
             a, x1, f1 = x1, x2, f2
             x2 = a + golden * (b - a)
             f2 = f(x2)
-    return min(((x1, f1), (x2, f2), (points[best], values[best])), key=lambda pair: pair[1])
+    return min(((x1, f1), (x2, f2), (scan[best], values[best])), key=lambda pair: pair[1])
 
 
 # --- quadrature ---------------------------------------------------------------------------------

@@ -3,9 +3,12 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from privproj.numerics import Enclosure, crossing, log1m_exp
+
+if TYPE_CHECKING:
+    from privproj.arrays import Array
 
 
 class Curve(Protocol):
@@ -29,12 +32,15 @@ class PrivacyProfile:
 
     ``log_delta(eps)`` encloses the log of the bound. ``guess(log_delta)`` may return the inverse to
     about 1e-12; it only saves time. ``composed(T)`` is the profile of ``T`` releases where a closed form
-    exists; without one they are composed numerically.
+    exists; without one they are composed numerically. ``table`` gives upper bounds of delta for an array of
+    ``eps >= 0``, where that is faster than one at a time; a ``dense`` table is cheap enough for every cell of a grid.
     """
 
     log_delta: Callable[[float], Enclosure]
     guess: Callable[[float], float] | None = None
     composed: "Callable[[int], PrivacyProfile] | None" = None
+    table: "Callable[[Array], Array] | None" = None
+    dense: bool = False
 
     def log_delta_anywhere(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` for every real ``eps``: ``delta(-e) = 1 - e^-e (1 - delta(e))``."""

@@ -3,23 +3,53 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
-from privproj.numerics import Enclosure, minimise, next_up
+from privproj.kernels import log_add
+from privproj.numerics import Enclosure, log1m_exp, minimise, next_up
 
 UNKNOWN = -math.inf
+LARGEST_ORDER = 1200
+
+
+def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], RenyiCurve]":
+    """Poisson sampling of a mechanism whose remove moments are mixtures of Gaussian ones, at whole orders.
+
+    ``D(a) = 1/(a-1) ln sum_{j=0}^{a} C(a,j) (1-q)^(a-j) q^j e^{log_moment(j)}`` where ``log_moment(j)`` is the log of
+    ``E exp(j (j-1) S / (2 z^2))`` (Mironov, Talwar, Zhang 2019, Section 3.3, averaged over ``S``). Computed through the
+    excess over 1, so that tiny rates keep their digits. The add moment is at most the remove moment.
+    """
+    moment = lru_cache(maxsize=None)(log_moment)
+
+    def at_rate(q: float) -> RenyiCurve:
+        def divergence(alpha: float) -> float:
+            a, total = round(alpha), -math.inf
+            for j in range(2, a + 1):
+                grown = moment(j)
+                if grown > 0.0:
+                    ways = math.lgamma(a + 1) - math.lgamma(j + 1) - math.lgamma(a - j + 1)
+                    weight = ways + (a - j) * math.log1p(-q) + j * math.log(q)
+                    total = log_add(total, weight + grown + log1m_exp(-grown))
+            return log_add(0.0, total + 1e-11) / (a - 1)
+
+        return RenyiCurve(divergence, integer_orders=True)
+
+    return at_rate
 
 
 @dataclass(frozen=True)
 class RenyiCurve:
     """``alpha -> D(alpha)``, an upper bound on the Renyi divergence in both orders, at all real ``alpha > 1``.
 
-    With ``integer_orders`` only whole ``alpha >= 2`` are used. Conversion (Canonne, Kamath, Steinke 2020):
+    With ``integer_orders`` only whole ``alpha >= 2`` are used. ``poisson(q)`` is the curve under Poisson sampling,
+    where there is one. Conversion (Canonne, Kamath, Steinke 2020):
     ``eps = inf_alpha D(alpha) + ln(1/(alpha delta))/(alpha-1) + ln(1 - 1/alpha)``; solved for delta it reads
     ``ln delta = inf_alpha (alpha-1) (D(alpha) - eps + ln(1 - 1/alpha)) - ln alpha``. Every order is sound.
     """
 
     divergence: Callable[[float], float]
     integer_orders: bool = False
+    poisson: "Callable[[float], RenyiCurve] | None" = None
 
     def times(self, steps: int) -> "RenyiCurve":
         """The curve of ``steps`` adaptive releases: divergences add."""
@@ -27,16 +57,22 @@ class RenyiCurve:
 
     def least(self, objective: Callable[[float], float]) -> float:
         """The least value of ``objective(alpha)`` over the orders."""
+        if self.integer_orders:
+            return self.least_whole(objective)
 
         def at(s: float) -> float:
-            return objective(self.order(s))
+            return objective(1.0 + math.exp(s))
 
-        return minimise(at, math.log(1.0) if self.integer_orders else -14.0, 14.0, rtol=1e-6)[1]
+        return minimise(at, -14.0, 14.0, rtol=1e-6)[1]
 
-    def order(self, s: float) -> float:
-        """The order at ``s = ln(alpha - 1)``, rounded to a whole number where only those count."""
-        alpha = 1.0 + math.exp(s)
-        return float(round(alpha)) if self.integer_orders else alpha
+    def least_whole(self, objective: Callable[[float], float]) -> float:
+        """The least value over whole orders: upwards, ever more sparsely, until it has risen four times in a row."""
+        best, risen, alpha = math.inf, 0, 2
+        while alpha <= LARGEST_ORDER and risen < 4:
+            value = objective(float(alpha))
+            best, risen = (value, 0) if value < best else (best, risen + 1)
+            alpha += 1 + alpha // 12
+        return best
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``; the lower end is not known (the infimum is searched for)."""

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Literal, NotRequired, TypedDict, TypeVar
 
 from privproj.errors import InvalidParameter, Refused
-from privproj.mechanisms import real, whole
+from privproj.mechanisms import probability, real, whole
 from privproj.relations import NeighbouringRelation, Sampling
 
 RelationName = Literal["add-remove", "replace", "zero-out"]
@@ -20,6 +20,9 @@ class RunOptions(TypedDict):
     sampling_rate: NotRequired[float]
     sampling: NotRequired[SamplingName | None]
     relation: NotRequired[RelationName | None]
+    group_size: NotRequired[int]
+    discretization: NotRequired[float | None]
+    split: NotRequired[float | Literal["even", "optimal"] | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,16 +31,26 @@ class Run:
 
     At ``q = 1`` the sampling scheme has no effect and is None. Below, it is Poisson unless said otherwise:
     Poisson goes with add-remove and zero-out, a fixed batch size with replace; other pairs are refused.
+    ``split`` is the share of delta for the first of two events, where a bound has two ("even": 1/2; "optimal").
+    ``group_size = K`` protects the K records of one person. ``discretization`` is the grid of a composition.
     """
 
     steps: int = 1
     sampling_rate: float = 1.0
     sampling: Sampling | None = None
     relation: NeighbouringRelation | None = None
+    group_size: int = 1
+    discretization: float | None = None
+    split: float | str | None = None
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
         set_field(self, "steps", whole("steps", self.steps, "a whole number of steps >= 1"))
+        set_field(self, "group_size", whole("group_size", self.group_size, "a whole number of records >= 1", 1, 10**6))
+        if self.discretization is not None:
+            grid = real("discretization", self.discretization, "a grid step from 1e-12 to 1", 1e-12, 1.0)
+            set_field(self, "discretization", grid)
+        set_field(self, "split", split_share(self.split))
         rate = real("sampling_rate", self.sampling_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
         set_field(self, "sampling_rate", rate)
         if rate == 1.0:
@@ -51,6 +64,13 @@ class Run:
                 "sampling_rate", self.sampling_rate, "rate 1 with partition sampling", "count one step per epoch"
             )
 
+    @property
+    def group_rate(self) -> float:
+        """``1 - (1-q)^K``: the probability that a step samples any of the K records of a group."""
+        if self.group_size == 1 or self.sampling_rate == 1.0:
+            return self.sampling_rate
+        return -math.expm1(self.group_size * math.log1p(-self.sampling_rate))
+
     def check_pair(self) -> None:
         """Raise :class:`Refused` for a sampling scheme and relation that no amplification theorem here covers."""
         pairs = {
@@ -63,6 +83,8 @@ class Run:
                 f"no amplification theorem here for sampling={self.sampling} with relation={self.relation}; "
                 "supported below rate 1: poisson with add-remove or zero-out, fixed with replace"
             )
+        if self.group_size > 1 and self.relation is not NeighbouringRelation.ADD_REMOVE:
+            raise Refused(f"group_size={self.group_size} is accounted under relation=add-remove, not {self.relation}")
 
     @property
     def single(self) -> bool:
@@ -76,6 +98,7 @@ class Run:
             "sampling_rate": self.sampling_rate,
             "sampling": None if self.sampling is None else str(self.sampling),
             "relation": str(self.relation),
+            "group_size": self.group_size,
         }
 
 
@@ -88,6 +111,18 @@ def named(kind: type[Member], name: str, value: object) -> Member:
         return kind(value)
     except ValueError:
         raise InvalidParameter(name, value, "one of " + ", ".join(kind)) from None
+
+
+def split_share(value: object) -> float | None:
+    """A split of delta as a share in (0, 1); None for the bound's own choice or the best one."""
+    if value in (None, "optimal"):
+        return None
+    if value == "even":
+        return 0.5
+    try:
+        return probability("split", float(value))  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError):
+        raise InvalidParameter("split", value, "even, optimal, or a share above 0 and below 1") from None
 
 
 def from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple[float, int]:

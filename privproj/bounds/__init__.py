@@ -16,6 +16,8 @@ from privproj.bounds import (
     m2_beta_tail_sharp,
     m2_exact_rank1,
     m2_gaussian,
+    m2_good_event,
+    m2_good_event_q,
     m2_mixture_rdp,
     m2_rank_free,
 )
@@ -33,6 +35,8 @@ REGISTRY: tuple[Bound, ...] = (
     m2_rank_free.BOUND,
     m2_exact_rank1.BOUND,
     m2_mixture_rdp.BOUND,
+    m2_good_event_q.BOUND,
+    m2_good_event.BOUND,
     m2_beta_tail_sharp.BOUND,
     m2_beta_tail.BOUND,
     m2_gaussian.BOUND,

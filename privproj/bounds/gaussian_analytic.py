@@ -1,12 +1,16 @@
 """The exact profile of the Gaussian mechanism (Balle, Wang 2018, Theorem 8)."""
 
 import math
+from typing import TYPE_CHECKING
 
 from privproj import kernels
 from privproj.bound import Bound
 from privproj.mechanisms import Gaussian, Mechanism
 from privproj.numerics import Enclosure, outward
 from privproj.profile import PrivacyProfile
+
+if TYPE_CHECKING:
+    from privproj.arrays import Array
 
 
 def profile(mu: float) -> PrivacyProfile:
@@ -15,7 +19,12 @@ def profile(mu: float) -> PrivacyProfile:
     def log_delta(eps: float) -> Enclosure:
         return outward(kernels.log_gaussian_delta(eps, mu), steepness=mu * mu)
 
-    return PrivacyProfile(log_delta, composed=lambda steps: profile(mu * math.sqrt(steps)))
+    def table(eps: "Array") -> "Array":
+        from privproj.arrays import gaussian_deltas
+
+        return gaussian_deltas(eps, mu)
+
+    return PrivacyProfile(log_delta, composed=lambda steps: profile(mu * math.sqrt(steps)), table=table, dense=True)
 
 
 def form(mechanism: Mechanism) -> PrivacyProfile:

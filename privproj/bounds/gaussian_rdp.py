@@ -2,13 +2,14 @@
 
 from privproj.bound import Bound
 from privproj.mechanisms import Gaussian
-from privproj.renyi import RenyiCurve
+from privproj.renyi import RenyiCurve, poisson_curve
 
 
 def form(mechanism: Gaussian) -> RenyiCurve:
     """``D(alpha) = alpha mu^2 / 2`` for all ``alpha > 1``."""
     mu = mechanism.mu
-    return RenyiCurve(lambda alpha: 0.5 * alpha * mu * mu)
+    moments = poisson_curve(lambda j: 0.5 * j * (j - 1) * mu * mu)
+    return RenyiCurve(lambda alpha: 0.5 * alpha * mu * mu, poisson=moments)
 
 
 BOUND = Bound(

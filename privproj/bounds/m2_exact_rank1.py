@@ -1,5 +1,7 @@
 """The exact profile of M2 when one record changes the query by a matrix of rank one."""
 
+from typing import TYPE_CHECKING
+
 from privproj.bound import RANK_PROMISE, Bound
 from privproj.bounds.gaussian_analytic import profile as gaussian_profile
 from privproj.bounds.m2_rank_free import law
@@ -9,13 +11,22 @@ from privproj.random_sensitivity import log_expected_profile
 from privproj.relations import NeighbouringRelation
 from privproj.result import Status
 
+if TYPE_CHECKING:
+    from privproj.arrays import Array
+
 
 def form(mechanism: M2) -> PrivacyProfile:
     """``delta(eps) = E[h_eps(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)``."""
     if mechanism.rank == mechanism.dim:
         return gaussian_profile(mechanism.mu)
     energy = law(mechanism)
-    return PrivacyProfile(lambda eps: log_expected_profile(eps, energy))
+
+    def table(eps: "Array") -> "Array":
+        from privproj.arrays import beta_bins, rank_one_deltas
+
+        return rank_one_deltas(eps, beta_bins(energy.a, energy.b, energy.scale))
+
+    return PrivacyProfile(lambda eps: log_expected_profile(eps, energy), table=table)
 
 
 def promises(mechanism: M2) -> tuple[str, ...]:
@@ -34,5 +45,6 @@ BOUND = Bound(
     exact=True,
     status=Status.CONDITIONAL,
     promises_of=promises,
+    groups=False,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
 )

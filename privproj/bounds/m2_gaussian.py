@@ -12,4 +12,5 @@ BOUND = Bound(
     source="post-processing; Balle, Wang 2018, Theorem 8",
     example="privproj epsilon m2 --bound gaussian --dim 2048 --rank 16 --noise-multiplier 3.7306 --delta 1e-5",
     form=form,
+    any_projection=True,
 )

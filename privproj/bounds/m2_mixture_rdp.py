@@ -4,10 +4,11 @@ import math
 
 from privproj import kernels
 from privproj.bound import Bound
+from privproj.bounds.gaussian_rdp import form as gaussian_form
 from privproj.mechanisms import M2
 from privproj.numerics import ROUNDING, log_integral, next_up
 from privproj.random_sensitivity import ScaledBeta
-from privproj.renyi import RenyiCurve
+from privproj.renyi import RenyiCurve, poisson_curve
 
 
 def log_energy_moment(a: float, b: float, c: float) -> float:
@@ -33,20 +34,20 @@ def form(mechanism: M2) -> RenyiCurve:
     """``D(alpha) = ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)`` for every real ``alpha > 1``."""
     mu = mechanism.mu
     if mechanism.rank == mechanism.dim:
-        return RenyiCurve(lambda alpha: 0.5 * alpha * mu * mu)
+        return gaussian_form(mechanism)
     a, b = mechanism.beta_shape
 
-    def divergence(alpha: float) -> float:
-        return log_energy_moment(a, b, 0.5 * alpha * (alpha - 1.0) * mu * mu) / (alpha - 1.0)
+    def log_moment(alpha: float) -> float:
+        return log_energy_moment(a, b, 0.5 * alpha * (alpha - 1.0) * mu * mu)
 
-    return RenyiCurve(divergence)
+    return RenyiCurve(lambda alpha: log_moment(alpha) / (alpha - 1.0), poisson=poisson_curve(log_moment))
 
 
 BOUND = Bound(
     name="mixture-rdp",
     mechanism=M2,
     summary="closed form in Renyi terms; any rank, fast for very long runs",
-    formula="D(alpha) = ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)",
+    formula="D(alpha) = ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1); sampled: its binomial mixture over orders",
     source="privproj: the Gaussian moment is convex in the captured energy, so one direction is the worst case",
     example="privproj epsilon m2 --bound mixture-rdp --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
     form=form,

@@ -4,11 +4,16 @@
 computation are in :mod:`privproj.random_sensitivity`.
 """
 
+from typing import TYPE_CHECKING
+
 from privproj.bound import Bound
 from privproj.bounds.gaussian_analytic import profile as gaussian_profile
 from privproj.mechanisms import M2
 from privproj.profile import PrivacyProfile
 from privproj.random_sensitivity import ScaledBeta, log_any_rank_profile
+
+if TYPE_CHECKING:
+    from privproj.arrays import Array
 
 
 def law(mechanism: M2) -> ScaledBeta:
@@ -21,7 +26,13 @@ def form(mechanism: M2) -> PrivacyProfile:
     if mechanism.rank == mechanism.dim:
         return gaussian_profile(mechanism.mu)
     energy = law(mechanism)
-    return PrivacyProfile(lambda eps: log_any_rank_profile(eps, energy))
+
+    def table(eps: "Array") -> "Array":
+        from privproj.arrays import any_rank_deltas, beta_bins
+
+        return any_rank_deltas(eps, (beta_bins(energy.a, energy.b, energy.scale),))
+
+    return PrivacyProfile(lambda eps: log_any_rank_profile(eps, energy), table=table)
 
 
 BOUND = Bound(

@@ -1,0 +1,111 @@
+"""The published accounting of many M2 releases (2601.21719, Appendix F.2): a good event, then a Gaussian run."""
+
+import math
+from dataclasses import dataclass
+
+from privproj import kernels
+from privproj.bound import Bound
+from privproj.bounds.gaussian_analytic import profile as gaussian_profile
+from privproj.bounds.m2_beta_tail import change_rank, needs, promises
+from privproj.mechanisms import M2
+from privproj.numerics import Enclosure, crossing, minimise, next_up
+from privproj.profile import Curve
+from privproj.runs import Run
+
+LOG_ODDS = (-10.0, 2.5)
+"""Where the best share of delta for the bad event is sought."""
+
+
+@dataclass(frozen=True)
+class GoodEventCurve:
+    """``delta = T w k P(Beta(r/2, (d-r)/2) > tau) + delta_gauss(eps; mu sqrt(tau))``, ``w`` 1 or the sampling rate.
+
+    Outside the event that some release captures more than ``tau`` of the energy in one of the ``k`` directions,
+    the run is a (subsampled) Gaussian run at ``mu sqrt(tau)``.
+    """
+
+    mechanism: M2
+    run: Run
+    weight: float
+
+    @property
+    def numerics(self) -> dict[str, object]:
+        """How delta is split."""
+        return {"split": self.run.split or "optimal"}
+
+    def tau(self, log_bad: float) -> float:
+        """The smallest ``tau`` whose bad event has probability at most ``e^log_bad`` over the run, rounded up."""
+        if self.mechanism.rank == self.mechanism.dim:
+            return 1.0
+        a, b = self.mechanism.beta_shape
+        log_count = math.log(self.run.steps) + math.log(self.weight) + math.log(change_rank(self.mechanism))
+
+        def excess(odds: float) -> float:
+            return log_count + kernels.log_beta_tail(a, b, odds / (1.0 + odds), 1.0 / (1.0 + odds)) - log_bad + 1e-12
+
+        odds = crossing(excess, a / b, low=1e-30, high=1e16, rtol=1e-12).upper
+        return min(1.0, next_up(odds / (1.0 + odds)))
+
+    def gaussian(self, tau: float) -> Curve:
+        """The Gaussian run at ``mu sqrt(tau)``."""
+        profile = gaussian_profile(next_up(self.mechanism.mu * math.sqrt(tau)))
+        if self.run.sampling_rate == 1.0 and profile.composed is not None:
+            return profile.composed(self.run.steps)
+        from privproj import pld
+
+        return pld.composed(profile, self.run)
+
+    def at_share(self, log_delta: float, log_odds: float) -> float:
+        """``eps`` when the bad event gets this share of delta."""
+        log_share, log_rest = -math.log1p(math.exp(-log_odds)), -math.log1p(math.exp(log_odds))
+        return self.gaussian(self.tau(log_delta + log_share)).epsilon(log_delta + log_rest).upper
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """``eps(delta)`` at the given split, or at the best one."""
+        if isinstance(self.run.split, float):
+            log_odds = math.log(self.run.split) - math.log1p(-self.run.split)
+            return Enclosure(-math.inf, self.at_share(log_delta, log_odds))
+        best = minimise(lambda odds: self.at_share(log_delta, odds), *LOG_ODDS, rtol=3e-3, points=8)[1]
+        return Enclosure(-math.inf, best)
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """``ln delta(eps)`` at the best ``tau``, or the inverse of :meth:`epsilon` at a given split."""
+        if isinstance(self.run.split, float):
+            x = crossing(lambda x: self.epsilon(-1.0 / x).upper - eps, 0.1, low=1e-2, high=1e9, rtol=1e-7).upper
+            return Enclosure(-math.inf, -1.0 / x if math.isfinite(x) else 0.0)
+
+        def total(log_bad: float) -> float:
+            return kernels.log_add(log_bad, self.gaussian(self.tau(log_bad)).log_delta(eps).upper)
+
+        return Enclosure(-math.inf, min(0.0, minimise(total, -40.0, -0.5, rtol=1e-3, points=12)[1]))
+
+
+@dataclass(frozen=True)
+class GoodEvent:
+    """The accounting for any run; ``sampled`` says whether a failure counts only when the record is in the batch."""
+
+    mechanism: M2
+    sampled: bool
+
+    def over(self, run: Run) -> GoodEventCurve:
+        """The curve of the run."""
+        return GoodEventCurve(self.mechanism, run, run.sampling_rate if self.sampled else 1.0)
+
+
+def form(mechanism: M2) -> GoodEvent:
+    """The union bound over all releases, as published."""
+    return GoodEvent(mechanism, sampled=False)
+
+
+BOUND = Bound(
+    name="good-event",
+    mechanism=M2,
+    summary="published accounting of many releases: a good event with tau, then a Gaussian run at mu sqrt(tau)",
+    formula="delta = T k P(Beta(r/2, (d-r)/2) > tau) + delta of the subsampled Gaussian run at mu sqrt(tau)",
+    source="arXiv 2601.21719, Appendix F.2",
+    example="privproj epsilon m2 --bound good-event --dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.155974"
+    " --sampling-rate 0.01 --steps 2000 --delta 1e-5",
+    form=form,
+    promises_of=promises,
+    needs=needs,
+)
