@@ -8,7 +8,7 @@ from privproj.accountant import compare
 
 from . import render
 from .options import mechanism_options, option, run_options, take_run, target_options, with_options
-from .query import EXAMPLES, MECHANISMS
+from .query import EXAMPLES, MECHANISMS, build
 
 SUMMARY = "Every bound of a mechanism, promise-free ones first, tightest first."
 
@@ -23,8 +23,8 @@ def compare_command(mechanism: str) -> click.Command:
     def run(json: bool, **options: Any) -> int:
         options.pop("clip")
         setting = take_run(options)
-        parameters = {o.name: options.pop(str(o.name)) for o in own}
-        rows = compare(kind(**parameters), **options, **setting)
+        parameters = {str(o.name): options.pop(str(o.name)) for o in own}
+        rows = compare(build(kind, parameters), **options, **setting)
         click.echo(render.comparison_json(rows) if json else render.comparison_text(rows))
         return 0 if any(row.result and row.result.usable for row in rows) else 4
 

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from privproj.errors import InvalidParameter
+from privproj.mechanisms import Layer
 from privproj.runs import RunOptions, from_batches
 
 from .names import option_name
@@ -34,7 +35,29 @@ class Number(click.ParamType):
         return number
 
 
-NUMBER = Number()
+class LayerShape(click.ParamType):
+    """``DxR``, ``DxRxN`` or ``DxRxN@SHARE``."""
+
+    name = "layer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Layer:
+        if isinstance(value, Layer):
+            return value
+        shape, _, share = value.partition("@")
+        try:
+            sizes = [int(part) for part in shape.lower().split("x")]
+            if len(sizes) not in (2, 3):
+                raise ValueError
+            part = float(share) if "@" in value else None
+        except ValueError:
+            raise InvalidParameter(
+                "--layer", value, "a layer DxR, DxRxN or DxRxN@SHARE, for instance 768x16x24"
+            ) from None
+        return Layer(dim=sizes[0], rank=sizes[1], count=[*sizes, 1][2], share=part)
+
+
+NUMBER, LAYER = Number(), LayerShape()
+LAYER_HELP = "N layers projected from D to R (DxD: not projected); may be repeated."
 
 
 def option(name: str, help_text: str, **settings: Any) -> click.Option:
@@ -51,8 +74,10 @@ def mechanism_options(mechanism: str, quantity: str) -> list[click.Option]:
         options = [noise]
     else:
         options = [
-            option("--dim", "Side of the layer that is projected.", metavar="D", required=True),
-            option("--rank", "Rank of the projection.", metavar="R", required=True),
+            option("--dim", "Side of the layer that is projected.", metavar="D"),
+            option("--rank", "Rank of the projection.", metavar="R"),
+            option("--layer", LAYER_HELP, type=LAYER, multiple=True, metavar="DxR[xN][@SHARE]"),
+            option("--clipping", "One clip for all layers, or one each.", type=click.Choice(["joint", "per-layer"])),
             option("--columns", "The layer's other side.", metavar="M"),
             option("--change-rank", "Promise: one record changes the gradient by at most this rank.", metavar="K"),
             option("--fixed-projection", "One projection for all steps.", is_flag=True),

@@ -65,7 +65,7 @@ def answer(ask: Callable[..., Result], kind: type[Mechanism], json: bool, own: s
     """Parse, ask, render; returns the exit code."""
     clip, size = options.pop("clip"), options.get("dataset_size")
     run = take_run(options)
-    mechanism = kind(**{name: options.pop(name) for name in list(options) if name in own})
+    mechanism = build(kind, {name: options.pop(name) for name in list(options) if name in own})
     try:
         result = ask(mechanism, **options, **run)
     except Unanswered as error:
@@ -75,6 +75,13 @@ def answer(ask: Callable[..., Result], kind: type[Mechanism], json: bool, own: s
     result = annotated(result, clip, size)
     click.echo(render.as_json(result.as_dict()) if json else render.as_text(result, mechanism, run))
     return EXIT_CODES[result.outcome]
+
+
+def build(kind: type[Mechanism], given: dict[str, Any]) -> Mechanism:
+    """The mechanism that the options describe."""
+    if "layer" in given:
+        given["layers"] = given.pop("layer")
+    return kind(**{name: value for name, value in given.items() if value is not None})
 
 
 def annotated(result: Result, clip: float | None, size: float | None) -> Result:

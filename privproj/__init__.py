@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from privproj.calibration import rank, rate, sigma, steps
     from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Refused
     from privproj.evaluation import evaluate
-    from privproj.mechanisms import M2, Gaussian
+    from privproj.mechanisms import M2, Gaussian, Layer
     from privproj.relations import NeighbouringRelation, Sampling
     from privproj.result import Outcome, Result, Side, Status
     from privproj.rules import advanced_composition, basic_composition
@@ -26,6 +26,7 @@ __all__ = [
     "Comparison",
     "Gaussian",
     "InvalidParameter",
+    "Layer",
     "NeighbouringRelation",
     "NotConverged",
     "Outcome",
@@ -54,7 +55,7 @@ HOMES = {
     "calibration": ("rank", "rate", "sigma", "steps"),
     "errors": ("InvalidParameter", "NotConverged", "PrivprojError", "Refused"),
     "evaluation": ("evaluate",),
-    "mechanisms": ("M2", "Gaussian"),
+    "mechanisms": ("M2", "Gaussian", "Layer"),
     "relations": ("NeighbouringRelation", "Sampling"),
     "result": ("Outcome", "Result", "Side", "Status"),
     "rules": ("advanced_composition", "basic_composition"),

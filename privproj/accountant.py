@@ -11,6 +11,7 @@ from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Ref
 from privproj.mechanisms import Mechanism, privacy_epsilon, probability
 from privproj.numerics import Enclosure
 from privproj.profile import Curve, PrivacyProfile
+from privproj.relations import NeighbouringRelation
 from privproj.renyi import ConcentratedCurve, RenyiCurve
 from privproj.result import Outcome, Result, Side, Status
 from privproj.rules import EpsilonDeltaRule
@@ -38,9 +39,10 @@ class Question:
             allowed = ", ".join(bound.relations)
             raise Refused(f"{bound.name} does not hold under relation={relation}; it holds under {allowed}")
         if self.run.group_size > 1 and not bound.groups:
-            raise Refused(
-                f"{bound.name} is about one record; {self.run.group_size} of one person change more than that"
-            )
+            raise Refused(f"{bound.name} is about one record; group_size={self.run.group_size} changes more than that")
+        reason = bound.refuses(self.mechanism)
+        if reason:
+            raise Refused(reason)
         if not bound.any_projection and mechanism_fixed(self.mechanism) and self.run.steps > 1:
             raise Refused(
                 f"{bound.name} needs a fresh projection for each of the {self.run.steps} releases: with a fixed one "
@@ -56,6 +58,8 @@ class Question:
         if run.group_size > 1:
             mechanism = mechanism.for_group(run.group_size)
             run = replace(run, group_size=1, sampling_rate=run.group_rate)
+        if run.relation is NeighbouringRelation.REPLACE:
+            mechanism = mechanism.for_replacement()
         form = self.bound.form(mechanism)
         if isinstance(form, RunForm):
             return form.over(run)
@@ -138,10 +142,7 @@ def composed(form: PrivacyProfile, run: Run) -> Curve:
 
 def notes(mechanism: Mechanism) -> list[str]:
     """What a reader of any number for this mechanism should know."""
-    parameters = mechanism.parameters()
-    if "rank" in parameters and parameters["rank"] == parameters.get("dim"):
-        return ["rank equals dim: the projection changes nothing, so this is the Gaussian profile"]
-    return []
+    return mechanism.notes()
 
 
 def ask(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Question:

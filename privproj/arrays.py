@@ -4,11 +4,14 @@ The law of the squared shift ``X`` is cut into bins. A convex function is replac
 a concave one by its value at the bin's mean (Jensen): both are upper bounds, right to second order in the width.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
+
+from privproj.numerics import Enclosure
 
 Array = NDArray[np.float64]
 
@@ -60,6 +63,73 @@ def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
     mass, first = beta_masses(a, b, share, rest), a / (a + b) * beta_masses(a + 1.0, b, share, rest)
     mean = np.divide(first, mass, out=share[1:].copy(), where=mass > 1e-290)
     return Bins(scale * share, mass, scale * np.clip(mean, share[:-1], share[1:]))
+
+
+def enclosed(table: Callable[[Array], Array], eps: float) -> Enclosure:
+    """``ln delta(eps)`` from a table; the lower end is not known."""
+    return Enclosure(-np.inf, float(np.log(max(table(np.array([eps]))[0], 1e-300))))
+
+
+def convolved_bins(parts: tuple[tuple[int, int, int, float], ...], scale: float, count: int = BINS) -> Bins:
+    """The law of ``scale * sum of share * B`` over independent layers ``(dim, rank, count, share)``, rounded upwards.
+
+    Each ``share * B`` is spread to the points of a uniform grid without changing its mean, which makes it larger in
+    convex order, as does the sum; unprojected layers add their share.
+    """
+    moving = [part for part in parts if part[0] > part[1]]
+    width = cell_width(moving) if moving else 1.0
+    shift = sum(n * share for dim, rank, n, share in parts if dim == rank)
+    atoms = np.ones(1)
+    for dim, rank, n, share in moving:
+        atoms = np.convolve(atoms, power(spread_atoms(0.5 * rank, 0.5 * (dim - rank), share / width), n))
+    last = int(np.argmax(np.cumsum(atoms[::-1])[::-1] < 1e-34)) or len(atoms)
+    beyond = float(atoms[last:].sum())
+    points = shift + width * np.arange(last)
+    cuts = np.unique(np.linspace(0, last, min(count, last) + 1).astype(int))
+    mass = np.add.reduceat(atoms[:last], cuts[:-1])
+    first = np.add.reduceat(atoms[:last] * points, cuts[:-1])
+    edges = np.concatenate([[points[0] - width], points[cuts[1:] - 1], [max(1.0, points[-1] + width)]])
+    mean = np.divide(first, mass, out=edges[1:-1].copy(), where=mass > 1e-290)
+    mean, mass = np.append(np.clip(mean, edges[:-2], edges[1:-1]), edges[-1]), np.append(mass, beyond)
+    return Bins(scale * np.maximum(edges, 0.0), mass * (1.0 + 1e-12), scale * np.maximum(mean, 0.0))
+
+
+def cell_width(parts: list[tuple[int, int, int, float]]) -> float:
+    """A grid on which spreading the layers adds less than a thousandth to the variance of the sum."""
+    variance = sum(n * share**2 * 2.0 * rank * (dim - rank) / (dim**2 * (dim + 2.0)) for dim, rank, n, share in parts)
+    return float(np.sqrt(variance / (250.0 * sum(n for _, _, n, _ in parts))))
+
+
+def spread_atoms(a: float, b: float, cells: float) -> Array:
+    """``cells * Beta(a, b)`` spread to whole numbers with its mean kept; tails below 1e-40 go to the top."""
+    share = np.minimum(np.arange(int(np.ceil(cells)) + 1) / cells, 1.0)
+    top = max(int(np.argmax(special.betainc(b, a, 1.0 - share) < 1e-40)), 1)
+    share = np.append(share[:top], 1.0) if share[top] >= 1.0 else share[: top + 1]
+    mass = beta_masses(a, b, share, 1.0 - share)
+    first = a / (a + b) * beta_masses(a + 1.0, b, share, 1.0 - share)
+    mean = np.divide(first, mass, out=share[1:].copy(), where=mass > 1e-290) * cells
+    weight = np.clip(mean - np.arange(len(mass)), 0.0, 1.0)
+    atoms = np.append(mass * (1.0 - weight), 0.0)
+    atoms[1:] += mass * weight
+    return atoms
+
+
+def power(atoms: Array, count: int) -> Array:
+    """The law of a sum of ``count`` independent copies, by repeated squaring without FFT: all terms are positive."""
+    result = np.ones(1)
+    while count:
+        if count % 2:
+            result = trimmed(np.convolve(result, atoms))
+        count //= 2
+        if count:
+            atoms = trimmed(np.convolve(atoms, atoms))
+    return result
+
+
+def trimmed(atoms: Array) -> Array:
+    """Without trailing cells that hold nothing."""
+    held = np.nonzero(atoms > 0.0)[0]
+    return atoms[: held[-1] + 1]
 
 
 def beta_masses(a: float, b: float, share: Array, rest: Array) -> Array:

@@ -32,10 +32,12 @@ class Bound:
     """A bound on the privacy of one mechanism.
 
     ``form`` maps the mechanism to exactly one representation: a privacy profile, a Renyi or concentrated
-    curve, or an ``(eps, delta)`` rule. ``promises_of`` returns what the data must keep (none: status
-    proved; some: conditional). ``needs`` returns a sentence when a parameter is missing, else None.
-    ``any_projection`` says that a projection reused over releases does no harm. ``amplifies`` is False where subsampling has no theorem in the bound's own terms.
-    ``groups`` is False where several records of one person break the promise. ``version`` changes whenever a returned value may change.
+    curve, an ``(eps, delta)`` rule, or an accounting of whole runs. ``promises_of`` returns what the data must
+    keep (none: status proved; some: conditional). ``needs`` returns a sentence when a parameter is missing,
+    ``refuses`` one when the bound does not hold, else None. ``any_projection``: a projection reused over
+    releases does no harm. ``amplifies`` is False where subsampling has no theorem in the bound's own terms,
+    ``groups`` where several records of one person break the promise. ``version`` changes whenever a returned
+    value may change.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Bound:
     status: Status = Status.PROVED
     promises_of: Callable[[Any], tuple[str, ...]] = lambda mechanism: ()
     needs: Callable[[Any], str | None] = lambda mechanism: None
+    refuses: Callable[[Any], str | None] = lambda mechanism: None
     relations: tuple[NeighbouringRelation, ...] = ALL_RELATIONS
     version: int = 1
 

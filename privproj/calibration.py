@@ -37,6 +37,8 @@ def rank(
     The bounds of M2 grow with the rank. ``value`` is None (outcome vacuous) if not even rank 1 fits.
     """
     found_here(mechanism, "rank", "rank")
+    if vars(mechanism).get("layers"):
+        raise InvalidParameter("layers", mechanism.parameters()["layers"], "dim, not layers, for the rank query")
     target = Target(privacy_epsilon(epsilon, zero=True), probability("delta", delta))
     question = ask(mechanism, bound, run)
     return question.answer("rank", lambda: rank_of(question, target), **target.fields())
@@ -100,7 +102,7 @@ def sigma_of(question: Question, target: Target) -> Result:
     if found == math.inf:
         with_value(question, "noise_multiplier", guess).curve().epsilon(target.log_delta)  # raises below a floor
         return question.result("sigma", None, None, outcome=Outcome.VACUOUS, **target.fields())
-    found = nudged(meets, found)
+    found = nudged(meets, found, 1e-2 * rtol)
     lower = None
     if at(found).lower > -math.inf:
         end = crossing(lambda z: at(z).lower - target.log_delta, found, spread=1e-11, rtol=1e-11, **limits).lower
@@ -163,10 +165,9 @@ def with_value(question: Question, parameter: str, value: float) -> Question:
     return replace(question, mechanism=replace(question.mechanism, **{parameter: value}))
 
 
-def nudged(meets: Callable[[float], bool], z: float) -> float:
+def nudged(meets: Callable[[float], bool], z: float, step: float) -> float:
     """``z`` moved up by as little as makes ``meets(z)`` true: rounding may leave the search an ulp short."""
-    step = 1e-15
     while not meets(z):
-        z *= 1.0 + step
+        z *= 1.0 + max(step, 1e-15)
         step *= 4.0
     return z

@@ -6,7 +6,7 @@ query under the relation of the run. It may be left out only for the query that 
 
 import operator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from privproj.errors import InvalidParameter
 
@@ -83,9 +83,20 @@ class Mechanism:
         """The same mechanism seen by a group of ``size`` records: sensitivity grows that many times."""
         return self if self.noise_multiplier is None else replace(self, noise_multiplier=self.noise_multiplier / size)
 
+    def for_replacement(self) -> "Mechanism":
+        """The same mechanism under the replace relation, where that changes more than the sensitivity."""
+        return self
+
+    def notes(self) -> list[str]:
+        """What a reader of any number for this mechanism should know."""
+        return []
+
     def parameters(self) -> dict[str, object]:
         """The parameters that were given, by name."""
-        return {key: value for key, value in vars(self).items() if value not in (None, False)}
+        given = {key: value for key, value in vars(self).items() if value not in (None, False, ())}
+        if "layers" in given:
+            given["layers"] = [str(layer) for layer in vars(self)["layers"]]
+        return given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +107,37 @@ class Gaussian(Mechanism):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Layer:
+    """``count`` layers projected from ``dim`` to ``rank``, each by its own projection; ``dim = rank``: unprojected.
+
+    ``share`` is the part of the squared clipping norm that all ``count`` together get under per-layer clipping.
+    """
+
+    dim: int
+    rank: int
+    count: int = 1
+    share: float | None = None
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        set_field(self, "dim", whole("layer", self.dim, "a whole number dim >= 1 in a layer", 1, 10**12))
+        set_field(self, "rank", whole("layer", self.rank, f"a rank from 1 to dim={self.dim} in a layer", 1, self.dim))
+        set_field(self, "count", whole("layer", self.count, "a count from 1 to 1e5 in a layer", 1, 10**5))
+        if self.share is not None:
+            set_field(self, "share", real("layer", self.share, "a share in (0, 1] in a layer", 0, 1, open_low=True))
+
+    def __str__(self) -> str:
+        return f"{self.dim}x{self.rank}x{self.count}" + ("" if self.share is None else f"@{self.share:g}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class M2(Mechanism):
     """Noise first, then project: ``M (V + E)`` with ``M = Z Z^T``, ``Z`` of shape ``dim x rank``, fresh per release.
 
     ``dim`` is the side that is projected, ``rank`` the rank of the projection (left out only where it
     is the question), ``columns`` the other side of the matrix, ``change_rank`` the largest rank ``k`` of
-    the change one record makes.
+    the change one record makes. Instead of ``dim`` and ``rank``, ``layers`` lists the projected tensors under one
+    joint clip, or each with its part of the clip (``clipping="per-layer"``; equal parts unless shares are given).
     """
 
     name = "m2"
@@ -110,8 +146,10 @@ class M2(Mechanism):
         "clipping comes before projecting",
         "the seed of the projection cannot be guessed by anyone who can shape the data",
     )
-    dim: int
+    dim: int | None = None
     rank: int | None = None
+    layers: tuple[Layer, ...] = ()
+    clipping: Literal["joint", "per-layer"] = "joint"
     columns: int | None = None
     change_rank: int | None = None
     fixed_projection: bool = False
@@ -119,10 +157,12 @@ class M2(Mechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         set_field = object.__setattr__
-        set_field(self, "dim", whole("dim", self.dim, "a whole number dim >= 1", 1, 10**12))
+        self.check_layers()
+        if self.dim is not None:
+            set_field(self, "dim", whole("dim", self.dim, "a whole number dim >= 1", 1, 10**12))
         if self.rank is not None:
             set_field(self, "rank", whole("rank", self.rank, "a whole number rank >= 1"))
-            if self.rank > self.dim:
+            if self.rank > (self.dim or 0):
                 raise InvalidParameter("rank", self.rank, f"a rank of at most dim={self.dim}")
         if self.columns is not None:
             set_field(self, "columns", whole("columns", self.columns, "a whole number of columns >= 1", 1, 10**12))
@@ -132,10 +172,63 @@ class M2(Mechanism):
                 expected = f"a change rank of at most min(dim, columns)={self.largest_rank}"
                 raise InvalidParameter("change_rank", self.change_rank, expected)
 
+    def check_layers(self) -> None:
+        """Either ``dim`` or ``layers``; shares all or none, summing to 1, and only with per-layer clipping."""
+        if bool(self.layers) == (self.dim is not None) or (self.layers and self.rank is not None):
+            raise InvalidParameter("dim", self.dim, "either dim and rank, or layers")
+        if self.clipping not in ("joint", "per-layer"):
+            raise InvalidParameter("clipping", self.clipping, "joint or per-layer")
+        given = [layer.share for layer in self.layers if layer.share is not None]
+        if not given:
+            return
+        if self.clipping == "joint" or len(given) < len(self.layers) or abs(sum(given) - 1.0) > 1e-9:
+            total = f"{sum(given):g} over {len(given)} of {len(self.layers)} layers, clipping {self.clipping}"
+            raise InvalidParameter("layer", total, "a share for every layer, summing to 1, with clipping=per-layer")
+
+    def notes(self) -> list[str]:
+        """Where the projection gains nothing, and why."""
+        if self.unprojected and self.layers:
+            return [
+                "an unprojected tensor shares the joint clip: the whole norm may sit there, so this is the Gaussian "
+                "profile; freeze it, fold it into a projected matrix, or use per-layer clipping"
+            ]
+        if self.unprojected and self.rank is not None:
+            return ["rank equals dim: the projection changes nothing, so this is the Gaussian profile"]
+        return []
+
+    @property
+    def parts(self) -> tuple[tuple[int, int, int, float], ...]:
+        """``(dim, rank, count, share of the squared clip for each one)`` of every layer."""
+        total = sum(layer.count for layer in self.layers)
+        if not self.layers:
+            return ((self.dim or 1, self.rank or 1, 1, 1.0),)
+        return tuple((x.dim, x.rank, x.count, (x.share / x.count) if x.share else 1.0 / total) for x in self.layers)
+
+    @property
+    def alike(self) -> "M2":
+        """Under a joint clip, layers of one shape are as private as one of them: that one (else the same mechanism)."""
+        shapes = {(layer.dim, layer.rank) for layer in self.layers}
+        if len(shapes) != 1 or self.clipping != "joint":
+            return self
+        (dim, rank) = shapes.pop()
+        return replace(self, layers=(), dim=dim, rank=rank)
+
+    @property
+    def unprojected(self) -> bool:
+        """True if some tensor under the joint clip is not projected: the whole norm may sit there."""
+        joint = self.clipping == "joint" or len(self.parts) == 1
+        return joint and any(dim == rank for dim, rank, _, _ in self.parts)
+
     @property
     def largest_rank(self) -> int:
-        """``min(d, m)``: the largest rank a change can have."""
-        return self.dim if self.columns is None else min(self.dim, self.columns)
+        """``min(d, m)``: the largest rank a change can have in one layer."""
+        dim = max(dim for dim, _, _, _ in self.parts)
+        return dim if self.columns is None else min(dim, self.columns)
+
+    def for_replacement(self) -> "M2":
+        """Replacing a record takes one change away and adds another: twice the rank."""
+        promised = None if self.change_rank is None else min(2 * self.change_rank, self.largest_rank)
+        return replace(self, change_rank=promised)
 
     def for_group(self, size: int) -> "Mechanism":
         """Sensitivity and the rank of the change grow ``size`` times."""
@@ -145,6 +238,6 @@ class M2(Mechanism):
     @property
     def beta_shape(self) -> tuple[float, float]:
         """``(r/2, (d - r)/2)``: the law of ``|P u|^2`` is Beta with these parameters."""
-        if self.rank is None:
+        if self.rank is None or self.dim is None:
             raise InvalidParameter("rank", None, "a rank", "only the rank query leaves it out")
         return 0.5 * self.rank, 0.5 * (self.dim - self.rank)

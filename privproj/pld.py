@@ -40,8 +40,8 @@ INFINITY_MASS = 1e-15
 POINTS = 600
 LARGEST_LOSS = 600.0
 REMEDY = "ask for a larger delta, add noise, or use a Renyi bound (mixture-rdp, rdp)"
-MOST_CELLS = 2**19
-"""Grid cells that a composition may need; a coarser grid is used (still sound) where more would be."""
+MOST_CELLS, LIMIT_CELLS = 2**19, 2**23
+"""Cells of the default grid at most (a coarser grid is used, still sound, where more would be), and of any grid."""
 
 DENSE_CELLS = 20_000
 """Cells of one step up to which a dense profile is evaluated at every one."""
@@ -51,7 +51,7 @@ STEPS_PER_DEVIATION = 20.0
 
 @dataclass(frozen=True)
 class Hull:
-    """A convex, piecewise linear profile: ``tau = e^eps - 1`` increasing in ``(-1, inf)`` and the excess ``E`` there."""
+    """A convex, piecewise linear profile: ``tau = e^eps - 1``, increasing, and the excess ``E`` there."""
 
     tau: Array
     excess: Array
@@ -241,10 +241,9 @@ def composed_phases(phases: list[tuple[PrivacyProfile, Run]], step: float | None
     hulls = [step_hull(profile, run, step)[0] for profile, run in phases]
     spans = [cells_span(h, max(h.deviation(), 1e-12), r.steps) for h, (_, r) in zip(hulls, phases, strict=True)]
     cells = int(sum(spans) / step) + 1
-    if cells > 2 * MOST_CELLS:
-        raise PrecisionLimit(
-            f"a grid of {step:g} needs {cells:.3g} cells, more than {2 * MOST_CELLS}; use a larger discretization"
-        )
+    if cells > LIMIT_CELLS:
+        given = f"discretization={step:g} with {cells:.2g} cells"
+        raise PrecisionLimit(f"expected a grid of at most {LIMIT_CELLS:.2g} cells, got {given}; use a coarser one")
     symmetric = all(run.sampling != "poisson" for _, run in phases)
     orders = [loss_distributions(hull, step, symmetric) for hull in hulls]
     parts = [

@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privproj
+from privproj.bound import RunForm
 from privproj.bounds import REGISTRY
 from privproj.errors import Refused
 from privproj.mechanisms import M2, Gaussian
 from privproj.numerics import Enclosure
 from privproj.profile import PrivacyProfile
 from privproj.rules import EpsilonDeltaRule
+from privproj.runs import Run
 
 
 def mechanism_for(bound, z=1.0, dim=200, rank=12, k=2):
@@ -27,7 +29,8 @@ def mechanism_for(bound, z=1.0, dim=200, rank=12, k=2):
 
 
 def form_of(bound, **settings):
-    return bound.form(mechanism_for(bound, **settings))
+    form = bound.form(mechanism_for(bound, **settings))
+    return form.over(Run()) if isinstance(form, RunForm) else form
 
 
 def is_rule(bound):
@@ -46,6 +49,9 @@ every_profile = pytest.mark.parametrize(
 convex_profiles = pytest.mark.parametrize(
     "bound", [b for b in REGISTRY if b.name in ("analytic", "gdp", "rank-free", "exact-rank1", "gaussian")], ids=ids
 )
+TOLERANCE = {"rdp": 1e-6, "mixture-rdp": 1e-6, "good-event": 1e-3, "good-event-q": 1e-3}
+"""The last two minimise over the split of delta in one direction and over tau in the other."""
+
 EPS = [0.0, 1e-4, 0.05, 0.3, 1.0, 2.5, 6.0, 15.0]
 
 
@@ -71,8 +77,9 @@ def test_epsilon_inverts_delta(bound):
         log_delta = form.log_delta(eps).upper
         if -600 < log_delta < -1e-6:
             found = form.epsilon(log_delta)
-            assert found.upper == pytest.approx(eps, rel=1e-9, abs=0)
-            assert form.log_delta(found.upper).upper <= log_delta + 1e-9
+            tolerance = TOLERANCE.get(bound.name, 1e-9)
+            assert found.upper == pytest.approx(eps, rel=tolerance, abs=0)
+            assert form.log_delta(found.upper).upper <= log_delta + 10 * tolerance
 
 
 @every_profile
@@ -111,7 +118,7 @@ def test_sigma_meets_its_target_and_inverts_epsilon(bound, eps, log10_delta):
         return
     again = privproj.epsilon(replace(blank, noise_multiplier=sigma.value), delta=delta, bound=bound.name)
     assert again.value <= eps
-    assert again.value == pytest.approx(eps, rel=1e-6 if "rdp" in bound.name else 1e-9, abs=0)
+    assert again.value == pytest.approx(eps, rel=TOLERANCE.get(bound.name, 1e-9), abs=0)
     assert sigma.lower is None or sigma.lower <= sigma.value
 
 

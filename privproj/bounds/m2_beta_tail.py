@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from privproj import kernels
 from privproj.bound import RANK_PROMISE, Bound
 from privproj.mechanisms import M2
-from privproj.numerics import Enclosure, outward
+from privproj.numerics import Enclosure, minimise, outward
 from privproj.profile import PrivacyProfile
 
 WORTH_COMPILING = 30_000
@@ -18,14 +18,28 @@ def change_rank(mechanism: M2) -> int:
     return mechanism.change_rank or mechanism.largest_rank
 
 
-def profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
-    """``delta(eps) = min over tau in (0, 1] of  G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)``.
+def log_union(mechanism: M2, t: float) -> float:
+    """``ln sum_l n_l k_l P(B_l > tau)`` at ``tau = 1/(1 + e^-t)``: some direction of some layer captures more."""
+    y = 1.0 / (1.0 + math.exp(t))
+    total = -math.inf
+    for dim, rank, count, _ in mechanism.parts:
+        k = min(mechanism.change_rank or dim, dim, mechanism.columns or dim)
+        tail = 0.0 if dim == rank else kernels.log_beta_tail(0.5 * rank, 0.5 * (dim - rank), math.exp(t) * y, y)
+        total = kernels.log_add(total, math.log(count) + math.log(k) + tail)
+    return total
 
-    ``G`` is the two-sided tail ``T``, or the analytic delta if ``sharp``.
+
+def profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
+    """``delta(eps) = min over tau in (0, 1] of  G(eps; mu sqrt(tau)) + sum_l n_l k_l P(B_l > tau)``.
+
+    ``G`` is the two-sided tail ``T``, or the analytic delta if ``sharp``; ``B_l ~ Beta(r_l/2, (d_l-r_l)/2)``.
     """
-    k, mu = float(change_rank(mechanism)), mechanism.mu
-    if mechanism.rank == mechanism.dim:
+    mu = mechanism.mu
+    if mechanism.unprojected:
         return PrivacyProfile(lambda eps: outward(kernels.log_tail_profile(eps, mu, sharp), steepness=mu * mu))
+    if mechanism.layers:
+        return PrivacyProfile(lambda eps: layered(mechanism, eps, sharp))
+    k = float(change_rank(mechanism))
     a, b = mechanism.beta_shape
 
     def log_delta(eps: float) -> Enclosure:
@@ -34,6 +48,18 @@ def profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
         return outward(kernels.beta_tail_delta(a, b, k, mu, eps, sharp)[0], steepness=mu * mu)
 
     return PrivacyProfile(log_delta, guess=lambda log_delta: kernels.beta_tail_epsilon(a, b, k, mu, log_delta, sharp))
+
+
+def layered(mechanism: M2, eps: float, sharp: bool) -> Enclosure:
+    """The bound over several layers, one ``tau`` for all; the lower end is not known (the minimum is searched for)."""
+    mu = mechanism.mu
+
+    def at(t: float) -> float:
+        gaussian = kernels.log_tail_profile(eps, mu / math.sqrt(1.0 + math.exp(-t)), sharp)
+        return kernels.log_add(gaussian, log_union(mechanism, t))
+
+    value = min(minimise(at, -30.0, 20.0, rtol=1e-8, points=101)[1], kernels.log_tail_profile(eps, mu, sharp))
+    return Enclosure(-math.inf, outward(min(value, 0.0), steepness=mu * mu).upper)
 
 
 def form(mechanism: M2) -> PrivacyProfile:

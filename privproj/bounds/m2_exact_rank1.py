@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def form(mechanism: M2) -> PrivacyProfile:
     """``delta(eps) = E[h_eps(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)``."""
-    if mechanism.rank == mechanism.dim:
+    if mechanism.unprojected:
         return gaussian_profile(mechanism.mu)
-    energy = law(mechanism)
+    energy = law(mechanism.alike)
 
     def table(eps: "Array") -> "Array":
         from privproj.arrays import beta_bins, rank_one_deltas
@@ -34,6 +34,13 @@ def promises(mechanism: M2) -> tuple[str, ...]:
     return () if mechanism.largest_rank == 1 else (RANK_PROMISE.format(k=1),)
 
 
+def refuses(mechanism: M2) -> str | None:
+    """Several layers can share the change between them, and rank one in one of them is not the worst case."""
+    if sum(layer.count for layer in mechanism.layers) > 1:
+        return "exact-rank1 is about one projected layer: over several, a spread change can cost more; use rank-free"
+    return None
+
+
 BOUND = Bound(
     name="exact-rank1",
     mechanism=M2,
@@ -46,5 +53,6 @@ BOUND = Bound(
     status=Status.CONDITIONAL,
     promises_of=promises,
     groups=False,
+    refuses=refuses,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from privproj import kernels
 from privproj.bound import Bound
 from privproj.bounds.gaussian_analytic import profile as gaussian_profile
-from privproj.bounds.m2_beta_tail import change_rank, needs, promises
+from privproj.bounds.m2_beta_tail import log_union, needs, promises
 from privproj.mechanisms import M2
 from privproj.numerics import Enclosure, crossing, minimise, next_up
 from privproj.profile import Curve
@@ -35,16 +35,13 @@ class GoodEventCurve:
 
     def tau(self, log_bad: float) -> float:
         """The smallest ``tau`` whose bad event has probability at most ``e^log_bad`` over the run, rounded up."""
-        if self.mechanism.rank == self.mechanism.dim:
-            return 1.0
-        a, b = self.mechanism.beta_shape
-        log_count = math.log(self.run.steps) + math.log(self.weight) + math.log(change_rank(self.mechanism))
+        log_count = math.log(self.run.steps) + math.log(self.weight)
 
         def excess(odds: float) -> float:
-            return log_count + kernels.log_beta_tail(a, b, odds / (1.0 + odds), 1.0 / (1.0 + odds)) - log_bad + 1e-12
+            return log_count + log_union(self.mechanism, math.log(odds)) - log_bad + 1e-12
 
-        odds = crossing(excess, a / b, low=1e-30, high=1e16, rtol=1e-12).upper
-        return min(1.0, next_up(odds / (1.0 + odds)))
+        odds = crossing(excess, 1.0, low=1e-30, high=1e15, rtol=1e-12).upper
+        return 1.0 if odds == math.inf else next_up(odds / (1.0 + odds))
 
     def gaussian(self, tau: float) -> Curve:
         """The Gaussian run at ``mu sqrt(tau)``."""
@@ -74,10 +71,11 @@ class GoodEventCurve:
             x = crossing(lambda x: self.epsilon(-1.0 / x).upper - eps, 0.1, low=1e-2, high=1e9, rtol=1e-7).upper
             return Enclosure(-math.inf, -1.0 / x if math.isfinite(x) else 0.0)
 
-        def total(log_bad: float) -> float:
+        def total(s: float) -> float:
+            log_bad = -math.exp(s)
             return kernels.log_add(log_bad, self.gaussian(self.tau(log_bad)).log_delta(eps).upper)
 
-        return Enclosure(-math.inf, min(0.0, minimise(total, -40.0, -0.5, rtol=1e-3, points=12)[1]))
+        return Enclosure(-math.inf, min(0.0, minimise(total, -0.7, 6.5, rtol=1e-3, points=14)[1]))
 
 
 @dataclass(frozen=True)

@@ -30,15 +30,25 @@ def log_energy_moment(a: float, b: float, c: float) -> float:
     return kernels.log_add(0.0, value + ROUNDING + error)
 
 
+def log_layer_moment(dim: int, rank: int, c: float) -> float:
+    """``ln E[e^(c B)]`` of one layer; an unprojected one has ``B = 1``."""
+    return c if dim == rank else log_energy_moment(0.5 * rank, 0.5 * (dim - rank), c)
+
+
 def form(mechanism: M2) -> RenyiCurve:
-    """``D(alpha) = ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)`` for every real ``alpha > 1``."""
-    mu = mechanism.mu
-    if mechanism.rank == mechanism.dim:
+    """``D(alpha) = max_l ln 1F1(r_l/2; d_l/2; c) / (alpha-1)``, ``c = alpha (alpha-1) mu^2/2``, for real ``alpha > 1``.
+
+    Under per-layer clips the maximum becomes the product of ``1F1_l(c C_l^2/C^2)`` over the independent layers.
+    """
+    if mechanism.unprojected:
         return gaussian_form(mechanism)
-    a, b = mechanism.beta_shape
+    mu, joint = mechanism.mu, mechanism.clipping == "joint"
 
     def log_moment(alpha: float) -> float:
-        return log_energy_moment(a, b, 0.5 * alpha * (alpha - 1.0) * mu * mu)
+        c = 0.5 * alpha * (alpha - 1.0) * mu * mu
+        if joint:
+            return max(log_layer_moment(d, r, c) for d, r in {(d, r) for d, r, _, _ in mechanism.parts})
+        return math.fsum(n * log_layer_moment(d, r, c * share) for d, r, n, share in mechanism.parts)
 
     return RenyiCurve(lambda alpha: log_moment(alpha) / (alpha - 1.0), poisson=poisson_curve(log_moment))
 
@@ -47,7 +57,7 @@ BOUND = Bound(
     name="mixture-rdp",
     mechanism=M2,
     summary="closed form in Renyi terms; any rank, fast for very long runs",
-    formula="D(alpha) = ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1); sampled: its binomial mixture over orders",
+    formula="D(alpha) = ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1); sampled: a binomial mixture",
     source="privproj: the Gaussian moment is convex in the captured energy, so one direction is the worst case",
     example="privproj epsilon m2 --bound mixture-rdp --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
     form=form,

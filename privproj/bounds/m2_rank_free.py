@@ -23,9 +23,11 @@ def law(mechanism: M2) -> ScaledBeta:
 
 def form(mechanism: M2) -> PrivacyProfile:
     """The any-rank profile; with ``r = d`` the projection is the identity and the profile Gaussian."""
-    if mechanism.rank == mechanism.dim:
+    if mechanism.unprojected:
         return gaussian_profile(mechanism.mu)
-    energy = law(mechanism)
+    if mechanism.alike.layers:
+        return layered(mechanism)
+    energy = law(mechanism.alike)
 
     def table(eps: "Array") -> "Array":
         from privproj.arrays import any_rank_deltas, beta_bins
@@ -33,6 +35,26 @@ def form(mechanism: M2) -> PrivacyProfile:
         return any_rank_deltas(eps, (beta_bins(energy.a, energy.b, energy.scale),))
 
     return PrivacyProfile(lambda eps: log_any_rank_profile(eps, energy), table=table)
+
+
+def layered(mechanism: M2) -> PrivacyProfile:
+    """Layers of several shapes: ``min_p max_l E[g_p(mu^2 B_l)]`` under a joint clip.
+
+    Under per-layer clips ``C_l`` the law is that of ``mu^2 sum_l (C_l^2/C^2) B_l``, independent, by convolution.
+    """
+    from privproj import arrays
+
+    scale = mechanism.mu**2
+    if mechanism.clipping == "joint":
+        shapes = {(0.5 * rank, 0.5 * (dim - rank)) for dim, rank, _, _ in mechanism.parts}
+        laws = tuple(arrays.beta_bins(a, b, scale) for a, b in sorted(shapes))
+    else:
+        laws = (arrays.convolved_bins(mechanism.parts, scale),)
+
+    def table(eps: "Array") -> "Array":
+        return arrays.any_rank_deltas(eps, laws)
+
+    return PrivacyProfile(lambda eps: arrays.enclosed(table, eps), table=table)
 
 
 BOUND = Bound(
