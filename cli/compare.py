@@ -21,7 +21,6 @@ def compare_command(mechanism: str) -> click.Command:
     own = mechanism_options(mechanism, "compare")
 
     def run(json: bool, **options: Any) -> int:
-        options.pop("clip")
         setting = take_run(options)
         parameters = {str(o.name): options.pop(str(o.name)) for o in own}
         rows = compare(build(kind, parameters), **options, **setting)

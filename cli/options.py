@@ -96,7 +96,9 @@ def target_options(quantity: str) -> list[click.Option]:
 
 def run_options(quantity: str) -> list[click.Option]:
     """What describes a run: steps and rate, or what people have (batch size, data set size, epochs)."""
-    found = {"steps": ("steps", "epochs"), "rate": ("sampling_rate", "batch_size", "epochs")}.get(quantity, ())
+    found = {"steps": ("steps", "epochs"), "rate": ("sampling_rate", "batch_size", "epochs"), "compare": ("clip",)}.get(
+        quantity, ()
+    )
     options = [
         option("--steps", "Number of releases.  [default: 1]", metavar="T"),
         option("--sampling-rate", "Rate at which a step samples records.  [default: 1]", metavar="Q"),

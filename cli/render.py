@@ -42,7 +42,7 @@ def rounded(value: float, *, up: bool = True) -> str:
         shown += 1
     if not up and float(f"{shown}e{scale}") > value:
         shown -= 1
-    return f"{float(f'{shown}e{scale}'):.4g}"
+    return f"{float(f'{shown}e{scale}'):#.4g}".rstrip(".")
 
 
 def delta_shown(value: float) -> str:

@@ -40,6 +40,8 @@ class Question:
             raise Refused(f"{bound.name} does not hold under relation={relation}; it holds under {allowed}")
         if self.run.group_size > 1 and not bound.groups:
             raise Refused(f"{bound.name} is about one record; group_size={self.run.group_size} changes more than that")
+        if self.run.split is not None and not bound.splits:
+            raise InvalidParameter("split", self.run.split, f"no split, since {bound.name} does not divide delta")
         reason = bound.refuses(self.mechanism)
         if reason:
             raise Refused(reason)
@@ -253,8 +255,9 @@ def compare(
     setting = Run(**run)  # pyright: ignore[reportArgumentType]
     rows = []
     for bound in bounds_of(type(mechanism)):
+        fitting = setting if bound.splits else replace(setting, split=None)
         try:
-            rows.append(Comparison(bound, read(Question(mechanism, setting, bound), target)))
+            rows.append(Comparison(bound, read(Question(mechanism, fitting, bound), target)))
         except PrivprojError as error:
             rows.append(Comparison(bound, None, str(error)))
     return sorted(rows, key=comparison_key)

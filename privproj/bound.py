@@ -36,8 +36,8 @@ class Bound:
     keep (none: status proved; some: conditional). ``needs`` returns a sentence when a parameter is missing,
     ``refuses`` one when the bound does not hold, else None. ``any_projection``: a projection reused over
     releases does no harm. ``amplifies`` is False where subsampling has no theorem in the bound's own terms,
-    ``groups`` where several records of one person break the promise. ``version`` changes whenever a returned
-    value may change.
+    ``groups`` where several records of one person break the promise; ``splits``: delta is divided between
+    two events. ``version`` changes whenever a returned value may change.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Bound:
     exact: bool = False
     amplifies: bool = True
     groups: bool = True
+    splits: bool = False
     status: Status = Status.PROVED
     promises_of: Callable[[Any], tuple[str, ...]] = lambda mechanism: ()
     needs: Callable[[Any], str | None] = lambda mechanism: None

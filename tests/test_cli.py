@@ -161,16 +161,35 @@ BAD = [
         3,
         "zero-out",
     ),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --split even", 2, "--split=0.5"),
+    ("epsilon m2 --noise-multiplier 1 --delta 1e-5", 2, "layers"),
+    ("epsilon m2 --layer 768x16 --dim 8 --rank 2 --noise-multiplier 1 --delta 1e-5", 2, "layers"),
+    ("epsilon m2 --layer 768 --noise-multiplier 1 --delta 1e-5", 2, "--layer=768"),
+    ("epsilon m2 --layer 768x0 --noise-multiplier 1 --delta 1e-5", 2, "--layer=0"),
+    ("epsilon m2 --layer 768x16@2 --clipping per-layer --noise-multiplier 1 --delta 1e-5", 2, "--layer=2"),
+    ("epsilon m2 --dim 64 --rank 4 --fixed-projection --steps 2 --noise-multiplier 1 --delta 1e-5", 3, "gaussian"),
+    ("epsilon m2 --layer 64x4x3 --bound exact-rank1 --noise-multiplier 1 --delta 1e-5", 3, "rank-free"),
+    ("epsilon gaussian --noise-multiplier 1 --steps 100 --sampling-rate .1 --delta 1e-14", 5, "larger delta"),
+    ("epsilon gaussian --noise-multiplier 1e-3 --steps 10 --sampling-rate .1 --delta 1e-5", 5, "noise"),
     ("delta gaussian --noise-multiplier 1e-3 --epsilon 1", 4, None),
     ("rank m2 --dim 8 --noise-multiplier 1e-3 --epsilon 1 --delta 1e-5", 4, None),
 ]
+
+
+def test_layers_on_the_command_line(run):
+    line = "epsilon m2 --layer 64x4x3@0.9 --layer 8x8@0.1 --clipping per-layer --noise-multiplier 1 --delta 1e-5 --json"
+    shown = json.loads(run(line)[1])
+    jsonschema.validate(shown, SCHEMA)
+    assert shown["mechanism"]["layers"] == ["64x4x3@0.9", "8x8x1@0.1"]
+    _, out, _ = run("epsilon m2 --layer 64x4x3 --layer 8x8 --noise-multiplier 1 --delta 1e-5")
+    assert "unprojected tensor" in out
 
 
 @pytest.mark.parametrize(("line", "code", "word"), BAD, ids=[line for line, _, _ in BAD])
 def test_bad_input_gets_one_clear_line(run, line, code, word):
     found, out, err = run(line)
     assert found == code
-    if code in (2, 3):
+    if code in (2, 3, 5):
         assert out == ""
         assert err.startswith("error: ") and err.count("\n") == 1
         assert word in err

@@ -104,6 +104,7 @@ BOUND = Bound(
     example="privproj epsilon m2 --bound good-event --dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.155974"
     " --sampling-rate 0.01 --steps 2000 --delta 1e-5",
     form=form,
+    splits=True,
     promises_of=promises,
     needs=needs,
 )
