@@ -2,7 +2,7 @@
 
 import click
 
-from privproj.bounds import REGISTRY
+from privproj.bounds import registry
 from privproj.errors import InvalidParameter
 
 from . import render
@@ -19,9 +19,11 @@ def command(name: str | None, as_json: bool, markdown: bool) -> int:
     Example:
       privproj bounds rank-free
     """
-    chosen = [b for b in REGISTRY if name in (None, b.name, f"{b.mechanism.name}.{b.name}")]
+    chosen = [b for b in registry() if name in (None, b.name, f"{b.mechanism.name}.{b.name}")]
     if not chosen:
-        raise InvalidParameter("NAME", name, "a bound: " + ", ".join(f"{b.mechanism.name}.{b.name}" for b in REGISTRY))
+        raise InvalidParameter(
+            "NAME", name, "a bound: " + ", ".join(f"{b.mechanism.name}.{b.name}" for b in registry())
+        )
     if as_json:
         click.echo(render.as_json({"results": [render.bound_record(b) for b in chosen]}))
     elif markdown:

@@ -1,13 +1,11 @@
 """Results as text and JSON. Text rounds to four significant digits on the safe side."""
 
 import math
-import textwrap
 from collections.abc import Iterable
 from typing import Any
 
 from privproj.accountant import Comparison
 from privproj.bound import Bound
-from privproj.gain import gain
 from privproj.mechanisms import Mechanism
 from privproj.result import Outcome, Result, Side, Status, plain
 from privproj.runs import RunOptions
@@ -65,7 +63,13 @@ def as_text(result: Result, mechanism: Mechanism, run: RunOptions) -> str:
 
 def wrapped(label: str, text: str) -> list[str]:
     """``text`` behind a label, in lines of at most 100 characters; nothing for an empty text."""
-    return textwrap.wrap(text, 100, initial_indent=label, subsequent_indent=" " * len(label)) if text else []
+    lines, current = [], label
+    for word in text.split():
+        if len(current) + len(word) > 99 and current.strip() != label.strip():
+            lines.append(current.rstrip())
+            current = " " * len(label)
+        current += word + " "
+    return [*lines, current.rstrip()] if text else []
 
 
 def headline(result: Result) -> str:
@@ -101,6 +105,10 @@ def run_words(run: dict[str, Any]) -> str:
 
 def gain_line(result: Result, mechanism: Mechanism, run: RunOptions) -> list[str]:
     """The same question by plainer accounting."""
+    if result.mechanism["name"] == "gaussian":
+        return []
+    from privproj.gain import gain
+
     rivals = gain(result, mechanism, run)
     if not rivals:
         return []
@@ -129,7 +137,7 @@ def comparison_text(rows: list[Comparison]) -> str:
     for row in rows:
         if row.result is None or row.result.value is None:
             reason = row.reason or "no number"
-            lines += textwrap.wrap(f"{'-':>12}  {row.bound.name:<16} {reason}", 110, subsequent_indent=" " * 31)
+            lines += wrapped(f"{'-':>12}  {row.bound.name:<16} ", reason)
         else:
             shown = delta_shown(row.result.value) if quantity == "delta" else rounded(row.result.value)
             promise = "; ".join(row.result.promises) or "none"

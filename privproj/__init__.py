@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from privproj.accountant import Comparison, compare, delta, epsilon
-    from privproj.bounds import REGISTRY
+    from privproj.bounds import registry
     from privproj.bounds.m2_beta_tail import epsilons as beta_tail_epsilons
     from privproj.calibration import rank, rate, sigma, steps
     from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Refused
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "M2",
-    "REGISTRY",
     "Comparison",
     "Gaussian",
     "InvalidParameter",
@@ -45,13 +44,14 @@ __all__ = [
     "evaluate",
     "rank",
     "rate",
+    "registry",
     "sigma",
     "steps",
 ]
 
 HOMES = {
     "accountant": ("Comparison", "compare", "delta", "epsilon"),
-    "bounds": ("REGISTRY",),
+    "bounds": ("registry",),
     "calibration": ("rank", "rate", "sigma", "steps"),
     "errors": ("InvalidParameter", "NotConverged", "PrivprojError", "Refused"),
     "evaluation": ("evaluate",),

@@ -5,16 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Unpack
 
-from privproj.bound import Bound, Form, RunForm
+from privproj.bound import Bound
 from privproj.bounds import bounds_of, find
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused, Unanswered
 from privproj.mechanisms import Mechanism, privacy_epsilon, probability
 from privproj.numerics import Enclosure
 from privproj.profile import Curve, PrivacyProfile
 from privproj.relations import NeighbouringRelation
-from privproj.renyi import ConcentratedCurve, RenyiCurve
 from privproj.result import Outcome, Result, Side, Status
-from privproj.rules import EpsilonDeltaRule
 from privproj.runs import Run, RunOptions
 
 LOG_SMALLEST_DELTA = math.log(1e-300)
@@ -63,37 +61,10 @@ class Question:
         if run.relation is NeighbouringRelation.REPLACE:
             mechanism = mechanism.for_replacement()
         form = self.bound.form(mechanism)
-        if isinstance(form, RunForm):
-            return form.over(run)
-        return form if run.single else self.over_run(form, run)
-
-    def over_run(self, form: Form, run: Run) -> Curve:
-        """The curve of several or of subsampled releases."""
-        if run.sampling_rate < 1.0:
-            return self.amplified(form, run)
-        if isinstance(form, RenyiCurve | ConcentratedCurve | EpsilonDeltaRule):
-            return form.times(run.steps)
-        if form.composed is not None:
-            return form.composed(run.steps)
-        return composed(form, run)
-
-    def amplified(self, form: Form, run: Run) -> Curve:
-        """The curve under subsampling."""
-        if self.bound.amplifies and isinstance(form, PrivacyProfile):
-            return composed(form, run)
-        if isinstance(form, RenyiCurve) and form.poisson is not None and run.sampling == "poisson":
-            return form.poisson(run.sampling_rate).times(run.steps)
-        raise Refused(
-            f"{self.bound.name} has no amplification theorem for sampling={run.sampling}; "
-            "bounds with a privacy profile have (`privproj compare` shows which)"
-        )
-
-    @property
-    def closed(self) -> bool:
-        """True if no grid is involved."""
-        form = self.bound.form(self.mechanism)
-        composes = isinstance(form, PrivacyProfile) and form.composed is not None
-        return self.run.single or (composes and self.run.sampling_rate == 1.0)
+        try:
+            return composed(form, run) if isinstance(form, PrivacyProfile) else form.over(run)
+        except Refused as error:
+            raise Refused(f"{self.bound.name}: {error}") from None
 
     @property
     def promises(self) -> tuple[str, ...]:
@@ -105,13 +76,12 @@ class Question:
     def result(self, quantity: str, value: float | None, lower: float | None, **details: object) -> Result:
         """A result with everything that does not depend on the quantity filled in."""
         mechanism = self.mechanism
-        exact = self.bound.exact and self.closed
         fields: dict = {
             "quantity": quantity,
             "value": value,
             "lower": lower,
             "upper": value,
-            "side": Side.EXACT if exact else Side.UPPER,
+            "side": Side.UPPER,
             "mechanism": {"name": mechanism.name, **mechanism.parameters(), "assumes": mechanism.assumes},
             "run": self.run.parameters(),
             "bound": self.bound.name,
@@ -125,6 +95,10 @@ class Question:
         }
         return Result(**{**fields, **details})
 
+    def side(self, curve: Curve) -> Side:
+        """Exact only where the bound is the truth and nothing but a closed form was involved."""
+        return Side.EXACT if self.bound.exact and not numerics_of(curve) else Side.UPPER
+
     def answer(self, quantity: str, read: Callable[[], Result], **target: float | None) -> Result:
         """``read()``; an error that leaves a well-posed question unanswered carries the result without a value."""
         try:
@@ -135,11 +109,17 @@ class Question:
             raise
 
 
-def composed(form: PrivacyProfile, run: Run) -> Curve:
-    """The profile subsampled and composed numerically."""
+def composed(profile: PrivacyProfile, run: Run) -> Curve:
+    """The curve of a run of releases with this profile: as it is, in closed form, or on a grid."""
+    if run.single:
+        return profile
+    if run.sampling_rate == 1.0 and profile.composed is not None:
+        return profile.composed(run.steps)
+    if run.sampling_rate < 1.0 and not profile.amplifies:
+        raise Refused("this bound has no amplification by subsampling in its own terms; expected sampling_rate=1")
     from privproj import pld
 
-    return pld.composed(form, run)
+    return pld.composed(profile, run)
 
 
 def notes(mechanism: Mechanism) -> list[str]:
@@ -168,7 +148,7 @@ def epsilon_of(question: Question, delta: float) -> Result:
     found = curve.epsilon(math.log(delta))
     lower = found.lower if math.isfinite(found.lower) and found.lower >= 0.0 else None
     result_details: dict = {"epsilon": found.upper, "delta": delta, "log10_delta": math.log10(delta)}
-    result_details["numerics"] = numerics_of(curve)
+    result_details.update(numerics=numerics_of(curve), side=question.side(curve))
     if found.upper == math.inf:
         result_details["outcome"] = Outcome.VACUOUS
     if found.upper == 0.0:
@@ -198,12 +178,11 @@ def delta_of(question: Question, epsilon: float) -> Result:
             "rounding; use a Renyi bound (mixture-rdp, rdp)"
         )
     value, lower = probability_ends(found)
-    floored: dict = {} if found.upper > LOG_SMALLEST_DELTA else {"side": Side.UPPER}
     return question.result(
         "delta",
         value,
         lower,
-        **floored,
+        side=question.side(curve) if found.upper > LOG_SMALLEST_DELTA else Side.UPPER,
         epsilon=epsilon,
         delta=value,
         numerics=numerics_of(curve),

@@ -2,41 +2,38 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from privproj.mechanisms import Mechanism
 from privproj.profile import Curve, PrivacyProfile
 from privproj.relations import NeighbouringRelation
-from privproj.renyi import ConcentratedCurve, RenyiCurve
 from privproj.result import Status
-from privproj.rules import EpsilonDeltaRule
 from privproj.runs import Run
 
 ALL_RELATIONS = tuple(NeighbouringRelation)
 RANK_PROMISE = "every record changes the layer's gradient by a matrix of rank at most {k}"
 
-Form = PrivacyProfile | RenyiCurve | ConcentratedCurve | EpsilonDeltaRule
 
-
-@runtime_checkable
 class RunForm(Protocol):
-    """A bound that is about a whole run and accounts for it by itself."""
+    """A bound that accounts for a whole run in its own terms."""
 
     def over(self, run: Run) -> Curve:
-        """The curve of the run."""
+        """The curve of the run; raises :class:`privproj.Refused` where there is no theorem for it."""
         ...
+
+
+Form = PrivacyProfile | RunForm
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
     """A bound on the privacy of one mechanism.
 
-    ``form`` maps the mechanism to exactly one representation: a privacy profile, a Renyi or concentrated
-    curve, an ``(eps, delta)`` rule, or an accounting of whole runs. ``promises_of`` returns what the data must
+    ``form`` maps the mechanism to exactly one representation: a privacy profile, or what accounts for runs in
+    its own terms (a Renyi or concentrated curve, an ``(eps, delta)`` rule, a good event). ``promises_of`` returns what the data must
     keep (none: status proved; some: conditional). ``needs`` returns a sentence when a parameter is missing,
     ``refuses`` one when the bound does not hold, else None. ``any_projection``: a projection reused over
-    releases does no harm. ``amplifies`` is False where subsampling has no theorem in the bound's own terms,
-    ``groups`` where several records of one person break the promise; ``splits``: delta is divided between
+    releases does no harm. ``groups`` is False where several records of one person break the promise; ``splits``: delta is divided between
     two events. ``version`` changes whenever a returned value may change.
     """
 
@@ -46,10 +43,9 @@ class Bound:
     formula: str
     source: str
     example: str
-    form: Callable[[Any], Form | RunForm]
+    form: Callable[[Any], Form]
     any_projection: bool = False
     exact: bool = False
-    amplifies: bool = True
     groups: bool = True
     splits: bool = False
     status: Status = Status.PROVED

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Unpack
 
-from privproj.accountant import Question, ask, notes
+from privproj.accountant import Question, ask, notes, numerics_of
 from privproj.errors import InvalidParameter, NotConverged
 from privproj.mechanisms import LARGEST, SMALLEST, Mechanism, privacy_epsilon, probability
 from privproj.numerics import Enclosure, crossing, largest_integer
@@ -97,7 +97,7 @@ def sigma_of(question: Question, target: Target) -> Result:
 
     guess = math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon
     limits = {"low": SMALLEST, "high": LARGEST}
-    rtol = 1e-14 if with_value(question, "noise_multiplier", guess).closed else 1e-7
+    rtol = 1e-7 if numerics_of(with_value(question, "noise_multiplier", guess).curve()) else 1e-14
     found = crossing(lambda z: at(z).upper - target.log_delta, guess, rtol=rtol, **limits).upper
     if found == math.inf:
         with_value(question, "noise_multiplier", guess).curve().epsilon(target.log_delta)  # raises below a floor
@@ -107,7 +107,9 @@ def sigma_of(question: Question, target: Target) -> Result:
     if at(found).lower > -math.inf:
         end = crossing(lambda z: at(z).lower - target.log_delta, found, spread=1e-11, rtol=1e-11, **limits).lower
         lower = min(found, end)
-    return with_value(question, "noise_multiplier", found).result("sigma", found, lower, **target.fields())
+    answered = with_value(question, "noise_multiplier", found)
+    side = answered.side(answered.curve())
+    return answered.result("sigma", found, lower, side=side, **target.fields())
 
 
 def rank_of(question: Question, target: Target) -> Result:

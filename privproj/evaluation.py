@@ -1,7 +1,7 @@
 """The stable door for scripts: one dotted name and the parameters of the reference vectors."""
 
 from privproj import accountant, calibration
-from privproj.bounds import REGISTRY
+from privproj.bounds import registry
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import Mechanism, real
 from privproj.result import Result
@@ -51,7 +51,7 @@ def split_name(quantity: str) -> tuple[str, str, str]:
 
 def mechanism_named(name: str) -> type[Mechanism]:
     """The mechanism type of this name."""
-    kinds = {bound.mechanism.name: bound.mechanism for bound in REGISTRY}
+    kinds = {bound.mechanism.name: bound.mechanism for bound in registry()}
     if name not in kinds:
         raise InvalidParameter("mechanism", name, "one of " + ", ".join(kinds))
     return kinds[name]

@@ -34,6 +34,7 @@ class PrivacyProfile:
     about 1e-12; it only saves time. ``composed(T)`` is the profile of ``T`` releases where a closed form
     exists; without one they are composed numerically. ``table`` gives upper bounds of delta for an array of
     ``eps >= 0``, where that is faster than one at a time; a ``dense`` table is cheap enough for every cell of a grid.
+    ``amplifies`` is False where subsampling has no theorem in the bound's own terms.
     """
 
     log_delta: Callable[[float], Enclosure]
@@ -41,6 +42,7 @@ class PrivacyProfile:
     composed: "Callable[[int], PrivacyProfile] | None" = None
     table: "Callable[[Array], Array] | None" = None
     dense: bool = False
+    amplifies: bool = True
 
     def log_delta_anywhere(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` for every real ``eps``: ``delta(-e) = 1 - e^-e (1 - delta(e))``."""

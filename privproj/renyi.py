@@ -5,11 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from privproj.errors import Refused
 from privproj.kernels import log_add
 from privproj.numerics import Enclosure, log1m_exp, minimise, next_up
+from privproj.runs import Run
 
 UNKNOWN = -math.inf
 LARGEST_ORDER = 1200
+PROFILES = "bounds with a privacy profile have one (privproj compare shows which)"
 
 
 def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], RenyiCurve]":
@@ -51,9 +54,14 @@ class RenyiCurve:
     integer_orders: bool = False
     poisson: "Callable[[float], RenyiCurve] | None" = None
 
-    def times(self, steps: int) -> "RenyiCurve":
-        """The curve of ``steps`` adaptive releases: divergences add."""
-        return RenyiCurve(lambda alpha: steps * self.divergence(alpha), self.integer_orders)
+    def over(self, run: Run) -> "RenyiCurve":
+        """The curve of a run: divergences add, after Poisson sampling where the curve has a sampled form."""
+        step = self
+        if run.sampling_rate < 1.0:
+            if self.poisson is None or run.sampling != "poisson":
+                raise Refused(f"this Renyi curve has no theorem for sampling={run.sampling}; {PROFILES}")
+            step = self.poisson(run.sampling_rate)
+        return RenyiCurve(lambda alpha: run.steps * step.divergence(alpha), step.integer_orders)
 
     def least(self, objective: Callable[[float], float]) -> float:
         """The least value of ``objective(alpha)`` over the orders."""
@@ -103,9 +111,11 @@ class ConcentratedCurve:
     rho: float
     omega: float = math.inf
 
-    def times(self, steps: int) -> "ConcentratedCurve":
-        """The curve of ``steps`` adaptive releases: ``rho`` adds."""
-        return ConcentratedCurve(steps * self.rho, self.omega)
+    def over(self, run: Run) -> "ConcentratedCurve":
+        """The curve of a run: ``rho`` adds; there is no sampled form."""
+        if run.sampling_rate < 1.0:
+            raise Refused(f"concentrated DP has no theorem for sampling={run.sampling}; {PROFILES}")
+        return ConcentratedCurve(run.steps * self.rho, self.omega)
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` by the formula above."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from privproj.errors import Refused
 from privproj.numerics import Enclosure, crossing, minimise, next_up
+from privproj.runs import Run
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,11 @@ class EpsilonDeltaRule:
         margin = 1e-12 + 4e-15 * abs(value)
         return Enclosure(value - margin, min(0.0, value + margin))
 
-    def times(self, steps: int) -> "ComposedRule":
-        """The rule for ``steps`` adaptive releases."""
-        return ComposedRule(self, steps)
+    def over(self, run: Run) -> "EpsilonDeltaRule | ComposedRule":
+        """The rule for a run, by composition theorems; there is no sampled form."""
+        if run.sampling_rate < 1.0:
+            raise Refused(f"an (epsilon, delta) rule has no theorem for sampling={run.sampling}; use a profile bound")
+        return self if run.steps == 1 else ComposedRule(self, run.steps)
 
 
 def basic_composition(eps: float, delta: float, steps: int) -> tuple[float, float]:
@@ -59,13 +62,14 @@ class ComposedRule:
     rule: EpsilonDeltaRule
     steps: int
 
+    @property
+    def numerics(self) -> dict[str, object]:
+        """How the run was composed."""
+        return {"composition": "the smaller of basic and advanced"}
+
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` of the run; the lower end is not known."""
         return Enclosure(-math.inf, next_up(min(self.basic(log_delta), self.advanced(log_delta))))
-
-    def method(self, log_delta: float) -> str:
-        """Which composition gave the smaller number."""
-        return "basic" if self.basic(log_delta) <= self.advanced(log_delta) else "advanced"
 
     def per_step(self, log_delta: float) -> float:
         """``eps`` of one release at ``delta``, ``inf`` where the rule proves nothing."""

@@ -10,7 +10,7 @@ from privproj_cli.main import exit_code
 from privproj_cli.render import bounds_markdown
 
 import privproj
-from privproj.bounds import REGISTRY
+from privproj.bounds import LINES, registry
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -87,13 +87,19 @@ def test_one_version_string():
     assert privproj.__version__ in (ROOT / "CHANGELOG.md").read_text()
 
 
+def test_every_line_of_the_registry_names_its_bound():
+    assert tuple((bound.mechanism.name, bound.name) for bound in registry()) == LINES
+    files = {path.stem for path in (ROOT / "privproj" / "bounds").glob("*.py")} - {"__init__"}
+    assert files == {f"{kind}_{name}".replace("-", "_") for kind, name in LINES}
+
+
 def test_public_names_resolve():
     for name in privproj.__all__:
         assert getattr(privproj, name) is not None
 
 
 def test_readme_table_comes_from_the_registry():
-    assert bounds_markdown(REGISTRY) in README
+    assert bounds_markdown(registry()) in README
 
 
 COMMANDS = [

@@ -1,5 +1,7 @@
 """Gaussian DP (Dong, Roth, Su 2022): the trade-off function of the Gaussian mechanism, exact."""
 
+from dataclasses import replace
+
 from privproj.bound import Bound
 from privproj.bounds.gaussian_analytic import profile
 from privproj.mechanisms import Gaussian
@@ -8,7 +10,7 @@ from privproj.profile import PrivacyProfile
 
 def form(mechanism: Gaussian) -> PrivacyProfile:
     """``f(a) = Phi(Phi^-1(1 - a) - mu)``, whose profile is the analytic one; ``T`` releases are ``mu sqrt(T)``-GDP."""
-    return profile(mechanism.mu)
+    return replace(profile(mechanism.mu), amplifies=False)
 
 
 BOUND = Bound(
@@ -20,5 +22,4 @@ BOUND = Bound(
     example="privproj epsilon gaussian --bound gdp --noise-multiplier 20 --steps 100 --delta 1e-5",
     form=form,
     exact=True,
-    amplifies=False,
 )
