@@ -76,6 +76,8 @@ def exit_code(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except OSError as error:
+        return complain(f"expected to write the answer, got {error.strerror}", 1)
 
 
 def complain(message: str, code: int) -> int:

@@ -23,7 +23,7 @@ class Number(click.ParamType):
             return value
         option = param.opts[0] if param else "value"
         try:
-            number = float(value)
+            number = float(value.replace("_", "?"))
         except ValueError:
             raise InvalidParameter(option, repr(value), "a number") from None
         if not math.isfinite(number):

@@ -24,6 +24,12 @@ EXAMPLES = {
     ("m2", "rank"): "--rank 16",
     ("m2", "noise_multiplier"): "--noise-multiplier 0.3814",
 }
+RUNS = {
+    ("steps", "gaussian"): ["--sampling-rate 0.01"],
+    ("steps", "m2"): ["--sampling-rate 0.01"],
+    ("rate", "gaussian"): ["--steps 1000"],
+    ("rate", "m2"): ["--steps 1000"],
+}
 EXIT_CODES = {Outcome.OK: 0, Outcome.VACUOUS: 4, Outcome.NOT_CONVERGED: 5, Outcome.PRECISION_LIMIT: 5}
 
 
@@ -57,6 +63,7 @@ def query_command(quantity: str, ask: Callable[..., Result], mechanism: str) -> 
 def example(quantity: str, mechanism: str, own: list[click.Option], target: list[click.Option]) -> str:
     """A call that works, for the help text."""
     words = [EXAMPLES[mechanism, o.name] for o in own if (mechanism, o.name) in EXAMPLES]
+    words += RUNS.get((quantity, mechanism), [])
     values = {"epsilon": "--epsilon 1", "delta": "--delta 1e-5"}
     return " ".join(["privproj", quantity, mechanism, *words, *(values[o.name] for o in target if o.name)])
 

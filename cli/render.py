@@ -167,10 +167,10 @@ def bound_page(bound: Bound) -> str:
         "source": bound.source,
         "status": STATUS_WORDS[bound.status],
         "relations": ", ".join(bound.relations),
-        "assumes": "; ".join(bound.mechanism.assumes) or "nothing beyond the sensitivity of the query",
-        "example": bound.example,
+        "assumes": "; ".join(bound.assumes(bound.mechanism)) or "nothing beyond the sensitivity of the query",
     }
-    return "\n".join(line for name, text in rows.items() for line in wrapped(f"{name + ':':<11}", text))
+    lines = [line for name, text in rows.items() for line in wrapped(f"{name + ':':<11}", text)]
+    return "\n".join([*lines, f"{'example:':<11}{bound.example}"])
 
 
 def bounds_markdown(bounds: Iterable[Bound]) -> str:

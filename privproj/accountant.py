@@ -67,6 +67,11 @@ class Question:
             raise Refused(f"{self.bound.name}: {error}") from None
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of any number for this question should know."""
+        return (*self.mechanism.notes(), *self.run.notes, *self.bound.notes(self.mechanism))
+
+    @property
     def promises(self) -> tuple[str, ...]:
         """What the data must keep."""
         group = self.run.group_size
@@ -82,7 +87,11 @@ class Question:
             "lower": lower,
             "upper": value,
             "side": Side.UPPER,
-            "mechanism": {"name": mechanism.name, **mechanism.parameters(), "assumes": mechanism.assumes},
+            "mechanism": {
+                "name": mechanism.name,
+                **mechanism.parameters(),
+                "assumes": self.bound.assumes(type(mechanism)),
+            },
             "run": self.run.parameters(),
             "bound": self.bound.name,
             "bound_version": self.bound.version,
@@ -91,7 +100,7 @@ class Question:
             "source": self.bound.source,
             "outcome": Outcome.OK,
             "noise_multiplier": mechanism.noise_multiplier,
-            "warnings": tuple(notes(mechanism)),
+            "warnings": self.notes,
         }
         return Result(**{**fields, **details})
 
@@ -122,11 +131,6 @@ def composed(profile: PrivacyProfile, run: Run) -> Curve:
     return pld.composed(profile, run)
 
 
-def notes(mechanism: Mechanism) -> list[str]:
-    """What a reader of any number for this mechanism should know."""
-    return mechanism.notes()
-
-
 def ask(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Question:
     """The question put by keyword arguments."""
     return Question(mechanism, Run(**run), find(type(mechanism), bound))  # pyright: ignore[reportArgumentType]
@@ -150,10 +154,11 @@ def epsilon_of(question: Question, delta: float) -> Result:
     result_details: dict = {"epsilon": found.upper, "delta": delta, "log10_delta": math.log10(delta)}
     result_details.update(numerics=numerics_of(curve), side=question.side(curve))
     if found.upper == math.inf:
-        result_details["outcome"] = Outcome.VACUOUS
+        note = "this bound proves no finite epsilon at this delta; expected a larger delta or more noise"
+        result_details.update(outcome=Outcome.VACUOUS, warnings=(*question.notes, note))
     if found.upper == 0.0:
         note = "delta alone already covers the total variation distance of neighbours, so epsilon 0 is met"
-        result_details["warnings"] = (*notes(question.mechanism), note)
+        result_details["warnings"] = (*question.notes, note)
     return question.result("epsilon", found.upper, lower, **result_details)
 
 
@@ -235,11 +240,19 @@ def compare(
     rows = []
     for bound in bounds_of(type(mechanism)):
         fitting = setting if bound.splits else replace(setting, split=None)
-        try:
-            rows.append(Comparison(bound, read(Question(mechanism, fitting, bound), target)))
-        except PrivprojError as error:
-            rows.append(Comparison(bound, None, str(error)))
+        rows.append(compared(Question(mechanism, fitting, bound), read, target))
     return sorted(rows, key=comparison_key)
+
+
+def compared(question: Question, read: Callable[[Question, float], Result], target: float) -> Comparison:
+    """One row: the answer, or the reason why there is none."""
+    quantity, given = ("epsilon", "delta") if read is epsilon_of else ("delta", "epsilon")
+    try:
+        return Comparison(question.bound, question.answer(quantity, lambda: read(question, target), **{given: target}))
+    except Unanswered as error:
+        return Comparison(question.bound, error.result, str(error))
+    except PrivprojError as error:
+        return Comparison(question.bound, None, str(error))
 
 
 def comparison_key(row: Comparison) -> tuple[int, float]:

@@ -30,11 +30,12 @@ class Bound:
     """A bound on the privacy of one mechanism.
 
     ``form`` maps the mechanism to exactly one representation: a privacy profile, or what accounts for runs in
-    its own terms (a Renyi or concentrated curve, an ``(eps, delta)`` rule, a good event). ``promises_of`` returns what the data must
-    keep (none: status proved; some: conditional). ``needs`` returns a sentence when a parameter is missing,
-    ``refuses`` one when the bound does not hold, else None. ``any_projection``: a projection reused over
-    releases does no harm. ``groups`` is False where several records of one person break the promise; ``splits``: delta is divided between
-    two events. ``version`` changes whenever a returned value may change.
+    its own terms (a Renyi or concentrated curve, an ``(eps, delta)`` rule, a good event). ``promises_of``
+    returns what the data must keep (none: status proved; some: conditional). ``needs`` returns a sentence when
+    a parameter is missing, ``refuses`` one when the bound does not hold, else None. ``any_projection``: a
+    projection reused over releases does no harm. ``groups`` is False where several records of one person break
+    the promise; ``splits``: delta is divided between two events. ``version`` changes whenever a returned value
+    may change.
     """
 
     name: str
@@ -52,8 +53,13 @@ class Bound:
     promises_of: Callable[[Any], tuple[str, ...]] = lambda mechanism: ()
     needs: Callable[[Any], str | None] = lambda mechanism: None
     refuses: Callable[[Any], str | None] = lambda mechanism: None
+    notes: Callable[[Any], tuple[str, ...]] = lambda mechanism: ()
     relations: tuple[NeighbouringRelation, ...] = ALL_RELATIONS
     version: int = 1
+
+    def assumes(self, mechanism: type[Mechanism]) -> tuple[str, ...]:
+        """What the mechanism must have done; nothing of its projection where any projection will do."""
+        return () if self.any_projection else mechanism.assumes
 
     def status_for(self, mechanism: Mechanism) -> Status:
         """The status for these parameters: conditional exactly where a promise on the data is needed."""

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Unpack
 
-from privproj.accountant import Question, ask, notes, numerics_of
+from privproj.accountant import Question, ask, numerics_of
 from privproj.errors import InvalidParameter, NotConverged
 from privproj.mechanisms import LARGEST, SMALLEST, Mechanism, privacy_epsilon, probability
 from privproj.numerics import Enclosure, crossing, largest_integer
@@ -95,13 +95,13 @@ def sigma_of(question: Question, target: Target) -> Result:
         curve = with_value(question, "noise_multiplier", z).curve()
         return curve.epsilon(target.log_delta).upper <= target.epsilon
 
-    guess = math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon
+    guess = min(math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon, LARGEST)
     limits = {"low": SMALLEST, "high": LARGEST}
     rtol = 1e-7 if numerics_of(with_value(question, "noise_multiplier", guess).curve()) else 1e-14
     found = crossing(lambda z: at(z).upper - target.log_delta, guess, rtol=rtol, **limits).upper
     if found == math.inf:
         with_value(question, "noise_multiplier", guess).curve().epsilon(target.log_delta)  # raises below a floor
-        return question.result("sigma", None, None, outcome=Outcome.VACUOUS, **target.fields())
+        return nothing(question, "sigma", **target.fields())
     found = nudged(meets, found, 1e-2 * rtol)
     lower = None
     if at(found).lower > -math.inf:
@@ -120,7 +120,7 @@ def rank_of(question: Question, target: Target) -> Result:
 
     found = largest_integer(fits, 1, vars(question.mechanism)["dim"])
     if found is None:
-        return question.result("rank", None, None, outcome=Outcome.VACUOUS, side=Side.LOWER, **target.fields())
+        return nothing(question, "rank", side=Side.LOWER, **target.fields())
     answered = with_value(question, "rank", found)
     return answered.result("rank", found, found, upper=None, side=Side.LOWER, **target.fields())
 
@@ -133,7 +133,7 @@ def steps_of(question: Question, target: Target) -> Result:
 
     found = largest_integer(fits, 1, MOST_STEPS)
     if found is None:
-        return question.result("steps", None, None, outcome=Outcome.VACUOUS, side=Side.LOWER, **target.fields())
+        return nothing(question, "steps", side=Side.LOWER, **target.fields())
     if found == MOST_STEPS:
         raise NotConverged(f"more than {MOST_STEPS:.0e} steps fit; expected a target that fewer steps use up")
     return with_run(question, steps=found).result("steps", found, found, upper=None, side=Side.LOWER, **target.fields())
@@ -150,16 +150,22 @@ def rate_of(question: Question, target: Target) -> Result:
     x = crossing(excess, 100.0, low=1.0, high=1e12, rtol=1e-7).upper
     fields = {"upper": None, "side": Side.LOWER, **target.fields()}
     if x == math.inf:
-        return question.result("rate", None, None, outcome=Outcome.VACUOUS, **fields)
+        return nothing(question, "rate", **fields)
     answered = with_run(question, sampling_rate=1.0 / x, sampling=sampling)
     if x == 1.0:
-        fields["warnings"] = (*notes(question.mechanism), "even the whole data set at every step meets the target")
+        fields["warnings"] = (*question.notes, "even the whole data set at every step meets the target")
     return answered.result("rate", 1.0 / x, 1.0 / x, **fields)
 
 
 def with_run(question: Question, **changes: object) -> Question:
     """The question with these parameters of its run."""
     return replace(question, run=replace(question.run, **changes))  # pyright: ignore[reportArgumentType]
+
+
+def nothing(question: Question, quantity: str, **fields: Any) -> Result:
+    """The answer that nothing meets the target."""
+    warnings = (*question.notes, "nothing meets this target; expected a larger epsilon or delta, or an easier run")
+    return question.result(quantity, None, None, **{"outcome": Outcome.VACUOUS, "warnings": warnings, **fields})
 
 
 def with_value(question: Question, parameter: str, value: float) -> Question:

@@ -1,5 +1,7 @@
 """Every error the package raises on purpose, each with the exit code the command line gives it."""
 
+from typing import Any
+
 
 class PrivprojError(Exception):
     """Base of the package's errors: one clear sentence, and the exit code of the command line."""
@@ -11,7 +13,7 @@ class Unanswered(PrivprojError):
     """A well-posed question without an answer; ``result`` is the :class:`privproj.Result` without a value."""
 
     outcome = "not_converged"
-    result: object = None
+    result: Any = None
 
 
 class InvalidParameter(PrivprojError, ValueError):
@@ -26,7 +28,8 @@ class InvalidParameter(PrivprojError, ValueError):
     def sentence(self, name: str) -> str:
         """The message with the parameter called ``name`` (the command line writes it as an option)."""
         tail = f"; {self.remedy}" if self.remedy else ""
-        return f"expected {self.expected}, got {name}={self.value}{tail}"
+        whole = isinstance(self.value, float) and self.value.is_integer() and abs(self.value) < 1e15
+        return f"expected {self.expected}, got {name}={int(self.value) if whole else self.value}{tail}"  # pyright: ignore
 
 
 class Refused(Unanswered):

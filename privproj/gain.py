@@ -28,7 +28,7 @@ def gain(result: Result, mechanism: Mechanism, run: RunOptions) -> list[tuple[st
     ask, targets = ASKS[result.quantity]
     target = {name: getattr(result, name) for name in targets}
     rows = []
-    for label, bound, split in yardsticks(result):
+    for label, bound, split in yardsticks(result, setting.change_rank or 1):
         try:
             value = ask(setting, bound=bound, **target, **{**run, "split": split}).value
         except Unanswered:
@@ -38,8 +38,9 @@ def gain(result: Result, mechanism: Mechanism, run: RunOptions) -> list[tuple[st
     return rows
 
 
-def yardsticks(result: Result) -> tuple[tuple[str, str, str | None], ...]:
+def yardsticks(result: Result, k: int) -> tuple[tuple[str, str, str | None], ...]:
     """What the gain of a projection bound is measured against: label, bound, split of delta."""
+    label = f"published (k={k})"
     single = result.run["steps"] == 1 and result.run["sampling_rate"] == 1.0
-    published = ("published", "beta-tail", None) if single else ("published", "good-event", "even")
+    published = (label, "beta-tail", None) if single else (label, "good-event", "even")
     return ("plain Gaussian", "gaussian", None), published

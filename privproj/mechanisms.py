@@ -56,7 +56,7 @@ def probability(name: str, value: object) -> float:
 
 def privacy_epsilon(value: object, *, zero: bool) -> float:
     """A finite epsilon, ``>= 0`` if ``zero``, else positive."""
-    expected = "a finite epsilon >= 0" if zero else "a finite epsilon > 0"
+    expected = "an epsilon from 0 to 1e+100" if zero else "an epsilon above 0 and at most 1e+100"
     return real("epsilon", value, expected, 0.0, LARGEST, open_low=not zero)
 
 
@@ -175,9 +175,12 @@ class M2(Mechanism):
     def check_layers(self) -> None:
         """Either ``dim`` or ``layers``; shares all or none, summing to 1, and only with per-layer clipping."""
         if bool(self.layers) == (self.dim is not None) or (self.layers and self.rank is not None):
-            raise InvalidParameter("dim", self.dim, "either dim and rank, or layers")
-        if self.clipping not in ("joint", "per-layer"):
-            raise InvalidParameter("clipping", self.clipping, "joint or per-layer")
+            given = "nothing" if self.dim is None else self.dim
+            raise InvalidParameter("dim", given, "either dim and rank, or layers")
+        if not all(isinstance(layer, Layer) for layer in self.layers):
+            raise InvalidParameter("layers", self.layers, "layers of type privproj.Layer")
+        if self.clipping not in ("joint", "per-layer") or (self.clipping == "per-layer" and not self.layers):
+            raise InvalidParameter("clipping", self.clipping, "joint, or per-layer together with layers")
         given = [layer.share for layer in self.layers if layer.share is not None]
         if not given:
             return
@@ -239,5 +242,7 @@ class M2(Mechanism):
     def beta_shape(self) -> tuple[float, float]:
         """``(r/2, (d - r)/2)``: the law of ``|P u|^2`` is Beta with these parameters."""
         if self.rank is None or self.dim is None:
-            raise InvalidParameter("rank", None, "a rank", "only the rank query leaves it out")
+            raise InvalidParameter(
+                "rank", "nothing", "dim with rank, or layers", "only the rank query leaves the rank out"
+            )
         return 0.5 * self.rank, 0.5 * (self.dim - self.rank)

@@ -199,17 +199,19 @@ def log_integral(log_f: Callable[[float], float], start: float, step: float, hig
     """``(ln int_-inf^high e^log_f dt, relative error)`` of a smooth integrand with one hill, as a pair.
 
     The hill is found from ``start`` in steps of ``step``; the window ends where it has dropped by ``e^-46``.
-    Two Gauss rules on the same panels give the error; panels are halved until it is below 1e-12.
+    Two Gauss rules on the same panels give the error; panels are halved until it is below 1e-12, or below what the
+    rounding of a huge exponent leaves.
     """
     edges, peak = hill(log_f, start, step, high)
     if peak == -math.inf:
         return Enclosure(-math.inf, 0.0)
     error = math.inf
+    enough = max(1e-12, 4e-15 * abs(peak))
     for _ in range(7):
         fine, coarse = log_rule(log_f, edges, 20, peak), log_rule(log_f, edges, 13, peak)
         error = abs(fine - coarse) / fine
-        if error <= 1e-12:
-            return Enclosure(peak + math.log(fine), error)
+        if error <= enough or enough > 0.1:
+            return Enclosure(peak + math.log(fine), max(error, enough - 1e-12))
         edges = sorted({*edges, *(0.5 * (a + b) for a, b in itertools.pairwise(edges))})
     raise NotConverged(f"the quadrature reached only a relative {error:.1e}; please report these parameters")
 

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
+from dp_accounting.pld import common, pld_pmf
 from numpy.typing import NDArray
 
 from privproj.errors import PrecisionLimit
@@ -38,9 +38,9 @@ INFINITY_MASS = 1e-15
 """What the truncated tails of all steps together may add to delta."""
 
 POINTS = 600
-LARGEST_LOSS = 600.0
-REMEDY = "ask for a larger delta, add noise, or use a Renyi bound (mixture-rdp, rdp)"
-MOST_CELLS, LIMIT_CELLS = 2**19, 2**23
+LARGEST_LOSS, LEAST_TAU = 600.0, -1.0 + 1e-13
+REMEDY = "ask for a larger delta, add noise, or use a Renyi bound (m2: mixture-rdp, gaussian: rdp)"
+MOST_CELLS, LIMIT_CELLS = 2**18, 2**23
 """Cells of the default grid at most (a coarser grid is used, still sound, where more would be), and of any grid."""
 
 DENSE_CELLS = 20_000
@@ -143,7 +143,7 @@ def subsampled(points: tuple[Array, Array], run: Run) -> Hull:
         below = -above[:0:-1] / (1.0 + above[:0:-1])
         mirrored = (1.0 + below) * q * delta[:0:-1]
     tau = np.concatenate([below, above])
-    kept = np.concatenate([[True], np.diff(tau) > 0.0])
+    kept = np.concatenate([[True], np.diff(tau) > 0.0]) & (tau > LEAST_TAU)
     return lower_hull(tau[kept], np.concatenate([mirrored, q * delta])[kept])
 
 
@@ -182,23 +182,34 @@ def masses(hull: Hull, step: float) -> tuple[int, Array, float, float]:
     return first, np.maximum(jump, 0.0), float(excess[-1]), lost
 
 
-def loss_distributions(hull: Hull, step: float, symmetric: bool) -> list[pld_pmf.PLDPmf]:
-    """The distribution of the loss in the remove order and, unless the pair is symmetric, in the add order."""
+def run_distributions(hull: Hull, step: float, steps: int, symmetric: bool) -> list[pld_pmf.PLDPmf]:
+    """The loss of the run in the remove order and, unless the pair is symmetric, in the add order."""
     first, mass, at_infinity, lost = masses(hull, step)
-    remove = distribution(first, mass, at_infinity, step)
+    remove = self_composed(first, mass, at_infinity, step, steps)
     if symmetric:
         return [remove]
     mirrored = (mass * np.exp(-step * np.arange(first, first + len(mass))))[::-1]
-    return [remove, distribution(-(first + len(mass) - 1), mirrored, lost, step)]
+    return [remove, self_composed(-(first + len(mass) - 1), mirrored, lost, step, steps)]
 
 
-def distribution(first: int, mass: Array, at_infinity: float, step: float) -> pld_pmf.PLDPmf:
-    """A pessimistic dp-accounting distribution from an array of masses.
+def self_composed(first: int, mass: Array, at_infinity: float, step: float, steps: int) -> pld_pmf.PLDPmf:
+    """``steps`` times the pessimistic loss distribution with these masses; its size is known before it is made.
 
     Dense from the start: composing a sparse one raises its size to the power of the steps.
     """
+    if steps > 1:
+        lower, upper = common.compute_self_convolve_bounds(mass.tolist(), steps, INFINITY_MASS)
+        check_cells(upper - lower + 1, step)
     cells = dict(enumerate(mass.tolist(), start=first))
-    return pld_pmf.create_pmf(cells, step, at_infinity, pessimistic_estimate=True).to_dense_pmf()
+    single = pld_pmf.create_pmf(cells, step, at_infinity, pessimistic_estimate=True).to_dense_pmf()
+    return single.self_compose(steps) if steps > 1 else single
+
+
+def check_cells(cells: float, step: float) -> None:
+    """Raise :class:`PrecisionLimit` for a grid that would take too much memory."""
+    if not cells <= LIMIT_CELLS:
+        given = f"discretization={step:.3g} with {cells:.2g} cells"
+        raise PrecisionLimit(f"expected a grid of at most {LIMIT_CELLS:.2g} cells, got {given}; {REMEDY}")
 
 
 @dataclass(frozen=True)
@@ -241,15 +252,9 @@ def composed_phases(phases: list[tuple[PrivacyProfile, Run]], step: float | None
     hulls = [step_hull(profile, run, step)[0] for profile, run in phases]
     spans = [cells_span(h, max(h.deviation(), 1e-12), r.steps) for h, (_, r) in zip(hulls, phases, strict=True)]
     cells = int(sum(spans) / step) + 1
-    if cells > LIMIT_CELLS:
-        given = f"discretization={step:g} with {cells:.2g} cells"
-        raise PrecisionLimit(f"expected a grid of at most {LIMIT_CELLS:.2g} cells, got {given}; use a coarser one")
+    check_cells(cells, step)
     symmetric = all(run.sampling != "poisson" for _, run in phases)
-    orders = [loss_distributions(hull, step, symmetric) for hull in hulls]
-    parts = [
-        [pmf.self_compose(run.steps) if run.steps > 1 else pmf for pmf in order]
-        for order, (_, run) in zip(orders, phases, strict=True)
-    ]
+    parts = [run_distributions(h, step, run.steps, symmetric) for h, (_, run) in zip(hulls, phases, strict=True)]
     whole = parts[0]
     for part in parts[1:]:
         whole = [left.compose(right) for left, right in zip(whole, part, strict=True)]

@@ -1,7 +1,7 @@
 """A run: how many releases, how each picked its batch, and what neighbours are."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NotRequired, TypedDict, TypeVar
 
@@ -42,6 +42,7 @@ class Run:
     group_size: int = 1
     discretization: float | None = None
     split: float | str | None = None
+    notes: tuple[str, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
@@ -57,6 +58,8 @@ class Run:
             set_field(self, "sampling", None)
         else:
             set_field(self, "sampling", named(Sampling, "sampling", self.sampling or "poisson"))
+        if self.sampling is Sampling.FIXED and self.relation is None:
+            set_field(self, "notes", ("relation is replace: fixed-size sampling has a theorem for no other",))
         fallback = "replace" if self.sampling is Sampling.FIXED else "add-remove"
         set_field(self, "relation", named(NeighbouringRelation, "relation", self.relation or fallback))
         if self.sampling is Sampling.PARTITION:

@@ -44,7 +44,7 @@ def test_text_starts_with_the_number_and_says_what_it_rests_on(run, line):
 
 def test_gain_line_of_a_projection_mechanism(run):
     _, out, _ = run(f"epsilon {M2} --delta 1e-5")
-    assert re.search(r"gain: +plain Gaussian [\d.]+, published [\d.]+, this bound", out)
+    assert re.search(r"gain: +plain Gaussian [\d.]+, published \(k=2048\) [\d.]+, this bound", out)
 
 
 @pytest.mark.parametrize(

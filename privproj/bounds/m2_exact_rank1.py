@@ -41,6 +41,15 @@ def refuses(mechanism: M2) -> str | None:
     return None
 
 
+def notes(mechanism: M2) -> tuple[str, ...]:
+    """A change of higher rank was promised than this bound is about."""
+    if (mechanism.change_rank or 1) > 1:
+        return (
+            f"change_rank={mechanism.change_rank} is given, but this bound holds only if every change has rank one",
+        )
+    return ()
+
+
 BOUND = Bound(
     name="exact-rank1",
     mechanism=M2,
@@ -54,5 +63,6 @@ BOUND = Bound(
     promises_of=promises,
     groups=False,
     refuses=refuses,
+    notes=notes,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
 )
