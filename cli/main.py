@@ -76,6 +76,8 @@ def exit_code(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except (ArithmeticError, ValueError) as error:
+        return complain(f"expected a computable question, got an undefined value ({error}); please report it", 5)
     except OSError as error:
         return complain(f"expected to write the answer, got {error.strerror}", 1)
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from privproj.errors import InvalidParameter
-from privproj.mechanisms import Layer
+from privproj.mechanisms import Layer, whole
 from privproj.runs import RunOptions, from_batches
 
 from .names import option_name
@@ -123,6 +123,8 @@ def take_run(options: dict[str, Any]) -> RunOptions:
     if batch is None:
         if epochs is not None:
             raise InvalidParameter("--epochs", epochs, "--batch-size and --dataset-size with --epochs")
+        if size is not None:
+            whole("dataset_size", size, "a whole number dataset_size >= 1")
         return run
     if size is None:
         raise InvalidParameter("--batch-size", batch, "--dataset-size with --batch-size")

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from privproj.errors import PrecisionLimit
 from privproj.numerics import Enclosure
 
 Array = NDArray[np.float64]
@@ -30,7 +31,8 @@ def gaussian_deltas(eps: Array, mu: Array | float) -> Array:
         ratio = np.where(np.asarray(mu) > 0.0, eps / np.maximum(mu, 1e-300), np.inf)
         first = special.ndtr(0.5 * mu - ratio)
         second = np.exp(np.minimum(eps + special.log_ndtr(-0.5 * mu - ratio), 0.0))
-    return np.clip((first - second) * SAFETY, 4e-16 * first, 1.0)
+        rounding = np.where(first > 0.0, 4e-16 * first * (4.0 + eps + np.minimum(ratio, 40.0) ** 2), 0.0)
+    return np.clip((first - second) * SAFETY + rounding, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Bins:
 
 def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
     """The law of ``scale * Beta(a, b)`` in bins of equal width in the logit, up to an upper tail of 1e-32."""
+    check_shape(a, b)
     centre, width = np.log(a / b), np.sqrt(1.0 / a + 1.0 / b)
     top = centre + width * np.linspace(0.0, 60.0, 241)
     tails = special.betainc(b, a, special.expit(-top))
@@ -66,6 +69,14 @@ def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
     mass, first = beta_masses(a, b, share, rest), a / (a + b) * beta_masses(a + 1.0, b, share, rest)
     mean = np.divide(first, mass, out=share[1:].copy(), where=mass > 1e-290)
     return Bins(scale * share, mass, scale * np.clip(mean, share[:-1], share[1:]))
+
+
+def check_shape(a: float, b: float) -> None:
+    """Raise :class:`PrecisionLimit` where scipy's incomplete beta no longer reaches the margin kept here."""
+    if a + b > 5e6:
+        raise PrecisionLimit(
+            f"expected a dim of at most 1e7 for this route, got dim={2 * (a + b):.3g}; use mixture-rdp"
+        )
 
 
 def enclosed(table: Callable[[Array], Array], eps: float) -> Enclosure:
@@ -85,13 +96,15 @@ def convolved_bins(parts: tuple[tuple[int, int, int, float], ...], scale: float,
     atoms = np.ones(1)
     for dim, rank, n, share in moving:
         atoms = np.convolve(atoms, power(spread_atoms(0.5 * rank, 0.5 * (dim - rank), share / width), n))
+    atoms = np.pad(atoms, (0, 3))
     last = int(np.argmax(np.cumsum(atoms[::-1])[::-1] < 1e-34)) or len(atoms)
+    last = max(last, 3)
     beyond = float(atoms[last:].sum()) + LOST
     points = shift + width * np.arange(last)
-    cuts = np.unique(np.linspace(0, last, min(count, last) + 1).astype(int))
+    cuts = np.unique(np.concatenate([[0], np.linspace(2, last, min(count, last)).astype(int)]))
     mass = np.add.reduceat(atoms[:last], cuts[:-1])
     first = np.add.reduceat(atoms[:last] * points, cuts[:-1])
-    edges = np.concatenate([[points[0] - width], points[cuts[1:] - 1], [max(1.0, points[-1] + width)]])
+    edges = np.concatenate([[points[0]], points[cuts[1:] - 1], [max(1.0, points[-1] + width)]])
     mean = np.divide(first, mass, out=edges[1:-1].copy(), where=mass > 1e-290)
     mean, mass = np.append(np.clip(mean, edges[:-2], edges[1:-1]), edges[-1]), np.append(mass, beyond)
     return Bins(scale * np.maximum(edges, 0.0), mass * (1.0 + 1e-12), scale * np.maximum(mean, 0.0))
@@ -109,6 +122,7 @@ def cell_width(parts: list[tuple[int, int, int, float]]) -> float:
 
 def spread_atoms(a: float, b: float, cells: float) -> Array:
     """``cells * Beta(a, b)`` spread to whole numbers with its mean kept; tails below 1e-40 go to the top."""
+    check_shape(a, b)
     share = np.minimum(np.arange(int(np.ceil(cells)) + 1) / cells, 1.0)
     top = max(int(np.argmax(special.betainc(b, a, 1.0 - share) < 1e-40)), 1)
     share = np.append(share[:top], 1.0) if share[top] >= 1.0 else share[: top + 1]
@@ -148,7 +162,7 @@ def beta_masses(a: float, b: float, share: Array, rest: Array) -> Array:
 def chord(values: Array, law: Bins) -> Array:
     """``E`` of the piecewise linear function with these values at the edges, by bins (rows: one function each)."""
     left, right = law.edges[:-1], law.edges[1:]
-    weight = (law.mean - left) / (right - left)
+    weight = (law.mean - left) / np.maximum(right - left, 1e-300)
     return law.mass * (values[..., :-1] * (1.0 - weight) + values[..., 1:] * weight)
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any, Unpack
 
 from privproj.accountant import Question, ask, numerics_of
@@ -61,7 +62,8 @@ def rate(
 ) -> Result:
     """The largest sampling rate within ``(epsilon, delta)``, rounded down; 1 with a warning if even that fits."""
     target = Target(privacy_epsilon(epsilon, zero=True), probability("delta", delta))
-    question = ask(mechanism, bound, run)
+    wanted = run.get("sampling") or ("fixed" if run.get("relation") == "replace" else "poisson")
+    question = ask(mechanism, bound, {**run, "sampling": wanted, "sampling_rate": 0.5})
     return question.answer("rate", lambda: rate_of(question, target), **target.fields())
 
 
@@ -128,12 +130,18 @@ def rank_of(question: Question, target: Target) -> Result:
 def steps_of(question: Question, target: Target) -> Result:
     """:func:`steps` of a question already put."""
 
-    def fits(count: int) -> bool:
-        return with_run(question, steps=count).curve().log_delta(target.epsilon).upper <= target.log_delta
+    @cache
+    def excess(count: int) -> float:
+        curve = with_run(question, steps=count).curve()
+        return curve.log_delta(target.epsilon).upper - target.log_delta
 
-    found = largest_integer(fits, 1, MOST_STEPS)
-    if found is None:
+    def count_at(x: float) -> int:
+        return min(MOST_STEPS, max(1, int(1.0 / x)))
+
+    x = crossing(lambda x: excess(count_at(x)), 1.0, low=1.0 / MOST_STEPS, high=1.0, spread=3.0, rtol=1e-9).upper
+    if x == math.inf:
         return nothing(question, "steps", side=Side.LOWER, **target.fields())
+    found = count_at(x)
     if found == MOST_STEPS:
         raise NotConverged(f"more than {MOST_STEPS:.0e} steps fit; expected a target that fewer steps use up")
     return with_run(question, steps=found).result("steps", found, found, upper=None, side=Side.LOWER, **target.fields())
@@ -146,9 +154,9 @@ def rate_of(question: Question, target: Target) -> Result:
         curve = with_run(question, sampling_rate=1.0 / x, sampling=sampling).curve()
         return curve.log_delta(target.epsilon).upper - target.log_delta
 
-    sampling = "fixed" if question.run.relation == "replace" else "poisson"
+    sampling = question.run.sampling
     x = crossing(excess, 100.0, low=1.0, high=1e12, rtol=1e-7).upper
-    fields = {"upper": None, "side": Side.LOWER, **target.fields()}
+    fields: dict = {"upper": None, "side": Side.LOWER, "warnings": question.notes, **target.fields()}
     if x == math.inf:
         return nothing(question, "rate", **fields)
     answered = with_run(question, sampling_rate=1.0 / x, sampling=sampling)

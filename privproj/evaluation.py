@@ -28,7 +28,7 @@ def evaluate(quantity: str, **parameters: object) -> Result:
     call, wanted = TARGETS[target]
     given = {name: number(value) for name, value in parameters.items()}
     if "mu" in given:
-        given["noise_multiplier"] = 1.0 / real("mu", given.pop("mu"), "a ratio mu from 1e-100 to 1e+100", 1e-100, 1e100)
+        given["noise_multiplier"] = 1.0 / real("mu", given.pop("mu"), "a ratio mu from 1e-12 to 1e+12", 1e-12, 1e12)
     outside = {name: given.pop(name) for name in (*wanted, *RUN_PARAMETERS) if name in given}
     kind = mechanism_named(mechanism_name)
     for name in given:

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from privproj.errors import InvalidParameter
 
-SMALLEST, LARGEST = 1e-100, 1e100
+SMALLEST, LARGEST, LARGEST_EPSILON = 1e-12, 1e12, 1e9
 
 
 def real(name: str, value: object, expected: str, low: float, high: float, *, open_low: bool = False) -> float:
@@ -43,7 +43,7 @@ def whole(name: str, value: object, expected: str, low: int = 1, high: int = 10*
 
 def noise(value: object) -> float:
     """A noise multiplier."""
-    return real("noise_multiplier", value, "a noise multiplier from 1e-100 to 1e+100", SMALLEST, LARGEST)
+    return real("noise_multiplier", value, "a noise multiplier from 1e-12 to 1e+12", SMALLEST, LARGEST)
 
 
 def probability(name: str, value: object) -> float:
@@ -56,8 +56,8 @@ def probability(name: str, value: object) -> float:
 
 def privacy_epsilon(value: object, *, zero: bool) -> float:
     """A finite epsilon, ``>= 0`` if ``zero``, else positive."""
-    expected = "an epsilon from 0 to 1e+100" if zero else "an epsilon above 0 and at most 1e+100"
-    return real("epsilon", value, expected, 0.0, LARGEST, open_low=not zero)
+    expected = "an epsilon from 0 to 1e+09" if zero else "an epsilon above 0 and at most 1e+09"
+    return real("epsilon", value, expected, 0.0, LARGEST_EPSILON, open_low=not zero)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,12 +190,14 @@ class M2(Mechanism):
 
     def notes(self) -> list[str]:
         """Where the projection gains nothing, and why."""
+        if not self.layers and self.rank is None:
+            return []
         if self.unprojected and self.layers:
             return [
                 "an unprojected tensor shares the joint clip: the whole norm may sit there, so this is the Gaussian "
                 "profile; freeze it, fold it into a projected matrix, or use per-layer clipping"
             ]
-        if self.unprojected and self.rank is not None:
+        if self.unprojected:
             return ["rank equals dim: the projection changes nothing, so this is the Gaussian profile"]
         return []
 
@@ -204,17 +206,22 @@ class M2(Mechanism):
         """``(dim, rank, count, share of the squared clip for each one)`` of every layer."""
         total = sum(layer.count for layer in self.layers)
         if not self.layers:
-            return ((self.dim or 1, self.rank or 1, 1, 1.0),)
+            if self.dim is None or self.rank is None:
+                raise InvalidParameter(
+                    "rank", "nothing", "dim with rank, or layers", "only the rank query leaves it out"
+                )
+            return ((self.dim, self.rank, 1, 1.0),)
         return tuple((x.dim, x.rank, x.count, (x.share / x.count) if x.share else 1.0 / total) for x in self.layers)
 
     @property
     def alike(self) -> "M2":
         """Under a joint clip, layers of one shape are as private as one of them: that one (else the same mechanism)."""
         shapes = {(layer.dim, layer.rank) for layer in self.layers}
-        if len(shapes) != 1 or self.clipping != "joint":
+        several = sum(layer.count for layer in self.layers) > 1
+        if len(shapes) != 1 or (several and self.clipping != "joint"):
             return self
-        (dim, rank) = shapes.pop()
-        return replace(self, layers=(), dim=dim, rank=rank)
+        dim, rank = shapes.pop()
+        return replace(self, layers=(), clipping="joint", dim=dim, rank=rank)
 
     @property
     def unprojected(self) -> bool:
@@ -225,7 +232,7 @@ class M2(Mechanism):
     @property
     def largest_rank(self) -> int:
         """``min(d, m)``: the largest rank a change can have in one layer."""
-        dim = max(dim for dim, _, _, _ in self.parts)
+        dim = self.dim or max(layer.dim for layer in self.layers)
         return dim if self.columns is None else min(dim, self.columns)
 
     def for_replacement(self) -> "M2":

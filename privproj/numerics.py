@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from privproj.errors import NotConverged
@@ -16,6 +17,9 @@ ROUNDING = 1e-12
 
 ROUNDING_PER_LOG = 4e-15
 """Further relative error for each unit of ``|log delta|`` (a rounding of the exponent)."""
+
+ENOUGH = 1e-6
+"""Relative error of a quadrature beyond which no number is returned; a smaller one widens the enclosure."""
 
 LOG_FLOOR = -1e300
 
@@ -191,7 +195,9 @@ def log_rule(log_f: Callable[[float], float], edges: list[float], n: int, refere
     total = 0.0
     for left, right in itertools.pairwise(edges):
         width = right - left
-        total += width * math.fsum(w * math.exp(log_f(left + x * width) - reference) for x, w in gauss_legendre(n))
+        total += width * math.fsum(
+            w * math.exp(min(700.0, log_f(left + x * width) - reference)) for x, w in gauss_legendre(n)
+        )
     return total
 
 
@@ -205,15 +211,16 @@ def log_integral(log_f: Callable[[float], float], start: float, step: float, hig
     edges, peak = hill(log_f, start, step, high)
     if peak == -math.inf:
         return Enclosure(-math.inf, 0.0)
-    error = math.inf
-    enough = max(1e-12, 4e-15 * abs(peak))
+    fine, error, enough = 0.0, math.inf, max(1e-12, 4e-15 * abs(peak))
     for _ in range(7):
         fine, coarse = log_rule(log_f, edges, 20, peak), log_rule(log_f, edges, 13, peak)
-        error = abs(fine - coarse) / fine
-        if error <= enough or enough > 0.1:
-            return Enclosure(peak + math.log(fine), max(error, enough - 1e-12))
-        edges = sorted({*edges, *(0.5 * (a + b) for a, b in itertools.pairwise(edges))})
-    raise NotConverged(f"the quadrature reached only a relative {error:.1e}; please report these parameters")
+        error = abs(fine - coarse) / fine if fine > 0.0 else math.inf
+        if error <= enough:
+            break
+        edges = sorted({*edges, *(0.5 * (a + b) for a, b in pairwise(edges))})
+    if not error <= max(ENOUGH, enough):
+        raise NotConverged(f"the quadrature reached only a relative {error:.1e}; please report these parameters")
+    return Enclosure(peak + math.log(fine), max(error, enough - 1e-12))
 
 
 def hill(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[list[float], float]:
@@ -228,12 +235,14 @@ def climb(log_f: Callable[[float], float], start: float, step: float, high: floa
     """A point near the top of the hill and the height there."""
     t, value = start, log_f(start)
     stride = step if t + step <= high and log_f(t + step) > value else -step
-    while abs(stride) > 0.05 * step:
+    level = 0
+    while level < 2 and abs(stride) > 1e-12 * step:
         moved = min(t + stride, high)
         at_moved = log_f(moved)
         if at_moved > value:
-            t, value, stride = moved, at_moved, 2.0 * stride
+            t, value, stride, level = moved, at_moved, 2.0 * stride, 0
         else:
+            level = level + 1 if value - at_moved < 1.0 else 0
             stride = -0.3 * stride
     return t, value
 

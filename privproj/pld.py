@@ -38,9 +38,9 @@ INFINITY_MASS = 1e-15
 """What the truncated tails of all steps together may add to delta."""
 
 POINTS = 600
-LARGEST_LOSS, LEAST_TAU = 600.0, -1.0 + 1e-13
+LARGEST_LOSS, LARGEST_STEP, LEAST_TAU = 600.0, 10.0, -1.0 + 1e-13
 REMEDY = "ask for a larger delta, add noise, or use a Renyi bound (m2: mixture-rdp, gaussian: rdp)"
-MOST_CELLS, LIMIT_CELLS = 2**18, 2**23
+MOST_CELLS, LIMIT_CELLS = 2**20, 2**23
 """Cells of the default grid at most (a coarser grid is used, still sound, where more would be), and of any grid."""
 
 DENSE_CELLS = 20_000
@@ -165,9 +165,13 @@ def grid_step(hull: Hull, steps: int) -> float:
 
 
 def cells_span(hull: Hull, deviation: float, steps: int) -> float:
-    """The range of losses that one step, or the composed run after truncation, can occupy."""
+    """The range of losses that one step, or the composed run after dp-accounting's truncation, can occupy.
+
+    Its Chernoff orders are at least ``1 / (range of one step)``, which leaves a wide window to very many steps.
+    """
     single = float(hull.losses[-1] - hull.losses[0])
-    return min(steps * single, single + 24.0 * deviation * math.sqrt(steps))
+    chernoff = steps * deviation**2 / (2.0 * single) if math.sqrt(steps) * deviation > 8.0 * single else 0.0
+    return min(steps * single, single + 24.0 * deviation * math.sqrt(steps) + chernoff)
 
 
 def masses(hull: Hull, step: float) -> tuple[int, Array, float, float]:
@@ -249,6 +253,8 @@ def composed(profile: PrivacyProfile, run: Run) -> ComposedCurve:
 def composed_phases(phases: list[tuple[PrivacyProfile, Run]], step: float | None = None) -> ComposedCurve:
     """Phases with different profiles and runs, composed jointly on one grid (the finest that any of them asks for)."""
     step = step or min(step_hull(profile, run, None)[1] for profile, run in phases)
+    if step > LARGEST_STEP:
+        raise PrecisionLimit(f"expected a run whose grid is finer than {LARGEST_STEP:g}, got {step:.3g}; {REMEDY}")
     hulls = [step_hull(profile, run, step)[0] for profile, run in phases]
     spans = [cells_span(h, max(h.deviation(), 1e-12), r.steps) for h, (_, r) in zip(hulls, phases, strict=True)]
     cells = int(sum(spans) / step) + 1

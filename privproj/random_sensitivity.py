@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from privproj import kernels
-from privproj.numerics import Enclosure, crossing, log_integral, outward
+from privproj.numerics import Enclosure, crossing, log1m_exp, log_integral, outward
 
 
 class SensitivityLaw(Protocol):
@@ -157,8 +157,11 @@ def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
         high=inflection(eps),
         rtol=1e-12,
     ).lower
-    below = log_expected_profile(eps, law, up_to=cut)
     above = law.log_tail(cut) + log_h(eps, law.mean_above(cut))
+    most_below = log1m_exp(law.log_tail(cut)) + log_h(eps, cut)
+    if most_below < above - 32.0:
+        return outward(above, 2e-14, steepness(above, law))
+    below = log_expected_profile(eps, law, up_to=cut)
     whole = kernels.log_add(0.5 * (below.lower + below.upper), above)
     return outward(whole, below.upper - below.lower, steepness(whole, law))
 

@@ -1,7 +1,7 @@
 """A run: how many releases, how each picked its batch, and what neighbours are."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NotRequired, TypedDict, TypeVar
 
@@ -42,7 +42,7 @@ class Run:
     group_size: int = 1
     discretization: float | None = None
     split: float | str | None = None
-    notes: tuple[str, ...] = field(default=(), init=False, repr=False)
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__

@@ -129,7 +129,7 @@ BAD = [
     ("epsilon gaussian --noise-multiplier '' --delta 1e-5", 2, "number"),
     ("epsilon gaussian --noise-multiplier 1e400 --delta 1e-5", 2, "too large"),
     ("epsilon gaussian --noise-multiplier 1e-400 --delta 1e-5", 2, "underflow"),
-    ("epsilon gaussian --noise-multiplier 1e-200 --delta 1e-5", 2, "1e-100"),
+    ("epsilon gaussian --noise-multiplier 1e-200 --delta 1e-5", 2, "1e-12"),
     ("epsilon gaussian --noise-multiplier 1 --delta 0", 2, "--delta=0"),
     ("epsilon gaussian --noise-multiplier 1 --delta 1", 2, "--delta=1"),
     ("epsilon gaussian --noise-multiplier 1 --delta 2", 2, "--delta=2"),
@@ -162,6 +162,9 @@ BAD = [
         3,
         "zero-out",
     ),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --dataset-size 0", 2, "--dataset-size=0"),
+    ("epsilon gaussian --noise-multiplier 1_0 --delta 1e-5", 2, "1_0"),
+    ("sigma m2 --dim 64 --rank 4 --clipping per-layer --epsilon 1 --delta 1e-5", 2, "layers"),
     ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --split even", 2, "--split=0.5"),
     ("epsilon m2 --noise-multiplier 1 --delta 1e-5", 2, "layers"),
     ("epsilon m2 --layer 768x16 --dim 8 --rank 2 --noise-multiplier 1 --delta 1e-5", 2, "layers"),
@@ -175,6 +178,15 @@ BAD = [
     ("delta gaussian --noise-multiplier 1e-3 --epsilon 1", 4, None),
     ("rank m2 --dim 8 --noise-multiplier 1e-3 --epsilon 1 --delta 1e-5", 4, None),
 ]
+
+
+def test_a_reused_projection_is_not_said_to_be_fresh(run):
+    line = (
+        "epsilon m2 --dim 64 --rank 4 --noise-multiplier 3 --steps 5 --fixed-projection --bound gaussian --delta 1e-5"
+    )
+    code, out, _ = run(line + " --bound gaussian")
+    assert code == 0 and "afresh" not in out
+    assert "afresh" not in run("bounds m2.gaussian")[1]
 
 
 def test_layers_on_the_command_line(run):

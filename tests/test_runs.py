@@ -323,6 +323,63 @@ def test_group_of_records():
             privproj.epsilon(m2(0.5), delta=1e-5, group_size=2, **{**RUN, **bad})
 
 
+def test_the_rank_is_never_assumed():
+    blank = M2(dim=2048, columns=10, noise_multiplier=0.5)
+    for bound in ("rank-free", "exact-rank1", "mixture-rdp", "good-event", "good-event-q", "beta-tail"):
+        with pytest.raises(InvalidParameter, match="rank"):
+            privproj.epsilon(blank, delta=1e-5, bound=bound)
+    assert [row.bound.name for row in privproj.compare(blank, delta=1e-5) if row.result] == ["gaussian"]
+
+
+def test_rate_keeps_the_sampling_that_was_asked_for():
+    question = {"epsilon": 1.0, "delta": 1e-5, "steps": 20}
+    fixed = privproj.rate(m2(0.5), sampling="fixed", **question)
+    assert (fixed.run["sampling"], fixed.run["relation"]) == ("fixed", "replace")
+    assert "relation is replace" in fixed.warnings[0]
+    again = privproj.epsilon(m2(0.5), delta=1e-5, steps=20, sampling="fixed", sampling_rate=fixed.value)
+    assert again.value <= 1.0 + 1e-9
+    with pytest.raises(InvalidParameter):
+        privproj.rate(m2(0.5), sampling="partition", **question)
+
+
+@pytest.mark.parametrize("layer", ["64x8x1", "64x8x3", "768x16x100000", "4096x2048x224"])
+def test_per_layer_laws_of_every_size_are_finite_and_between_their_limits(layer):
+    dim, rank, count = map(int, layer.split("x"))
+    law = stack(1.0, "per-layer", (Layer(dim=dim, rank=rank, count=count),))
+    value = privproj.delta(law, epsilon=0.5).value
+    energy = math.sqrt(rank / dim)
+    concentrated = privproj.delta(Gaussian(noise_multiplier=1 / energy), epsilon=0.5).value
+    assert (
+        concentrated * (1 - 1e-9)
+        <= value
+        <= privproj.delta(M2(dim=dim, rank=rank, noise_multiplier=1.0), epsilon=0.5).value * 1.001
+    )
+
+
+def test_tables_refuse_dimensions_beyond_their_margin():
+    with pytest.raises(PrecisionLimit, match="dim"):
+        privproj.epsilon(M2(dim=10**8, rank=16, noise_multiplier=0.1), delta=1e-5, steps=10)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_little_noise_is_answered_or_refused(sampling):
+    for z in (0.3, 0.05, 0.01):
+        try:
+            value = privproj.epsilon(
+                Gaussian(noise_multiplier=z), delta=1e-6, steps=100, sampling_rate=0.01, sampling=sampling
+            ).value
+            assert value > 10
+        except PrecisionLimit:
+            assert z < 0.05
+
+
+def test_absurd_runs_are_refused_before_memory_is_taken():
+    for run in ({"steps": 10**12}, {"steps": 10**12, "sampling_rate": 0.01}):
+        with pytest.raises(PrecisionLimit):
+            privproj.epsilon(m2(1.0), delta=1e-5, **run)
+    assert privproj.epsilon(m2(1.0), delta=1e-5, steps=10**12, sampling_rate=0.01, bound="mixture-rdp").usable
+
+
 def test_fixed_batches_use_the_replace_relation():
     result = privproj.epsilon(m2(0.5), delta=1e-5, sampling="fixed", **RUN)
     assert result.run["relation"] == "replace"
