@@ -7,7 +7,8 @@ from functools import cache
 from typing import Any, Unpack
 
 from privproj.accountant import Question, ask, numerics_of
-from privproj.errors import InvalidParameter, NotConverged
+from privproj.bounds import find
+from privproj.errors import InvalidParameter, NotConverged, PrivprojError
 from privproj.mechanisms import LARGEST, SMALLEST, Mechanism, privacy_epsilon, probability
 from privproj.numerics import Enclosure, crossing, largest_integer
 from privproj.result import Outcome, Result, Side
@@ -97,10 +98,11 @@ def sigma_of(question: Question, target: Target) -> Result:
         curve = with_value(question, "noise_multiplier", z).curve()
         return curve.epsilon(target.log_delta).upper <= target.epsilon
 
-    guess = min(math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon, LARGEST)
     limits = {"low": SMALLEST, "high": LARGEST}
-    rtol = 1e-7 if numerics_of(with_value(question, "noise_multiplier", guess).curve()) else 1e-14
-    found = crossing(lambda z: at(z).upper - target.log_delta, guess, rtol=rtol, **limits).upper
+    guess, spread, rtol = classical_noise(target), 1.0, 1e-14
+    if not question.run.single and not closed(question, guess):
+        guess, spread, rtol = renyi_noise(question, target, guess), 0.3, 1e-7
+    found = crossing(lambda z: at(z).upper - target.log_delta, guess, spread=spread, rtol=rtol, **limits).upper
     if found == math.inf:
         with_value(question, "noise_multiplier", guess).curve().epsilon(target.log_delta)  # raises below a floor
         return nothing(question, "sigma", **target.fields())
@@ -112,6 +114,31 @@ def sigma_of(question: Question, target: Target) -> Result:
     answered = with_value(question, "noise_multiplier", found)
     side = answered.side(answered.curve())
     return answered.result("sigma", found, lower, side=side, **target.fields())
+
+
+def closed(question: Question, z: float) -> bool:
+    """True if the curve of the question involves no grid."""
+    return not numerics_of(with_value(question, "noise_multiplier", z).curve())
+
+
+def classical_noise(target: Target) -> float:
+    """The textbook noise multiplier of one release, as a first guess."""
+    return min(math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon, LARGEST)
+
+
+def renyi_noise(question: Question, target: Target, guess: float) -> float:
+    """The noise multiplier by the Renyi bound of the same mechanism, a close guess that needs no composition."""
+    renyi = {"gaussian": "rdp", "m2": "mixture-rdp"}[question.mechanism.name]
+    run = replace(question.run, sampling=None, relation=None, group_size=1)
+    quick = replace(question, run=run, bound=find(type(question.mechanism), renyi))
+
+    def excess(z: float) -> float:
+        return with_value(quick, "noise_multiplier", z).curve().log_delta(target.epsilon).upper - target.log_delta
+
+    try:
+        return crossing(excess, guess, low=SMALLEST, high=LARGEST, rtol=0.05).lower or guess
+    except PrivprojError:
+        return guess
 
 
 def rank_of(question: Question, target: Target) -> Result:

@@ -43,6 +43,9 @@ REMEDY = "ask for a larger delta, add noise, or use a Renyi bound (m2: mixture-r
 MOST_CELLS, LIMIT_CELLS = 2**20, 2**23
 """Cells of the default grid at most (a coarser grid is used, still sound, where more would be), and of any grid."""
 
+QUICK_STEPS = 20_000
+"""Steps up to which dp-accounting's window is at most some 40 times the range of one step, which is checked apart."""
+
 DENSE_CELLS = 20_000
 """Cells of one step up to which a dense profile is evaluated at every one."""
 
@@ -201,7 +204,7 @@ def self_composed(first: int, mass: Array, at_infinity: float, step: float, step
 
     Dense from the start: composing a sparse one raises its size to the power of the steps.
     """
-    if steps > 1:
+    if steps * len(mass) > LIMIT_CELLS and steps > QUICK_STEPS:
         lower, upper = common.compute_self_convolve_bounds(mass.tolist(), steps, INFINITY_MASS)
         check_cells(upper - lower + 1, step)
     cells = dict(enumerate(mass.tolist(), start=first))
