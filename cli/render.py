@@ -53,12 +53,24 @@ def as_text(result: Result, mechanism: Mechanism, run: RunOptions) -> str:
     lines = [headline(result), "  rests on: " + foundation(result)]
     if result.outcome is Outcome.OK:
         lines += gain_line(result, mechanism, run)
+    lines += numerics_line(result.numerics)
     if result.noise_std is not None:
         lines.append(f"  noise:    standard deviation {rounded(result.noise_std)} for the given clipping norm")
     lines += wrapped("  assumes:  ", "; ".join(result.mechanism["assumes"]))  # pyright: ignore
     for warning in result.warnings:
         lines += wrapped("  warning:  ", warning)
     return "\n".join(lines)
+
+
+def numerics_line(numerics: dict[str, object]) -> list[str]:
+    """The grid of a composition and what is, and is not, proved about it."""
+    if "grid_step" not in numerics:
+        return []
+    words = (
+        f"grid {numerics['grid_step']:.3g}, {numerics['grid_cells']} cells, composed by {numerics['composer']}; "
+        f"its rounding is covered by {numerics['added_to_delta']:.1e} added to delta ({numerics['rounding']})"
+    )
+    return wrapped("  numerics: ", words)
 
 
 def wrapped(label: str, text: str) -> list[str]:

@@ -268,5 +268,6 @@ def composed_phases(phases: list[tuple[PrivacyProfile, Run]], step: float | None
     for part in parts[1:]:
         whole = [left.compose(right) for left, right in zip(whole, part, strict=True)]
     noise = NOISE + NOISE_PER_STEP * sum(run.steps for _, run in phases)
-    numerics = {"composer": "dp-accounting", "grid_step": step, "grid_cells": cells, "added_to_delta": noise}
+    numerics = {"composer": "dp-accounting", "grid_step": step, "grid_cells": cells}
+    numerics |= {"added_to_delta": noise, "rounding": "measured, not proved"}
     return ComposedCurve(tuple(whole), noise, numerics)

@@ -189,6 +189,12 @@ def test_a_reused_projection_is_not_said_to_be_fresh(run):
     assert "afresh" not in run("bounds m2.gaussian")[1]
 
 
+def test_the_grid_of_a_composition_is_printed(run):
+    _, out, _ = run("epsilon gaussian --noise-multiplier 1 --steps 100 --sampling-rate 0.1 --delta 1e-5")
+    assert re.search(r"numerics: grid [\d.e-]+, \d+ cells, composed by dp-accounting", out)
+    assert "measured, not proved" in " ".join(out.split())
+
+
 def test_layers_on_the_command_line(run):
     line = "epsilon m2 --layer 64x4x3@0.9 --layer 8x8@0.1 --clipping per-layer --noise-multiplier 1 --delta 1e-5 --json"
     shown = json.loads(run(line)[1])
