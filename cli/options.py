@@ -106,6 +106,7 @@ def run_options(quantity: str) -> list[click.Option]:
         option("--relation", "Neighbouring relation.", type=click.Choice(["add-remove", "replace", "zero-out"])),
         option("--group-size", "Protect the K records of one person.  [default: 1]", metavar="K"),
         option("--discretization", "Grid of a composition.  [default: from the run]", metavar="H"),
+        option("--composer", "Who composes.", type=click.Choice(["privproj", "dp-accounting"])),
         option("--split", "Share of delta for the first event: even, optimal or a number.", type=str, metavar="S"),
         option("--batch-size", "Batch size, instead of the rate.", metavar="B"),
         option("--dataset-size", "Number of records.", metavar="N"),
@@ -117,7 +118,7 @@ def run_options(quantity: str) -> list[click.Option]:
 
 def take_run(options: dict[str, Any]) -> RunOptions:
     """Remove the run options from ``options``; return the run as the library takes it."""
-    names = ("steps", "sampling_rate", "sampling", "relation", "group_size", "discretization", "split")
+    names = ("steps", "sampling_rate", "sampling", "relation", "group_size", "discretization", "composer", "split")
     run: Any = {name: value for name in names if (value := options.pop(name, None)) is not None}
     batch, size, epochs = (options.pop(name, None) for name in ("batch_size", "dataset_size", "epochs"))
     if batch is None:

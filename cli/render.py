@@ -66,10 +66,11 @@ def numerics_line(numerics: dict[str, object]) -> list[str]:
     """The grid of a composition and what is, and is not, proved about it."""
     if "grid_step" not in numerics:
         return []
-    words = (
-        f"grid {numerics['grid_step']:.3g}, {numerics['grid_cells']} cells, composed by {numerics['composer']}; "
-        f"its rounding is covered by {numerics['added_to_delta']:.1e} added to delta ({numerics['rounding']})"
-    )
+    words = f"grid {numerics['grid_step']:.3g}, {numerics['grid_points']} points, composed by {numerics['composer']}; "
+    if "added_to_delta" in numerics:
+        words += f"its rounding is covered by {numerics['added_to_delta']:.1e} added to delta ({numerics['rounding']})"
+    else:
+        words += "all its errors are bounded and included"
     return wrapped("  numerics: ", words)
 
 

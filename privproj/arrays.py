@@ -19,20 +19,41 @@ Array = NDArray[np.float64]
 SAFETY = 1.0 + 1e-9
 """Relative margin for the rounding of the special functions used here."""
 
-BINS = 700
+SMALLEST = 1e-300
+"""Least upper bound returned."""
+
+ROOT_HALF = float(np.sqrt(0.5))
+
+BINS = 144
 
 LOST = 1e-36
 """Mass put at the top for all that cutting the tails of up to 1e6 convolutions can lose."""
 
 
-def gaussian_deltas(eps: Array, mu: Array | float) -> Array:
-    """``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``, rounded up, for ``eps >= 0`` and ``mu >= 0``, broadcast."""
+def gaussian_ends(eps: Array, mu: Array | float) -> tuple[Array, Array]:
+    """``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` from below and above, for ``eps >= 0``, ``mu >= 0``, broadcast.
+
+    With ``v = eps/mu - mu/2`` it is ``e^(-v^2/2) (erfcx(v/sqrt 2) - erfcx((v + mu)/sqrt 2)) / 2``. Below ``v = -37`` it
+    is 1 to double precision.
+    """
     with np.errstate(divide="ignore", over="ignore", invalid="ignore", under="ignore"):
-        ratio = np.where(np.asarray(mu) > 0.0, eps / np.maximum(mu, 1e-300), np.inf)
-        first = special.ndtr(0.5 * mu - ratio)
-        second = np.exp(np.minimum(eps + special.log_ndtr(-0.5 * mu - ratio), 0.0))
-        rounding = np.where(first > 0.0, 4e-16 * first * (4.0 + eps + np.minimum(ratio, 40.0) ** 2), 0.0)
-    return np.clip((first - second) * SAFETY + rounding, 0.0, 1.0)
+        v = np.where(np.asarray(mu) > 0.0, eps / np.maximum(mu, SMALLEST) - 0.5 * np.asarray(mu), np.inf)
+        v = np.maximum(v, -37.0)
+        half = 0.5 * np.exp(-0.5 * v * v)
+        first = half * special.erfcx(ROOT_HALF * v)
+        value = first - half * special.erfcx(ROOT_HALF * (v + mu))
+        rounding = 2e-15 * first
+    return np.maximum(value * (2.0 - SAFETY) - rounding, 0.0), np.clip(value * SAFETY + rounding, SMALLEST, 1.0)
+
+
+def gaussian_deltas(eps: Array, mu: Array | float) -> Array:
+    """The upper ends of :func:`gaussian_ends`."""
+    return gaussian_ends(eps, mu)[1]
+
+
+def from_above(upper: Array) -> tuple[Array, Array]:
+    """Bounds of which only the upper ones are known."""
+    return np.zeros_like(upper), upper
 
 
 @dataclass(frozen=True)
@@ -55,13 +76,14 @@ class Bins:
 
 
 def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
-    """The law of ``scale * Beta(a, b)`` in bins of equal width in the logit, up to an upper tail of 1e-32."""
+    """The law of ``scale * Beta(a, b)`` in bins, narrowest in the logit above the centre, up to a tail of 1e-45."""
     check_shape(a, b)
     centre, width = np.log(a / b), np.sqrt(1.0 / a + 1.0 / b)
     top = centre + width * np.linspace(0.0, 60.0, 241)
     tails = special.betainc(b, a, special.expit(-top))
-    end = top[np.argmax((tails < 1e-32) | (top > 30.0))]
-    logit = np.linspace(max(centre - 7.0 * width, -36.0), end, count - 1)
+    end = top[np.argmax((tails < 1e-45) | (top > 30.0))]
+    places = [max(centre - 7.0 * width, -36.0), centre, min(centre + 7.0 * width, end), end]
+    logit = np.interp(np.linspace(0.0, 1.0, count - 1), [0.0, 0.2, 0.75, 1.0], places)
     share = np.concatenate([[0.0], special.expit(logit), [1.0]])
     rest = np.concatenate([[1.0], special.expit(-logit), [0.0]])
     kept = np.concatenate([[True], np.diff(share) > 0.0])
@@ -79,12 +101,12 @@ def check_shape(a: float, b: float) -> None:
         )
 
 
-def enclosed(table: Callable[[Array], Array], eps: float) -> Enclosure:
+def enclosed(table: Callable[[Array], tuple[Array, Array]], eps: float) -> Enclosure:
     """``ln delta(eps)`` from a table; the lower end is not known."""
-    return Enclosure(-np.inf, float(np.log(max(table(np.array([eps]))[0], 1e-300))))
+    return Enclosure(-np.inf, float(np.log(max(table(np.array([eps]))[1][0], SMALLEST))))
 
 
-def convolved_bins(parts: tuple[tuple[int, int, int, float], ...], scale: float, count: int = BINS) -> Bins:
+def convolved_bins(parts: tuple[tuple[int, int, int, float], ...], scale: float, count: int = 3 * BINS) -> Bins:
     """The law of ``scale * sum of share * B`` over independent layers ``(dim, rank, count, share)``, rounded upwards.
 
     Each ``share * B`` is spread to the points of a uniform grid without changing its mean, which makes it larger in
@@ -192,32 +214,33 @@ def any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
     """
     x0 = inflections(eps)
     convex_everywhere = np.array([law.edges[-1] for law in laws]).max() <= x0
-    points = [np.maximum(best_tangents(eps, law), np.maximum(x0, 1e-300)) for law in laws]
-    bounds = [np.max([tangent_deltas(eps, p, law) for law in laws], axis=0) for p in points]
+    tables = [(law, gaussian_deltas(eps[:, None], np.sqrt(law.edges))) for law in laws]
+    points = [np.maximum(best_tangents(eps, law, at), np.maximum(x0, SMALLEST)) for law, at in tables]
+    bounds = [np.max([tangent_deltas(eps, p, law, at) for law, at in tables], axis=0) for p in points]
     least = np.min(bounds, axis=0)
     if np.any(convex_everywhere):
-        chords = [chord(gaussian_deltas(eps[:, None], np.sqrt(law.edges)), law).sum(axis=1) * SAFETY for law in laws]
-        least = np.where(convex_everywhere, np.minimum(least, np.max(chords, axis=0)), least)
+        chords = np.max([chord(at, law).sum(axis=1) * SAFETY for law, at in tables], axis=0)
+        least = np.where(convex_everywhere, np.minimum(least, chords), least)
     return np.minimum(least, 1.0)
 
 
-def best_tangents(eps: Array, law: Bins) -> Array:
+def best_tangents(eps: Array, law: Bins, at_edges: Array) -> Array:
     """``M(c)`` at the edge ``c <= x0`` that maximises the dual value, for every ``eps``."""
     column, x0 = eps[:, None], inflections(eps)[:, None]
     tail, means = law.above()
-    below = np.cumsum(chord(gaussian_deltas(column, np.sqrt(law.edges)), law), axis=1)
+    below = np.cumsum(chord(at_edges, law), axis=1)
     below = np.concatenate([np.zeros((len(eps), 1)), below[:, :-1]], axis=1)
     dual = below + tail * gaussian_deltas(column, np.sqrt(means))
     dual[law.edges[:-1] > np.maximum(x0, 0.0)] = -1.0
     return means[np.argmax(dual, axis=1)]
 
 
-def tangent_deltas(eps: Array, p: Array, law: Bins) -> Array:
+def tangent_deltas(eps: Array, p: Array, law: Bins, at_edges: Array) -> Array:
     """``E[g_p(X)]`` from above: ``g_p`` is convex, so its chords over the bins bound it."""
     column, x0, p = eps[:, None], inflections(eps)[:, None], p[:, None]
     root = np.sqrt(p)
     with np.errstate(over="ignore", under="ignore"):
         slope = np.exp(-0.5 * (column / root - 0.5 * root) ** 2) / (2.0 * root * np.sqrt(2.0 * np.pi))
     tangent = gaussian_deltas(column, root) + slope * (law.edges - p)
-    majorant = np.where(law.edges > x0, tangent, np.maximum(gaussian_deltas(column, np.sqrt(law.edges)), tangent))
+    majorant = np.where(law.edges > x0, tangent, np.maximum(at_edges, tangent))
     return np.minimum(SAFETY * chord(majorant, law).sum(axis=1), 1.0)

@@ -101,7 +101,7 @@ def sigma_of(question: Question, target: Target) -> Result:
     limits = {"low": SMALLEST, "high": LARGEST}
     guess, spread, rtol = classical_noise(target), 1.0, 1e-14
     if not question.run.single and not closed(question, guess):
-        guess, spread, rtol = renyi_noise(question, target, guess), 0.3, 1e-7
+        guess, spread, rtol = coarse_noise(question, target, guess), 1e-3, 1e-7
     found = crossing(lambda z: at(z).upper - target.log_delta, guess, spread=spread, rtol=rtol, **limits).upper
     if found == math.inf:
         with_value(question, "noise_multiplier", guess).curve().epsilon(target.log_delta)  # raises below a floor
@@ -109,7 +109,8 @@ def sigma_of(question: Question, target: Target) -> Result:
     found = nudged(meets, found, 1e-2 * rtol)
     lower = None
     if at(found).lower > -math.inf:
-        end = crossing(lambda z: at(z).lower - target.log_delta, found, spread=1e-11, rtol=1e-11, **limits).lower
+        wide = max(1e-11, rtol)
+        end = crossing(lambda z: at(z).lower - target.log_delta, found, spread=wide, rtol=wide, **limits).lower
         lower = min(found, end)
     answered = with_value(question, "noise_multiplier", found)
     side = answered.side(answered.curve())
@@ -137,6 +138,23 @@ def renyi_noise(question: Question, target: Target, guess: float) -> float:
 
     try:
         return crossing(excess, guess, low=SMALLEST, high=LARGEST, rtol=0.05).lower or guess
+    except PrivprojError:
+        return guess
+
+
+def coarse_noise(question: Question, target: Target, guess: float) -> float:
+    """The noise multiplier on a coarse grid, a close guess for a fine one."""
+    guess = renyi_noise(question, target, guess)
+    try:
+        grid = numerics_of(with_value(question, "noise_multiplier", guess).curve()).get("grid_step")
+        if question.run.discretization is not None or not isinstance(grid, float):
+            return guess
+        coarse = with_run(question, discretization=min(10.0 * grid, 1.0))
+
+        def excess(z: float) -> float:
+            return with_value(coarse, "noise_multiplier", z).curve().log_delta(target.epsilon).upper - target.log_delta
+
+        return crossing(excess, guess, low=SMALLEST, high=LARGEST, spread=0.1, rtol=1e-3).upper
     except PrivprojError:
         return guess
 

@@ -47,3 +47,7 @@ class PrecisionLimit(Unanswered):
     """The number asked for lies below what the arithmetic in use can certify."""
 
     outcome = "precision_limit"
+
+
+class GridLimit(PrecisionLimit):
+    """The grid of a composition would take too much memory or time; a coarser one may do."""

