@@ -31,7 +31,7 @@ LOST = 1e-36
 
 
 def gaussian_ends(eps: Array, mu: Array | float) -> tuple[Array, Array]:
-    """``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` from below and above, for ``eps >= 0``, ``mu >= 0``, broadcast.
+    """``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` from below and above, for ``eps, mu >= 0``, broadcast.
 
     With ``v = eps/mu - mu/2`` it is ``e^(-v^2/2) (erfcx(v/sqrt 2) - erfcx((v + mu)/sqrt 2)) / 2``. Below ``v = -37`` it
     is 1 to double precision.

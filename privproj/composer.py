@@ -11,16 +11,17 @@
 
 **Inversion.** On a window of ``n`` cells ``a <= S < a + n`` (aliasing wraps the rest into it),
 
-    sum = scale / n  sum_k R_k conj-W_k,   R_k = prod_i phi_i(w_k)^T_i,   w_k = 2 pi k / n,
-    scale = e^(sum T_i K_i - theta h s),   s = max(a, floor(eps / h) + 1),   b = e^(eps - s h) <= 1,
-    W_k = sum_(S = s)^(a + n - 1) e^(-theta h (S - s)) (1 - b e^(-h (S - s))) e^(-i w_k S),
+    sum = scale / n  sum_k R_k W_k,   R_k = prod_i phi_i(w_k)^T_i,   phi_i(w) = sum_j p~_ij e^(-i w j),
+    w_k = 2 pi k / n,   scale = e^(sum T_i K_i - theta h s),   s = max(a, floor(eps / h) + 1),
+    b = e^(eps - s h) <= 1,
+    W_k = sum_(S = s)^(a + n - 1) e^(-theta h (S - s)) (1 - b e^(-h (S - s))) e^(i w_k S),
 
 a difference of two geometric series. ``R`` is Hermitian: half of the frequencies do. ``W_0`` bounds ``|W_k|``.
 
 **Errors**, all relative to ``scale``, added on the safe side:
 
 * *Window.* By Chernoff, ``P~(S >= B) <= e^(sum T_i (K_i(theta + s) - K_i(theta)) - s h B)`` for every ``s > 0``, and
-  likewise below. ``a`` and ``n`` make both at most :data:`TAIL`. The weight of a cell is at most ``e^(theta h (s - S))``
+  likewise below; ``a`` and ``n`` make both at most :data:`TAIL`. A cell weighs at most ``e^(theta h (s - S))``
   left of ``s`` and at most 1 right of it, aliased or not.
 * *Values of phi.* Masses are right to ``rounding``; a tilt adds ``u (6 + 3 theta |j h| + 2 |K|)`` relative. A sum of
   ``N`` atoms against phases right to ``b u`` costs ``(b + N + 40) u``; an FFT costs
@@ -38,8 +39,8 @@ which arcs of the circle are negligible, and phi is evaluated in the others only
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import reduce
+from itertools import starmap
 from typing import NamedTuple
 
 import numpy as np
@@ -47,7 +48,6 @@ from numpy.typing import NDArray
 
 from privproj.errors import GridLimit
 from privproj.lattice import REMEDY, UNIT, Array, Cells, Pair
-from privproj.numerics import crossing
 
 Spectrum = NDArray[np.complex128]
 
@@ -58,6 +58,9 @@ FFT = 1.5e-15
 MOST_WINDOW, MOST_PRODUCTS = 2**31, 10**9
 MOST_FFT, QUICK_FFT = 2**22, 2**19
 """Longest FFT on a grid that was asked for, and on a default grid (of which a coarser one is used instead)."""
+
+THINNED = 300
+"""Atoms that searches for a tilt look at; any tilt is sound."""
 
 ANCHOR = 32
 """Phases of so many consecutive frequencies, a power of 2, are an exact one times products of few factors."""
@@ -81,17 +84,15 @@ class Delta(NamedTuple):
     slope: float
 
 
-@dataclass(frozen=True)
 class Phase:
-    """``steps`` releases of one pair."""
+    """``steps`` releases of one pair; its losses, the logs of its masses, and both thinned for searches."""
 
-    pair: Pair
-    steps: int
-
-    @property
-    def losses(self) -> Array:
-        """``j h`` of the cells."""
-        return self.pair.step * self.pair.cells
+    def __init__(self, pair: Pair, steps: int) -> None:
+        self.pair, self.steps, self.losses = pair, steps, pair.step * pair.cells
+        self.logs = np.log(np.maximum(pair.masses, 1e-300))
+        starts = np.arange(0, len(pair.cells), max(1, len(pair.cells) // THINNED))
+        masses = np.add.reduceat(np.maximum(pair.masses, 1e-300), starts)
+        self.thin = np.add.reduceat(np.maximum(pair.masses, 1e-300) * self.losses, starts) / masses, np.log(masses)
 
 
 class Composition:
@@ -99,23 +100,23 @@ class Composition:
 
     def __init__(self, phases: list[tuple[Pair, int]], most_fft: int = MOST_FFT) -> None:
         self.most_fft = most_fft
-        self.phases = [Phase(pair, steps) for pair, steps in phases]
+        self.phases = list(starmap(Phase, phases))
         self.step = phases[0][0].step
         excess = sum(t * math.log(max(1.0, float(pair.masses.sum()) + pair.at_infinity)) for pair, t in phases)
         self.at_infinity = (
             math.exp(min(excess, 700.0)) * sum(t * pair.at_infinity for pair, t in phases) * (1.0 + 1e-12)
         )
-        self.basic = sum(t * (self.gain(p) + p.at_infinity) for p, t in phases) if excess < 1e-6 else 1.0
+        self.basic = sum(p.steps * (self.gain(p) + p.pair.at_infinity) for p in self.phases) if excess < 1e-6 else 1.0
         mean, variance = self.moments(0.0)[1:]
         self.mean, self.deviation = mean, math.sqrt(variance)
         self.rounding_of_steps = float(sum(t for _, t in phases))
         self.tilts: list[Tilted] = []
 
     @staticmethod
-    def gain(pair: Pair) -> float:
-        """The finite part of one pair's delta at ``eps = 0``, rounded up: they add up over releases."""
-        losses = pair.step * pair.cells
-        return -float(pair.masses[losses > 0.0] @ np.expm1(-losses[losses > 0.0])) * (1.0 + 1e-6)
+    def gain(phase: Phase) -> float:
+        """The finite part of one release's delta at ``eps = 0``, rounded up: they add up over releases."""
+        above = phase.losses > 0.0
+        return -float(phase.pair.masses[above] @ np.expm1(-phase.losses[above])) * (1.0 + 1e-6)
 
     @property
     def single(self) -> bool:
@@ -123,20 +124,19 @@ class Composition:
         return len(self.phases) == 1 and self.phases[0].steps == 1
 
     def moments(self, theta: float) -> tuple[float, float, float]:
-        """``sum T_i K_i`` and its first two derivatives in ``theta``."""
-        total = np.zeros(3)
+        """``sum T_i K_i`` and its first two derivatives in ``theta``, roughly."""
+        total = [0.0, 0.0, 0.0]
         for phase in self.phases:
-            exponent = theta * phase.losses
-            top = float(exponent[-1])
-            weight = phase.pair.masses * np.exp(exponent - top)
-            mass = weight.sum()
-            mean = weight @ phase.losses / mass
-            variance = weight @ (phase.losses - mean) ** 2 / mass
-            total += phase.steps * np.array([math.log(mass) + top, mean, variance])
-        return float(total[0]), float(total[1]), float(total[2])
+            losses, logs = phase.thin
+            log_mass, weight = tilted_masses(theta * losses, logs)
+            mean = float(weight @ losses)
+            total[0] += phase.steps * log_mass
+            total[1] += phase.steps * mean
+            total[2] += phase.steps * float(weight @ (losses - mean) ** 2)
+        return total[0], total[1], total[2]
 
     def tilt_for(self, eps: float) -> float:
-        """``theta`` that minimises :meth:`chernoff`: where the terms of ``delta(eps)`` are largest is the tilted mean."""
+        """``theta`` that minimises :meth:`chernoff`: the terms of ``delta(eps)`` are largest at the tilted mean."""
 
         def gap(theta: float) -> tuple[float, float]:
             _, mean, variance = self.moments(theta)
@@ -178,11 +178,11 @@ class Composition:
         return theta
 
     def chernoff(self, eps: float) -> float:
-        """``ln`` of an upper bound of delta: ``max_l e^(-theta l) (1 - e^(eps - l)) e^(sum T_i K_i)`` at a good tilt."""
+        """``ln`` of an upper bound of delta, ``e^(sum T_i K_i) max_l e^(-theta l) (1 - e^(eps - l))`` at one tilt."""
         theta = self.tilt_for(eps)
-        value = self.moments(theta)[0]
+        value = math.fsum(p.steps * tilted_masses(theta * p.losses, p.logs)[0] for p in self.phases)
         exponent = value - theta * eps - math.log1p(theta) - theta * math.log1p(1.0 / theta)
-        finite = exponent + 1e-12 * (1.0 + abs(value) + theta * eps + self.rounding_of_steps)
+        finite = exponent + 1e-12 * (1.0 + abs(value) + theta * eps + 10.0 * self.rounding_of_steps)
         return math.log(max(math.exp(min(finite, 1.0)) + self.at_infinity, 1e-300))
 
     def tilted(self, theta: float) -> "Tilted":
@@ -272,10 +272,9 @@ class Tilted:
 
     def add(self, phase: Phase) -> None:
         """Tilt one phase."""
-        exponent, masses = self.theta * phase.losses, phase.pair.masses
-        top = float(exponent[-1])
-        log_mass = top + math.log(float(masses @ np.exp(exponent - top)))
-        tilted = masses * np.exp(exponent - log_mass)
+        exponent = self.theta * phase.losses
+        log_mass = tilted_masses(exponent, phase.logs)[0]
+        tilted = phase.pair.masses * np.exp(exponent - log_mass)
         relative = UNIT * (6.0 + 3.0 * np.abs(exponent) + 2.0 * abs(log_mass)) + phase.pair.rounding
         at_one = phase.pair.rounding * math.exp(-log_mass)
         mean = float(tilted @ phase.pair.cells)
@@ -294,10 +293,10 @@ class Tilted:
         low = sum(p.steps * int(p.pair.cells[0]) for p in phases)
         high = sum(p.steps * int(p.pair.cells[-1]) for p in phases)
         span = max(int(p.pair.cells[-1] - p.pair.cells[0]) for p in phases)
-        orders = [x / deviation for x in (2.5, 5.0, 10.0) if x / deviation * span < LARGEST_EXPONENT]
-        orders += [x / span for x in (6.0, 24.0, 96.0)]
-        first = max(low, mean - self.reach(orders, -1.0, mean))
-        last = min(high, mean + self.reach(orders, 1.0, mean))
+        scales = [(x / deviation, x * span / deviation) for x in (2.0, 7.0)]
+        narrow = [order for order, exponent in scales if exponent < LARGEST_EXPONENT]
+        first = max(low, mean - self.reach([*narrow, 24.0 / span, 96.0 / span], -1.0, mean))
+        last = min(high, mean + self.reach([*narrow, 6.0 / span, 12.0 / span], 1.0, mean))
         start, count = math.floor(first), math.ceil(last) - math.floor(first) + 1
         if not count <= MOST_WINDOW:
             raise GridLimit(
@@ -329,7 +328,7 @@ class Tilted:
     def transform(self) -> tuple[Cells, Spectrum, Array]:
         """``(k, R_k, error of R_k)`` for every frequency that is not negligible."""
         n = self.length
-        wanted = None if n <= 2**14 else self.wanted()
+        wanted = None if n <= 2**16 else self.wanted()
         atoms = sum(len(m) for m in self.masses)
         if wanted is None or len(wanted) * atoms > 10 * n:
             if n > self.whole.most_fft:
@@ -355,19 +354,19 @@ class Tilted:
     def fast(self, i: int, n: int) -> tuple[Spectrum, float]:
         """``phi_i`` at all multiples of ``2 pi / n`` by FFT."""
         wrapped = np.bincount(self.whole.phases[i].pair.cells % n, self.masses[i], n)
-        error = FFT * math.log2(n) * math.sqrt(n) * float(np.linalg.norm(wrapped))
-        return np.conj(np.fft.rfft(wrapped)), self.errors[i] + error + len(self.masses[i]) * UNIT
+        error = FFT * math.log2(n) * math.sqrt(n) * math.sqrt(float(np.sum(wrapped * wrapped)))
+        return np.fft.rfft(wrapped), self.errors[i] + error + len(self.masses[i]) * UNIT
 
     def summed(self, i: int, wanted: Cells) -> tuple[Spectrum, float]:
         """``phi_i`` at these frequencies, atom by atom."""
         cells, masses, n = self.whole.phases[i].pair.cells % self.length, self.masses[i], self.length
-        powers, unit = np.ones((1, len(cells)), complex), np.exp(2j * np.pi / n * cells)
+        powers, unit = np.ones((1, len(cells)), complex), np.exp(-2j * np.pi / n * cells)
         while len(powers) < ANCHOR:
             powers, unit = np.concatenate([powers, powers * unit]), unit * unit
         anchors = np.unique(wanted // ANCHOR)
         rows = max(1, 2**20 // len(cells))
         found = [
-            (masses * np.exp(2j * np.pi / n * (some[:, None] * ANCHOR * cells % n))) @ powers.T
+            np.einsum("ka,pa->kp", masses * np.exp(-2j * np.pi / n * (some[:, None] * ANCHOR * cells % n)), powers)
             for some in np.split(anchors, range(rows, len(anchors), rows))
         ]
         place = np.searchsorted(anchors, wanted // ANCHOR) * ANCHOR + wanted % ANCHOR
@@ -375,7 +374,7 @@ class Tilted:
         return np.concatenate(found).ravel()[place], error
 
     def log_bound(self, squares: list[Array]) -> Array:
-        """``ln prod |phi_i|^T_i`` from bounds of ``|phi_i|^2``; only the side of the threshold matters for one phase."""
+        """``ln prod |phi_i|^T_i`` from bounds of ``|phi_i|^2``; for one phase just its side of the threshold."""
         if len(squares) == 1:
             steps = self.whole.phases[0].steps
             return np.where(squares[0] > math.exp(2.0 * math.log(SKIPPED) / steps), 0.0, -math.inf)
@@ -384,7 +383,10 @@ class Tilted:
     def wanted(self) -> Cells | None:
         """Frequencies ``k <= n / 2`` that may matter; None where that cannot be told by a shorter FFT."""
         n, phases = self.length, self.whole.phases
-        sizes = [math.sqrt(v) * min(256.0, max(32.0, 0.7 * math.sqrt(p.steps))) for v, p in zip(self.variances, phases)]
+        sizes = [
+            math.sqrt(v) * min(256.0, max(32.0, 0.7 * math.sqrt(p.steps)))
+            for v, p in zip(self.variances, phases, strict=True)
+        ]
         short = min(2 ** math.ceil(math.log2(max(16.0, *sizes))), MOST_FFT)
         if short >= n:
             return None
@@ -408,7 +410,7 @@ class Tilted:
 
     def prepare(self, values: Spectrum, errors: Array) -> None:
         """What does not depend on ``eps``: the two series and the sums of errors."""
-        angle = 2.0 * np.pi / self.length * self.frequencies
+        angle = -2.0 * np.pi / self.length * self.frequencies
         self.series = tuple(1.0 / ratio(x * self.step, angle) for x in (self.theta, self.theta + 1.0))
         weight = np.where((self.frequencies == 0) | (2 * self.frequencies == self.length), 1.0, 2.0) / self.length
         self.weighted = weight * values
@@ -427,7 +429,7 @@ class Tilted:
         if count <= 0 or log_scale > 700.0:
             return Delta(0.0, outside if count <= 0 else math.inf, 0.0)
         fall = math.exp(min(eps - first * h, 0.0))
-        begin, end = (np.exp(-2j * np.pi / n * (self.frequencies * (s % n) % n)) for s in (first, self.start))
+        begin, end = (np.exp(2j * np.pi / n * (self.frequencies * (s % n) % n)) for s in (first, self.start))
         one, two = self.series
         tilted = begin * one - (end * math.exp(-theta * h * count)) * one
         lost = begin * two - (end * math.exp(-(theta + 1.0) * h * count)) * two
@@ -439,6 +441,15 @@ class Tilted:
         spread = 8.0 * UNIT * (4.0 + abs(self.log_mass) + abs(theta * h * first) + theta * abs(eps))
         error = (scale * (error + abs(value) * spread) + outside) * (1.0 + 1e-9)
         return Delta(scale * value, error, -scale * loss)
+
+
+def tilted_masses(exponent: Array, logs: Array) -> tuple[float, Array]:
+    """``(ln sum of masses e^exponent, the tilted masses)`` from the logs of masses."""
+    weight = exponent + logs
+    top = float(weight.max())
+    weight = np.exp(weight - top)
+    mass = float(weight.sum())
+    return math.log(mass) + top, weight / mass
 
 
 def square(phi: Spectrum, error: float) -> Array:

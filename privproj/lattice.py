@@ -8,9 +8,9 @@ of two is ``int P2(dy) D_1(t e^-loss(y))``, which only grows when one factor is 
 ``<=`` gives lower bounds.
 
 **The excess.** ``E(t) = delta(t) - max(0, 1 - t)`` is free of cancellation. A profile that is the same in both orders
-has ``E(1/t) = t^-1 E(t)``. Sampling at rate ``q`` maps ``t`` to ``1 + q (t - 1)`` and ``E`` to ``q E`` in the remove order
-under Poisson sampling (Balle, Barthe, Gaboardi 2018, in this notation), and for ``t >= 1`` under a fixed batch size,
-where the other half is the mirror image. With ``tau = expm1(j h) / q`` the excess on the lattice is therefore
+has ``E(1/t) = E(t) / t``. Sampling at rate ``q`` maps ``t`` to ``1 + q (t - 1)`` and ``E`` to ``q E``: in the remove
+order under Poisson sampling (Balle, Barthe, Gaboardi 2018), and for ``t >= 1`` under a fixed batch size, where the
+other half is the mirror image. With ``tau = expm1(j h) / q`` the excess on the lattice is therefore
 ``q delta(log1p(tau))`` above, ``q (1 + tau) delta(-log1p(tau))`` below and 0 where ``tau <= -1``.
 
 **Above** (:func:`pair_above`). Where the profile was evaluated (*knots*, all on the lattice) upper bounds are known;
@@ -38,6 +38,7 @@ is ``rounding``, an error of the evaluation that :mod:`privproj.composer` accoun
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +47,7 @@ from privproj.errors import PrecisionLimit
 from privproj.profile import PrivacyProfile
 from privproj.runs import Run, Sampling
 
-Array = NDArray[np.float64]
+Array = NDArray[np.floating[Any]]
 Cells = NDArray[np.int64]
 
 INFINITY_MASS = 1e-36
@@ -66,7 +67,7 @@ SUMMED = 1e-11
 """Relative error of a cumulative sum of at most 4e4 positive terms, each of a dozen roundings."""
 
 MAPPED = 1e-11
-"""Relative error of the weights of the sampling map (at most 8 units of rounding over :data:`LEAST_SHARE`, where a larger share is not used)."""
+"""Relative error of the weights of the sampling map: at most 8 units of rounding over :data:`LEAST_SHARE`."""
 
 CORE, TAIL_STEP = 8.0, 0.04
 """The core reaches this many loss deviations to both sides; beyond it knots are this share of a decay length apart."""
@@ -122,15 +123,21 @@ class Outline:
         count = np.concatenate([[0.0], np.cumsum(np.diff(self.losses) / spacing)])
         at = np.interp(np.arange(math.floor(count[-1]) + 1), count, self.losses)
         ends = [math.floor(self.losses[0] / step), -1, 0, 1, math.ceil(self.losses[-1] / step)]
-        return np.unique(np.concatenate([np.rint(at / step), ends]).astype(np.int64))
+        return distinct(np.concatenate([np.rint(at / step), ends]).astype(np.int64))
+
+
+def distinct(cells: Cells) -> Cells:
+    """Sorted, each once."""
+    ordered = np.sort(cells)
+    return ordered[np.concatenate([[True], ordered[1:] > ordered[:-1]])]
 
 
 def ends(profile: PrivacyProfile, eps: Array) -> tuple[Array, Array]:
     """Lower and upper bounds of delta at these ``eps >= 0``, none of the upper ones below 1e-300."""
     if profile.table is not None:
-        lower, upper = profile.table(eps)
+        lower, upper = profile.table(np.asarray(eps, float))
         return lower, np.maximum(upper, SMALLEST)
-    found = [profile.log_delta(float(e)) for e in eps]
+    found = [profile.log_delta(float(e)) for e in eps.tolist()]
     lower, upper = (np.array([math.exp(x[i]) if x[i] > -690.0 else 0.0 for x in found]) for i in (0, 1))
     return lower, np.maximum(upper, SMALLEST)
 
@@ -203,7 +210,7 @@ def excess(profile: PrivacyProfile, run: Run, cells: Cells, step: float) -> tupl
     """
     q = run.sampling_rate
     if not one_sided(run):
-        right = np.unique(np.abs(cells))
+        right = distinct(np.abs(cells))
         lower, upper = (q * end for end in ends(profile, np.log1p(np.expm1(step * right) / q)))
         weight = np.exp(-step * right[:0:-1])
         lower, upper = (np.concatenate([weight * end[:0:-1], end]) for end in (lower, upper))
@@ -254,7 +261,7 @@ def pair_below(cells: Cells, lower: Array, upper: Array, step: float) -> Pair | 
 
 
 def hull(cells: Cells, values: Array, step: float) -> tuple[Cells, Array]:
-    """The lower convex hull of ``delta`` through these points and ``(t, E) = (0, 0)``; cell 0 is kept, lowered to it."""
+    """The lower convex hull of ``delta`` through these points and ``(t, E) = (0, 0)``; cell 0 stays, lowered to it."""
     while True:
         kink, zero = kinks(step * cells, values), int(np.searchsorted(cells, 0))
         convex = (kink > 0.0) | (cells == 0)

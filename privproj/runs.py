@@ -34,8 +34,8 @@ class Run:
     At ``q = 1`` the sampling scheme has no effect and is None. Below, it is Poisson unless said otherwise:
     Poisson goes with add-remove and zero-out, a fixed batch size with replace; other pairs are refused.
     ``split`` is the share of delta for the first of two events, where a bound has two ("even": 1/2; "optimal").
-    ``group_size = K`` protects the K records of one person. ``discretization`` is the grid of a composition, ``composer``
-    who composes ("dp-accounting" is the alternative; its rounding is measured, not proved).
+    ``group_size = K`` protects the K records of one person. ``discretization`` is the grid of a composition,
+    ``composer`` who composes ("dp-accounting" is the alternative; its rounding is measured, not proved).
     """
 
     steps: int = 1
