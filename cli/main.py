@@ -17,6 +17,7 @@ COMMANDS = {
     "rank": "Largest rank of the projection that meets a target.",
     "steps": "Largest number of steps that fit a target.",
     "rate": "Largest sampling rate that fits a target.",
+    "misalignment": "Largest misalignment of neighbouring vectors that meets a target.",
     "compare": "Every bound of a mechanism, side by side.",
     "bounds": "The catalogue of bounds: formula, source, status, promises.",
 }

@@ -72,6 +72,17 @@ def mechanism_options(mechanism: str, quantity: str) -> list[click.Option]:
     noise = option("--noise-multiplier", "z = noise standard deviation / sensitivity.", metavar="Z", required=True)
     if mechanism == "gaussian":
         options = [noise]
+    elif mechanism == "wishart":
+        options = [
+            option("--dim", "Dimension of the vector.", metavar="D"),
+            option("--rank", "Degrees of freedom of the matrix (may exceed D).", metavar="R"),
+            option("--misalignment", "Promise: 1 - cos of neighbouring vectors is at most this.", metavar="M"),
+            option("--alignment", "The same promise as a cosine.", metavar="RHO"),
+            option(
+                "--norm-ratio", "Promise: norms of neighbouring vectors differ by at most this factor.", metavar="K"
+            ),
+            option("--fixed-projection", "One matrix for all steps.", is_flag=True),
+        ]
     else:
         options = [
             option("--dim", "Side of the layer that is projected.", metavar="D"),
@@ -83,8 +94,8 @@ def mechanism_options(mechanism: str, quantity: str) -> list[click.Option]:
             option("--fixed-projection", "One projection for all steps.", is_flag=True),
             noise,
         ]
-    found = {"sigma": "noise_multiplier", "rank": "rank"}.get(quantity)
-    return [o for o in options if o.name != found]
+    found = {"sigma": ["noise_multiplier"], "rank": ["rank"], "misalignment": ["misalignment", "alignment"]}
+    return [o for o in options if o.name not in found.get(quantity, [])]
 
 
 def target_options(quantity: str) -> list[click.Option]:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from privproj.errors import Unanswered
-from privproj.mechanisms import M2, Gaussian, Mechanism, real
+from privproj.mechanisms import M2, Gaussian, Mechanism, Wishart, real
 from privproj.relations import NeighbouringRelation
 from privproj.result import Outcome, Result
 
@@ -17,16 +17,23 @@ from .options import mechanism_options, option, run_options, take_run, target_op
 MECHANISMS: dict[str, tuple[type[Mechanism], str]] = {
     "gaussian": (Gaussian, "Plain Gaussian mechanism (DP-SGD)."),
     "m2": (M2, "Noise first, then project to a small rank (resampled LoRA, projected gradients)."),
+    "wishart": (Wishart, "A vector multiplied by a fresh Wishart matrix, no noise added."),
 }
+NOISY = ("gaussian", "m2")
+
 EXAMPLES = {
     ("gaussian", "noise_multiplier"): "--noise-multiplier 1",
     ("m2", "dim"): "--dim 2048",
     ("m2", "rank"): "--rank 16",
     ("m2", "noise_multiplier"): "--noise-multiplier 0.3814",
+    ("wishart", "dim"): "--dim 1000",
+    ("wishart", "rank"): "--rank 16",
+    ("wishart", "misalignment"): "--misalignment 8e-6",
 }
 RUNS = {
     ("steps", "gaussian"): ["--sampling-rate 0.01"],
     ("steps", "m2"): ["--sampling-rate 0.01"],
+    ("rate", "wishart"): ["--steps 100"],
     ("rate", "gaussian"): ["--steps 1000"],
     ("rate", "m2"): ["--steps 1000"],
 }

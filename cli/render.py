@@ -11,7 +11,10 @@ from privproj.result import Outcome, Result, Side, Status, plain
 from privproj.runs import RunOptions
 
 SYMBOLS = {"sigma": "noise multiplier", "rate": "sampling rate"}
-MEETS = {"sigma": "smallest that meets", **dict.fromkeys(("rank", "steps", "rate"), "largest that meets")}
+MEETS = {
+    "sigma": "smallest that meets",
+    **dict.fromkeys(("rank", "steps", "rate", "misalignment"), "largest that meets"),
+}
 STATUS_WORDS = {
     Status.PROVED: "proved; conditional only if you promise a smaller change than the shape of the layer forces",
     Status.CONDITIONAL: "conditional: proved for data that keep the promise, which the mechanism does not enforce",

@@ -2,6 +2,6 @@
 
 from privproj.calibration import sigma
 
-from .query import MECHANISMS, query_group
+from .query import NOISY, query_group
 
-command = query_group("sigma", sigma, "Smallest noise multiplier that meets a target.", tuple(MECHANISMS))
+command = query_group("sigma", sigma, "Smallest noise multiplier that meets a target.", NOISY)

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from privproj.accountant import Comparison, compare, delta, epsilon
     from privproj.bounds import registry
     from privproj.bounds.m2_beta_tail import epsilons as beta_tail_epsilons
-    from privproj.calibration import rank, rate, sigma, steps
+    from privproj.calibration import misalignment, rank, rate, sigma, steps
     from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Refused
     from privproj.evaluation import evaluate
-    from privproj.mechanisms import M2, Gaussian, Layer
+    from privproj.mechanisms import M2, Gaussian, Layer, Wishart
     from privproj.relations import NeighbouringRelation, Sampling
     from privproj.result import Outcome, Result, Side, Status
     from privproj.rules import advanced_composition, basic_composition
@@ -35,6 +35,7 @@ __all__ = [
     "Sampling",
     "Side",
     "Status",
+    "Wishart",
     "advanced_composition",
     "basic_composition",
     "beta_tail_epsilons",
@@ -42,6 +43,7 @@ __all__ = [
     "delta",
     "epsilon",
     "evaluate",
+    "misalignment",
     "rank",
     "rate",
     "registry",
@@ -52,10 +54,10 @@ __all__ = [
 HOMES = {
     "accountant": ("Comparison", "compare", "delta", "epsilon"),
     "bounds": ("registry",),
-    "calibration": ("rank", "rate", "sigma", "steps"),
+    "calibration": ("misalignment", "rank", "rate", "sigma", "steps"),
     "errors": ("InvalidParameter", "NotConverged", "PrivprojError", "Refused"),
     "evaluation": ("evaluate",),
-    "mechanisms": ("M2", "Gaussian", "Layer"),
+    "mechanisms": ("M2", "Gaussian", "Layer", "Wishart"),
     "relations": ("NeighbouringRelation", "Sampling"),
     "result": ("Outcome", "Result", "Side", "Status"),
     "rules": ("advanced_composition", "basic_composition"),

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Unpack
+from typing import Any, Unpack
 
 from privproj.bound import Bound
 from privproj.bounds import bounds_of, find
@@ -30,6 +30,10 @@ class Question:
         """Raise unless the bound answers this question soundly."""
         bound, relation = self.bound, self.run.relation
         self.run.check_pair()
+        if self.run.sampling == "poisson" and not self.mechanism.poisson:
+            raise Refused(
+                f"no amplification theorem for {self.mechanism.name} under sampling=poisson; sampling=fixed has one"
+            )
         missing = bound.needs(self.mechanism)
         if missing:
             raise InvalidParameter("change_rank", "nothing", f"{missing} for {bound.name}")
@@ -46,7 +50,7 @@ class Question:
         if not bound.any_projection and mechanism_fixed(self.mechanism) and self.run.steps > 1:
             raise Refused(
                 f"{bound.name} needs a fresh projection for each of the {self.run.steps} releases: with a fixed one "
-                "later releases can carry the whole sensitivity; --bound gaussian holds for any projection"
+                f"later releases can carry the whole sensitivity; {any_projection(self.mechanism)}"
             )
         if bound.status in (Status.REFUTED, Status.ASYMPTOTIC):
             raise Refused(f"{bound.name} is {bound.status}: {bound.summary}")
@@ -133,7 +137,15 @@ def composed(profile: PrivacyProfile, run: Run) -> Curve:
 
 def ask(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Question:
     """The question put by keyword arguments."""
-    return Question(mechanism, Run(**run), find(type(mechanism), bound))  # pyright: ignore[reportArgumentType]
+    return Question(mechanism, setting_of(mechanism, run), find(type(mechanism), bound))
+
+
+def setting_of(mechanism: Mechanism, run: RunOptions) -> Run:
+    """The run, under the mechanism's own relation where none is given."""
+    options: Any = dict(run)
+    if options.get("relation") is None and mechanism.default_relation is not None:
+        options["relation"] = mechanism.default_relation
+    return Run(**options)
 
 
 def epsilon(mechanism: Mechanism, *, delta: float, bound: str | None = None, **run: Unpack[RunOptions]) -> Result:
@@ -201,6 +213,12 @@ def numerics_of(curve: Curve) -> dict[str, object]:
     return dict(getattr(curve, "numerics", {}))
 
 
+def any_projection(mechanism: Mechanism) -> str:
+    """What holds for a reused projection."""
+    names = [bound.name for bound in bounds_of(type(mechanism)) if bound.any_projection]
+    return " or ".join(f"--bound {name} holds for any projection" for name in names) or "no bound here allows that"
+
+
 def mechanism_fixed(mechanism: Mechanism) -> bool:
     """True for a projection that is drawn once and reused."""
     return bool(getattr(mechanism, "fixed_projection", False))
@@ -236,7 +254,7 @@ def compare(
         raise InvalidParameter("delta", delta, "exactly one of delta and epsilon")
     target = probability("delta", delta) if delta is not None else privacy_epsilon(epsilon, zero=True)
     read = epsilon_of if delta is not None else delta_of
-    setting = Run(**run)  # pyright: ignore[reportArgumentType]
+    setting = setting_of(mechanism, run)
     rows = []
     for bound in bounds_of(type(mechanism)):
         fitting = setting if bound.splits else replace(setting, split=None)

@@ -63,9 +63,23 @@ def rate(
 ) -> Result:
     """The largest sampling rate within ``(epsilon, delta)``, rounded down; 1 with a warning if even that fits."""
     target = Target(privacy_epsilon(epsilon, zero=True), probability("delta", delta))
-    wanted = run.get("sampling") or ("fixed" if run.get("relation") == "replace" else "poisson")
+    relation = run.get("relation") or mechanism.default_relation
+    wanted = run.get("sampling") or ("fixed" if relation == "replace" else "poisson")
     question = ask(mechanism, bound, {**run, "sampling": wanted, "sampling_rate": 0.5})
     return question.answer("rate", lambda: rate_of(question, target), **target.fields())
+
+
+def misalignment(
+    mechanism: Mechanism, *, epsilon: float, delta: float, bound: str | None = None, **run: Unpack[RunOptions]
+) -> Result:
+    """The largest misalignment ``1 - rho`` within ``(epsilon, delta)``, rounded down; the mechanism leaves it out.
+
+    ``value`` is None (outcome vacuous) if not even 1e-15 fits.
+    """
+    found_here(mechanism, "misalignment", "misalignment")
+    target = Target(privacy_epsilon(epsilon, zero=True), probability("delta", delta))
+    question = ask(mechanism, bound, run)
+    return question.answer("misalignment", lambda: misalignment_of(question, target), **target.fields())
 
 
 class Target:
@@ -208,6 +222,21 @@ def rate_of(question: Question, target: Target) -> Result:
     if x == 1.0:
         fields["warnings"] = (*question.notes, "even the whole data set at every step meets the target")
     return answered.result("rate", 1.0 / x, 1.0 / x, **fields)
+
+
+def misalignment_of(question: Question, target: Target) -> Result:
+    """:func:`misalignment` of a question already put, by search over ``x = 1/m``."""
+
+    def excess(x: float) -> float:
+        curve = with_value(question, "misalignment", 1.0 / x).curve()
+        return curve.log_delta(target.epsilon).upper - target.log_delta
+
+    x = crossing(excess, 1e4, low=0.51, high=1e15, rtol=1e-9).upper
+    fields: dict = {"upper": None, "side": Side.LOWER, **target.fields()}
+    if x == math.inf:
+        return nothing(question, "misalignment", **fields)
+    answered = with_value(question, "misalignment", 1.0 / x)
+    return answered.result("misalignment", 1.0 / x, 1.0 / x, **fields)
 
 
 def with_run(question: Question, **changes: object) -> Question:

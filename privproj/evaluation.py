@@ -14,6 +14,7 @@ TARGETS = {
     "rank": (calibration.rank, ("epsilon", "delta")),
     "steps": (calibration.steps, ("epsilon", "delta")),
     "rate": (calibration.rate, ("epsilon", "delta")),
+    "misalignment": (calibration.misalignment, ("epsilon", "delta")),
 }
 RUN_PARAMETERS = tuple(RunOptions.__annotations__)
 

@@ -62,26 +62,21 @@ def privacy_epsilon(value: object, *, zero: bool) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """What every mechanism has: a noise multiplier, unless that is the question."""
+    """What every mechanism has: a name, what it must have done, and how it looks under a relation.
+
+    ``default_relation`` is the neighbouring relation where none is given; ``poisson`` is False where Poisson
+    sampling has no amplification theorem.
+    """
 
     name: ClassVar[str]
     assumes: ClassVar[tuple[str, ...]] = ()
-    noise_multiplier: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.noise_multiplier is not None:
-            object.__setattr__(self, "noise_multiplier", noise(self.noise_multiplier))
-
-    @property
-    def mu(self) -> float:
-        """``mu = 1/z = s/sigma``."""
-        if self.noise_multiplier is None:
-            raise InvalidParameter("noise_multiplier", None, "a noise multiplier", "only the sigma query leaves it out")
-        return 1.0 / self.noise_multiplier
+    default_relation: ClassVar[str | None] = None
+    poisson: ClassVar[bool] = True
+    noise_multiplier = None
 
     def for_group(self, size: int) -> "Mechanism":
-        """The same mechanism seen by a group of ``size`` records: sensitivity grows that many times."""
-        return self if self.noise_multiplier is None else replace(self, noise_multiplier=self.noise_multiplier / size)
+        """The same mechanism seen by a group of ``size`` records."""
+        return self
 
     def for_replacement(self) -> "Mechanism":
         """The same mechanism under the replace relation, where that changes more than the sensitivity."""
@@ -100,7 +95,29 @@ class Mechanism:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gaussian(Mechanism):
+class NoisyMechanism(Mechanism):
+    """A mechanism with a noise multiplier, which is left out where it is the question."""
+
+    noise_multiplier: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.noise_multiplier is not None:
+            object.__setattr__(self, "noise_multiplier", noise(self.noise_multiplier))
+
+    @property
+    def mu(self) -> float:
+        """``mu = 1/z = s/sigma``."""
+        if self.noise_multiplier is None:
+            raise InvalidParameter("noise_multiplier", None, "a noise multiplier", "only the sigma query leaves it out")
+        return 1.0 / self.noise_multiplier
+
+    def for_group(self, size: int) -> "Mechanism":
+        """Sensitivity grows as many times as the group has records."""
+        return self if self.noise_multiplier is None else replace(self, noise_multiplier=self.noise_multiplier / size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(NoisyMechanism):
     """The Gaussian mechanism: ``V + E``, ``E`` i.i.d. ``N(0, sigma^2)``."""
 
     name = "gaussian"
@@ -131,7 +148,7 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class M2(Mechanism):
+class M2(NoisyMechanism):
     """Noise first, then project: ``M (V + E)`` with ``M = Z Z^T``, ``Z`` of shape ``dim x rank``, fresh per release.
 
     ``dim`` is the side that is projected, ``rank`` the rank of the projection (left out only where it
@@ -253,3 +270,61 @@ class M2(Mechanism):
                 "rank", "nothing", "dim with rank, or layers", "only the rank query leaves the rank out"
             )
         return 0.5 * self.rank, 0.5 * (self.dim - self.rank)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishart(Mechanism):
+    """Release ``M v`` without noise: ``v = f(S)`` a vector in ``R^dim``, ``M ~ W_dim(I/rank, rank)`` fresh per release.
+
+    Promise: neighbouring vectors have ``1 - cos(v, v') <= misalignment`` (or cosine at least ``alignment``) and equal
+    norms, or norms within a factor ``norm_ratio >= 1`` of each other. ``rank`` may exceed ``dim``.
+    """
+
+    name = "wishart"
+    assumes = (
+        "the matrix is drawn afresh for each release, independently of the data and of all that shaped the query",
+        "the matrix itself is never released, nor anything else that was computed from it",
+    )
+    default_relation = "replace"
+    poisson = False
+    dim: int | None = None
+    rank: int | None = None
+    misalignment: float | None = None
+    alignment: float | None = None
+    norm_ratio: float = 1.0
+    fixed_projection: bool = False
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        set_field(self, "dim", whole("dim", self.dim, "a whole number dim from 1 to 1e7", 1, 10**7))
+        if self.rank is not None:
+            set_field(self, "rank", whole("rank", self.rank, "a whole number rank from 1 to 1e7", 1, 10**7))
+        if self.alignment is not None:
+            if self.misalignment is not None:
+                raise InvalidParameter("alignment", self.alignment, "either misalignment or alignment, not both")
+            rho = real("alignment", self.alignment, "an alignment above -1 and below 1", -1.0, 1.0, open_low=True)
+            set_field(self, "misalignment", 1.0 - rho)
+            set_field(self, "alignment", None)
+        if self.misalignment is not None:
+            expected = "a misalignment from 1e-15 to below 2"
+            set_field(self, "misalignment", real("misalignment", self.misalignment, expected, 1e-15, 2.0))
+            if self.misalignment == 2.0:
+                raise InvalidParameter("misalignment", self.misalignment, expected)
+        expected = "a ratio of norms from 1 to 1e6"
+        set_field(self, "norm_ratio", real("norm_ratio", self.norm_ratio, expected, 1.0, 1e6))
+
+    @property
+    def shape(self) -> tuple[int, int, float]:
+        """``(d, r, m)``; raises :class:`InvalidParameter` where one of them was left out."""
+        for name in ("dim", "rank", "misalignment"):
+            if getattr(self, name) is None:
+                raise InvalidParameter(
+                    name, "nothing", "dim, rank and misalignment", "only its own query leaves it out"
+                )
+        assert self.dim is not None and self.rank is not None and self.misalignment is not None
+        return self.dim, self.rank, self.misalignment
+
+    def parameters(self) -> dict[str, object]:
+        """The parameters that were given; equal norms go without saying."""
+        given = super().parameters()
+        return {name: value for name, value in given.items() if name != "norm_ratio" or value != 1.0}

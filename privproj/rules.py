@@ -11,16 +11,20 @@ from privproj.runs import Run
 
 @dataclass(frozen=True)
 class EpsilonDeltaRule:
-    """A rule ``eps(ln delta)`` and its inverse ``ln delta(eps)``, proved for ``0 < eps < limit`` only."""
+    """A rule ``eps(ln delta)`` and its inverse ``ln delta(eps)``, proved for ``0 < eps < limit`` only.
+
+    ``eps(ln delta)`` is exact or above, by at most a relative ``margin``.
+    """
 
     epsilon_at: Callable[[float], float]
     log_delta_at: Callable[[float], float]
     limit: float = math.inf
     remedy: str = ""
+    margin: float = 1e-15
 
     def within(self, eps: float) -> float:
         """``eps`` if the rule is proved there; raises :class:`Refused` otherwise."""
-        if not 0.0 < eps < self.limit:
+        if not 0.0 < eps < self.limit and not eps == self.limit == math.inf:
             raise Refused(
                 f"expected 0 < epsilon < {self.limit:g}, where this rule is proved, got {eps:.6g}; {self.remedy}"
             )
@@ -29,13 +33,13 @@ class EpsilonDeltaRule:
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` of one release; raises :class:`Refused` outside the proved range."""
         eps = self.within(self.epsilon_at(log_delta))
-        return Enclosure(eps * (1.0 - 1e-15), next_up(eps))
+        return Enclosure(eps * (1.0 - self.margin) if math.isfinite(eps) else 0.0, next_up(eps))
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` of one release; raises :class:`Refused` outside the proved range."""
         value = self.log_delta_at(self.within(eps))
         margin = 1e-12 + 4e-15 * abs(value)
-        return Enclosure(value - margin, min(0.0, value + margin))
+        return Enclosure(value - margin if self.margin <= 1e-15 else -math.inf, min(0.0, value + margin))
 
     def over(self, run: Run) -> "EpsilonDeltaRule | ComposedRule":
         """The rule for a run, by composition theorems; there is no sampled form."""

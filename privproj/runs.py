@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, NotRequired, TypedDict, TypeVar, get_args
+from typing import Any, Literal, NotRequired, TypedDict, TypeVar, get_args
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import probability, real, whole
@@ -122,10 +122,10 @@ def named(kind: type[Member], name: str, value: object) -> Member:
         raise InvalidParameter(name, value, "one of " + ", ".join(kind)) from None
 
 
-def split_share(value: object) -> float | None:
-    """A split of delta as a share in (0, 1); None for the bound's own choice or the best one."""
+def split_share(value: Any) -> float | str | None:
+    """A split of delta as a share in (0, 1), "optimal", or None for the bound's own choice."""
     if value in (None, "optimal"):
-        return None
+        return value
     if value == "even":
         return 0.5
     try:

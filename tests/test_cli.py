@@ -88,7 +88,7 @@ def test_batches_and_epochs(run):
 @pytest.mark.parametrize("quantity", ["epsilon", "delta", "sigma", "rank", "compare"])
 @pytest.mark.parametrize("mechanism", list(MECHANISMS))
 def test_help_shows_an_example_that_works(run, quantity, mechanism):
-    if (quantity, mechanism) == ("rank", "gaussian"):
+    if (quantity, mechanism) in {("rank", "gaussian"), ("rank", "wishart"), ("sigma", "wishart")}:
         return
     code, out, _ = run(f"{quantity} {mechanism} --help")
     example = next(line for line in out.splitlines() if line.strip().startswith(f"privproj {quantity}"))

@@ -26,6 +26,9 @@ LINES = (
     ("m2", "beta-tail-sharp"),
     ("m2", "beta-tail"),
     ("m2", "gaussian"),
+    ("wishart", "exact"),
+    ("wishart", "quantile-sharp"),
+    ("wishart", "quantile"),
 )
 """Mechanism and name of every bound; its file is ``MECHANISM_NAME.py`` with underscores."""
 

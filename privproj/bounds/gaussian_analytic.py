@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from privproj import kernels
 from privproj.bound import Bound
-from privproj.mechanisms import Gaussian, Mechanism
+from privproj.mechanisms import Gaussian, NoisyMechanism
 from privproj.numerics import Enclosure, outward
 from privproj.profile import PrivacyProfile
 
@@ -29,7 +29,7 @@ def profile(mu: float) -> PrivacyProfile:
     )
 
 
-def form(mechanism: Mechanism) -> PrivacyProfile:
+def form(mechanism: NoisyMechanism) -> PrivacyProfile:
     """The profile at ``mu = 1/z``."""
     return profile(mechanism.mu)
 

@@ -1,11 +1,11 @@
 """The Renyi curve of the Gaussian mechanism (Mironov 2017, Corollary 3)."""
 
 from privproj.bound import Bound
-from privproj.mechanisms import Gaussian, Mechanism
+from privproj.mechanisms import Gaussian, NoisyMechanism
 from privproj.renyi import RenyiCurve, poisson_curve
 
 
-def form(mechanism: Mechanism) -> RenyiCurve:
+def form(mechanism: NoisyMechanism) -> RenyiCurve:
     """``D(alpha) = alpha mu^2 / 2`` for all ``alpha > 1``."""
     mu = mechanism.mu
     moments = poisson_curve(lambda j: 0.5 * j * (j - 1) * mu * mu)

@@ -1,0 +1,7 @@
+"""``privproj misalignment``: the largest misalignment that fits."""
+
+from privproj.calibration import misalignment
+
+from .query import query_group
+
+command = query_group("misalignment", misalignment, "Largest misalignment that meets a target.", ("wishart",))

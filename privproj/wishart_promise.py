@@ -1,0 +1,19 @@
+"""What the data must promise for the bounds of the vector Wishart mechanism."""
+
+from privproj.mechanisms import Wishart
+
+
+def promises(mechanism: Wishart) -> tuple[str, ...]:
+    """The promise on neighbouring vectors."""
+    _, _, misalignment = mechanism.shape
+    return (
+        f"neighbouring data sets give vectors of equal norm with 1 - cos(v, v') <= {misalignment:g}: "
+        "an average alignment does not do",
+    )
+
+
+def refuses_norms(mechanism: Wishart) -> str | None:
+    """Bounds for equal norms only."""
+    if mechanism.norm_ratio != 1.0:
+        return f"this bound needs equal norms, got norm_ratio={mechanism.norm_ratio:g}: normalise the vector first"
+    return None

@@ -1,0 +1,160 @@
+"""The vector Wishart mechanism: the exact profile against simulation, quadrature and the published bounds."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import privproj
+from privproj import InvalidParameter, Refused, Wishart, vector_wishart
+from privproj.vector_wishart import VectorWishart
+
+SETTINGS = [
+    (2, 1, 0.3),
+    (2, 2, 0.1),
+    (2, 5, 0.4),
+    (3, 2, 0.5),
+    (10, 3, 0.02),
+    (10, 10, 0.05),
+    (20, 30, 0.05),
+    (50, 5, 0.01),
+]
+
+
+def bound_of(mechanism, bound, delta=1e-5, **run):
+    return privproj.epsilon(mechanism, delta=delta, bound=bound, **run).value
+
+
+def log_density(y, v, dim, rank):
+    """``(v.y)^((r-d-1)/2) e^(-r |y|^2 / (2 v.y))`` on ``v.y > 0``, the law of ``M v`` up to a constant."""
+    inner = y @ v
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inside = 0.5 * (rank - dim - 1) * np.log(inner) - 0.5 * rank * (y * y).sum(axis=1) / inner
+    return np.where(inner > 0.0, inside, -np.inf)
+
+
+@pytest.mark.parametrize(("dim", "rank", "m"), SETTINGS)
+def test_exact_profile_is_what_the_mechanism_leaks(dim, rank, m):
+    """``M v`` itself is drawn; its likelihood ratio against ``M v'`` gives the hockey-stick divergence."""
+    rng = np.random.default_rng(dim * 100 + rank)
+    count = 200_000 if dim * rank < 200 else 60_000
+    rho = 1.0 - m
+    first, second = np.zeros(dim), np.zeros(dim)
+    first[0], second[0], second[1] = 1.0, rho, math.sqrt(m * (2.0 - m))
+    gaussians = rng.standard_normal((count, dim, rank)) / math.sqrt(rank)
+    y = np.einsum("cdr,cr->cd", gaussians, gaussians[:, 0, :])
+    loss = log_density(y, first, dim, rank) - log_density(y, second, dim, rank)
+    for eps in (0.0, 0.5, 1.5):
+        gains = np.clip(-np.expm1(eps - loss), 0.0, None)
+        exact = math.exp(VectorWishart(dim, rank, m).log_delta(eps).upper)
+        assert abs(gains.mean() - exact) <= 5 * gains.std() / math.sqrt(count) + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("dim", "rank", "m", "eps", "value"),
+    [
+        (10**6, 64, 1e-12, 5e-4, 4.3554347874652e-7),
+        (10**6, 64, 1e-12, 5e-3, 1.9002684787741e-20),
+        (10**6, 64, 1e-6, 1.0, 1.29419140300342e-5),
+        (10**6, 10**6, 1e-10, 0.1, 1.56032628026281e-15),
+        (2, 1, 1e-12, 0.1, 1.21117485797798e-6),
+        (768, 16, 1e-4, 8.0, 3.06193210923069e-16),
+    ],
+)
+def test_hard_settings(dim, rank, m, eps, value):
+    low, high = VectorWishart(dim, rank, m).log_delta(eps)
+    assert low - 1e-13 <= math.log(value) <= high + 1e-13
+    assert high - low < 1e-9
+
+
+def test_inner_average_against_30_digits():
+    def exact(k, rate, start, sign):
+        with mpmath.workdps(30):
+            width = math.sqrt(k)
+            if sign > 0:
+                points = [max(start, 0.0), *(p for p in (k, k + 12 * width, k + 40 * width + 100) if p > start)]
+            else:
+                points = [*(p for p in (0.0, k - 12 * width, k) if 0.0 <= p < start), start]
+
+            def integrand(u):
+                return mpmath.exp((k - 1) * mpmath.log(u) - u - mpmath.loggamma(k)) * -mpmath.expm1(
+                    -rate * sign * (u - start)
+                )
+
+            return float(mpmath.log(mpmath.quad(integrand, points)))
+
+    for k, rate, start, sign in (
+        (1.0, 1e-6, 3.0, 1.0), (1.0, 5.0, 0.3, 1.0), (1.5, 0.5, 1.0, -1.0), (1.5, 0.9, 30.0, -1.0),
+        (20.0, 0.1, 10.0, 1.0), (20.0, 0.5, 8.0, -1.0), (1e3, 0.9, 1030.0, -1.0), (1e4, 1e-5, 9.9e3, 1.0),
+    ):  # fmt: skip
+        found = float(vector_wishart.mean_gain(k, np.array([rate]), np.array([start]), sign)[0])
+        assert found == pytest.approx(exact(k, rate, start, sign), rel=0, abs=1e-11)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    dim=st.integers(2, 3000),
+    rank=st.integers(1, 3000),
+    m=st.floats(-9, -0.3).map(lambda x: 10.0**x),
+    log10_delta=st.floats(-9, -2),
+)
+def test_bounds_come_in_order(dim, rank, m, log10_delta):
+    mechanism = Wishart(dim=dim, rank=rank, misalignment=m)
+    for split in ("even", "optimal", 0.2):
+        sharp, plain = (bound_of(mechanism, b, 10**log10_delta, split=split) for b in ("quantile-sharp", "quantile"))
+        assert sharp <= plain * (1 + 1e-9)
+        assert bound_of(mechanism, "exact", 10**log10_delta) <= sharp * (1 + 1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    dim=st.integers(2, 400), rank=st.integers(1, 400), m=st.floats(-8, -0.5).map(lambda x: 10.0**x), eps=st.floats(0, 5)
+)
+def test_profile_grows_with_misalignment_and_falls_with_epsilon(dim, rank, m, eps):
+    low = VectorWishart(dim, rank, m).log_delta(eps)
+    assert low.lower <= VectorWishart(dim, rank, 1.3 * m).log_delta(eps).upper
+    assert VectorWishart(dim, rank, m).log_delta(eps + 0.1).lower <= low.upper
+    assert low.upper >= VectorWishart(dim, rank, m).log_infinite() - 1e-9
+
+
+def test_epsilon_and_misalignment_are_inverses():
+    found = privproj.misalignment(Wishart(dim=1000, rank=16), epsilon=1.0, delta=1e-5)
+    assert found.side == "lower bound"
+    answer = bound_of(Wishart(dim=1000, rank=16, misalignment=found.value), "exact")
+    assert 1.0 - 1e-6 <= answer <= 1.0 + 1e-12
+
+
+def test_composed_releases_cost_more_than_one_and_less_than_basic_composition():
+    mechanism = Wishart(dim=1000, rank=64, misalignment=8e-6)
+    one = bound_of(mechanism, "exact", 1e-5)
+    twenty = bound_of(mechanism, "exact", 1e-5, steps=20)
+    assert one < twenty < 20 * bound_of(mechanism, "exact", 5e-7)
+    assert twenty < bound_of(mechanism, "quantile-sharp", 1e-5, steps=20)
+    sampled = bound_of(mechanism, "exact", 1e-5, steps=20, sampling_rate=0.1, sampling="fixed")
+    assert sampled < twenty
+
+
+def test_what_is_refused():
+    mechanism = {"dim": 1000, "rank": 16, "misalignment": 8e-6}
+    with pytest.raises(Refused, match="fresh"):
+        bound_of(Wishart(**mechanism, fixed_projection=True), "exact", steps=2)
+    with pytest.raises(Refused, match="fixed"):
+        bound_of(Wishart(**mechanism), "exact", steps=2, sampling_rate=0.1)
+    with pytest.raises(Refused, match="fixed"):
+        bound_of(Wishart(**mechanism), "exact", steps=2, sampling_rate=0.1, sampling="poisson", relation="add-remove")
+    with pytest.raises(Refused, match="one record"):
+        bound_of(Wishart(**mechanism), "exact", relation="add-remove", group_size=2)
+    with pytest.raises(Refused, match="equal norms"):
+        bound_of(Wishart(**mechanism, norm_ratio=1.1), "exact")
+    with pytest.raises(InvalidParameter, match="not both"):
+        Wishart(**mechanism, alignment=0.5)
+    with pytest.raises(InvalidParameter, match="misalignment"):
+        bound_of(Wishart(dim=10, rank=2), "exact")
+    assert privproj.epsilon(Wishart(**mechanism), delta=1e-5).run["relation"] == "replace"
+
+
+def test_one_dimension_leaks_nothing():
+    assert privproj.epsilon(Wishart(dim=1, rank=3, misalignment=0.5), delta=1e-9).value == 0.0
