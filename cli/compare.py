@@ -5,10 +5,12 @@ from typing import Any
 import click
 
 from privproj.accountant import compare
+from privproj.result import Outcome
 
 from . import render
-from .options import mechanism_options, option, run_options, take_run, target_options, with_options
-from .query import EXAMPLES, MECHANISMS, build
+from .mechanisms import MECHANISMS, example_words, mechanism_options
+from .options import option, run_options, take_run, target_options, with_options
+from .query import build
 
 SUMMARY = "Every bound of a mechanism, promise-free ones first, tightest first."
 
@@ -17,7 +19,7 @@ command = click.Group("compare", help=SUMMARY, short_help=SUMMARY)
 
 def compare_command(mechanism: str) -> click.Command:
     """``privproj compare MECHANISM``."""
-    kind, summary = MECHANISMS[mechanism]
+    kind, summary = MECHANISMS[mechanism].kind, MECHANISMS[mechanism].summary
     own = mechanism_options(mechanism, "compare")
 
     def run(json: bool, **options: Any) -> int:
@@ -25,9 +27,10 @@ def compare_command(mechanism: str) -> click.Command:
         parameters = {str(o.name): options.pop(str(o.name)) for o in own}
         rows = compare(build(kind, parameters), **options, **setting)
         click.echo(render.comparison_json(rows) if json else render.comparison_text(rows))
-        return 0 if any(row.result and row.result.usable for row in rows) else 4
+        outcomes = {row.result.outcome if row.result else Outcome.REFUSED for row in rows}
+        return 0 if Outcome.OK in outcomes else 3 if outcomes == {Outcome.REFUSED} else 4
 
-    words = " ".join(EXAMPLES[mechanism, o.name] for o in own if (mechanism, o.name) in EXAMPLES)
+    words = " ".join(example_words(mechanism, "compare"))
     return with_options(
         [
             *own,

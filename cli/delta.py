@@ -2,6 +2,7 @@
 
 from privproj.accountant import delta
 
-from .query import MECHANISMS, query_group
+from .mechanisms import MECHANISMS
+from .query import query_group
 
 command = query_group("delta", delta, "Delta of a release or a run, at a given epsilon.", tuple(MECHANISMS))

@@ -2,6 +2,7 @@
 
 from privproj.accountant import epsilon
 
-from .query import MECHANISMS, query_group
+from .mechanisms import MECHANISMS
+from .query import query_group
 
 command = query_group("epsilon", epsilon, "Epsilon of a release or a run, at a given delta.", tuple(MECHANISMS))

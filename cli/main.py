@@ -14,10 +14,12 @@ COMMANDS = {
     "epsilon": "Epsilon of a release or a run, at a given delta.",
     "delta": "Delta of a release or a run, at a given epsilon.",
     "sigma": "Smallest noise multiplier that meets a target.",
-    "rank": "Largest rank of the projection that meets a target.",
+    "rank": "Ranks of the projection that meet a target.",
     "steps": "Largest number of steps that fit a target.",
     "rate": "Largest sampling rate that fits a target.",
     "misalignment": "Largest misalignment of neighbouring vectors that meets a target.",
+    "alignment": "Where the promise of the wishart mechanism comes from.",
+    "lora-noise": "Moments of LoRA's noise term; a diagnostic, not a guarantee.",
     "compare": "Every bound of a mechanism, side by side.",
     "bounds": "The catalogue of bounds: formula, source, status, promises.",
 }
@@ -41,7 +43,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        return import_module(f".{cmd_name}", __package__).command
+        return import_module("." + cmd_name.replace("-", "_"), __package__).command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -67,37 +67,6 @@ def option(name: str, help_text: str, **settings: Any) -> click.Option:
     return click.Option([name], help=help_text, **settings)
 
 
-def mechanism_options(mechanism: str, quantity: str) -> list[click.Option]:
-    """The options that describe a mechanism, without the one that the quantity finds."""
-    noise = option("--noise-multiplier", "z = noise standard deviation / sensitivity.", metavar="Z", required=True)
-    if mechanism == "gaussian":
-        options = [noise]
-    elif mechanism == "wishart":
-        options = [
-            option("--dim", "Dimension of the vector.", metavar="D"),
-            option("--rank", "Degrees of freedom of the matrix (may exceed D).", metavar="R"),
-            option("--misalignment", "Promise: 1 - cos of neighbouring vectors is at most this.", metavar="M"),
-            option("--alignment", "The same promise as a cosine.", metavar="RHO"),
-            option(
-                "--norm-ratio", "Promise: norms of neighbouring vectors differ by at most this factor.", metavar="K"
-            ),
-            option("--fixed-projection", "One matrix for all steps.", is_flag=True),
-        ]
-    else:
-        options = [
-            option("--dim", "Side of the layer that is projected.", metavar="D"),
-            option("--rank", "Rank of the projection.", metavar="R"),
-            option("--layer", LAYER_HELP, type=LAYER, multiple=True, metavar="DxR[xN][@SHARE]"),
-            option("--clipping", "One clip for all layers, or one each.", type=click.Choice(["joint", "per-layer"])),
-            option("--columns", "The layer's other side.", metavar="M"),
-            option("--change-rank", "Promise: one record changes the gradient by at most this rank.", metavar="K"),
-            option("--fixed-projection", "One projection for all steps.", is_flag=True),
-            noise,
-        ]
-    found = {"sigma": ["noise_multiplier"], "rank": ["rank"], "misalignment": ["misalignment", "alignment"]}
-    return [o for o in options if o.name not in found.get(quantity, [])]
-
-
 def target_options(quantity: str) -> list[click.Option]:
     """``--epsilon`` and ``--delta``, as the quantity needs them."""
     epsilon = option("--epsilon", "Privacy loss epsilon.", metavar="E", required=quantity != "compare")

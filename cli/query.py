@@ -7,37 +7,23 @@ from typing import Any
 import click
 
 from privproj.errors import Unanswered
-from privproj.mechanisms import M2, Gaussian, Mechanism, Wishart, real
+from privproj.mechanisms import Mechanism, real
 from privproj.relations import NeighbouringRelation
 from privproj.result import Outcome, Result
 
 from . import render
-from .options import mechanism_options, option, run_options, take_run, target_options, with_options
+from .mechanisms import MECHANISMS, NOISY, example_words, mechanism_options
+from .options import option, run_options, take_run, target_options, with_options
 
-MECHANISMS: dict[str, tuple[type[Mechanism], str]] = {
-    "gaussian": (Gaussian, "Plain Gaussian mechanism (DP-SGD)."),
-    "m2": (M2, "Noise first, then project to a small rank (resampled LoRA, projected gradients)."),
-    "wishart": (Wishart, "A vector multiplied by a fresh Wishart matrix, no noise added."),
+RUNS = {"steps": "--sampling-rate 0.01", "rate": "--steps 1000"}
+"""What the example of a quantity says about the run, where the mechanism has a bound under subsampling."""
+EXIT_CODES = {
+    Outcome.OK: 0,
+    Outcome.REFUSED: 0,
+    Outcome.VACUOUS: 4,
+    Outcome.NOT_CONVERGED: 5,
+    Outcome.PRECISION_LIMIT: 5,
 }
-NOISY = ("gaussian", "m2")
-
-EXAMPLES = {
-    ("gaussian", "noise_multiplier"): "--noise-multiplier 1",
-    ("m2", "dim"): "--dim 2048",
-    ("m2", "rank"): "--rank 16",
-    ("m2", "noise_multiplier"): "--noise-multiplier 0.3814",
-    ("wishart", "dim"): "--dim 1000",
-    ("wishart", "rank"): "--rank 16",
-    ("wishart", "misalignment"): "--misalignment 8e-6",
-}
-RUNS = {
-    ("steps", "gaussian"): ["--sampling-rate 0.01"],
-    ("steps", "m2"): ["--sampling-rate 0.01"],
-    ("rate", "wishart"): ["--steps 100"],
-    ("rate", "gaussian"): ["--steps 1000"],
-    ("rate", "m2"): ["--steps 1000"],
-}
-EXIT_CODES = {Outcome.OK: 0, Outcome.VACUOUS: 4, Outcome.NOT_CONVERGED: 5, Outcome.PRECISION_LIMIT: 5}
 
 
 def query_group(quantity: str, ask: Callable[..., Result], summary: str, mechanisms: tuple[str, ...]) -> click.Group:
@@ -50,27 +36,29 @@ def query_group(quantity: str, ask: Callable[..., Result], summary: str, mechani
 
 def query_command(quantity: str, ask: Callable[..., Result], mechanism: str) -> click.Command:
     """``privproj QUANTITY MECHANISM``."""
-    kind, summary = MECHANISMS[mechanism]
+    kind, summary = MECHANISMS[mechanism].kind, MECHANISMS[mechanism].summary
     own, target = mechanism_options(mechanism, quantity), target_options(quantity)
     bound = option("--bound", "Bound to use; `privproj bounds` lists them.", type=str, metavar="NAME")
+    refuted = option("--allow-refuted", "Print a number that is no guarantee, marked.", is_flag=True)
     as_json = option("--json", "One JSON object instead of text.", is_flag=True)
 
     def run(json: bool, **options: Any) -> int:
         return answer(ask, kind, json, {o.name for o in own}, options)
 
     return with_options(
-        [*own, *run_options(quantity), *target, bound, as_json],
+        [*own, *run_options(quantity), *target, bound, refuted, as_json],
         run,
         name=mechanism,
-        help=f"{summary}\n\n\b\nExample:\n  {example(quantity, mechanism, own, target)}",
+        help=f"{summary}\n\n\b\nExample:\n  {example(quantity, mechanism, target)}",
         short_help=summary,
     )
 
 
-def example(quantity: str, mechanism: str, own: list[click.Option], target: list[click.Option]) -> str:
+def example(quantity: str, mechanism: str, target: list[click.Option]) -> str:
     """A call that works, for the help text."""
-    words = [EXAMPLES[mechanism, o.name] for o in own if (mechanism, o.name) in EXAMPLES]
-    words += RUNS.get((quantity, mechanism), [])
+    words = example_words(mechanism, quantity)
+    if mechanism in NOISY and quantity in RUNS:
+        words.append(RUNS[quantity])
     values = {"epsilon": "--epsilon 1", "delta": "--delta 1e-5"}
     return " ".join(["privproj", quantity, mechanism, *words, *(values[o.name] for o in target if o.name)])
 

@@ -2,6 +2,7 @@
 
 from privproj.calibration import rate
 
-from .query import MECHANISMS, query_group
+from .mechanisms import SAMPLED
+from .query import query_group
 
-command = query_group("rate", rate, "Largest sampling rate that fits a target.", tuple(MECHANISMS))
+command = query_group("rate", rate, "Largest sampling rate that fits a target.", SAMPLED)

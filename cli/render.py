@@ -100,8 +100,14 @@ def headline(result: Result) -> str:
         return f"{name}: nothing fits at {at}"
     if result.outcome is Outcome.VACUOUS:
         return f"{name}: no finite epsilon at {at}" if name == "epsilon" else f"{name}: nothing below 1 at {at}"
+    if name == "rank" and result.lower not in (None, result.value):
+        return f"rank = {result.lower} to {result.value}  (smallest and largest that meet {at})"
     shown = delta_shown(result.value) if name == "delta" else rounded(result.value, up=result.side is not Side.LOWER)
     side = MEETS.get(result.quantity, f"{result.side}, at")
+    if name == "rank" and result.side is Side.UPPER:
+        side = "smallest that meets"
+    if result.side is Side.NONE:
+        side = "NOT A GUARANTEE, at"
     return f"{name} {shown}" if shown.startswith("<") else f"{name} = {shown}  ({side} {at})"
 
 

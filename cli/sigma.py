@@ -2,6 +2,7 @@
 
 from privproj.calibration import sigma
 
-from .query import NOISY, query_group
+from .mechanisms import NOISY
+from .query import query_group
 
 command = query_group("sigma", sigma, "Smallest noise multiplier that meets a target.", NOISY)

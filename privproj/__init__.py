@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from privproj.calibration import misalignment, rank, rate, sigma, steps
     from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Refused
     from privproj.evaluation import evaluate
-    from privproj.mechanisms import M2, Gaussian, Layer, Wishart
+    from privproj.mechanisms import M2, Gaussian, Layer, PublicSketch, Sketch, Wishart, WishartMatrix
     from privproj.relations import NeighbouringRelation, Sampling
     from privproj.result import Outcome, Result, Side, Status
     from privproj.rules import advanced_composition, basic_composition
@@ -30,12 +30,15 @@ __all__ = [
     "NotConverged",
     "Outcome",
     "PrivprojError",
+    "PublicSketch",
     "Refused",
     "Result",
     "Sampling",
     "Side",
+    "Sketch",
     "Status",
     "Wishart",
+    "WishartMatrix",
     "advanced_composition",
     "basic_composition",
     "beta_tail_epsilons",
@@ -57,7 +60,7 @@ HOMES = {
     "calibration": ("misalignment", "rank", "rate", "sigma", "steps"),
     "errors": ("InvalidParameter", "NotConverged", "PrivprojError", "Refused"),
     "evaluation": ("evaluate",),
-    "mechanisms": ("M2", "Gaussian", "Layer", "Wishart"),
+    "mechanisms": ("M2", "Gaussian", "Layer", "PublicSketch", "Sketch", "Wishart", "WishartMatrix"),
     "relations": ("NeighbouringRelation", "Sampling"),
     "result": ("Outcome", "Result", "Side", "Status"),
     "rules": ("advanced_composition", "basic_composition"),

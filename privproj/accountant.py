@@ -25,10 +25,13 @@ class Question:
     mechanism: Mechanism
     run: Run
     bound: Bound
+    allow_refuted: bool = False
 
     def check(self) -> None:
         """Raise unless the bound answers this question soundly."""
         bound, relation = self.bound, self.run.relation
+        if not bound.guarantee and not self.allow_refuted:
+            raise Refused(f"{bound.name} is {bound.status}, not a guarantee: {bound.reason}")
         self.run.check_pair()
         if self.run.sampling == "poisson" and not self.mechanism.poisson:
             raise Refused(
@@ -52,8 +55,6 @@ class Question:
                 f"{bound.name} needs a fresh projection for each of the {self.run.steps} releases: with a fixed one "
                 f"later releases can carry the whole sensitivity; {any_projection(self.mechanism)}"
             )
-        if bound.status in (Status.REFUTED, Status.ASYMPTOTIC):
-            raise Refused(f"{bound.name} is {bound.status}: {bound.summary}")
 
     def curve(self) -> Curve:
         """The bound of the whole run."""
@@ -99,14 +100,24 @@ class Question:
             "run": self.run.parameters(),
             "bound": self.bound.name,
             "bound_version": self.bound.version,
-            "status": Status.CONDITIONAL if self.run.group_size > 1 else self.bound.status_for(mechanism),
+            "status": self.status,
             "promises": self.promises,
             "source": self.bound.source,
             "outcome": Outcome.OK,
             "noise_multiplier": mechanism.noise_multiplier,
             "warnings": self.notes,
         }
-        return Result(**{**fields, **details})
+        found = {**fields, **details}
+        if not self.bound.guarantee and value is not None:
+            warnings = (*found["warnings"], f"NOT A GUARANTEE: {self.bound.reason}")
+            found.update(side=Side.NONE, outcome=Outcome.REFUSED, warnings=warnings, lower=None, upper=None)
+        return Result(**found)
+
+    @property
+    def status(self) -> Status:
+        """The status of the bound for these parameters; what one person contributes is a promise too."""
+        status = self.bound.status_for(self.mechanism)
+        return Status.CONDITIONAL if self.run.group_size > 1 and self.bound.guarantee else status
 
     def side(self, curve: Curve) -> Side:
         """Exact only where the bound is the truth and nothing but a closed form was involved."""
@@ -137,15 +148,16 @@ def composed(profile: PrivacyProfile, run: Run) -> Curve:
 
 def ask(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Question:
     """The question put by keyword arguments."""
-    return Question(mechanism, setting_of(mechanism, run), find(type(mechanism), bound))
+    return question_of(mechanism, find(type(mechanism), bound), run)
 
 
-def setting_of(mechanism: Mechanism, run: RunOptions) -> Run:
-    """The run, under the mechanism's own relation where none is given."""
+def question_of(mechanism: Mechanism, bound: Bound, run: RunOptions) -> Question:
+    """The question, under the bound's or the mechanism's own relation where none is given."""
     options: Any = dict(run)
-    if options.get("relation") is None and mechanism.default_relation is not None:
-        options["relation"] = mechanism.default_relation
-    return Run(**options)
+    allowed = bool(options.pop("allow_refuted", False))
+    if options.get("relation") is None:
+        options["relation"] = bound.default_relation or mechanism.default_relation
+    return Question(mechanism, Run(**options), bound, allowed)
 
 
 def epsilon(mechanism: Mechanism, *, delta: float, bound: str | None = None, **run: Unpack[RunOptions]) -> Result:
@@ -166,7 +178,8 @@ def epsilon_of(question: Question, delta: float) -> Result:
     result_details: dict = {"epsilon": found.upper, "delta": delta, "log10_delta": math.log10(delta)}
     result_details.update(numerics=numerics_of(curve), side=question.side(curve))
     if found.upper == math.inf:
-        note = "this bound proves no finite epsilon at this delta; expected a larger delta or more noise"
+        remedy = question.mechanism.remedy
+        note = f"this bound proves no finite epsilon at this delta; expected a larger delta or {remedy}"
         result_details.update(outcome=Outcome.VACUOUS, warnings=(*question.notes, note))
     if found.upper == 0.0:
         note = "delta alone already covers the total variation distance of neighbours, so epsilon 0 is met"
@@ -254,11 +267,11 @@ def compare(
         raise InvalidParameter("delta", delta, "exactly one of delta and epsilon")
     target = probability("delta", delta) if delta is not None else privacy_epsilon(epsilon, zero=True)
     read = epsilon_of if delta is not None else delta_of
-    setting = setting_of(mechanism, run)
     rows = []
     for bound in bounds_of(type(mechanism)):
-        fitting = setting if bound.splits else replace(setting, split=None)
-        rows.append(compared(Question(mechanism, fitting, bound), read, target))
+        question = question_of(mechanism, bound, run)
+        fitting = question.run if bound.splits else replace(question.run, split=None)
+        rows.append(compared(replace(question, run=fitting), read, target))
     return sorted(rows, key=comparison_key)
 
 
@@ -277,6 +290,5 @@ def comparison_key(row: Comparison) -> tuple[int, float]:
     """Rows in the order of :func:`compare`."""
     if row.result is None or row.result.value is None:
         return 2, 0.0
-    return int(row.result.status is not Status.PROVED), float(row.result.log10_delta or 0.0) if (
-        row.result.quantity == "delta"
-    ) else float(row.result.value)
+    status = {Status.PROVED: 0, Status.CONDITIONAL: 1}.get(row.result.status, 3)
+    return status, float(row.result.log10_delta or 0.0) if (row.result.quantity == "delta") else float(row.result.value)

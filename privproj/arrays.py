@@ -60,12 +60,19 @@ def from_above(upper: Array) -> tuple[Array, Array]:
 class Bins:
     """A law on ``[0, inf)`` in bins: edges, the mass and the mean in each. What lies below the first edge is in the
 
-    first bin, what lies above the last is in the last, whose upper edge is the supremum.
+    first bin, what lies above the last is in the last, whose upper edge is the supremum; ``unbounded``: the supremum
+    is ``inf`` and the last edge only some point beyond the last mean.
     """
 
     edges: Array
     mass: Array
     mean: Array
+    unbounded: bool = False
+
+    @property
+    def supremum(self) -> float:
+        """The least upper bound of the law."""
+        return np.inf if self.unbounded else float(self.edges[-1])
 
     def above(self) -> tuple[Array, Array]:
         """``(P(X > edge), E[X | X > edge])`` for every edge but the last."""
@@ -91,6 +98,26 @@ def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
     mass, first = beta_masses(a, b, share, rest), a / (a + b) * beta_masses(a + 1.0, b, share, rest)
     mean = np.divide(first, mass, out=share[1:].copy(), where=mass > 1e-290)
     return Bins(scale * share, mass, scale * np.clip(mean, share[:-1], share[1:]))
+
+
+def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
+    """The law of ``scale * Gamma(a)`` in bins, narrowest above the mean, up to a tail of 1e-45."""
+    if a > 5e6:
+        raise PrecisionLimit(f"expected a rank of at most 1e7 for this route, got rank={2 * a:.3g}; use operator-norm")
+    top = a + np.sqrt(a) * np.geomspace(1.0, 400.0 + 400.0 / np.sqrt(a), 400)
+    end = float(top[np.argmax(special.gammaincc(a, top) < 1e-45)])
+    places = np.log([*special.gammaincinv(a, [1e-6, 0.1, 0.9999]), end])
+    inner = np.exp(np.interp(np.linspace(0.0, 1.0, count - 1), [0.0, 0.15, 0.75, 1.0], places))
+    edges = np.unique(np.concatenate([[0.0], inner, [2.0 * end + 10.0]]))
+    mass, first = (gamma_masses(shape, np.append(edges[:-1], np.inf)) for shape in (a, a + 1.0))
+    mean = np.divide(a * first, mass, out=edges[1:].copy(), where=mass > 1e-290)
+    return Bins(scale * edges, mass, scale * np.clip(mean, edges[:-1], edges[1:]), unbounded=True)
+
+
+def gamma_masses(a: float, points: Array) -> Array:
+    """Mass of ``Gamma(a)`` between consecutive points, each difference taken on the side of the smaller tail."""
+    lower, upper = special.gammainc(a, points), special.gammaincc(a, points)
+    return np.maximum(np.where(points[1:] <= a, np.diff(lower), -np.diff(upper)), 0.0)
 
 
 def check_shape(a: float, b: float) -> None:
@@ -199,8 +226,10 @@ def rank_one_deltas(eps: Array, law: Bins) -> Array:
     at_edges = gaussian_deltas(column, np.sqrt(law.edges))
     convex = chord(at_edges, law)
     concave = law.mass * gaussian_deltas(column, np.sqrt(law.mean))
+    if law.unbounded:
+        at_edges[:, -1] = 1.0
     straddling = law.mass * at_edges[:, 1:]
-    right, left = law.edges[1:], law.edges[:-1]
+    right, left = np.append(law.edges[1:-1], law.supremum), law.edges[:-1]
     return np.minimum(
         SAFETY * np.where(right <= x0, convex, np.where(left >= x0, concave, straddling)).sum(axis=1), 1.0
     )
@@ -213,7 +242,7 @@ def any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
     ``E[h(X); X < c] + P(X > c) h(M(c))`` of its law. Each such ``p >= x0`` gives an upper bound; the least is taken.
     """
     x0 = inflections(eps)
-    convex_everywhere = np.array([law.edges[-1] for law in laws]).max() <= x0
+    convex_everywhere = np.array([law.supremum for law in laws]).max() <= x0
     tables = [(law, gaussian_deltas(eps[:, None], np.sqrt(law.edges))) for law in laws]
     points = [np.maximum(best_tangents(eps, law, at), np.maximum(x0, SMALLEST)) for law, at in tables]
     bounds = [np.max([tangent_deltas(eps, p, law, at) for law, at in tables], axis=0) for p in points]
@@ -236,11 +265,17 @@ def best_tangents(eps: Array, law: Bins, at_edges: Array) -> Array:
 
 
 def tangent_deltas(eps: Array, p: Array, law: Bins, at_edges: Array) -> Array:
-    """``E[g_p(X)]`` from above: ``g_p`` is convex, so its chords over the bins bound it."""
+    """``E[g_p(X)]`` from above: ``g_p`` is convex, so its chords over the bins bound it.
+
+    It never rises faster than its tangent, which bounds it in a last bin without an end.
+    """
     column, x0, p = eps[:, None], inflections(eps)[:, None], p[:, None]
     root = np.sqrt(p)
     with np.errstate(over="ignore", under="ignore"):
         slope = np.exp(-0.5 * (column / root - 0.5 * root) ** 2) / (2.0 * root * np.sqrt(2.0 * np.pi))
     tangent = gaussian_deltas(column, root) + slope * (law.edges - p)
     majorant = np.where(law.edges > x0, tangent, np.maximum(at_edges, tangent))
+    if law.unbounded:
+        beyond = majorant[:, -2] + slope[:, 0] * (law.edges[-1] - law.edges[-2])
+        majorant[:, -1] = np.maximum(majorant[:, -1], beyond)
     return np.minimum(SAFETY * chord(majorant, law).sum(axis=1), 1.0)

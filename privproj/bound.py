@@ -29,13 +29,14 @@ Form = PrivacyProfile | RunForm
 class Bound:
     """A bound on the privacy of one mechanism.
 
-    ``form`` maps the mechanism to exactly one representation: a privacy profile, or what accounts for runs in
-    its own terms (a Renyi or concentrated curve, an ``(eps, delta)`` rule, a good event). ``promises_of``
-    returns what the data must keep (none: status proved; some: conditional). ``needs`` returns a sentence when
-    a parameter is missing, ``refuses`` one when the bound does not hold, else None. ``any_projection``: a
-    projection reused over releases does no harm. ``groups`` is False where several records of one person break
-    the promise; ``splits``: delta is divided between two events. ``version`` changes whenever a returned value
-    may change.
+    ``form`` maps the mechanism to exactly one representation: a privacy profile, or what accounts for runs in its own
+    terms (a Renyi or concentrated curve, an ``(eps, delta)`` rule, a good event). ``promises_of`` returns what the
+    data must keep (none: status proved; some: conditional). ``needs`` returns a sentence when a parameter is missing,
+    ``refuses`` one when the bound does not hold, else None. ``any_projection``: a projection reused over releases
+    does no harm. ``reason`` says why a refuted or asymptotic bound is no guarantee, and what to use instead;
+    ``default_relation`` is the relation where none is given, if not the mechanism's. ``groups`` is False where
+    several records of one person break the promise; ``splits``: delta is divided between two events. ``version``
+    changes whenever a returned value may change.
     """
 
     name: str
@@ -55,6 +56,8 @@ class Bound:
     refuses: Callable[[Any], str | None] = lambda mechanism: None
     notes: Callable[[Any], tuple[str, ...]] = lambda mechanism: ()
     relations: tuple[NeighbouringRelation, ...] = ALL_RELATIONS
+    default_relation: NeighbouringRelation | None = None
+    reason: str = ""
     version: int = 1
 
     def assumes(self, mechanism: type[Mechanism]) -> tuple[str, ...]:
@@ -63,6 +66,11 @@ class Bound:
 
     def status_for(self, mechanism: Mechanism) -> Status:
         """The status for these parameters: conditional exactly where a promise on the data is needed."""
-        if self.status in (Status.PROVED, Status.CONDITIONAL):
+        if self.guarantee:
             return Status.CONDITIONAL if self.promises_of(mechanism) else Status.PROVED
         return self.status
+
+    @property
+    def guarantee(self) -> bool:
+        """True unless the bound is refuted, or asymptotic with a constant left open."""
+        return self.status in (Status.PROVED, Status.CONDITIONAL)

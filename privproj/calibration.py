@@ -10,7 +10,7 @@ from privproj.accountant import Question, ask, numerics_of
 from privproj.bounds import find
 from privproj.errors import InvalidParameter, NotConverged, PrivprojError
 from privproj.mechanisms import LARGEST, SMALLEST, Mechanism, privacy_epsilon, probability
-from privproj.numerics import Enclosure, crossing, largest_integer
+from privproj.numerics import Enclosure, crossing, largest_integer, minimise
 from privproj.result import Outcome, Result, Side
 from privproj.runs import RunOptions
 
@@ -34,9 +34,12 @@ def sigma(
 def rank(
     mechanism: Mechanism, *, epsilon: float, delta: float, bound: str | None = None, **run: Unpack[RunOptions]
 ) -> Result:
-    """The largest rank of the projection whose bound meets ``(epsilon, delta)``; the mechanism leaves ``rank`` out.
+    """The ranks of the projection at which the bound meets ``(epsilon, delta)``; the mechanism leaves ``rank`` out.
 
-    The bounds of M2 grow with the rank. ``value`` is None (outcome vacuous) if not even rank 1 fits.
+    ``value`` is the largest where epsilon grows with the rank (m2, sketch), the smallest where it falls
+    (sketch-public). Where it falls first and then grows (wishart), ``value`` and ``upper`` are the largest and
+    ``lower`` the smallest; that every rank between them fits is observed, not proved. ``value`` is None (outcome
+    vacuous) if no rank fits.
     """
     found_here(mechanism, "rank", "rank")
     if vars(mechanism).get("layers"):
@@ -176,14 +179,36 @@ def coarse_noise(question: Question, target: Target, guess: float) -> float:
 def rank_of(question: Question, target: Target) -> Result:
     """:func:`rank` of a question already put."""
 
-    def fits(rank: int) -> bool:
-        return with_value(question, "rank", rank).curve().log_delta(target.epsilon).upper <= target.log_delta
+    @cache
+    def excess(rank: int) -> float:
+        return with_value(question, "rank", rank).curve().log_delta(target.epsilon).upper - target.log_delta
 
-    found = largest_integer(fits, 1, vars(question.mechanism)["dim"])
+    smallest, largest = rank_ends(excess, question.mechanism.with_rank, question.mechanism.rank_limit)
+    found = largest or smallest
+    side = Side.LOWER if largest else Side.UPPER
     if found is None:
-        return nothing(question, "rank", side=Side.LOWER, **target.fields())
-    answered = with_value(question, "rank", found)
-    return answered.result("rank", found, found, upper=None, side=Side.LOWER, **target.fields())
+        return nothing(question, "rank", side=side, **target.fields())
+    upper = found if smallest else None
+    return with_value(question, "rank", found).result(
+        "rank", found, smallest or found, upper=upper, side=side, **target.fields()
+    )
+
+
+def rank_ends(excess: Callable[[int], float], shape: str, limit: int) -> tuple[int | None, int | None]:
+    """``(smallest, largest)`` rank up to ``limit`` without excess; None for an end that is not asked for or missing."""
+
+    def fits(rank: int) -> bool:
+        return excess(rank) <= 0.0
+
+    if shape == "grows":
+        return None, largest_integer(fits, 1, limit)
+    best = limit
+    if shape == "u-shaped":
+        best = round(math.exp(minimise(lambda x: excess(round(math.exp(x))), 0.0, math.log(limit), rtol=1e-3)[0]))
+    if not fits(best):
+        return None, None
+    failing = largest_integer(lambda rank: not fits(rank), 1, best) or 0
+    return failing + 1, largest_integer(fits, best, limit) if shape == "u-shaped" else None
 
 
 def steps_of(question: Question, target: Target) -> Result:

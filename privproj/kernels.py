@@ -197,6 +197,48 @@ def log_beta_tail(a, b, x, y):
     return log1p(-min(exp(log_beta_fraction(a, b, x, y)), 1.0 - 1e-16))
 
 
+# --- the Gamma law ------------------------------------------------------------------------------
+
+
+def log_gamma_front(a, e, ratio):
+    """``ln[u^a e^-u / Gamma(a)]`` at ``u = a ratio``, ``ratio = 1 + e``."""
+    if ratio <= 0.0:
+        return -inf
+    return a * log_residual(e, ratio) - stirling_remainder(a) + 0.5 * log(a) - LOG_SQRT_2PI
+
+
+def log_gamma_below(a, e, ratio):
+    """``ln P(U <= a ratio)`` for ``U ~ Gamma(a)``, ``ratio = 1 + e``, by its series of positive terms."""
+    if ratio <= 0.0:
+        return -inf
+    term = 1.0 / a
+    total = term
+    for n in range(1, 10000000):
+        term = term * (ratio / (1.0 + n / a))
+        total = total + term
+        if term <= 1e-17 * total:
+            break
+    return min(0.0, log_gamma_front(a, e, ratio) + log(total))
+
+
+def log_gamma_tail(a, e, ratio):
+    """``ln P(U > a ratio)`` for ``U ~ Gamma(a)``, ``ratio = 1 + e``: continued fraction above the mean."""
+    if a * e < 1.0:
+        return log1p(-min(exp(log_gamma_below(a, e, ratio)), 1.0 - 1e-16))
+    b = 1.0 + a * e
+    d = 1.0 / b
+    step = d
+    total = d
+    for n in range(1, 10000000):
+        b = b + 2.0
+        d = 1.0 / (b + n * (a - n) * d)
+        step = step * (b * d - 1.0)
+        total = total + step
+        if fabs(step) <= 1e-17 * fabs(total):
+            break
+    return log_gamma_front(a, e, ratio) + log(total)
+
+
 # --- the Beta-tail bound of M2: minimum over tau --------------------------------------------------
 
 

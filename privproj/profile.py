@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from privproj.numerics import Enclosure, crossing, log1m_exp
@@ -36,7 +36,8 @@ class PrivacyProfile:
     for an array of ``eps >= 0``, where that is faster than one at a time; they hold as well for every ``eps`` off by
     a relative 1e-15, and where ``e^-eps`` is off by 1e-15. ``resolution`` is how many evaluations per standard
     deviation of the loss are worth their time.
-    ``amplifies`` is False where subsampling has no theorem in the bound's own terms.
+    ``amplifies`` is False where subsampling has no theorem in the bound's own terms. ``numerics`` says how it is
+    computed where that is more than a closed form or a quadrature.
     """
 
     log_delta: Callable[[float], Enclosure]
@@ -45,6 +46,7 @@ class PrivacyProfile:
     table: "Callable[[Array], tuple[Array, Array]] | None" = None
     resolution: float = 12.0
     amplifies: bool = True
+    numerics: dict[str, object] = field(default_factory=dict)
 
     def log_delta_anywhere(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` for every real ``eps``: ``delta(-e) = 1 - e^-e (1 - delta(e))``."""

@@ -116,6 +116,47 @@ class ScaledBeta:
         return min(self.scale, max(x, self.mean * math.exp(gain)))
 
 
+@dataclass(frozen=True)
+class ScaledGamma:
+    """``X = scale * U`` with ``U ~ Gamma(a)``, in the coordinate ``t = ln(U / a)``."""
+
+    a: float
+    scale: float
+
+    @property
+    def mean(self) -> float:
+        return self.scale * self.a
+
+    @property
+    def supremum(self) -> float:
+        return math.inf
+
+    @property
+    def start(self) -> float:
+        return 0.0
+
+    @property
+    def step(self) -> float:
+        return 1.0 / math.sqrt(self.a)
+
+    def value(self, t: float) -> float:
+        return self.mean * math.exp(min(t, 700.0))
+
+    def coordinate(self, x: float) -> float:
+        return math.log(x / self.mean)
+
+    def log_density(self, t: float) -> float:
+        return kernels.log_gamma_front(self.a, math.expm1(t), math.exp(t)) if t < 700.0 else -math.inf
+
+    def log_tail(self, x: float) -> float:
+        return kernels.log_gamma_tail(self.a, (x - self.mean) / self.mean, x / self.mean)
+
+    def mean_above(self, x: float) -> float:
+        place = (x - self.mean) / self.mean, x / self.mean
+        gain = math.exp(kernels.log_gamma_front(self.a, *place) - kernels.log_gamma_tail(self.a, *place))
+        return max(x, self.scale * (self.a + gain))
+
+
 def inflection(eps: float) -> float:
     """``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``, where ``h_eps`` turns from convex to concave."""
     return 2.0 * eps * (eps / (1.0 + math.hypot(1.0, eps)))

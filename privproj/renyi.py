@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from privproj.errors import Refused
@@ -44,15 +44,17 @@ def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], Reny
 class RenyiCurve:
     """``alpha -> D(alpha)``, an upper bound on the Renyi divergence in both orders, at all real ``alpha > 1``.
 
-    With ``integer_orders`` only whole ``alpha >= 2`` are used. ``poisson(q)`` is the curve under Poisson sampling,
-    where there is one. Conversion (Canonne, Kamath, Steinke 2020):
-    ``eps = inf_alpha D(alpha) + ln(1/(alpha delta))/(alpha-1) + ln(1 - 1/alpha)``; solved for delta it reads
+    It may hold for ``low <= alpha < high`` only. With ``integer_orders`` only whole ``alpha >= 2`` are used.
+    ``poisson(q)`` is the curve under Poisson sampling, where there is one. Conversion (Canonne, Kamath, Steinke
+    2020): ``eps = inf_alpha D(alpha) + ln(1/(alpha delta))/(alpha-1) + ln(1 - 1/alpha)``; solved for delta it reads
     ``ln delta = inf_alpha (alpha-1) (D(alpha) - eps + ln(1 - 1/alpha)) - ln alpha``. Every order is sound.
     """
 
     divergence: Callable[[float], float]
     integer_orders: bool = False
     poisson: "Callable[[float], RenyiCurve] | None" = None
+    low: float = 1.0
+    high: float = math.inf
 
     def over(self, run: Run) -> "RenyiCurve":
         """The curve of a run: divergences add, after Poisson sampling where the curve has a sampled form."""
@@ -61,7 +63,7 @@ class RenyiCurve:
             if self.poisson is None or run.sampling != "poisson":
                 raise Refused(f"this Renyi curve has no theorem for sampling={run.sampling}; {PROFILES}")
             step = self.poisson(run.sampling_rate)
-        return RenyiCurve(lambda alpha: run.steps * step.divergence(alpha), step.integer_orders)
+        return replace(step, divergence=lambda alpha: run.steps * step.divergence(alpha), poisson=None)
 
     def least(self, objective: Callable[[float], float]) -> float:
         """The least value of ``objective(alpha)`` over the orders."""
@@ -71,7 +73,9 @@ class RenyiCurve:
         def at(s: float) -> float:
             return objective(1.0 + math.exp(s))
 
-        return minimise(at, -14.0, 14.0, rtol=1e-6)[1]
+        first = math.log(self.low - 1.0) if self.low > 1.0 else -14.0
+        last = min(14.0, math.log(self.high - 1.0) - 1e-12) if math.isfinite(self.high) else 14.0
+        return minimise(at, first, last, rtol=1e-6)[1] if first < last else math.inf
 
     def least_whole(self, objective: Callable[[float], float]) -> float:
         """The least value over whole orders: upwards, ever more sparsely, until it has risen four times in a row."""
@@ -98,6 +102,25 @@ class RenyiCurve:
             return next_up(self.divergence(alpha)) + spent + math.log1p(-1.0 / alpha)
 
         return Enclosure(UNKNOWN, next_up(max(0.0, self.least(at) + 1e-15)))
+
+
+@dataclass(frozen=True)
+class BestCurve:
+    """The smaller of several Renyi curves, order by order."""
+
+    curves: tuple[RenyiCurve, ...]
+
+    def over(self, run: Run) -> "BestCurve":
+        """Each over the run."""
+        return BestCurve(tuple(curve.over(run) for curve in self.curves))
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """The least of them."""
+        return Enclosure(UNKNOWN, min(curve.log_delta(eps).upper for curve in self.curves))
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """The least of them."""
+        return Enclosure(UNKNOWN, min(curve.epsilon(log_delta).upper for curve in self.curves))
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,12 @@ class Outcome(StrEnum):
 
 
 class Side(StrEnum):
-    """Where a value stands to the true quantity of the mechanism under the stated promises."""
+    """Where a value stands to the true quantity of the mechanism under the stated promises; none: it is refuted."""
 
     UPPER = "upper bound"
     EXACT = "exact"
     LOWER = "lower bound"
+    NONE = "none"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ class RunOptions(TypedDict):
     discretization: NotRequired[float | None]
     composer: NotRequired[ComposerName]
     split: NotRequired[float | Literal["even", "optimal"] | None]
+    allow_refuted: NotRequired[bool]
 
 
 @dataclass(frozen=True, kw_only=True)

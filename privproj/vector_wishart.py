@@ -19,6 +19,7 @@ every better aligned one.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -27,81 +28,96 @@ from numpy.typing import NDArray
 from scipy import special
 
 from privproj.errors import NotConverged
-from privproj.kernels import log_add
+from privproj.gamma_gain import DROPPED, INNER, QUADRATURE, mean_gain, rule
+from privproj.kernels import log_add, stirling_remainder
 from privproj.numerics import Enclosure, outward
 
 Array = NDArray[np.float64]
 
-OUTER, CHECK, INNER = 15, 10, 64
+OUTER, CHECK = 15, 10
 SCAN, SCAN_INNER = 161, 24
 PANELS, ENOUGH, MOST_ROUNDS = 8, 1e-12, 40
-QUADRATURE = 2e-11
-"""Relative error of the inner quadrature (measured against 30 digits: below 1e-12 over k from 1 to 1e6)."""
-DROPPED = 46.0
-"""Logs below a maximum where an integrand is left out."""
-
-
-@lru_cache(maxsize=4)
-def rule(count: int) -> tuple[Array, Array]:
-    """Gauss-Legendre nodes and weights on [0, 1]."""
-    nodes, weights = special.roots_legendre(count)
-    return 0.5 * (nodes + 1.0), 0.5 * weights
-
-
-def stirling(z: float) -> float:
-    """``ln Gamma(z) - (z - 1/2) ln z + z - ln(2 pi)/2``."""
-    if z < 20.0:
-        return math.lgamma(z) - (z - 0.5) * math.log(z) + z - 0.5 * math.log(2.0 * math.pi)
-    s = 1.0 / (z * z)
-    return (1.0 / 12.0 - s * (1.0 / 360.0 - s * (1.0 / 1260.0 - s * (1.0 / 1680.0 - s / 1188.0)))) / z
+COARSE, DOUBLINGS, SETTLED, SQUARED = 32, 4, 1e-7, 30.0
 
 
 def log_gamma_ratio(r: float) -> float:
     """``ln c_r = ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``."""
     z = 0.5 * r
-    return z * math.log1p(0.5 / z) + 0.5 * math.log(z) - 0.5 + stirling(z + 0.5) - stirling(z) - 0.5 * math.log(math.pi)
+    return (
+        z * math.log1p(0.5 / z)
+        + 0.5 * math.log(z)
+        - 0.5
+        + stirling_remainder(z + 0.5)
+        - stirling_remainder(z)
+        - 0.5 * math.log(math.pi)
+    )
 
 
-def deviance(z: Array) -> Array:
-    """``z - ln(1 + z)`` without cancellation."""
-    small = np.abs(z) < 0.02
-    s = np.where(small, z, 0.0)
-    series = s * s * (0.5 - s * (1 / 3 - s * (0.25 - s * (0.2 - s * (1 / 6 - s * (1 / 7 - s * (0.125 - s / 9)))))))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(small, series, z - np.log1p(z))
+def log_adaptive(log_f: Callable[[Array], Array], edges: Array) -> tuple[float, float]:
+    """``(ln int e^log_f, relative error)`` by panels between these edges, halved until two rules agree on each.
 
-
-def mean_gain(k: float, rate: Array, start: Array, sign: float, inner: int = INNER) -> Array:
-    """``ln E[(1 - e^(-rate (U - start)))_+]``, ``U ~ Gamma(k)``; for ``sign = -1`` with ``start - U``.
-
-    By quadrature over the part of the law where the integrand is within ``e^-46`` of its largest: with the
-    deviance ``D(z) = z - ln(1+z)``, ``z = U/k - 1``, the density falls below ``e^(-k D)``, and ``D`` reaches ``t``
-    at most at ``z = sqrt(2 t) + t`` above and ``-sqrt(2 t)`` below.
+    Raises :class:`NotConverged` where they do not.
     """
-    place = start / k - 1.0
-    outside = np.maximum(sign * place, 0.0)
-    reached = np.where(outside > 0.0, deviance(np.where(place > -1.0, sign * outside, 0.0)), 0.0)
-    t = reached + (DROPPED + 2.0 * math.log(k + 1.0) / 4.0) / k
-    low = np.maximum(-np.sqrt(2.0 * t), -1.0)
-    high = np.sqrt(2.0 * t) + t
-    low, high = (np.maximum(low, place), high) if sign > 0.0 else (low, np.minimum(high, place))
-    width = np.maximum(high - low, 0.0)
-    z, weights = mapped(low[..., None], width[..., None], sign, inner)
-    gain = -np.expm1(-np.maximum(rate[..., None] * k * sign * (z - place[..., None]), 0.0))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        exponent = -k * deviance(z) - np.log1p(z) + reached[..., None] * k
-        value = np.where(z > -1.0, np.exp(np.minimum(exponent, 700.0)), 0.0) * gain
-        total = (value * weights).sum(axis=-1) * width
-        front = 0.5 * math.log(k / (2.0 * math.pi)) - stirling(k)
-        return np.where(width > 0.0, np.log(total) + front - reached * k, -np.inf)
+    left, right = edges[:-1], edges[1:]
+    top, total, error = -math.inf, 0.0, 0.0
+    for _ in range(MOST_ROUNDS):
+        fine, coarse, peak = on_panels(log_f, left, right, top)
+        total, error = (value * math.exp(max(top - peak, -700.0)) for value in (total, error))
+        top, gap = peak, np.abs(fine - coarse)
+        wide = (gap > 0.1 * ENOUGH * (total + float(fine.sum()))) & (right - left > 1e-9)
+        total, error = total + float(fine[~wide].sum()), error + float(gap[~wide].sum())
+        if not wide.any():
+            return (math.log(total) + top, error / total) if total > 0.0 else (-math.inf, 0.0)
+        middle = 0.5 * (left[wide] + right[wide])
+        left, right = np.concatenate([left[wide], middle]), np.concatenate([middle, right[wide]])
+    raise NotConverged("the quadrature of the exact profile did not settle; please report these parameters")
 
 
-def mapped(low: Array, width: Array, sign: float, inner: int) -> tuple[Array, Array]:
-    """Nodes that crowd where the gain starts, and for ``sign = -1`` where ``U`` does too; weights for unit width."""
-    nodes, weights = rule(inner)
-    if sign > 0.0:
-        return low + width * nodes**2, 2.0 * nodes * weights
-    return low + width * nodes**2 * (3.0 - 2.0 * nodes), 6.0 * nodes * (1.0 - nodes) * weights
+def log_smooth(log_f: Callable[[Array], Array], edges: Array) -> tuple[float, float]:
+    """Like :func:`log_adaptive` for a smooth hill that has all but vanished at the outer edges.
+
+    There the trapezoidal rule converges geometrically, each halving of the step squaring the error: where two halvings
+    in a row show that, the square of the last change, times a hundred, is taken as the error. Otherwise the rule is
+    refined until two agree, and given up for panels where that takes too many points.
+    """
+    points = np.linspace(edges[0], edges[-1], COARSE + 1)
+    logs = log_f(points)
+    step, top = points[1] - points[0], float(np.max(logs))
+    total, before = step * float(np.exp(logs - top).sum()), 1.0
+    for _ in range(DOUBLINGS):
+        middles = np.arange(edges[0] + 0.5 * step, edges[-1], step)
+        logs = log_f(middles)
+        peak = max(top, float(np.max(logs)))
+        scaled = total * math.exp(top - peak)
+        top, step, finer = peak, 0.5 * step, 0.5 * scaled + 0.5 * step * float(np.exp(logs - peak).sum())
+        gap, total = abs(finer - scaled), finer
+        change = gap / total
+        geometric = change <= SQUARED * before * before and change < SETTLED
+        if geometric or change <= ENOUGH:
+            return math.log(total) + top, min(change, 100.0 * change * change + 1e-14) if geometric else change
+        before = change
+    return log_adaptive(log_f, edges)
+
+
+def on_panels(log_f: Callable[[Array], Array], left: Array, right: Array, top: float) -> tuple[Array, Array, float]:
+    """Two Gauss rules on each panel, scaled by ``e^-peak``, and ``peak``."""
+    nodes, weights = (np.concatenate(x) for x in zip(rule(OUTER), rule(CHECK), strict=True))
+    logs = log_f(left[:, None] + (right - left)[:, None] * nodes)
+    peak = max(top, float(np.max(logs)))
+    values = np.exp(logs - peak) * weights * (right - left)[:, None]
+    return values[:, :OUTER].sum(axis=1), values[:, OUTER:].sum(axis=1), peak
+
+
+def hill_edges(scan: Array, logs: Array) -> Array:
+    """Panel edges over the part of a scan that is within ``e^-46`` of its largest value."""
+    inside = np.flatnonzero(logs > np.max(logs) - DROPPED)
+    return np.linspace(scan[max(inside[0] - 1, 0)], scan[min(inside[-1] + 1, len(scan) - 1)], PANELS + 1)
+
+
+@lru_cache(maxsize=20000)
+def kept_log_delta(pair: "VectorWishart", eps: float) -> Enclosure:
+    """:meth:`VectorWishart.log_delta_anew`, remembered."""
+    return pair.log_delta_anew(eps)
 
 
 @dataclass(frozen=True)
@@ -119,7 +135,8 @@ class VectorWishart:
         x = 2.0 * np.arcsinh(math.sqrt(half) * u)
         grown, shrunk = np.expm1(x), -np.expm1(-x)
         less = mean_gain(k, grown, (a * x + eps) / grown, 1.0, inner)
-        more = mean_gain(k, shrunk, (a * x - eps) / shrunk, -1.0, inner)
+        more, begun = np.full_like(x, -np.inf), a * x > eps
+        more[begun] = mean_gain(k, shrunk[begun], (a * x - eps)[begun] / shrunk[begun], -1.0, inner)
         tilt = 0.5 * (self.rank - 1.0) * x
         density = -0.5 * (self.rank + 1.0) * np.log1p(u * u) - 0.5 * np.log1p(half * u * u)
         return np.logaddexp(less + tilt, more - tilt) + density + log_u
@@ -135,12 +152,17 @@ class VectorWishart:
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, ``eps >= 0``; raises :class:`NotConverged` where the panels do not settle.
 
-        In one dimension two vectors of equal norm and a cosine above -1 are the same vector.
+        In one dimension two vectors of equal norm and a cosine above -1 are the same vector. Runs of different length
+        ask for the same values again, so they are kept.
         """
+        return kept_log_delta(self, eps)
+
+    def log_delta_anew(self, eps: float) -> Enclosure:
+        """:meth:`log_delta`, computed."""
         if self.dim == 1:
             return outward(-math.inf)
         with np.errstate(all="ignore"):
-            finite, error = self.log_finite(eps)
+            finite, error = log_smooth(lambda x: self.log_integrand(eps, x), self.first_edges(eps))
         front = log_gamma_ratio(self.rank) + 0.5 * self.rank * math.log1p(-0.5 * self.misalignment)
         return outward(log_add(finite + front, self.log_infinite()), error + QUADRATURE, 4.0 * abs(finite) + 40.0)
 
@@ -149,40 +171,13 @@ class VectorWishart:
         lower, upper = np.array([self.log_delta(float(e)) for e in eps]).T
         return np.where(lower > -690.0, np.exp(np.maximum(lower, -690.0)), 0.0), np.exp(np.maximum(upper, -690.0))
 
-    def log_finite(self, eps: float) -> tuple[float, float]:
-        """``(ln of the integral, relative error)`` by panels in ``ln u``, halved until two rules agree on each."""
-        edges = self.first_edges(eps)
-        left, right = edges[:-1], edges[1:]
-        top, total, error = -math.inf, 0.0, 0.0
-        for _ in range(MOST_ROUNDS):
-            fine, coarse, peak = self.panels(eps, left, right, top)
-            total, error = (value * math.exp(max(top - peak, -700.0)) for value in (total, error))
-            top, gap = peak, np.abs(fine - coarse)
-            wide = (gap > 0.1 * ENOUGH * (total + float(fine.sum()))) & (right - left > 1e-9)
-            total, error = total + float(fine[~wide].sum()), error + float(gap[~wide].sum())
-            if not wide.any():
-                return (math.log(total) + top, error / total) if total > 0.0 else (-math.inf, 0.0)
-            middle = 0.5 * (left[wide] + right[wide])
-            left, right = np.concatenate([left[wide], middle]), np.concatenate([middle, right[wide]])
-        raise NotConverged("the quadrature of the exact profile did not settle; please report these parameters")
-
     def first_edges(self, eps: float) -> Array:
         """Panels over the hill of the integrand, with an edge where ``g_+`` begins (``a x = eps``)."""
         low, high = -0.5 * math.log(self.rank) - 18.0, 40.0 - 0.5 * math.log(self.misalignment)
         scan = np.linspace(low, high, SCAN)
-        logs = self.log_integrand(eps, scan, SCAN_INNER)
-        inside = np.flatnonzero(logs > np.max(logs) - DROPPED)
-        edges = np.linspace(scan[max(inside[0] - 1, 0)], scan[min(inside[-1] + 1, SCAN - 1)], PANELS + 1)
+        edges = hill_edges(scan, self.log_integrand(eps, scan, SCAN_INNER))
         a = abs(0.5 * (self.dim + 1.0 - self.rank))
         if a > 0.0 and 1e-300 < eps / a < 600.0:
             kink = math.log(math.sinh(0.5 * eps / a) / math.sqrt(0.5 * self.misalignment))
             edges = np.sort(np.append(edges, kink)) if edges[0] < kink < edges[-1] else edges
         return edges
-
-    def panels(self, eps: float, left: Array, right: Array, top: float) -> tuple[Array, Array, float]:
-        """Two Gauss rules on each panel, scaled by ``e^-peak``, and ``peak``."""
-        nodes, weights = (np.concatenate(x) for x in zip(rule(OUTER), rule(CHECK), strict=True))
-        logs = self.log_integrand(eps, left[:, None] + (right - left)[:, None] * nodes)
-        peak = max(top, float(np.max(logs)))
-        values = np.exp(logs - peak) * weights * (right - left)[:, None]
-        return values[:, :OUTER].sum(axis=1), values[:, OUTER:].sum(axis=1), peak

@@ -6,8 +6,9 @@ from privproj.mechanisms import Wishart
 def promises(mechanism: Wishart) -> tuple[str, ...]:
     """The promise on neighbouring vectors."""
     _, _, misalignment = mechanism.shape
+    norms = "equal norm" if mechanism.norm_ratio == 1.0 else f"norms within a factor {mechanism.norm_ratio:g}"
     return (
-        f"neighbouring data sets give vectors of equal norm with 1 - cos(v, v') <= {misalignment:g}: "
+        f"neighbouring data sets give vectors of {norms} with 1 - cos(v, v') <= {misalignment:g}: "
         "an average alignment does not do",
     )
 

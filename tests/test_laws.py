@@ -11,17 +11,23 @@ from hypothesis import strategies as st
 import privproj
 from privproj.bounds import registry
 from privproj.errors import Refused
-from privproj.mechanisms import M2, Gaussian, Wishart
+from privproj.mechanisms import M2, Gaussian, PublicSketch, Sketch, Wishart
 from privproj.numerics import Enclosure
 from privproj.profile import PrivacyProfile
 from privproj.rules import EpsilonDeltaRule
 from privproj.runs import Run
+
+GUARANTEES = [bound for bound in registry() if bound.guarantee]
 
 
 def mechanism_for(bound, z=1.0, dim=200, rank=12, k=2):
     """A mechanism of the bound's kind; where no noise is added, ``z`` stands for what hides the data."""
     if bound.mechanism is Wishart:
         return Wishart(dim=dim, rank=rank, misalignment=1e-3 / z**2)
+    if bound.mechanism is Sketch:
+        return Sketch(rank=rank, gamma=20.0 * z, eigenvalues=3, step_smoothness=1e-3)
+    if bound.mechanism is PublicSketch:
+        return PublicSketch(rank=rank, noise_multiplier=z)
     return (
         Gaussian(noise_multiplier=z)
         if bound.mechanism is Gaussian
@@ -42,14 +48,14 @@ def ids(bound):
     return f"{bound.mechanism.name}.{bound.name}"
 
 
-every_bound = pytest.mark.parametrize("bound", registry(), ids=ids)
-every_curve = pytest.mark.parametrize("bound", [b for b in registry() if not is_rule(b)], ids=ids)
+every_bound = pytest.mark.parametrize("bound", GUARANTEES, ids=ids)
+every_curve = pytest.mark.parametrize("bound", [b for b in GUARANTEES if not is_rule(b)], ids=ids)
 every_profile = pytest.mark.parametrize(
-    "bound", [b for b in registry() if isinstance(form_of(b), PrivacyProfile)], ids=ids
+    "bound", [b for b in GUARANTEES if isinstance(form_of(b), PrivacyProfile)], ids=ids
 )
 convex_profiles = pytest.mark.parametrize(
     "bound",
-    [b for b in registry() if b.name in ("analytic", "gdp", "rank-free", "exact-rank1", "gaussian", "exact")],
+    [b for b in GUARANTEES if b.name in ("analytic", "gdp", "rank-free", "exact-rank1", "gaussian", "exact")],
     ids=ids,
 )
 TOLERANCE = {"rdp": 1e-6, "mixture-rdp": 1e-6, "good-event": 1e-3, "good-event-q": 1e-3}
@@ -106,7 +112,7 @@ def test_profile_is_convex_in_exp_epsilon(bound):
             assert math.exp(form.log_delta(middle).lower) <= chord * (1 + 1e-11)
 
 
-@pytest.mark.parametrize("bound", [b for b in registry() if b.mechanism in (Gaussian, M2)], ids=ids)
+@pytest.mark.parametrize("bound", [b for b in GUARANTEES if b.mechanism in (Gaussian, M2)], ids=ids)
 @settings(max_examples=12, deadline=None)
 @given(eps=st.floats(-1.5, 0.9), log10_delta=st.floats(-9, -2))
 def test_sigma_meets_its_target_and_inverts_epsilon(bound, eps, log10_delta):
@@ -133,7 +139,7 @@ def test_result_names_everything(bound):
     assert result.usable
     for key in ("side", "bound", "status", "source", "mechanism", "run", "outcome", "version", "schema"):
         assert shown[key] not in (None, "", {})
-    assert shown["run"]["relation"] == (bound.mechanism.default_relation or "add-remove")
+    assert shown["run"]["relation"] == (bound.default_relation or bound.mechanism.default_relation or "add-remove")
     assert (shown["status"] == "conditional") == bool(shown["promises"])
     assert shown["side"] == ("exact" if bound.exact else "upper bound")
 

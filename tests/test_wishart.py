@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privproj
-from privproj import InvalidParameter, Refused, Wishart, vector_wishart
+from privproj import InvalidParameter, Refused, Wishart, alignment, gamma_gain
+from privproj.bounds.wishart_early_exact_tail import log_mixed_tail
+from privproj.unequal_norms import UnequalNorms, UnequalPair
 from privproj.vector_wishart import VectorWishart
 
 SETTINGS = [
@@ -90,7 +92,7 @@ def test_inner_average_against_30_digits():
         (1.0, 1e-6, 3.0, 1.0), (1.0, 5.0, 0.3, 1.0), (1.5, 0.5, 1.0, -1.0), (1.5, 0.9, 30.0, -1.0),
         (20.0, 0.1, 10.0, 1.0), (20.0, 0.5, 8.0, -1.0), (1e3, 0.9, 1030.0, -1.0), (1e4, 1e-5, 9.9e3, 1.0),
     ):  # fmt: skip
-        found = float(vector_wishart.mean_gain(k, np.array([rate]), np.array([start]), sign)[0])
+        found = float(gamma_gain.mean_gain(k, np.array([rate]), np.array([start]), sign)[0])
         assert found == pytest.approx(exact(k, rate, start, sign), rel=0, abs=1e-11)
 
 
@@ -148,7 +150,7 @@ def test_what_is_refused():
     with pytest.raises(Refused, match="one record"):
         bound_of(Wishart(**mechanism), "exact", relation="add-remove", group_size=2)
     with pytest.raises(Refused, match="equal norms"):
-        bound_of(Wishart(**mechanism, norm_ratio=1.1), "exact")
+        bound_of(Wishart(**mechanism, norm_ratio=1.1), "quantile")
     with pytest.raises(InvalidParameter, match="not both"):
         Wishart(**mechanism, alignment=0.5)
     with pytest.raises(InvalidParameter, match="misalignment"):
@@ -158,3 +160,140 @@ def test_what_is_refused():
 
 def test_one_dimension_leaks_nothing():
     assert privproj.epsilon(Wishart(dim=1, rank=3, misalignment=0.5), delta=1e-9).value == 0.0
+
+
+# --- norms that differ ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dim", "rank", "m", "ratio", "eps"), [(5, 3, 0.1, 1.3, 0.5), (5, 3, 0.1, 1 / 1.3, 0.5),
+    (10, 20, 0.02, 1.1, 0.3), (3, 1, 0.4, 0.8, 0.7), (20, 10, 0.01, 1 / 1.2, 1.0), (1, 4, 0.0, 1.5, 0.2)])  # fmt: skip
+def test_unequal_norms_are_what_the_mechanism_leaks(dim, rank, m, ratio, eps):
+    """``M v`` is drawn for ``|v| = ratio``, ``|v'| = 1``; its density needs the norm of ``v``."""
+    rng = np.random.default_rng(dim * 100 + rank)
+    count = 200_000
+    first, second = np.zeros(max(dim, 2)), np.zeros(max(dim, 2))
+    first[0], second[0], second[1] = ratio, 1.0 - m, math.sqrt(m * (2.0 - m))
+    first, second = first[:dim], second[:dim]
+    gaussians = rng.standard_normal((count, dim, rank)) / math.sqrt(rank)
+    y = np.einsum("cdr,cr->cd", gaussians, gaussians[:, 0, :]) * ratio
+
+    def log_law(v):
+        size = float(np.linalg.norm(v))
+        return log_density(y / size, v / size, dim, rank) - dim * math.log(size)
+
+    gains = np.clip(-np.expm1(eps - log_law(first) + log_law(second)), 0.0, None)
+    exact = math.exp(UnequalPair(dim, rank, m, math.log(ratio)).log_delta(eps).upper)
+    assert abs(gains.mean() - exact) <= 5 * gains.std() / math.sqrt(count)
+
+
+def test_unequal_norms_need_the_better_aligned_pairs_too():
+    assert math.exp(UnequalPair(1000, 16, 0.0, math.log(1 / 1.05)).log_delta(1.0).upper) == pytest.approx(
+        0.1573, rel=1e-3, abs=0
+    )
+    found = privproj.delta(Wishart(dim=1000, rank=16, misalignment=0.0023, norm_ratio=1.05), epsilon=1.0)
+    assert found.value >= 0.1573 and any("observed, not proved" in note for note in found.warnings)
+
+
+@settings(max_examples=15)
+@given(dim=st.integers(2, 300), rank=st.integers(1, 300), m=st.floats(-6, -1).map(lambda x: 10.0**x))
+def test_a_larger_ratio_of_norms_leaks_more_and_equal_norms_are_the_limit(dim, rank, m):
+    values = [UnequalNorms(dim, rank, m, ratio).log_delta(0.3).upper for ratio in (1e-9, 0.01, 0.1)]
+    assert values == sorted(values)
+    equal = VectorWishart(dim, rank, m).log_delta(0.3)
+    assert equal.lower - 1e-4 * abs(equal.lower) - 1e-6 <= values[0]
+
+
+# --- the early version ------------------------------------------------------------------------------
+
+
+@settings(max_examples=10)
+@given(dim=st.integers(2, 200), rank=st.integers(2, 200), m=st.floats(-14, -9).map(lambda x: 10.0**x))
+def test_early_bounds_are_above_the_exact_profile(dim, rank, m):
+    mechanism = Wishart(dim=dim, rank=rank, misalignment=m)
+    exact, tail, early = (bound_of(mechanism, b) for b in ("exact", "early-exact-tail", "early"))
+    assert exact <= tail <= early * (1 + 1e-6)
+
+
+def test_early_bound_at_given_values_is_no_better_than_the_best():
+    given = {"dim": 50, "rank": 40, "misalignment": 1e-8}
+    best = bound_of(Wishart(**given), "early")
+    for t, eta, radius in ((2.0, 0.5, 400.0), (1.0, 0.1, 350.0), (4.0, 1.0, 330.0)):
+        found = privproj.evaluate("wishart.early.epsilon", **given, t=t, eta=eta, R=radius)
+        at_same = bound_of(Wishart(**given), "early", delta=found.delta)
+        assert found.value >= at_same * (1 - 1e-6)
+        assert best > 0
+    with pytest.raises(InvalidParameter, match="R above"):
+        privproj.evaluate("wishart.early.epsilon", **given, t=2, eta=0.5, R=100)
+
+
+def test_exact_tail_is_the_probability_that_an_inner_product_is_small():
+    rng = np.random.default_rng(2)
+    mechanism, t = Wishart(dim=30, rank=12, misalignment=0.05), 6.0
+    g = rng.standard_normal((400_000, 2, 12))
+    rho = 0.95
+    x = (g[:, 0] ** 2).sum(axis=1)
+    y = rho * x + math.sqrt(1 - rho**2) * (g[:, 0] * g[:, 1]).sum(axis=1)
+    hit = ((x <= t) | (y <= t)).mean()
+    assert abs(hit - math.exp(log_mixed_tail(mechanism, t))) <= 5 * math.sqrt(hit / len(x))
+
+
+# --- where the promise comes from -------------------------------------------------------------------
+
+
+def test_misalignment_of_means():
+    rng = np.random.default_rng(4)
+    records, bound = 20, 1.0
+    worst, least = 0.0, math.inf
+    for _ in range(2000):
+        vectors = rng.standard_normal((records + 1, 5)) + 1.5
+        vectors *= bound / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), bound)
+        means = vectors[:-1].mean(axis=0), vectors[1:].mean(axis=0)
+        norms = [np.linalg.norm(mean) for mean in means]
+        least = min(least, *norms)
+        worst = max(worst, 1 - means[0] @ means[1] / norms[0] / norms[1])
+    assert worst <= alignment.mean_misalignment(bound, least, records)
+    with pytest.raises(InvalidParameter, match="norm floor"):
+        alignment.mean_misalignment(1.0, 0.01, 10)
+
+
+def test_preprocessing_keeps_its_promise_and_reports_no_gain_as_an_error():
+    rng = np.random.default_rng(9)
+    dim, gamma, m, beta = 400, 4.0, 0.8, 1e-2
+    after = alignment.preprocessed_misalignment(m, gamma, dim, beta)
+    first, second = np.zeros(dim), np.zeros(dim)
+    first[0], second[0], second[1] = 1.0, 1 - m, math.sqrt(m * (2 - m))
+    u = rng.standard_normal((5000, dim))
+    u *= gamma / np.linalg.norm(u, axis=1, keepdims=True)
+    a, b = first + u, second + u
+    cosines = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    assert (cosines < 1 - after).mean() <= beta
+    assert alignment.preprocessing_gain(m, gamma, dim, beta) == pytest.approx(m - after, rel=1e-12, abs=0)
+    with pytest.raises(InvalidParameter, match="gamma above"):
+        alignment.preprocessed_misalignment(1e-4, gamma, dim, beta)
+    printed = (1 - 0.2) / (1 + 0.2) * math.sqrt(2 / dim * math.log(8 / beta))
+    with pytest.raises(InvalidParameter):
+        alignment.preprocessed_misalignment(m, 1.01 * printed, dim, beta)
+
+
+def test_condition_number_of_the_matrix():
+    rng = np.random.default_rng(1)
+    dim, rank, failure = 10, 400, 0.05
+    factor = alignment.descent_condition(dim, rank, failure)
+    spectra = [np.linalg.svd(rng.standard_normal((dim, rank)), compute_uv=False) for _ in range(500)]
+    assert np.mean([(s[0] / s[-1]) ** 2 > factor for s in spectra]) <= 2 * failure
+    with pytest.raises(InvalidParameter, match="rank above"):
+        alignment.descent_condition(100, 50, 0.1)
+
+
+@pytest.mark.parametrize("bound", ["early-corollary", "rp-gd"])
+@pytest.mark.parametrize("allowed", [False, True])
+def test_what_is_no_guarantee_says_why_and_what_to_use(bound, allowed):
+    with pytest.raises(Refused, match="Use exact"):
+        bound_of(Wishart(dim=100, rank=200, misalignment=1e-6), bound, allow_refuted=allowed)
+
+
+def test_ranks_that_fit_are_an_interval():
+    found = privproj.rank(Wishart(dim=1000, misalignment=8e-6), epsilon=0.2, delta=1e-5)
+    assert found.lower < found.value == found.upper
+    for rank, fits in ((found.lower, 1), (found.value, 1), (found.lower - 1, 0), (found.value + 1, 0), (64, 1)):
+        assert (bound_of(Wishart(dim=1000, rank=rank, misalignment=8e-6), "exact") <= 0.2) == bool(fits)

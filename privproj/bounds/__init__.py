@@ -29,13 +29,28 @@ LINES = (
     ("wishart", "exact"),
     ("wishart", "quantile-sharp"),
     ("wishart", "quantile"),
+    ("wishart", "early-exact-tail"),
+    ("wishart", "early"),
+    ("wishart", "early-corollary"),
+    ("wishart", "rp-gd"),
+    ("wishart-matrix", "early-matrix"),
+    ("sketch", "rdp-best"),
+    ("sketch", "exact-rank1"),
+    ("sketch", "rdp-tight"),
+    ("sketch", "rdp"),
+    ("sketch", "tcdp"),
+    ("sketch", "lora-one-step"),
+    ("sketch", "lora-by-design"),
+    ("sketch-public", "rank-free"),
+    ("sketch-public", "exact-rank1"),
+    ("sketch-public", "operator-norm"),
 )
 """Mechanism and name of every bound; its file is ``MECHANISM_NAME.py`` with underscores."""
 
 
 def load(mechanism: str, name: str) -> Bound:
     """The record of a bound, from its file."""
-    return import_module(f"privproj.bounds.{mechanism}_{name.replace('-', '_')}").BOUND
+    return import_module("privproj.bounds." + f"{mechanism}_{name}".replace("-", "_")).BOUND
 
 
 def registry() -> tuple[Bound, ...]:

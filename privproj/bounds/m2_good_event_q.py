@@ -2,14 +2,14 @@
 
 from privproj.bound import Bound
 from privproj.bounds.m2_beta_tail import needs, promises
-from privproj.bounds.m2_good_event import GoodEvent
+from privproj.bounds.m2_good_event import GoodEvent, captured
 from privproj.mechanisms import M2
 from privproj.relations import NeighbouringRelation
 
 
 def form(mechanism: M2) -> GoodEvent:
     """The union costs ``T q k P(Beta > tau)``."""
-    return GoodEvent(mechanism, sampled=True)
+    return GoodEvent(mechanism.mu, captured(mechanism), sampled=True)
 
 
 BOUND = Bound(

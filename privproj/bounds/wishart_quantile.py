@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from privproj.bound import Bound
 from privproj.mechanisms import Wishart
 from privproj.numerics import crossing, minimise
+from privproj.result import Status
 from privproj.rules import ComposedRule, EpsilonDeltaRule
 from privproj.runs import Run
 from privproj.wishart_promise import promises, refuses_norms
@@ -106,6 +107,7 @@ BOUND = Bound(
     source="arXiv 2601.21719, Theorem 1",
     example="privproj epsilon wishart --bound quantile --dim 1000 --rank 16 --misalignment 8e-6 --delta 1e-5",
     form=form,
+    status=Status.CONDITIONAL,
     groups=False,
     splits=True,
     promises_of=promises,

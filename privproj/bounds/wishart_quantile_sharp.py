@@ -5,6 +5,7 @@ import math
 from privproj.bound import Bound
 from privproj.bounds.wishart_quantile import QuantileForm, Quantiles
 from privproj.mechanisms import Wishart
+from privproj.result import Status
 from privproj.wishart_promise import promises, refuses_norms
 
 
@@ -41,6 +42,7 @@ BOUND = Bound(
     source="privproj, from the proof of arXiv 2601.21719, Theorem 1",
     example="privproj epsilon wishart --bound quantile-sharp --dim 1000 --rank 16 --misalignment 8e-6 --delta 1e-5",
     form=form,
+    status=Status.CONDITIONAL,
     groups=False,
     splits=True,
     promises_of=promises,

@@ -1,126 +1,11 @@
-"""Mechanisms: frozen records of what was run. Parameters and their validity, nothing else.
+"""M2: noise first, then project."""
 
-``noise_multiplier`` is ``z = sigma / s``: the noise standard deviation over the sensitivity of the
-query under the relation of the run. It may be left out only for the query that finds it.
-"""
-
-import operator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 from privproj.errors import InvalidParameter
 
-SMALLEST, LARGEST, LARGEST_EPSILON = 1e-12, 1e12, 1e9
-
-
-def real(name: str, value: object, expected: str, low: float, high: float, *, open_low: bool = False) -> float:
-    """``value`` as a float in ``[low, high]`` (``open_low``: above ``low``); nan, text and truth values are refused."""
-    try:
-        if isinstance(value, bool | str):
-            raise TypeError
-        number = float(value)  # pyright: ignore[reportArgumentType]
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidParameter(name, value, expected) from None
-    if not (low < number <= high if open_low else low <= number <= high):
-        raise InvalidParameter(name, value, expected)
-    return number
-
-
-def whole(name: str, value: object, expected: str, low: int = 1, high: int = 10**15) -> int:
-    """``value`` as an int in ``[low, high]``; ``2.5``, ``nan`` and truth values are refused, ``1e5`` is not."""
-    try:
-        if isinstance(value, bool | str):
-            raise TypeError
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        number = operator.index(value)  # pyright: ignore[reportArgumentType]
-    except TypeError:
-        raise InvalidParameter(name, value, expected) from None
-    if not low <= number <= high:
-        raise InvalidParameter(name, value, expected)
-    return number
-
-
-def noise(value: object) -> float:
-    """A noise multiplier."""
-    return real("noise_multiplier", value, "a noise multiplier from 1e-12 to 1e+12", SMALLEST, LARGEST)
-
-
-def probability(name: str, value: object) -> float:
-    """A number strictly between 0 and 1."""
-    number = real(name, value, "a number above 0 and below 1", 0.0, 1.0, open_low=True)
-    if number == 1.0:
-        raise InvalidParameter(name, value, "a number above 0 and below 1")
-    return number
-
-
-def privacy_epsilon(value: object, *, zero: bool) -> float:
-    """A finite epsilon, ``>= 0`` if ``zero``, else positive."""
-    expected = "an epsilon from 0 to 1e+09" if zero else "an epsilon above 0 and at most 1e+09"
-    return real("epsilon", value, expected, 0.0, LARGEST_EPSILON, open_low=not zero)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mechanism:
-    """What every mechanism has: a name, what it must have done, and how it looks under a relation.
-
-    ``default_relation`` is the neighbouring relation where none is given; ``poisson`` is False where Poisson
-    sampling has no amplification theorem.
-    """
-
-    name: ClassVar[str]
-    assumes: ClassVar[tuple[str, ...]] = ()
-    default_relation: ClassVar[str | None] = None
-    poisson: ClassVar[bool] = True
-    noise_multiplier = None
-
-    def for_group(self, size: int) -> "Mechanism":
-        """The same mechanism seen by a group of ``size`` records."""
-        return self
-
-    def for_replacement(self) -> "Mechanism":
-        """The same mechanism under the replace relation, where that changes more than the sensitivity."""
-        return self
-
-    def notes(self) -> list[str]:
-        """What a reader of any number for this mechanism should know."""
-        return []
-
-    def parameters(self) -> dict[str, object]:
-        """The parameters that were given, by name."""
-        given = {key: value for key, value in vars(self).items() if value not in (None, False, ())}
-        if "layers" in given:
-            given["layers"] = [str(layer) for layer in vars(self)["layers"]]
-        return given
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoisyMechanism(Mechanism):
-    """A mechanism with a noise multiplier, which is left out where it is the question."""
-
-    noise_multiplier: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.noise_multiplier is not None:
-            object.__setattr__(self, "noise_multiplier", noise(self.noise_multiplier))
-
-    @property
-    def mu(self) -> float:
-        """``mu = 1/z = s/sigma``."""
-        if self.noise_multiplier is None:
-            raise InvalidParameter("noise_multiplier", None, "a noise multiplier", "only the sigma query leaves it out")
-        return 1.0 / self.noise_multiplier
-
-    def for_group(self, size: int) -> "Mechanism":
-        """Sensitivity grows as many times as the group has records."""
-        return self if self.noise_multiplier is None else replace(self, noise_multiplier=self.noise_multiplier / size)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gaussian(NoisyMechanism):
-    """The Gaussian mechanism: ``V + E``, ``E`` i.i.d. ``N(0, sigma^2)``."""
-
-    name = "gaussian"
+from .base import Mechanism, NoisyMechanism, real, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +137,11 @@ class M2(NoisyMechanism):
         dim = self.dim or max(layer.dim for layer in self.layers)
         return dim if self.columns is None else min(dim, self.columns)
 
+    @property
+    def rank_limit(self) -> int:
+        """A projection has at most the rank of its dimension."""
+        return self.dim or 1
+
     def for_replacement(self) -> "M2":
         """Replacing a record takes one change away and adds another: twice the rank."""
         promised = None if self.change_rank is None else min(2 * self.change_rank, self.largest_rank)
@@ -270,61 +160,3 @@ class M2(NoisyMechanism):
                 "rank", "nothing", "dim with rank, or layers", "only the rank query leaves the rank out"
             )
         return 0.5 * self.rank, 0.5 * (self.dim - self.rank)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wishart(Mechanism):
-    """Release ``M v`` without noise: ``v = f(S)`` a vector in ``R^dim``, ``M ~ W_dim(I/rank, rank)`` fresh per release.
-
-    Promise: neighbouring vectors have ``1 - cos(v, v') <= misalignment`` (or cosine at least ``alignment``) and equal
-    norms, or norms within a factor ``norm_ratio >= 1`` of each other. ``rank`` may exceed ``dim``.
-    """
-
-    name = "wishart"
-    assumes = (
-        "the matrix is drawn afresh for each release, independently of the data and of all that shaped the query",
-        "the matrix itself is never released, nor anything else that was computed from it",
-    )
-    default_relation = "replace"
-    poisson = False
-    dim: int | None = None
-    rank: int | None = None
-    misalignment: float | None = None
-    alignment: float | None = None
-    norm_ratio: float = 1.0
-    fixed_projection: bool = False
-
-    def __post_init__(self) -> None:
-        set_field = object.__setattr__
-        set_field(self, "dim", whole("dim", self.dim, "a whole number dim from 1 to 1e7", 1, 10**7))
-        if self.rank is not None:
-            set_field(self, "rank", whole("rank", self.rank, "a whole number rank from 1 to 1e7", 1, 10**7))
-        if self.alignment is not None:
-            if self.misalignment is not None:
-                raise InvalidParameter("alignment", self.alignment, "either misalignment or alignment, not both")
-            rho = real("alignment", self.alignment, "an alignment above -1 and below 1", -1.0, 1.0, open_low=True)
-            set_field(self, "misalignment", 1.0 - rho)
-            set_field(self, "alignment", None)
-        if self.misalignment is not None:
-            expected = "a misalignment from 1e-15 to below 2"
-            set_field(self, "misalignment", real("misalignment", self.misalignment, expected, 1e-15, 2.0))
-            if self.misalignment == 2.0:
-                raise InvalidParameter("misalignment", self.misalignment, expected)
-        expected = "a ratio of norms from 1 to 1e6"
-        set_field(self, "norm_ratio", real("norm_ratio", self.norm_ratio, expected, 1.0, 1e6))
-
-    @property
-    def shape(self) -> tuple[int, int, float]:
-        """``(d, r, m)``; raises :class:`InvalidParameter` where one of them was left out."""
-        for name in ("dim", "rank", "misalignment"):
-            if getattr(self, name) is None:
-                raise InvalidParameter(
-                    name, "nothing", "dim, rank and misalignment", "only its own query leaves it out"
-                )
-        assert self.dim is not None and self.rank is not None and self.misalignment is not None
-        return self.dim, self.rank, self.misalignment
-
-    def parameters(self) -> dict[str, object]:
-        """The parameters that were given; equal norms go without saying."""
-        given = super().parameters()
-        return {name: value for name, value in given.items() if name != "norm_ratio" or value != 1.0}

@@ -1,0 +1,73 @@
+"""``privproj alignment``: where the promise of the wishart mechanism comes from."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from privproj import alignment
+
+from . import render
+from .options import option, with_options
+
+SUMMARY = "Misalignment of means, the gain of pre-processing, the price of projected descent."
+
+command = click.Group("alignment", help=SUMMARY, short_help=SUMMARY)
+
+
+def helper(name: str, ask: Callable[..., float], label: str, note: str, example: str, options: list) -> None:
+    """Add one helper: it prints ``label = value`` and what to do with it."""
+
+    def run(json: bool, **given: Any) -> int:
+        value = ask(**given)
+        shown = {label: value, "note": note}
+        click.echo(render.as_json(shown) if json else f"{label} = {render.rounded(value)}\n  {note}")
+        return 0
+
+    full = f"{ask.__doc__.splitlines()[0] if ask.__doc__ else name}\n\n\b\nExample:\n  privproj alignment {example}"
+    flags = [*options, option("--json", "JSON instead of text.", is_flag=True)]
+    command.add_command(with_options(flags, run, name=name, help=full, short_help=note))
+
+
+def needed(name: str, words: str) -> click.Option:
+    """An option that must be given."""
+    return option(name, words, required=True)
+
+
+helper(
+    "mean",
+    alignment.mean_misalignment,
+    "misalignment",
+    "promise that no mean is shorter than the norm floor; pass this as --misalignment",
+    "mean --norm-bound 1 --norm-floor 0.1 --records 5000",
+    [
+        needed("--norm-bound", "Largest norm L of a record's vector."),
+        needed("--norm-floor", "Promise: no mean is shorter than this."),
+        needed("--records", "Number of records."),
+    ],
+)
+helper(
+    "preprocess",
+    alignment.preprocessed_misalignment,
+    "misalignment",
+    "after adding the noise and normalising again; pass this as --misalignment and add beta to delta",
+    "preprocess --misalignment 0.8 --gamma 3 --dim 10000 --beta 1e-6",
+    [
+        needed("--misalignment", "Misalignment before."),
+        needed("--gamma", "Norm of the noise that is added to the unit vector."),
+        needed("--dim", "Dimension of the vector."),
+        needed("--beta", "Failure probability, to be added to delta."),
+    ],
+)
+helper(
+    "descent",
+    alignment.descent_condition,
+    "condition number",
+    "gradient descent along M grad may converge this much more slowly, but for twice the failure probability",
+    "descent --dim 100 --rank 10000 --failure 1e-3",
+    [
+        needed("--dim", "Dimension of the vector."),
+        needed("--rank", "Rank of the matrix."),
+        needed("--failure", "Failure probability of each end of the spectrum."),
+    ],
+)

@@ -1,0 +1,47 @@
+"""``privproj lora-noise``: moments of LoRA's noise term, a diagnostic."""
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from privproj.lora_noise import lora_noise
+
+from . import render
+from .options import option, with_options
+
+HELP = """Exact moments of LoRA's noise term u = q (A^T A - I), entry by entry. Not a privacy guarantee.
+
+\b
+Example:
+  privproj lora-noise --rank 16 --entry 0.1 --row-norm 1 --initialisation uniform --variance 0.0026
+"""
+
+
+def run(json: bool, **options: Any) -> int:
+    moments = lora_noise(**{name: value for name, value in options.items() if value is not None})
+    if json:
+        click.echo(render.as_json(asdict(moments)))
+        return 0
+    click.echo(f"mean = {moments.mean:.6g}, standard deviation = {moments.variance**0.5:.6g}")
+    if moments.rank_rate is not None:
+        click.echo(f"  Gaussian up to an open constant times {moments.rank_rate:.4g} in total variation")
+    click.echo(f"  this is {moments.warning}")
+    return 0
+
+
+command = with_options(
+    [
+        option("--rank", "Rank of A.", metavar="R", required=True),
+        option("--entry", "Entry q_i of the gradient row.", metavar="Q", required=True),
+        option("--row-norm", "Euclidean norm of the row.", metavar="N", required=True),
+        option("--row-sum", "Sum of the sizes of its entries.", metavar="S"),
+        option("--variance", "Variance of the entries of A.  [default: 1/R]", metavar="V"),
+        option("--initialisation", "Law of the entries of A.", type=click.Choice(["gaussian", "uniform"])),
+        option("--json", "JSON instead of text.", is_flag=True),
+    ],
+    run,
+    name="lora-noise",
+    help=HELP,
+    short_help="Moments of LoRA's noise term (a diagnostic).",
+)

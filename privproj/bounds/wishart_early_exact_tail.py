@@ -1,0 +1,59 @@
+"""Theorem 1 of the early version with the exact probability that ``v.y`` or ``v'.y`` is small (its Figure 1a)."""
+
+import math
+from functools import cache
+
+from privproj.bound import Bound
+from privproj.bounds.wishart_early import EarlyForm, log_below, refuses
+from privproj.kernels import log_add, log_gamma_front
+from privproj.mechanisms import Wishart
+from privproj.numerics import log_integral
+from privproj.result import Status
+from privproj.wishart_promise import promises
+
+
+def log_mixed_tail(mechanism: Wishart, t: float) -> float:
+    """``ln(1 - E[1{X > t} PhiBar((t - rho X)/sqrt((1-rho^2) X))])``, ``X ~ chi2_r``, as a sum of positive terms:
+
+    ``P(X <= t) + E[1{X > t} Phi((t - rho X)/sqrt((1-rho^2) X))]``.
+    """
+    from scipy import special
+
+    _, rank, m = mechanism.shape
+    half, spread = 0.5 * rank, math.sqrt(m * (2.0 - m))
+
+    def integrand(s: float) -> float:
+        w = math.exp(s)
+        x = t * math.exp(w)
+        z = math.sqrt(t) * (m * math.exp(0.5 * w) - 2.0 * math.sinh(0.5 * w)) / spread
+        return float(special.log_ndtr(z)) + log_gamma_front(half, (x - rank) / rank, x / rank) + s
+
+    width = max(spread / math.sqrt(t), m, 1e-15)
+    value, error = log_integral(integrand, math.log(width), 0.5, high=math.log(40.0))
+    return min(0.0, log_add(log_below(rank, t), value + error + 1e-12))
+
+
+def form(mechanism: Wishart) -> EarlyForm:
+    """The rule of the early version with this tail in place of its bound."""
+
+    @cache
+    def log_tail(t: float) -> float:
+        return log_mixed_tail(mechanism, t)
+
+    return EarlyForm(mechanism, log_tail)
+
+
+BOUND = Bound(
+    name="early-exact-tail",
+    mechanism=Wishart,
+    summary="the early version's bound with its tail evaluated exactly",
+    formula="early with 1 - E[1{X > t} PhiBar((t - rho X)/sqrt((1-rho^2) X))], X ~ chi2_r, in place of the first part "
+    "of delta",
+    source="early version of arXiv 2601.21719, proof of Theorem 1 and Figure 1a",
+    example="privproj epsilon wishart --bound early-exact-tail --dim 50 --rank 40 --misalignment 1e-12 --delta 1e-5",
+    form=form,
+    status=Status.CONDITIONAL,
+    groups=False,
+    promises_of=promises,
+    refuses=refuses,
+)

@@ -1,0 +1,12 @@
+"""The Gaussian mechanism."""
+
+from dataclasses import dataclass
+
+from .base import NoisyMechanism
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(NoisyMechanism):
+    """The Gaussian mechanism: ``V + E``, ``E`` i.i.d. ``N(0, sigma^2)``."""
+
+    name = "gaussian"

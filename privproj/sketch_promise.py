@@ -1,0 +1,34 @@
+"""What the data must promise for the bounds of the secret sketch, and where a sketch has no bound at all."""
+
+from privproj.mechanisms import Sketch
+
+
+def promises(mechanism: Sketch) -> tuple[str, ...]:
+    """Nothing where clipping enforces the norms and no eigenvalue floor is used; else each of them."""
+    if mechanism.gamma is not None:
+        return (
+            "(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / |Q Q^T - Q' Q'^T|_F >= "
+            f"{mechanism.gamma:g} for all neighbours",
+        )
+    floor = (f"lambda_min(Q Q^T) >= {mechanism.eigen_floor:g} for every data set",) if mechanism.eigen_floor else ()
+    norms = [(f"|Q - Q'|_F <= {mechanism.sensitivity:g} for all neighbours", mechanism.sensitivity)]
+    norms += [(f"|Q|_F <= {mechanism.frobenius_bound or 0:g} for every data set", mechanism.frobenius_bound)]
+    return (*floor, *(() if mechanism.enforced else (words for words, size in norms if size is not None)))
+
+
+def column_promises(mechanism: Sketch) -> tuple[str, ...]:
+    """One record is one column of ``Q``."""
+    one = "a record is one column of Q, so that Q Q^T - Q' Q'^T has rank one"
+    if mechanism.gamma is not None:
+        return (one, f"(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / B_S^2 >= {mechanism.gamma:g}, B_S the column's norm")
+    return (one, *promises(mechanism))
+
+
+def refuses(mechanism: Sketch) -> str | None:
+    """The divergence is finite only for ``Gamma > 1``."""
+    if mechanism.gamma_of_matrices <= 1.0:
+        return (
+            f"expected gamma above 1, got {mechanism.gamma_of_matrices:.4g}: the Renyi divergence may be infinite; "
+            "use more noise, or exact-rank1 where a record is one column"
+        )
+    return None
