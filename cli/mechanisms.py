@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import click
 
-from privproj.mechanisms import M2, Gaussian, Mechanism, PublicSketch, Sketch, Wishart, WishartMatrix
+from privproj.mechanisms import M1, M2, Gaussian, Mechanism, PublicSketch, Sketch, Wishart, WishartMatrix
 
-from .options import LAYER, LAYER_HELP, option
+from .options import LAYER, LAYER_HELP, NORMS, option
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,24 @@ NOISE = value("--noise-multiplier", "z = noise standard deviation / sensitivity.
 
 MECHANISMS: dict[str, Entry] = {
     "gaussian": Entry(Gaussian, "Plain Gaussian mechanism (DP-SGD).", (NOISE,), {"noise_multiplier": "1"}),
+    "m1": Entry(
+        M1,
+        "Project first, then add noise (large rank).",
+        (
+            value("--dim", "Side of the layer that is projected.", "D"),
+            value("--rank", "Rank of the projection (may exceed D).", "R"),
+            value("--columns", "The layer's other side.", "M"),
+            flag("--fixed-projection", "One projection for all steps."),
+            value("--misalignment", "Promise on a unit vector (columns 1): 1 - cos of neighbours.", "M"),
+            value("--span-dim", "Promise: the unchanged columns span this many dimensions.", "K"),
+            value("--residual-norm", "Norm of the changed column orthogonal to them.", "K[,K']", type=NORMS),
+            value("--residual-misalignment", "Promise: 1 - cos of these parts.", "M"),
+            value("--shift-in-span", "Promise: largest change within the span.", "A"),
+            value("--changed-columns", "Columns that change (a chain).  [default: 1]", "C"),
+            NOISE,
+        ),
+        {"dim": "1000", "rank": "256", "noise_multiplier": "20"},
+    ),
     "m2": Entry(
         M2,
         "Noise first, then project to a small rank (resampled LoRA, projected gradients).",
@@ -103,13 +121,13 @@ MECHANISMS: dict[str, Entry] = {
     ),
 }
 
-NOISY = ("gaussian", "m2", "sketch-public")
+NOISY = ("gaussian", "m1", "m2", "sketch-public")
 """Mechanisms with a noise multiplier to be found."""
 
-RANKED = ("m2", "wishart", "sketch", "sketch-public")
+RANKED = ("m1", "m2", "wishart", "sketch", "sketch-public")
 """Mechanisms with a rank to be found."""
 
-SAMPLED = ("gaussian", "m2", "wishart", "sketch-public")
+SAMPLED = ("gaussian", "m1", "m2", "wishart", "sketch-public")
 """Mechanisms with a bound under subsampling."""
 
 FOUND = {"sigma": ["noise_multiplier"], "rank": ["rank"], "misalignment": ["misalignment", "alignment"]}

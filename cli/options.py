@@ -56,7 +56,21 @@ class LayerShape(click.ParamType):
         return Layer(dim=sizes[0], rank=sizes[1], count=[*sizes, 1][2], share=part)
 
 
-NUMBER, LAYER = Number(), LayerShape()
+class NormPair(click.ParamType):
+    """``K`` or ``K,K'``: one norm, or one before and one after."""
+
+    name = "norms"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = value.split(",")
+        if len(parts) > 2:
+            raise InvalidParameter("--residual-norm", value, "one norm, or two separated by a comma")
+        return tuple(NUMBER.convert(part, param, ctx) for part in parts)
+
+
+NUMBER, LAYER, NORMS = Number(), LayerShape(), NormPair()
 LAYER_HELP = "N layers projected from D to R (DxD: not projected); may be repeated."
 
 

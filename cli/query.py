@@ -83,6 +83,8 @@ def build(kind: type[Mechanism], given: dict[str, Any]) -> Mechanism:
     """The mechanism that the options describe."""
     if "layer" in given:
         given["layers"] = given.pop("layer")
+    if isinstance(given.get("residual_norm"), tuple):
+        given.update(zip(("residual_norm", "other_residual_norm"), given["residual_norm"], strict=False))
     return kind(**{name: value for name, value in given.items() if value is not None})
 
 

@@ -155,15 +155,18 @@ def comparison_record(row: Comparison) -> dict[str, Any]:
 def comparison_text(rows: list[Comparison]) -> str:
     """A table: value, bound, status, promise; then what does not apply and why."""
     quantity = next((row.result.quantity for row in rows if row.result), "epsilon")
-    lines = [f"{quantity:>12}  {'bound':<16} {'status':<12} promise on the data"]
+    lines = [f"{quantity:>12}  {'bound':<22} {'status':<12} promise on the data"]
     for row in rows:
         if row.result is None or row.result.value is None:
             reason = row.reason or "no number"
-            lines += wrapped(f"{'-':>12}  {row.bound.name:<16} ", reason)
+            lines += wrapped(f"{'-':>12}  {row.bound.name:<22} ", reason)
         else:
             shown = delta_shown(row.result.value) if quantity == "delta" else rounded(row.result.value)
             promise = "; ".join(row.result.promises) or "none"
-            lines.append(f"{shown:>12}  {row.bound.name:<16} {row.result.status:<12} {promise}")
+            lines.append(f"{shown:>12}  {row.bound.name:<22} {row.result.status:<12} {promise}")
+    free = [row for row in rows if row.result and row.result.usable and row.result.status is Status.PROVED]
+    if free:
+        lines.append(f"smallest without a promise on the data: {free[0].bound.name}")
     return "\n".join(lines)
 
 
@@ -175,8 +178,8 @@ def bound_record(bound: Bound) -> dict[str, Any]:
 
 def bounds_text(bounds: Iterable[Bound]) -> str:
     """The catalogue, a line each."""
-    lines = [f"{'mechanism':<10} {'bound':<16} {'status':<10} summary"]
-    lines += [f"{b.mechanism.name:<10} {b.name:<16} {b.status:<10} {b.summary}" for b in bounds]
+    lines = [f"{'mechanism':<14} {'bound':<22} {'status':<12} summary"]
+    lines += [f"{b.mechanism.name:<14} {b.name:<22} {b.status:<12} {b.summary}" for b in bounds]
     return "\n".join(lines)
 
 

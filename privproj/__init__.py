@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from privproj.calibration import misalignment, rank, rate, sigma, steps
     from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Refused
     from privproj.evaluation import evaluate
-    from privproj.mechanisms import M2, Gaussian, Layer, PublicSketch, Sketch, Wishart, WishartMatrix
+    from privproj.mechanisms import M1, M2, Gaussian, Layer, PublicSketch, Sketch, Wishart, WishartMatrix
     from privproj.relations import NeighbouringRelation, Sampling
     from privproj.result import Outcome, Result, Side, Status
     from privproj.rules import advanced_composition, basic_composition
 
 __all__ = [
+    "M1",
     "M2",
     "Comparison",
     "Gaussian",
@@ -60,7 +61,7 @@ HOMES = {
     "calibration": ("misalignment", "rank", "rate", "sigma", "steps"),
     "errors": ("InvalidParameter", "NotConverged", "PrivprojError", "Refused"),
     "evaluation": ("evaluate",),
-    "mechanisms": ("M2", "Gaussian", "Layer", "PublicSketch", "Sketch", "Wishart", "WishartMatrix"),
+    "mechanisms": ("M1", "M2", "Gaussian", "Layer", "PublicSketch", "Sketch", "Wishart", "WishartMatrix"),
     "relations": ("NeighbouringRelation", "Sampling"),
     "result": ("Outcome", "Result", "Side", "Status"),
     "rules": ("advanced_composition", "basic_composition"),

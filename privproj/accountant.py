@@ -30,8 +30,8 @@ class Question:
     def check(self) -> None:
         """Raise unless the bound answers this question soundly."""
         bound, relation = self.bound, self.run.relation
-        if not bound.guarantee and not self.allow_refuted:
-            raise Refused(f"{bound.name} is {bound.status}, not a guarantee: {bound.reason}")
+        if not bound.guarantees(self.mechanism) and not self.allow_refuted:
+            raise Refused(f"{bound.name} is {self.status}, not a guarantee: {bound.reason}")
         self.run.check_pair()
         if self.run.sampling == "poisson" and not self.mechanism.poisson:
             raise Refused(
@@ -108,7 +108,7 @@ class Question:
             "warnings": self.notes,
         }
         found = {**fields, **details}
-        if not self.bound.guarantee and value is not None:
+        if not self.bound.guarantees(self.mechanism) and value is not None:
             warnings = (*found["warnings"], f"NOT A GUARANTEE: {self.bound.reason}")
             found.update(side=Side.NONE, outcome=Outcome.REFUSED, warnings=warnings, lower=None, upper=None)
         return Result(**found)
@@ -117,7 +117,7 @@ class Question:
     def status(self) -> Status:
         """The status of the bound for these parameters; what one person contributes is a promise too."""
         status = self.bound.status_for(self.mechanism)
-        return Status.CONDITIONAL if self.run.group_size > 1 and self.bound.guarantee else status
+        return Status.CONDITIONAL if self.run.group_size > 1 and self.bound.guarantees(self.mechanism) else status
 
     def side(self, curve: Curve) -> Side:
         """Exact only where the bound is the truth and nothing but a closed form was involved."""

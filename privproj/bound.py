@@ -11,6 +11,7 @@ from privproj.result import Status
 from privproj.runs import Run
 
 ALL_RELATIONS = tuple(NeighbouringRelation)
+GUARANTEES = (Status.PROVED, Status.CONDITIONAL)
 RANK_PROMISE = "every record changes the layer's gradient by a matrix of rank at most {k}"
 
 
@@ -34,9 +35,9 @@ class Bound:
     data must keep (none: status proved; some: conditional). ``needs`` returns a sentence when a parameter is missing,
     ``refuses`` one when the bound does not hold, else None. ``any_projection``: a projection reused over releases
     does no harm. ``reason`` says why a refuted or asymptotic bound is no guarantee, and what to use instead;
-    ``default_relation`` is the relation where none is given, if not the mechanism's. ``groups`` is False where
-    several records of one person break the promise; ``splits``: delta is divided between two events. ``version``
-    changes whenever a returned value may change.
+    ``status_of`` gives the status where it depends on the parameters; ``default_relation`` is the relation where none
+    is given, if not the mechanism's. ``groups`` is False where several records of one person break the promise;
+    ``splits``: delta is divided between two events. ``version`` changes whenever a returned value may change.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Bound:
     relations: tuple[NeighbouringRelation, ...] = ALL_RELATIONS
     default_relation: NeighbouringRelation | None = None
     reason: str = ""
+    status_of: Callable[[Any], Status] | None = None
     version: int = 1
 
     def assumes(self, mechanism: type[Mechanism]) -> tuple[str, ...]:
@@ -66,11 +68,16 @@ class Bound:
 
     def status_for(self, mechanism: Mechanism) -> Status:
         """The status for these parameters: conditional exactly where a promise on the data is needed."""
-        if self.guarantee:
+        status = self.status_of(mechanism) if self.status_of else self.status
+        if status in GUARANTEES:
             return Status.CONDITIONAL if self.promises_of(mechanism) else Status.PROVED
-        return self.status
+        return status
+
+    def guarantees(self, mechanism: Mechanism) -> bool:
+        """True unless the bound is refuted for these parameters, or asymptotic with a constant left open."""
+        return (self.status_of(mechanism) if self.status_of else self.status) in GUARANTEES
 
     @property
     def guarantee(self) -> bool:
-        """True unless the bound is refuted, or asymptotic with a constant left open."""
-        return self.status in (Status.PROVED, Status.CONDITIONAL)
+        """True unless the bound is refuted or asymptotic for some parameters."""
+        return self.status in GUARANTEES

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from privproj.accountant import Question, ask, numerics_of
 from privproj.bounds import find
 from privproj.errors import InvalidParameter, NotConverged, PrivprojError
-from privproj.mechanisms import LARGEST, SMALLEST, Mechanism, privacy_epsilon, probability
+from privproj.mechanisms import LARGEST, SMALLEST, Gaussian, Mechanism, privacy_epsilon, probability
 from privproj.numerics import Enclosure, crossing, largest_integer, minimise
 from privproj.result import Outcome, Result, Side
 from privproj.runs import RunOptions
@@ -145,10 +145,10 @@ def classical_noise(target: Target) -> float:
 
 
 def renyi_noise(question: Question, target: Target, guess: float) -> float:
-    """The noise multiplier by the Renyi bound of the same mechanism, a close guess that needs no composition."""
-    renyi = {"gaussian": "rdp", "m2": "mixture-rdp"}[question.mechanism.name]
+    """The noise multiplier by a Renyi bound of the mechanism, or of the Gaussian: a guess without a composition."""
     run = replace(question.run, sampling=None, relation=None, group_size=1)
-    quick = replace(question, run=run, bound=find(type(question.mechanism), renyi))
+    mechanism, renyi = (question.mechanism, "mixture-rdp") if question.mechanism.name == "m2" else (Gaussian(), "rdp")
+    quick = replace(question, mechanism=mechanism, run=run, bound=find(type(mechanism), renyi))
 
     def excess(z: float) -> float:
         return with_value(quick, "noise_multiplier", z).curve().log_delta(target.epsilon).upper - target.log_delta

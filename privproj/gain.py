@@ -5,7 +5,7 @@ from typing import Any
 
 from privproj.accountant import delta, epsilon
 from privproj.calibration import sigma
-from privproj.errors import Unanswered
+from privproj.errors import InvalidParameter, Unanswered
 from privproj.mechanisms import M2, Mechanism
 from privproj.result import Result
 from privproj.runs import RunOptions
@@ -17,21 +17,33 @@ ASKS: dict[str, tuple[Any, tuple[str, ...]]] = {
 }
 
 
+YARDSTICKS = {
+    "m1": (("published operator norm", "operator-norm", None),),
+    "sketch-public": (("operator norm", "operator-norm", None),),
+    "wishart": (("published", "quantile", None),),
+}
+"""What other mechanisms are measured against: label, bound, split of delta."""
+
+
 def gain(result: Result, mechanism: Mechanism, run: RunOptions) -> list[tuple[str, float]]:
     """The same epsilon, delta or noise multiplier by plainer accounting, as ``(label, value)`` rows.
 
-    The published bound needs the rank of the change; where none is given it gets the most the shape allows.
+    The published bound of M2 needs the rank of the change; where none is given it gets the most the shape allows.
     """
-    if not isinstance(mechanism, M2) or result.quantity not in ASKS:
+    if result.quantity not in ASKS:
         return []
-    setting = replace(mechanism, change_rank=mechanism.change_rank or mechanism.largest_rank)
+    setting: Any = mechanism
+    rivals = YARDSTICKS.get(mechanism.name, ())
+    if isinstance(mechanism, M2):
+        setting = replace(mechanism, change_rank=mechanism.change_rank or mechanism.largest_rank)
+        rivals = yardsticks(result, setting.change_rank or 1)
     ask, targets = ASKS[result.quantity]
     target = {name: getattr(result, name) for name in targets}
     rows = []
-    for label, bound, split in yardsticks(result, setting.change_rank or 1):
+    for label, bound, split in rivals:
         try:
             value = ask(setting, bound=bound, **target, **{**run, "split": split}).value
-        except Unanswered:
+        except (Unanswered, InvalidParameter):
             continue
         if value is not None and bound != result.bound:
             rows.append((label, float(value)))

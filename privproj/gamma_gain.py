@@ -8,9 +8,9 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from privproj.kernels import stirling_remainder
+from privproj.numerics import gauss_legendre
 
 Array = NDArray[np.float64]
 
@@ -27,8 +27,7 @@ DROPPED = 40.0
 @lru_cache(maxsize=4)
 def rule(count: int) -> tuple[Array, Array]:
     """Gauss-Legendre nodes and weights on [0, 1]."""
-    nodes, weights = special.roots_legendre(count)
-    return 0.5 * (nodes + 1.0), 0.5 * weights
+    return tuple(np.array(part) for part in zip(*gauss_legendre(count), strict=True))  # pyright: ignore
 
 
 def mean_gain(k: float, rate: Array, start: Array, sign: float, inner: int = INNER) -> Array:

@@ -19,15 +19,19 @@ improved with what is used of the law.
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
 from privproj import kernels
 from privproj.numerics import Enclosure, crossing, log1m_exp, log_integral, outward
 
+LEAST_TAIL = -660.0
+"""A log probability below which a tail is bounded by it and no longer followed."""
+
 
 class SensitivityLaw(Protocol):
-    """Law of the squared shift ``X``, given in a coordinate ``t`` in which its density is smooth with one hill."""
+    """Law of the squared shift ``X``."""
 
     @property
     def mean(self) -> float:
@@ -39,28 +43,6 @@ class SensitivityLaw(Protocol):
         """Least upper bound of ``X``, possibly inf."""
         ...
 
-    @property
-    def start(self) -> float:
-        """A ``t`` in the bulk of the law."""
-        ...
-
-    @property
-    def step(self) -> float:
-        """Width of the bulk in ``t``."""
-        ...
-
-    def value(self, t: float) -> float:
-        """``X`` at the coordinate ``t``."""
-        ...
-
-    def coordinate(self, x: float) -> float:
-        """The coordinate at which ``X`` is ``x``."""
-        ...
-
-    def log_density(self, t: float) -> float:
-        """Log of the density of ``t``."""
-        ...
-
     def log_tail(self, x: float) -> float:
         """``ln P(X > x)``."""
         ...
@@ -69,9 +51,59 @@ class SensitivityLaw(Protocol):
         """``E[X | X > x]``."""
         ...
 
+    def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
+        """``ln E[h_eps(X); X <= up_to]``."""
+        ...
+
+
+class HillLaw(ABC):
+    """A law given in a coordinate ``t`` in which its density is smooth with one hill."""
+
+    @property
+    @abstractmethod
+    def mean(self) -> float:
+        """``E X``."""
+
+    @property
+    @abstractmethod
+    def supremum(self) -> float:
+        """Least upper bound of ``X``."""
+
+    @property
+    @abstractmethod
+    def start(self) -> float:
+        """A ``t`` in the bulk of the law."""
+
+    @property
+    @abstractmethod
+    def step(self) -> float:
+        """Width of the bulk in ``t``."""
+
+    @abstractmethod
+    def value(self, t: float) -> float:
+        """``X`` at the coordinate ``t``."""
+
+    @abstractmethod
+    def coordinate(self, x: float) -> float:
+        """The coordinate at which ``X`` is ``x``."""
+
+    @abstractmethod
+    def log_density(self, t: float) -> float:
+        """Log of the density of ``t``."""
+
+    def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
+        """``ln E[h_eps(X); X <= up_to]``."""
+
+        def integrand(t: float) -> float:
+            return log_h(eps, self.value(t)) + self.log_density(t)
+
+        high = self.coordinate(up_to) if up_to < self.supremum else math.inf
+        value, error = log_integral(integrand, self.start, self.step, high)
+        return outward(value, error, steepness(value, self))
+
 
 @dataclass(frozen=True)
-class ScaledBeta:
+class ScaledBeta(HillLaw):
     """``X = scale * B`` with ``B ~ Beta(a, b)``, in the coordinate ``t = ln(B / (1 - B))``."""
 
     a: float
@@ -117,7 +149,7 @@ class ScaledBeta:
 
 
 @dataclass(frozen=True)
-class ScaledGamma:
+class ScaledGamma(HillLaw):
     """``X = scale * U`` with ``U ~ Gamma(a)``, in the coordinate ``t = ln(U / a)``."""
 
     a: float
@@ -173,15 +205,9 @@ def log_h_slope(eps: float, x: float) -> float:
     return kernels.log_normal_density(kernels.gaussian_shift(eps, root)) - math.log(2.0 * root)
 
 
-def log_expected_profile(eps: float, law: SensitivityLaw, up_to: float = math.inf) -> Enclosure:
-    """``ln E[h_eps(X); X <= up_to]``: exact for a change of rank one (``up_to = inf``)."""
-
-    def integrand(t: float) -> float:
-        return log_h(eps, law.value(t)) + law.log_density(t)
-
-    high = law.coordinate(up_to) if up_to < law.supremum else math.inf
-    value, error = log_integral(integrand, law.start, law.step, high)
-    return outward(value, error, steepness(value, law))
+def log_expected_profile(eps: float, law: SensitivityLaw) -> Enclosure:
+    """``ln E[h_eps(X)]``: exact for a change of rank one."""
+    return law.expected_profile(eps)
 
 
 def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
@@ -198,11 +224,14 @@ def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
         high=inflection(eps),
         rtol=1e-12,
     ).lower
+    if law.log_tail(cut) < LEAST_TAIL:
+        whole = law.expected_profile(eps)
+        return Enclosure(whole.lower, min(0.0, kernels.log_add(whole.upper, LEAST_TAIL)))
     above = law.log_tail(cut) + log_h(eps, law.mean_above(cut))
     most_below = log1m_exp(law.log_tail(cut)) + log_h(eps, cut)
     if most_below < above - 32.0:
         return outward(above, 2e-14, steepness(above, law))
-    below = log_expected_profile(eps, law, up_to=cut)
+    below = law.expected_profile(eps, cut)
     whole = kernels.log_add(0.5 * (below.lower + below.upper), above)
     return outward(whole, below.upper - below.lower, steepness(whole, law))
 
@@ -214,7 +243,7 @@ def tangent_gap(eps: float, p: float, c: float) -> float:
     return 1.0 - math.exp(min(700.0, log_h_slope(eps, p) - at_p)) * (p - c) - at_c
 
 
-def steepness(log_value: float, law: SensitivityLaw) -> float:
+def steepness(log_value: float, law: "SensitivityLaw | HillLaw") -> float:
     """Twice ``u (u + mu) <= 2 |ln delta| + mu sqrt(2 |ln delta|)``, which bounds ``|d ln delta / d ln mu|``."""
     size = 2.0 * min(abs(log_value), 1e300)
     scale = law.supremum if math.isfinite(law.supremum) else law.mean

@@ -25,11 +25,10 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from privproj.errors import NotConverged
 from privproj.gamma_gain import DROPPED, INNER, QUADRATURE, mean_gain, rule
-from privproj.kernels import log_add, stirling_remainder
+from privproj.kernels import log_add, log_beta_tail, stirling_remainder
 from privproj.numerics import Enclosure, outward
 
 Array = NDArray[np.float64]
@@ -144,10 +143,8 @@ class VectorWishart:
     def log_infinite(self) -> float:
         """``ln P(A <= 0)``: ``I_{m(2-m)}(r/2, 1/2)/2`` for ``m <= 1``, one minus that beyond."""
         m = self.misalignment
-        half = 0.5 * float(special.betainc(0.5 * self.rank, 0.5, m * (2.0 - m)))
-        if m > 1.0:
-            return math.log1p(-half)
-        return math.log(half) if half > 0.0 else -math.inf
+        log_half = log_beta_tail(0.5, 0.5 * self.rank, (1.0 - m) ** 2, m * (2.0 - m)) - math.log(2.0)
+        return log_half if m <= 1.0 else math.log1p(-math.exp(log_half))
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, ``eps >= 0``; raises :class:`NotConverged` where the panels do not settle.

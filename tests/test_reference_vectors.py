@@ -9,7 +9,7 @@ import privproj
 
 COPY = Path(__file__).parent / "data" / "vectors.json"
 ORIGINAL = Path(__file__).parents[2] / "shared" / "reference" / "vectors.json"
-BUILT = {"gaussian", "m2", "wishart", "sketch"}
+BUILT = {"gaussian", "m1", "m2", "wishart", "sketch"}
 VECTORS = [v for v in json.loads(COPY.read_text())["vectors"] if v["quantity"].split(".")[0] in BUILT]
 
 

@@ -21,13 +21,13 @@ LAYERS = {
     "profile": 3, "renyi": 3, "rules": 3, "random_sensitivity": 3, "arrays": 3,
     "lattice": 3, "composer": 3, "dp_composer": 3, "pld": 3,
     "gamma_gain": 3, "vector_wishart": 3, "wishart_promise": 3, "unequal_norms": 3,
-    "alignment": 3, "sketch_divergence": 3, "sketch_promise": 3, "lora_noise": 3,
-    "bound": 4, "bounds": 5,
+    "alignment": 3, "energy": 3, "secret_shift": 3, "sketch_divergence": 3, "sketch_promise": 3, "lora_noise": 3,
+    "bound": 4, "bounds": 5, "one_column": 5,
     "accountant": 6, "calibration": 7, "evaluation": 8, "gain": 8, "audit": 8,
 }  # fmt: skip
 NUMERICAL = {
     "reference", "arrays", "lattice", "composer", "dp_composer",
-    "gamma_gain", "vector_wishart", "unequal_norms", "symmetry",
+    "gamma_gain", "vector_wishart", "unequal_norms", "symmetry", "energy", "secret_shift",
 }  # fmt: skip
 LAZY = {"numba", "mpmath", "dp_accounting", "numpy", "scipy", "torch", "matplotlib"}
 

@@ -19,16 +19,16 @@ LOG_ODDS = (-10.0, 2.5)
 
 @dataclass(frozen=True)
 class GoodEventCurve:
-    """``delta = T w p + delta_gauss(eps; mu radius(p))``: ``w`` 1 or the sampling rate, ``p`` of one release.
+    """``delta = n p + delta_gauss(eps; mu radius(p))``, ``n`` how often the event of probability ``p`` can occur.
 
-    Outside the event that some release stretches the change by more than ``radius(p)``, which has probability at most
-    ``p`` each time, the run is a (subsampled) Gaussian run at ``mu radius(p)``. ``radius`` takes ``ln p``.
+    Outside the event that some release stretches the change by more than ``radius(p)`` the run is a (subsampled)
+    Gaussian run at ``mu radius(p)``. ``radius`` takes ``ln p``.
     """
 
     mu: float
     radius: Callable[[float], float]
     run: Run
-    weight: float
+    log_count: float
     default_split: float | str
 
     @property
@@ -48,8 +48,7 @@ class GoodEventCurve:
 
     def gaussian(self, log_bad: float) -> Curve:
         """The Gaussian run where the bad event of the whole run has this probability."""
-        log_count = math.log(self.run.steps) + math.log(self.weight)
-        profile = gaussian_profile(next_up(self.mu * self.radius(log_bad - log_count - 1e-12)))
+        profile = gaussian_profile(next_up(self.mu * self.radius(log_bad - self.log_count - 1e-12)))
         if self.run.sampling_rate == 1.0 and profile.composed is not None:
             return profile.composed(self.run.steps)
         from privproj import pld
@@ -85,17 +84,22 @@ class GoodEventCurve:
 
 @dataclass(frozen=True)
 class GoodEvent:
-    """The accounting for any run; ``sampled`` says whether a failure counts only when the record is in the batch."""
+    """The accounting for any run: the event may occur at each of ``T`` releases.
+
+    ``sampled``: a failure counts only when the record is in the batch, ``n = q T``. ``once``: one draw serves all
+    releases and the radius holds for every change, ``n = 1``.
+    """
 
     mu: float
     radius: Callable[[float], float]
     sampled: bool = False
+    once: bool = False
     default_split: float | str = "optimal"
 
     def over(self, run: Run) -> GoodEventCurve:
         """The curve of the run."""
-        weight = run.sampling_rate if self.sampled else 1.0
-        return GoodEventCurve(self.mu, self.radius, run, weight, self.default_split)
+        count = (run.sampling_rate if self.sampled else 1.0) * (1 if self.once else run.steps)
+        return GoodEventCurve(self.mu, self.radius, run, math.log(count), self.default_split)
 
 
 def captured(mechanism: M2) -> Callable[[float], float]:

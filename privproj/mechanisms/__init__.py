@@ -13,6 +13,7 @@ from .base import (
     whole,
 )
 from .gaussian import Gaussian
+from .m1 import M1
 from .m2 import M2, Layer
 from .sketch import PublicSketch, Sketch
 from .wishart import Wishart, WishartMatrix
@@ -20,6 +21,7 @@ from .wishart import Wishart, WishartMatrix
 __all__ = [
     "LARGEST",
     "LARGEST_EPSILON",
+    "M1",
     "M2",
     "SMALLEST",
     "Gaussian",
