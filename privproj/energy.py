@@ -21,7 +21,7 @@ from privproj.numerics import Enclosure, outward
 if TYPE_CHECKING:
     from privproj.arrays import Bins
 
-FINE, CHECK = 16, 11
+FINE, CHECK, FEW = 16, 11, 300.0
 ENOUGH, MOST_LEVELS = 1e-12, 12
 LEAST = 1e-290
 """What the panels leave out of the upper tail is far below this; smaller deltas are not told apart."""
@@ -231,16 +231,37 @@ class ProjectedEnergy:
         return np.append(log_b[inside], [0.0] * len(together)), np.append(logs[inside], together)
 
     def density(self, y: Array) -> Array:
-        """``sum over the logits of (1/2) f_ln(N)((y + 2 ln r - ln B)/2)``."""
+        """``sum over the logits of (1/2) f_ln(N)((y + 2 ln r - ln B)/2)``.
+
+        Where ``N`` hardly varies and ``B`` stays far from 1, that is few points over ``ln N`` instead.
+        """
         from privproj.kernels import stirling_remainder
 
         k = self.a + self.b
+        if self.b > FEW and k * min(1.0 / self.a, 1.0) > FEW:
+            return self.over_length(y)
         log_b, weights = self.grid
         front = 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k) - math.log(2.0)
         shift = 2.0 * (math.log(self.rank) - math.log(2.0 * k))
         place = 0.5 * ((y + shift)[:, None] - log_b)
         exponent = weights - k * (np.expm1(np.minimum(place, 50.0)) - place) + front
         peak = np.max(exponent, axis=1, keepdims=True)
+        return np.exp(peak[:, 0]) * np.exp(exponent - peak).sum(axis=1)
+
+    def over_length(self, y: Array) -> Array:
+        """``sum over s = ln(N / 2n) of f(s) f_ln(B)(y + 2 ln r - 2 ln 2n - 2 s)``, ``n = a + b``."""
+        a, b, n = self.a, self.b, self.a + self.b
+        step = 0.35 / math.sqrt(n)
+        s = np.arange(-40.0, 40.0, 0.35) * (step / 0.35)
+        weights = 0.5 * math.log(n / (2.0 * math.pi)) - kernels.stirling_remainder(n) - n * (np.expm1(s) - s)
+        moved = (y + 2.0 * math.log(self.rank / (2.0 * n)) - math.log(a / n))[:, None] - 2.0 * s
+        share = (a / n) * np.expm1(np.minimum(moved, math.log(n / a)))
+        inside = share < b / n
+        front = kernels.log_beta_front(a, b, a / n, b / n) - math.log(b / n)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_b = a * moved + (b - 1.0) * np.log1p(-share * (n / b))
+        exponent = np.where(inside, weights + front + log_b + math.log(step), -np.inf)
+        peak = np.maximum(np.max(exponent, axis=1, keepdims=True), -1e4)
         return np.exp(peak[:, 0]) * np.exp(exponent - peak).sum(axis=1)
 
 

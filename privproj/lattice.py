@@ -57,6 +57,9 @@ REMEDY = "ask for a larger delta, add noise, or use a Renyi bound (m2: mixture-r
 LARGEST_LOSS = 600.0
 """Losses of one unsampled step beyond which nothing is evaluated; what is there counts as infinite."""
 
+MOST_BEYOND = 0.5
+"""With a larger share of losses beyond that, there is nothing to compose."""
+
 PLATEAU = math.log(1e8)
 """So far above the cut, a tail that falls half as fast as before counts as a floor of the profile, and is cut."""
 
@@ -154,6 +157,11 @@ def outline(profile: PrivacyProfile, run: Run) -> Outline:
     eps = np.geomspace(min(start, 1.0), LARGEST_LOSS, 1 + math.ceil(5.0 * math.log(LARGEST_LOSS / min(start, 1.0))))
     eps = np.concatenate([[0.0], eps])
     delta = np.minimum.accumulate(ends(profile, eps)[1])
+    if delta[-1] > MOST_BEYOND:
+        raise PrecisionLimit(
+            f"expected a step whose losses lie below {LARGEST_LOSS:g}, got one with a share of {delta[-1]:.2g} beyond; "
+            f"{REMEDY}"
+        )
     right, above = np.log1p(q * np.expm1(eps)), q * delta
     left, below = -right, above * np.exp(-right)
     if one_sided(run):
