@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import click
 
-from privproj.mechanisms import M1, M2, Gaussian, Mechanism, PublicSketch, Sketch, Wishart, WishartMatrix
+from privproj.mechanisms import M1, M2, Gaussian, Laplace, Mechanism, PublicSketch, Sketch, Wishart, WishartMatrix
 
 from .options import LAYER, LAYER_HELP, NORMS, option
 
@@ -33,6 +33,7 @@ NOISE = value("--noise-multiplier", "z = noise standard deviation / sensitivity.
 
 MECHANISMS: dict[str, Entry] = {
     "gaussian": Entry(Gaussian, "Plain Gaussian mechanism (DP-SGD).", (NOISE,), {"noise_multiplier": "1"}),
+    "laplace": Entry(Laplace, "Plain Laplace mechanism.", (NOISE,), {"noise_multiplier": "2"}),
     "m1": Entry(
         M1,
         "Project first, then add noise (large rank).",
@@ -121,13 +122,13 @@ MECHANISMS: dict[str, Entry] = {
     ),
 }
 
-NOISY = ("gaussian", "m1", "m2", "sketch-public")
+NOISY = ("gaussian", "laplace", "m1", "m2", "sketch-public")
 """Mechanisms with a noise multiplier to be found."""
 
 RANKED = ("m1", "m2", "wishart", "sketch", "sketch-public")
 """Mechanisms with a rank to be found."""
 
-SAMPLED = ("gaussian", "m1", "m2", "wishart", "sketch-public")
+SAMPLED = ("gaussian", "laplace", "m1", "m2", "wishart", "sketch-public")
 """Mechanisms with a bound under subsampling."""
 
 FOUND = {"sigma": ["noise_multiplier"], "rank": ["rank"], "misalignment": ["misalignment", "alignment"]}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from privproj.calibration import misalignment, rank, rate, sigma, steps
     from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Refused
     from privproj.evaluation import evaluate
-    from privproj.mechanisms import M1, M2, Gaussian, Layer, PublicSketch, Sketch, Wishart, WishartMatrix
+    from privproj.mechanisms import M1, M2, Gaussian, Laplace, Layer, PublicSketch, Sketch, Wishart, WishartMatrix
     from privproj.relations import NeighbouringRelation, Sampling
     from privproj.result import Outcome, Result, Side, Status
     from privproj.rules import advanced_composition, basic_composition
@@ -25,6 +25,7 @@ __all__ = [
     "M2",
     "Comparison",
     "Gaussian",
+    "Laplace",
     "InvalidParameter",
     "Layer",
     "NeighbouringRelation",
@@ -61,7 +62,7 @@ HOMES = {
     "calibration": ("misalignment", "rank", "rate", "sigma", "steps"),
     "errors": ("InvalidParameter", "NotConverged", "PrivprojError", "Refused"),
     "evaluation": ("evaluate",),
-    "mechanisms": ("M1", "M2", "Gaussian", "Layer", "PublicSketch", "Sketch", "Wishart", "WishartMatrix"),
+    "mechanisms": ("M1", "M2", "Gaussian", "Laplace", "Layer", "PublicSketch", "Sketch", "Wishart", "WishartMatrix"),
     "relations": ("NeighbouringRelation", "Sampling"),
     "result": ("Outcome", "Result", "Side", "Status"),
     "rules": ("advanced_composition", "basic_composition"),

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
-from privproj.bound import Bound
+from privproj.bound import Bound, Form
 from privproj.bounds import bounds_of, find
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused, Unanswered
 from privproj.mechanisms import Mechanism, privacy_epsilon, probability
@@ -56,8 +56,8 @@ class Question:
                 f"later releases can carry the whole sensitivity; {any_projection(self.mechanism)}"
             )
 
-    def curve(self) -> Curve:
-        """The bound of the whole run."""
+    def release(self) -> tuple[Form, Run]:
+        """The bound of one release in its own representation, and the run it is for."""
         self.check()
         mechanism, run = self.mechanism, self.run
         if run.group_size > 1:
@@ -65,7 +65,11 @@ class Question:
             run = replace(run, group_size=1, sampling_rate=run.group_rate)
         if run.relation is NeighbouringRelation.REPLACE:
             mechanism = mechanism.for_replacement()
-        form = self.bound.form(mechanism)
+        return self.bound.form(mechanism), run
+
+    def curve(self) -> Curve:
+        """The bound of the whole run."""
+        form, run = self.release()
         try:
             return composed(form, run) if isinstance(form, PrivacyProfile) else form.over(run)
         except Refused as error:

@@ -42,7 +42,7 @@ def gaussian_ends(eps: Array, mu: Array | float) -> tuple[Array, Array]:
         half = 0.5 * np.exp(-0.5 * v * v)
         first = half * special.erfcx(ROOT_HALF * v)
         value = first - half * special.erfcx(ROOT_HALF * (v + mu))
-        rounding = 2e-15 * first
+        rounding = 4e-15 * first
     return np.maximum(value * (2.0 - SAFETY) - rounding, 0.0), np.clip(value * SAFETY + rounding, SMALLEST, 1.0)
 
 

@@ -52,8 +52,11 @@ from privproj.lattice import REMEDY, UNIT, Array, Cells, Pair
 Spectrum = NDArray[np.complex128]
 
 TAIL, SKIPPED = 1e-12, 1e-13
-FFT = 1.5e-15
-"""Relative error of an FFT in the 2-norm for each doubling of its length: four times Higham's constant for radix 2."""
+FFT = 3.5e-15
+"""Relative error of an FFT in the 2-norm for each doubling of its length: four times Higham's constant for radix 2,
+
+which stands in for the other radices of the library.
+"""
 
 MOST_WINDOW, MOST_PRODUCTS = 2**31, 10**9
 MOST_FFT, QUICK_FFT = 2**22, 2**19
@@ -116,7 +119,7 @@ class Composition:
     def gain(phase: Phase) -> float:
         """The finite part of one release's delta at ``eps = 0``, rounded up: they add up over releases."""
         above = phase.losses > 0.0
-        return -float(phase.pair.masses[above] @ np.expm1(-phase.losses[above])) * (1.0 + 1e-6)
+        return -float(phase.pair.masses[above] @ np.expm1(-phase.losses[above])) * (1.0 + 3e-6)
 
     @property
     def single(self) -> bool:
@@ -370,7 +373,7 @@ class Tilted:
             for some in np.split(anchors, range(rows, len(anchors), rows))
         ]
         place = np.searchsorted(anchors, wanted // ANCHOR) * ANCHOR + wanted % ANCHOR
-        error = self.errors[i] + UNIT * (8.0 * ANCHOR + len(masses) + 40.0)
+        error = self.errors[i] + UNIT * (32.0 * ANCHOR + len(masses) + 40.0)
         return np.concatenate(found).ravel()[place], error
 
     def log_bound(self, squares: list[Array]) -> Array:

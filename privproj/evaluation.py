@@ -6,7 +6,7 @@ from typing import Any
 
 from privproj import accountant, calibration
 from privproj.accountant import Question
-from privproj.bounds import find, registry
+from privproj.bounds import find, mechanism_named
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import Mechanism, Sketch, Wishart, real
 from privproj.result import Result
@@ -129,14 +129,6 @@ def split_name(quantity: str) -> tuple[str, str, str]:
     if len(parts) != 3 or parts[2] not in TARGETS:
         raise InvalidParameter("quantity", quantity, "mechanism.bound.quantity ending in " + ", ".join(TARGETS))
     return parts
-
-
-def mechanism_named(name: str) -> type[Mechanism]:
-    """The mechanism type of this name."""
-    kinds = {bound.mechanism.name: bound.mechanism for bound in registry()}
-    if name not in kinds:
-        raise InvalidParameter("mechanism", name, "one of " + ", ".join(kinds))
-    return kinds[name]
 
 
 def number(value: object) -> object:

@@ -64,10 +64,13 @@ PLATEAU = math.log(1e8)
 """So far above the cut, a tail that falls half as fast as before counts as a floor of the profile, and is cut."""
 
 SMALLEST, LEAST_SHARE = 1e-300, 1e-3
+ENDED = math.log(SMALLEST) + 30.0
+"""A log excess this low says that the support has ended somewhere before."""
 UNIT = 2.0**-53
 
 SUMMED = 1e-11
-"""Relative error of a cumulative sum of at most 4e4 positive terms, each of a dozen roundings."""
+"""Relative error of two nested cumulative sums of at most 2e4 positive terms, each of a dozen roundings (more: more).
+"""
 
 MAPPED = 1e-11
 """Relative error of the weights of the sampling map: at most 8 units of rounding over :data:`LEAST_SHARE`."""
@@ -187,13 +190,14 @@ def cut(losses: Array, log_excess: Array, log_least: float) -> tuple[Array, Arra
     last = max(int(np.argmax(ended)), min(2, len(losses) - 1))
     log_least = max(log_least, float(log_excess[last]))
     share = (log_excess[last - 1] - log_least) / max(log_excess[last - 1] - log_excess[last], 1e-300)
+    share = 1.0 if log_excess[last] <= ENDED else share
     end = losses[last - 1] + min(max(share, 0.2), 1.0) * (losses[last] - losses[last - 1])
     return np.append(losses[:last], end), np.append(log_excess[:last], max(log_least, float(log_excess[last])))
 
 
 def deviation(losses: Array, excess: Array) -> float:
     """Standard deviation of the finite losses, the masses of the polygon taken at its knots."""
-    masses = np.maximum(kinks(losses, excess), 0.0)
+    masses = np.maximum(kinks(np.diff(losses), excess), 0.0)
     masses[losses == 0.0] = max(1.0 - float(masses.sum() - masses[losses == 0.0].sum()), 0.0)
     total = masses.sum()
     mean = np.sum(masses * losses) / total
@@ -271,21 +275,26 @@ def pair_below(cells: Cells, lower: Array, upper: Array, step: float) -> Pair | 
 def hull(cells: Cells, values: Array, step: float) -> tuple[Cells, Array]:
     """The lower convex hull of ``delta`` through these points and ``(t, E) = (0, 0)``; cell 0 stays, lowered to it."""
     while True:
-        kink, zero = kinks(step * cells, values), int(np.searchsorted(cells, 0))
+        kink, zero = kinks(step * np.diff(cells), values), int(np.searchsorted(cells, 0))
         convex = (kink > 0.0) | (cells == 0)
         convex[-1] = True
         if convex.all() and kink[zero] >= -1.0 - 1e-12:
             return cells, values
         if kink[zero] < -1.0:
             left, right = -math.expm1(step * cells[zero - 1]), math.expm1(step * cells[zero + 1])
+            lowered = (right * (values[zero - 1] + left) + left * values[zero + 1]) / (left + right)
+            if convex.all() and not lowered < values[zero]:
+                return cells, values
             values = values.copy()
-            values[zero] = (right * (values[zero - 1] + left) + left * values[zero + 1]) / (left + right)
+            values[zero] = min(lowered, values[zero])
         cells, values = cells[convex], values[convex]
 
 
-def kinks(losses: Array, values: Array) -> Array:
-    """``t`` times the kinks of the polygon through ``E``: the ``P``-masses, except at ``t = 1``."""
-    gap, rise = np.diff(losses), np.diff(values)
+def kinks(gap: Array, values: Array) -> Array:
+    """``t`` times the kinks of the polygon through ``E``: the ``P``-masses, except at ``t = 1``; by gaps of the
+    losses.
+    """
+    rise = np.diff(values)
     right = np.append(rise / np.expm1(gap), 0.0)
     left = np.concatenate([[values[0]], rise / -np.expm1(-gap)])
     return right - left
@@ -296,18 +305,19 @@ def pair_of(
 ) -> Pair | None:
     """The pair with this convex polygon as its excess, scaled to be on the safe side of it at every knot."""
     losses, zero = step * cells, int(np.searchsorted(cells, 0))
-    masses = np.maximum(kinks(losses, values), 0.0)
+    gap, summed = step * np.diff(cells), max(SUMMED, 5.0 * UNIT * len(cells))
+    masses = np.maximum(kinks(gap, values), 0.0)
     masses[zero] = 0.0
-    right, left = verified(losses, masses, zero)
+    right, left = verified(losses, gap, masses, zero)
     away = -masses * np.expm1(-losses)
     f, g = float(away[zero + 1 :].sum()), float(-away[:zero].sum())
     want_right = values[zero:-1] - at_infinity
     want_left = values[1 : zero + 1] - lost * np.exp(losses[1 : zero + 1])
     if below:
-        scale = min(least(want_right, right), least(want_left, left) * g / max(f, SMALLEST)) * (1.0 - SUMMED)
+        scale = min(least(want_right, right), least(want_left, left) * g / max(f, SMALLEST)) * (1.0 - summed)
     else:
         need = most(want_left, left) * g + lost - at_infinity
-        scale = max(most(want_right, right), need / max(f, SMALLEST)) * (1.0 + SUMMED)
+        scale = max(most(want_right, right), need / max(f, SMALLEST)) * (1.0 + summed)
     if not 0.0 < scale < 2.0:
         if below:
             return None
@@ -319,7 +329,7 @@ def pair_of(
     if below and centre < 0.0:
         return None
     masses[zero] = max(centre, 0.0)
-    rounding = 100.0 * UNIT * max(1.0, (scale * f + at_infinity + lost) / rise)
+    rounding = (100.0 + 4.0 * float(np.max(np.abs(losses)))) * UNIT * max(1.0, (scale * f + at_infinity + lost) / rise)
     return Pair(cells, masses, step, at_infinity, lost, rounding)
 
 
@@ -333,10 +343,10 @@ def least(wanted: Array, found: Array) -> float:
     return float(np.min(wanted / np.maximum(found, SMALLEST)))
 
 
-def verified(losses: Array, masses: Array, zero: int) -> tuple[Array, Array]:
+def verified(losses: Array, gap: Array, masses: Array, zero: int) -> tuple[Array, Array]:
     """``(F_i for i from cell 0 to the last but one, G_i for i from the second to cell 0)`` of the module docstring."""
     t = np.exp(losses)
-    weight, width = masses / t, t[:-1] * np.expm1(np.diff(losses))
+    weight, width = masses / t, t[:-1] * np.expm1(gap)
     right = np.cumsum((width[zero:] * np.cumsum(weight[:zero:-1])[::-1])[::-1])[::-1]
     left = np.cumsum(width[:zero] * np.cumsum(weight[:zero]))
     return right, left

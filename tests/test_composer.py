@@ -277,3 +277,11 @@ def test_the_default_composer_and_the_alternative_are_named():
     assert peer.value == pytest.approx(ours.value, rel=2e-3, abs=0)
     with pytest.raises(privproj.InvalidParameter, match="composer"):
         privproj.epsilon(mechanism, composer="other", **run)
+
+
+def test_a_kink_that_rounds_below_its_place_ends_the_hull():
+    """A step for which lowering the excess at 1 gives the same float again and again."""
+    closed = find(Gaussian, "analytic").form(Gaussian(noise_multiplier=0.5817958562471157))
+    found = pld.composed(closed, Run(steps=6, discretization=0.00013263950792452898)).epsilon(-11.5)
+    exact = closed.composed(6).epsilon(-11.5)
+    assert found.lower <= exact.upper and exact.lower <= found.upper

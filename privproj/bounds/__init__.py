@@ -18,6 +18,7 @@ LINES = (
     ("gaussian", "rdp"),
     ("gaussian", "zcdp"),
     ("gaussian", "gdp"),
+    ("laplace", "exact"),
     ("m1", "known-projection"),
     ("m1", "known-projection-rank1"),
     ("m1", "operator-norm"),
@@ -77,3 +78,11 @@ def find(mechanism: type[Mechanism], name: str | None) -> Bound:
     if name is not None and name not in known:
         raise InvalidParameter("bound", name, f"a bound of {mechanism.name}: " + ", ".join(known))
     return load(mechanism.name, name or known[0])
+
+
+def mechanism_named(name: str) -> type[Mechanism]:
+    """The mechanism type of this name."""
+    first = {kind: bound for kind, bound in reversed(LINES)}
+    if name not in first:
+        raise InvalidParameter("mechanism", name, "one of " + ", ".join(dict.fromkeys(kind for kind, _ in LINES)))
+    return load(name, first[name]).mechanism

@@ -13,6 +13,7 @@ from .base import (
     whole,
 )
 from .gaussian import Gaussian
+from .laplace import Laplace
 from .m1 import M1
 from .m2 import M2, Layer
 from .sketch import PublicSketch, Sketch
@@ -25,6 +26,7 @@ __all__ = [
     "M2",
     "SMALLEST",
     "Gaussian",
+    "Laplace",
     "Layer",
     "Mechanism",
     "NoisyMechanism",
