@@ -59,6 +59,8 @@ MECHANISMS: dict[str, Entry] = {
             value("--dim", "Side of the layer that is projected.", "D"),
             value("--rank", "Rank of the projection.", "R"),
             value("--layer", LAYER_HELP, "DxR[xN][@SHARE]", type=LAYER, multiple=True),
+            value("--from-peft", "Layers of a PEFT LoRA directory (local files).", "DIR", type=str),
+            value("--base", "Directory of its base model.", "DIR", type=str),
             ("--clipping", "One clip for all layers, or one each.", {"type": click.Choice(["joint", "per-layer"])}),
             value("--columns", "The layer's other side.", "M"),
             value("--change-rank", "Promise: one record changes the gradient by at most this rank.", "K"),

@@ -3,4 +3,8 @@
 
 def option_name(parameter: str) -> str:
     """A parameter as the option that sets it."""
-    return parameter if parameter.startswith("-") else "--" + parameter.replace("_", "-")
+    return (
+        parameter
+        if parameter.startswith("-") or ":" in parameter or parameter == "FILE"
+        else "--" + parameter.replace("_", "-")
+    )

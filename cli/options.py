@@ -1,7 +1,7 @@
 """Options shared by the commands, each defined once, and the checks that need more than one of them."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -135,6 +135,6 @@ def take_run(options: dict[str, Any]) -> RunOptions:
     return run
 
 
-def with_options(options: list[click.Option], callback: Callable[..., int], **settings: Any) -> click.Command:
+def with_options(options: Sequence[click.Parameter], callback: Callable[..., int], **settings: Any) -> click.Command:
     """A command with these options."""
     return click.Command(params=list(options), callback=callback, **settings)

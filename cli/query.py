@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from privproj.errors import Unanswered
+from privproj.errors import InvalidParameter, Unanswered
 from privproj.mechanisms import Mechanism, real
 from privproj.relations import NeighbouringRelation
 from privproj.result import Outcome, Result
@@ -83,6 +83,14 @@ def build(kind: type[Mechanism], given: dict[str, Any]) -> Mechanism:
     """The mechanism that the options describe."""
     if "layer" in given:
         given["layers"] = given.pop("layer")
+    directory, base = given.pop("from_peft", None), given.pop("base", None)
+    if directory is not None:
+        if given["layers"]:
+            raise InvalidParameter("--from-peft", directory, "either --from-peft or --layer, not both")
+        from privproj.integrations.peft import layers_from_peft
+
+        given["layers"] = layers_from_peft(directory, base)
+        click.echo("layers: " + ", ".join(str(layer) for layer in given["layers"]), err=True)
     if isinstance(given.get("residual_norm"), tuple):
         given.update(zip(("residual_norm", "other_residual_norm"), given["residual_norm"], strict=False))
     return kind(**{name: value for name, value in given.items() if value is not None})

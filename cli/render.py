@@ -2,13 +2,16 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from privproj.accountant import Comparison
 from privproj.bound import Bound
 from privproj.mechanisms import Mechanism
 from privproj.result import Outcome, Result, Side, Status, plain
 from privproj.runs import RunOptions
+
+if TYPE_CHECKING:
+    from privproj.schedule import Schedule
 
 SYMBOLS = {"sigma": "noise multiplier", "rate": "sampling rate"}
 MEETS = {
@@ -138,6 +141,22 @@ def gain_line(result: Result, mechanism: Mechanism, run: RunOptions) -> list[str
         f"{label} {delta_shown(value) if result.quantity == 'delta' else rounded(value)}" for label, value in rivals
     ]
     return ["  gain:     " + ", ".join(parts) + ", this bound as above"]
+
+
+def run_text(result: Result, schedule: "Schedule") -> str:
+    """A joint number; then every phase with its noise."""
+    lines = [headline(result), f"  rests on: {result.bound} ({result.status}); {result.run['relation']}"]
+    for phase in schedule.phases:
+        question = phase.question
+        noise = question.mechanism.noise_multiplier
+        words = "" if noise is None else f", noise multiplier {rounded(noise)}"
+        words += f" ({question.bound.name})"
+        lines.append(f"  {phase.name}: {question.mechanism.name}{words}; {run_words(question.run.parameters())}")
+    for promise in result.promises:
+        lines += wrapped("  promise:  ", promise)
+    lines += numerics_line(result.numerics)
+    lines += wrapped("  assumes:  ", "; ".join(result.mechanism["assumes"]))  # pyright: ignore
+    return "\n".join(lines + [line for warning in result.warnings for line in wrapped("  warning:  ", warning)])
 
 
 def comparison_json(rows: Iterable[Comparison]) -> str:

@@ -239,12 +239,14 @@ def any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
     """``min_p max_l E[g_p(X_l)]`` from above, for every ``eps``: any rank, several laws under one joint clip.
 
     ``p`` is sought among ``M(c) = E[X | X > c]`` of each law, ``c`` an edge: the best ``c`` maximises the dual value
-    ``E[h(X); X < c] + P(X > c) h(M(c))`` of its law. Each such ``p >= x0`` gives an upper bound; the least is taken.
+    ``E[h(X); X < c] + P(X > c) h(M(c))`` of its law. Each such ``p >= x0`` gives an upper bound, as does ``x0`` itself,
+    which is best where only a far atom lies beyond; the least is taken.
     """
     x0 = inflections(eps)
     convex_everywhere = np.array([law.supremum for law in laws]).max() <= x0
     tables = [(law, gaussian_deltas(eps[:, None], np.sqrt(law.edges))) for law in laws]
-    points = [np.maximum(best_tangents(eps, law, at), np.maximum(x0, SMALLEST)) for law, at in tables]
+    least_point = np.maximum(x0, SMALLEST)
+    points = [least_point, *(np.maximum(best_tangents(eps, law, at), least_point) for law, at in tables)]
     bounds = [np.max([tangent_deltas(eps, p, law, at) for law, at in tables], axis=0) for p in points]
     least = np.min(bounds, axis=0)
     if np.any(convex_everywhere):

@@ -245,7 +245,7 @@ class Composition:
         for _ in range(100):
             gap, fall = excess(eps)
             low, high = (eps, high) if gap > 0.0 else (low, eps)
-            nearer = eps + gap / fall
+            nearer = eps + gap / fall if fall > 0.0 else high
             if not low < nearer < high:
                 nearer = 0.5 * (low + high)
             done = abs(nearer - eps) <= CLOSE * nearer or high <= 1e-12

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, get_type_hints
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from privproj import calibration
 from privproj.accountant import Question, composed, numerics_of, probability_ends, question_of
@@ -15,7 +15,7 @@ from privproj.profile import Curve, PrivacyProfile
 from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import RunOptions, from_batches
 
-RUN_KEYS = ("steps", "sampling_rate", "sampling", "relation", "group_size")
+RUN_KEYS = ("steps", "sampling_rate", "sampling", "relation", "group_size", "discretization", "split")
 BATCH_KEYS = ("batch_size", "dataset_size", "epochs")
 OTHER_KEYS = ("name", "mechanism", "bound", "planned")
 ALIASES = {"dp-sgd": "gaussian", "prism": "gaussian", "dp-lora-fa": "gaussian"}
@@ -49,7 +49,12 @@ class Phase:
         """The phase as an entry of a run file."""
         mechanism, run = self.question.mechanism, self.question.run.parameters()
         given = {"layer" if k == "layers" else k: v for k, v in mechanism.parameters().items()}
-        shown = {"name": self.name, "mechanism": mechanism.name, **given, "bound": self.question.bound.name}
+        shown: dict[str, object] = {
+            "name": self.name,
+            "mechanism": mechanism.name,
+            **given,
+            "bound": self.question.bound.name,
+        }
         shown |= {key: value for key, value in run.items() if value is not None and (key, value) != ("group_size", 1)}
         return shown | ({"planned": True} if self.planned else {})
 
@@ -89,9 +94,9 @@ class Schedule:
         curve = self.curve()
         found = curve.epsilon(math.log(target))
         lower = found.lower if math.isfinite(found.lower) and found.lower >= 0.0 else None
-        fields = {"epsilon": found.upper, "delta": target, "log10_delta": math.log10(target)}
+        found_fields = {"epsilon": found.upper, "delta": target, "log10_delta": math.log10(target)}
         outcome = Outcome.VACUOUS if found.upper == math.inf else Outcome.OK
-        return self.result("epsilon", found.upper, lower, numerics=numerics_of(curve), outcome=outcome, **fields)
+        return self.result("epsilon", found.upper, lower, numerics=numerics_of(curve), outcome=outcome, **found_fields)
 
     def delta(self, *, epsilon: float) -> Result:
         """The smallest delta of the whole run at ``epsilon``, rounded up."""
@@ -99,15 +104,15 @@ class Schedule:
         curve = self.curve()
         found = curve.log_delta(target)
         value, lower = probability_ends(found)
-        fields = {"epsilon": target, "delta": value, "log10_delta": found.upper / math.log(10.0)}
+        found_fields = {"epsilon": target, "delta": value, "log10_delta": found.upper / math.log(10.0)}
         outcome = Outcome.VACUOUS if value >= 1.0 else Outcome.OK
-        return self.result("delta", value, lower, numerics=numerics_of(curve), outcome=outcome, **fields)
+        return self.result("delta", value, lower, numerics=numerics_of(curve), outcome=outcome, **found_fields)
 
     def result(self, quantity: str, value: float | None, lower: float | None, **details: Any) -> Result:
         """A result that names every phase; its status is the weakest of theirs."""
         questions = [phase.question for phase in self.phases]
         statuses = {question.status for question in questions}
-        fields: dict[str, Any] = {
+        given: dict[str, Any] = {
             "quantity": quantity,
             "value": value,
             "lower": lower,
@@ -133,7 +138,7 @@ class Schedule:
             "outcome": Outcome.OK,
             "warnings": tuple(unique(note for question in questions for note in question.notes)),
         }
-        return Result(**{**fields, **details})
+        return Result(**{**given, **details})
 
     def scaled(self, factor: float) -> "Schedule":
         """The schedule with every noise multiplier times ``factor``."""
@@ -219,24 +224,29 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
 
 def question_from(given: dict[str, Any]) -> Question:
     """The question that the keys of an entry put."""
+    mechanism, run = parsed(given)
+    return question_of(mechanism, find(type(mechanism), given.get("bound")), run)
+
+
+def parsed(given: dict[str, Any], others: tuple[str, ...] = OTHER_KEYS) -> tuple[Mechanism, RunOptions]:
+    """The mechanism and the run that the keys of an entry describe; ``others`` are not theirs."""
     kind_name = str(given.get("mechanism"))
     kind = mechanism_named(ALIASES.get(kind_name, kind_name))
     run: dict[str, Any] = {key: given[key] for key in RUN_KEYS if key in given}
     run |= batches(given, run)
-    own = {key: value for key, value in given.items() if key not in (*RUN_KEYS, *BATCH_KEYS, *OTHER_KEYS)}
+    own = {key: value for key, value in given.items() if key not in (*RUN_KEYS, *BATCH_KEYS, *others)}
     if "layer" in own:
         own["layers"] = tuple(layer_from(text) for text in own.pop("layer"))
     for key in own:
-        if key not in kind.__dataclass_fields__:
-            allowed = (*kind.__dataclass_fields__, *RUN_KEYS, *BATCH_KEYS, *OTHER_KEYS)
+        if key not in parameters_of(kind):
+            allowed = (*parameters_of(kind), *RUN_KEYS, *BATCH_KEYS, *others)
             raise InvalidParameter(key, own[key], "one of the keys " + ", ".join(allowed))
-    return question_of(kind(**own), find(kind, given.get("bound")), options_of(run))
+    return kind(**own), run  # pyright: ignore[reportReturnType]
 
 
-def options_of(run: dict[str, Any]) -> RunOptions:
-    """The run options among these keys."""
-    known = get_type_hints(RunOptions)
-    return {key: value for key, value in run.items() if key in known}  # pyright: ignore[reportReturnType]
+def parameters_of(kind: type[Mechanism]) -> tuple[str, ...]:
+    """The names of a mechanism's parameters."""
+    return tuple(field.name for field in fields(kind))
 
 
 def batches(given: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
@@ -307,4 +317,3 @@ def prism_noise_energy(shapes: list[tuple[int, int]], rank: int, deviation: floa
         if rank > min(m, n):
             raise InvalidParameter("rank", rank, f"a rank of at most {min(m, n)}, the smaller side of a module")
     return deviation * math.sqrt(sum(rank * (m + n - rank) for m, n in shapes))
-

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import privproj
 from privproj.bounds import registry
 from privproj.errors import Refused
-from privproj.mechanisms import M1, M2, Gaussian, PublicSketch, Sketch, Wishart
+from privproj.mechanisms import M1, M2, Gaussian, Laplace, PublicSketch, Sketch, Wishart
 from privproj.numerics import Enclosure
 from privproj.profile import PrivacyProfile
 from privproj.rules import EpsilonDeltaRule
@@ -28,6 +28,8 @@ def mechanism_for(bound, z=1.0, dim=200, rank=12, k=2):
         unit = {"columns": 1, "misalignment": 0.02} if bound.name == "secret-projection" else {}
         parts = {"span_dim": 0 if bound.name == "residual" else 3, "residual_misalignment": 1e-3 / z**2}
         return M1(dim=dim, rank=10 * rank, noise_multiplier=10.0 * z, **(unit or parts))
+    if bound.mechanism is Laplace:
+        return Laplace(noise_multiplier=0.05 * z)
     if bound.mechanism is Sketch:
         return Sketch(rank=rank, gamma=20.0 * z, eigenvalues=3, step_smoothness=1e-3)
     if bound.mechanism is PublicSketch:

@@ -82,7 +82,7 @@ def find(mechanism: type[Mechanism], name: str | None) -> Bound:
 
 def mechanism_named(name: str) -> type[Mechanism]:
     """The mechanism type of this name."""
-    first = {kind: bound for kind, bound in reversed(LINES)}
+    first = dict(reversed(LINES))
     if name not in first:
         raise InvalidParameter("mechanism", name, "one of " + ", ".join(dict.fromkeys(kind for kind, _ in LINES)))
     return load(name, first[name]).mechanism

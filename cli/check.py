@@ -1,0 +1,102 @@
+"""``privproj check``: CI regression of bounds."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from privproj.errors import InvalidParameter
+from privproj.regression import Verdict, entries_from
+
+from .files import read, write
+from .options import option, with_options
+from .run import file_argument
+
+HELP = r"""Regression of bounds for CI: every entry of a TOML file is asked again and compared.
+
+Exit code 1 if any entry moved out of its tolerance or has no answer, 2 if the file is malformed.
+
+\b
+An entry:
+  [[bound]]
+  name = "finetune-2026-q3"
+  query = "epsilon"
+  mechanism = "m2"
+  dim = 2048
+  rank = 16
+  noise_multiplier = 0.156
+  sampling_rate = 0.01
+  steps = 2000
+  delta = 1e-5
+  expect = 1.0888
+  rtol = 1e-3
+"""
+
+
+def run(file: str, update: bool, junit: str | None) -> int:
+    if update and not file.endswith(".toml"):
+        raise InvalidParameter("FILE", file, "a TOML file with --update")
+    found, times = [], []
+    for entry in entries_from(read(file), file):
+        start = time.perf_counter()
+        found.append(entry.check())
+        times.append(time.perf_counter() - start)
+        click.echo(line(found[-1]))
+    if junit is not None:
+        write(junit, as_junit(file, found, times))
+    if update:
+        write(file, updated(file, found))
+        found = [replace(verdict, problem=verdict.entry.judged(verdict.value, None)) for verdict in found]
+    failed = [verdict for verdict in found if not verdict.holds]
+    click.echo(f"{len(found) - len(failed)} of {len(found)} entries hold" + (", expect rewritten" if update else ""))
+    return 1 if failed else 0
+
+
+def line(verdict: Verdict) -> str:
+    """One line per entry."""
+    mark = "ok  " if verdict.holds else "FAIL"
+    shown = "no value" if verdict.value is None else f"{verdict.entry.query} = {verdict.value:.9g}"
+    return f"{mark} {verdict.entry.name}: {shown}" + (f" ({verdict.problem})" if verdict.problem else "")
+
+
+def updated(file: str, found: list[Verdict]) -> str:
+    """The file with ``expect`` rewritten and everything else, comments too, as it was."""
+    try:
+        import tomlkit
+    except ImportError:
+        remedy = "pip install 'privproj[check]' (tomlkit keeps comments and order)"
+        raise InvalidParameter("--update", "tomlkit", "an installed tomlkit", remedy) from None
+    with open(file, encoding="utf-8") as source:
+        document: Any = tomlkit.load(source)
+    for entry, verdict in zip(document["bound"], found, strict=True):
+        if "expect" in entry and verdict.value is not None:
+            whole = isinstance(entry["expect"], int) and verdict.value.is_integer()
+            entry["expect"] = int(verdict.value) if whole else verdict.value
+    return tomlkit.dumps(document)
+
+
+def as_junit(file: str, found: list[Verdict], times: list[float]) -> str:
+    """A JUnit report."""
+    from xml.etree import ElementTree as Tree
+
+    failures = str(sum(not verdict.holds for verdict in found))
+    suite = Tree.Element("testsuite", name=f"privproj check {file}", tests=str(len(found)), failures=failures)
+    for verdict, seconds in zip(found, times, strict=True):
+        case = Tree.SubElement(suite, "testcase", classname=file, name=verdict.entry.name, time=f"{seconds:.3f}")
+        if verdict.problem:
+            Tree.SubElement(case, "failure", message=verdict.problem).text = line(verdict)
+    return Tree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+command = with_options(
+    [
+        file_argument(),
+        option("--update", "Rewrite expect with today's values, nothing else.", is_flag=True),
+        click.Option(["--junit"], help="Write a JUnit report.", metavar="FILE"),
+    ],
+    run,
+    name="check",
+    help=HELP,
+    short_help="CI regression of bounds.",
+)

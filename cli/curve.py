@@ -1,0 +1,116 @@
+"""``privproj curve``: delta(eps), the trade-off function, as table, CSV, JSON or picture, several bounds at once."""
+
+from typing import Any
+
+import click
+
+from privproj.accountant import Question, question_of
+from privproj.bounds import bounds_of, find
+from privproj.errors import PrivprojError
+from privproj.mechanisms import privacy_epsilon, whole
+from privproj.tradeoff import profile_points, tradeoff
+
+from . import render
+from .files import write
+from .mechanisms import MECHANISMS, example_words, mechanism_options
+from .options import option, run_options, take_run, with_options
+from .query import build
+
+SUMMARY = "delta(eps) or the trade-off function: table, CSV, JSON, picture."
+COLUMN = {"delta": "epsilon", "trade-off": "false positive rate"}
+
+command = click.Group("curve", help=SUMMARY, short_help=SUMMARY)
+
+
+def questions(mechanism: Any, names: tuple[str, ...], run: Any) -> list[Question]:
+    """One question for each bound; "all" stands for every bound that answers."""
+    if names != ("all",):
+        return [question_of(mechanism, find(type(mechanism), name), run) for name in names or (None,)]
+    found = []
+    for bound in bounds_of(type(mechanism)):
+        question = question_of(mechanism, bound, run)
+        try:
+            question.curve().log_delta(1.0)
+        except PrivprojError:
+            continue
+        found.append(question)
+    return found
+
+
+def grid(kind: str, largest: float | None, points: float | None) -> list[float]:
+    """Where the curve is drawn."""
+    count = whole("points", 41 if points is None else points, "a whole number of points from 2 to 2000", 2, 2000)
+    if kind == "trade-off":
+        return [10.0 ** (-4.0 * (1.0 - i / (count - 1.0))) for i in range(count)]
+    top = privacy_epsilon(5.0 if largest is None else largest, zero=False)
+    return [top * i / (count - 1.0) for i in range(count)]
+
+
+def run(kind: type, options: dict[str, Any], own: list[str]) -> int:
+    """Evaluate and show."""
+    shape, largest, points = options.pop("what") or "delta", options.pop("epsilon_max"), options.pop("points")
+    output, plot, style, names = options.pop("output"), options.pop("plot"), options.pop("style"), options.pop("bound")
+    options.pop("clip", None)
+    setting = take_run(options)
+    mechanism = build(kind, {name: options.pop(name) for name in own})
+    x = grid(shape, largest, points)
+    columns = {}
+    for question in questions(mechanism, names, setting):
+        curve = question.curve()
+        columns[question.bound.name] = profile_points(curve, x) if shape == "delta" else tradeoff(curve, x)
+    label = "delta" if shape == "delta" else "false negative rate (lower bound)"
+    if plot is not None:
+        from .picture import draw
+
+        draw(plot, x, columns, COLUMN[shape], label, mechanism.name)
+    text = shown(style or "table", COLUMN[shape], label, x, columns)
+    if output is not None:
+        write(output, text + "\n")
+    else:
+        click.echo(text)
+    return 0
+
+
+def shown(style: str, name: str, label: str, x: list[float], columns: dict[str, list[float]]) -> str:
+    """The curve as a table, CSV or JSON."""
+    if style == "json":
+        rows = [{"bound": bound, name: x, label: values} for bound, values in columns.items()]
+        return render.as_json({"results": rows})
+    if style == "csv":
+        head = ",".join([name, *columns])
+        return "\n".join([head, *(",".join(repr(v) for v in row) for row in zip(x, *columns.values(), strict=True))])
+    head = f"{name:>20}" + "".join(f"  {bound:>22}" for bound in columns) + f"   {label}"
+    rows = [f"{a:>20.6g}" + "".join(f"  {v:>22.4e}" for v in row) for a, *row in zip(x, *columns.values(), strict=True)]
+    return "\n".join([head, *rows])
+
+
+def curve_command(name: str) -> click.Command:
+    """``privproj curve MECHANISM``."""
+    entry = MECHANISMS[name]
+    own = mechanism_options(name, "curve")
+
+    def callback(**options: Any) -> int:
+        return run(entry.kind, options, [str(o.name) for o in own])
+
+    return with_options(
+        [
+            *own,
+            *run_options("compare"),
+            option("--bound", "A bound to draw; may be repeated; all: every bound.", type=str, multiple=True),
+            option("--what", "What to draw.  [default: delta]", type=click.Choice(["delta", "trade-off"])),
+            option("--epsilon-max", "Largest epsilon.  [default: 5]", metavar="E"),
+            option("--points", "Number of points.  [default: 41]", metavar="N"),
+            option("--style", "How to print.  [default: table]", type=click.Choice(["table", "csv", "json"])),
+            click.Option(["--output", "-o"], help="Write the numbers to a file.", metavar="FILE"),
+            click.Option(["--plot"], help="Draw a picture (.png, .svg or .pdf; needs matplotlib).", metavar="FILE"),
+        ],
+        callback,
+        name=name,
+        help=f"{entry.summary}\n\n\b\nExample:\n  privproj curve {name} {' '.join(example_words(name, 'curve'))}",
+        short_help=entry.summary,
+    )
+
+
+for mechanism_name in MECHANISMS:
+    if mechanism_name != "wishart-matrix":
+        command.add_command(curve_command(mechanism_name))

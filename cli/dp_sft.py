@@ -1,0 +1,65 @@
+"""``privproj dp-sft``: the noise of a two-stage run, a private subspace and training within it."""
+
+import click
+
+from privproj.schedule import dp_sft
+
+from . import render
+from .files import saved
+from .options import option, with_options
+from .query import EXIT_CODES
+
+HELP = r"""Noise multipliers for DP-SFT: a private search for a subspace, then training within it.
+
+\b
+Example:
+  privproj dp-sft --epsilon 4 --delta 1e-5 --sampling-rate 0.01 --subspace-steps 1000 --steps 1000
+"""
+
+
+def run(
+    epsilon: float,
+    delta: float,
+    sampling_rate: float,
+    subspace_steps: float,
+    steps: float,
+    share: float | None,
+    budget: str | None,
+    public: bool,
+    output: str | None,
+    json: bool,
+) -> int:
+    schedule = dp_sft(
+        epsilon=epsilon,
+        delta=delta,
+        sampling_rate=sampling_rate,
+        steps=(subspace_steps, steps),  # pyright: ignore[reportArgumentType]
+        share=0.75 if share is None else share,
+        budget=budget or "joint",
+        public=public,
+    )
+    result = schedule.epsilon(delta=delta)
+    if output is not None:
+        saved(output, {"phase": [phase.as_dict() for phase in schedule.phases]})
+    click.echo(render.as_json(result.as_dict()) if json else render.run_text(result, schedule))
+    return EXIT_CODES[result.outcome]
+
+
+command = with_options(
+    [
+        option("--epsilon", "Privacy loss epsilon of both stages.", metavar="E", required=True),
+        option("--delta", "Failure probability delta.", metavar="D", required=True),
+        option("--sampling-rate", "Rate at which a step samples records.", metavar="Q", required=True),
+        option("--subspace-steps", "Steps of the search for the subspace.", metavar="T1", required=True),
+        option("--steps", "Steps of the training.", metavar="T2", required=True),
+        option("--share", "Share of the first stage in the split.  [default: 0.75]", metavar="P"),
+        option("--budget", "Compose jointly, or split.  [default: joint]", type=click.Choice(["joint", "split"])),
+        option("--public", "The subspace comes from public data and costs nothing.", is_flag=True),
+        click.Option(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
+        option("--json", "One JSON object instead of text.", is_flag=True),
+    ],
+    run,
+    name="dp-sft",
+    help=HELP,
+    short_help="Noise for DP-SFT.",
+)

@@ -1,0 +1,67 @@
+"""``privproj run``: a run file, its phases composed jointly."""
+
+from typing import Any
+
+import click
+
+from privproj.errors import InvalidParameter
+from privproj.schedule import from_data
+
+from . import render
+from .files import read, saved
+from .options import option, with_options
+from .query import EXIT_CODES
+
+HELP = r"""Epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
+
+With --calibrate all noise multipliers are scaled by one factor to meet --epsilon and --delta.
+
+\b
+A run file in TOML:
+  [[phase]]
+  mechanism = "m2"
+  dim = 2048
+  rank = 16
+  noise_multiplier = 0.2
+  sampling_rate = 0.01
+  steps = 1000
+"""
+
+
+def run(file: str, epsilon: float | None, delta: float | None, calibrate: bool, output: str | None, json: bool) -> int:
+    schedule = from_data(read(file), file)
+    if calibrate:
+        if epsilon is None or delta is None:
+            raise InvalidParameter("--calibrate", "one target", "both --epsilon and --delta")
+        schedule = schedule.calibrated(epsilon=epsilon, delta=delta)
+    elif (epsilon is None) == (delta is None):
+        raise InvalidParameter("--delta", delta, "exactly one of --delta and --epsilon, or --calibrate with both")
+    if delta is None:
+        assert epsilon is not None
+        result = schedule.delta(epsilon=epsilon)
+    else:
+        result = schedule.epsilon(delta=delta)
+    if output is not None:
+        saved(output, {"phase": [phase.as_dict() for phase in schedule.phases]})
+    click.echo(render.as_json(result.as_dict()) if json else render.run_text(result, schedule))
+    return EXIT_CODES[result.outcome]
+
+
+def file_argument() -> click.Argument:
+    """The run file."""
+    return click.Argument(["file"], type=str, metavar="FILE")
+
+
+def options() -> list[Any]:
+    """Target, calibration, output."""
+    return [
+        file_argument(),
+        option("--epsilon", "Privacy loss epsilon.", metavar="E"),
+        option("--delta", "Failure probability delta.", metavar="D"),
+        option("--calibrate", "Scale the noise of all phases to meet both.", is_flag=True),
+        click.Option(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
+        option("--json", "One JSON object instead of text.", is_flag=True),
+    ]
+
+
+command = with_options(options(), run, name="run", help=HELP, short_help="Epsilon or delta of a run file.")
