@@ -49,12 +49,12 @@ def sections(result: Result, curve: Curve) -> list[Section]:
     claim = f"epsilon is at most {rounded_up(result.epsilon)} at delta {result.delta:g}."
     rates = true_positive_rates(curve, RATES)
     attacks = [
-        f"A membership attack that is wrong about {rate:g} of the non-members finds at most {rounded_up(found)} of the "
-        "members."
+        f"A membership attack with a false positive rate of {percent(rate)} has a true positive rate of at most "
+        f"{percent(found)}."
         for rate, found in zip(RATES, rates, strict=True)
     ]
     unit = UNITS[str(result.run["relation"])]
-    whole = f"True minus false positive rate of any membership attack is at most {rounded_up(advantage(curve))}."
+    whole = f"True minus false positive rate of any membership attack is at most {percent(advantage(curve))}."
     return [
         Section("Guarantee", (f"This release is differentially private: {claim}", sentence(result.epsilon))),
         Section("Unit of privacy", (f"Neighbouring data sets differ by {unit}.", group(result))),
@@ -69,6 +69,11 @@ def rounded_up(value: float) -> str:
     """Three significant digits, rounded up."""
     shown = float(f"{value:.3g}")
     return f"{value:.3g}" if shown >= value else f"{float(f'{value * (1 + 5e-3):.3g}'):.3g}"
+
+
+def percent(share: float) -> str:
+    """A share in per cent, rounded up."""
+    return f"{rounded_up(100.0 * share)} %"
 
 
 def group(result: Result) -> str:

@@ -95,6 +95,6 @@ class ProjectionAccountant:
 
 def register() -> None:
     """Make ``PrivacyEngine(accountant="privproj")`` work; needs Opacus."""
-    from opacus.accountants import register_accountant
+    from opacus.accountants import register_accountant  # pyright: ignore[reportMissingImports]
 
     register_accountant(ProjectionAccountant.mechanism(), ProjectionAccountant, force=True)  # pyright: ignore
