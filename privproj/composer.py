@@ -51,7 +51,7 @@ from privproj.lattice import REMEDY, UNIT, Array, Cells, Pair
 
 Spectrum = NDArray[np.complex128]
 
-TAIL, SKIPPED = 1e-12, 1e-13
+TAIL, SKIPPED, LOST = 1e-12, 1e-13, 1e-300
 FFT = 3.5e-15
 """Relative error of an FFT in the 2-norm for each doubling of its length: four times Higham's constant for radix 2,
 
@@ -114,6 +114,7 @@ class Composition:
         self.mean, self.deviation = mean, math.sqrt(variance)
         self.rounding_of_steps = float(sum(t for _, t in phases))
         self.tilts: list[Tilted] = []
+        self.largest = sum(max(phase.losses[-1], 0.0) * phase.steps for phase in self.phases) * (1.0 + 1e-9)
 
     @staticmethod
     def gain(phase: Phase) -> float:
@@ -173,7 +174,11 @@ class Composition:
         return theta
 
     def tamed(self, theta: float) -> float:
-        """A smaller tilt where the variance explodes: there a few huge losses of negligible mass take over."""
+        """A smaller tilt where the variance explodes: there a few huge losses of negligible mass take over.
+
+        None that lets a loss of one step weigh more than double precision holds.
+        """
+        theta = min(theta, 600.0 / max(float(np.max(np.abs(phase.losses))) for phase in self.phases))
         for _ in range(60):
             if self.moments(theta)[2] <= 3.0 * self.moments(0.85 * theta)[2]:
                 break
@@ -198,6 +203,8 @@ class Composition:
         """The finite part of delta at ``eps``; raises :class:`GridLimit` where that takes too much work."""
         if self.single:
             return self.direct(eps)
+        if eps > self.largest:
+            return Delta(0.0, 0.0, 0.0)
         for known in self.tilts:
             found = known.delta(eps)
             if found.error < ENOUGH * found.value:
@@ -292,7 +299,7 @@ class Tilted:
         """``(a, n, bound of the tilted mass outside)``."""
         phases = self.whole.phases
         mean = math.fsum(p.steps * float(m @ p.pair.cells) for p, m in zip(phases, self.masses, strict=True))
-        deviation = math.sqrt(math.fsum(p.steps * v for p, v in zip(phases, self.variances, strict=True)))
+        deviation = math.sqrt(math.fsum(p.steps * v for p, v in zip(phases, self.variances, strict=True))) + 1e-3
         low = sum(p.steps * int(p.pair.cells[0]) for p in phases)
         high = sum(p.steps * int(p.pair.cells[-1]) for p in phases)
         span = max(int(p.pair.cells[-1] - p.pair.cells[0]) for p in phases)
@@ -314,9 +321,9 @@ class Tilted:
         for order in orders:
             growth = 0.0
             for phase, masses in zip(self.whole.phases, self.masses, strict=True):
-                exponent = (sign * order) * (phase.pair.cells - mean / self.steps)
-                top = float(max(exponent[0], exponent[-1]))
-                growth += phase.steps * (top + math.log(float(masses @ np.exp(exponent - top))))
+                logs = (sign * order) * (phase.pair.cells - mean / self.steps) + np.log(np.maximum(masses, LOST))
+                top = float(logs.max())
+                growth += phase.steps * (top + math.log(float(np.exp(logs - top).sum())))
             margin = 1e-13 * (abs(growth) + self.steps + order * abs(mean))
             best = min(best, (growth + margin - math.log(TAIL)) / order)
         return best

@@ -271,6 +271,7 @@ class ScaledEnergy:
 
     law: LogDensity
     scale: float
+    least_tail: float = -660.0
 
     @property
     def panels(self) -> Panels:

@@ -33,7 +33,7 @@ def gain(result: Result, mechanism: Mechanism, run: RunOptions) -> list[tuple[st
     if result.quantity not in ASKS:
         return []
     setting: Any = mechanism
-    rivals = YARDSTICKS.get(mechanism.name, ())
+    rivals = YARDSTICKS.get(mechanism.name, ()) if result.run["sampling_rate"] == 1.0 else ()
     if isinstance(mechanism, M2):
         setting = replace(mechanism, change_rank=mechanism.change_rank or mechanism.largest_rank)
         rivals = yardsticks(result, setting.change_rank or 1)

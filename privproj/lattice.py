@@ -182,7 +182,7 @@ def cut(losses: Array, log_excess: Array, log_least: float) -> tuple[Array, Arra
 
     A floor would put a little mass at very large losses, which helps no bound and spoils every tilt.
     """
-    kept = np.concatenate([[True], np.diff(losses) > 0.0])
+    kept = np.concatenate([[True], np.diff(losses) > 1e-12 * losses[1:]])
     losses, log_excess = losses[kept], log_excess[kept]
     rate = -np.diff(log_excess) / np.diff(losses)
     slow = (rate < 0.5 * np.maximum.accumulate(rate)) & (log_excess[:-1] < log_least + PLATEAU)

@@ -22,6 +22,7 @@ ENOUGH = 1e-6
 """Relative error of a quadrature beyond which no number is returned; a smaller one widens the enclosure."""
 
 LOG_FLOOR = -1e300
+LOG_NEGLIGIBLE = -1000.0
 
 
 class Enclosure(NamedTuple):
@@ -206,7 +207,8 @@ def log_integral(log_f: Callable[[float], float], start: float, step: float, hig
 
     The hill is found from ``start`` in steps of ``step``; the window ends where it has dropped by ``e^-46``.
     Two Gauss rules on the same panels give the error; panels are halved until it is below 1e-12, or below what the
-    rounding of a huge exponent leaves.
+    rounding of a huge exponent leaves. Where that fails for an integral far below anything representable, its height
+    times its width is returned, with an error of three in the log.
     """
     edges, peak = hill(log_f, start, step, high)
     if peak == -math.inf:
@@ -218,6 +220,8 @@ def log_integral(log_f: Callable[[float], float], start: float, step: float, hig
         if error <= enough:
             break
         edges = sorted({*edges, *(0.5 * (a + b) for a, b in pairwise(edges))})
+    if not error <= max(ENOUGH, enough) and peak < LOG_NEGLIGIBLE:
+        return Enclosure(peak + math.log(edges[-1] - edges[0]), 3.0)
     if not error <= max(ENOUGH, enough):
         raise NotConverged(f"the quadrature reached only a relative {error:.1e}; please report these parameters")
     return Enclosure(peak + math.log(fine), max(error, enough - 1e-12))

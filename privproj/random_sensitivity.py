@@ -26,12 +26,14 @@ from typing import Protocol
 from privproj import kernels
 from privproj.numerics import Enclosure, crossing, log1m_exp, log_integral, outward
 
-LEAST_TAIL = -660.0
-"""A log probability below which a tail is bounded by it and no longer followed."""
-
 
 class SensitivityLaw(Protocol):
-    """Law of the squared shift ``X``."""
+    """Law of the squared shift ``X``. A tail below ``e^least_tail`` is bounded by it and no longer followed."""
+
+    @property
+    def least_tail(self) -> float:
+        """``ln`` of the least tail that is followed."""
+        ...
 
     @property
     def mean(self) -> float:
@@ -58,6 +60,8 @@ class SensitivityLaw(Protocol):
 
 class HillLaw(ABC):
     """A law given in a coordinate ``t`` in which its density is smooth with one hill."""
+
+    least_tail = -750.0
 
     @property
     @abstractmethod
@@ -224,9 +228,9 @@ def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
         high=inflection(eps),
         rtol=1e-12,
     ).lower
-    if law.log_tail(cut) < LEAST_TAIL:
+    if law.log_tail(cut) < law.least_tail:
         whole = law.expected_profile(eps)
-        return Enclosure(whole.lower, min(0.0, kernels.log_add(whole.upper, LEAST_TAIL)))
+        return Enclosure(whole.lower, min(0.0, kernels.log_add(whole.upper, law.least_tail)))
     above = law.log_tail(cut) + log_h(eps, law.mean_above(cut))
     most_below = log1m_exp(law.log_tail(cut)) + log_h(eps, cut)
     if most_below < above - 32.0:

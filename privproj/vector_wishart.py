@@ -61,6 +61,8 @@ def log_adaptive(log_f: Callable[[Array], Array], edges: Array) -> tuple[float, 
     top, total, error = -math.inf, 0.0, 0.0
     for _ in range(MOST_ROUNDS):
         fine, coarse, peak = on_panels(log_f, left, right, top)
+        if peak == -math.inf:
+            return -math.inf, 0.0
         total, error = (value * math.exp(max(top - peak, -700.0)) for value in (total, error))
         top, gap = peak, np.abs(fine - coarse)
         wide = (gap > 0.1 * ENOUGH * (total + float(fine.sum()))) & (right - left > 1e-9)
@@ -103,13 +105,16 @@ def on_panels(log_f: Callable[[Array], Array], left: Array, right: Array, top: f
     nodes, weights = (np.concatenate(x) for x in zip(rule(OUTER), rule(CHECK), strict=True))
     logs = log_f(left[:, None] + (right - left)[:, None] * nodes)
     peak = max(top, float(np.max(logs)))
-    values = np.exp(logs - peak) * weights * (right - left)[:, None]
+    if math.isnan(peak):
+        raise NotConverged("the exact profile came out undefined; please report these parameters")
+    values = np.exp(logs - max(peak, -1e300)) * weights * (right - left)[:, None]
     return values[:, :OUTER].sum(axis=1), values[:, OUTER:].sum(axis=1), peak
 
 
 def hill_edges(scan: Array, logs: Array) -> Array:
     """Panel edges over the part of a scan that is within ``e^-46`` of its largest value."""
-    inside = np.flatnonzero(logs > np.max(logs) - DROPPED)
+    logs = np.where(np.isnan(logs), -np.inf, logs)
+    inside = np.flatnonzero(logs >= np.max(logs) - DROPPED)
     return np.linspace(scan[max(inside[0] - 1, 0)], scan[min(inside[-1] + 1, len(scan) - 1)], PANELS + 1)
 
 

@@ -412,3 +412,30 @@ def test_subsampled_rdp_is_above_the_composed_profile_and_below_the_gaussian_one
         run = {"steps": 200, "sampling_rate": q}
         assert eps_of(m2(0.4), "rank-free", **run) <= eps_of(m2(0.4), "mixture-rdp", **run)
         assert eps_of(m2(0.4), "mixture-rdp", **run) <= eps_of(Gaussian(noise_multiplier=0.4), "rdp", **run)
+
+
+# --- absurd questions -------------------------------------------------------------------------------
+
+
+def test_absurd_questions_have_an_answer_or_a_reason():
+    far = privproj.delta(privproj.Laplace(noise_multiplier=2.0), epsilon=1e6, steps=2)
+    assert far.value <= 1e-30
+    with pytest.raises(privproj.NotConverged, match="steps fit"):
+        privproj.steps(privproj.Laplace(noise_multiplier=1e5), epsilon=1.0, delta=1e-12)
+    tiny = [
+        privproj.epsilon(privproj.PublicSketch(rank=3, noise_multiplier=5.0), delta=d).value for d in (1e-299, 1e-300)
+    ]
+    assert 80 < tiny[0] < tiny[1] < 90
+    half = privproj.PublicSketch(rank=16, noise_multiplier=0.5)
+    assert 0 < privproj.delta(half, epsilon=1.0, sampling_rate=0.5).value < 1
+    with pytest.raises(privproj.PrivprojError, match="losses lie below"):
+        privproj.epsilon(M2(dim=10, rank=3, noise_multiplier=1e-2), delta=1e-5, steps=10)
+    wide = privproj.Wishart(dim=1000, rank=64, misalignment=1e-8, norm_ratio=2.0)
+    assert privproj.delta(wide, epsilon=600.0).value > 0
+
+
+def test_tables_keep_falling_far_beyond_the_bulk():
+    """A tangent at a far atom must not take over: two phases failed on it."""
+    stack = M2(layers=(Layer(dim=768, rank=16, count=24),), clipping="per-layer", noise_multiplier=0.2)
+    _, upper = find(M2, "rank-free").form(stack).table(np.linspace(0.0, 12.0, 80))
+    assert np.all(np.diff(upper) <= 1e-12 * upper[:-1])
