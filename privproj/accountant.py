@@ -50,11 +50,16 @@ class Question:
         reason = bound.refuses(self.mechanism)
         if reason:
             raise Refused(reason)
-        if not bound.any_projection and mechanism_fixed(self.mechanism) and self.run.steps > 1:
+        if self.reuses_projection and self.run.steps > 1:
             raise Refused(
                 f"{bound.name} needs a fresh projection for each of the {self.run.steps} releases: with a fixed one "
                 f"later releases can carry the whole sensitivity; {any_projection(self.mechanism)}"
             )
+
+    @property
+    def reuses_projection(self) -> bool:
+        """True for a projection that is drawn once, where the bound needs a fresh one for each release."""
+        return not self.bound.any_projection and mechanism_fixed(self.mechanism)
 
     def release(self) -> tuple[Form, Run]:
         """The bound of one release in its own representation, and the run it is for."""

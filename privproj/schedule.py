@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from privproj import calibration
-from privproj.accountant import Question, composed, numerics_of, probability_ends, question_of
+from privproj.accountant import Question, any_projection, composed, numerics_of, probability_ends, question_of
 from privproj.bounds import find, mechanism_named
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Gaussian, Layer, Mechanism, NoisyMechanism, privacy_epsilon, probability
@@ -73,6 +73,12 @@ class Schedule:
         relations = {str(phase.question.run.relation) for phase in self.phases}
         if len(relations) > 1:
             raise InvalidParameter("relation", ", ".join(sorted(relations)), "one neighbouring relation for all phases")
+        for phase in self.phases:
+            if len(self.phases) > 1 and phase.question.reuses_projection:
+                raise Refused(
+                    f"phase {phase.name}: {phase.question.bound.name} needs a fresh projection for each release, and a "
+                    f"fixed one may have served other phases; {any_projection(phase.question.mechanism)}"
+                )
 
     @property
     def done(self) -> "Schedule":

@@ -199,3 +199,10 @@ def test_a_missing_base_model_is_said(tmp_path):
     write(tmp_path, "adapter_config.json", r=4, target_modules=["q_proj"], base_model_name_or_path="hub/model")
     with pytest.raises(InvalidParameter, match="--base"):
         layers_from_peft(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", [ProjectionPLDAccountant, ProjectionRdpAccountant])
+def test_an_event_with_a_fixed_projection_is_refused(kind):
+    fixed = M2(dim=64, rank=4, noise_multiplier=1.0, fixed_projection=True)
+    with pytest.raises(dp_accounting.UnsupportedEventError, match="fresh"):
+        kind().compose(ReleaseDpEvent(fixed))

@@ -143,3 +143,11 @@ def test_run_files_fit_their_schema():
         assert from_data(data).epsilon(delta=1e-5).value == from_data(example).epsilon(delta=1e-5).value
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"phase": []}, schema)
+
+
+def test_a_fixed_projection_serves_one_phase_only():
+    phase = {"mechanism": "m2", "dim": 64, "rank": 4, "noise_multiplier": 1, "fixed_projection": True}
+    assert eps_of(phase) > 0
+    with pytest.raises(Refused, match="fresh projection"):
+        eps_of(phase, phase)
+    assert eps_of({**phase, "bound": "gaussian"}, {**phase, "bound": "gaussian"}) > 0

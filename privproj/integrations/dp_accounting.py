@@ -13,7 +13,7 @@ from dp_accounting.rdp import RdpAccountant
 from privproj import pld
 from privproj.accountant import Question, question_of
 from privproj.bounds import find
-from privproj.errors import InvalidParameter, PrivprojError
+from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.lattice import Pair, outline
 from privproj.mechanisms import Mechanism
 from privproj.profile import PrivacyProfile
@@ -46,8 +46,14 @@ def question(event: ReleaseDpEvent, rate: float, relation: Relation, bound: str 
     """The question that ``count`` such events put."""
     if relation not in RELATIONS:
         raise InvalidParameter("neighboring_relation", relation, "add-or-remove-one or replace-one")
+    found = find(type(event.mechanism), event.bound or bound)
     run: RunOptions = {"steps": count, "sampling_rate": rate, "relation": RELATIONS[relation]}  # pyright: ignore
-    return question_of(event.mechanism, find(type(event.mechanism), event.bound or bound), run)
+    put = question_of(event.mechanism, found, run)
+    if put.reuses_projection:
+        raise Refused(
+            f"{found.name} needs a fresh projection for each release, and an accountant cannot see the others"
+        )
+    return put
 
 
 class ProjectionPLDAccountant(PLDAccountant):
