@@ -1,12 +1,11 @@
 """Reading and writing files of the command line: one clear sentence where they are malformed, never half a file."""
 
 import json
-import os
-import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
 
+from privproj.atomic import replaced
 from privproj.errors import InvalidParameter
 
 
@@ -28,24 +27,8 @@ def read(path: str) -> dict[str, Any]:
 
 
 def write(path: str, text: str) -> None:
-    """Replace a file as a whole: written and flushed beside it first, so that a kill leaves the old or the new one."""
-    target = Path(path)
-    handle, beside = tempfile.mkstemp(dir=target.resolve().parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        if target.exists():
-            os.chmod(beside, target.stat().st_mode)
-        else:
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(beside, 0o666 & ~mask)
-        os.replace(beside, target)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
+    """Replace a file as a whole."""
+    replaced(path, lambda file: file.write(text.encode()))
 
 
 def as_toml(entries: list[dict[str, Any]], table: str = "phase", **shared: Any) -> str:

@@ -26,6 +26,8 @@ COMMANDS = {
     "dp-sft": "Noise for DP-SFT: a private subspace, then training within it.",
     "alignment": "Where the promise of the wishart mechanism comes from.",
     "lora-noise": "Moments of LoRA's noise term; a diagnostic, not a guarantee.",
+    "train": "Train with the computed noise, and report what was spent.",
+    "ledger": "What a training run has spent, and what is left.",
     "compare": "Every bound of a mechanism, side by side.",
     "bounds": "The catalogue of bounds: formula, source, status, promises.",
 }

@@ -56,7 +56,7 @@ def delta_shown(value: float) -> str:
 
 def as_text(result: Result, mechanism: Mechanism, run: RunOptions) -> str:
     """The number; what it rests on; the gain; assumptions and warnings."""
-    lines = [headline(result), "  rests on: " + foundation(result)]
+    lines = result_lines(result)
     if result.outcome is Outcome.OK:
         lines += gain_line(result, mechanism, run)
     lines += numerics_line(result.numerics)
@@ -66,6 +66,11 @@ def as_text(result: Result, mechanism: Mechanism, run: RunOptions) -> str:
     for warning in result.warnings:
         lines += wrapped("  warning:  ", warning)
     return "\n".join(lines)
+
+
+def result_lines(result: Result) -> list[str]:
+    """The number and what it rests on."""
+    return [headline(result), "  rests on: " + foundation(result)]
 
 
 def numerics_line(numerics: dict[str, object]) -> list[str]:
@@ -123,6 +128,8 @@ def foundation(result: Result) -> str:
 def run_words(run: dict[str, Any]) -> str:
     """The run in words."""
     steps = "one release" if run["steps"] == 1 else f"{run['steps']} releases"
+    if run["sampling_rate"] is None:
+        return f"{steps}, sampled as each phase says"
     if run["sampling"] is None:
         return f"{steps} on the whole data set"
     return f"{steps}, {run['sampling']} sampling at rate {run['sampling_rate']:g}"

@@ -129,13 +129,7 @@ class Schedule:
                 "phases": [phase.as_dict() for phase in self.phases],
                 "assumes": tuple(unique(a for q in questions for a in q.bound.assumes(type(q.mechanism)))),
             },
-            "run": {
-                "steps": sum(question.run.steps for question in questions),
-                "sampling_rate": None,
-                "sampling": None,
-                "relation": str(questions[0].run.relation),
-                "group_size": max(question.run.group_size for question in questions),
-            },
+            "run": self.run(questions),
             "bound": " + ".join(unique(f"{q.mechanism.name}.{q.bound.name}" for q in questions)),
             "bound_version": max(question.bound.version for question in questions),
             "status": Status.CONDITIONAL if Status.CONDITIONAL in statuses else Status.PROVED,
@@ -145,6 +139,16 @@ class Schedule:
             "warnings": tuple(unique(note for question in questions for note in question.notes)),
         }
         return Result(**{**given, **details})
+
+    @staticmethod
+    def run(questions: list[Question]) -> dict[str, object]:
+        """The run as plain values; phases may sample differently, so several have no rate in common."""
+        shown = questions[0].run.parameters()
+        if len(questions) > 1:
+            shown |= {"sampling_rate": None, "sampling": None}
+            shown |= {"steps": sum(question.run.steps for question in questions)}
+            shown |= {"group_size": max(question.run.group_size for question in questions)}
+        return shown
 
     def scaled(self, factor: float) -> "Schedule":
         """The schedule with every noise multiplier times ``factor``."""

@@ -1,0 +1,77 @@
+"""``privproj ledger``: what a training run has spent, and what is left of it."""
+
+from typing import Any
+
+import click
+
+from privproj.errors import InvalidParameter
+from privproj.ledger import Account, read
+
+from . import render
+from .options import option, with_options
+from .query import EXIT_CODES
+
+HELP = r"""What the ledger of a training run says: releases made, epsilon so far, what is left.
+
+The planned epsilon and delta are in the ledger where the run was calibrated for them; --delta asks at another one.
+
+\b
+Example:
+  privproj ledger privproj-train/ledger.jsonl
+"""
+
+
+def run(file: str, delta: float | None, json: bool) -> int:
+    account = read(file)
+    if not account.phases:
+        raise InvalidParameter("ledger", file, "a ledger with a phase; this run was stopped before it began")
+    target = dict(account.target or {})
+    delta = delta if delta is not None else target.get("delta")
+    if delta is None:
+        raise InvalidParameter("--delta", "nothing", "--delta, since the ledger has no target")
+    shown = overview(account, delta)
+    shown["target_epsilon"] = target.get("epsilon") if delta == target.get("delta") else None
+    if json:
+        plain = {key: value.as_dict() if hasattr(value, "as_dict") else value for key, value in shown.items()}
+        click.echo(render.as_json(plain))
+    else:
+        click.echo(text(shown))
+    return 0 if shown["so_far"] is None else EXIT_CODES[shown["so_far"].outcome]
+
+
+def overview(account: Account, delta: float) -> dict[str, Any]:
+    """Steps and epsilon, now and at the planned end."""
+    so_far = account.epsilon(delta) if account.spent else None
+    return {
+        "steps": account.spent,
+        "steps_left": account.left,
+        "delta": delta,
+        "epsilon": 0.0 if so_far is None else so_far.value,
+        "so_far": so_far,
+        "planned": account.planned.epsilon(delta),
+    }
+
+
+def text(shown: dict[str, Any]) -> str:
+    """Epsilon so far, what it rests on, what is left."""
+    so_far, planned = shown["so_far"], shown["planned"]
+    lines = ["epsilon = 0  (nothing was released)"] if so_far is None else render.result_lines(so_far)
+    goal = "" if shown["target_epsilon"] is None else f", target {shown['target_epsilon']:g}"
+    lines.append(f"  released: {shown['steps']} steps")
+    lines.append(
+        f"  left:     {shown['steps_left']} planned steps; epsilon {render.rounded(planned.value)} after them{goal}"
+    )
+    return "\n".join(lines)
+
+
+command = with_options(
+    [
+        click.Argument(["file"], type=str, metavar="FILE"),
+        option("--delta", "Failure probability delta.  [default: the ledger's]", metavar="D"),
+        option("--json", "JSON instead of text.", is_flag=True),
+    ],
+    run,
+    name="ledger",
+    help=HELP,
+    short_help="What a training run has spent, and what is left.",
+)

@@ -1,0 +1,149 @@
+"""``privproj train``: calibrate, train a linear head or a small network privately, report what was spent."""
+
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from privproj.errors import InvalidParameter
+from privproj.statement import sections
+
+from . import render
+from .files import write
+from .options import option, with_options
+from .report import as_markdown
+
+HELP = r"""Train on features with the noise that a target needs, and report epsilon with what it rests on.
+
+A folder holds the ledger (every release, recorded before it is used), the checkpoint and the report. A run that was
+stopped goes on with --resume DIR, its count of releases and all.
+
+\b
+Example:
+  privproj train --data digits --mechanism m2 --rank 16 --epsilon 8 --delta 1e-5
+"""
+NAMES = ["dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1"]
+
+
+def run(output: str | None, resume: str | None, json: bool, **given: Any) -> int:
+    fit = adapter()
+    if resume is not None:
+        extra = {name: value for name, value in given.items() if value is not None}
+        if extra or output:
+            name = next(iter(extra), "output")
+            raise InvalidParameter("--resume", resume, f"no other option with it, such as --{name.replace('_', '-')}")
+        folder = Path(resume)
+        settings = fit.taken_up(folder)
+    else:
+        folder = free_folder() if output is None else Path(output)
+        settings = settings_from(fit, given)
+        fit.begin(settings, folder)
+    try:
+        started = fit.Run.start(settings, folder)
+    except BaseException:
+        if resume is None:
+            fit.abandon(folder)
+        raise
+    steps = started.optimizer.plan.steps
+    with click.progressbar(length=steps, label="training", file=sys.stderr) as bar:
+        outcome = started.train(bar.update)
+    return finished(outcome, json)
+
+
+def adapter() -> Any:
+    """The torch adapter; one sentence where torch, Opacus or scikit-learn is not installed."""
+    try:
+        from privproj.training import fit
+    except ImportError as error:
+        raise InvalidParameter(
+            "train", error.name, "the extra torch to be installed", "pip install 'privproj[torch]'"
+        ) from None
+    return fit
+
+
+def settings_from(fit: Any, given: dict[str, Any]) -> Any:
+    """The options as settings, defaults where they are not given."""
+    known = {field.name for field in fields(fit.Settings)}
+    chosen = {name: value for name, value in given.items() if name in known and value is not None}
+    for name in ("data", "mechanism"):
+        if name not in chosen:
+            raise InvalidParameter(f"--{name}", "nothing", "--data and --mechanism, or --resume")
+    if "epsilon" not in chosen and "noise_multiplier" not in chosen:
+        raise InvalidParameter("--epsilon", "nothing", "either --epsilon or --noise-multiplier")
+    return fit.Settings(**chosen)
+
+
+def free_folder() -> Path:
+    """The first of privproj-train, privproj-train-2, ... that does not exist."""
+    number = 1
+    while (folder := Path("privproj-train" if number == 1 else f"privproj-train-{number}")).exists():
+        number += 1
+    return folder
+
+
+def finished(outcome: Any, json: bool) -> int:
+    """Write the report and print it."""
+    result = outcome.epsilon
+    shown = {
+        "test_accuracy": outcome.test_accuracy,
+        **{key: result.as_dict()[key] for key in ("epsilon", "delta", "bound", "status", "promises", "warnings")},
+        "relation": str(result.run["relation"]),
+        "noise_multiplier": outcome.noise_multiplier,
+        "noise_std": outcome.noise_std,
+        "steps": outcome.steps,
+        "device": outcome.device,
+        "seconds": outcome.seconds,
+        "paths": outcome.paths | {"statement": str(Path(outcome.paths["report"]).with_name("statement.md"))},
+        "result": result.as_dict(),
+    }
+    write(shown["paths"]["report"], render.as_json(shown) + "\n")
+    write(shown["paths"]["statement"], as_markdown(sections(result, outcome.curve), []) + "\n")
+    click.echo(render.as_json(shown) if json else text(outcome, shown))
+    return 0
+
+
+def text(outcome: Any, shown: dict[str, Any]) -> str:
+    """Accuracy, epsilon and what it rests on, noise, files."""
+    result = outcome.epsilon
+    lines = [
+        f"test accuracy = {100.0 * outcome.test_accuracy:.1f} %  (records kept from training, not protected)",
+        *render.result_lines(result),
+        f"  noise:    multiplier {render.rounded(outcome.noise_multiplier)}, standard deviation "
+        f"{render.rounded(outcome.noise_std)} on the sum of clipped gradients",
+        f"  trained:  {outcome.steps} steps in {outcome.seconds:.1f} s on {outcome.device}",
+        "  wrote:    " + ", ".join(shown["paths"].values()),
+    ]
+    return "\n".join(lines)
+
+
+command = with_options(
+    [
+        option("--data", "digits, or an .npz file with arrays x and y.", type=str, metavar="DATA"),
+        option("--mechanism", "What is released each step.", type=click.Choice(NAMES)),
+        option("--rank", "Rank of the projection or of the adapters.", metavar="R"),
+        option("--epsilon", "Target epsilon.", metavar="E"),
+        option("--delta", "Target delta.  [default: 1e-5]", metavar="D"),
+        option("--noise-multiplier", "z, instead of a target epsilon.", metavar="Z"),
+        option("--clip", "Clipping norm of a record's gradient.  [default: 1]", metavar="C"),
+        option("--batch-size", "Expected batch size.  [default: 256]", metavar="B"),
+        option("--epochs", "Passes over the data.  [default: 50]", metavar="E"),
+        option("--steps", "Steps, instead of passes.", metavar="T"),
+        option("--learning-rate", "Learning rate.", metavar="LR"),
+        option("--hidden", "Units of a hidden layer.  [default: none, a linear head]", metavar="H"),
+        option("--frame", "Projection of m2.", type=click.Choice(["haar", "wishart"])),
+        option("--clipping", "One clip for all layers, or one each.", type=click.Choice(["joint", "per-layer"])),
+        option("--bound", "Bound that accounts the run.", type=str, metavar="NAME"),
+        option("--device", "cpu, cuda, ...  [default: cuda where there is one]", type=str, metavar="DEVICE"),
+        option("--checkpoint-every", "Steps between checkpoints.  [default: 25]", metavar="T"),
+        option("--insecure-seed", "Make the run repeatable, and worthless as protection.", metavar="SEED"),
+        click.Option(["--output", "-o"], help="Folder of the run.  [default: privproj-train, numbered]", metavar="DIR"),
+        option("--resume", "Go on with the run in this folder.", type=str, metavar="DIR"),
+        option("--json", "One JSON object instead of text.", is_flag=True),
+    ],
+    run,
+    name="train",
+    help=HELP,
+    short_help="Train with the computed noise, and report what was spent.",
+)

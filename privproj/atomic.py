@@ -1,0 +1,28 @@
+"""Files replaced as a whole: a kill at any moment leaves the old one or the new one, never half of either."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+
+def replaced(path: str | Path, fill: Callable[[BinaryIO], object]) -> None:
+    """Let ``fill`` write beside ``path``, flush to the disk, and put the result in its place, its mode kept."""
+    target = Path(path)
+    handle, beside = tempfile.mkstemp(dir=target.resolve().parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            fill(file)
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            os.chmod(beside, target.stat().st_mode)
+        else:
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(beside, 0o666 & ~mask)
+        os.replace(beside, target)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise

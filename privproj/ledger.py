@@ -1,0 +1,198 @@
+"""The ledger of a training run: what was released, recorded before it is used.
+
+A ledger is a file of JSON lines: a header, then for each phase its event and one line for every release made under it.
+It is only ever appended to, and every line reaches the disk before the release it stands for is used, so a run that is
+killed at any moment has used at most what its ledger says.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from privproj.accountant import epsilon_of
+from privproj.errors import InvalidParameter
+from privproj.mechanisms import probability
+from privproj.profile import Curve
+from privproj.result import Result
+from privproj.schedule import Phase, Schedule, phase_from
+
+HEADER = {"ledger": "privproj", "version": 1}
+STEP = b'{"step"'
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a ledger says: for each phase its entry (with the planned number of steps) and the steps spent."""
+
+    phases: tuple[tuple[dict[str, Any], int], ...] = ()
+    target: Mapping[str, Any] | None = None
+
+    @property
+    def spent(self) -> int:
+        """Releases in all."""
+        return sum(steps for _, steps in self.phases)
+
+    @property
+    def left(self) -> int:
+        """Releases of the last phase that were planned and not made."""
+        return max(0, int(self.phases[-1][0]["steps"]) - self.phases[-1][1]) if self.phases else 0
+
+    @property
+    def planned(self) -> "Account":
+        """The same with the last phase run to its planned end."""
+        entry, steps = self.phases[-1]
+        return replace(self, phases=(*self.phases[:-1], (entry, max(steps, int(entry["steps"])))))
+
+    def made(self) -> list[Phase]:
+        """What was released, as phases; raises :class:`InvalidParameter` if nothing was."""
+        entries = [({**entry, "steps": steps}, i) for i, (entry, steps) in enumerate(self.phases) if steps]
+        if not entries:
+            raise InvalidParameter("ledger", "nothing released", "at least one release")
+        return [phase_from(entry, {}, f"ledger: phase {i + 1}") for entry, i in entries]
+
+    def curve(self) -> Curve:
+        """The curve of all that was released: of one phase as its bound has it, of several jointly."""
+        phases = self.made()
+        return phases[0].question.curve() if len(phases) == 1 else Schedule(tuple(phases)).curve()
+
+    def epsilon(self, delta: float) -> Result:
+        """Epsilon of all that was released, rounded up."""
+        phases = self.made()
+        if len(phases) > 1:
+            return Schedule(tuple(phases)).epsilon(delta=delta)
+        question, target = phases[0].question, probability("delta", delta)
+        return question.answer("epsilon", lambda: epsilon_of(question, target), delta=target)
+
+
+def read(path: str | Path) -> Account:
+    """What a ledger says.
+
+    A line that cannot be read (the end of a run that lost its power) counts as a release. Raises
+    :class:`InvalidParameter` for a file that is not a ledger.
+    """
+    try:
+        lines = Path(path).read_bytes().split(b"\n")
+    except OSError as error:
+        raise InvalidParameter("ledger", path, "a readable ledger", str(error.strerror)) from None
+    return parsed([line for line in lines if line], str(path))
+
+
+def parsed(lines: list[bytes], path: str) -> Account:
+    """The account of a ledger's lines."""
+    if not lines or line_of(lines[0]) != HEADER:
+        if len(lines) <= 1 and json.dumps(HEADER).encode().startswith(b"".join(lines)):
+            return Account()
+        raise InvalidParameter("ledger", path, "a ledger of privproj (its first line says so)")
+    phases: list[tuple[dict[str, Any], int]] = []
+    target = None
+    for line in lines[1:]:
+        entry = line_of(line)
+        if entry is not None and isinstance(entry.get("phase"), dict) and "steps" in entry["phase"]:
+            phases.append((entry["phase"], 0))
+            target = entry.get("target")
+        elif phases and (entry is not None or not line.startswith(b'{"phase"')):
+            phases[-1] = (phases[-1][0], phases[-1][1] + 1)
+    return Account(tuple(phases), target)
+
+
+def line_of(line: bytes) -> dict[str, Any] | None:
+    """One line as data; None where it cannot be read."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+class Ledger:
+    """A ledger that this process writes, alone: a second writer is refused.
+
+    Opening one with the phase that its last line of work belongs to continues the count; another phase is appended
+    behind. ``steps`` is the number of releases of the current phase. Raises :class:`InvalidParameter` for a file that
+    is not a ledger or that another process is writing.
+    """
+
+    def __init__(self, path: str | Path, phase: Phase, target: Mapping[str, Any] | None = None) -> None:
+        self.path = Path(path)
+        self.file = exclusive(self.path)
+        try:
+            self.begin(phase.as_dict(), target)
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, entry: dict[str, Any], target: Mapping[str, Any] | None) -> None:
+        """Continue the last phase if it is this one, else append it."""
+        account = read(self.path)
+        if not account.phases:
+            os.ftruncate(self.file, 0)
+            self.append(HEADER)
+        else:
+            self.end_line()
+        entry = json.loads(json.dumps(entry))
+        if account.phases and account.phases[-1][0] == entry:
+            self.earlier, self.steps = account.phases[:-1], account.phases[-1][1]
+            return
+        self.append({"phase": entry} | ({"target": dict(target)} if target else {}))
+        sync_folder(self.path)
+        self.earlier, self.steps = account.phases, 0
+
+    @property
+    def account(self) -> Account:
+        """What the ledger says now."""
+        return read(self.path)
+
+    def record(self) -> int:
+        """Record one release; returns its number within the phase. It is on the disk when this returns."""
+        self.append({"step": self.steps + 1})
+        self.steps += 1
+        return self.steps
+
+    def append(self, entry: Mapping[str, Any]) -> None:
+        """Write one line and wait until it is on the disk."""
+        line = json.dumps(entry).encode() + b"\n"
+        while line:
+            line = line[os.write(self.file, line) :]
+        os.fsync(self.file)
+
+    def end_line(self) -> None:
+        """End a line that a crash left without its end, so that the next one is not glued to it."""
+        size = os.fstat(self.file).st_size
+        if size and os.pread(self.file, 1, size - 1) != b"\n":
+            os.write(self.file, b"\n")
+
+    def close(self) -> None:
+        """Let another process write."""
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
+
+
+def exclusive(path: Path) -> int:
+    """The file opened for appending under a lock that no other process holds."""
+    import fcntl
+
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as error:
+        raise InvalidParameter("ledger", path, "a file that can be written", str(error.strerror)) from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        raise InvalidParameter(
+            "ledger", path, "a ledger that no other process is writing", "one ledger belongs to one run at a time"
+        ) from None
+    return file
+
+
+def sync_folder(path: Path) -> None:
+    """Make the file's name durable too."""
+    folder = os.open(path.resolve().parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,208 @@
+"""``make_private``: from a module, an optimizer and a loader to private ones, under one plan."""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from privproj.errors import InvalidParameter
+from privproj.ledger import Ledger
+from privproj.mechanisms import M2, real, whole
+from privproj.relations import NeighbouringRelation
+from privproj.runs import named
+
+from .loading import PrivateLoader, Turn
+from .optimizer import PrivateOptimizer, ProjectingOptimizer, Spending
+from .plan import ALGORITHMS, PROJECTING, AlgorithmName, Plan, calibrated, mechanism_for, rate_and_steps
+from .release import BoundedRelease, PrivateRelease, bounded_norm
+from .streams import streams
+from .taps import AnyTap, Tap, Taps
+from .views import Full, Projected, ProjectedFirst, Sampled, View
+
+PARTS = {"module": nn.Module, "optimizer": torch.optim.Optimizer, "data_loader": DataLoader}
+
+
+def make_private(
+    *,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    data_loader: DataLoader,
+    max_grad_norm: float | None = None,
+    noise_multiplier: float | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    steps: int | None = None,
+    epochs: float | None = None,
+    algorithm: AlgorithmName = "m2",
+    rank: int | None = None,
+    frame: Literal["haar", "wishart"] = "haar",
+    clipping: Literal["joint", "per-layer"] = "joint",
+    shares: tuple[float, ...] | None = None,
+    feature_bound: float | None = None,
+    sampling_rate: float | None = None,
+    sampling: Literal["poisson", "fixed"] = "poisson",
+    relation: str | None = None,
+    bound: str | None = None,
+    ledger: str | None = None,
+    insecure_seed: int | None = None,
+) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
+    """Make training private: returns ``(module, optimizer, loader)`` for the usual loop.
+
+    ::
+
+        for x, y in loader:
+            optimizer.backward(cross_entropy(module(x), y, reduction="none"))
+            optimizer.step()
+
+    Give either ``noise_multiplier`` or ``epsilon`` with ``delta``, and either ``steps`` or ``epochs``. The sampling
+    rate is ``batch size / records`` of ``data_loader`` unless given. ``max_grad_norm`` is the clip ``C`` of a record's
+    gradient over all trained tensors; with ``clipping="per-layer"`` every tensor gets its share of ``C^2`` (equal
+    parts unless ``shares`` says otherwise). With ``feature_bound=R`` instead, nothing is clipped: one linear softmax
+    head on features of norm at most ``R``, whose gradients have norm at most ``sqrt(2 (R^2 + 1))``.
+
+    Algorithms: ``dp-sgd``; ``lora-fa`` (on a module with frozen random LoRA factors, :func:`add_frozen_lora`); ``m2``
+    (clip, add noise, project freshly), ``m2-projected-clip`` (project, then clip), ``m1`` (project, clip, add full
+    noise), the last three with a ``rank``. ``bound`` names the bound that accounts it; ``ledger`` a file that records
+    every release before it is used. Raises :class:`InvalidParameter` or :class:`Refused`, always before any data is
+    touched.
+    """
+    check_parts(module=module, optimizer=optimizer, data_loader=data_loader)
+    if algorithm not in ALGORITHMS:
+        raise InvalidParameter("algorithm", algorithm, "one of " + ", ".join(ALGORITHMS))
+    rank = None if rank is None else whole("rank", rank, "a whole number rank >= 1", 1, 10**9)
+    target = target_of(noise_multiplier, epsilon, delta)
+    records = len(data_loader.dataset)  # pyright: ignore[reportArgumentType]
+    rate, steps = rate_and_steps(sampling, records, data_loader.batch_size, sampling_rate, steps, epochs)
+    taps = Taps(module)
+    try:
+        if algorithm == "lora-fa":
+            check_adapters(module, taps)
+        projected = algorithm in PROJECTING
+        shapes = [(*tap.shape, projected) if isinstance(tap, Tap) else (1, tap.size, False) for tap in taps.taps]
+        parts = shares_of(clipping, shares, len(taps.taps))
+        mechanism = mechanism_for(algorithm, shapes, rank, parts)
+        plan = Plan(
+            algorithm=algorithm,
+            mechanism=replace(mechanism, noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier),
+            clip=clip_of(max_grad_norm, feature_bound, taps),
+            steps=steps,
+            sampling_rate=rate,
+            dataset_size=records,
+            sampling=sampling,
+            relation=relation_of(relation, sampling, rate),
+            rank=rank,
+            frame=frame,
+            shares=parts,
+            feature_bound=feature_bound,
+            bound=bound,
+        )
+        if target is not None:
+            plan = calibrated(plan, **target)
+        return started(plan, module, optimizer, data_loader, taps, ledger, target, insecure_seed)
+    except BaseException:
+        taps.close()
+        raise
+
+
+def started(
+    plan: Plan,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    data_loader: DataLoader,
+    taps: Taps,
+    ledger: str | None,
+    target: dict[str, float] | None,
+    insecure_seed: int | None,
+) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
+    """The parts of a run under its plan."""
+    book = None if ledger is None else Ledger(ledger, plan.phase(plan.steps), target)
+    try:
+        spending, turn = Spending(plan, book), Turn()
+        drawn = streams(taps.taps[0].parameters[0].device, insecure_seed, spending.steps)
+        loader = PrivateLoader(data_loader, plan, drawn.sampler, lambda: spending.steps, turn)
+        views = [view_of(plan, tap) for tap in taps.taps]
+        kind = PrivateRelease if plan.feature_bound is None else BoundedRelease
+        boundary = kind(plan, views, drawn, spending.record)
+        wrapper = ProjectingOptimizer if isinstance(plan.mechanism, M2) else PrivateOptimizer
+        return module, wrapper(optimizer, taps, views, boundary, spending, turn), loader
+    except BaseException:
+        if book is not None:
+            book.close()
+        raise
+
+
+def view_of(plan: Plan, tap: AnyTap) -> View:
+    """How the plan's algorithm sees one trained tensor."""
+    if not isinstance(tap, Tap):
+        return Sampled(tap)
+    if plan.algorithm == "m1":
+        return ProjectedFirst(tap, plan.rank or 1)
+    if plan.algorithm in PROJECTING:
+        return Projected(tap, min(plan.rank or 1, tap.shape[1]), plan.frame, plan.algorithm == "m2-projected-clip")
+    return Full(tap)
+
+
+def check_parts(**given: Any) -> None:
+    """The right kinds of objects, the module on one device."""
+    for name, value in given.items():
+        if not isinstance(value, PARTS[name]):
+            raise InvalidParameter(name, type(value).__name__, f"a {PARTS[name].__name__} of torch")
+
+
+def target_of(z: float | None, epsilon: float | None, delta: float | None) -> dict[str, float] | None:
+    """Epsilon and delta to calibrate for; None where the noise is given."""
+    if (z is None) == (epsilon is None):
+        raise InvalidParameter("noise_multiplier", z, "either noise_multiplier, or epsilon with delta")
+    if epsilon is None:
+        return None
+    if delta is None:
+        raise InvalidParameter("delta", delta, "delta with epsilon")
+    return {"epsilon": epsilon, "delta": delta}
+
+
+def relation_of(relation: str | None, sampling: str, rate: float) -> NeighbouringRelation:
+    """Add-remove unless said otherwise; fixed-size sampling has a theorem for replace only."""
+    fallback = "replace" if sampling == "fixed" and rate < 1.0 else "add-remove"
+    return named(NeighbouringRelation, "relation", relation or fallback)
+
+
+def shares_of(clipping: str, shares: tuple[float, ...] | None, tensors: int) -> tuple[float, ...] | None:
+    """The parts of the squared clip for each trained tensor; None under a joint clip."""
+    if clipping not in ("joint", "per-layer") or (shares is not None and clipping == "joint"):
+        raise InvalidParameter("clipping", clipping, "joint, or per-layer (with or without shares)")
+    if clipping == "joint":
+        return None
+    if shares is None:
+        return (1.0 / tensors,) * tensors
+    found = tuple(real("shares", share, "shares above 0", 0.0, 1.0, open_low=True) for share in shares)
+    if len(found) != tensors or abs(sum(found) - 1.0) > 1e-9:
+        raise InvalidParameter("shares", shares, f"{tensors} shares that sum to 1, one for each trained tensor")
+    return found
+
+
+def clip_of(max_grad_norm: float | None, feature_bound: float | None, taps: Taps) -> float:
+    """The clip, or what stands for it where gradients are bounded without one."""
+    if (max_grad_norm is None) == (feature_bound is None):
+        raise InvalidParameter("max_grad_norm", max_grad_norm, "either max_grad_norm or feature_bound")
+    if feature_bound is None:
+        assert max_grad_norm is not None
+        return max_grad_norm
+    bound = real("feature_bound", feature_bound, "a positive norm", 0.0, 1e12, open_low=True)
+    if len(taps.taps) != 1 or not isinstance(taps.taps[0], Tap) or len(taps.taps[0].modules) != 1:
+        raise InvalidParameter("feature_bound", bound, "one trained linear layer", "use max_grad_norm")
+    return bounded_norm(bound)
+
+
+def check_adapters(module: nn.Module, taps: Taps) -> None:
+    """LoRA-FA trains the outer factors and nothing else; its inner factors are frozen."""
+    for tap in taps.taps:
+        if ".lora_B" not in f".{tap.name}":
+            raise InvalidParameter(
+                "algorithm", "lora-fa", f"only LoRA's B factors trained, not {tap.name}",
+                "wrap the module with add_frozen_lora, or freeze it",
+            )  # fmt: skip
+
+
+__all__ = ["make_private"]

@@ -1,0 +1,315 @@
+"""Training a linear head or a small network on features: the run behind ``privproj train``."""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+from privproj.atomic import replaced
+from privproj.errors import InvalidParameter
+from privproj.ledger import read
+from privproj.mechanisms import real, whole
+from privproj.profile import Curve
+from privproj.result import Result
+
+from .adapters import add_frozen_lora
+from .engine import make_private
+from .optimizer import PrivateOptimizer
+from .streams import streams
+
+TEST_SHARE = 0.25
+FILES = {"settings": "settings.json", "ledger": "ledger.jsonl", "checkpoint": "checkpoint.pt", "report": "report.json"}
+
+
+@dataclass(frozen=True)
+class Data:
+    """Features (records x width) and classes, to train on and to test on."""
+
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return int(torch.cat([self.y, self.test_y]).max()) + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All that a run depends on, as it is kept beside it."""
+
+    data: str
+    mechanism: str
+    rank: int | None = None
+    epsilon: float | None = None
+    delta: float = 1e-5
+    noise_multiplier: float | None = None
+    clip: float = 1.0
+    batch_size: int | None = None
+    epochs: float | None = None
+    steps: int | None = None
+    learning_rate: float = 2.0
+    hidden: int | None = None
+    frame: str = "haar"
+    clipping: str = "joint"
+    bound: str | None = None
+    device: str | None = None
+    checkpoint_every: int = 25
+    insecure_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        real("learning_rate", self.learning_rate, "a positive learning rate", 0.0, 1e6, open_low=True)
+        for name in ("rank", "batch_size", "steps", "hidden", "checkpoint_every", "insecure_seed"):
+            value = getattr(self, name)
+            if value is not None:
+                lowest = 0 if name == "insecure_seed" else 1
+                checked = whole(name, value, f"a whole number of at least {lowest}", lowest, 10**9)
+                object.__setattr__(self, name, checked)
+
+
+@dataclass
+class Outcome:
+    """What a finished run reports."""
+
+    test_accuracy: float
+    epsilon: Result
+    seconds: float
+    device: str
+    noise_multiplier: float
+    noise_std: float
+    steps: int
+    curve: Curve
+    paths: dict[str, str] = field(default_factory=dict)
+
+
+def load(name: str) -> Data:
+    """scikit-learn's ``digits`` (pixels over 16), or an ``.npz`` file with ``x`` and ``y``.
+
+    ``test_x`` and ``test_y`` are its test part; without them a quarter of the records, picked by a public permutation,
+    is kept from training. Features are used as they are: scaling them by anything computed from private records would
+    be a release of its own.
+    """
+    if name == "digits":
+        from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
+
+        x, y = load_digits(return_X_y=True)
+        return parted(np.asarray(x) / 16.0, np.asarray(y))
+    arrays = opened(name)
+    if "test_x" in arrays:
+        found = Data(*features(arrays["x"], arrays["y"]), *features(arrays["test_x"], arrays["test_y"]))
+        if found.x.shape[1] != found.test_x.shape[1]:
+            raise InvalidParameter(
+                "data", f"widths {found.x.shape[1]} and {found.test_x.shape[1]}", "x as wide as test_x"
+            )
+        return found
+    return parted(arrays["x"], arrays["y"])
+
+
+def opened(name: str) -> dict[str, np.ndarray]:
+    """The arrays of a features file."""
+    try:
+        with np.load(name, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    except (OSError, ValueError, TypeError, AttributeError, EOFError) as error:
+        raise InvalidParameter("data", name, "digits, or an .npz file of arrays", str(error).split("\n")[0]) from None
+    expected = {"x", "y"} | ({"test_x", "test_y"} & set(arrays) and {"test_x", "test_y"})
+    if not expected <= set(arrays):
+        raise InvalidParameter("data", name, "arrays x and y, maybe test_x and test_y", "it has " + ", ".join(arrays))
+    return arrays
+
+
+def features(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Checked features and classes."""
+    if x.ndim != 2 or y.shape != x.shape[:1] or not len(x) or x.dtype.kind not in "fiu" or y.dtype.kind not in "iu":
+        found = f"{x.dtype} {x.shape} and {y.dtype} {y.shape}"
+        raise InvalidParameter("data", found, "x as numbers (records x width) and y as whole class numbers (records)")
+    if not np.isfinite(x).all() or y.min() < 0 or y.max() > 10**6:
+        raise InvalidParameter("data", "not finite, or classes outside 0 to 1e6", "finite features, classes from 0")
+    return torch.tensor(x, dtype=torch.float32), torch.tensor(y.astype(np.int64))
+
+
+def parted(x: np.ndarray, y: np.ndarray) -> Data:
+    """A public random quarter for the test."""
+    found = features(x, y)
+    order = torch.tensor(np.random.default_rng(0).permutation(len(x)))
+    kept = len(x) - math.ceil(TEST_SHARE * len(x))
+    if kept < 1:
+        raise InvalidParameter("data", f"{len(x)} records", "at least two records")
+    train, test = order[:kept], order[kept:]
+    return Data(found[0][train], found[1][train], found[0][test], found[1][test])
+
+
+def network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
+    """A linear head that starts at zero, or one hidden layer; with frozen adapters for LoRA-FA."""
+    width, classes = data.x.shape[1], data.classes
+    seed = 0 if settings.insecure_seed is None else settings.insecure_seed
+    generator = streams("cpu", seed).projection
+    if settings.hidden is None:
+        module: nn.Module = nn.Linear(width, classes)
+    else:
+        module = nn.Sequential(nn.Linear(width, settings.hidden), nn.ReLU(), nn.Linear(settings.hidden, classes))
+    layers = [m for m in module.modules() if isinstance(m, nn.Linear)]
+    for layer in layers:
+        nn.init.normal_(layer.weight, 0.0, math.sqrt(2.0 / layer.in_features), generator=generator)
+        nn.init.zeros_(layer.bias)
+    nn.init.zeros_(layers[-1].weight)
+    if settings.mechanism == "lora-fa":
+        if settings.rank is None:
+            raise InvalidParameter("rank", "nothing", "a rank of the adapters")
+        module = add_frozen_lora(module, settings.rank, insecure_seed=seed)
+    return module.to(device)
+
+
+def device_of(name: str | None) -> torch.device:
+    """The device with this name, which has to be there; a GPU where there is one and none is named."""
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InvalidParameter("device", name, "a device that torch has here", str(error).split("\n")[0]) from None
+    return device
+
+
+@dataclass
+class Run:
+    """A run with its parts, fresh or resumed."""
+
+    settings: Settings
+    data: Data
+    folder: Path | None
+    module: nn.Module
+    optimizer: PrivateOptimizer
+    loader: Any
+    device: torch.device
+
+    @classmethod
+    def start(cls, settings: Settings, folder: Path | None) -> "Run":
+        """Everything built, the checkpoint and the ledger of an earlier attempt taken up where the folder has them."""
+        data = load(settings.data)
+        device = device_of(settings.device)
+        module = network(data, settings, device)
+        trained = [p for p in module.parameters() if p.requires_grad]
+        settings_for_engine = {
+            "algorithm": settings.mechanism,
+            "rank": settings.rank,
+            "frame": settings.frame,
+            "clipping": settings.clipping,
+            "bound": settings.bound,
+            "max_grad_norm": settings.clip,
+            "noise_multiplier": settings.noise_multiplier,
+            "epsilon": settings.epsilon,
+            "delta": None if settings.epsilon is None else settings.delta,
+            "steps": settings.steps,
+            "epochs": 50 if settings.epochs is None and settings.steps is None else settings.epochs,
+            "ledger": None if folder is None else str(folder / FILES["ledger"]),
+            "insecure_seed": settings.insecure_seed,
+        }
+        records = TensorDataset(data.x, data.y)
+        batches = DataLoader(records, batch_size=settings.batch_size or min(256, len(records)))
+        found = make_private(
+            module=module,
+            optimizer=torch.optim.SGD(trained, lr=settings.learning_rate),
+            data_loader=batches,
+            **settings_for_engine,
+        )
+        run = cls(settings, data, folder, *found, device)
+        run.restore()
+        return run
+
+    def restore(self) -> None:
+        """Take up the last checkpoint, if there is one."""
+        if self.folder is not None and (self.folder / FILES["checkpoint"]).exists():
+            state = torch.load(self.folder / FILES["checkpoint"], map_location=self.device, weights_only=True)
+            self.module.load_state_dict(state["module"])
+            self.optimizer.load_state_dict(state["optimizer"])
+
+    def save(self) -> None:
+        """Replace the checkpoint as a whole."""
+        if self.folder is not None:
+            state = {"module": self.module.state_dict(), "optimizer": self.optimizer.state_dict()}
+            replaced(self.folder / FILES["checkpoint"], lambda file: torch.save(state, file))
+
+    def train(self, progress: Callable[[int], object] = lambda steps: None) -> Outcome:
+        """All steps that are left, then the report; the run is closed, whatever happens."""
+        began = time.monotonic()
+        try:
+            progress(self.optimizer.steps)
+            while self.optimizer.steps < self.optimizer.plan.steps:
+                for x, y in self.loader:
+                    self.step(x.to(self.device), y.to(self.device))
+                    progress(1)
+            self.save()
+            return self.outcome(began)
+        finally:
+            self.optimizer.close()
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        """One step, and a checkpoint when it is time for one."""
+        self.optimizer.backward(cross_entropy(self.module(x), y, reduction="none"))
+        self.optimizer.step()
+        if self.optimizer.steps % self.settings.checkpoint_every == 0:
+            self.save()
+
+    def outcome(self, began: float) -> Outcome:
+        """The report."""
+        plan = self.optimizer.plan
+        return Outcome(
+            test_accuracy=self.accuracy(),
+            epsilon=self.optimizer.epsilon(self.settings.delta),
+            seconds=time.monotonic() - began,
+            device=str(self.device),
+            noise_multiplier=plan.noise_multiplier,
+            noise_std=plan.noise_std,
+            steps=self.optimizer.steps,
+            curve=self.optimizer.spending.account.curve(),
+            paths={} if self.folder is None else {name: str(self.folder / file) for name, file in FILES.items()},
+        )
+
+    @torch.no_grad()
+    def accuracy(self) -> float:
+        """The share of test records that are classified right."""
+        scores = self.module(self.data.test_x.to(self.device))
+        return float((scores.argmax(1).cpu() == self.data.test_y).float().mean())
+
+
+def begin(settings: Settings, folder: Path) -> None:
+    """Make a run's folder, with its settings; raises :class:`InvalidParameter` if it has one already."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if any((folder / file).exists() for file in FILES.values()):
+        raise InvalidParameter("output", folder, "a folder without a run", "resume it with --resume, or name another")
+    replaced(folder / FILES["settings"], lambda file: file.write(json.dumps(asdict(settings), indent=2).encode()))
+
+
+def abandon(folder: Path) -> None:
+    """Remove a folder in which nothing was released."""
+    ledger = folder / FILES["ledger"]
+    if not ledger.exists() or not read(ledger).spent:
+        for file in FILES.values():
+            (folder / file).unlink(missing_ok=True)
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def taken_up(folder: Path) -> Settings:
+    """The settings of a run that was begun, with the noise that its ledger says, so that it stays one phase."""
+    try:
+        settings = Settings(**json.loads((folder / FILES["settings"]).read_text()))
+    except (OSError, ValueError, TypeError):
+        raise InvalidParameter("resume", folder, "a folder that privproj train has written") from None
+    ledger = folder / FILES["ledger"]
+    phases = read(ledger).phases if ledger.exists() else ()
+    if not phases:
+        return settings
+    return replace(settings, epsilon=None, noise_multiplier=phases[-1][0]["noise_multiplier"])

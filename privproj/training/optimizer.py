@@ -1,0 +1,242 @@
+"""The private optimizer: per-example losses in, a released step out."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from privproj.errors import InvalidParameter, Refused
+from privproj.integrations.opacus import ReleasesProjection
+from privproj.ledger import Account, Ledger
+from privproj.mechanisms import M2
+from privproj.result import Result
+
+from .loading import Turn
+from .plan import Plan
+from .release import PrivateRelease
+from .taps import Taps
+from .views import Update, View
+
+
+class Spending:
+    """Counts releases, in a ledger if there is one, and refuses more than the plan has."""
+
+    def __init__(self, plan: Plan, ledger: Ledger | None) -> None:
+        self.plan, self.ledger = plan, ledger
+        self.steps = 0 if ledger is None else ledger.steps
+
+    def record(self) -> None:
+        """One more release, on the disk before it exists."""
+        if self.steps >= self.plan.steps:
+            raise Refused(f"all {self.plan.steps} planned steps are released; a longer run needs noise for more steps")
+        if self.ledger is not None:
+            self.ledger.record()
+        self.steps += 1
+
+    @property
+    def account(self) -> Account:
+        """What was released, with all that the ledger knows of earlier phases."""
+        own = (self.plan.phase(self.plan.steps).as_dict(), self.steps)
+        return Account((*(() if self.ledger is None else self.ledger.earlier), own))
+
+    def epsilon(self, delta: float) -> Result:
+        """Epsilon of what was released."""
+        return self.account.epsilon(delta)
+
+
+class PrivateOptimizer(torch.optim.Optimizer):
+    """Wraps an optimizer: ``backward(losses)`` in place of ``loss.backward()``, then ``step()``.
+
+    The wrapped optimizer sees released gradients only. Learning rates, momentum, weight decay and schedulers are
+    post-processing. ``close`` removes the hooks.
+    """
+
+    def __init__(  # pyright: ignore[reportMissingSuperCall]
+        self,
+        optimizer: torch.optim.Optimizer,
+        taps: Taps,
+        views: list[View],
+        release: PrivateRelease,
+        spending: Spending,
+        turn: Turn,
+    ) -> None:
+        self.original, self.taps, self.views, self.boundary = optimizer, taps, views, release
+        self.spending, self.turn, self.plan = spending, turn, spending.plan
+        self.hooks: list[Callable[[Any], None]] = []
+        self.moved = False
+        check_owned(optimizer, taps)
+
+    # What schedulers and checkpoints expect of an optimizer is the wrapped one's.
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The wrapped optimizer's."""
+        return self.original.param_groups
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The wrapped optimizer's."""
+        return self.original.defaults
+
+    @property
+    def state(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The wrapped optimizer's."""
+        return self.original.state
+
+    def state_dict(self) -> dict[str, Any]:
+        """The wrapped optimizer's; the count of releases is the ledger's."""
+        return self.original.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The wrapped optimizer's."""
+        self.original.load_state_dict(state_dict)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.plan.algorithm}, {self.original!r})"
+
+    @property
+    def noise_multiplier(self) -> float:
+        """``z``: noise deviation over sensitivity."""
+        return self.plan.noise_multiplier
+
+    @property
+    def steps(self) -> int:
+        """Releases so far."""
+        return self.spending.steps
+
+    def epsilon(self, delta: float) -> Result:
+        """Epsilon of all that was released so far, rounded up; raises :class:`InvalidParameter` before any release."""
+        return self.spending.epsilon(delta)
+
+    def attach_step_hook(self, hook: Callable[[Any], None]) -> None:
+        """Call ``hook(self)`` after every release (Opacus' accountants offer such hooks)."""
+        self.hooks.append(hook)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Nothing of one step is left for the next; kept for training loops that call it."""
+
+    def backward(self, losses: Tensor) -> None:
+        """Take in the losses of some records of the batch, one number for each, each a function of its record alone.
+
+        May be called several times for the parts of one batch. Raises :class:`InvalidParameter` unless ``losses`` is
+        one-dimensional and the batch still has that many records.
+        """
+        if losses.dim() != 1:
+            raise InvalidParameter(
+                "losses", f"shape {tuple(losses.shape)}", "one loss for each record", 'use reduction="none"'
+            )
+        self.turn.take(len(losses))
+        self.taps.clear()
+        if not len(losses):
+            return
+        losses.sum().backward()
+        check_batch_first(self.taps, len(losses))
+        self.boundary.add(len(losses))
+        self.taps.clear()
+        self.drop_gradients()
+
+    def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Release the batch and let the wrapped optimizer use what was released."""
+        if closure is not None:
+            raise InvalidParameter("closure", closure, "no closure, since every release is used once")
+        self.turn.close()
+        before = None if self.moved else probe(self.taps)
+        means = self.boundary.release()
+        for view, mean in zip(self.views, means, strict=True):
+            self.apply(view, view.update(mean))
+        self.original.step()
+        self.drop_gradients()
+        self.boundary.begin()
+        if before is not None:
+            self.check_moved(before)
+        for hook in self.hooks:
+            hook(self)
+
+    def apply(self, view: View, update: Update) -> None:
+        """Hand an update to the wrapped optimizer; a low-rank one goes straight into the weight under plain SGD."""
+        left, right = update
+        group = next(g for g in self.param_groups if any(p is view.tap.parameters[0] for p in g["params"]))
+        plain = type(self.original) is torch.optim.SGD and not group["momentum"] and not group["maximize"]
+        if right is None or not plain:
+            for parameter, part in view.tap.split(left if right is None else left @ right):
+                parameter.grad = part.reshape(parameter.shape).contiguous()
+            return
+        with torch.no_grad():
+            for parameter, part in view.tap.split(right):
+                parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
+                if parameter.dim() == 1:
+                    parameter.addmv_(left, part, alpha=-group["lr"])
+                else:
+                    parameter.view(left.shape[0], -1).addmm_(left, part, alpha=-group["lr"])
+
+    def drop_gradients(self) -> None:
+        """No gradient outlives its step, so none that was not released is ever seen."""
+        for tap in self.taps.taps:
+            for parameter in tap.parameters:
+                parameter.grad = None
+
+    def check_moved(self, before: list[tuple[float, float]]) -> None:
+        """Raise unless the first step at a positive learning rate moved every trained tensor."""
+        rates = {id(p): float(group["lr"]) for group in self.param_groups for p in group["params"]}
+        names = [(tap.name, rates[id(p)]) for tap in self.taps.taps for p in tap.parameters]
+        if not any(rate for _, rate in names):
+            return
+        for (name, rate), old, new in zip(names, before, probe(self.taps), strict=True):
+            if rate and old == new:
+                raise InvalidParameter(
+                    name, "unmoved after a step", "trained weights that move",
+                    "build the optimizer from the parameters of the module that is trained, after moving it",
+                )  # fmt: skip
+        self.moved = True
+
+    def close(self) -> None:
+        """Remove the hooks and let another process write the ledger."""
+        self.taps.close()
+        if self.spending.ledger is not None:
+            self.spending.ledger.close()
+
+
+class ProjectingOptimizer(PrivateOptimizer, ReleasesProjection):
+    """A private optimizer whose releases are M2's."""
+
+    @property
+    def release(self) -> M2:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The mechanism."""
+        assert isinstance(self.plan.mechanism, M2)
+        return self.plan.mechanism
+
+
+def check_owned(optimizer: torch.optim.Optimizer, taps: Taps) -> None:
+    """The optimizer has the trained tensors, all of them and no others."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for tap in taps.taps:
+        for parameter in tap.parameters:
+            if id(parameter) not in held:
+                raise InvalidParameter(
+                    tap.name, "a tensor that the optimizer does not hold", "an optimizer over every trained tensor",
+                    "build it after the model is wrapped and moved, or freeze the tensor",
+                )  # fmt: skip
+
+
+def check_batch_first(taps: Taps, records: int) -> None:
+    """Every layer saw one row for each record."""
+    for tap in taps.taps:
+        for _, x, g in tap.uses:
+            if x.shape[0] != records or g.shape[0] != records:
+                raise InvalidParameter(
+                    tap.name, f"{x.shape[0]} rows for {records} losses", "one row for each record, batch first"
+                )
+
+
+def probe(taps: Taps) -> list[tuple[float, float]]:
+    """Two sums over each trained tensor, enough to see it move."""
+    found = []
+    for tap in taps.taps:
+        for parameter in tap.parameters:
+            values = parameter.detach().double()
+            found.append((float(values.sum()), float(values.square().sum())))
+    if not all(math.isfinite(a) and math.isfinite(b) for a, b in found):
+        raise InvalidParameter("module", "not finite", "finite trained weights")
+    return found

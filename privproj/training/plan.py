@@ -1,0 +1,145 @@
+"""The plan of a private training run: sampler, clip, noise, projection and accounting event in one frozen record."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from privproj import calibration
+from privproj.errors import InvalidParameter
+from privproj.mechanisms import M2, Gaussian, Layer, real, whole
+from privproj.relations import NeighbouringRelation
+from privproj.runs import from_batches
+from privproj.schedule import Phase, phase_of
+
+GRID = 2.0**-24
+"""The sampler compares 24-bit uniform numbers with the rate: one on this grid is the exact inclusion probability."""
+
+AlgorithmName = Literal["dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1"]
+ALGORITHMS: tuple[str, ...] = ("dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1")
+PROJECTING = ("m2", "m2-projected-clip", "m1")
+"""Algorithms that draw a projection of some rank for every release."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is done, and what it costs.
+
+    ``mechanism`` carries the noise multiplier ``z`` (noise deviation over sensitivity). A record contributes at most
+    ``clip`` in norm to the sum, whose sensitivity is ``clip`` under add-remove and zero-out, ``2 clip`` under replace;
+    the noise on the sum has deviation ``noise_std = z * sensitivity``, and the public ``expected_batch = q N`` divides
+    it. ``shares`` are the parts of ``clip^2`` of each trained tensor where clipping is per layer.
+    """
+
+    algorithm: AlgorithmName
+    mechanism: Gaussian | M2
+    clip: float
+    steps: int
+    sampling_rate: float
+    dataset_size: int
+    sampling: Literal["poisson", "fixed"] = "poisson"
+    relation: NeighbouringRelation = NeighbouringRelation.ADD_REMOVE
+    rank: int | None = None
+    frame: Literal["haar", "wishart"] = "haar"
+    shares: tuple[float, ...] | None = None
+    feature_bound: float | None = None
+    bound: str | None = None
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        set_field(self, "steps", whole("steps", self.steps, "a whole number of steps >= 1"))
+        set_field(self, "clip", real("max_grad_norm", self.clip, "a positive norm", 0.0, 1e12, open_low=True))
+        self.phase(self.steps).question.check()
+
+    @property
+    def expected_batch(self) -> float:
+        """``q N``: public, unlike the size of any batch."""
+        return self.sampling_rate * self.dataset_size
+
+    @property
+    def noise_multiplier(self) -> float:
+        """``z``: noise deviation over sensitivity."""
+        return 1.0 / self.mechanism.mu
+
+    @property
+    def noise_over_clip(self) -> float:
+        """``z_C``: noise deviation over the clip; twice ``z`` under replace."""
+        return self.noise_multiplier * self.relation.clip_factor
+
+    @property
+    def noise_std(self) -> float:
+        """The deviation of the noise on the clipped sum."""
+        return self.noise_over_clip * self.clip
+
+    def phase(self, steps: int) -> Phase:
+        """The event of ``steps`` releases, for the accountant and for a ledger."""
+        return phase_of(self.mechanism, self.algorithm, self.bound, **self.run(steps))
+
+    def run(self, steps: int) -> Any:
+        """``steps`` releases as the accountant takes a run."""
+        run = {"steps": steps, "sampling_rate": self.sampling_rate, "relation": str(self.relation)}
+        return run | ({"sampling": self.sampling} if self.sampling_rate < 1.0 else {})
+
+
+def calibrated(plan: Plan, *, epsilon: float, delta: float) -> Plan:
+    """The plan with the smallest noise that meets ``(epsilon, delta)`` over all its steps."""
+    silent = replace(plan.mechanism, noise_multiplier=None)
+    found = calibration.sigma(silent, epsilon=epsilon, delta=delta, bound=plan.bound, **plan.run(plan.steps))
+    return replace(plan, mechanism=replace(silent, noise_multiplier=found.value))
+
+
+def mechanism_for(
+    algorithm: str, shapes: list[tuple[int, int, bool]], rank: int | None, shares: tuple[float, ...] | None
+) -> Gaussian | M2:
+    """The mechanism of one release, its noise left out.
+
+    ``shapes``: for each trained tensor ``(outputs, inputs, projected)``. Per-layer, a tensor with fewer inputs than the
+    rank is not projected, and accounted so. Everything but M2 with full clipping is the
+    Gaussian mechanism, since what it sums is what it clips. Raises :class:`InvalidParameter` where the joint clip would
+    take the gain of the projection away.
+    """
+    if rank is None and algorithm in PROJECTING:
+        raise InvalidParameter("rank", "nothing", "a rank of the projection")
+    if rank is not None and algorithm == "dp-sgd":
+        raise InvalidParameter("rank", rank, "no rank, since dp-sgd does not project")
+    if algorithm != "m2" or rank is None:
+        return Gaussian()
+    if shares is None:
+        for outputs, inputs, projected in shapes:
+            if not projected or rank > inputs or (rank == inputs and len(shapes) > 1):
+                remedy = "use a smaller rank" if projected else "freeze the unprojected tensors"
+                raise InvalidParameter(
+                    "rank", rank, f"a rank below {inputs} for a tensor of {outputs} x {inputs} under the joint clip",
+                    f"else the whole norm may sit there and nothing is gained: {remedy}, or use clipping=per-layer",
+                )  # fmt: skip
+    if len(shapes) == 1:
+        outputs, inputs, _ = shapes[0]
+        return M2(dim=inputs, rank=min(rank, inputs), columns=outputs)
+    layers = Counter(
+        (inputs, min(rank, inputs) if projected else inputs, share)
+        for (_, inputs, projected), share in zip(shapes, shares or (None,) * len(shapes), strict=True)
+    )
+    found = tuple(Layer(dim=d, rank=r, count=n, share=share and n * share) for (d, r, share), n in layers.items())
+    return M2(layers=found, clipping="per-layer" if shares else "joint")
+
+
+def rate_and_steps(
+    sampling: str,
+    dataset_size: int,
+    batch_size: int | None,
+    sampling_rate: float | None,
+    steps: int | None,
+    epochs: float | None,
+) -> tuple[float, int]:
+    """``(q, T)``: the exact inclusion probability (for Poisson rounded up to the sampler's grid) and the steps."""
+    if (steps is None) == (epochs is None):
+        raise InvalidParameter("steps", steps, "exactly one of steps and epochs")
+    if sampling_rate is None:
+        sampling_rate, per_epochs = from_batches(batch_size or 0, dataset_size, epochs or 1)
+    else:
+        real("sampling_rate", sampling_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
+        per_epochs = math.ceil((epochs or 1) * math.ceil(1.0 / sampling_rate))
+    steps = per_epochs if steps is None else steps
+    if sampling == "fixed":
+        return math.ceil(sampling_rate * dataset_size - 1e-9) / dataset_size, steps
+    return min(1.0, math.ceil(sampling_rate / GRID) * GRID), steps

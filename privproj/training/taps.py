@@ -1,0 +1,218 @@
+"""Taps: where per-example quantities are picked up, one tap for each trained tensor or matrix.
+
+A hook keeps what a layer saw and a hook on its output what came back; the layer's own gradient is never computed. A
+weight and its bias are one matrix whose inputs end with a 1. Layers that share a weight share its tap, so that their
+contributions add up before any norm is taken.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from privproj.errors import InvalidParameter
+
+FLOATS = (torch.float32, torch.float64)
+Use = tuple[nn.Module, Tensor, Tensor]
+
+
+class Tap:
+    """One trained matrix (a weight, with its bias if that is trained): what its layers saw and got back."""
+
+    def __init__(self, name: str, module: nn.Module) -> None:
+        self.name = name
+        self.weight: Any = module.weight
+        bias = module.bias
+        self.bias = bias if isinstance(bias, nn.Parameter) and bias.requires_grad else None
+        self.modules = [module]
+        self.uses: list[Use] = []
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(outputs, inputs)``, the bias counted as one more input."""
+        outputs = self.weight.shape[0]
+        return outputs, math.prod(self.weight.shape[1:]) + (self.bias is not None)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The trained tensors of this tap."""
+        return [self.weight, *([] if self.bias is None else [self.bias])]
+
+    def seen(self) -> tuple[Tensor, Tensor] | None:
+        """``(g, x)`` over all uses, tokens of every use side by side; None where nothing came back."""
+        if not self.uses:
+            return None
+        pairs = [tokens(module, x, g) for module, x, g in self.uses]
+        g, x = pairs[0] if len(pairs) == 1 else (torch.cat(parts, 1) for parts in zip(*pairs, strict=True))
+        dtype = self.weight.dtype
+        x = x.to(dtype)
+        if self.bias is not None:
+            x = torch.cat([x, x.new_ones(*x.shape[:2], 1)], 2)
+        return g.to(dtype), x
+
+    def split(self, matrix: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """A matrix over this tap's inputs as its weight's columns and its bias's."""
+        width = matrix.shape[1] - (self.bias is not None)
+        yield self.weight, matrix[:, :width]
+        if self.bias is not None:
+            yield self.bias, matrix[:, width]
+
+
+class SampledTap:
+    """Any other trained module that Opacus has per-example gradients for (norms, embeddings, grouped convolutions)."""
+
+    def __init__(self, name: str, module: nn.Module) -> None:
+        self.name, self.modules = name, [module]
+        self.parameters = [p for p in module.parameters(recurse=False) if p.requires_grad]
+        self.uses: list[Use] = []
+
+    @property
+    def size(self) -> int:
+        """The number of trained entries."""
+        return sum(p.numel() for p in self.parameters)
+
+    def seen(self) -> Tensor | None:
+        """Per-example gradients, examples x entries; None where nothing came back."""
+        found = [self.samples(module, x, g) for module, x, g in self.uses]
+        return sum(found[1:], found[0]) if found else None
+
+    def samples(self, module: nn.Module, x: Tensor, g: Tensor) -> Tensor:
+        """The per-example gradients of one use."""
+        by_parameter = samplers()[type(module)](module, [x], g)
+        return torch.cat([by_parameter[p].flatten(1) for p in self.parameters], 1)
+
+    def split(self, vector: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """A vector of this tap's size as its parameters' parts."""
+        parts = vector.split([p.numel() for p in self.parameters])
+        yield from ((p, part.view_as(p)) for p, part in zip(self.parameters, parts, strict=True))
+
+
+AnyTap = Tap | SampledTap
+
+
+def samplers() -> dict[type[nn.Module], Callable[..., dict[Tensor, Tensor]]]:
+    """Opacus' per-example gradients by layer type."""
+    from opacus.grad_sample import GradSampleModule
+
+    return GradSampleModule.GRAD_SAMPLERS  # pyright: ignore[reportReturnType]
+
+
+def tokens(module: nn.Module, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """``(g, x)`` of a layer as examples x tokens x width; a convolution's tokens are its positions."""
+    if isinstance(module, nn.Conv2d):
+        padding: Any = module.padding
+        columns = functional.unfold(x, module.kernel_size, module.dilation, padding, module.stride)
+        return g.flatten(2).transpose(1, 2), columns.transpose(1, 2)
+    count = math.prod(x.shape[1:-1])
+    return g.reshape(g.shape[0], count, g.shape[-1]), x.reshape(x.shape[0], count, x.shape[-1])
+
+
+def is_matrix(module: nn.Module) -> bool:
+    """True for a layer whose per-example gradient is a sum of outer products that this package forms itself."""
+    if isinstance(module, nn.Conv2d):
+        return module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    return type(module) is nn.Linear
+
+
+class Taps:
+    """All taps of a module. ``close`` removes the hooks and hands the trained tensors back."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.taps: list[AnyTap] = []
+        self.handles: list[Any] = []
+        for name, part in module.named_modules():
+            self.add(name or type(part).__name__, part)
+        self.check_once(module)
+        for tap in self.taps:
+            self.handles += [part.register_forward_hook(capturing(tap), with_kwargs=True) for part in tap.modules]
+            if isinstance(tap, Tap):
+                for parameter in tap.parameters:
+                    parameter.requires_grad_(False)
+
+    def add(self, name: str, module: nn.Module) -> None:
+        """The tap of one module's own tensors, if any of them is trained."""
+        trained = [p for p in module.parameters(recurse=False) if p.requires_grad]
+        check(name, module, trained)
+        if not trained:
+            return
+        weight = getattr(module, "weight", None)
+        own = is_matrix(module) and weight is not None and weight.requires_grad
+        tap = Tap(name, module) if own else SampledTap(name, module)
+        alike = [other for other in self.taps if list(map(id, other.parameters)) == list(map(id, tap.parameters))]
+        if alike and type(alike[0]) is type(tap):
+            alike[0].modules.append(module)
+        else:
+            self.taps.append(tap)
+
+    def check_once(self, module: nn.Module) -> None:
+        """Every trained tensor belongs to one tap, and there is one."""
+        owners: dict[int, str] = {}
+        for tap in self.taps:
+            for parameter in tap.parameters:
+                if id(parameter) in owners:
+                    remedy = f"untie it from {owners[id(parameter)]}, share the bias too, or freeze it"
+                    raise InvalidParameter(
+                        tap.name, "shared with another layer", "tensors of one kind of layer", remedy
+                    )
+                owners[id(parameter)] = tap.name
+        if not self.taps:
+            raise InvalidParameter("module", type(module).__name__, "a module with trained tensors (requires_grad)")
+
+    def clear(self) -> None:
+        """Forget what was seen."""
+        for tap in self.taps:
+            tap.uses.clear()
+
+    def close(self) -> None:
+        """Remove the hooks; the trained tensors ask for gradients again."""
+        for handle in self.handles:
+            handle.remove()
+        for tap in self.taps:
+            for parameter in tap.parameters:
+                parameter.requires_grad_(True)
+
+
+def check(name: str, module: nn.Module, trained: list[nn.Parameter]) -> None:
+    """Refuse layers that mix examples, layers nobody has per-example gradients for, and low-precision tensors."""
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        module.register_forward_pre_hook(lambda part, _: refuse_mixing(name, part))
+        refuse_mixing(name, module)
+    if trained and not is_matrix(module) and type(module) not in samplers():
+        raise InvalidParameter(
+            name, type(module).__name__, "a layer with per-example gradients", "freeze it: requires_grad_(False)"
+        )
+    for parameter in trained:
+        if parameter.dtype not in FLOATS:
+            raise InvalidParameter(name, parameter.dtype, "trained tensors in float32 or float64", "keep them so")
+
+
+def refuse_mixing(name: str, module: nn.Module) -> None:
+    """Batch statistics make one example's gradient depend on the others."""
+    if module.training or not module.track_running_stats:
+        raise InvalidParameter(
+            name, type(module).__name__, "no layer that mixes examples", "use GroupNorm, or put it in eval mode, frozen"
+        )
+
+
+def capturing(tap: AnyTap) -> Callable[..., Tensor | None]:
+    """A forward hook that keeps what a layer sees and, once it comes back, the gradient of its output."""
+
+    def hook(module: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> Tensor | None:
+        if not torch.is_grad_enabled():
+            return None
+        x = (args[0] if args else next(iter(kwargs.values()))).detach()
+        version = x._version
+        changed = None if output.requires_grad else output.detach().requires_grad_().clone()
+
+        def back(g: Tensor) -> None:
+            if x._version != version:
+                raise InvalidParameter(tap.name, "an input changed in place", "inputs that stay as the layer saw them")
+            tap.uses.append((module, x, g.detach()))
+
+        (output if changed is None else changed).register_hook(back)
+        return changed
+
+    return hook

@@ -1,0 +1,178 @@
+"""Views: which linear image of a layer's per-example gradient is clipped, summed and released, one class each.
+
+Every view looks at ``G_j = sum_t g_jt x_jt^T`` through ``x P``: ``measured`` is what the norm is taken of, ``sketched``
+what is summed. What a view does with a released mean is post-processing.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from privproj.errors import InvalidParameter
+
+from . import ghost
+from .streams import Streams, normal, orthonormal
+from .taps import SampledTap, Tap
+
+Update = tuple[Tensor, Tensor | None]
+"""``(L, R)`` for the matrix ``L R``, or ``(L, None)`` for ``L`` itself."""
+
+
+class View(ABC):
+    """One trained tensor as an algorithm sees it."""
+
+    tap: Any
+
+    def refresh(self, streams: Streams) -> None:  # noqa: B027
+        """Draw what is fresh for each release."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """The shape of what is released."""
+
+    @abstractmethod
+    def squared_norms(self) -> Tensor | None:
+        """The squared norm of what is clipped, for every example; None where nothing came back."""
+
+    @abstractmethod
+    def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
+        """``sum_j c_j`` times what is released of example ``j``; only ``kept`` examples are finite, None: all are."""
+
+    @abstractmethod
+    def update(self, mean: Tensor) -> Update:
+        """The gradient estimate that a released mean stands for."""
+
+
+class Sampled(View):
+    """Tensors with materialised per-example gradients, as they are."""
+
+    def __init__(self, tap: SampledTap) -> None:
+        self.tap, self.found = tap, None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """All entries in a row."""
+        return (self.tap.size,)
+
+    def squared_norms(self) -> Tensor | None:
+        """Norms of the materialised gradients."""
+        self.found = self.tap.seen()
+        return None if self.found is None else self.found.square().sum(1)  # pyright: ignore
+
+    def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
+        """``sum_j c_j G_j``."""
+        found, self.found = self.found, None
+        return c @ (found if kept is None else torch.where(kept[:, None], found, 0.0))  # pyright: ignore
+
+    def update(self, mean: Tensor) -> Update:
+        """The mean itself."""
+        return mean, None
+
+
+class Full(View):
+    """The whole gradient of a matrix: DP-SGD. With frozen adapters it is DP-LoRA-FA."""
+
+    def __init__(self, tap: Tap) -> None:
+        self.tap = tap
+        self.pair: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Outputs x inputs."""
+        return self.tap.shape
+
+    def measured(self, x: Tensor) -> Tensor:
+        """``x P`` for the norm."""
+        return x
+
+    def sketched(self, x: Tensor) -> Tensor:
+        """``x P`` for the sum."""
+        return x
+
+    def squared_norms(self) -> Tensor | None:
+        """``|G_j P|_F^2``."""
+        pair = self.tap.seen()
+        if pair is None:
+            return None
+        g, x = pair
+        self.pair = g, self.sketched(x)
+        return ghost.squared_norms(g, self.pair[1] if self.clips_what_it_sums else self.measured(x))
+
+    @property
+    def clips_what_it_sums(self) -> bool:
+        """True if norm and sum look at the same image."""
+        return True
+
+    def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
+        """``sum_j c_j G_j P``."""
+        assert self.pair is not None
+        (g, h), self.pair = self.pair, None
+        if kept is not None:
+            g, h = (torch.where(kept[:, None, None], part, 0.0) for part in (g, h))
+        return ghost.clipped_sum(c, g, h)
+
+    def update(self, mean: Tensor) -> Update:
+        """The mean itself."""
+        return mean, None
+
+
+class Projected(Full):
+    """M2: a fresh projection of the inputs' side, ``A^T = Q R`` with ``Q`` orthonormal (inputs x rank).
+
+    Released is ``S = sum_j c_j G_j Q + noise``; since ``E Q`` is standard normal for a standard normal ``E``, this is
+    ``(sum_j c_j G_j + sigma E) Q``, and no matrix of the layer's size is drawn. The update is ``(d/r) S Q^T`` in the
+    Haar frame and ``S R R^T Q^T`` in the Wishart frame. The norm is that of ``G_j`` (full clip) or of ``G_j Q``.
+    """
+
+    def __init__(self, tap: Tap, rank: int, frame: str, clip_projected: bool) -> None:
+        super().__init__(tap)
+        self.rank, self.frame, self.clip_projected = rank, frame, clip_projected
+        self.fresh = False
+
+    def refresh(self, streams: Streams) -> None:
+        """A new projection, independent of all that was drawn before."""
+        inputs = self.tap.shape[1]
+        self.q, r = orthonormal(inputs, self.rank, self.tap.weight, streams.projection)
+        self.back = self.q.T * (inputs / self.rank) if self.frame == "haar" else (r @ r.T / self.rank) @ self.q.T
+        self.fresh = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Outputs x rank."""
+        return self.tap.shape[0], self.rank
+
+    @property
+    def clips_what_it_sums(self) -> bool:
+        """Only with projected clipping."""
+        return self.clip_projected
+
+    def sketched(self, x: Tensor) -> Tensor:
+        """``x Q``."""
+        return x @ self.q
+
+    def update(self, mean: Tensor) -> Update:
+        """``(S, (d/r) Q^T)`` or ``(S, R R^T Q^T)``; a projection that served a release already is refused."""
+        if not self.fresh:
+            raise InvalidParameter(self.tap.name, "a projection used before", "a fresh projection for each release")
+        self.fresh = False
+        return mean, self.back
+
+
+class ProjectedFirst(Full):
+    """M1: ``G_j A^T A`` with a fresh ``A`` (rank x inputs, entries N(0, 1/rank)) is clipped, then noise is added."""
+
+    def __init__(self, tap: Tap, rank: int) -> None:
+        super().__init__(tap)
+        self.rank = rank
+
+    def refresh(self, streams: Streams) -> None:
+        """A new projection."""
+        shape = self.rank, self.tap.shape[1]
+        self.a = normal(shape, self.tap.weight, streams.projection) / self.rank**0.5
+
+    def sketched(self, x: Tensor) -> Tensor:
+        """``x A^T A``."""
+        return (x @ self.a.T) @ self.a
