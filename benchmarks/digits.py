@@ -1,6 +1,6 @@
 """Accuracy on scikit-learn's digits: epsilon x rank for DP-SGD, DP-LoRA-FA, M2 by published accounting and rank-free.
 
-``python benchmarks/digits.py`` trains a linear head (65 x 10 with its bias, 300 steps, Poisson batches of 256) with five
+``python benchmarks/digits.py`` trains a linear head (65 x 10 with its bias, 300 steps, Poisson batches of 256), five
 seeds for every cell, learning rates 1, 2 and 4 tried for every cell alike and the best mean shown (chosen on the test
 part, so the numbers compare algorithms and promise nothing). The noise multiplier is beside each.
 """
@@ -17,6 +17,8 @@ EPSILONS, RANKS, SEEDS, RATES = (1.0, 3.0, 8.0), (4, 16, 32), range(5), (1.0, 2.
 
 @dataclass(frozen=True)
 class Cell:
+    """One row of the table."""
+
     label: str
     mechanism: str
     epsilon: float
@@ -76,7 +78,9 @@ def scored(cell):
 def main():
     with ProcessPoolExecutor(2) as pool:
         rows = list(pool.map(scored, cells()))
-    print("| epsilon | rank | algorithm | noise multiplier | test accuracy | lr |\n| --- | --- | --- | --- | --- | --- |")
+    print(
+        "| epsilon | rank | algorithm | noise multiplier | test accuracy | lr |\n| --- | --- | --- | --- | --- | --- |"
+    )
     for row in rows:
         score = f"{100 * row['mean']:.1f} ± {100 * row['deviation']:.1f} %"
         print(f"| {row['epsilon']:g} | {row['rank'] or '-'} | {row['label']} | {row['noise_multiplier']:.3f} | {score} "
