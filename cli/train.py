@@ -24,11 +24,12 @@ stopped goes on with --resume DIR, its count of releases and all.
 Example:
   privproj train --data digits --mechanism m2 --rank 16 --epsilon 8 --delta 1e-5
 """
-NAMES = ["dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1"]
+NAMES = ["dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-clip", "m1", "prism", "dp-sft"]
 
 
 def run(output: str | None, resume: str | None, json: bool, **given: Any) -> int:
     fit = adapter()
+    here = fit.joined()
     if resume is not None:
         extra = {name: value for name, value in given.items() if value is not None}
         if extra or output:
@@ -37,19 +38,19 @@ def run(output: str | None, resume: str | None, json: bool, **given: Any) -> int
         folder = Path(resume)
         settings = fit.taken_up(folder)
     else:
-        folder = free_folder() if output is None else Path(output)
+        folder = here.agree(free_folder() if output is None else Path(output))
         settings = settings_from(fit, given)
-        fit.begin(settings, folder)
+        if here.first:
+            fit.begin(settings, folder)
     try:
         started = fit.Run.start(settings, folder)
     except BaseException:
-        if resume is None:
+        if resume is None and here.first:
             fit.abandon(folder)
         raise
-    steps = started.optimizer.plan.steps
-    with click.progressbar(length=steps, label="training", file=sys.stderr) as bar:
+    with click.progressbar(length=started.total, label="training", file=sys.stderr, hidden=not here.first) as bar:
         outcome = started.train(bar.update)
-    return finished(outcome, json)
+    return finished(outcome, json) if here.first else 0
 
 
 def adapter() -> Any:
@@ -122,7 +123,7 @@ command = with_options(
     [
         option("--data", "digits, or an .npz file with arrays x and y.", type=str, metavar="DATA"),
         option("--mechanism", "What is released each step.", type=click.Choice(NAMES)),
-        option("--rank", "Rank of the projection or of the adapters.", metavar="R"),
+        option("--rank", "Rank of the projection or the adapters, dimension of dp-sft's subspace.", metavar="R"),
         option("--epsilon", "Target epsilon.", metavar="E"),
         option("--delta", "Target delta.  [default: 1e-5]", metavar="D"),
         option("--noise-multiplier", "z, instead of a target epsilon.", metavar="Z"),
@@ -134,6 +135,7 @@ command = with_options(
         option("--hidden", "Units of a hidden layer.  [default: none, a linear head]", metavar="H"),
         option("--frame", "Projection of m2.", type=click.Choice(["haar", "wishart"])),
         option("--clipping", "One clip for all layers, or one each.", type=click.Choice(["joint", "per-layer"])),
+        option("--every", "Steps that a re-sampled factor serves.  [default: 1]", metavar="T"),
         option("--bound", "Bound that accounts the run.", type=str, metavar="NAME"),
         option("--device", "cpu, cuda, ...  [default: cuda where there is one]", type=str, metavar="DEVICE"),
         option("--checkpoint-every", "Steps between checkpoints.  [default: 25]", metavar="T"),

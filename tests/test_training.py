@@ -630,7 +630,7 @@ def test_no_unreleased_gradient_is_left_behind(loop):
         (mlp, {"algorithm": "m2", "rank": 2.5}, "whole number"),
         (lambda: nn.Sequential(nn.Linear(6, 3), nn.LayerNorm(3)), {"algorithm": "m2", "rank": 2}, "unprojected"),
         (mlp, {"algorithm": "lora-fa", "rank": 2}, "add_frozen_lora"),
-        (mlp, {"algorithm": "dp-sgd", "rank": 2}, "does not project"),
+        (mlp, {"algorithm": "dp-sgd", "rank": 2}, "has none here"),
         (mlp, {"noise_multiplier": math.nan}, "noise_multiplier"),
         (mlp, {"noise_multiplier": None}, "epsilon with delta"),
         (mlp, {"max_grad_norm": 0.0}, "positive norm"),

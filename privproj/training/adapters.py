@@ -1,6 +1,7 @@
-"""LoRA with a frozen random factor: the adapters of DP-LoRA-FA."""
+"""LoRA with a frozen random factor, and modules that PEFT has wrapped already."""
 
 from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +10,8 @@ from privproj.errors import InvalidParameter
 from privproj.mechanisms import whole
 
 from .streams import normal, streams
+
+Picks = Callable[[str, nn.Linear], bool]
 
 
 class FrozenLoRA(nn.Module):
@@ -25,10 +28,21 @@ class FrozenLoRA(nn.Module):
         weight = base.weight
         self.lora_A = nn.Linear(base.in_features, rank, bias=False, device=weight.device, dtype=weight.dtype)
         self.lora_B = nn.Linear(rank, base.out_features, bias=False, device=weight.device, dtype=weight.dtype)
-        self.lora_A.weight = nn.Parameter(
-            normal((rank, base.in_features), weight, stream) / rank**0.5, requires_grad=False
-        )
-        nn.init.zeros_(self.lora_B.weight)
+        self.lora_A.weight.requires_grad_(False)
+        self.draw(stream)
+
+    @torch.no_grad()
+    def draw(self, stream: torch.Generator) -> None:
+        """A new ``A``, and ``B = 0``."""
+        weight = self.lora_A.weight
+        weight.copy_(normal(tuple(weight.shape), weight, stream) / self.rank**0.5)
+        self.lora_B.weight.zero_()
+
+    @torch.no_grad()
+    def merge(self, stream: torch.Generator) -> None:
+        """``W <- W + s B A``, then a new ``A``: the function stays what it is."""
+        self.base.weight.addmm_(self.lora_B.weight, self.lora_A.weight, alpha=self.scale)
+        self.draw(stream)
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer with its adapter."""
@@ -40,24 +54,52 @@ def add_frozen_lora(
     rank: int,
     *,
     alpha: float | None = None,
-    where: Callable[[str, nn.Linear], bool] = lambda name, layer: True,
+    where: Picks | None = None,
     insecure_seed: int | None = None,
 ) -> nn.Module:
-    """The module with a :class:`FrozenLoRA` around each linear layer that ``where(name, layer)`` picks.
+    """The module with a :class:`FrozenLoRA` around each linear layer that ``where(name, layer)`` picks (all of them).
 
     All other tensors are frozen. Build the optimizer from the trained tensors afterwards. ``s = 1`` unless ``alpha`` is
     given. Raises :class:`InvalidParameter` if no layer is picked.
     """
     rank = whole("rank", rank, "a whole number rank >= 1")
-    device = next(module.parameters()).device
-    stream = streams(device, insecure_seed).projection
+    stream = streams(next(module.parameters()).device, insecure_seed).projection
+    return wrapped_layers(module, lambda layer: FrozenLoRA(layer, rank, alpha, stream), where)
+
+
+def wrapped_layers(module: nn.Module, wrap: Callable[[nn.Linear], nn.Module], where: Picks | None) -> nn.Module:
+    """The frozen module with the picked linear layers wrapped."""
     module.requires_grad_(False)
     if isinstance(module, nn.Linear):
-        return FrozenLoRA(module, rank, alpha, stream)
-    picked = [(n, m) for n, m in module.named_modules() if type(m) is nn.Linear and where(n, m)]
+        return wrap(module)
+    layers = [(name, layer) for name, layer in module.named_modules() if type(layer) is nn.Linear]
+    picked = [(name, layer) for name, layer in layers if where is None or where(name, layer)]
     for name, layer in picked:
         parent, _, own = name.rpartition(".")
-        setattr(module.get_submodule(parent), own, FrozenLoRA(layer, rank, alpha, stream))
+        setattr(module.get_submodule(parent), own, wrap(layer))
     if not picked:
         raise InvalidParameter("module", type(module).__name__, "a module with linear layers to adapt")
     return module
+
+
+def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Module:
+    """A model that PEFT wrapped for LoRA, made ready for an algorithm; call it before building the optimizer.
+
+    "lora-fa": the A factors are frozen, the B factors trained. "m2": both factors stay frozen (B is zero, so they do
+    nothing) and the weights that they adapt are trained, by fresh projections. Raises :class:`InvalidParameter` for a
+    model without LoRA layers or, for "m2", with B factors that are not zero.
+    """
+    layers: list[Any] = [part for part in model.modules() if hasattr(part, "base_layer") and hasattr(part, "lora_B")]
+    if not layers:
+        raise InvalidParameter("model", type(model).__name__, "a model that PEFT wrapped for LoRA")
+    model.requires_grad_(False)
+    for layer in layers:
+        factors = [part.weight for part in layer.lora_B.values()]
+        if algorithm == "lora-fa":
+            for weight in factors:
+                weight.requires_grad_(True)
+            continue
+        if any(bool(weight.any()) for weight in factors):
+            raise InvalidParameter("model", "trained B factors", "B factors at zero", "merge the adapter first")
+        layer.base_layer.weight.requires_grad_(True)
+    return model

@@ -1,14 +1,16 @@
 """``make_private``: from a module, an optimizer and a loader to private ones, under one plan."""
 
-from dataclasses import replace
+import json
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from privproj.errors import InvalidParameter
-from privproj.ledger import Ledger
+from privproj.ledger import Account, Ledger
 from privproj.mechanisms import M2, real, whole
 from privproj.relations import NeighbouringRelation
 from privproj.runs import named
@@ -16,10 +18,14 @@ from privproj.runs import named
 from .loading import PrivateLoader, Turn
 from .optimizer import PrivateOptimizer, ProjectingOptimizer, Spending
 from .plan import ALGORITHMS, PROJECTING, AlgorithmName, Plan, calibrated, mechanism_for, rate_and_steps
+from .prism import PrismTap, TangentView
 from .release import BoundedRelease, PrivateRelease, bounded_norm
+from .resampling import Flora, Resampling
 from .streams import streams
+from .subspace import Subspace, SubspaceView
 from .taps import AnyTap, Tap, Taps
 from .views import Full, Projected, ProjectedFirst, Sampled, View
+from .world import world
 
 PARTS = {"module": nn.Module, "optimizer": torch.optim.Optimizer, "data_loader": DataLoader}
 
@@ -41,6 +47,9 @@ def make_private(
     clipping: Literal["joint", "per-layer"] = "joint",
     shares: tuple[float, ...] | None = None,
     feature_bound: float | None = None,
+    subspace: Subspace | None = None,
+    every: int = 1,
+    beta: float = 0.9,
     sampling_rate: float | None = None,
     sampling: Literal["poisson", "fixed"] = "poisson",
     relation: str | None = None,
@@ -62,11 +71,16 @@ def make_private(
     parts unless ``shares`` says otherwise). With ``feature_bound=R`` instead, nothing is clipped: one linear softmax
     head on features of norm at most ``R``, whose gradients have norm at most ``sqrt(2 (R^2 + 1))``.
 
-    Algorithms: ``dp-sgd``; ``lora-fa`` (on a module with frozen random LoRA factors, :func:`add_frozen_lora`); ``m2``
-    (clip, add noise, project freshly), ``m2-projected-clip`` (project, then clip), ``m1`` (project, clip, add full
-    noise), the last three with a ``rank``. ``bound`` names the bound that accounts it; ``ledger`` a file that records
-    every release before it is used. Raises :class:`InvalidParameter` or :class:`Refused`, always before any data is
-    touched.
+    Algorithms: ``dp-sgd``; ``m2`` (clip, add noise, project freshly), ``m2-projected-clip`` (project, then clip) and
+    ``m1`` (project, clip, add full noise), with a ``rank``; ``lora-fa`` and ``lora-resampled`` (factors drawn anew
+    every ``every`` steps) on a module with :func:`add_frozen_lora`; ``flora`` (momentum ``beta`` in a sketch of some
+    ``rank``, drawn anew every ``every`` steps); ``prism`` on a module with :func:`add_prism`; ``dp-sft`` within a
+    ``subspace``, whose own releases are accounted too. ``bound`` names the bound that accounts it; ``ledger`` a file
+    that records every release before it is used.
+
+    Under ``torch.distributed`` every process calls this with the same arguments and its own copy of the module (not
+    wrapped in DistributedDataParallel): each clips its share of every batch, and noise is added once. Raises
+    :class:`InvalidParameter` or :class:`Refused`, always before any data is touched.
     """
     check_parts(module=module, optimizer=optimizer, data_loader=data_loader)
     if algorithm not in ALGORITHMS:
@@ -77,8 +91,7 @@ def make_private(
     rate, steps = rate_and_steps(sampling, records, data_loader.batch_size, sampling_rate, steps, epochs)
     taps = Taps(module)
     try:
-        if algorithm == "lora-fa":
-            check_adapters(module, taps)
+        check_layers(algorithm, taps, subspace, clipping)
         projected = algorithm in PROJECTING
         shapes = [(*tap.shape, projected) if isinstance(tap, Tap) else (1, tap.size, False) for tap in taps.taps]
         parts = shares_of(clipping, shares, len(taps.taps))
@@ -97,58 +110,104 @@ def make_private(
             shares=parts,
             feature_bound=feature_bound,
             bound=bound,
+            every=every,
+            beta=beta,
         )
         if target is not None:
-            plan = calibrated(plan, **target)
-        return started(plan, module, optimizer, data_loader, taps, ledger, target, insecure_seed)
+            plan = calibrated(plan, account_of(subspace), **target)
+        return started(plan, Parts(module, optimizer, data_loader, taps, subspace), ledger, target, insecure_seed)
     except BaseException:
         taps.close()
         raise
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of."""
+
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    data_loader: DataLoader
+    taps: Taps
+    subspace: Subspace | None
+
+
 def started(
-    plan: Plan,
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    data_loader: DataLoader,
-    taps: Taps,
-    ledger: str | None,
-    target: dict[str, float] | None,
-    insecure_seed: int | None,
+    plan: Plan, parts: Parts, ledger: str | None, target: dict[str, float] | None, insecure_seed: int | None
 ) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
     """The parts of a run under its plan."""
-    book = None if ledger is None else Ledger(ledger, plan.phase(plan.steps), target)
+    here = world()
+    here.align(parts.module)
+    book = Ledger(ledger, plan.phase(plan.steps), target) if ledger is not None and here.first else None
     try:
-        spending, turn = Spending(plan, book), Turn()
-        drawn = streams(taps.taps[0].parameters[0].device, insecure_seed, spending.steps)
-        loader = PrivateLoader(data_loader, plan, drawn.sampler, lambda: spending.steps, turn)
-        views = [view_of(plan, tap) for tap in taps.taps]
+        spending, turn = Spending(plan, book, earlier_of(book, parts.subspace)), Turn()
+        spending.steps = here.agree(spending.steps)
+        device = parts.taps.taps[0].parameters[0].device
+        drawn = streams(device, insecure_seed, spending.steps, here)
+        loader = PrivateLoader(parts.data_loader, plan, drawn.sampler, lambda: spending.steps, turn, here)
+        views = views_of(plan, parts)
         kind = PrivateRelease if plan.feature_bound is None else BoundedRelease
-        boundary = kind(plan, views, drawn, spending.record)
+        boundary = kind(plan, views, drawn, spending.record, here)
         wrapper = ProjectingOptimizer if isinstance(plan.mechanism, M2) else PrivateOptimizer
-        return module, wrapper(optimizer, taps, views, boundary, spending, turn), loader
+        optimizer = wrapper(parts.optimizer, parts.taps, views, boundary, spending, turn)
+        if plan.algorithm == "lora-resampled":
+            optimizer.attach_step_hook(Resampling(parts.module, plan.every, drawn))
+        return parts.module, optimizer, loader
     except BaseException:
         if book is not None:
             book.close()
         raise
 
 
+def views_of(plan: Plan, parts: Parts) -> list[View]:
+    """How the plan's algorithm sees the trained tensors."""
+    if parts.subspace is not None:
+        return [SubspaceView(parts.taps.taps, parts.subspace)]
+    return [view_of(plan, tap) for tap in parts.taps.taps]
+
+
 def view_of(plan: Plan, tap: AnyTap) -> View:
     """How the plan's algorithm sees one trained tensor."""
+    if isinstance(tap, PrismTap):
+        return TangentView(tap, plan.noise_std / plan.expected_batch)
     if not isinstance(tap, Tap):
         return Sampled(tap)
+    rank = plan.rank or 1
     if plan.algorithm == "m1":
-        return ProjectedFirst(tap, plan.rank or 1)
+        return ProjectedFirst(tap, rank)
+    if plan.algorithm == "flora":
+        return Flora(tap, rank, plan.beta, plan.every)
     if plan.algorithm in PROJECTING:
-        return Projected(tap, min(plan.rank or 1, tap.shape[1]), plan.frame, plan.algorithm == "m2-projected-clip")
+        return Projected(tap, min(rank, tap.shape[1]), plan.frame, plan.algorithm == "m2-projected-clip")
     return Full(tap)
 
 
+def account_of(subspace: Subspace | None) -> Account:
+    """What finding the subspace has released."""
+    return Account() if subspace is None or subspace.account is None else subspace.account
+
+
+def earlier_of(book: Ledger | None, subspace: Subspace | None) -> tuple[tuple[dict[str, Any], int], ...]:
+    """The phases before this one: the ledger's, which have to hold what finding the subspace has released."""
+    found = account_of(subspace).phases
+    if book is None:
+        return found
+    made = [(json.dumps(entry), steps) for entry, steps in book.earlier]
+    if any((json.dumps(entry), steps) not in made for entry, steps in found):
+        raise InvalidParameter(
+            "ledger", book.path, "the ledger of the run that found the subspace", "one ledger for both stages"
+        )
+    return book.earlier
+
+
 def check_parts(**given: Any) -> None:
-    """The right kinds of objects, the module on one device."""
+    """The right kinds of objects."""
     for name, value in given.items():
         if not isinstance(value, PARTS[name]):
             raise InvalidParameter(name, type(value).__name__, f"a {PARTS[name].__name__} of torch")
+    if isinstance(given["module"], DistributedDataParallel | nn.DataParallel):
+        name = type(given["module"]).__name__
+        raise InvalidParameter("module", name, "the module itself", "contributions are summed over processes here")
 
 
 def target_of(z: float | None, epsilon: float | None, delta: float | None) -> dict[str, float] | None:
@@ -195,14 +254,19 @@ def clip_of(max_grad_norm: float | None, feature_bound: float | None, taps: Taps
     return bounded_norm(bound)
 
 
-def check_adapters(module: nn.Module, taps: Taps) -> None:
-    """LoRA-FA trains the outer factors and nothing else; its inner factors are frozen."""
+def check_layers(algorithm: str, taps: Taps, subspace: Subspace | None, clipping: str) -> None:
+    """The module has the adapters that the algorithm trains, and nothing else trained."""
+    if (algorithm == "dp-sft") != (subspace is not None):
+        raise InvalidParameter("subspace", subspace, "a subspace for dp-sft, and for nothing else")
+    if algorithm == "dp-sft" and clipping != "joint":
+        raise InvalidParameter("clipping", clipping, "joint, since all layers share the coordinates of a subspace")
     for tap in taps.taps:
-        if ".lora_B" not in f".{tap.name}":
+        if isinstance(tap, PrismTap) != (algorithm == "prism"):
             raise InvalidParameter(
-                "algorithm", "lora-fa", f"only LoRA's B factors trained, not {tap.name}",
+                "algorithm", algorithm, f"prism, and only add_prism's layers trained, not {tap.name}"
+            )
+        if algorithm in ("lora-fa", "lora-resampled") and ".lora_B" not in f".{tap.name}":
+            raise InvalidParameter(
+                "algorithm", algorithm, f"only LoRA's B factors trained, not {tap.name}",
                 "wrap the module with add_frozen_lora, or freeze it",
             )  # fmt: skip
-
-
-__all__ = ["make_private"]

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,19 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.atomic import replaced
 from privproj.errors import InvalidParameter
-from privproj.ledger import read
+from privproj.ledger import Account, read
 from privproj.mechanisms import real, whole
 from privproj.profile import Curve
 from privproj.result import Result
+from privproj.schedule import dp_sft
 
 from .adapters import add_frozen_lora
 from .engine import make_private
-from .optimizer import PrivateOptimizer
+from .plan import rate_and_steps
+from .prism import add_prism
 from .streams import streams
+from .subspace import Subspace, Trajectory, leading
+from .world import World, joined
 
 TEST_SHARE = 0.25
 FILES = {"settings": "settings.json", "ledger": "ledger.jsonl", "checkpoint": "checkpoint.pt", "report": "report.json"}
@@ -66,12 +70,13 @@ class Settings:
     clipping: str = "joint"
     bound: str | None = None
     device: str | None = None
+    every: int = 1
     checkpoint_every: int = 25
     insecure_seed: int | None = None
 
     def __post_init__(self) -> None:
         real("learning_rate", self.learning_rate, "a positive learning rate", 0.0, 1e6, open_low=True)
-        for name in ("rank", "batch_size", "steps", "hidden", "checkpoint_every", "insecure_seed"):
+        for name in ("rank", "batch_size", "steps", "hidden", "every", "checkpoint_every", "insecure_seed"):
             value = getattr(self, name)
             if value is not None:
                 lowest = 0 if name == "insecure_seed" else 1
@@ -165,11 +170,17 @@ def network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
         nn.init.normal_(layer.weight, 0.0, math.sqrt(2.0 / layer.in_features), generator=generator)
         nn.init.zeros_(layer.bias)
     nn.init.zeros_(layers[-1].weight)
-    if settings.mechanism == "lora-fa":
-        if settings.rank is None:
-            raise InvalidParameter("rank", "nothing", "a rank of the adapters")
-        module = add_frozen_lora(module, settings.rank, insecure_seed=seed)
+    adapters = {"lora-fa": add_frozen_lora, "lora-resampled": add_frozen_lora, "prism": add_prism}
+    if settings.mechanism in adapters:
+        module = adapters[settings.mechanism](module, needed_rank(settings), insecure_seed=seed)
     return module.to(device)
+
+
+def needed_rank(settings: Settings) -> int:
+    """The rank; raises :class:`InvalidParameter` where it is missing."""
+    if settings.rank is None:
+        raise InvalidParameter("rank", "nothing", f"a rank for {settings.mechanism}")
+    return settings.rank
 
 
 def device_of(name: str | None) -> torch.device:
@@ -184,76 +195,141 @@ def device_of(name: str | None) -> torch.device:
 
 @dataclass
 class Run:
-    """A run with its parts, fresh or resumed."""
+    """A run with its parts, fresh or resumed. DP-SFT has two stages: a search for the subspace, then training in it."""
 
     settings: Settings
     data: Data
     folder: Path | None
     module: nn.Module
-    optimizer: PrivateOptimizer
-    loader: Any
     device: torch.device
+    state: dict[str, Any]
+    world: World
 
     @classmethod
     def start(cls, settings: Settings, folder: Path | None) -> "Run":
         """Everything built, the checkpoint and the ledger of an earlier attempt taken up where the folder has them."""
-        data = load(settings.data)
-        device = device_of(settings.device)
+        data, device, world = load(settings.data), device_of(settings.device), joined()
         module = network(data, settings, device)
-        trained = [p for p in module.parameters() if p.requires_grad]
-        settings_for_engine = {
-            "algorithm": settings.mechanism,
-            "rank": settings.rank,
-            "frame": settings.frame,
-            "clipping": settings.clipping,
-            "bound": settings.bound,
-            "max_grad_norm": settings.clip,
-            "noise_multiplier": settings.noise_multiplier,
-            "epsilon": settings.epsilon,
-            "delta": None if settings.epsilon is None else settings.delta,
-            "steps": settings.steps,
-            "epochs": 50 if settings.epochs is None and settings.steps is None else settings.epochs,
-            "ledger": None if folder is None else str(folder / FILES["ledger"]),
-            "insecure_seed": settings.insecure_seed,
-        }
-        records = TensorDataset(data.x, data.y)
-        batches = DataLoader(records, batch_size=settings.batch_size or min(256, len(records)))
-        found = make_private(
-            module=module,
-            optimizer=torch.optim.SGD(trained, lr=settings.learning_rate),
-            data_loader=batches,
-            **settings_for_engine,
-        )
-        run = cls(settings, data, folder, *found, device)
-        run.restore()
+        state: dict[str, Any] = {}
+        if folder is not None and (folder / FILES["checkpoint"]).exists():
+            state = torch.load(folder / FILES["checkpoint"], map_location=device, weights_only=True)
+            module.load_state_dict(state["module"])
+        run = cls(settings, data, folder if world.first else None, module, device, state, world)
+        run.open()
         return run
 
-    def restore(self) -> None:
-        """Take up the last checkpoint, if there is one."""
-        if self.folder is not None and (self.folder / FILES["checkpoint"]).exists():
-            state = torch.load(self.folder / FILES["checkpoint"], map_location=self.device, weights_only=True)
-            self.module.load_state_dict(state["module"])
-            self.optimizer.load_state_dict(state["optimizer"])
+    @property
+    def total(self) -> int:
+        """Steps of all stages."""
+        settings, records = self.settings, len(self.data.x)
+        epochs = 50 if settings.epochs is None and settings.steps is None else settings.epochs
+        return rate_and_steps("poisson", records, self.batch_size, None, settings.steps, epochs)[1]
+
+    @property
+    def batch_size(self) -> int:
+        """The expected batch size, 256 unless given or fewer records."""
+        return self.settings.batch_size or min(256, len(self.data.x))
+
+    @property
+    def ledger(self) -> str | None:
+        """The ledger's path, in the first process."""
+        return None if self.folder is None else str(self.folder / FILES["ledger"])
+
+    def open(self) -> None:
+        """The stage that is to be done next."""
+        done = read(self.ledger).phases if self.ledger and Path(self.ledger).exists() else ()
+        half = self.total // 2
+        if self.settings.mechanism != "dp-sft":
+            self.earlier = 0
+            self.stage(self.settings.mechanism, self.total, self.noise(done[-1:]))
+        elif not done or (len(done) == 1 and done[0][1] < half):
+            self.search(half, done)
+        else:
+            self.within(half, done)
+
+    def noise(self, phases: Any) -> dict[str, Any]:
+        """The noise that the ledger says, so that a resumed stage stays one phase; else what the settings ask for."""
+        settings = self.settings
+        if phases:
+            return {"noise_multiplier": phases[0][0]["noise_multiplier"]}
+        if settings.epsilon is None:
+            return {"noise_multiplier": settings.noise_multiplier}
+        return {"noise_multiplier": settings.noise_multiplier, "epsilon": settings.epsilon, "delta": settings.delta}
+
+    def search(self, half: int, done: Any) -> None:
+        """DP-SFT's first stage: DP-SGD, its trajectory kept."""
+        self.earlier, settings = 0, self.settings
+        noise = self.noise(done)
+        if "epsilon" in noise:
+            rate = rate_and_steps("poisson", len(self.data.x), self.batch_size, None, 1, None)[0]
+            budget = {"epsilon": noise["epsilon"], "delta": noise["delta"]}
+            stages = dp_sft(**budget, sampling_rate=rate, steps=(max(1, half), self.total - half)).phases
+            noise = {"noise_multiplier": stages[0].question.mechanism.noise_multiplier}
+        self.stage("dp-sgd", max(1, half), noise)
+        self.trajectory = Trajectory(self.optimizer, needed_rank(settings))
+        if "rows" in self.state:
+            self.trajectory.start, self.trajectory.rows = self.state["start"], list(self.state["rows"])
+
+    def within(self, half: int, done: Any) -> None:
+        """DP-SFT's second stage: within the subspace of the first one's trajectory."""
+        self.earlier, self.trajectory = max(1, half), None
+        basis = self.state.get("basis")
+        if basis is None and not self.state.get("rows"):
+            raise InvalidParameter("resume", self.folder, "a run whose search left snapshots", "start it anew")
+        if basis is None:
+            basis = leading(torch.stack(self.state["rows"]), needed_rank(self.settings))
+        self.state["basis"] = basis
+        subspace = Subspace(basis, "dp", "full", Account(done[:1]))
+        self.stage("dp-sft", self.total - half, self.noise(done[1:]), subspace=subspace)
+
+    def stage(self, algorithm: str, steps: int, noise: dict[str, Any], **more: Any) -> None:
+        """The private parts of one stage."""
+        settings = self.settings
+        trained = [p for p in self.module.parameters() if p.requires_grad]
+        batches = DataLoader(TensorDataset(self.data.x, self.data.y), batch_size=self.batch_size)
+        projects = algorithm not in ("dp-sgd", "dp-sft") or settings.mechanism == "dp-sgd"
+        self.module, self.optimizer, self.loader = make_private(
+            module=self.module, optimizer=torch.optim.SGD(trained, lr=settings.learning_rate), data_loader=batches,
+            algorithm=algorithm, rank=settings.rank if projects else None, frame=settings.frame, steps=steps,  # pyright: ignore
+            clipping=settings.clipping, bound=settings.bound, max_grad_norm=settings.clip, ledger=self.ledger,  # pyright: ignore
+            insecure_seed=settings.insecure_seed, every=settings.every, **noise, **more,
+        )  # fmt: skip
+        self.trajectory: Trajectory | None = None
 
     def save(self) -> None:
         """Replace the checkpoint as a whole."""
-        if self.folder is not None:
-            state = {"module": self.module.state_dict(), "optimizer": self.optimizer.state_dict()}
-            replaced(self.folder / FILES["checkpoint"], lambda file: torch.save(state, file))
+        if self.folder is None:
+            return
+        state = {"module": self.module.state_dict()}
+        if self.trajectory is not None:
+            state |= {"start": self.trajectory.start, "rows": self.trajectory.rows}
+        if "basis" in self.state:
+            state["basis"] = self.state["basis"]
+        replaced(self.folder / FILES["checkpoint"], lambda file: torch.save(state, file))
 
     def train(self, progress: Callable[[int], object] = lambda steps: None) -> Outcome:
         """All steps that are left, then the report; the run is closed, whatever happens."""
         began = time.monotonic()
         try:
-            progress(self.optimizer.steps)
-            while self.optimizer.steps < self.optimizer.plan.steps:
-                for x, y in self.loader:
-                    self.step(x.to(self.device), y.to(self.device))
-                    progress(1)
-            self.save()
+            progress(self.earlier + self.optimizer.steps)
+            self.walk(progress)
+            if self.trajectory is not None:
+                self.state |= {"rows": self.trajectory.rows}
+                done = self.optimizer.spending.account.phases
+                self.optimizer.close()
+                self.within(self.total // 2, done)
+                self.walk(progress)
             return self.outcome(began)
         finally:
             self.optimizer.close()
+
+    def walk(self, progress: Callable[[int], object]) -> None:
+        """The steps that are left of a stage."""
+        while self.optimizer.steps < self.optimizer.plan.steps:
+            for x, y in self.loader:
+                self.step(x.to(self.device), y.to(self.device))
+                progress(1)
+        self.save()
 
     def step(self, x: Tensor, y: Tensor) -> None:
         """One step, and a checkpoint when it is time for one."""
@@ -264,16 +340,16 @@ class Run:
 
     def outcome(self, began: float) -> Outcome:
         """The report."""
-        plan = self.optimizer.plan
+        plan, account = self.optimizer.plan, self.optimizer.spending.account
         return Outcome(
             test_accuracy=self.accuracy(),
-            epsilon=self.optimizer.epsilon(self.settings.delta),
+            epsilon=account.epsilon(self.settings.delta),
             seconds=time.monotonic() - began,
             device=str(self.device),
             noise_multiplier=plan.noise_multiplier,
             noise_std=plan.noise_std,
-            steps=self.optimizer.steps,
-            curve=self.optimizer.spending.account.curve(),
+            steps=account.spent,
+            curve=account.curve(),
             paths={} if self.folder is None else {name: str(self.folder / file) for name, file in FILES.items()},
         )
 
@@ -303,13 +379,8 @@ def abandon(folder: Path) -> None:
 
 
 def taken_up(folder: Path) -> Settings:
-    """The settings of a run that was begun, with the noise that its ledger says, so that it stays one phase."""
+    """The settings of a run that was begun."""
     try:
-        settings = Settings(**json.loads((folder / FILES["settings"]).read_text()))
+        return Settings(**json.loads((folder / FILES["settings"]).read_text()))
     except (OSError, ValueError, TypeError):
         raise InvalidParameter("resume", folder, "a folder that privproj train has written") from None
-    ledger = folder / FILES["ledger"]
-    phases = read(ledger).phases if ledger.exists() else ()
-    if not phases:
-        return settings
-    return replace(settings, epsilon=None, noise_multiplier=phases[-1][0]["noise_multiplier"])

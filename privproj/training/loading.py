@@ -11,6 +11,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from privproj.errors import InvalidParameter
 
 from .plan import Plan
+from .world import World
 
 
 class Turn:
@@ -51,16 +52,17 @@ class Turn:
 
 
 class Counted(Sampler[list[int]]):
-    """A batch sampler that remembers the size of every batch it handed out."""
+    """A batch sampler that hands out this process's share of each batch and remembers its size."""
 
-    def __init__(self, batches: Sampler[list[int]], steps: int) -> None:
-        self.batches, self.steps, self.sizes = batches, steps, deque()
+    def __init__(self, batches: Sampler[list[int]], steps: int, world: World) -> None:
+        self.batches, self.steps, self.world, self.sizes = batches, steps, world, deque()
 
     def __len__(self) -> int:
         return self.steps
 
     def __iter__(self) -> Iterator[list[int]]:
-        for batch in self.batches:
+        for logical in self.batches:
+            batch = self.world.share(logical)
             self.sizes.append(len(batch))
             yield batch
 
@@ -82,9 +84,11 @@ class PrivateLoader:
     It ends for good when the planned number of steps is released.
     """
 
-    def __init__(self, loader: DataLoader, plan: Plan, generator: torch.Generator, done: Any, turn: Turn) -> None:
+    def __init__(
+        self, loader: DataLoader, plan: Plan, generator: torch.Generator, done: Any, turn: Turn, world: World
+    ) -> None:
         refuse_other_samplers(loader)
-        self.plan, self.generator, self.done, self.turn = plan, generator, done, turn
+        self.plan, self.generator, self.done, self.turn, self.world = plan, generator, done, turn, world
         self.dataset = loader.dataset
         self.settings = {
             name: getattr(loader, name)
@@ -108,11 +112,11 @@ class PrivateLoader:
 
         plan, records = self.plan, self.plan.dataset_size
         if plan.sampling == "fixed" or plan.sampling_rate == 1.0:
-            return Counted(FixedSize(records, round(plan.expected_batch), steps, self.generator), steps)
+            return Counted(FixedSize(records, round(plan.expected_batch), steps, self.generator), steps, self.world)
         batches = UniformWithReplacementSampler(
             num_samples=records, sample_rate=plan.sampling_rate, generator=self.generator, steps=steps
         )
-        return Counted(batches, steps)
+        return Counted(batches, steps, self.world)
 
 
 def refuse_other_samplers(loader: DataLoader) -> None:

@@ -17,14 +17,14 @@ from .loading import Turn
 from .plan import Plan
 from .release import PrivateRelease
 from .taps import Taps
-from .views import Update, View
+from .views import View
 
 
 class Spending:
     """Counts releases, in a ledger if there is one, and refuses more than the plan has."""
 
-    def __init__(self, plan: Plan, ledger: Ledger | None) -> None:
-        self.plan, self.ledger = plan, ledger
+    def __init__(self, plan: Plan, ledger: Ledger | None, earlier: tuple[tuple[dict[str, Any], int], ...] = ()) -> None:
+        self.plan, self.ledger, self.earlier = plan, ledger, earlier
         self.steps = 0 if ledger is None else ledger.steps
 
     def record(self) -> None:
@@ -37,9 +37,8 @@ class Spending:
 
     @property
     def account(self) -> Account:
-        """What was released, with all that the ledger knows of earlier phases."""
-        own = (self.plan.phase(self.plan.steps).as_dict(), self.steps)
-        return Account((*(() if self.ledger is None else self.ledger.earlier), own))
+        """What was released, with all that is known of earlier phases."""
+        return Account((*self.earlier, (self.plan.phase(self.plan.steps).as_dict(), self.steps)))
 
     def epsilon(self, delta: float) -> Result:
         """Epsilon of what was released."""
@@ -66,7 +65,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.spending, self.turn, self.plan = spending, turn, spending.plan
         self.hooks: list[Callable[[Any], None]] = []
         self.moved = False
-        check_owned(optimizer, taps)
+        check_owned(optimizer, views)
 
     # What schedulers and checkpoints expect of an optimizer is the wrapped one's.
 
@@ -142,11 +141,13 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if closure is not None:
             raise InvalidParameter("closure", closure, "no closure, since every release is used once")
         self.turn.close()
-        before = None if self.moved else probe(self.taps)
+        before = None if self.moved else probe(self.views)
         means = self.boundary.release()
         for view, mean in zip(self.views, means, strict=True):
-            self.apply(view, view.update(mean))
+            self.apply(view, mean)
         self.original.step()
+        for view in self.views:
+            view.after()
         self.drop_gradients()
         self.boundary.begin()
         if before is not None:
@@ -154,42 +155,29 @@ class PrivateOptimizer(torch.optim.Optimizer):
         for hook in self.hooks:
             hook(self)
 
-    def apply(self, view: View, update: Update) -> None:
-        """Hand an update to the wrapped optimizer; a low-rank one goes straight into the weight under plain SGD."""
-        left, right = update
-        group = next(g for g in self.param_groups if any(p is view.tap.parameters[0] for p in g["params"]))
-        plain = type(self.original) is torch.optim.SGD and not group["momentum"] and not group["maximize"]
-        if right is None or not plain:
-            for parameter, part in view.tap.split(left if right is None else left @ right):
-                parameter.grad = part.reshape(parameter.shape).contiguous()
-            return
-        with torch.no_grad():
-            for parameter, part in view.tap.split(right):
-                parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
-                if parameter.dim() == 1:
-                    parameter.addmv_(left, part, alpha=-group["lr"])
-                else:
-                    parameter.view(left.shape[0], -1).addmm_(left, part, alpha=-group["lr"])
+    def apply(self, view: View, mean: Tensor) -> None:
+        """Hand a released mean to the wrapped optimizer."""
+        group = next(g for g in self.param_groups if any(p is view.held[0] for p in g["params"]))
+        sgd = type(self.original) is torch.optim.SGD and not group["momentum"] and not group["maximize"]
+        view.apply(mean, group, plain=sgd)
 
     def drop_gradients(self) -> None:
         """No gradient outlives its step, so none that was not released is ever seen."""
-        for tap in self.taps.taps:
-            for parameter in tap.parameters:
+        for view in self.views:
+            for parameter in (*view.parameters, *view.held):
                 parameter.grad = None
 
-    def check_moved(self, before: list[tuple[float, float]]) -> None:
+    def check_moved(self, before: list[list[tuple[float, float]]]) -> None:
         """Raise unless the first step at a positive learning rate moved every trained tensor."""
         rates = {id(p): float(group["lr"]) for group in self.param_groups for p in group["params"]}
-        names = [(tap.name, rates[id(p)]) for tap in self.taps.taps for p in tap.parameters]
-        if not any(rate for _, rate in names):
-            return
-        for (name, rate), old, new in zip(names, before, probe(self.taps), strict=True):
-            if rate and old == new:
+        moving = [any(rates[id(p)] for p in view.held) for view in self.views]
+        for view, moves, old, new in zip(self.views, moving, before, probe(self.views), strict=True):
+            if moves and any(was == now for was, now in zip(old, new, strict=True)):
                 raise InvalidParameter(
-                    name, "unmoved after a step", "trained weights that move",
+                    view.name, "unmoved after a step", "trained weights that move",
                     "build the optimizer from the parameters of the module that is trained, after moving it",
                 )  # fmt: skip
-        self.moved = True
+        self.moved = any(moving)
 
     def close(self) -> None:
         """Remove the hooks and let another process write the ledger."""
@@ -208,16 +196,15 @@ class ProjectingOptimizer(PrivateOptimizer, ReleasesProjection):
         return self.plan.mechanism
 
 
-def check_owned(optimizer: torch.optim.Optimizer, taps: Taps) -> None:
-    """The optimizer has the trained tensors, all of them and no others."""
+def check_owned(optimizer: torch.optim.Optimizer, views: list[View]) -> None:
+    """The optimizer holds every trained tensor."""
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    for tap in taps.taps:
-        for parameter in tap.parameters:
-            if id(parameter) not in held:
-                raise InvalidParameter(
-                    tap.name, "a tensor that the optimizer does not hold", "an optimizer over every trained tensor",
-                    "build it after the model is wrapped and moved, or freeze the tensor",
-                )  # fmt: skip
+    for view in views:
+        if not all(id(parameter) in held for parameter in view.held):
+            raise InvalidParameter(
+                view.name, "a tensor that the optimizer does not hold", "an optimizer over every trained tensor",
+                "build it after the model is wrapped and moved, or freeze the tensor",
+            )  # fmt: skip
 
 
 def check_batch_first(taps: Taps, records: int) -> None:
@@ -230,13 +217,15 @@ def check_batch_first(taps: Taps, records: int) -> None:
                 )
 
 
-def probe(taps: Taps) -> list[tuple[float, float]]:
+def probe(views: list[View]) -> list[list[tuple[float, float]]]:
     """Two sums over each trained tensor, enough to see it move."""
-    found = []
-    for tap in taps.taps:
-        for parameter in tap.parameters:
-            values = parameter.detach().double()
-            found.append((float(values.sum()), float(values.square().sum())))
-    if not all(math.isfinite(a) and math.isfinite(b) for a, b in found):
+    return [[sums(parameter) for parameter in view.parameters] for view in views]
+
+
+def sums(parameter: Tensor) -> tuple[float, float]:
+    """The sum and the sum of squares; raises :class:`InvalidParameter` where they are not finite."""
+    values = parameter.detach().double()
+    found = float(values.sum()), float(values.square().sum())
+    if not all(map(math.isfinite, found)):
         raise InvalidParameter("module", "not finite", "finite trained weights")
     return found

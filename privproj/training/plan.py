@@ -3,11 +3,13 @@
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from privproj import calibration
-from privproj.errors import InvalidParameter
-from privproj.mechanisms import M2, Gaussian, Layer, real, whole
+from privproj.errors import InvalidParameter, Refused
+from privproj.ledger import Account
+from privproj.mechanisms import M2, Gaussian, Layer, privacy_epsilon, probability, real, whole
+from privproj.numerics import crossing
 from privproj.relations import NeighbouringRelation
 from privproj.runs import from_batches
 from privproj.schedule import Phase, phase_of
@@ -15,10 +17,15 @@ from privproj.schedule import Phase, phase_of
 GRID = 2.0**-24
 """The sampler compares 24-bit uniform numbers with the rate: one on this grid is the exact inclusion probability."""
 
-AlgorithmName = Literal["dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1"]
-ALGORITHMS: tuple[str, ...] = ("dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1")
-PROJECTING = ("m2", "m2-projected-clip", "m1")
-"""Algorithms that draw a projection of some rank for every release."""
+AlgorithmName = Literal[
+    "dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-clip", "m1", "prism", "dp-sft"
+]
+ALGORITHMS: tuple[str, ...] = get_args(AlgorithmName)
+PROJECTING = ("m2", "m2-projected-clip", "m1", "flora")
+"""Algorithms that draw a projection of some rank themselves."""
+
+ADAPTED = ("lora-fa", "lora-resampled", "prism")
+"""Algorithms whose rank is that of adapters in the module."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +35,8 @@ class Plan:
     ``mechanism`` carries the noise multiplier ``z`` (noise deviation over sensitivity). A record contributes at most
     ``clip`` in norm to the sum, whose sensitivity is ``clip`` under add-remove and zero-out, ``2 clip`` under replace;
     the noise on the sum has deviation ``noise_std = z * sensitivity``, and the public ``expected_batch = q N`` divides
-    it. ``shares`` are the parts of ``clip^2`` of each trained tensor where clipping is per layer.
+    it. ``shares`` are the parts of ``clip^2`` of each trained tensor where clipping is per layer. ``every`` is how many
+    steps a re-sampled factor serves, ``beta`` the momentum of Flora's sketch.
     """
 
     algorithm: AlgorithmName
@@ -44,10 +52,14 @@ class Plan:
     shares: tuple[float, ...] | None = None
     feature_bound: float | None = None
     bound: str | None = None
+    every: int = 1
+    beta: float = 0.9
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
         set_field(self, "steps", whole("steps", self.steps, "a whole number of steps >= 1"))
+        set_field(self, "every", whole("every", self.every, "a whole number of steps >= 1"))
+        set_field(self, "beta", real("beta", self.beta, "a momentum from 0 to 1", 0.0, 1.0))
         set_field(self, "clip", real("max_grad_norm", self.clip, "a positive norm", 0.0, 1e12, open_low=True))
         self.phase(self.steps).question.check()
 
@@ -81,11 +93,28 @@ class Plan:
         return run | ({"sampling": self.sampling} if self.sampling_rate < 1.0 else {})
 
 
-def calibrated(plan: Plan, *, epsilon: float, delta: float) -> Plan:
-    """The plan with the smallest noise that meets ``(epsilon, delta)`` over all its steps."""
+def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float) -> Plan:
+    """The plan with the smallest noise that meets ``(epsilon, delta)`` over all its steps and what was released before.
+
+    Raises :class:`Refused` where the earlier releases leave nothing.
+    """
     silent = replace(plan.mechanism, noise_multiplier=None)
-    found = calibration.sigma(silent, epsilon=epsilon, delta=delta, bound=plan.bound, **plan.run(plan.steps))
-    return replace(plan, mechanism=replace(silent, noise_multiplier=found.value))
+    if not earlier.spent:
+        found = calibration.sigma(silent, epsilon=epsilon, delta=delta, bound=plan.bound, **plan.run(plan.steps)).value
+        return replace(plan, mechanism=replace(silent, noise_multiplier=found))
+    target, log_delta = privacy_epsilon(epsilon, zero=False), math.log(probability("delta", delta))
+
+    def louder(z: float) -> Plan:
+        return replace(plan, mechanism=replace(silent, noise_multiplier=z))
+
+    def excess(z: float) -> float:
+        own = (louder(z).phase(plan.steps).as_dict(), plan.steps)
+        return Account((*earlier.phases, own)).curve().log_delta(target).upper - log_delta
+
+    found = crossing(excess, 1.0, low=1e-3, high=1e6, spread=0.2, rtol=1e-7).upper
+    if found == math.inf:
+        raise Refused(f"the {earlier.spent} earlier releases leave nothing of epsilon {target:g} at delta {delta:g}")
+    return louder(calibration.nudged(lambda z: excess(z) <= 0.0, found, 1e-9))
 
 
 def mechanism_for(
@@ -100,8 +129,8 @@ def mechanism_for(
     """
     if rank is None and algorithm in PROJECTING:
         raise InvalidParameter("rank", "nothing", "a rank of the projection")
-    if rank is not None and algorithm == "dp-sgd":
-        raise InvalidParameter("rank", rank, "no rank, since dp-sgd does not project")
+    if rank is not None and algorithm in ("dp-sgd", "dp-sft"):
+        raise InvalidParameter("rank", rank, f"no rank, since {algorithm} has none here")
     if algorithm != "m2" or rank is None:
         return Gaussian()
     if shares is None:

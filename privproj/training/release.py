@@ -17,6 +17,7 @@ from . import ghost
 from .plan import Plan
 from .streams import Streams, normal
 from .views import Full, View
+from .world import World
 
 SLACK = 1e-6
 """Norms are overstated by this much, so that rounding cannot leave a contribution above the clip."""
@@ -42,8 +43,10 @@ class PrivateRelease:
     ``record`` is called, and has to return, before a noised sum exists: it is the ledger's place.
     """
 
-    def __init__(self, plan: Plan, views: list[View], streams: Streams, record: Callable[[], object]) -> None:
-        self.plan, self.views, self.streams, self.record = plan, views, streams, record
+    def __init__(
+        self, plan: Plan, views: list[View], streams: Streams, record: Callable[[], object], world: World
+    ) -> None:
+        self.plan, self.views, self.streams, self.record, self.world = plan, views, streams, record, world
         shares = plan.shares or (1.0,)
         self.clip = Clip(tuple(plan.clip * math.sqrt(share) for share in shares))
         self.begin()
@@ -69,7 +72,7 @@ class PrivateRelease:
             factors = self.factors(squared, finite)
             kept = None if bool(finite.all()) else finite
             for i in seen:
-                c = factors[:, min(i, factors.shape[1] - 1)].to(self.views[i].tap.parameters[0])
+                c = factors[:, min(i, factors.shape[1] - 1)].to(self.views[i].parameters[0])
                 part, total = self.views[i].clipped_sum(c, kept), self.sums[i]
                 self.sums[i] = part if total is None else total + part
 
@@ -80,12 +83,16 @@ class PrivateRelease:
     def release(self) -> list[Tensor]:
         """``(sum_j c_j G_j + sigma C Xi) / (q N)`` for every view; :meth:`begin` starts the next release."""
         self.record()
-        return [self.noised(view, total) for view, total in zip(self.views, self.sums, strict=True)]
+        with torch.no_grad():
+            return [self.noised(view, total) for view, total in zip(self.views, self.sums, strict=True)]
 
     def noised(self, view: View, total: Tensor | None) -> Tensor:
-        """One sum with its noise, over the public expected batch; an empty batch is noise alone."""
-        noise = self.plan.noise_std * normal(view.shape, view.tap.parameters[0], self.streams.noise)
-        return (noise if total is None else noise + total.view(view.shape)) / self.plan.expected_batch
+        """One sum over all processes with its noise, over the public expected batch; an empty batch is noise alone."""
+        like = view.parameters[0]
+        total = self.world.sum(like.new_zeros(view.shape) if total is None else total.reshape(view.shape).contiguous())
+        if self.world.first:
+            total = total + self.plan.noise_std * normal(view.shape, like, self.streams.noise)
+        return self.world.spread(total) / self.plan.expected_batch
 
 
 class BoundedRelease(PrivateRelease):

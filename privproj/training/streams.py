@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from .world import World
+
 WORDS, FIRST_WORD = 624, 24
 STATE_BYTES = 5056
 """The Mersenne twister's state as torch serialises it: 624 words of 32 bits, each in 8 bytes, behind three fields."""
@@ -24,14 +26,20 @@ class Streams:
     noise: torch.Generator
 
 
-def streams(device: torch.device | str = "cpu", insecure_seed: int | None = None, spent: int = 0) -> Streams:
+def streams(
+    device: torch.device | str = "cpu", insecure_seed: int | None = None, spent: int = 0, world: World | None = None
+) -> Streams:
     """Streams seeded by the operating system or, for tests only, by ``insecure_seed``.
 
     ``spent`` is the number of releases made before: with an insecure seed, a resumed run must not repeat the noise of
-    the run it continues. Sampling happens on the CPU, everything else on ``device``.
+    the run it continues. Sampling happens on the CPU, everything else on ``device``. The processes of a run share
+    batches and projections; the noise's seed never leaves its process.
     """
     entropy = secrets.randbits(256) if insecure_seed is None else [insecure_seed, spent]
-    sampler, projection, noise = np.random.SeedSequence(entropy).spawn(3)
+    shared = entropy if world is None else world.agree(entropy)
+    sampler, projection, noise = np.random.SeedSequence(shared).spawn(3)
+    if insecure_seed is None:
+        noise = np.random.SeedSequence(secrets.randbits(256))
     return Streams(generator("cpu", sampler), generator(device, projection), generator(device, noise))
 
 

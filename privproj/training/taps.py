@@ -140,7 +140,8 @@ class Taps:
             return
         weight = getattr(module, "weight", None)
         own = is_matrix(module) and weight is not None and weight.requires_grad
-        tap = Tap(name, module) if own else SampledTap(name, module)
+        make = getattr(module, "private_tap", Tap if own else SampledTap)
+        tap: AnyTap = make(name, module)
         alike = [other for other in self.taps if list(map(id, other.parameters)) == list(map(id, tap.parameters))]
         if alike and type(alike[0]) is type(tap):
             alike[0].modules.append(module)
@@ -180,7 +181,8 @@ def check(name: str, module: nn.Module, trained: list[nn.Parameter]) -> None:
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         module.register_forward_pre_hook(lambda part, _: refuse_mixing(name, part))
         refuse_mixing(name, module)
-    if trained and not is_matrix(module) and type(module) not in samplers():
+    known = is_matrix(module) or type(module) in samplers() or hasattr(module, "private_tap")
+    if trained and not known:
         raise InvalidParameter(
             name, type(module).__name__, "a layer with per-example gradients", "freeze it: requires_grad_(False)"
         )

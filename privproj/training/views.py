@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from privproj.errors import InvalidParameter
 
@@ -21,12 +21,42 @@ Update = tuple[Tensor, Tensor | None]
 
 
 class View(ABC):
-    """One trained tensor as an algorithm sees it."""
+    """One trained tensor, or several, as an algorithm sees them."""
 
     tap: Any
 
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The trained tensors."""
+        return self.tap.parameters
+
+    @property
+    def held(self) -> list[nn.Parameter]:
+        """The tensors that the wrapped optimizer has to hold."""
+        return self.parameters
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return self.tap.name
+
     def refresh(self, streams: Streams) -> None:  # noqa: B027
         """Draw what is fresh for each release."""
+
+    def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
+        """Hand a released mean to the wrapped optimizer as gradients, before its step.
+
+        ``group`` holds its settings for these tensors; under ``plain`` SGD a low-rank update goes straight into the
+        weight, and no gradient of its size is formed.
+        """
+        left, right = self.update(mean)
+        if right is not None and plain:
+            return merge(self.tap, left, right, group)
+        for parameter, part in self.tap.split(left if right is None else left @ right):
+            parameter.grad = part.reshape(parameter.shape).contiguous()
+
+    def after(self) -> None:  # noqa: B027
+        """What is left to do after the wrapped optimizer's step."""
 
     @property
     @abstractmethod
@@ -44,6 +74,17 @@ class View(ABC):
     @abstractmethod
     def update(self, mean: Tensor) -> Update:
         """The gradient estimate that a released mean stands for."""
+
+
+@torch.no_grad()
+def merge(tap: Tap, left: Tensor, right: Tensor, group: dict[str, Any]) -> None:
+    """``W <- (1 - lr wd) W - lr L R`` in place."""
+    for parameter, part in tap.split(right):
+        parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
+        if parameter.dim() == 1:
+            parameter.addmv_(left, part, alpha=-group["lr"])
+        else:
+            parameter.view(left.shape[0], -1).addmm_(left, part, alpha=-group["lr"])
 
 
 class Sampled(View):
