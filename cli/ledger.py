@@ -61,7 +61,8 @@ def text(shown: dict[str, Any]) -> str:
     lines.append(
         f"  left:     {shown['steps_left']} planned steps; epsilon {render.rounded(planned.value)} after them{goal}"
     )
-    return "\n".join(lines)
+    notes = () if so_far is None else so_far.warnings
+    return "\n".join(lines + [line for words in notes for line in render.wrapped("  warning:  ", words)])
 
 
 command = with_options(

@@ -30,6 +30,8 @@ NAMES = ["dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-cli
 def run(output: str | None, resume: str | None, json: bool, **given: Any) -> int:
     fit = adapter()
     here = fit.joined()
+    if output == "":
+        raise InvalidParameter("--output", "nothing", "a folder")
     if resume is not None:
         extra = {name: value for name, value in given.items() if value is not None}
         if extra or output:
@@ -116,7 +118,7 @@ def text(outcome: Any, shown: dict[str, Any]) -> str:
         f"  trained:  {outcome.steps} steps in {outcome.seconds:.1f} s on {outcome.device}",
         "  wrote:    " + ", ".join(shown["paths"].values()),
     ]
-    return "\n".join(lines)
+    return "\n".join(lines + [line for words in result.warnings for line in render.wrapped("  warning:  ", words)])
 
 
 command = with_options(

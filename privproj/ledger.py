@@ -14,13 +14,13 @@ from typing import Any
 
 from privproj.accountant import epsilon_of
 from privproj.errors import InvalidParameter
-from privproj.mechanisms import probability
+from privproj.mechanisms import probability, whole
 from privproj.profile import Curve
 from privproj.result import Result
 from privproj.schedule import Phase, Schedule, phase_from
 
 HEADER = {"ledger": "privproj", "version": 1}
-STEP = b'{"step"'
+INSECURE = "the noise came from a given seed: whoever knows it can take the noise away, so nothing is protected"
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,22 @@ class Account:
 
     phases: tuple[tuple[dict[str, Any], int], ...] = ()
     target: Mapping[str, Any] | None = None
+    insecure: bool = False
+
+    def opened(self, entry: dict[str, Any], where: str) -> "Account":
+        """With another phase; raises :class:`InvalidParameter` for one that is not."""
+        phase, target = entry["phase"], entry.get("target")
+        if not isinstance(phase, dict) or not isinstance(target, dict | None):
+            raise InvalidParameter(where, type(phase).__name__, "a phase as privproj writes it")
+        phase_from(phase, {}, where)
+        whole("steps", phase.get("steps"), f"a whole number of steps in {where}")
+        insecure = self.insecure or bool(entry.get("insecure"))
+        return Account((*self.phases, (phase, 0)), target, insecure)
+
+    def stepped(self) -> "Account":
+        """With one more release of the last phase."""
+        entry, steps = self.phases[-1]
+        return replace(self, phases=(*self.phases[:-1], (entry, steps + 1)))
 
     @property
     def spent(self) -> int:
@@ -61,10 +77,12 @@ class Account:
     def epsilon(self, delta: float) -> Result:
         """Epsilon of all that was released, rounded up."""
         phases = self.made()
-        if len(phases) > 1:
-            return Schedule(tuple(phases)).epsilon(delta=delta)
         question, target = phases[0].question, probability("delta", delta)
-        return question.answer("epsilon", lambda: epsilon_of(question, target), delta=target)
+        if len(phases) > 1:
+            found = Schedule(tuple(phases)).epsilon(delta=delta)
+        else:
+            found = question.answer("epsilon", lambda: epsilon_of(question, target), delta=target)
+        return replace(found, warnings=(*found.warnings, INSECURE)) if self.insecure else found
 
 
 def read(path: str | Path) -> Account:
@@ -81,28 +99,30 @@ def read(path: str | Path) -> Account:
 
 
 def parsed(lines: list[bytes], path: str) -> Account:
-    """The account of a ledger's lines."""
+    """The account of a ledger's lines; raises :class:`InvalidParameter` where steps have lost their phase."""
     if not lines or line_of(lines[0]) != HEADER:
         if len(lines) <= 1 and json.dumps(HEADER).encode().startswith(b"".join(lines)):
             return Account()
         raise InvalidParameter("ledger", path, "a ledger of privproj (its first line says so)")
-    phases: list[tuple[dict[str, Any], int]] = []
-    target = None
-    for line in lines[1:]:
+    account, orphaned = Account(), False
+    for number, line in enumerate(lines[1:], 2):
         entry = line_of(line)
-        if entry is not None and isinstance(entry.get("phase"), dict) and "steps" in entry["phase"]:
-            phases.append((entry["phase"], 0))
-            target = entry.get("target")
-        elif phases and (entry is not None or not line.startswith(b'{"phase"')):
-            phases[-1] = (phases[-1][0], phases[-1][1] + 1)
-    return Account(tuple(phases), target)
+        if entry is not None and "phase" in entry:
+            account, orphaned = account.opened(entry, f"{path}: line {number}"), False
+        elif entry is None and (line.startswith(b'{"phase"') or not account.phases):
+            orphaned = True
+        elif orphaned or not account.phases:
+            raise InvalidParameter("ledger", path, f"the phase that line {number} belongs to", "the file is damaged")
+        else:
+            account = account.stepped()
+    return account
 
 
 def line_of(line: bytes) -> dict[str, Any] | None:
     """One line as data; None where it cannot be read."""
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) else None
 
@@ -115,28 +135,33 @@ class Ledger:
     is not a ledger or that another process is writing.
     """
 
-    def __init__(self, path: str | Path, phase: Phase, target: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, path: str | Path, phase: Phase, target: Mapping[str, Any] | None = None, insecure: bool = False
+    ) -> None:
         self.path = Path(path)
         self.file = exclusive(self.path)
         try:
-            self.begin(phase.as_dict(), target)
+            self.begin(phase, {"target": dict(target)} if target else {}, insecure)
         except BaseException:
             self.close()
             raise
 
-    def begin(self, entry: dict[str, Any], target: Mapping[str, Any] | None) -> None:
+    def begin(self, phase: Phase, target: dict[str, Any], insecure: bool) -> None:
         """Continue the last phase if it is this one, else append it."""
         account = read(self.path)
+        entry = json.loads(json.dumps(phase.as_dict()))
         if not account.phases:
             os.ftruncate(self.file, 0)
             self.append(HEADER)
         else:
             self.end_line()
-        entry = json.loads(json.dumps(entry))
-        if account.phases and account.phases[-1][0] == entry:
+        insecure = insecure and not account.insecure
+        if account.phases and account.phases[-1][0] == entry and not insecure:
             self.earlier, self.steps = account.phases[:-1], account.phases[-1][1]
             return
-        self.append({"phase": entry} | ({"target": dict(target)} if target else {}))
+        if account.spent:
+            Schedule((*account.made(), phase))
+        self.append({"phase": entry} | target | ({"insecure": True} if insecure else {}))
         sync_folder(self.path)
         self.earlier, self.steps = account.phases, 0
 
@@ -147,6 +172,8 @@ class Ledger:
 
     def record(self) -> int:
         """Record one release; returns its number within the phase. It is on the disk when this returns."""
+        if os.fstat(self.file).st_nlink == 0:
+            raise InvalidParameter("ledger", self.path, "a ledger that stays where it is", "it was removed")
         self.append({"step": self.steps + 1})
         self.steps += 1
         return self.steps

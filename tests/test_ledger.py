@@ -114,6 +114,50 @@ def test_two_processes_cannot_write_one_ledger(path):
     Ledger(path, PHASE).close()
 
 
+def test_a_damaged_phase_is_refused_and_nothing_is_erased(path):
+    spend(path, 20)
+    damaged = path.read_bytes().replace(b'{"phase"', b'{"phas', 1)
+    path.write_bytes(damaged)
+    for use in (read, lambda p: Ledger(p, PHASE, TARGET)):
+        with pytest.raises(InvalidParameter, match="damaged"):
+            use(path)
+    assert path.read_bytes() == damaged
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"phase": {"mechanism": "gaussian", "noise_multiplier": 1, "steps": null}}', '{"phase": [1]}', '{"phase": {}}',
+     '{"phase": {"mechanism": "gaussian", "noise_multiplier": 1, "steps": -5}}',
+     '{"phase": {"mechanism": "gaussian", "noise_multiplier": 1, "steps": 5}, "target": 5}'],
+)  # fmt: skip
+def test_a_phase_that_is_none_is_said(path, line, capsys):
+    spend(path, 0)
+    path.write_text(path.read_text() + line + "\n")
+    assert exit_code(["ledger", str(path)]) == 2
+    assert "line 3" in capsys.readouterr().err
+
+
+def test_a_line_nested_too_deeply_counts_as_a_release(path):
+    spend(path, 2)
+    path.write_text(path.read_text() + "[" * 100_000 + "\n")
+    assert read(path).spent == 3
+
+
+def test_a_removed_ledger_is_noticed(path):
+    book = Ledger(path, PHASE, TARGET)
+    path.unlink()
+    with pytest.raises(InvalidParameter, match="removed"):
+        book.record()
+    book.close()
+
+
+def test_phases_of_two_relations_are_refused_before_anything_is_spent(path):
+    spend(path, 2)
+    with pytest.raises(InvalidParameter, match="one neighbouring relation"):
+        Ledger(path, phase_of(privproj.Gaussian(noise_multiplier=1.0), relation="replace"))
+    assert read(path).spent == 2 and len(read(path).phases) == 1
+
+
 @pytest.mark.parametrize("text", ["", "hello\n", '{"ledger": "other"}\n', "[1]\n{}\n"])
 def test_another_file_is_not_a_ledger_and_stays_as_it_is(path, text, capsys):
     path.write_text(text)

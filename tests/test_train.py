@@ -12,6 +12,7 @@ import pytest
 from privproj_cli.main import exit_code
 
 import privproj
+from privproj.errors import Refused
 from privproj.ledger import read
 
 pytest.importorskip("torch")
@@ -76,6 +77,45 @@ def test_a_finished_run_resumes_to_the_same_report(small, tmp_path, capsys):
     assert read(tmp_path / "run" / "ledger.jsonl").spent == 6
 
 
+def test_a_second_run_on_a_ledger_is_calibrated_with_the_first(tmp_path):
+    from test_training import data, mlp, private
+
+    x, y = data(records=40)
+    module, path = mlp(), str(tmp_path / "ledger.jsonl")
+    for steps in (4, 5):
+        if steps == 5:
+            with pytest.raises(Refused, match="leave nothing"):
+                private(module, x, y, noise_multiplier=None, epsilon=3.0, delta=1e-5, steps=5, ledger=path)
+        target = {"noise_multiplier": None, "epsilon": 3.0 if steps == 4 else 4.0, "delta": 1e-5}
+        _, optimizer, _ = private(module, x, y, steps=steps, ledger=path, **target)
+        for _ in range(steps):
+            optimizer.turn.open(0)
+            optimizer.step()
+        assert target["epsilon"] - 0.01 < optimizer.epsilon(1e-5).value <= target["epsilon"]
+        optimizer.close()
+
+
+def test_a_checkpoint_without_its_ledger_is_refused(small, tmp_path, capsys):
+    line = f"train --data {small} --mechanism dp-sgd --epsilon 2 --steps 3"
+    assert train(line, tmp_path / "run") == 0
+    (tmp_path / "run" / "ledger.jsonl").unlink()
+    assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
+    assert "3 releases of the checkpoint" in capsys.readouterr().err
+    (tmp_path / "run" / "checkpoint.pt").write_bytes(b"PK garbage")
+    assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
+    assert "a checkpoint of this run" in capsys.readouterr().err
+
+
+def test_a_given_seed_is_said_in_the_report(small, tmp_path, capsys):
+    assert (
+        train(f"train --data {small} --mechanism dp-sgd --epsilon 2 --steps 3 --insecure-seed 1", tmp_path / "run") == 0
+    )
+    assert "given seed" in capsys.readouterr().out
+    assert "given seed" in (tmp_path / "run" / "statement.md").read_text()
+    assert exit_code(["ledger", str(tmp_path / "run" / "ledger.jsonl")]) == 0
+    assert "given seed" in capsys.readouterr().out
+
+
 def test_a_folder_with_a_run_is_not_overwritten(small, tmp_path, capsys):
     line = f"train --data {small} --mechanism dp-sgd --epsilon 2 --steps 3"
     assert train(line, tmp_path / "run") == 0
@@ -103,6 +143,14 @@ def test_a_folder_with_a_run_is_not_overwritten(small, tmp_path, capsys):
         ("--data nowhere.npz --mechanism dp-sgd --epsilon 8", "nowhere.npz"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --noise-multiplier 1", "either"),
         ("--resume nowhere", "nowhere"),
+        ("--data digits --mechanism dp-sgd --noise-multiplier 1 --delta 2", "delta"),
+        ("--data digits --mechanism dp-sgd --noise-multiplier 1 --epochs 0", "epochs"),
+        ("--data digits --mechanism lora-fa --rank 1e9 --epsilon 8", "rank"),
+        ("--data digits --mechanism dp-sgd --epsilon 8 --clip 1e-300", "max-grad-norm"),
+        ("--data digits --mechanism dp-sgd --epsilon 8 --device meta", "device"),
+        ("--data digits --mechanism dp-sgd --epsilon 8 --frame wishart", "frame"),
+        ("--data digits --mechanism prism --epsilon 8", "rank"),
+        ("--data digits --mechanism dp-sft --epsilon 8", "rank"),
         ("--resume nowhere --epsilon 3", "no other option"),
         ("--mechanism dp-sgd --epsilon 3", "--data"),
     ],

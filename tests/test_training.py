@@ -143,6 +143,20 @@ class Words(nn.Module):
         return self.head(torch.tanh(self.norm(self.embed(x))).mean(1))
 
 
+class Scaled(nn.Conv2d):
+    """A convolution with a parameter more, as normaliser-free networks have it."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.gain = nn.Parameter(torch.ones(1))
+
+
+class Gained(nn.LayerNorm):
+    def __init__(self, *sizes):
+        super().__init__(sizes[0])
+        self.gain = nn.Parameter(torch.ones(1))
+
+
 MODELS = {
     "linear": (lambda: nn.Linear(6, 3), {}),
     "mlp": (mlp, {}),
@@ -627,19 +641,29 @@ def test_no_unreleased_gradient_is_left_behind(loop):
         (lambda: mlp().half(), {}, "float32"),
         (mlp, {"algorithm": "m2"}, "rank"),
         (mlp, {"algorithm": "m2", "rank": 6}, "clipping=per-layer"),
-        (mlp, {"algorithm": "m2", "rank": 2.5}, "whole number"),
+        (mlp, {"algorithm": "m2", "rank": 2.5}, "rank=2.5"),
         (lambda: nn.Sequential(nn.Linear(6, 3), nn.LayerNorm(3)), {"algorithm": "m2", "rank": 2}, "unprojected"),
         (mlp, {"algorithm": "lora-fa", "rank": 2}, "add_frozen_lora"),
         (mlp, {"algorithm": "dp-sgd", "rank": 2}, "has none here"),
         (mlp, {"noise_multiplier": math.nan}, "noise_multiplier"),
         (mlp, {"noise_multiplier": None}, "epsilon with delta"),
-        (mlp, {"max_grad_norm": 0.0}, "positive norm"),
+        (mlp, {"max_grad_norm": 0.0}, "max_grad_norm=0"),
         (mlp, {"sampling_rate": 1.5}, "sampling_rate"),
         (mlp, {"steps": None}, "steps and epochs"),
         (mlp, {"feature_bound": 1.0}, "either max_grad_norm"),
         (mlp, {"feature_bound": 1.0, "max_grad_norm": None}, "one trained linear layer"),
         (mlp, {"clipping": "per-layer", "shares": (0.5, 0.6)}, "sum to 1"),
         (mlp, {"algorithm": "sgd"}, "one of dp-sgd"),
+        (mlp, {"epochs": 0, "steps": None}, "epochs"),
+        (mlp, {"frame": "wishart"}, "haar or wishart"),
+        (
+            lambda: nn.Linear(6, 3),
+            {"algorithm": "m1", "rank": 2, "feature_bound": 1.0, "max_grad_norm": None},
+            "lengthen",
+        ),
+        (lambda: Scaled(1, 3, 2), {}, "Scaled"),
+        (lambda: Gained(6, 3), {}, "Gained"),
+        (lambda: nn.Sequential(nn.Conv2d(1, 2, 2, padding=1, padding_mode="reflect")), {}, "per-example gradients"),
     ],
 )
 def test_what_is_refused_before_any_data(build, options, words):
@@ -685,6 +709,147 @@ def test_weights_that_do_not_move_are_noticed():
     with pytest.raises(InvalidParameter, match="trained weights that move"):
         one_step(mlp(), x, y, optimizer=lambda p: Idle(p, lr=1.0))
     one_step(mlp(), x, y, optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
+
+
+# Each of the next ones was a way, found in review, to train on what was not released.
+
+
+def test_tensors_outside_the_private_layers_are_refused_whenever_they_appear():
+    x, y = data()
+    outside = nn.Parameter(torch.ones(()))
+    with pytest.raises(InvalidParameter, match="and no others"):
+        private(mlp(), x, y, optimizer=lambda p: torch.optim.SGD([*p, outside], lr=1.0))
+    module = mlp()
+    module[0].requires_grad_(False)
+    held = lambda p: torch.optim.SGD(module.parameters(), lr=1.0)  # noqa: E731
+    _, optimizer, _ = private(module, x, y, held)
+    optimizer.turn.open(12)
+    module[0].requires_grad_(True)
+    before = module[0].weight.detach().clone()
+    optimizer.backward(losses_of(module, x, y))
+    with pytest.raises(InvalidParameter, match="and no others"):
+        optimizer.step()
+    assert torch.equal(module[0].weight, before) and optimizer.steps == 0
+    module[0].requires_grad_(False)
+    module[0].weight.grad = torch.ones_like(before)
+    optimizer.turn.open(0)
+    optimizer.step()
+    assert torch.equal(module[0].weight, before)
+
+
+def test_a_step_that_fails_leaves_nothing_for_the_next():
+    x, y = data()
+    module = mlp()
+    _, optimizer, _ = private(module, x, y, max_grad_norm=1e-3)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    fine, optimizer.boundary.record = optimizer.boundary.record, full
+    optimizer.turn.open(12)
+    optimizer.backward(losses_of(module, x, y))
+    with pytest.raises(OSError, match="No space"):
+        optimizer.step()
+    optimizer.boundary.record = fine
+    optimizer.turn.open(1)
+    optimizer.backward(losses_of(module, x[:1], y[:1]))
+    assert torch.cat([s.flatten() for s in optimizer.boundary.sums]).norm() <= 1e-3
+    optimizer.step()
+
+
+class Mixing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(6, 6).double(), nn.Linear(6, 3).double()
+
+    def forward(self, x):
+        hidden = self.inner(x)
+        return self.head(hidden - hidden.mean(0))
+
+
+class Positions(nn.Module):
+    """As many public rows as records: the first dimension of the inner layer is not the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.inner, self.head = (
+            torch.eye(12, 6, dtype=DOUBLE),
+            nn.Linear(6, 6).double(),
+            nn.Linear(6, 3).double(),
+        )
+
+    def forward(self, x):
+        return self.head(x + self.inner(self.rows).sum(0))
+
+
+@pytest.mark.parametrize("build", [Mixing, Positions])
+def test_records_that_mix_are_noticed(build):
+    x, y = data()
+    module = build()
+    _, optimizer, _ = private(module, x, y)
+    optimizer.turn.open(12)
+    with pytest.raises(InvalidParameter, match="do not mix"):
+        optimizer.backward(losses_of(module, x, y))
+
+
+def test_layers_that_keep_something_of_a_batch_are_noticed():
+    x, y = data()
+    tokens = torch.zeros((12, 4), dtype=torch.long)
+    for keeper, inputs, dim in (
+        (nn.Embedding(7, 6, max_norm=0.1), tokens, 1),
+        (nn.InstanceNorm1d(6, track_running_stats=True), x[:, :, None].expand(12, 6, 5), 2),
+    ):
+        keeper, head = keeper.double().requires_grad_(False), nn.Linear(6, 3).double()
+        _, optimizer, _ = private(nn.ModuleList([keeper, head]), inputs, y)
+        optimizer.turn.open(12)
+        losses = cross_entropy(head(keeper(inputs).mean(dim)), y, reduction="none")
+        with pytest.raises(InvalidParameter, match="written by the forward pass"):
+            optimizer.backward(losses)
+
+
+def test_repeated_records_are_refused():
+    module, (x, y) = mlp(), data()
+    loader = DataLoader(torch.utils.data.Subset(TensorDataset(x, y), [0, 1, 1]))
+    sgd = torch.optim.SGD(module.parameters(), lr=1.0)
+    options = {"max_grad_norm": 1.0, "noise_multiplier": 1.0, "steps": 3, "algorithm": "dp-sgd"}
+    with pytest.raises(InvalidParameter, match="every record once"):
+        make_private(module=module, optimizer=sgd, data_loader=loader, **options)
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_norm_does_not_underflow(tokens):
+    g, x = torch.full((2, tokens, 10), 1e-24), torch.full((2, tokens, 10), 1e19)
+    exact = torch.einsum("nto,nti->noi", g.double(), x.double()).square().sum((1, 2))
+    assert torch.allclose(ghost.squared_norms(g, x), exact, rtol=1e-4)
+
+
+def test_many_parts_lose_no_record_to_rounding():
+    """Single precision would swallow every part below half a unit in the last place of a large sum."""
+    x, y = torch.ones(600, 6), torch.zeros(600, dtype=torch.long)
+    module = nn.Linear(6, 3)
+    _, optimizer, _ = private(module, x, y)
+    optimizer.turn.open(600)
+    for row in range(600):
+        optimizer.backward((1e7 if row == 0 else 0.1) * losses_of(module, x[row : row + 1], y[row : row + 1]))
+    assert optimizer.boundary.sums[0].dtype is torch.float64
+
+
+def test_a_given_seed_is_said_with_every_number():
+    x, y = data()
+    _, optimizer, _ = private(mlp(), x, y, noise_multiplier=1.0, insecure_seed=3)
+    optimizer.turn.open(0)
+    optimizer.step()
+    assert any("given seed" in words for words in optimizer.epsilon(1e-5).warnings)
+
+
+def test_autocast_norms_are_those_of_the_trained_type():
+    x = torch.randint(0, 7, (12, 4), generator=torch.Generator().manual_seed(0))
+    y, module = data()[1], Words()
+    _, optimizer, _ = private(module, x, y, max_grad_norm=1e-3)
+    optimizer.turn.open(12)
+    with torch.autocast("cpu", torch.bfloat16):
+        optimizer.backward(losses_of(module, x, y))
+    assert torch.cat([s.flatten() for s in optimizer.boundary.sums]).norm() <= 12e-3
 
 
 def test_an_input_changed_in_place_is_noticed():

@@ -23,6 +23,8 @@ class FrozenLoRA(nn.Module):
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float | None, stream: torch.Generator) -> None:
         super().__init__()
+        if rank > base.in_features:
+            raise InvalidParameter("rank", rank, f"a rank of at most {base.in_features}, the inputs of a layer")
         self.base = base.requires_grad_(False)
         self.rank, self.scale = rank, 1.0 if alpha is None else alpha / rank
         weight = base.weight

@@ -1,6 +1,7 @@
 """``make_private``: from a module, an optimizer and a loader to private ones, under one plan."""
 
 import json
+import os
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from privproj.errors import InvalidParameter
-from privproj.ledger import Account, Ledger
+from privproj.ledger import Account, Ledger, read
 from privproj.mechanisms import M2, real, whole
 from privproj.relations import NeighbouringRelation
 from privproj.runs import named
@@ -43,7 +44,7 @@ def make_private(
     epochs: float | None = None,
     algorithm: AlgorithmName = "m2",
     rank: int | None = None,
-    frame: Literal["haar", "wishart"] = "haar",
+    frame: Literal["haar", "wishart"] | None = None,
     clipping: Literal["joint", "per-layer"] = "joint",
     shares: tuple[float, ...] | None = None,
     feature_bound: float | None = None,
@@ -85,7 +86,7 @@ def make_private(
     check_parts(module=module, optimizer=optimizer, data_loader=data_loader)
     if algorithm not in ALGORITHMS:
         raise InvalidParameter("algorithm", algorithm, "one of " + ", ".join(ALGORITHMS))
-    rank = None if rank is None else whole("rank", rank, "a whole number rank >= 1", 1, 10**9)
+    rank = None if rank is None else whole("rank", rank, "a rank from 1 to 1e7", 1, 10**7)
     target = target_of(noise_multiplier, epsilon, delta)
     records = len(data_loader.dataset)  # pyright: ignore[reportArgumentType]
     rate, steps = rate_and_steps(sampling, records, data_loader.batch_size, sampling_rate, steps, epochs)
@@ -99,7 +100,7 @@ def make_private(
         plan = Plan(
             algorithm=algorithm,
             mechanism=replace(mechanism, noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier),
-            clip=clip_of(max_grad_norm, feature_bound, taps),
+            clip=clip_of(algorithm, max_grad_norm, feature_bound, taps),
             steps=steps,
             sampling_rate=rate,
             dataset_size=records,
@@ -114,7 +115,7 @@ def make_private(
             beta=beta,
         )
         if target is not None:
-            plan = calibrated(plan, account_of(subspace), **target)
+            plan = calibrated_after(plan, subspace, ledger, target)
         return started(plan, Parts(module, optimizer, data_loader, taps, subspace), ledger, target, insecure_seed)
     except BaseException:
         taps.close()
@@ -138,12 +139,15 @@ def started(
     """The parts of a run under its plan."""
     here = world()
     here.align(parts.module)
-    book = Ledger(ledger, plan.phase(plan.steps), target) if ledger is not None and here.first else None
+    insecure, phase = insecure_seed is not None, plan.phase(plan.steps)
+    book = Ledger(ledger, phase, target, insecure) if ledger is not None and here.first else None
     try:
-        spending, turn = Spending(plan, book, earlier_of(book, parts.subspace)), Turn()
+        known = insecure or (book is not None and book.account.insecure)
+        before = replace(earlier_of(book, parts.subspace), insecure=known)
+        spending, turn = Spending(plan, book, before), Turn()
         spending.steps = here.agree(spending.steps)
         device = parts.taps.taps[0].parameters[0].device
-        drawn = streams(device, insecure_seed, spending.steps, here)
+        drawn = streams(device, insecure_seed, here.agree(before.spent) + spending.steps, here)
         loader = PrivateLoader(parts.data_loader, plan, drawn.sampler, lambda: spending.steps, turn, here)
         views = views_of(plan, parts)
         kind = PrivateRelease if plan.feature_bound is None else BoundedRelease
@@ -187,17 +191,28 @@ def account_of(subspace: Subspace | None) -> Account:
     return Account() if subspace is None or subspace.account is None else subspace.account
 
 
-def earlier_of(book: Ledger | None, subspace: Subspace | None) -> tuple[tuple[dict[str, Any], int], ...]:
+def earlier_of(book: Ledger | None, subspace: Subspace | None) -> Account:
     """The phases before this one: the ledger's, which have to hold what finding the subspace has released."""
-    found = account_of(subspace).phases
+    found = account_of(subspace)
     if book is None:
         return found
     made = [(json.dumps(entry), steps) for entry, steps in book.earlier]
-    if any((json.dumps(entry), steps) not in made for entry, steps in found):
+    if any((json.dumps(entry), steps) not in made for entry, steps in found.phases):
         raise InvalidParameter(
             "ledger", book.path, "the ledger of the run that found the subspace", "one ledger for both stages"
         )
-    return book.earlier
+    return Account(book.earlier)
+
+
+def calibrated_after(plan: Plan, subspace: Subspace | None, ledger: str | None, target: dict[str, float]) -> Plan:
+    """The plan calibrated together with what was released before; a resumed plan is not counted twice."""
+    if ledger is None or not os.path.exists(ledger) or not read(ledger).spent:
+        return calibrated(plan, account_of(subspace), **target)
+    account = read(ledger)
+    resumed = calibrated(plan, Account(account.phases[:-1]), **target)
+    if json.loads(json.dumps(resumed.phase(resumed.steps).as_dict())) == account.phases[-1][0]:
+        return resumed
+    return calibrated(plan, account, **target)
 
 
 def check_parts(**given: Any) -> None:
@@ -241,7 +256,7 @@ def shares_of(clipping: str, shares: tuple[float, ...] | None, tensors: int) -> 
     return found
 
 
-def clip_of(max_grad_norm: float | None, feature_bound: float | None, taps: Taps) -> float:
+def clip_of(algorithm: str, max_grad_norm: float | None, feature_bound: float | None, taps: Taps) -> float:
     """The clip, or what stands for it where gradients are bounded without one."""
     if (max_grad_norm is None) == (feature_bound is None):
         raise InvalidParameter("max_grad_norm", max_grad_norm, "either max_grad_norm or feature_bound")
@@ -249,6 +264,8 @@ def clip_of(max_grad_norm: float | None, feature_bound: float | None, taps: Taps
         assert max_grad_norm is not None
         return max_grad_norm
     bound = real("feature_bound", feature_bound, "a positive norm", 0.0, 1e12, open_low=True)
+    if algorithm not in ("dp-sgd", "m2", "m2-projected-clip"):
+        raise InvalidParameter("feature_bound", bound, f"max_grad_norm, since {algorithm} can lengthen a gradient")
     if len(taps.taps) != 1 or not isinstance(taps.taps[0], Tap) or len(taps.taps[0].modules) != 1:
         raise InvalidParameter("feature_bound", bound, "one trained linear layer", "use max_grad_norm")
     return bounded_norm(bound)

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -18,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from privproj.atomic import replaced
 from privproj.errors import InvalidParameter
 from privproj.ledger import Account, read
-from privproj.mechanisms import real, whole
+from privproj.mechanisms import privacy_epsilon, probability, real, whole
 from privproj.profile import Curve
 from privproj.result import Result
 from privproj.schedule import dp_sft
@@ -66,7 +68,7 @@ class Settings:
     steps: int | None = None
     learning_rate: float = 2.0
     hidden: int | None = None
-    frame: str = "haar"
+    frame: str | None = None
     clipping: str = "joint"
     bound: str | None = None
     device: str | None = None
@@ -75,6 +77,9 @@ class Settings:
     insecure_seed: int | None = None
 
     def __post_init__(self) -> None:
+        probability("delta", self.delta)
+        if self.epsilon is not None:
+            privacy_epsilon(self.epsilon, zero=False)
         real("learning_rate", self.learning_rate, "a positive learning rate", 0.0, 1e6, open_low=True)
         for name in ("rank", "batch_size", "steps", "hidden", "every", "checkpoint_every", "insecure_seed"):
             value = getattr(self, name)
@@ -103,8 +108,8 @@ def load(name: str) -> Data:
     """scikit-learn's ``digits`` (pixels over 16), or an ``.npz`` file with ``x`` and ``y``.
 
     ``test_x`` and ``test_y`` are its test part; without them a quarter of the records, picked by a public permutation,
-    is kept from training. Features are used as they are: scaling them by anything computed from private records would
-    be a release of its own.
+    is kept from training. The number of classes is taken as public. Features are used as they are: scaling them by
+    anything computed from private records would be a release of its own.
     """
     if name == "digits":
         from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
@@ -127,7 +132,7 @@ def opened(name: str) -> dict[str, np.ndarray]:
     try:
         with np.load(name, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
-    except (OSError, ValueError, TypeError, AttributeError, EOFError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
         raise InvalidParameter("data", name, "digits, or an .npz file of arrays", str(error).split("\n")[0]) from None
     expected = {"x", "y"} | ({"test_x", "test_y"} & set(arrays) and {"test_x", "test_y"})
     if not expected <= set(arrays):
@@ -137,7 +142,14 @@ def opened(name: str) -> dict[str, np.ndarray]:
 
 def features(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     """Checked features and classes."""
-    if x.ndim != 2 or y.shape != x.shape[:1] or not len(x) or x.dtype.kind not in "fiu" or y.dtype.kind not in "iu":
+    if (
+        x.ndim != 2
+        or not x.shape[1]
+        or y.shape != x.shape[:1]
+        or not len(x)
+        or x.dtype.kind not in "fiu"
+        or y.dtype.kind not in "iu"
+    ):
         found = f"{x.dtype} {x.shape} and {y.dtype} {y.shape}"
         raise InvalidParameter("data", found, "x as numbers (records x width) and y as whole class numbers (records)")
     if not np.isfinite(x).all() or y.min() < 0 or y.max() > 10**6:
@@ -187,10 +199,25 @@ def device_of(name: str | None) -> torch.device:
     """The device with this name, which has to be there; a GPU where there is one and none is named."""
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.zeros(1, device=device)
+        float(torch.zeros(1, device=device))
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InvalidParameter("device", name, "a device that torch has here", str(error).split("\n")[0]) from None
     return device
+
+
+def checkpoint_of(folder: Path, module: nn.Module, device: torch.device) -> dict[str, Any]:
+    """Take up a checkpoint; raises :class:`InvalidParameter` if it is damaged or newer than the ledger beside it."""
+    path, ledger = folder / FILES["checkpoint"], folder / FILES["ledger"]
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+        module.load_state_dict(state["module"])
+        released = int(state["released"])
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, EOFError, UnpicklingError) as error:
+        words = str(error).strip().split("\n")[0][:200]
+        raise InvalidParameter("resume", path, "a checkpoint of this run, for the same data", words) from None
+    if not ledger.exists() or read(ledger).spent < released:
+        raise InvalidParameter("ledger", ledger, f"a ledger with the {released} releases of the checkpoint beside it")
+    return state
 
 
 @dataclass
@@ -212,8 +239,7 @@ class Run:
         module = network(data, settings, device)
         state: dict[str, Any] = {}
         if folder is not None and (folder / FILES["checkpoint"]).exists():
-            state = torch.load(folder / FILES["checkpoint"], map_location=device, weights_only=True)
-            module.load_state_dict(state["module"])
+            state = checkpoint_of(folder, module, device)
         run = cls(settings, data, folder if world.first else None, module, device, state, world)
         run.open()
         return run
@@ -300,7 +326,7 @@ class Run:
         """Replace the checkpoint as a whole."""
         if self.folder is None:
             return
-        state = {"module": self.module.state_dict()}
+        state = {"module": self.module.state_dict(), "released": self.optimizer.spending.account.spent}
         if self.trajectory is not None:
             state |= {"start": self.trajectory.start, "rows": self.trajectory.rows}
         if "basis" in self.state:
@@ -362,7 +388,10 @@ class Run:
 
 def begin(settings: Settings, folder: Path) -> None:
     """Make a run's folder, with its settings; raises :class:`InvalidParameter` if it has one already."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidParameter("output", folder, "a folder that can be written", str(error.strerror)) from None
     if any((folder / file).exists() for file in FILES.values()):
         raise InvalidParameter("output", folder, "a folder without a run", "resume it with --resume, or name another")
     replaced(folder / FILES["settings"], lambda file: file.write(json.dumps(asdict(settings), indent=2).encode()))

@@ -15,18 +15,35 @@ CANCELLATION = 16.0
 
 
 def squared_norms(g: Tensor, x: Tensor) -> Tensor:
-    """``|G_j|_F^2 = <g_j g_j^T, x_j x_j^T>`` for every example.
+    """``|G_j|_F^2 = <g_j g_j^T, x_j x_j^T>`` for every example, in double precision.
 
     Tokens may cancel, and then the rounding error of the Gram form could hide a norm: a bound on it is added. Where
-    ``2 T^2`` exceeds the size of the gradient, the gradient is formed.
+    ``2 T^2`` exceeds the size of the gradient, the gradient is formed. Rows are scaled first, so that nothing
+    underflows on the way.
     """
-    tokens = g.shape[1]
-    if tokens == 1:
-        return g[:, 0].square().sum(1) * x[:, 0].square().sum(1)
-    if 2 * tokens * tokens >= g.shape[2] * x.shape[2]:
+    if g.shape[1] == 1:
+        return wide(g[:, 0]).square().sum(1) * wide(x[:, 0]).square().sum(1)
+    (g, size_g), (x, size_x) = scaled(g), scaled(x)
+    return wide(gram_norms(g, x)) * (wide(size_g) * wide(size_x)).square()
+
+
+def gram_norms(g: Tensor, x: Tensor) -> Tensor:
+    """The same for rows of size 1 and several tokens, a bound on its rounding added."""
+    if 2 * g.shape[1] ** 2 >= g.shape[2] * x.shape[2]:
         return torch.einsum("nto,nti->noi", g, x).square().sum((1, 2)) + rounding(g, x)
     gram = (g @ g.transpose(1, 2)) * (x @ x.transpose(1, 2))
     return gram.sum((1, 2)).clamp_min(0.0) + rounding(g, x)
+
+
+def scaled(part: Tensor) -> tuple[Tensor, Tensor]:
+    """Every example divided by its largest entry, and that entry."""
+    size = part.abs().amax((1, 2))
+    return part / torch.where(size > 0.0, size, 1.0)[:, None, None], size
+
+
+def wide(part: Tensor) -> Tensor:
+    """In double precision where the device has it."""
+    return part if part.device.type == "mps" else part.double()
 
 
 def rounding(g: Tensor, x: Tensor) -> Tensor:

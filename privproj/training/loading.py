@@ -2,11 +2,19 @@
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+)
 
 from privproj.errors import InvalidParameter
 
@@ -24,6 +32,7 @@ class Turn:
     def __init__(self) -> None:
         self.drawn: int | None = None
         self.returned = 0
+        self.on_open: Callable[[], None] = lambda: None
 
     def open(self, records: int) -> None:
         """The sampler drew a batch."""
@@ -32,6 +41,7 @@ class Turn:
                 "optimizer.step", "not called", "one step for every batch", "empty batches are released too"
             )
         self.drawn, self.returned = records, 0
+        self.on_open()
 
     def take(self, records: int) -> None:
         """Some records of the batch came back."""
@@ -121,8 +131,11 @@ class PrivateLoader:
 
 def refuse_other_samplers(loader: DataLoader) -> None:
     """A loader with its own way of drawing batches would be silently replaced by ours."""
-    if isinstance(loader.dataset, IterableDataset):
+    data = loader.dataset
+    if isinstance(data, IterableDataset):
         raise InvalidParameter("data_loader", "an iterable data set", "a data set with a length and an index")
+    if isinstance(data, Subset) and len(set(data.indices)) < len(data.indices):
+        raise InvalidParameter("data_loader", "repeated indices", "every record once", "a record k times has k C")
     plain = isinstance(loader.sampler, RandomSampler | SequentialSampler) and not getattr(
         loader.sampler, "replacement", False
     )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from .views import View
 class Spending:
     """Counts releases, in a ledger if there is one, and refuses more than the plan has."""
 
-    def __init__(self, plan: Plan, ledger: Ledger | None, earlier: tuple[tuple[dict[str, Any], int], ...] = ()) -> None:
+    def __init__(self, plan: Plan, ledger: Ledger | None, earlier: Account) -> None:
         self.plan, self.ledger, self.earlier = plan, ledger, earlier
         self.steps = 0 if ledger is None else ledger.steps
 
@@ -38,7 +39,8 @@ class Spending:
     @property
     def account(self) -> Account:
         """What was released, with all that is known of earlier phases."""
-        return Account((*self.earlier, (self.plan.phase(self.plan.steps).as_dict(), self.steps)))
+        own = (self.plan.phase(self.plan.steps).as_dict(), self.steps)
+        return replace(self.earlier, phases=(*self.earlier.phases, own))
 
     def epsilon(self, delta: float) -> Result:
         """Epsilon of what was released."""
@@ -64,8 +66,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.original, self.taps, self.views, self.boundary = optimizer, taps, views, release
         self.spending, self.turn, self.plan = spending, turn, spending.plan
         self.hooks: list[Callable[[Any], None]] = []
-        self.moved = False
+        self.moved = self.separate = False
+        turn.on_open = self.remember
         check_owned(optimizer, views)
+        self.check_covered()
 
     # What schedulers and checkpoints expect of an optimizer is the wrapped one's.
 
@@ -130,30 +134,41 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.taps.clear()
         if not len(losses):
             return
-        losses.sum().backward()
-        check_batch_first(self.taps, len(losses))
-        self.boundary.add(len(losses))
-        self.taps.clear()
-        self.drop_gradients()
+        try:
+            self.check_separate(losses)
+            losses.sum().backward()
+            self.check_unwritten()
+            check_batch_first(self.taps, len(losses))
+            self.boundary.add(len(losses))
+        finally:
+            self.taps.clear()
+            self.drop_gradients()
 
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Release the batch and let the wrapped optimizer use what was released."""
         if closure is not None:
             raise InvalidParameter("closure", closure, "no closure, since every release is used once")
         self.turn.close()
-        before = None if self.moved else probe(self.views)
-        means = self.boundary.release()
+        try:
+            self.check_covered()
+            before = None if self.moved else probe(self.views)
+            self.use(self.boundary.release())
+        finally:
+            self.drop_gradients()
+            self.boundary.begin()
+        if before is not None:
+            self.check_moved(before)
+        for hook in self.hooks:
+            hook(self)
+
+    def use(self, means: list[Tensor]) -> None:
+        """Let the wrapped optimizer use released means, and nothing else."""
+        self.drop_gradients()
         for view, mean in zip(self.views, means, strict=True):
             self.apply(view, mean)
         self.original.step()
         for view in self.views:
             view.after()
-        self.drop_gradients()
-        self.boundary.begin()
-        if before is not None:
-            self.check_moved(before)
-        for hook in self.hooks:
-            hook(self)
 
     def apply(self, view: View, mean: Tensor) -> None:
         """Hand a released mean to the wrapped optimizer."""
@@ -163,9 +178,52 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     def drop_gradients(self) -> None:
         """No gradient outlives its step, so none that was not released is ever seen."""
-        for view in self.views:
-            for parameter in (*view.parameters, *view.held):
-                parameter.grad = None
+        for parameter in (*self.covered.values(), *(p for group in self.param_groups for p in group["params"])):
+            parameter.grad = None
+
+    @property
+    def covered(self) -> dict[int, Tensor]:
+        """The tensors that releases are about."""
+        return {id(p): p for view in self.views for p in (*view.parameters, *view.held)}
+
+    def check_covered(self) -> None:
+        """The wrapped optimizer trains nothing that no release is about."""
+        covered = self.covered
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            if parameter.requires_grad and id(parameter) not in covered:
+                raise InvalidParameter(
+                    "optimizer", f"a tensor of shape {tuple(parameter.shape)} outside the private layers",
+                    "an optimizer over the trained tensors of the module and no others",
+                    "freeze it, or give it an optimizer of its own for public data",
+                )  # fmt: skip
+
+    def check_separate(self, losses: Tensor) -> None:
+        """Once: the loss of one record does not reach the rows of the others."""
+        if self.separate or len(losses) < 2:
+            return
+        losses[0].backward(retain_graph=True)
+        for tap in self.taps.taps:
+            for _, _, g in tap.uses:
+                if bool(g[1:].nan_to_num(0.0, 0.0, 0.0).any()):
+                    raise InvalidParameter(
+                        tap.name, "the loss of one record reaches the rows of others", "records that do not mix",
+                        "no statistics over the batch, and the batch as first dimension of every layer's input",
+                    )  # fmt: skip
+        self.separate = True
+        self.taps.clear()
+
+    def remember(self) -> None:
+        """Note the state of all tensors of the module before a batch is seen."""
+        self.versions = [(name, tensor, tensor._version) for name, tensor in self.taps.tensors()]
+
+    def check_unwritten(self) -> None:
+        """No forward pass has written anything of the batch into the module."""
+        for name, tensor, version in self.versions:
+            if tensor._version != version:
+                raise InvalidParameter(
+                    name, "written by the forward pass", "layers that keep nothing of a batch",
+                    "no running statistics, no max_norm; change weights before the batch is drawn",
+                )  # fmt: skip
 
     def check_moved(self, before: list[list[tuple[float, float]]]) -> None:
         """Raise unless the first step at a positive learning rate moved every trained tensor."""

@@ -24,6 +24,9 @@ ALGORITHMS: tuple[str, ...] = get_args(AlgorithmName)
 PROJECTING = ("m2", "m2-projected-clip", "m1", "flora")
 """Algorithms that draw a projection of some rank themselves."""
 
+FRAMED = ("m2", "m2-projected-clip")
+"""Algorithms whose projection has a choice of frame."""
+
 ADAPTED = ("lora-fa", "lora-resampled", "prism")
 """Algorithms whose rank is that of adapters in the module."""
 
@@ -48,7 +51,7 @@ class Plan:
     sampling: Literal["poisson", "fixed"] = "poisson"
     relation: NeighbouringRelation = NeighbouringRelation.ADD_REMOVE
     rank: int | None = None
-    frame: Literal["haar", "wishart"] = "haar"
+    frame: Literal["haar", "wishart"] | None = None
     shares: tuple[float, ...] | None = None
     feature_bound: float | None = None
     bound: str | None = None
@@ -58,9 +61,11 @@ class Plan:
     def __post_init__(self) -> None:
         set_field = object.__setattr__
         set_field(self, "steps", whole("steps", self.steps, "a whole number of steps >= 1"))
+        if self.frame not in (None, "haar", "wishart") or (self.frame and self.algorithm not in FRAMED):
+            raise InvalidParameter("frame", self.frame, "haar or wishart, with m2 or m2-projected-clip only")
         set_field(self, "every", whole("every", self.every, "a whole number of steps >= 1"))
         set_field(self, "beta", real("beta", self.beta, "a momentum from 0 to 1", 0.0, 1.0))
-        set_field(self, "clip", real("max_grad_norm", self.clip, "a positive norm", 0.0, 1e12, open_low=True))
+        set_field(self, "clip", real("max_grad_norm", self.clip, "a norm from 1e-20 to 1e12", 1e-20, 1e12))
         self.phase(self.steps).question.check()
 
     @property
@@ -163,12 +168,13 @@ def rate_and_steps(
     """``(q, T)``: the exact inclusion probability (for Poisson rounded up to the sampler's grid) and the steps."""
     if (steps is None) == (epochs is None):
         raise InvalidParameter("steps", steps, "exactly one of steps and epochs")
+    epochs = 1 if epochs is None else real("epochs", epochs, "a positive number of epochs", 0.0, 1e9, open_low=True)
     if sampling_rate is None:
-        sampling_rate, per_epochs = from_batches(batch_size or 0, dataset_size, epochs or 1)
+        sampling_rate, per_epochs = from_batches(batch_size or 0, dataset_size, epochs)
     else:
         real("sampling_rate", sampling_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
-        per_epochs = math.ceil((epochs or 1) * math.ceil(1.0 / sampling_rate))
+        per_epochs = math.ceil(epochs * math.ceil(1.0 / sampling_rate))
     steps = per_epochs if steps is None else steps
     if sampling == "fixed":
-        return math.ceil(sampling_rate * dataset_size - 1e-9) / dataset_size, steps
+        return max(1, math.ceil(sampling_rate * dataset_size - 1e-9)) / dataset_size, steps
     return min(1.0, math.ceil(sampling_rate / GRID) * GRID), steps

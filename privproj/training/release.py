@@ -73,7 +73,7 @@ class PrivateRelease:
             kept = None if bool(finite.all()) else finite
             for i in seen:
                 c = factors[:, min(i, factors.shape[1] - 1)].to(self.views[i].parameters[0])
-                part, total = self.views[i].clipped_sum(c, kept), self.sums[i]
+                part, total = ghost.wide(self.views[i].clipped_sum(c, kept)), self.sums[i]
                 self.sums[i] = part if total is None else total + part
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
@@ -82,17 +82,19 @@ class PrivateRelease:
 
     def release(self) -> list[Tensor]:
         """``(sum_j c_j G_j + sigma C Xi) / (q N)`` for every view; :meth:`begin` starts the next release."""
+        sums = self.sums
+        self.sums = [None] * len(self.views)
         self.record()
         with torch.no_grad():
-            return [self.noised(view, total) for view, total in zip(self.views, self.sums, strict=True)]
+            return [self.noised(view, total) for view, total in zip(self.views, sums, strict=True)]
 
     def noised(self, view: View, total: Tensor | None) -> Tensor:
         """One sum over all processes with its noise, over the public expected batch; an empty batch is noise alone."""
-        like = view.parameters[0]
-        total = self.world.sum(like.new_zeros(view.shape) if total is None else total.reshape(view.shape).contiguous())
+        like = ghost.wide(view.parameters[0].new_zeros(view.shape))
+        total = self.world.sum(like if total is None else total.reshape(view.shape).contiguous())
         if self.world.first:
-            total = total + self.plan.noise_std * normal(view.shape, like, self.streams.noise)
-        return self.world.spread(total) / self.plan.expected_batch
+            total = total + self.plan.noise_std * normal(view.shape, view.parameters[0], self.streams.noise)
+        return (self.world.spread(total) / self.plan.expected_batch).to(view.parameters[0].dtype)
 
 
 class BoundedRelease(PrivateRelease):

@@ -81,7 +81,9 @@ class SampledTap:
 
     def samples(self, module: nn.Module, x: Tensor, g: Tensor) -> Tensor:
         """The per-example gradients of one use."""
-        by_parameter = samplers()[type(module)](module, [x], g)
+        dtype = self.parameters[0].dtype
+        x = x.to(dtype) if x.is_floating_point() else x
+        by_parameter = samplers()[type(module)](module, [x], g.to(dtype))
         return torch.cat([by_parameter[p].flatten(1) for p in self.parameters], 1)
 
     def split(self, vector: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
@@ -102,7 +104,7 @@ def samplers() -> dict[type[nn.Module], Callable[..., dict[Tensor, Tensor]]]:
 
 def tokens(module: nn.Module, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """``(g, x)`` of a layer as examples x tokens x width; a convolution's tokens are its positions."""
-    if isinstance(module, nn.Conv2d):
+    if type(module) is nn.Conv2d:
         padding: Any = module.padding
         columns = functional.unfold(x, module.kernel_size, module.dilation, padding, module.stride)
         return g.flatten(2).transpose(1, 2), columns.transpose(1, 2)
@@ -112,7 +114,7 @@ def tokens(module: nn.Module, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
 
 def is_matrix(module: nn.Module) -> bool:
     """True for a layer whose per-example gradient is a sum of outer products that this package forms itself."""
-    if isinstance(module, nn.Conv2d):
+    if type(module) is nn.Conv2d:
         return module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
     return type(module) is nn.Linear
 
@@ -121,6 +123,7 @@ class Taps:
     """All taps of a module. ``close`` removes the hooks and hands the trained tensors back."""
 
     def __init__(self, module: nn.Module) -> None:
+        self.module = module
         self.taps: list[AnyTap] = []
         self.handles: list[Any] = []
         for name, part in module.named_modules():
@@ -142,6 +145,10 @@ class Taps:
         own = is_matrix(module) and weight is not None and weight.requires_grad
         make = getattr(module, "private_tap", Tap if own else SampledTap)
         tap: AnyTap = make(name, module)
+        if {id(p) for p in trained} != {id(p) for p in tap.parameters}:
+            raise InvalidParameter(
+                name, "trained tensors besides weight and bias", "a layer as torch has it", "freeze the others"
+            )
         alike = [other for other in self.taps if list(map(id, other.parameters)) == list(map(id, tap.parameters))]
         if alike and type(alike[0]) is type(tap):
             alike[0].modules.append(module)
@@ -162,6 +169,11 @@ class Taps:
         if not self.taps:
             raise InvalidParameter("module", type(module).__name__, "a module with trained tensors (requires_grad)")
 
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """All parameters and buffers of the module, trained or not."""
+        yield from self.module.named_parameters()
+        yield from self.module.named_buffers()
+
     def clear(self) -> None:
         """Forget what was seen."""
         for tap in self.taps:
@@ -181,7 +193,8 @@ def check(name: str, module: nn.Module, trained: list[nn.Parameter]) -> None:
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         module.register_forward_pre_hook(lambda part, _: refuse_mixing(name, part))
         refuse_mixing(name, module)
-    known = is_matrix(module) or type(module) in samplers() or hasattr(module, "private_tap")
+    padded = getattr(module, "padding_mode", "zeros") != "zeros"
+    known = is_matrix(module) or (type(module) in samplers() and not padded) or hasattr(module, "private_tap")
     if trained and not known:
         raise InvalidParameter(
             name, type(module).__name__, "a layer with per-example gradients", "freeze it: requires_grad_(False)"

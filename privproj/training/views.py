@@ -168,7 +168,7 @@ class Projected(Full):
     Haar frame and ``S R R^T Q^T`` in the Wishart frame. The norm is that of ``G_j`` (full clip) or of ``G_j Q``.
     """
 
-    def __init__(self, tap: Tap, rank: int, frame: str, clip_projected: bool) -> None:
+    def __init__(self, tap: Tap, rank: int, frame: str | None, clip_projected: bool) -> None:
         super().__init__(tap)
         self.rank, self.frame, self.clip_projected = rank, frame, clip_projected
         self.fresh = False
@@ -177,7 +177,7 @@ class Projected(Full):
         """A new projection, independent of all that was drawn before."""
         inputs = self.tap.shape[1]
         self.q, r = orthonormal(inputs, self.rank, self.tap.weight, streams.projection)
-        self.back = self.q.T * (inputs / self.rank) if self.frame == "haar" else (r @ r.T / self.rank) @ self.q.T
+        self.back = self.q.T * (inputs / self.rank) if self.frame != "wishart" else (r @ r.T / self.rank) @ self.q.T
         self.fresh = True
 
     @property

@@ -1,0 +1,147 @@
+"""Accuracy of every training algorithm at epsilon 1, 3 and 8, five seeds, on digits and on a synthetic text task.
+
+``python benchmarks/algorithms.py [digits|text]`` keeps the table as JSON under ``benchmarks/results/``. Digits: a
+linear head. Text: one transformer block whose linear layers are trained (embedding and norms frozen at random), on
+sequences of 12 tokens of 16, to say which of four markers comes first. Learning rates are tried alike for all and the
+best mean is shown (chosen on test records: the numbers compare algorithms and promise nothing).
+"""
+
+import json
+import math
+import statistics
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+from privproj.schedule import dp_sft
+from privproj.training import Steps, Subspace, Trajectory, add_frozen_lora, add_prism, fit, make_private
+
+EPSILONS, SEEDS, DELTA, STEPS, BATCH = (1.0, 3.0, 8.0), range(5), 1e-5, 200, 256
+RATES = {"digits": (1.0, 2.0, 4.0), "text": (1.0, 2.0)}
+RANKS = {"digits": {"m1": 64, "prism": 4, "dp-sft": 16}, "text": {"m1": 64, "prism": 4, "dp-sft": 16}}
+NAMES = ("dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-clip", "m1", "prism", "prism adaptive",
+         "dp-sft")  # fmt: skip
+
+
+class Block(nn.Module):
+    """One causal transformer block and a head; only its linear layers are trained."""
+
+    def __init__(self, vocabulary=16, width=32, length=12, classes=4):
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, width)
+        self.places = nn.Parameter(torch.randn(length, width) * 0.5, requires_grad=False)
+        self.norms = nn.ModuleList([nn.LayerNorm(width) for _ in range(3)])
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.up, self.down, self.head = nn.Linear(width, 64), nn.Linear(64, width), nn.Linear(width, classes)
+        for part in (self.embed, self.norms):
+            part.requires_grad_(False)
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, tokens):
+        """Scores of the classes."""
+        x = self.embed(tokens) + self.places
+        h = self.norms[0](x)
+        scores = self.query(h) @ self.key(h).transpose(1, 2) / math.sqrt(h.shape[2])
+        mask = torch.ones_like(scores, dtype=torch.bool).triu(1)
+        x = x + self.out(scores.masked_fill(mask, -1e9).softmax(2) @ self.value(h))
+        x = x + self.down(torch.relu(self.up(self.norms[1](x))))
+        return self.head(self.norms[2](x)[:, -1])
+
+
+def text():
+    """Sequences in which two to four markers (tokens 0-3) stand among others; the class is the first marker."""
+    draw = torch.Generator().manual_seed(0)
+    records = torch.randint(4, 16, (5000, 12), generator=draw)
+    places = torch.rand(5000, 12, generator=draw).argsort(1)[:, :2].sort(1)[0]
+    markers = torch.randint(0, 4, (5000, 2), generator=draw)
+    records.scatter_(1, places, markers)
+    return fit.Data(records[:4000], markers[:4000, 0], records[4000:], markers[4000:, 0])
+
+
+def problem(task, seed):
+    """Data and a fresh module."""
+    torch.manual_seed(seed)
+    if task == "text":
+        return text(), Block()
+    head = nn.Linear(64, 10)
+    nn.init.zeros_(head.weight)
+    return fit.load("digits"), head
+
+
+def stage(module, data, rate, algorithm, steps, noise, **more):
+    """Train; returns the private optimizer and what ``look`` made of it."""
+    look = more.pop("look", lambda optimizer: None)
+    trained = [p for p in module.parameters() if p.requires_grad]
+    loader = DataLoader(TensorDataset(data.x, data.y), batch_size=BATCH)
+    module, optimizer, batches = make_private(
+        module=module, optimizer=torch.optim.SGD(trained, lr=rate), data_loader=loader, algorithm=algorithm,
+        max_grad_norm=1.0, steps=steps, **noise, **more,
+    )  # fmt: skip
+    seen = look(optimizer)
+    while optimizer.steps < steps:
+        for x, y in batches:
+            optimizer.backward(cross_entropy(module(x), y, reduction="none"))
+            optimizer.step()
+    optimizer.close()
+    return optimizer, seen
+
+
+def accuracy(task, name, epsilon, rate, seed):
+    """Test accuracy of one run."""
+    torch.set_num_threads(1)
+    data, module = problem(task, seed)
+    algorithm = name.split()[0]
+    rank = RANKS[task].get(algorithm, 16)
+    noise = {"epsilon": epsilon, "delta": DELTA}
+    if algorithm.startswith("lora"):
+        module = add_frozen_lora(module, rank)
+    if algorithm == "prism":
+        steps = Steps(kind="adaptive", momentum=0.9) if name.endswith("adaptive") else Steps()
+        module, rate = add_prism(module, rank, steps=steps), rate * (0.1 if name.endswith("adaptive") else 1.0)
+    if algorithm == "dp-sft":
+        half = STEPS // 2
+        first = dp_sft(**noise, sampling_rate=BATCH / len(data.x), steps=(half, half)).phases[0].question.mechanism
+        search = {"noise_multiplier": first.noise_multiplier}
+        _, trajectory = stage(module, data, rate, "dp-sgd", half, search, look=lambda o: Trajectory(o, rank))
+        found: Subspace = trajectory.subspace()
+        optimizer, _ = stage(module, data, rate, "dp-sft", half, noise, subspace=found)
+    else:
+        more = {"rank": rank} if algorithm in ("m1", "m2", "m2-projected-clip", "flora") else {}
+        if algorithm in ("flora", "lora-resampled"):
+            more["every"] = 10
+        optimizer, _ = stage(module, data, rate, algorithm, STEPS, noise, **more)
+    assert optimizer.epsilon(DELTA).value <= epsilon
+    with torch.no_grad():
+        return float((module(data.test_x).argmax(1) == data.test_y).float().mean())
+
+
+def cell(task, name, epsilon):
+    """The best learning rate's mean and deviation."""
+    by_rate = {rate: [accuracy(task, name, epsilon, rate, seed) for seed in SEEDS] for rate in RATES[task]}
+    rate = max(by_rate, key=lambda r: statistics.mean(by_rate[r]))
+    found = by_rate[rate]
+    return {"task": task, "algorithm": name, "epsilon": epsilon, "rate": rate, "mean": statistics.mean(found),
+            "deviation": statistics.stdev(found)}  # fmt: skip
+
+
+def main():
+    for task in sys.argv[1:] or ("digits", "text"):
+        with ProcessPoolExecutor(2) as pool:
+            jobs = [pool.submit(cell, task, name, epsilon) for name in NAMES for epsilon in EPSILONS]
+            rows = [job.result() for job in jobs]
+        print(f"{task}\n| algorithm | " + " | ".join(f"eps {e:g}" for e in EPSILONS) + " |\n|" + " --- |" * 4)
+        for name in NAMES:
+            own = [row for row in rows if row["algorithm"] == name]
+            shown = [f"{100 * row['mean']:.1f} ± {100 * row['deviation']:.1f} %" for row in own]
+            print(f"| {name} | " + " | ".join(shown) + " |", flush=True)
+        target = Path(__file__).parent / "results" / f"algorithms_{task}.json"
+        target.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
