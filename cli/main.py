@@ -27,6 +27,7 @@ COMMANDS = {
     "alignment": "Where the promise of the wishart mechanism comes from.",
     "lora-noise": "Moments of LoRA's noise term; a diagnostic, not a guarantee.",
     "train": "Train with the computed noise, and report what was spent.",
+    "audit": "Attacks that can refute a claimed epsilon; none can confirm one.",
     "ledger": "What a training run has spent, and what is left.",
     "compare": "Every bound of a mechanism, side by side.",
     "bounds": "The catalogue of bounds: formula, source, status, promises.",

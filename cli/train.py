@@ -1,6 +1,5 @@
 """``privproj train``: calibrate, train a linear head or a small network privately, report what was spent."""
 
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from privproj.statement import sections
 from . import render
 from .files import write
 from .options import option, with_options
+from .progress import bar
 from .report import as_markdown
 
 HELP = r"""Train on features with the noise that a target needs, and report epsilon with what it rests on.
@@ -50,8 +50,8 @@ def run(output: str | None, resume: str | None, json: bool, **given: Any) -> int
         if resume is None and here.first:
             fit.abandon(folder)
         raise
-    with click.progressbar(length=started.total, label="training", file=sys.stderr, hidden=not here.first) as bar:
-        outcome = started.train(bar.update)
+    with bar(started.total, "training", hidden=not here.first) as step:
+        outcome = started.train(step)
     return finished(outcome, json) if here.first else 0
 
 

@@ -23,7 +23,7 @@ LAYERS = {
     "gamma_gain": 3, "vector_wishart": 3, "wishart_promise": 3, "unequal_norms": 3,
     "alignment": 3, "energy": 3, "secret_shift": 3, "sketch_divergence": 3, "sketch_promise": 3, "lora_noise": 3,
     "bound": 4, "bounds": 5, "one_column": 5,
-    "accountant": 6, "calibration": 7, "evaluation": 8, "gain": 8, "audit": 8, "tradeoff": 4,
+    "accountant": 6, "calibration": 7, "evaluation": 8, "gain": 8, "audit": 11, "tradeoff": 4,
     "schedule": 8, "regression": 9, "statement": 9, "integrations": 9, "ledger": 9, "training": 10,
 }  # fmt: skip
 NUMERICAL = {
@@ -63,7 +63,7 @@ def test_imports_point_down(path):
             assert lower, f"{path.name} (layer {LAYERS[room(path)]}) imports {name}"
         assert parts[0] != "privproj_cli"
         if parts[0] in LAZY and at_import:
-            slow = named(path) in INTEGRATIONS or path.stem in NUMERICAL or room(path) == "training"
+            slow = named(path) in INTEGRATIONS or path.stem in NUMERICAL or room(path) in ("training", "audit")
             assert slow, f"{path.name} imports {name} at import time"
 
 
@@ -93,7 +93,7 @@ def test_one_file_compiles_and_one_file_is_mpmath():
     assert users["mpmath"] == {"reference.py"}
     assert users.get("dp_accounting", set()) == {"dp_composer.py", "integrations/dp_accounting.py"}
     training = {path.name for path in (ROOT / "privproj" / "training").glob("*.py")}
-    assert users["torch"] <= training
+    assert users["torch"] <= training | {"release.py", "membership.py"}
 
 
 def test_one_version_string():

@@ -1,0 +1,241 @@
+"""``privproj audit``: attacks that can refute a claimed epsilon; none of them can confirm one."""
+
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import click
+
+from privproj.errors import InvalidParameter
+from privproj.mechanisms import M2, Gaussian, probability, whole
+
+from . import render
+from .options import option, with_options
+from .progress import bar
+
+SUMMARY = "Attacks that can refute a claimed epsilon; none can confirm one."
+command = click.Group("audit", help=SUMMARY, short_help=SUMMARY)
+FAULTS = ["half-noise", "isotropic", "reused-projection", "wrong-dimension", "replace-as-add-remove", "clip-after-mean"]
+
+
+def needing_torch(name: str) -> Any:
+    """An audit that runs the training code; one sentence where torch is not installed."""
+    from importlib import import_module
+
+    try:
+        return import_module(f"privproj.audit.{name}")
+    except ImportError as error:
+        remedy = "pip install 'privproj[torch]'"
+        raise InvalidParameter("audit", error.name, "the extra torch to be installed", remedy) from None
+
+
+def shown(found: dict[str, Any], lines: list[str], json: bool) -> None:
+    """One JSON object, or text."""
+    click.echo(render.as_json(found) if json else "\n".join(lines))
+
+
+def lines_of(found: dict[str, Any]) -> list[str]:
+    """A verdict in words: the claim, what was shown, what could have been shown."""
+    claim = found["claimed_epsilon"]
+    named = "nothing was claimed" if claim is None else f"claimed epsilon {claim:.4g} at delta {found['delta']:g}"
+    extra = (
+        " (by the whole profile)" if found.get("profile_refuted") and found["epsilon_lower"] <= (claim or 0.0) else ""
+    )
+    return [
+        f"{found['verdict']}{extra}: {named}",
+        f"  shown:    epsilon at least {found['epsilon_lower']:.4g} with confidence {found['confidence']:g}",
+        f"  ceiling:  {found['ceiling']:.4g} is the most that {found['trials']} runs can show; an audit never confirms",
+        f"  attack:   AUC {found['auc']:.3f}, {found['seconds']:.1f} s",
+    ]
+
+
+def record(verdict: Any, began: float, **more: Any) -> dict[str, Any]:
+    """A verdict as plain values."""
+    return {**asdict(verdict), "verdict": verdict.verdict, "seconds": time.monotonic() - began, **more}
+
+
+# --- symmetry -----------------------------------------------------------------------------------------
+
+
+def symmetry(dim: float, columns: float, rank: float, draws: float, claim: float | None, json: bool) -> int:
+    import numpy as np
+
+    from privproj.audit.symmetry import symmetry_test
+
+    began, rng = time.monotonic(), np.random.default_rng()
+    shape = whole("dim", dim, "a whole number dim >= 1", 1, 10**5), whole("columns", columns, "columns >= 1", 1, 10**4)
+    query = rng.standard_normal(shape)
+    other = query.copy()
+    other[0, 0] += 1.0
+    test = symmetry_test(query, other, whole("rank", rank, "a rank >= 1"), whole("draws", draws, "draws >= 1"), rng)
+    verdict = "separates" if test.separates else "does not separate"
+    found = {"auc": test.auc, "epsilon_lower": None, "confidence": None, "claimed_epsilon": claim, "ceiling": None,
+             "verdict": verdict, "trials": test.draws, "seconds": time.monotonic() - began}  # fmt: skip
+    words = "every release told neighbouring matrices apart" if test.separates else "nothing can be concluded"
+    shown(found, [f"{verdict}: {words}", f"  attack:   AUC {test.auc:.3f} over {test.draws} releases"], json)
+    return 1 if test.separates and claim is not None else 0
+
+
+# --- the release itself -----------------------------------------------------------------------------
+
+
+def mechanism(json: bool, **given: Any) -> int:
+    release = needing_torch("release")
+    began, delta = time.monotonic(), probability("delta", given["delta"])
+    confidence = probability("confidence", given["confidence"])
+    trials = whole("trials", given["trials"], "a whole number of runs of at least 8", 8, 10**7) // 2
+    scene = release.Scene(
+        mechanism=mechanism_of(given), steps=whole("steps", given["steps"], "a whole number of steps >= 1"),
+        fault=given["fault"], seed=given["seed"] if given["seed"] is None else int(given["seed"]),
+    )  # fmt: skip
+    parts = max(1, min(50, trials // 20))
+    sizes = [trials // parts + (i < trials % parts) for i in range(parts)]
+    inside, outside = [], []
+    workers = whole("workers", given["workers"], "a whole number of processes", 1, 256)
+    with bar(parts, "auditing") as step, ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for a, b in pool.map(scored, [scene] * parts, sizes, range(parts)):
+            inside.extend(a)
+            outside.extend(b)
+            step(1)
+    import numpy as np
+
+    scores = np.array(inside), np.array(outside)
+    verdict = release.audited(scene, scores, delta, confidence, given["claim"])
+    found = record(verdict, began, fault=given["fault"])
+    shown(found, lines_of(found), json)
+    return 1 if verdict.refuted else 0
+
+
+def scored(scene: Any, runs: int, worker: int) -> Any:
+    """A part of the runs, in a process of its own."""
+    import torch
+
+    torch.set_num_threads(1)
+    return scene.scores(runs, runs, worker)
+
+
+def mechanism_of(given: dict[str, Any]) -> M2 | Gaussian:
+    """What is audited."""
+    z = given["noise_multiplier"]
+    if given["mechanism"] == "gaussian":
+        return Gaussian(noise_multiplier=z)
+    for name in ("dim", "rank"):
+        if given[name] is None:
+            raise InvalidParameter(f"--{name}", "nothing", "--dim and --rank for m2")
+    return M2(dim=given["dim"], rank=given["rank"], noise_multiplier=z)
+
+
+def one_run(json: bool, **given: Any) -> int:
+    release = needing_torch("release")
+    began, z = time.monotonic(), Gaussian(noise_multiplier=given["noise_multiplier"])
+    delta, confidence = probability("delta", given["delta"]), probability("confidence", given["confidence"])
+    seed = given["seed"] if given["seed"] is None else int(given["seed"])
+    claim = given["claim"]
+    if claim is None:
+        from privproj.accountant import epsilon
+
+        claim = epsilon(z, delta=delta).value
+    lower, right = release.one_run(z, given["canaries"], given["guesses"], delta, confidence, seed)
+    guesses = int(given["guesses"]) // 2 * 2
+    top = release.one_run_epsilon(int(given["canaries"]), guesses, guesses, delta, confidence)
+    found = {"auc": right / guesses, "epsilon_lower": lower, "confidence": confidence, "claimed_epsilon": claim,
+             "ceiling": top, "verdict": "refuted" if lower > claim else "not refuted", "trials": guesses,
+             "delta": delta, "seconds": time.monotonic() - began}  # fmt: skip
+    shown(found, [*lines_of(found)[:3], f"  attack:   {right} of {guesses} guesses right, in one run"], json)
+    return 1 if lower > claim else 0
+
+
+# --- trained models -----------------------------------------------------------------------------------
+
+
+def membership(json: bool, attack: str, **given: Any) -> int:
+    module = needing_torch("membership")
+    began, delta = time.monotonic(), probability("delta", given["delta"])
+    confidence = probability("confidence", given["confidence"])
+    names = ("mechanism", "rank", "noise_multiplier", "records", "steps", "clip", "seed")
+    chosen = {name: given[name] for name in names if given[name] is not None}
+    for name in ("rank", "seed"):
+        if name in chosen:
+            chosen[name] = whole(name, chosen[name], f"a whole number for --{name}", 0, 10**9)
+    if given["mechanism"] == "dp-sgd":
+        chosen["rank"] = None
+    game = module.Game(**chosen)
+    if attack == "calibrated":
+        area, rates = module.calibrated(game, confidence)
+        nothing = dict.fromkeys(("epsilon_lower", "claimed_epsilon", "ceiling"))
+        found = {"auc": area, "rates": [asdict(rate) for rate in rates], "confidence": confidence, **nothing,
+                 "verdict": "separates" if area > 0.5 else "does not separate", "trials": 1,
+                 "seconds": time.monotonic() - began}  # fmt: skip
+        lines = [f"AUC {area:.3f} (an average over records: near 0.5 it is no evidence of privacy)"]
+        lines += [f"  TPR at FPR {r.at:g}: {r.value:.3f}, from {r.low:.3f} to {r.high:.3f}" for r in rates]
+        shown(found, lines, json)
+        return 0
+    models = whole("models", given["models"], "a whole number of models of at least 8", 8, 10**6) // 2
+    workers = whole("workers", given["workers"], "a whole number of processes", 1, 256)
+    journal = None if given["journal"] is None else Path(given["journal"])
+    with bar(2 * models, "training shadow models") as step:
+        scores = module.poisoned(game, models, workers, journal, step)
+    from privproj.audit.lower import balanced_accuracy, verdict
+
+    claim = given["claim"] if given["claim"] is not None else game.claim(delta)
+    answer = verdict(*scores, delta=delta, confidence=confidence, claim=claim)
+    found = record(answer, began, balanced_accuracy=balanced_accuracy(*scores))
+    shown(found, [*lines_of(found), f"  best balanced accuracy {found['balanced_accuracy']:.3f} (optimistic)"], json)
+    return 1 if answer.refuted else 0
+
+
+COMMON = {
+    "delta": option("--delta", "Delta of the claim.  [default: 1e-3]", metavar="D", default=1e-3),
+    "claim": option("--claim", "Claimed epsilon.  [default: the tool's own]", metavar="EPS"),
+    "seed": option("--seed", "Make the audit repeatable.", metavar="SEED"),
+    "workers": option("--workers", "Processes.  [default: 2]", metavar="N", default=2.0),
+    "json": option("--json", "One JSON object instead of text.", is_flag=True),
+    "z": option("--noise-multiplier", "z = noise standard deviation / sensitivity.", metavar="Z", required=True),
+}
+
+
+def level(value: float) -> click.Option:
+    """The confidence."""
+    return option("--confidence", f"Confidence of the lower bound.  [default: {value:g}]", metavar="P", default=value)
+
+
+def add(callback: Any, name: str, words: str, options: list[click.Parameter]) -> None:
+    """One audit."""
+    command.add_command(with_options(options, callback, name=name, help=words, short_help=words.split("\n")[0]))
+
+
+add(symmetry, "symmetry", "A matrix times a Wishart matrix gives itself away.", [
+    option("--dim", "Rows of the query.", metavar="D", default=64.0),
+    option("--columns", "Columns of the query.", metavar="M", default=8.0),
+    option("--rank", "Degrees of freedom of the Wishart matrix.", metavar="R", default=16.0),
+    option("--draws", "Releases.  [default: 200]", metavar="N", default=200.0), COMMON["claim"], COMMON["json"],
+])  # fmt: skip
+add(mechanism, "mechanism", "A canary gradient through the real release code.", [
+    click.Argument(["mechanism"], type=click.Choice(["m2", "gaussian"])),
+    option("--dim", "Side of the layer that is projected.", metavar="D"), option("--rank", "Rank.", metavar="R"),
+    COMMON["z"], option("--steps", "Releases in a run.  [default: 20]", metavar="T", default=20.0), COMMON["delta"],
+    COMMON["claim"], option("--fault", "Plant a fault, to see it found.", type=click.Choice(FAULTS)), level(0.999),
+    option("--trials", "Runs, half of them with the canary.  [default: 4000]", metavar="N", default=4000.0),
+    COMMON["workers"], COMMON["seed"], COMMON["json"],
+])  # fmt: skip
+add(one_run, "one-run", "Many canaries in one release.", [
+    COMMON["z"], option("--canaries", "Orthogonal canary gradients.  [default: 1000]", metavar="M", default=1000.0),
+    option("--guesses", "Guesses.  [default: 200]", metavar="G", default=200.0), COMMON["delta"], COMMON["claim"],
+    level(0.95), COMMON["seed"], COMMON["json"],
+])  # fmt: skip
+add(membership, "membership", "Shadow models with and without a canary record, or a calibrated-loss attack.", [
+    option("--mechanism", "Training algorithm.  [default: m2]", default="m2",
+           type=click.Choice(["dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1"])),
+    option("--rank", "Rank.  [default: 16]", metavar="R"), COMMON["z"],
+    option("--attack", "Which attack.  [default: poison]", type=click.Choice(["poison", "calibrated"]),
+           default="poison"),
+    option("--models", "Shadow models, half with the canary.  [default: 200]", metavar="N", default=200.0),
+    option("--records", "Training records.  [default: 200]", metavar="N"),
+    option("--steps", "Steps.  [default: 30]", metavar="T"), option("--clip", "Clip.  [default: 4]", metavar="C"),
+    COMMON["delta"], COMMON["claim"], level(0.95),
+    click.Option(["--journal"], help="Keep scores here, and go on from them.", metavar="FILE"), COMMON["workers"],
+    COMMON["seed"], COMMON["json"],
+])  # fmt: skip

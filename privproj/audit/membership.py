@@ -1,0 +1,228 @@
+"""Membership audits: is a record's presence visible in a trained model?
+
+``poison``: shadow models trained with and without one canary record (features drawn from N(0, I), the least likely
+class), all training randomness fresh in each; the score is minus the canary's loss. Lower bounds on epsilon follow
+(arXiv 2601.21719, Appendix F.1). ``calibrated``: one model, its members against other records, losses compared with
+those of a reference model (arXiv 2409.17538v9); an average over records, which bounds no epsilon.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+from privproj.audit.lower import Array, at_least, at_most, auc
+from privproj.errors import InvalidParameter
+from privproj.mechanisms import real, whole
+from privproj.training import add_frozen_lora, make_private
+from privproj.training.fit import load
+
+MECHANISMS = ("dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1")
+SILENT = 1e-9
+"""What stands for no noise: far below the rounding of a sum of gradients in single precision."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Game:
+    """Training with a given noise on a few records, so that one of them matters."""
+
+    mechanism: str = "m2"
+    rank: int | None = 16
+    noise_multiplier: float = 1.0
+    data: str = "digits"
+    records: int = 200
+    steps: int = 30
+    clip: float = 4.0
+    learning_rate: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        for name, low in (("records", 10), ("steps", 1)):
+            set_field(self, name, whole(name, getattr(self, name), f"a whole number of at least {low}", low, 10**6))
+        if self.mechanism not in MECHANISMS:
+            raise InvalidParameter("mechanism", self.mechanism, "one of " + ", ".join(MECHANISMS))
+        needs = self.mechanism != "dp-sgd"
+        if needs != (self.rank is not None):
+            raise InvalidParameter("rank", self.rank, f"{'a' if needs else 'no'} rank for {self.mechanism}")
+        real("noise_multiplier", self.noise_multiplier, "a noise multiplier of at least 0", 0.0, 1e12)
+        real("learning_rate", self.learning_rate, "a positive learning rate", 0.0, 1e6, open_low=True)
+
+    def trained(self, x: Tensor, y: Tensor, weights: Tensor, seed: int | None) -> tuple[nn.Module, Any]:
+        """A linear head trained on weighted records; weight 0 takes a record out without changing a public number."""
+        torch.set_num_threads(1)
+        module: nn.Module = nn.Linear(x.shape[1], int(y.max()) + 1)
+        for parameter in module.parameters():
+            nn.init.zeros_(parameter)
+        if self.mechanism == "lora-fa" and self.rank is not None:
+            module = add_frozen_lora(module, self.rank, insecure_seed=seed)
+        trained = [p for p in module.parameters() if p.requires_grad]
+        module, optimizer, loader = make_private(
+            module=module, optimizer=torch.optim.SGD(trained, lr=self.learning_rate),
+            data_loader=DataLoader(TensorDataset(x, y, weights)), algorithm=self.mechanism,  # pyright: ignore
+            rank=None if self.mechanism == "lora-fa" else self.rank, max_grad_norm=self.clip,
+            noise_multiplier=max(self.noise_multiplier, SILENT), steps=self.steps, sampling_rate=1.0,
+            insecure_seed=seed,
+        )  # fmt: skip
+        while optimizer.steps < self.steps:
+            for features, labels, weight in loader:
+                optimizer.backward(weight * cross_entropy(module(features), labels, reduction="none"))
+                optimizer.step()
+        return module, optimizer
+
+    def claim(self, delta: float) -> float | None:
+        """The tool's epsilon for one such model; None without noise."""
+        if self.noise_multiplier < 1e-6:
+            return None
+        x, y = self.problem()[:2]
+        short = Game(**{**asdict(self), "records": 10, "steps": 1})
+        optimizer = short.trained(x[:10], y[:10], torch.ones(10), 0)[1]
+        found = replace_steps(optimizer.plan, self.steps).epsilon(delta).value
+        return None if found is None else float(found)
+
+    def problem(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Records to train on, and others; the same for every model."""
+        found = load(self.data)
+        if 2 * self.records > len(found.x):
+            raise InvalidParameter("records", self.records, f"at most half of the {len(found.x)} training records")
+        n = self.records
+        return found.x[:n], found.y[:n], found.x[n:], found.y[n:]
+
+
+def replace_steps(plan: Any, steps: int) -> Any:
+    """What so many releases of a plan are to the accountant."""
+    from privproj.ledger import Account
+
+    return Account(((plan.phase(steps).as_dict(), steps),))
+
+
+def canary(game: Game) -> tuple[Tensor, Tensor]:
+    """Features from N(0, I), and the class that a model without noise finds least likely."""
+    x, y, _, _ = game.problem()
+    plain = Game(**{**asdict(game), "noise_multiplier": 0.0})
+    module, _ = plain.trained(x, y, torch.ones(len(x)), 0)
+    features = torch.randn(1, x.shape[1], generator=torch.Generator().manual_seed(game.seed or 0))
+    with torch.no_grad():
+        return features, module(features).argmin(1)
+
+
+def shadow(game: Game, inside: bool, index: int, features: Tensor, label: Tensor) -> float:
+    """Minus the canary's loss under one model trained with it, or without."""
+    x, y, _, _ = game.problem()
+    weights = torch.ones(len(x) + 1)
+    weights[-1] = float(inside)
+    seed = None if game.seed is None else 2 * (game.seed * 10**6 + index) + inside
+    module, _ = game.trained(torch.cat([x, features]), torch.cat([y, label]), weights, seed)
+    with torch.no_grad():
+        return -float(cross_entropy(module(features), label))
+
+
+def poisoned(
+    game: Game,
+    models: int,
+    workers: int = 2,
+    journal: Path | None = None,
+    progress: Callable[[int], object] = lambda done: None,
+) -> tuple[Array, Array]:
+    """Scores of ``models`` shadow models with the canary and as many without; a journal makes it resumable."""
+    count = whole("models", models, "a whole number of models of at least 4", 4, 10**6)
+    book = Journal(journal, asdict(game))
+    scores = {key: score for key, score in book.scores.items() if key[1] < count}
+    progress(len(scores))
+    features, label = canary(game)
+    missing = [(arm, i) for i in range(count) for arm in (True, False) if (arm, i) not in scores]
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        jobs = {pool.submit(shadow, game, arm, i, features, label): (arm, i) for arm, i in missing}
+        for job in as_completed(jobs):
+            scores[jobs[job]] = job.result()
+            book.append(jobs[job], job.result())
+            progress(1)
+    inside, outside = ([scores[arm, i] for i in range(count)] for arm in (True, False))
+    return np.array(inside), np.array(outside)
+
+
+class Journal:
+    """Scores kept as JSON lines behind the game they belong to; a torn last line is left out."""
+
+    def __init__(self, path: Path | None, game: dict[str, Any]) -> None:
+        self.path, self.scores = path, dict[tuple[bool, int], float]()
+        if path is None:
+            return
+        if not path.exists():
+            path.write_text(json.dumps({"game": game}) + "\n")
+            return
+        lines = list(read_lines(path))
+        if not lines or lines[0] != {"game": game}:
+            raise InvalidParameter("journal", path, "a journal of this very audit", "name another file")
+        for entry in lines[1:]:
+            self.scores[bool(entry["in"]), int(entry["index"])] = float(entry["score"])
+
+    def append(self, key: tuple[bool, int], score: float) -> None:
+        """Keep one score."""
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(json.dumps({"in": key[0], "index": key[1], "score": score}) + "\n")
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a journal that can be read."""
+    try:
+        lines = path.read_text().split("\n")
+    except (OSError, UnicodeDecodeError):
+        raise InvalidParameter("journal", path, "a readable journal") from None
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict):
+            yield entry
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A true positive rate at a false positive rate, with its Clopper-Pearson interval."""
+
+    at: float
+    value: float
+    low: float
+    high: float
+
+
+def calibrated(game: Game, confidence: float = 0.95) -> tuple[float, list[Rate]]:
+    """AUC and true positive rates at 10 % and 1 % of the calibrated-loss attack on one model.
+
+    Score ``-(L(x; theta) - L(x; theta_ref))``; the threshold is the loosest whose false positive rate is below the
+    target on the non-members.
+    """
+    x, y, other_x, other_y = game.problem()
+    n = len(x)
+    reference = Game(**{**asdict(game), "noise_multiplier": 0.0})
+    half = len(other_x) // 2
+    aux_x, aux_y, out_x, out_y = other_x[:half], other_y[:half], other_x[half:], other_y[half:]
+    module, _ = game.trained(x, y, torch.ones(n), game.seed)
+    basis, _ = reference.trained(aux_x, aux_y, torch.ones(len(aux_x)), 0)
+
+    def scores(features: Tensor, labels: Tensor) -> Array:
+        with torch.no_grad():
+            target, plain = (cross_entropy(m(features), labels, reduction="none") for m in (module, basis))
+        return -(target - plain).numpy()
+
+    inside, outside = scores(x, y), scores(out_x, out_y)
+    error = 0.5 * (1.0 - confidence)
+    rates = []
+    for level in (0.1, 0.01):
+        threshold = np.sort(outside)[::-1][max(math.ceil(level * len(outside)) - 1, 0)]
+        hits = int((inside > threshold).sum())
+        rates.append(Rate(level, hits / n, at_least(hits, n, error), at_most(hits, n, error)))
+    return auc(inside, outside), rates
