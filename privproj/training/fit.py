@@ -263,7 +263,7 @@ class Run:
 
     def open(self) -> None:
         """The stage that is to be done next."""
-        done = read(self.ledger).phases if self.ledger and Path(self.ledger).exists() else ()
+        done = self.world.agree(read(self.ledger).phases if self.ledger and Path(self.ledger).exists() else ())
         half = self.total // 2
         if self.settings.mechanism != "dp-sft":
             self.earlier = 0
