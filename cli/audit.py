@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from privproj.errors import InvalidParameter
-from privproj.mechanisms import M2, Gaussian, probability, whole
+from privproj.mechanisms import M2, Gaussian, privacy_epsilon, probability, whole
 
 from . import render
 from .options import option, with_options
@@ -66,11 +66,16 @@ def symmetry(dim: float, columns: float, rank: float, draws: float, claim: float
     from privproj.audit.symmetry import symmetry_test
 
     began, rng = time.monotonic(), np.random.default_rng()
-    shape = whole("dim", dim, "a whole number dim >= 1", 1, 10**5), whole("columns", columns, "columns >= 1", 1, 10**4)
+    shape = (
+        whole("dim", dim, "a whole number dim from 1 to 1e4", 1, 10**4),
+        whole("columns", columns, "columns from 1 to 1000", 1, 1000),
+    )
     query = rng.standard_normal(shape)
     other = query.copy()
     other[0, 0] += 1.0
-    test = symmetry_test(query, other, whole("rank", rank, "a rank >= 1"), whole("draws", draws, "draws >= 1"), rng)
+    test = symmetry_test(
+        query, other, whole("rank", rank, "a rank from 1 to 1e5", 1, 10**5), whole("draws", draws, "draws >= 1"), rng
+    )
     verdict = "separates" if test.separates else "does not separate"
     found = {"auc": test.auc, "epsilon_lower": None, "confidence": None, "claimed_epsilon": claim, "ceiling": None,
              "verdict": verdict, "trials": test.draws, "seconds": time.monotonic() - began}  # fmt: skip
@@ -89,7 +94,7 @@ def mechanism(json: bool, **given: Any) -> int:
     trials = whole("trials", given["trials"], "a whole number of runs of at least 8", 8, 10**7) // 2
     scene = release.Scene(
         mechanism=mechanism_of(given), steps=whole("steps", given["steps"], "a whole number of steps >= 1"),
-        fault=given["fault"], seed=given["seed"] if given["seed"] is None else int(given["seed"]),
+        fault=given["fault"], seed=seed_of(given),
     )  # fmt: skip
     parts = max(1, min(50, trials // 20))
     sizes = [trials // parts + (i < trials % parts) for i in range(parts)]
@@ -107,6 +112,11 @@ def mechanism(json: bool, **given: Any) -> int:
     found = record(verdict, began, fault=given["fault"])
     shown(found, lines_of(found), json)
     return 1 if verdict.refuted else 0
+
+
+def seed_of(given: dict[str, Any]) -> int | None:
+    """The seed, if one was given."""
+    return None if given["seed"] is None else whole("seed", given["seed"], "a whole number of at least 0", 0, 10**9)
 
 
 def scored(scene: Any, runs: int, worker: int) -> Any:
@@ -132,12 +142,13 @@ def one_run(json: bool, **given: Any) -> int:
     release = needing_torch("release")
     began, z = time.monotonic(), Gaussian(noise_multiplier=given["noise_multiplier"])
     delta, confidence = probability("delta", given["delta"]), probability("confidence", given["confidence"])
-    seed = given["seed"] if given["seed"] is None else int(given["seed"])
+    seed = seed_of(given)
     claim = given["claim"]
     if claim is None:
         from privproj.accountant import epsilon
 
-        claim = epsilon(z, delta=delta).value
+        claim = float(epsilon(z, delta=delta).value)  # pyright: ignore[reportArgumentType]
+    claim = privacy_epsilon(claim, zero=True)
     lower, right = release.one_run(z, given["canaries"], given["guesses"], delta, confidence, seed)
     guesses = int(given["guesses"]) // 2 * 2
     top = release.one_run_epsilon(int(given["canaries"]), guesses, guesses, delta, confidence)
@@ -164,10 +175,10 @@ def membership(json: bool, attack: str, **given: Any) -> int:
         chosen["rank"] = None
     game = module.Game(**chosen)
     if attack == "calibrated":
-        area, rates = module.calibrated(game, confidence)
+        area, rates, beyond = module.calibrated(game, confidence)
         nothing = dict.fromkeys(("epsilon_lower", "claimed_epsilon", "ceiling"))
         found = {"auc": area, "rates": [asdict(rate) for rate in rates], "confidence": confidence, **nothing,
-                 "verdict": "separates" if area > 0.5 else "does not separate", "trials": 1,
+                 "verdict": "separates" if beyond else "does not separate", "trials": 1,
                  "seconds": time.monotonic() - began}  # fmt: skip
         lines = [f"AUC {area:.3f} (an average over records: near 0.5 it is no evidence of privacy)"]
         lines += [f"  TPR at FPR {r.at:g}: {r.value:.3f}, from {r.low:.3f} to {r.high:.3f}" for r in rates]

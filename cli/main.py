@@ -88,10 +88,10 @@ def exit_code(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
-    except (ArithmeticError, ValueError) as error:
+    except (ArithmeticError, ValueError, LookupError, RuntimeError, MemoryError) as error:
         return complain(f"expected a computable question, got an undefined value ({error}); please report it", 5)
     except OSError as error:
-        return complain(f"expected to write the answer, got {error.strerror}", 1)
+        return complain(f"expected to read and write files, got {error.strerror}", 5)
 
 
 def complain(message: str, code: int) -> int:

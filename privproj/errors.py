@@ -25,6 +25,9 @@ class InvalidParameter(PrivprojError, ValueError):
         self.name, self.value, self.expected, self.remedy = name, value, expected, remedy
         super().__init__(self.sentence(name))
 
+    def __reduce__(self) -> tuple:
+        return type(self), (self.name, self.value, self.expected, self.remedy)
+
     def sentence(self, name: str) -> str:
         """The message with the parameter called ``name`` (the command line writes it as an option)."""
         tail = f"; {self.remedy}" if self.remedy else ""

@@ -260,6 +260,34 @@ def test_the_adaptive_step_does_not_depend_on_the_frame():
     assert torch.allclose(*found, atol=1e-9)
 
 
+def test_bases_that_were_edited_are_mended_or_refused():
+    x, y = data()
+    module = prism_model(2)
+    with torch.no_grad():
+        module[0].s.fill_(0.5)
+        module[0].u.mul_(2.0)
+    before = ((module[0].u * module[0].s) @ module[0].v.T).detach().clone()
+    _, optimizer, _ = private(module, x, y, algorithm="prism", max_grad_norm=1e-3)
+    assert torch.allclose((module[0].u * module[0].s) @ module[0].v.T, before, atol=1e-12)
+    optimizer.turn.open(1)
+    optimizer.backward(losses_of(module, x[:1], y[:1]))
+    assert torch.cat([s.flatten() for s in optimizer.boundary.sums]).norm() <= 1e-3
+    optimizer.step()
+    with torch.no_grad():
+        module[0].u.mul_(2.0)
+    optimizer.turn.open(1)
+    with pytest.raises(InvalidParameter, match="not orthonormal"):
+        optimizer.backward(losses_of(module, x[:1], y[:1]))
+
+
+def test_a_layer_with_one_output_trains():
+    for seed in range(6):
+        module = add_prism(nn.Linear(6, 1).double(), 1, insecure_seed=seed)
+        _, optimizer, _ = private(module, *data(), algorithm="prism", noise_multiplier=1.0)
+        optimizer.turn.open(0)
+        optimizer.step()
+
+
 def test_prism_is_accounted_as_the_gaussian_mechanism_and_needs_its_layers():
     x, y = data()
     plan = private(prism_model(2), x, y, algorithm="prism", noise_multiplier=1.5)[1].plan
@@ -363,6 +391,8 @@ def test_both_stages_are_accounted_and_share_a_ledger(tmp_path):
     module, path = mlp(), str(tmp_path / "ledger.jsonl")
     _, search, loader = private(module, x, y, noise_multiplier=4.0, steps=12, sampling_rate=0.5, ledger=path)
     trajectory = Trajectory(search, 4)
+    with pytest.raises(InvalidParameter, match="12 steps left"):
+        trajectory.subspace()
     while search.steps < 12:
         for a, b in loader:
             search.backward(losses_of(module, a, b))

@@ -53,7 +53,8 @@ def test_the_bound_is_wrong_as_rarely_as_it_says():
 
 def test_thresholds_come_from_the_other_half():
     scores = np.concatenate([np.zeros(50), np.ones(50)])
-    counts = counted(scores, scores, 1e-3, 0.95)
+    worth = lambda tried: [counts.epsilon(1e-3, 0.95) for counts in tried]  # noqa: E731
+    counts = counted(scores, scores, worth)
     assert counts.members == counts.others == 50
     rng, refuted = np.random.default_rng(1), 0
     for _ in range(300):
@@ -61,7 +62,7 @@ def test_thresholds_come_from_the_other_half():
         refuted += verdict(a, b, delta=1e-6, confidence=0.95, claim=0.0).refuted
     assert refuted <= 15
     with pytest.raises(InvalidParameter, match="four runs"):
-        counted(scores[:3], scores, 1e-3, 0.95)
+        counted(scores[:3], scores, worth)
 
 
 def test_auc_and_balanced_accuracy():
@@ -191,7 +192,8 @@ def test_the_calibrated_attack_sees_overfitting(membership):
         mechanism="dp-sgd", rank=None, noise_multiplier=0.0, steps=300, records=100, seed=1, clip=100.0
     )
     noisy = membership.Game(mechanism="dp-sgd", rank=None, noise_multiplier=50.0, steps=300, records=100, seed=1)
-    (loud, rates), (quiet, _) = membership.calibrated(silent), membership.calibrated(noisy)
+    (loud, rates, seen), (quiet, _, unseen) = membership.calibrated(silent), membership.calibrated(noisy)
+    assert seen and not unseen
     assert loud > 0.6 > quiet and [rate.at for rate in rates] == [0.1, 0.01]
     assert all(rate.low <= rate.value <= rate.high for rate in rates)
 
@@ -251,6 +253,9 @@ def test_one_run_and_membership(release, capsys):
         ("membership --noise-multiplier 1 --mechanism m2 --rank 0", "rank"),
         ("membership --noise-multiplier 1 --records 1e5 --rank 4", "records"),
         ("symmetry --rank 0", "rank"),
+        ("one-run --noise-multiplier 5 --claim -1", "epsilon"),
+        ("one-run --noise-multiplier 5 --seed -1", "seed"),
+        ("membership --noise-multiplier 4 --rank 4 --models 8 --journal /nowhere/j.jsonl", "journal"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence(release, capsys, line, words):

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import pickle
 
 import pytest
 from hypothesis import given
@@ -156,6 +157,11 @@ def test_phases_of_two_relations_are_refused_before_anything_is_spent(path):
     with pytest.raises(InvalidParameter, match="one neighbouring relation"):
         Ledger(path, phase_of(privproj.Gaussian(noise_multiplier=1.0), relation="replace"))
     assert read(path).spent == 2 and len(read(path).phases) == 1
+
+
+def test_errors_survive_a_process_boundary():
+    error = InvalidParameter("a", 1, "b", "c")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 @pytest.mark.parametrize("text", ["", "hello\n", '{"ledger": "other"}\n', "[1]\n{}\n"])

@@ -6,7 +6,7 @@ stated confidence, and so does every bound that follows from them. An audit neve
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from privproj.errors import InvalidParameter
-from privproj.mechanisms import probability
+from privproj.mechanisms import privacy_epsilon, probability
 from privproj.profile import Curve
 from privproj.tradeoff import tradeoff
 
@@ -69,8 +69,8 @@ def halves(scores: Array) -> tuple[Array, Array]:
     return scores[: len(scores) // 2], scores[len(scores) // 2 :]
 
 
-def counted(inside: Array, outside: Array, delta: float, confidence: float) -> Counts:
-    """Counts on the second halves, at the threshold that shows the largest epsilon on the first halves.
+def counted(inside: Array, outside: Array, worth: Callable[[list[Counts]], Sequence[float]]) -> Counts:
+    """Counts on the second halves, at the threshold that is worth most on the first halves.
 
     Raises :class:`InvalidParameter` for fewer than four scores in an arm.
     """
@@ -79,11 +79,8 @@ def counted(inside: Array, outside: Array, delta: float, confidence: float) -> C
     (chosen_in, counted_in), (chosen_out, counted_out) = halves(inside), halves(outside)
     tried = np.quantile(np.concatenate([chosen_in, chosen_out]), np.linspace(0.0, 1.0, 201))
     sizes = len(chosen_in), len(chosen_out)
-    shown = [
-        Counts(int((chosen_in >= t).sum()), sizes[0], int((chosen_out >= t).sum()), sizes[1]).epsilon(delta, confidence)
-        for t in tried
-    ]
-    threshold = tried[int(np.argmax(shown))]
+    first = [Counts(int((chosen_in >= t).sum()), sizes[0], int((chosen_out >= t).sum()), sizes[1]) for t in tried]
+    threshold = tried[int(np.argmax(worth(first)))]
     return Counts(
         int((counted_in >= threshold).sum()), len(counted_in), int((counted_out >= threshold).sum()), len(counted_out)
     )
@@ -138,20 +135,35 @@ def verdict(
     claim: float | None = None,
     curve: Curve | None = None,
 ) -> Verdict:
-    """The verdict on a claim (``claim`` at ``delta``, or a whole profile) from the scores of both arms."""
+    """The verdict on a claim (``claim`` at ``delta``, and maybe a whole profile) from the scores of both arms.
+
+    With a profile, each of the two tests gets half of what the confidence leaves.
+    """
     level, target = probability("confidence", confidence), probability("delta", delta)
     a, b = np.asarray(inside, float), np.asarray(outside, float)
-    counts = counted(a, b, target, level)
+    each = level if curve is None else 1.0 - 0.5 * (1.0 - level)
+    counts = counted(a, b, lambda tried: [counts.epsilon(target, each) for counts in tried])
     return Verdict(
         auc=auc(a, b),
-        epsilon_lower=counts.epsilon(target, level),
+        epsilon_lower=counts.epsilon(target, each),
         confidence=level,
-        ceiling=ceiling(counts.members, counts.others, target, level),
+        ceiling=ceiling(counts.members, counts.others, target, each),
         trials=len(a) + len(b),
-        claimed_epsilon=claim,
+        claimed_epsilon=None if claim is None else privacy_epsilon(claim, zero=True),
         delta=target,
-        profile_refuted=curve is not None and counts.refutes(curve, level),
+        profile_refuted=curve is not None and breaks_profile(a, b, curve, each),
     )
+
+
+def breaks_profile(inside: Array, outside: Array, curve: Curve, confidence: float) -> bool:
+    """Whether the error rates at the most telling threshold are beyond a whole profile."""
+
+    def margins(tried: list[Counts]) -> list[float]:
+        rates = [counts.rates(confidence) for counts in tried]
+        least = tradeoff(curve, [fpr for _, fpr, _, _ in rates])
+        return [bound - fnr for bound, (_, _, _, fnr) in zip(least, rates, strict=True)]
+
+    return counted(inside, outside, margins).refutes(curve, confidence)
 
 
 # --- one run ----------------------------------------------------------------------------------------

@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy import special
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
+from privproj import __version__
 from privproj.audit.lower import Array, at_least, at_most, auc
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import real, whole
@@ -136,7 +138,7 @@ def poisoned(
 ) -> tuple[Array, Array]:
     """Scores of ``models`` shadow models with the canary and as many without; a journal makes it resumable."""
     count = whole("models", models, "a whole number of models of at least 4", 4, 10**6)
-    book = Journal(journal, asdict(game))
+    book = Journal(journal, asdict(game) | {"models": count, "version": __version__})
     scores = {key: score for key, score in book.scores.items() if key[1] < count}
     progress(len(scores))
     features, label = canary(game)
@@ -158,14 +160,20 @@ class Journal:
         self.path, self.scores = path, dict[tuple[bool, int], float]()
         if path is None:
             return
-        if not path.exists():
-            path.write_text(json.dumps({"game": game}) + "\n")
-            return
-        lines = list(read_lines(path))
+        try:
+            if not path.exists():
+                path.write_text(json.dumps({"game": game}) + "\n")
+                return
+            lines = list(read_lines(path))
+            with path.open("a") as file:
+                file.write("\n")
+        except OSError as error:
+            raise InvalidParameter("journal", path, "a file that can be written", str(error.strerror)) from None
         if not lines or lines[0] != {"game": game}:
             raise InvalidParameter("journal", path, "a journal of this very audit", "name another file")
         for entry in lines[1:]:
-            self.scores[bool(entry["in"]), int(entry["index"])] = float(entry["score"])
+            if set(entry) == {"in", "index", "score"} and isinstance(entry["score"], float):
+                self.scores[bool(entry["in"]), int(entry["index"])] = entry["score"]
 
     def append(self, key: tuple[bool, int], score: float) -> None:
         """Keep one score."""
@@ -199,8 +207,14 @@ class Rate:
     high: float
 
 
-def calibrated(game: Game, confidence: float = 0.95) -> tuple[float, list[Rate]]:
-    """AUC and true positive rates at 10 % and 1 % of the calibrated-loss attack on one model.
+def separates(area: float, members: int, others: int, confidence: float) -> bool:
+    """Whether an AUC is above 1/2 beyond chance; its variance is at most ``A (1 - A)/min(n, m)``."""
+    deviation = math.sqrt(area * (1.0 - area) / min(members, others))
+    return area - float(special.ndtri(confidence)) * deviation > 0.5
+
+
+def calibrated(game: Game, confidence: float = 0.95) -> tuple[float, list[Rate], bool]:
+    """AUC, whether it is above 1/2 beyond chance, and true positive rates at 10 % and 1 % of the calibrated-loss attack on one model.
 
     Score ``-(L(x; theta) - L(x; theta_ref))``; the threshold is the loosest whose false positive rate is below the
     target on the non-members.
@@ -225,4 +239,5 @@ def calibrated(game: Game, confidence: float = 0.95) -> tuple[float, list[Rate]]
         threshold = np.sort(outside)[::-1][max(math.ceil(level * len(outside)) - 1, 0)]
         hits = int((inside > threshold).sum())
         rates.append(Rate(level, hits / n, at_least(hits, n, error), at_most(hits, n, error)))
-    return auc(inside, outside), rates
+    area = auc(inside, outside)
+    return area, rates, separates(area, n, len(outside), confidence)

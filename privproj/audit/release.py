@@ -81,7 +81,7 @@ class Scene:
 
     def claim(self, delta: float) -> float:
         """The tool's own epsilon for what was claimed."""
-        return float(epsilon_of(self.claimed, delta=delta, steps=self.steps).value or 0.0)
+        return float(epsilon_of(self.claimed, delta=delta, steps=self.steps).value)  # pyright: ignore[reportArgumentType]
 
     def boundary(self, worker: int) -> PrivateRelease:
         """The real release code for one linear layer, with the fault in it."""
@@ -203,10 +203,11 @@ def one_run(
     included = np.flatnonzero(rng.random(count) < 0.5)
     boundary = optimizer.boundary
     (view,) = boundary.views
-    g = torch.zeros(len(included), count, dtype=torch.float64)
-    g[torch.arange(len(included)), torch.as_tensor(included)] = 1.0
-    view.tap.uses = [(view.tap.modules[0], torch.ones(len(included), 1, dtype=torch.float64), g)]
-    boundary.add(len(included))
+    for rows in torch.as_tensor(included).split(256):
+        g = torch.zeros(len(rows), count, dtype=torch.float64)
+        g[torch.arange(len(rows)), rows] = 1.0
+        view.tap.uses = [(view.tap.modules[0], torch.ones(len(rows), 1, dtype=torch.float64), g)]
+        boundary.add(len(rows))
     order = np.argsort(boundary.release()[0][:, 0].numpy())
     inside = np.isin(order, included)
     right = int((~inside[: guessed // 2]).sum() + inside[-guessed // 2 :].sum())

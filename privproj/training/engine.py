@@ -143,11 +143,11 @@ def started(
     book = Ledger(ledger, phase, target, insecure) if ledger is not None and here.first else None
     try:
         known = insecure or (book is not None and book.account.insecure)
-        before = replace(earlier_of(book, parts.subspace), insecure=known)
+        before = here.agree(replace(earlier_of(book, parts.subspace), insecure=known))
         spending, turn = Spending(plan, book, before), Turn()
         spending.steps = here.agree(spending.steps)
         device = parts.taps.taps[0].parameters[0].device
-        drawn = streams(device, insecure_seed, here.agree(before.spent) + spending.steps, here)
+        drawn = streams(device, insecure_seed, before.spent + spending.steps, here)
         loader = PrivateLoader(parts.data_loader, plan, drawn.sampler, lambda: spending.steps, turn, here)
         views = views_of(plan, parts)
         kind = PrivateRelease if plan.feature_bound is None else BoundedRelease

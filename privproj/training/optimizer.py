@@ -230,7 +230,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         rates = {id(p): float(group["lr"]) for group in self.param_groups for p in group["params"]}
         moving = [any(rates[id(p)] for p in view.held) for view in self.views]
         for view, moves, old, new in zip(self.views, moving, before, probe(self.views), strict=True):
-            if moves and any(was == now for was, now in zip(old, new, strict=True)):
+            if moves and not view.moved(old, new):
                 raise InvalidParameter(
                     view.name, "unmoved after a step", "trained weights that move",
                     "build the optimizer from the parameters of the module that is trained, after moving it",

@@ -17,7 +17,7 @@ from privproj.mechanisms import whole
 
 from . import ghost
 from .adapters import wrapped_layers
-from .streams import orthonormal, streams
+from .streams import Streams, orthonormal, streams
 from .tangent import (
     Point,
     Tangent,
@@ -88,6 +88,16 @@ def add_prism(
     return wrapped_layers(module, lambda layer: PrismLinear(layer, rank, steps or Steps(), stream), where)
 
 
+ORTHONORMAL = 1e-5
+"""How far from orthonormal the bases may be before they are made so."""
+
+
+def deviation(at: Point) -> float:
+    """The larger of ``|U^T U - I|`` and ``|V^T V - I|``."""
+    eye = torch.eye(len(at.s), dtype=torch.float64, device=at.s.device)
+    return max(float((basis.double().T @ basis.double() - eye).norm()) for basis in (at.u, at.v))
+
+
 class PrismTap(Tap):
     """What a :class:`PrismLinear` saw and got back."""
 
@@ -132,15 +142,27 @@ class TangentView(View):
         m, n = self.tap.shape
         return (size(m, n, len(self.tap.module.s)),)
 
+    def refresh(self, streams: Streams) -> None:
+        """Bases that were loaded or edited are made orthonormal, the matrix kept."""
+        at = self.point
+        if deviation(at) > ORTHONORMAL:
+            self.move(truncated(at.u, torch.diag(at.s), at.v, len(at.s)))
+
     def squared_norms(self) -> Tensor | None:
-        """``|P_T(G_j)|^2``."""
+        """``|P_T(G_j)|^2``, overstated by as much as rounded bases can hide."""
         seen = self.tap.seen()
         if seen is None:
             return None
         (g, x), at = seen, self.point
+        loose = deviation(at)
+        if loose > 1e-3:
+            raise InvalidParameter(
+                self.tap.name, "bases that are not orthonormal", "U and V as the last step left them",
+                "load weights before make_private or between steps",
+            )  # fmt: skip
         self.seen = g, x
         beyond = x - (x @ at.v) @ at.v.T
-        return ghost.squared_norms(g, x @ at.v) + ghost.squared_norms(g @ at.u, beyond)
+        return (ghost.squared_norms(g, x @ at.v) + ghost.squared_norms(g @ at.u, beyond)) * (1.0 + 8.0 * loose)
 
     def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
         """The coordinates of ``sum_j c_j P_T(G_j)``."""
@@ -167,8 +189,17 @@ class TangentView(View):
             ready = self.steps.kind == "adaptive" and float(at.s[-1]) > self.steps.floor
             new = self.adaptive(at, xi, group["lr"]) if ready else retracted(at, self.moment, group["lr"])
             self.moment = transported(self.moment, at, new)
-            for parameter, value in zip(self.tap.parameters, (new.u, new.s, new.v), strict=True):
-                parameter.copy_(value)
+            self.move(new)
+
+    @torch.no_grad()
+    def move(self, new: Point) -> None:
+        """Put the factors there."""
+        for parameter, value in zip(self.tap.parameters, (new.u, new.s, new.v), strict=True):
+            parameter.copy_(value)
+
+    def moved(self, old: list, new: list) -> bool:
+        """A basis of a space of one dimension cannot move; some factor must."""
+        return old != new
 
     def adaptive(self, at: Point, xi: Tangent, rate: float) -> Point:
         """``Retr(Z - lr (U_A B^T + A U_B^T))``, ``U_A = m_A (V_A + lam_A I)^-1/2``, in balanced factors.

@@ -82,7 +82,10 @@ class Trajectory:
             self.rows.append(weights(optimizer.taps.taps) - self.start)
 
     def subspace(self, mode: Literal["full", "subspace"] = "full") -> Subspace:
-        """The subspace of the snapshots, with the account of the run that made them."""
+        """The subspace of the snapshots, with the account of the run that made them, which has to be over."""
+        if self.optimizer.steps < self.optimizer.plan.steps:
+            left = self.optimizer.plan.steps - self.optimizer.steps
+            raise InvalidParameter("trajectory", f"{left} steps left", "a search that made all its planned steps")
         basis = leading(torch.stack(self.rows), self.k)
         return Subspace(basis, "dp", mode, self.optimizer.spending.account)
 
@@ -162,6 +165,11 @@ class SubspaceView(View):
             return
         for parameter, part in zip(self.parameters, self.parts, strict=True):
             parameter.grad = (part @ mean).view_as(parameter)
+
+    def moved(self, old: list, new: list) -> bool:
+        """Whether every tensor changed that the basis reaches."""
+        reached = [bool(part.any()) for part in self.parts]
+        return all(was != now for was, now, can in zip(old, new, reached, strict=True) if can)
 
     @torch.no_grad()
     def after(self) -> None:

@@ -55,6 +55,10 @@ class View(ABC):
         for parameter, part in self.tap.split(left if right is None else left @ right):
             parameter.grad = part.reshape(parameter.shape).contiguous()
 
+    def moved(self, old: list, new: list) -> bool:
+        """Whether every trained tensor changed between two probes."""
+        return all(was != now for was, now in zip(old, new, strict=True))
+
     def after(self) -> None:  # noqa: B027
         """What is left to do after the wrapped optimizer's step."""
 
