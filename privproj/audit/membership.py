@@ -214,7 +214,7 @@ def separates(area: float, members: int, others: int, confidence: float) -> bool
 
 
 def calibrated(game: Game, confidence: float = 0.95) -> tuple[float, list[Rate], bool]:
-    """AUC, whether it is above 1/2 beyond chance, and true positive rates at 10 % and 1 % of the calibrated-loss attack on one model.
+    """The calibrated-loss attack on one model: AUC, its rates at 10 % and 1 %, whether the AUC is beyond chance.
 
     Score ``-(L(x; theta) - L(x; theta_ref))``; the threshold is the loosest whose false positive rate is below the
     target on the non-members.
