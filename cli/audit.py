@@ -66,6 +66,7 @@ def symmetry(dim: float, columns: float, rank: float, draws: float, claim: float
     from privproj.audit.symmetry import symmetry_test
 
     began, rng = time.monotonic(), np.random.default_rng()
+    claim = None if claim is None else privacy_epsilon(claim, zero=True)
     shape = (
         whole("dim", dim, "a whole number dim from 1 to 1e4", 1, 10**4),
         whole("columns", columns, "columns from 1 to 1000", 1, 1000),
@@ -149,13 +150,17 @@ def one_run(json: bool, **given: Any) -> int:
 
         claim = float(epsilon(z, delta=delta).value)  # pyright: ignore[reportArgumentType]
     claim = privacy_epsilon(claim, zero=True)
-    lower, right = release.one_run(z, given["canaries"], given["guesses"], delta, confidence, seed)
+    lower, right, area = release.one_run(z, given["canaries"], given["guesses"], delta, confidence, seed)
     guesses = int(given["guesses"]) // 2 * 2
     top = release.one_run_epsilon(int(given["canaries"]), guesses, guesses, delta, confidence)
-    found = {"auc": right / guesses, "epsilon_lower": lower, "confidence": confidence, "claimed_epsilon": claim,
+    found = {"auc": area, "epsilon_lower": lower, "confidence": confidence, "claimed_epsilon": claim,
              "ceiling": top, "verdict": "refuted" if lower > claim else "not refuted", "trials": guesses,
              "delta": delta, "seconds": time.monotonic() - began}  # fmt: skip
-    shown(found, [*lines_of(found)[:3], f"  attack:   {right} of {guesses} guesses right, in one run"], json)
+    shown(
+        found,
+        [*lines_of(found)[:3], f"  attack:   {right} of {guesses} guesses right, AUC {area:.3f}, in one run"],
+        json,
+    )
     return 1 if lower > claim else 0
 
 

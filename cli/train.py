@@ -13,6 +13,7 @@ from . import render
 from .files import write
 from .options import option, with_options
 from .progress import bar
+from .query import EXIT_CODES
 from .report import as_markdown
 
 HELP = r"""Train on features with the noise that a target needs, and report epsilon with what it rests on.
@@ -104,7 +105,7 @@ def finished(outcome: Any, json: bool) -> int:
     write(shown["paths"]["report"], render.as_json(shown) + "\n")
     write(shown["paths"]["statement"], as_markdown(sections(result, outcome.curve), []) + "\n")
     click.echo(render.as_json(shown) if json else text(outcome, shown))
-    return 0
+    return EXIT_CODES[result.outcome]
 
 
 def text(outcome: Any, shown: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ import pytest
 import privproj
 from privproj.errors import InvalidParameter, Refused
 from privproj.ledger import Account, read
+from privproj.schedule import prism_noise_energy
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
@@ -26,7 +27,6 @@ from privproj.training import (  # noqa: E402
     prepare_peft,
     tangent,
 )
-from privproj.training.prism import noise_energy  # noqa: E402
 from privproj.training.streams import streams  # noqa: E402
 from privproj.training.tangent import Point  # noqa: E402
 
@@ -131,7 +131,7 @@ def test_the_energy_of_the_noise():
         optimizer.boundary.record = lambda: None
         (mean,) = optimizer.boundary.release()
         energies.append(float(tangent.from_flat(mean, view.point).flat().norm()))
-    known = noise_energy(3.0 / 12, 20, 30, 4)
+    known = prism_noise_energy([(20, 30)], 4, 3.0 / 12)
     assert abs(np.mean(np.square(energies)) - known**2) < 5 * np.std(np.square(energies)) / math.sqrt(400)
 
 
@@ -393,6 +393,8 @@ def test_both_stages_are_accounted_and_share_a_ledger(tmp_path):
     trajectory = Trajectory(search, 4)
     with pytest.raises(InvalidParameter, match="12 steps left"):
         trajectory.subspace()
+    with pytest.raises(InvalidParameter, match="each of the 12 steps"):
+        Trajectory(search, 13)
     while search.steps < 12:
         for a, b in loader:
             search.backward(losses_of(module, a, b))

@@ -49,7 +49,8 @@ while optimizer.steps < options["steps"]:
         optimizer.step()
 end = torch.cat([p.detach().flatten() for p in module.parameters()])
 with open(sys.argv[2] + str(rank), "w") as file:
-    json.dump({"sizes": sizes, "start": start.tolist(), "end": end.tolist()}, file)
+    result = {"sizes": sizes, "start": start.tolist(), "end": end.tolist(), "epsilon": optimizer.epsilon(1e-5).value}
+    json.dump(result, file)
 """
 OPTIONS = {"algorithm": "m2", "rank": 2, "noise_multiplier": 0.5, "steps": 6, "sampling_rate": 0.2, "records": 14}
 
@@ -84,6 +85,15 @@ def test_two_processes_with_one_seed_do_what_one_does(tmp_path, algorithm):
     assert first["start"] == second["start"] == pytest.approx(one["start"], rel=0, abs=0)
     assert first["end"] == second["end"] == pytest.approx(one["end"], rel=1e-9, abs=1e-12)
     assert first["end"] != first["start"] and read(tmp_path / "ledger.jsonl").spent == 6
+
+
+def test_every_process_knows_what_the_ledger_knows(tmp_path):
+    """A second phase on one ledger: the epsilon of both, in every process."""
+    options = {"algorithm": "dp-sgd", "rank": None, "steps": 2, "ledger": str(tmp_path / "ledger.jsonl")}
+    first = ran(tmp_path, 2, **options, noise_multiplier=2.0)
+    second = ran(tmp_path, 2, **options, noise_multiplier=3.0)
+    assert first[0]["epsilon"] == first[1]["epsilon"] < second[0]["epsilon"] == second[1]["epsilon"]
+    assert second[0]["epsilon"] == read(tmp_path / "ledger.jsonl").epsilon(1e-5).value
 
 
 def test_the_noise_of_two_processes_is_that_of_one(tmp_path):

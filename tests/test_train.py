@@ -106,6 +106,13 @@ def test_a_checkpoint_without_its_ledger_is_refused(small, tmp_path, capsys):
     assert "a checkpoint of this run" in capsys.readouterr().err
 
 
+def test_a_run_without_a_number_at_its_end_does_not_begin(tmp_path, capsys):
+    """Noise so small that the losses are beyond the accountant: refused before anything is released."""
+    line = "train --data digits --mechanism m2 --rank 16 --noise-multiplier 1e-9"
+    assert train(line, tmp_path / "run") == 5
+    assert capsys.readouterr().err.count("\n") == 1 and not (tmp_path / "run").exists()
+
+
 def test_a_given_seed_is_said_in_the_report(small, tmp_path, capsys):
     assert (
         train(f"train --data {small} --mechanism dp-sgd --epsilon 2 --steps 3 --insecure-seed 1", tmp_path / "run") == 0
@@ -151,6 +158,8 @@ def test_a_folder_with_a_run_is_not_overwritten(small, tmp_path, capsys):
         ("--data digits --mechanism dp-sgd --epsilon 8 --frame wishart", "frame"),
         ("--data digits --mechanism prism --epsilon 8", "rank"),
         ("--data digits --mechanism dp-sft --epsilon 8", "rank"),
+        ("--data digits --mechanism dp-sft --rank 1 --epsilon 8 --steps 1", "two steps"),
+        ("--data digits --mechanism dp-sft --rank 9 --epsilon 8 --steps 10", "each of the 5 steps"),
         ("--resume nowhere --epsilon 3", "no other option"),
         ("--mechanism dp-sgd --epsilon 3", "--data"),
     ],

@@ -679,9 +679,12 @@ def test_frozen_statistics_are_accepted_until_someone_thaws_them():
     module = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)).double()
     module[0].eval().requires_grad_(False)
     one_step(module, x, y)
+    _, optimizer, _ = private(module, x, y)
     module.train()
     with pytest.raises(InvalidParameter, match="mixes examples"):
         module(x)
+    optimizer.close()
+    module(x)
 
 
 def test_a_sampler_of_its_own_is_refused():

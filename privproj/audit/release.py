@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.accountant import epsilon as epsilon_of
-from privproj.audit.lower import Array, Verdict, one_run_epsilon, verdict
+from privproj.audit.lower import Array, Verdict, auc, one_run_epsilon, verdict
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2, Gaussian, whole
 from privproj.training import make_private
@@ -184,11 +184,11 @@ def curve_of(mechanism: M2 | Gaussian, steps: int) -> Any:
 
 def one_run(
     mechanism: Gaussian, canaries: int, guesses: int, delta: float, confidence: float, seed: int | None = None
-) -> tuple[float, int]:
+) -> tuple[float, int, float]:
     """Audit by one release: ``canaries`` orthogonal gradients, each in it with probability 1/2, real release code.
 
-    The highest and the lowest ``guesses / 2`` scores are guessed to be in and out. Returns the lower bound on epsilon
-    and the number of right guesses.
+    The highest and the lowest ``guesses / 2`` scores are guessed to be in and out. Returns the lower bound on epsilon,
+    the number of right guesses, and the area under the curve over all canaries.
     """
     count = whole("canaries", canaries, "a whole number of canaries from 10 to 1e5", 10, 10**5)
     guessed = whole("guesses", guesses, "an even number of guesses, at most the canaries", 2, count) // 2 * 2
@@ -208,7 +208,9 @@ def one_run(
         g[torch.arange(len(rows)), rows] = 1.0
         view.tap.uses = [(view.tap.modules[0], torch.ones(len(rows), 1, dtype=torch.float64), g)]
         boundary.add(len(rows))
-    order = np.argsort(boundary.release()[0][:, 0].numpy())
-    inside = np.isin(order, included)
-    right = int((~inside[: guessed // 2]).sum() + inside[-guessed // 2 :].sum())
-    return one_run_epsilon(count, guessed, right, delta, confidence), right
+    scores = boundary.release()[0][:, 0].numpy()
+    inside = np.isin(np.arange(count), included)
+    order = inside[np.argsort(scores)]
+    right = int((~order[: guessed // 2]).sum() + order[-guessed // 2 :].sum())
+    lower = one_run_epsilon(count, guessed, right, delta, confidence)
+    return lower, right, auc(scores[inside], scores[~inside])

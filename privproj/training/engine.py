@@ -81,7 +81,7 @@ def make_private(
 
     Under ``torch.distributed`` every process calls this with the same arguments and its own copy of the module (not
     wrapped in DistributedDataParallel): each clips its share of every batch, and noise is added once. Raises
-    :class:`InvalidParameter` or :class:`Refused`, always before any data is touched.
+    :class:`InvalidParameter` or :class:`Refused`, always before anything is released.
     """
     check_parts(module=module, optimizer=optimizer, data_loader=data_loader)
     if algorithm not in ALGORITHMS:

@@ -234,7 +234,10 @@ class Run:
 
     @classmethod
     def start(cls, settings: Settings, folder: Path | None) -> "Run":
-        """Everything built, the checkpoint and the ledger of an earlier attempt taken up where the folder has them."""
+        """Everything built, the checkpoint and the ledger of an earlier attempt taken up where the folder has them.
+
+        A run whose epsilon could not be told at its end is refused here, before anything is released.
+        """
         data, device, world = load(settings.data), device_of(settings.device), joined()
         module = network(data, settings, device)
         state: dict[str, Any] = {}
@@ -242,6 +245,11 @@ class Run:
             state = checkpoint_of(folder, module, device)
         run = cls(settings, data, folder if world.first else None, module, device, state, world)
         run.open()
+        try:
+            run.optimizer.spending.account.planned.epsilon(settings.delta)
+        except BaseException:
+            run.optimizer.close()
+            raise
         return run
 
     @property
@@ -265,6 +273,8 @@ class Run:
         """The stage that is to be done next."""
         done = self.world.agree(read(self.ledger).phases if self.ledger and Path(self.ledger).exists() else ())
         half = self.total // 2
+        if self.settings.mechanism == "dp-sft" and self.total < 2:
+            raise InvalidParameter("steps", self.total, "at least two steps, one for the search")
         if self.settings.mechanism != "dp-sft":
             self.earlier = 0
             self.stage(self.settings.mechanism, self.total, self.noise(done[-1:]))
@@ -289,16 +299,16 @@ class Run:
         if "epsilon" in noise:
             rate = rate_and_steps("poisson", len(self.data.x), self.batch_size, None, 1, None)[0]
             budget = {"epsilon": noise["epsilon"], "delta": noise["delta"]}
-            stages = dp_sft(**budget, sampling_rate=rate, steps=(max(1, half), self.total - half)).phases
+            stages = dp_sft(**budget, sampling_rate=rate, steps=(half, self.total - half)).phases
             noise = {"noise_multiplier": stages[0].question.mechanism.noise_multiplier}
-        self.stage("dp-sgd", max(1, half), noise)
+        self.stage("dp-sgd", half, noise)
         self.trajectory = Trajectory(self.optimizer, needed_rank(settings))
         if "rows" in self.state:
             self.trajectory.start, self.trajectory.rows = self.state["start"], list(self.state["rows"])
 
     def within(self, half: int, done: Any) -> None:
         """DP-SFT's second stage: within the subspace of the first one's trajectory."""
-        self.earlier, self.trajectory = max(1, half), None
+        self.earlier, self.trajectory = half, None
         basis = self.state.get("basis")
         if basis is None and not self.state.get("rows"):
             raise InvalidParameter("resume", self.folder, "a run whose search left snapshots", "start it anew")

@@ -27,9 +27,6 @@ PROJECTING = ("m2", "m2-projected-clip", "m1", "flora")
 FRAMED = ("m2", "m2-projected-clip")
 """Algorithms whose projection has a choice of frame."""
 
-ADAPTED = ("lora-fa", "lora-resampled", "prism")
-"""Algorithms whose rank is that of adapters in the module."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -128,9 +125,9 @@ def mechanism_for(
     """The mechanism of one release, its noise left out.
 
     ``shapes``: for each trained tensor ``(outputs, inputs, projected)``. Per-layer, a tensor with fewer inputs than the
-    rank is not projected, and accounted so. Everything but M2 with full clipping is the
-    Gaussian mechanism, since what it sums is what it clips. Raises :class:`InvalidParameter` where the joint clip would
-    take the gain of the projection away.
+    rank is not projected, and accounted so. Everything but M2 with full clipping is the Gaussian mechanism, since what
+    it sums is what it clips. Raises :class:`InvalidParameter` where the joint clip would take the gain of the
+    projection away.
     """
     if rank is None and algorithm in PROJECTING:
         raise InvalidParameter("rank", "nothing", "a rank of the projection")

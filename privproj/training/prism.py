@@ -5,7 +5,6 @@ determine: the subsampled Gaussian mechanism, whatever the rank. Everything afte
 the lift to factors and all moments included.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -125,7 +124,6 @@ class TangentView(View):
     def __init__(self, tap: PrismTap, deviation: float) -> None:
         self.tap, self.deviation = tap, deviation
         self.steps = tap.module.steps
-        self.count = 0
         self.moment: Tangent | None = None
         self.factors: tuple[Tensor, Tensor] | None = None
         self.second: tuple[Tensor, Tensor] | None = None
@@ -146,7 +144,9 @@ class TangentView(View):
         """Bases that were loaded or edited are made orthonormal, the matrix kept."""
         at = self.point
         if deviation(at) > ORTHONORMAL:
-            self.move(truncated(at.u, torch.diag(at.s), at.v, len(at.s)))
+            new = truncated(at.u, torch.diag(at.s), at.v, len(at.s))
+            self.moment = None if self.moment is None else transported(self.moment, at, new)
+            self.move(new)
 
     def squared_norms(self) -> Tensor | None:
         """``|P_T(G_j)|^2``, overstated by as much as rounded bases can hide."""
@@ -183,7 +183,6 @@ class TangentView(View):
             at = self.point
             at = Point(at.u, at.s * (1.0 - group["lr"] * group.get("weight_decay", 0.0)), at.v)
             xi = from_flat(mean, at)
-            self.count += 1
             beta = self.steps.momentum
             self.moment = xi if self.moment is None else self.moment.scaled(beta).plus(xi.scaled(1.0 - beta))
             ready = self.steps.kind == "adaptive" and float(at.s[-1]) > self.steps.floor
@@ -228,8 +227,3 @@ class TangentView(View):
         one = torch.eye(len(root), dtype=a.dtype, device=a.device)
         core = torch.cat([torch.cat([one, -rate * one], 1), torch.cat([-rate * one, torch.zeros_like(one)], 1)], 0)
         return truncated(torch.cat([a, steps[0]], 1), core, torch.cat([b, steps[1]], 1), len(root))
-
-
-def noise_energy(deviation: float, m: int, n: int, r: int) -> float:
-    """``tau sqrt(r (m + n - r))``: the root mean square norm of the noise of one module."""
-    return deviation * math.sqrt(r * (m + n - r))

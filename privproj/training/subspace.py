@@ -10,6 +10,7 @@ from privproj.errors import InvalidParameter
 from privproj.ledger import Account
 from privproj.mechanisms import whole
 
+from . import ghost
 from .optimizer import PrivateOptimizer
 from .taps import AnyTap
 from .views import View
@@ -71,7 +72,11 @@ class Trajectory:
 
     def __init__(self, optimizer: PrivateOptimizer, k: int) -> None:
         self.optimizer, self.k = optimizer, whole("rank", k, "a whole number of directions >= 1")
-        self.every = max(1, optimizer.plan.steps // self.k)
+        if self.k > optimizer.plan.steps:
+            raise InvalidParameter(
+                "rank", self.k, f"at most one direction for each of the {optimizer.plan.steps} steps"
+            )
+        self.every = optimizer.plan.steps // self.k
         self.start = weights(optimizer.taps.taps)
         self.rows: list[Tensor] = []
         optimizer.attach_step_hook(self.look)
@@ -147,7 +152,7 @@ class SubspaceView(View):
     def squared_norms(self) -> Tensor | None:
         """``|z_j|^2``."""
         self.z = self.coordinates()
-        return None if self.z is None else self.z.square().sum(1)
+        return None if self.z is None else ghost.wide(self.z).square().sum(1)
 
     def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
         """``sum_j c_j z_j``."""

@@ -16,6 +16,7 @@ from torch.nn import functional
 from privproj.errors import InvalidParameter
 
 FLOATS = (torch.float32, torch.float64)
+BATCH_NORM = nn.modules.batchnorm._BatchNorm
 Use = tuple[nn.Module, Tensor, Tensor]
 
 
@@ -129,6 +130,9 @@ class Taps:
         for name, part in module.named_modules():
             self.add(name or type(part).__name__, part)
         self.check_once(module)
+        for name, part in module.named_modules():
+            if isinstance(part, BATCH_NORM):
+                self.handles.append(part.register_forward_pre_hook(guarding(name)))
         for tap in self.taps:
             self.handles += [part.register_forward_hook(capturing(tap), with_kwargs=True) for part in tap.modules]
             if isinstance(tap, Tap):
@@ -190,8 +194,7 @@ class Taps:
 
 def check(name: str, module: nn.Module, trained: list[nn.Parameter]) -> None:
     """Refuse layers that mix examples, layers nobody has per-example gradients for, and low-precision tensors."""
-    if isinstance(module, nn.modules.batchnorm._BatchNorm):
-        module.register_forward_pre_hook(lambda part, _: refuse_mixing(name, part))
+    if isinstance(module, BATCH_NORM):
         refuse_mixing(name, module)
     padded = getattr(module, "padding_mode", "zeros") != "zeros"
     known = is_matrix(module) or (type(module) in samplers() and not padded) or hasattr(module, "private_tap")
@@ -210,6 +213,11 @@ def refuse_mixing(name: str, module: nn.Module) -> None:
         raise InvalidParameter(
             name, type(module).__name__, "no layer that mixes examples", "use GroupNorm, or put it in eval mode, frozen"
         )
+
+
+def guarding(name: str) -> Callable[..., None]:
+    """A hook that refuses batch statistics, should someone switch them on later."""
+    return lambda module, _: refuse_mixing(name, module)
 
 
 def capturing(tap: AnyTap) -> Callable[..., Tensor | None]:

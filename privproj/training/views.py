@@ -105,7 +105,7 @@ class Sampled(View):
     def squared_norms(self) -> Tensor | None:
         """Norms of the materialised gradients."""
         self.found = self.tap.seen()
-        return None if self.found is None else self.found.square().sum(1)  # pyright: ignore
+        return None if self.found is None else ghost.wide(self.found).square().sum(1)
 
     def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
         """``sum_j c_j G_j``."""
