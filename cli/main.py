@@ -29,6 +29,7 @@ COMMANDS = {
     "train": "Train with the computed noise, and report what was spent.",
     "audit": "Attacks that can refute a claimed epsilon; none can confirm one.",
     "ledger": "What a training run has spent, and what is left.",
+    "verify": "Checks a certificate written by --certificate.",
     "compare": "Every bound of a mechanism, side by side.",
     "bounds": "The catalogue of bounds: formula, source, status, promises.",
 }

@@ -84,8 +84,10 @@ def option(name: str, help_text: str, **settings: Any) -> click.Option:
 def target_options(quantity: str) -> list[click.Option]:
     """``--epsilon`` and ``--delta``, as the quantity needs them."""
     epsilon = option("--epsilon", "Privacy loss epsilon.", metavar="E", required=quantity != "compare")
-    delta = option("--delta", "Failure probability delta.", metavar="D", required=quantity != "compare")
-    return {"epsilon": [delta], "delta": [epsilon]}.get(quantity, [epsilon, delta])
+    delta = option("--delta", "Failure probability delta.", metavar="D")
+    power = option("--log10-delta", "Instead of --delta: its decimal logarithm, for instance -1000.", metavar="L")
+    deltas = [delta] if quantity == "compare" else [delta, power]
+    return {"epsilon": deltas, "delta": [epsilon]}.get(quantity, [epsilon, *deltas])
 
 
 def run_options(quantity: str) -> list[click.Option]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import click
@@ -17,6 +18,8 @@ from .options import option, run_options, take_run, target_options, with_options
 
 RUNS = {"steps": "--sampling-rate 0.01", "rate": "--steps 1000"}
 """What the example of a quantity says about the run, where the mechanism has a bound under subsampling."""
+CERTIFIABLE = ("epsilon", "delta", "sigma")
+"""Quantities whose answers can be certified."""
 EXIT_CODES = {
     Outcome.OK: 0,
     Outcome.REFUSED: 0,
@@ -41,12 +44,14 @@ def query_command(quantity: str, ask: Callable[..., Result], mechanism: str) -> 
     bound = option("--bound", "Bound to use; `privproj bounds` lists them.", type=str, metavar="NAME")
     refuted = option("--allow-refuted", "Print a number that is no guarantee, marked.", is_flag=True)
     as_json = option("--json", "One JSON object instead of text.", is_flag=True)
+    proof = certificate_options() if quantity in CERTIFIABLE else []
 
-    def run(json: bool, **options: Any) -> int:
-        return answer(ask, kind, json, {o.name for o in own}, options)
+    def run(json: bool, certify: bool = False, certificate: str | None = None, **options: Any) -> int:
+        proved = partial(proved_answer, certificate) if certify or certificate is not None else as_it_is
+        return answer(ask, kind, json, {o.name for o in own}, options, proved)
 
     return with_options(
-        [*own, *run_options(quantity), *target, bound, refuted, as_json],
+        [*own, *run_options(quantity), *target, bound, refuted, *proof, as_json],
         run,
         name=mechanism,
         help=f"{summary}\n\n\b\nExample:\n  {example(quantity, mechanism, target)}",
@@ -60,16 +65,48 @@ def example(quantity: str, mechanism: str, target: list[click.Option]) -> str:
     if mechanism in NOISY and quantity in RUNS:
         words.append(RUNS[quantity])
     values = {"epsilon": "--epsilon 1", "delta": "--delta 1e-5"}
-    return " ".join(["privproj", quantity, mechanism, *words, *(values[o.name] for o in target if o.name)])
+    return " ".join(["privproj", quantity, mechanism, *words, *(values[o.name] for o in target if o.name in values)])
 
 
-def answer(ask: Callable[..., Result], kind: type[Mechanism], json: bool, own: set, options: dict[str, Any]) -> int:
-    """Parse, ask, render; returns the exit code."""
+def certificate_options() -> list[click.Option]:
+    """``--certify`` and ``--certificate``."""
+    return [
+        option("--certify", "Prove the answer by ball arithmetic (extra: certify).", is_flag=True),
+        option(
+            "--certificate", "Write the proof's JSON file here; `privproj verify` checks it.", type=str, metavar="FILE"
+        ),
+    ]
+
+
+def as_it_is(result: Result) -> Result:
+    """No proof was asked for."""
+    return result
+
+
+def proved_answer(path: str | None, result: Result) -> Result:
+    """The result with its certificate, which goes to a file where one is named."""
+    from privproj.certificate import certified, certify
+
+    certificate = certify(result)
+    if path is not None:
+        certificate.save(path)
+    return certified(result, certificate)
+
+
+def answer(
+    ask: Callable[..., Result],
+    kind: type[Mechanism],
+    json: bool,
+    own: set,
+    options: dict[str, Any],
+    proved: Callable[[Result], Result],
+) -> int:
+    """Parse, ask, prove, render; returns the exit code."""
     clip, size = options.pop("clip"), options.get("dataset_size")
     run = take_run(options)
     mechanism = build(kind, {name: options.pop(name) for name in list(options) if name in own})
     try:
-        result = ask(mechanism, **options, **run)
+        result = proved(ask(mechanism, **options, **run))
     except Unanswered as error:
         if json and isinstance(error.result, Result):
             click.echo(render.as_json(error.result.as_dict()))

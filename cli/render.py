@@ -59,7 +59,7 @@ def as_text(result: Result, mechanism: Mechanism, run: RunOptions) -> str:
     lines = result_lines(result)
     if result.outcome is Outcome.OK:
         lines += gain_line(result, mechanism, run)
-    lines += numerics_line(result.numerics)
+    lines += numerics_line(result.numerics) + certified_line(result.numerics)
     if result.noise_std is not None:
         lines.append(f"  noise:    standard deviation {rounded(result.noise_std)} for the given clipping norm")
     lines += wrapped("  assumes:  ", "; ".join(result.mechanism["assumes"]))  # pyright: ignore
@@ -85,6 +85,24 @@ def numerics_line(numerics: dict[str, object]) -> list[str]:
     return wrapped("  numerics: ", words)
 
 
+def certified_line(numerics: dict[str, object]) -> list[str]:
+    """What ball arithmetic proves about the delta of an answer."""
+    proof: Any = numerics.get("certified")
+    if proof is None:
+        return []
+    at = "".join(f" at {name} {value:.6g}" for name, value in proof["witness"].items())
+    words = f"{shortened(proof['lower'])} <= delta{at} <= {shortened(proof['upper'], up=True)}, proved by "
+    return wrapped("  certified: ", words + f"{proof['arithmetic']}, {proof['bits']} bits")
+
+
+def shortened(text: str, *, up: bool = False) -> str:
+    """Decimal text to twelve digits, outward."""
+    from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+
+    rounding = ROUND_CEILING if up else ROUND_FLOOR
+    return str(Context(prec=12, rounding=rounding, Emin=-(10**9), Emax=10**9).create_decimal(text))
+
+
 def wrapped(label: str, text: str) -> list[str]:
     """``text`` behind a label, in lines of at most 100 characters; nothing for an empty text."""
     lines, current = [], label
@@ -104,6 +122,8 @@ def headline(result: Result) -> str:
         for key, value in (("epsilon", result.epsilon), ("delta", result.delta))
         if key != result.quantity and value is not None
     )
+    if result.delta is None and result.log10_delta is not None:
+        at += f"{' and ' * bool(at)}delta 10^{result.log10_delta:g}"
     if result.value is None:
         return f"{name}: nothing fits at {at}"
     if result.outcome is Outcome.VACUOUS:

@@ -9,11 +9,11 @@ import click
 from privproj import __version__
 from privproj.accountant import Comparison, ask, compare, epsilon_of
 from privproj.errors import InvalidParameter
-from privproj.mechanisms import probability
 from privproj.profile import Curve
 from privproj.result import Result
 from privproj.schedule import from_data
 from privproj.statement import Section, sections
+from privproj.target import target_of
 from privproj.tradeoff import profile_points
 
 from . import render
@@ -151,7 +151,7 @@ def report_command(name: str) -> click.Command:
         setting = take_run(options)
         mechanism = build(entry.kind, {str(o.name): options.pop(str(o.name)) for o in own})
         question = ask(mechanism, bound, setting)
-        result, curve = epsilon_of(question, probability("delta", delta)), question.curve()
+        result, curve = epsilon_of(question, target_of(delta, None)), question.curve()
         return produce(result, curve, compare(mechanism, delta=delta, **setting), style, output)
 
     return with_options(

@@ -8,12 +8,13 @@ from typing import Any, Unpack
 from privproj.bound import Bound, Form
 from privproj.bounds import bounds_of, find
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused, Unanswered
-from privproj.mechanisms import Mechanism, privacy_epsilon, probability
+from privproj.mechanisms import Mechanism, privacy_epsilon
 from privproj.numerics import Enclosure
 from privproj.profile import Curve, PrivacyProfile
 from privproj.relations import NeighbouringRelation
 from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import Run, RunOptions
+from privproj.target import Target, target_of
 
 LOG_SMALLEST_DELTA = math.log(1e-300)
 
@@ -169,22 +170,29 @@ def question_of(mechanism: Mechanism, bound: Bound, run: RunOptions) -> Question
     return Question(mechanism, Run(**options), bound, allowed)
 
 
-def epsilon(mechanism: Mechanism, *, delta: float, bound: str | None = None, **run: Unpack[RunOptions]) -> Result:
-    """The smallest epsilon that ``bound`` proves at ``delta``, rounded up.
+def epsilon(
+    mechanism: Mechanism,
+    *,
+    delta: float | None = None,
+    log10_delta: float | None = None,
+    bound: str | None = None,
+    **run: Unpack[RunOptions],
+) -> Result:
+    """The smallest epsilon that ``bound`` proves at ``delta`` (or ``10^log10_delta``), rounded up.
 
     ``value`` is ``inf`` (outcome vacuous) if the bound proves no finite epsilon there. Raises
     :class:`InvalidParameter` for a value outside its domain and :class:`Refused` where the bound proves nothing.
     """
-    question, target = ask(mechanism, bound, run), probability("delta", delta)
-    return question.answer("epsilon", lambda: epsilon_of(question, target), delta=target)
+    question, target = ask(mechanism, bound, run), target_of(delta, log10_delta)
+    return question.answer("epsilon", lambda: epsilon_of(question, target), **target.fields())
 
 
-def epsilon_of(question: Question, delta: float) -> Result:
+def epsilon_of(question: Question, target: Target) -> Result:
     """:func:`epsilon` of a question already put."""
     curve = question.curve()
-    found = curve.epsilon(math.log(delta))
+    found = curve.epsilon(target.log_delta)
     lower = found.lower if math.isfinite(found.lower) and found.lower >= 0.0 else None
-    result_details: dict = {"epsilon": found.upper, "delta": delta, "log10_delta": math.log10(delta)}
+    result_details: dict = {**target.fields(), "epsilon": found.upper}
     result_details.update(numerics=numerics_of(curve), side=question.side(curve))
     if found.upper == math.inf:
         remedy = question.mechanism.remedy
@@ -274,21 +282,26 @@ def compare(
     """
     if (delta is None) == (epsilon is None):
         raise InvalidParameter("delta", delta, "exactly one of delta and epsilon")
-    target = probability("delta", delta) if delta is not None else privacy_epsilon(epsilon, zero=True)
-    read = epsilon_of if delta is not None else delta_of
+    if delta is not None:
+        target = target_of(delta, None)
+        quantity, read, given = "epsilon", lambda question: epsilon_of(question, target), target.fields()
+    else:
+        at = privacy_epsilon(epsilon, zero=True)
+        quantity, read, given = "delta", lambda question: delta_of(question, at), {"epsilon": at}
     rows = []
     for bound in bounds_of(type(mechanism)):
         question = question_of(mechanism, bound, run)
         fitting = question.run if bound.splits else replace(question.run, split=None)
-        rows.append(compared(replace(question, run=fitting), read, target))
+        rows.append(compared(replace(question, run=fitting), quantity, read, given))
     return sorted(rows, key=comparison_key)
 
 
-def compared(question: Question, read: Callable[[Question, float], Result], target: float) -> Comparison:
+def compared(
+    question: Question, quantity: str, read: Callable[[Question], Result], target: dict[str, Any]
+) -> Comparison:
     """One row: the answer, or the reason why there is none."""
-    quantity, given = ("epsilon", "delta") if read is epsilon_of else ("delta", "epsilon")
     try:
-        return Comparison(question.bound, question.answer(quantity, lambda: read(question, target), **{given: target}))
+        return Comparison(question.bound, question.answer(quantity, lambda: read(question), **target))
     except Unanswered as error:
         return Comparison(question.bound, error.result, str(error))
     except PrivprojError as error:

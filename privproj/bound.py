@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from privproj.mechanisms import Mechanism
 from privproj.profile import Curve, PrivacyProfile
 from privproj.relations import NeighbouringRelation
 from privproj.result import Status
 from privproj.runs import Run
+
+if TYPE_CHECKING:
+    from privproj.rigorous.profiles import Profile
 
 ALL_RELATIONS = tuple(NeighbouringRelation)
 GUARANTEES = (Status.PROVED, Status.CONDITIONAL)
@@ -37,7 +40,9 @@ class Bound:
     does no harm. ``reason`` says why a refuted or asymptotic bound is no guarantee, and what to use instead;
     ``status_of`` gives the status where it depends on the parameters; ``default_relation`` is the relation where none
     is given, if not the mechanism's. ``groups`` is False where several records of one person break the promise;
-    ``splits``: delta is divided between two events. ``version`` changes whenever a returned value may change.
+    ``splits``: delta is divided between two events. ``provable`` maps the mechanism and a number of releases to what
+    encloses the profile by balls; more than one release only where ``provable_steps``. ``version`` changes whenever a
+    returned value may change.
     """
 
     name: str
@@ -51,6 +56,8 @@ class Bound:
     exact: bool = False
     groups: bool = True
     splits: bool = False
+    provable: "Callable[[Any, int], Profile] | None" = None
+    provable_steps: bool = False
     status: Status = Status.PROVED
     promises_of: Callable[[Any], tuple[str, ...]] = lambda mechanism: ()
     needs: Callable[[Any], str | None] = lambda mechanism: None

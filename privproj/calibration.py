@@ -9,16 +9,23 @@ from typing import Any, Unpack
 from privproj.accountant import Question, ask, numerics_of
 from privproj.bounds import find
 from privproj.errors import InvalidParameter, NotConverged, PrivprojError
-from privproj.mechanisms import LARGEST, SMALLEST, Gaussian, Mechanism, privacy_epsilon, probability
+from privproj.mechanisms import LARGEST, SMALLEST, Gaussian, Mechanism
 from privproj.numerics import Enclosure, crossing, largest_integer, minimise
 from privproj.result import Outcome, Result, Side
 from privproj.runs import RunOptions
+from privproj.target import FullTarget, full_target
 
 MOST_STEPS = 10**8
 
 
 def sigma(
-    mechanism: Mechanism, *, epsilon: float, delta: float, bound: str | None = None, **run: Unpack[RunOptions]
+    mechanism: Mechanism,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    log10_delta: float | None = None,
+    bound: str | None = None,
+    **run: Unpack[RunOptions],
 ) -> Result:
     """The smallest noise multiplier ``z = sigma / sensitivity`` that meets ``(epsilon, delta)``, rounded up.
 
@@ -26,13 +33,19 @@ def sigma(
     answers more than ``epsilon``. ``value`` is None (outcome vacuous) if no amount of noise meets the target.
     """
     found_here(mechanism, "noise_multiplier", "sigma")
-    target = Target(privacy_epsilon(epsilon, zero=False), probability("delta", delta))
+    target = full_target(epsilon, delta, log10_delta, zero=False)
     question = ask(mechanism, bound, run)
     return question.answer("sigma", lambda: sigma_of(question, target), **target.fields())
 
 
 def rank(
-    mechanism: Mechanism, *, epsilon: float, delta: float, bound: str | None = None, **run: Unpack[RunOptions]
+    mechanism: Mechanism,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    log10_delta: float | None = None,
+    bound: str | None = None,
+    **run: Unpack[RunOptions],
 ) -> Result:
     """The ranks of the projection at which the bound meets ``(epsilon, delta)``; the mechanism leaves ``rank`` out.
 
@@ -44,28 +57,40 @@ def rank(
     found_here(mechanism, "rank", "rank")
     if vars(mechanism).get("layers"):
         raise InvalidParameter("layers", mechanism.parameters()["layers"], "dim, not layers, for the rank query")
-    target = Target(privacy_epsilon(epsilon, zero=True), probability("delta", delta))
+    target = full_target(epsilon, delta, log10_delta, zero=True)
     question = ask(mechanism, bound, run)
     return question.answer("rank", lambda: rank_of(question, target), **target.fields())
 
 
 def steps(
-    mechanism: Mechanism, *, epsilon: float, delta: float, bound: str | None = None, **run: Unpack[RunOptions]
+    mechanism: Mechanism,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    log10_delta: float | None = None,
+    bound: str | None = None,
+    **run: Unpack[RunOptions],
 ) -> Result:
     """The largest number of releases within ``(epsilon, delta)``, up to 1e8; ``value`` is None if not even one fits.
 
     Raises :class:`NotConverged` if more than 1e8 fit.
     """
-    target = Target(privacy_epsilon(epsilon, zero=True), probability("delta", delta))
+    target = full_target(epsilon, delta, log10_delta, zero=True)
     question = ask(mechanism, bound, run)
     return question.answer("steps", lambda: steps_of(question, target), **target.fields())
 
 
 def rate(
-    mechanism: Mechanism, *, epsilon: float, delta: float, bound: str | None = None, **run: Unpack[RunOptions]
+    mechanism: Mechanism,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    log10_delta: float | None = None,
+    bound: str | None = None,
+    **run: Unpack[RunOptions],
 ) -> Result:
     """The largest sampling rate within ``(epsilon, delta)``, rounded down; 1 with a warning if even that fits."""
-    target = Target(privacy_epsilon(epsilon, zero=True), probability("delta", delta))
+    target = full_target(epsilon, delta, log10_delta, zero=True)
     relation = run.get("relation") or mechanism.default_relation
     wanted = run.get("sampling") or ("fixed" if relation == "replace" else "poisson")
     question = ask(mechanism, bound, {**run, "sampling": wanted, "sampling_rate": 0.5})
@@ -73,28 +98,22 @@ def rate(
 
 
 def misalignment(
-    mechanism: Mechanism, *, epsilon: float, delta: float, bound: str | None = None, **run: Unpack[RunOptions]
+    mechanism: Mechanism,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    log10_delta: float | None = None,
+    bound: str | None = None,
+    **run: Unpack[RunOptions],
 ) -> Result:
     """The largest misalignment ``1 - rho`` within ``(epsilon, delta)``, rounded down; the mechanism leaves it out.
 
     ``value`` is None (outcome vacuous) if not even 1e-15 fits.
     """
     found_here(mechanism, "misalignment", "misalignment")
-    target = Target(privacy_epsilon(epsilon, zero=True), probability("delta", delta))
+    target = full_target(epsilon, delta, log10_delta, zero=True)
     question = ask(mechanism, bound, run)
     return question.answer("misalignment", lambda: misalignment_of(question, target), **target.fields())
-
-
-class Target:
-    """The ``(epsilon, delta)`` to be met."""
-
-    def __init__(self, epsilon: float, delta: float) -> None:
-        self.epsilon, self.delta = epsilon, delta
-        self.log_delta = math.log(delta)
-
-    def fields(self) -> dict[str, float]:
-        """The target as fields of a result."""
-        return {"epsilon": self.epsilon, "delta": self.delta, "log10_delta": math.log10(self.delta)}
 
 
 def found_here(mechanism: Mechanism, parameter: str, quantity: str) -> None:
@@ -105,7 +124,7 @@ def found_here(mechanism: Mechanism, parameter: str, quantity: str) -> None:
         raise InvalidParameter(parameter, vars(mechanism)[parameter], f"no {parameter}: it is what {quantity} finds")
 
 
-def sigma_of(question: Question, target: Target) -> Result:
+def sigma_of(question: Question, target: FullTarget) -> Result:
     """:func:`sigma` of a question already put."""
 
     def at(z: float) -> Enclosure:
@@ -139,12 +158,12 @@ def closed(question: Question, z: float) -> bool:
     return not numerics_of(with_value(question, "noise_multiplier", z).curve())
 
 
-def classical_noise(target: Target) -> float:
+def classical_noise(target: FullTarget) -> float:
     """The textbook noise multiplier of one release, as a first guess."""
     return min(math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon, LARGEST)
 
 
-def renyi_noise(question: Question, target: Target, guess: float) -> float:
+def renyi_noise(question: Question, target: FullTarget, guess: float) -> float:
     """The noise multiplier by a Renyi bound of the mechanism, or of the Gaussian: a guess without a composition."""
     run = replace(question.run, sampling=None, relation=None, group_size=1)
     mechanism, renyi = (question.mechanism, "mixture-rdp") if question.mechanism.name == "m2" else (Gaussian(), "rdp")
@@ -159,7 +178,7 @@ def renyi_noise(question: Question, target: Target, guess: float) -> float:
         return guess
 
 
-def coarse_noise(question: Question, target: Target, guess: float) -> float:
+def coarse_noise(question: Question, target: FullTarget, guess: float) -> float:
     """The noise multiplier on a coarse grid, a close guess for a fine one."""
     guess = renyi_noise(question, target, guess)
     try:
@@ -176,7 +195,7 @@ def coarse_noise(question: Question, target: Target, guess: float) -> float:
         return guess
 
 
-def rank_of(question: Question, target: Target) -> Result:
+def rank_of(question: Question, target: FullTarget) -> Result:
     """:func:`rank` of a question already put."""
 
     @cache
@@ -211,7 +230,7 @@ def rank_ends(excess: Callable[[int], float], shape: str, limit: int) -> tuple[i
     return failing + 1, largest_integer(fits, best, limit) if shape == "u-shaped" else None
 
 
-def steps_of(question: Question, target: Target) -> Result:
+def steps_of(question: Question, target: FullTarget) -> Result:
     """:func:`steps` of a question already put."""
 
     @cache
@@ -231,7 +250,7 @@ def steps_of(question: Question, target: Target) -> Result:
     return with_run(question, steps=found).result("steps", found, found, upper=None, side=Side.LOWER, **target.fields())
 
 
-def rate_of(question: Question, target: Target) -> Result:
+def rate_of(question: Question, target: FullTarget) -> Result:
     """:func:`rate` of a question already put, by search over ``x = 1/q``."""
 
     def excess(x: float) -> float:
@@ -249,7 +268,7 @@ def rate_of(question: Question, target: Target) -> Result:
     return answered.result("rate", 1.0 / x, 1.0 / x, **fields)
 
 
-def misalignment_of(question: Question, target: Target) -> Result:
+def misalignment_of(question: Question, target: FullTarget) -> Result:
     """:func:`misalignment` of a question already put, by search over ``x = 1/m``."""
 
     def excess(x: float) -> float:

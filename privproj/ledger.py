@@ -14,10 +14,11 @@ from typing import Any
 
 from privproj.accountant import epsilon_of
 from privproj.errors import InvalidParameter
-from privproj.mechanisms import probability, whole
+from privproj.mechanisms import whole
 from privproj.profile import Curve
 from privproj.result import Result
 from privproj.schedule import Phase, Schedule, phase_from
+from privproj.target import target_of
 
 HEADER = {"ledger": "privproj", "version": 1}
 INSECURE = "the noise came from a given seed: whoever knows it can take the noise away, so nothing is protected"
@@ -77,11 +78,11 @@ class Account:
     def epsilon(self, delta: float) -> Result:
         """Epsilon of all that was released, rounded up."""
         phases = self.made()
-        question, target = phases[0].question, probability("delta", delta)
+        question, target = phases[0].question, target_of(delta, None)
         if len(phases) > 1:
             found = Schedule(tuple(phases)).epsilon(delta=delta)
         else:
-            found = question.answer("epsilon", lambda: epsilon_of(question, target), delta=target)
+            found = question.answer("epsilon", lambda: epsilon_of(question, target), **target.fields())
         return replace(found, warnings=(*found.warnings, INSECURE)) if self.insecure else found
 
 

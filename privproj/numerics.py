@@ -221,7 +221,8 @@ def log_integral(log_f: Callable[[float], float], start: float, step: float, hig
             break
         edges = sorted({*edges, *(0.5 * (a + b) for a, b in pairwise(edges))})
     if not error <= max(ENOUGH, enough) and peak < LOG_NEGLIGIBLE:
-        return Enclosure(peak + math.log(edges[-1] - edges[0]), 3.0)
+        width = max(edges[-1] - edges[0], 1e-15 * abs(edges[0]) + 1e-300)
+        return Enclosure(peak + math.log(width), 3.0)
     if not error <= max(ENOUGH, enough):
         raise NotConverged(f"the quadrature reached only a relative {error:.1e}; please report these parameters")
     return Enclosure(peak + math.log(fine), max(error, enough - 1e-12))

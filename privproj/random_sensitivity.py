@@ -61,7 +61,7 @@ class SensitivityLaw(Protocol):
 class HillLaw(ABC):
     """A law given in a coordinate ``t`` in which its density is smooth with one hill."""
 
-    least_tail = -750.0
+    least_tail = -1e7
 
     @property
     @abstractmethod
@@ -221,13 +221,7 @@ def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
     if tangent_gap(eps, law.mean, 0.0) >= 0.0:
         value = log_h(eps, law.mean)
         return outward(value, 0.0, steepness(value, law))
-    cut = crossing(
-        lambda c: -tangent_gap(eps, law.mean_above(c), c),
-        0.5 * inflection(eps),
-        low=1e-9 * min(inflection(eps), law.mean),
-        high=inflection(eps),
-        rtol=1e-12,
-    ).lower
+    cut = tangent_cut(eps, law)
     if law.log_tail(cut) < law.least_tail:
         whole = law.expected_profile(eps)
         return Enclosure(whole.lower, min(0.0, kernels.log_add(whole.upper, law.least_tail)))
@@ -238,6 +232,23 @@ def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
     below = law.expected_profile(eps, cut)
     whole = kernels.log_add(0.5 * (below.lower + below.upper), above)
     return outward(whole, below.upper - below.lower, steepness(whole, law))
+
+
+def tangent_cut(eps: float, law: SensitivityLaw) -> float:
+    """The ``c`` where the tangent at ``M(c)`` meets ``h_eps``."""
+    return crossing(
+        lambda c: -tangent_gap(eps, law.mean_above(c), c),
+        0.5 * inflection(eps),
+        low=1e-9 * min(inflection(eps), law.mean),
+        high=inflection(eps),
+        rtol=1e-12,
+    ).lower
+
+
+def best_tangent(eps: float, law: SensitivityLaw) -> float:
+    """The ``p >= x0`` at which ``E g_p(X)`` is least (nearly; any ``p >= x0`` gives a bound)."""
+    best = law.mean if tangent_gap(eps, law.mean, 0.0) >= 0.0 else law.mean_above(tangent_cut(eps, law))
+    return max(best, inflection(eps) * (1.0 + 1e-14))
 
 
 def tangent_gap(eps: float, p: float, c: float) -> float:

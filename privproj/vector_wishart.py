@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 OUTER, CHECK = 15, 10
 SCAN, SCAN_INNER = 161, 24
 PANELS, ENOUGH, MOST_ROUNDS = 8, 1e-12, 40
-COARSE, DOUBLINGS, SETTLED, SQUARED = 32, 4, 1e-7, 30.0
+COARSE, DOUBLINGS = 32, 4
 
 
 def log_gamma_ratio(r: float) -> float:
@@ -77,9 +77,9 @@ def log_adaptive(log_f: Callable[[Array], Array], edges: Array) -> tuple[float, 
 def log_smooth(log_f: Callable[[Array], Array], edges: Array) -> tuple[float, float]:
     """Like :func:`log_adaptive` for a smooth hill that has all but vanished at the outer edges.
 
-    There the trapezoidal rule converges geometrically, each halving of the step squaring the error: where two halvings
-    in a row show that, the square of the last change, times a hundred, is taken as the error. Otherwise the rule is
-    refined until two agree, and given up for panels where that takes too many points.
+    There the trapezoidal rule converges fast: geometrically where the integrand is analytic, and with a high power of
+    the step where ``g_+`` begins. Either way the changes shrink at least as fast in the next halving as in the last,
+    so ten times the next change by that measure is taken as the error. Panels take over where that is not enough.
     """
     points = np.linspace(edges[0], edges[-1], COARSE + 1)
     logs = log_f(points)
@@ -93,9 +93,9 @@ def log_smooth(log_f: Callable[[Array], Array], edges: Array) -> tuple[float, fl
         top, step, finer = peak, 0.5 * step, 0.5 * scaled + 0.5 * step * float(np.exp(logs - peak).sum())
         gap, total = abs(finer - scaled), finer
         change = gap / total
-        geometric = change <= SQUARED * before * before and change < SETTLED
-        if geometric or change <= ENOUGH:
-            return math.log(total) + top, min(change, 100.0 * change * change + 1e-14) if geometric else change
+        error = change * min(1.0, 10.0 * change / before) + 1e-14
+        if change <= 0.1 * before and error <= ENOUGH:
+            return math.log(total) + top, error
         before = change
     return log_adaptive(log_f, edges)
 

@@ -11,6 +11,7 @@ from privproj.profile import PrivacyProfile
 
 if TYPE_CHECKING:
     from privproj.arrays import Array
+    from privproj.rigorous.profiles import Profile
 
 
 def profile(mu: float) -> PrivacyProfile:
@@ -34,6 +35,13 @@ def form(mechanism: NoisyMechanism) -> PrivacyProfile:
     return profile(mechanism.mu)
 
 
+def provable(mechanism: NoisyMechanism, steps: int) -> "Profile":
+    """The profile in balls, at ``mu = sqrt(T)/z``."""
+    from privproj.rigorous.profiles import GaussianProfile
+
+    return GaussianProfile(mechanism.z, steps)
+
+
 BOUND = Bound(
     name="analytic",
     mechanism=Gaussian,
@@ -42,5 +50,7 @@ BOUND = Bound(
     source="Balle, Wang 2018, Theorem 8",
     example="privproj epsilon gaussian --noise-multiplier 1 --delta 1e-5",
     form=form,
+    provable=provable,
+    provable_steps=True,
     exact=True,
 )

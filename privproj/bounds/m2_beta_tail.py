@@ -2,12 +2,16 @@
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from privproj import kernels
 from privproj.bound import RANK_PROMISE, Bound
 from privproj.mechanisms import M2
 from privproj.numerics import Enclosure, minimise, outward
 from privproj.profile import PrivacyProfile
+
+if TYPE_CHECKING:
+    from privproj.rigorous.profiles import Profile
 
 WORTH_COMPILING = 30_000
 """Rows from which compiling (or loading compiled code) costs less than it saves."""
@@ -108,6 +112,13 @@ def epsilons(
     return [float(eps) for eps in out]
 
 
+def provable(mechanism: M2, steps: int, sharp: bool = False) -> "Profile":
+    """The bound at one ``tau`` in balls."""
+    from privproj.rigorous.profiles import BetaTail
+
+    return BetaTail(*mechanism.shape, change_rank(mechanism), mechanism.z, sharp)
+
+
 BOUND = Bound(
     name="beta-tail",
     mechanism=M2,
@@ -117,6 +128,7 @@ BOUND = Bound(
     example="privproj epsilon m2 --bound beta-tail --dim 2048 --rank 16 --change-rank 10"
     " --noise-multiplier 0.7787 --delta 1e-5",
     form=form,
+    provable=provable,
     promises_of=promises,
     needs=needs,
 )

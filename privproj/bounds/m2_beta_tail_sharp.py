@@ -1,14 +1,25 @@
 """The published bound of M2 with the exact Gaussian delta in place of the two-sided tail."""
 
+from typing import TYPE_CHECKING
+
 from privproj.bound import Bound
+from privproj.bounds import m2_beta_tail as beta_tail
 from privproj.bounds.m2_beta_tail import needs, profile, promises
 from privproj.mechanisms import M2
 from privproj.profile import PrivacyProfile
+
+if TYPE_CHECKING:
+    from privproj.rigorous.profiles import Profile
 
 
 def form(mechanism: M2) -> PrivacyProfile:
     """The Beta-tail bound with ``delta_gauss(eps; mu sqrt(tau))`` for ``T``."""
     return profile(mechanism, sharp=True)
+
+
+def provable(mechanism: M2, steps: int) -> "Profile":
+    """The bound at one ``tau`` in balls."""
+    return beta_tail.provable(mechanism, steps, sharp=True)
 
 
 BOUND = Bound(
@@ -20,6 +31,7 @@ BOUND = Bound(
     example="privproj epsilon m2 --bound beta-tail-sharp --dim 2048 --rank 16 --change-rank 10"
     " --noise-multiplier 0.7787 --delta 1e-5",
     form=form,
+    provable=provable,
     promises_of=promises,
     needs=needs,
 )

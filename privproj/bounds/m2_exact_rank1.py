@@ -13,6 +13,7 @@ from privproj.result import Status
 
 if TYPE_CHECKING:
     from privproj.arrays import Array
+    from privproj.rigorous.profiles import Profile
 
 
 def form(mechanism: M2) -> PrivacyProfile:
@@ -50,6 +51,15 @@ def notes(mechanism: M2) -> tuple[str, ...]:
     return ()
 
 
+def provable(mechanism: M2, steps: int) -> "Profile":
+    """The integral in balls; the Gaussian profile where nothing is projected."""
+    from privproj.rigorous.profiles import GaussianProfile, RandomSensitivity
+
+    if mechanism.unprojected:
+        return GaussianProfile(mechanism.z)
+    return RandomSensitivity(mechanism.shape, mechanism.z)
+
+
 BOUND = Bound(
     name="exact-rank1",
     mechanism=M2,
@@ -58,6 +68,7 @@ BOUND = Bound(
     source="privproj: the privacy loss given the projection is Gaussian (privproj.random_sensitivity)",
     example="privproj epsilon m2 --bound exact-rank1 --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
     form=form,
+    provable=provable,
     exact=True,
     status=Status.CONDITIONAL,
     promises_of=promises,

@@ -1,7 +1,7 @@
 """M2 without its amplification: projecting is post-processing of the Gaussian mechanism."""
 
 from privproj.bound import Bound
-from privproj.bounds.gaussian_analytic import form
+from privproj.bounds.gaussian_analytic import form, provable
 from privproj.mechanisms import M2
 
 BOUND = Bound(
@@ -12,5 +12,7 @@ BOUND = Bound(
     source="post-processing; Balle, Wang 2018, Theorem 8",
     example="privproj epsilon m2 --bound gaussian --dim 2048 --rank 16 --noise-multiplier 3.7306 --delta 1e-5",
     form=form,
+    provable=provable,
+    provable_steps=True,
     any_projection=True,
 )

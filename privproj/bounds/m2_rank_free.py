@@ -14,6 +14,7 @@ from privproj.random_sensitivity import ScaledBeta, log_any_rank_profile
 
 if TYPE_CHECKING:
     from privproj.arrays import Array
+    from privproj.rigorous.profiles import Profile
 
 
 def law(mechanism: M2) -> ScaledBeta:
@@ -57,6 +58,15 @@ def layered(mechanism: M2) -> PrivacyProfile:
     return PrivacyProfile(lambda eps: arrays.enclosed(table, eps), table=table, resolution=40.0)
 
 
+def provable(mechanism: M2, steps: int) -> "Profile":
+    """The bound at one tangent in balls; the Gaussian profile where nothing is projected."""
+    from privproj.rigorous.profiles import AnyRank, GaussianProfile
+
+    if mechanism.unprojected:
+        return GaussianProfile(mechanism.z)
+    return AnyRank(mechanism.shape, mechanism.z)
+
+
 BOUND = Bound(
     name="rank-free",
     mechanism=M2,
@@ -65,4 +75,5 @@ BOUND = Bound(
     source="privproj: Jensen's inequality on a convex majorant (privproj.random_sensitivity)",
     example="privproj epsilon m2 --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
     form=form,
+    provable=provable,
 )

@@ -13,6 +13,7 @@ from privproj.sketch_promise import column_promises
 
 if TYPE_CHECKING:
     from privproj.arrays import Array
+    from privproj.rigorous.profiles import Profile
 
 
 def log_deltas(eps: "Array", rank: int, nu: float) -> "Array":
@@ -50,6 +51,13 @@ def form(mechanism: Sketch) -> PrivacyProfile:
     return profile(mechanism.needed_rank * mechanism.layer_count, 1.0 / mechanism.gamma_of_one_column)
 
 
+def provable(mechanism: Sketch, steps: int) -> "Profile":
+    """The closed form in balls."""
+    from privproj.rigorous.profiles import SecretSketch
+
+    return SecretSketch(steps * mechanism.needed_rank * mechanism.layer_count, mechanism.gamma_of_one_column)
+
+
 BOUND = Bound(
     name="exact-rank1",
     mechanism=Sketch,
@@ -59,6 +67,8 @@ BOUND = Bound(
     source="privproj: the likelihood ratio of two Gaussians that differ in one direction",
     example="privproj epsilon sketch --bound exact-rank1 --rank 16 --gamma 1000 --delta 1e-5",
     form=form,
+    provable=provable,
+    provable_steps=True,
     status=Status.CONDITIONAL,
     exact=True,
     groups=False,

@@ -12,6 +12,7 @@ from privproj.result import Status
 
 if TYPE_CHECKING:
     from privproj.arrays import Array
+    from privproj.rigorous.profiles import Profile
 
 
 def form(mechanism: PublicSketch) -> PrivacyProfile:
@@ -31,6 +32,13 @@ def promises(mechanism: PublicSketch) -> tuple[str, ...]:
     return (RANK_PROMISE.format(k=1),)
 
 
+def provable(mechanism: PublicSketch, steps: int) -> "Profile":
+    """The bound in balls."""
+    from privproj.rigorous.profiles import RandomSensitivity
+
+    return RandomSensitivity(mechanism.needed_rank, mechanism.z)
+
+
 BOUND = Bound(
     name="exact-rank1",
     mechanism=PublicSketch,
@@ -39,6 +47,7 @@ BOUND = Bound(
     source="privproj: the privacy loss given the sketch is Gaussian (privproj.random_sensitivity)",
     example="privproj epsilon sketch-public --bound exact-rank1 --rank 16 --noise-multiplier 1 --delta 1e-5",
     form=form,
+    provable=provable,
     status=Status.CONDITIONAL,
     exact=True,
     promises_of=promises,

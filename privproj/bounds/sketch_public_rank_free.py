@@ -9,6 +9,7 @@ from privproj.random_sensitivity import ScaledGamma, log_any_rank_profile
 
 if TYPE_CHECKING:
     from privproj.arrays import Array
+    from privproj.rigorous.profiles import Profile
 
 
 def law(mechanism: PublicSketch) -> ScaledGamma:
@@ -29,6 +30,13 @@ def form(mechanism: PublicSketch) -> PrivacyProfile:
     return PrivacyProfile(lambda eps: log_any_rank_profile(eps, energy), table=table, resolution=40.0)
 
 
+def provable(mechanism: PublicSketch, steps: int) -> "Profile":
+    """The bound in balls."""
+    from privproj.rigorous.profiles import AnyRank
+
+    return AnyRank(mechanism.needed_rank, mechanism.z)
+
+
 BOUND = Bound(
     name="rank-free",
     mechanism=PublicSketch,
@@ -37,4 +45,5 @@ BOUND = Bound(
     source="privproj: Jensen's inequality on a convex majorant (privproj.random_sensitivity)",
     example="privproj epsilon sketch-public --rank 16 --noise-multiplier 1 --delta 1e-5",
     form=form,
+    provable=provable,
 )

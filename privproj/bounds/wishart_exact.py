@@ -4,6 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from privproj.bound import Bound
+from privproj.errors import Refused
 from privproj.mechanisms import Wishart
 from privproj.numerics import Enclosure
 from privproj.profile import PrivacyProfile
@@ -12,6 +13,7 @@ from privproj.wishart_promise import promises
 
 if TYPE_CHECKING:
     from privproj.arrays import Array
+    from privproj.rigorous.profiles import Profile
 
 
 def form(mechanism: Wishart) -> PrivacyProfile:
@@ -51,6 +53,15 @@ def notes(mechanism: Wishart) -> tuple[str, ...]:
     )
 
 
+def provable(mechanism: Wishart, steps: int) -> "Profile":
+    """The integral in balls, for equal norms."""
+    from privproj.rigorous.wishart import WishartProfile
+
+    if mechanism.norm_ratio != 1.0:
+        raise Refused("certificates of the wishart profile are for equal norms; expected norm_ratio=1")
+    return WishartProfile(*mechanism.shape)
+
+
 BOUND = Bound(
     name="exact",
     mechanism=Wishart,
@@ -60,6 +71,7 @@ BOUND = Bound(
     source="privproj: the law of the privacy loss of 2601.21719, Theorem 1, averaged exactly (privproj.vector_wishart)",
     example="privproj epsilon wishart --dim 1000 --rank 16 --misalignment 8e-6 --delta 1e-5",
     form=form,
+    provable=provable,
     status=Status.CONDITIONAL,
     exact=True,
     groups=False,

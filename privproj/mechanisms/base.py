@@ -115,9 +115,14 @@ class NoisyMechanism(Mechanism):
     @property
     def mu(self) -> float:
         """``mu = 1/z = s/sigma``."""
+        return 1.0 / self.z
+
+    @property
+    def z(self) -> float:
+        """The noise multiplier; raises :class:`InvalidParameter` where it was left out."""
         if self.noise_multiplier is None:
             raise InvalidParameter("noise_multiplier", None, "a noise multiplier", "only the sigma query leaves it out")
-        return 1.0 / self.noise_multiplier
+        return self.noise_multiplier
 
     def for_group(self, size: int) -> "Mechanism":
         """Sensitivity grows as many times as the group has records."""

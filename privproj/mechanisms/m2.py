@@ -153,10 +153,16 @@ class M2(NoisyMechanism):
         return replace(super().for_group(size), change_rank=promised)  # pyright: ignore[reportCallIssue]
 
     @property
-    def beta_shape(self) -> tuple[float, float]:
-        """``(r/2, (d - r)/2)``: the law of ``|P u|^2`` is Beta with these parameters."""
+    def shape(self) -> tuple[int, int]:
+        """``(d, r)`` of the one projected layer; raises :class:`InvalidParameter` where one of them was left out."""
         if self.rank is None or self.dim is None:
             raise InvalidParameter(
                 "rank", "nothing", "dim with rank, or layers", "only the rank query leaves the rank out"
             )
-        return 0.5 * self.rank, 0.5 * (self.dim - self.rank)
+        return self.dim, self.rank
+
+    @property
+    def beta_shape(self) -> tuple[float, float]:
+        """``(r/2, (d - r)/2)``: the law of ``|P u|^2`` is Beta with these parameters."""
+        dim, rank = self.shape
+        return 0.5 * rank, 0.5 * (dim - rank)

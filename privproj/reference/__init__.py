@@ -1,0 +1,85 @@
+"""The same quantities in mpmath at any precision: slow, independent of the kernels, and the only files that import it.
+
+Each function works at the current ``mpmath.mp.dps`` and returns an ``mpf``; it is written from the formula in its
+docstring, with more digits where the float code avoids a cancellation. :func:`value` answers what
+:func:`privproj.evaluate` answers.
+"""
+
+import mpmath as mp
+
+from privproj.reference import gaussian, m1, m2, runs, sketch, wishart
+from privproj.reference.m2 import beta_tail_bound, expected_profile
+from privproj.reference.special import beta_lower, beta_tail, gaussian_delta, normal_tail, two_sided
+from privproj.reference.tools import Function, Real, settled
+
+__all__ = [
+    "COARSE",
+    "DELTAS",
+    "EPSILONS",
+    "Real",
+    "beta_lower",
+    "beta_tail",
+    "beta_tail_bound",
+    "expected_profile",
+    "gaussian_delta",
+    "normal_tail",
+    "two_sided",
+    "value",
+]
+
+FAMILIES = (gaussian, m1, m2, wishart, sketch)
+DELTAS: dict[str, Function] = {name: f for family in FAMILIES for name, f in family.DELTAS.items()}
+"""``mechanism.bound -> delta(epsilon, **parameters)``."""
+EPSILONS: dict[str, Function] = {name: f for family in FAMILIES for name, f in family.EPSILONS.items()}
+"""``mechanism.bound -> epsilon(delta, **parameters)``."""
+OTHERS: dict[str, Function] = {
+    "sketch.rdp": sketch.divergence,
+    "wishart.preprocess.gain": wishart.preprocessing_gain,
+    "rule.basic-composition.epsilon": runs.basic_composition,
+    "rule.advanced-composition.epsilon": runs.advanced_composition,
+}
+"""Quantities that are neither."""
+COARSE = {
+    "m1.known-projection": 14,
+    "m1.known-projection-rank1": 14,
+    "m1.secret-projection": 14,
+    "m1.column-exact": 14,
+    "wishart.early": 14,
+    "wishart.early-exact-tail": 14,
+    "wishart.exact": 20,
+    "m1.residual": 20,
+}
+"""Digits of the references that take a double sum, a nested minimum or long series in each term; all others have 50."""
+LARGE = {"m2.mixture-rdp": 16, "m2.rank-free": 25, "m2.exact-rank1": 25}
+"""The same where the dimension is a million."""
+
+
+def value(quantity: str, digits: int | None = None, **parameters: Real) -> Real:
+    """The reference for ``privproj.evaluate(quantity, **parameters)``, at a precision confirmed by a higher one."""
+    name, _, asked = quantity.rpartition(".")
+    aim = digits or digits_of(quantity, parameters)
+    return settled(lambda: once(name, asked, parameters), aim, *((6, 4) if aim <= 25 else (8, 15)))
+
+
+def digits_of(quantity: str, parameters: dict[str, Real]) -> int:
+    """How many digits :func:`value` gives."""
+    name = quantity.rpartition(".")[0]
+    if "t" in parameters:
+        return 50
+    few = LARGE if parameters.get("dim", 0) >= 10**6 else {}
+    return min(COARSE.get(name, 50), few.get(name, 50))
+
+
+def once(name: str, asked: str, parameters: dict[str, Real]) -> Real:
+    """One evaluation at the current precision; the inverse where a reference answers the other question."""
+    if "order" in parameters or f"{name}.{asked}" in OTHERS:
+        return OTHERS[name if "order" in parameters else f"{name}.{asked}"](**parameters)
+    if "t" in parameters:
+        return (DELTAS if asked == "delta" else EPSILONS)[name](None, **parameters)
+    rest = dict(parameters)
+    given = mp.mpf(rest.pop("epsilon" if asked == "delta" else "delta"))
+    known, other = (DELTAS, EPSILONS) if asked == "delta" else (EPSILONS, DELTAS)
+    if name in known:
+        return known[name](given, **rest)
+    invert = runs.delta_of if asked == "delta" else runs.epsilon_of
+    return invert(lambda x: other[name](x, **rest), given)

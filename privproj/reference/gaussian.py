@@ -1,0 +1,90 @@
+"""References for the Gaussian and Laplace mechanisms and for composition rules."""
+
+import mpmath as mp
+
+import privproj.reference.runs as runs
+from privproj.reference.runs import mu_of
+from privproj.reference.special import gaussian_delta, two_sided
+from privproj.reference.tools import Function, Real
+
+
+def analytic(epsilon: Real, noise_multiplier: Real, steps: int = 1, sampling_rate: Real = 1) -> Real:
+    """``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``, ``mu = sqrt(T)/z``; one release may be sampled."""
+    mu = mu_of(noise_multiplier, steps)
+    return runs.poisson(lambda eps: gaussian_delta(eps, mu), epsilon, sampling_rate)
+
+
+def gdp(epsilon: Real, noise_multiplier: Real, steps: int = 1) -> Real:
+    """``Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2)`` at ``mu^2 = T/z^2`` (Dong, Roth, Su, Corollary 2.13)."""
+    return analytic(epsilon, noise_multiplier, steps)
+
+
+def two_sided_tail(epsilon: Real, noise_multiplier: Real) -> Real:
+    """``Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``."""
+    return two_sided(epsilon, mu_of(noise_multiplier))
+
+
+def rule(delta: Real, noise_multiplier: Real, constant: Real) -> Real:
+    """``eps = mu sqrt(2 ln(constant/delta))``."""
+    return mu_of(noise_multiplier) * mp.sqrt(2 * mp.log(mp.mpf(constant) / mp.mpf(delta)))
+
+
+def classical(delta: Real, noise_multiplier: Real, steps: int = 1, constant: Real = "1.25") -> Real:
+    """The rule below ``eps = 1``, composed."""
+    return runs.composed_rule(lambda part: rule(part, noise_multiplier, constant), delta, steps, limit=1)
+
+
+def classical_2(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
+    """The same with the constant 2."""
+    return classical(delta, noise_multiplier, steps, constant=2)
+
+
+def divergence(noise_multiplier: Real, steps: int) -> Function:
+    """``D(alpha) = T alpha mu^2/2``."""
+    mu = mu_of(noise_multiplier, steps)
+    return lambda alpha: alpha * mu**2 / 2
+
+
+def rdp(epsilon: Real, noise_multiplier: Real, steps: int = 1, sampling_rate: Real = 1) -> Real:
+    """Converted at the best order; sampled: ``log_moment(j) = j (j-1) mu^2/2`` at whole orders."""
+    if sampling_rate == 1:
+        return runs.delta_from_renyi(divergence(noise_multiplier, steps), epsilon)
+    mu = mu_of(noise_multiplier)
+    one = runs.sampled_divergence(lambda j: j * (j - 1) * mu**2 / 2, sampling_rate)
+    return runs.delta_from_whole_orders(lambda alpha: steps * one(alpha), epsilon)
+
+
+def rdp_epsilon(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
+    """Converted the other way."""
+    return runs.epsilon_from_renyi(divergence(noise_multiplier, steps), delta)
+
+
+def zcdp(epsilon: Real, noise_multiplier: Real, steps: int = 1) -> Real:
+    """``rho = T mu^2/2``."""
+    return runs.concentrated_delta(mu_of(noise_multiplier, steps) ** 2 / 2, epsilon)
+
+
+def zcdp_epsilon(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
+    """``rho + 2 sqrt(rho ln(1/delta))``."""
+    return runs.concentrated_epsilon(mu_of(noise_multiplier, steps) ** 2 / 2, delta)
+
+
+def laplace(epsilon: Real, noise_multiplier: Real) -> Real:
+    """``1 - e^((eps - mu)/2)`` for ``eps < mu = 1/z``, else 0."""
+    return max(mp.mpf(0), 1 - mp.exp((mp.mpf(epsilon) - mu_of(noise_multiplier)) / 2))
+
+
+DELTAS: dict[str, Function] = {
+    "gaussian.analytic": analytic,
+    "gaussian.two-sided": two_sided_tail,
+    "gaussian.rdp": rdp,
+    "gaussian.zcdp": zcdp,
+    "gaussian.gdp": gdp,
+    "laplace.exact": laplace,
+}
+EPSILONS: dict[str, Function] = {
+    "gaussian.classical": classical,
+    "gaussian.classical-2": classical_2,
+    "gaussian.rdp": rdp_epsilon,
+    "gaussian.zcdp": zcdp_epsilon,
+}

@@ -1,0 +1,272 @@
+"""References for M1: project first, then noise."""
+
+from functools import lru_cache
+
+import mpmath as mp
+
+import privproj.reference.runs as runs
+import privproj.reference.wishart as wishart
+from privproj.reference.energy import Law, any_rank, beta_density, expected, gamma_density, h, log_gamma
+from privproj.reference.runs import mu_of
+from privproj.reference.sketch import epsilon_at_split, least_over_radius
+from privproj.reference.special import chi2_quantile, gaussian_delta, normal_density, student_quantile
+from privproj.reference.tools import Function, Real, line, upper_half_line
+
+
+@lru_cache(maxsize=64)
+def shares(a: Real, b: Real, digits: int) -> tuple[tuple[Real, Real], ...]:
+    """``(B^(-1/2), weight B^(-(a+b)/2))`` of the trapezoidal rule over ``t = ln(B/(1-B))``, fine enough
+    for ``ln N`` as well.
+    """
+    width = min(mp.sqrt(1 / a + 1 / b), 2 / mp.sqrt(a + b), mp.mpf("0.55"))
+    step, centre, nodes = width * 9 / digits, mp.log(a / b), []
+    for sign, first in ((1, 0), (-1, 1)):
+        j, weight = first, mp.mpf(1)
+        while j < 12 or weight > mp.mpf(10) ** (-digits - 20):
+            t = centre + sign * j * step
+            weight, grown = step * beta_density(a, b, t), mp.sqrt(1 + mp.exp(-t))
+            nodes.append((grown, weight * grown ** (a + b)))
+            j += 1
+    return tuple(nodes)
+
+
+def energy_density(a: Real, b: Real, y: Real) -> Real:
+    """The density of ``y = ln(B N^2)``: ``sum over B of weight f((y - ln B)/2)/2``, ``f`` that of ``ln N``, ``N/2 ~
+    Gamma(a + b)``: ``(N/2)^(a+b) e^(-N/2) / Gamma(a+b)`` at ``N = e^(y/2) B^(-1/2)``.
+    """
+    n, half = a + b, mp.exp(y / 2) / 2
+    total = mp.exp(-half) if b == 0 else mp.fsum(w * mp.exp(-half * s) for s, w in shares(a, b, mp.mp.dps))
+    with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + n))):
+        return mp.exp(n * mp.log(half) - log_gamma(n, mp.mp.prec)) * total / 2
+
+
+def energy_law(first: int, second: int, rank: int, scale: Real) -> Law:
+    """``X = scale U (U + Y)/r^2 = scale B N^2/r^2``: ``U``, ``Y`` chi-squares, ``B ~ Beta(first/2, second/2)``,
+    ``N ~ chi2_(first+second)``; tails by quadrature over ``y = ln(B N^2)``.
+    """
+    a, b, unit = mp.mpf(first) / 2, mp.mpf(second) / 2, mp.mpf(scale) / mp.mpf(rank) ** 2
+    density = lru_cache(maxsize=200000)(lambda y, digits: energy_density(a, b, y))
+    width = mp.sqrt(4 / (a + b) + (1 / a + 1 / b if b else 0))
+
+    def at(y: Real) -> Real:
+        return density(y, mp.mp.dps)
+
+    def part(x: Real, power: int) -> Real:
+        def integrand(y: Real) -> Real:
+            return at(y) * (unit * mp.exp(y)) ** power
+
+        return upper_half_line(integrand, mp.log(x / unit), width) if x > 0 else line(integrand, centre, width)
+
+    centre = mp.log(4 * a * (a + b))
+    return Law(
+        density=at,
+        value=lambda y: unit * mp.exp(y),
+        coordinate=lambda x: mp.log(x / unit),
+        hill=(centre, width),
+        tail=lambda x: part(x, 0),
+        moment=lambda x: part(x, 1) if x > 0 else unit * 4 * a * (a + b + 1),
+    )
+
+
+def known_projection_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
+    """``E[h_eps(mu^2 U (U + Y)/r^2)]``, ``U ~ chi2_r``, ``Y ~ chi2_(d-1)``."""
+    return expected(epsilon, energy_law(rank, dim - 1, rank, mu_of(noise_multiplier) ** 2))
+
+
+def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
+    """``min_p E[g_p(mu^2 X)]`` of the same law."""
+    return any_rank(epsilon, energy_law(rank, dim - 1, rank, mu_of(noise_multiplier) ** 2))
+
+
+def norm_radius(dim: int, rank: int) -> Function:
+    """``(sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r``."""
+    return lambda log_bad: (mp.sqrt(dim) + mp.sqrt(rank) + mp.sqrt(-2 * log_bad)) ** 2 / rank
+
+
+def operator_norm(
+    epsilon: Real, dim: int, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1
+) -> Real:
+    """``min over d0 of T d0 + delta_gauss(eps; mu sqrt(T) radius)``."""
+    return least_over_radius(norm_radius(dim, rank), mu_of(noise_multiplier, steps), epsilon, steps)
+
+
+def operator_norm_epsilon(
+    delta: Real, dim: int, rank: int, noise_multiplier: Real, split: Real = "even", steps: int = 1
+) -> Real:
+    """At a given split."""
+    return epsilon_at_split(norm_radius(dim, rank), mu_of(noise_multiplier, steps), delta, steps, split)
+
+
+def secret_projection(
+    epsilon: Real, dim: int, rank: int, noise_multiplier: Real, misalignment: Real, columns: int = 1
+) -> Real:
+    """``E[h_eps(shift^2)]``: ``shift = S (c + xi)``, ``g ~ chi2_r/r``, ``S = (2 sin eta cos eta/(sigma tau)) g/r``,
+    ``c = r sqrt(sigma^2 + (g/r) sin^2 eta)/cos eta``, ``tau^2 = sigma^2 + g/r``, ``s = 2 sin eta = sqrt(2 m)``,
+    ``sigma = z s``; for ``s > sqrt 2`` ``S = (g/r)/(sigma tau)``.
+
+    Over ``ln|shift/S|`` and ``ln g`` where both signs matter, else over ``xi`` and ``ln g``.
+    """
+    m, eps = mp.mpf(misalignment), mp.mpf(epsilon)
+    sigma, sine2 = mp.mpf(noise_multiplier) * mp.sqrt(2 * m), m / 2
+    doubled = 2 * mp.sqrt(sine2 * (1 - sine2)) if m <= 1 else mp.mpf(1)
+
+    def parts(v: Real) -> tuple[Real, Real]:
+        share = mp.exp(v) / rank
+        scale = doubled * share / (sigma * mp.sqrt(sigma**2 + share))
+        return scale, rank * mp.sqrt(sigma**2 + share * sine2) / mp.sqrt(1 - sine2)
+
+    def over_xi(v: Real) -> Real:
+        scale, c = parts(v)
+        return line(lambda xi: normal_density(xi) * h(eps, (scale * (c + xi)) ** 2), 0, 1)
+
+    half, spread = mp.mpf(rank) / 2, mp.sqrt(mp.mpf(2) / rank)
+    if parts(mp.mpf(0))[1] > 40:
+        return line(lambda v: gamma_density(half, v + mp.log(half)) * over_xi(v), 0, spread)
+
+    def density(y: Real) -> Real:
+        def at(v: Real) -> Real:
+            scale, c = parts(v)
+            u = mp.exp(y) / scale
+            return gamma_density(half, v + mp.log(half)) * (normal_density(u - c) + normal_density(u + c)) * u
+
+        return line(at, 0, spread)
+
+    scale, c = parts(mp.mpf(0))
+    start = mp.log(scale * (c + 1))
+    return line(lambda y: density(y) * h(eps, mp.exp(2 * y)), start, mp.mpf(1) / 2)
+
+
+def beta_of(residual_norm: Real, other: Real, misalignment: Real) -> Real:
+    """``|kappa b - kappa' b'|``: ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``."""
+    return mp.sqrt((residual_norm - other) ** 2 + 2 * residual_norm * other * misalignment)
+
+
+def residual(
+    epsilon: Real,
+    dim: int,
+    rank: int,
+    noise_multiplier: Real,
+    residual_misalignment: Real,
+    span_dim: int = 0,
+    residual_norm: Real = 1,
+    other_residual_norm: Real | None = None,
+) -> Real:
+    """The vector Wishart profile with ``(d, r) -> (d-k, r-k)``, ``tau`` the ratio of norms."""
+    first = mp.mpf(residual_norm)
+    ratio = first / mp.mpf(residual_norm if other_residual_norm is None else other_residual_norm)
+    n, free = dim - span_dim, rank - span_dim
+    return wishart.exact(epsilon, n, free, residual_misalignment, max(ratio, 1 / ratio))
+
+
+def column_exact(
+    epsilon: Real,
+    dim: int,
+    rank: int,
+    noise_multiplier: Real,
+    residual_misalignment: Real,
+    span_dim: int,
+    residual_norm: Real = 1,
+    shift_in_span: Real = 0,
+) -> Real:
+    """Where one part is all: the residual (``k = 0``), or ``E[h_eps(|C x|^2/sigma^2)]``, ``|C x|^2`` as
+    ``X_r (X_r + Y_(d-1))/r^2`` (within the span and no residual, or ``r <= k``) of squared norm ``mu^2``.
+    """
+    if span_dim == 0 and shift_in_span == 0:
+        return residual(epsilon, dim, rank, noise_multiplier, residual_misalignment)
+    assert rank <= span_dim or residual_misalignment == 0
+    return known_projection_rank1(epsilon, dim, rank, noise_multiplier)
+
+
+def column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: Real, delta_w: Real) -> Real:
+    """``max of p ln A - q ln tau + (W/2)(tau/A - 1)`` over corners: ``A_-+ = cos th -+ t sin th`` (``A_+`` at the worst
+    angle up to the promised one), ``w_-+`` the quantiles at ``delta_W/2``, both orders of ``tau``.
+    """
+    n, free = dim - k, rank - k
+    p, q = mp.mpf(n + 1 - free) / 2, mp.mpf(n + free - 1) / 2
+    t = student_quantile(free, delta_t) / mp.sqrt(free)
+    angle = mp.acos(1 - m)
+    low, high = mp.cos(angle) - t * mp.sin(angle), mp.sqrt(1 + t * t) * mp.cos(min(angle, mp.atan(t)) - mp.atan(t))
+    if low <= 0:
+        return mp.inf
+    ends = [chi2_quantile(2 * q, delta_w / 2, upper) for upper in (False, True)]
+    losses = (
+        p * mp.log(a) - q * tau + w / 2 * (mp.exp(tau) / a - 1)
+        for a in (low, high)
+        for w in ends
+        for tau in (log_tau, -log_tau)
+    )
+    return max(mp.mpf(0), *losses)
+
+
+def shift_bound(dim: int, rank: int, k: int, alpha: Real, beta: Real, part: Real) -> Real:
+    """``(1/r)(sqrt(d+r-k) + sqrt k + t)(alpha (sqrt r + t) + beta (sqrt k + t))`` for ``r > k``,
+    ``(1/r)(sqrt d + sqrt r + t)(sqrt r + t) sqrt(alpha^2 + beta^2)`` for ``r <= k``; ``t = sqrt(2 ln(1/part))``.
+    """
+    t, root_r = mp.sqrt(2 * mp.log(1 / part)), mp.sqrt(rank)
+    if rank <= k:
+        return (mp.sqrt(dim) + root_r + t) * (root_r + t) * mp.hypot(alpha, beta) / rank
+    stretched = alpha * (root_r + t) + beta * (mp.sqrt(k) + t)
+    return (mp.sqrt(dim + rank - k) + mp.sqrt(k) + t) * stretched / rank
+
+
+def column(
+    delta: Real,
+    dim: int,
+    rank: int,
+    noise_multiplier: Real,
+    residual_misalignment: Real,
+    span_dim: int,
+    split: Real = "even",
+    residual_norm: Real = 1,
+    shift_in_span: Real = 0,
+) -> Real:
+    """``eps_R + eps_C`` at ``delta_T = delta_W = share delta/2``, ``delta_C = rest/2``, the ``d_i`` the other half."""
+    share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
+    delta, m, k = mp.mpf(delta), mp.mpf(residual_misalignment), span_dim
+    norm, alpha = mp.mpf(residual_norm), mp.mpf(shift_in_span)
+    beta = beta_of(norm, norm, m)
+    count = 0 if k == 0 else 2 if rank <= k else 3
+    whole = 1 if count == 0 else share
+    loss = column_loss(dim, rank, k, m, 0, delta * whole / 2, delta * whole / 2) if rank > k else mp.mpf(0)
+    if count == 0:
+        return loss
+    rest = delta * (1 - share if rank > k else 1) / 2
+    unit = mu_of(noise_multiplier) / mp.hypot(alpha, beta)
+    shift = shift_bound(dim, rank, k, alpha * unit, beta * unit, rest / count)
+    return loss + runs.epsilon_of(lambda eps: gaussian_delta(eps, shift), rest)
+
+
+def column_published(
+    delta: Real,
+    dim: int,
+    rank: int,
+    noise_multiplier: Real,
+    residual_misalignment: Real,
+    span_dim: int,
+    residual_norm: Real = 1,
+) -> Real:
+    """``eps_R + sqrt(2 ln(1.25/delta_C)) (1/r)(sqrt d + sqrt m + t)(sqrt m + t) mu``, ``m = min(k, r)``,
+    ``t = sqrt(2 ln(1/d0))``, ``delta = delta_T + delta_W + delta_C + 2 d0`` in equal parts.
+    """
+    there = rank > span_dim
+    part, m = mp.mpf(delta) / (4 if there else 2), mp.sqrt(min(span_dim, rank))
+    t = mp.sqrt(2 * mp.log(2 / part))
+    gauss = mp.sqrt(2 * mp.log(mp.mpf("1.25") / part)) * (mp.sqrt(dim) + m + t) * (m + t) / rank
+    misalignment = mp.mpf(residual_misalignment)
+    loss = column_loss(dim, rank, span_dim, misalignment, 0, part, part) if there else mp.mpf(0)
+    return loss + gauss * mu_of(noise_multiplier)
+
+
+DELTAS: dict[str, Function] = {
+    "m1.known-projection": known_projection,
+    "m1.known-projection-rank1": known_projection_rank1,
+    "m1.operator-norm": operator_norm,
+    "m1.secret-projection": secret_projection,
+    "m1.column-exact": column_exact,
+    "m1.residual": residual,
+}
+EPSILONS: dict[str, Function] = {
+    "m1.operator-norm": operator_norm_epsilon,
+    "m1.column": column,
+    "m1.column-published": column_published,
+}

@@ -1,0 +1,156 @@
+"""References for M2: noise first, then a projection that captures ``B ~ Beta(r/2, (d-r)/2)`` of the change."""
+
+from itertools import pairwise
+
+import mpmath as mp
+
+import privproj.reference.runs as runs
+from privproj.reference.energy import Law, any_rank, beta_density, beta_law, expected
+from privproj.reference.runs import mu_of
+from privproj.reference.special import beta_tail, gaussian_delta, normal_density, two_sided
+from privproj.reference.tools import Function, Real, between, line, root
+
+
+def law(dim: int, rank: int, noise_multiplier: Real) -> Law:
+    """``X = mu^2 B``."""
+    return beta_law(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, mu_of(noise_multiplier) ** 2)
+
+
+def exact_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
+    """``E[h_eps(mu^2 B)]``; the Gaussian profile where ``r = d``."""
+    if rank == dim:
+        return gaussian_delta(epsilon, mu_of(noise_multiplier))
+    return expected(epsilon, law(dim, rank, noise_multiplier))
+
+
+def rank_free(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, sampling_rate: Real = 1) -> Real:
+    """``min_p E[g_p(mu^2 B)]``; one release may be sampled."""
+    if rank == dim:
+        return gaussian_delta(epsilon, mu_of(noise_multiplier))
+    energy = law(dim, rank, noise_multiplier)
+
+    def profile(eps: Real) -> Real:
+        if eps >= 0:
+            return any_rank(eps, energy)
+        return 1 - mp.exp(eps) + mp.exp(eps) * any_rank(-eps, energy)
+
+    return runs.poisson(profile, epsilon, sampling_rate)
+
+
+def expected_profile(eps: Real, mu: Real, dim: int, rank: int) -> Real:
+    """``E[h_eps(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)``."""
+    return exact_rank1(eps, dim, rank, 1 / mp.mpf(mu))
+
+
+def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real, sharp: bool) -> Real:
+    """``G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)`` at a given ``tau``."""
+    profile = gaussian_delta if sharp else two_sided
+    half = mp.mpf(1) / 2
+    tail = beta_tail(rank * half, (dim - rank) * half, tau) if tau < 1 else 0
+    return profile(eps, mu * mp.sqrt(tau)) + k * tail
+
+
+def best_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bool) -> Real:
+    """The least over ``tau``: at ``tau = 1``, or where the derivative in ``s = ln(tau/(1-tau))`` turns positive:
+    ``dG/dm m (1 - tau)/2`` against ``k tau^a (1-tau)^b / Beta(a, b)``, ``m = mu sqrt(tau)``, as the log of the ratio.
+    """
+    eps, mu, a, b = mp.mpf(eps), mp.mpf(mu), mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2
+
+    def derivative(s: Real) -> Real:
+        m, rest = mu / mp.sqrt(1 + mp.exp(-s)), 1 / (1 + mp.exp(s))
+        return mp.log(gain(eps, m, sharp) * m * rest / (2 * k * beta_density(a, b, s)))
+
+    def value(s: Real) -> Real:
+        return beta_tail_bound(eps, mu, dim, rank, k, 1 / (1 + mp.exp(-s)), sharp)
+
+    with mp.workdps(mp.mp.dps // 2 + 10):
+        places = turning_points(derivative, mp.log(a / b), mp.sqrt(1 / a + 1 / b))
+    return min([beta_tail_bound(eps, mu, dim, rank, k, 1, sharp), *map(value, places)])
+
+
+def gain(eps: Real, m: Real, sharp: bool) -> Real:
+    """``dG/dm``: ``phi(m/2 - eps/m)``, and of the two-sided tail
+    ``(1/2 + eps/m^2) phi(m/2 - eps/m) - (1/2 - eps/m^2) phi(m/2 + eps/m)``.
+    """
+    near = normal_density(m / 2 - eps / m)
+    if sharp:
+        return near
+    pull = eps / m**2
+    return (mp.mpf(1) / 2 + pull) * near - (mp.mpf(1) / 2 - pull) * normal_density(m / 2 + eps / m)
+
+
+def turning_points(derivative: Function, centre: Real, width: Real, count: int = 500) -> list[Real]:
+    """Where it goes from below 0 to above, on a grid that is fine around ``centre`` and coarse far off."""
+    most = mp.asinh(150 / width)
+    grid = [centre + width * mp.sinh(most * j / count) for j in range(-count, count + 1)]
+    with mp.workdps(20):
+        signs = [derivative(s) for s in grid]
+    cells = [cell for cell, one, two in zip(pairwise(grid), signs, signs[1:], strict=False) if one < 0 <= two]
+    return [between(derivative, a, derivative(a), b, derivative(b)) for a, b in cells]
+
+
+def beta_tail_published(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int) -> Real:
+    """``min_tau T(eps; mu sqrt(tau)) + k P(B > tau)``."""
+    return best_tau(epsilon, mu_of(noise_multiplier), dim, rank, change_rank, sharp=False)
+
+
+def beta_tail_sharp(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int) -> Real:
+    """``min_tau delta_gauss(eps; mu sqrt(tau)) + k P(B > tau)``."""
+    return best_tau(epsilon, mu_of(noise_multiplier), dim, rank, change_rank, sharp=True)
+
+
+def good_event(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, steps: int = 1) -> Real:
+    """``min_tau T k P(B > tau) + delta_gauss(eps; mu sqrt(T tau))``, with or without the factor ``q = 1``."""
+    return best_tau(epsilon, mu_of(noise_multiplier, steps), dim, rank, steps * change_rank, sharp=True)
+
+
+def good_event_split(
+    delta: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, split: Real, steps: int = 1
+) -> Real:
+    """``eps`` with ``T k P(B > tau) = split delta`` and ``delta_gauss(eps; mu sqrt(T tau)) = (1 - split) delta``."""
+    share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
+    a, b, bad = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, mp.mpf(delta) * share / (steps * change_rank)
+    odds = root(lambda s: mp.log(beta_tail(a, b, 1 / (1 + mp.exp(-s))) / bad), mp.log(a / b))
+    mu = mu_of(noise_multiplier, steps) / mp.sqrt(1 + mp.exp(-odds))
+    return runs.epsilon_of(lambda eps: gaussian_delta(eps, mu), mp.mpf(delta) * (1 - share))
+
+
+def log_moment(dim: int, rank: int, c: Real) -> Real:
+    """``ln 1F1(r/2; d/2; c)``, where the series is long ``c + ln E[e^(-c (1 - B))]`` by quadrature."""
+    a, b = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2
+    if c < 2000:
+        return mp.log(mp.hyp1f1(a, a + b, c))
+    return c + mp.log(line(lambda t: beta_density(a, b, t) * mp.exp(-c / (1 + mp.exp(t))), mp.log(a * (1 + c) / b)))
+
+
+def mixture_rdp(
+    epsilon: Real, dim: int, rank: int, noise_multiplier: Real, steps: int = 1, sampling_rate: Real = 1
+) -> Real:
+    """``D(alpha) = ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)``; sampled: a binomial mixture."""
+    mu = mu_of(noise_multiplier)
+
+    def moment(alpha: Real) -> Real:
+        return log_moment(dim, rank, alpha * (alpha - 1) * mu**2 / 2)
+
+    if sampling_rate == 1:
+        return runs.delta_from_renyi(lambda alpha: steps * moment(alpha) / (alpha - 1), epsilon, high=100000)
+    one = runs.sampled_divergence(moment, sampling_rate)
+    return runs.delta_from_whole_orders(lambda alpha: steps * one(alpha), epsilon)
+
+
+def unprojected(epsilon: Real, noise_multiplier: Real, steps: int = 1, dim: int = 1, rank: int = 1) -> Real:
+    """The plain Gaussian profile."""
+    return gaussian_delta(epsilon, mu_of(noise_multiplier, steps))
+
+
+DELTAS: dict[str, Function] = {
+    "m2.rank-free": rank_free,
+    "m2.exact-rank1": exact_rank1,
+    "m2.mixture-rdp": mixture_rdp,
+    "m2.good-event": good_event,
+    "m2.good-event-q": good_event,
+    "m2.beta-tail": beta_tail_published,
+    "m2.beta-tail-sharp": beta_tail_sharp,
+    "m2.gaussian": unprojected,
+}
+EPSILONS: dict[str, Function] = {"m2.good-event": good_event_split, "m2.good-event-q": good_event_split}

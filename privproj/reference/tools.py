@@ -1,0 +1,164 @@
+"""Sums, roots and minima at any precision: what every reference is computed with."""
+
+from collections.abc import Callable
+from typing import Any
+
+import mpmath as mp
+
+Real = Any
+"""A float, an int, text or an ``mpf``."""
+Function = Callable[..., Any]
+MOST_HALVINGS = 14
+
+
+def line(f: Function, start: Real = 0, step: Real = 1) -> Real:
+    """``int_-inf^inf f(t) dt`` of a positive smooth ``f`` with one hill, by trapezoidal sums ``h sum f(t0 + h j)``.
+
+    Their error falls like ``e^(-c/h)``, so it is squared when ``h`` is halved: halved until two sums agree to half of
+    the digits.
+    """
+    top, width = hill(f, mp.mpf(start), mp.mpf(step))
+    right, left = reach(f, top, width), reach(f, top, -width)
+    count = max(8, int(mp.ceil((right - left) / width)))
+    h = (right - left) / count
+    total = h * mp.fsum(f(left + h * j) for j in range(count + 1))
+    for _ in range(MOST_HALVINGS):
+        finer = (total + h * mp.fsum(f(left + h * (j + mp.mpf(1) / 2)) for j in range(count))) / 2
+        if abs(finer - total) <= abs(finer) * mp.mpf(10) ** (-(mp.mp.dps // 2) - 1):
+            return finer
+        total, h, count = finer, h / 2, 2 * count
+    raise ArithmeticError("the trapezoidal sums did not settle")
+
+
+def hill(f: Function, start: Real, step: Real) -> tuple[Real, Real]:
+    """The top of the hill, nearly, and a step in which ``f`` falls by about ``e`` from there."""
+    with mp.workdps(20):
+        top, value = start, f(start)
+        while step > mp.mpf(10) ** -30:
+            places = (top + step, top - step, top + step / 2, top - step / 2)
+            better = next(((x, y) for x in places if (y := f(x)) > value), None)
+            if better is None:
+                if max(f(top + step), f(top - step)) > value / 3:
+                    return top, step
+                step /= 4
+                continue
+            top, value, step = better[0], better[1], step * 2 if better[1] > 3 * value else step
+    raise ArithmeticError("no hill was found")
+
+
+def reach(f: Function, top: Real, stride: Real) -> Real:
+    """Where, in the direction of ``stride``, ``f`` has become negligible against ``f(top)``: checked twice over."""
+    least, x = f(top) * mp.mpf(10) ** (-mp.mp.dps - 3), top
+    while f(x) > least or f(x + stride) > least:
+        stride *= mp.mpf(5) / 4
+        x += stride
+    return x + stride
+
+
+def half_line(f: Function, cut: Real, scale: Real = 1) -> Real:
+    """``int_-inf^cut f(t) dt``, ``f`` falling exponentially: ``t = cut - scale e^(s - e^-s)`` on the whole line."""
+
+    def integrand(s: Real) -> Real:
+        away = scale * mp.exp(s - mp.exp(-s))
+        return f(cut - away) * away * (1 + mp.exp(-s))
+
+    return line(integrand)
+
+
+def upper_half_line(f: Function, cut: Real, scale: Real = 1) -> Real:
+    """``int_cut^inf f(t) dt``."""
+    return half_line(lambda t: f(-t), -cut, scale)
+
+
+def root(f: Function, start: Real, step: Real = 1) -> Real:
+    """Where a monotone ``f`` changes sign, sought outwards from ``start``, to nearly all digits (Illinois rule)."""
+    a, fa = mp.mpf(start), f(mp.mpf(start))
+    step = mp.mpf(step)
+    up, down = f(a + step), f(a - step)
+    sign = 1 if abs(up) <= abs(down) or up * fa < 0 else -1
+    b, fb = a + sign * step, up if sign > 0 else down
+    while fa * fb > 0:
+        step *= 2
+        if step > mp.mpf(10) ** 9:
+            raise ArithmeticError("no change of sign")
+        a, fa, b = b, fb, b + sign * step
+        fb = f(b)
+    return between(f, a, fa, b, fb)
+
+
+def between(f: Function, a: Real, fa: Real, b: Real, fb: Real) -> Real:
+    """The root in a bracket: the Illinois rule, every fourth step a bisection."""
+    close = mp.mpf(10) ** (3 - mp.mp.dps)
+    for step in range(2000):
+        if fb == 0 or abs(b - a) <= close * (abs(a) + abs(b)):
+            return b
+        c = (a + b) / 2 if step % 4 == 3 else b - fb * (b - a) / (fb - fa)
+        fc = f(c)
+        if fc * fb < 0:
+            a, fa = b, fb
+        else:
+            fa /= 2
+        b, fb = c, fc
+    raise ArithmeticError("the search for a root did not end")
+
+
+def minimum(f: Function, low: Real, high: Real, points: int = 40) -> tuple[Real, Real]:
+    """``(x, f(x))`` at the least ``f`` on ``[low, high]``: a scan, golden sections, then Newton's rule with
+    differences, until ``x`` has nearly half of the digits, which makes ``f(x)`` right to nearly all.
+    """
+    low, high = mp.mpf(low), mp.mpf(high)
+    with mp.workdps(20):
+        scan = [low + (high - low) * j / points for j in range(points + 1)]
+        values = [f(x) for x in scan]
+        best = min(range(points + 1), key=values.__getitem__)
+        cell = golden(f, scan[max(0, best - 1)], scan[min(points, best + 1)], (high - low) / 100000)
+    found = newton(f, *cell, low, high)
+    return min(((x, f(x)) for x in (found, sum(cell) / 2, scan[best])), key=lambda pair: pair[1])
+
+
+def golden(f: Function, a: Real, b: Real, width: Real) -> tuple[Real, Real]:
+    """A bracket of at most this width around a least value."""
+    share = (mp.sqrt(5) - 1) / 2
+    x, y = b - share * (b - a), a + share * (b - a)
+    fx, fy = f(x), f(y)
+    while b - a > width:
+        if fx <= fy:
+            b, y, fy = y, x, fx
+            x = b - share * (b - a)
+            fx = f(x)
+        else:
+            a, x, fx = x, y, fy
+            y = a + share * (b - a)
+            fy = f(y)
+    return a, b
+
+
+def newton(f: Function, a: Real, b: Real, low: Real, high: Real) -> Real:
+    """``x - h (f(x+h) - f(x-h)) / (2 (f(x+h) - 2 f(x) + f(x-h)))`` repeated, ``h`` falling with the last change."""
+    x, h = (a + b) / 2, (b - a) / 2
+    least = (high - low) * mp.mpf(10) ** (-mp.mp.dps * 2 // 5)
+    for _ in range(40):
+        if x - h < low or x + h > high:
+            return min(max(x, low), high)
+        up, here, down = f(x + h), f(x), f(x - h)
+        bend = up - 2 * here + down
+        change = -h * (up - down) / (2 * bend) if bend > 0 else mp.mpf(0)
+        change = max(min(change, b - a), a - b)
+        x += change
+        if h <= least:
+            return min(max(x, low), high)
+        h = max(least, min(abs(change), h / 100))
+    return x
+
+
+def settled(value: Callable[[], Any], digits: int, extra: int = 8, grown: int = 15) -> Real:
+    """``value()`` at ever higher precision until two precisions agree to ``digits``."""
+    with mp.workdps(digits + extra):
+        last = value()
+    for attempt in range(1, 6):
+        with mp.workdps(digits + extra + grown * 2 ** (attempt - 1)):
+            now = value()
+            if now == last or abs(now - last) <= abs(now) * mp.mpf(10) ** -digits:
+                return now
+        last = now
+    raise ArithmeticError(f"two precisions never agreed to {digits} digits")

@@ -1,0 +1,265 @@
+"""References for the vector Wishart mechanism: the law of its loss averaged exactly, and bounds by quantiles."""
+
+import mpmath as mp
+
+import privproj.reference.runs as runs
+from privproj.reference.special import (
+    beta_tail,
+    chi2_below,
+    chi2_quantile,
+    gamma_lower,
+    gamma_upper,
+    normal_tail,
+    student_density,
+    student_quantile,
+)
+from privproj.reference.tools import Function, Real, line, minimum, root, upper_half_line
+
+
+def gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Real) -> Real:
+    """``g(A)`` at ``A = kappa e^-x``: with ``n = r + d - 1``, ``b = (d+1-r)/2 ln A - (n/2) ln kappa``,
+    ``c = (kappa/A - 1)/2``, ``w = (eps - b)/c``, the value ``Q(n/2, w/2) - e^eps W Q(n/2, w kappa/(2A))`` for
+    ``A < kappa`` (``w <= 0``: ``1 - e^eps W``), with ``P`` for ``A > kappa`` (``w <= 0``: 0).
+
+    ``W = E e^-L = e^-b (A/kappa)^(n/2) = A^(r-1)`` for ``kappa = 1``.
+    """
+    with mp.workdps(mp.mp.dps + 20 + int(2 * max(mp.mpf(0), -mp.log10(abs(x))))):
+        n, log_a = mp.mpf(rank + dim - 1), log_kappa - x
+        b = mp.mpf(dim + 1 - rank) / 2 * log_a - n / 2 * log_kappa
+        c, weight = (mp.exp(x) - 1) / 2, mp.exp(epsilon - b - n / 2 * x)
+        w = (epsilon - b) / c
+        tail = gamma_upper if x > 0 else gamma_lower
+        return tail(n / 2, w / 2) - weight * tail(n / 2, w / 2 * mp.exp(x))
+
+
+def pair(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real = 0) -> Real:
+    """``delta(eps) = P(A <= 0) + E_T[g(A); A > 0]``, ``A = rho + sqrt(1-rho^2) T/sqrt(r)``, over ``y = |ln A - ln
+    kappa|``, split where ``w`` or the argument of ``ln`` passes 0.
+    """
+    m, eps, log_kappa = mp.mpf(misalignment), mp.mpf(epsilon), mp.mpf(log_kappa)
+    if m == 0:
+        return max(mp.mpf(0), gain(dim, rank, log_kappa, eps, log_kappa))
+    spread = mp.sqrt(m * (2 - m) / rank)
+
+    def integrand(x: Real) -> Real:
+        excess = (mp.exp(log_kappa - x) - 1 + m) / spread
+        return gain(dim, rank, log_kappa, eps, x) * student_density(rank, excess) * mp.exp(log_kappa - x) / spread
+
+    finite = both_sides(integrand, dim, rank, eps + (rank - 1) * log_kappa, m + abs(log_kappa))
+    return infinite(rank, m) + finite
+
+
+def infinite(rank: int, m: Real) -> Real:
+    """``P(A <= 0) = P(Beta(r/2, 1/2) < m (2-m))/2``, or 1 minus that for ``m > 1``."""
+    half = beta_tail(mp.mpf(1) / 2, mp.mpf(rank) / 2, 1 - m * (2 - m)) / 2
+    return half if m <= 1 else 1 - half
+
+
+def both_sides(integrand: Function, dim: int, rank: int, shifted: Real, size: Real) -> Real:
+    """Over ``x > 0`` and ``x < 0``, cut where ``eps - b`` is 0: at ``a |x| = eps'`` below (``a > 0``) or above."""
+    a = mp.mpf(dim + 1 - rank) / 2
+    start = mp.log(mp.sqrt(size / rank) + size)
+    cuts = [mp.mpf(0)] if a == 0 or shifted == 0 else [mp.mpf(0), -shifted / a]
+    pieces = [beyond(integrand, max(cuts), 1, start), between_cuts(integrand, cuts)]
+    if a > 0:
+        pieces.append(beyond(integrand, min(cuts), -1, start))
+    return mp.fsum(pieces)
+
+
+def beyond(integrand: Function, cut: Real, sign: int, start: Real) -> Real:
+    """``int over x beyond cut``, ``x = cut + sign e^s``."""
+    return line(lambda s: integrand(cut + sign * mp.exp(s)) * mp.exp(s), start)
+
+
+def between_cuts(integrand: Function, cuts: list[Real]) -> Real:
+    """``int between the two cuts`` where the gain is not 0 there: ``x`` above 0."""
+    low, high = min(cuts), max(cuts)
+    if low == high or high <= 0:
+        return mp.mpf(0)
+
+    def at(s: Real) -> Real:
+        up, down = 1 / (1 + mp.exp(-s)), 1 / (1 + mp.exp(s))
+        return integrand(low + (high - low) * up) * (high - low) * up * down
+
+    return line(at)
+
+
+def exact(epsilon: Real, dim: int, rank: int, misalignment: Real, norm_ratio: Real = 1) -> Real:
+    """The pair at the promised misalignment; with unequal norms the largest over better aligned pairs, both orders."""
+    if dim == 1:
+        return mp.mpf(0)
+    if norm_ratio == 1:
+        return pair(dim, rank, misalignment, epsilon)
+    log_kappa = mp.log(mp.mpf(norm_ratio))
+    return max(worst(dim, rank, misalignment, epsilon, sign * log_kappa) for sign in (1, -1))
+
+
+def worst(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real) -> Real:
+    """``max over m' in [0, m]`` of the pair, over ``sqrt(m'/m)``."""
+    m = mp.mpf(misalignment)
+
+    def negative(share: Real) -> Real:
+        return -pair(dim, rank, m * share * share, epsilon, log_kappa)
+
+    return max(-minimum(negative, 0, 1, points=16)[1], pair(dim, rank, 0, epsilon, log_kappa))
+
+
+def ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, Real]:
+    """``a_-+ = rho -+ sqrt(1-rho^2) t/sqrt(r)``, ``P(|T| > t) = delta_T``."""
+    reach = mp.sqrt(m * (2 - m)) * student_quantile(rank, delta_t) / mp.sqrt(rank)
+    return 1 - m - reach, 1 - m + reach
+
+
+def published(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
+    """``|d+1-r|/2 |ln a_-| + (w/2)(1/a_- - 1)``."""
+    low = ends(dim, rank, m, delta_t)[0]
+    if low <= 0:
+        return mp.inf
+    w = chi2_quantile(rank + dim - 1, delta_w, upper=True)
+    return abs(mp.mpf(dim + 1 - rank)) / 2 * abs(mp.log(low)) + w / 2 * (1 / low - 1)
+
+
+def largest(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
+    """``max of (d+1-r)/2 ln A + (W/2)(1/A - 1)`` over ``a_- <= A <= a_+``, ``W <= w`` or ``w_- <= W <= w_+``."""
+    low, high = ends(dim, rank, m, delta_t)
+    if low <= 0:
+        return mp.inf
+    n = rank + dim - 1
+    one = (mp.mpf(0), chi2_quantile(n, delta_w, upper=True))
+    two = (chi2_quantile(n, delta_w / 2, upper=False), chi2_quantile(n, delta_w / 2, upper=True))
+    return min(corners(dim, rank, (low, high), one), corners(dim, rank, (low, high), two))
+
+
+def corners(dim: int, rank: int, ends_of_a: tuple[Real, Real], ends_of_w: tuple[Real, Real]) -> Real:
+    """The largest loss at a corner or at ``A = 1``: linear in ``W``, convex or monotone in ``1/A``."""
+    a = mp.mpf(dim + 1 - rank) / 2
+    inside = [x for x in (*ends_of_a, mp.mpf(1)) if ends_of_a[0] <= x <= ends_of_a[1]]
+    return max(a * mp.log(x) + w / 2 * (1 / x - 1) for x in inside for w in ends_of_w)
+
+
+def at_split(loss: Function, delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
+    """``eps`` with ``delta_T = split delta``, or at the best split."""
+    delta, m = mp.mpf(delta), mp.mpf(misalignment)
+
+    def at(odds: Real) -> Real:
+        return loss(dim, rank, m, delta / (1 + mp.exp(-odds)), delta / (1 + mp.exp(odds)))
+
+    if split == "optimal":
+        return minimum(at, -16, 16)[1]
+    share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
+    return loss(dim, rank, m, delta * share, delta * (1 - share))
+
+
+def quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even", steps: int = 1) -> Real:
+    """Theorem 1, composed."""
+    return runs.composed_rule(lambda part: at_split(published, part, dim, rank, misalignment, split), delta, steps)
+
+
+def quantile_sharp(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
+    """With the largest loss within the quantiles."""
+    return at_split(largest, delta, dim, rank, misalignment, split)
+
+
+def early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
+    """``|d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 (1-rho))/(2 t^2)``, ``cos theta_R = t/R``.
+
+    The cosine is that of the promised angle, or 1 where a better aligned pair reaches ``theta_R``: with ``theta <=
+    theta_R`` the logarithm is ``ln(rho + sqrt(1-rho^2) sqrt(R^2/t^2 - 1))``.
+    """
+    angle, best = mp.acos(1 - m), mp.acos(t / radius)
+    growth = mp.log(radius / t * mp.cos(min(angle, best) - best))
+    return abs(mp.mpf(dim - rank - 1)) / 2 * max(growth, 0) + radius**3 * mp.sqrt(2 * m) / (2 * t**2)
+
+
+def two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
+    """``1 - PhiBar(z) P(chi2_r > t + eta) = p + (1 - p) q``, ``z = (t(1-rho) - rho eta)/sqrt((1-rho^2)(t+eta))``."""
+    z = (t * m - (1 - m) * eta) / mp.sqrt(m * (2 - m) * (t + eta))
+    p, q = normal_tail(-z), chi2_below(rank, t + eta)
+    return p + (1 - p) * q
+
+
+def mixed_tail(rank: int, m: Real, t: Real) -> Real:
+    """``P(X <= t) + E[1{X > t} Phi((t - rho X)/sqrt((1-rho^2) X))]``, ``X ~ chi2_r``, over ``ln X``."""
+
+    def integrand(s: Real) -> Real:
+        x = mp.exp(s)
+        density = mp.exp(mp.mpf(rank) / 2 * mp.log(x / 2) - x / 2 - mp.loggamma(mp.mpf(rank) / 2))
+        return density * normal_tail(((1 - m) * x - t) / mp.sqrt(m * (2 - m) * x))
+
+    return chi2_below(rank, t) + upper_half_line(integrand, mp.log(t), min(mp.sqrt(m * (2 - m) / t), mp.mpf(1)))
+
+
+def spectral(dim: int, rank: int, radius: Real, c: Real) -> Real:
+    """``2 exp(-c (sqrt R - sqrt d - sqrt r)^2)``."""
+    return 2 * mp.exp(-c * (mp.sqrt(radius) - mp.sqrt(dim) - mp.sqrt(rank)) ** 2)
+
+
+def early_delta(
+    epsilon: Real | None,
+    dim: int,
+    rank: int,
+    misalignment: Real,
+    t: Real | None = None,
+    eta: Real = 0,
+    R: Real = 0,
+    c: Real = "0.5",
+) -> Real:
+    """At given ``t``, ``eta``, ``R``."""
+    m = mp.mpf(misalignment)
+    return two_tails(rank, m, mp.mpf(t), mp.mpf(eta)) + spectral(dim, rank, mp.mpf(R), mp.mpf(c))
+
+
+def early_epsilon(delta: Real, tail: Function, dim: int, rank: int, misalignment: Real) -> Real:
+    """The least loss over ``t`` with ``tail(t) < delta``, ``R`` from what is left of delta."""
+    delta, m = mp.mpf(delta), mp.mpf(misalignment)
+    highest = mp.exp(root(lambda s: mp.log(tail(mp.exp(s)) / delta), mp.log(rank), mp.mpf(-1)))
+
+    def at(s: Real) -> Real:
+        t = highest * mp.exp(-mp.exp(s))
+        left = delta - tail(t)
+        edge = mp.sqrt(dim) + mp.sqrt(rank)
+        return early_loss(dim, rank, m, t, (edge + mp.sqrt(2 * mp.log(2 / left))) ** 2)
+
+    return minimum(at, -12, 2)[1]
+
+
+def early(
+    delta: Real | None,
+    dim: int,
+    rank: int,
+    misalignment: Real,
+    t: Real | None = None,
+    eta: Real = 0,
+    R: Real = 0,
+    c: Real = "0.5",
+) -> Real:
+    """At given ``t``, ``eta``, ``R``, or at the best."""
+    m = mp.mpf(misalignment)
+    if t is not None:
+        return early_loss(dim, rank, m, mp.mpf(t), mp.mpf(R))
+
+    def tail(x: Real) -> Real:
+        return minimum(lambda s: two_tails(rank, m, x, x * mp.exp(s)), -40, 5)[1]
+
+    return early_epsilon(delta, tail, dim, rank, misalignment)
+
+
+def early_exact_tail(delta: Real, dim: int, rank: int, misalignment: Real) -> Real:
+    """With the exact mixed tail."""
+    return early_epsilon(delta, lambda t: mixed_tail(rank, mp.mpf(misalignment), t), dim, rank, misalignment)
+
+
+def preprocessing_gain(dim: int, misalignment: Real, gamma: Real, beta: Real) -> Real:
+    """``(gamma^2 (1-rho) - 2 gamma t (1+rho)) / (1 + gamma^2 + 2 gamma t)``, ``t = sqrt((2/d) ln(8/beta))``."""
+    m, gamma = mp.mpf(misalignment), mp.mpf(gamma)
+    t = mp.sqrt(mp.mpf(2) / dim * mp.log(8 / mp.mpf(beta)))
+    return (gamma**2 * m - 2 * gamma * t * (2 - m)) / (1 + gamma**2 + 2 * gamma * t)
+
+
+DELTAS: dict[str, Function] = {"wishart.exact": exact, "wishart.early": early_delta}
+EPSILONS: dict[str, Function] = {
+    "wishart.quantile-sharp": quantile_sharp,
+    "wishart.quantile": quantile,
+    "wishart.early-exact-tail": early_exact_tail,
+    "wishart.early": early,
+}

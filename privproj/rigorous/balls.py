@@ -1,0 +1,60 @@
+"""Precision of the ball arithmetic, exact numbers in it, and the ladder of precisions."""
+
+from collections.abc import Callable
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
+
+from flint import acb, arb, ctx
+
+from privproj.errors import PrecisionLimit
+
+EXACT = Context(prec=100, Emin=MIN_EMIN, Emax=MAX_EMAX)
+"""Decimal arithmetic that neither rounds what is written here nor underflows."""
+
+GOAL = 64
+"""Bits of relative accuracy that an enclosure must have."""
+
+LADDER = (128, 256, 512, 1024)
+"""Working precisions tried in turn, in bits."""
+
+
+def enclosed(value: Callable[[], arb], ladder: tuple[int, ...] = LADDER) -> tuple[arb, int]:
+    """``(ball, bits)``: ``value()`` at the first working precision that makes it right to :data:`GOAL` bits.
+
+    Raises :class:`PrecisionLimit` where none does.
+    """
+    for bits in ladder:
+        with ctx.workprec(bits):
+            ball = value()
+        if ball.is_finite() and ball.rel_accuracy_bits() >= GOAL:
+            return ball, bits
+    raise PrecisionLimit(
+        f"expected an enclosure right to {GOAL} bits, got none at up to {ladder[-1]} bits of precision"
+    )
+
+
+def decimal_ends(ball: arb, digits: int = 25) -> tuple[str, str]:
+    """``(lower, upper)`` of a ball as decimal numbers, rounded outward; they may lie far outside double precision."""
+    middle, radius, exponent = (int(part) for part in ball.mid_rad_10exp(digits))
+    low, high = (str(Decimal(end).scaleb(exponent, EXACT)) for end in (middle - radius, middle + radius))
+    return low, high
+
+
+def log(ball: arb) -> float:
+    """``ln`` of (nearly) the upper end as a float; ``-inf`` where it is not positive."""
+    top = ball.upper()
+    return float(top.log()) if top > 0 else float("-inf")
+
+
+def point(t: acb) -> bool:
+    """True for a real number known nearly to the working precision."""
+    return bool(t.imag.is_zero()) and (t.real.is_exact() or t.real.rel_accuracy_bits() > ctx.prec // 2)
+
+
+def wide(size: arb) -> acb:
+    """The square of complex numbers of at most this size in each coordinate."""
+    side = arb(0, size.upper())
+    return acb(side, side)
+
+
+UNDEFINED = acb(arb.nan(), arb.nan())
+"""What an integrand returns where it is not analytic."""

@@ -1,0 +1,81 @@
+"""Rigorous integrals over the line (Petras' algorithm in Arb), with what lies beyond the window bounded."""
+
+from collections.abc import Callable
+
+from flint import acb, arb, ctx
+
+from privproj.numerics import climb
+from privproj.rigorous.balls import GOAL, log
+
+EVALUATIONS = 20_000
+"""Evaluations after which an integral is left as wide as it is."""
+
+Integrand = Callable[[acb, bool], acb]
+Remainder = Callable[[arb], arb]
+
+
+def positive_integral(
+    f: Integrand,
+    start: float,
+    step: float,
+    *,
+    left: Remainder | None = None,
+    right: Remainder | None = None,
+    low: arb | None = None,
+    high: arb | None = None,
+    known: arb | None = None,
+) -> arb:
+    """``int f`` of a function that is non-negative on the line and has one hill there, found from ``start``.
+
+    ``left(t)`` bounds the integral below ``t`` and ``right(t)`` the one above, or the ends are ``low`` and ``high``.
+    ``f(t, analytic)`` encloses the function on a complex ball; asked whether it is analytic there, it returns a
+    non-finite ball where it may not be. What does not matter beside ``known``, to which it is added, is not followed.
+    """
+    ends = [None if end is None else float(end.mid()) for end in (low, high)]
+    top, peak = highest(f, start, step, ends)
+    if peak == float("-inf"):
+        return arb.nan()
+    floor = peak - 0.7 * (GOAL + 24) - 10.0
+    a = low if low is not None else outward(left, top, -step, floor)
+    b = high if high is not None else outward(right, top, step, floor)
+    scale = arb(peak).exp()
+    tolerance = arb(2) ** -(GOAL + 16)
+    enough = tolerance if known is None else (tolerance * known.lower() / scale).max(tolerance)
+    inside = acb.integral(
+        lambda t, analytic: f(t, analytic) / scale, a, b, rel_tol=tolerance, abs_tol=enough, eval_limit=EVALUATIONS
+    ).real
+    beyond = sum((bound(end) for bound, end in ((left, a), (right, b)) if bound is not None), arb(0))
+    return scale * inside + arb(0).union(beyond)
+
+
+def highest(f: Integrand, start: float, step: float, ends: list[float | None]) -> tuple[float, float]:
+    """A point near the top of the hill between the ends, and the log of the height there."""
+
+    def height(t: float) -> float:
+        with ctx.workprec(64):
+            return log(f(acb(t), False).real)
+
+    low, high = ends[0], float("inf") if ends[1] is None else ends[1]
+    inside = start if low is None else max(start, low + 1e-9 * step)
+    top, peak = climb(height, min(inside, high - 0.01 * step), step, high)
+    return (top, peak) if low is None or top >= low else (low, height(low + 1e-9 * step))
+
+
+def outward(bound: Remainder | None, top: float, stride: float, floor: float) -> arb:
+    """A point beyond ``top`` where the log of the remainder is below ``floor``."""
+    assert bound is not None
+
+    def enough(t: float) -> bool:
+        with ctx.workprec(64):
+            return log(bound(arb(t))) < floor
+
+    inside, t = top, top + stride
+    for _ in range(60):
+        if enough(t):
+            break
+        inside, stride = t, 1.5 * stride
+        t += stride
+    for _ in range(5):
+        middle = 0.5 * (inside + t)
+        inside, t = (inside, middle) if enough(middle) else (middle, t)
+    return arb(t)

@@ -1,0 +1,198 @@
+"""What can be certified: privacy profiles whose value at an epsilon is enclosed by balls.
+
+A profile may have a free parameter, its witness: any admissible value of it proves a bound, so it is chosen in floating
+point and written into the certificate.
+"""
+
+import math
+from typing import Protocol
+
+from flint import acb, arb
+
+from privproj.errors import PrecisionLimit
+from privproj.rigorous import gamma, gaussian
+from privproj.rigorous.balls import UNDEFINED
+from privproj.rigorous.integral import positive_integral
+from privproj.rigorous.laws import BetaLaw, GammaLaw, Law
+
+Witness = dict[str, float]
+
+
+class Profile(Protocol):
+    """``delta(eps)`` in balls, at the working precision of the call."""
+
+    def witness(self, eps: float) -> Witness:
+        """Good values of the free parameters at this epsilon; none for a profile without any."""
+        ...
+
+    def delta(self, eps: arb, witness: Witness) -> arb:
+        """The value of the bound at ``eps`` and these free parameters."""
+        ...
+
+
+class Exact:
+    """A profile without free parameters."""
+
+    def witness(self, eps: float) -> Witness:
+        """Nothing to choose."""
+        return {}
+
+
+class GaussianProfile(Exact):
+    """``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` at ``mu = sqrt(T)/z``."""
+
+    def __init__(self, noise_multiplier: float, steps: int = 1) -> None:
+        self.noise, self.steps = noise_multiplier, steps
+
+    def delta(self, eps: arb, witness: Witness) -> arb:
+        """The closed form."""
+        return gaussian.delta(eps, arb(self.steps).sqrt() / arb(self.noise))
+
+
+class BetaTail:
+    """``delta(eps) = G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)`` at a ``tau`` in (0, 1]."""
+
+    def __init__(self, dim: int, rank: int, k: int, noise_multiplier: float, sharp: bool) -> None:
+        self.dim, self.rank, self.k, self.noise, self.sharp = dim, rank, k, noise_multiplier, sharp
+
+    def witness(self, eps: float) -> Witness:
+        """``tau`` as the optimisation in floating point leaves it."""
+        from privproj import kernels
+
+        if self.dim == self.rank:
+            return {"tau": 1.0}
+        a, b = 0.5 * self.rank, 0.5 * (self.dim - self.rank)
+        if eps == 0.0 and not self.sharp:
+            return {"tau": 1.0}
+        t = kernels.beta_tail_delta(a, b, float(self.k), 1.0 / self.noise, eps, self.sharp)[1]
+        return {"tau": 1.0 / (1.0 + math.exp(-t))}
+
+    def delta(self, eps: arb, witness: Witness) -> arb:
+        """The bound at ``tau``."""
+        tau, mu = arb(witness["tau"]), 1 / arb(self.noise)
+        term = (gaussian.delta if self.sharp else gaussian.two_sided)(eps, mu * tau.sqrt())
+        if not tau < 1:
+            return term
+        law = BetaLaw(arb(self.rank) / 2, arb(self.dim - self.rank) / 2, arb(1))
+        return term + self.k * law.tail(law.coordinate(tau))
+
+
+class RandomSensitivity(Exact):
+    """``delta(eps) = E[h_eps(X)]``: a change of rank one whose squared shift is ``X``."""
+
+    def __init__(self, shape: tuple[int, int] | int, noise_multiplier: float) -> None:
+        self.shape, self.noise = shape, noise_multiplier
+
+    def law(self) -> Law:
+        """``mu^2 Beta(r/2, (d-r)/2)`` for a shape ``(d, r)``, ``mu^2 chi2_r / r`` for a rank ``r``."""
+        scale = 1 / arb(self.noise) ** 2
+        if isinstance(self.shape, int):
+            return GammaLaw(arb(self.shape) / 2, 2 * scale / self.shape)
+        dim, rank = self.shape
+        return BetaLaw(arb(rank) / 2, arb(dim - rank) / 2, scale)
+
+    def delta(self, eps: arb, witness: Witness) -> arb:
+        """The integral over the law."""
+        return expected(eps, self.law())
+
+
+class AnyRank(RandomSensitivity):
+    """``delta(eps) <= E[g_p(X)]``, ``g_p`` the convex majorant of ``h_eps`` with its tangent at ``p >= x0(eps)``.
+
+    Below the crossing ``c`` of tangent and ``h`` it is ``h``, above it is the tangent:
+    ``E[h(X); X <= c] + h(p) P(X > c) + h'(p) (E[X; X > c] - p P(X > c))``.
+    """
+
+    def witness(self, eps: float) -> Witness:
+        """The tangent point that the float route finds; none where ``h_eps`` is convex on the whole range."""
+        from privproj.random_sensitivity import ScaledBeta, ScaledGamma, best_tangent, inflection
+
+        mu = 1.0 / self.noise
+        if isinstance(self.shape, int):
+            return {"tangent": best_tangent(eps, ScaledGamma(0.5 * self.shape, 2.0 * mu * mu / self.shape))}
+        if mu * mu <= inflection(eps):
+            return {}
+        dim, rank = self.shape
+        return {"tangent": best_tangent(eps, ScaledBeta(0.5 * rank, 0.5 * (dim - rank), mu * mu))}
+
+    def delta(self, eps: arb, witness: Witness) -> arb:
+        """The bound at the tangent point, or the rank-one value where that is the worst case."""
+        law, least = self.law(), gaussian.inflection(eps)
+        if "tangent" not in witness:
+            if law.supremum is None or not bool(law.supremum <= least):
+                raise PrecisionLimit("expected a tangent: the profile is not convex on the whole range")
+            return expected(eps, law)
+        p = arb(witness["tangent"])
+        if not p >= least:
+            raise PrecisionLimit(
+                f"expected a tangent at or above the inflection {float(least):.6g}, got {float(p):.6g}"
+            )
+        height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
+        if height >= slope * p:
+            return height + slope * (law.mean - p)
+        t = crossing(eps, law, p)
+        below = expected(eps, law, t)
+        mass, moment = law.tail(t), law.mean * law.tilted.tail(t)
+        return below + height * mass + slope * (moment - p * mass)
+
+
+def expected(eps: arb, law: Law, up_to: arb | None = None) -> arb:
+    """``E[h_eps(X); T <= up_to]``; ``h_eps(X)`` rises with ``t``, which bounds what lies beyond the window."""
+
+    def integrand(t: acb, analytic: bool) -> acb:
+        density = law.density(t, analytic)
+        return density * gaussian.delta_around(eps, law.value(t)) if density.is_finite() else UNDEFINED
+
+    def left(t: arb) -> arb:
+        return gaussian.delta(eps, law.value(acb(t)).real) * law.below(t)
+
+    def right(t: arb) -> arb:
+        top = arb(1) if law.supremum is None else gaussian.delta(eps, law.supremum.sqrt())
+        return top * law.above(t)
+
+    return positive_integral(integrand, *law.hill, left=left, right=right if up_to is None else None, high=up_to)
+
+
+def crossing(eps: arb, law: Law, p: arb) -> arb:
+    """A ball around the ``t`` below which ``h_eps(X)`` exceeds its tangent at ``p``, and above which it does not.
+
+    ``h - l_p`` is convex up to the inflection and at most 0 there, so a change of sign is the only one.
+    """
+    height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
+
+    def excess(x: arb) -> arb:
+        return gaussian.delta(eps, x.sqrt()) - height - slope * (x - p)
+
+    low, high = arb(0), gaussian.inflection(eps).upper()
+    while high - low > high * arb(2) ** -100:
+        middle = ((low + high) / 2).mid()
+        sign = excess(middle)
+        if sign > 0:
+            low = middle
+        elif sign < 0:
+            high = middle
+        else:
+            break
+    if not excess(low) > 0:
+        raise PrecisionLimit("expected a tangent that crosses the profile")
+    return law.coordinate(low).union(law.coordinate(high))
+
+
+class SecretSketch(Exact):
+    """The larger of two orders, ``F`` the ``chi2_r`` CDF, ``k = nu/(1+nu)``, ``w = (r ln(1+nu) - 2 eps)/k``:
+
+    ``F(w) - e^eps F(w/(1+nu))``, and with ``w' = (r ln(1+nu) + 2 eps)/nu``: ``(1-F)(w') - e^eps (1-F)(w' (1+nu))``.
+    """
+
+    def __init__(self, rank: int, gamma_ratio: float) -> None:
+        self.rank, self.gamma_ratio = rank, gamma_ratio
+
+    def delta(self, eps: arb, witness: Witness) -> arb:
+        """The closed form."""
+        nu, half = 1 / arb(self.gamma_ratio), arb(self.rank) / 2
+        whole, growth = self.rank * (1 + nu).log(), eps.exp()
+        w = (whole - 2 * eps) * (1 + nu) / nu
+        rise = gamma.lower(half, w / 2) - growth * gamma.lower(half, w / (2 * (1 + nu)))
+        v = (whole + 2 * eps) / nu
+        fall = gamma.upper(half, v / 2) - growth * gamma.upper(half, v * (1 + nu) / 2)
+        return rise.max(fall)

@@ -1,0 +1,142 @@
+"""The exact profile of the vector Wishart mechanism in balls (formulas: :mod:`privproj.vector_wishart`).
+
+With ``A = e^-+x`` and ``(1 + u^2) = 1 + 2 sinh^2(x/2)/m``,
+
+    delta = P(A <= 0) + C int_0^inf (1 + u^2)^-(r+1)/2 [e^((r-1)x/2) g_-(x) + e^(-(r-1)x/2) g_+(x)] dx
+    g_- = Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x),   U2 = (a x + eps)/(e^x - 1);    1 - e^(eps - (r-1)x) if U2 <= 0
+    g_+ = P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x),  U1 = (a x - eps)/(1 - e^-x);   0 if U1 <= 0
+
+with ``C = c_r (1 - m/2)^(r/2) (2m)^(-1/2)``. Both ``g`` rise from 0 to at most 1 (steps 2 and 3 of the proof that the
+profile falls with ``rho``), which bounds what lies beyond the window. Off the real line only sizes of ``P`` and ``Q``
+are needed (:func:`privproj.rigorous.gamma.upper_size`).
+"""
+
+from collections.abc import Callable
+
+from flint import acb, arb
+
+from privproj.rigorous import gamma
+from privproj.rigorous.balls import UNDEFINED, point, wide
+from privproj.rigorous.integral import positive_integral
+from privproj.rigorous.profiles import Exact, Witness
+
+Gain = Callable[[acb, bool], acb]
+
+
+class WishartProfile(Exact):
+    """``delta(eps) = E[max(0, 1 - e^(eps - L))]`` at misalignment ``m``, equal norms."""
+
+    def __init__(self, dim: int, rank: int, misalignment: float) -> None:
+        self.dim, self.rank, self.misalignment = dim, rank, misalignment
+
+    def delta(self, eps: arb, witness: Witness) -> arb:
+        """The integral over both sides of ``A = 1``, and ``P(A <= 0)``."""
+        pair = Pair(self.dim, self.rank, arb(self.misalignment), eps)
+        known = pair.floor() + pair.closer()
+        return known + pair.farther(known)
+
+
+class Pair:
+    """One pair at one epsilon: ``n = r + d - 1``, ``k = n/2``, ``a = (d + 1 - r)/2``."""
+
+    def __init__(self, dim: int, rank: int, misalignment: arb, eps: arb) -> None:
+        self.r, self.m, self.eps = rank, misalignment, eps
+        self.k, self.a = arb(rank + dim - 1) / 2, arb(dim + 1 - rank) / 2
+        r = arb(rank)
+        self.log_c = ((r + 1) / 2).lgamma() - (r / 2).lgamma() - arb.pi().log() / 2
+        self.log_front = self.log_c + (r / 2) * (-self.m / 2).log1p() - (2 * self.m).log() / 2
+
+    def floor(self) -> arb:
+        """``P(A <= 0) = c_r int_0^theta sin^(r-1)``, ``sin theta = sqrt(m (2 - m))``, for ``m <= 1``."""
+        sine = (self.m * (2 - self.m)).sqrt()
+        theta = sine.asin() if sine < 1 else arb.pi() / 2
+        scale = sine ** (self.r - 1)
+        tolerance = arb(2) ** -100
+        part = acb.integral(lambda t, _: t.sin() ** (self.r - 1) / scale, 0, theta, rel_tol=tolerance).real
+        below = self.log_c.exp() * scale * part
+        return below if self.m <= 1 else 1 - below
+
+    def weight(self, x: acb, sign: int, analytic: bool) -> acb:
+        """``C e^(sign (r-1) x/2) (1 + u^2)^-(r+1)/2``."""
+        spread = 1 + 2 * (x / 2).sinh() ** 2 / self.m
+        log_spread = spread.log(analytic=analytic)
+        return (self.log_front + sign * (self.r - 1) * x / 2 - log_spread * (self.r + 1) / 2).exp()
+
+    def closer(self) -> arb:
+        """The part of ``0 < A < 1``: in two pieces where ``U2`` changes its sign (``r > d + 1``)."""
+        if not self.a < 0:
+            return self.side(self.gain_below, 1, arb(0))
+        turn = self.eps / -self.a
+        beyond = self.side(self.gain_certain, 1, turn)
+        return beyond if self.eps == 0 else self.side(self.gain_below, 1, arb(0), turn) + beyond
+
+    def farther(self, known: arb) -> arb:
+        """The part of ``A > 1``: nothing unless ``a > 0``, then only ``x > eps/a``; ``known``: the other parts."""
+        return self.side(self.gain_above, -1, self.eps / self.a, known=known) if self.a > 0 else arb(0)
+
+    def side(self, gain: Gain, sign: int, origin: arb, end: arb | None = None, known: arb | None = None) -> arb:
+        """``int weight gain dx`` for ``x`` from ``origin`` (to ``end``), over ``t = ln(x - origin)``."""
+
+        def integrand(t: acb, analytic: bool) -> acb:
+            away = t.exp()
+            x = origin + away
+            weight = self.weight(x, sign, analytic)
+            return weight * away * gain(x, analytic) if weight.is_finite() else UNDEFINED
+
+        def left(t: arb) -> arb:
+            away = t.exp()
+            most = (
+                self.log_front.exp() * ((self.r - 1) * (origin + away) / 2).exp() if sign > 0 else self.log_front.exp()
+            )
+            return away * most * gain(acb(origin + away), False).real
+
+        def right(t: arb) -> arb:
+            return self.beyond(origin + t.exp(), sign)
+
+        start = float((self.m / self.r).sqrt().log()) if origin == 0 else float(origin.log())
+        high = None if end is None else (end - origin).log()
+        return positive_integral(
+            integrand, start, 1.0, left=left, right=right if end is None else None, high=high, known=known
+        )
+
+    def beyond(self, x: arb, sign: int) -> arb:
+        """``P(ln A < -x, A > 0)`` or ``P(ln A > x)`` from above: ``4 sinh^2(x/2) >= e^x (1 - e^-x)^2``."""
+        log_c = self.log_c + arb(self.r) / 2 * (self.m * (2 - self.m)).log()
+        decay = arb(1) if sign > 0 else arb(self.r)
+        return (log_c - decay * x - (self.r + 1) * (-(-x).expm1()).log()).exp() / decay
+
+    def gain_below(self, x: acb, analytic: bool) -> acb:
+        """``g_-``, ``U2 > 0``."""
+        threshold, tilt = self.a * bernoulli(x) + self.eps / x.expm1(), (self.eps - (self.r - 1) * x).exp()
+        if point(x) and threshold.real > 0:
+            z, growth = threshold.real, x.real.exp()
+            return acb(gamma.upper(self.k, z) - tilt.real * gamma.upper(self.k, z * growth))
+        if threshold.real > 0:
+            moved = threshold * x.exp()
+            if moved.real > 0:
+                return wide(gamma.upper_size(self.k, threshold) + tilt.abs_upper() * gamma.upper_size(self.k, moved))
+        return UNDEFINED if analytic else acb(arb(0).union(1))
+
+    def gain_certain(self, x: acb, analytic: bool) -> acb:
+        """``g_-``, ``U2 <= 0``."""
+        return -(self.eps - (self.r - 1) * x).expm1()
+
+    def gain_above(self, x: acb, analytic: bool) -> acb:
+        """``g_+``, ``U1 > 0``."""
+        threshold, tilt = self.a * bernoulli(-x) + self.eps / (-x).expm1(), (self.eps + (self.r - 1) * x).exp()
+        if point(x):
+            z, growth = threshold.real, x.real.exp()
+            return acb(gamma.lower(self.k, z) - tilt.real * gamma.lower(self.k, z / growth))
+        if threshold.real > 0:
+            moved = threshold * (-x).exp()
+            if moved.real > 0:
+                return wide(gamma.lower_size(self.k, threshold) + tilt.abs_upper() * gamma.lower_size(self.k, moved))
+        return UNDEFINED if analytic else acb(arb(0).union(1))
+
+
+def bernoulli(x: acb) -> acb:
+    """``x / (e^x - 1)``; its slope is at most 1 for ``|x| <= 1`` (coefficients ``|B_n|/n! <= 4/(2 pi)^n``)."""
+    if point(x) or not x.abs_upper() <= 1:
+        return x / x.expm1()
+    middle = acb(x.real.mid(), x.imag.mid())
+    return middle / middle.expm1() + wide((x - middle).abs_upper())

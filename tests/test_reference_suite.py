@@ -1,0 +1,80 @@
+"""Every bound against its mpmath reference: the quick settings always, all of them under ``slow``."""
+
+import sys
+from pathlib import Path
+
+import mpmath as mp
+import pytest
+
+from privproj import reference
+from privproj.bounds import LINES
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+from reference_suite import WITHOUT, Row, compared, margins, settings, table
+
+CLOSE = 1e-9
+LOOSE = {
+    "gaussian.analytic.delta noise_multiplier=1 sampling_rate=0.01": 1e-3,
+    "m2.rank-free.delta dim=2048 rank=16 noise_multiplier=0.2 sampling_rate=0.01": 1e-3,
+}
+"""Relative errors allowed where the tool searches or composes on a grid; ``None``: known to be far off, safe side."""
+ROUNDED = {"rule.basic-composition": 1e-15, "rule.advanced-composition": 1e-15}
+"""Plain formulas in floats, without an outward margin."""
+
+
+def allowed(setting):
+    return next((error for start, error in LOOSE.items() if str(setting).startswith(start)), CLOSE)
+
+
+def lawful(row, setting):
+    """``lower <= reference <= value``, and how close."""
+    if row.error is None:
+        return row.outcome != "ok" or row.value == float("inf")
+    safe = row.margin >= -ROUNDED.get(row.bound, 0.0) and (row.below is None or row.below >= 0.0)
+    close = allowed(setting)
+    return safe and (close is None or row.error <= close)
+
+
+@pytest.mark.parametrize("setting", settings(quick=True), ids=str)
+def test_quick_settings(setting):
+    row = compared(setting)
+    assert row.reference is not None
+    assert lawful(row, setting), row
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", settings(), ids=str)
+def test_every_setting(setting):
+    row = compared(setting)
+    assert lawful(row, setting), row
+
+
+def test_every_bound_has_a_reference_and_settings():
+    bounds = {f"{mechanism}.{name}" for mechanism, name in LINES}
+    assert bounds - {setting.bound for setting in settings()} == set(WITHOUT)
+    assert bounds - {setting.bound for setting in settings(quick=True)} == set(WITHOUT)
+    assert bounds - {*reference.DELTAS, *reference.EPSILONS} == set(WITHOUT)
+
+
+def test_there_are_three_hundred_settings():
+    assert len(settings()) >= 300
+    assert len({str(setting) for setting in settings()}) == len(settings())
+
+
+def test_an_unsafe_or_distant_answer_is_noticed():
+    setting = settings(quick=True)[0]
+    with mp.workdps(30):
+        for value in (1 - 1e-12, 1 + 1e-6):
+            margin, below = margins(mp.mpf(1), value, 0.5, None)
+            row = Row("", setting.bound, "ok", "1", value, 0.5, None, abs(margin), margin, below)
+            assert not lawful(row, setting)
+
+
+def test_the_table_names_the_worst_setting():
+    rows = [
+        Row("g.a.delta x=1", "g.a", "ok", "1", 1.1, 0.9, None, 0.1, 0.1, 0.1),
+        Row("g.a.delta x=2", "g.a", "ok", "1", 1.2, 0.9, None, 0.2, 0.2, 0.1),
+        Row("g.a.delta x=3", "g.a", "refused"),
+    ]
+    assert table(rows).splitlines()[-1] == "| g.a | 3 | 2 | 50 | 1 | 2.0e-01 | 1.0e-01 | 1.0e-01 | .delta x=2 |"
