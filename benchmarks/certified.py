@@ -54,7 +54,7 @@ def wishart(rng):
     dim, rank = shape(rng, 3000)
     if rng.random() < 0.2:
         dim, rank = rank + 1, dim
-    return privproj.Wishart(dim=dim, rank=rank, misalignment=log_uniform(rng, 1e-12, 0.5) / dim), "exact"
+    return privproj.Wishart(dim=dim, rank=rank, misalignment=max(log_uniform(rng, 1e-12, 0.5) / dim, 1e-15)), "exact"
 
 
 def sketch(rng):

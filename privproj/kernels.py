@@ -10,12 +10,13 @@ Notation: ``phi``, ``Phi`` normal density and CDF; ``u = eps/mu - mu/2``; Mills 
 """
 
 import math
-from math import erfc, exp, expm1, fabs, inf, lgamma, log, log1p, sqrt
+from math import erfc, exp, expm1, fabs, inf, lgamma, log, log1p, pi, sqrt
 
 LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 SQRT_HALF = math.sqrt(0.5)
 SQRT_HALF_PI = math.sqrt(0.5 * math.pi)
 GAUSS_3 = math.sqrt(0.6)
+RESIDUAL_17, RESIDUAL_19, RESIDUAL_27 = 1.0 / 17.0, 1.0 / 19.0, 1.0 / 27.0
 SPLITTER = 134217729.0
 TINY_LOG = -745.0
 
@@ -42,10 +43,12 @@ def product_error(x, y, product):
 def mills_tail(x, start):
     """``start + (start+1)/(x + ...)``-style tail of Laplace's continued fraction, for ``x >= 4``.
 
-    Returns ``c = x + start/(x + (start+1)/(x + ...))``, so that ``R(x) = 1 / mills_tail(x, 1)``.
+    Cut off where ``c = x + k/c`` would stay the same. Returns ``c = x + start/(x + (start+1)/(x + ...))``, so that
+    ``R(x) = 1 / mills_tail(x, 1)``.
     """
-    c = x
-    for k in range(int(12.0 + 400.0 / (x * x)), start - 1, -1):
+    last = int(9.0 + 320.0 / (x * x))
+    c = 0.5 * (x + sqrt(x * x + 4.0 * (last + 1.0)))
+    for k in range(last, start - 1, -1):
         c = x + k / c
     return c
 
@@ -138,9 +141,11 @@ def log_residual(e, ratio):
         return log1p(e) - e
     s = e / (2.0 + e)
     w = s * s
-    series = 0.0
-    for k in range(27, 1, -2):
-        series = w * (1.0 / k + series)
+    series = 1.0 / 9.0 + w * (1.0 / 11.0 + w * (1.0 / 13.0 + w * (1.0 / 15.0 + w * RESIDUAL_17)))
+    if w > 3e-4:
+        rest = 1.0 / 21.0 + w * (1.0 / 23.0 + w * (1.0 / 25.0 + w * RESIDUAL_27))
+        series = series + w * w * w * w * w * (RESIDUAL_19 + w * rest)
+    series = w * (1.0 / 3.0 + w * (1.0 / 5.0 + w * (1.0 / 7.0 + w * series)))
     return 2.0 * s * series - e * s
 
 
@@ -154,19 +159,29 @@ def beta_excess(a, b, x, y):
     return (b - product) - product_error(n, y, product)
 
 
-def log_beta_front(a, b, x, y):
-    """``ln[x^a y^b / Beta(a, b)]`` for ``x + y = 1``: Stirling remainders and deviances, no large terms."""
+def beta_constant(a, b):
+    """``ln`` of the front at the mean: Stirling remainders, no large terms. The same for ``(b, a)``."""
+    remainder = stirling_remainder(a + b) - stirling_remainder(a) - stirling_remainder(b)
+    return remainder + 0.5 * log(a / (a + b) * b) - LOG_SQRT_2PI
+
+
+def beta_deviance(a, b, x, y):
+    """``a ln(n x/a) + b ln(n y/b)``, ``n = a + b``, at most 0."""
     n = a + b
     excess = beta_excess(a, b, x, y)
-    deviance = a * log_residual(excess / a, n * x / a) + b * log_residual(-excess / b, n * y / b)
-    remainder = stirling_remainder(n) - stirling_remainder(a) - stirling_remainder(b)
-    return deviance + remainder + 0.5 * log(a / n * b) - LOG_SQRT_2PI
+    return a * log_residual(excess / a, n * x / a) + b * log_residual(-excess / b, n * y / b)
 
 
-def log_beta_fraction(a, b, x, y):
+def log_beta_front(a, b, x, y):
+    """``ln[x^a y^b / Beta(a, b)]`` for ``x + y = 1``."""
+    return beta_deviance(a, b, x, y) + beta_constant(a, b)
+
+
+def log_beta_fraction(a, b, x, y, constant):
     """``ln I_x(a, b)`` below the mean, ``x <= a / (a + b)``: front times the even contraction of the
 
-    continued fraction of the incomplete beta (Didonato and Morris 1992, equation 9), by Steed's forward sums.
+    continued fraction of the incomplete beta (Didonato and Morris 1992, equation 9), by Steed's forward sums;
+    ``constant`` is :func:`beta_constant`.
     """
     offset = 1.0 - beta_excess(a, b, x, y)
     beta = a / (a + 1.0) * offset
@@ -183,18 +198,23 @@ def log_beta_fraction(a, b, x, y):
         total = total + step
         if fabs(step) <= 1e-17 * fabs(total):
             break
-    return log_beta_front(a, b, x, y) + log(total)
+    return beta_deviance(a, b, x, y) + constant + log(total)
 
 
 def log_beta_tail(a, b, x, y):
     """``ln P(B > x)`` for ``B ~ Beta(a, b)``, ``x + y = 1``; for half-integer ``a, b`` up to 5e5."""
+    return log_beta_tail_from(a, b, x, y, beta_constant(a, b))
+
+
+def log_beta_tail_from(a, b, x, y, constant):
+    """:func:`log_beta_tail` where :func:`beta_constant` is known."""
     if y <= 0.0:
         return -inf
     if x <= 0.0:
         return 0.0
     if beta_excess(a, b, x, y) > 0.0:
-        return min(0.0, log_beta_fraction(b, a, y, x))
-    return log1p(-min(exp(log_beta_fraction(a, b, x, y)), 1.0 - 1e-16))
+        return min(0.0, log_beta_fraction(b, a, y, x, constant))
+    return log1p(-min(exp(log_beta_fraction(a, b, x, y, constant)), 1.0 - 1e-16))
 
 
 # --- the Gamma law ------------------------------------------------------------------------------
@@ -263,29 +283,30 @@ def log_tail_profile_slope(eps, mu, sharp):
     return slope + log(total), curvature - 2.0 * pull / total
 
 
-def beta_tail_balance(t, a, b, log_k, mu, eps, sharp):
+def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
     """``S = ln (dG/dln tau) - ln (k tau pdf(tau))`` and ``dS/dt`` at ``tau = 1/(1 + e^-t)``; ``S = 0`` is stationary.
 
-    ``G`` is taken at ``m = mu sqrt(tau)``, so ``dG/dln tau = (m/2) dG/dm`` and ``dln tau/dt = 1 - tau``.
+    ``c`` is :func:`beta_constant`. ``G`` is taken at ``m = mu sqrt(tau)``, so ``dG/dln tau = (m/2) dG/dm`` and
+    ``dln tau/dt = 1 - tau``.
     """
     y = 1.0 / (1.0 + exp(t))
     tau = exp(t) * y
     m = mu * sqrt(tau)
     slope, curvature = log_tail_profile_slope(eps, m, sharp)
-    balance = log(0.5 * m) + slope - (log_k + log_beta_front(a, b, tau, y) - log(y))
+    balance = log(0.5 * m) + slope - (log_k + beta_deviance(a, b, tau, y) + c - log(y))
     return balance, 0.5 * y * (1.0 + curvature) + beta_excess(a, b, tau, y) - tau
 
 
-def beta_tail_bracket(t, a, b, log_k, mu, eps, sharp):
+def beta_tail_bracket(t, a, b, c, log_k, mu, eps, sharp):
     """``(low, high)`` around the sign change of the balance nearest to ``t``; ``low == high`` where there is none."""
     step = 0.1 * beta_tail_scale(a, b)
     low = high = t
-    while beta_tail_balance(high, a, b, log_k, mu, eps, sharp)[0] < 0.0:
+    while beta_tail_balance(high, a, b, c, log_k, mu, eps, sharp)[0] < 0.0:
         if high >= 35.0:
             return high, high
         low, high = high, min(35.0, high + step)
         step = 2.0 * step
-    while beta_tail_balance(low, a, b, log_k, mu, eps, sharp)[0] > 0.0:
+    while beta_tail_balance(low, a, b, c, log_k, mu, eps, sharp)[0] > 0.0:
         if low <= -300.0:
             return low, low
         low, high = max(-300.0, low - step), low
@@ -293,7 +314,7 @@ def beta_tail_bracket(t, a, b, log_k, mu, eps, sharp):
     return low, high
 
 
-def beta_tail_stationary(t, a, b, log_k, mu, eps, sharp):
+def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
     """Logit of the stationary ``tau`` nearest to the logit ``t``: Newton, and bisection where Newton fails.
 
     Newton stops after a step that leaves an error near ``1e-9`` of the natural scale. The bound is flat
@@ -302,7 +323,7 @@ def beta_tail_stationary(t, a, b, log_k, mu, eps, sharp):
     scale = beta_tail_scale(a, b)
     start = t
     for _ in range(12):
-        balance, slope = beta_tail_balance(t, a, b, log_k, mu, eps, sharp)
+        balance, slope = beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp)
         if not slope > 0.0:
             break
         step = balance / slope
@@ -311,12 +332,12 @@ def beta_tail_stationary(t, a, b, log_k, mu, eps, sharp):
         t = t - step
         if fabs(step) <= 3e-5 * scale:
             return t
-    low, high = beta_tail_bracket(start, a, b, log_k, mu, eps, sharp)
+    low, high = beta_tail_bracket(start, a, b, c, log_k, mu, eps, sharp)
     while high - low > 1e-7 * scale:
         middle = 0.5 * (low + high)
         if not low < middle < high:
             break
-        if beta_tail_balance(middle, a, b, log_k, mu, eps, sharp)[0] < 0.0:
+        if beta_tail_balance(middle, a, b, c, log_k, mu, eps, sharp)[0] < 0.0:
             low = middle
         else:
             high = middle
@@ -328,36 +349,36 @@ def beta_tail_scale(a, b):
     return sqrt(1.0 / a + 1.0 / b)
 
 
-def beta_tail_value(t, a, b, log_k, mu, eps, sharp):
+def beta_tail_value(t, a, b, c, log_k, mu, eps, sharp):
     """``ln [ G(tau) + k P(B > tau) ]`` at ``tau = 1/(1 + e^-t)``."""
     y = 1.0 / (1.0 + exp(t))
     tau = exp(t) * y
-    tail = log_k + log_beta_tail(a, b, tau, y)
+    tail = log_k + log_beta_tail_from(a, b, tau, y, c)
     return log_add(log_tail_profile(eps, mu * sqrt(tau), sharp), tail)
 
 
-def beta_tail_minimum(t, a, b, log_k, mu, eps, sharp):
+def beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp):
     """``(ln delta, logit tau)``: the bound minimised over ``tau`` in (0, 1], started at the logit ``t``.
 
     ``delta = min over tau of  G(tau) + k P(Beta(a, b) > tau)``; ``tau = 1`` is logit ``inf``.
     """
     whole = log_tail_profile(eps, mu, sharp)
-    t = beta_tail_stationary(t, a, b, log_k, mu, eps, sharp)
-    value = beta_tail_value(t, a, b, log_k, mu, eps, sharp)
+    t = beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp)
+    value = beta_tail_value(t, a, b, c, log_k, mu, eps, sharp)
     if whole <= value:
         return min(whole, 0.0), inf
     return min(value, 0.0), t
 
 
-def beta_tail_start(side, a, b, log_k, mu, eps, sharp):
+def beta_tail_start(side, a, b, c, log_k, mu, eps, sharp):
     """Logit of the best of some ten ``tau`` below (``side = -1``) or above (``side = 1``) the mean of ``B``."""
     step = 0.5 * beta_tail_scale(a, b)
     mean = log(a / b)
-    best_t, best = mean, beta_tail_value(mean, a, b, log_k, mu, eps, sharp)
+    best_t, best = mean, beta_tail_value(mean, a, b, c, log_k, mu, eps, sharp)
     reach = step
     t = mean + side * reach
     while -200.0 < t < 35.0:
-        value = beta_tail_value(t, a, b, log_k, mu, eps, sharp)
+        value = beta_tail_value(t, a, b, c, log_k, mu, eps, sharp)
         if value < best:
             best_t, best = t, value
         reach = 1.3 * reach + 0.5 * step
@@ -370,15 +391,15 @@ def beta_tail_delta(a, b, k, mu, eps, sharp):
 
     There may be one local minimum on either side of the mean of ``B``; the lesser is taken.
     """
-    log_k = log(k)
-    below = beta_tail_start(-1.0, a, b, log_k, mu, eps, sharp)
-    above = beta_tail_start(1.0, a, b, log_k, mu, eps, sharp)
-    least = beta_tail_minimum(below, a, b, log_k, mu, eps, sharp)
-    other = beta_tail_minimum(above, a, b, log_k, mu, eps, sharp)
+    log_k, c = log(k), beta_constant(a, b)
+    below = beta_tail_start(-1.0, a, b, c, log_k, mu, eps, sharp)
+    above = beta_tail_start(1.0, a, b, c, log_k, mu, eps, sharp)
+    least = beta_tail_minimum(below, a, b, c, log_k, mu, eps, sharp)
+    other = beta_tail_minimum(above, a, b, c, log_k, mu, eps, sharp)
     return least if least[0] <= other[0] else other
 
 
-def beta_tail_share(a, b, log_share):
+def beta_tail_share(a, b, c, log_share):
     """Logit ``t`` with front ``tau^a (1-tau)^b / Beta(a, b)`` near ``e^log_share`` above the mean (Newton).
 
     A start for the search in ``tau``: the front is the tail to within a factor that matters little.
@@ -390,7 +411,7 @@ def beta_tail_share(a, b, log_share):
         slope = -beta_excess(a, b, x, y)
         if slope > -1e-3:
             break
-        t = min(t + (log_share - log_beta_front(a, b, x, y)) / slope, 30.0)
+        t = min(t + (log_share - beta_deviance(a, b, x, y) - c) / slope, 30.0)
     return t
 
 
@@ -407,17 +428,20 @@ def beta_tail_epsilon(a, b, k, mu, log_delta, sharp):
 
     The target is lowered by the relative error allowed to the bound, so that what is returned meets delta.
     Newton on ``ln delta(eps)``, whose derivative is that of the Gaussian term at the optimal ``tau``
-    (the envelope theorem), with a warm-started ``tau`` and a bracket that catches overshoot.
+    (the envelope theorem), with a warm-started ``tau`` and a bracket that catches overshoot. Where the error of a step
+    corrected for the curvature seen so far (of third order) is below the tolerance, that step is the last.
     """
-    log_k = log(k)
+    log_k, c = log(k), beta_constant(a, b)
     tolerance = 1e-14 * (1.0 - log_delta)
     target = log_delta - 1e-12 - tolerance
-    t = beta_tail_share(a, b, log_delta - log_k)
+    t = beta_tail_share(a, b, c, log_delta - log_k)
     m = mu * sqrt(1.0 / (1.0 + exp(-t)))
-    eps = m * (0.5 * m + sqrt(-2.0 * log_delta))
+    square = -2.0 * log_delta
+    eps = m * (0.5 * m + sqrt(max(square - log(2.0 * pi * max(square, 1.0)), 0.1 * square)))
     low, high = 0.0, inf
+    last, slope_last = -1.0, 0.0
     for _ in range(100):
-        value, t_best = beta_tail_minimum(t, a, b, log_k, mu, eps, sharp)
+        value, t_best = beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp)
         excess = value - target
         if excess > 0.0:
             low = eps
@@ -432,11 +456,16 @@ def beta_tail_epsilon(a, b, k, mu, log_delta, sharp):
         slope = exp(tail_profile_epsilon_slope(eps, m, sharp) - value)
         if fabs(excess) <= tolerance:
             return eps
-        last = eps
+        if last >= 0.0 and fabs(excess) < 2e-5 and slope > 0.0:
+            step = excess / slope
+            bend = 0.5 * step * (slope - slope_last) / (eps - last) / slope
+            if fabs(bend) < 1e-4:
+                return eps + step * (1.0 - bend) + 4e-16 * eps
+        last, slope_last = eps, slope
         eps = eps + excess / slope if slope > 0.0 else 2.0 * eps
         if not low < eps < high or eps > 8.0 * last:
             eps = 0.5 * (low + high) if high < inf else 4.0 * last
-        if high - low <= 1e-15 * high:
+        if high < inf and high - low <= 1e-15 * high:
             break
     return high
 
@@ -462,5 +491,5 @@ def compiled():
     for kernel in kernels:
         copy = types.FunctionType(kernel.__code__, table, kernel.__name__)
         copy.__module__, copy.__qualname__ = __name__, kernel.__qualname__
-        table[kernel.__name__] = numba.njit(cache=True)(copy)
+        table[kernel.__name__] = numba.njit(cache=True, error_model="numpy")(copy)
     return types.SimpleNamespace(**{f.__name__: table[f.__name__] for f in kernels})

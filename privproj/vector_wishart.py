@@ -37,6 +37,8 @@ OUTER, CHECK = 15, 10
 SCAN, SCAN_INNER = 161, 24
 PANELS, ENOUGH, MOST_ROUNDS = 8, 1e-12, 40
 COARSE, DOUBLINGS = 32, 4
+ROUGH = 60.0
+"""Below this power the beginning of a gain is too rough for the trapezoidal rule."""
 
 
 def log_gamma_ratio(r: float) -> float:
@@ -164,7 +166,9 @@ class VectorWishart:
         if self.dim == 1:
             return outward(-math.inf)
         with np.errstate(all="ignore"):
-            finite, error = log_smooth(lambda x: self.log_integrand(eps, x), self.first_edges(eps))
+            edges, smooth = self.first_edges(eps)
+            integral = log_smooth if smooth else log_adaptive
+            finite, error = integral(lambda x: self.log_integrand(eps, x), edges)
         front = log_gamma_ratio(self.rank) + 0.5 * self.rank * math.log1p(-0.5 * self.misalignment)
         return outward(log_add(finite + front, self.log_infinite()), error + QUADRATURE, 4.0 * abs(finite) + 40.0)
 
@@ -173,13 +177,18 @@ class VectorWishart:
         lower, upper = np.array([self.log_delta(float(e)) for e in eps]).T
         return np.where(lower > -690.0, np.exp(np.maximum(lower, -690.0)), 0.0), np.exp(np.maximum(upper, -690.0))
 
-    def first_edges(self, eps: float) -> Array:
-        """Panels over the hill of the integrand, with an edge where ``g_+`` begins (``a x = eps``)."""
+    def first_edges(self, eps: float) -> tuple[Array, bool]:
+        """Panels over the hill of the integrand, and whether it is smooth there.
+
+        Where ``|a| x = eps`` a threshold crosses 0 and one gain begins, or one ends, with the power ``k`` of the
+        distance: an edge of the panels, and too rough for anything else if ``k`` is small.
+        """
         low, high = -0.5 * math.log(self.rank) - 18.0, 40.0 - 0.5 * math.log(self.misalignment)
         scan = np.linspace(low, high, SCAN)
         edges = hill_edges(scan, self.log_integrand(eps, scan, SCAN_INNER))
-        a = abs(0.5 * (self.dim + 1.0 - self.rank))
+        a, k = abs(0.5 * (self.dim + 1.0 - self.rank)), 0.5 * (self.rank + self.dim - 1.0)
         if a > 0.0 and 1e-300 < eps / a < 600.0:
             kink = math.log(math.sinh(0.5 * eps / a) / math.sqrt(0.5 * self.misalignment))
-            edges = np.sort(np.append(edges, kink)) if edges[0] < kink < edges[-1] else edges
-        return edges
+            if edges[0] < kink < edges[-1]:
+                return np.sort(np.append(edges, kink)), k > ROUGH
+        return edges, True

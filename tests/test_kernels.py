@@ -77,7 +77,11 @@ def test_beta_tail_in_dimension_one_million(rank, x):
 def brute_minimum(a, b, k, mu, eps, sharp):
     """The bound on a dense grid of tau, and at tau = 1."""
     grid = math.log(a / b) + np.linspace(-30, 60, 1500) * kernels.beta_tail_scale(a, b)
-    values = [kernels.beta_tail_value(t, a, b, math.log(k), mu, eps, sharp) for t in grid if -200 < t < 35]
+    values = [
+        kernels.beta_tail_value(t, a, b, kernels.beta_constant(a, b), math.log(k), mu, eps, sharp)
+        for t in grid
+        if -200 < t < 35
+    ]
     return min([*values, kernels.log_tail_profile(eps, mu, sharp), 0.0])
 
 

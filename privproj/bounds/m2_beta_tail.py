@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from privproj import kernels
 from privproj.bound import RANK_PROMISE, Bound
-from privproj.mechanisms import M2
+from privproj.errors import InvalidParameter
+from privproj.mechanisms import M2, probability, real
 from privproj.numerics import Enclosure, minimise, outward
 from privproj.profile import PrivacyProfile
 
@@ -98,18 +99,36 @@ def epsilons(
 
     One source, two speeds: plain Python for few rows, numba from about 3e4 rows on, or as ``compiled`` says.
     """
-    rows = [M2(dim=d, rank=r, change_rank=k) for d, r, k in zip(dim, rank, change_rank, strict=True)]
-    if compiled or (compiled is None and len(rows) >= WORTH_COMPILING):
-        import numpy as np
+    import numpy as np
 
-        library, column, out = kernels.compiled(), np.array, np.empty(len(rows))
-    else:
-        library, column, out = kernels, list, [0.0] * len(rows)
-    a, b = (column([row.beta_shape[i] for row in rows]) for i in (0, 1))
-    k = column([float(change_rank) for change_rank in change_rank])
-    log_delta = column([math.log(x) for x in delta])
-    library.beta_tail_epsilons(a, b, k, column([float(x) for x in mu]), log_delta, sharp, out)
-    return [float(eps) for eps in out]
+    columns = [np.asarray(column, dtype=float) for column in (dim, rank, change_rank, mu, delta)]
+    d, r, k, m, p = columns
+    if len({len(column) for column in columns}) != 1:
+        raise InvalidParameter("columns", [len(column) for column in columns], "columns of equal length")
+    whole = (d % 1 == 0) & (r % 1 == 0) & (k % 1 == 0)
+    fine = whole & (d <= 1e12) & (r >= 1) & (r < d) & (k >= 1) & (k <= d) & (m >= 1e-12) & (m <= 1e12)
+    fine &= (p > 0) & (p < 1)
+    if not fine.all():
+        raise complaint(*(column[np.argmin(fine)].item() for column in columns))
+    out = np.empty(len(d))
+    if compiled or (compiled is None and len(d) >= WORTH_COMPILING):
+        kernels.compiled().beta_tail_epsilons(r / 2, (d - r) / 2, k, m, np.log(p), sharp, out)
+        return out.tolist()
+    plain: list[float] = out.tolist()
+    lists = [column.tolist() for column in (r / 2, (d - r) / 2, k, m, np.log(p))]
+    kernels.beta_tail_epsilons(*lists, sharp, plain)
+    return plain
+
+
+def complaint(dim: float, rank: float, change_rank: float, mu: float, delta: float) -> InvalidParameter:
+    """Why this row has no answer."""
+    try:
+        M2(dim=dim, rank=rank, change_rank=change_rank, noise_multiplier=1.0 / mu if mu else None)  # pyright: ignore
+        real("mu", mu, "a ratio mu from 1e-12 to 1e+12", 1e-12, 1e12)
+        probability("delta", delta)
+    except InvalidParameter as error:
+        return error
+    return InvalidParameter("rank", rank, f"a rank below dim={dim:.15g}")
 
 
 def provable(mechanism: M2, steps: int, sharp: bool = False) -> "Profile":

@@ -16,7 +16,7 @@ def delta_around(eps: arb, mu: acb) -> acb:
     """The profile on a complex ball of ``mu``.
 
     With ``w = eps/mu + mu/2`` the second term is ``e^(-u^2/2) erfcx(w/sqrt 2)/2``, as ``w^2 - u^2 = 2 eps``; for
-    ``Re w > 0`` its size is at most ``e^(-Re u^2/2) min(1, sqrt(2/pi) / Re w)/2``, which does not blow up with the ball.
+    ``Re w > 0`` its size is at most ``e^(-Re u^2/2) min(1, sqrt(2/pi) / Re w)/2``, and does not blow up with the ball.
     """
     if point(mu):
         return acb(delta(eps, mu.real))

@@ -27,7 +27,8 @@ def positive_integral(
 ) -> arb:
     """``int f`` of a function that is non-negative on the line and has one hill there, found from ``start``.
 
-    ``left(t)`` bounds the integral below ``t`` and ``right(t)`` the one above, or the ends are ``low`` and ``high``.
+    ``left(t)`` bounds the integral below ``t`` and ``right(t)`` the one above, or the ends are ``low`` and ``high``;
+    with both ``right`` and ``high``, whichever comes first.
     ``f(t, analytic)`` encloses the function on a complex ball; asked whether it is analytic there, it returns a
     non-finite ball where it may not be. What does not matter beside ``known``, to which it is added, is not followed.
     """
@@ -37,7 +38,9 @@ def positive_integral(
         return arb.nan()
     floor = peak - 0.7 * (GOAL + 24) - 10.0
     a = low if low is not None else outward(left, top, -step, floor)
-    b = high if high is not None else outward(right, top, step, floor)
+    b = high if right is None else outward(right, top, step, floor)
+    if b is None or (high is not None and not b < high):
+        b, right = high, None
     scale = arb(peak).exp()
     tolerance = arb(2) ** -(GOAL + 16)
     enough = tolerance if known is None else (tolerance * known.lower() / scale).max(tolerance)

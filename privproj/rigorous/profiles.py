@@ -150,7 +150,7 @@ def expected(eps: arb, law: Law, up_to: arb | None = None) -> arb:
         top = arb(1) if law.supremum is None else gaussian.delta(eps, law.supremum.sqrt())
         return top * law.above(t)
 
-    return positive_integral(integrand, *law.hill, left=left, right=right if up_to is None else None, high=up_to)
+    return positive_integral(integrand, *law.hill, left=left, right=right, high=up_to)
 
 
 def crossing(eps: arb, law: Law, p: arb) -> arb:
