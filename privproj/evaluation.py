@@ -42,6 +42,9 @@ def evaluate(quantity: str, **parameters: object) -> Result:
     mechanism_name, bound, target = split_name(quantity)
     call, wanted = TARGETS[target]
     outside = {name: given.pop(name) for name in (*wanted, *RUN_PARAMETERS) if name in given}
+    if "log10_delta" in given and "delta" in wanted and "delta" not in outside:
+        outside["log10_delta"] = given.pop("log10_delta")
+        wanted = tuple(name for name in wanted if name != "delta")
     for name in wanted:
         if name not in outside:
             raise InvalidParameter(name, None, f"the parameter {name} of {quantity}")

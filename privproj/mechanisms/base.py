@@ -96,7 +96,8 @@ class Mechanism:
 
     def parameters(self) -> dict[str, object]:
         """The parameters that were given, by name."""
-        given = {key: value for key, value in vars(self).items() if not (value is None or value is False or value == ())}
+        given = {key: value for key, value in vars(self).items() if value is not None and value is not False}
+        given = {key: value for key, value in given.items() if value != ()}
         if "layers" in given:
             given["layers"] = [str(layer) for layer in vars(self)["layers"]]
         return given

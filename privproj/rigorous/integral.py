@@ -37,10 +37,10 @@ def positive_integral(
     if peak == float("-inf"):
         return arb.nan()
     floor = peak - 0.7 * (GOAL + 24) - 10.0
-    a = low if low is not None else outward(left, top, -step, floor)
+    a = low.upper() if low is not None else outward(left, top, -step, floor)
     b = high if right is None else outward(right, top, step, floor)
     if b is None or (high is not None and not b < high):
-        b, right = high, None
+        b, right = None if high is None else high.lower(), None
     scale = arb(peak).exp()
     tolerance = arb(2) ** -(GOAL + 16)
     enough = tolerance if known is None else (tolerance * known.lower() / scale).max(tolerance)
@@ -48,7 +48,13 @@ def positive_integral(
         lambda t, analytic: f(t, analytic) / scale, a, b, rel_tol=tolerance, abs_tol=enough, eval_limit=EVALUATIONS
     ).real
     beyond = sum((bound(end) for bound, end in ((left, a), (right, b)) if bound is not None), arb(0))
-    return scale * inside + arb(0).union(beyond)
+    at_ends = sum((sliver(f, end) for end in (low, high if right is None else None) if end is not None), arb(0))
+    return scale * inside + arb(0).union(beyond + at_ends)
+
+
+def sliver(f: Integrand, end: arb) -> arb:
+    """The integral over the ball of an end that is not known exactly, from above."""
+    return 2 * arb(end.rad()) * f(acb(end), False).real.upper()
 
 
 def highest(f: Integrand, start: float, step: float, ends: list[float | None]) -> tuple[float, float]:

@@ -1,0 +1,261 @@
+"""Certificates: the floating-point answer lies above its enclosure, and a file proves itself or fails."""
+
+import json
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import mpmath as mp
+import pytest
+from flint import acb, arb, ctx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from privproj_cli.main import exit_code
+
+import privproj
+from privproj import certificate, reference
+from privproj.rigorous import balls, gamma, gaussian, laws, wishart
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import certified as benchmark
+
+SETTINGS = {
+    "gaussian.analytic": {"noise_multiplier": 0.8},
+    "m2.gaussian": {"dim": 64, "rank": 8, "noise_multiplier": 3.0},
+    "m2.beta-tail": {"dim": 2048, "rank": 16, "change_rank": 10, "noise_multiplier": 0.7787},
+    "m2.beta-tail-sharp": {"dim": 300, "rank": 1, "change_rank": 3, "noise_multiplier": 0.2},
+    "m2.exact-rank1": {"dim": 64, "rank": 63, "noise_multiplier": 1.0},
+    "m2.rank-free": {"dim": 2048, "rank": 16, "noise_multiplier": 0.5},
+    "wishart.exact": {"dim": 20, "rank": 4, "misalignment": 1e-3},
+    "sketch.exact-rank1": {"rank": 16, "gamma": 40.0},
+    "sketch-public.exact-rank1": {"rank": 4, "noise_multiplier": 1.0},
+    "sketch-public.rank-free": {"rank": 16, "noise_multiplier": 2.0},
+}
+
+
+def answered(name, epsilon=1.0):
+    return privproj.evaluate(f"{name}.delta", epsilon=epsilon, **SETTINGS[name])
+
+
+def test_every_certifiable_bound_has_a_setting():
+    assert set(SETTINGS) == set(certificate.provable_names())
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 4.0])
+def test_the_enclosure_holds_the_value_of_independent_code(name, epsilon):
+    found = answered(name, epsilon)
+    if found.outcome != "ok":
+        assert (name, epsilon) == ("m2.beta-tail", 0.0)
+        return
+    proof = certificate.certify(found)
+    with mp.workdps(40):
+        value = reference.value(f"{name}.delta", 30, epsilon=epsilon, **SETTINGS[name])
+        lower, upper = mp.mpf(proof.lower), mp.mpf(proof.upper)
+        assert lower * (1 - mp.mpf("1e-13")) <= value <= upper * (1 + mp.mpf("1e-25"))
+        assert upper - lower <= upper * mp.mpf("1e-18")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from(benchmark.DRAWS))
+def test_no_answer_lies_below_its_enclosure(seed, draw):
+    found = benchmark.question(random.Random(seed), draw)
+    if found is not None and found.outcome == "ok":
+        certificate.certify(found)
+
+
+@pytest.mark.slow
+def test_thousands_of_random_settings():
+    rows = benchmark.measured(5000, 11)
+    wide = rows.pop("enclosure too wide", [])
+    rows.pop("nothing to certify")
+    assert sum(map(len, rows.values())) > 4000 and len(wide) < 50
+    assert all(row[0] for found in rows.values() for row in found)
+
+
+def test_an_answer_on_the_unsafe_side_is_refused():
+    found = answered("m2.rank-free")
+    assert found.delta is not None
+    with pytest.raises(privproj.NotConverged, match="unsafe side"):
+        certificate.certify(replace(found, delta=found.delta * (1 - 1e-9)))
+
+
+@pytest.mark.parametrize("power", [-1000.0, -320.0])
+@pytest.mark.parametrize("name", ["gaussian.analytic", "m2.rank-free", "sketch.exact-rank1"])
+def test_deltas_far_below_double_precision(name, power):
+    found = privproj.evaluate(f"{name}.epsilon", log10_delta=power, **SETTINGS[name])
+    proof = certificate.certify(found)
+    with mp.workdps(40):
+        assert 0 < 1 - mp.mpf(proof.upper) / mp.mpf(10) ** power < 1e-8
+    assert certificate.verify(proof).holds
+
+
+def test_log10_delta_is_another_way_to_say_delta():
+    release = privproj.M2(dim=2048, rank=16, noise_multiplier=0.5)
+    same = privproj.epsilon(release, log10_delta=-5.0), privproj.epsilon(release, delta=1e-5)
+    assert same[0].value == pytest.approx(same[1].value, rel=1e-12, abs=0)
+    for given_ in ({}, {"delta": 1e-5, "log10_delta": -5.0}, {"log10_delta": 0.0}, {"log10_delta": float("nan")}):
+        with pytest.raises(privproj.InvalidParameter):
+            privproj.epsilon(release, **given_)
+
+
+def saved(tmp_path, *words):
+    path = tmp_path / "proof.json"
+    assert exit_code([*words, "--certificate", str(path)]) == 0
+    return path
+
+
+QUESTION = ("epsilon", "m2", "--dim", "2048", "--rank", "16", "--noise-multiplier", "0.5", "--delta", "1e-5")
+
+
+def test_a_saved_certificate_is_checked_by_another_command(tmp_path, capsys):
+    path = saved(tmp_path, *QUESTION)
+    assert "certified:" in capsys.readouterr().out
+    assert exit_code(["verify", str(path)]) == 0
+    assert "holds" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "code"),
+    [
+        ("upper", "9e-6", 1),
+        ("lower", "9.9999999999999e-6", 1),
+        ("epsilon", 0.7, 1),
+        ("target", {"delta": 9e-6}, 1),
+        ("target", {}, 1),
+        ("status", "conditional", 1),
+        ("promises", ["anything"], 1),
+        ("mechanism", {"name": "m2", "dim": 2048, "rank": 17, "noise_multiplier": 0.5}, 1),
+        ("mechanism", {"name": "m2", "dim": 2048, "rank": 16, "noise": 0.5}, 2),
+        ("mechanism", {"name": "nothing"}, 2),
+        ("mechanism", [], 2),
+        ("witness", {"tangent": -1.0}, 2),
+        ("witness", {"tangent": "0.5"}, 2),
+        ("witness", {"tangent": 1e-9}, 5),
+        ("witness", {}, 5),
+        ("run", {"steps": 2.5}, 2),
+        ("run", {"steps": 7}, 3),
+        ("bound", "mixture-rdp", 3),
+        ("upper", "nan", 2),
+        ("schema", 99, 2),
+        ("epsilon", "one", 2),
+    ],
+)
+def test_a_certificate_that_was_changed_does_not_pass(tmp_path, capsys, key, value, code):
+    path = saved(tmp_path, *QUESTION)
+    content = json.loads(path.read_text())
+    content["certificate"][key] = value
+    path.write_text(json.dumps(content))
+    capsys.readouterr()
+    assert exit_code(["verify", str(path)]) == code
+    said = capsys.readouterr()
+    assert (said.err.count("\n") == 1) == (code != 1) and "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"certificate": {}}', '{"certificate": 3}', "\x00"])
+def test_what_is_no_certificate_is_said_to_be_none(tmp_path, text):
+    path = tmp_path / "proof.json"
+    path.write_text(text)
+    assert exit_code(["verify", str(path)]) == 2
+    assert exit_code(["verify", str(tmp_path / "missing.json")]) == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*QUESTION, "--steps", "10", "--certify"),
+        (*QUESTION, "--sampling-rate", "0.1", "--certify"),
+        ("epsilon", "m2", "--layer", "64x8x2", "--noise-multiplier", "1", "--delta", "1e-5", "--certify"),
+        ("epsilon", "m1", "--dim", "100", "--rank", "16", "--noise-multiplier", "3", "--delta", "1e-5", "--certify"),
+    ],
+)
+def test_what_cannot_be_certified_is_refused(words, capsys):
+    assert exit_code(list(words)) == 3
+    assert "certificates" in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert exit_code([*QUESTION, "--certify"]) == 2
+    assert "privproj[certify]" in capsys.readouterr().err
+
+
+def test_json_carries_the_proof(capsys):
+    assert exit_code([*QUESTION, "--certify", "--json"]) == 0
+    proof = json.loads(capsys.readouterr().out)["numerics"]["certified"]
+    assert 0.0 < float(proof["lower"]) <= float(proof["upper"]) <= 1e-5
+
+
+# --- building blocks ----------------------------------------------------------------------------
+
+shapes = st.floats(1.0, 500.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(shapes, st.floats(0.05, 3.0))
+def test_incomplete_gamma_functions_enclose_mpmath(k, share):
+    z = share * k
+    with ctx.workprec(128), mp.workdps(40):
+        for ball, value in (
+            (gamma.lower(arb(k), arb(z)), mp.gammainc(k, 0, z, regularized=True)),
+            (gamma.upper(arb(k), arb(z)), mp.gammainc(k, z, mp.inf, regularized=True)),
+        ):
+            assert ball.overlaps(arb(mp.nstr(value, 40)) * arb(1, 1e-25))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(1.0, 60.0), st.floats(0.2, 3.0), st.floats(-1.0, 1.0))
+def test_sizes_off_the_real_line_are_bounds(k, share, turn):
+    z = mp.mpc(share * k, turn * mp.sqrt(k))
+    ball = acb(arb(float(z.real)), arb(float(z.imag)))
+    with mp.workdps(30):
+        lower, upper = (abs(mp.gammainc(k, *ends, regularized=True)) for ends in ((0, z), (z, mp.inf)))
+        assert float(gamma.lower_size(arb(k), ball).upper()) >= float(lower) * (1 - 1e-12)
+        assert float(gamma.upper_size(arb(k), ball).upper()) >= float(upper) * (1 - 1e-12)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.floats(0.0, 20.0), st.floats(0.3, 6.0), st.floats(0.01, 0.3), st.floats(-1, 1), st.floats(-1, 1))
+def test_the_profile_on_a_wide_ball_holds_its_points(eps, mu, radius, right, up):
+    ball = acb(arb(mu, radius * mu), arb(0, radius * mu))
+    found = gaussian.delta_around(arb(eps), ball)
+    inside = mp.mpc(mu * (1 + radius * right), mu * radius * up)
+    with mp.workdps(40):
+        u = eps / inside - inside / 2
+        value = (mp.erfc(u / mp.sqrt(2)) - mp.exp(eps) * mp.erfc((u + inside) / mp.sqrt(2))) / 2
+    assert not found.is_finite() or found.contains(acb(float(value.real), float(value.imag)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0.5, 50.0), st.floats(0.5, 50.0), st.floats(-2.0, 2.0), st.floats(0.01, 0.5), st.floats(-1, 1))
+def test_densities_on_a_wide_ball_hold_their_points(a, b, t, radius, place):
+    for law in (laws.BetaLaw(arb(a), arb(b), arb(1)), laws.GammaLaw(arb(a), arb(1))):
+        found = law.density(acb(arb(t, radius), arb(0, radius)), True)
+        inside = law.density(acb(t + 0.99 * radius * place, 0.99 * radius * place), False)
+        assert not found.is_finite() or found.overlaps(inside)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.5, 50.0), st.floats(0.5, 50.0), st.floats(-6.0, 6.0))
+def test_tails_are_bounded_by_the_log_concave_remainder(a, b, t):
+    law = laws.BetaLaw(arb(a), arb(b), arb(1))
+    share = 1 / (1 + mp.exp(-mp.mpf(t)))
+    below = mp.betainc(a, b, 0, share, regularized=True)
+    assert float(law.below(arb(t)).upper()) >= float(below) * (1 - 1e-9)
+    assert float(law.above(arb(t)).upper()) >= float(1 - below) - 1e-12
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(-0.8, 0.8), st.floats(0.001, 0.2), st.floats(-1, 1))
+def test_the_threshold_function_on_a_wide_ball(x, radius, place):
+    found = wishart.bernoulli(acb(arb(x, radius), arb(0, radius)))
+    inside = acb(x + 0.99 * radius * place, 0.99 * radius * place)
+    assert not found.is_finite() or found.overlaps(inside / inside.expm1())
+
+
+def test_decimal_ends_are_outward():
+    with ctx.workprec(200):
+        ball = arb(2).sqrt() * arb("1e-900")
+        low, high = map(arb, balls.decimal_ends(ball))
+        assert low < ball < high and high - low < ball * arb(2) ** -80
