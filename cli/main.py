@@ -26,6 +26,7 @@ COMMANDS = {
     "dp-sft": "Noise for DP-SFT: a private subspace, then training within it.",
     "alignment": "Where the promise of the wishart mechanism comes from.",
     "lora-noise": "Moments of LoRA's noise term; a diagnostic, not a guarantee.",
+    "sweep": "A grid of questions to a CSV or Parquet table; resumable.",
     "train": "Train with the computed noise, and report what was spent.",
     "audit": "Attacks that can refute a claimed epsilon; none can confirm one.",
     "ledger": "What a training run has spent, and what is left.",

@@ -151,6 +151,8 @@ def composed(profile: PrivacyProfile, run: Run) -> Curve:
         return profile.composed(run.steps)
     if run.sampling_rate < 1.0 and not profile.amplifies:
         raise Refused("this bound has no amplification by subsampling in its own terms; expected sampling_rate=1")
+    if run.steps == 1 and run.discretization is None and run.composer == "privproj":
+        return profile.sampled(run.sampling_rate)
     from privproj import pld
 
     return pld.composed(profile, run)

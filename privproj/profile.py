@@ -55,6 +55,21 @@ class PrivacyProfile:
         mirrored = self.log_delta(-eps)
         return Enclosure(*(log1m_exp(eps + log1m_exp(end)) for end in mirrored))
 
+    def sampled(self, rate: float) -> "PrivacyProfile":
+        """One release on a sampled batch, ``delta(eps) = q delta_0(ln(1 + (e^eps - 1)/q))`` for ``eps >= 0``.
+
+        Poisson sampling under add-remove or zero-out (the remove order; the add order is ``w delta_0(ln(t q/w))`` with
+        ``t = e^eps``, ``w = 1 - (1-q) t <= q`` and ``t q/w >= 1 + (t-1)/q``, so never larger), or a batch of fixed size
+        under replace (Balle, Barthe, Gaboardi 2018, Theorem 9).
+        """
+
+        def log_delta(eps: float) -> Enclosure:
+            inner = amplified(eps, rate)
+            ends = self.log_delta(inner * (1.0 + 1e-15)).lower, self.log_delta(inner * (1.0 - 1e-15)).upper
+            return Enclosure(ends[0] + math.log(rate) - 1e-15, min(0.0, ends[1] + math.log(rate) + 1e-15))
+
+        return PrivacyProfile(log_delta, numerics={**self.numerics, "subsampling": "closed form"})
+
     def epsilon(self, log_delta: float) -> Enclosure:
         """Invert to the safe side: upper is where the upper end of the profile has come down to delta."""
         if self.log_delta(0.0).upper <= log_delta:
@@ -68,3 +83,10 @@ class PrivacyProfile:
             return Enclosure(0.0, math.inf)
         close = crossing(lambda e: self.log_delta(e).lower - log_delta, safe, spread=1e-11, rtol=1e-11, **limits)
         return Enclosure(min(close.lower, safe), safe)
+
+
+def amplified(eps: float, rate: float) -> float:
+    """``ln(1 + (e^eps - 1)/q)``."""
+    if eps < 30.0:
+        return math.log1p(math.expm1(eps) / rate)
+    return eps - math.log(rate) + math.log1p(-(1.0 - rate) * math.exp(-eps))

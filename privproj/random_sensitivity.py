@@ -21,6 +21,7 @@ improved with what is used of the law.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from privproj import kernels
@@ -114,6 +115,16 @@ class ScaledBeta(HillLaw):
     b: float
     scale: float
 
+    @cached_property
+    def constant(self) -> float:
+        """What the density and the tails have in common."""
+        return kernels.beta_constant(self.a, self.b)
+
+    @cached_property
+    def tilted(self) -> "ScaledBeta":
+        """The law with density ``x f(x) / E X``."""
+        return ScaledBeta(self.a + 1.0, self.b, self.scale)
+
     @property
     def mean(self) -> float:
         return self.scale * (self.a / (self.a + self.b))
@@ -139,16 +150,16 @@ class ScaledBeta(HillLaw):
     def log_density(self, t: float) -> float:
         if t < 0.0:
             y = 1.0 / (1.0 + math.exp(t))
-            return kernels.log_beta_front(self.a, self.b, math.exp(t) * y, y)
+            return kernels.beta_deviance(self.a, self.b, math.exp(t) * y, y) + self.constant
         x = 1.0 / (1.0 + math.exp(-t))
-        return kernels.log_beta_front(self.a, self.b, x, math.exp(-t) * x)
+        return kernels.beta_deviance(self.a, self.b, x, math.exp(-t) * x) + self.constant
 
     def log_tail(self, x: float) -> float:
-        return kernels.log_beta_tail(self.a, self.b, x / self.scale, (self.scale - x) / self.scale)
+        share = x / self.scale, (self.scale - x) / self.scale
+        return kernels.log_beta_tail_from(self.a, self.b, *share, self.constant)
 
     def mean_above(self, x: float) -> float:
-        share = x / self.scale, (self.scale - x) / self.scale
-        gain = kernels.log_beta_tail(self.a + 1.0, self.b, *share) - kernels.log_beta_tail(self.a, self.b, *share)
+        gain = self.tilted.log_tail(x) - self.log_tail(x)
         return min(self.scale, max(x, self.mean * math.exp(gain)))
 
 

@@ -74,17 +74,21 @@ class RenyiCurve:
             return objective(1.0 + math.exp(s))
 
         first = math.log(self.low - 1.0) if self.low > 1.0 else -14.0
-        last = min(14.0, math.log(self.high - 1.0) - 1e-12) if math.isfinite(self.high) else 14.0
-        return minimise(at, first, last, rtol=1e-6)[1] if first < last else math.inf
+        last = min(34.0, math.log(self.high - 1.0) - 1e-12) if math.isfinite(self.high) else 34.0
+        return minimise(at, first, last, rtol=1e-6, points=41)[1] if first < last else math.inf
 
     def least_whole(self, objective: Callable[[float], float]) -> float:
-        """The least value over whole orders: upwards, ever more sparsely, until it has risen four times in a row."""
-        best, risen, alpha = math.inf, 0, 2
+        """The least value over whole orders: upwards, ever more sparsely, until it has risen four times in a row; then
+
+        all between the neighbours of the best, or ever fewer of them where they are many.
+        """
+        best, risen, alpha, place = math.inf, 0, 2, 2
         while alpha <= LARGEST_ORDER and risen < 4:
             value = objective(float(alpha))
-            best, risen = (value, 0) if value < best else (best, risen + 1)
+            best, risen, place = (value, 0, alpha) if value < best else (best, risen + 1, place)
             alpha += 1 + alpha // 12
-        return best
+        low, high = max(2, place - 1 - place // 12), min(LARGEST_ORDER, place + 1 + place // 12)
+        return min(best, least_between(lambda a: objective(float(a)), low, high))
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``; the lower end is not known (the infimum is searched for)."""
@@ -102,6 +106,15 @@ class RenyiCurve:
             return next_up(self.divergence(alpha)) + spent + math.log1p(-1.0 / alpha)
 
         return Enclosure(UNKNOWN, next_up(max(0.0, self.least(at) + 1e-15)))
+
+
+def least_between(f: Callable[[int], float], low: int, high: int) -> float:
+    """The least value on ``low..high`` of a function with one valley."""
+    while high - low > 4:
+        left = low + (high - low) // 3
+        right = high - (high - low) // 3
+        low, high = (low, right) if f(left) <= f(right) else (left, high)
+    return min(map(f, range(low, high + 1)))
 
 
 @dataclass(frozen=True)

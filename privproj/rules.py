@@ -49,14 +49,14 @@ class EpsilonDeltaRule:
 
 
 def basic_composition(eps: float, delta: float, steps: int) -> tuple[float, float]:
-    """``(k eps, k delta)``: basic composition of ``k`` equal releases."""
-    return steps * eps, steps * delta
+    """``(k eps, k delta)``: basic composition of ``k`` equal releases, rounded up."""
+    return next_up(steps * eps), next_up(steps * delta)
 
 
 def advanced_composition(eps: float, delta: float, steps: int, slack: float) -> tuple[float, float]:
     """``(eps sqrt(2k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1), k delta + d')``: advanced composition (Dwork, Roth)."""
     drift = steps * eps * math.tanh(0.5 * eps)
-    return eps * math.sqrt(2.0 * steps * math.log(1.0 / slack)) + drift, steps * delta + slack
+    return next_up(eps * math.sqrt(2.0 * steps * math.log(1.0 / slack)) + drift), next_up(steps * delta + slack)
 
 
 @dataclass(frozen=True)

@@ -249,9 +249,15 @@ def parsed(given: dict[str, Any], others: tuple[str, ...] = OTHER_KEYS) -> tuple
         own["layers"] = tuple(layer_from(text) for text in own.pop("layer"))
     for key in own:
         if key not in parameters_of(kind):
-            allowed = (*parameters_of(kind), *RUN_KEYS, *BATCH_KEYS, *others)
-            raise InvalidParameter(key, own[key], "one of the keys " + ", ".join(allowed))
+            raise InvalidParameter(key, own[key], "one of the keys " + ", ".join(keys_of(kind_name, others)))
     return kind(**own), run  # pyright: ignore[reportReturnType]
+
+
+def keys_of(kind_name: str, others: tuple[str, ...]) -> tuple[str, ...]:
+    """Every key that an entry about this mechanism may have."""
+    kind = mechanism_named(ALIASES.get(kind_name, kind_name))
+    layers = ("layer",) if "layers" in parameters_of(kind) else ()
+    return (*parameters_of(kind), *layers, *RUN_KEYS, *BATCH_KEYS, *others)
 
 
 def parameters_of(kind: type[Mechanism]) -> tuple[str, ...]:

@@ -170,7 +170,8 @@ class VectorWishart:
             integral = log_smooth if smooth else log_adaptive
             finite, error = integral(lambda x: self.log_integrand(eps, x), edges)
         front = log_gamma_ratio(self.rank) + 0.5 * self.rank * math.log1p(-0.5 * self.misalignment)
-        return outward(log_add(finite + front, self.log_infinite()), error + QUADRATURE, 4.0 * abs(finite) + 40.0)
+        whole = log_add(float(finite) + front, self.log_infinite())
+        return outward(whole, float(error) + QUADRATURE, 4.0 * abs(float(finite)) + 40.0)
 
     def table(self, eps: Array) -> tuple[Array, Array]:
         """Lower and upper bounds of delta for many ``eps``."""

@@ -164,7 +164,7 @@ def test_reused_projection_exceeds_what_fresh_projections_are_charged():
 
 def test_hopeless_losses_and_grids_are_precision_limits():
     for run, z in (
-        ({"steps": 1, "sampling_rate": 0.5}, 1e-3),
+        ({"steps": 2, "sampling_rate": 0.5}, 1e-3),
         ({"steps": 3, "sampling_rate": 0.9, "discretization": 1e-12}, 1.0),
     ):
         with pytest.raises(PrecisionLimit) as caught:

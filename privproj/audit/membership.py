@@ -6,13 +6,12 @@ class), all training randomness fresh in each; the score is minus the canary's l
 those of a reference model (arXiv 2409.17538v9); an average over records, which bounds no epsilon.
 """
 
-import json
+import contextlib
 import math
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from privproj import __version__
 from privproj.audit.lower import Array, at_least, at_most, auc
 from privproj.errors import InvalidParameter
+from privproj.jobs import Journal, Row, by_processes, done
 from privproj.mechanisms import real, whole
 from privproj.training import add_frozen_lora, make_private
 from privproj.training.fit import load
@@ -138,63 +138,22 @@ def poisoned(
 ) -> tuple[Array, Array]:
     """Scores of ``models`` shadow models with the canary and as many without; a journal makes it resumable."""
     count = whole("models", models, "a whole number of models of at least 4", 4, 10**6)
-    book = Journal(journal, asdict(game) | {"models": count, "version": __version__})
-    scores = {key: score for key, score in book.scores.items() if key[1] < count}
-    progress(len(scores))
     features, label = canary(game)
-    missing = [(arm, i) for i in range(count) for arm in (True, False) if (arm, i) not in scores]
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        jobs = {pool.submit(shadow, game, arm, i, features, label): (arm, i) for arm, i in missing}
-        for job in as_completed(jobs):
-            scores[jobs[job]] = job.result()
-            book.append(jobs[job], job.result())
-            progress(1)
-    inside, outside = ([scores[arm, i] for i in range(count)] for arm in (True, False))
-    return np.array(inside), np.array(outside)
+    arms = [(i, inside) for i in range(count) for inside in (True, False)]
+    tasks = [(number, (game, inside, i, features, label)) for number, (i, inside) in enumerate(arms)]
+    with contextlib.ExitStack() as stack:
+        place = journal or Path(stack.enter_context(TemporaryDirectory())) / "journal"
+        book = Journal(place, {"game": asdict(game), "models": count, "version": __version__})
+        stack.callback(book.close)
+        progress(len(book.rows))
+        rows = done(shadows, tasks, book, by_processes(workers), progress)
+    scores = [float(rows[number][0]) for number, _ in tasks]
+    return np.array(scores[0::2]), np.array(scores[1::2])
 
 
-class Journal:
-    """Scores kept as JSON lines behind the game they belong to; a torn last line is left out."""
-
-    def __init__(self, path: Path | None, game: dict[str, Any]) -> None:
-        self.path, self.scores = path, dict[tuple[bool, int], float]()
-        if path is None:
-            return
-        try:
-            if not path.exists():
-                path.write_text(json.dumps({"game": game}) + "\n")
-                return
-            lines = list(read_lines(path))
-            with path.open("a") as file:
-                file.write("\n")
-        except OSError as error:
-            raise InvalidParameter("journal", path, "a file that can be written", str(error.strerror)) from None
-        if not lines or lines[0] != {"game": game}:
-            raise InvalidParameter("journal", path, "a journal of this very audit", "name another file")
-        for entry in lines[1:]:
-            if set(entry) == {"in", "index", "score"} and isinstance(entry["score"], float):
-                self.scores[bool(entry["in"]), int(entry["index"])] = entry["score"]
-
-    def append(self, key: tuple[bool, int], score: float) -> None:
-        """Keep one score."""
-        if self.path is not None:
-            with self.path.open("a") as file:
-                file.write(json.dumps({"in": key[0], "index": key[1], "score": score}) + "\n")
-
-
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a journal that can be read."""
-    try:
-        lines = path.read_text().split("\n")
-    except (OSError, UnicodeDecodeError):
-        raise InvalidParameter("journal", path, "a readable journal") from None
-    for line in lines:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict):
-            yield entry
+def shadows(tasks: list[tuple[Game, bool, int, Tensor, Tensor]]) -> list[Row]:
+    """The scores of some models (the work of :mod:`privproj.jobs`)."""
+    return [[repr(shadow(*task))] for task in tasks]
 
 
 @dataclass(frozen=True)

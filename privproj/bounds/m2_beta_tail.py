@@ -115,8 +115,8 @@ def epsilons(
         kernels.compiled().beta_tail_epsilons(r / 2, (d - r) / 2, k, m, np.log(p), sharp, out)
         return out.tolist()
     plain: list[float] = out.tolist()
-    lists = [column.tolist() for column in (r / 2, (d - r) / 2, k, m, np.log(p))]
-    kernels.beta_tail_epsilons(*lists, sharp, plain)
+    a, b, ranks, ratios, log_delta = (column.tolist() for column in (r / 2, (d - r) / 2, k, m, np.log(p)))
+    kernels.beta_tail_epsilons(a, b, ranks, ratios, log_delta, sharp, plain)
     return plain
 
 

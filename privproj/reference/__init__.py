@@ -72,8 +72,8 @@ def digits_of(quantity: str, parameters: dict[str, Real]) -> int:
 
 def once(name: str, asked: str, parameters: dict[str, Real]) -> Real:
     """One evaluation at the current precision; the inverse where a reference answers the other question."""
-    if "order" in parameters or f"{name}.{asked}" in OTHERS:
-        return OTHERS[name if "order" in parameters else f"{name}.{asked}"](**parameters)
+    if f"{name}.{asked}" in OTHERS:
+        return OTHERS[f"{name}.{asked}"](**parameters)
     if "t" in parameters:
         return (DELTAS if asked == "delta" else EPSILONS)[name](None, **parameters)
     rest = dict(parameters)

@@ -45,6 +45,8 @@ def beta_density(a: Real, b: Real, t: Real) -> Real:
 
 def gamma_density(a: Real, t: Real) -> Real:
     """The density ``U^a e^-U / Gamma(a)`` of ``t = ln U``."""
+    if t > mp.log(a + 1) + 20:
+        return mp.mpf(0)
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + a))):
         return mp.exp(a * t - mp.exp(t) - log_gamma(a, mp.mp.prec))
 

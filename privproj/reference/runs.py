@@ -26,28 +26,31 @@ def delta_from_renyi(divergence: Function, eps: Real, low: Real = 1, high: Real 
     """``delta = inf_alpha exp((alpha-1) (D(alpha) - eps + ln(1 - 1/alpha))) / alpha``, ``low <= alpha < high``."""
     eps = mp.mpf(eps)
 
-    def objective(s: Real) -> Real:
-        alpha = 1 + mp.exp(s)
+    def objective(alpha: Real) -> Real:
         return (alpha - 1) * (divergence(alpha) - eps + mp.log(1 - 1 / alpha)) - mp.log(alpha)
 
-    return min(mp.mpf(1), mp.exp(minimum(objective, *orders(low, high), points=80)[1]))
+    return min(mp.mpf(1), mp.exp(least_over_orders(objective, low, high)))
 
 
 def epsilon_from_renyi(divergence: Function, delta: Real, low: Real = 1, high: Real = mp.inf) -> Real:
     """``eps = inf_alpha D(alpha) + ln(1/(alpha delta))/(alpha-1) + ln(1 - 1/alpha)`` (Canonne, Kamath, Steinke)."""
     log_delta = mp.log(mp.mpf(delta))
 
-    def objective(s: Real) -> Real:
-        alpha = 1 + mp.exp(s)
+    def objective(alpha: Real) -> Real:
         return divergence(alpha) - (log_delta + mp.log(alpha)) / (alpha - 1) + mp.log(1 - 1 / alpha)
 
-    return max(mp.mpf(0), minimum(objective, *orders(low, high), points=80)[1])
+    return max(mp.mpf(0), least_over_orders(objective, low, high))
 
 
-def orders(low: Real, high: Real) -> tuple[Real, Real]:
-    """The range of ``ln(alpha - 1)``."""
-    first = mp.log(mp.mpf(low) - 1) if low > 1 else mp.mpf(-40)
-    return first, mp.log(high - 1) - mp.mpf(10) ** -15 if mp.isfinite(high) else mp.mpf(40)
+def least_over_orders(objective: Function, low: Real, high: Real) -> Real:
+    """The least ``objective(alpha)``: ``alpha = low + e^s``, or ``low + (high - low)/(1 + e^-s)``."""
+
+    def at(s: Real) -> Real:
+        with mp.workdps(mp.mp.dps + (20 if mp.isinf(high) else 45)):
+            share = mp.exp(s) if mp.isinf(high) else (mp.mpf(high) - low) / (1 + mp.exp(-s))
+            return objective(low + share)
+
+    return minimum(at, -40 if low == 1 else -20, 40 if mp.isinf(high) else 70, points=110)[1]
 
 
 def delta_from_whole_orders(divergence: Function, eps: Real) -> Real:

@@ -41,9 +41,9 @@ def rdp_best(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count:
     return min(one, runs.delta_from_renyi(lambda alpha: sharp(alpha, front, gamma), epsilon, 2, gamma + 1))
 
 
-def divergence(order: Real, rank: int, gamma: Real) -> Real:
-    """The tight curve at one order."""
-    return tight(mp.mpf(order), mp.mpf(rank) / 2, gamma)
+def divergence(order: Real, rank: int, gamma: Real, eigenvalues: int) -> Real:
+    """The printed curve at one order."""
+    return tight(mp.mpf(order), mp.mpf(rank * eigenvalues) / 2, gamma)
 
 
 def one_step(epsilon: Real, rank: int, frobenius_bound: Real, sensitivity: Real, noise_sigma: Real) -> Real:

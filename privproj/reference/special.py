@@ -6,8 +6,8 @@ from privproj.reference.tools import Real, root
 
 
 def normal_tail(x: Real) -> Real:
-    """``1 - Phi(x)``."""
-    return mp.erfc(mp.mpf(x) / mp.sqrt(2)) / 2
+    """``1 - Phi(x)``; 0 where it is below ``e^-10^17``."""
+    return mp.mpf(0) if x > 10**9 else mp.erfc(mp.mpf(x) / mp.sqrt(2)) / 2
 
 
 def normal_density(x: Real) -> Real:

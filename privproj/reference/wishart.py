@@ -95,13 +95,9 @@ def exact(epsilon: Real, dim: int, rank: int, misalignment: Real, norm_ratio: Re
 
 
 def worst(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real) -> Real:
-    """``max over m' in [0, m]`` of the pair, over ``sqrt(m'/m)``."""
+    """The largest over the pairs at ``m (j/8)^2``."""
     m = mp.mpf(misalignment)
-
-    def negative(share: Real) -> Real:
-        return -pair(dim, rank, m * share * share, epsilon, log_kappa)
-
-    return max(-minimum(negative, 0, 1, points=16)[1], pair(dim, rank, 0, epsilon, log_kappa))
+    return max(pair(dim, rank, m * mp.mpf(j * j) / 64, epsilon, log_kappa) for j in range(9))
 
 
 def ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, Real]:

@@ -38,9 +38,9 @@ def positive_integral(
         return arb.nan()
     floor = peak - 0.7 * (GOAL + 24) - 10.0
     a = low.upper() if low is not None else outward(left, top, -step, floor)
-    b = high if right is None else outward(right, top, step, floor)
-    if b is None or (high is not None and not b < high):
-        b, right = None if high is None else high.lower(), None
+    b = arb("inf") if right is None else outward(right, top, step, floor)
+    if high is not None and not b < high:
+        b, right = high.lower(), None
     scale = arb(peak).exp()
     tolerance = arb(2) ** -(GOAL + 16)
     enough = tolerance if known is None else (tolerance * known.lower() / scale).max(tolerance)

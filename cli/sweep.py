@@ -1,0 +1,77 @@
+"""``privproj sweep``: a grid of questions to a table, resumable, on many processes or a Dask cluster."""
+
+import time
+
+import click
+
+from privproj.errors import InvalidParameter
+from privproj.jobs import Doer, by_dask, by_processes, here
+from privproj.mechanisms import whole
+from privproj.sweep import grid_from, swept
+
+from . import render
+from .files import read
+from .options import option, with_options
+from .progress import bar
+from .run import file_argument
+
+SUMMARY = "A grid of questions to a CSV or Parquet table; resumable."
+HELP = f"""{SUMMARY}
+
+Every point of the grid is asked; rows go to a journal beside the table as they are done, so that the same command goes
+on after a kill. What is refused or has no answer keeps its row, with the reason.
+
+\\b
+A grid file:
+  query = "epsilon"
+  mechanism = "m2"
+  delta = 1e-5
+  steps = 2000
+  sampling_rate = 0.01
+  [grid]
+  dim = [1024, 2048]
+  rank = [4, 16, 64]
+  noise_multiplier = [0.1, 0.2, 0.4]
+
+\\b
+Example:
+  privproj sweep examples/grid.toml -o table.csv --workers 2
+"""
+
+
+def run(file: str, output: str, workers: float, dask: str | None, json: bool) -> int:
+    grid, began = grid_from(read(file), file), time.monotonic()
+    with bar(len(grid), f"{len(grid)} questions") as step:
+        found = swept(grid, output, doer_for(workers, dask), step)
+    seconds = time.monotonic() - began
+    if json:
+        click.echo(render.as_json({"rows": len(grid), "outcomes": found, "seconds": seconds, "output": output}))
+    else:
+        parts = ", ".join(f"{count} {outcome}" for outcome, count in found.items())
+        click.echo(f"{len(grid)} rows in {output}: {parts}; {len(grid) / max(seconds, 1e-9):.0f} rows/s")
+    return 0
+
+
+def doer_for(workers: float, dask: str | None) -> Doer:
+    """Who does the work."""
+    count = whole("workers", workers, "a whole number of processes from 1 to 256", 1, 256)
+    if dask is not None:
+        if count > 1:
+            raise InvalidParameter("--workers", count, "either --workers or --dask, not both")
+        return by_dask(dask)
+    return by_processes(count) if count > 1 else here
+
+
+command = with_options(
+    [
+        file_argument(),
+        click.Option(["-o", "--output"], required=True, metavar="OUT", help="The table: a .csv or .parquet file."),
+        option("--workers", "Processes of this machine.  [default: 1]", metavar="N", default=1.0),
+        click.Option(["--dask"], metavar="ADDRESS", help="Scheduler of an existing Dask cluster (extra: sweep)."),
+        option("--json", "One JSON object instead of text.", is_flag=True),
+    ],
+    run,
+    name="sweep",
+    help=HELP,
+    short_help=SUMMARY,
+)

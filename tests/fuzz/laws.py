@@ -1,0 +1,292 @@
+"""One call of the command line within this process, and what must hold of it whatever was asked."""
+
+import io
+import json
+import math
+import os
+import re
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import tomllib
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from xml.etree import ElementTree
+
+import jsonschema
+from privproj_cli.main import exit_code
+
+from .strategies import OUTPUTS, QUANTITIES, Case
+
+MOST_SECONDS, MOST_GROWTH = 20.0, 1024
+"""CPU seconds of one call, and MiB by which it may raise the largest memory the process has had."""
+WAIT = 180.0
+"""Wall-clock seconds after which a call that waits is stopped."""
+SAFE_ENDS = {"epsilon": "upper", "delta": "upper", "sigma": "upper", "steps": "lower", "rate": "lower"}
+
+
+class Overtime(BaseException):
+    """Raised by the alarm within a call that takes too long."""
+
+
+@dataclass
+class Seen:
+    """What a call did."""
+
+    code: int | None = None
+    out: str = ""
+    err: str = ""
+    seconds: float = 0.0
+    growth: float = 0.0
+    escaped: str = ""
+    warned: list[str] = field(default_factory=list)
+    left: dict[str, bytes] = field(default_factory=dict)
+
+
+# --- calling --------------------------------------------------------------------------------------
+
+
+def call(case: Case) -> Seen:
+    """Run a case in a folder of its own, under an alarm."""
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+    try:
+        for name, data in case.files.items():
+            (folder / name).write_bytes(data)
+        with inside(folder):
+            seen = measured(list(case.words))
+        seen.left = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+        return seen
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """Within a folder."""
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@contextmanager
+def alarm() -> Iterator[None]:
+    """Raise :class:`Overtime` after so much time of the processor, or so much time on the wall."""
+
+    def ring(*_: object) -> None:
+        raise Overtime
+
+    before = signal.signal(signal.SIGPROF, ring), signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, WAIT)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGPROF, before[0])
+        signal.signal(signal.SIGALRM, before[1])
+
+
+def stream(errors: str) -> io.TextIOWrapper:
+    """A standard stream that keeps what is written."""
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=errors, newline="\n")
+
+
+def measured(words: list[str]) -> Seen:
+    """Call, with everything that comes out of it."""
+    seen, out, err = Seen(), stream("strict"), stream("backslashreplace")
+    start, peak = time.process_time(), memory()
+    with redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings(record=True) as caught:
+        seen.code, seen.escaped = attempted(words)
+    seen.seconds, seen.growth = time.process_time() - start, memory() - peak
+    seen.out, seen.err = text_of(out), text_of(err)
+    seen.warned = [f"{w.category.__name__}: {w.message}" for w in caught if issubclass(w.category, RuntimeWarning)]
+    return seen
+
+
+def attempted(words: list[str]) -> tuple[int | None, str]:
+    """The exit code, or what escaped instead of one."""
+    try:
+        with alarm():
+            return exit_code(words), ""
+    except Overtime:
+        return None, "overtime" + place(sys.exc_info()[2])
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return None, f"{type(error).__name__}: {error}"[:300] + place(error.__traceback__)
+
+
+def place(trace: object) -> str:
+    """Where in the package an exception came from."""
+    frames = [f for f in traceback.extract_tb(trace) if "/fuzz/" not in f.filename]  # pyright: ignore
+    own = [f for f in frames if "/privproj/" in f.filename or "/cli/" in f.filename] or frames
+    return f" [{Path(own[-1].filename).name}:{own[-1].lineno} {own[-1].name}]" if own else ""
+
+
+def memory() -> float:
+    """The largest memory of this process so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
+
+
+def text_of(kept: io.TextIOWrapper) -> str:
+    """What was written to a stream."""
+    kept.flush()
+    return kept.buffer.getvalue().decode()  # pyright: ignore
+
+
+# --- judging --------------------------------------------------------------------------------------
+
+
+def broken(case: Case, seen: Seen) -> list[str]:
+    """The laws that a call broke, a sentence each; the part before the colon names the law."""
+    if seen.escaped:
+        return [f"traceback: {seen.escaped}"]
+    found = [*streams(seen), *bounded(seen), *documents(case, seen), *folders(case, seen)]
+    return found + [f"warning on standard error: {words}" for words in seen.warned[:1]]
+
+
+def streams(seen: Seen) -> Iterator[str]:
+    """Exit code and standard streams."""
+    if seen.code not in range(6):
+        yield f"exit code: {seen.code}"
+    if "Traceback" in seen.err or "please report it" in seen.err:
+        yield f"internal error: {seen.err[:300]}"
+    if seen.code in (2, 3, 5) and not re.fullmatch(r"error: [^\n]+\n", seen.err):
+        yield f"one line on standard error: code {seen.code}, {seen.err[:300]!r}"
+    if seen.code in (0, 1, 4) and seen.err:
+        yield f"nothing on standard error: code {seen.code}, {seen.err[:300]!r}"
+    if seen.code == 2 and seen.out:
+        yield f"nothing on standard output: {seen.out[:300]!r}"
+    if len(seen.err) > 20000:
+        yield f"a line of bounded length: {len(seen.err)} characters"
+
+
+def bounded(seen: Seen) -> Iterator[str]:
+    """Time and memory."""
+    if seen.seconds > MOST_SECONDS:
+        yield f"bounded time: {seen.seconds:.1f} s"
+    if seen.growth > MOST_GROWTH:
+        yield f"bounded memory: {seen.growth:.0f} MiB"
+
+
+def documents(case: Case, seen: Seen) -> Iterator[str]:
+    """What is printed: one JSON object, or a number that is one."""
+    if "--help" in case.words or seen.code == 2:
+        return
+    asked = bool(case.words) and case.words[0] in QUANTITIES
+    if "--json" in case.words:
+        yield from objects(seen, asked)
+    elif asked and re.search(r"(=|<) *(nan|inf|-)", (seen.out.splitlines() or [""])[0]):
+        yield f"a number: {seen.out.splitlines()[0]!r}"
+    elif seen.code in (0, 4) and not seen.out and not set(case.words) & set(OUTPUTS):
+        yield f"an answer: nothing on standard output, code {seen.code}"
+
+
+def objects(seen: Seen, asked: bool) -> Iterator[str]:
+    """One JSON object without NaN; for a quantity as the schema has it, on the safe side."""
+    try:
+        shown = json.loads(seen.out, parse_constant=lambda name: {}[name])
+    except (ValueError, KeyError) as error:
+        yield f"one JSON object: code {seen.code}, {type(error).__name__} {error}, {seen.out[:100]!r}"
+        return
+    if not isinstance(shown, dict):
+        yield f"one JSON object: {type(shown).__name__}"
+    elif asked:
+        yield from answers(seen, shown)
+
+
+def answers(seen: Seen, shown: dict) -> Iterator[str]:
+    """The object of a quantity."""
+    error = next(validator().iter_errors(shown), None)
+    if error is not None:
+        yield f"schema: {error.message[:200]}"
+    if (shown["value"] is None) != (seen.code in (3, 4, 5)):
+        yield f"value null with codes 3, 4, 5 only: code {seen.code}, value {shown['value']}"
+    if shown["value"] is not None:
+        yield from ends(shown)
+
+
+def ends(shown: dict) -> Iterator[str]:
+    """A value in its domain, between its ends, at the safe one."""
+    value, lower, upper, quantity = (shown[key] for key in ("value", "lower", "upper", "quantity"))
+    top = 1.0 if quantity in ("delta", "rate") else 2.0 if quantity == "misalignment" else math.inf
+    if not 0.0 <= value <= top or (value == 0.0 and quantity not in ("epsilon", "delta", "misalignment")):
+        yield f"domain: {quantity} {value}"
+    if value == 0.0 and quantity == "delta" and shown.get("log10_delta") is None:
+        yield "domain: delta 0 without its logarithm"
+    if lower is not None and upper is not None and not lower <= upper:
+        yield f"ends in order: {lower} > {upper}"
+    end = shown[SAFE_ENDS[quantity]] if quantity in SAFE_ENDS else None
+    if end is not None and value != end and shown["outcome"] == "ok":
+        yield f"the safe end: {quantity} {value}, ends {lower}, {upper}"
+
+
+@cache
+def validator() -> jsonschema.Draft202012Validator:
+    """The schema that ships with the package."""
+    return jsonschema.Draft202012Validator(json.loads((files("privproj") / "schema.json").read_text()))
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def folders(case: Case, seen: Seen) -> Iterator[str]:
+    """Files are as they were, or whole; nothing is left that nobody asked for."""
+    words = case.words
+    asked = {words[i + 1] for i, word in enumerate(words[:-1]) if word in OUTPUTS}
+    asked |= {word.partition("=")[2] for word in words if word.partition("=")[0] in OUTPUTS}
+    updated = set(case.files) if "--update" in words else set()
+    for name in set(case.files) - set(seen.left):
+        yield f"a file is gone: {name}"
+    for name, data in seen.left.items():
+        if data != case.files.get(name):
+            formed = words[0] not in ("report", "curve")
+            yield from touched(name, data, name in asked | updated, seen.code, formed)
+    if updated and words[:1] == ("check",):
+        yield from rewritten(case, seen, asked)
+
+
+def touched(name: str, data: bytes, allowed: bool, code: int | None, formed: bool) -> Iterator[str]:
+    """A file that was written; ``formed`` if its ending says how."""
+    if not allowed:
+        yield f"a file nobody asked for: {name}"
+    elif code in (2, 3, 5):
+        yield f"a file is written and the call fails: {name}, code {code}"
+    elif not whole(name if formed else "", data):
+        yield f"a partial file: {name}, {data[-60:]!r}"
+
+
+def whole(name: str, data: bytes) -> bool:
+    """True if a file can be read to its end."""
+    readers = {"json": json.loads, "toml": lambda d: tomllib.loads(d.decode()), "xml": ElementTree.fromstring}
+    try:
+        readers.get(name.rsplit(".", 1)[-1], len)(data)
+    except (ValueError, SyntaxError):
+        return False
+    return bool(data)
+
+
+def rewritten(case: Case, seen: Seen, asked: set[str]) -> Iterator[str]:
+    """``check --update`` changes ``expect`` and nothing else."""
+    for name in set(case.files) - asked:
+        if seen.left.get(name) != case.files[name] and stripped(seen.left[name]) != stripped(case.files[name]):
+            yield f"--update changed more than expect: {name}"
+
+
+def stripped(data: bytes) -> str:
+    """The data of a regression file without what was expected."""
+    content = tomllib.loads(data.decode())
+    return repr([{k: v for k, v in entry.items() if k != "expect"} for entry in content["bound"]])

@@ -1,0 +1,401 @@
+"""Cases for the command line: calls of every command, files whole and broken, raw bytes."""
+
+import json
+import shlex
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+
+import click
+from hypothesis import strategies as st
+from privproj_cli.main import COMMANDS
+from privproj_cli.mechanisms import MECHANISMS, example_words
+from privproj_cli.options import LayerShape, NormPair, Number
+
+from privproj.bounds import LINES
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call and the files it finds in its folder."""
+
+    words: tuple[str, ...]
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """What to type, and what the files hold."""
+        held = "".join(f"\n    {name}: {data!r}" for name, data in self.files.items())
+        return "privproj " + shlex.join(self.words) + held
+
+
+ABSURD = [
+    "0", "-0.0", "0.0", "1e-400", "1e400", "nan", "inf", "-inf", "1e308", "-1e308", "5e-324", "2.5", "1e15", "1e16",
+    "", " ", " 1", "1 ", "1_0", "\u0661", "\uff11", "\u00b2", "0x10", "0b1", "1e5", "-1", "+1", "1.", ".5", "1,5",
+    "1e", "e1", "--", "-", "None", "true", "1j", "1/2", "\u221e", "1\n2", "1\t", "\x1b[31m", "9" * 400, "9" * 5000,
+    "0." + "0" * 400 + "1", "x" * 10000, "1e9", "1e12", "1e-12", "1e-300", "1e-15", "1e6", "0.9999999999999999",
+    "4294967296", "9223372036854775808", "\udcff", "{}", "[]", "%s", "${HOME}", "nul\ud800",
+]  # fmt: skip
+"""Texts that a number may be given as: overflow, underflow, other scripts, other bases, no number at all."""
+
+SANE = {
+    "dim": ["1", "2", "3", "8", "64", "1000", "2048", "1e5"],
+    "rank": ["1", "2", "4", "16", "64", "300"],
+    "columns": ["1", "2", "8", "512"],
+    "changed_columns": ["1", "2", "5"],
+    "noise_multiplier": ["1e-3", "0.1", "0.5", "1", "2", "20", "1e4"],
+    "noise_sigma": ["1e-3", "1", "10"],
+    "sketch_sigma": ["0.1", "1"],
+    "delta": ["1e-5", "1e-3", "0.1", "0.5", "0.999", "1e-12", "1e-100", "1e-300"],
+    "log10_delta": ["-1", "-5", "-50", "-1000", "-1e5", "-1e300", "0"],
+    "epsilon": ["0", "1e-9", "1e-3", "0.5", "1", "8", "100", "1e5", "1e9"],
+    "epsilon_max": ["1", "10", "1e9"],
+    "misalignment": ["0", "1e-9", "8e-6", "0.01", "0.5", "1", "2"],
+    "alignment": ["-1", "0", "0.5", "0.99", "0.999999", "1"],
+    "residual_misalignment": ["1e-6", "0.1", "1"],
+    "residual_norm": ["1", "0.5,0.6", "1e-3", "1,2"],
+    "norm_ratio": ["1", "1.0001", "2"],
+    "steps": ["1", "2", "3", "10", "1000"],
+    "subspace_steps": ["1", "5", "100"],
+    "sampling_rate": ["1", "0.5", "0.1", "0.01", "1e-6"],
+    "group_size": ["1", "2", "5"],
+    "discretization": ["1", "1e-2", "1e-3"],
+    "split": ["even", "optimal", "0.3"],
+    "batch_size": ["1", "64", "1000"],
+    "dataset_size": ["1", "1000", "50000"],
+    "epochs": ["0.1", "1", "3"],
+    "points": ["2", "5"],
+    "gamma": ["0.1", "2", "1000", "1e9"],
+    "eigenvalues": ["1", "2", "10"],
+    "layer": ["768x16x24", "64x4", "8x8", "64x4x2@0.5", "8x8@0.5", "1x1", "4x8", "64x4x1e3", "8x8x0", "x", "2x1@"],
+    "records": ["1", "5000"],
+    "failure": ["1e-3", "0.5"],
+    "beta": ["1e-6", "0.5"],
+    "base": ["nowhere"],
+    "from_peft": ["nowhere", "."],
+}  # fmt: skip
+"""Values that make sense, by option."""
+
+QUANTITIES = ("epsilon", "delta", "sigma", "rank", "steps", "rate", "misalignment")
+ASKED = (*QUANTITIES, "compare", "curve", "report")
+QUICK = ("epsilon", "delta", "sigma", "epsilon", "delta", "sigma", "rank", "steps")
+DEAR = ("m1", "wishart", "wishart-matrix")
+"""Mechanisms that are asked less often: their defaults are integrals, or no answer at all."""
+LONELY = ("dp-sft", "alignment", "alignment", "lora-noise", "lora-noise", "bounds")
+NEEDED = {
+    "epsilon": ["--delta 1e-5"], "delta": ["--epsilon 1"], "compare": ["--delta 1e-5"], "report": ["--delta 1e-5"],
+    "curve": ["--points 3"],
+}  # fmt: skip
+TARGET = ["--epsilon 1", "--delta 1e-5"]
+BASES = {
+    "dp-sft": "--epsilon 4 --delta 1e-5 --sampling-rate 0.1 --subspace-steps 3 --steps 4",
+    "mean": "--norm-bound 1 --norm-floor 0.1 --records 5000",
+    "preprocess": "--misalignment 0.8 --gamma 3 --dim 10000 --beta 1e-6",
+    "descent": "--dim 100 --rank 10000 --failure 1e-3",
+    "lora-noise": "--rank 16 --entry 0.1 --row-norm 1",
+}
+OUTPUTS = ("--output", "-o", "--plot", "--junit", "--certificate")
+"""Options that name a file to be written."""
+SLOW = ("--certify", "--certificate", "--plot", "--what", "--from-peft", "--help")
+"""Options that are drawn rarely: they take long, or change the question little."""
+
+
+@cache
+def command_of(name: str, sub: str) -> click.Command:
+    """A command, or one of a group."""
+    found = import_module("privproj_cli." + name.replace("-", "_")).command
+    return found.commands[sub] if sub else found
+
+
+@cache
+def subcommands(name: str) -> tuple[str, ...]:
+    """The commands of a group; the empty name for a command that is no group."""
+    found = import_module("privproj_cli." + name.replace("-", "_")).command
+    return tuple(found.commands) if isinstance(found, click.Group) else ("",)
+
+
+def value_for(option: click.Option) -> st.SearchStrategy:
+    """Mostly a sensible value of an option, sometimes an absurd one."""
+    if isinstance(option.type, click.Choice):
+        return often(st.sampled_from(list(option.type.choices)), st.sampled_from(ABSURD), 12)
+    if option.opts[0] in OUTPUTS:
+        return st.sampled_from(["out.txt", "out.json", "out.toml", "out.svg", "out.html", "no/where", "", ".", "a\0b"])
+    sane = st.sampled_from(SANE.get(str(option.name), ["1", "0.5", "10"]))
+    absurd = st.one_of(st.sampled_from(ABSURD), decimals())
+    if isinstance(option.type, Number | LayerShape | NormPair) or str(option.name) in SANE:
+        return often(sane, absurd, 4)
+    names = st.sampled_from(sorted({bound for _, bound in LINES}))
+    return often(names, absurd, 10)
+
+
+def often(usual: st.SearchStrategy, rare: st.SearchStrategy, one_in: int) -> st.SearchStrategy:
+    """``rare`` once in ``one_in`` draws."""
+    return st.integers(1, one_in).flatmap(lambda n: rare if n == one_in else usual)
+
+
+def decimals() -> st.SearchStrategy:
+    """Numbers of any size as Python or C would write them."""
+    return st.one_of(
+        st.floats().map(repr), st.integers(-(10**20), 10**20).map(str), st.builds("{}e{}".format, *[st.integers()] * 2)
+    )
+
+
+@st.composite
+def pairs(draw: st.DrawFn, command: click.Command, most: int, least: int = 0) -> list[list[str]]:
+    """Some options of a command with values."""
+    options = [p for p in command.params if isinstance(p, click.Option)]
+    usual = [o for o in options if o.opts[0] not in SLOW]
+    chosen = draw(st.lists(often(st.sampled_from(usual), st.sampled_from(options), 25), min_size=least, max_size=most))
+    return [[o.opts[0]] if o.is_flag else [o.opts[0], draw(value_for(o))] for o in chosen]
+
+
+def overlaid(words: list[str], given: list[list[str]]) -> list[str]:
+    """The words with these options in place of their own."""
+    names = {pair[0] for pair in given}
+    kept, i = [], 0
+    while i < len(words):
+        width = 2 if i + 1 < len(words) and not words[i + 1].startswith("--") else 1
+        kept += [] if words[i] in names else words[i : i + width]
+        i += width
+    return kept + [word for pair in given for word in pair]
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> Case:
+    """A quantity of a mechanism, its example with some options replaced."""
+    quantity = draw(often(st.sampled_from(QUICK), st.sampled_from(ASKED), 4))
+    known = [name for name in subcommands(quantity) if name in MECHANISMS]
+    cheap = [name for name in known if name not in DEAR]
+    mechanism = draw(often(st.sampled_from(cheap or known), st.sampled_from(known), 5))
+    base = " ".join([*example_words(mechanism, quantity), *NEEDED.get(quantity, TARGET)]).split()
+    bounds = [["--bound", name] for kind, name in LINES if kind == mechanism]
+    command = command_of(quantity, mechanism)
+    given = draw(pairs(command, 4, 1))
+    if quantity != "compare" and draw(st.booleans()):
+        given.append(draw(st.sampled_from(bounds)))
+    words = [quantity, mechanism, *overlaid(base, given)]
+    return Case(tuple(noise(draw, words + ["--json"] * (quantity in QUANTITIES and draw(st.booleans())))))
+
+
+@st.composite
+def lonely(draw: st.DrawFn) -> Case:
+    """Commands without a mechanism and without a file."""
+    name = draw(st.sampled_from(LONELY))
+    sub = draw(st.sampled_from(subcommands(name)))
+    given = draw(pairs(command_of(name, sub), 3, 1)) if name != "bounds" else [[draw(bound_name())]]
+    words = [name, *([sub] if sub else []), *overlaid(BASES.get(sub or name, "").split(), given)]
+    return Case(tuple(noise(draw, words)))
+
+
+def bound_name() -> st.SearchStrategy:
+    """What ``bounds`` is asked for."""
+    full = st.sampled_from([f"{kind}.{name}" for kind, name in LINES])
+    return st.one_of(full, st.sampled_from(ABSURD), st.just("--json"), st.just("--markdown"))
+
+
+def noise(draw: st.DrawFn, words: list[str]) -> list[str]:
+    """Once in a while a word too much, too few or elsewhere."""
+    if draw(st.integers(0, 19)):
+        return words
+    at = draw(st.integers(0, len(words)))
+    extra = draw(st.sampled_from([[], ["--json"], ["--nonsense"], ["--", "x"], ["\0"], ["--dim="], [draw(st.text())]]))
+    return words[:at] + extra + words[at + draw(st.integers(0, 1)) :]
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+LITERALS = [
+    "nan", "inf", "-inf", "1e400", "-1e400", "1e-400", "0", "-0.0", "-1", "2.5", "1e308", "5e-324", "1e15",
+    "true", "false", "[]", "{}", "[1, 2]", "[[]]", "{a = 1}", '{"a": 1}', "''", '""', '"1"', '"nan"', '"\\u0000"',
+    "1979-05-27", "07:32:00", "1979-05-27T07:32:00Z", "0x10", "0o7", "1_000", "null", "None", "9" * 400, "9" * 5000,
+    '["a", 1]', '["64x4"]', '["64x4x1000000000"]', '"\\ud800"', '"\U0001f600"', "1 2", "", '"' + "x" * 5000 + '"',
+]  # fmt: skip
+"""Values of TOML and JSON, of right and wrong types; some of neither language."""
+
+TEXTUAL = ("name", "query", "mechanism", "bound", "sampling", "relation", "clipping", "composer", "split")
+KEYS = sorted({*SANE, *TEXTUAL, "planned", "expect", "rtol", "at_most", "fixed_projection", "enforced", "layers"})
+JUNK = [
+    b"\0", b"\xff\xfe", b"\xc3(", b"\xed\xa0\x80", b"[" * 3000, b'{"a":' * 3000, b"a." * 3000 + b"a=1", b"9" * 5000,
+    b"\n[[phase]]\n", b"\n[[bound]]\n", b"\n[phase]\n", b"\r", b"\n", b'"', b"'''", b"#", b"=", b",", b"nan",
+    b"\xef\xbb\xbf", b"{", b"}", b"]", b"e400", b"-", b"\\u0000", b"null", b"NaN",
+    b"Infinity", b"\xe2\x80\xa8", b"true",
+]  # fmt: skip
+
+
+def written(value: str) -> str:
+    """A word of the command line as a value of TOML and JSON."""
+    try:
+        float(value)
+        return value.lstrip("+")
+    except ValueError:
+        return json.dumps(value)
+
+
+def sane_value(key: str) -> st.SearchStrategy:
+    """A value of the right type."""
+    if key in ("layer", "layers"):
+        return st.lists(st.sampled_from(SANE["layer"]), max_size=3).map(json.dumps)
+    choices = {
+        "mechanism": [*MECHANISMS, "dp-sgd"], "query": [*QUANTITIES], "bound": [name for _, name in LINES],
+        "sampling": ["poisson", "fixed", "partition"], "relation": ["add-remove", "replace", "zero-out"],
+        "clipping": ["joint", "per-layer"], "composer": ["privproj", "dp-accounting"], "name": ["a", "b", "a: b"],
+    }  # fmt: skip
+    sane = choices.get(key) or SANE.get(key) or ["1", "0.5", "true"]
+    return st.sampled_from(sane).map(lambda text: text if text == "true" else written(text))
+
+
+@st.composite
+def entries(draw: st.DrawFn, needed: dict[str, str]) -> list[tuple[str, str]]:
+    """Keys and literals of one entry: a mechanism as its example has it, what is needed, and some more."""
+    cheap = sorted(set(MECHANISMS) - set(DEAR))
+    mechanism = draw(often(st.sampled_from(cheap), st.sampled_from(sorted(MECHANISMS)), 6))
+    example = MECHANISMS[mechanism].example.items()
+    given = {"mechanism": json.dumps(mechanism), **{k: written(v) for k, v in example}, **needed}
+    for key in draw(st.lists(st.sampled_from(KEYS), max_size=3)):
+        given[key] = draw(often(sane_value(key), st.sampled_from(LITERALS), 3))
+    return draw(shuffled(list(given.items())))
+
+
+def shuffled(items: list[tuple[str, str]]) -> st.SearchStrategy:
+    """The items as they are, in another order, one twice, one missing, or with two values swapped."""
+    dropped = st.integers(0, len(items) - 1).map(lambda i: items[:i] + items[i + 1 :])
+    doubled = st.integers(0, len(items) - 1).map(lambda i: [*items, items[i]])
+    swapped = st.permutations([v for _, v in items]).map(lambda vs: list(zip([k for k, _ in items], vs, strict=True)))
+    return st.integers(0, 19).flatmap(lambda n: {1: dropped, 2: doubled, 3: swapped}.get(n, st.just(items)))
+
+
+def table(name: str, found: list[list[tuple[str, str]]], top: list[tuple[str, str]], kind: str) -> bytes:
+    """Entries as the text of a TOML or JSON file."""
+    if kind == "toml":
+        lines = [f"{k} = {v}" for k, v in top]
+        lines += [line for items in found for line in (f"[[{name}]]", *(f"{k} = {v}" for k, v in items))]
+        return "\n".join([*lines, ""]).encode("utf-8", "surrogatepass")
+    rows = ["{" + ", ".join(f'"{k}": {v}' for k, v in items) + "}" for items in found]
+    parts = [*(f'"{k}": {v}' for k, v in top), f'"{name}": [' + ", ".join(rows) + "]"]
+    return ("{" + ", ".join(parts) + "}").encode("utf-8", "surrogatepass")
+
+
+@st.composite
+def mutated(draw: st.DrawFn, data: bytes) -> bytes:
+    """Half of the time as it is, else with up to four bytes or stretches flipped, cut, doubled or put in."""
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2, 4]))):
+        at, end = sorted(draw(st.integers(0, len(data))) for _ in range(2))
+        junk = draw(st.one_of(st.sampled_from(JUNK), st.binary(max_size=3)))
+        way = draw(st.integers(0, 4))
+        middle = [junk, b"", data[at:end] * 2, junk + data[at:end], bytes([data[at] ^ 1]) if at < len(data) else b""]
+        data = data[:at] + middle[way] + data[at + 1 if way in (0, 4) else end :]
+    return data
+
+
+@st.composite
+def tables(draw: st.DrawFn, name: str, needed: dict[str, str], top: tuple[str, ...] = ()) -> tuple[str, bytes]:
+    """A file of entries and its name."""
+    kind = draw(often(st.just("toml"), st.just("json"), 3))
+    found = draw(st.lists(entries(needed), min_size=1, max_size=3))
+    keys = draw(st.lists(st.sampled_from(top), max_size=1)) if top and draw(st.booleans()) else []
+    heads = [(key, draw(often(sane_value(key), st.sampled_from(LITERALS), 2))) for key in keys]
+    if kind == "toml":
+        found = [[("name", f'"{i}"'), *items] if draw(st.booleans()) else items for i, items in enumerate(found)]
+    return f"in.{kind}", draw(mutated(table(name, found, heads, kind)))
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Case:
+    """``run``, ``remaining`` and ``report run`` on a run file."""
+    name, data = draw(tables("phase", {}, ("relation", "discretization", "composer", "phase")))
+    command = draw(st.sampled_from(["run", "run", "remaining", "report"]))
+    base = {"run": draw(st.sampled_from(["--delta 1e-5", "--epsilon 1", "--calibrate --epsilon 1 --delta 1e-5"]))}
+    base |= {"remaining": "--epsilon 1 --delta 1e-5", "report": "--delta 1e-5"}
+    given = draw(pairs(command_of(command, "run" if command == "report" else ""), 1))
+    head = ["report", "run"] if command == "report" else [command]
+    return Case((*head, name, *overlaid(base[command].split(), given)), {name: data})
+
+
+@st.composite
+def checks(draw: st.DrawFn) -> Case:
+    """``check`` on a regression file, with and without ``--update``."""
+    needed = {"query": '"epsilon"', "delta": "1e-5", "epsilon": "1", "expect": draw(st.sampled_from(["1", "0.5", "0"]))}
+    needed |= {"query": json.dumps(draw(often(st.sampled_from(QUICK), st.sampled_from(QUANTITIES), 6)))}
+    needed.pop({'"epsilon"': "epsilon", '"delta"': "delta"}.get(needed["query"], ""), None)
+    name, data = draw(tables("bound", needed))
+    flags = draw(
+        st.sampled_from([[], ["--update"], ["--update"], ["--junit", "out.xml"], ["--update", "--junit", name]])
+    )
+    return Case(("check", name, *flags), {name: data})
+
+
+@st.composite
+def ledgers(draw: st.DrawFn) -> Case:
+    """``ledger`` on a file of JSON lines."""
+    header = '{"ledger": "privproj", "version": 1}'
+    lines = [draw(often(st.just(header), st.sampled_from(LITERALS), 20))]
+    for items in draw(st.lists(entries({"steps": "5"}), min_size=1, max_size=2)):
+        phase = "{" + ", ".join(f'"{key}": {value}' for key, value in items) + "}"
+        target = draw(often(st.just('{"epsilon": 1, "delta": 1e-5}'), st.sampled_from(LITERALS), 4))
+        lines.append(f'{{"phase": {phase}, "target": {target}}}')
+        lines += [f'{{"step": {i + 1}}}' for i in range(draw(st.integers(0, 4)))]
+    data = "\n".join([*lines, ""]).encode("utf-8", "surrogatepass")
+    given = draw(pairs(command_of("ledger", ""), 2))
+    return Case(("ledger", "in.jsonl", *overlaid([], given)), {"in.jsonl": draw(mutated(data))})
+
+
+@cache
+def proofs() -> tuple[str, ...]:
+    """Certificates that hold, as text."""
+    import privproj
+    from privproj.certificate import asdict, certify
+
+    gaussian, m2 = privproj.Gaussian(noise_multiplier=1.0), privproj.M2(dim=64, rank=4, noise_multiplier=1.0)
+    answers = [privproj.epsilon(gaussian, delta=1e-5), privproj.delta(gaussian, epsilon=1.0, steps=3)]
+    answers += [privproj.delta(m2, epsilon=1.0, bound="gaussian"), privproj.delta(m2, epsilon=1.0)]
+    return tuple(json.dumps({"certificate": asdict(certify(answer))}) for answer in answers)
+
+
+@st.composite
+def certificates(draw: st.DrawFn) -> Case:
+    """``verify`` on a certificate with some of its values replaced."""
+    content = json.loads(draw(often(st.sampled_from(proofs()[:-1]), st.just(proofs()[-1]), 10)))["certificate"]
+    for key in draw(st.lists(st.sampled_from(sorted(content)), min_size=1, max_size=2)):
+        inner = isinstance(content[key], dict) and draw(st.booleans())
+        place = content[key] if inner else content
+        if inner and not place:
+            continue
+        name = draw(st.sampled_from(sorted([*place, "steps", "dim"] if inner else [key])))
+        place[name] = "@" + draw(st.sampled_from([*LITERALS, *map(written, ABSURD[:30])])) + "@"
+    text = json.dumps({"certificate": content})
+    for literal in [*LITERALS, *map(written, ABSURD[:30])]:
+        text = text.replace(json.dumps("@" + literal + "@"), literal)
+    data = draw(mutated(text.encode("utf-8", "surrogatepass")))
+    return Case(("verify", "in.json", *(["--json"] if draw(st.booleans()) else [])), {"in.json": data})
+
+
+FILES = {
+    b"r": (("run", "in.toml", "--delta", "1e-5"), "in.toml"),
+    b"j": (("run", "in.json", "--epsilon", "1"), "in.json"),
+    b"m": (("remaining", "in.toml", "--epsilon", "1", "--delta", "1e-5"), "in.toml"),
+    b"c": (("check", "in.toml"), "in.toml"),
+    b"u": (("check", "in.toml", "--update"), "in.toml"),
+    b"l": (("ledger", "in.jsonl"), "in.jsonl"),
+    b"v": (("verify", "in.json"), "in.json"),
+}
+
+
+def from_bytes(data: bytes) -> Case:
+    """Raw bytes as a case: the first says which file the rest is; with any other all of it is words between NULs."""
+    if data[:1] in FILES:
+        words, name = FILES[data[:1]]
+        return Case(words, {name: data[1:]})
+    words = tuple(word.decode("utf-8", "surrogateescape") for word in data.split(b"\0"))
+    return Case(("bounds",) if words[0] in ("train", "audit") else words)
+
+
+def raw() -> st.SearchStrategy:
+    """Files of bytes without form, and words without sense."""
+    words = st.lists(st.one_of(st.sampled_from([*COMMANDS, *MECHANISMS, "--delta"]), st.text()), max_size=6)
+    spoken = words.map(lambda found: "\0".join(found).encode("utf-8", "surrogatepass"))
+    return st.one_of(st.builds(bytes.__add__, st.sampled_from(sorted(FILES)), st.binary()), spoken).map(from_bytes)
+
+
+def everything() -> st.SearchStrategy:
+    """Any case, cheap kinds more often."""
+    kinds = [calls(), calls(), calls(), calls(), lonely(), runs(), runs(), checks(), ledgers(), certificates(), raw()]
+    return st.integers(0, len(kinds) - 1).flatmap(lambda i: kinds[i])
