@@ -9,7 +9,7 @@ import click
 from privproj.errors import InvalidParameter
 from privproj.regression import Verdict, entries_from
 
-from .files import read, write
+from .files import apart, read, write
 from .options import option, with_options
 from .run import file_argument
 
@@ -37,12 +37,13 @@ An entry:
 def run(file: str, update: bool, junit: str | None) -> int:
     if update and not file.endswith(".toml"):
         raise InvalidParameter("FILE", file, "a TOML file with --update")
+    apart("--junit", junit, file)
     found, times = [], []
     for entry in entries_from(read(file), file):
         start = time.perf_counter()
         found.append(entry.check())
         times.append(time.perf_counter() - start)
-        click.echo(line(found[-1]))
+    click.echo("\n".join(map(line, found)))
     if junit is not None:
         write(junit, as_junit(file, found, times))
     if update:

@@ -27,6 +27,8 @@ def compare_command(mechanism: str) -> click.Command:
         parameters = {str(o.name): options.pop(str(o.name)) for o in own}
         rows = compare(build(kind, parameters), **options, **setting)
         click.echo(render.comparison_json(rows) if json else render.comparison_text(rows))
+        if not any(row.result and row.result.value is not None for row in rows):
+            click.echo(f"error: no bound gives a number here: {rows[0].bound.name}: {rows[0].reason}", err=True)
         outcomes = {row.result.outcome if row.result else Outcome.REFUSED for row in rows}
         return 0 if Outcome.OK in outcomes else 3 if outcomes == {Outcome.REFUSED} else 4
 

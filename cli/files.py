@@ -13,17 +13,23 @@ def read(path: str) -> dict[str, Any]:
     """The data of a TOML or JSON file."""
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "its name or its text cannot be read"
         raise InvalidParameter("FILE", path, "a readable file", str(reason)) from None
     try:
         data = json.loads(text) if path.endswith(".json") else tomllib.loads(text)
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         kind = "JSON" if path.endswith(".json") else "TOML"
         raise InvalidParameter("FILE", path, f"a file in {kind}", str(error)) from None
     if not isinstance(data, dict):
         raise InvalidParameter("FILE", path, "a table of keys")
     return data
+
+
+def apart(name: str, path: str | None, file: str) -> None:
+    """Raise :class:`InvalidParameter` where an output would overwrite an input."""
+    if path is not None and Path(path).resolve() == Path(file).resolve():
+        raise InvalidParameter(name, path, f"another file than {file}, which is read")
 
 
 def write(path: str, text: str) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, Unanswered
 from privproj.ledger import Account, read
 
 from . import render
@@ -29,7 +29,13 @@ def run(file: str, delta: float | None, json: bool) -> int:
     delta = delta if delta is not None else target.get("delta")
     if delta is None:
         raise InvalidParameter("--delta", "nothing", "--delta, since the ledger has no target")
-    shown = overview(account, delta)
+    try:
+        shown = overview(account, delta)
+    except Unanswered as error:
+        if json:
+            nothing = {"epsilon": None, "outcome": error.outcome, "reason": str(error)}
+            click.echo(render.as_json({"steps": account.spent, "delta": delta, **nothing}))
+        raise
     shown["target_epsilon"] = target.get("epsilon") if delta == target.get("delta") else None
     if json:
         plain = {key: value.as_dict() if hasattr(value, "as_dict") else value for key, value in shown.items()}

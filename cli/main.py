@@ -91,6 +91,8 @@ def exit_code(arguments: list[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except (ArithmeticError, ValueError, LookupError, RuntimeError, MemoryError) as error:
+        if "null byte" in str(error):
+            return complain("expected a file name without a null byte", 2)
         return complain(f"expected a computable question, got an undefined value ({error}); please report it", 5)
     except OSError as error:
         return complain(f"expected to read and write files, got {error.strerror}", 5)

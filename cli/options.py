@@ -81,13 +81,17 @@ def option(name: str, help_text: str, **settings: Any) -> click.Option:
     return click.Option([name], help=help_text, **settings)
 
 
+POWERS = ("epsilon", "sigma", "rank", "steps", "rate", "misalignment")
+"""Quantities that can be asked for deltas far below double precision."""
+
+
 def target_options(quantity: str) -> list[click.Option]:
     """``--epsilon`` and ``--delta``, as the quantity needs them."""
     epsilon = option("--epsilon", "Privacy loss epsilon.", metavar="E", required=quantity != "compare")
     delta = option("--delta", "Failure probability delta.", metavar="D")
     power = option("--log10-delta", "Instead of --delta: its decimal logarithm, for instance -1000.", metavar="L")
-    deltas = [delta] if quantity == "compare" else [delta, power]
-    return {"epsilon": deltas, "delta": [epsilon]}.get(quantity, [epsilon, *deltas])
+    deltas = [delta, power] if quantity in POWERS else [delta]
+    return {"epsilon": deltas, "report": deltas, "delta": [epsilon]}.get(quantity, [epsilon, *deltas])
 
 
 def run_options(quantity: str) -> list[click.Option]:

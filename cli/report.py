@@ -146,7 +146,7 @@ def report_command(name: str) -> click.Command:
     bound = option("--bound", "Bound to use; `privproj bounds` lists them.", type=str, metavar="NAME")
     words = " ".join(example_words(name, "report"))
 
-    def callback(style: str | None, output: str | None, delta: float, bound: str | None, **options: Any) -> int:
+    def callback(style: str | None, output: str | None, delta: float | None, bound: str | None, **options: Any) -> int:
         options.pop("clip", None)
         setting = take_run(options)
         mechanism = build(entry.kind, {str(o.name): options.pop(str(o.name)) for o in own})
@@ -155,7 +155,7 @@ def report_command(name: str) -> click.Command:
         return produce(result, curve, compare(mechanism, delta=delta, **setting), style, output)
 
     return with_options(
-        [*own, *run_options("compare"), *target_options("epsilon"), bound, *shared_options()],
+        [*own, *run_options("compare"), *target_options("report"), bound, *shared_options()],
         callback,
         name=name,
         help=f"{entry.summary}\n\n\b\nExample:\n  privproj report {name} {words} --delta 1e-5",
@@ -174,7 +174,7 @@ for mechanism_name in MECHANISMS:
         command.add_command(report_command(mechanism_name))
 command.add_command(
     with_options(
-        [click.Argument(["file"], type=str, metavar="FILE"), *target_options("epsilon"), *shared_options()],
+        [click.Argument(["file"], type=str, metavar="FILE"), *target_options("report"), *shared_options()],
         report_run,
         name="run",
         help="A run file: phases composed jointly.",

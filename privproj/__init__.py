@@ -10,8 +10,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from privproj.accountant import Comparison, compare, delta, epsilon
+    from privproj.beta_tail import epsilons as beta_tail_epsilons
     from privproj.bounds import registry
-    from privproj.bounds.m2_beta_tail import epsilons as beta_tail_epsilons
     from privproj.calibration import misalignment, rank, rate, sigma, steps
     from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Refused
     from privproj.evaluation import evaluate
@@ -71,7 +71,7 @@ HOMES = {
 
 def __getattr__(name: str) -> object:
     if name == "beta_tail_epsilons":
-        return import_module("privproj.bounds.m2_beta_tail").epsilons
+        return import_module("privproj.beta_tail").epsilons
     for home, names in HOMES.items():
         if name in names:
             return getattr(import_module(f"privproj.{home}"), name)

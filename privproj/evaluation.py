@@ -89,7 +89,7 @@ def divergence(quantity: str, given: dict[str, Any]) -> Result:
 
 def early_values(quantity: str, given: dict[str, Any]) -> Result:
     """Theorem 1 of the early version at given ``t``, ``eta``, ``R``."""
-    from privproj.bounds.wishart_early import SPECTRAL, at_values
+    from privproj.early_tail import SPECTRAL, at_values
 
     c = taken(quantity, given, "c")[0] if "c" in given else SPECTRAL
     t, eta, radius = taken(quantity, given, "t", "eta", "R")

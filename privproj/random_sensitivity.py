@@ -270,7 +270,7 @@ def tangent_gap(eps: float, p: float, c: float) -> float:
 
 
 def steepness(log_value: float, law: "SensitivityLaw | HillLaw") -> float:
-    """Twice ``u (u + mu) <= 2 |ln delta| + mu sqrt(2 |ln delta|)``, which bounds ``|d ln delta / d ln mu|``."""
-    size = 2.0 * min(abs(log_value), 1e300)
+    """``(v + sqrt 3)(v + mu + sqrt 3)``, ``v^2 = 2 |ln delta|``: bounds ``|d ln delta / d ln mu|`` (docs/proofs.md)."""
+    v = math.sqrt(2.0 * min(abs(log_value), 1e300)) + math.sqrt(3.0)
     scale = law.supremum if math.isfinite(law.supremum) else law.mean
-    return 2.0 * (size + math.sqrt(scale) * (1.0 + math.sqrt(size)))
+    return v * (v + math.sqrt(scale))

@@ -98,6 +98,9 @@ def entry_from(entry: Any, where: str) -> Entry:
     label = f"{where} ({name})" if "name" in given else where
     try:
         query = given.get("query", "epsilon")
+        for key in ("query", "bound", "mechanism"):
+            if not isinstance(given.get(key, ""), str):
+                raise InvalidParameter(key, given[key], "text")
         if query not in TARGETS:
             raise InvalidParameter("query", query, "one of " + ", ".join(TARGETS))
         if "expect" not in given and "at_most" not in given:

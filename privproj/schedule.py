@@ -13,7 +13,7 @@ from privproj.mechanisms import Gaussian, Layer, Mechanism, NoisyMechanism, priv
 from privproj.numerics import crossing, largest_integer
 from privproj.profile import Curve, PrivacyProfile
 from privproj.result import Outcome, Result, Side, Status
-from privproj.runs import RunOptions, from_batches
+from privproj.runs import Run, RunOptions, from_batches
 
 RUN_KEYS = ("steps", "sampling_rate", "sampling", "relation", "group_size", "discretization", "split")
 BATCH_KEYS = ("batch_size", "dataset_size", "epochs")
@@ -70,6 +70,7 @@ class Schedule:
     def __post_init__(self) -> None:
         if not self.phases:
             raise InvalidParameter("phase", "nothing", "at least one phase")
+        Run(discretization=self.discretization, composer=self.composer)
         relations = {str(phase.question.run.relation) for phase in self.phases}
         if len(relations) > 1:
             raise InvalidParameter("relation", ", ".join(sorted(relations)), "one neighbouring relation for all phases")
@@ -246,7 +247,11 @@ def parsed(given: dict[str, Any], others: tuple[str, ...] = OTHER_KEYS) -> tuple
     run |= batches(given, run)
     own = {key: value for key, value in given.items() if key not in (*RUN_KEYS, *BATCH_KEYS, *others)}
     if "layer" in own:
-        own["layers"] = tuple(layer_from(text) for text in own.pop("layer"))
+        given_layers = own.pop("layer")
+        texts = [given_layers] if isinstance(given_layers, str) else given_layers
+        if not isinstance(texts, list):
+            raise InvalidParameter("layer", given_layers, "a list of layers DxR, DxRxN or DxRxN@SHARE")
+        own["layers"] = tuple(layer_from(text) for text in texts)
     for key in own:
         if key not in parameters_of(kind):
             raise InvalidParameter(key, own[key], "one of the keys " + ", ".join(keys_of(kind_name, others)))

@@ -37,8 +37,8 @@ class Section:
 def sentence(epsilon: float) -> str:
     """What an epsilon of this size means, without calling it good or bad."""
     return (
-        f"Whatever anyone concludes from the release, its odds change by a factor of at most e^{epsilon:.3g} through "
-        "one unit of privacy, but for a probability of delta."
+        "Whatever anyone concludes from the release, its odds change by a factor of at most "
+        f"e^{rounded_up(epsilon)} through one unit of privacy, but for a probability of delta."
     )
 
 

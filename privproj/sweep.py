@@ -69,7 +69,7 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
                 f"{where}: grid.{name}", values, "a list that is not empty, of a key not fixed above"
             )
     query = given.pop("query", "epsilon")
-    if query not in TARGETS:
+    if not isinstance(query, str) or query not in TARGETS:
         raise InvalidParameter(f"{where}: query", query, "one of " + ", ".join(TARGETS))
     known = keys_of(str(given.get("mechanism")), OTHER_KEYS)
     for name in (*given, *lists):

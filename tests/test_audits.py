@@ -181,7 +181,7 @@ def test_a_journal_makes_an_audit_resumable(membership, tmp_path):
     whole = membership.poisoned(game, 6, workers=1, journal=path)
     lines = path.read_text().splitlines()
     assert len(lines) == 13
-    path.write_text("\n".join(lines[:8]) + '\n5,0.2')
+    path.write_text("\n".join(lines[:8]) + "\n5,0.2")
     again = membership.poisoned(game, 6, workers=1, journal=path)
     assert all(np.array_equal(a, b) for a, b in zip(whole, again, strict=True))
     with pytest.raises(InvalidParameter, match="this very question"):

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from privproj import kernels, reference
-from privproj.bounds.m2_beta_tail import epsilons
+from privproj.beta_tail import epsilons
 from privproj.numerics import outward
 
 wide = st.floats(-6, 2).map(lambda x: 10.0**x)

@@ -23,7 +23,9 @@ LAYERS = {
     "gamma_gain": 3, "vector_wishart": 3, "wishart_promise": 3, "unequal_norms": 3,
     "alignment": 3, "energy": 3, "secret_shift": 3, "sketch_divergence": 3, "sketch_promise": 3, "lora_noise": 3,
     "target": 3, "rigorous": 4, "bound": 4, "bounds": 5, "one_column": 5,
-    "accountant": 6, "calibration": 7, "evaluation": 8, "certificate": 7, "jobs": 1, "sweep": 9, "gain": 8, "audit": 11, "tradeoff": 4,
+    "beta_tail": 5, "good_event": 5, "early_tail": 5, "loss_quantiles": 5,
+    "accountant": 6, "calibration": 7, "evaluation": 8, "certificate": 7,
+    "jobs": 1, "sweep": 9, "gain": 8, "audit": 11, "tradeoff": 4,
     "schedule": 8, "regression": 9, "statement": 9, "integrations": 9, "ledger": 9, "training": 10,
 }  # fmt: skip
 NUMERICAL = {

@@ -23,8 +23,9 @@ def form(mechanism: M1) -> PrivacyProfile:
 def promises(mechanism: M1) -> tuple[str, ...]:
     """Unit vectors within the distance that the sensitivity is."""
     return (
-        f"the query is a unit vector, and neighbouring ones have 1 - cos(v, v') <= {mechanism.misalignment or 0:g}: "
-        "the sensitivity is sqrt(2 misalignment)",
+        "the query is a unit vector (for every batch that is sampled), and neighbouring ones have "
+        f"1 - cos(v, v') <= {mechanism.misalignment or 0:g}: the sensitivity is sqrt(2 misalignment)",
+        "the projection stays secret",
     )
 
 

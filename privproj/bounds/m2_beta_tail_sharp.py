@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+from privproj.beta_tail import profile
 from privproj.bound import Bound
 from privproj.bounds import m2_beta_tail as beta_tail
-from privproj.bounds.m2_beta_tail import needs, profile, promises
+from privproj.bounds.m2_beta_tail import needs, promises
 from privproj.mechanisms import M2
 from privproj.profile import PrivacyProfile
 

@@ -2,7 +2,7 @@
 
 from privproj.bound import Bound
 from privproj.bounds.m2_beta_tail import needs, promises
-from privproj.bounds.m2_good_event import GoodEvent, captured
+from privproj.good_event import GoodEvent, captured
 from privproj.mechanisms import M2
 from privproj.relations import NeighbouringRelation
 

@@ -3,7 +3,7 @@
 import math
 
 from privproj.bound import Bound
-from privproj.bounds.m2_good_event import GoodEvent
+from privproj.good_event import GoodEvent
 from privproj.mechanisms import PublicSketch
 from privproj.numerics import next_up
 

@@ -4,7 +4,8 @@ import math
 from functools import cache
 
 from privproj.bound import Bound
-from privproj.bounds.wishart_early import EarlyForm, log_below, refuses
+from privproj.bounds.wishart_early import refuses
+from privproj.early_tail import EarlyForm, log_below
 from privproj.kernels import log_add, log_gamma_front
 from privproj.mechanisms import Wishart
 from privproj.numerics import log_integral

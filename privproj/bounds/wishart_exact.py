@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from privproj.bound import Bound
 from privproj.errors import Refused
 from privproj.mechanisms import Wishart
-from privproj.numerics import Enclosure
+from privproj.numerics import Enclosure, outward
 from privproj.profile import PrivacyProfile
 from privproj.result import Status
 from privproj.wishart_promise import promises
@@ -21,6 +21,8 @@ def form(mechanism: Wishart) -> PrivacyProfile:
     dim, rank, misalignment = mechanism.shape
     if mechanism.norm_ratio != 1.0:
         return unequal(mechanism)
+    if dim == 1:
+        return PrivacyProfile(lambda eps: outward(-math.inf), composed=lambda steps: form(mechanism))
 
     def log_delta(eps: float) -> Enclosure:
         from privproj.vector_wishart import VectorWishart

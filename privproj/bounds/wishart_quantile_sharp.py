@@ -3,7 +3,7 @@
 import math
 
 from privproj.bound import Bound
-from privproj.bounds.wishart_quantile import QuantileForm, Quantiles
+from privproj.loss_quantiles import QuantileForm, Quantiles
 from privproj.mechanisms import Wishart
 from privproj.result import Status
 from privproj.wishart_promise import promises, refuses_norms
@@ -12,7 +12,9 @@ from privproj.wishart_promise import promises, refuses_norms
 def largest_loss(mechanism: Wishart, found: Quantiles) -> float:
     """``max a ln A + (W/2) (1/A - 1)`` over ``a_- <= A <= a_+``, ``W`` between its quantiles (one end, or both).
 
-    Linear in ``W``; in ``1/A`` convex, or monotone where ``a < 0``: the maximum is at an end or at ``A = 1``.
+    It is about the pair at the promised misalignment, which dominates every better aligned one (the exact profile falls
+    with the alignment). Linear in ``W``; in ``1/A`` convex, or monotone where ``a < 0``: the maximum is at an end or at
+    ``A = 1``.
     """
     if found.low >= 1.0:
         return math.inf
