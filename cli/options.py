@@ -23,7 +23,7 @@ class Number(click.ParamType):
             return value
         option = param.opts[0] if param else "value"
         try:
-            number = float(value.replace("_", "?"))
+            number = float(value.replace("_", "?") if value.isascii() else "?")
         except ValueError:
             raise InvalidParameter(option, repr(value), "a number") from None
         if not math.isfinite(number):
@@ -46,7 +46,7 @@ class LayerShape(click.ParamType):
         shape, _, share = value.partition("@")
         try:
             sizes = [int(part) for part in shape.lower().split("x")]
-            if len(sizes) not in (2, 3):
+            if len(sizes) not in (2, 3) or not value.isascii() or "_" in value:
                 raise ValueError
             part = float(share) if "@" in value else None
         except ValueError:

@@ -87,7 +87,11 @@ def proved_answer(path: str | None, result: Result) -> Result:
     """The result with its certificate, which goes to a file where one is named."""
     from privproj.certificate import certified, certify
 
-    certificate = certify(result)
+    try:
+        certificate = certify(result)
+    except Unanswered as error:
+        error.result = replace(result, value=None, lower=None, upper=None, outcome=Outcome(error.outcome))
+        raise
     if path is not None:
         certificate.save(path)
     return certified(result, certificate)

@@ -288,7 +288,7 @@ def layer_from(text: Any) -> Layer:
     shape, _, share = str(text).partition("@")
     try:
         sizes = [int(part) for part in shape.lower().split("x")]
-        if len(sizes) not in (2, 3):
+        if len(sizes) not in (2, 3) or not str(text).isascii() or "_" in str(text):
             raise ValueError
         part = float(share) if share else None
     except ValueError:
