@@ -80,7 +80,7 @@ ASKED = (*QUANTITIES, "compare", "curve", "report")
 QUICK = ("epsilon", "delta", "sigma", "epsilon", "delta", "sigma", "rank", "steps")
 DEAR = ("m1", "wishart", "wishart-matrix")
 """Mechanisms that are asked less often: their defaults are integrals, or no answer at all."""
-LONELY = ("dp-sft", "alignment", "alignment", "lora-noise", "lora-noise", "bounds")
+LONELY = ("alignment", "lora-noise", "bounds")
 NEEDED = {
     "epsilon": ["--delta 1e-5"], "delta": ["--epsilon 1"], "compare": ["--delta 1e-5"], "report": ["--delta 1e-5"],
     "curve": ["--points 3"],
@@ -179,7 +179,7 @@ def calls(draw: st.DrawFn) -> Case:
 @st.composite
 def lonely(draw: st.DrawFn) -> Case:
     """Commands without a mechanism and without a file."""
-    name = draw(st.sampled_from(LONELY))
+    name = draw(often(st.sampled_from(LONELY), st.just("dp-sft"), 20))
     sub = draw(st.sampled_from(subcommands(name)))
     given = draw(pairs(command_of(name, sub), 3, 1)) if name != "bounds" else [[draw(bound_name())]]
     words = [name, *([sub] if sub else []), *overlaid(BASES.get(sub or name, "").split(), given)]
@@ -379,6 +379,23 @@ FILES = {
 }
 
 
+RUN_FILE = b'[[phase]]\nmechanism = "m2"\ndim = 64\nrank = 4\nnoise_multiplier = 1\nsteps = 3\n'
+CHECK_FILE = b'[[bound]]\nmechanism = "gaussian"\nnoise_multiplier = 1\ndelta = 1e-5\nexpect = 4.4\nrtol = 0.1\n'
+LEDGER_FILE = b"""{"ledger": "privproj", "version": 1}
+{"phase": {"name": "a", "mechanism": "gaussian", "noise_multiplier": 1, "steps": 5}, "target": {"delta": 1e-5}}
+{"step": 1}
+"""
+SEEDS = [
+    *(kind + RUN_FILE for kind in (b"r", b"m")), *(kind + CHECK_FILE for kind in (b"c", b"u")), b"l" + LEDGER_FILE,
+    b'j{"phase": [{"mechanism": "gaussian", "noise_multiplier": 1, "steps": 3}]}',
+    *(b"\0".join(line.split()) for line in (
+        b"epsilon m2 --layer 64x4x2 --noise-multiplier 1 --delta 1e-5 --json", b"bounds m2.rank-free --json",
+        b"sigma gaussian --epsilon 1 --log10-delta -5 --clip 2 --batch-size 8 --dataset-size 100 --epochs 2",
+    )),
+]  # fmt: skip
+"""What atheris starts from, in the form of :func:`from_bytes`."""
+
+
 def from_bytes(data: bytes) -> Case:
     """Raw bytes as a case: the first says which file the rest is; with any other all of it is words between NULs."""
     if data[:1] in FILES:
@@ -397,5 +414,17 @@ def raw() -> st.SearchStrategy:
 
 def everything() -> st.SearchStrategy:
     """Any case, cheap kinds more often."""
-    kinds = [calls(), calls(), calls(), calls(), lonely(), runs(), runs(), checks(), ledgers(), certificates(), raw()]
+    kinds = [
+        calls(),
+        calls(),
+        calls(),
+        calls(),
+        lonely(),
+        runs(),
+        checks(),
+        ledgers(),
+        ledgers(),
+        certificates(),
+        raw(),
+    ]
     return st.integers(0, len(kinds) - 1).flatmap(lambda i: kinds[i])
