@@ -25,14 +25,14 @@ TEXT = """# Every bound against mpmath
 
 `python benchmarks/reference_suite.py --write` compares {count} fixed settings (dimensions to 1e6, ranks 1 and d - 1,
 misalignment 1e-12, epsilon 0 and 50, up to 1e6 releases) with independent implementations in mpmath
-(`privproj.reference`), right to the number of digits shown. Errors and margins are relative; of a delta below 1e-290 they
-are those of its logarithm. A margin is the distance of the answer, or of its lower end, to the safe side of the reference.
-Settings that are not compared had no reference within the time allowed, or are vacuous on both sides.
+(`privproj.reference`), right to the number of digits shown. Errors and margins are relative; of a delta below 1e-290
+they are those of its logarithm. A margin is the distance of the answer, or of its lower end, to the safe side of the
+reference. Settings that are not compared had no reference within the time allowed, or are vacuous on both sides.
 
 {table}
 
-What is looser than 1e-9 is on the safe side: the orders of `rdp-best` and `rdp-tight` near their last one, for deltas below
-1e-300.
+What is looser than 1e-9 is on the safe side: the orders of `rdp-best` and `rdp-tight` near their last one, for deltas
+below 1e-300.
 """
 SECONDS = 40
 TINY = 1e-290
