@@ -335,3 +335,8 @@ def test_column_exact_is_what_its_two_parts_leak_together():
 def test_what_is_missing_is_named(given, bound, words):
     with pytest.raises((InvalidParameter, Refused), match=words):
         eps_of(M1(dim=40, rank=50, noise_multiplier=3.0, **given), bound)
+
+
+def test_the_published_column_bound_is_about_one_column():
+    with pytest.raises(InvalidParameter, match="1 for column-published"):
+        privproj.epsilon(column(k=70, changed_columns=2), delta=1e-5, bound="column-published")

@@ -16,6 +16,7 @@ from scipy.stats import beta
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Refused, kernels, reference
 from privproj.bounds import find
+from privproj.bounds.m2_mixture_rdp import log_energy_moment
 from privproj.random_sensitivity import ScaledBeta, inflection, log_any_rank_profile, log_expected_profile, log_h
 
 
@@ -247,3 +248,12 @@ def test_published_settings():
     for bound, k, expected in (("beta-tail", 10, 0.7787), ("rank-free", None, 0.3814), ("gaussian", None, 3.7306)):
         found = privproj.sigma(M2(**given, change_rank=k), epsilon=1.0, delta=1e-5, bound=bound)
         assert found.value == pytest.approx(expected, abs=5e-5)
+
+
+@pytest.mark.parametrize("c", [1e-9, 1.0, 499.0, 501.0, 5e3, 1e5])
+@pytest.mark.parametrize(("a", "b"), [(0.5, 3.5), (8.0, 1016.0), (50.0, 0.5)])
+def test_energy_moments_are_the_confluent_function_on_both_sides_of_kummers_formula(a, b, c):
+    found = log_energy_moment(a, b, c)
+    with mp.workdps(60):
+        exact = mp.log(mp.hyp1f1(a, a + b, c))
+    assert 0.0 <= found - exact <= 1e-11 + 1e-14 * float(exact)
