@@ -8,6 +8,14 @@ from typing import Any, Unpack
 from privproj.bound import Bound, Form
 from privproj.bounds import bounds_of, find
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused, Unanswered
+from privproj.inversion import (
+    LEAST_LOG_VALUE,
+    delta_value,
+    epsilon_at,
+    floor_log_delta,
+    log10_value,
+    log_delta_at,
+)
 from privproj.mechanisms import Mechanism, privacy_epsilon
 from privproj.numerics import Enclosure
 from privproj.profile import Curve, PrivacyProfile
@@ -15,9 +23,6 @@ from privproj.relations import NeighbouringRelation
 from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import Run, RunOptions
 from privproj.target import Target, target_of
-
-LOG_SMALLEST_DELTA = math.log(1e-300)
-
 
 @dataclass(frozen=True)
 class Question:
@@ -192,7 +197,7 @@ def epsilon(
 def epsilon_of(question: Question, target: Target) -> Result:
     """:func:`epsilon` of a question already put."""
     curve = question.curve()
-    found = curve.epsilon(target.log_delta)
+    found = epsilon_at(curve, floor_log_delta(curve, target.delta, target.log10_delta))
     lower = found.lower if math.isfinite(found.lower) and found.lower >= 0.0 else None
     result_details: dict = {**target.fields(), "epsilon": found.upper}
     result_details.update(numerics=numerics_of(curve), side=question.side(curve))
@@ -219,7 +224,7 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
 def delta_of(question: Question, epsilon: float) -> Result:
     """:func:`delta` of a question already put."""
     curve = question.curve()
-    found = curve.log_delta(epsilon)
+    found = log_delta_at(curve, epsilon)
     floor = getattr(curve, "floor", 0.0)
     if floor and found.upper <= math.log(floor):
         raise PrecisionLimit(
@@ -231,11 +236,11 @@ def delta_of(question: Question, epsilon: float) -> Result:
         "delta",
         value,
         lower,
-        side=question.side(curve) if found.upper > LOG_SMALLEST_DELTA else Side.UPPER,
+        side=question.side(curve) if found.upper > LEAST_LOG_VALUE else Side.UPPER,
         epsilon=epsilon,
         delta=value,
         numerics=numerics_of(curve),
-        log10_delta=found.upper / math.log(10.0),
+        log10_delta=log10_value(found.upper),
         outcome=Outcome.VACUOUS if value >= 1.0 else Outcome.OK,
     )
 
@@ -258,8 +263,8 @@ def mechanism_fixed(mechanism: Mechanism) -> bool:
 
 def probability_ends(log_value: Enclosure) -> tuple[float, float | None]:
     """``(upper, lower)`` as numbers: never 0, the lower end None where it is unknown or below 1e-300."""
-    upper = math.exp(max(log_value.upper, LOG_SMALLEST_DELTA))
-    return upper, math.exp(log_value.lower) if log_value.lower > LOG_SMALLEST_DELTA else None
+    lower = math.exp(log_value.lower) if log_value.lower > LEAST_LOG_VALUE else None
+    return delta_value(log_value.upper), lower
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from privproj.accountant import Question, ask, numerics_of
 from privproj.bounds import find
 from privproj.errors import InvalidParameter, NotConverged, PrivprojError
+from privproj.inversion import floor_log_delta, meets, smallest_passing
 from privproj.mechanisms import LARGEST, SMALLEST, Gaussian, Mechanism
 from privproj.numerics import Enclosure, crossing, largest_integer, minimise
 from privproj.result import Outcome, Result, Side
@@ -16,6 +17,13 @@ from privproj.runs import RunOptions
 from privproj.target import FullTarget, full_target
 
 MOST_STEPS = 10**8
+"""Releases that the steps query searches to. Contract of the command line."""
+
+MOST_RARE = 1e12
+"""One over the smallest sampling rate that is tried."""
+
+MOST_ALIGNED = 1e15
+"""One over the smallest misalignment that is tried."""
 
 
 def sigma(
@@ -130,10 +138,6 @@ def sigma_of(question: Question, target: FullTarget) -> Result:
     def at(z: float) -> Enclosure:
         return with_value(question, "noise_multiplier", z).curve().log_delta(target.epsilon)
 
-    def meets(z: float) -> bool:
-        curve = with_value(question, "noise_multiplier", z).curve()
-        return curve.epsilon(target.log_delta).upper <= target.epsilon
-
     limits = {"low": SMALLEST, "high": LARGEST}
     guess, spread, rtol = classical_noise(target), 1.0, 1e-14
     if not question.run.single and not closed(question, guess):
@@ -142,7 +146,11 @@ def sigma_of(question: Question, target: FullTarget) -> Result:
     if found == math.inf:
         with_value(question, "noise_multiplier", guess).curve().epsilon(target.log_delta)  # raises below a floor
         return nothing(question, "sigma", **target.fields())
-    found = nudged(meets, found, 1e-2 * rtol)
+    found = smallest_passing(
+        lambda z: answers_meet(with_value(question, "noise_multiplier", z), target), found, 1e-2 * rtol
+    )
+    if found > LARGEST:
+        return nothing(question, "sigma", **target.fields())
     lower = None
     if at(found).lower > -math.inf:
         wide = max(1e-11, rtol)
@@ -202,7 +210,13 @@ def rank_of(question: Question, target: FullTarget) -> Result:
     def excess(rank: int) -> float:
         return with_value(question, "rank", rank).curve().log_delta(target.epsilon).upper - target.log_delta
 
-    smallest, largest = rank_ends(excess, question.mechanism.with_rank, question.mechanism.rank_limit)
+    def meets(rank: int) -> bool:
+        return answers_meet(with_value(question, "rank", rank), target)
+
+    limit = question.mechanism.rank_limit
+    smallest, largest = rank_ends(excess, question.mechanism.with_rank, limit)
+    largest = largest and stepped(meets, largest, -1, smallest or 1)
+    smallest = smallest and stepped(meets, smallest, 1, largest or limit)
     found = largest or smallest
     side = Side.LOWER if largest else Side.UPPER
     if found is None:
@@ -244,7 +258,9 @@ def steps_of(question: Question, target: FullTarget) -> Result:
     x = crossing(lambda x: excess(count_at(x)), 1.0, low=1.0 / MOST_STEPS, high=1.0, spread=3.0, rtol=1e-9).upper
     if x == math.inf:
         return nothing(question, "steps", side=Side.LOWER, **target.fields())
-    found = count_at(x)
+    found = stepped(lambda count: answers_meet(with_run(question, steps=count), target), count_at(x), -1, 1)
+    if found is None:
+        return nothing(question, "steps", side=Side.LOWER, **target.fields())
     if found == MOST_STEPS:
         raise NotConverged(f"more than {MOST_STEPS:.0e} steps fit; expected a target that fewer steps use up")
     return with_run(question, steps=found).result("steps", found, found, upper=None, side=Side.LOWER, **target.fields())
@@ -258,9 +274,14 @@ def rate_of(question: Question, target: FullTarget) -> Result:
         return curve.log_delta(target.epsilon).upper - target.log_delta
 
     sampling = question.run.sampling
-    x = crossing(excess, 100.0, low=1.0, high=1e12, rtol=1e-7).upper
+    x = crossing(excess, 100.0, low=1.0, high=MOST_RARE, rtol=1e-7).upper
     fields: dict = {"upper": None, "side": Side.LOWER, "warnings": question.notes, **target.fields()}
     if x == math.inf:
+        return nothing(question, "rate", **fields)
+    x = smallest_passing(
+        lambda x: answers_meet(with_run(question, sampling_rate=1.0 / x, sampling=sampling), target), x, 1e-9
+    )
+    if x > MOST_RARE:
         return nothing(question, "rate", **fields)
     answered = with_run(question, sampling_rate=1.0 / x, sampling=sampling)
     if x == 1.0:
@@ -275,9 +296,12 @@ def misalignment_of(question: Question, target: FullTarget) -> Result:
         curve = with_value(question, "misalignment", 1.0 / x).curve()
         return curve.log_delta(target.epsilon).upper - target.log_delta
 
-    x = crossing(excess, 1e4, low=0.51, high=1e15, rtol=1e-9).upper
+    x = crossing(excess, 1e4, low=0.51, high=MOST_ALIGNED, rtol=1e-9).upper
     fields: dict = {"upper": None, "side": Side.LOWER, **target.fields()}
     if x == math.inf:
+        return nothing(question, "misalignment", **fields)
+    x = smallest_passing(lambda x: answers_meet(with_value(question, "misalignment", 1.0 / x), target), x, 1e-11)
+    if x > MOST_ALIGNED:
         return nothing(question, "misalignment", **fields)
     answered = with_value(question, "misalignment", 1.0 / x)
     return answered.result("misalignment", 1.0 / x, 1.0 / x, **fields)
@@ -299,9 +323,18 @@ def with_value(question: Question, parameter: str, value: float) -> Question:
     return replace(question, mechanism=replace(question.mechanism, **{parameter: value}))
 
 
-def nudged(meets: Callable[[float], bool], z: float, step: float) -> float:
-    """``z`` moved up by as little as makes ``meets(z)`` true: rounding may leave the search an ulp short."""
-    while not meets(z):
-        z *= 1.0 + max(step, 1e-15)
-        step *= 4.0
-    return z
+def answers_meet(question: Question, target: FullTarget) -> bool:
+    """True where the question, asked for its epsilon or its delta, answers no more than the target: the last word."""
+    curve = question.curve()
+    return meets(curve, target.epsilon, floor_log_delta(curve, target.delta, target.log10_delta))
+
+
+def stepped(passes: Callable[[int], bool], n: int, direction: int, last: int) -> int | None:
+    """The first integer from ``n`` in this direction that passes, tried ever further apart; None beyond ``last``."""
+    stride = 1
+    while not passes(n):
+        if n == last:
+            return None
+        n, stride = n + direction * stride, 2 * stride
+        n = max(n, last) if direction < 0 else min(n, last)
+    return n

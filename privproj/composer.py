@@ -72,11 +72,14 @@ ANCHOR = 32
 LARGEST_EXPONENT = 300.0
 """Chernoff orders times the range of one step: below it, masses that underflow (1e-308) cannot matter."""
 
-ENOUGH, SIMILAR, CLOSE = 1e-7, 0.02, 1e-9
-"""A spectrum is used for another ``eps`` while its relative error is below the first, or its tilt within the second of
+LADDER = 0.1
+"""Tilts are rounded down to a ladder with this log spacing, so that a value depends on ``eps`` alone. Speed only."""
 
-the best; the last is the relative width of a root.
-"""
+KEPT_TILTS = 4
+"""Spectra that are kept. Speed only."""
+
+CLOSE = 1e-9
+"""Relative width of a root. Speed only: a root is moved until its side is certain."""
 
 
 class Delta(NamedTuple):
@@ -113,7 +116,7 @@ class Composition:
         mean, variance = self.moments(0.0)[1:]
         self.mean, self.deviation = mean, math.sqrt(variance)
         self.rounding_of_steps = float(sum(t for _, t in phases))
-        self.tilts: list[Tilted] = []
+        self.tilts: dict[int, Tilted | GridLimit] = {}
         self.largest = sum(max(phase.losses[-1], 0.0) * phase.steps for phase in self.phases) * (1.0 + 1e-9)
 
     @staticmethod
@@ -194,9 +197,21 @@ class Composition:
         return math.log(max(math.exp(min(finite, 1.0)) + self.at_infinity, 1e-300))
 
     def tilted(self, theta: float) -> "Tilted":
-        """The spectrum at this tilt; the last few are kept."""
-        found = Tilted(self, theta)
-        self.tilts = [found, *self.tilts[:3]]
+        """The spectrum at the rung of the ladder below this tilt; raises :class:`GridLimit` where it costs too much.
+
+        Kept, with what it raised, and a function of the rung alone: kept or not, the value is the same.
+        """
+        rung = math.floor(math.log(theta) / LADDER)
+        if rung not in self.tilts:
+            while len(self.tilts) >= KEPT_TILTS:
+                self.tilts.pop(next(iter(self.tilts)))
+            try:
+                self.tilts[rung] = Tilted(self, math.exp(rung * LADDER))
+            except GridLimit as error:
+                self.tilts[rung] = error
+        found = self.tilts[rung]
+        if isinstance(found, GridLimit):
+            raise found
         return found
 
     def delta(self, eps: float) -> "Delta":
@@ -205,15 +220,7 @@ class Composition:
             return self.direct(eps)
         if eps > self.largest:
             return Delta(0.0, 0.0, 0.0)
-        for known in self.tilts:
-            found = known.delta(eps)
-            if found.error < ENOUGH * found.value:
-                return found
-        theta = self.tilt_for(eps)
-        near = min(self.tilts, key=lambda known: abs(math.log(known.theta / theta)), default=None)
-        if near is None or abs(near.theta - theta) > SIMILAR * theta:
-            near = self.tilted(theta)
-        return near.delta(eps)
+        return self.tilted(self.tilt_for(eps)).delta(eps)
 
     def direct(self, eps: float) -> "Delta":
         """One release: a sum of positive terms."""
@@ -241,7 +248,6 @@ class Composition:
 
         if near is None and not self.single:
             theta = self.tilt_for_delta(math.log(delta))
-            self.tilted(theta)
             size = self.moments(theta)[0] - math.log1p(theta) - math.log(delta)
             near = max(size / theta - math.log1p(1.0 / theta), 0.0)
         return self.refined(excess, near or 0.0, sign)

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
 
 from privproj import kernels
 from privproj.beta_tail import log_union
@@ -11,6 +13,9 @@ from privproj.mechanisms import M2
 from privproj.numerics import Enclosure, crossing, minimise, next_up
 from privproj.profile import Curve
 from privproj.runs import Run
+
+KEPT_RUNS = 64
+"""Gaussian runs that are kept. Speed only."""
 
 LOG_ODDS = (-10.0, 2.5)
 """Where the best share of delta for the bad event is sought."""
@@ -35,6 +40,9 @@ class GoodEventCurve:
         """The share of delta for the bad event, or "optimal"."""
         return self.run.split or self.default_split
 
+    inverse_spacing: ClassVar[float] = 2.0**-14
+    """As wide as the best split is vague: both directions search for it on their own."""
+
     @property
     def numerics(self) -> dict[str, object]:
         """How delta is split."""
@@ -45,6 +53,7 @@ class GoodEventCurve:
         """How closely the best split is sought: a run that needs a grid costs more for each trial."""
         return 1e-9 if self.run.sampling_rate == 1.0 else 3e-3
 
+    @lru_cache(maxsize=KEPT_RUNS)  # noqa: B019  (both readings ask for the same runs; a curve lives for one question)
     def gaussian(self, log_bad: float) -> Curve:
         """The Gaussian run where the bad event of the whole run has this probability."""
         profile = gaussian_profile(next_up(self.mu * self.radius(log_bad - self.log_count - 1e-12)))

@@ -7,6 +7,7 @@ them with every error bounded, so that lower <= exact value of the bound <= uppe
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from privproj.composer import MOST_FFT, QUICK_FFT, Composition
 from privproj.errors import GridLimit, PrecisionLimit
@@ -27,6 +28,10 @@ WINDOW = 2.0**29
 """Cells that the default grid may have in 24 deviations of the composed loss: a coarser one is used beyond."""
 
 
+INVERSE_SPACING = 2.0**-24
+"""Spacing of the log deltas with which composed runs are answered. Speed only."""
+
+
 @dataclass(frozen=True)
 class ComposedCurve:
     """The curve of a composed run: the larger of its orders, each from above and, where known, from below."""
@@ -34,6 +39,7 @@ class ComposedCurve:
     above: tuple[Composition, ...]
     below: tuple[Composition, ...]
     numerics: dict[str, object] = field(default_factory=dict)
+    inverse_spacing: ClassVar[float] = INVERSE_SPACING
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``."""
@@ -60,34 +66,48 @@ class ComposedCurve:
 
 
 class DefaultGrid:
-    """The curve on the default grid, or on coarser ones where that takes too much work."""
+    """The curve on the default grid, or for a question that takes too much work there on the finest that can be used.
+
+    Every question starts with the finest grid, so that its answer does not depend on what was asked before.
+    """
 
     def __init__(self, phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> None:
         self.phases, self.shapes, self.step = phases, shapes, default_step(phases, shapes)
-        self.curve = curve(phases, shapes, self.step, QUICK_FFT)
+        self.levels = [curve(phases, shapes, self.step, QUICK_FFT)]
+        self.used = 0
+
+    inverse_spacing: ClassVar[float] = INVERSE_SPACING
 
     @property
     def numerics(self) -> dict[str, object]:
-        """Those of the grid in use."""
-        return self.curve.numerics
+        """Those of the grid of the last answer."""
+        return self.levels[self.used].numerics
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``."""
-        return self.answer(lambda: self.curve.log_delta(eps))
+        return self.answer(lambda grid: grid.log_delta(eps))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)``."""
-        return self.answer(lambda: self.curve.epsilon(log_delta))
+        return self.answer(lambda grid: grid.epsilon(log_delta))
 
-    def answer(self, read: Callable[[], Enclosure]) -> Enclosure:
+    def answer(self, read: Callable[[ComposedCurve], Enclosure]) -> Enclosure:
         """What is read from the finest grid that can be used."""
-        for _ in range(COARSENINGS):
+        for level in range(COARSENINGS):
             try:
-                return read()
+                return self.read_at(level, read)
             except GridLimit:
-                self.step *= COARSER
-                self.curve = curve(self.phases, self.shapes, self.step, QUICK_FFT)
-        return read()
+                continue
+        return self.read_at(COARSENINGS, read)
+
+    def read_at(self, level: int, read: Callable[[ComposedCurve], Enclosure]) -> Enclosure:
+        """What is read from the grid that is coarser by so many levels."""
+        while len(self.levels) <= level:
+            self.step *= COARSER
+            self.levels.append(curve(self.phases, self.shapes, self.step, QUICK_FFT))
+        found = read(self.levels[level])
+        self.used = level
+        return found
 
 
 def composed(profile: PrivacyProfile, run: Run) -> Curve:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from privproj.numerics import Enclosure, crossing, log1m_exp
 
@@ -11,10 +11,21 @@ if TYPE_CHECKING:
     from privproj.arrays import Array
 
 
+INVERSE_RTOL = 2.0**-50
+"""Relative width of the bracket in which the inverse of a profile lies, with room for a search that ends some
+neighbours early. Proof: :func:`privproj.inversion.certainly_inside`."""
+
+LAST_BIT = 2.0**-53
+"""The search for the inverse goes on until no double lies between its ends. Speed only: steep profiles need it."""
+
+
 class Curve(Protocol):
     """A bound of a whole run, readable both ways. Each answer encloses the exact value of the bound.
 
-    An end that is not known is ``-inf`` (below) or ``inf`` (above).
+    An end that is not known is ``-inf`` (below) or ``inf`` (above). ``log_delta`` is a pure function: the same ``eps``
+    gets the same answer, whatever was asked before. :mod:`privproj.inversion` makes exact inverses of the two; it
+    looks for ``inverse_spacing``, the spacing of the log deltas it answers with, and ``inverse_rtol``, the relative
+    accuracy to which ``epsilon`` is bracketed (left out where none is stated).
     """
 
     def log_delta(self, eps: float, /) -> Enclosure:
@@ -47,6 +58,8 @@ class PrivacyProfile:
     resolution: float = 12.0
     amplifies: bool = True
     numerics: dict[str, object] = field(default_factory=dict)
+    inverse_spacing: ClassVar[float] = 2.0**-36
+    inverse_rtol: ClassVar[float] = INVERSE_RTOL
 
     def log_delta_anywhere(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` for every real ``eps``: ``delta(-e) = 1 - e^-e (1 - delta(e))``."""
@@ -74,9 +87,9 @@ class PrivacyProfile:
         """Invert to the safe side: upper is where the upper end of the profile has come down to delta."""
         if self.log_delta(0.0).upper <= log_delta:
             return Enclosure(0.0, 0.0)
-        search: dict[str, float] = {"guess": 1.0, "spread": 1.0, "rtol": 1e-14}
+        search: dict[str, float] = {"guess": 1.0, "spread": 1.0, "rtol": LAST_BIT}
         if self.guess is not None:
-            search = {"guess": min(self.guess(log_delta), 1e15), "spread": 1e-12, "rtol": 2e-12}
+            search = {"guess": min(self.guess(log_delta), 1e15), "spread": 1e-12, "rtol": LAST_BIT}
         limits = {"low": 1e-200, "high": 1e18}
         safe = crossing(lambda e: self.log_delta(e).upper - log_delta, **search, **limits).upper
         if safe == math.inf:

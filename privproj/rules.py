@@ -22,6 +22,11 @@ class EpsilonDeltaRule:
     remedy: str = ""
     margin: float = 1e-15
 
+    @property
+    def inverse_spacing(self) -> float:
+        """Fine where the two directions are closed forms, wide where one is searched for."""
+        return 2.0**-40 if self.margin <= 1e-15 else 2.0**-20
+
     def within(self, eps: float) -> float:
         """``eps`` if the rule is proved there; raises :class:`Refused` otherwise."""
         if not 0.0 < eps < self.limit and not eps == self.limit == math.inf:

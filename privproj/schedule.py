@@ -9,6 +9,7 @@ from privproj import calibration
 from privproj.accountant import Question, any_projection, composed, numerics_of, probability_ends, question_of
 from privproj.bounds import find, mechanism_named
 from privproj.errors import InvalidParameter, Refused
+from privproj.inversion import epsilon_at, floor_log_delta, log10_value, log_delta_at, meets, smallest_passing
 from privproj.mechanisms import Gaussian, Layer, Mechanism, NoisyMechanism, privacy_epsilon, probability
 from privproj.numerics import crossing, largest_integer
 from privproj.profile import Curve, PrivacyProfile
@@ -99,7 +100,7 @@ class Schedule:
         """The smallest epsilon of the whole run at ``delta``, rounded up."""
         target = probability("delta", delta)
         curve = self.curve()
-        found = curve.epsilon(math.log(target))
+        found = epsilon_at(curve, floor_log_delta(curve, target, math.log10(target)))
         lower = found.lower if math.isfinite(found.lower) and found.lower >= 0.0 else None
         found_fields = {"epsilon": found.upper, "delta": target, "log10_delta": math.log10(target)}
         outcome = Outcome.VACUOUS if found.upper == math.inf else Outcome.OK
@@ -109,9 +110,9 @@ class Schedule:
         """The smallest delta of the whole run at ``epsilon``, rounded up."""
         target = privacy_epsilon(epsilon, zero=True)
         curve = self.curve()
-        found = curve.log_delta(target)
+        found = log_delta_at(curve, target)
         value, lower = probability_ends(found)
-        found_fields = {"epsilon": target, "delta": value, "log10_delta": found.upper / math.log(10.0)}
+        found_fields = {"epsilon": target, "delta": value, "log10_delta": log10_value(found.upper)}
         outcome = Outcome.VACUOUS if value >= 1.0 else Outcome.OK
         return self.result("delta", value, lower, numerics=numerics_of(curve), outcome=outcome, **found_fields)
 
@@ -168,16 +169,21 @@ class Schedule:
         found = crossing(excess, 1.0, low=1e-6, high=1e6, spread=0.2, rtol=1e-7).upper
         if found == math.inf:
             raise Refused(f"no common factor of the noise meets epsilon {target:g} and delta {delta:g}")
-        return self.scaled(calibration.nudged(lambda c: excess(c) <= 0.0, found, 1e-9))
+        return self.scaled(smallest_passing(lambda c: self.scaled(c).meets(epsilon=target, delta=delta), found, 1e-9))
+
+    def meets(self, *, epsilon: float, delta: float) -> bool:
+        """True where the schedule, asked for its epsilon or its delta, answers no more than ``(epsilon, delta)``."""
+        curve, target = self.curve(), probability("delta", delta)
+        return meets(curve, epsilon, floor_log_delta(curve, target, math.log10(target)))
 
     def more_steps(self, phase: Phase, *, epsilon: float, delta: float) -> int:
         """How many releases like those of ``phase`` still fit after all that is done; 0 if none does."""
-        target, log_delta = privacy_epsilon(epsilon, zero=True), math.log(probability("delta", delta))
+        target = privacy_epsilon(epsilon, zero=True)
         before = self.done.phases
 
         def fits(steps: int) -> bool:
             after = replace(phase, question=calibration.with_run(phase.question, steps=steps))
-            return replace(self, phases=(*before, after)).curve().log_delta(target).upper <= log_delta
+            return replace(self, phases=(*before, after)).meets(epsilon=target, delta=delta)
 
         return largest_integer(fits, 1, MOST_STEPS) or 0
 
@@ -325,7 +331,8 @@ def dp_sft(
         z = calibration.sigma(Gaussian(), epsilon=weight * epsilon, delta=weight * delta, **run).value
         phases.append(phase_of(Gaussian(noise_multiplier=z), name, **run))
     found = Schedule(tuple(phases))
-    return found if budget == "split" or len(phases) == 1 else found.calibrated(epsilon=epsilon, delta=delta)
+    kept = len(phases) == 1 or (budget == "split" and found.meets(epsilon=epsilon, delta=delta))
+    return found if kept else found.calibrated(epsilon=epsilon, delta=delta)
 
 
 def prism_noise_energy(shapes: list[tuple[int, int]], rank: int, deviation: float) -> float:

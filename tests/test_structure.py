@@ -15,10 +15,10 @@ from privproj.bounds import LINES, registry
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 LAYERS = {
-    "errors": 0, "relations": 0, "atomic": 0,
+    "errors": 0, "relations": 0, "atomic": 0, "assumptions": 0,
     "numerics": 1, "kernels": 1, "reference": 1,
     "mechanisms": 2, "runs": 2, "result": 2,
-    "profile": 3, "renyi": 3, "rules": 3, "random_sensitivity": 3, "arrays": 3,
+    "profile": 3, "inversion": 3, "renyi": 3, "rules": 3, "random_sensitivity": 3, "arrays": 3,
     "lattice": 3, "composer": 3, "dp_composer": 3, "pld": 3,
     "gamma_gain": 3, "vector_wishart": 3, "wishart_promise": 3, "unequal_norms": 3,
     "alignment": 3, "energy": 3, "secret_shift": 3, "sketch_divergence": 3, "sketch_promise": 3, "lora_noise": 3,

@@ -7,9 +7,11 @@ from typing import Any, Literal, get_args
 
 from privproj import calibration
 from privproj.errors import InvalidParameter, Refused
+from privproj.inversion import floor_log_delta, meets, smallest_passing
 from privproj.ledger import Account
 from privproj.mechanisms import M2, Gaussian, Layer, privacy_epsilon, probability, real, whole
 from privproj.numerics import crossing
+from privproj.profile import Curve
 from privproj.relations import NeighbouringRelation
 from privproj.runs import from_batches
 from privproj.schedule import Phase, phase_of
@@ -109,14 +111,20 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float) ->
     def louder(z: float) -> Plan:
         return replace(plan, mechanism=replace(silent, noise_multiplier=z))
 
+    def joint(z: float) -> Curve:
+        return Account((*earlier.phases, (louder(z).phase(plan.steps).as_dict(), plan.steps))).curve()
+
     def excess(z: float) -> float:
-        own = (louder(z).phase(plan.steps).as_dict(), plan.steps)
-        return Account((*earlier.phases, own)).curve().log_delta(target).upper - log_delta
+        return joint(z).log_delta(target).upper - log_delta
+
+    def fits(z: float) -> bool:
+        curve = joint(z)
+        return meets(curve, target, floor_log_delta(curve, delta, math.log10(delta)))
 
     found = crossing(excess, 1.0, low=1e-3, high=1e6, spread=0.2, rtol=1e-7).upper
     if found == math.inf:
         raise Refused(f"the {earlier.spent} earlier releases leave nothing of epsilon {target:g} at delta {delta:g}")
-    return louder(calibration.nudged(lambda z: excess(z) <= 0.0, found, 1e-9))
+    return louder(smallest_passing(fits, found, 1e-9))
 
 
 def mechanism_for(
