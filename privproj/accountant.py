@@ -8,14 +8,7 @@ from typing import Any, Unpack
 from privproj.bound import Bound, Form
 from privproj.bounds import bounds_of, find
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused, Unanswered
-from privproj.inversion import (
-    LEAST_LOG_VALUE,
-    delta_value,
-    epsilon_at,
-    floor_log_delta,
-    log10_value,
-    log_delta_at,
-)
+from privproj.inversion import LEAST_LOG_VALUE, delta_value, log10_value, read_epsilon, read_log_delta
 from privproj.mechanisms import Mechanism, privacy_epsilon
 from privproj.numerics import Enclosure
 from privproj.profile import Curve, PrivacyProfile
@@ -23,6 +16,7 @@ from privproj.relations import NeighbouringRelation
 from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import Run, RunOptions
 from privproj.target import Target, target_of
+
 
 @dataclass(frozen=True)
 class Question:
@@ -197,7 +191,7 @@ def epsilon(
 def epsilon_of(question: Question, target: Target) -> Result:
     """:func:`epsilon` of a question already put."""
     curve = question.curve()
-    found = epsilon_at(curve, floor_log_delta(curve, target.delta, target.log10_delta))
+    found = read_epsilon(curve, target)
     lower = found.lower if math.isfinite(found.lower) and found.lower >= 0.0 else None
     result_details: dict = {**target.fields(), "epsilon": found.upper}
     result_details.update(numerics=numerics_of(curve), side=question.side(curve))
@@ -224,13 +218,13 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
 def delta_of(question: Question, epsilon: float) -> Result:
     """:func:`delta` of a question already put."""
     curve = question.curve()
-    found = log_delta_at(curve, epsilon)
     floor = getattr(curve, "floor", 0.0)
-    if floor and found.upper <= math.log(floor):
+    if floor and curve.log_delta(epsilon).upper <= math.log(floor):
         raise PrecisionLimit(
             f"the composed delta at epsilon {epsilon:g} is below {floor:.1e}, what the composition can tell from its "
             "rounding; use a Renyi bound (mixture-rdp, rdp)"
         )
+    found = read_log_delta(curve, epsilon)
     value, lower = probability_ends(found)
     return question.result(
         "delta",

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from privproj.accountant import Question, ask, numerics_of
 from privproj.bounds import find
 from privproj.errors import InvalidParameter, NotConverged, PrivprojError
-from privproj.inversion import floor_log_delta, meets, smallest_passing
+from privproj.inversion import meets, smallest_passing
 from privproj.mechanisms import LARGEST, SMALLEST, Gaussian, Mechanism
 from privproj.numerics import Enclosure, crossing, largest_integer, minimise
 from privproj.result import Outcome, Result, Side
@@ -325,8 +325,7 @@ def with_value(question: Question, parameter: str, value: float) -> Question:
 
 def answers_meet(question: Question, target: FullTarget) -> bool:
     """True where the question, asked for its epsilon or its delta, answers no more than the target: the last word."""
-    curve = question.curve()
-    return meets(curve, target.epsilon, floor_log_delta(curve, target.delta, target.log10_delta))
+    return meets(question.curve(), target)
 
 
 def stepped(passes: Callable[[int], bool], n: int, direction: int, last: int) -> int | None:

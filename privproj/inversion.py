@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from privproj.errors import PrivprojError
 from privproj.numerics import Enclosure, next_up
 from privproj.profile import Curve
+from privproj.target import FullTarget, Target
 
 LEAST_LOG_VALUE = math.log(1e-300)
 """Log deltas below are answered by their logarithm alone. Contract of the results."""
@@ -58,13 +59,14 @@ def log10_value(log_delta: float) -> float:
     return min(0.0, log_delta / math.log(10.0) + 8e-16 * abs(log_delta))
 
 
-def floor_log_delta(curve: Curve, delta: float | None, log10_delta: float) -> float:
-    """The largest point ``h`` of ``H`` whose printed value is at most the target, given as a delta or its logarithm."""
+def floor_log_delta(curve: Curve, target: Target) -> float:
+    """The largest point ``h`` of ``H`` whose printed value is at most the target, a delta or its logarithm."""
+    delta = target.delta
 
     def allowed(point: float) -> bool:
-        return log10_value(point) <= log10_delta if delta is None else delta_value(point) <= delta
+        return log10_value(point) <= target.log10_delta if delta is None else delta_value(point) <= delta
 
-    near = log10_delta * math.log(10.0) if delta is None else math.log(delta)
+    near = target.log_delta
     step = spacing_of(curve, near)
     point = math.floor(near / step) * step
     while point + step <= 0.0 and allowed(point + step):
@@ -77,7 +79,7 @@ def floor_log_delta(curve: Curve, delta: float | None, log10_delta: float) -> fl
 
 
 def points_above(curve: Curve, log_delta: float) -> Iterator[float]:
-    """The points of ``H`` from this log delta upwards, each in turn for :data:`FINE_STEPS`, then ever sparser; last 0."""
+    """The points of ``H`` from this log delta upwards: :data:`FINE_STEPS` neighbours, then ever sparser, last 0."""
     step, count = spacing_of(curve, log_delta), 0
     point = math.ceil(log_delta / step) * step
     while point < 0.0:
@@ -98,6 +100,19 @@ def epsilon_at(curve: Curve, log_delta: float) -> Enclosure:
     return Enclosure(min(found.lower, eps), eps)
 
 
+def read_epsilon(curve: Curve, target: Target) -> Enclosure:
+    """``epsilon(d)``, and a lower end of the curve's exact inverse at ``d`` itself, which ``h`` lies a little below."""
+    found = epsilon_at(curve, floor_log_delta(curve, target))
+    if not 0.0 < found.lower < math.inf:
+        return found
+    if curve.log_delta(found.lower).lower == -math.inf:
+        return Enclosure(min(curve.epsilon(target.log_delta).lower, found.lower), found.upper)
+    lower, step = found.lower, 1e-15
+    while lower > 0.0 and curve.log_delta(lower).lower < target.log_delta:
+        lower, step = lower * (1.0 - min(step, 1.0)), 8.0 * step
+    return Enclosure(lower, found.upper)
+
+
 def smallest_passing(passes: Callable[[float], bool], start: float, step: float = 1e-15) -> float:
     """``start``, moved up by as little as makes ``passes`` true: by ``step`` relative, four times that, and so on.
 
@@ -112,8 +127,8 @@ def smallest_passing(passes: Callable[[float], bool], start: float, step: float 
     return x
 
 
-def log_delta_at(curve: Curve, eps: float) -> Enclosure:
-    """``ln delta(e)`` with its upper end at the first point ``h`` of ``H`` from ``D(e)`` upwards with ``E(h) <= e``."""
+def read_log_delta(curve: Curve, eps: float) -> Enclosure:
+    """``ln delta(e)``: its upper end is the first point ``h`` of ``H`` from ``D(e)`` upwards with ``E(h) <= e``."""
     found = curve.log_delta(eps)
     inside = (p for p in points_above(curve, found.upper) if p == 0.0 or answers_within(curve, eps, p))
     return Enclosure(found.lower, next(inside))
@@ -141,9 +156,7 @@ def certainly_inside(curve: Curve, eps: float, log_delta: float) -> bool:
     return before.upper + FLAT_SHARE * (before.upper - before.lower) < log_delta
 
 
-def meets(curve: Curve, epsilon: float, log_delta: float) -> bool:
-    """True where both readings keep to the target: asked for its epsilon or its delta, the curve answers no more.
-
-    ``log_delta`` is a point of ``H`` (:func:`floor_log_delta`).
-    """
-    return curve.log_delta(epsilon).upper <= log_delta and epsilon_at(curve, log_delta).upper <= epsilon
+def meets(curve: Curve, target: FullTarget) -> bool:
+    """True where both readings keep to the target: asked for its epsilon or its delta, the curve answers no more."""
+    point = floor_log_delta(curve, target)
+    return curve.log_delta(target.epsilon).upper <= point and epsilon_at(curve, point).upper <= target.epsilon

@@ -13,7 +13,7 @@ from privproj.runs import Run
 
 UNKNOWN = -math.inf
 LARGEST_ORDER = 1200
-SEARCHED_SPACING = 2.0**-28
+SEARCHED_SPACING = 2.0**-34
 """Spacing of the log deltas where the best order is searched for in each direction. Speed only."""
 PROFILES = "bounds with a privacy profile have one (privproj compare shows which)"
 

@@ -25,7 +25,7 @@ class EpsilonDeltaRule:
     @property
     def inverse_spacing(self) -> float:
         """Fine where the two directions are closed forms, wide where one is searched for."""
-        return 2.0**-40 if self.margin <= 1e-15 else 2.0**-20
+        return 2.0**-40 if self.margin <= 1e-15 else 2.0**-34 if self.margin < 1e-6 else 2.0**-20
 
     def within(self, eps: float) -> float:
         """``eps`` if the rule is proved there; raises :class:`Refused` otherwise."""
@@ -72,6 +72,11 @@ class ComposedRule:
     steps: int
 
     @property
+    def inverse_spacing(self) -> float:
+        """That of the rule."""
+        return self.rule.inverse_spacing
+
+    @property
     def numerics(self) -> dict[str, object]:
         """How the run was composed."""
         return {"composition": "the smaller of basic and advanced"}
@@ -103,5 +108,5 @@ class ComposedRule:
 
     def log_delta(self, eps: float) -> Enclosure:
         """The inverse of :meth:`epsilon`, by search over ``x = 1/ln(1/delta)``."""
-        x = crossing(lambda x: self.epsilon(-1.0 / x).upper - eps, 0.1, low=1e-3, high=1e9, rtol=1e-12).upper
+        x = crossing(lambda x: self.epsilon(-1.0 / x).upper - eps, 0.1, low=1e-3, high=1e9, rtol=1e-15).upper
         return Enclosure(-math.inf, -1.0 / x if math.isfinite(x) else 0.0)

@@ -9,12 +9,13 @@ from privproj import calibration
 from privproj.accountant import Question, any_projection, composed, numerics_of, probability_ends, question_of
 from privproj.bounds import find, mechanism_named
 from privproj.errors import InvalidParameter, Refused
-from privproj.inversion import epsilon_at, floor_log_delta, log10_value, log_delta_at, meets, smallest_passing
+from privproj.inversion import log10_value, meets, read_epsilon, read_log_delta, smallest_passing
 from privproj.mechanisms import Gaussian, Layer, Mechanism, NoisyMechanism, privacy_epsilon, probability
 from privproj.numerics import crossing, largest_integer
 from privproj.profile import Curve, PrivacyProfile
 from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import Run, RunOptions, from_batches
+from privproj.target import full_target, target_of
 
 RUN_KEYS = ("steps", "sampling_rate", "sampling", "relation", "group_size", "discretization", "split")
 BATCH_KEYS = ("batch_size", "dataset_size", "epochs")
@@ -98,11 +99,10 @@ class Schedule:
 
     def epsilon(self, *, delta: float) -> Result:
         """The smallest epsilon of the whole run at ``delta``, rounded up."""
-        target = probability("delta", delta)
-        curve = self.curve()
-        found = epsilon_at(curve, floor_log_delta(curve, target, math.log10(target)))
+        target, curve = target_of(delta, None), self.curve()
+        found = read_epsilon(curve, target)
         lower = found.lower if math.isfinite(found.lower) and found.lower >= 0.0 else None
-        found_fields = {"epsilon": found.upper, "delta": target, "log10_delta": math.log10(target)}
+        found_fields = {**target.fields(), "epsilon": found.upper}
         outcome = Outcome.VACUOUS if found.upper == math.inf else Outcome.OK
         return self.result("epsilon", found.upper, lower, numerics=numerics_of(curve), outcome=outcome, **found_fields)
 
@@ -110,7 +110,7 @@ class Schedule:
         """The smallest delta of the whole run at ``epsilon``, rounded up."""
         target = privacy_epsilon(epsilon, zero=True)
         curve = self.curve()
-        found = log_delta_at(curve, target)
+        found = read_log_delta(curve, target)
         value, lower = probability_ends(found)
         found_fields = {"epsilon": target, "delta": value, "log10_delta": log10_value(found.upper)}
         outcome = Outcome.VACUOUS if value >= 1.0 else Outcome.OK
@@ -173,8 +173,7 @@ class Schedule:
 
     def meets(self, *, epsilon: float, delta: float) -> bool:
         """True where the schedule, asked for its epsilon or its delta, answers no more than ``(epsilon, delta)``."""
-        curve, target = self.curve(), probability("delta", delta)
-        return meets(curve, epsilon, floor_log_delta(curve, target, math.log10(target)))
+        return meets(self.curve(), full_target(epsilon, delta, None, zero=True))
 
     def more_steps(self, phase: Phase, *, epsilon: float, delta: float) -> int:
         """How many releases like those of ``phase`` still fit after all that is done; 0 if none does."""

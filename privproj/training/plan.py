@@ -7,14 +7,15 @@ from typing import Any, Literal, get_args
 
 from privproj import calibration
 from privproj.errors import InvalidParameter, Refused
-from privproj.inversion import floor_log_delta, meets, smallest_passing
+from privproj.inversion import meets, smallest_passing
 from privproj.ledger import Account
-from privproj.mechanisms import M2, Gaussian, Layer, privacy_epsilon, probability, real, whole
+from privproj.mechanisms import M2, Gaussian, Layer, real, whole
 from privproj.numerics import crossing
 from privproj.profile import Curve
 from privproj.relations import NeighbouringRelation
 from privproj.runs import from_batches
 from privproj.schedule import Phase, phase_of
+from privproj.target import full_target
 
 GRID = 2.0**-24
 """The sampler compares 24-bit uniform numbers with the rate: one on this grid is the exact inclusion probability."""
@@ -106,7 +107,7 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float) ->
     if not earlier.spent:
         found = calibration.sigma(silent, epsilon=epsilon, delta=delta, bound=plan.bound, **plan.run(plan.steps)).value
         return replace(plan, mechanism=replace(silent, noise_multiplier=found))
-    target, log_delta = privacy_epsilon(epsilon, zero=False), math.log(probability("delta", delta))
+    target = full_target(epsilon, delta, None, zero=False)
 
     def louder(z: float) -> Plan:
         return replace(plan, mechanism=replace(silent, noise_multiplier=z))
@@ -115,15 +116,14 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float) ->
         return Account((*earlier.phases, (louder(z).phase(plan.steps).as_dict(), plan.steps))).curve()
 
     def excess(z: float) -> float:
-        return joint(z).log_delta(target).upper - log_delta
+        return joint(z).log_delta(target.epsilon).upper - target.log_delta
 
     def fits(z: float) -> bool:
-        curve = joint(z)
-        return meets(curve, target, floor_log_delta(curve, delta, math.log10(delta)))
+        return meets(joint(z), target)
 
     found = crossing(excess, 1.0, low=1e-3, high=1e6, spread=0.2, rtol=1e-7).upper
     if found == math.inf:
-        raise Refused(f"the {earlier.spent} earlier releases leave nothing of epsilon {target:g} at delta {delta:g}")
+        raise Refused(f"the {earlier.spent} earlier releases leave nothing of epsilon {epsilon:g} at delta {delta:g}")
     return louder(smallest_passing(fits, found, 1e-9))
 
 
