@@ -1,7 +1,7 @@
 """A curve read both ways as exact inverses: ``delta(epsilon(d)) <= d`` and ``epsilon(delta(e)) <= e``, not nearly so.
 
 Two searches in floating point are inverses only up to rounding, and rounding differs between processors. Here both
-laws hold by construction (claim C23). Let ``D(e)`` be the upper end of ``ln delta`` as the curve evaluates it, a pure
+laws hold by construction (claim C24). Let ``D(e)`` be the upper end of ``ln delta`` as the curve evaluates it, a pure
 function of ``e``, and ``H`` a lattice of log deltas. The answers are
 
     epsilon(d) = E(h)  with h the largest point of H with value(h) <= d,  and  D(E(h)) <= h, checked;
@@ -61,19 +61,17 @@ def log10_value(log_delta: float) -> float:
 
 def floor_log_delta(curve: Curve, target: Target) -> float:
     """The largest point ``h`` of ``H`` whose printed value is at most the target, a delta or its logarithm."""
-    delta = target.delta
+    asked = None if target.by_log else target.delta
 
     def allowed(point: float) -> bool:
-        return log10_value(point) <= target.log10_delta if delta is None else delta_value(point) <= delta
+        return log10_value(point) <= target.log10_delta if asked is None else delta_value(point) <= asked
 
     near = target.log_delta
     step = spacing_of(curve, near)
     point = math.floor(near / step) * step
     while point + step <= 0.0 and allowed(point + step):
         point += step
-    while not allowed(point) and point > LEAST_LOG_VALUE:
-        point -= step
-    while delta is None and not allowed(point):
+    while not allowed(point) and (asked is None or point > LEAST_LOG_VALUE):
         point -= step
     return point
 

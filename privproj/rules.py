@@ -44,7 +44,7 @@ class EpsilonDeltaRule:
         """``ln delta(eps)`` of one release; raises :class:`Refused` outside the proved range."""
         value = self.log_delta_at(self.within(eps))
         margin = 1e-12 + 4e-15 * abs(value)
-        return Enclosure(value - margin if self.margin <= 1e-15 else -math.inf, min(0.0, value + margin))
+        return Enclosure(min(0.0, value) - margin if self.margin <= 1e-15 else -math.inf, min(0.0, value + margin))
 
     def over(self, run: Run) -> "EpsilonDeltaRule | ComposedRule":
         """The rule for a run, by composition theorems; there is no sampled form."""
