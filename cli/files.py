@@ -1,6 +1,7 @@
 """Reading and writing files of the command line: one clear sentence where they are malformed, never half a file."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,18 @@ def read(path: str) -> dict[str, Any]:
         raise
     except (ValueError, RecursionError) as error:
         kind = "JSON" if path.endswith(".json") else "TOML"
-        raise InvalidParameter("FILE", path, f"a file in {kind}", str(error)) from None
+        raise InvalidParameter("FILE", path, f"a file in {kind}", reason_of(error, text)) from None
     if not isinstance(data, dict):
         raise InvalidParameter("FILE", path, "a table of keys")
     return data
+
+
+def reason_of(error: Exception, text: str) -> str:
+    """What a parser says, with the line that it means."""
+    at = re.search(r"at line (\d+)", str(error))
+    lines = text.splitlines()
+    shown = lines[int(at[1]) - 1].strip()[:80] if at and int(at[1]) <= len(lines) else ""
+    return f"{error}: {shown}" if shown else str(error)
 
 
 class Pairs(dict):

@@ -23,7 +23,7 @@ from privproj.entries import (
     target_from,
 )
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered
-from privproj.evaluation import TARGETS
+from privproj.evaluation import FOUND, TARGETS
 from privproj.jobs import Doer, Journal, Row, done, here
 from privproj.result import Result
 
@@ -114,10 +114,14 @@ def check_points(grid: Grid) -> None:
     first = None
     for _, (query, given) in islice(grid.tasks(), PROBED):
         try:
-            question_from(given, query)
-            target_from(given, query)
+            question, _ = question_from(given, query), target_from(given, query)
+            question.check()
+            return
+        except Unanswered:
             return
         except InvalidParameter as error:
+            if error.name in FOUND.get(query, ()):
+                return
             first = first or error
     if first is not None and len(grid) <= PROBED:
         raise first
