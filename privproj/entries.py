@@ -92,7 +92,7 @@ def of_type(name: str, value: Any, words: str) -> Any:
         NUMBER: real,
         TEXT: isinstance(value, str),
         TRUTH: isinstance(value, bool),
-        SHARE: real or isinstance(value, str),
+        SHARE: real or value in ("even", "optimal"),
         LAYERS: isinstance(value, str)
         or (isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)),
     }
