@@ -13,7 +13,7 @@ from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2, Gaussian, privacy_epsilon, probability, whole
 
 from . import render
-from .options import option, with_options
+from .options import Once, option, with_options
 from .progress import bar
 
 SUMMARY = "Attacks that can refute a claimed epsilon; none can confirm one."
@@ -252,6 +252,6 @@ add(membership, "membership", "Shadow models with and without a canary record, o
     option("--records", "Training records.  [default: 200]", metavar="N"),
     option("--steps", "Steps.  [default: 30]", metavar="T"), option("--clip", "Clip.  [default: 4]", metavar="C"),
     COMMON["delta"], COMMON["claim"], level(0.95),
-    click.Option(["--journal"], help="Keep scores here, and go on from them.", metavar="FILE"), COMMON["workers"],
+    Once(["--journal"], help="Keep scores here, and go on from them.", metavar="FILE"), COMMON["workers"],
     COMMON["seed"], COMMON["json"],
 ])  # fmt: skip

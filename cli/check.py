@@ -10,7 +10,7 @@ from privproj.errors import InvalidParameter
 from privproj.regression import Verdict, entries_from
 
 from .files import apart, read, write
-from .options import option, with_options
+from .options import Once, option, with_options
 from .run import file_argument
 
 HELP = r"""Regression of bounds for CI: every entry of a TOML file is asked again and compared.
@@ -94,7 +94,7 @@ command = with_options(
     [
         file_argument(),
         option("--update", "Rewrite expect with today's values, nothing else.", is_flag=True),
-        click.Option(["--junit"], help="Write a JUnit report.", metavar="FILE"),
+        Once(["--junit"], help="Write a JUnit report.", metavar="FILE"),
     ],
     run,
     name="check",

@@ -6,14 +6,14 @@ import click
 
 from privproj.accountant import Question, question_of
 from privproj.bounds import bounds_of, find
-from privproj.errors import PrivprojError
+from privproj.errors import InvalidParameter, PrivprojError
 from privproj.mechanisms import privacy_epsilon, whole
 from privproj.tradeoff import profile_points, tradeoff
 
 from . import render
 from .files import write
 from .mechanisms import MECHANISMS, example_words, mechanism_options
-from .options import option, run_options, take_run, with_options
+from .options import Once, option, run_options, take_run, with_options
 from .query import build
 
 SUMMARY = "delta(eps) or the trade-off function: table, CSV, JSON, picture."
@@ -41,6 +41,8 @@ def grid(kind: str, largest: float | None, points: float | None) -> list[float]:
     """Where the curve is drawn."""
     count = whole("points", 41 if points is None else points, "a whole number of points from 2 to 2000", 2, 2000)
     if kind == "trade-off":
+        if largest is not None:
+            raise InvalidParameter("--epsilon-max", largest, "no --epsilon-max with --what trade-off")
         return [10.0 ** (-4.0 * (1.0 - i / (count - 1.0))) for i in range(count)]
     top = privacy_epsilon(5.0 if largest is None else largest, zero=False)
     return [top * i / (count - 1.0) for i in range(count)]
@@ -101,8 +103,8 @@ def curve_command(name: str) -> click.Command:
             option("--epsilon-max", "Largest epsilon.  [default: 5]", metavar="E"),
             option("--points", "Number of points.  [default: 41]", metavar="N"),
             option("--style", "How to print.  [default: table]", type=click.Choice(["table", "csv", "json"])),
-            click.Option(["--output", "-o"], help="Write the numbers to a file.", metavar="FILE"),
-            click.Option(["--plot"], help="Draw a picture (.png, .svg or .pdf; needs matplotlib).", metavar="FILE"),
+            Once(["--output", "-o"], help="Write the numbers to a file.", metavar="FILE"),
+            Once(["--plot"], help="Draw a picture (.png, .svg or .pdf; needs matplotlib).", metavar="FILE"),
         ],
         callback,
         name=name,

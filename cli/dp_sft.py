@@ -2,11 +2,12 @@
 
 import click
 
+from privproj.errors import InvalidParameter
 from privproj.schedule import dp_sft
 
 from . import render
 from .files import saved
-from .options import option, with_options
+from .options import Once, option, with_options
 from .query import EXIT_CODES
 
 HELP = r"""Noise multipliers for DP-SFT: a private search for a subspace, then training within it.
@@ -29,6 +30,9 @@ def run(
     output: str | None,
     json: bool,
 ) -> int:
+    for name, value in (("--share", share), ("--budget", budget)):
+        if public and value is not None:
+            raise InvalidParameter(name, value, f"no {name} with --public, which has one stage to pay for")
     schedule = dp_sft(
         epsilon=epsilon,
         delta=delta,
@@ -40,7 +44,7 @@ def run(
     )
     result = schedule.epsilon(delta=delta)
     if output is not None:
-        saved(output, {"phase": [phase.as_dict() for phase in schedule.phases]})
+        saved(output, schedule.as_dict())
     click.echo(render.as_json(result.as_dict()) if json else render.run_text(result, schedule))
     return EXIT_CODES[result.outcome]
 
@@ -55,7 +59,7 @@ command = with_options(
         option("--share", "Share of the first stage in the split.  [default: 0.75]", metavar="P"),
         option("--budget", "Compose jointly, or split.  [default: joint]", type=click.Choice(["joint", "split"])),
         option("--public", "The subspace comes from public data and costs nothing.", is_flag=True),
-        click.Option(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
+        Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
         option("--json", "One JSON object instead of text.", is_flag=True),
     ],
     run,

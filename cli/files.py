@@ -1,6 +1,7 @@
 """Reading and writing files of the command line: one clear sentence where they are malformed, never half a file."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,58 @@ def read(path: str) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else "its name or its text cannot be read"
         raise InvalidParameter("FILE", path, "a readable file", str(reason)) from None
     try:
-        data = json.loads(text) if path.endswith(".json") else tomllib.loads(text)
+        data = from_json(text, path) if path.endswith(".json") else tomllib.loads(text, parse_float=decimal)
+    except InvalidParameter:
+        raise
     except (ValueError, RecursionError) as error:
         kind = "JSON" if path.endswith(".json") else "TOML"
-        raise InvalidParameter("FILE", path, f"a file in {kind}", str(error)) from None
+        raise InvalidParameter("FILE", path, f"a file in {kind}", reason_of(error, text)) from None
     if not isinstance(data, dict):
         raise InvalidParameter("FILE", path, "a table of keys")
     return data
+
+
+def reason_of(error: Exception, text: str) -> str:
+    """What a parser says, with the line that it means."""
+    at = re.search(r"at line (\d+)", str(error))
+    lines = text.splitlines()
+    shown = lines[int(at[1]) - 1].strip()[:80] if at and int(at[1]) <= len(lines) else ""
+    return f"{error}: {shown}" if shown else str(error)
+
+
+class Pairs(dict):
+    """A JSON object that remembers a key it had twice, of which the last would have won."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        names = [name for name, _ in pairs]
+        self.doubled = next((name for name in names if names.count(name) > 1), None) if len(self) < len(names) else None
+
+
+def from_json(text: str, path: str) -> Any:
+    """The data of a JSON text; raises :class:`InvalidParameter` naming entry and key where an object has one twice."""
+    data = json.loads(text, object_pairs_hook=Pairs, parse_float=decimal)
+    check_doubled(data, path)
+    return data
+
+
+def check_doubled(data: Any, where: str) -> None:
+    """Raise :class:`InvalidParameter` for a key that an object within the data has twice."""
+    if isinstance(data, Pairs) and data.doubled is not None:
+        raise InvalidParameter(f"{where}: {data.doubled}", data[data.doubled], "every key once")
+    parts = data.items() if isinstance(data, dict) else ()
+    for key, value in parts:
+        check_doubled(value, f"{where}: {key}")
+        for i, entry in enumerate(value if isinstance(value, list) else ()):
+            check_doubled(entry, f"{where}: {key} {i + 1}")
+
+
+def decimal(text: str) -> float:
+    """A number of a file; raises ValueError where it is above 0 in size and too small for a double."""
+    number = float(text)
+    if number == 0.0 and any(c in "123456789" for c in text.lower().split("e")[0]):
+        raise ValueError(f"{text} underflows to zero")
+    return number
 
 
 def apart(name: str, path: str | None, file: str) -> None:

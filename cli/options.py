@@ -7,10 +7,9 @@ from typing import Any
 import click
 
 from privproj.errors import InvalidParameter
-from privproj.mechanisms import Layer, whole
-from privproj.runs import RunOptions, from_batches
-
-from .names import option_name
+from privproj.evaluation import FOUND
+from privproj.mechanisms import Layer
+from privproj.runs import BATCH_KEYS, RunOptions, run_options_from_batches
 
 
 class Number(click.ParamType):
@@ -41,19 +40,7 @@ class LayerShape(click.ParamType):
     name = "layer"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Layer:
-        if isinstance(value, Layer):
-            return value
-        shape, _, share = value.partition("@")
-        try:
-            sizes = [int(part) for part in shape.lower().split("x")]
-            if len(sizes) not in (2, 3) or not value.isascii() or "_" in value:
-                raise ValueError
-            part = float(share) if "@" in value else None
-        except ValueError:
-            raise InvalidParameter(
-                "--layer", value, "a layer DxR, DxRxN or DxRxN@SHARE, for instance 768x16x24"
-            ) from None
-        return Layer(dim=sizes[0], rank=sizes[1], count=[*sizes, 1][2], share=part)
+        return value if isinstance(value, Layer) else Layer.parse(value)
 
 
 class NormPair(click.ParamType):
@@ -74,13 +61,32 @@ NUMBER, LAYER, NORMS = Number(), LayerShape(), NormPair()
 LAYER_HELP = "N layers projected from D to R (DxD: not projected); may be repeated."
 
 
+class Once(click.Option):
+    """An option whose value counts: given twice with different values it is refused, not silently overruled."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        if self.is_flag or self.multiple or self.count:
+            super().add_to_parser(parser, ctx)
+        else:
+            parser.add_option(obj=self, opts=self.opts, dest=self.name, action="append", nargs=self.nargs)
+
+    def consume_value(self, ctx: click.Context, opts: Any) -> Any:
+        given = opts.get(self.name)
+        if isinstance(given, list) and not self.multiple:
+            if len(set(given)) > 1:
+                raise InvalidParameter(self.opts[0], " and ".join(map(str, given)), f"one value of {self.opts[0]}")
+            opts = {**opts, self.name: given[0]}
+        return super().consume_value(ctx, opts)
+
+
 def option(name: str, help_text: str, **settings: Any) -> click.Option:
     """An option that takes a number unless ``settings`` say otherwise."""
     if not settings.get("is_flag"):
         settings.setdefault("type", NUMBER)
-    return click.Option([name], help=help_text, **settings)
+    return Once([name], help=help_text, **settings)
 
 
+SPLIT = option("--split", "Share of delta for the first event: even, optimal or a number.", type=str, metavar="S")
 POWERS = ("epsilon", "sigma", "rank", "steps", "rate", "misalignment")
 """Quantities that can be asked for deltas far below double precision."""
 
@@ -96,9 +102,7 @@ def target_options(quantity: str) -> list[click.Option]:
 
 def run_options(quantity: str) -> list[click.Option]:
     """What describes a run: steps and rate, or what people have (batch size, data set size, epochs)."""
-    found = {"steps": ("steps", "epochs"), "rate": ("sampling_rate", "batch_size", "epochs"), "compare": ("clip",)}.get(
-        quantity, ()
-    )
+    found = {**FOUND, "compare": ("clip",)}.get(quantity, ())
     options = [
         option("--steps", "Number of releases.  [default: 1]", metavar="T"),
         option("--sampling-rate", "Rate at which a step samples records.  [default: 1]", metavar="Q"),
@@ -107,7 +111,7 @@ def run_options(quantity: str) -> list[click.Option]:
         option("--group-size", "Protect the K records of one person.  [default: 1]", metavar="K"),
         option("--discretization", "Grid of a composition.  [default: from the run]", metavar="H"),
         option("--composer", "Who composes.", type=click.Choice(["privproj", "dp-accounting"])),
-        option("--split", "Share of delta for the first event: even, optimal or a number.", type=str, metavar="S"),
+        SPLIT,
         option("--batch-size", "Batch size, instead of the rate.", metavar="B"),
         option("--dataset-size", "Number of records.", metavar="N"),
         option("--epochs", "Passes over the data, instead of the steps.", metavar="E"),
@@ -116,29 +120,17 @@ def run_options(quantity: str) -> list[click.Option]:
     return [o for o in options if o.name not in found]
 
 
-def take_run(options: dict[str, Any]) -> RunOptions:
+RUN_NAMES = ("steps", "sampling_rate", "sampling", *BATCH_KEYS)
+OTHER_RUN_NAMES = ("relation", "group_size", "discretization", "composer", "split")
+
+
+def take_run(options: dict[str, Any], quantity: str = "") -> RunOptions:
     """Remove the run options from ``options``; return the run as the library takes it."""
-    names = ("steps", "sampling_rate", "sampling", "relation", "group_size", "discretization", "composer", "split")
-    run: Any = {name: value for name in names if (value := options.pop(name, None)) is not None}
-    batch, size, epochs = (options.pop(name, None) for name in ("batch_size", "dataset_size", "epochs"))
-    if batch is None:
-        if epochs is not None:
-            raise InvalidParameter("--epochs", epochs, "--batch-size and --dataset-size with --epochs")
-        if size is not None:
-            whole("dataset_size", size, "a whole number dataset_size >= 1")
-        return run
-    if size is None:
-        raise InvalidParameter("--batch-size", batch, "--dataset-size with --batch-size")
-    clash = "sampling_rate" if "sampling_rate" in run else "steps" if epochs is not None and "steps" in run else None
-    if clash:
-        raise InvalidParameter(clash, run[clash], f"either {option_name(clash)} or batch size and epochs, not both")
-    rate, steps = from_batches(batch, size, 1 if epochs is None else epochs)
-    if run.get("sampling") == "partition":
-        run.pop("sampling")
-        rate, steps = 1.0, math.ceil(1 if epochs is None else epochs)
-    run.setdefault("steps", steps)
-    run["sampling_rate"] = rate
-    return run
+    given = {name: value for name in RUN_NAMES if (value := options.pop(name, None)) is not None}
+    run: Any = {name: value for name in OTHER_RUN_NAMES if (value := options.pop(name, None)) is not None}
+    if run.get("split", "even") not in ("even", "optimal"):
+        run["split"] = NUMBER.convert(run["split"], SPLIT, None)
+    return run | run_options_from_batches(given, {"steps": "steps", "rate": "sampling_rate"}.get(quantity, ""))
 
 
 def with_options(options: Sequence[click.Parameter], callback: Callable[..., int], **settings: Any) -> click.Command:

@@ -48,7 +48,7 @@ def query_command(quantity: str, ask: Callable[..., Result], mechanism: str) -> 
 
     def run(json: bool, certify: bool = False, certificate: str | None = None, **options: Any) -> int:
         proved = partial(proved_answer, certificate) if certify or certificate is not None else as_it_is
-        return answer(ask, kind, json, {o.name for o in own}, options, proved)
+        return answer(ask, kind, json, {o.name for o in own}, options, proved, quantity)
 
     return with_options(
         [*own, *run_options(quantity), *target, bound, refuted, *proof, as_json],
@@ -104,10 +104,11 @@ def answer(
     own: set,
     options: dict[str, Any],
     proved: Callable[[Result], Result],
+    quantity: str,
 ) -> int:
     """Parse, ask, prove, render; returns the exit code."""
     clip, size = options.pop("clip"), options.get("dataset_size")
-    run = take_run(options)
+    run = take_run(options, quantity)
     mechanism = build(kind, {name: options.pop(name) for name in list(options) if name in own})
     try:
         result = proved(ask(mechanism, **options, **run))
@@ -125,6 +126,8 @@ def build(kind: type[Mechanism], given: dict[str, Any]) -> Mechanism:
     if "layer" in given:
         given["layers"] = given.pop("layer")
     directory, base = given.pop("from_peft", None), given.pop("base", None)
+    if base is not None and directory is None:
+        raise InvalidParameter("--base", base, "--from-peft with --base")
     if directory is not None:
         if given["layers"]:
             raise InvalidParameter("--from-peft", directory, "either --from-peft or --layer, not both")
@@ -145,6 +148,8 @@ def annotated(result: Result, clip: float | None, size: float | None) -> Result:
     deviation = None
     if clip is not None:
         norm = real("clip", clip, "a positive clipping norm", 0.0, 1e100, open_low=True)
+        if "noise_multiplier" not in MECHANISMS[str(result.mechanism["name"])].kind.__dataclass_fields__:
+            raise InvalidParameter("clip", clip, "no clip, since this mechanism has no noise multiplier")
         if result.noise_multiplier is not None:
             deviation = result.noise_multiplier * norm * NeighbouringRelation(str(result.run["relation"])).clip_factor
     return replace(result, warnings=tuple(warnings), noise_std=deviation)

@@ -1,8 +1,12 @@
 """``privproj remaining``: what a budget still allows after the phases of a run file."""
 
+from typing import Any
+
 import click
 
-from privproj.schedule import Schedule, from_data
+from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
+from privproj.result import Result
+from privproj.schedule import Remaining, Schedule, from_data
 
 from . import render
 from .files import read
@@ -11,8 +15,9 @@ from .run import file_argument
 
 HELP = r"""How much of a budget a run file has spent, and how many more steps fit.
 
-Phases with `planned = true` have not happened yet: for each, how many of its steps fit and whether all do. Without any,
-the last phase is taken as the pattern of what may follow.
+Phases with `planned = true` have not happened yet. They are judged in order, each after all that is done and the
+planned ones before it: how many of its steps fit and whether all do. Without any, the last phase is taken as the
+pattern of what may follow.
 
 \b
 Example:
@@ -22,26 +27,56 @@ Example:
 
 def run(file: str, epsilon: float, delta: float, json: bool) -> int:
     schedule = from_data(read(file), file)
-    spent = schedule.done.epsilon(delta=delta).value if any(not p.planned for p in schedule.phases) else 0.0
-    planned = [phase for phase in schedule.phases if phase.planned] or [schedule.phases[-1]]
-    rows = [row(schedule, phase, epsilon, delta) for phase in planned]
-    shown = {"epsilon_spent": spent, "epsilon": epsilon, "delta": delta, "phases": rows}
-    if json:
-        click.echo(render.as_json(shown))
-    else:
-        click.echo(f"spent: epsilon {render.rounded(float(spent or 0.0))} of {epsilon:g} at delta {delta:g}")
-        for entry in rows:
-            would = "" if entry["would_exceed"] is None else ", all of it would exceed the budget"
-            would = would if entry["would_exceed"] else ", all of it fits" if would else ""
-            click.echo(f"  {entry['phase']}: {entry['more_steps']} more steps fit{would}")
-    return 0 if all(entry["more_steps"] and not entry["would_exceed"] for entry in rows) else 4
+    rows = schedule.remaining(epsilon=epsilon, delta=delta)
+    whole = schedule.epsilon(delta=delta)
+    done = schedule.done_phases
+    spent = whole if done == schedule.phases else schedule.done.epsilon(delta=delta) if done else None
+    shown = record(schedule, rows, whole, 0.0 if spent is None else spent.value)
+    shown |= {"epsilon": epsilon, "delta": delta}
+    click.echo(render.as_json(shown) if json else text(shown))
+    return 0 if shown["fits"] else 4
 
 
-def row(schedule: Schedule, phase, epsilon: float, delta: float) -> dict:  # noqa: ANN001
-    """How many more steps like this phase's fit, and whether a planned phase fits as a whole."""
-    more = schedule.more_steps(phase, epsilon=epsilon, delta=delta)
-    steps = phase.question.run.steps
-    return {"phase": phase.name, "more_steps": more, "would_exceed": more < steps if phase.planned else None}
+def record(schedule: Schedule, rows: list[Remaining], whole: Result, spent: Any) -> dict[str, Any]:
+    """What is spent, what each phase may still take, and what these numbers rest on."""
+    planned = any(phase.planned for phase in schedule.phases)
+    return {
+        "epsilon_spent": spent,
+        "epsilon_planned": whole.value if planned else None,
+        "fits": all(row.more_steps and not row.would_exceed for row in rows),
+        "phases": [
+            {
+                "phase": row.phase.name,
+                "more_steps": row.more_steps,
+                "would_exceed": row.would_exceed,
+                "after": [phase.name for phase in (*schedule.done_phases, *row.after)],
+            }
+            for row in rows
+        ],
+        "bound": whole.bound,
+        "status": whole.status,
+        "relation": whole.run["relation"],
+        "promises": list(whole.promises),
+        "assumes": [PLAN_FIXED_IN_ADVANCE, *whole.mechanism["assumes"]],  # pyright: ignore[reportGeneralTypeIssues]
+        "warnings": list(whole.warnings),
+    }
+
+
+def text(shown: dict[str, Any]) -> str:
+    """The same in words."""
+    spent, planned = shown["epsilon_spent"], shown["epsilon_planned"]
+    of = f"of {shown['epsilon']:g} at delta {shown['delta']:g}"
+    lines = [f"spent: epsilon {render.rounded(spent)} {of}"]
+    if planned is not None:
+        lines.append(f"planned: epsilon {render.rounded(planned)} {of}, all phases together")
+    for entry in shown["phases"]:
+        words = {None: "", True: ", all of it would exceed the budget", False: ", all of it fits"}
+        after = f" (after {', '.join(entry['after'])})" if entry["after"] else ""
+        lines.append(f"  {entry['phase']}: {entry['more_steps']} more steps fit{after}{words[entry['would_exceed']]}")
+    lines.append(f"  rests on: {shown['bound']} ({shown['status']}); {shown['relation']}")
+    for label, found in (("promise", shown["promises"]), ("assumes", shown["assumes"]), ("warning", shown["warnings"])):
+        lines += render.wrapped(f"  {label}:  ", "; ".join(found)) if found else []
+    return "\n".join(lines)
 
 
 command = with_options(

@@ -19,7 +19,7 @@ from privproj.tradeoff import profile_points
 from . import render
 from .files import read, write
 from .mechanisms import MECHANISMS, example_words, mechanism_options
-from .options import option, run_options, take_run, target_options, with_options
+from .options import Once, option, run_options, take_run, target_options, with_options
 from .query import build
 
 SUMMARY = "A privacy statement for a model card: text, Markdown or HTML."
@@ -135,7 +135,7 @@ def shared_options() -> list[click.Option]:
         option(
             "--style", "How to write.  [default: from the file's name]", type=click.Choice(["text", "markdown", "html"])
         ),
-        click.Option(["--output", "-o"], help="File to write (.txt, .md, .html).", metavar="FILE"),
+        Once(["--output", "-o"], help="File to write (.txt, .md, .html).", metavar="FILE"),
     ]
 
 

@@ -9,7 +9,7 @@ from privproj.schedule import from_data
 
 from . import render
 from .files import read, saved
-from .options import option, with_options
+from .options import Once, option, with_options
 from .query import EXIT_CODES
 
 HELP = r"""Epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
@@ -42,7 +42,7 @@ def run(file: str, epsilon: float | None, delta: float | None, calibrate: bool, 
     else:
         result = schedule.epsilon(delta=delta)
     if output is not None:
-        saved(output, {"phase": [phase.as_dict() for phase in schedule.phases]})
+        saved(output, schedule.as_dict())
     click.echo(render.as_json(result.as_dict()) if json else render.run_text(result, schedule))
     return EXIT_CODES[result.outcome]
 
@@ -59,7 +59,7 @@ def options() -> list[Any]:
         option("--epsilon", "Privacy loss epsilon.", metavar="E"),
         option("--delta", "Failure probability delta.", metavar="D"),
         option("--calibrate", "Scale the noise of all phases to meet both.", is_flag=True),
-        click.Option(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
+        Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
         option("--json", "One JSON object instead of text.", is_flag=True),
     ]
 

@@ -11,7 +11,7 @@ from privproj.sweep import grid_from, swept
 
 from . import render
 from .files import read
-from .options import option, with_options
+from .options import Once, option, with_options
 from .progress import bar
 from .run import file_argument
 
@@ -65,9 +65,9 @@ def doer_for(workers: float, dask: str | None) -> Doer:
 command = with_options(
     [
         file_argument(),
-        click.Option(["-o", "--output"], required=True, metavar="OUT", help="The table: a .csv or .parquet file."),
+        Once(["-o", "--output"], required=True, metavar="OUT", help="The table: a .csv or .parquet file."),
         option("--workers", "Processes of this machine.  [default: 1]", metavar="N", default=1.0),
-        click.Option(["--dask"], metavar="ADDRESS", help="Scheduler of an existing Dask cluster (extra: sweep)."),
+        Once(["--dask"], metavar="ADDRESS", help="Scheduler of an existing Dask cluster (extra: sweep)."),
         option("--json", "One JSON object instead of text.", is_flag=True),
     ],
     run,

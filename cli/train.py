@@ -11,7 +11,7 @@ from privproj.statement import sections
 
 from . import render
 from .files import write
-from .options import option, with_options
+from .options import Once, option, with_options
 from .progress import bar
 from .query import EXIT_CODES
 from .report import as_markdown
@@ -143,7 +143,7 @@ command = with_options(
         option("--device", "cpu, cuda, ...  [default: cuda where there is one]", type=str, metavar="DEVICE"),
         option("--checkpoint-every", "Steps between checkpoints.  [default: 25]", metavar="T"),
         option("--insecure-seed", "Make the run repeatable, and worthless as protection.", metavar="SEED"),
-        click.Option(["--output", "-o"], help="Folder of the run.  [default: privproj-train, numbered]", metavar="DIR"),
+        Once(["--output", "-o"], help="Folder of the run.  [default: privproj-train, numbered]", metavar="DIR"),
         option("--resume", "Go on with the run in this folder.", type=str, metavar="DIR"),
         option("--json", "One JSON object instead of text.", is_flag=True),
     ],

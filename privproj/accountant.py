@@ -9,7 +9,7 @@ from privproj.bound import Bound, Form
 from privproj.bounds import bounds_of, find
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused, Unanswered
 from privproj.inversion import LEAST_LOG_VALUE, delta_value, log10_value, read_epsilon, read_log_delta
-from privproj.mechanisms import Mechanism, privacy_epsilon
+from privproj.mechanisms import Mechanism, privacy_epsilon, truth
 from privproj.numerics import Enclosure
 from privproj.profile import Curve, PrivacyProfile
 from privproj.relations import NeighbouringRelation
@@ -165,7 +165,7 @@ def ask(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Question:
 def question_of(mechanism: Mechanism, bound: Bound, run: RunOptions) -> Question:
     """The question, under the bound's or the mechanism's own relation where none is given."""
     options: Any = dict(run)
-    allowed = bool(options.pop("allow_refuted", False))
+    allowed = truth("allow_refuted", options.pop("allow_refuted", False))
     if options.get("relation") is None:
         options["relation"] = bound.default_relation or mechanism.default_relation
     return Question(mechanism, Run(**options), bound, allowed)

@@ -83,6 +83,7 @@ def steps(
 
     Raises :class:`NotConverged` if more than 1e8 fit.
     """
+    left_out(run, "steps", "steps")
     target = full_target(epsilon, delta, log10_delta, zero=True)
     question = ask(mechanism, bound, run)
     return question.answer("steps", lambda: steps_of(question, target), **target.fields())
@@ -98,9 +99,11 @@ def rate(
     **run: Unpack[RunOptions],
 ) -> Result:
     """The largest sampling rate within ``(epsilon, delta)``, rounded down; 1 with a warning if even that fits."""
+    left_out(run, "sampling_rate", "rate")
     target = full_target(epsilon, delta, log10_delta, zero=True)
     relation = run.get("relation") or mechanism.default_relation
-    wanted = run.get("sampling") or ("fixed" if relation == "replace" else "poisson")
+    wanted = run.get("sampling")
+    wanted = ("fixed" if relation == "replace" else "poisson") if wanted is None else wanted
     question = ask(mechanism, bound, {**run, "sampling": wanted, "sampling_rate": 0.5})
     return question.answer("rate", lambda: rate_of(question, target), **target.fields())
 
@@ -130,6 +133,12 @@ def found_here(mechanism: Mechanism, parameter: str, quantity: str) -> None:
         raise InvalidParameter("mechanism", mechanism.name, f"a mechanism with a {parameter}")
     if vars(mechanism)[parameter] is not None:
         raise InvalidParameter(parameter, vars(mechanism)[parameter], f"no {parameter}: it is what {quantity} finds")
+
+
+def left_out(run: RunOptions, parameter: str, quantity: str) -> None:
+    """Raise where the run has the parameter that is to be found."""
+    if parameter in run:
+        raise InvalidParameter(parameter, run[parameter], f"no {parameter}: it is what {quantity} finds")
 
 
 def sigma_of(question: Question, target: FullTarget) -> Result:

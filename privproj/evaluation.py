@@ -21,9 +21,23 @@ TARGETS = {
     "rate": (calibration.rate, ("epsilon", "delta")),
     "misalignment": (calibration.misalignment, ("epsilon", "delta")),
 }
+FOUND = {
+    "sigma": ("noise_multiplier",),
+    "rank": ("rank",),
+    "misalignment": ("misalignment", "alignment"),
+    "steps": ("steps", "epochs"),
+    "rate": ("sampling_rate", "batch_size", "dataset_size", "epochs"),
+}
+"""What a query finds, under each of its names: not to be given."""
 RUN_PARAMETERS = tuple(RunOptions.__annotations__)
 SAME = {"Gamma": "gamma", "n_eig": "eigenvalues", "rho": "alignment"}
 INVERSE = {"mu": "noise_multiplier", "nu": "gamma"}
+
+
+def targets_of(query: str) -> tuple[str, ...]:
+    """The names under which a query's targets may be given."""
+    wanted = TARGETS[query][1]
+    return (*wanted, "log10_delta") if "delta" in wanted else wanted
 
 
 def evaluate(quantity: str, **parameters: object) -> Result:
@@ -41,6 +55,9 @@ def evaluate(quantity: str, **parameters: object) -> Result:
         return special(quantity, given)
     mechanism_name, bound, target = split_name(quantity)
     call, wanted = TARGETS[target]
+    for name in FOUND.get(target, ()):
+        if name in given:
+            raise InvalidParameter(name, given[name], f"no {name}: it is what {target} finds")
     outside = {name: given.pop(name) for name in (*wanted, *RUN_PARAMETERS) if name in given}
     if "log10_delta" in given and "delta" in wanted and "delta" not in outside:
         outside["log10_delta"] = given.pop("log10_delta")
@@ -56,10 +73,12 @@ def built(kind: type[Mechanism], quantity: str, given: dict[str, Any], others: t
     """The mechanism with these parameters, under any of their names."""
     plain: dict[str, Any] = {}
     for name, value in given.items():
+        own = INVERSE.get(name) or SAME.get(name, name)
+        if own in plain:
+            raise InvalidParameter(name, value, f"{own} under one of its names, once")
         if name in INVERSE:
-            plain[INVERSE[name]] = 1.0 / real(name, value, f"a ratio {name} from 1e-12 to 1e+12", 1e-12, 1e12)
-        else:
-            plain[SAME.get(name, name)] = value
+            value = 1.0 / real(name, value, f"a ratio {name} from 1e-12 to 1e+12", 1e-12, 1e12)
+        plain[own] = value
     for name in plain:
         if name not in kind.__dataclass_fields__:
             known = ", ".join((*kind.__dataclass_fields__, *SAME, *INVERSE, *others))

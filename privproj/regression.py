@@ -5,14 +5,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from privproj.entries import (
+    TEXT,
+    answer,
+    check_keys,
+    keys_of,
+    kind_of,
+    of_type,
+    once,
+    question_from,
+    renamed,
+    target_from,
+)
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered
 from privproj.evaluation import TARGETS
 from privproj.mechanisms import real
 from privproj.result import Outcome, Result
-from privproj.schedule import parsed
 
 DEFAULT_RTOL = 1e-6
-ENTRY_KEYS = ("name", "query", "mechanism", "bound", "epsilon", "delta", "expect", "rtol", "at_most", "composer")
+ENTRY_KEYS = ("name", "query", "mechanism", "bound", "expect", "rtol", "at_most")
 
 
 @dataclass(frozen=True)
@@ -25,16 +36,14 @@ class Entry:
     expect: float | None
     rtol: float
     at_most: float | None
+    place: str = "entry"
 
     def ask(self) -> Result:
         """The answer of today; raises :class:`PrivprojError`."""
-        call, targets = TARGETS[self.query]
-        mechanism, run = parsed(self.given, ENTRY_KEYS)
-        target = {key: self.given[key] for key in targets if key in self.given}
-        for key in targets:
-            if key not in target:
-                raise InvalidParameter(key, "nothing", f"the target {key} of query {self.query}")
-        return call(mechanism, bound=self.given.get("bound"), **target, **run)
+        try:
+            return answer(self.query, self.given)
+        except InvalidParameter as error:
+            renamed(error, self.place)
 
     def check(self) -> "Verdict":
         """The verdict: within tolerance of what is expected, not above ``at_most``, and an answer at all."""
@@ -91,32 +100,38 @@ def entries_from(data: Mapping[str, Any], where: str = "regression file") -> lis
 
 def entry_from(entry: Any, where: str) -> Entry:
     """One entry, its parameters checked."""
-    if not isinstance(entry, Mapping):
-        raise InvalidParameter(where, entry, "a table of keys")
-    given = {str(key).replace("-", "_"): value for key, value in entry.items()}
-    name = str(given.get("name", where.rsplit(": ", 1)[-1]))
-    label = f"{where} ({name})" if "name" in given else where
+    given = once(entry, where)
+    name = given.get("name", where.rsplit(": ", 1)[-1])
+    label = f"{where} ({name})" if isinstance(given.get("name"), str) else where
     try:
-        query = given.get("query", "epsilon")
-        for key in ("query", "bound", "mechanism"):
-            if not isinstance(given.get(key, ""), str):
-                raise InvalidParameter(key, given[key], "text")
+        query = of_type("query", given.get("query", "epsilon"), TEXT)
         if query not in TARGETS:
             raise InvalidParameter("query", query, "one of " + ", ".join(TARGETS))
-        if "expect" not in given and "at_most" not in given:
-            raise InvalidParameter("expect", "nothing", "expect, at_most or both")
-        numbers = {key: number(given, key) for key in ("expect", "rtol", "at_most")}
-        parsed(given, ENTRY_KEYS)
+        check_keys(given, keys_of(kind_of(given), ENTRY_KEYS, query))
+        numbers = judged_by(given)
+        question_from(given, query)
+        target_from(given, query)
     except InvalidParameter as error:
-        raise InvalidParameter(f"{label}: {error.name}", error.value, error.expected, error.remedy) from None
+        renamed(error, label)
     except PrivprojError as error:
         raise InvalidParameter(label, name, "a valid entry", str(error)) from None
     rtol = DEFAULT_RTOL if numbers["rtol"] is None else numbers["rtol"]
-    return Entry(name, query, given, numbers["expect"], rtol, numbers["at_most"])
+    return Entry(name, query, given, numbers["expect"], rtol, numbers["at_most"], label)
+
+
+def judged_by(given: Mapping[str, Any]) -> dict[str, float | None]:
+    """What the answer is held against; raises :class:`InvalidParameter` where that is nothing."""
+    if "expect" not in given and "at_most" not in given:
+        raise InvalidParameter("expect", "nothing", "expect, at_most or both")
+    if "rtol" in given and "expect" not in given:
+        raise InvalidParameter("rtol", given["rtol"], "expect with rtol", "at_most has no tolerance")
+    return {key: number(given, key) for key in ("expect", "rtol", "at_most")}
 
 
 def number(given: Mapping[str, Any], key: str) -> float | None:
-    """A finite number, or None where the key is missing."""
+    """A finite number, not negative where it is a tolerance; None where the key is missing."""
     if key not in given:
         return None
-    return real(key, given[key], "a number" if key == "expect" else "a number of at least 0", -1e300, 1e300)
+    if key == "rtol":
+        return real(key, given[key], "a number of at least 0", 0.0, 1e300)
+    return real(key, given[key], "a number", -1e300, 1e300)

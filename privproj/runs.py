@@ -1,6 +1,7 @@
 """A run: how many releases, how each picked its batch, and what neighbours are."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, NotRequired, TypedDict, TypeVar, get_args
@@ -61,14 +62,13 @@ class Run:
         set_field(self, "split", split_share(self.split))
         rate = real("sampling_rate", self.sampling_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
         set_field(self, "sampling_rate", rate)
-        if rate == 1.0:
-            set_field(self, "sampling", None)
-        else:
-            set_field(self, "sampling", named(Sampling, "sampling", self.sampling or "poisson"))
+        scheme = named(Sampling, "sampling", "poisson" if self.sampling is None else self.sampling)
+        set_field(self, "sampling", None if rate == 1.0 else scheme)
         if self.sampling is Sampling.FIXED and self.relation is None:
             set_field(self, "notes", ("relation is replace: fixed-size sampling has a theorem for no other",))
         fallback = "replace" if self.sampling is Sampling.FIXED else "add-remove"
-        set_field(self, "relation", named(NeighbouringRelation, "relation", self.relation or fallback))
+        relation = fallback if self.relation is None else self.relation
+        set_field(self, "relation", named(NeighbouringRelation, "relation", relation))
         if self.sampling is Sampling.PARTITION:
             raise InvalidParameter(
                 "sampling_rate", self.sampling_rate, "rate 1 with partition sampling", "count one step per epoch"
@@ -125,14 +125,53 @@ def named(kind: type[Member], name: str, value: object) -> Member:
 
 def split_share(value: Any) -> float | str | None:
     """A split of delta as a share in (0, 1), "optimal", or None for the bound's own choice."""
-    if value in (None, "optimal"):
+    if value is None or value == "optimal":
         return value
     if value == "even":
         return 0.5
     try:
-        return probability("split", float(value))  # pyright: ignore[reportArgumentType]
-    except (TypeError, ValueError):
+        return probability("split", value)
+    except InvalidParameter:
         raise InvalidParameter("split", value, "even, optimal, or a share above 0 and below 1") from None
+
+
+BATCH_KEYS = ("batch_size", "dataset_size", "epochs")
+"""What people have instead of a rate and a number of steps."""
+
+
+def run_options_from_batches(given: Mapping[str, Any], finds: str = "") -> dict[str, Any]:
+    """``steps``, ``sampling_rate`` and ``sampling`` from :data:`BATCH_KEYS` and these three, as far as they are given.
+
+    ``(q, T) = (B/N, ceil(E ceil(N/B)))``; of a partition, each record once per epoch, ``(1, ceil(E))``. ``finds``
+    names the one that the query finds. Files and the command line both come through here. Raises
+    :class:`InvalidParameter` where one of them would be dropped or contradicts another.
+    """
+    check_batches(given, finds)
+    run = {name: given[name] for name in ("steps", "sampling_rate", "sampling") if name in given}
+    if "batch_size" not in given:
+        return run
+    epochs = given.get("epochs", 1)
+    rate, steps = from_batches(given["batch_size"], given["dataset_size"], epochs)
+    if run.get("sampling") == "partition":
+        rate, steps = 1.0, math.ceil(epochs)
+        del run["sampling"]
+    return {**({} if finds == "steps" else {"steps": steps}), **run, "sampling_rate": rate}
+
+
+def check_batches(given: Mapping[str, Any], finds: str = "") -> None:
+    """Raise :class:`InvalidParameter` for keys that need another one, and for two that say the same."""
+    if "batch_size" in given and "dataset_size" not in given:
+        raise InvalidParameter("dataset_size", "nothing", "dataset_size with batch_size")
+    if "dataset_size" in given and "batch_size" not in given:
+        raise InvalidParameter("dataset_size", given["dataset_size"], "batch_size with dataset_size")
+    if "epochs" in given and "batch_size" not in given:
+        raise InvalidParameter("batch_size", "nothing", f"batch_size and dataset_size with epochs={given['epochs']}")
+    for name, other in (("sampling_rate", "batch_size"), ("steps", "epochs")):
+        if name in given and other in given:
+            raise InvalidParameter(name, given[name], f"either {name} or {other}, not both")
+    if "sampling" in given and finds != "sampling_rate" and not {"sampling_rate", "batch_size"} & set(given):
+        expected = "a sampling_rate, or batch_size and dataset_size, with sampling"
+        raise InvalidParameter("sampling", given["sampling"], expected, "the whole data set is not sampled")
 
 
 def from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple[float, int]:

@@ -2,26 +2,25 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from privproj import calibration
 from privproj.accountant import Question, any_projection, composed, numerics_of, probability_ends, question_of
-from privproj.bounds import find, mechanism_named
+from privproj.bounds import find
+from privproj.entries import TYPES, check_keys, keys_of, kind_of, once, question_from, renamed
 from privproj.errors import InvalidParameter, Refused
 from privproj.inversion import log10_value, meets, read_epsilon, read_log_delta, smallest_passing
-from privproj.mechanisms import Gaussian, Layer, Mechanism, NoisyMechanism, privacy_epsilon, probability
+from privproj.mechanisms import Gaussian, Mechanism, NoisyMechanism, privacy_epsilon, probability
 from privproj.numerics import crossing, largest_integer
 from privproj.profile import Curve, PrivacyProfile
 from privproj.result import Outcome, Result, Side, Status
-from privproj.runs import Run, RunOptions, from_batches
+from privproj.runs import Run
 from privproj.target import full_target, target_of
 
-RUN_KEYS = ("steps", "sampling_rate", "sampling", "relation", "group_size", "discretization", "split")
-BATCH_KEYS = ("batch_size", "dataset_size", "epochs")
-OTHER_KEYS = ("name", "mechanism", "bound", "planned")
-ALIASES = {"dp-sgd": "gaussian", "prism": "gaussian", "dp-lora-fa": "gaussian"}
-"""Algorithms that are a (subsampled) Gaussian mechanism, whatever their ranks: nothing of them improves epsilon."""
+FOR_ALL = ("relation", "discretization", "composer")
+"""Keys of a run file that hold for all its phases."""
+PHASE_KEYS = ("name", "mechanism", "bound", "planned")
 
 MOST_STEPS = 10**8
 
@@ -37,7 +36,10 @@ class Phase:
     @property
     def release(self) -> tuple[PrivacyProfile, Any]:
         """The profile of one release and the run; raises :class:`Refused` for a bound without a profile."""
-        form, run = self.question.release()
+        try:
+            form, run = self.question.release()
+        except InvalidParameter as error:
+            renamed(error, f"phase {self.name}")
         if not isinstance(form, PrivacyProfile):
             raise Refused(
                 f"phase {self.name}: {self.question.bound.name} has no privacy profile, which joint composition needs; "
@@ -62,6 +64,20 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class Remaining:
+    """How many releases like those of ``phase`` fit after all that is done and, in full, the planned ones ``after``."""
+
+    phase: Phase
+    more_steps: int
+    after: tuple[Phase, ...] = ()
+
+    @property
+    def would_exceed(self) -> bool | None:
+        """True if a planned phase does not fit as a whole; None for a pattern that is not planned."""
+        return self.more_steps < self.phase.question.run.steps if self.phase.planned else None
+
+
+@dataclass(frozen=True)
 class Schedule:
     """Phases under one neighbouring relation. Every number is a joint one: nothing is added up that can be composed."""
 
@@ -73,6 +89,10 @@ class Schedule:
         if not self.phases:
             raise InvalidParameter("phase", "nothing", "at least one phase")
         Run(discretization=self.discretization, composer=self.composer)
+        sizes = sorted({phase.question.run.group_size for phase in self.phases})
+        if len(sizes) > 1:
+            expected = "one group_size for all phases: the same person is in all of them"
+            raise InvalidParameter("group_size", ", ".join(map(str, sizes)), expected)
         relations = {str(phase.question.run.relation) for phase in self.phases}
         if len(relations) > 1:
             raise InvalidParameter("relation", ", ".join(sorted(relations)), "one neighbouring relation for all phases")
@@ -83,10 +103,21 @@ class Schedule:
                     f"fixed one may have served other phases; {any_projection(phase.question.mechanism)}"
                 )
 
+    def as_dict(self) -> dict[str, object]:
+        """The schedule as the data of a run file."""
+        shared: dict[str, object] = {} if self.discretization is None else {"discretization": self.discretization}
+        shared |= {} if self.composer == "privproj" else {"composer": self.composer}
+        return {**shared, "phase": [phase.as_dict() for phase in self.phases]}
+
     @property
     def done(self) -> "Schedule":
         """The phases that are not merely planned."""
-        return replace(self, phases=tuple(phase for phase in self.phases if not phase.planned))
+        return replace(self, phases=self.done_phases)
+
+    @property
+    def done_phases(self) -> tuple[Phase, ...]:
+        """The phases that are not merely planned, maybe none."""
+        return tuple(phase for phase in self.phases if not phase.planned)
 
     def curve(self) -> Curve:
         """The joint curve: of one phase as its bound has it, of several on one grid."""
@@ -149,7 +180,6 @@ class Schedule:
         if len(questions) > 1:
             shown |= {"sampling_rate": None, "sampling": None}
             shown |= {"steps": sum(question.run.steps for question in questions)}
-            shown |= {"group_size": max(question.run.group_size for question in questions)}
         return shown
 
     def scaled(self, factor: float) -> "Schedule":
@@ -175,16 +205,30 @@ class Schedule:
         """True where the schedule, asked for its epsilon or its delta, answers no more than ``(epsilon, delta)``."""
         return meets(self.curve(), full_target(epsilon, delta, None, zero=True))
 
-    def more_steps(self, phase: Phase, *, epsilon: float, delta: float) -> int:
-        """How many releases like those of ``phase`` still fit after all that is done; 0 if none does."""
+    def more_steps(self, phase: Phase, *, epsilon: float, delta: float, after: tuple[Phase, ...] = ()) -> int:
+        """How many releases like those of ``phase`` fit after all that is done and all of ``after``; 0 if none does."""
         target = privacy_epsilon(epsilon, zero=True)
-        before = self.done.phases
+        before = (*self.done_phases, *after)
 
         def fits(steps: int) -> bool:
-            after = replace(phase, question=calibration.with_run(phase.question, steps=steps))
-            return replace(self, phases=(*before, after)).meets(epsilon=target, delta=delta)
+            last = replace(phase, question=calibration.with_run(phase.question, steps=steps))
+            return replace(self, phases=(*before, last)).meets(epsilon=target, delta=delta)
 
         return largest_integer(fits, 1, MOST_STEPS) or 0
+
+    def remaining(self, *, epsilon: float, delta: float) -> list[Remaining]:
+        """What the budget leaves for every planned phase, each after all that is done and the planned ones before it.
+
+        Without a planned phase the last one is the pattern of what may follow.
+        """
+        planned = tuple(phase for phase in self.phases if phase.planned)
+        if not planned:
+            return [Remaining(self.phases[-1], self.more_steps(self.phases[-1], epsilon=epsilon, delta=delta))]
+        found = []
+        for i, phase in enumerate(planned):
+            count = self.more_steps(phase, epsilon=epsilon, delta=delta, after=planned[:i])
+            found.append(Remaining(phase, count, planned[:i]))
+        return found
 
 
 def unique(items: Any) -> list[str]:
@@ -207,98 +251,41 @@ def phase_of(mechanism: Mechanism, name: str = "phase", bound: str | None = None
 
 
 def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
-    """A schedule from the data of a run file: a list ``phase`` and, for all, ``relation`` and ``discretization``.
+    """A schedule from the data of a run file: a list ``phase`` and, for all, :data:`FOR_ALL`.
 
     Raises :class:`InvalidParameter` that names the file, the entry and the key.
     """
-    known = ("phase", "relation", "discretization", "composer")
-    for key in data:
-        if key not in known:
-            raise InvalidParameter(f"{where}: {key}", data[key], "one of the keys " + ", ".join(known))
-    entries = data.get("phase")
+    given = once(data, where)
+    entries = given.pop("phase", None)
+    try:
+        check_keys(given, {name: TYPES[name] for name in FOR_ALL})
+    except InvalidParameter as error:
+        renamed(error, where)
     if not isinstance(entries, list) or not entries:
         raise InvalidParameter(f"{where}: phase", entries, "a list of phases ([[phase]] in TOML)")
-    shared = {"relation": data["relation"]} if "relation" in data else {}
+    shared = {"relation": given.pop("relation")} if "relation" in given else {}
     phases = [phase_from(entry, shared, f"{where}: phase {i + 1}") for i, entry in enumerate(entries)]
-    return Schedule(tuple(phases), data.get("discretization"), data.get("composer", "privproj"))
+    try:
+        return Schedule(tuple(phases), **given)
+    except InvalidParameter as error:
+        renamed(error, where)
 
 
 def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
     """One phase of a run file."""
-    if not isinstance(entry, Mapping):
-        raise InvalidParameter(where, entry, "a table of keys")
-    given = {**shared, **{str(key).replace("-", "_"): value for key, value in entry.items()}}
-    name = str(given.get("name", where.rsplit(": ", 1)[-1]))
+    given = once(entry, where)
     try:
-        question = question_from(given)
+        for key in (*shared, *(name for name in FOR_ALL if name != "relation")):
+            if key in given:
+                raise InvalidParameter(key, given[key], f"{key} once, before the phases")
+        check_keys(given, keys_of(kind_of(given), PHASE_KEYS))
+        question = question_from({**given, **shared})
+        question.check()
     except InvalidParameter as error:
-        raise InvalidParameter(f"{where}: {error.name}", error.value, error.expected, error.remedy) from None
+        renamed(error, where)
     except Refused as error:
         raise Refused(f"{where}: {error}") from None
-    return Phase(question, name, bool(given.get("planned", False)))
-
-
-def question_from(given: dict[str, Any]) -> Question:
-    """The question that the keys of an entry put."""
-    mechanism, run = parsed(given)
-    return question_of(mechanism, find(type(mechanism), given.get("bound")), run)
-
-
-def parsed(given: dict[str, Any], others: tuple[str, ...] = OTHER_KEYS) -> tuple[Mechanism, RunOptions]:
-    """The mechanism and the run that the keys of an entry describe; ``others`` are not theirs."""
-    kind_name = str(given.get("mechanism"))
-    kind = mechanism_named(ALIASES.get(kind_name, kind_name))
-    run: dict[str, Any] = {key: given[key] for key in RUN_KEYS if key in given}
-    run |= batches(given, run)
-    own = {key: value for key, value in given.items() if key not in (*RUN_KEYS, *BATCH_KEYS, *others)}
-    if "layer" in own:
-        given_layers = own.pop("layer")
-        texts = [given_layers] if isinstance(given_layers, str) else given_layers
-        if not isinstance(texts, list):
-            raise InvalidParameter("layer", given_layers, "a list of layers DxR, DxRxN or DxRxN@SHARE")
-        own["layers"] = tuple(layer_from(text) for text in texts)
-    for key in own:
-        if key not in parameters_of(kind):
-            raise InvalidParameter(key, own[key], "one of the keys " + ", ".join(keys_of(kind_name, others)))
-    return kind(**own), run  # pyright: ignore[reportReturnType]
-
-
-def keys_of(kind_name: str, others: tuple[str, ...]) -> tuple[str, ...]:
-    """Every key that an entry about this mechanism may have."""
-    kind = mechanism_named(ALIASES.get(kind_name, kind_name))
-    layers = ("layer",) if "layers" in parameters_of(kind) else ()
-    return (*parameters_of(kind), *layers, *RUN_KEYS, *BATCH_KEYS, *others)
-
-
-def parameters_of(kind: type[Mechanism]) -> tuple[str, ...]:
-    """The names of a mechanism's parameters."""
-    return tuple(field.name for field in fields(kind))
-
-
-def batches(given: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
-    """``sampling_rate`` and ``steps`` from batch size, data set size and epochs, where these are given instead."""
-    if "batch_size" not in given:
-        return {}
-    if "dataset_size" not in given:
-        raise InvalidParameter("dataset_size", "nothing", "dataset_size with batch_size")
-    if "sampling_rate" in run or ("epochs" in given and "steps" in run):
-        clash = "sampling_rate" if "sampling_rate" in run else "steps"
-        raise InvalidParameter(clash, run[clash], f"either {clash} or batch_size and epochs, not both")
-    rate, steps = from_batches(given["batch_size"], given["dataset_size"], given.get("epochs", 1))
-    return {"sampling_rate": rate, "steps": run.get("steps", steps)}
-
-
-def layer_from(text: Any) -> Layer:
-    """``DxRxN@SHARE`` as a layer."""
-    shape, _, share = str(text).partition("@")
-    try:
-        sizes = [int(part) for part in shape.lower().split("x")]
-        if len(sizes) not in (2, 3) or not str(text).isascii() or "_" in str(text):
-            raise ValueError
-        part = float(share) if share else None
-    except ValueError:
-        raise InvalidParameter("layer", text, "a layer DxR, DxRxN or DxRxN@SHARE, for instance 768x16x24") from None
-    return Layer(dim=sizes[0], rank=sizes[1], count=[*sizes, 1][2], share=part)
+    return Phase(question, given.get("name", where.rsplit(": ", 1)[-1]), given.get("planned", False))
 
 
 # --- ready runs -----------------------------------------------------------------------------------

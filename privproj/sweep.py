@@ -5,18 +5,32 @@ import io
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from privproj.atomic import replaced
+from privproj.entries import (
+    TEXT,
+    answer,
+    check_keys,
+    keys_of,
+    kind_of,
+    of_type,
+    once,
+    question_from,
+    renamed,
+    target_from,
+)
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered
-from privproj.evaluation import TARGETS
+from privproj.evaluation import FOUND, TARGETS
 from privproj.jobs import Doer, Journal, Row, done, here
 from privproj.result import Result
-from privproj.schedule import keys_of, parsed
 
 LARGEST = 10**7
-OTHER_KEYS = ("query", "mechanism", "bound", "epsilon", "delta", "log10_delta", "composer", "grid")
+PROBED = 10**5
+"""How many points are looked at, at most, for one that is a question.  Speed only."""
+FIXED_KEYS = ("mechanism", "bound")
 FIELDS = ("value", "lower", "upper", "side", "bound", "status", "outcome", "epsilon", "delta", "log10_delta")
 COLUMNS = (*FIELDS, "noise_multiplier", "note")
 """The columns after those of the grid."""
@@ -56,29 +70,61 @@ class Grid:
 def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
     """The grid of a file: ``query``, ``mechanism``, fixed keys and a table ``[grid]`` of lists.
 
-    Raises :class:`InvalidParameter` naming the key for anything else.
+    Raises :class:`InvalidParameter` naming the key for anything else, and where no point is a question.
     """
-    given = {str(key).replace("-", "_"): value for key, value in data.items()}
-    axes = given.pop("grid", None)
-    if not isinstance(axes, Mapping) or not axes:
-        raise InvalidParameter(f"{where}: grid", axes, "a table [grid] of lists")
-    lists = {str(name).replace("-", "_"): values for name, values in axes.items()}
-    for name, values in lists.items():
-        if not isinstance(values, list) or not values or name in given:
-            raise InvalidParameter(
-                f"{where}: grid.{name}", values, "a list that is not empty, of a key not fixed above"
-            )
-    query = given.pop("query", "epsilon")
-    if not isinstance(query, str) or query not in TARGETS:
-        raise InvalidParameter(f"{where}: query", query, "one of " + ", ".join(TARGETS))
-    known = keys_of(str(given.get("mechanism")), OTHER_KEYS)
-    for name in (*given, *lists):
-        if name not in known:
-            raise InvalidParameter(f"{where}: {name}", lists.get(name, given.get(name)), "one of " + ", ".join(known))
-    found = Grid(query, given, lists)
-    if len(found) > LARGEST:
-        raise InvalidParameter(f"{where}: grid", f"{len(found)} points", f"at most {LARGEST} points")
+    given = once(data, where)
+    axes = once(given.pop("grid", None), f"{where}: grid")
+    try:
+        query = of_type("query", given.pop("query", "epsilon"), TEXT)
+        if query not in TARGETS:
+            raise InvalidParameter("query", query, "one of " + ", ".join(TARGETS))
+        if not axes:
+            raise InvalidParameter("grid", "nothing", "a table [grid] of lists")
+        check_keys(given, keys_of(kind_of(given), FIXED_KEYS, query))
+        check_axes(axes, given, query)
+        found = Grid(query, given, axes)
+        if len(found) > LARGEST:
+            raise InvalidParameter("grid", f"{len(found)} points", f"at most {LARGEST} points")
+        check_points(found)
+    except InvalidParameter as error:
+        renamed(error, where)
     return found
+
+
+def check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -> None:
+    """Raise :class:`InvalidParameter` unless every axis is a list of different values of a key not fixed."""
+    known = keys_of(kind_of(fixed), ("bound",), query)
+    for name, values in axes.items():
+        place = f"grid.{name}"
+        if name in fixed:
+            raise InvalidParameter(place, values, f"{name} either fixed or in [grid], not both")
+        if not isinstance(values, list) or not values:
+            raise InvalidParameter(place, values, "a list that is not empty")
+        for i, value in enumerate(values):
+            if value in values[:i]:
+                raise InvalidParameter(place, value, "a list of different values")
+            try:
+                check_keys({name: value}, known)
+            except InvalidParameter as error:
+                raise InvalidParameter(place, error.value, error.expected) from None
+
+
+def check_points(grid: Grid) -> None:
+    """Raise what is wrong with the first point if every one of the first :data:`PROBED` is no question."""
+    first = None
+    for _, (query, given) in islice(grid.tasks(), PROBED):
+        try:
+            question, _ = question_from(given, query), target_from(given, query)
+            question.check()
+            return
+        except Unanswered:
+            return
+        except InvalidParameter as error:
+            if error.name in FOUND.get(query, ()):
+                return
+            first = first or error
+    if first is not None and len(grid) <= PROBED:
+        raise first
 
 
 def asked(tasks: list[tuple[str, dict[str, Any]]]) -> list[Row]:
@@ -99,17 +145,6 @@ def row_of(query: str, given: dict[str, Any]) -> Row:
         return failed("not_converged", str(error))
     except (ArithmeticError, ValueError, LookupError, RuntimeError, MemoryError) as error:
         return failed("not_converged", f"an undefined value ({error}); please report these parameters")
-
-
-def answer(query: str, given: dict[str, Any]) -> Result:
-    """The answer of one point."""
-    call, _ = TARGETS[query]
-    mechanism, run = parsed(given, OTHER_KEYS)
-    target = {name: given[name] for name in ("epsilon", "delta", "log10_delta", "bound") if name in given}
-    try:
-        return call(mechanism, **target, **run)
-    except TypeError as error:
-        raise InvalidParameter("target", ", ".join(target), f"the target of query {query}", str(error)) from None
 
 
 def record(result: Result, note: str = "") -> Row:

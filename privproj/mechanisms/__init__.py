@@ -10,6 +10,7 @@ from .base import (
     privacy_epsilon,
     probability,
     real,
+    truth,
     whole,
 )
 from .gaussian import Gaussian
@@ -38,5 +39,6 @@ __all__ = [
     "privacy_epsilon",
     "probability",
     "real",
+    "truth",
     "whole",
 ]

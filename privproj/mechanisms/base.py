@@ -41,6 +41,13 @@ def whole(name: str, value: object, expected: str, low: int = 1, high: int = 10*
     return number
 
 
+def truth(name: str, value: object) -> bool:
+    """``value`` as it is, if it is True or False; numbers and text are refused."""
+    if not isinstance(value, bool):
+        raise InvalidParameter(name, value, "true or false")
+    return value
+
+
 def noise(value: object) -> float:
     """A noise multiplier."""
     return real("noise_multiplier", value, "a noise multiplier from 1e-12 to 1e+12", SMALLEST, LARGEST)

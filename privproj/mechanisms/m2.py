@@ -1,11 +1,14 @@
 """M2: noise first, then project."""
 
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from privproj.errors import InvalidParameter
 
-from .base import Mechanism, NoisyMechanism, real, whole
+from .base import Mechanism, NoisyMechanism, real, truth, whole
+
+SHAPE = re.compile(r"([0-9]+)x([0-9]+)(?:x([0-9]+))?(?:@([0-9.]+(?:e[+-]?[0-9]+)?))?", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,26 @@ class Layer:
             set_field(self, "share", real("layer", self.share, "a share in (0, 1] in a layer", 0, 1, open_low=True))
 
     def __str__(self) -> str:
-        return f"{self.dim}x{self.rank}x{self.count}" + ("" if self.share is None else f"@{self.share:g}")
+        shape = f"{self.dim}x{self.rank}x{self.count}"
+        if self.share is None:
+            return shape
+        # A ledger keeps this text and reads it again: a rounded share would be another mechanism.
+        short = f"{self.share:g}"
+        return f"{shape}@{short if float(short) == self.share else repr(self.share)}"
+
+    @classmethod
+    def parse(cls, text: object) -> "Layer":
+        """``DxR``, ``DxRxN`` or ``DxRxN@SHARE`` as a layer; raises :class:`InvalidParameter` for anything else."""
+        found = SHAPE.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            raise InvalidParameter("layer", text, "a layer DxR, DxRxN or DxRxN@SHARE, for instance 768x16x24")
+        dim, rank, count, share = found.groups()
+        try:
+            return cls(dim=int(dim), rank=int(rank), count=int(count or 1), share=float(share) if share else None)
+        except ValueError as error:
+            if isinstance(error, InvalidParameter):
+                raise
+            raise InvalidParameter("layer", str(text)[:80], "sizes and a share that are numbers in a layer") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +81,7 @@ class M2(NoisyMechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         set_field = object.__setattr__
+        truth("fixed_projection", self.fixed_projection)
         self.check_layers()
         if self.dim is not None:
             set_field(self, "dim", whole("dim", self.dim, "a whole number dim >= 1", 1, 10**12))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from privproj.errors import InvalidParameter
 
-from .base import Mechanism, NoisyMechanism, real, whole
+from .base import Mechanism, NoisyMechanism, real, truth, whole
 
 SIZE = "a positive number up to 1e100"
 MATRIX = ("eigen_floor", "frobenius_bound", "sensitivity", "sketch_sigma", "noise_sigma")
@@ -46,6 +46,8 @@ class Sketch(Mechanism):
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
+        truth("enforced", self.enforced)
+        truth("fixed_projection", self.fixed_projection)
         if self.rank is not None:
             set_field(self, "rank", whole("rank", self.rank, "a whole number rank from 1 to 1e9", 1, 10**9))
         for name in ("frobenius_bound", "sensitivity", "sketch_sigma", "noise_sigma", "step_smoothness"):
@@ -135,6 +137,7 @@ class PublicSketch(NoisyMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        truth("fixed_projection", self.fixed_projection)
         if self.rank is not None:
             expected = "a whole number rank from 1 to 1e6"
             object.__setattr__(self, "rank", whole("rank", self.rank, expected, 1, 10**6))
