@@ -706,3 +706,77 @@ def test_a_damaged_saved_adapter_is_refused(tmp_path, damage):
         path.write_bytes(damage)
     with pytest.raises(InvalidParameter, match="safetensors"):
         layers_from_peft(home)
+
+
+# --- what is accounted is what is trained -----------------------------------------------------------
+
+
+def peft_model(**adapter):
+    """A small language model wrapped by PEFT."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=20, num_key_value_heads=1, **sizes))
+    given = {"r": 4, "target_modules": ["q_proj", "o_proj", "down_proj"], **adapter}
+    return peft.get_peft_model(model, peft.LoraConfig(**given))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        {},
+        {"rank_pattern": {r"layers\.[12]\.mlp.down_proj": 9, "^model.layers.0.self_attn.q_proj": 2, "o_proj": 7}},
+        {
+            "rank_pattern": {"0.self_attn.o_proj": 2},
+            "layers_to_transform": [0, 2],
+            "lora_alpha": 32,
+            "use_rslora": True,
+        },
+    ],
+)
+def test_the_layers_accounted_are_the_layers_trained(tmp_path, adapter, saved):
+    torch = pytest.importorskip("torch")
+    training = pytest.importorskip("privproj.training")
+    model = peft_model(**adapter)
+    if saved:
+        model.save_pretrained(tmp_path)
+    else:
+        given = {"r": 4, "target_modules": ["q_proj", "o_proj", "down_proj"], **adapter}
+        write(tmp_path, "adapter_config.json", peft_type="LORA", **given)
+    (tmp_path / "config.json").write_text(json.dumps(model.config.to_dict()))
+    accounted = {(layer.dim, layer.rank): layer.count for layer in layers_from_peft(str(tmp_path))}
+    tokens = torch.randint(0, 20, (4, 5), generator=torch.Generator().manual_seed(0))
+    training.prepare_peft(model, "m2")
+    trained = [p for p in model.parameters() if p.requires_grad]
+    _, optimizer, loader = training.make_private(
+        module=model, optimizer=torch.optim.SGD(trained, lr=0.1), algorithm="m2", max_grad_norm=1.0, steps=1,
+        data_loader=torch.utils.data.DataLoader(torch.utils.data.TensorDataset(tokens), batch_size=4),
+        noise_multiplier=1.0,
+    )  # fmt: skip
+    assert {(layer.dim, layer.rank): layer.count for layer in optimizer.plan.mechanism.layers} == accounted
+    assert Counter((view.q.shape[0], view.q.shape[1]) for view in drawn(optimizer, model, loader)) == accounted
+
+
+def drawn(optimizer, model, loader):
+    """The views of an optimizer after one step, with the projections that they drew."""
+    torch = pytest.importorskip("torch")
+    for (rows,) in loader:
+        logits = model(input_ids=rows).logits[:, :-1]
+        losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten(), reduction="none")
+        optimizer.backward(losses.view(len(rows), -1).mean(1))
+        optimizer.step()
+    return optimizer.views
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "adapter", [{"use_dora": True}, {"target_modules": ["q_proj", "embed_tokens"]}, {"init_lora_weights": "mica"}]
+)
+@pytest.mark.parametrize("algorithm", ["m2", "lora-fa"])
+def test_adapters_that_are_more_than_b_a_are_not_trained(adapter, algorithm):
+    training = pytest.importorskip("privproj.training")
+    with pytest.raises(InvalidParameter, match="plain LoRA"):
+        training.prepare_peft(peft_model(**adapter), algorithm)
