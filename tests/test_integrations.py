@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from importlib import metadata
 from types import SimpleNamespace
 
 import dp_accounting
@@ -499,6 +500,7 @@ def test_patterns_and_targets_match_as_in_peft():
         name = ".".join(draw.choices(words, k=draw.randint(1, 6)))
         keys = [".".join(draw.choices(pieces, k=draw.randint(1, 3))) for _ in range(3)]
         assert peft_rules.pattern_key(keys, name) == other.get_pattern_key(keys, name), (keys, name)
+        assert peft_rules.known_rule(keys, name) == other.get_pattern_key(keys, name), (keys, name)
         given = {
             "target_modules": draw.choice([draw.sample(words, 2), [name], keys[0]]),
             "exclude_modules": draw.choice([None, None, ["11"], keys[1]]),
@@ -546,8 +548,10 @@ def test_ranks_follow_patterns_of_names(tmp_path, keys, shapes):
 
 
 def test_without_peft_all_its_versions_must_agree_on_a_pattern(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "peft", None)
-    monkeypatch.setitem(sys.modules, "peft.utils", None)
+    def missing(_):
+        raise metadata.PackageNotFoundError
+
+    monkeypatch.setattr(metadata, "version", missing)
     layers = layers_from_peft(llama(tmp_path, rank_pattern={"self_attn.q_proj": 8}))
     assert layers == (Layer(dim=64, rank=8, count=4), Layer(dim=96, rank=4, count=4))
     with pytest.raises(InvalidParameter, match="every version"):

@@ -9,6 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -327,14 +328,39 @@ Rule = Callable[[Iterable[str], str], str]
 
 
 def pattern_rule(adapter: dict[str, Any]) -> Rule:
-    """PEFT's own rule where it is installed and there are patterns, else a rule on which all its versions agree."""
-    if not patterns(adapter):
-        return pattern_key
+    """The rule by which the installed PEFT matches patterns; where none is, one on which all its versions agree."""
+    version = installed_version()
+    if version is None or not patterns(adapter):
+        return every_version
+    return known_rule if version < UNKNOWN_VERSION else own_rule
+
+
+UNKNOWN_VERSION = (0, 22)
+"""Versions of PEFT before this one match patterns by one of the two rules above. Speed only: importing PEFT takes
+seconds, and where both rules agree it is not needed."""
+
+
+def installed_version() -> tuple[int, ...] | None:
+    """PEFT's version, None where it is not installed; nothing is imported."""
+    try:
+        return tuple(int(part) for part in re.findall(r"\d+", metadata.version("peft"))[:2])
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def known_rule(keys: Iterable[str], name: str) -> str:
+    """PEFT's rule, by PEFT itself only where its versions differ."""
+    key = pattern_key(keys, name)
+    return key if key == earlier_key(keys, name) else own_rule(keys, name)
+
+
+def own_rule(keys: Iterable[str], name: str) -> str:
+    """The installed PEFT's own rule; one on which all versions agree where it cannot be imported."""
     try:
         from peft.utils import other  # pyright: ignore[reportMissingImports]
     except (ImportError, RuntimeError, OSError):
-        return every_version
-    return getattr(other, "get_pattern_key", earlier_key)
+        return every_version(keys, name)
+    return getattr(other, "get_pattern_key", earlier_key)(keys, name)
 
 
 def every_version(keys: Iterable[str], name: str) -> str:
