@@ -3,7 +3,17 @@
 ``ReleaseDpEvent(M2(...))`` is one release; it may stand alone or inside ``ComposedDpEvent``, ``SelfComposedDpEvent``
 and ``PoissonSampledDpEvent``. dp-accounting's composition is not certified (see :mod:`privproj.dp_composer`): for a
 number with a proved error bound compose a :class:`privproj.schedule.Schedule`.
+
+What a noise multiplier is relative to: here, the sensitivity under the neighbouring relation, ``2C`` under replace. A
+``GaussianDpEvent`` states it relative to ``C``, the bound of one record; under ``REPLACE_ONE`` dp-accounting's PLD
+accountant doubles the sensitivity accordingly, while its Renyi accountant does not. So under ``REPLACE_ONE``
+``ReleaseDpEvent(Gaussian(noise_multiplier=z))`` is what ``GaussianDpEvent(2 z)`` is to the PLD accountant; the two
+kinds are refused together, and ``GaussianDpEvent`` is refused by the Renyi accountant. dp-accounting's events carry no
+relation, its accountants do: name it in ``ReleaseDpEvent(..., relation=...)``, and any other accountant refuses it.
 """
+
+import warnings
+from collections.abc import Iterator
 
 import attrs
 from dp_accounting import dp_event, privacy_accountant
@@ -12,25 +22,67 @@ from dp_accounting.rdp import RdpAccountant
 
 from privproj import pld
 from privproj.accountant import Question, question_of
+from privproj.assumptions import REPLACE_SENSITIVITY
 from privproj.bounds import find
 from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.lattice import Pair, outline
-from privproj.mechanisms import Mechanism
+from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.profile import PrivacyProfile
+from privproj.relations import NeighbouringRelation
 from privproj.renyi import RenyiCurve
-from privproj.runs import RunOptions
+from privproj.runs import RelationName, RunOptions, named
 
 Problem = privacy_accountant.PrivacyAccountant.CompositionErrorDetails
 Relation = privacy_accountant.NeighboringRelation
-RELATIONS = {Relation.ADD_OR_REMOVE_ONE: "add-remove", Relation.REPLACE_ONE: "replace"}
+RELATIONS: dict[Relation, RelationName] = {
+    Relation.ADD_OR_REMOVE_ONE: "add-remove",
+    Relation.REPLACE_ONE: "replace",
+    Relation.REPLACE_SPECIAL: "zero-out",
+}
+
+
+def known_relation(_: object, __: object, value: str | None) -> None:
+    """Raise :class:`InvalidParameter` for a name that is no neighbouring relation."""
+    if value is not None:
+        named(NeighbouringRelation, "relation", value)
 
 
 @attrs.frozen
 class ReleaseDpEvent(dp_event.DpEvent):
-    """One release of a mechanism of this package, accounted by ``bound`` (None: the default of the accountant)."""
+    """One release of a mechanism of this package, accounted by ``bound`` (None: the default of the accountant).
+
+    The noise multiplier is over the sensitivity under ``relation``; an accountant of another relation refuses the
+    event. None stands for the relation of the accountant; under replace that is warned of.
+    """
 
     mechanism: Mechanism
     bound: str | None = None
+    relation: RelationName | None = attrs.field(default=None, validator=known_relation)
+
+
+OVER_SENSITIVITY, OVER_CLIP = "sensitivity", "clip"
+
+
+def scales(event: dp_event.DpEvent) -> Iterator[str]:
+    """What the noise multipliers in an event are relative to."""
+    if isinstance(event, ReleaseDpEvent):
+        if isinstance(event.mechanism, NoisyMechanism):
+            yield OVER_SENSITIVITY
+    elif hasattr(event, "noise_multiplier"):
+        yield OVER_CLIP
+    for part in (*getattr(event, "events", ()), *([event.event] if hasattr(event, "event") else [])):  # pyright: ignore
+        yield from scales(part)
+
+
+def mixes(event: dp_event.DpEvent, held: frozenset[str], relation: Relation) -> Problem | None:
+    """The problem of an event whose noise multipliers, with those held already, are relative to two sensitivities."""
+    if relation is not Relation.REPLACE_ONE or len(held.union(scales(event))) < 2:
+        return None
+    return Problem(
+        event,
+        "noise multipliers over the clip (dp-accounting's events) and over the sensitivity, twice the clip "
+        "(ReleaseDpEvent), are mixed under REPLACE_ONE; use ReleaseDpEvent(Gaussian(...)) for both",
+    )
 
 
 def unsampled(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, float]:
@@ -44,10 +96,11 @@ def unsampled(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, float]:
 
 def question(event: ReleaseDpEvent, rate: float, relation: Relation, bound: str | None, count: int = 1) -> Question:
     """The question that ``count`` such events put."""
-    if relation not in RELATIONS:
-        raise InvalidParameter("neighboring_relation", relation, "add-or-remove-one or replace-one")
+    ours = RELATIONS[relation]
+    if event.relation not in (None, ours):
+        raise InvalidParameter("relation", event.relation, f"{ours}, the neighbouring relation of the accountant")
     found = find(type(event.mechanism), event.bound or bound)
-    run: RunOptions = {"steps": count, "sampling_rate": rate, "relation": RELATIONS[relation]}  # pyright: ignore
+    run: RunOptions = {"steps": max(count, 1), "sampling_rate": rate, "relation": ours}
     put = question_of(event.mechanism, found, run)
     if put.reuses_projection:
         raise Refused(
@@ -56,10 +109,24 @@ def question(event: ReleaseDpEvent, rate: float, relation: Relation, bound: str 
     return put
 
 
+def tell_scale(event: ReleaseDpEvent, relation: Relation) -> None:
+    """Warn of an event that leaves open what its noise multiplier is relative to, where that is not the clip."""
+    if event.relation is None and relation is Relation.REPLACE_ONE and isinstance(event.mechanism, NoisyMechanism):
+        warnings.warn(f"{REPLACE_SENSITIVITY}; say so by ReleaseDpEvent(..., relation='replace')", stacklevel=2)
+
+
 class ProjectionPLDAccountant(PLDAccountant):
     """dp-accounting's PLD accountant that also takes :class:`ReleaseDpEvent`, alone or Poisson sampled."""
 
+    held: frozenset[str] = frozenset()
+    """What the noise multipliers so far are relative to."""
+
     def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Problem | None:
+        problem = mixes(event, self.held, self.neighboring_relation)
+        if problem is not None:
+            return problem
+        if do_compose:
+            self.held = self.held.union(scales(event))
         ours, rate = unsampled(event)
         if ours is None:
             return super()._maybe_compose(event, count, do_compose)
@@ -68,7 +135,8 @@ class ProjectionPLDAccountant(PLDAccountant):
             release, run = found.release()
             if not isinstance(release, PrivacyProfile) or (run.sampling_rate < 1.0 and not release.amplifies):
                 return Problem(event, f"{found.bound.name} has no privacy profile to compose here")
-            if do_compose:
+            if do_compose and count:
+                tell_scale(ours, self.neighboring_relation)
                 orders = pld.both_orders([(release, run)], [outline(release, run)], self._value_discretization_interval)
                 parts = [as_pmf(order[0][0]) for order, _ in orders]
                 self._pld = self._pld.compose(
@@ -89,6 +157,12 @@ class ProjectionRdpAccountant(RdpAccountant):
     """dp-accounting's Renyi accountant that also takes :class:`ReleaseDpEvent` of mechanisms with a Renyi curve."""
 
     def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Problem | None:
+        if self.neighboring_relation is Relation.REPLACE_ONE and OVER_CLIP in scales(event):
+            return Problem(
+                event,
+                "dp-accounting's Renyi accountant leaves the sensitivity at the clip under REPLACE_ONE; use "
+                "ReleaseDpEvent(Gaussian(...)), whose noise multiplier is over twice the clip",
+            )
         ours, rate = unsampled(event)
         if ours is None:
             return super()._maybe_compose(event, count, do_compose)
@@ -98,7 +172,8 @@ class ProjectionRdpAccountant(RdpAccountant):
             if not isinstance(form, RenyiCurve):
                 return Problem(event, f"{found.bound.name} has no Renyi curve; use ProjectionPLDAccountant")
             curve = form.over(run)
-            if do_compose:
+            if do_compose and count:
+                tell_scale(ours, self.neighboring_relation)
                 self._rdp = self._rdp + [self.at(curve, float(order)) for order in self._orders]
         except PrivprojError as error:
             return Problem(event, str(error))

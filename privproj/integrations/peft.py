@@ -1,127 +1,500 @@
-"""From a PEFT LoRA directory to the layers that are trained: local files only, nothing downloaded, nothing imported.
+"""From a PEFT LoRA directory to the layers that are trained: local files only, nothing downloaded.
 
-LoRA's ``A`` projects a linear layer's input side, so a layer's ``dim`` is its number of inputs and its ``rank`` LoRA's.
+LoRA's ``A`` projects a linear layer's input side, so a layer's ``dim`` is its number of inputs and its ``rank`` LoRA's,
+as PEFT resolves both: by ``adapter_model.safetensors`` where it is there, else by ``adapter_config.json`` and the
+names of the base model's layers. Whatever else a configuration trains would share the clip unprojected, and is refused.
 """
 
 import json
 import re
 from collections import Counter
+from collections.abc import Callable, Iterable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from privproj.errors import InvalidParameter
-from privproj.mechanisms import Layer
+from privproj.mechanisms import Layer, whole
 
-HIDDEN, INNER = "hidden", "inner"
+from .base_models import Family, candidates
 
-INPUTS: dict[str, str] = {
-    **dict.fromkeys(
-        ("q_proj", "k_proj", "v_proj", "query", "key", "value", "query_key_value", "c_attn", "qkv_proj"), HIDDEN
-    ),
-    **dict.fromkeys(
-        ("gate_proj", "up_proj", "gate_up_proj", "fc1", "c_fc", "dense_h_to_4h", "intermediate.dense"), HIDDEN
-    ),
-    **dict.fromkeys(("down_proj", "fc2", "mlp.c_proj", "dense_4h_to_h", "w2"), INNER),
-    **dict.fromkeys(("o_proj", "out_proj", "attn.c_proj", "attention.dense", "q", "k", "v", "w1", "w3"), HIDDEN),
+BY_HAND = "give the layers with --layer"
+
+NUMBER, TRUTH, TEXT, TABLE = (int, float), (bool,), (str,), (dict,)
+
+HARMLESS: dict[str, tuple[tuple[type, ...], str]] = {
+    "auto_mapping": (TABLE, "which class loads the base model"),
+    "revision": (TEXT, "which copy of the base model is loaded"),
+    "inference_mode": (TRUTH, "true in every saved adapter"),
+    "lora_alpha": (NUMBER, "scales the adapter's output; gradients are clipped after that"),
+    "alpha_pattern": (TABLE, "scales the adapter's output; gradients are clipped after that"),
+    "use_rslora": (TRUTH, "scales the adapter's output; gradients are clipped after that"),
+    "lora_dropout": (NUMBER, "drawn for each record without the others, before its gradient is clipped"),
+    "fan_in_fan_out": (TRUTH, "how the weight is stored; its inputs are the same"),
+    "megatron_core": (TEXT, "names a package that only megatron_config uses"),
+    "qalora_group_size": (NUMBER, "only use_qalora uses it"),
+    "peft_version": (TEXT, "who wrote the file"),
+    "runtime_config": (TABLE, "where tensors lie while training"),
 }
-"""What feeds the linear modules that LoRA usually adapts, by the end of their names."""
+"""Keys that change neither what is trained nor its shape: the types that they may have, and why."""
 
-AMBIGUOUS = {
-    "dense": ("attention.dense", "intermediate.dense", "output.dense"),
-    "c_proj": ("attn.c_proj", "mlp.c_proj"),
-}
-"""Names that match several modules of one block, and which."""
+READ = (
+    "peft_type", "task_type", "base_model_name_or_path", "r", "rank_pattern", "target_modules", "exclude_modules",
+    "layers_to_transform", "layers_pattern", "init_lora_weights",
+)  # fmt: skip
+"""Keys that say what is trained, and are followed."""
 
-SIZES = {
-    HIDDEN: ("hidden_size", "n_embd", "d_model", "dim"),
-    INNER: ("intermediate_size", "n_inner", "ffn_dim", "hidden_dim", "d_ff"),
-    "blocks": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+FULL = "no tensor trained in full"
+LINEAR = "a plain LoRA layer B A, whose A is its only projection"
+START = "adapters that start without a look at the data"
+
+REFUSED: dict[str, tuple[str, str]] = {
+    "bias": (FULL, "it shares the clip unprojected"),
+    "lora_bias": (FULL, "the bias of B shares the clip unprojected"),
+    "modules_to_save": (FULL, "it shares the clip unprojected"),
+    "trainable_token_indices": (FULL, "rows of the embedding share the clip unprojected"),
+    "target_parameters": ("adapters of linear layers only", "a bare parameter has no input side to project"),
+    "use_dora": (LINEAR, "its magnitudes are trained in full"),
+    "kasa_config": (LINEAR, "its singular values are trained in full"),
+    "monteclora_config": (LINEAR, "its sampler is trained in full"),
+    "velora_config": (LINEAR, "its backward pass compresses activations by a statistic of the batch"),
+    "use_bdlora": (LINEAR, "its factors have blocks"),
+    "use_qalora": (LINEAR, "it pools the inputs before A"),
+    "arrow_config": (LINEAR, "it routes among several adapters"),
+    "alora_invocation_tokens": (LINEAR, "it acts on a part of the tokens"),
+    "layer_replication": ("blocks as the base model has them", "replicated blocks share their weights"),
+    "ensure_weight_tying": ("layers that share no weight", "tied adapters are one tensor in two places"),
+    "megatron_config": ("layers of torch", "Megatron's parallel layers hold a part of the weight each"),
+    "loftq_config": (START, "it also quantizes the base weights"),
+    "eva_config": (START, "EVA looks at the data, which no step accounts for, and moves ranks between layers"),
+    "corda_config": (START, "CorDA looks at the data, which no step accounts for"),
+    "lora_ga_config": (START, "LoRA-GA looks at gradients of the data, which no step accounts for"),
 }
+"""Keys that train more, or otherwise, than a linear layer's ``B A``: what is expected instead, and why."""
+
+HEADS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS")
+"""Tasks for which PEFT itself adds the model's head to ``modules_to_save``."""
+
+TASKS = ("CAUSAL_LM", "SEQ_2_SEQ_LM", "FEATURE_EXTRACTION")
+
+STARTS = (True, "gaussian")
+"""Starts with ``B = 0`` and an ``A`` from public randomness."""
+
+BLOCK, FIRST_INDEX = r"(?:^|.*?\.){}\.(?P<idx>\d+)\.", r".*?\.[^.]*\.(?P<idx>\d+)\."
+"""PEFT's index of a block, by the name of the list of blocks or as the first number in a module's name."""
+
+TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+
+
+def layers_from_peft(directory: str, base: str | None = None) -> tuple[Layer, ...]:
+    """Every adapted layer ``(dim, rank, count)`` of a PEFT LoRA directory.
+
+    ``base`` is the base model's directory; without it, ``config.json`` beside the adapter or in the directory that
+    the adapter names. With ``adapter_model.safetensors`` the configuration of the base model is only compared. Where
+    that has no ``model_type``, the layers of its blocks are counted, and nothing else. Raises
+    :class:`InvalidParameter` for all that is not understood or trains more than is projected.
+    """
+    home = Path(directory)
+    adapter = read_json(home / "adapter_config.json")
+    check_adapter(adapter)
+    config, places = base_config(home, adapter, base)
+    saved = saved_layers(home / "adapter_model.safetensors", adapter)
+    if config is None and (saved is None or base):
+        searched = ", ".join(str(place) for place in places)
+        raise InvalidParameter("from_peft", searched, "a config.json of the base model", "give --base DIR")
+    found = agreed(saved, adapter, config)
+    return tuple(Layer(dim=dim, rank=rank, count=count) for (dim, rank), count in sorted(found.items()))
+
+
+Shapes = Counter[tuple[int, int]]
+
+
+def agreed(saved: Shapes | None, adapter: dict[str, Any], config: dict[str, Any] | None) -> Shapes:
+    """The layers as saved; raises where the configurations say otherwise. As configured, where none are saved."""
+    if saved is None:
+        return configured_layers(adapter, config or {})
+    try:
+        known = saved if config is None else configured_layers(adapter, config)
+    except InvalidParameter:
+        known = saved
+    if known != saved:
+        told = ", ".join(f"{dim}x{rank}x{count}" for (dim, rank), count in sorted(known.items()))
+        was = ", ".join(f"{dim}x{rank}x{count}" for (dim, rank), count in sorted(saved.items()))
+        raise InvalidParameter("adapter_model.safetensors", was, f"the layers {told} of the configurations", BY_HAND)
+    return saved
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A table whose keys are all different."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        key = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {key!r} occurs twice")
+    return table
+
+
+def parsed(text: str | bytes) -> dict[str, Any]:
+    """A JSON object; raises :class:`ValueError` for anything else, for doubled keys and for nan."""
+
+    def refuse(word: str) -> float:
+        raise ValueError(f"{word} is no JSON number")
+
+    data = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+    if not isinstance(data, dict):
+        raise ValueError("it is no JSON object")
+    return data
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file as a table; raises :class:`InvalidParameter` where it is missing or malformed."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InvalidParameter("from_peft", str(path), "a readable JSON file", str(error)) from None
-    if not isinstance(data, dict):
-        raise InvalidParameter("from_peft", str(path), "a JSON object")
-    return data
+        return parsed(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidParameter("from_peft", str(path), "a readable file with one JSON object", str(error)) from None
 
 
-def layers_from_peft(directory: str, base: str | None = None) -> tuple[Layer, ...]:
-    """Every adapted layer ``(dim, rank, count)`` from ``adapter_config.json`` and the base model's ``config.json``.
+def base_config(home: Path, adapter: dict[str, Any], base: str | None) -> tuple[dict[str, Any] | None, list[Path]]:
+    """The base model's ``config.json``, if it is found, and the places that were searched."""
+    named = adapter.get("base_model_name_or_path")
+    if named is not None and not isinstance(named, str):
+        raise InvalidParameter("base_model_name_or_path", named, "a name or a directory")
+    places = [Path(base)] if base else [home, *([Path(named)] if named else [])]
+    return next((read_json(p / "config.json") for p in places if (p / "config.json").is_file()), None), places
 
-    ``base`` is the base model's directory; without it, ``config.json`` beside the adapter or in the directory that
-    the adapter names. Raises :class:`InvalidParameter` for a module or a size that is not understood: give
-    ``--layer`` then.
+
+def saved_layers(path: Path, adapter: dict[str, Any]) -> Shapes | None:
+    """``(inputs, rank)`` of every layer that a saved adapter holds; None where nothing is saved."""
+    if not path.is_file():
+        return None
+    layers: dict[str, dict[str, list[int]]] = {}
+    for tensor, shape in shapes_in(path).items():
+        match = TENSOR.fullmatch(tensor)
+        if match is None or len(shape) != 2:
+            raise InvalidParameter(path.name, f"{tensor} {shape}", "the A and B of linear layers only", BY_HAND)
+        layers.setdefault(match[1], {})[match[2]] = shape
+    if not layers:
+        raise InvalidParameter(path.name, "no tensor", "the A and B of linear layers")
+    key_of = pattern_rule(adapter)
+    return Counter(saved_shape(path.name, name, factors, adapter, key_of) for name, factors in layers.items())
+
+
+def saved_shape(
+    file: str, name: str, factors: dict[str, list[int]], adapter: dict[str, Any], key_of: "Rule"
+) -> tuple[int, int]:
+    """``(inputs, rank)`` of one saved layer, whose factors fit each other and the configuration."""
+    a, b = factors.get("A"), factors.get("B")
+    if a is None or b is None or a[0] != b[1] or min(*a, *b) < 1:
+        raise InvalidParameter(file, f"{name}: A {a}, B {b}", "an A of rank x inputs and a B of outputs x rank")
+    if not takes_all(adapter) and not is_target(adapter, name):
+        raise InvalidParameter(file, name, "only layers that target_modules of adapter_config.json names", BY_HAND)
+    rank = rank_of(adapter, name, key_of)
+    if a[0] != rank:
+        raise InvalidParameter(file, f"{name}: rank {a[0]}", f"rank {rank}, as adapter_config.json says", BY_HAND)
+    return a[1], min(rank, a[1])
+
+
+def shapes_in(path: Path) -> dict[str, list[int]]:
+    """The shapes of the tensors in a safetensors file: an eight-byte length, a JSON header, the tensors in a row."""
+    try:
+        total = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > total - 8:
+                raise ValueError("its header is cut off")
+            header = parsed(file.read(length))
+        header.pop("__metadata__", None)
+        ends = sorted(tuple(entry["data_offsets"]) for entry in header.values())
+        starts = [0, *(end for _, end in ends)]
+        if [start for start, _ in ends] != starts[:-1] or starts[-1] != total - 8 - length:
+            raise ValueError("its tensors do not fill it")
+        return {name: [whole("shape", side, "a size", 0) for side in entry["shape"]] for name, entry in header.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise InvalidParameter("from_peft", str(path), "a whole safetensors file", str(error)) from None
+
+
+# --- adapter_config.json --------------------------------------------------------------------------
+
+
+def shown(value: Any) -> str:
+    """A value of a file, short enough for a sentence."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def is_off(value: Any) -> bool:
+    """True for what switches a key off."""
+    return value is None or value is False or value in ([], {})
+
+
+def check_adapter(adapter: dict[str, Any]) -> None:
+    """Raise for a configuration that trains anything but ``B A`` of linear layers, or that is damaged."""
+    kind = adapter.get("peft_type", "LORA")
+    if not isinstance(kind, str) or kind.upper() != "LORA":
+        raise InvalidParameter("peft_type", shown(kind), "an adapter of type LORA", BY_HAND)
+    for key, value in adapter.items():
+        check_key(key, value)
+    check_start(adapter)
+    whole("r", adapter.get("r"), "a whole number r >= 1 in adapter_config.json")
+    ranks = patterns(adapter)
+    for key, rank in ranks.items():
+        compiled("rank_pattern", key, r"(.*\.)?({})$")
+        whole(f"rank_pattern: {key}", rank, "a whole rank >= 1")
+    check_targets(adapter)
+
+
+def check_key(key: str, value: Any) -> None:
+    """Raise for a key that trains more than is accounted, that is unknown, or whose value has the wrong type."""
+    if key in HARMLESS:
+        types = HARMLESS[key][0]
+        if value is not None and (not isinstance(value, types) or (isinstance(value, bool) and types is NUMBER)):
+            raise InvalidParameter(key, shown(value), "null or " + " or ".join(kind.__name__ for kind in types))
+    elif key in REFUSED:
+        if not (is_off(value) or (key == "bias" and value == "none")):
+            expected, why = REFUSED[key]
+            raise InvalidParameter(key, shown(value), expected, f"{why}; {BY_HAND}")
+    elif key not in READ and not is_off(value):
+        raise InvalidParameter(
+            key, shown(value), "only keys of adapter_config.json that are known here", f"it may train more; {BY_HAND}"
+        )
+
+
+def check_start(adapter: dict[str, Any]) -> None:
+    """Raise for tasks with a trained head and for adapters that do not start at ``B = 0``."""
+    task, start = adapter.get("task_type"), adapter.get("init_lora_weights", True)
+    if task in HEADS:
+        raise InvalidParameter("task_type", task, FULL, f"PEFT trains this task's head unprojected; {BY_HAND}")
+    if task is not None and task not in TASKS:
+        raise InvalidParameter("task_type", shown(task), "null or one of " + ", ".join((*TASKS, *HEADS)))
+    if not any(type(start) is type(known) and start == known for known in STARTS):
+        why = "other starts look at the data or the weights, change the base weights, or leave B nonzero"
+        raise InvalidParameter("init_lora_weights", shown(start), "true or gaussian", f"{why}; {BY_HAND}")
+
+
+def check_targets(adapter: dict[str, Any]) -> None:
+    """Raise for targets that are no names or regular expressions, or that PEFT would not take together."""
+    for key, around in (("target_modules", "{}"), ("exclude_modules", "{}"), ("layers_pattern", BLOCK)):
+        given = adapter.get(key)
+        if isinstance(given, str) and given:
+            compiled(key, given, around)
+        elif given is not None and not (isinstance(given, list) and all(isinstance(n, str) and n for n in given)):
+            raise InvalidParameter(key, shown(given), "a regular expression or a list of names")
+    targets, chosen, pattern = (adapter.get(key) for key in ("target_modules", "layers_to_transform", "layers_pattern"))
+    if not targets:
+        raise InvalidParameter("target_modules", shown(targets), "names of the adapted modules", BY_HAND)
+    if chosen is not None:
+        for index in chosen if isinstance(chosen, list) else [chosen]:
+            whole("layers_to_transform", shown(index) if isinstance(index, str) else index, "indices of blocks", 0)
+    for name in pattern if isinstance(pattern, list) else []:
+        compiled("layers_pattern", name, BLOCK)
+    if isinstance(targets, str) and not (chosen is None and pattern is None):
+        raise InvalidParameter("target_modules", targets, "a list of names with layers_to_transform or layers_pattern")
+    if pattern and chosen is None:
+        raise InvalidParameter("layers_pattern", shown(pattern), "layers_to_transform with it")
+
+
+def compiled(key: str, pattern: str, around: str) -> None:
+    """Raise for a regular expression that is none where it is used."""
+    try:
+        re.compile(around.replace("{}", pattern))
+    except (re.error, RecursionError, OverflowError) as error:
+        raise InvalidParameter(key, shown(pattern), "a regular expression", str(error)) from None
+
+
+def patterns(adapter: dict[str, Any]) -> dict[str, Any]:
+    """``rank_pattern``."""
+    found = adapter.get("rank_pattern")
+    if found is not None and not isinstance(found, dict):
+        raise InvalidParameter("rank_pattern", shown(found), "a table from names to ranks")
+    return found or {}
+
+
+# --- what PEFT matches ----------------------------------------------------------------------------
+
+
+def pattern_key(keys: Iterable[str], name: str) -> str:
+    """The first key that matches the end of a module's name, from a dot on; the name itself if none does."""
+    return next((key for key in keys if re.match(rf"(.*\.)?({key})$", name)), name)
+
+
+def earlier_key(keys: Iterable[str], name: str) -> str:
+    """The rule of PEFT's first versions: the key is not in parentheses, and something has to stand before it."""
+    return next((key for key in keys if re.match(rf".*\.{key}$", name)), name)
+
+
+Rule = Callable[[Iterable[str], str], str]
+
+
+def pattern_rule(adapter: dict[str, Any]) -> Rule:
+    """The rule by which the installed PEFT matches patterns; where none is, one on which all its versions agree."""
+    version = installed_version()
+    if version is None or not patterns(adapter):
+        return every_version
+    return known_rule if version < UNKNOWN_VERSION else own_rule
+
+
+UNKNOWN_VERSION = (0, 22)
+"""Versions of PEFT before this one match patterns by one of the two rules above. Speed only: importing PEFT takes
+seconds, and where both rules agree it is not needed."""
+
+
+def installed_version() -> tuple[int, ...] | None:
+    """PEFT's version, None where it is not installed; nothing is imported."""
+    try:
+        return tuple(int(part) for part in re.findall(r"\d+", metadata.version("peft"))[:2])
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def known_rule(keys: Iterable[str], name: str) -> str:
+    """PEFT's rule, by PEFT itself only where its versions differ."""
+    key = pattern_key(keys, name)
+    return key if key == earlier_key(keys, name) else own_rule(keys, name)
+
+
+def own_rule(keys: Iterable[str], name: str) -> str:
+    """The installed PEFT's own rule; one on which all versions agree where it cannot be imported."""
+    try:
+        from peft.utils import other  # pyright: ignore[reportMissingImports]
+    except (ImportError, RuntimeError, OSError):
+        return every_version(keys, name)
+    return getattr(other, "get_pattern_key", earlier_key)(keys, name)
+
+
+def every_version(keys: Iterable[str], name: str) -> str:
+    """The key by every version of PEFT's rule; raises :class:`InvalidParameter` where they differ."""
+    key, earlier = pattern_key(keys, name), earlier_key(keys, name)
+    if key != earlier:
+        remedy = "install PEFT as it trains, or write each key as the end of a module's name"
+        raise InvalidParameter("rank_pattern", key, "a key that every version of PEFT matches alike", remedy)
+    return key
+
+
+def is_target(adapter: dict[str, Any], name: str) -> bool:
+    """Whether PEFT adapts the module of this name."""
+    targets, excluded = adapter["target_modules"], adapter.get("exclude_modules") or []
+    if isinstance(excluded, str):
+        if re.fullmatch(excluded, name):
+            return False
+    elif ends_with(name, excluded):
+        return False
+    if isinstance(targets, str):
+        return re.fullmatch(targets, name) is not None
+    return name in targets or (ends_with(name, targets) and in_chosen_block(adapter, name))
+
+
+def takes_all(adapter: dict[str, Any]) -> bool:
+    """Whether every linear layer but the output embedding is adapted."""
+    targets = adapter["target_modules"]
+    return isinstance(targets, str) and targets.lower() == "all-linear"
+
+
+def ends_with(name: str, ends: Iterable[str]) -> bool:
+    """Whether the name is one of these, or ends with one after a dot."""
+    return any(name == end or name.endswith(f".{end}") for end in ends)
+
+
+def in_chosen_block(adapter: dict[str, Any], name: str) -> bool:
+    """Whether ``layers_to_transform`` lets this module through; none chosen: all are."""
+    chosen, given = adapter.get("layers_to_transform"), adapter.get("layers_pattern")
+    if chosen is None or chosen == []:
+        return True
+    stacks = [given] if isinstance(given, str) and given else given or []
+    for start in [BLOCK.replace("{}", stack) for stack in stacks] or [FIRST_INDEX]:
+        match = re.match(start, name)
+        if match is not None:
+            return int(match["idx"]) in (chosen if isinstance(chosen, list) else [chosen])
+    return False
+
+
+def rank_of(adapter: dict[str, Any], name: str, key_of: Rule) -> int:
+    """LoRA's rank for the module of this name."""
+    ranks = patterns(adapter)
+    return int(ranks.get(key_of(list(ranks), name), adapter["r"]))
+
+
+# --- layers ---------------------------------------------------------------------------------------
+
+
+def configured_layers(adapter: dict[str, Any], config: dict[str, Any]) -> Shapes:
+    """``(inputs, rank)`` of every adapted layer, by the two configurations.
+
+    Names are tried as every model has them that the base model's configuration may stand for. Raises
+    :class:`InvalidParameter` where none fits, or where several do and differ.
     """
-    home = Path(directory)
-    adapter = read_json(home / "adapter_config.json")
-    if str(adapter.get("peft_type", "LORA")).upper() != "LORA":
-        raise InvalidParameter("from_peft", adapter.get("peft_type"), "an adapter of type LORA")
-    places = [Path(base)] if base else [home, Path(str(adapter.get("base_model_name_or_path", "")))]
-    config = next((read_json(p / "config.json") for p in places if (p / "config.json").is_file()), None)
-    if config is None:
-        searched = ", ".join(str(place) for place in places)
-        raise InvalidParameter("from_peft", searched, "a config.json of the base model", "give --base DIR")
-    found: Counter[tuple[int, int]] = Counter()
-    modules = targets(adapter)
-    blocks = blocks_of(adapter, size(config, "blocks"))
-    for module in modules:
-        for name in AMBIGUOUS.get(module, (module,)):
-            found[inputs(name, config), rank_of(adapter, module)] += blocks
-    return tuple(Layer(dim=dim, rank=min(rank, dim), count=count) for (dim, rank), count in sorted(found.items()))
+    if takes_all(adapter) and config.get("model_type") is None:
+        raise InvalidParameter(
+            "target_modules", "all-linear", "a list of module names, or a model_type in config.json", BY_HAND
+        )
+    tried = candidates(config, adapter.get("task_type") == "CAUSAL_LM")
+    tried.sort(key=lambda pair: -familiar(pair[0], adapter["target_modules"]))
+    key_of = pattern_rule(adapter)
+    found, failures = [], []
+    for family, stack in tried:
+        try:
+            found.append(layers_in(family, stack, adapter, config, key_of))
+        except InvalidParameter as error:
+            failures.append(error)
+    if not found:
+        raise failures[0]
+    if any(other != found[0] for other in found):
+        raise InvalidParameter(
+            "config.json: model_type", config.get("model_type"), "a base model that settles what the names match",
+            f"write names from the block's index on; or {BY_HAND}",
+        )  # fmt: skip
+    return found[0]
 
 
-def targets(adapter: dict[str, Any]) -> list[str]:
-    """The adapted modules by name; patterns and "all-linear" are refused."""
-    given = adapter.get("target_modules")
-    names = [given] if isinstance(given, str) else given
-    if not isinstance(names, list) or not names or not all(re.fullmatch(r"[\w.]+", str(name)) for name in names):
-        raise InvalidParameter("target_modules", given, "a list of module names", "give the layers with --layer")
-    for key in ("modules_to_save", "bias"):
-        if adapter.get(key) not in (None, [], "none"):
-            remedy = "it shares the clip unprojected; give the layers with --layer"
-            raise InvalidParameter(key, adapter[key], "no tensor trained in full", remedy)
-    return sorted(str(name) for name in names)
+def familiar(family: Family, targets: Any) -> int:
+    """How many of the targets a family's blocks hold."""
+    names = targets if isinstance(targets, list) else []
+    return sum(any(ends_with(f".{layer}", [name]) for layer in family.block) for name in names)
 
 
-def inputs(module: str, config: dict[str, Any]) -> int:
-    """How many inputs a module has."""
-    if module == "output.dense":
-        return size(config, INNER)
-    for end, kind in INPUTS.items():
-        if module == end or module.endswith("." + end):
-            if end in ("o_proj", "out_proj") and "head_dim" in config and "num_attention_heads" in config:
-                return int(config["head_dim"]) * int(config["num_attention_heads"])
-            return size(config, kind)
-    raise InvalidParameter("target_modules", module, "a module whose size is known", "give the layers with --layer")
+def layers_in(family: Family, stack: str, adapter: dict[str, Any], config: dict[str, Any], key_of: Rule) -> Shapes:
+    """The adapted layers, were the base model of this family with its blocks under this name."""
+    names = dict(family.names(stack, config))
+    check_outside(family, adapter, typed=config.get("model_type") is not None)
+    if takes_all(adapter):
+        chosen = [name for name in names if is_target({**adapter, "target_modules": [name]}, name)]
+    else:
+        chosen = [name for name in names if is_target(adapter, name)]
+    check_used(adapter, list(names), chosen, family.size(config, "blocks"), key_of)
+    shapes = [(family.size(config, names[name]), rank_of(adapter, name, key_of)) for name in chosen]
+    return Counter((dim, min(rank, dim)) for dim, rank in shapes)
 
 
-def size(config: dict[str, Any], kind: str) -> int:
-    """A size from the base model's configuration, under any of its names."""
-    for name in SIZES[kind]:
-        if isinstance(config.get(name), int):
-            return int(config[name])
-    if kind == INNER and ("n_embd" in config or "hidden_size" in config):
-        return 4 * size(config, HIDDEN)
-    raise InvalidParameter("config.json", kind, "one of the keys " + ", ".join(SIZES[kind]))
+def check_outside(family: Family, adapter: dict[str, Any], *, typed: bool) -> None:
+    """Raise for targets that match a module outside the blocks, which some models of the family have."""
+    remedy = f"name the modules from the block's index on; or {BY_HAND}"
+    if takes_all(adapter):
+        if family.heads:
+            raise InvalidParameter(
+                "target_modules", "all-linear", f"names, since {family.heads[0]} is there or not", remedy
+            )
+        return
+    if not typed and not isinstance(adapter["target_modules"], str):
+        return
+    for name in (*family.outside, *family.heads):
+        if is_target(adapter, name):
+            targets = shown(adapter["target_modules"])
+            raise InvalidParameter("target_modules", targets, f"layers of the blocks only, not {name}", remedy)
 
 
-def rank_of(adapter: dict[str, Any], module: str) -> int:
-    """LoRA's rank for a module."""
-    pattern = adapter.get("rank_pattern") or {}
-    rank = next((value for key, value in pattern.items() if key.split(".")[-1] == module), adapter.get("r"))
-    if not isinstance(rank, int) or rank < 1:
-        raise InvalidParameter("r", rank, "a whole number r >= 1 in adapter_config.json")
-    return rank
-
-
-def blocks_of(adapter: dict[str, Any], blocks: int) -> int:
-    """How many blocks are adapted."""
-    chosen = adapter.get("layers_to_transform")
-    if chosen is None:
-        return blocks
-    return 1 if isinstance(chosen, int) else len(set(chosen))
+def check_used(adapter: dict[str, Any], names: list[str], chosen: list[str], blocks: int, key_of: Rule) -> None:
+    """Raise for a target, a pattern or a block that matches nothing: it was meant for another model."""
+    targets, indices = adapter["target_modules"], adapter.get("layers_to_transform")
+    for target in targets if isinstance(targets, list) else []:
+        if not any(ends_with(name, [target]) for name in names):
+            raise InvalidParameter("target_modules", target, "a module whose size is known", BY_HAND)
+    for index in indices if isinstance(indices, list) else [] if indices is None else [indices]:
+        if index >= blocks:
+            raise InvalidParameter("layers_to_transform", index, f"a block from 0 to {blocks - 1}")
+    if not chosen:
+        key = "exclude_modules" if adapter.get("exclude_modules") else "target_modules"
+        raise InvalidParameter(key, shown(adapter[key]), "at least one adapted module whose size is known", BY_HAND)
+    for key in patterns(adapter):
+        if all(key_of([key], name) != key for name in chosen):
+            raise InvalidParameter("rank_pattern", key, "keys that match an adapted module", "remove it or correct it")

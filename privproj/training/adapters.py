@@ -88,12 +88,16 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
     """A model that PEFT wrapped for LoRA, made ready for an algorithm; call it before building the optimizer.
 
     "lora-fa": the A factors are frozen, the B factors trained. "m2": both factors stay frozen (B is zero, so they do
-    nothing) and the weights that they adapt are trained, by fresh projections. Raises :class:`InvalidParameter` for a
-    model without LoRA layers or, for "m2", with B factors that are not zero.
+    nothing) and the weights that they adapt are trained, by fresh projections, to the rank of each adapter unless
+    ``make_private`` is given one for all. Raises :class:`InvalidParameter` for a model without LoRA layers, for
+    variants of LoRA (DoRA and others use their factors otherwise than as layers, past the hooks that see each record),
+    for adapters of embeddings and, for "m2", for B factors that are not zero.
     """
     layers: list[Any] = [part for part in model.modules() if hasattr(part, "base_layer") and hasattr(part, "lora_B")]
     if not layers:
         raise InvalidParameter("model", type(model).__name__, "a model that PEFT wrapped for LoRA")
+    for layer in layers:
+        check_plain(layer)
     model.requires_grad_(False)
     for layer in layers:
         factors = [part.weight for part in layer.lora_B.values()]
@@ -104,4 +108,14 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
         if any(bool(weight.any()) for weight in factors):
             raise InvalidParameter("model", "trained B factors", "B factors at zero", "merge the adapter first")
         layer.base_layer.weight.requires_grad_(True)
+        layer.base_layer.projection_rank = max(int(part.shape[1]) for part in factors)
     return model
+
+
+def check_plain(layer: Any) -> None:
+    """Raise for an adapter that is more than a linear layer's ``B A``."""
+    variant = [*getattr(layer, "lora_variant", {}), *(k for k, on in getattr(layer, "use_dora", {}).items() if on)]
+    if variant or not len(layer.lora_B):
+        kind = type(layer.base_layer).__name__
+        what = "a variant of LoRA" if variant else f"an adapter of {kind}"
+        raise InvalidParameter("model", what, "plain LoRA (no DoRA or the like) of linear layers only")

@@ -73,7 +73,8 @@ def make_private(
     head on features of norm at most ``R``, whose gradients have norm at most ``sqrt(2 (R^2 + 1))``.
 
     Algorithms: ``dp-sgd``; ``m2`` (clip, add noise, project freshly), ``m2-projected-clip`` (project, then clip) and
-    ``m1`` (project, clip, add full noise), with a ``rank``; ``lora-fa`` and ``lora-resampled`` (factors drawn anew
+    ``m1`` (project, clip, add full noise), with a ``rank`` (without one, a model from :func:`prepare_peft` is projected
+    to the rank of each of its adapters); ``lora-fa`` and ``lora-resampled`` (factors drawn anew
     every ``every`` steps) on a module with :func:`add_frozen_lora`; ``flora`` (momentum ``beta`` in a sketch of some
     ``rank``, drawn anew every ``every`` steps); ``prism`` on a module with :func:`add_prism`; ``dp-sft`` within a
     ``subspace``, whose own releases are accounted too. ``bound`` names the bound that accounts it; ``ledger`` a file
@@ -96,7 +97,8 @@ def make_private(
         projected = algorithm in PROJECTING
         shapes = [(*tap.shape, projected) if isinstance(tap, Tap) else (1, tap.size, False) for tap in taps.taps]
         parts = shares_of(clipping, shares, len(taps.taps))
-        mechanism = mechanism_for(algorithm, shapes, rank, parts)
+        ranks = ranks_of(taps) if projected and rank is None else None
+        mechanism = mechanism_for(algorithm, shapes, rank, parts, ranks)
         plan = Plan(
             algorithm=algorithm,
             mechanism=replace(mechanism, noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier),
@@ -107,6 +109,7 @@ def make_private(
             sampling=sampling,
             relation=relation_of(relation, sampling, rate),
             rank=rank,
+            ranks=ranks,
             frame=frame,
             shares=parts,
             feature_bound=feature_bound,
@@ -167,16 +170,26 @@ def views_of(plan: Plan, parts: Parts) -> list[View]:
     """How the plan's algorithm sees the trained tensors."""
     if parts.subspace is not None:
         return [SubspaceView(parts.taps.taps, parts.subspace)]
-    return [view_of(plan, tap) for tap in parts.taps.taps]
+    taps = parts.taps.taps
+    return [
+        view_of(plan, tap, rank) for tap, rank in zip(taps, plan.ranks or (plan.rank or 1,) * len(taps), strict=True)
+    ]
 
 
-def view_of(plan: Plan, tap: AnyTap) -> View:
+def ranks_of(taps: Taps) -> tuple[int, ...] | None:
+    """The rank of each adapter, where :func:`prepare_peft` has noted one for every trained tensor."""
+    ranks = [
+        getattr(part, "projection_rank", None) for tap in taps.taps for part in getattr(tap, "modules", [None])[:1]
+    ]
+    return None if None in ranks else tuple(ranks)  # pyright: ignore[reportReturnType]
+
+
+def view_of(plan: Plan, tap: AnyTap, rank: int) -> View:
     """How the plan's algorithm sees one trained tensor."""
     if isinstance(tap, PrismTap):
         return TangentView(tap, plan.noise_std / plan.expected_batch)
     if not isinstance(tap, Tap):
         return Sampled(tap)
-    rank = plan.rank or 1
     if plan.algorithm == "m1":
         return ProjectedFirst(tap, rank)
     if plan.algorithm == "flora":

@@ -38,8 +38,9 @@ class Plan:
     ``mechanism`` carries the noise multiplier ``z`` (noise deviation over sensitivity). A record contributes at most
     ``clip`` in norm to the sum, whose sensitivity is ``clip`` under add-remove and zero-out, ``2 clip`` under replace;
     the noise on the sum has deviation ``noise_std = z * sensitivity``, and the public ``expected_batch = q N`` divides
-    it. ``shares`` are the parts of ``clip^2`` of each trained tensor where clipping is per layer. ``every`` is how many
-    steps a re-sampled factor serves, ``beta`` the momentum of Flora's sketch.
+    it. ``shares`` are the parts of ``clip^2`` of each trained tensor where clipping is per layer, ``ranks`` the ranks
+    of their projections where these have one each. ``every`` is how many steps a re-sampled factor serves, ``beta``
+    the momentum of Flora's sketch.
     """
 
     algorithm: AlgorithmName
@@ -51,6 +52,7 @@ class Plan:
     sampling: Literal["poisson", "fixed"] = "poisson"
     relation: NeighbouringRelation = NeighbouringRelation.ADD_REMOVE
     rank: int | None = None
+    ranks: tuple[int, ...] | None = None
     frame: Literal["haar", "wishart"] | None = None
     shares: tuple[float, ...] | None = None
     feature_bound: float | None = None
@@ -128,38 +130,49 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float) ->
 
 
 def mechanism_for(
-    algorithm: str, shapes: list[tuple[int, int, bool]], rank: int | None, shares: tuple[float, ...] | None
+    algorithm: str,
+    shapes: list[tuple[int, int, bool]],
+    rank: int | None,
+    shares: tuple[float, ...] | None,
+    ranks: tuple[int, ...] | None = None,
 ) -> Gaussian | M2:
     """The mechanism of one release, its noise left out.
 
-    ``shapes``: for each trained tensor ``(outputs, inputs, projected)``. Per-layer, a tensor with fewer inputs than the
+    ``shapes``: for each trained tensor ``(outputs, inputs, projected)``; ``ranks``: its own rank, instead of ``rank``
+    for all. Per-layer, a tensor with fewer inputs than the
     rank is not projected, and accounted so. Everything but M2 with full clipping is the Gaussian mechanism, since what
     it sums is what it clips. Raises :class:`InvalidParameter` where the joint clip would take the gain of the
     projection away.
     """
-    if rank is None and algorithm in PROJECTING:
+    if rank is None and ranks is None and algorithm in PROJECTING:
         raise InvalidParameter("rank", "nothing", "a rank of the projection")
     if rank is not None and algorithm in ("dp-sgd", "dp-sft"):
         raise InvalidParameter("rank", rank, f"no rank, since {algorithm} has none here")
-    if algorithm != "m2" or rank is None:
+    if algorithm != "m2":
         return Gaussian()
+    own = ranks or (rank or 1,) * len(shapes)
     if shares is None:
-        for outputs, inputs, projected in shapes:
-            if not projected or rank > inputs or (rank == inputs and len(shapes) > 1):
-                remedy = "use a smaller rank" if projected else "freeze the unprojected tensors"
-                raise InvalidParameter(
-                    "rank", rank, f"a rank below {inputs} for a tensor of {outputs} x {inputs} under the joint clip",
-                    f"else the whole norm may sit there and nothing is gained: {remedy}, or use clipping=per-layer",
-                )  # fmt: skip
+        check_ranks(shapes, own)
     if len(shapes) == 1:
         outputs, inputs, _ = shapes[0]
-        return M2(dim=inputs, rank=min(rank, inputs), columns=outputs)
+        return M2(dim=inputs, rank=min(own[0], inputs), columns=outputs)
     layers = Counter(
         (inputs, min(rank, inputs) if projected else inputs, share)
-        for (_, inputs, projected), share in zip(shapes, shares or (None,) * len(shapes), strict=True)
+        for (_, inputs, projected), rank, share in zip(shapes, own, shares or (None,) * len(shapes), strict=True)
     )
     found = tuple(Layer(dim=d, rank=r, count=n, share=share and n * share) for (d, r, share), n in layers.items())
     return M2(layers=found, clipping="per-layer" if shares else "joint")
+
+
+def check_ranks(shapes: list[tuple[int, int, bool]], ranks: tuple[int, ...]) -> None:
+    """Raise where a tensor under the joint clip is not projected to less than its inputs."""
+    for (outputs, inputs, projected), rank in zip(shapes, ranks, strict=True):
+        if not projected or rank > inputs or (rank == inputs and len(shapes) > 1):
+            remedy = "use a smaller rank" if projected else "freeze the unprojected tensors"
+            raise InvalidParameter(
+                "rank", rank, f"a rank below {inputs} for a tensor of {outputs} x {inputs} under the joint clip",
+                f"else the whole norm may sit there and nothing is gained: {remedy}, or use clipping=per-layer",
+            )  # fmt: skip
 
 
 def rate_and_steps(
