@@ -29,7 +29,12 @@ class Layer:
             set_field(self, "share", real("layer", self.share, "a share in (0, 1] in a layer", 0, 1, open_low=True))
 
     def __str__(self) -> str:
-        return f"{self.dim}x{self.rank}x{self.count}" + ("" if self.share is None else f"@{self.share:g}")
+        shape = f"{self.dim}x{self.rank}x{self.count}"
+        if self.share is None:
+            return shape
+        # A ledger keeps this text and reads it again: a rounded share would be another mechanism.
+        short = f"{self.share:g}"
+        return f"{shape}@{short if float(short) == self.share else repr(self.share)}"
 
 
 @dataclass(frozen=True, kw_only=True)
