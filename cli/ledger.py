@@ -11,7 +11,7 @@ from . import render
 from .options import option, with_options
 from .query import EXIT_CODES
 
-HELP = r"""What the ledger of a training run says: releases made, epsilon so far, what is left.
+HELP = r"""What the ledger of a training run says: releases made, epsilon so far and of the plan, which to quote.
 
 The planned epsilon and delta are in the ledger where the run was calibrated for them; --delta asks at another one.
 
@@ -46,28 +46,41 @@ def run(file: str, delta: float | None, json: bool) -> int:
 
 
 def overview(account: Account, delta: float) -> dict[str, Any]:
-    """Steps and epsilon, now and at the planned end."""
+    """Steps and epsilon, now and of the plan, and which of the two may be quoted when."""
     so_far = account.epsilon(delta) if account.spent else None
+    planned = account.explained(account.planned.epsilon(delta))
     return {
         "steps": account.spent,
         "steps_left": account.left,
         "delta": delta,
         "epsilon": 0.0 if so_far is None else so_far.value,
+        "epsilon_of_plan": planned.as_dict()["value"],
+        "quote": QUOTE[bool(account.stopped), account.spent > 0],
+        "assumes": list(account.assumes),
         "so_far": so_far,
-        "planned": account.planned.epsilon(delta),
+        "planned": planned,
     }
 
 
+QUOTE = {
+    (False, True): "either: all planned steps were made, so both are one",
+    (True, True): "the epsilon of the plan; the one so far only if no output had a part in the decision to stop",
+    (True, False): "the epsilon of the plan, once anything is released",
+}
+"""Which number may be quoted, by whether steps are missing (or too many) and whether anything was released."""
+
+
 def text(shown: dict[str, Any]) -> str:
-    """Epsilon so far, what it rests on, what is left."""
+    """Epsilon so far, what it rests on, what is left, what may be quoted."""
     so_far, planned = shown["so_far"], shown["planned"]
     lines = ["epsilon = 0  (nothing was released)"] if so_far is None else render.result_lines(so_far)
     goal = "" if shown["target_epsilon"] is None else f", target {shown['target_epsilon']:g}"
     lines.append(f"  released: {shown['steps']} steps")
-    lines.append(
-        f"  left:     {shown['steps_left']} planned steps; epsilon {render.rounded(planned.value)} after them{goal}"
-    )
-    notes = () if so_far is None else so_far.warnings
+    lines.append(f"  left:     {shown['steps_left']} planned steps")
+    lines.append(f"  plan:     epsilon {render.rounded(planned.value)} after all planned steps{goal}")
+    lines += render.wrapped("  quote:    ", shown["quote"])
+    lines += render.wrapped("  assumes:  ", "; ".join(planned.mechanism["assumes"]))
+    notes = dict.fromkeys((*(() if so_far is None else so_far.warnings), *planned.warnings))
     return "\n".join(lines + [line for words in notes for line in render.wrapped("  warning:  ", words)])
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict
 import click
 
 from privproj.certificate import Certificate, Verdict, load, verify
+from privproj.statement import UNITS
 
 from . import render
 from .options import option, with_options
@@ -12,8 +13,9 @@ from .options import option, with_options
 SUMMARY = "Checks a certificate written by --certificate."
 HELP = f"""{SUMMARY}
 
-Nothing is taken from the file but the parameters: the enclosure is computed again at a higher precision, and the value
-once more by independent code in mpmath. Exit code 1 if any claim fails.
+Nothing in the file is taken on trust: the enclosure is computed again at a higher precision, the value once more by
+independent code in mpmath, and every other word is compared with what the tool says of these parameters; a word that
+could not be checked makes the file malformed. Exit code 1 if any claim fails, 2 if the file is malformed.
 
 \b
 Example:
@@ -24,21 +26,48 @@ Example:
 def run(file: str, json: bool) -> int:
     certificate = load(file)
     verdict = verify(certificate)
-    click.echo(render.as_json(record(verdict)) if json else text(certificate, verdict))
+    click.echo(render.as_json(record(certificate, verdict)) if json else text(certificate, verdict))
     return 0 if verdict.holds else 1
 
 
-def record(verdict: Verdict) -> dict[str, object]:
-    """The verdict as plain values."""
-    return {"verdict": "holds" if verdict.holds else "fails", **asdict(verdict)}
+def record(certificate: Certificate, verdict: Verdict) -> dict[str, object]:
+    """The verdict, and what it is about, as plain values."""
+    return {"verdict": word(verdict), "claim": sentence(certificate), **asdict(verdict), **certificate.record}
+
+
+def word(verdict: Verdict) -> str:
+    """The verdict in a word."""
+    return "holds" if verdict.holds else "fails"
+
+
+def sentence(certificate: Certificate) -> str:
+    """What is claimed, in words: of which releases, about which neighbours."""
+    run, mechanism = certificate.run, certificate.mechanism
+    parts = ", ".join(f"{name} {value}" for name, value in mechanism.items() if name != "name")
+    person = "one person has one record" if run["group_size"] == 1 else f"one person has {run['group_size']} records"
+    return (
+        f"{render.run_words(run)} by {mechanism['name']} ({parts}), relation {run['relation']} "
+        f"({UNITS[run['relation']]}; {person}): delta at epsilon {certificate.epsilon!r} is at most {certificate.upper}"
+    )
 
 
 def text(certificate: Certificate, verdict: Verdict) -> str:
     """The claim, what was found, and each part of it."""
-    parts = ", ".join(f"{name} {value}" for name, value in certificate.mechanism.items() if name != "name")
-    lines = [f"{'holds' if verdict.holds else 'FAILS'}: {certificate.mechanism['name']} ({parts})"]
-    lines += render.wrapped("  bound:    ", f"{certificate.bound} at epsilon {certificate.epsilon:g}")
-    lines += render.wrapped("  claimed:  ", f"{certificate.lower} <= delta <= {certificate.upper}")
+    run, of = certificate.run, certificate
+    parts = ", ".join(f"{name} {value}" for name, value in of.mechanism.items() if name != "name")
+    lines = [f"{'holds' if verdict.holds else 'FAILS'}: {of.mechanism['name']} ({parts})"]
+    lines += render.wrapped(
+        "  bound:    ", f"{of.bound} at epsilon {of.epsilon!r} ({of.side}, {of.status}; {of.source})"
+    )
+    lines += render.wrapped(
+        "  relation: ", f"{run['relation']}: {UNITS[run['relation']]}; group size {run['group_size']}"
+    )
+    lines += render.wrapped("  run:      ", render.run_words(run))
+    lines += render.wrapped("  promise:  ", "; ".join(of.promises)) + render.wrapped(
+        "  assumes:  ", "; ".join(of.assumes)
+    )
+    lines += render.wrapped("  target:   ", ", ".join(f"{name} {value!r}" for name, value in of.target.items()))
+    lines += render.wrapped("  claimed:  ", f"{of.lower} <= delta <= {of.upper}")
     lines += render.wrapped("  found:    ", f"{verdict.lower} <= delta <= {verdict.upper}")
     lines += render.wrapped("  mpmath:   ", verdict.second_opinion)
     lines += [f"  {'yes' if found else 'NO '}       {claim}" for claim, found in verdict.claims.items()]

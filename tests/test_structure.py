@@ -25,7 +25,7 @@ LAYERS = {
     "target": 3, "rigorous": 4, "bound": 4, "bounds": 5, "one_column": 5,
     "beta_tail": 5, "good_event": 5, "early_tail": 5, "loss_quantiles": 5,
     "accountant": 6, "calibration": 7, "evaluation": 8, "certificate": 7,
-    "jobs": 1, "sweep": 9, "gain": 8, "audit": 11, "tradeoff": 4,
+    "strict_json": 1, "jobs": 1, "sweep": 9, "gain": 8, "audit": 11, "tradeoff": 4,
     "entries": 8, "schedule": 8, "regression": 9, "statement": 9, "integrations": 9, "ledger": 9, "training": 10,
 }  # fmt: skip
 NUMERICAL = {

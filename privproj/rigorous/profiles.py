@@ -19,7 +19,13 @@ Witness = dict[str, float]
 
 
 class Profile(Protocol):
-    """``delta(eps)`` in balls, at the working precision of the call."""
+    """``delta(eps)`` in balls, at the working precision of the call.
+
+    ``free`` names the free parameters, ``needed`` those among them that no value is defined without.
+    """
+
+    free: tuple[str, ...]
+    needed: tuple[str, ...]
 
     def witness(self, eps: float) -> Witness:
         """Good values of the free parameters at this epsilon; none for a profile without any."""
@@ -32,6 +38,9 @@ class Profile(Protocol):
 
 class Exact:
     """A profile without free parameters."""
+
+    free: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
 
     def witness(self, eps: float) -> Witness:
         """Nothing to choose."""
@@ -51,6 +60,9 @@ class GaussianProfile(Exact):
 
 class BetaTail:
     """``delta(eps) = G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)`` at a ``tau`` in (0, 1]."""
+
+    free: tuple[str, ...] = ("tau",)
+    needed: tuple[str, ...] = ("tau",)
 
     def __init__(self, dim: int, rank: int, k: int, noise_multiplier: float, sharp: bool) -> None:
         self.dim, self.rank, self.k, self.noise, self.sharp = dim, rank, k, noise_multiplier, sharp
@@ -102,6 +114,8 @@ class AnyRank(RandomSensitivity):
     Below the crossing ``c`` of tangent and ``h`` it is ``h``, above it is the tangent:
     ``E[h(X); X <= c] + h(p) P(X > c) + h'(p) (E[X; X > c] - p P(X > c))``.
     """
+
+    free: tuple[str, ...] = ("tangent",)
 
     def witness(self, eps: float) -> Witness:
         """The tangent point that the float route finds; none where ``h_eps`` is convex on the whole range."""

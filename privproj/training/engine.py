@@ -145,8 +145,9 @@ def started(
     insecure, phase = insecure_seed is not None, plan.phase(plan.steps)
     book = Ledger(ledger, phase, target, insecure) if ledger is not None and here.first else None
     try:
-        known = insecure or (book is not None and book.account.insecure)
-        before = here.agree(replace(earlier_of(book, parts.subspace), insecure=known))
+        said = Account() if book is None else book.account
+        earlier = earlier_of(book, parts.subspace)
+        before = here.agree(replace(earlier, insecure=insecure or said.insecure, notes=said.notes))
         spending, turn = Spending(plan, book, before), Turn()
         spending.steps = here.agree(spending.steps)
         device = parts.taps.taps[0].parameters[0].device

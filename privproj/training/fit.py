@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -19,11 +20,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.atomic import replaced
 from privproj.errors import InvalidParameter
-from privproj.ledger import Account, read
+from privproj.ledger import NOT_CHAINED, Account, read
 from privproj.mechanisms import privacy_epsilon, probability, real, whole
 from privproj.profile import Curve
 from privproj.result import Result
 from privproj.schedule import dp_sft
+from privproj.strict_json import parse
 
 from .adapters import add_frozen_lora
 from .engine import make_private
@@ -404,7 +406,13 @@ def begin(settings: Settings, folder: Path) -> None:
         raise InvalidParameter("output", folder, "a folder that can be written", str(error.strerror)) from None
     if any((folder / file).exists() for file in FILES.values()):
         raise InvalidParameter("output", folder, "a folder without a run", "resume it with --resume, or name another")
-    replaced(folder / FILES["settings"], lambda file: file.write(json.dumps(asdict(settings), indent=2).encode()))
+    kept = {**asdict(settings), "sha256": fingerprint(asdict(settings))}
+    replaced(folder / FILES["settings"], lambda file: file.write(json.dumps(kept, indent=2).encode()))
+
+
+def fingerprint(settings: dict[str, Any]) -> str:
+    """A hash of the settings, so that a run is not resumed with others by accident."""
+    return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def abandon(folder: Path) -> None:
@@ -418,8 +426,21 @@ def abandon(folder: Path) -> None:
 
 
 def taken_up(folder: Path) -> Settings:
-    """The settings of a run that was begun."""
+    """The settings of a run that was begun; raises :class:`InvalidParameter` where they were changed since."""
     try:
-        return Settings(**json.loads((folder / FILES["settings"]).read_text()))
-    except (OSError, ValueError, TypeError):
+        kept = parse((folder / FILES["settings"]).read_text())
+        claimed = kept.pop("sha256", None)
+        settings = Settings(**kept)
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         raise InvalidParameter("resume", folder, "a folder that privproj train has written") from None
+    if claimed != fingerprint(kept) and not (claimed is None and is_of_version_1(folder / FILES["ledger"])):
+        raise InvalidParameter(
+            "resume", folder / FILES["settings"], "the settings with which the run began",
+            "later parameters must not depend on earlier outputs; start another run in another folder",
+        )  # fmt: skip
+    return settings
+
+
+def is_of_version_1(ledger: Path) -> bool:
+    """True for a run of an earlier version, which kept no hashes."""
+    return ledger.exists() and NOT_CHAINED in read(ledger).notes

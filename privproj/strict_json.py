@@ -1,0 +1,77 @@
+"""JSON read without forgiveness: what two readers could understand differently is refused.
+
+One key twice, nan and infinities, and numbers written with digits that a double does not hold are no values here: the
+usual reader keeps the last key, and rounds the number without a word.
+"""
+
+import json
+import math
+from decimal import Decimal
+from typing import Any
+
+MOST_WORDS = 60
+"""Characters of an unexpected value that a message repeats."""
+
+
+class Ambiguous(ValueError):
+    """Whole JSON that says something twice, or a number that is no double; the words say which."""
+
+
+def parse(text: str) -> Any:
+    """The value of a JSON text.
+
+    Raises :class:`Ambiguous`; ``json.JSONDecodeError`` or RecursionError for what is not JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_float=_double, parse_int=_whole, parse_constant=_none)
+    except (json.JSONDecodeError, Ambiguous):
+        raise
+    except ValueError as error:
+        raise Ambiguous(str(error)) from None
+
+
+def shown(value: object) -> str:
+    """A value as a message repeats it: in ASCII, cut where it is long."""
+    words = ascii(value)
+    return words if len(words) <= MOST_WORDS else words[: MOST_WORDS - 3] + "..."
+
+
+def same(one: object, other: object) -> bool:
+    """True for equal JSON values of the same types: 1 is not 1.0, and not true. The order of keys does not matter."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, each key once."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        double = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
+        raise Ambiguous(f"the key {shown(double)} twice")
+    return found
+
+
+def _double(text: str) -> float:
+    """A number whose shortest double says the same digits."""
+    value = float(text)
+    try:
+        if math.isfinite(value) and Decimal(text) == Decimal(repr(value)):
+            return value
+    except ArithmeticError:
+        pass
+    raise Ambiguous(f"the number {shown(text)}, which is no double")
+
+
+def _whole(text: str) -> int:
+    """A whole number of a size that anything here can have."""
+    if len(text) > 20:
+        raise Ambiguous(f"the whole number {shown(text)}")
+    return int(text)
+
+
+def _none(text: str) -> None:
+    """Nan and infinities are no numbers."""
+    raise Ambiguous(f"{text} for a number")
