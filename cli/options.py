@@ -126,6 +126,7 @@ def take_run(options: dict[str, Any]) -> RunOptions:
             raise InvalidParameter("--epochs", epochs, "--batch-size and --dataset-size with --epochs")
         if size is not None:
             whole("dataset_size", size, "a whole number dataset_size >= 1")
+            run["public_size"] = True
         return run
     if size is None:
         raise InvalidParameter("--batch-size", batch, "--dataset-size with --batch-size")
@@ -134,10 +135,9 @@ def take_run(options: dict[str, Any]) -> RunOptions:
         raise InvalidParameter(clash, run[clash], f"either {option_name(clash)} or batch size and epochs, not both")
     rate, steps = from_batches(batch, size, 1 if epochs is None else epochs)
     if run.get("sampling") == "partition":
-        run.pop("sampling")
         rate, steps = 1.0, math.ceil(1 if epochs is None else epochs)
     run.setdefault("steps", steps)
-    run["sampling_rate"] = rate
+    run["sampling_rate"], run["public_size"] = rate, True
     return run
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from privproj import calibration
 from privproj.accountant import Question, any_projection, composed, numerics_of, probability_ends, question_of
+from privproj.assumptions import PLAN_FIXED_IN_ADVANCE, PUBLIC_SUBSPACE
 from privproj.bounds import find, mechanism_named
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Gaussian, Layer, Mechanism, NoisyMechanism, privacy_epsilon, probability
@@ -15,7 +16,7 @@ from privproj.profile import Curve, PrivacyProfile
 from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import Run, RunOptions, from_batches
 
-RUN_KEYS = ("steps", "sampling_rate", "sampling", "relation", "group_size", "discretization", "split")
+RUN_KEYS = ("steps", "sampling_rate", "sampling", "relation", "group_size", "discretization", "split", "public_size")
 BATCH_KEYS = ("batch_size", "dataset_size", "epochs")
 OTHER_KEYS = ("name", "mechanism", "bound", "planned")
 ALIASES = {"dp-sgd": "gaussian", "prism": "gaussian", "dp-lora-fa": "gaussian"}
@@ -56,6 +57,7 @@ class Phase:
             "bound": self.question.bound.name,
         }
         shown |= {key: value for key, value in run.items() if value is not None and (key, value) != ("group_size", 1)}
+        shown |= {"public_size": True} if self.question.run.public_size else {}
         return shown | ({"planned": True} if self.planned else {})
 
 
@@ -66,6 +68,7 @@ class Schedule:
     phases: tuple[Phase, ...]
     discretization: float | None = None
     composer: str = "privproj"
+    assumes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.phases:
@@ -128,9 +131,9 @@ class Schedule:
             "mechanism": {
                 "name": "run",
                 "phases": [phase.as_dict() for phase in self.phases],
-                "assumes": tuple(unique(a for q in questions for a in q.bound.assumes(type(q.mechanism)))),
+                "assumes": tuple(unique(a for q in questions for a in q.mechanism_assumes)),
             },
-            "run": self.run(questions),
+            "run": {**self.run(questions), "assumes": self.run_assumes(questions)},
             "bound": " + ".join(unique(f"{q.mechanism.name}.{q.bound.name}" for q in questions)),
             "bound_version": max(question.bound.version for question in questions),
             "status": Status.CONDITIONAL if Status.CONDITIONAL in statuses else Status.PROVED,
@@ -150,6 +153,11 @@ class Schedule:
             shown |= {"steps": sum(question.run.steps for question in questions)}
             shown |= {"group_size": max(question.run.group_size for question in questions)}
         return shown
+
+    def run_assumes(self, questions: list[Question]) -> tuple[str, ...]:
+        """What the joint number takes for granted about the phases and their order."""
+        planned = (PLAN_FIXED_IN_ADVANCE,) if len(questions) > 1 else ()
+        return tuple(unique((*self.assumes, *(a for q in questions for a in q.run_assumes), *planned)))
 
     def scaled(self, factor: float) -> "Schedule":
         """The schedule with every noise multiplier times ``factor``."""
@@ -280,7 +288,7 @@ def batches(given: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
         clash = "sampling_rate" if "sampling_rate" in run else "steps"
         raise InvalidParameter(clash, run[clash], f"either {clash} or batch_size and epochs, not both")
     rate, steps = from_batches(given["batch_size"], given["dataset_size"], given.get("epochs", 1))
-    return {"sampling_rate": rate, "steps": run.get("steps", steps)}
+    return {"sampling_rate": rate, "steps": run.get("steps", steps), "public_size": True}
 
 
 def layer_from(text: Any) -> Layer:
@@ -324,7 +332,7 @@ def dp_sft(
         run = {"steps": count, "sampling_rate": sampling_rate}
         z = calibration.sigma(Gaussian(), epsilon=weight * epsilon, delta=weight * delta, **run).value
         phases.append(phase_of(Gaussian(noise_multiplier=z), name, **run))
-    found = Schedule(tuple(phases))
+    found = Schedule(tuple(phases), assumes=(PUBLIC_SUBSPACE,) if public else ())
     return found if budget == "split" or len(phases) == 1 else found.calibrated(epsilon=epsilon, delta=delta)
 
 

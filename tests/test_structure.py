@@ -15,7 +15,7 @@ from privproj.bounds import LINES, registry
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 LAYERS = {
-    "errors": 0, "relations": 0, "atomic": 0,
+    "errors": 0, "relations": 0, "assumptions": 0, "atomic": 0,
     "numerics": 1, "kernels": 1, "reference": 1,
     "mechanisms": 2, "runs": 2, "result": 2,
     "profile": 3, "renyi": 3, "rules": 3, "random_sensitivity": 3, "arrays": 3,

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
+from privproj.assumptions import PUBLIC_SUBSPACE
 from privproj.errors import InvalidParameter
 from privproj.ledger import Account, Ledger, read
 from privproj.mechanisms import M2, real, whole
@@ -132,6 +133,11 @@ class Parts:
     taps: Taps
     subspace: Subspace | None
 
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What is taken for granted of a subspace that costs nothing."""
+        return (PUBLIC_SUBSPACE,) if self.subspace is not None and self.subspace.source == "public" else ()
+
 
 def started(
     plan: Plan, parts: Parts, ledger: str | None, target: dict[str, float] | None, insecure_seed: int | None
@@ -144,7 +150,7 @@ def started(
     try:
         known = insecure or (book is not None and book.account.insecure)
         before = here.agree(replace(earlier_of(book, parts.subspace), insecure=known))
-        spending, turn = Spending(plan, book, before), Turn()
+        spending, turn = Spending(plan, book, before, parts.assumes), Turn()
         spending.steps = here.agree(spending.steps)
         device = parts.taps.taps[0].parameters[0].device
         drawn = streams(device, insecure_seed, before.spent + spending.steps, here)
