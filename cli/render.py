@@ -96,7 +96,7 @@ def certified_line(numerics: dict[str, object]) -> list[str]:
     if proof is None:
         return []
     at = "".join(f" at {name} {value:.6g}" for name, value in proof["witness"].items())
-    words = f"the bound's delta{at} is from {shortened(proof['lower'])} to {shortened(proof['upper'], up=True)}, by "
+    words = f"{shortened(proof['lower'])} <= the bound's delta{at} <= {shortened(proof['upper'], up=True)}, proved by "
     return wrapped("  certified: ", words + f"{proof['arithmetic']}, {proof['bits']} bits")
 
 

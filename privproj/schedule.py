@@ -328,7 +328,8 @@ def dp_sft(
     part = 0.0 if public else probability("share", share)
     stages = [("subspace", part, steps[0])] if part else []
     phases = []
-    for name, weight, count in [*stages, ("training", 1.0 - part, steps[1])]:
+    second = "training in a public subspace" if public else "training"
+    for name, weight, count in [*stages, (second, 1.0 - part, steps[1])]:
         run = {"steps": count, "sampling_rate": sampling_rate}
         z = calibration.sigma(Gaussian(), epsilon=weight * epsilon, delta=weight * delta, **run).value
         phases.append(phase_of(Gaussian(noise_multiplier=z), name, **run))
