@@ -70,7 +70,7 @@ MECHANISMS = {
     f"{CLIPPED} --bound rdp": {PROJECTS},
     f"{CLIPPED} --bound rdp-best --layer-count 3": {PROJECTS, APART},
 }
-RUNS = ["", "--sampling-rate .1", "--sampling fixed --sampling-rate .1", "--sampling partition", "--dataset-size 100",
+RUNS = ["", "--sampling-rate .1", "--sampling fixed --sampling-rate .1", "--sampling partition", "--batch-size 100 --dataset-size 100",
         "--sampling partition --batch-size 10 --dataset-size 100"]  # fmt: skip
 RELATIONS = ["", "--relation add-remove", "--relation replace", "--relation zero-out"]
 
@@ -110,7 +110,9 @@ def test_assumptions_are_said_exactly_where_they_are_made(run, mechanism):
 
 @pytest.mark.parametrize("mechanism", ["gaussian --noise-multiplier 5", "wishart --dim 50 --rank 8 --misalignment 1e-4",
                                        f"{M2_SHAPE} --bound exact-rank1", STACK])  # fmt: skip
-@pytest.mark.parametrize("words", ["--sampling partition --steps 1", "--dataset-size 50", "--relation replace"])
+@pytest.mark.parametrize(
+    "words", ["--sampling partition --steps 1", "--batch-size 50 --dataset-size 50", "--relation replace"]
+)
 def test_text_curves_and_statements_say_what_json_says(run, mechanism, words):
     code, out, _ = run(f"epsilon {mechanism} {words} --delta 1e-3 --json")
     if code == 3:
