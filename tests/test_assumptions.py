@@ -70,8 +70,8 @@ MECHANISMS = {
     f"{CLIPPED} --bound rdp": {PROJECTS},
     f"{CLIPPED} --bound rdp-best --layer-count 3": {PROJECTS, APART},
 }
-RUNS = ["", "--sampling-rate .1", "--sampling fixed --sampling-rate .1", "--sampling partition", "--batch-size 100 --dataset-size 100",
-        "--sampling partition --batch-size 10 --dataset-size 100"]  # fmt: skip
+RUNS = ["", "--sampling-rate .1", "--sampling fixed --sampling-rate .1", "--sampling partition",
+        "--batch-size 100 --dataset-size 100", "--sampling partition --batch-size 10 --dataset-size 100"]  # fmt: skip
 RELATIONS = ["", "--relation add-remove", "--relation replace", "--relation zero-out"]
 
 
