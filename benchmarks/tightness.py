@@ -44,7 +44,7 @@ def words(mechanism, run):
     return f"{mechanism.name}: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in parts)
 
 
-def row_of(row, best, exact):
+def row_of(row, best):
     """One bound on one setting."""
     found = {"bound": row.bound.name, "status": str(row.bound.status), "epsilon": None, "why": row.reason}
     if row.result is None or row.result.value is None:
@@ -55,7 +55,7 @@ def row_of(row, best, exact):
     return found | {
         "epsilon": value if value < float("inf") else "none",
         "ratio": ratio,
-        "exact": row.bound.name in exact,
+        "exact": str(row.result.side) == "exact",
     }
 
 
@@ -64,8 +64,7 @@ def setting_rows(mechanism, run):
     rows = compare(mechanism, delta=DELTA, **run)
     values = [r.result.value for r in rows if r.result is not None and r.result.usable and r.result.value]
     best = min(values, default=None)
-    exact = {r.bound.name for r in rows if r.bound.exact}
-    return {"setting": words(mechanism, run), "best": best, "rows": [row_of(r, best, exact) for r in rows]}
+    return {"setting": words(mechanism, run), "best": best, "rows": [row_of(r, best) for r in rows]}
 
 
 def tightness():

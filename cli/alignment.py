@@ -15,13 +15,24 @@ SUMMARY = "Misalignment of means, the gain of pre-processing, the price of proje
 command = click.Group("alignment", help=SUMMARY, short_help=SUMMARY)
 
 
-def helper(name: str, ask: Callable[..., float], label: str, note: str, example: str, options: list) -> None:
-    """Add one helper: it prints ``label = value`` and what to do with it."""
+BATCHES = (
+    "for a release on {records:g} records, no fewer: where batches are sampled or the data partitioned, take as "
+    "--records the size of the smallest batch, and no Poisson sampling, whose batches may be of any size"
+)
+"""The mean of a batch moves more than that of all records."""
+
+
+def helper(
+    name: str, ask: Callable[..., float], label: str, note: str, example: str, options: list, assumes: str = ""
+) -> None:
+    """Add one helper: it prints ``label = value``, what to do with it, and what it assumes of the parameters given."""
 
     def run(json: bool, **given: Any) -> int:
         value = ask(**given)
-        shown = {label: value, "note": note}
-        click.echo(render.as_json(shown) if json else f"{label} = {render.rounded(value)}\n  {note}")
+        assumed = [assumes.format(**given)] if assumes else []
+        lines = [f"{label} = {render.rounded(value)}", f"  {note}"]
+        lines += [line for words in assumed for line in render.wrapped("  assumes:  ", words)]
+        click.echo(render.as_json({label: value, "note": note, "assumes": assumed}) if json else "\n".join(lines))
         return 0
 
     full = f"{ask.__doc__.splitlines()[0] if ask.__doc__ else name}\n\n\b\nExample:\n  privproj alignment {example}"
@@ -43,8 +54,9 @@ helper(
     [
         needed("--norm-bound", "Largest norm L of a record's vector."),
         needed("--norm-floor", "Promise: no mean is shorter than this."),
-        needed("--records", "Number of records."),
+        needed("--records", "Number of records of a release: the smallest batch where batches are drawn."),
     ],
+    BATCHES,
 )
 helper(
     "preprocess",

@@ -56,16 +56,17 @@ def run(kind: type, options: dict[str, Any], own: list[str]) -> int:
     setting = take_run(options)
     mechanism = build(kind, {name: options.pop(name) for name in own})
     x = grid(shape, largest, points)
-    columns = {}
+    columns, assumes = {}, {}
     for question in questions(mechanism, names, setting):
         curve = question.curve()
         columns[question.bound.name] = profile_points(curve, x) if shape == "delta" else tradeoff(curve, x)
+        assumes[question.bound.name] = (*question.mechanism_assumes, *question.run_assumes)
     label = "delta" if shape == "delta" else "false negative rate (lower bound)"
     if plot is not None:
         from .picture import draw
 
         draw(plot, x, columns, COLUMN[shape], label, mechanism.name)
-    text = shown(style or "table", COLUMN[shape], label, x, columns)
+    text = shown(style or "table", COLUMN[shape], label, x, columns, assumes)
     if output is not None:
         write(output, text + "\n")
     else:
@@ -73,17 +74,25 @@ def run(kind: type, options: dict[str, Any], own: list[str]) -> int:
     return 0
 
 
-def shown(style: str, name: str, label: str, x: list[float], columns: dict[str, list[float]]) -> str:
-    """The curve as a table, CSV or JSON."""
+def shown(
+    style: str,
+    name: str,
+    label: str,
+    x: list[float],
+    columns: dict[str, list[float]],
+    assumes: dict[str, tuple[str, ...]],
+) -> str:
+    """The curve as a table, CSV or JSON, but for CSV with what each bound assumes of the program."""
     if style == "json":
-        rows = [{"bound": bound, name: x, label: values} for bound, values in columns.items()]
+        rows = [{"bound": b, name: x, label: values, "assumes": list(assumes[b])} for b, values in columns.items()]
         return render.as_json({"results": rows})
     if style == "csv":
         head = ",".join([name, *columns])
         return "\n".join([head, *(",".join(repr(v) for v in row) for row in zip(x, *columns.values(), strict=True))])
     head = f"{name:>20}" + "".join(f"  {bound:>22}" for bound in columns) + f"   {label}"
     rows = [f"{a:>20.6g}" + "".join(f"  {v:>22.4e}" for v in row) for a, *row in zip(x, *columns.values(), strict=True)]
-    return "\n".join([head, *rows])
+    shared = dict.fromkeys(words for found in assumes.values() for words in found)
+    return "\n".join([head, *rows, *(line for words in shared for line in render.wrapped("assumes: ", words))])
 
 
 def curve_command(name: str) -> click.Command:

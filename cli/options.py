@@ -8,7 +8,7 @@ import click
 
 from privproj.errors import InvalidParameter
 from privproj.evaluation import FOUND
-from privproj.mechanisms import Layer
+from privproj.mechanisms import Layer, whole
 from privproj.runs import BATCH_KEYS, RunOptions, run_options_from_batches
 
 
@@ -130,6 +130,9 @@ def take_run(options: dict[str, Any], quantity: str = "") -> RunOptions:
     run: Any = {name: value for name in OTHER_RUN_NAMES if (value := options.pop(name, None)) is not None}
     if run.get("split", "even") not in ("even", "optimal"):
         run["split"] = NUMBER.convert(run["split"], SPLIT, None)
+    if not {"batch_size", "epochs"} & set(given) and "dataset_size" in given:  # for the warning about delta alone
+        whole("dataset_size", given.pop("dataset_size"), "a whole number dataset_size >= 1")
+        run["public_size"] = True
     return run | run_options_from_batches(given, {"steps": "steps", "rate": "sampling_rate"}.get(quantity, ""))
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from privproj.accountant import Comparison
+from privproj.assumptions import REPLACE_SENSITIVITY
 from privproj.bound import Bound
 from privproj.mechanisms import Mechanism
 from privproj.result import Outcome, Result, Side, Status, plain
@@ -61,11 +62,15 @@ def as_text(result: Result, mechanism: Mechanism, run: RunOptions) -> str:
         lines += gain_line(result, mechanism, run)
     lines += numerics_line(result.numerics) + certified_line(result.numerics)
     if result.noise_std is not None:
-        lines.append(f"  noise:    standard deviation {rounded(result.noise_std)} for the given clipping norm")
-    lines += wrapped("  assumes:  ", "; ".join(result.mechanism["assumes"]))  # pyright: ignore
-    for warning in result.warnings:
-        lines += wrapped("  warning:  ", warning)
-    return "\n".join(lines)
+        formula = "2 z C" if result.run["relation"] == "replace" else "z C"
+        lines.append(f"  noise:    standard deviation {formula} = {rounded(result.noise_std)} for the given clip C")
+    return "\n".join(lines + closing_lines(result))
+
+
+def closing_lines(result: Result) -> list[str]:
+    """Assumptions and warnings, each from a line of its own on."""
+    lines = [line for words in result.assumes for line in wrapped("  assumes:  ", words)]
+    return lines + [line for words in result.warnings for line in wrapped("  warning:  ", words)]
 
 
 def result_lines(result: Result) -> list[str]:
@@ -91,7 +96,7 @@ def certified_line(numerics: dict[str, object]) -> list[str]:
     if proof is None:
         return []
     at = "".join(f" at {name} {value:.6g}" for name, value in proof["witness"].items())
-    words = f"{shortened(proof['lower'])} <= delta{at} <= {shortened(proof['upper'], up=True)}, proved by "
+    words = f"{shortened(proof['lower'])} <= the bound's delta{at} <= {shortened(proof['upper'], up=True)}, proved by "
     return wrapped("  certified: ", words + f"{proof['arithmetic']}, {proof['bits']} bits")
 
 
@@ -142,11 +147,21 @@ def headline(result: Result) -> str:
 def foundation(result: Result) -> str:
     """Bound, status, promises, relation, sampling."""
     promises = "; promise: " + "; ".join(result.promises) if result.promises else ", no promise on the data"
-    return f"{result.bound} ({result.status}{promises}); {result.run['relation']}; {run_words(result.run)}"
+    return f"{result.bound} ({result.status}{promises}); {relation_words(result)}; {run_words(result.run)}"
+
+
+def relation_words(result: Result) -> str:
+    """The relation, and what a noise multiplier is measured against where that is twice the clip."""
+    run: Any = result.run
+    doubled = REPLACE_SENSITIVITY in run["assumes"]
+    return f"{run['relation']}{', noise multiplier = sigma/(2C)' * doubled}"
 
 
 def run_words(run: dict[str, Any]) -> str:
     """The run in words."""
+    if run["sampling"] == "partition":
+        epochs = "one epoch" if run["steps"] == 1 else f"{run['steps']} epochs"
+        return f"{epochs}, each record in one batch of a partition"
     steps = "one release" if run["steps"] == 1 else f"{run['steps']} releases"
     if run["sampling_rate"] is None:
         return f"{steps}, sampled as each phase says"
@@ -172,7 +187,7 @@ def gain_line(result: Result, mechanism: Mechanism, run: RunOptions) -> list[str
 
 def run_text(result: Result, schedule: "Schedule") -> str:
     """A joint number; then every phase with its noise."""
-    lines = [headline(result), f"  rests on: {result.bound} ({result.status}); {result.run['relation']}"]
+    lines = [headline(result), f"  rests on: {result.bound} ({result.status}); {relation_words(result)}"]
     for phase in schedule.phases:
         question = phase.question
         noise = question.mechanism.noise_multiplier
@@ -181,9 +196,7 @@ def run_text(result: Result, schedule: "Schedule") -> str:
         lines.append(f"  {phase.name}: {question.mechanism.name}{words}; {run_words(question.run.parameters())}")
     for promise in result.promises:
         lines += wrapped("  promise:  ", promise)
-    lines += numerics_line(result.numerics)
-    lines += wrapped("  assumes:  ", "; ".join(result.mechanism["assumes"]))  # pyright: ignore
-    return "\n".join(lines + [line for warning in result.warnings for line in wrapped("  warning:  ", warning)])
+    return "\n".join(lines + numerics_line(result.numerics) + closing_lines(result))
 
 
 def comparison_json(rows: Iterable[Comparison]) -> str:
@@ -213,7 +226,14 @@ def comparison_text(rows: list[Comparison]) -> str:
     free = [row for row in rows if row.result and row.result.usable and row.result.status is Status.PROVED]
     if free:
         lines.append(f"smallest without a promise on the data: {free[0].bound.name}")
+    shared = dict.fromkeys(words for row in rows if row.result for words in run_notes(row.result))
+    lines += [line for words in shared for line in wrapped("assumes: ", words)]
     return "\n".join(lines)
+
+
+def run_notes(result: Result) -> tuple[str, ...]:
+    """What the run takes for granted, whatever the bound."""
+    return tuple(result.run["assumes"])  # pyright: ignore[reportArgumentType]
 
 
 def bound_record(bound: Bound) -> dict[str, Any]:

@@ -119,8 +119,7 @@ def text(outcome: Any, shown: dict[str, Any]) -> str:
         f"  trained:  {outcome.steps} steps in {outcome.seconds:.1f} s on {outcome.device}",
         "  wrote:    " + ", ".join(shown["paths"].values()),
     ]
-    lines += render.wrapped("  assumes:  ", "; ".join(result.mechanism["assumes"]))
-    return "\n".join(lines + [line for words in result.warnings for line in render.wrapped("  warning:  ", words)])
+    return "\n".join(lines + render.closing_lines(result))
 
 
 command = with_options(

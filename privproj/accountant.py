@@ -5,14 +5,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
+from privproj.assumptions import (
+    FRESH_PROJECTION_PER_BATCH,
+    INDEPENDENT_LAYER_PROJECTIONS,
+    PROMISE_OF_EVERY_BATCH,
+    REPLACE_SENSITIVITY,
+)
 from privproj.bound import Bound, Form
 from privproj.bounds import bounds_of, find
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused, Unanswered
 from privproj.inversion import LEAST_LOG_VALUE, delta_value, log10_value, read_epsilon, read_log_delta
-from privproj.mechanisms import Mechanism, privacy_epsilon, truth
+from privproj.mechanisms import Mechanism, NoisyMechanism, privacy_epsilon, truth
 from privproj.numerics import Enclosure
 from privproj.profile import Curve, PrivacyProfile
-from privproj.relations import NeighbouringRelation
+from privproj.relations import NeighbouringRelation, Sampling
 from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import Run, RunOptions
 from privproj.target import Target, target_of
@@ -50,9 +56,11 @@ class Question:
         reason = bound.refuses(self.mechanism)
         if reason:
             raise Refused(reason)
-        if self.reuses_projection and self.run.steps > 1:
+        partition = self.run.sampling is Sampling.PARTITION
+        if self.reuses_projection and (partition or self.run.steps > 1):
+            many = "every batch of an epoch" if partition else f"each of the {self.run.steps} releases"
             raise Refused(
-                f"{bound.name} needs a fresh projection for each of the {self.run.steps} releases: with a fixed one "
+                f"{bound.name} needs a fresh projection for {many}: with a fixed one "
                 f"later releases can carry the whole sensitivity; {any_projection(self.mechanism)}"
             )
 
@@ -92,6 +100,25 @@ class Question:
         person = (f"one person contributes at most {group} records, each clipped on its own",) if group > 1 else ()
         return (*self.bound.promises_of(self.mechanism), *person)
 
+    @property
+    def mechanism_assumes(self) -> tuple[str, ...]:
+        """What the bound takes for granted about one release of the mechanism."""
+        layers = (INDEPENDENT_LAYER_PROJECTIONS,) if self.bound.independent_layers(self.mechanism) else ()
+        return (*self.bound.assumes(type(self.mechanism)), *layers)
+
+    @property
+    def run_assumes(self) -> tuple[str, ...]:
+        """What the number takes for granted about the run."""
+        run, values = self.run, self.bound.promises_values(self.mechanism)
+        projects = hasattr(self.mechanism, "fixed_projection") and not self.bound.any_projection
+        scaled = isinstance(self.mechanism, NoisyMechanism) and not values
+        triggers = (
+            (FRESH_PROJECTION_PER_BATCH, projects and run.sampling is Sampling.PARTITION),
+            (PROMISE_OF_EVERY_BATCH, values and run.in_batches),
+            (REPLACE_SENSITIVITY, scaled and run.relation is NeighbouringRelation.REPLACE),
+        )
+        return (*run.assumes, *(words for words, present in triggers if present))
+
     def result(self, quantity: str, value: float | None, lower: float | None, **details: object) -> Result:
         """A result with everything that does not depend on the quantity filled in."""
         mechanism = self.mechanism
@@ -104,9 +131,9 @@ class Question:
             "mechanism": {
                 "name": mechanism.name,
                 **mechanism.parameters(),
-                "assumes": self.bound.assumes(type(mechanism)),
+                "assumes": self.mechanism_assumes,
             },
-            "run": self.run.parameters(),
+            "run": {**self.run.parameters(), "assumes": self.run_assumes},
             "bound": self.bound.name,
             "bound_version": self.bound.version,
             "status": self.status,
@@ -130,7 +157,8 @@ class Question:
 
     def side(self, curve: Curve) -> Side:
         """Exact only where the bound is the truth and nothing but a closed form was involved."""
-        return Side.EXACT if self.bound.exact and not numerics_of(curve) else Side.UPPER
+        exact = self.bound.exact and self.bound.attained(self.mechanism)
+        return Side.EXACT if exact and not numerics_of(curve) else Side.UPPER
 
     def answer(self, quantity: str, read: Callable[[], Result], **target: float | None) -> Result:
         """``read()``; an error that leaves a well-posed question unanswered carries the result without a value."""

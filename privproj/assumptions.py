@@ -19,6 +19,12 @@ INDEPENDENT_LAYER_PROJECTIONS = "the projections of different layers are drawn i
 FRESH_PROJECTION_PER_BATCH = "every batch draws its own projection afresh, also the batches of one epoch"
 """One projection kept for an epoch of a partition serves many releases."""
 
+KNOWN_PROJECTION = "equal to the truth for whoever sees the projection; an upper bound where it is secret"
+"""Claim C4: the profile of the pair (projection, release), which the release alone does not reach."""
+
+PUBLIC_SUBSPACE = "the subspace is public: it was computed without the private data"
+"""Else finding it is a release of its own."""
+
 PARTITION_OF_POSITIONS = (
     "each record's batch in an epoch is fixed without looking at the other records, so that a neighbouring data set "
     "has the same batches but for the one record"

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from privproj.assumptions import KNOWN_PROJECTION
 from privproj.mechanisms import Mechanism
 from privproj.profile import Curve, PrivacyProfile
 from privproj.relations import NeighbouringRelation
@@ -34,15 +35,17 @@ class Bound:
     """A bound on the privacy of one mechanism.
 
     ``form`` maps the mechanism to exactly one representation: a privacy profile, or what accounts for runs in its own
-    terms (a Renyi or concentrated curve, an ``(eps, delta)`` rule, a good event). ``promises_of`` returns what the
-    data must keep (none: status proved; some: conditional). ``needs`` returns a sentence when a parameter is missing,
-    ``refuses`` one when the bound does not hold, else None. ``any_projection``: a projection reused over releases
-    does no harm. ``reason`` says why a refuted or asymptotic bound is no guarantee, and what to use instead;
-    ``status_of`` gives the status where it depends on the parameters; ``default_relation`` is the relation where none
-    is given, if not the mechanism's. ``groups`` is False where several records of one person break the promise;
-    ``splits``: delta is divided between two events. ``provable`` maps the mechanism and a number of releases to what
-    encloses the profile by balls; more than one release only where ``provable_steps``. ``version`` changes whenever a
-    returned value may change.
+    terms (a Renyi or concentrated curve, an ``(eps, delta)`` rule, a good event). ``promises_of`` returns what the data
+    must keep (none: status proved; some: conditional). ``needs`` returns a sentence when a parameter is missing,
+    ``refuses`` one when the bound does not hold, else None. ``any_projection``: a projection reused over releases does
+    no harm. ``exact``: the value is the truth for the release as stated, where ``attained`` says that the worst pair is
+    allowed by all that is promised. ``sees_projection``: it is the truth for the pair (projection, release) only.
+    ``independent_layers``: projections of different layers must be independent. ``reason`` says why a refuted or
+    asymptotic bound is no guarantee, and what to use instead; ``status_of`` gives the status where it depends on the
+    parameters; ``default_relation`` is the relation where none is given, if not the mechanism's. ``groups`` is False
+    where several records of one person break the promise; ``splits``: delta is divided between two events. ``provable``
+    maps the mechanism and a number of releases to what encloses the profile by balls; more than one release only where
+    ``provable_steps``. ``version`` changes whenever a returned value may change.
     """
 
     name: str
@@ -54,6 +57,9 @@ class Bound:
     form: Callable[[Any], Form]
     any_projection: bool = False
     exact: bool = False
+    attained: Callable[[Any], bool] = lambda mechanism: True
+    sees_projection: bool = False
+    independent_layers: Callable[[Any], bool] = lambda mechanism: False
     groups: bool = True
     splits: bool = False
     provable: "Callable[[Any, int], Profile] | None" = None
@@ -71,7 +77,15 @@ class Bound:
 
     def assumes(self, mechanism: type[Mechanism]) -> tuple[str, ...]:
         """What the mechanism must have done; nothing of its projection where any projection will do."""
-        return () if self.any_projection else mechanism.assumes
+        known = (KNOWN_PROJECTION,) if self.sees_projection else ()
+        return known if self.any_projection else (*mechanism.assumes, *known)
+
+    def promises_values(self, mechanism: Mechanism) -> bool:
+        """True if something is promised of query values, which under sampling are those of a batch.
+
+        The rank of the change by one record is not: it does not depend on the batch.
+        """
+        return any(not words.startswith(RANK_PROMISE.split("{")[0]) for words in self.promises_of(mechanism))
 
     def status_for(self, mechanism: Mechanism) -> Status:
         """The status for these parameters: conditional exactly where a promise on the data is needed."""

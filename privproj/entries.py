@@ -14,7 +14,9 @@ from privproj.result import Result
 from privproj.runs import BATCH_KEYS, run_options_from_batches
 from privproj.target import target_of
 
-RUN_KEYS = ("steps", "sampling_rate", "sampling", "relation", "group_size", "discretization", "composer", "split")
+RUN_KEYS = (
+    "steps", "sampling_rate", "sampling", "relation", "group_size", "discretization", "composer", "split", "public_size"
+)  # fmt: skip
 FROM_BATCHES = ("steps", "sampling_rate", "sampling")
 ALIASES: dict[str, str] = {"dp-sgd": "gaussian", "prism": "gaussian", "dp-lora-fa": "gaussian"}
 """Algorithms that are a (subsampled) Gaussian mechanism, whatever their ranks: nothing of them improves epsilon."""
@@ -33,6 +35,7 @@ TYPES = {
     "epsilon": NUMBER, "delta": NUMBER, "log10_delta": NUMBER, "expect": NUMBER, "rtol": NUMBER, "at_most": NUMBER,
     "sampling": TEXT, "relation": TEXT, "composer": TEXT, "clipping": TEXT,
     "name": TEXT, "query": TEXT, "mechanism": TEXT, "bound": TEXT, "planned": TRUTH, "layer": LAYERS,
+    "public_size": TRUTH,
 }  # fmt: skip
 """The type of every key that is not a number or a truth value of a mechanism."""
 

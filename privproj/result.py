@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 SCHEMA = 1
 
@@ -39,9 +40,10 @@ class Side(StrEnum):
 class Result:
     """One answer.
 
-    ``value`` is the safe end of ``[lower, upper]``, which encloses the exact value of the named bound
-    (``lower`` is None where it is not known). ``inf`` says that no finite epsilon exists, None that
-    nothing fits. ``mechanism`` and ``run`` hold all parameters; ``numerics`` how the value was computed.
+    ``value`` is the safe end of ``[lower, upper]``, which encloses the exact value of the named bound (``lower`` is
+    None where it is not known): ``lower`` says nothing of the mechanism unless ``side`` is exact. ``inf`` says that no
+    finite epsilon exists, None that nothing fits. ``mechanism`` and ``run`` hold all parameters; ``numerics`` how the
+    value was computed.
     """
 
     quantity: str
@@ -70,11 +72,18 @@ class Result:
         """True if the value is a guarantee: evaluated, and by a bound that is one."""
         return self.outcome is Outcome.OK
 
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """All that is taken for granted about the program: mechanism first, then run."""
+        lists: Any = (self.mechanism.get("assumes", ()), self.run.get("assumes", ()))
+        return tuple(dict.fromkeys(words for found in lists for words in found))
+
     def as_dict(self) -> dict[str, object]:
         """The JSON object of the command line: plain values, None for what is not a finite number."""
         from privproj import __version__
 
         shown = {name: plain(value) for name, value in vars(self).items()}
+        shown["encloses"] = "the true value" if self.side is Side.EXACT else "the value of the named bound"
         if self.outcome not in (Outcome.OK, Outcome.REFUSED):
             shown["value"] = None
         return {**shown, "version": __version__, "schema": SCHEMA}

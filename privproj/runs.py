@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, NotRequired, TypedDict, TypeVar, get_args
 
+from privproj.assumptions import PARTITION_OF_POSITIONS, PLAN_FIXED_IN_ADVANCE, PUBLIC_RECORD_COUNT
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import probability, real, whole
 from privproj.relations import NeighbouringRelation, Sampling
@@ -13,6 +14,21 @@ from privproj.relations import NeighbouringRelation, Sampling
 RelationName = Literal["add-remove", "replace", "zero-out"]
 SamplingName = Literal["poisson", "fixed", "partition"]
 ComposerName = Literal["privproj", "dp-accounting"]
+
+
+DEFAULT_RELATIONS: dict[Sampling | None, tuple[str, str]] = {
+    Sampling.FIXED: (
+        "replace",
+        "relation is replace: fixed-size sampling has a theorem for no other; a noise multiplier is then sigma/(2C), "
+        "the noise standard deviation over twice the clip",
+    ),
+    Sampling.PARTITION: (
+        "zero-out",
+        "relation is zero-out: a partition has a theorem for zero-out and replace only; under add-remove a removed "
+        "record can shift every later batch",
+    ),
+}
+"""The relation where none is given, and what is said about it; add-remove for any other sampling."""
 
 
 class RunOptions(TypedDict):
@@ -27,14 +43,18 @@ class RunOptions(TypedDict):
     composer: NotRequired[ComposerName]
     split: NotRequired[float | Literal["even", "optimal"] | None]
     allow_refuted: NotRequired[bool]
+    public_size: NotRequired[bool]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """``steps`` adaptive releases, each on a batch sampled at rate ``q = sampling_rate``.
 
-    At ``q = 1`` the sampling scheme has no effect and is None. Below, it is Poisson unless said otherwise:
-    Poisson goes with add-remove and zero-out, a fixed batch size with replace; other pairs are refused.
+    At ``q = 1`` Poisson and fixed sampling have no effect and the scheme is None. Below, it is Poisson unless said
+    otherwise: Poisson goes with add-remove and zero-out, a fixed batch size with replace; other pairs are refused.
+    With ``partition`` a step is an epoch, ``q = 1``: each record is in one of its batches, each batch is one release,
+    and only one of them concerns a record (C17); it goes with zero-out and replace. ``public_size`` says that rate or
+    steps were computed from the number of records.
     ``split`` is the share of delta for the first of two events, where a bound has two ("even": 1/2; "optimal").
     ``group_size = K`` protects the K records of one person. ``discretization`` is the grid of a composition,
     ``composer`` who composes ("dp-accounting" is the alternative; its rounding is measured, not proved).
@@ -48,6 +68,7 @@ class Run:
     discretization: float | None = None
     composer: str = "privproj"
     split: float | str | None = None
+    public_size: bool = False
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -62,31 +83,37 @@ class Run:
         set_field(self, "split", split_share(self.split))
         rate = real("sampling_rate", self.sampling_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
         set_field(self, "sampling_rate", rate)
+        if not isinstance(self.public_size, bool):
+            raise InvalidParameter("public_size", self.public_size, "true or false")
         scheme = named(Sampling, "sampling", "poisson" if self.sampling is None else self.sampling)
-        set_field(self, "sampling", None if rate == 1.0 else scheme)
-        if self.sampling is Sampling.FIXED and self.relation is None:
-            set_field(self, "notes", ("relation is replace: fixed-size sampling has a theorem for no other",))
-        fallback = "replace" if self.sampling is Sampling.FIXED else "add-remove"
+        if scheme is Sampling.PARTITION and rate < 1.0:
+            raise InvalidParameter("sampling_rate", rate, "rate 1 with partition sampling", "count one step per epoch")
+        fallback, note = DEFAULT_RELATIONS.get(None if self.sampling is None else scheme, ("add-remove", ""))
+        set_field(self, "sampling", None if rate == 1.0 and scheme is not Sampling.PARTITION else scheme)
+        if note and self.relation is None:
+            set_field(self, "notes", (note,))
         relation = fallback if self.relation is None else self.relation
         set_field(self, "relation", named(NeighbouringRelation, "relation", relation))
-        if self.sampling is Sampling.PARTITION:
-            raise InvalidParameter(
-                "sampling_rate", self.sampling_rate, "rate 1 with partition sampling", "count one step per epoch"
-            )
 
     @property
     def group_rate(self) -> float:
-        """``1 - (1-q)^K``: the probability that a step samples any of the K records of a group."""
+        """``1 - (1-q)^K``: the probability that a step samples any of the K records of a group, rounded up."""
         if self.group_size == 1 or self.sampling_rate == 1.0:
             return self.sampling_rate
-        return -math.expm1(self.group_size * math.log1p(-self.sampling_rate))
+        return min(1.0, -math.expm1(self.group_size * math.log1p(-self.sampling_rate)) * (1.0 + 1e-15))
 
     def check_pair(self) -> None:
-        """Raise :class:`Refused` for a sampling scheme and relation that no amplification theorem here covers."""
+        """Raise :class:`Refused` for a sampling scheme and relation that no theorem here covers."""
+        if self.sampling is Sampling.PARTITION and self.relation is NeighbouringRelation.ADD_REMOVE:
+            raise Refused(
+                "sampling=partition has no theorem with relation=add-remove, since a removed record can shift every "
+                "later batch; use relation=zero-out or replace, which keep positions, or sampling=poisson"
+            )
         pairs = {
             None: tuple(NeighbouringRelation),
             Sampling.POISSON: (NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
             Sampling.FIXED: (NeighbouringRelation.REPLACE,),
+            Sampling.PARTITION: (NeighbouringRelation.ZERO_OUT, NeighbouringRelation.REPLACE),
         }
         if self.relation not in pairs[self.sampling]:
             raise Refused(
@@ -97,8 +124,24 @@ class Run:
             raise Refused(f"group_size={self.group_size} is accounted under relation=add-remove, not {self.relation}")
 
     @property
+    def assumes(self) -> tuple[str, ...]:
+        """What the run takes for granted of the program, whatever it releases."""
+        partition = self.sampling is Sampling.PARTITION
+        triggers = (
+            (PARTITION_OF_POSITIONS, partition),
+            (PUBLIC_RECORD_COUNT, self.public_size),
+            (PLAN_FIXED_IN_ADVANCE, partition or self.steps > 1),
+        )
+        return tuple(words for words, present in triggers if present)
+
+    @property
+    def in_batches(self) -> bool:
+        """True if a release sees a batch, not the whole data set."""
+        return self.sampling_rate < 1.0 or self.sampling is Sampling.PARTITION
+
+    @property
     def single(self) -> bool:
-        """One release on the whole data set."""
+        """One release on the whole data set, or one epoch of a partition, which costs as much."""
         return self.steps == 1 and self.sampling_rate == 1.0
 
     def parameters(self) -> dict[str, object]:
@@ -154,8 +197,7 @@ def run_options_from_batches(given: Mapping[str, Any], finds: str = "") -> dict[
     rate, steps = from_batches(given["batch_size"], given["dataset_size"], epochs)
     if run.get("sampling") == "partition":
         rate, steps = 1.0, math.ceil(epochs)
-        del run["sampling"]
-    return {**({} if finds == "steps" else {"steps": steps}), **run, "sampling_rate": rate}
+    return {**({} if finds == "steps" else {"steps": steps}), **run, "sampling_rate": rate, "public_size": True}
 
 
 def check_batches(given: Mapping[str, Any], finds: str = "") -> None:
@@ -166,7 +208,7 @@ def check_batches(given: Mapping[str, Any], finds: str = "") -> None:
         raise InvalidParameter("dataset_size", given["dataset_size"], "batch_size with dataset_size")
     if "epochs" in given and "batch_size" not in given:
         raise InvalidParameter("batch_size", "nothing", f"batch_size and dataset_size with epochs={given['epochs']}")
-    for name, other in (("sampling_rate", "batch_size"), ("steps", "epochs")):
+    for name, other in (("sampling_rate", "batch_size"), ("steps", "epochs"), ("public_size", "batch_size")):
         if name in given and other in given:
             raise InvalidParameter(name, given[name], f"either {name} or {other}, not both")
     if "sampling" in given and finds != "sampling_rate" and not {"sampling_rate", "batch_size"} & set(given):

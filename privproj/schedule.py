@@ -7,6 +7,7 @@ from typing import Any
 
 from privproj import calibration
 from privproj.accountant import Question, any_projection, composed, numerics_of, probability_ends, question_of
+from privproj.assumptions import PLAN_FIXED_IN_ADVANCE, PUBLIC_SUBSPACE
 from privproj.bounds import find
 from privproj.entries import TYPES, check_keys, keys_of, kind_of, once, question_from, renamed
 from privproj.errors import InvalidParameter, Refused
@@ -60,6 +61,7 @@ class Phase:
             "bound": self.question.bound.name,
         }
         shown |= {key: value for key, value in run.items() if value is not None and (key, value) != ("group_size", 1)}
+        shown |= {"public_size": True} if self.question.run.public_size else {}
         return shown | ({"planned": True} if self.planned else {})
 
 
@@ -84,6 +86,7 @@ class Schedule:
     phases: tuple[Phase, ...]
     discretization: float | None = None
     composer: str = "privproj"
+    assumes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.phases:
@@ -160,9 +163,9 @@ class Schedule:
             "mechanism": {
                 "name": "run",
                 "phases": [phase.as_dict() for phase in self.phases],
-                "assumes": tuple(unique(a for q in questions for a in q.bound.assumes(type(q.mechanism)))),
+                "assumes": tuple(unique(a for q in questions for a in q.mechanism_assumes)),
             },
-            "run": self.run(questions),
+            "run": {**self.run(questions), "assumes": self.run_assumes(questions)},
             "bound": " + ".join(unique(f"{q.mechanism.name}.{q.bound.name}" for q in questions)),
             "bound_version": max(question.bound.version for question in questions),
             "status": Status.CONDITIONAL if Status.CONDITIONAL in statuses else Status.PROVED,
@@ -181,6 +184,11 @@ class Schedule:
             shown |= {"sampling_rate": None, "sampling": None}
             shown |= {"steps": sum(question.run.steps for question in questions)}
         return shown
+
+    def run_assumes(self, questions: list[Question]) -> tuple[str, ...]:
+        """What the joint number takes for granted about the phases and their order."""
+        planned = (PLAN_FIXED_IN_ADVANCE,) if len(questions) > 1 else ()
+        return tuple(unique((*self.assumes, *(a for q in questions for a in q.run_assumes), *planned)))
 
     def scaled(self, factor: float) -> "Schedule":
         """The schedule with every noise multiplier times ``factor``."""
@@ -312,11 +320,12 @@ def dp_sft(
     part = 0.0 if public else probability("share", share)
     stages = [("subspace", part, steps[0])] if part else []
     phases = []
-    for name, weight, count in [*stages, ("training", 1.0 - part, steps[1])]:
+    second = "training in a public subspace" if public else "training"
+    for name, weight, count in [*stages, (second, 1.0 - part, steps[1])]:
         run = {"steps": count, "sampling_rate": sampling_rate}
         z = calibration.sigma(Gaussian(), epsilon=weight * epsilon, delta=weight * delta, **run).value
         phases.append(phase_of(Gaussian(noise_multiplier=z), name, **run))
-    found = Schedule(tuple(phases))
+    found = Schedule(tuple(phases), assumes=(PUBLIC_SUBSPACE,) if public else ())
     kept = len(phases) == 1 or (budget == "split" and found.meets(epsilon=epsilon, delta=delta))
     return found if kept else found.calibrated(epsilon=epsilon, delta=delta)
 

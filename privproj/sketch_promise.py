@@ -32,3 +32,8 @@ def refuses(mechanism: Sketch) -> str | None:
             "use more noise, or exact-rank1 where a record is one column"
         )
     return None
+
+
+def several_layers(mechanism: Sketch) -> bool:
+    """One release has several sketches, whose losses add only if they are independent."""
+    return mechanism.layer_count > 1

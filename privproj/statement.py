@@ -1,6 +1,5 @@
 """A privacy statement in plain words: what was protected, how well, what that rests on, and what is not covered."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privproj.profile import Curve
@@ -91,6 +90,8 @@ def what_was_done(result: Result) -> tuple[str, ...]:
     hidden = ("assumes", "name")
     given = ", ".join(f"{key} {value}" for key, value in result.mechanism.items() if key not in hidden)
     sampling = "each on the whole data set"
+    if run["sampling"] == "partition":
+        return (f"mechanism {result.mechanism['name']}: {given}", f"epochs of a partition: {run['steps']}")
     if run["sampling"] is not None:
         sampling = f"each on a {run['sampling']} sample at rate {run['sampling_rate']:g}"
     return (f"mechanism {result.mechanism['name']}: {given}", f"releases: {run['steps']}, {sampling}")
@@ -99,10 +100,9 @@ def what_was_done(result: Result) -> tuple[str, ...]:
 def what_it_rests_on(result: Result) -> tuple[str, ...]:
     """Bound, strength, promises, assumptions, numerics."""
     strength = STRENGTH.get(result.status, str(result.status))
-    assumed: Sequence[str] = result.mechanism.get("assumes", ())  # pyright: ignore[reportAssignmentType]
     return (
         f"bound {result.bound} ({result.source}): {strength}",
         *(f"promise on the data: {promise}" for promise in result.promises),
-        *(f"assumed of the program: {words}" for words in assumed),
+        *(f"assumed of the program: {words}" for words in result.assumes),
         *(f"note: {warning}" for warning in result.warnings),
     )

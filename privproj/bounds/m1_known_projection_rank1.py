@@ -45,7 +45,7 @@ BOUND = Bound(
     example="privproj epsilon m1 --bound known-projection-rank1 --dim 1000 --rank 256 --noise-multiplier 20 "
     "--delta 1e-5",
     form=form,
-    exact=True,
+    sees_projection=True,
     status=Status.CONDITIONAL,
     promises_of=promises,
     groups=False,

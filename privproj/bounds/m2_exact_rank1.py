@@ -1,4 +1,4 @@
-"""The exact profile of M2 when one record changes the query by a matrix of rank one."""
+"""The exact profile of M2 with a known projection when one record changes the query by a matrix of rank one."""
 
 from typing import TYPE_CHECKING
 
@@ -63,13 +63,13 @@ def provable(mechanism: M2, steps: int) -> "Profile":
 BOUND = Bound(
     name="exact-rank1",
     mechanism=M2,
-    summary="exact for changes of rank one: one projected linear layer, one input vector per example",
+    summary="exact for changes of rank one where the projection is known: one linear layer, one input vector each",
     formula="delta(eps) = E[h_eps(mu^2 B)], B ~ Beta(r/2, (d-r)/2), h_eps(x) the Gaussian delta at sqrt(x)",
     source="privproj: the privacy loss given the projection is Gaussian (privproj.random_sensitivity)",
     example="privproj epsilon m2 --bound exact-rank1 --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
     form=form,
     provable=provable,
-    exact=True,
+    sees_projection=True,
     status=Status.CONDITIONAL,
     promises_of=promises,
     groups=False,

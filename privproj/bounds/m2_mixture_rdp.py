@@ -61,4 +61,5 @@ BOUND = Bound(
     source="privproj: the Gaussian moment is convex in the captured energy, so one direction is the worst case",
     example="privproj epsilon m2 --bound mixture-rdp --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
     form=form,
+    independent_layers=lambda mechanism: mechanism.projects_apart,
 )

@@ -76,4 +76,5 @@ BOUND = Bound(
     example="privproj epsilon m2 --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
     form=form,
     provable=provable,
+    independent_layers=lambda mechanism: mechanism.projects_apart,
 )

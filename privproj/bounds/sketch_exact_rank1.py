@@ -9,7 +9,7 @@ from privproj.numerics import Enclosure, outward
 from privproj.profile import PrivacyProfile
 from privproj.relations import NeighbouringRelation
 from privproj.result import Status
-from privproj.sketch_promise import column_promises
+from privproj.sketch_promise import column_promises, several_layers
 
 if TYPE_CHECKING:
     from privproj.arrays import Array
@@ -58,6 +58,12 @@ def provable(mechanism: Sketch, steps: int) -> "Profile":
     return SecretSketch(steps * mechanism.needed_rank * mechanism.layer_count, mechanism.gamma_of_one_column)
 
 
+def attained(mechanism: Sketch) -> bool:
+    """True if a column of norm ``B_S`` over the eigenvalue floor fits within ``|Q|_F <= B_F``."""
+    total, step = mechanism.frobenius_bound, mechanism.sensitivity or 0.0
+    return total is None or total**2 >= mechanism.eigen_floor + step**2
+
+
 BOUND = Bound(
     name="exact-rank1",
     mechanism=Sketch,
@@ -69,8 +75,10 @@ BOUND = Bound(
     form=form,
     provable=provable,
     provable_steps=True,
+    independent_layers=several_layers,
     status=Status.CONDITIONAL,
     exact=True,
+    attained=attained,
     groups=False,
     promises_of=column_promises,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),

@@ -6,7 +6,7 @@ from privproj.mechanisms import Sketch
 from privproj.renyi import RenyiCurve
 from privproj.result import Status
 from privproj.sketch_divergence import tight
-from privproj.sketch_promise import promises, refuses
+from privproj.sketch_promise import promises, refuses, several_layers
 
 
 def eigenvalues_of(mechanism: Sketch) -> int:
@@ -31,6 +31,7 @@ BOUND = Bound(
     source="arXiv 2409.17538v9, Lemma 7.1",
     example="privproj epsilon sketch --bound rdp --rank 16 --gamma 1000 --eigenvalues 768 --delta 1e-5",
     form=form,
+    independent_layers=several_layers,
     status=Status.CONDITIONAL,
     groups=False,
     promises_of=promises,

@@ -5,7 +5,7 @@ from privproj.mechanisms import Sketch
 from privproj.renyi import BestCurve
 from privproj.result import Status
 from privproj.sketch_divergence import sharp, tight
-from privproj.sketch_promise import promises, refuses
+from privproj.sketch_promise import promises, refuses, several_layers
 
 
 def form(mechanism: Sketch) -> BestCurve:
@@ -23,6 +23,7 @@ BOUND = Bound(
     source="privproj: sharpened Lemma 7.1 of arXiv 2409.17538v9 (privproj.sketch_divergence)",
     example="privproj epsilon sketch --rank 16 --gamma 1000 --delta 1e-5",
     form=form,
+    independent_layers=several_layers,
     status=Status.CONDITIONAL,
     groups=False,
     promises_of=promises,

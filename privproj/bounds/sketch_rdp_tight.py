@@ -5,7 +5,7 @@ from privproj.mechanisms import Sketch
 from privproj.renyi import RenyiCurve
 from privproj.result import Status
 from privproj.sketch_divergence import tight
-from privproj.sketch_promise import promises, refuses
+from privproj.sketch_promise import promises, refuses, several_layers
 
 
 def form(mechanism: Sketch) -> RenyiCurve:
@@ -21,6 +21,7 @@ BOUND = Bound(
     source="privproj: Lemma 7.1 of arXiv 2409.17538v9 with one eigenvalue as worst case (privproj.sketch_divergence)",
     example="privproj epsilon sketch --bound rdp-tight --rank 16 --gamma 1000 --delta 1e-5",
     form=form,
+    independent_layers=several_layers,
     status=Status.CONDITIONAL,
     groups=False,
     promises_of=promises,

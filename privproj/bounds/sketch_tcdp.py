@@ -5,7 +5,7 @@ from privproj.bounds.sketch_rdp import eigenvalues_of
 from privproj.mechanisms import Sketch
 from privproj.renyi import ConcentratedCurve
 from privproj.result import Status
-from privproj.sketch_promise import promises
+from privproj.sketch_promise import promises, several_layers
 
 
 def form(mechanism: Sketch) -> ConcentratedCurve:
@@ -29,6 +29,7 @@ BOUND = Bound(
     source="arXiv 2409.17538v9, Corollary 7.3; conversion Bun, Dwork, Rothblum, Steinke 2018",
     example="privproj epsilon sketch --bound tcdp --rank 16 --gamma 1000 --eigenvalues 768 --delta 1e-5",
     form=form,
+    independent_layers=several_layers,
     status=Status.CONDITIONAL,
     groups=False,
     promises_of=promises,

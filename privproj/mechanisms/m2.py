@@ -155,6 +155,12 @@ class M2(NoisyMechanism):
         return joint and any(dim == rank for dim, rank, _, _ in self.parts)
 
     @property
+    def projects_apart(self) -> bool:
+        """True if several projected layers have clips of their own, so that their captured shares average (C6)."""
+        projected = sum(layer.count for layer in self.layers if layer.rank < layer.dim)
+        return self.clipping == "per-layer" and projected > 1
+
+    @property
     def largest_rank(self) -> int:
         """``min(d, m)``: the largest rank a change can have in one layer."""
         dim = self.dim or max(layer.dim for layer in self.layers)

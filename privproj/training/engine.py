@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
+from privproj.assumptions import PUBLIC_SUBSPACE
 from privproj.errors import InvalidParameter
 from privproj.ledger import Account, Ledger, read
 from privproj.mechanisms import M2, real, whole
@@ -135,6 +136,11 @@ class Parts:
     taps: Taps
     subspace: Subspace | None
 
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What is taken for granted of a subspace that costs nothing."""
+        return (PUBLIC_SUBSPACE,) if self.subspace is not None and self.subspace.source == "public" else ()
+
 
 def started(
     plan: Plan, parts: Parts, ledger: str | None, target: dict[str, float] | None, insecure_seed: int | None
@@ -148,7 +154,7 @@ def started(
         said = Account() if book is None else book.account
         earlier = earlier_of(book, parts.subspace)
         before = here.agree(replace(earlier, insecure=insecure or said.insecure, notes=said.notes))
-        spending, turn = Spending(plan, book, before), Turn()
+        spending, turn = Spending(plan, book, before, parts.assumes), Turn()
         spending.steps = here.agree(spending.steps)
         device = parts.taps.taps[0].parameters[0].device
         drawn = streams(device, insecure_seed, before.spent + spending.steps, here)

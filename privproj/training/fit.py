@@ -381,7 +381,7 @@ class Run:
         plan, account = self.optimizer.plan, self.optimizer.spending.account
         return Outcome(
             test_accuracy=self.accuracy(),
-            epsilon=account.epsilon(self.settings.delta),
+            epsilon=self.optimizer.epsilon(self.settings.delta),
             seconds=time.monotonic() - began,
             device=str(self.device),
             noise_multiplier=plan.noise_multiplier,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from privproj.assumptions import PUBLIC_RECORD_COUNT
 from privproj.errors import InvalidParameter, Refused
 from privproj.integrations.opacus import ReleasesProjection
 from privproj.ledger import Account, Ledger
@@ -24,8 +25,8 @@ from .views import View
 class Spending:
     """Counts releases, in a ledger if there is one, and refuses more than the plan has."""
 
-    def __init__(self, plan: Plan, ledger: Ledger | None, earlier: Account) -> None:
-        self.plan, self.ledger, self.earlier = plan, ledger, earlier
+    def __init__(self, plan: Plan, ledger: Ledger | None, earlier: Account, assumes: tuple[str, ...] = ()) -> None:
+        self.plan, self.ledger, self.earlier, self.assumes = plan, ledger, earlier, assumes
         self.steps = 0 if ledger is None else ledger.steps
 
     def record(self) -> None:
@@ -43,8 +44,10 @@ class Spending:
         return replace(self.earlier, phases=(*self.earlier.phases, own))
 
     def epsilon(self, delta: float) -> Result:
-        """Epsilon of what was released."""
-        return self.account.epsilon(delta)
+        """Epsilon of what was released, with what a plan made from the size of a data set assumes."""
+        found = self.account.epsilon(delta)
+        assumed = dict.fromkeys((*found.run["assumes"], PUBLIC_RECORD_COUNT, *self.assumes))  # pyright: ignore
+        return replace(found, run={**found.run, "assumes": tuple(assumed)})
 
 
 class PrivateOptimizer(torch.optim.Optimizer):

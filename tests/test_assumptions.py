@@ -1,0 +1,430 @@
+"""What a number takes for granted is said exactly where it is; and what happens where it does not hold."""
+
+import json
+import math
+import shlex
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from privproj_cli.main import exit_code
+from scipy.special import ndtr
+
+import privproj
+from privproj import M2, Gaussian, InvalidParameter, Layer, Refused, Sketch, assumptions
+from privproj.runs import Run
+from privproj.schedule import dp_sft, from_data, phase_of
+
+WORDS = {name: words for name, words in vars(assumptions).items() if name.isupper()}
+FROM_RUN = ("PARTITION_OF_POSITIONS", "PUBLIC_RECORD_COUNT", "PLAN_FIXED_IN_ADVANCE", "FRESH_PROJECTION_PER_BATCH",
+            "PROMISE_OF_EVERY_BATCH", "REPLACE_SENSITIVITY", "PUBLIC_SUBSPACE")  # fmt: skip
+
+
+def present(found):
+    """The names of the assumptions in a list of sentences."""
+    return {name for name, words in WORDS.items() if words in found}
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command line; returns (exit code, standard output, standard error)."""
+
+    def call(line):
+        code = exit_code(shlex.split(line))
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return call
+
+
+# --- every assumption exactly where its trigger is ------------------------------------------------
+
+M2_SHAPE = "m2 --dim 64 --rank 4 --noise-multiplier 5"
+STACK = "m2 --noise-multiplier 5 --clipping per-layer --layer 64x4x2"
+M1_SHAPE = "m1 --dim 50 --rank 30 --noise-multiplier 40"
+COLUMN = f"{M1_SHAPE} --span-dim 0 --residual-misalignment 1e-3"
+SKETCH = "sketch --rank 4 --gamma 100"
+CLIPPED = "sketch --rank 4 --frobenius-bound 1 --sensitivity .1 --noise-sigma 1 --enforced --eigenvalues 3"
+PROJECTS, VALUES, NOISY, KNOWN, APART = "projects", "values", "noisy", "known", "apart"
+MECHANISMS = {
+    "gaussian --noise-multiplier 5": {NOISY},
+    "laplace --noise-multiplier 50": {NOISY},
+    M2_SHAPE: {NOISY, PROJECTS},
+    f"{M2_SHAPE} --bound gaussian": {NOISY},
+    f"{M2_SHAPE} --bound exact-rank1": {NOISY, PROJECTS, KNOWN},
+    f"{M2_SHAPE} --bound beta-tail-sharp --change-rank 2": {NOISY, PROJECTS},
+    STACK: {NOISY, PROJECTS, APART},
+    f"{STACK} --bound beta-tail --change-rank 2": {NOISY, PROJECTS},
+    f"{STACK} --bound mixture-rdp": {NOISY, PROJECTS, APART},
+    "m2 --noise-multiplier 5 --layer 64x4x2": {NOISY, PROJECTS},
+    "m2 --noise-multiplier 5 --layer 64x4 --layer 8x8 --clipping per-layer": {NOISY, PROJECTS},
+    f"{M1_SHAPE} --bound known-projection-rank1": {NOISY, PROJECTS, KNOWN},
+    f"{M1_SHAPE} --bound operator-norm": {NOISY},
+    f"{M1_SHAPE} --bound secret-projection --columns 1 --misalignment 1e-3": {NOISY, PROJECTS, VALUES},
+    f"{COLUMN} --bound residual": {NOISY, PROJECTS, VALUES},
+    "sketch-public --rank 16 --noise-multiplier 5 --bound exact-rank1": {NOISY, PROJECTS},
+    "wishart --dim 50 --rank 8 --misalignment 1e-4": {PROJECTS, VALUES},
+    "wishart --dim 50 --rank 8 --misalignment 1e-4 --bound quantile": {PROJECTS, VALUES},
+    f"{SKETCH} --bound exact-rank1": {PROJECTS, VALUES},
+    f"{SKETCH} --bound exact-rank1 --layer-count 2": {PROJECTS, VALUES, APART},
+    f"{CLIPPED} --bound rdp": {PROJECTS},
+    f"{CLIPPED} --bound rdp-best --layer-count 3": {PROJECTS, APART},
+}
+RUNS = ["", "--sampling-rate .1", "--sampling fixed --sampling-rate .1", "--sampling partition",
+        "--batch-size 100 --dataset-size 100", "--sampling partition --batch-size 10 --dataset-size 100"]  # fmt: skip
+RELATIONS = ["", "--relation add-remove", "--relation replace", "--relation zero-out"]
+
+
+def expected(kind, words, relation):
+    """The assumptions that these words and this relation bring in, from their definitions."""
+    partition, sampled = "partition" in words, "partition" in words or "--sampling-rate" in words
+    triggers = {
+        "KNOWN_PROJECTION": KNOWN in kind,
+        "INDEPENDENT_LAYER_PROJECTIONS": APART in kind,
+        "PARTITION_OF_POSITIONS": partition,
+        "FRESH_PROJECTION_PER_BATCH": partition and PROJECTS in kind,
+        "PUBLIC_RECORD_COUNT": "dataset-size" in words,
+        "PLAN_FIXED_IN_ADVANCE": partition or "--steps" in words,
+        "PROMISE_OF_EVERY_BATCH": sampled and VALUES in kind,
+        "REPLACE_SENSITIVITY": relation == "replace" and NOISY in kind and VALUES not in kind,
+    }
+    return {name for name, there in triggers.items() if there}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_assumptions_are_said_exactly_where_they_are_made(run, mechanism):
+    answered = 0
+    for words in RUNS:
+        for relation in RELATIONS:
+            code, out, _ = run(f"delta {mechanism} {words} {relation} --epsilon .5 --json")
+            if code == 3:
+                continue
+            answered += 1
+            shown = json.loads(out)
+            said = [*shown["mechanism"]["assumes"], *shown["run"]["assumes"]]
+            assert len(said) == len(set(said))
+            assert present(said) == expected(MECHANISMS[mechanism], words, shown["run"]["relation"]), (words, relation)
+            assert present(shown["run"]["assumes"]) == present(said) & set(FROM_RUN)
+    assert answered >= 6
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian --noise-multiplier 5", "wishart --dim 50 --rank 8 --misalignment 1e-4",
+                                       f"{M2_SHAPE} --bound exact-rank1", STACK])  # fmt: skip
+@pytest.mark.parametrize(
+    "words", ["--sampling partition --steps 1", "--batch-size 50 --dataset-size 50", "--relation replace"]
+)
+def test_text_curves_and_statements_say_what_json_says(run, mechanism, words):
+    code, out, _ = run(f"epsilon {mechanism} {words} --delta 1e-3 --json")
+    if code == 3:
+        assert "exact-rank1" in mechanism and "replace" in words
+        return
+    result = json.loads(out)
+    said = [*result["mechanism"]["assumes"], *result["run"]["assumes"]]
+    text = run(f"epsilon {mechanism} {words} --delta 1e-3")[1]
+    assert [" ".join(part.split("  warning:")[0].split()) for part in text.split("  assumes:  ")[1:]] == said
+    bound = "" if "--bound" in mechanism else f"--bound {result['bound']}"
+    curve = json.loads(run(f"curve {mechanism} {bound} {words} --points 2 --style json")[1])
+    assert curve["results"][0]["assumes"] == said
+    table = " ".join(run(f"curve {mechanism} {bound} {words} --points 2")[1].split())
+    statement = " ".join(run(f"report {mechanism} {words} --delta 1e-3")[1].split())
+    compared = " ".join(run(f"compare {mechanism.split(' --bound')[0]} {words} --delta 1e-3")[1].split())
+    for sentence in said:
+        assert f"assumes: {sentence}" in table and f"assumed of the program: {sentence}" in statement
+    for sentence in result["run"]["assumes"]:
+        assert f"assumes: {sentence}" in compared
+
+
+def test_several_releases_and_several_phases_are_planned_in_advance(run):
+    shown = json.loads(run("epsilon gaussian --noise-multiplier 5 --steps 3 --delta 1e-3 --json")[1])
+    assert present(shown["run"]["assumes"]) == {"PLAN_FIXED_IN_ADVANCE"}
+    steps = privproj.steps(Gaussian(noise_multiplier=5.0), epsilon=1.0, delta=1e-3)
+    assert present(steps.run["assumes"]) == {"PLAN_FIXED_IN_ADVANCE"}
+    one = {"mechanism": "gaussian", "noise_multiplier": 5}
+    assert from_data({"phase": [one]}).epsilon(delta=1e-3).run["assumes"] == ()
+    both = from_data({"phase": [one, one]}).epsilon(delta=1e-3)
+    assert present(both.run["assumes"]) == {"PLAN_FIXED_IN_ADVANCE"}
+
+
+def test_a_public_subspace_is_said_to_be_public(run, tmp_path):
+    line = "dp-sft --epsilon 4 --delta 1e-5 --sampling-rate .1 --subspace-steps 2 --steps 2"
+    for extra, there in (("", False), (" --public", True)):
+        assert (WORDS["PUBLIC_SUBSPACE"] in json.loads(run(f"{line}{extra} --json")[1])["run"]["assumes"]) == there
+        assert (WORDS["PUBLIC_SUBSPACE"] in " ".join(run(line + extra)[1].split())) == there
+    path = tmp_path / "plan.toml"
+    assert run(f"{line} --public -o {path}")[0] == 0 and "public subspace" in path.read_text()
+    budget = {"epsilon": 4, "delta": 1e-5, "sampling_rate": 0.1, "steps": (2, 2)}
+    assert WORDS["PUBLIC_SUBSPACE"] not in dp_sft(**budget).epsilon(delta=1e-5).run["assumes"]
+
+
+def test_a_run_file_keeps_what_its_numbers_assume():
+    entry = {"mechanism": "gaussian", "noise_multiplier": 5, "batch_size": 10, "dataset_size": 100}
+    first = from_data({"phase": [entry]})
+    again = from_data({"phase": [phase.as_dict() for phase in first.phases]})
+    assert first.delta(epsilon=1.0).run == again.delta(epsilon=1.0).run
+    assert WORDS["PUBLIC_RECORD_COUNT"] in again.delta(epsilon=1.0).run["assumes"]
+    parted = from_data({"phase": [{"mechanism": "gaussian", "noise_multiplier": 5, "sampling": "partition"}]})
+    again = from_data({"phase": [phase.as_dict() for phase in parted.phases]})
+    assert again.delta(epsilon=1.0).run["sampling"] == "partition"
+    with pytest.raises(InvalidParameter, match="public_size"):
+        from_data({"phase": [{"mechanism": "gaussian", "noise_multiplier": 5, "public_size": "false"}]})
+
+
+def test_misalignment_of_a_mean_names_the_number_of_records_it_is_for(run):
+    line = "alignment mean --norm-bound 1 --norm-floor .1 --records 5000"
+    shown = json.loads(run(line + " --json")[1])
+    assert any("5000 records" in words and "smallest batch" in words for words in shown["assumes"])
+    assert "5000 records" in run(line)[1] and "Poisson" in run(line)[1]
+    batch = json.loads(run(line.replace("5000", "50") + " --json")[1])
+    few, many = (
+        privproj.delta(
+            privproj.Wishart(dim=100, rank=16, misalignment=found["misalignment"]),
+            epsilon=0.1, sampling="fixed", sampling_rate=0.01,
+        ).value
+        for found in (batch, shown)
+    )  # fmt: skip
+    assert few > 100 * many
+    assert (
+        run("epsilon wishart --dim 9 --rank 2 --misalignment 1e-5 --sampling-rate .1 --sampling poisson --delta .1")[0]
+        == 3
+    )
+
+
+def test_the_first_lines_say_what_a_noise_multiplier_is_under_replace(run):
+    line = "epsilon gaussian --noise-multiplier 2 --sampling fixed --sampling-rate .1 --clip 3 --delta 1e-3"
+    out = run(line)[1]
+    assert "replace, noise multiplier = sigma/(2C)" in out.splitlines()[1]
+    assert "standard deviation 2 z C = 12.00" in out and "sigma/(2C)" in out.split("warning:")[1]
+    plain = run(line.replace("fixed", "poisson"))[1]
+    assert "standard deviation z C = 6.000" in plain and "2C" not in plain
+    phases = run("dp-sft --epsilon 4 --delta 1e-5 --sampling-rate .1 --subspace-steps 2 --steps 2")[1]
+    assert "2C" not in phases
+
+
+def test_training_says_that_the_number_of_records_is_public():
+    torch = pytest.importorskip("torch")
+    from test_training import data, losses_of, mlp, private
+
+    from privproj.training.subspace import Subspace
+
+    x, y = data()
+    for subspace in (None, Subspace(torch.eye(53, 2, dtype=torch.float64), "public")):
+        more = {} if subspace is None else {"algorithm": "dp-sft", "subspace": subspace}
+        module, optimizer, loader = private(mlp(), x, y, noise_multiplier=9.0, steps=1, **more)
+        for drawn_x, drawn_y in loader:
+            optimizer.backward(losses_of(module, drawn_x, drawn_y))
+            optimizer.step()
+        said = present(optimizer.epsilon(1e-3).assumes)
+        assert "PUBLIC_RECORD_COUNT" in said and ("PUBLIC_SUBSPACE" in said) == (subspace is not None)
+        optimizer.close()
+
+
+# --- sides ----------------------------------------------------------------------------------------
+
+
+def test_exact_is_said_only_where_the_bound_is_the_truth_for_the_release():
+    shown = {
+        "gaussian": privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=0.5),
+        "public sketch": privproj.delta(
+            privproj.PublicSketch(rank=4, noise_multiplier=1.0), epsilon=0.5, bound="exact-rank1"
+        ),
+        "m2": privproj.delta(M2(dim=2, rank=1, columns=1, noise_multiplier=1.0), epsilon=0.5, bound="exact-rank1"),
+        "m1": privproj.delta(
+            privproj.M1(dim=2, rank=1, columns=1, noise_multiplier=9.0), epsilon=0.5, bound="known-projection-rank1"
+        ),
+    }
+    for name, found in shown.items():
+        seen = name in ("m1", "m2")
+        assert found.side == ("upper bound" if seen else "exact")
+        assert found.as_dict()["encloses"] == ("the value of the named bound" if seen else "the true value")
+        assert (WORDS["KNOWN_PROJECTION"] in found.mechanism["assumes"]) == seen
+
+
+@pytest.mark.parametrize(("bound", "side"), [(None, "exact"), (0.5, "upper bound"), (0.8, "exact")])
+def test_the_secret_sketch_is_exact_only_where_the_worst_column_is_allowed(bound, side):
+    column = Sketch(rank=4, eigen_floor=0.25, sensitivity=0.5, frobenius_bound=bound, noise_sigma=1.0)
+    assert privproj.delta(column, epsilon=0.1, bound="exact-rank1").side == side
+
+
+def test_the_release_without_its_projection_tells_less():
+    """M2 with d = 2, r = 1, one column, all zero against norm 1: by quadrature over |z|^2 ~ chi2_2 and the angle."""
+    logs = np.linspace(-14.0, 5.0, 1501)
+    g = np.exp(logs)
+    mass = 0.5 * np.exp(-g / 2) * g * (logs[1] - logs[0]) / g
+    half = np.exp(np.linspace(-14.0, 6.0, 600))
+    y = np.concatenate([-half[::-1], half])
+    density = lambda shift: np.exp(-((y[:, None] / g - shift) ** 2) / 2) @ mass / math.sqrt(2 * math.pi)  # noqa: E731
+    absent, t, found = density(0.0), math.exp(0.5), np.zeros(2)
+    angles = (np.arange(24) + 0.5) / 24 * math.pi / 2
+    for angle in angles:
+        with_it = density(math.cos(angle))
+        gains = [np.clip(a - t * b, 0, None) for a, b in ((with_it, absent), (absent, with_it))]
+        found += [np.trapezoid(gain, y) for gain in gains]
+    alone = found / len(angles)
+    pair = privproj.delta(M2(dim=2, rank=1, columns=1, noise_multiplier=1.0), epsilon=0.5, bound="exact-rank1")
+    assert alone == pytest.approx([0.0624, 0.1106], rel=5e-3, abs=0)
+    assert max(alone) < 0.95 * pair.lower
+
+
+# --- partitions -----------------------------------------------------------------------------------
+
+
+def shift_of_epoch(records, neighbour, size):
+    """The distance of the batch sums of one epoch, consecutive chunks of ``size``, absent batches being zero."""
+    count = max(math.ceil(len(x) / size) for x in (records, neighbour))
+    sums = [[sum(x[i * size : (i + 1) * size]) for i in range(count)] for x in (records, neighbour)]
+    return math.dist(*sums)
+
+
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_a_partition_into_chunks_costs_one_release_under_zero_out_and_not_under_add_remove(size):
+    records = [1.0 if i % (2 * size) < size else -1.0 for i in range(200)]
+    epochs = {"steps": 3, "sampling": "partition"}
+    printed = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, **epochs).value
+
+    def true(shift):
+        return privproj.epsilon(Gaussian(noise_multiplier=1.0 / (shift * math.sqrt(3))), delta=1e-5).value
+
+    for position in (0, 7, 199):
+        zeroed = [*records[:position], 0.0, *records[position + 1 :]]
+        assert true(shift_of_epoch(records, zeroed, size)) == pytest.approx(printed, rel=1e-12, abs=0)
+    assert true(shift_of_epoch(records, records[1:], size)) > 10 * printed
+    with pytest.raises(Refused, match="shift every later batch"):
+        privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, relation="add-remove", **epochs)
+    flipped = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, relation="replace", **epochs)
+    assert flipped.value == printed and WORDS["REPLACE_SENSITIVITY"] in flipped.run["assumes"]
+
+
+def test_a_partition_is_kept_and_its_relation_said(run):
+    for line in ("epsilon gaussian --noise-multiplier 1", "sigma m2 --dim 64 --rank 4 --epsilon 1"):
+        shown = json.loads(run(f"{line} --sampling partition --delta 1e-5 --json")[1])
+        assert (shown["run"]["sampling"], shown["run"]["relation"]) == ("partition", "zero-out")
+        assert any("relation is zero-out" in words for words in shown["warnings"])
+    assert (
+        "partition" in run("epsilon gaussian --noise-multiplier 1 --sampling partition --delta 1e-5")[1].split("\n")[1]
+    )
+    for line in ("--relation add-remove", "--group-size 2", "--relation add-remove --group-size 2"):
+        assert run(f"epsilon gaussian --noise-multiplier 1 --sampling partition --delta 1e-5 {line}")[0] == 3
+    assert run("epsilon gaussian --noise-multiplier 1 --sampling partition --sampling-rate .1 --delta 1e-5")[0] == 2
+
+
+@pytest.mark.parametrize("kind", [
+    {"kind": M2, "dim": 8, "rank": 2, "noise_multiplier": 1.0}, {"kind": privproj.M1, "dim": 8, "rank": 20,
+    "noise_multiplier": 9.0}, {"kind": privproj.Wishart, "dim": 8, "rank": 2, "misalignment": 1e-4},
+    {"kind": privproj.PublicSketch, "rank": 8, "noise_multiplier": 1.0}, {"kind": Sketch, "rank": 8, "gamma": 50.0},
+])  # fmt: skip
+@pytest.mark.parametrize("steps", [1, 2])
+def test_one_projection_for_a_partition_is_refused(kind, steps):
+    given = dict(kind)
+    fixed = given.pop("kind")(**given, fixed_projection=True)
+    with pytest.raises(Refused, match="every batch of an epoch") as caught:
+        privproj.epsilon(fixed, delta=1e-5, sampling="partition", steps=steps)
+    named = {"m2": "--bound gaussian", "m1": "--bound operator-norm"}.get(fixed.name, "no bound here")
+    assert named in str(caught.value)
+    if "--bound" in named:
+        again = privproj.epsilon(fixed, delta=1e-5, sampling="partition", steps=steps, bound=named.split()[1])
+        assert WORDS["FRESH_PROJECTION_PER_BATCH"] not in again.assumes
+
+
+def test_one_projection_for_an_epoch_lets_a_later_batch_carry_the_whole_norm():
+    """The second batch's query follows the span that the first batch showed."""
+    rng = np.random.default_rng(3)
+    dim, rank, z = 64, 4, 1.0
+    frame = np.linalg.qr(rng.standard_normal((dim, rank)))[0]
+    shown = frame @ frame.T @ rng.standard_normal(dim)
+    change = shown / np.linalg.norm(shown)
+    captured = float(np.linalg.norm(frame.T @ change))
+    true = privproj.epsilon(Gaussian(noise_multiplier=z / captured), delta=1e-5).value
+    fresh = privproj.epsilon(M2(dim=dim, rank=rank, noise_multiplier=z), delta=1e-5, sampling="partition").value
+    assert true > 2 * fresh
+    fixed = M2(dim=dim, rank=rank, noise_multiplier=z, fixed_projection=True)
+    assert privproj.epsilon(fixed, delta=1e-5, sampling="partition", bound="gaussian").value >= true * (1 - 1e-9)
+
+
+# --- layers ---------------------------------------------------------------------------------------
+
+
+def test_layers_that_share_a_projection_cost_more_than_independent_ones():
+    """With one ``Z`` for all layers and one direction in each, the captured share is that of one layer."""
+    stack = M2(layers=(Layer(dim=64, rank=4, count=8),), clipping="per-layer", noise_multiplier=0.5)
+    claimed = privproj.delta(stack, epsilon=2.0)
+    shared = privproj.delta(M2(dim=64, rank=4, noise_multiplier=0.5), epsilon=2.0, bound="exact-rank1")
+    assert shared.lower > 1.5 * claimed.value
+    rng, energy = np.random.default_rng(1), []
+    for _ in range(4000):
+        frame = np.linalg.qr(rng.standard_normal((64, 4)))[0]
+        energy.append(sum(np.sum(frame[0] ** 2) / 8 for _ in range(8)))
+    root = np.sqrt(energy) / 0.5
+    gains = ndtr(root / 2 - 2 / root) - math.exp(2) * ndtr(-root / 2 - 2 / root)
+    assert abs(gains.mean() - shared.value) <= 5 * gains.std() / math.sqrt(len(gains))
+    assert WORDS["INDEPENDENT_LAYER_PROJECTIONS"] in claimed.mechanism["assumes"]
+    joint = M2(layers=(Layer(dim=64, rank=4, count=8),), noise_multiplier=0.5)
+    assert privproj.delta(joint, epsilon=2.0).value >= shared.lower
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [1e-12, 1e-3, 0.1, 0.5, 0.999])
+@pytest.mark.parametrize("size", [2, 3, 17])
+def test_the_rate_of_a_group_is_never_below_its_probability(rate, size):
+    exact = 1 - (1 - Fraction(rate)) ** size
+    found = Run(sampling_rate=rate, group_size=size).group_rate
+    assert exact <= Fraction(found) or found == 1.0
+    assert found <= float(exact) * (1 + 3e-15)
+
+
+def mixture_gains(weights, shifts, eps):
+    """``H`` of the mixture of unit normals against the one at 0, in both orders, by quadrature."""
+    x = np.linspace(-12.0, 12.0 + max(shifts), 20001)
+    normal = lambda m: np.exp(-((x - m) ** 2) / 2) / math.sqrt(2 * math.pi)  # noqa: E731
+    mixed, t = sum(w * normal(m) for w, m in zip(weights, shifts, strict=True)), math.exp(eps)
+    return [np.trapezoid(np.clip(gain, 0, None), x) for gain in (mixed - t * normal(0), normal(0) - t * mixed)]
+
+
+@pytest.mark.parametrize(("rate", "size", "mu"), [(0.1, 2, 1.0), (0.4, 2, 0.5), (0.05, 5, 0.6), (0.3, 3, 2.0)])
+@pytest.mark.parametrize("eps", [0.0, 0.2, 1.0])
+def test_a_sampled_group_is_covered_whatever_number_of_its_records_is_drawn(rate, size, mu, eps):
+    """Aligned records, each drawn on its own: the shift is binomial."""
+    weights = [math.comb(size, k) * rate**k * (1 - rate) ** (size - k) for k in range(size + 1)]
+    true = max(mixture_gains(weights, [mu * k for k in range(size + 1)], eps))
+    group = {"group_size": size, "sampling_rate": rate}
+    claimed = privproj.delta(Gaussian(noise_multiplier=1 / mu), epsilon=eps, **group).value
+    assert true <= claimed * (1 + 1e-6) + 1e-9
+    one = privproj.delta(Gaussian(noise_multiplier=1 / mu), epsilon=eps, sampling_rate=rate).value
+    assert true > one
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_a_sampled_group_of_m2_is_covered_in_any_rank(aligned):
+    """Two records of rank one, in one direction or in two: the shift given the projection, averaged over it."""
+    rng = np.random.default_rng(4)
+    dim, rank, z, rate, eps, count = 12, 3, 0.7, 0.3, 0.4, 300
+    claimed = privproj.delta(
+        M2(dim=dim, rank=rank, noise_multiplier=z), epsilon=eps, sampling_rate=rate, group_size=2
+    ).value
+    draws = []
+    for _ in range(count):
+        frame = np.linalg.qr(rng.standard_normal((dim, rank)))[0]
+        first, second = (np.linalg.norm(frame[i]) / z for i in (0, 0 if aligned else 1))
+        shifts = [np.array(s) for s in ([0, 0], [first, 0], [0, second], [first, second])]
+        if aligned:
+            shifts = [np.array([s.sum(), 0.0]) for s in shifts]
+        weights = [(1 - rate) ** 2, rate * (1 - rate), rate * (1 - rate), rate**2]
+        outcome = rng.standard_normal((2000, 2))
+        ratio = sum(w * np.exp(outcome @ s - s @ s / 2) for w, s in zip(weights, shifts, strict=True))
+        draws.append(
+            max(np.clip(ratio - math.exp(eps), 0, None).mean(), np.clip(1 - math.exp(eps) * ratio, 0, None).mean())
+        )
+    assert np.mean(draws) <= claimed + 5 * np.std(draws) / math.sqrt(count)
+
+
+def test_groups_compose_over_phases_with_rates_of_their_own():
+    phases = [(5.0, 0.2, 4), (9.0, 0.05, 9)]
+    joint = privproj.schedule.Schedule(tuple(
+        phase_of(Gaussian(noise_multiplier=z), sampling_rate=q, steps=n, group_size=3) for z, q, n in phases
+    ))  # fmt: skip
+    alike = privproj.schedule.Schedule(tuple(
+        phase_of(Gaussian(noise_multiplier=z / 3), sampling_rate=1 - (1 - q) ** 3, steps=n) for z, q, n in phases
+    ))  # fmt: skip
+    found, same = (schedule.epsilon(delta=1e-5).value for schedule in (joint, alike))
+    assert found == pytest.approx(same, rel=1e-9, abs=0)
