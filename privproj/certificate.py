@@ -105,7 +105,7 @@ def certify(result: Result) -> Certificate:
             f"{result.outcome}"
         )
     assert result.epsilon is not None
-    profile = profile_of(result.bound, result.mechanism, result.run)
+    profile = profile_of(result.bound, result.mechanism, own_parameters(result.run))
     witness = profile.witness(result.epsilon)
     ball, bits = enclosure(profile, result.epsilon, witness)
     check_side(result, ball)
@@ -117,7 +117,7 @@ def stated(result: Result, ball: "arb", bits: int, witness: dict[str, float]) ->
     lower, upper = written_ends(ball)
     found = Certificate(
         mechanism=own_parameters(result.mechanism),
-        run=dict(result.run),
+        run=own_parameters(result.run),
         bound=result.bound,
         epsilon=result.epsilon,  # pyright: ignore[reportArgumentType]
         lower=lower,
@@ -125,7 +125,7 @@ def stated(result: Result, ball: "arb", bits: int, witness: dict[str, float]) ->
         witness=witness,
         target=target_field(result),
         bits=bits,
-        **foundation(result.bound, result.mechanism, result.run),
+        **foundation(result.bound, result.mechanism, own_parameters(result.run)),
     )
     said = {**foundation_of(result), "side": found.side}
     wrong = [name for name in FOUNDATION if getattr(found, name) != said[name]]
@@ -145,20 +145,19 @@ def written_ends(ball: "arb") -> tuple[str, str]:
     return str(down.multiply(low, 1 - SPREAD)), str(min(up.multiply(high, 1 + SPREAD), Decimal(1)))
 
 
-def own_parameters(mechanism: dict[str, Any]) -> dict[str, Any]:
-    """The mechanism of a result without what it assumes."""
-    return {name: value for name, value in mechanism.items() if name != "assumes"}
+def own_parameters(part: dict[str, Any]) -> dict[str, Any]:
+    """The mechanism or the run of a result without what it assumes."""
+    return {name: value for name, value in part.items() if name != "assumes"}
 
 
 def foundation_of(result: Result) -> dict[str, Any]:
     """What a result says besides its numbers."""
-    assumed: Iterable[str] = result.mechanism["assumes"]  # pyright: ignore[reportAssignmentType]
     return {
         "bound_version": result.bound_version,
         "side": str(result.side),
         "status": str(result.status),
         "promises": tuple(result.promises),
-        "assumes": tuple(assumed),
+        "assumes": result.assumes,
         "source": result.source,
     }
 
@@ -477,7 +476,7 @@ def check_witness(certificate: Certificate, profile: "Profile") -> None:
     for name, value in certificate.witness.items():
         top = 1.0 if name == "tau" else math.inf
         if name not in profile.free or not 0.0 < value <= top:
-            expected = {("tau",): "a tau in (0, 1]", ("tangent",): "a positive tangent"}.get(profile.free, "none")
+            expected = {"tau": "a tau in (0, 1]", "tangent": "a positive tangent"}.get("".join(profile.free), "none")
             raise InvalidParameter("witness", shown({name: value}), f"the free parameters of the bound: {expected}")
     for name in profile.needed:
         if name not in certificate.witness:

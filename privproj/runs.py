@@ -152,6 +152,7 @@ class Run:
             "sampling": None if self.sampling is None else str(self.sampling),
             "relation": str(self.relation),
             "group_size": self.group_size,
+            "public_size": self.public_size,
         }
 
 

@@ -60,8 +60,8 @@ class Phase:
             **given,
             "bound": self.question.bound.name,
         }
-        shown |= {key: value for key, value in run.items() if value is not None and (key, value) != ("group_size", 1)}
-        shown |= {"public_size": True} if self.question.run.public_size else {}
+        plain = {"group_size": 1, "public_size": False}
+        shown |= {key: value for key, value in run.items() if value is not None and plain.get(key) != value}
         return shown | ({"planned": True} if self.planned else {})
 
 
@@ -183,6 +183,7 @@ class Schedule:
         if len(questions) > 1:
             shown |= {"sampling_rate": None, "sampling": None}
             shown |= {"steps": sum(question.run.steps for question in questions)}
+            shown |= {"public_size": any(question.run.public_size for question in questions)}
         return shown
 
     def run_assumes(self, questions: list[Question]) -> tuple[str, ...]:

@@ -68,7 +68,6 @@ def test_three_thousand_cases():
 
 REFUSED = [
     {**GAUSSIAN, "epochs": 3},
-    {**GAUSSIAN, "dataset_size": 100},
     {**GAUSSIAN, "batch_size": 10},
     {**GAUSSIAN, "epochs": 3, "dataset_size": 100},
     {**GAUSSIAN, "epochs": 3, "sampling_rate": 0.1},
@@ -138,9 +137,16 @@ def test_what_the_command_line_answers_files_answer_alike(given):
     assert sweep.left["out.csv"].decode().splitlines()[1].split(",")[1] == repr(spoken)
 
 
+def test_a_size_alone_serves_a_warning_on_the_command_line_and_nothing_in_files():
+    given = {**GAUSSIAN, "dataset_size": 100}
+    spoken = call(Case((*words_of(given)[:-1], "1e-2")))
+    assert spoken.code == 0 and "below 1/N" in " ".join(spoken.out.split())
+    assert all(call(case).code == 2 for case in as_files(given))
+
+
 def test_an_answer_uses_every_one_of_batch_size_dataset_size_and_epochs():
     one = {"batch_size": 10, "dataset_size": 100, "epochs": 2}
-    assert run_options_from_batches(one) == {"sampling_rate": 0.1, "steps": 20}
+    assert run_options_from_batches(one) == {"sampling_rate": 0.1, "steps": 20, "public_size": True}
     found = [run_options_from_batches({**one, key: 50}) for key in one]
     assert len({tuple(sorted(run.items())) for run in found}) == 3
 
