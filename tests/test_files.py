@@ -140,7 +140,7 @@ def test_what_the_command_line_answers_files_answer_alike(given):
 
 def test_an_answer_uses_every_one_of_batch_size_dataset_size_and_epochs():
     one = {"batch_size": 10, "dataset_size": 100, "epochs": 2}
-    assert run_options_from_batches(one) == {"sampling_rate": 0.1, "steps": 20}
+    assert {"sampling_rate": 0.1, "steps": 20}.items() <= run_options_from_batches(one).items()
     found = [run_options_from_batches({**one, key: 50}) for key in one]
     assert len({tuple(sorted(run.items())) for run in found}) == 3
 
