@@ -19,6 +19,7 @@ DEFAULTS = {
     "query": "epsilon", "steps": 1, "sampling_rate": 1, "sampling": "poisson", "epochs": 1, "group_size": 1,
     "composer": "privproj", "clipping": "joint", "planned": False, "fixed_projection": False, "enforced": False,
     "norm_ratio": 1.0, "shift_in_span": 0.0, "changed_columns": 1, "layer_count": 1, "eigen_floor": 0.0,
+    "split": "optimal",
 }  # fmt: skip
 """A key with its default value may be left out: nothing is said by it."""
 
