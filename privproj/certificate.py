@@ -273,8 +273,9 @@ def rebuilt(mechanism: dict[str, Any]) -> Mechanism:
     for name, value in parts.items():
         if name not in kind.__dataclass_fields__:
             raise InvalidParameter("mechanism", shown(name), f"parameters of {kind.name} in the certificate")
-        if isinstance(value, list | dict):
-            raise InvalidParameter(name, shown(value), "a number or a word in the certificate")
+        flag = kind.__dataclass_fields__[name].type is bool
+        if isinstance(value, list | dict) or (flag and not isinstance(value, bool)):
+            raise InvalidParameter(name, shown(value), "true or false" if flag else "a number or a word")
     found = kind(**parts)
     expected_table(given, {"name": kind.name, **found.parameters()}, "mechanism")
     return found
@@ -477,7 +478,7 @@ def check_witness(certificate: Certificate, profile: "Profile") -> None:
     for name, value in certificate.witness.items():
         top = 1.0 if name == "tau" else math.inf
         if name not in profile.free or not 0.0 < value <= top:
-            expected = {("tau",): "a tau in (0, 1]", ("tangent",): "a positive tangent"}.get(profile.free, "none")
+            expected = {"tau": "a tau in (0, 1]", "tangent": "a positive tangent"}.get("".join(profile.free), "none")
             raise InvalidParameter("witness", shown({name: value}), f"the free parameters of the bound: {expected}")
     for name in profile.needed:
         if name not in certificate.witness:
