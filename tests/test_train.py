@@ -113,6 +113,7 @@ def test_settings_that_were_changed_are_not_resumed(small, tmp_path, capsys):
     assert train(line, tmp_path / "run") == 0
     path = tmp_path / "run" / "settings.json"
     kept = path.read_text()
+    capsys.readouterr()
     for change in (('"clip": 1.0', '"clip": 2.0'), ('2.0,\n  "clip', '1.0,\n  "clip'), ('"sha256"', '"sha"')):
         path.write_text(kept.replace(*change))
         assert path.read_text() != kept and exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
