@@ -272,8 +272,9 @@ def rebuilt(mechanism: dict[str, Any]) -> Mechanism:
     for name, value in parts.items():
         if name not in kind.__dataclass_fields__:
             raise InvalidParameter("mechanism", shown(name), f"parameters of {kind.name} in the certificate")
-        if isinstance(value, list | dict):
-            raise InvalidParameter(name, shown(value), "a number or a word in the certificate")
+        flag = kind.__dataclass_fields__[name].type is bool
+        if isinstance(value, list | dict) or (flag and not isinstance(value, bool)):
+            raise InvalidParameter(name, shown(value), "true or false" if flag else "a number or a word")
     found = kind(**parts)
     expected_table(given, {"name": kind.name, **found.parameters()}, "mechanism")
     return found

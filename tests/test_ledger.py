@@ -392,3 +392,11 @@ def test_layers_with_shares_that_are_no_short_decimals_keep_them(path):
     (entry, _), *_ = read(path).phases
     again = phase_from(entry, {}, "ledger").question.mechanism
     assert again == release and read(path).epsilon(1e-5).value == privproj.epsilon(release, delta=1e-5, steps=2).value
+
+
+@pytest.mark.parametrize("releases", [1, 2])
+@pytest.mark.parametrize("joint", [b"J", b"", b" ", b"\0", b"\r"])
+def test_two_last_lines_run_together_are_refused(path, releases, joint):
+    spend(path, releases)
+    lines = path.read_bytes().split(b"\n")
+    assert altered(path, b"\n".join(lines[:-3]) + b"\n" + lines[-3] + joint + lines[-2] + b"\n") is None

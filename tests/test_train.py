@@ -12,6 +12,7 @@ import pytest
 from privproj_cli.main import exit_code
 
 import privproj
+from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
 from privproj.errors import Refused
 from privproj.ledger import read
 
@@ -104,6 +105,34 @@ def test_a_checkpoint_without_its_ledger_is_refused(small, tmp_path, capsys):
     (tmp_path / "run" / "checkpoint.pt").write_bytes(b"PK garbage")
     assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
     assert "a checkpoint of this run" in capsys.readouterr().err
+
+
+def test_settings_that_were_changed_are_not_resumed(small, tmp_path, capsys):
+    """Nothing in the ledger's numbers would show another clip: the run began with the one it keeps."""
+    line = f"train --data {small} --mechanism dp-sgd --noise-multiplier 2 --steps 3"
+    assert train(line, tmp_path / "run") == 0
+    path = tmp_path / "run" / "settings.json"
+    kept = path.read_text()
+    capsys.readouterr()
+    for change in (('"clip": 1.0', '"clip": 2.0'), ('2.0,\n  "clip', '1.0,\n  "clip'), ('"sha256"', '"sha"')):
+        path.write_text(kept.replace(*change))
+        assert path.read_text() != kept and exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    path.write_text(kept)
+    assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 0
+
+
+def test_a_second_run_on_a_ledger_says_what_it_takes_for_granted(tmp_path):
+    from test_training import data, mlp, private
+
+    x, y = data(records=40)
+    for noise in (4.0, 5.0):
+        _, optimizer, _ = private(mlp(), x, y, steps=1, noise_multiplier=noise, ledger=str(tmp_path / "ledger.jsonl"))
+        optimizer.turn.open(0)
+        optimizer.step()
+        assumed = optimizer.epsilon(1e-5).mechanism["assumes"]
+        assert (PLAN_FIXED_IN_ADVANCE in assumed) == (noise == 5.0)
+        optimizer.close()
 
 
 def test_a_run_without_a_number_at_its_end_does_not_begin(tmp_path, capsys):
@@ -218,6 +247,8 @@ def killed_runs(small, folder, kills, seed):
     for _ in range(kills):
         worker = subprocess.Popen([sys.executable, "-c", WORKER, str(folder)], stdout=subprocess.PIPE, text=True)
         assert worker.stdout.readline() == "ready\n"
+        while not (folder / "used").stat().st_size and worker.poll() is None:
+            time.sleep(0.01)
         time.sleep(draw.uniform(0.0, 2.0 / kills))
         worker.send_signal(signal.SIGKILL)
         worker.wait()
