@@ -17,7 +17,7 @@ import privproj
 from privproj import M2, Gaussian, InvalidParameter, Laplace, Layer, PrivprojError, Refused
 from privproj.integrations import peft as peft_rules
 from privproj.integrations.dp_accounting import ProjectionPLDAccountant, ProjectionRdpAccountant, ReleaseDpEvent
-from privproj.integrations.opacus import ProjectionAccountant, ReleasesProjection
+from privproj.integrations.opacus import ProjectionAccountant, ReleasesProjection, loader_rate
 from privproj.integrations.peft import layers_from_peft
 from privproj.schedule import from_data
 
@@ -267,14 +267,17 @@ def test_opacus_steps_that_are_no_poisson_samples_are_refused():
 
 @pytest.mark.filterwarnings("ignore")
 def test_opacus_distributed_loader_is_refused():
-    torch = pytest.importorskip("torch")
+    torch, opacus = pytest.importorskip("torch"), pytest.importorskip("opacus")
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         engine, parts = opacus_parts()
         parts["module"] = pytest.importorskip("opacus.distributed").DifferentiallyPrivateDistributedDataParallel(
             parts["module"]
         )
-        with pytest.raises(Refused, match="Distributed"):
+        loader = opacus.data_loader.DPDataLoader.from_data_loader(parts["data_loader"], distributed=True)
+        with pytest.raises(Refused, match="distributed loader"):
+            loader_rate(loader)
+        with pytest.raises(Refused, match="DistributedDPOptimizer"):
             engine.make_private(**parts, noise_multiplier=1.0)
     finally:
         torch.distributed.destroy_process_group()

@@ -215,7 +215,7 @@ def loader_rate(loader: Any) -> float:
 
     if not isinstance(loader, DPDataLoader):
         raise not_poisson()
-    if loader.distributed:
+    if getattr(loader, "distributed", False):
         raise Refused(f"a distributed loader is not accounted: {UNACCOUNTED['DistributedDPOptimizer']}")
     if getattr(loader.collate_fn, "rand_on_empty", False):
         raise Refused(

@@ -96,6 +96,17 @@ def layers_from_peft(directory: str, base: str | None = None) -> tuple[Layer, ..
     """
     home = Path(directory)
     adapter = read_json(home / "adapter_config.json")
+    try:
+        return adapted_layers(home, adapter, base)
+    except InvalidParameter as error:
+        if error.name == "from_peft" or ".json" in error.name or ".safetensors" in error.name:
+            raise
+        name = f"adapter_config.json: {error.name}"
+        raise InvalidParameter(name, error.value, error.expected, error.remedy) from None
+
+
+def adapted_layers(home: Path, adapter: dict[str, Any], base: str | None) -> tuple[Layer, ...]:
+    """The layers of an adapter whose configuration is read."""
     check_adapter(adapter)
     config, places = base_config(home, adapter, base)
     saved = saved_layers(home / "adapter_model.safetensors", adapter)
