@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from privproj.kernels import stirling_remainder
-from privproj.wishart_layers import AlignmentLaw, Array, ConditionalGain
+from privproj.wishart_layers import INVISIBLE, AlignmentLaw, Array, ConditionalGain
 
 BOTTOM, TOP = -60.0, 300.0
 """Ends of the nodes in ``x = ln A``; what is beyond is counted in full."""
@@ -46,7 +46,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the gain on each panel, by ``(ratio, panel, eps)``.
+    """One part of the gain on each panel, by ``(panel, ratio, eps)``.
 
     ``fine`` is its change where means are used, with the error ``spread`` per change of the tail; ``coarse`` its change
     where the tail is replaced by its largest value.
@@ -59,7 +59,17 @@ class Part:
     def times(self, weights: Weights) -> Array:
         """The sum over the panels, by ``(row of the weights, ratio, eps)``."""
         pairs = ((weights.mean, self.fine), (weights.most, self.coarse), (weights.change, self.spread))
-        return sum((np.tensordot(w, part, axes=([1], [1])) for w, part in pairs), np.zeros(()))
+        return sum((product(flushed(w), flushed(part)) for w, part in pairs), np.zeros(()))
+
+
+def product(weights: Array, part: Array) -> Array:
+    """The sum over the panels, one ratio at a time: products of this size start no threads."""
+    return np.stack([weights @ part[:, i] for i in range(part.shape[1])], axis=1)
+
+
+def flushed(values: Array) -> Array:
+    """Without what is invisible (denormal numbers are slow); the caller's floor is above the sum of all of it."""
+    return np.where(np.abs(values) < INVISIBLE, 0.0, values)
 
 
 @dataclass(frozen=True)
@@ -164,9 +174,9 @@ def cells_of(law: AlignmentLaw, grid: Grid, tails: Tails) -> Cells:
 
 def layers_at(gain: ConditionalGain, grid: Grid, eps: Array) -> Layers:
     """The gain and the bounds of its slope at every ratio and node."""
-    x, shape = grid.points, (len(grid.ratios), len(grid.points) - 1, len(eps))
+    x, shape = grid.points, (len(grid.points) - 1, len(grid.ratios), len(eps))
     parts = [Part(*(np.zeros(shape) for _ in range(3))) for _ in range(3)]
-    values, valley = np.zeros((shape[0], len(x), shape[2])), np.zeros((shape[0], shape[2]))
+    values, valley = np.zeros((shape[1], len(x), shape[2])), np.zeros(shape[1:])
     for i, tau in enumerate(grid.ratios):
         at, start = int(np.searchsorted(x, tau)), eps + gain.constants[2] * tau
         own = -np.expm1(np.minimum(start, 0.0))[None, :]
@@ -189,7 +199,7 @@ def fill_before(
     for target, found in zip(
         (part.fine, part.coarse, part.spread), (change * fine, change * ~fine, spread * fine), strict=True
     ):
-        target[i, :at] = np.where(np.isfinite(found), found, 0.0)[::-1]
+        target[:at, i] = np.where(np.isfinite(found), found, 0.0)[::-1]
     values[i, : at + 1] = side[::-1]
 
 
@@ -202,29 +212,29 @@ def fill_beyond(gain: ConditionalGain, parts: list[Part], side: Array, i: int, y
     fine = (spread < 0.5 * np.abs(change)) | ((slopes.high > 0.0) & (slopes.low < 0.0))
     for part, sign, chosen in ((parts[0], -1.0, falls), (parts[1], 1.0, ~falls)):
         size = np.maximum(sign * change, 0.0) * chosen
-        part.fine[i, -count:], part.coarse[i, -count:] = size * fine, size * ~fine
-        part.spread[i, -count:] = np.where(fine & chosen, spread, 0.0)
+        part.fine[-count:, i], part.coarse[-count:, i] = size * fine, size * ~fine
+        part.spread[-count:, i] = np.where(fine & chosen, spread, 0.0)
 
 
 def bend(gain: ConditionalGain, grid: Grid, eps: Array) -> tuple[Array, Array, Array]:
-    """``K >= -d^2 G/d tau^2`` on each panel, below the first node and beyond the last, by ``(cell of ratios, ., eps)``.
+    """``K >= -d^2 G/d tau^2`` on each panel, below the first node and beyond the last, by ``(., cell of ratios, eps)``.
 
     At fixed ``x``: ``e^e N(v) (v - k)_+`` for ``x < tau`` and ``e^e N(v) (k - v)_+`` for ``x > tau``, where ``N(v) = v
     g_k(v)``, ``e = eps + (r-1) x``, ``v = (k y + e)/(1 - e^-y)`` and ``y = tau - x``.
     """
     k, a, c = gain.constants
-    x = grid.points[None, :, None]
-    first, last = grid.ratios[:-1, None, None], grid.ratios[1:, None, None]
+    x = grid.points[:, None, None]
+    first, last = grid.ratios[None, :-1, None], grid.ratios[None, 1:, None]
     e = eps + c * x
-    least, most = e[:, :-1], e[:, 1:]
-    left = bent(gain, *left_range(k, first - x[:, 1:], last - x[:, :-1], least, most), 1.0) + most
-    right = bent(gain, *right_range(k, x[:, :-1] - last, x[:, 1:] - first, least, most), -1.0) + most
-    left, right = np.where(last > x[:, :-1], left, -np.inf), np.where(x[:, 1:] > first, right, -np.inf)
+    least, most = e[:-1], e[1:]
+    left = bent(gain, *left_range(k, first - x[1:], last - x[:-1], least, most), 1.0) + most
+    right = bent(gain, *right_range(k, x[:-1] - last, x[1:] - first, least, most), -1.0) + most
+    left, right = np.where(last > x[:-1], left, -np.inf), np.where(x[1:] > first, right, -np.inf)
     on_panels = np.exp(np.minimum(np.maximum(left, right), 600.0))
     reached = a * (first - BOTTOM) + eps + c * first if a > 0.0 else 0.0 * (first + eps)
     under = bent(gain, reached, np.maximum(reached, 1e300), 1.0) + eps + c * BOTTOM
     over = k * float(gain.density(np.array(k)))
-    return on_panels, np.exp(np.minimum(under, 600.0))[:, 0], np.full_like(under[:, 0], over)
+    return on_panels, np.exp(np.minimum(under, 600.0))[0], np.full_like(under[0], over)
 
 
 def left_range(k: float, low: Array, high: Array, least: Array, most: Array) -> tuple[Array, Array]:
@@ -302,7 +312,7 @@ def bending(gain: ConditionalGain, grid: Grid, eps: Array, cells: Cells) -> Arra
     """``K h^2/8`` with ``K`` averaged over ``x``: how far a profile can be above its values at two ratios."""
     on_panels, under, over = bend(gain, grid, eps)
     mass = np.minimum(cells.falling.change, cells.rising.change)
-    total = np.tensordot(mass, on_panels, axes=([1], [1]))
+    total = product(mass, on_panels)
     total = total + cells.below_most[:, 0, None, None] * under + cells.above_most[:, -1, None, None] * over
     return total * np.diff(grid.ratios)[None, :, None] ** 2 / 8.0
 

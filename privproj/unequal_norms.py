@@ -17,6 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from privproj.numerics import LOG_FLOOR, Enclosure
+from privproj.profile import PrivacyProfile
 from privproj.unequal_cells import BOTTOM, TOP, Bounds, Grid, bounds_on
 from privproj.wishart_layers import AlignmentLaw, Array, ConditionalGain
 
@@ -26,14 +27,16 @@ ROUNDS, MOST_ALIGNMENTS, MOST_RATIOS, MOST_POINTS = 30, 400, 60, 4000
 """Where a search ends without that. Speed only."""
 SHARE = 600.0
 """Panels with more than this part of the error that is allowed are halved. Speed only."""
-CHUNK, BIN = 24, 0.125
+CHUNK, BIN = 32, 0.125
 """So many values of eps share a grid, or those within a factor ``2^BIN``. Speed only."""
+RESOLUTION = 8.0
+"""Evaluations per deviation of the loss where releases are composed. Speed only."""
 MARGIN = 1e-8
 """Relative error allowed to special functions and sums (gains keep nine digits)."""
 STEEPEST = 1e4
 """``-d ln delta/d eps`` allowed for in lower ends."""
-FLOOR = 1e-285
-"""Added above for what underflows."""
+FLOOR = 1e-270
+"""Added above for what underflows: a few thousand panels of what is invisible."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,11 @@ class UnequalNorms:
     rank: int
     misalignment: float
     log_ratio: float
+
+    def profile(self) -> PrivacyProfile:
+        """As every accounted curve is handed on."""
+        found = {"worst_pair": "enclosed", "enclosed_to": CLOSE}
+        return PrivacyProfile(self.log_delta, table=self.table, resolution=RESOLUTION, numerics=found)
 
     def log_delta(self, eps: float) -> Enclosure:
         """The largest ``ln H_eps``, enclosed."""
@@ -58,7 +66,7 @@ class UnequalNorms:
         lower, upper = np.zeros(len(eps)), np.ones(len(eps))
         for begin in range(0, len(eps), CHUNK):
             chosen = order[begin : begin + CHUNK]
-            few = np.unique(eps[chosen[np.linspace(0, len(chosen) - 1, 3).astype(int)]])
+            few = np.unique(eps[chosen[[len(chosen) // 4, -1 - len(chosen) // 4]]])
             lower[chosen], upper[chosen] = self.on_one_grid(eps[chosen], searched(self, few, self.first_grid()))
         return lower, upper
 
@@ -164,7 +172,7 @@ def costly_panels(bounds: Bounds, todo: Array, allowed: Array) -> Array:
     worst = bounds.upper.reshape(-1, len(todo)).argmax(axis=0)
     rows, columns = np.unravel_index(worst, bounds.upper.shape[:2])
     (fall, rise), (fall_low, rise_low) = bounds.tails.weights(True), bounds.tails.weights(False)
-    found = np.zeros(bounds.layers.before.fine.shape[1], bool)
+    found = np.zeros(len(bounds.layers.before.fine), bool)
     for i, (row, column) in enumerate(zip(rows, columns, strict=True)):
         if not (todo[i] and bounds.upper[row, column, i] - bounds.lower[row, column, i] > 0.4 * allowed[i]):
             continue
@@ -174,8 +182,8 @@ def costly_panels(bounds: Bounds, todo: Array, allowed: Array) -> Array:
             (bounds.layers.falling, fall, fall_low),
             (bounds.layers.rising, rise, rise_low),
         ):
-            cost += (high.mean - low.mean)[row] * part.fine[column, :, i]
-            cost += high.change[row] * (part.coarse + 2.0 * part.spread)[column, :, i]
+            cost += (high.mean - low.mean)[row] * part.fine[:, column, i]
+            cost += high.change[row] * (part.coarse + 2.0 * part.spread)[:, column, i]
         found |= cost > 0.4 * allowed[i] / SHARE
     return found
 

@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 WELL_CONDITIONED = 1e-5
 """A difference of two incomplete gammas above this share of the first keeps nine digits."""
-INVISIBLE = 1e-290
+INVISIBLE = 1e-280
 """Probabilities below this are 0 here; the caller adds a floor."""
 MOST = 600.0
 """Exponents are cut here, far beyond any slope that is of use."""
