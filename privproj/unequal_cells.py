@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from privproj.kernels import stirling_remainder
-from privproj.wishart_layers import INVISIBLE, AlignmentLaw, Array, ConditionalGain
+from privproj.wishart_layers import INVISIBLE, AlignmentLaw, Array, ConditionalGain, exponential
 
 BOTTOM, TOP = -60.0, 300.0
 """Ends of the nodes in ``x = ln A``; what is beyond is counted in full."""
@@ -188,9 +188,7 @@ def layers_at(gain: ConditionalGain, grid: Grid, eps: Array) -> Layers:
     return Layers(parts[0], parts[1], parts[2], valley, values)
 
 
-def fill_before(
-    gain: ConditionalGain, part: Part, values: Array, i: int, y: Array, start: Array, own: Array
-) -> None:
+def fill_before(gain: ConditionalGain, part: Part, values: Array, i: int, y: Array, start: Array, own: Array) -> None:
     """The panels left of ``tau``, where the gain grows with ``y``."""
     side = np.maximum.accumulate(np.vstack([own, gain.falling(y[1:], start)]), axis=0)
     slopes, change = gain.falling_slopes(y, start), np.diff(side, axis=0)
@@ -230,11 +228,11 @@ def bend(gain: ConditionalGain, grid: Grid, eps: Array) -> tuple[Array, Array, A
     left = bent(gain, *left_range(k, first - x[1:], last - x[:-1], least, most), 1.0) + most
     right = bent(gain, *right_range(k, x[:-1] - last, x[1:] - first, least, most), -1.0) + most
     left, right = np.where(last > x[:-1], left, -np.inf), np.where(x[1:] > first, right, -np.inf)
-    on_panels = np.exp(np.minimum(np.maximum(left, right), 600.0))
+    on_panels = exponential(np.maximum(left, right))
     reached = a * (first - BOTTOM) + eps + c * first if a > 0.0 else 0.0 * (first + eps)
     under = bent(gain, reached, np.maximum(reached, 1e300), 1.0) + eps + c * BOTTOM
     over = k * float(gain.density(np.array(k)))
-    return on_panels, np.exp(np.minimum(under, 600.0))[0], np.full_like(under[0], over)
+    return on_panels, exponential(under)[0], np.full_like(under[0], over)
 
 
 def left_range(k: float, low: Array, high: Array, least: Array, most: Array) -> tuple[Array, Array]:
@@ -320,7 +318,7 @@ def bending(gain: ConditionalGain, grid: Grid, eps: Array, cells: Cells) -> Arra
 def at_nodes(grid: Grid, tails: Tails, layers: Layers) -> tuple[Array, Array]:
     """Upper and lower bounds of the pairs at the nodes; parallel vectors have the gain at ``x = 0``."""
     nothing = np.zeros(len(grid.misalignments))
-    upper = sum(sides(layers, tails.weights(True), (tails.below[:, 0], tails.above[:, -1])))
-    lower = sum(sides(layers, tails.weights(False), (tails.never, nothing)))
+    upper = np.add(*sides(layers, tails.weights(True), (tails.below[:, 0], tails.above[:, -1])))
+    lower = np.add(*sides(layers, tails.weights(False), (tails.never, nothing)))
     upper[0] = lower[0] = layers.values[:, int(np.searchsorted(grid.points, 0.0))]
     return upper, lower

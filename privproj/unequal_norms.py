@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from privproj.numerics import LOG_FLOOR, Enclosure
 from privproj.profile import PrivacyProfile
 from privproj.unequal_cells import BOTTOM, TOP, Bounds, Grid, bounds_on
 from privproj.wishart_layers import AlignmentLaw, Array, ConditionalGain
+
+Chosen = NDArray[np.bool_]
 
 CLOSE = 2e-3
 """Relative width at which a search ends. Speed only."""
@@ -55,7 +58,8 @@ class UnequalNorms:
 
     def log_delta(self, eps: float) -> Enclosure:
         """The largest ``ln H_eps``, enclosed."""
-        lower, upper = self.on_one_grid(np.array([eps]), binned(self, math.floor(math.log2(max(eps, 1e-6)) / BIN)))
+        grid = None if self.parallel else binned(self, math.floor(math.log2(max(eps, 1e-6)) / BIN))
+        lower, upper = self.on_one_grid(np.array([eps]), grid)
         if not lower[0] > 0.0:
             return Enclosure(-math.inf, min(0.0, math.log(upper[0])))
         return Enclosure(max(math.log(lower[0]), LOG_FLOOR), min(0.0, math.log(upper[0])))
@@ -67,15 +71,15 @@ class UnequalNorms:
         for begin in range(0, len(eps), CHUNK):
             chosen = order[begin : begin + CHUNK]
             few = np.unique(eps[chosen[[len(chosen) // 4, -1 - len(chosen) // 4]]])
-            lower[chosen], upper[chosen] = self.on_one_grid(eps[chosen], searched(self, few, self.first_grid()))
+            grid = None if self.parallel else searched(self, few, self.first_grid())
+            lower[chosen], upper[chosen] = self.on_one_grid(eps[chosen], grid)
         return lower, upper
 
-    def on_one_grid(self, eps: Array, grid: Grid) -> tuple[Array, Array]:
-        """Bounds with their margins; the upper ones hold for every ``eps`` off by a few roundings."""
+    def on_one_grid(self, eps: Array, grid: Grid | None) -> tuple[Array, Array]:
+        """Bounds with their margins, for ``eps`` off by a few roundings; parallel vectors need no grid."""
         shift = 4e-15 * (eps + self.rank * self.log_ratio)
-        if self.parallel:
-            found = self.parallel_gain(eps - shift)
-            lower = upper = found
+        if grid is None:
+            lower = upper = self.parallel_gain(eps - shift)
         else:
             lower, upper = ends(self.bounds(grid, eps - shift))
         return (
@@ -127,8 +131,6 @@ def binned(worst: UnequalNorms, place: int) -> Grid:
 
 def searched(worst: UnequalNorms, eps: Array, grid: Grid) -> Grid:
     """A grid on which these ``eps`` are enclosed to :data:`CLOSE`, or the last one that was tried."""
-    if worst.parallel:
-        return grid
     for _ in range(ROUNDS):
         bounds = worst.bounds(grid, eps)
         finer = refined(grid, bounds)
@@ -162,12 +164,12 @@ def refined(grid: Grid, bounds: Bounds) -> Grid | None:
     )
 
 
-def halved(nodes: Array, chosen: Array) -> Array:
+def halved(nodes: Array, chosen: Chosen) -> Array:
     """Middles of the chosen intervals."""
     return 0.5 * (nodes[:-1] + nodes[1:])[chosen]
 
 
-def costly_panels(bounds: Bounds, todo: Array, allowed: Array) -> Array:
+def costly_panels(bounds: Bounds, todo: Chosen, allowed: Array) -> Chosen:
     """Panels that cost the largest upper bound of a pair more than their share."""
     worst = bounds.upper.reshape(-1, len(todo)).argmax(axis=0)
     rows, columns = np.unravel_index(worst, bounds.upper.shape[:2])
@@ -188,7 +190,7 @@ def costly_panels(bounds: Bounds, todo: Array, allowed: Array) -> Array:
     return found
 
 
-def costly_cells(bounds: Bounds, active: Array, allowed: Array, panels: bool) -> tuple[Array, Array]:
+def costly_cells(bounds: Bounds, active: Chosen, allowed: Array, panels: bool) -> tuple[Chosen, Chosen]:
     """Cells of misalignments and of ratios to be halved: those that cost more, or both where neither does."""
     corners = bounds.upper[1:], bounds.upper[:-1]
     corner = np.maximum(*(np.maximum(c[:, 1:], c[:, :-1]) for c in corners))
@@ -199,4 +201,4 @@ def costly_cells(bounds: Bounds, active: Array, allowed: Array, panels: bool) ->
     first = active & (by_alignment > small) & (by_alignment >= 0.3 * by_ratio)
     second = active & (by_ratio > small) & (by_ratio >= 0.3 * by_alignment)
     neither = active & ~first & ~second & (not panels)
-    return (first | neither).any(axis=(1, 2)), (second | neither).any(axis=(0, 2))
+    return np.asarray((first | neither).any(axis=(1, 2))), np.asarray((second | neither).any(axis=(0, 2)))

@@ -27,8 +27,18 @@ WELL_CONDITIONED = 1e-5
 """A difference of two incomplete gammas above this share of the first keeps nine digits."""
 INVISIBLE = 1e-280
 """Probabilities below this are 0 here; the caller adds a floor."""
-MOST = 600.0
-"""Exponents are cut here, far beyond any slope that is of use."""
+MOST, HUGE = 600.0, 1e280
+"""Exponents beyond the first count as the second in upper bounds, which then say nothing."""
+
+
+def exponential(x: Array) -> Array:
+    """``e^x`` from above, finite."""
+    return np.where(x > MOST, HUGE, np.exp(np.minimum(x, MOST)))
+
+
+def difference(first: Array, exponent: Array, second: Array) -> Array:
+    """``first - e^exponent second``; -1 where ``second`` is lost to underflow that the exponential would undo."""
+    return np.where((second < INVISIBLE) & (exponent > 0.0), -1.0, first - exponential(exponent) * second)
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,7 @@ class ConditionalGain:
         place = (a * y + start) / grown
         b = np.maximum(place, 0.0)
         first = special.gammaincc(k, b)
-        value = first - np.exp(np.minimum(start - c * y, MOST)) * special.gammaincc(k, b * (1.0 + grown))
+        value = difference(first, start - c * y, special.gammaincc(k, b * (1.0 + grown)))
         return self.mended(value, first, np.broadcast_to(grown, place.shape), place, 1.0)
 
     def rising(self, y: Array, start: Array) -> Array:
@@ -73,7 +83,7 @@ class ConditionalGain:
         place = (a * y - start) / shrunk
         b = np.maximum(place, 0.0)
         first = special.gammainc(k, b)
-        value = first - np.exp(np.minimum(start + c * y, MOST)) * special.gammainc(k, b * (1.0 - shrunk))
+        value = difference(first, start + c * y, special.gammainc(k, b * (1.0 - shrunk)))
         return self.mended(value, first, np.broadcast_to(shrunk, place.shape), place, -1.0)
 
     def mended(self, value: Array, first: Array, rate: Array, place: Array, sign: float) -> Array:
@@ -106,7 +116,7 @@ class ConditionalGain:
 
         ``R(v(y))`` is quasi-concave, so its least value is at an end and its largest at an end or the peak.
         """
-        k, a, c = self.constants
+        _, a, c = self.constants
         y = y[:, None]
         shrunk = -np.expm1(-y)
         with np.errstate(all="ignore"):
@@ -121,12 +131,12 @@ class ConditionalGain:
             lowest = np.maximum((a * y[:-1] + start) / shrunk[1:], a)
             spot = np.where(start >= 0.0, lowest, a)
             top[peaked] = np.maximum(top[peaked], self.falling_rate(spot[peaked]))
-        weight = np.exp(np.minimum(start - c * y, MOST))
-        return Panels(weight[:-1] * top, weight[1:] * least)
+        exponent = start - c * y
+        return Panels(exponential(exponent[:-1]) * top, np.exp(np.minimum(exponent[1:], MOST)) * least)
 
     def rising_slopes(self, y: Array, start: Array) -> Panels:
         """Bounds of ``G'(x) = e^(e' + (r-1) y) J(v)``, ``v = (a y - e')/(e^y - 1)``, between increasing ``y >= 0``."""
-        k, a, c = self.constants
+        _, a, c = self.constants
         y = y[:, None]
         grown = np.expm1(y)
         with np.errstate(all="ignore"):
@@ -142,8 +152,7 @@ class ConditionalGain:
                 highest = np.fmin((a * y[1:] - start) / grown[:-1], a)
             spot = np.where(start >= 0.0, np.maximum(highest, 0.0), a)
             top[peaked] = np.maximum(top[peaked], self.rising_rate(spot[peaked]))
-        weight = np.exp(np.minimum(start + c * y, MOST))
-        light, heavy = weight[:-1], weight[1:]
+        light, heavy = np.exp(np.minimum(start + c * y[:-1], MOST)), exponential(start + c * y[1:])
         return Panels(np.where(top > 0.0, heavy, light) * top, np.where(least > 0.0, light, heavy) * least)
 
 

@@ -31,7 +31,8 @@ LAYERS = {
 }  # fmt: skip
 NUMERICAL = {
     "arrays", "lattice", "composer", "dp_composer",
-    "gamma_gain", "vector_wishart", "unequal_norms", "unequal_cells", "wishart_layers", "symmetry", "energy", "secret_shift",
+    "gamma_gain", "vector_wishart", "unequal_norms", "unequal_cells", "wishart_layers",
+    "symmetry", "energy", "secret_shift",
 }  # fmt: skip
 INTEGRATIONS = {"integrations/dp_accounting.py"}
 LAZY = {"numba", "mpmath", "dp_accounting", "numpy", "scipy", "torch", "matplotlib"}

@@ -4,6 +4,7 @@ The reference draws nothing from the package: the loss ``L = -d ln kappa + (d+1-
 is averaged over ``A`` and ``W`` by plain Gauss rules.
 """
 
+import itertools
 import math
 
 import numpy as np
@@ -35,7 +36,7 @@ def mean_over_w(log_a, tau, eps, dim, rank):
     near, signed = np.where(slope > 0, low, high), np.where(slope > 0, 1.0, -1.0) * (high - low)
     nodes, weights = leggauss(12)
     total = np.zeros_like(slope)
-    for left, right in zip(LAYERS[:-1], LAYERS[1:], strict=True):
+    for left, right in itertools.pairwise(LAYERS):
         w = near[:, None] + signed[:, None] * (left + (right - left) * 0.5 * (nodes + 1))
         loss = constant[:, None] + w * slope[:, None]
         law = np.exp((0.5 * n - 1) * np.log(0.5 * w) - 0.5 * w - special.gammaln(0.5 * n)) / 2
@@ -178,7 +179,7 @@ def test_parallel_vectors_and_one_dimension_have_a_closed_form():
 
 def test_a_larger_promise_leaks_no_less():
     ends = [UnequalNorms(30, 10, m, ratio).log_delta(0.4) for m, ratio in ((1e-3, 0.01), (1e-2, 0.01), (1e-2, 0.1))]
-    assert all(smaller.lower <= larger.upper for smaller, larger in zip(ends, ends[1:], strict=False))
+    assert all(smaller.lower <= larger.upper for smaller, larger in itertools.pairwise(ends))
 
 
 def test_results_are_guarantees_without_a_reservation():
