@@ -18,7 +18,7 @@ import privproj
 from privproj import M1, Wishart
 from privproj.one_column import residual_profile
 from privproj.unequal_cells import Grid, bounds_on, tails_at
-from privproj.unequal_norms import CLOSE, UnequalNorms
+from privproj.unequal_norms import CLOSE, UnequalNorms, searched
 from privproj.wishart_layers import AlignmentLaw, ConditionalGain
 
 LAYERS = (0.0, 1e-3, 1e-2, 0.05, 0.15, 0.3, 0.5, 0.75, 1.0)
@@ -142,6 +142,16 @@ def test_gains_and_their_slopes(dim, rank, tau, eps):
         change = np.diff(values[:, 0]) / np.diff(y[1:])
         slack = 1e-9 * (np.abs(slopes.high[1:, 0]) + np.abs(slopes.low[1:, 0])) + 1e-10
         assert np.all(change <= slopes.high[1:, 0] + slack) and np.all(change >= slopes.low[1:, 0] - slack)
+
+
+@settings(max_examples=20)
+@given(m=st.floats(-12, 0.2).map(lambda x: 10.0**x), ratio=st.floats(-8, 1).map(lambda x: 10.0**x), eps=st.floats(0, 3))
+def test_the_search_covers_the_whole_promise(m, ratio, eps):
+    worst = UnequalNorms(30, 7, m, ratio)
+    for grid in (worst.first_grid(), searched(worst, np.array([eps]), worst.first_grid())):
+        assert (grid.misalignments[0], grid.misalignments[-1]) == (0.0, m)
+        assert (grid.ratios[0], grid.ratios[-1]) == (-ratio, ratio)
+        assert np.all(np.isin([0.0, *grid.ratios], grid.points)) and np.all(np.diff(grid.points) > 0.0)
 
 
 def test_means_of_tails_are_between_their_bounds():
