@@ -38,7 +38,10 @@ def told_apart(mechanism: M1) -> bool:
 
 
 def residual_profile(mechanism: M1) -> PrivacyProfile | None:
-    """The exact profile of the residual: a vector Wishart release with ``(d, r) -> (d-k, r-k)``; None without one."""
+    """The exact profile of the residual: a vector Wishart release with ``(d, r) -> (d-k, r-k)``; None without one.
+
+    Norms that differ are covered in both orders, with every ratio between theirs and 1.
+    """
     if not has_residual(mechanism):
         return None
     if told_apart(mechanism):
@@ -52,8 +55,7 @@ def residual_profile(mechanism: M1) -> PrivacyProfile | None:
     if first == second:
         pair = VectorWishart(dim - k, rank - k, m)
         return PrivacyProfile(pair.log_delta, table=pair.table, resolution=24.0)
-    worst = UnequalNorms(dim - k, rank - k, m, abs(math.log(first / second)))
-    return PrivacyProfile(worst.log_delta, numerics={"pairs_tried": len(worst.pairs()), "between_pairs": "observed"})
+    return UnequalNorms(dim - k, rank - k, m, next_up(abs(math.log(first / second)))).profile()
 
 
 def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> float:

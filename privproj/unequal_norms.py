@@ -1,126 +1,204 @@
-"""The vector Wishart mechanism where neighbouring vectors differ in norm.
+"""The vector Wishart mechanism where neighbouring vectors differ in norm: the worst pair, enclosed.
 
-With ``|v| = a``, ``|v'| = a'``, ``kappa = a/a'`` and the symbols of :mod:`privproj.vector_wishart` the loss is, around
-``A = kappa``,
+With ``|v| = kappa |v'|`` and the symbols of :mod:`privproj.vector_wishart` the loss is
 
-    L = -(r-1) ln kappa - a x + U (e^x - 1)      at A = kappa e^-x, x >= 0
-    L = -(r-1) ln kappa + a x - U (1 - e^-x)     at A = kappa e^x,  x >= 0
+    L = -d ln kappa + a ln(kappa A) + U (kappa/A - 1),    infinite where A <= 0.
 
-so the two gains are those of equal norms at ``eps + (r-1) ln kappa``, averaged over ``A = rho + sqrt(1-rho^2)
-T/sqrt(r)`` as it is. Neither order nor alignment is the worst in general: both ``kappa`` and ``1/kappa`` are taken,
-and the largest over a grid of better aligned pairs down to parallel ones. That nothing between the grid points is
-larger is observed.
+Neither order, alignment or ratio is the worst in general. The largest ``H_eps`` over every misalignment in ``[0, m]``
+and every ``|ln kappa| <= log_ratio`` is enclosed by branch and bound (claim C12): both ranges are cut into cells, each
+with a proved upper bound (:mod:`privproj.unequal_cells`), and cells and quadrature panels are halved until the largest
+upper bound is close to the best pair. Where the search ends early the upper bound holds as well.
 """
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from privproj.gamma_gain import INNER, QUADRATURE, mean_gain
-from privproj.kernels import log_add
-from privproj.numerics import Enclosure, outward
-from privproj.vector_wishart import (
-    SCAN,
-    SCAN_INNER,
-    Array,
-    VectorWishart,
-    hill_edges,
-    log_adaptive,
-    log_gamma_ratio,
-)
+from privproj.numerics import LOG_FLOOR, Enclosure
+from privproj.profile import PrivacyProfile
+from privproj.unequal_cells import BOTTOM, TOP, Bounds, Grid, bounds_on
+from privproj.wishart_layers import AlignmentLaw, Array, ConditionalGain
 
-GRID = 16
-"""Better aligned pairs that are tried, at misalignments ``m (j/16)^2``."""
-CLOSE = 0.02
-"""Pairs whose rough log delta is within this of the largest are evaluated in full."""
+Chosen = NDArray[np.bool_]
 
-
-@dataclass(frozen=True)
-class UnequalPair:
-    """The pair ``v`` against ``v'`` at misalignment ``m`` and ``ln kappa = log_ratio != 0``."""
-
-    dim: int
-    rank: int
-    misalignment: float
-    log_ratio: float
-
-    def log_gain(self, eps: float, x: Array, inner: int = INNER) -> Array:
-        """``ln E_U[(1 - e^(eps - L))_+]`` at ``A = kappa e^-x``, ``x`` of either sign."""
-        k, a = 0.5 * (self.rank + self.dim - 1.0), 0.5 * (self.dim + 1.0 - self.rank)
-        shifted, size = eps + (self.rank - 1.0) * self.log_ratio, np.maximum(np.abs(x), 1e-300)
-        grown, shrunk = np.expm1(size), -np.expm1(-size)
-        less = mean_gain(k, grown, (a * size + shifted) / grown, 1.0, inner)
-        more = mean_gain(k, shrunk, (a * size - shifted) / shrunk, -1.0, inner)
-        return np.where(x >= 0.0, less, more)
-
-    def log_integrand(self, eps: float, w: Array, inner: int = INNER) -> Array:
-        """``ln`` of the integrand over ``w = asinh(T)``; ``A <= 0`` is left out."""
-        m, r = self.misalignment, float(self.rank)
-        t = np.sinh(w)
-        excess = -m + math.sqrt(m * (2.0 - m) / r) * t
-        inside = excess > -1.0
-        x = self.log_ratio - np.log1p(np.where(inside, excess, 0.0))
-        density = log_gamma_ratio(r) - 0.5 * math.log(r) - 0.5 * (r + 1.0) * np.log1p(t * t / r) + np.log(np.cosh(w))
-        return np.where(inside, self.log_gain(eps, x, inner) + density, -np.inf)
-
-    def edges(self, eps: float) -> tuple[Array, float]:
-        """Panels over the hill, with edges at the kinks of the integrand; and a rough log of the integral."""
-        m, r = self.misalignment, float(self.rank)
-        reach = min(2.0 + 80.0 / r, 80.0) + math.asinh(math.sqrt(r))
-        a = 0.5 * (self.dim + 1.0 - r)
-        starts = [(eps + (r - 1.0) * self.log_ratio) / a] if a else []
-        places = [self.log_ratio + y for y in (0.0, *starts)]
-        spread = math.sqrt(m * (2.0 - m) / r)
-        kinks = [math.asinh((math.expm1(min(p, 600.0)) + m) / spread) for p in places]
-        bottom = math.asinh((m - 1.0) / spread)
-        scan = np.unique(np.concatenate([np.linspace(max(-reach, bottom), reach, SCAN), kinks]))
-        logs = self.log_integrand(eps, scan, SCAN_INNER)
-        if not np.any(logs > -np.inf):
-            return scan[[0, -1]], -math.inf
-        peak = float(np.max(logs))
-        rough = peak + math.log(float(np.trapezoid(np.exp(logs - peak), scan)))
-        found = hill_edges(scan, logs)
-        return np.unique(np.concatenate([found, [k for k in kinks if found[0] < k < found[-1]]])), rough
-
-    def log_infinite(self) -> float:
-        """``ln P(A <= 0)``, which no ratio of norms changes."""
-        return VectorWishart(self.dim, self.rank, self.misalignment).log_infinite() if self.misalignment else -math.inf
-
-    def rough(self, eps: float) -> float:
-        """A rough ``ln delta(eps)``."""
-        if self.misalignment == 0.0:
-            return float(self.log_gain(eps, np.array([self.log_ratio]))[0])
-        return log_add(self.edges(eps)[1], self.log_infinite())
-
-    def log_delta(self, eps: float) -> Enclosure:
-        """``ln H_eps(v || v')``."""
-        if self.misalignment == 0.0:
-            finite, error = float(self.log_gain(eps, np.array([self.log_ratio]))[0]), 0.0
-        else:
-            finite, error = log_adaptive(lambda w: self.log_integrand(eps, w), self.edges(eps)[0])
-        return outward(log_add(finite, self.log_infinite()), error + QUADRATURE, 4.0 * min(abs(finite), 1e6) + 40.0)
+CLOSE = 2e-3
+"""Relative width at which a search ends. Speed only."""
+ROUNDS, MOST_ALIGNMENTS, MOST_RATIOS, MOST_POINTS = 30, 400, 60, 4000
+"""Where a search ends without that. Speed only."""
+SHARE = 600.0
+"""Panels with more than this part of the error that is allowed are halved. Speed only."""
+CHUNK, BIN = 32, 0.125
+"""So many values of eps share a grid, or those within a factor ``2^BIN``. Speed only."""
+RESOLUTION = 8.0
+"""Evaluations per deviation of the loss where releases are composed. Speed only."""
+MARGIN = 1e-8
+"""Relative error allowed to special functions and sums (gains keep nine digits)."""
+STEEPEST = 1e4
+"""``-d ln delta/d eps`` allowed for in lower ends."""
+FLOOR = 1e-270
+"""Added above for what underflows: a few thousand panels of what is invisible."""
 
 
 @dataclass(frozen=True)
 class UnequalNorms:
-    """Every pair with misalignment at most ``m`` and norms in the ratio ``e^log_ratio``, in both orders."""
+    """Every pair with misalignment at most ``m`` and norms within a factor ``e^log_ratio``, in both orders."""
 
     dim: int
     rank: int
     misalignment: float
     log_ratio: float
 
-    def pairs(self) -> list[UnequalPair]:
-        """The pairs of the grid."""
-        shares = [(j / GRID) ** 2 for j in range(GRID + 1)] if self.dim > 1 else [0.0]
-        signs = (self.log_ratio, -self.log_ratio)
-        return [UnequalPair(self.dim, self.rank, self.misalignment * s, ratio) for s in shares for ratio in signs]
+    def profile(self) -> PrivacyProfile:
+        """As every accounted curve is handed on."""
+        found = {"worst_pair": "enclosed", "enclosed_to": CLOSE}
+        return PrivacyProfile(self.log_delta, table=self.table, resolution=RESOLUTION, numerics=found)
 
     def log_delta(self, eps: float) -> Enclosure:
-        """The largest ``ln H_eps`` over the grid."""
+        """The largest ``ln H_eps``, enclosed."""
+        grid = None if self.parallel else binned(self, math.floor(math.log2(max(eps, 1e-6)) / BIN))
+        lower, upper = self.on_one_grid(np.array([eps]), grid)
+        if not lower[0] > 0.0:
+            return Enclosure(-math.inf, min(0.0, math.log(upper[0])))
+        return Enclosure(max(math.log(lower[0]), LOG_FLOOR), min(0.0, math.log(upper[0])))
+
+    def table(self, eps: Array) -> tuple[Array, Array]:
+        """Lower and upper bounds of delta for many ``eps``."""
+        order = np.argsort(eps)
+        lower, upper = np.zeros(len(eps)), np.ones(len(eps))
+        for begin in range(0, len(eps), CHUNK):
+            chosen = order[begin : begin + CHUNK]
+            few = np.unique(eps[chosen[[len(chosen) // 4, -1 - len(chosen) // 4]]])
+            grid = None if self.parallel else searched(self, few, self.first_grid())
+            lower[chosen], upper[chosen] = self.on_one_grid(eps[chosen], grid)
+        return lower, upper
+
+    def on_one_grid(self, eps: Array, grid: Grid | None) -> tuple[Array, Array]:
+        """Bounds with their margins, for ``eps`` off by a few roundings; parallel vectors need no grid."""
+        shift = 4e-15 * (eps + self.rank * self.log_ratio)
+        if grid is None:
+            lower = upper = self.parallel_gain(eps - shift)
+        else:
+            lower, upper = ends(self.bounds(grid, eps - shift))
+        return (
+            np.maximum(lower * (1.0 - MARGIN - STEEPEST * shift) - FLOOR, 0.0),
+            np.minimum(upper * (1.0 + MARGIN) + FLOOR, 1.0),
+        )
+
+    @property
+    def parallel(self) -> bool:
+        """True where no angle is possible."""
+        return self.dim == 1 or self.misalignment == 0.0
+
+    def parallel_gain(self, eps: Array) -> Array:
+        """``max over both orders of G(0)`` at ``tau = -+ln kappa``: grows with ``|tau|``."""
+        gain, size, c = ConditionalGain(self.dim, self.rank), np.array([self.log_ratio]), self.rank - 1.0
         with np.errstate(all="ignore"):
-            rough = [(pair.rough(eps), pair) for pair in self.pairs()]
-            top = max(value for value, _ in rough)
-            found = [pair.log_delta(eps) for value, pair in rough if value >= top - CLOSE]
-        return Enclosure(max(f.lower for f in found), max(f.upper for f in found))
+            both = gain.falling(size, eps + c * size)[0], gain.rising(size, eps - c * size)[0]
+        return np.maximum(*both)
+
+    def bounds(self, grid: Grid, eps: Array) -> Bounds:
+        """Every bound on this grid."""
+        with np.errstate(all="ignore"):
+            return bounds_on(ConditionalGain(self.dim, self.rank), AlignmentLaw(self.rank), grid, eps)
+
+    def first_grid(self) -> Grid:
+        """A coarse grid: nodes crowd at 0 and at the ends of the range of ``tau``."""
+        m, ratio = self.misalignment, self.log_ratio
+        ratios = np.array([-ratio, 0.0, ratio])
+        spread, width = math.sqrt(m * (2.0 - m) / self.rank), 1.0 / math.sqrt(0.5 * (self.rank + self.dim - 1.0))
+        low = 0.02 * min(spread, max(width, ratio))
+        out = np.geomspace(low, -BOTTOM, int(math.log(-BOTTOM / low) / 0.6) + 2)
+        near = np.geomspace(0.02 * min(ratio, width), ratio, 12)
+        around = [out, -out, *(tau + side * near for tau in ratios[::2] for side in (-1.0, 1.0))]
+        points = np.concatenate([*around, ratios, [BOTTOM, 100.0, 180.0, TOP]])
+        steps = np.concatenate([[0.0], m * 4.0 ** np.arange(-8.0, 1.0)])
+        return Grid(steps, ratios, np.unique(np.clip(points, BOTTOM, TOP)))
+
+
+def ends(bounds: Bounds) -> tuple[Array, Array]:
+    """The best pair and the largest upper bound of a cell."""
+    return bounds.lower.max(axis=(0, 1)), bounds.cells.max(axis=(0, 1))
+
+
+@lru_cache(maxsize=256)
+def binned(worst: UnequalNorms, place: int) -> Grid:
+    """A grid for every ``eps`` between ``2^(BIN place)`` and the next power, so that a search asks the same one."""
+    return searched(worst, 2.0 ** (BIN * np.array([place, place + 1.0])), worst.first_grid())
+
+
+def searched(worst: UnequalNorms, eps: Array, grid: Grid) -> Grid:
+    """A grid on which these ``eps`` are enclosed to :data:`CLOSE`, or the last one that was tried."""
+    for _ in range(ROUNDS):
+        bounds = worst.bounds(grid, eps)
+        finer = refined(grid, bounds)
+        if finer is None:
+            return grid
+        grid = finer
+    return grid
+
+
+def refined(grid: Grid, bounds: Bounds) -> Grid | None:
+    """The grid with panels and cells halved where they cost most; None where it is close enough, or full."""
+    lower, upper = ends(bounds)
+    goal = lower * (1.0 + CLOSE) + FLOOR
+    todo = upper > goal
+    if not todo.any():
+        return None
+    panels = costly_panels(bounds, todo, CLOSE * lower) & (len(grid.points) < MOST_POINTS)
+    active = (bounds.cells > goal) & todo
+    alignments, ratios = costly_cells(bounds, active, CLOSE * lower, bool(panels.any()))
+    alignments &= len(grid.misalignments) < MOST_ALIGNMENTS
+    ratios &= len(grid.ratios) < MOST_RATIOS
+    if not (panels.any() or alignments.any() or ratios.any()):
+        return None
+    near, far = grid.misalignments[:-1][alignments], grid.misalignments[1:][alignments]
+    middle = np.where(near > 0.0, np.sqrt(near * far), far / 16.0)
+    halves = halved(grid.ratios, ratios)
+    return Grid(
+        np.unique(np.concatenate([grid.misalignments, middle])),
+        np.unique(np.concatenate([grid.ratios, halves])),
+        np.unique(np.concatenate([grid.points, halves, halved(grid.points, panels)])),
+    )
+
+
+def halved(nodes: Array, chosen: Chosen) -> Array:
+    """Middles of the chosen intervals."""
+    return 0.5 * (nodes[:-1] + nodes[1:])[chosen]
+
+
+def costly_panels(bounds: Bounds, todo: Chosen, allowed: Array) -> Chosen:
+    """Panels that cost the largest upper bound of a pair more than their share."""
+    worst = bounds.upper.reshape(-1, len(todo)).argmax(axis=0)
+    rows, columns = np.unravel_index(worst, bounds.upper.shape[:2])
+    (fall, rise), (fall_low, rise_low) = bounds.tails.weights(True), bounds.tails.weights(False)
+    found = np.zeros(len(bounds.layers.before.fine), bool)
+    for i, (row, column) in enumerate(zip(rows, columns, strict=True)):
+        if not (todo[i] and bounds.upper[row, column, i] - bounds.lower[row, column, i] > 0.4 * allowed[i]):
+            continue
+        cost = np.zeros(len(found))
+        for part, high, low in (
+            (bounds.layers.before, fall, fall_low),
+            (bounds.layers.falling, fall, fall_low),
+            (bounds.layers.rising, rise, rise_low),
+        ):
+            cost += (high.mean - low.mean)[row] * part.fine[:, column, i]
+            cost += high.change[row] * (part.coarse + 2.0 * part.spread)[:, column, i]
+        found |= cost > 0.4 * allowed[i] / SHARE
+    return found
+
+
+def costly_cells(bounds: Bounds, active: Chosen, allowed: Array, panels: bool) -> tuple[Chosen, Chosen]:
+    """Cells of misalignments and of ratios to be halved: those that cost more, or both where neither does."""
+    corners = bounds.upper[1:], bounds.upper[:-1]
+    corner = np.maximum(*(np.maximum(c[:, 1:], c[:, :-1]) for c in corners))
+    alone = bounds.over_alignments
+    by_alignment = np.maximum(alone[:, 1:], alone[:, :-1]) - corner
+    by_ratio = np.minimum(bounds.over_ratios, bounds.cells)
+    small = 0.15 * allowed
+    first = active & (by_alignment > small) & (by_alignment >= 0.3 * by_ratio)
+    second = active & (by_ratio > small) & (by_ratio >= 0.3 * by_alignment)
+    neither = active & ~first & ~second & (not panels)
+    return np.asarray((first | neither).any(axis=(1, 2))), np.asarray((second | neither).any(axis=(0, 2)))

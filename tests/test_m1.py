@@ -13,7 +13,7 @@ from privproj.energy import ProjectedEnergy, ScaledEnergy, panels_of
 from privproj.one_column import chained_log_delta, correlated_profile, correlated_shift, residual_loss, residual_profile
 from privproj.random_sensitivity import ScaledBeta, log_any_rank_profile, log_expected_profile
 from privproj.secret_shift import SecretShift
-from privproj.unequal_norms import UnequalPair
+from privproj.unequal_norms import UnequalNorms
 from privproj.vector_wishart import VectorWishart
 
 TABLE = [
@@ -256,8 +256,8 @@ def test_residual_is_a_vector_release_of_smaller_size():
     assert profile.log_delta(0.5) == VectorWishart(80, 44, 1e-3).log_delta(0.5)
     assert eps_of(column(0), "residual") == eps_of(column(0), "column-exact")
     longer = residual_profile(column(20, residual_norm=1.0, other_residual_norm=1.2)).log_delta(0.5)
-    one = UnequalPair(80, 44, 1e-3, math.log(1.2)).log_delta(0.5)
-    assert longer.upper >= one.lower
+    one = UnequalNorms(80, 44, 1e-3, math.log(1.2)).log_delta(0.5)
+    assert longer.upper >= one.lower and one.upper >= longer.lower
     with pytest.raises(Refused, match="column-exact"):
         eps_of(column(3), "residual")
 

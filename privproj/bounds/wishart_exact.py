@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from privproj.bound import Bound
 from privproj.errors import Refused
 from privproj.mechanisms import Wishart
-from privproj.numerics import Enclosure, outward
+from privproj.numerics import Enclosure, next_up, outward
 from privproj.profile import PrivacyProfile
 from privproj.result import Status
 from privproj.wishart_promise import promises
@@ -38,21 +38,10 @@ def form(mechanism: Wishart) -> PrivacyProfile:
 
 
 def unequal(mechanism: Wishart) -> PrivacyProfile:
-    """The largest profile over a grid of better aligned pairs, in both orders (:mod:`privproj.unequal_norms`)."""
+    """The worst pair, enclosed: every better alignment, smaller ratio of norms and order (claim C12)."""
     from privproj.unequal_norms import UnequalNorms
 
-    worst = UnequalNorms(*mechanism.shape, math.log(mechanism.norm_ratio))
-    return PrivacyProfile(worst.log_delta, numerics={"pairs_tried": len(worst.pairs()), "between_pairs": "observed"})
-
-
-def notes(mechanism: Wishart) -> tuple[str, ...]:
-    """What is observed and not proved where norms differ."""
-    if mechanism.norm_ratio == 1.0:
-        return ()
-    return (
-        "norms differ: the value is the largest over a grid of better aligned pairs at this ratio of norms; that no "
-        "pair between the grid points is worse is observed, not proved. Normalise the vector for a proved number",
-    )
+    return UnequalNorms(*mechanism.shape, next_up(math.log(mechanism.norm_ratio))).profile()
 
 
 def provable(mechanism: Wishart, steps: int) -> "Profile":
@@ -78,5 +67,4 @@ BOUND = Bound(
     exact=True,
     groups=False,
     promises_of=promises,
-    notes=notes,
 )

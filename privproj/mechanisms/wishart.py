@@ -12,7 +12,8 @@ class Wishart(Mechanism):
     """Release ``M v`` without noise: ``v = f(S)`` a vector in ``R^dim``, ``M ~ W_dim(I/rank, rank)`` fresh per release.
 
     Promise: neighbouring vectors have ``1 - cos(v, v') <= misalignment`` (or cosine at least ``alignment``) and equal
-    norms, or norms within a factor ``norm_ratio >= 1`` of each other. ``rank`` may exceed ``dim``.
+    norms, or norms within a factor ``norm_ratio >= 1`` of each other: any ratio up to it, either one the larger.
+    ``rank`` may exceed ``dim``.
     """
 
     name = "wishart"
