@@ -29,7 +29,7 @@ from privproj.errors import NotConverged
 from privproj.gamma_gain import DROPPED, rule
 from privproj.kernels import log_beta_tail, stirling_remainder
 from privproj.numerics import ROUNDING, ROUNDING_PER_LOG, Enclosure, outward
-from privproj.wishart_panels import ROUNDED, WishartIntegral
+from privproj.wishart_panels import ROUNDED, SHARE, TABLE_SHARE, WishartIntegral
 
 Array = NDArray[np.float64]
 
@@ -128,10 +128,10 @@ class VectorWishart:
         whole, error = self.log_deltas(np.array([eps]))
         return outward(float(whole[0]), float(error[0]), self.steepness(float(whole[0])))
 
-    def log_deltas(self, eps: Array) -> tuple[Array, Array]:
+    def log_deltas(self, eps: Array, share: float = SHARE) -> tuple[Array, Array]:
         """``ln delta`` and its relative error: that of the panels and of the gains, proved; and of rounding."""
         front = log_gamma_ratio(self.rank) - 0.5 * math.log(self.rank)
-        integral = WishartIntegral(self.dim, self.rank, self.misalignment, self.log_infinite(), front, eps)
+        integral = WishartIntegral(self.dim, self.rank, self.misalignment, self.log_infinite(), front, eps, share)
         with np.errstate(all="ignore"):
             whole, missed, leaning = integral.log_delta()
         if not np.all(np.isfinite(whole)):
@@ -146,7 +146,7 @@ class VectorWishart:
         """Lower and upper bounds of delta for many ``eps``, which may be off by a relative 1e-15."""
         if self.dim == 1:
             return np.zeros_like(eps), np.zeros_like(eps)
-        parts = [self.log_deltas(eps[i : i + TOGETHER]) for i in range(0, len(eps), TOGETHER)]
+        parts = [self.log_deltas(eps[i : i + TOGETHER], TABLE_SHARE) for i in range(0, len(eps), TOGETHER)]
         whole, error = (np.concatenate(part) for part in zip(*parts, strict=True))
         margin = ROUNDING + error + (ROUNDING_PER_LOG + 4e-15) * np.abs(whole) + 1e-15 * self.steepness(0.0)
         lower, upper = whole - margin, np.minimum(whole + margin, 0.0)

@@ -1,12 +1,13 @@
 """The integral of the exact profile of the vector Wishart mechanism by Gauss rules with a proved error.
 
-``delta(eps) = P(A <= 0) + int f(A) g(A) dA``: ``f`` the density of ``A = 1 - m + s T``, ``s = sqrt(m (2 - m)/r)``, ``T``
-of Student's law with ``r`` degrees of freedom, and ``g`` the gain of :mod:`privproj.vector_wishart`, that rises on both
-sides of ``A = 1``. Three parts: below ``A = 1`` where the threshold ``U2`` is positive, where it is not (``g`` is ``1 -
-e^eps A^(r-1)``), and above ``A = 1``. On each panel the integral lies between its width times the least and the largest
-``f`` and ``g``, which are monotone; and the error of the Gauss rule is at most ``2.1 M rho^-2n / (1 - rho^-2)`` widths,
-``M`` a bound of ``|f g|`` on an ellipse around it (docs/proofs.md C20). A panel is left out, evaluated or halved by
-what these bounds say, so that the result is an enclosure wherever the panels are. Panels of many ``eps`` go together.
+``delta(eps) = P(A <= 0) + int f(A) g(A) dA``: ``f`` the density of ``A = 1 - m + s T``, ``s = sqrt(m (2 - m)/r)``,
+``T`` of Student's law with ``r`` degrees of freedom, and ``g`` the gain of :mod:`privproj.vector_wishart`, that rises
+on both sides of ``A = 1``. Three parts: below ``A = 1`` where the threshold ``U2`` is positive, where it is not (``g`` is
+``1 - e^eps A^(r-1)``), and above ``A = 1``. On each panel the integral lies between its width times the least and the
+largest ``f`` and ``g``, which are monotone; and the error of the Gauss rule is at most ``2.1 M rho^-2n / (1 - rho^-2)``
+widths, ``M`` a bound of ``|f g|`` on an ellipse around it (docs/proofs.md C20). A panel is left out, evaluated or
+halved by what these bounds say, so that the result is an enclosure wherever the panels are. Panels of many ``eps`` go
+together.
 """
 
 import math
@@ -26,8 +27,11 @@ NODES = 20
 """Gauss nodes of a panel. Speed only."""
 ELLIPSES = (1.5, 2.0, 2.7, 3.5)
 """Ellipses tried for the error of a panel: sums of their semi-axes. Speed only."""
-SHARE = 1e-13
-"""What a panel may add to the relative error of delta without being halved. Speed only: it is added whatever it is."""
+SHARE, TABLE_SHARE = 1e-13, 1e-12
+"""What a panel may add to the relative error of delta without being halved: of one value, and of values of a table.
+
+Speed only: it is added whatever it is.
+"""
 MOST_ROUNDS = 90
 """Halvings after which an enclosure is left as wide as it is. Speed only."""
 MINIMUM = 2.32
@@ -63,7 +67,7 @@ def bernoulli_less_one(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class Panels:
-    """Panels ``[low, high]``, each of one part and one epsilon: distances from ``A = 1``, above it from ``e^(eps/a)``."""
+    """Panels ``[low, high]``, each of one part and one epsilon; a place is ``|A - 1|``, above 1 ``A - e^(eps/a)``."""
 
     index: Index
     kind: NDArray[np.int8]
@@ -95,6 +99,7 @@ class WishartIntegral:
     log_infinite: float
     log_front: float
     eps: Array
+    share: float = SHARE
 
     @cached_property
     def gain(self) -> GammaGain:
@@ -186,7 +191,7 @@ class WishartIntegral:
         return np.where(inside, self.gain.log_under(w, x), -np.inf), np.where(inside, steep, 0.0)
 
     def steepness(self, w: Array, terms: Array, sign: float) -> Array:
-        """``terms/U |d ln g/d ln U|`` at ``U = k e^w``, roughly from above: ``sqrt k + |U - k|`` where ``g`` is a tail."""
+        """``terms/U |d ln g/d ln U|`` at ``U = k e^w``, roughly from above."""
         k, away = self.k, np.abs(np.expm1(np.minimum(w, 50.0)))
         tail = math.sqrt(k) + k * away
         bulk = np.minimum(math.sqrt(k), 1.0 / np.maximum(away, 1e-300))
@@ -211,7 +216,7 @@ class WishartIntegral:
         nodes, weights = rule(NODES)
         width = (p.high - p.low)[:, None]
         place = p.low[:, None] + width * nodes
-        kind, index = (np.repeat(x, NODES) for x in (p.kind, p.index))
+        kind, index = np.repeat(p.kind, NODES), np.repeat(p.index, NODES)
         flat = place.ravel()
         gain, steep = self.log_gain(kind, index, flat)
         logs = (self.log_density(self.offset(kind, index, flat)) + gain).reshape(place.shape)
@@ -346,7 +351,7 @@ class WishartIntegral:
         return self.log_front + 0.5 * (r + 1.0) * math.log(r) - r * math.log(t) - math.log(r)
 
     def log_delta(self) -> tuple[Array, Array, Array]:
-        """``ln delta`` for each ``eps``, its proved relative error, and the steepness that rounding is multiplied by."""
+        """``ln delta`` for each ``eps``, its proved relative error, and what its rounding is multiplied by."""
         count = len(self.eps)
         total, missed = np.full(count, self.log_infinite), np.full(count, self.log_beyond())
         leaning = np.full(count, -np.inf)
@@ -354,7 +359,7 @@ class WishartIntegral:
         for _ in range(MOST_ROUNDS):
             low, high = self.between(panels)
             least = np.logaddexp(total, log_sum(panels.index, low, count))
-            enough = (least + math.log(SHARE))[panels.index]
+            enough = (least + math.log(self.share))[panels.index]
             with np.errstate(divide="ignore", invalid="ignore"):
                 half = high + np.log1p(-np.exp(np.minimum(low - high, 0.0))) - math.log(2.0)
             idle = (half <= enough) | (high == -np.inf)
