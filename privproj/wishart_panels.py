@@ -2,12 +2,12 @@
 
 ``delta(eps) = P(A <= 0) + int f(A) g(A) dA``: ``f`` the density of ``A = 1 - m + s T``, ``s = sqrt(m (2 - m)/r)``,
 ``T`` of Student's law with ``r`` degrees of freedom, and ``g`` the gain of :mod:`privproj.vector_wishart`, that rises
-on both sides of ``A = 1``. Three parts: below ``A = 1`` where the threshold ``U2`` is positive, where it is not (``g`` is
-``1 - e^eps A^(r-1)``), and above ``A = 1``. On each panel the integral lies between its width times the least and the
-largest ``f`` and ``g``, which are monotone; and the error of the Gauss rule is at most ``2.1 M rho^-2n / (1 - rho^-2)``
-widths, ``M`` a bound of ``|f g|`` on an ellipse around it (docs/proofs.md C20). A panel is left out, evaluated or
-halved by what these bounds say, so that the result is an enclosure wherever the panels are. Panels of many ``eps`` go
-together.
+on both sides of ``A = 1``. Three parts: below ``A = 1`` where the threshold ``U2`` is positive, where it is not
+(``g`` is ``1 - e^eps A^(r-1)``), and above ``A = 1``. On each panel the integral lies between its width times the least
+and the largest ``f`` and ``g``, which are monotone; and the error of the Gauss rule is at most ``2.1 M rho^-2n / (1 -
+rho^-2)`` widths, ``M`` a bound of ``|f g|`` on an ellipse around it (docs/proofs.md C20). A panel is left out,
+evaluated or halved by what these bounds say, so that the result is an enclosure wherever the panels are. Panels of
+many ``eps`` go together.
 """
 
 import math
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privproj.errors import NotConverged
-from privproj.gamma_mills import Array, GammaGain, gamma_gain, gauss_error, rule
+from privproj.gamma_mills import Array, GammaGain, deviance, gamma_gain, gauss_error, rule
 
 Index = NDArray[np.intp]
 
@@ -44,6 +44,8 @@ FARTHEST = 45.0
 """``ln A`` up to which there are panels; the rest is bounded."""
 NEAREST = 40
 """Panels towards ``A = 0``: the last has this many halvings of 1."""
+TOWARDS = 25.0
+"""Panels towards a threshold of 0, likewise."""
 TINY = 1e-300
 
 
@@ -86,6 +88,41 @@ class Panels:
             both([self.kind, self.kind]),
             both([self.low, middle]),
             both([middle, self.high]),
+        )
+
+
+@dataclass(frozen=True)
+class Box:
+    """``x1 <= Re x <= x2, |Im x| <= turn <= 1``, and on it ``B(x) = x/(e^x - 1)`` and ``N(x) = 1/(e^x - 1)`` (C20).
+
+    At the ends; ``|Re B - B(Re x)| <= bend``, ``Re N >= N(Re x) - n_bend``; ``..._aside`` bounds imaginary parts.
+    """
+
+    x1: Array
+    x2: Array
+    turn: Array
+    b1: Array
+    b2: Array
+    n1: Array
+    n2: Array
+    bend: Array
+    n_bend: Array
+    b_aside: Array
+    n_aside: Array
+
+    @staticmethod
+    def around(x1: Array, x2: Array, turn: Array) -> "Box":
+        """The box; rounded outward by 1e-12 relative where sizes are compared."""
+        rise = np.expm1(np.minimum(x1, 200.0))
+        n1, n2 = 1.0 / rise, 1.0 / np.expm1(np.minimum(x2, 700.0))
+        fall, curve = (1.0 + rise) / rise**2, (1.0 + rise) * (2.0 + rise) / rise**3
+        b1, b2 = (1.0 + bernoulli_less_one(x) for x in (x1, x2))
+        far = x2 + 1.0
+        bend = turn**2 * np.minimum(BEND, fall + 0.5 * far * curve)
+        b_aside = turn * np.minimum(0.5, n1 + far * fall)
+        slack = 1e-12
+        return Box(
+            x1, x2, turn, b1, b2, n1, n2, bend + slack * b2, 0.5 * turn**2 * curve + slack * n2, b_aside, turn * fall
         )
 
 
@@ -258,27 +295,37 @@ class WishartIntegral:
             return self.log_density_front - 0.25 * (self.rank + 1.0) * np.log(square)
 
     def below_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
-        """``|g_-| <= 2.32 e^(|z| - Re z) E[(1 - e^(-|e^x - 1| (U - |z|)))_+]`` at ``z = U2``."""
+        """``|g_-| <= 2.32 e^(|z| - Re z) E[(1 - e^(-|e^x - 1| (U - |z|)))_+]`` at ``z = U2``, or :meth:`full_below`."""
         least, most = 1.0 + centre - wide, -centre - wide
         valid = (least > 0.0) & (least * (1.0 - least) >= tall**2) & ((1.0 - most) * most >= tall**2)
         least, most = np.where(valid, least, 0.5), np.where(valid, most, 0.1)
         x1, x2 = -0.5 * np.log((1.0 - most) ** 2 + tall**2), -np.log(least)
         turn = np.arctan(tall / least)
         valid &= (turn <= 1.0) & (x1 > 0.0)
-        x1 = np.where(valid, x1, 0.1)
-        real, imaginary = self.threshold_size(eps, x1, x2, turn, 0.5)
+        box = Box.around(np.where(valid, x1, 0.1), x2, turn)
+        real = self.a * box.b2 + eps * box.n2 - abs(self.a) * box.bend - eps * box.n_bend
+        imaginary = abs(self.a) * box.b_aside + eps * box.n_aside
         valid &= real > 0.0
         real = np.where(valid, real, 1.0)
         rate = np.hypot(centre - wide, tall) / least
-        return np.where(valid, imaginary**2 / (2.0 * real) + self.log_gain_size(real, rate), np.inf)
+        found = imaginary**2 / (2.0 * real) + self.log_gain_size(real, rate)
+        if self.a > 0.0:
+            found = np.minimum(found, self.full_below(eps, box, real, imaginary))
+        return np.where(valid, found, np.inf)
 
-    def threshold_size(self, eps: Array, x1: Array, x2: Array, turn: Array, slope: float) -> tuple[Array, Array]:
-        """``U2`` for ``x1 <= Re x <= x2, |Im x| <= turn``: its least real part, and its largest imaginary part."""
-        a, rise1 = self.a, np.expm1(np.minimum(x1, 300.0))
-        real = a * (1.0 + bernoulli_less_one(x2)) + eps / np.expm1(np.minimum(x2, 700.0))
-        bend = (1.0 + rise1) * (2.0 + rise1) / rise1**3
-        drop = BEND * abs(a) * turn**2 + 0.5 * eps * turn**2 * bend
-        return real * (1.0 - 1e-12) - drop, turn * (slope * abs(a) + eps * (1.0 + rise1) / rise1**2)
+    def full_below(self, eps: Array, box: "Box", real: Array, imaginary: Array) -> Array:
+        """``|g_-| <= 1 + |P(k, z)| + |e^(eps-(r-1)x) Q(k, z e^x)|``, ``z`` below ``k`` and ``z e^x`` above."""
+        size = np.hypot(self.a * (box.b1 + box.bend) + eps * box.n1, imaginary)
+        moved = self.a * (box.x1 + box.b1 - box.bend) + eps * (1.0 + box.n2 - box.n_bend)
+        aside = self.a * box.turn + eps * box.n_aside
+        low = imaginary**2 / (2.0 * real) - self.chernoff(size, -1.0)
+        high = eps - (self.rank - 1.0) * box.x1 + aside**2 / (2.0 * np.maximum(moved, TINY)) - self.chernoff(moved, 1.0)
+        return np.logaddexp(np.logaddexp(0.0, low), high)
+
+    def chernoff(self, threshold: Array, sign: float) -> Array:
+        """``-ln`` of Chernoff's bound of ``P(U > threshold)``, or below: ``-inf`` on the wrong side of ``k``."""
+        w = np.log(np.maximum(threshold, TINY) / self.k)
+        return np.where(sign * w > 0.0, self.k * deviance(w) * (1.0 - 1e-12), -np.inf)
 
     def log_gain_size(self, threshold: Array, rate: Array) -> Array:
         """``ln 2.32 E[(1 - e^(-rate (U - threshold)))_+]``."""
@@ -291,22 +338,32 @@ class WishartIntegral:
         return np.logaddexp(0.0, eps + (self.rank - 1.0) * np.log(np.hypot(1.0 + centre + wide, tall)))
 
     def above_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
-        """``|g_+| <= 2.32 e^(|z| - Re z) E[(1 - e^(-(1 - e^-|x|)(|z| - U)))_+]`` at ``z = U1``, ``Re x > eps/a``."""
+        """``|g_+| <= 2.32 e^(|z| - Re z) E[(1 - e^(-(1 - e^-|x|)(|z| - U)))_+]`` at ``z = U1``, or :meth:`full_above`.
+
+        Wherever ``Re x > eps/a``.
+        """
         least, most = centre - wide, np.hypot(1.0 + centre + wide, tall)
         x1, x2, turn = np.log1p(np.maximum(least, 0.0)), np.log(most), np.arctan(tall / (1.0 + np.maximum(least, 0.0)))
         valid = (least > 0.0) & (x1 > eps / self.a) & (turn <= 1.0)
-        x1 = np.where(valid, x1, 0.1)
-        rise1 = np.expm1(np.minimum(x1, 300.0))
-        bend = BEND * self.a * turn**2 + 0.5 * eps * turn**2 * (1.0 + rise1) * (2.0 + rise1) / rise1**3
-        real1 = self.a * (1.0 + x1 + bernoulli_less_one(x1)) - eps * (1.0 + 1.0 / rise1)
-        real2 = self.a * (1.0 + x2 + bernoulli_less_one(x2)) - eps / -np.expm1(-x2)
-        imaginary = turn * (self.a + eps * (1.0 + rise1) / rise1**2)
-        size = np.hypot(np.maximum(real2, 0.0) + bend, imaginary) * (1.0 + 1e-12)
-        real = real1 * (1.0 - 1e-12) - bend
+        box = Box.around(np.where(valid, x1, 0.1), x2, turn)
+        real = self.a * (box.x1 + box.b1 - box.bend) - eps * (1.0 + box.n1)
+        most_real = self.a * (box.x2 + box.b2 + box.bend) - eps * (1.0 + box.n2 - box.n_bend)
+        imaginary = self.a * turn + eps * box.n_aside
+        size = np.hypot(np.maximum(most_real, -real), imaginary)
         excess = np.where(real > 0.0, np.minimum(imaginary**2 / (2.0 * np.maximum(real, TINY)), 2.0 * size), 2.0 * size)
         w = np.maximum(np.log(size / self.k), -39.0)
-        gain = self.gain.log_under(w, np.hypot(x2, turn))
-        return np.where(valid, math.log(MINIMUM) + excess + gain + 1e-6, np.inf)
+        gain = math.log(MINIMUM) + self.gain.log_under(w, np.hypot(x2, turn)) + 1e-6
+        found = np.minimum(excess + gain, self.full_above(eps, box, real, excess))
+        return np.where(valid, found, np.inf)
+
+    def full_above(self, eps: Array, box: "Box", real: Array, excess: Array) -> Array:
+        """``|g_+| <= 1 + |Q(k, z)| + |e^(eps+(r-1)x) P(k, z e^-x)|``, ``z`` above ``k`` and ``z e^-x`` below."""
+        aside = self.a * box.b_aside + eps * box.n_aside
+        moved = self.a * (box.b2 - box.bend) - eps * box.n1
+        size = np.hypot(np.maximum(self.a * (box.b1 + box.bend), -moved), aside)
+        away = np.where(moved > 0.0, aside**2 / (2.0 * np.maximum(moved, TINY)), 2.0 * size)
+        low = eps + (self.rank - 1.0) * box.x2 + away - self.chernoff(size, -1.0)
+        return np.logaddexp(np.logaddexp(0.0, excess - self.chernoff(real, 1.0)), low)
 
     # --- panels ---------------------------------------------------------------------------------
 
@@ -340,7 +397,7 @@ class WishartIntegral:
             above = distinct(above[(above >= 0.0) & (above <= growing[-1])])
             return [panels_between(i, BELOW, below), panels_between(i, ABOVE, above)]
         turn = -math.expm1(-kink) if self.a < 0.0 else float(self.eps[i] > 0.0)
-        before = np.append(below[below < turn], turn)
+        before = distinct(np.concatenate([below[below < turn], turn * (1.0 - 0.5 ** np.arange(1.0, TOWARDS)), [turn]]))
         after = np.append(turn, below[below > turn])
         return [panels_between(i, part, edges) for part, edges in ((BELOW, before), (CERTAIN, after)) if len(edges) > 1]
 
