@@ -244,8 +244,10 @@ class WishartIntegral:
         at_near, at_far = self.log_density(near), self.log_density(far)
         astride = (near + self.misalignment) * (far + self.misalignment) <= 0.0
         most = np.where(astride, self.log_density_front, np.maximum(at_near, at_far))
-        low_gain = self.log_gain(p.kind, p.index, p.low)[0]
         high_gain = self.log_gain(p.kind, p.index, p.high)[0]
+        low_gain = np.append(-np.inf, high_gain[:-1])
+        new = np.append(True, (p.low[1:] != p.high[:-1]) | (np.diff(p.kind) != 0) | (np.diff(p.index) != 0))
+        low_gain[new] = self.log_gain(p.kind[new], p.index[new], p.low[new])[0]
         return width + np.minimum(at_near, at_far) + low_gain - 1e-9, width + most + high_gain + 1e-9
 
     def gauss(self, p: Panels) -> tuple[Array, Array, Array]:
