@@ -170,6 +170,19 @@ def test_gains_from_the_tables_against_the_ball_of_their_own_error(k):
         assert found == pytest.approx(exact, rel=0, abs=1e-11 + 1e-14 * abs(exact))
 
 
+@pytest.mark.parametrize("k", [1.0, 20.0, 1e4, 5e6, 1e7])
+def test_both_routes_to_a_gain_agree(k):
+    """Exponents of the size of the shape cancel: they must not cost digits in proportion to it."""
+    gain, rng = gamma_mills.gamma_gain(k), np.random.default_rng(3)
+    w, x = rng.uniform(-0.9, 6.0, 200) / math.sqrt(k), 10.0 ** rng.uniform(-3, 1, 200) / math.sqrt(k)
+    start = k * np.exp(w)
+    with np.errstate(all="ignore"):
+        over = gamma_gain.mean_gain(k, np.expm1(x), start, 1.0)
+        under = gamma_gain.mean_gain(k, -np.expm1(-x), start, -1.0)
+    np.testing.assert_allclose(gain.log_over(w, x, start * np.expm1(x) - k * x), over, rtol=0, atol=2e-11)
+    np.testing.assert_allclose(gain.log_under(w, x), under, rtol=0, atol=2e-11)
+
+
 def test_inner_average_against_30_digits():
     def exact(k, rate, start, sign):
         with mpmath.workdps(30):
