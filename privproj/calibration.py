@@ -7,11 +7,13 @@ from functools import cache
 from typing import Any, Unpack
 
 from privproj.accountant import Question, ask, numerics_of
+from privproj.bound import Form
 from privproj.bounds import find
 from privproj.errors import InvalidParameter, NotConverged, PrivprojError
 from privproj.inversion import meets, smallest_passing
 from privproj.mechanisms import LARGEST, SMALLEST, Gaussian, Mechanism
 from privproj.numerics import Enclosure, crossing, largest_integer, minimise
+from privproj.profile import PrivacyProfile
 from privproj.result import Outcome, Result, Side
 from privproj.runs import RunOptions
 from privproj.target import FullTarget, full_target
@@ -24,6 +26,9 @@ MOST_RARE = 1e12
 
 MOST_ALIGNED = 1e15
 """One over the smallest misalignment that is tried."""
+
+ROUGH = 3.0
+"""Values of a profile per deviation of the loss where only a first guess is needed. Speed only."""
 
 
 def sigma(
@@ -219,11 +224,15 @@ def rank_of(question: Question, target: FullTarget) -> Result:
     def excess(rank: int) -> float:
         return with_value(question, "rank", rank).curve().log_delta(target.epsilon).upper - target.log_delta
 
+    @cache
+    def rough(rank: int) -> float:
+        return rough_excess(with_value(question, "rank", rank), target)
+
     def meets(rank: int) -> bool:
         return answers_meet(with_value(question, "rank", rank), target)
 
-    limit = question.mechanism.rank_limit
-    smallest, largest = rank_ends(excess, question.mechanism.with_rank, limit)
+    limit, looked = question.mechanism.rank_limit, None if question.run.single else rough
+    smallest, largest = rank_ends(excess, question.mechanism.with_rank, limit, looked)
     largest = largest and stepped(meets, largest, -1, smallest or 1)
     smallest = smallest and stepped(meets, smallest, 1, largest or limit)
     found = largest or smallest
@@ -236,21 +245,78 @@ def rank_of(question: Question, target: FullTarget) -> Result:
     )
 
 
-def rank_ends(excess: Callable[[int], float], shape: str, limit: int) -> tuple[int | None, int | None]:
-    """``(smallest, largest)`` rank up to ``limit`` without excess; None for an end that is not asked for or missing."""
+def rank_ends(
+    excess: Callable[[int], float], shape: str, limit: int, rough: Callable[[int], float] | None = None
+) -> tuple[int | None, int | None]:
+    """``(smallest, largest)`` rank up to ``limit`` without excess; None for an end that is not asked for or missing.
+
+    ``rough`` is a cheaper excess that says where to look.
+    """
 
     def fits(rank: int) -> bool:
         return excess(rank) <= 0.0
 
     if shape == "grows":
         return None, largest_integer(fits, 1, limit)
-    best = limit
-    if shape == "u-shaped":
+    if shape != "u-shaped":
+        if not fits(limit):
+            return None, None
+        return (largest_integer(lambda rank: not fits(rank), 1, limit) or 0) + 1, None
+    rough = rough or excess
+    best = lowest_rank(rough, limit)
+    if not fits(best):
         best = round(math.exp(minimise(lambda x: excess(round(math.exp(x))), 0.0, math.log(limit), rtol=1e-3)[0]))
     if not fits(best):
         return None, None
-    failing = largest_integer(lambda rank: not fits(rank), 1, best) or 0
-    return failing + 1, largest_integer(fits, best, limit) if shape == "u-shaped" else None
+    return rank_end(excess, rough, best, 1), rank_end(excess, rough, best, limit)
+
+
+def lowest_rank(excess: Callable[[int], float], limit: int) -> int:
+    """A rank that fits, or else nearly the one with the least excess."""
+
+    def at(x: float) -> float:
+        return excess(round(math.exp(x)))
+
+    scan = [math.log(limit) * i / 12.0 for i in range(13)]
+    best = min(range(13), key=lambda i: at(scan[i]))
+    if at(scan[best]) <= 0.0:
+        return round(math.exp(scan[best]))
+    return round(math.exp(minimise(at, scan[max(best - 1, 0)], scan[min(best + 1, 12)], rtol=1e-3, points=7)[0]))
+
+
+def rank_end(excess: Callable[[int], float], rough: Callable[[int], float], best: int, end: int) -> int:
+    """The last rank without excess from ``best``, which has none, to ``end``: from where ``rough`` sees it."""
+    near = best
+    if rough(best) <= 0.0 < rough(end):
+        near = last_fitting(rough, best, end, 1e-3)
+    if excess(near) > 0.0:
+        return last_fitting(excess, best, near, 0.0)
+    stride, toward = max(1, round(1e-3 * near)), 1 if end > best else -1
+    while near != end:
+        further = min(near + stride, end) if toward > 0 else max(near - stride, end)
+        if excess(further) > 0.0:
+            return last_fitting(excess, near, further, 0.0)
+        near, stride = further, 4 * stride
+    return end
+
+
+def last_fitting(excess: Callable[[int], float], inside: int, outside: int, rtol: float) -> int:
+    """The last rank without excess between one that fits and one that does not, by secants in ``ln rank``."""
+    at_inside, at_outside = excess(inside), excess(outside)
+    for count in range(200):
+        if abs(outside - inside) <= max(1.0, rtol * inside):
+            break
+        share = at_inside / (at_inside - at_outside) if math.isfinite(at_outside) and count % 3 != 2 else 0.5
+        share = min(max(share, 0.02), 0.98)
+        middle = round(math.exp((1.0 - share) * math.log(inside) + share * math.log(outside)))
+        low, high = sorted((inside, outside))
+        middle = min(max(middle, low + 1), high - 1)
+        value = excess(middle)
+        if value <= 0.0:
+            inside, at_inside = middle, value
+        else:
+            outside, at_outside = middle, value
+    return inside
 
 
 def steps_of(question: Question, target: FullTarget) -> Result:
@@ -305,7 +371,16 @@ def misalignment_of(question: Question, target: FullTarget) -> Result:
         curve = with_value(question, "misalignment", 1.0 / x).curve()
         return curve.log_delta(target.epsilon).upper - target.log_delta
 
-    x = crossing(excess, 1e4, low=0.51, high=MOST_ALIGNED, rtol=1e-9).upper
+    search: dict[str, float] = {"guess": 1e4, "spread": 1.0, "low": 0.51, "high": MOST_ALIGNED}
+    rtol = 1e-9
+    if not question.run.single:
+
+        def rough(x: float) -> float:
+            return rough_excess(with_value(question, "misalignment", 1.0 / x), target)
+
+        guess = crossing(rough, **search, rtol=1e-4).upper
+        search, rtol = {**search, "guess": guess, "spread": 2e-3}, 1e-7
+    x = crossing(excess, **search, rtol=rtol).upper
     fields: dict = {"upper": None, "side": Side.LOWER, **target.fields()}
     if x == math.inf:
         return nothing(question, "misalignment", **fields)
@@ -314,6 +389,24 @@ def misalignment_of(question: Question, target: FullTarget) -> Result:
         return nothing(question, "misalignment", **fields)
     answered = with_value(question, "misalignment", 1.0 / x)
     return answered.result("misalignment", 1.0 / x, 1.0 / x, **fields)
+
+
+def rough_excess(question: Question, target: FullTarget) -> float:
+    """What the log delta is too large by, from a sparse table of the profile: where to look, never what to claim.
+
+    Infinite where there is no number.
+    """
+    form = question.bound.form
+
+    def sparse(mechanism: Mechanism) -> Form:
+        found = form(mechanism)
+        return replace(found, resolution=ROUGH) if isinstance(found, PrivacyProfile) else found
+
+    try:
+        curve = replace(question, bound=replace(question.bound, form=sparse)).curve()
+        return curve.log_delta(target.epsilon).upper - target.log_delta
+    except PrivprojError:
+        return math.inf
 
 
 def with_run(question: Question, **changes: object) -> Question:

@@ -86,7 +86,8 @@ def log_panel(
     beyond, part = (low - place, share) if sign > 0.0 else (place - high, rest)
     gain = -np.expm1((-rate * k)[..., None] * (beyond[..., None] + width[..., None] * part))
     with np.errstate(divide="ignore", invalid="ignore"):
-        exponent = (k - 1.0) * np.log(w) - k * (w - (1.0 + reached[..., None]))
+        away = w - 1.0
+        exponent = (k - 1.0) * (np.log1p(away) - away) - away + k * reached[..., None]
         total = (np.exp(np.minimum(exponent, 600.0)) * gain) @ weights * width
         return np.where(width > 0.0, np.log(total) - reached * k, -np.inf)
 

@@ -6,16 +6,15 @@ variables (2601.21719, proof of Theorem 1): with ``A = v'.y / v.y`` and ``U ~ Ga
 
     L = a ln A + U (1/A - 1),  infinite where A <= 0;  A = rho + sqrt(1 - rho^2) T / sqrt(r),  T ~ Student t_r.
 
-Averaging ``max(0, 1 - e^(eps - L))`` over ``U`` first and writing ``A = e^-+x``, ``sinh(x/2) = sqrt(m/2) u``,
+Averaging ``max(0, 1 - e^(eps - L))`` over ``U`` first and writing ``A = e^-+x``,
 
-    delta = P(A <= 0) + c_r (1 - m/2)^(r/2) int_0^inf (1 + u^2)^-(r+1)/2 (1 + m u^2/2)^-1/2
-                                             [e^((r-1)x/2) g_-(x) + e^(-(r-1)x/2) g_+(x)] du
-    g_-(x) = E[(1 - e^(-(e^x - 1)(U - U2)))_+],    U2 = (a x + eps)/(e^x - 1)
-    g_+(x) = E[(1 - e^(-(1 - e^-x)(U1 - U)))_+],   U1 = (a x - eps)/(1 - e^-x)
+    delta = P(A <= 0) + E[g(A); A > 0]
+    g(e^-x) = E[(1 - e^(-(e^x - 1)(U - U2)))_+],    U2 = (a x + eps)/(e^x - 1)
+    g(e^x) = E[(1 - e^(-(1 - e^-x)(U1 - U)))_+],    U1 = (a x - eps)/(1 - e^-x)
 
-with ``c_r = Gamma((r+1)/2) / (Gamma(r/2) sqrt(pi))``. All terms are positive: nothing cancels, and only ``m`` enters,
-so a misalignment of 1e-12 keeps its digits. The profile is non-increasing in ``rho``, so the pair at ``m`` dominates
-every better aligned one.
+which :mod:`privproj.wishart_panels` encloses. All terms are positive: nothing cancels, and only ``m`` enters, so a
+misalignment of 1e-12 keeps its digits. The profile is non-increasing in ``rho``, so the pair at ``m`` dominates every
+better aligned one.
 """
 
 import math
@@ -27,18 +26,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privproj.errors import NotConverged
-from privproj.gamma_gain import DROPPED, INNER, QUADRATURE, mean_gain, rule
-from privproj.kernels import log_add, log_beta_tail, stirling_remainder
-from privproj.numerics import Enclosure, outward
+from privproj.gamma_gain import DROPPED, rule
+from privproj.kernels import log_beta_tail, stirling_remainder
+from privproj.numerics import ROUNDING, ROUNDING_PER_LOG, Enclosure, outward
+from privproj.wishart_panels import ROUNDED, SHARE, TABLE_SHARE, WishartIntegral
 
 Array = NDArray[np.float64]
 
 OUTER, CHECK = 15, 10
 SCAN, SCAN_INNER = 161, 24
 PANELS, ENOUGH, MOST_ROUNDS = 8, 1e-12, 40
-COARSE, DOUBLINGS = 32, 4
-ROUGH = 60.0
-"""Below this power the beginning of a gain is too rough for the trapezoidal rule."""
+TOGETHER = 64
+"""Values of epsilon whose panels are evaluated together. Speed only."""
 
 
 def log_gamma_ratio(r: float) -> float:
@@ -76,32 +75,6 @@ def log_adaptive(log_f: Callable[[Array], Array], edges: Array) -> tuple[float, 
     raise NotConverged("the quadrature of the exact profile did not settle; please report these parameters")
 
 
-def log_smooth(log_f: Callable[[Array], Array], edges: Array) -> tuple[float, float]:
-    """Like :func:`log_adaptive` for a smooth hill that has all but vanished at the outer edges.
-
-    There the trapezoidal rule converges fast: geometrically where the integrand is analytic, and with a high power of
-    the step where ``g_+`` begins. Either way the changes shrink at least as fast in the next halving as in the last,
-    so ten times the next change by that measure is taken as the error. Panels take over where that is not enough.
-    """
-    points = np.linspace(edges[0], edges[-1], COARSE + 1)
-    logs = log_f(points)
-    step, top = points[1] - points[0], float(np.max(logs))
-    total, before = step * float(np.exp(logs - top).sum()), 1.0
-    for _ in range(DOUBLINGS):
-        middles = np.arange(edges[0] + 0.5 * step, edges[-1], step)
-        logs = log_f(middles)
-        peak = max(top, float(np.max(logs)))
-        scaled = total * math.exp(top - peak)
-        top, step, finer = peak, 0.5 * step, 0.5 * scaled + 0.5 * step * float(np.exp(logs - peak).sum())
-        gap, total = abs(finer - scaled), finer
-        change = gap / total
-        error = change * min(1.0, 10.0 * change / before) + 1e-14
-        if change <= 0.1 * before and error <= ENOUGH:
-            return math.log(total) + top, error
-        before = change
-    return log_adaptive(log_f, edges)
-
-
 def on_panels(log_f: Callable[[Array], Array], left: Array, right: Array, top: float) -> tuple[Array, Array, float]:
     """Two Gauss rules on each panel, scaled by ``e^-peak``, and ``peak``."""
     nodes, weights = (np.concatenate(x) for x in zip(rule(OUTER), rule(CHECK), strict=True))
@@ -134,19 +107,6 @@ class VectorWishart:
     rank: int
     misalignment: float
 
-    def log_integrand(self, eps: float, log_u: Array, inner: int = INNER) -> Array:
-        """``ln`` of the integrand of the module docstring over ``ln u``."""
-        k, a = 0.5 * (self.rank + self.dim - 1.0), 0.5 * (self.dim + 1.0 - self.rank)
-        u, half = np.exp(log_u), 0.5 * self.misalignment
-        x = 2.0 * np.arcsinh(math.sqrt(half) * u)
-        grown, shrunk = np.expm1(x), -np.expm1(-x)
-        less = mean_gain(k, grown, (a * x + eps) / grown, 1.0, inner)
-        more, begun = np.full_like(x, -np.inf), a * x > eps
-        more[begun] = mean_gain(k, shrunk[begun], (a * x - eps)[begun] / shrunk[begun], -1.0, inner)
-        tilt = 0.5 * (self.rank - 1.0) * x
-        density = -0.5 * (self.rank + 1.0) * np.log1p(u * u) - 0.5 * np.log1p(half * u * u)
-        return np.logaddexp(less + tilt, more - tilt) + density + log_u
-
     def log_infinite(self) -> float:
         """``ln P(A <= 0)``: ``I_{m(2-m)}(r/2, 1/2)/2`` for ``m <= 1``, one minus that beyond."""
         m = self.misalignment
@@ -165,31 +125,29 @@ class VectorWishart:
         """:meth:`log_delta`, computed."""
         if self.dim == 1:
             return outward(-math.inf)
+        whole, error = self.log_deltas(np.array([eps]))
+        return outward(float(whole[0]), float(error[0]), self.steepness(float(whole[0])))
+
+    def log_deltas(self, eps: Array, share: float = SHARE) -> tuple[Array, Array]:
+        """``ln delta`` and its relative error: that of the panels and of the gains, proved; and of rounding."""
+        front = log_gamma_ratio(self.rank) - 0.5 * math.log(self.rank)
+        integral = WishartIntegral(self.dim, self.rank, self.misalignment, self.log_infinite(), front, eps, share)
         with np.errstate(all="ignore"):
-            edges, smooth = self.first_edges(eps)
-            integral = log_smooth if smooth else log_adaptive
-            finite, error = integral(lambda x: self.log_integrand(eps, x), edges)
-        front = log_gamma_ratio(self.rank) + 0.5 * self.rank * math.log1p(-0.5 * self.misalignment)
-        whole = log_add(float(finite) + front, self.log_infinite())
-        return outward(whole, float(error) + QUADRATURE, 4.0 * abs(float(finite)) + 40.0)
+            whole, missed, leaning = integral.log_delta()
+        if not np.all(np.isfinite(whole)):
+            raise NotConverged("the exact profile came out undefined; please report these parameters")
+        return whole, missed + integral.gain.error + ROUNDED * leaning
+
+    def steepness(self, log_delta: float) -> float:
+        """``|d ln delta/d ln m|``, roughly: what a rounding of ``m`` is multiplied by."""
+        return 4.0 * abs(log_delta) + 40.0 + math.sqrt(self.misalignment * self.rank)
 
     def table(self, eps: Array) -> tuple[Array, Array]:
-        """Lower and upper bounds of delta for many ``eps``."""
-        lower, upper = np.array([self.log_delta(float(e)) for e in eps]).T
+        """Lower and upper bounds of delta for many ``eps``, which may be off by a relative 1e-15."""
+        if self.dim == 1:
+            return np.zeros_like(eps), np.zeros_like(eps)
+        parts = [self.log_deltas(eps[i : i + TOGETHER], TABLE_SHARE) for i in range(0, len(eps), TOGETHER)]
+        whole, error = (np.concatenate(part) for part in zip(*parts, strict=True))
+        margin = ROUNDING + error + (ROUNDING_PER_LOG + 4e-15) * np.abs(whole) + 1e-15 * self.steepness(0.0)
+        lower, upper = whole - margin, np.minimum(whole + margin, 0.0)
         return np.where(lower > -690.0, np.exp(np.maximum(lower, -690.0)), 0.0), np.exp(np.maximum(upper, -690.0))
-
-    def first_edges(self, eps: float) -> tuple[Array, bool]:
-        """Panels over the hill of the integrand, and whether it is smooth there.
-
-        Where ``|a| x = eps`` a threshold crosses 0 and one gain begins, or one ends, with the power ``k`` of the
-        distance: an edge of the panels, and too rough for anything else if ``k`` is small.
-        """
-        low, high = -0.5 * math.log(self.rank) - 18.0, 40.0 - 0.5 * math.log(self.misalignment)
-        scan = np.linspace(low, high, SCAN)
-        edges = hill_edges(scan, self.log_integrand(eps, scan, SCAN_INNER))
-        a, k = abs(0.5 * (self.dim + 1.0 - self.rank)), 0.5 * (self.rank + self.dim - 1.0)
-        if a > 0.0 and 1e-300 < eps / a < 600.0:
-            kink = math.log(math.sinh(0.5 * eps / a) / math.sqrt(0.5 * self.misalignment))
-            if edges[0] < kink < edges[-1]:
-                return np.sort(np.append(edges, kink)), k > ROUGH
-        return edges, True

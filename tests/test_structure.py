@@ -20,8 +20,8 @@ LAYERS = {
     "mechanisms": 2, "runs": 2, "result": 2,
     "profile": 3, "inversion": 3, "renyi": 3, "rules": 3, "random_sensitivity": 3, "arrays": 3,
     "lattice": 3, "composer": 3, "dp_composer": 3, "pld": 3,
-    "gamma_gain": 3, "vector_wishart": 3, "wishart_promise": 3, "unequal_norms": 3,
-    "unequal_cells": 3, "wishart_layers": 3,
+    "gamma_gain": 3, "gamma_mills": 3, "wishart_panels": 3, "vector_wishart": 3,
+    "wishart_promise": 3, "unequal_norms": 3, "unequal_cells": 3, "wishart_layers": 3,
     "alignment": 3, "energy": 3, "secret_shift": 3, "sketch_divergence": 3, "sketch_promise": 3, "lora_noise": 3,
     "target": 3, "rigorous": 4, "bound": 4, "bounds": 5, "one_column": 5,
     "beta_tail": 5, "good_event": 5, "early_tail": 5, "loss_quantiles": 5,
@@ -31,7 +31,8 @@ LAYERS = {
 }  # fmt: skip
 NUMERICAL = {
     "arrays", "lattice", "composer", "dp_composer",
-    "gamma_gain", "vector_wishart", "unequal_norms", "unequal_cells", "wishart_layers",
+    "gamma_gain", "gamma_mills", "wishart_panels", "vector_wishart",
+    "unequal_norms", "unequal_cells", "wishart_layers",
     "symmetry", "energy", "secret_shift",
 }  # fmt: skip
 INTEGRATIONS = {"integrations/dp_accounting.py"}
