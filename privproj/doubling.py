@@ -340,8 +340,8 @@ def placed(law: Law, points: Array, unit: float) -> Law:
     lost = law.lost + math.exp(-points[0]) * float(np.sum(law.masses[under] * np.expm1(near)))
     kept = masses > 0.0
     growth = law.growth + (EXACT_SPLIT + 2.0 * len(law.losses)) * UNIT
-    infinite = (x * SPARE + UNDERFLOWN for x in (at_infinity, lost))
-    return Law(points[kept], masses[kept], *infinite, unit, growth)
+    at_infinity, lost = (float(end) * SPARE + UNDERFLOWN for end in (at_infinity, lost))
+    return Law(points[kept], masses[kept], at_infinity, lost, unit, growth)
 
 
 def merged(law: Law, points: Array, unit: float) -> Law:
@@ -349,7 +349,7 @@ def merged(law: Law, points: Array, unit: float) -> Law:
     inside = law.losses >= points[0]
     x, p = law.losses[inside], law.masses[inside]
     at = np.searchsorted(points, x, side="right") - 1
-    masses = np.bincount(at, p, len(points))
+    masses = np.bincount(at, p, len(points)).astype(float)
     fall = np.bincount(at, p * np.expm1(points[at] - x), len(points))
     kept = masses > 0.0
     error = (EXACT_SPLIT + 2.0 * len(x)) * UNIT

@@ -172,6 +172,8 @@ class Capped:
             return Enclosure(0.0, 0.0)
         try:
             lower, upper = self.curve.epsilon(log_delta)
+        except GridLimit:
+            raise
         except PrecisionLimit:
             lower, upper = -math.inf, LARGEST_EPSILON
             if self.log_basic(upper) > log_delta:
