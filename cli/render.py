@@ -80,9 +80,13 @@ def result_lines(result: Result) -> list[str]:
 
 def numerics_line(numerics: dict[str, object]) -> list[str]:
     """The grid of a composition and what is, and is not, proved about it."""
-    if "grid_step" not in numerics:
+    if "composer" not in numerics:
         return []
-    words = f"grid {numerics['grid_step']:.3g}, {numerics['grid_points']} points, composed by {numerics['composer']}; "
+    words = f"a grid that {numerics.get('grid')}, composed by {numerics['composer']}; "
+    if "grid_step" in numerics:
+        words = (
+            f"grid {numerics['grid_step']:.3g}, {numerics['grid_points']} points, composed by {numerics['composer']}; "
+        )
     if "added_to_delta" in numerics:
         words += f"its rounding is covered by {numerics['added_to_delta']:.1e} added to delta ({numerics['rounding']})"
     else:

@@ -155,7 +155,8 @@ def sigma_of(question: Question, target: FullTarget) -> Result:
     limits = {"low": SMALLEST, "high": LARGEST}
     guess, spread, rtol = classical_noise(target), 1.0, 1e-14
     if not question.run.single and not closed(question, guess):
-        guess, spread, rtol = coarse_noise(question, target, guess), 1e-3, 1e-7
+        guess, spread = coarse_noise(question, target, guess), 1e-3
+        rtol = tolerance(question, guess)
     found = crossing(lambda z: at(z).upper - target.log_delta, guess, spread=spread, rtol=rtol, **limits).upper
     if found == math.inf:
         with_value(question, "noise_multiplier", guess).curve().epsilon(target.log_delta)  # raises below a floor
@@ -180,6 +181,12 @@ def closed(question: Question, z: float) -> bool:
     return not numerics_of(with_value(question, "noise_multiplier", z).curve())
 
 
+def tolerance(question: Question, z: float) -> float:
+    """How closely a noise multiplier is worth searching: grids that follow the losses have their own error."""
+    follows = "grid" in numerics_of(with_value(question, "noise_multiplier", z).curve())
+    return 1e-3 if follows else 1e-7
+
+
 def classical_noise(target: FullTarget) -> float:
     """The textbook noise multiplier of one release, as a first guess."""
     return min(math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon, LARGEST)
@@ -201,18 +208,25 @@ def renyi_noise(question: Question, target: FullTarget, guess: float) -> float:
 
 
 def coarse_noise(question: Question, target: FullTarget, guess: float) -> float:
-    """The noise multiplier on a coarse grid, a close guess for a fine one."""
+    """The noise multiplier on a coarse grid, a close guess for a fine one; roughly, where that has no answer."""
     guess = renyi_noise(question, target, guess)
+
+    def rough(asked: Question, spread: float) -> float:
+        def excess(z: float) -> float:
+            return with_value(asked, "noise_multiplier", z).curve().log_delta(target.epsilon).upper - target.log_delta
+
+        return crossing(excess, guess, low=SMALLEST, high=LARGEST, spread=spread, rtol=1e-3).upper
+
+    if question.run.discretization is not None:
+        return guess
     try:
         grid = numerics_of(with_value(question, "noise_multiplier", guess).curve()).get("grid_step")
-        if question.run.discretization is not None or not isinstance(grid, float):
-            return guess
-        coarse = with_run(question, discretization=min(10.0 * grid, 1.0))
-
-        def excess(z: float) -> float:
-            return with_value(coarse, "noise_multiplier", z).curve().log_delta(target.epsilon).upper - target.log_delta
-
-        return crossing(excess, guess, low=SMALLEST, high=LARGEST, spread=0.1, rtol=1e-3).upper
+        if isinstance(grid, float):
+            return rough(with_run(question, discretization=min(10.0 * grid, 1.0)), 0.1)
+    except PrivprojError:
+        pass
+    try:
+        return rough(question, 1.0)
     except PrivprojError:
         return guess
 

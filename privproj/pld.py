@@ -9,17 +9,33 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from privproj import doubling
 from privproj.composer import MOST_FFT, QUICK_FFT, Composition
+from privproj.doubling import Doubled
 from privproj.errors import GridLimit, PrecisionLimit
 from privproj.lattice import REMEDY, Outline, Pair, one_sided, outline, pairs
-from privproj.numerics import Enclosure, next_up
+from privproj.numerics import Enclosure, crossing, log1m_exp, next_up
 from privproj.profile import Curve, PrivacyProfile
 from privproj.runs import Run
 
 LARGEST_STEP = 10.0
+LARGEST_EPSILON = 1e15
+"""Where a simple bound is looked for when the composition has no answer."""
+
+SMALL = 20.0
+"""So much below its largest, a log delta is small: phases share epsilon as they spend it there. Speed only."""
 
 COARSER, COARSENINGS = 4.0, 8
 """Where a default grid takes too much work, one coarser by this factor is used, so many times at most."""
+
+DOUBLED: dict[str, object] = {"composer": "privproj", "grid": "follows the losses"}
+"""Numerics of a run composed by doubling."""
+
+FAR, MANY = 60.0, 1e4
+"""Where one step may lose more than this many deviations of the whole run (more where the steps are many), it is
+
+composed by doubling. Speed only.
+"""
 
 PEER_RESOLUTION, PEER_CELLS = 20.0, 2.0**20
 """dp-accounting's grid: points per loss deviation, and cells at most (coarser, still sound, where more would be)."""
@@ -36,8 +52,8 @@ INVERSE_SPACING = 2.0**-24
 class ComposedCurve:
     """The curve of a composed run: the larger of its orders, each from above and, where known, from below."""
 
-    above: tuple[Composition, ...]
-    below: tuple[Composition, ...]
+    above: tuple[Composition | Doubled, ...]
+    below: tuple[Composition | Doubled, ...]
     numerics: dict[str, object] = field(default_factory=dict)
     inverse_spacing: ClassVar[float] = INVERSE_SPACING
 
@@ -61,27 +77,32 @@ class ComposedCurve:
             upper, worst = max((upper, 0), (self.above[1].epsilon(delta, above=True), 1))
         if upper == 0.0:
             return Enclosure(0.0, 0.0)
-        lower = self.below[worst].epsilon(delta, above=False, near=upper) if self.below else -math.inf
+        below = self.below[min(worst, len(self.below) - 1)] if self.below else None
+        lower = below.epsilon(delta, above=False, near=upper) if below else -math.inf
         return Enclosure(min(lower, upper), next_up(upper))
 
 
 class DefaultGrid:
-    """The curve on the default grid, or for a question that takes too much work there on the finest that can be used.
+    """The curve on the default grid, or by doubling where the losses have many scales.
 
-    Every question starts with the finest grid, so that its answer does not depend on what was asked before.
+    A question that takes too much work there is answered by the other of both, then on coarser grids. Every question
+    starts with the first, so that its answer does not depend on what was asked before.
     """
 
-    def __init__(self, phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> None:
-        self.phases, self.shapes, self.step = phases, shapes, default_step(phases, shapes)
-        self.levels = [curve(phases, shapes, self.step, QUICK_FFT)]
-        self.used = 0
-
     inverse_spacing: ClassVar[float] = INVERSE_SPACING
+
+    def __init__(self, phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> None:
+        self.phases, self.shapes = phases, shapes
+        step = default_step(phases, shapes)
+        first, then = (0.0, step) if many_scales(phases, shapes) else (step, 0.0)
+        self.steps = [first, then, *(step * COARSER**k for k in range(1, COARSENINGS + 1))]
+        self.levels: dict[int, ComposedCurve] = {}
+        self.used = 0
 
     @property
     def numerics(self) -> dict[str, object]:
         """Those of the grid of the last answer."""
-        return self.levels[self.used].numerics
+        return self.level(self.used).numerics if self.steps[self.used] else DOUBLED
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``."""
@@ -91,23 +112,114 @@ class DefaultGrid:
         """``eps(delta)``."""
         return self.answer(lambda grid: grid.epsilon(log_delta))
 
+    def level(self, level: int) -> ComposedCurve:
+        """The curve on a grid of this step, or by doubling where that is 0; kept."""
+        if level not in self.levels:
+            step = self.steps[level]
+            new = curve(self.phases, self.shapes, step, QUICK_FFT) if step else doubled(self.phases, self.shapes)
+            self.levels[level] = new
+        return self.levels[level]
+
     def answer(self, read: Callable[[ComposedCurve], Enclosure]) -> Enclosure:
-        """What is read from the finest grid that can be used."""
-        for level in range(COARSENINGS):
+        """What is read from the first grid that can be used."""
+        for level in range(len(self.steps) - 1):
             try:
-                return self.read_at(level, read)
+                found = read(self.level(level))
             except GridLimit:
                 continue
-        return self.read_at(COARSENINGS, read)
+            self.used = level
+            return found
+        return read(self.level(len(self.steps) - 1))
 
-    def read_at(self, level: int, read: Callable[[ComposedCurve], Enclosure]) -> Enclosure:
-        """What is read from the grid that is coarser by so many levels."""
-        while len(self.levels) <= level:
-            self.step *= COARSER
-            self.levels.append(curve(self.phases, self.shapes, self.step, QUICK_FFT))
-        found = read(self.levels[level])
-        self.used = level
-        return found
+
+def many_scales(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> bool:
+    """True where the losses of one step reach far beyond the spread of the whole run: no lattice holds both."""
+    spread = math.sqrt(sum(run.steps * s.deviation**2 for s, (_, run) in zip(shapes, phases, strict=True)))
+    releases = sum(run.steps for _, run in phases)
+    far = FAR * max(1.0, math.sqrt(releases / MANY))
+    return releases > 1 and max(shape.span for shape in shapes) > far * spread
+
+
+def doubled(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> ComposedCurve:
+    """The curve by repeated squaring."""
+    found = [doubling.first_laws(profile, run, shape) for (profile, run), shape in zip(phases, shapes, strict=True)]
+    steps = [run.steps for _, run in phases]
+    law = doubling.composed([(above, count) for (above, _), count in zip(found, steps, strict=True)])
+    one_order = not any(one_sided(run) for _, run in phases)
+    above = (Doubled(law),) if one_order else (Doubled(law), Doubled(law.mirrored()))
+    lower = [(below, count) for (_, below), count in zip(found, steps, strict=True) if below]
+    below = (Doubled(doubling.composed(lower, below=True), above=False),) if len(lower) == len(phases) else ()
+    return ComposedCurve(above, below, DOUBLED)
+
+
+class Capped:
+    """A composed curve, nowhere above the simple bounds of C23; inverses are capped by their inverses."""
+
+    inverse_spacing: ClassVar[float] = INVERSE_SPACING
+
+    def __init__(self, curve: ComposedCurve | DefaultGrid, phases: list[tuple[PrivacyProfile, Run]]) -> None:
+        self.curve = curve
+        self.releases = [
+            (profile if run.sampling_rate == 1.0 else profile.sampled(run.sampling_rate), run.steps)
+            for profile, run in phases
+        ]
+        self.log_sampled, self.shares = log_ever_sampled([run for _, run in phases]), even_shares(self.releases)
+
+    @property
+    def numerics(self) -> dict[str, object]:
+        """Those of the composition."""
+        return self.curve.numerics
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """``ln`` of the least of the composed delta, of ``P(ever sampled)`` and of basic composition."""
+        lower, upper = self.curve.log_delta(eps)
+        upper = min(upper, self.log_sampled, self.log_basic(eps))
+        return Enclosure(min(lower, upper), upper)
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """The least of their inverses."""
+        if self.log_sampled <= log_delta or self.log_basic(0.0) <= log_delta:
+            return Enclosure(0.0, 0.0)
+        try:
+            lower, upper = self.curve.epsilon(log_delta)
+        except GridLimit:
+            raise
+        except PrecisionLimit:
+            lower, upper = -math.inf, LARGEST_EPSILON
+            if self.log_basic(upper) > log_delta:
+                raise
+        if upper > 0.0 and self.log_basic(upper) <= log_delta:
+            upper = crossing(lambda e: self.log_basic(e) - log_delta, upper, low=1e-200, high=upper, rtol=1e-12).upper
+        return Enclosure(min(lower, upper), upper)
+
+    def log_basic(self, eps: float) -> float:
+        """``ln sum T_i delta_i(w_i eps)``, where ``sum T_i w_i = 1``."""
+        logs = [
+            profile.log_delta(eps * share * (1.0 - 1e-15)).upper + math.log(steps)
+            for (profile, steps), share in zip(self.releases, self.shares, strict=True)
+        ]
+        top = max(logs)
+        return min(top + math.log(math.fsum(math.exp(x - top) for x in logs)) + 1e-13 * (1.0 + abs(top)), 0.0)
+
+
+def log_ever_sampled(runs: list[Run]) -> float:
+    """``ln(1 - prod (1 - q_i)^T_i)``, rounded up."""
+    if any(run.sampling_rate == 1.0 for run in runs):
+        return 0.0
+    untouched = math.fsum(run.steps * math.log1p(-run.sampling_rate) for run in runs)
+    return min(log1m_exp(untouched) + 1e-12, 0.0)
+
+
+def even_shares(releases: list[tuple[PrivacyProfile, int]]) -> list[float]:
+    """Shares ``w_i`` of epsilon, ``sum T_i w_i = 1``: as one release of each spends at a small delta."""
+    if len(releases) == 1:
+        return [1.0 / releases[0][1]]
+    sizes = [
+        max(profile.epsilon(min(profile.log_delta(0.0).upper, 0.0) - 20.0).upper, 1e-200) for profile, _ in releases
+    ]
+    sizes = [min(size, LARGEST_EPSILON) for size in sizes]
+    total = math.fsum(steps * size for size, (_, steps) in zip(sizes, releases, strict=True)) * (1.0 + 1e-15)
+    return [size / total for size in sizes]
 
 
 def composed(profile: PrivacyProfile, run: Run) -> Curve:
@@ -129,7 +241,7 @@ def composed_phases(
         return dp_composer.compose(
             [order for order, _ in both_orders(phases, shapes, step or peer_step(phases, shapes))]
         )
-    return curve(phases, shapes, step) if step else DefaultGrid(phases, shapes)
+    return Capped(curve(phases, shapes, step) if step else DefaultGrid(phases, shapes), phases)
 
 
 def default_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> float:

@@ -19,7 +19,7 @@ LAYERS = {
     "numerics": 1, "kernels": 1, "reference": 1,
     "mechanisms": 2, "runs": 2, "result": 2,
     "profile": 3, "inversion": 3, "renyi": 3, "rules": 3, "random_sensitivity": 3, "arrays": 3,
-    "lattice": 3, "composer": 3, "dp_composer": 3, "pld": 3,
+    "lattice": 3, "composer": 3, "doubling": 3, "dp_composer": 3, "pld": 3,
     "gamma_gain": 3, "gamma_mills": 3, "wishart_panels": 3, "vector_wishart": 3,
     "wishart_promise": 3, "unequal_norms": 3, "unequal_cells": 3, "wishart_layers": 3,
     "alignment": 3, "energy": 3, "secret_shift": 3, "sketch_divergence": 3, "sketch_promise": 3, "lora_noise": 3,
@@ -30,7 +30,7 @@ LAYERS = {
     "entries": 8, "schedule": 8, "regression": 9, "statement": 9, "integrations": 9, "ledger": 9, "training": 10,
 }  # fmt: skip
 NUMERICAL = {
-    "arrays", "lattice", "composer", "dp_composer",
+    "arrays", "lattice", "composer", "doubling", "dp_composer",
     "gamma_gain", "gamma_mills", "wishart_panels", "vector_wishart",
     "unequal_norms", "unequal_cells", "wishart_layers",
     "symmetry", "energy", "secret_shift",
