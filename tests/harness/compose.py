@@ -1,11 +1,12 @@
 """Many releases of one pair: masses on a lattice, rounded upwards at two widths, composed by an FFT.
 
-The masses of a cell ``[x, x + h]`` are split between its ends so that ``P`` and ``Q`` both keep their total;
-``(1 - e^eps Q/P)_+`` is convex in ``Q/P``, so the split is an upper bound, and its excess is of second order in ``h``.
-With ``U`` the value, ``[U(h/2) - (U(h) - U(h/2)), U(h/2)]`` holds the truth with three times the excess that the order predicts.
+The masses of a cell ``[x, x + h]`` are split between its ends so that ``P`` and ``Q`` both keep their total; ``(1 -
+e^eps Q/P)_+`` is convex in ``Q/P``: so the split is an upper bound, and its excess is of second order in ``h``. With
+``U`` the value, ``[U(h/2) - (U(h) - U(h/2)), U(h/2)]`` holds the truth with three times the excess that the order
+predicts.
 
-Where one lattice cannot hold a step (tiny rates), losses above a cut ``c`` are rare: their number is binomial, the rest
-is composed on a fine lattice, theirs on a coarse one, and ``delta = sum_k P(k) E_C[ G_(T-k)(eps - C_k) ]``.
+Where one lattice cannot hold a step (tiny rates), losses above a cut ``c`` are rare: their number is binomial, the
+rest is composed on a fine lattice, theirs on a coarse one, and ``delta = sum_k P(k) E_C[ G_(T-k)(eps - C_k) ]``.
 """
 
 import math

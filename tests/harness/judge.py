@@ -187,7 +187,7 @@ def wishart_lower(asked, eps, claimed, shape=None):
 
 def ratios(m, dim):
     """Misalignments from 0 to the promised one."""
-    return [0.0, m] if dim == 1 else [0.0, *(m * np.geomspace(1e-6, 1.0, 25))]
+    return [0.0, m] if dim == 1 else [0.0, *(m * np.geomspace(1e-4, 1.0, 11))]
 
 
 def column_lower(asked, eps, claimed):
@@ -204,7 +204,7 @@ def column_lower(asked, eps, claimed):
     if k == 0:
         return wishart_lower(asked, eps, claimed, shape) if residual else (0.0, 0.0)
     ends = (rank, dim - 1) if rank <= k else (k, dim + rank - k - 1)
-    correlated = laws.m1_rank_one(dim, rank, 1.0 / z, ends=ends)
+    correlated = laws.m1_rank_one(dim, rank, 1.0 / z, density=2, ends=ends)
     if not residual:
         return of_run(correlated, asked, eps, claimed)
     if run_of(asked)[:2] != (1, 1.0) or ratio != 1.0:
@@ -220,13 +220,13 @@ def secret_far(asked, eps, claimed):
 
 
 def both_parts(residual, correlated, eps):
-    """``delta = E_L1 delta_2(eps - L_1)`` with ``L_1`` of the residual, in 400 cells.
+    """``delta = E_L1 delta_2(eps - L_1)`` with ``L_1`` of the residual, in 150 cells.
 
     Cells are joined to one loss that keeps both masses, a merge: a lower bound.
     """
-    smooth = laws.Splined(residual, knots=200)
+    smooth = laws.Splined(laws.Wishart(residual.d, residual.r, residual.m, points=1500), knots=120)
     top, low = compose.end(smooth, 1e-14, 1.0), compose.end(smooth, 1e-14, -1.0)
-    x = np.linspace(-low, top, 400)
+    x = np.linspace(-low, top, 150)
     p, _, q, _ = smooth.tails(x)
     mass_p, mass_q = np.maximum(p[:-1] - p[1:], 0), np.maximum(q[:-1] - q[1:], 0)
     keep = (mass_p > 1e-15) & (mass_q > 0)

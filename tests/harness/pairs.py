@@ -1,8 +1,9 @@
 """Laws of the privacy loss, written down from their definitions and integrated densely.
 
-A pair ``(P, Q)`` with loss ``L = ln dP/dQ`` is known by ``tails(at)``: ``P(L > at), P(L <= at), Q(L > at), Q(L <= at)``, and by
-``delta(eps) = H_eps(P || Q)`` with an estimate of its own error. Integrals are trapezoid sums over the whole line of an
-analytic integrand (they converge exponentially); every second point gives a second sum, their difference is the error.
+A pair ``(P, Q)`` with loss ``L = ln dP/dQ`` is known by ``tails(at)``, which are ``P(L > at), P(L <= at), Q(L > at),
+Q(L <= at)``, and by ``delta(eps) = H_eps(P || Q)`` with an estimate of its own error. Integrals are trapezoid sums over
+the whole line of an analytic integrand (they converge exponentially); every second point gives a second sum, and their
+difference is the error.
 """
 
 import math
@@ -228,7 +229,6 @@ def m1_secret(rank, misalignment, z, density=4):
     g, xi, weight, coarse = product((2.0 * x / rank, w, c), (xi, v, d))
     tau = np.sqrt(sigma**2 + g / rank)
     shift = 2 * sine / (sigma * tau) * (g * np.sqrt(sigma**2 + g / rank * sine**2) + g / rank * cosine * xi)
-    # g above is chi2_r / r; the mean part of the shift is g sqrt(...), as the specification prints it
     return Shifts(np.maximum(np.abs(shift), 1e-300), weight, coarse)
 
 
