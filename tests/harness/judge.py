@@ -25,7 +25,7 @@ def truth(asked, eps, claimed):
         high = named(asked, eps, claimed)
     except (MemoryError, FloatingPointError, OverflowError, ZeroDivisionError):
         return None, None
-    return (None if low is None else low[0]), (None if high is None else high[1])
+    return (None if low is None else float(low[0])), (None if high is None else float(high[1]))
 
 
 def run_of(asked):

@@ -281,6 +281,21 @@ class Wishart(Pair):
         tail = 0.5 * special.betainc(0.5 * rank, 0.5, m * (2.0 - m))
         self.gone = tail if m <= 1.0 else 1.0 - 0.5 * special.betainc(0.5 * rank, 0.5, m * (2.0 - m))
 
+    def peaked(self, points):
+        """Unequal norms: the law of ``A`` is narrow away from ``kappa``; ``A = rho + sqrt(1-rho^2) sinh v``."""
+        reach = min(60.0, max(40.0 / math.sqrt(self.r), 710.0 / self.r))
+        v, step = np.linspace(-reach, reach, points, retstep=True)
+        wide = math.sqrt(self.m * (2.0 - self.m))
+        a = 1.0 - self.m + wide * np.sinh(v)
+        front = self.front - 0.5 * self.r * math.log(self.m * (2.0 - self.m))
+        with np.errstate(over="ignore"):
+            weight = np.exp(front - self.r * np.log(np.cosh(v))) * step
+        half = np.where(np.arange(points) % 2 == 0, 2.0, 0.0)
+        keep = (a > 0.0) & (weight > 0.0)
+        log_a = np.log1p(-self.m + wide * np.sinh(v[keep]))
+        x = log_a - self.k
+        return np.where(x == 0.0, 1e-300, x), log_a, weight[keep], half[keep]
+
     def nodes(self, points):
         x0 = math.log(max(min(math.sqrt(2 * self.m / self.r), 1.0), 1e-12)) - 40.0
         s, step = np.linspace(x0, math.log(max(60.0, 60.0 / self.r)), points, retstep=True)
@@ -298,6 +313,8 @@ class Wishart(Pair):
         """As many points as make the total mass right."""
         if self.m == 0.0:  # A = 1
             return np.array([-self.k]), np.zeros(1), np.ones(1), np.ones(1)
+        if self.k != 0.0:
+            return self.peaked(self.points)
         points = self.points
         while True:
             found = self.nodes(points)
