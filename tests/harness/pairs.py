@@ -13,6 +13,8 @@ import mpmath
 import numpy as np
 from scipy import interpolate, special
 
+GATHERED = 3e-3
+"""Relative error allowed where points of a sum of layers are joined."""
 HARD = 1e-11
 """Relative rounding allowed to one incomplete gamma function of scipy."""
 
@@ -66,7 +68,9 @@ class Pair:
 class Shifts(Pair):
     """A Gaussian pair whose shift is drawn first and seen: ``P(L > at) = E Phi(S/2 - at/S)``."""
 
-    def __init__(self, shift, weight, coarse=None):
+    def __init__(self, shift, weight, coarse=None, rough=1e-13):
+        """``rough``: relative error of the weights; ``coarse``: the factors that leave every second point."""
+        self.rough = rough
         keep = weight > 0.0
         self.s, self.w = shift[keep], weight[keep]
         self.c = None if coarse is None else coarse[keep]
@@ -83,7 +87,7 @@ class Shifts(Pair):
     def delta(self, eps):
         values = gain(eps, self.s)
         found = float(values @ self.w)
-        error = 1e-13 * found
+        error = self.rough * found
         if self.c is not None:
             error += abs(float(values @ (self.w * self.c)) - found)
         return found, error
@@ -160,6 +164,11 @@ def gaussian(mu):
     return Shifts(np.array([mu]), np.array([1.0]))
 
 
+def rounded(*sizes):
+    """Relative rounding of weights ``e^(k x - k ...)``: two terms of ``k`` times ten deviations ``1/sqrt k`` cancel."""
+    return 1e-13 + sum(4e-15 * math.sqrt(size) for size in sizes)
+
+
 def product(first, second):
     """Points, weights and halving factors of an independent pair of variables."""
     (x, w, c), (y, v, d) = first, second
@@ -171,7 +180,7 @@ def m2_rank_one(dim, rank, mu, density=4):
     if rank == dim:
         return gaussian(mu)
     b, _, w, c = beta_nodes(0.5 * rank, 0.5 * (dim - rank), density)
-    return Shifts(mu * np.sqrt(b), w, c)
+    return Shifts(mu * np.sqrt(b), w, c, rounded(dim * max(1.0, dim / rank)))
 
 
 def m2_layers(parts, mu, density=3):
@@ -181,7 +190,7 @@ def m2_layers(parts, mu, density=3):
         b, w = (np.ones(1), np.ones(1)) if dim == rank else beta_nodes(0.5 * rank, 0.5 * (dim - rank), density)[::2]
         total, weight = (total[:, None] + share * b).ravel(), np.outer(weight, w).ravel()
         total, weight = gathered(total, weight)
-    return Shifts(mu * np.sqrt(total), weight)
+    return Shifts(mu * np.sqrt(total), weight, rough=GATHERED)
 
 
 def gathered(x, w, cells=1500):
@@ -200,7 +209,7 @@ def gathered(x, w, cells=1500):
 def sketched(rank, mu, density=4):
     """``S^2 = mu^2 chi2_r / r``."""
     x, w, c = gamma_nodes(0.5 * rank, density)
-    return Shifts(mu * np.sqrt(2.0 * x / rank), w, c)
+    return Shifts(mu * np.sqrt(2.0 * x / rank), w, c, rounded(rank))
 
 
 def m1_rank_one(dim, rank, mu, density=3, ends=None):
@@ -208,12 +217,13 @@ def m1_rank_one(dim, rank, mu, density=3, ends=None):
     k, other = ends or (rank, dim - 1)
     if other == 0:
         x, w, c = gamma_nodes(0.5 * k, density)
-        return Shifts(mu * 2.0 * x / rank, w, c)
+        return Shifts(mu * 2.0 * x / rank, w, c, rounded(k))
     b, _, w, c = beta_nodes(0.5 * k, 0.5 * other, density)
     n, v, e = gamma_nodes(0.5 * (k + other), density)
     keep = v > 1e-120 if len(b) * len(n) > 4e5 else v > 0
     x, y, weight, coarse = product((b, w, c), (n[keep], v[keep], e[keep]))
-    return Shifts(mu * np.sqrt(x) * 2.0 * y / rank, weight, coarse)
+    size = (k + other) * max(1.0, (k + other) / k, (k + other) / other)
+    return Shifts(mu * np.sqrt(x) * 2.0 * y / rank, weight, coarse, rounded(size, k + other))
 
 
 def m1_secret(rank, misalignment, z, density=4):
@@ -229,7 +239,7 @@ def m1_secret(rank, misalignment, z, density=4):
     g, xi, weight, coarse = product((2.0 * x / rank, w, c), (xi, v, d))
     tau = np.sqrt(sigma**2 + g / rank)
     shift = 2 * sine / (sigma * tau) * (g * np.sqrt(sigma**2 + g / rank * sine**2) + g / rank * cosine * xi)
-    return Shifts(np.maximum(np.abs(shift), 1e-300), weight, coarse)
+    return Shifts(np.maximum(np.abs(shift), 1e-300), weight, coarse, rounded(rank))
 
 
 class Laplace(Pair):
