@@ -50,6 +50,69 @@ def test_no_quick_question_is_slow_or_a_usage_error(quick):
     assert [v.asked.command() for v in quick if v.flags & {"slow", "overtime", "usage"}] == []
 
 
+def put(query, mechanism, bound, parameters, run=None, **target):
+    return questions.Question(0, query, mechanism, parameters, bound, run or {}, **target)
+
+
+HARD = {
+    "unequal norms": put(
+        "delta", "wishart", "exact", {"dim": 2, "rank": 2, "misalignment": 1e-4, "norm_ratio": 1.001}, epsilon=3.0
+    ),
+    "narrow panels": put(
+        "delta", "wishart", "exact", {"dim": 300000, "rank": 2, "misalignment": 5.220740386781583e-07}, epsilon=0.0
+    ),
+    "few steps": put(
+        "epsilon",
+        "gaussian",
+        "analytic",
+        {"noise_multiplier": 0.3763},
+        {"steps": 30, "sampling_rate": 1e-6},
+        delta=4.6e-6,
+    ),
+    "tiny rate": put(
+        "epsilon", "gaussian", "analytic", {"noise_multiplier": 0.5}, {"steps": 100, "sampling_rate": 1e-5}, delta=1e-8
+    ),
+    "atoms": put("epsilon", "laplace", "exact", {"noise_multiplier": 1.0}, {"steps": 10}, delta=1e-5),
+    "rate": put(
+        "rate",
+        "sketch-public",
+        "rank-free",
+        {"rank": 2, "noise_multiplier": 2.534484416553443},
+        {"steps": 300},
+        epsilon=1.0,
+        delta=1e-6,
+    ),
+    "a tail elsewhere": put(
+        "epsilon", "wishart", "early-exact-tail", {"dim": 88, "rank": 1, "misalignment": 2.9e-4}, delta=6.2e-11
+    ),
+    "no such noise": put(
+        "sigma",
+        "m2",
+        "beta-tail",
+        {"dim": 605, "rank": 16, "change_rank": 7},
+        {"steps": 16345},
+        epsilon=1.796,
+        delta=1.691e-10,
+    ),
+    "more than everything": put("delta", "gaussian", "classical-2", {"noise_multiplier": 3.16}, epsilon=0.0015),
+    "a group": put(
+        "epsilon",
+        "gaussian",
+        "analytic",
+        {"noise_multiplier": 1.24526},
+        {"steps": 197, "sampling_rate": 1.587e-7, "group_size": 2},
+        delta=0.00436,
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", HARD.values(), ids=HARD)
+def test_hard_corners_keep_the_laws(asked):
+    found = verdicts.judged(asked)
+    assert found.broken == []
+    assert not found.flags & {"slow", "overtime", "usage"}
+
+
 # --- the judge itself, by laws and by the tables of the specification ------------------------------
 
 

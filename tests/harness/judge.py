@@ -18,6 +18,9 @@ SPLINE = 1e-4
 """Relative error of a composed delta from interpolated tails (these are right to 5e-6)."""
 
 
+DENSE = 4000
+
+
 def truth(asked, eps, claimed):
     """``lo`` below the worst case of the mechanism, ``hi`` above the bound's own value; None for unknown."""
     try:
@@ -71,11 +74,16 @@ def many(pair, steps, rate, sampling, eps, claimed):
         orders = [laws.Remove(smooth, rate)]
         orders.append(laws.Swapped(orders[0]))
     found = [compose.composed(order, steps, eps, claimed) for order in orders]
-    rough = 0.0 if smooth is pair else SPLINE
+    rough = 0.0 if smooth is pair else laws.GATHERED if dense(pair) else SPLINE
     if any(f is None for f in found):
         known = [f[0] for f in found if f is not None]
         return (max(known) * (1 - rough), math.inf) if known else None
     return max(f[0] for f in found) * (1 - rough), max(f[1] for f in found) * (1 + rough)
+
+
+def dense(pair):
+    """True for a law on so many points that neighbours are joined before it is interpolated."""
+    return isinstance(pair, laws.Shifts) and len(pair.s) > DENSE
 
 
 def single_shift(pair):
@@ -86,6 +94,9 @@ def single_shift(pair):
 def splined(pair):
     if isinstance(pair, laws.Wishart):
         return laws.Splined(laws.Wishart(pair.d, pair.r, pair.m, points=1500), knots=160)
+    if dense(pair):
+        energy, weight = laws.gathered(pair.s**2, pair.w)
+        return laws.Splined(laws.Shifts(np.sqrt(energy), weight))
     return laws.Splined(pair)
 
 

@@ -27,7 +27,7 @@ def gain(eps, shift):
     Where the difference cancels it is ``int_0^s phi(t/2 - eps/t) dt``, by Gauss-Legendre in ``ln t``.
     """
     eps, s = np.broadcast_arrays(np.asarray(eps, float), np.asarray(shift, float))
-    a = 0.5 * s - eps / s
+    a = 0.5 * s - np.minimum(eps / np.maximum(s, 1e-150), 1e150)
     plain = np.exp(special.log_ndtr(a)) - np.exp(eps + special.log_ndtr(a - s))
     first, second = (math.sqrt(math.pi / 2) * special.erfcx(x / math.sqrt(2)) for x in (-a, s - a))
     small = a < 3.0
