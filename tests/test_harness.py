@@ -51,7 +51,7 @@ def test_no_quick_question_is_slow_or_a_usage_error(quick):
 
 
 def put(query, mechanism, bound, parameters, run=None, **target):
-    return questions.Question(0, query, mechanism, parameters, bound, run or {}, **target)
+    return questions.Question(1, query, mechanism, parameters, bound, run or {}, **target)
 
 
 HARD = {
