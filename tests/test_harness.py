@@ -72,7 +72,7 @@ HARD = {
     "tiny rate": put(
         "epsilon", "gaussian", "analytic", {"noise_multiplier": 0.5}, {"steps": 100, "sampling_rate": 1e-5}, delta=1e-8
     ),
-    "atoms": put("epsilon", "laplace", "exact", {"noise_multiplier": 1.0}, {"steps": 10}, delta=1e-5),
+    "atoms": put("epsilon", "laplace", "exact", {"noise_multiplier": 1.0}, {"steps": 10}, delta=1e-8),
     "rate": put(
         "rate",
         "sketch-public",
