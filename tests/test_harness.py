@@ -9,7 +9,6 @@ import pytest
 from harness import compose, pairs, questions, verdicts
 
 QUESTIONS, MANY = 500, 20_000
-MOST_SLOW = 0
 NOT_JUDGED = 0.2
 """Share of the quick questions that the judge may leave open."""
 
