@@ -1,0 +1,231 @@
+"""Many releases of one pair: masses on a lattice, rounded upwards at two widths, composed by an FFT.
+
+The masses of a cell ``[x, x + h]`` are split between its ends so that ``P`` and ``Q`` both keep their total; ``(1 -
+e^eps Q/P)_+`` is convex in ``Q/P``: so the split is an upper bound, and its excess is of second order in ``h``. With
+``U`` the value, ``[U(h/2) - (U(h) - U(h/2)), U(h/2)]`` holds the truth with three times the excess that the order
+predicts.
+
+Where one lattice cannot hold a step (tiny rates), losses above a cut ``c`` are rare: their number is binomial, the
+rest is composed on a fine lattice, theirs on a coarse one, and ``delta = sum_k P(k) E_C[ G_(T-k)(eps - C_k) ]``.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import optimize, special
+
+MOST, MOST_FINE, COARSE = 2**16, 2**12, 2**12
+"""Cells of one step: on one lattice, on the fine one below a cut, on the coarse one above it."""
+CELLS, MOST_CELLS = 12.0, 30.0
+"""Least and most cells to one standard deviation of one step."""
+
+
+@dataclass
+class Steps:
+    """One step's masses ``p`` at ``offset + (first + j) h``."""
+
+    first: int
+    h: float
+    p: np.ndarray
+    offset: float = 0.0
+
+    @property
+    def x(self):
+        return self.offset + self.h * (self.first + np.arange(len(self.p)))
+
+
+def split(pair, h, left, right, offset=0.0, rest=True):
+    """Masses of the pair on ``offset + j h`` between its ends, and ``P(L > right)``.
+
+    With ``rest`` what lies left of them is moved up.
+    """
+    first, last = math.floor((left - offset) / h), math.ceil((right - offset) / h)
+    x = offset + h * np.arange(first, last + 1)
+    p, pl, q, ql = pair.tails(x)
+    mass_p = np.where(p[:-1] < 0.5, p[:-1] - p[1:], pl[1:] - pl[:-1])
+    mass_q = np.where(q[:-1] < 0.5, q[:-1] - q[1:], ql[1:] - ql[:-1])
+    mass_p, mass_q = np.maximum(mass_p, 0.0), np.maximum(mass_q, 0.0)
+    high = np.clip((mass_p - np.exp(np.minimum(x[:-1], 700)) * mass_q) / -math.expm1(-h), 0.0, mass_p)
+    found = np.zeros(len(x))
+    found[:-1] += mass_p - high
+    found[1:] += high
+    found[0] += pl[0] if rest else 0.0
+    return Steps(first, h, found, offset), float(p[-1])
+
+
+def end(pair, mass, sign):
+    """Where the upper (lower) tail of ``P`` falls to this mass."""
+
+    def tail(x):
+        t = pair.tails(np.array([x * sign]))
+        return float(t[0][0] if sign > 0 else t[1][0])
+
+    low, high = 1e-14, 1e4
+    if tail(low) <= mass:
+        return low
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if tail(middle) > mass else (low, middle)
+    return high
+
+
+def deviation(pair, cut, left):
+    """The standard deviation of the loss between its cuts, from geometric cells."""
+    grid = np.geomspace(1e-13, max(cut, left), 500)
+    x = np.concatenate([-grid[grid <= left][::-1], grid[grid <= cut]])
+    p, pl, _, _ = pair.tails(x)
+    mass = np.maximum(np.where(p[:-1] < 0.5, p[:-1] - p[1:], pl[1:] - pl[:-1]), 0.0)
+    middle = 0.5 * (x[:-1] + x[1:])
+    mean = float(mass @ middle)
+    return math.sqrt(max(float(mass @ middle**2) - mean * mean, 1e-300))
+
+
+def tilted_delta(steps, infinite, count, eps):
+    """``delta`` of ``count`` steps with the sum tilted to where ``eps`` is ordinary."""
+    x, p = steps.x, steps.p
+    keep = p > 0
+    x, logs = x[keep], np.log(p[keep])
+    few, few_logs = thinned(x, p[keep])
+
+    def roughly(t):
+        return float(special.logsumexp(few_logs + t * few))
+
+    def cost(u):
+        return count * roughly(math.exp(u)) - math.exp(u) * eps
+
+    best = optimize.minimize_scalar(cost, bounds=(-12.0, 9.0), method="bounded", options={"xatol": 0.02}).x
+    theta = math.exp(best) if cost(best) < 0.0 else 0.0
+    k = float(special.logsumexp(logs + theta * x))
+    q = np.exp(logs + theta * x - k)
+    mean = float(q @ x)
+    spread = math.sqrt(max(count * (float(q @ x**2) - mean * mean), steps.h**2))
+    reach = window(lambda t: roughly(t) - roughly(theta), theta, count, count * mean, spread)
+    n = 1 << math.ceil(math.log2(2 * (reach + abs(count * mean - eps)) / steps.h + 64))
+    if n > 2**23:
+        return None
+    cells = np.rint(x / steps.h).astype(np.int64)
+    wrapped = np.bincount(cells % n, q, n)
+    law = np.fft.irfft(np.fft.rfft(wrapped) ** count, n)
+    start = math.floor(count * mean / steps.h) - n // 2
+    s = start + np.arange(n)
+    noise = 8.0 * max(-float(law.min()), 1e-17)
+    law = np.maximum(law[s % n], 0.0)
+    total = s * steps.h
+    above = total > eps
+    weight = np.exp(np.minimum(count * k - theta * total[above], 700)) * -np.expm1(eps - total[above])
+    return float(weight @ law[above]) + count * infinite, noise * float(weight.sum())
+
+
+def thinned(x, p, most=1500):
+    """Points and log masses of neighbours joined: for searches."""
+    starts = np.arange(0, len(x), max(1, len(x) // most))
+    mass = np.add.reduceat(p, starts)
+    return np.add.reduceat(p * x, starts) / mass, np.log(mass)
+
+
+def window(change, theta, count, centre, spread):
+    """How far from its mean the tilted sum can be, but for 1e-14 (Chernoff)."""
+    reach = 9.0 * spread
+    for sign in (1.0, -1.0):
+        orders = sign * np.geomspace(0.03, 30, 24) / spread
+        slack = [(t, count * (change(theta + t) - 0) - t * centre) for t in orders]
+        reach = max(reach, min((value + 33.0) / abs(t) for t, value in slack))
+    return reach
+
+
+def rare_delta(pair, count, eps, left, cut, right, scale):
+    """``delta`` with the losses above ``cut`` counted apart; ``scale`` divides both cell widths."""
+    h = deviation(pair, cut, left) / (CELLS * scale)
+    fine, _ = split(pair, h, -left, cut)
+    edge = float(fine.x[-1])
+    wide = max(right - edge, h) / (COARSE * scale)
+    coarse, infinite = split(pair, wide, edge, max(right, edge + h), edge, rest=False)
+    rest, rare = fine.p.sum(), coarse.p
+    lam = count * rare.sum()
+    total, here, most = 0.0, np.ones(1), 0
+    while special.gammainc(most + 1, lam) > 1e-17 and most < 60:
+        most += 1
+    n = 1 << math.ceil(math.log2(2 * (12 * math.sqrt(count) * h * CELLS * scale + 30 * (cut + left)) / h + 64))
+    if n > 2**22:
+        return None
+    spectrum = np.fft.rfft(np.bincount((fine.first + np.arange(len(fine.p))) % n, fine.p / rest, n))
+    for k in range(min(most, count) + 1):
+        weight = math.exp(
+            special.gammaln(count + 1)
+            - special.gammaln(k + 1)
+            - special.gammaln(count - k + 1)
+            + (count - k) * math.log(rest)
+        )
+        total += weight * float(
+            gains(spectrum ** (count - k), n, h, float(fine.p @ fine.x) / rest * (count - k), eps, here, coarse, k)
+        )
+        here = convolved(here, rare)
+    return total + count * infinite, 1e-14
+
+
+def convolved(a, b):
+    """The convolution of two non-negative sequences."""
+    size = len(a) + len(b) - 1
+    n = 1 << size.bit_length()
+    return np.maximum(np.fft.irfft(np.fft.rfft(a, n) * np.fft.rfft(b, n), n)[:size], 0.0)
+
+
+def gains(spectrum, n, h, mean, eps, law, coarse, k):
+    """``sum_j law_j E (1 - e^(eps - F - C_j))_+`` for the fine sum ``F``."""
+    fine = np.maximum(np.fft.irfft(spectrum, n), 0.0)
+    start = math.floor(mean / h) - n // 2
+    s = start + np.arange(n)
+    fine, x = fine[s % n], s * h
+    above = np.concatenate([np.cumsum(fine[::-1])[::-1], [0.0]])
+    shrunk = np.concatenate([np.cumsum((fine * np.exp(-(x - mean)))[::-1])[::-1], [0.0]])
+    at = eps - k * coarse.x[0] - coarse.h * np.arange(len(law))
+    index = np.clip(np.searchsorted(x, at, side="right"), 0, n)
+    values = above[index] - np.exp(np.minimum(at - mean, 700)) * shrunk[index]
+    return np.maximum(values, 0.0) @ law
+
+
+def composed(pair, count, eps, claimed):
+    """``(lo, hi)`` of ``delta(eps)`` of ``count`` releases in this order; None where no lattice holds them.
+
+    ``claimed`` is the size that is looked for: what is cut away is small against it.
+    """
+    small = max(min(claimed, 1.0), 1e-280)
+    right, left = end(pair, 1e-7 * small / count, 1.0), end(pair, 1e-10 * small / count, -1.0)
+    whole = deviation(pair, right, left)
+    cells = min(MOST_CELLS, MOST * whole / (2.0 * (right + left)))
+    lost = 0.0
+    if cells >= CELLS:
+
+        def read(scale):
+            return tilted_delta(*split(pair, whole / (cells * scale), -left, right), count, eps)
+    else:
+        left, right, cut, lost = cuts(pair, count, left, right)
+        if cut is None or claimed < 1e-12:
+            return None
+
+        def read(scale):
+            return rare_delta(pair, count, eps, left, cut, right, scale)
+
+    wide, narrow = read(1.0), read(2.0)
+    if wide is None or narrow is None:
+        return None
+    (wide, _), (narrow, noise) = wide, narrow
+    excess = abs(wide - narrow) + noise + (1e-7 + lost) * narrow
+    return max(narrow - excess, 0.0), narrow * (1 + 1e-7) + noise
+
+
+def cuts(pair, count, left, right):
+    """``left, right, cut, lost``: where few losses lie beyond the cut, and a fine lattice holds the others.
+
+    Losses far below are moved up, which is an upper bound; leaving them out is a lower one: ``lost``, relative.
+    """
+    shorter = end(pair, 1e-5 / count, -1.0)
+    left, lost = (shorter, 1e-5) if shorter < left else (left, 0.0)
+    for most in (MOST_FINE, 8 * MOST_FINE):
+        for cut in np.geomspace(right, 1e-13, 120):
+            if (cut + left) * CELLS * 2 / deviation(pair, cut, left) <= most:
+                if count * float(pair.tails(np.array([cut]))[0][0]) < 12.0:
+                    return left, right, float(cut), lost
+                break
+    return left, right, None, lost
