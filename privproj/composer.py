@@ -78,7 +78,7 @@ LADDER = 0.1
 KEPT_TILTS = 4
 """Spectra that are kept. Speed only."""
 
-CLOSE = 1e-9
+CLOSE = 1e-13
 """Relative width of a root. Speed only: a root is moved until its side is certain."""
 
 

@@ -72,7 +72,7 @@ SPARE = 1.0 + 1e-9
 ACCURACY = 0.0005
 """Relative error of all grids of a run together, roughly. Speed only."""
 
-PRODUCTS, MOST_POINTS = 3.5e6, (400, 1200)
+PRODUCTS, MOST_POINTS = 8e6, (600, 1600)
 """Atoms of all products of a run, about, and the points that this leaves to one grid. Speed only."""
 
 FLOOR = 1e-13

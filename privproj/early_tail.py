@@ -11,6 +11,12 @@ from privproj.numerics import crossing, log1m_exp, minimise
 from privproj.rules import ComposedRule, EpsilonDeltaRule
 from privproj.runs import Run
 
+SPACING = 2.0**-29
+"""Spacing of the log deltas that are answered with: both directions are searched for. Speed only."""
+
+SEARCHED = 1e-5
+"""Relative width in which the best threshold is sought. Speed only: every threshold is sound."""
+
 SPECTRAL = 0.5
 """The constant ``c`` of the spectral tail ``P(|G| >= sqrt d + sqrt r + u) <= 2 exp(-c u^2)``, at its proved value."""
 
@@ -67,12 +73,12 @@ class EarlyForm:
 
     def over(self, run: Run) -> EpsilonDeltaRule | ComposedRule:
         """The rule of the run; ``t`` and ``R`` are searched for, so the lower end is unknown."""
-        return EpsilonDeltaRule(self.epsilon, self.log_delta, margin=1.0).over(run)
+        return EpsilonDeltaRule(self.epsilon, self.log_delta, margin=1.0, inverse_spacing=SPACING).over(run)
 
     def epsilon(self, log_delta: float) -> float:
         """``eps(delta)``: ``t`` up to where its tail uses delta up, ``R`` from what is left."""
         rank = vars(self.mechanism)["rank"]
-        x = crossing(lambda x: self.log_tail(rank / x) - log_delta, 2.0, low=1e-3, high=1e60, rtol=1e-9).upper
+        x = crossing(lambda x: self.log_tail(rank / x) - log_delta, 2.0, low=1e-3, high=1e60, rtol=1e-6).upper
         if x == math.inf:
             return math.inf
 
@@ -81,12 +87,35 @@ class EarlyForm:
             left = log_delta + log1m_exp(min(self.log_tail(t) - log_delta, -1e-300))
             return loss(self.mechanism, t, spectral_radius(self.mechanism, left)) if left > -math.inf else math.inf
 
-        return minimise(at, -14.0, 4.0, rtol=1e-7)[1]
+        return minimise(at, -14.0, 4.0, rtol=SEARCHED, points=17)[1]
 
     def log_delta(self, eps: float) -> float:
-        """``ln delta(eps)``, the inverse by search over ``x = 1/ln(1/delta)``; 0 where no delta below 1 will do."""
-        x = crossing(lambda x: self.epsilon(-1.0 / x) - eps, 0.1, low=2e-3, high=1e9, rtol=1e-9).upper
-        return -1.0 / x if math.isfinite(x) else 0.0
+        """``ln delta(eps)``: the least ``tail(t) + spectral(R)`` with ``loss(t, R) <= eps``; 0 where none is below 1.
+
+        ``t`` from where the least ``R`` already spends ``eps``; the loss grows with ``R`` and falls with ``t``.
+        """
+        least = least_radius(self.mechanism)
+
+        def excess(t: float, radius: float) -> float:
+            return loss(self.mechanism, t, radius) - eps if radius > t else -eps
+
+        x = crossing(lambda x: -excess(least / x, least), 2.0, low=1.0, high=1e60, rtol=1e-6)
+        smallest = least / x.lower if x.upper < math.inf and x.lower > 0.0 else least * 1e-60
+
+        def at(share: float) -> float:
+            t = smallest * math.exp(math.exp(share))
+            room = crossing(lambda y: excess(t, least / y), 1e-3, low=1e-60, high=1.0, rtol=1e-12).upper
+            if room == math.inf:
+                return 0.0
+            return log_add(self.log_tail(t), log_spectral(self.mechanism, least / room))
+
+        return min(0.0, minimise(at, -14.0, 5.0, rtol=SEARCHED, points=17)[1] + 1e-12)
+
+
+def least_radius(mechanism: Wishart) -> float:
+    """``(sqrt d + sqrt r)^2``, above which every ``R`` is."""
+    dim, rank, _ = mechanism.shape
+    return (math.sqrt(dim) + math.sqrt(rank)) ** 2 * (1.0 + 1e-12)
 
 
 def at_values(mechanism: Wishart, t: float, eta: float, radius: float, c: float = SPECTRAL) -> tuple[float, float]:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
 
 from privproj import kernels
 from privproj.beta_tail import log_union
@@ -17,7 +16,7 @@ from privproj.runs import Run
 KEPT_RUNS = 64
 """Gaussian runs that are kept. Speed only."""
 
-LOG_ODDS = (-10.0, 2.5)
+LOG_ODDS = (-40.0, 2.5)
 """Where the best share of delta for the bad event is sought."""
 
 
@@ -40,8 +39,10 @@ class GoodEventCurve:
         """The share of delta for the bad event, or "optimal"."""
         return self.run.split or self.default_split
 
-    inverse_spacing: ClassVar[float] = 2.0**-14
-    """As wide as the best split is vague: both directions search for it on their own."""
+    @property
+    def inverse_spacing(self) -> float:
+        """As wide as the best split is vague: both directions search for it on their own."""
+        return 2.0**-30 if self.accuracy < 1e-6 else 2.0**-14
 
     @property
     def numerics(self) -> dict[str, object]:

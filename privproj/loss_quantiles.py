@@ -12,6 +12,9 @@ from privproj.runs import Run
 ROUNDED = 1e-12
 """Relative margin for the quantile functions, whose answers are moved outward by it."""
 
+SPACING = 2.0**-32
+"""Spacing of the log deltas that are answered with: both directions are searched for. Speed only."""
+
 
 @dataclass(frozen=True)
 class Quantiles:
@@ -61,7 +64,10 @@ class QuantileForm:
         """The rule of the run."""
         split = run.split or 0.5
         rule = EpsilonDeltaRule(
-            lambda x: self.epsilon(x, split), lambda eps: self.log_delta(eps, split), margin=self.margin
+            lambda x: self.epsilon(x, split),
+            lambda eps: self.log_delta(eps, split),
+            margin=self.margin,
+            inverse_spacing=SPACING,
         )
         return rule.over(run)
 

@@ -21,6 +21,9 @@ ROUNDING_PER_LOG = 4e-15
 ENOUGH = 1e-6
 """Relative error of a quadrature beyond which no number is returned; a smaller one widens the enclosure."""
 
+LAST_BITS = 2.0**-51
+"""A search looks at least so far, relative, from the ends that it knows. Speed only."""
+
 LOG_FLOOR = -1e300
 LOG_NEGLIGIBLE = -1000.0
 
@@ -35,11 +38,14 @@ class Enclosure(NamedTuple):
 def outward(log_value: float, error: float = 0.0, steepness: float = 1.0) -> Enclosure:
     """The one outward margin: the enclosure of a log probability computed with relative error ``error``.
 
-    ``steepness`` bounds ``|d log_value / d log(parameter)|`` for parameters that are themselves rounded.
+    ``steepness`` bounds ``|d log_value / d log(parameter)|`` for parameters that are themselves rounded. Raises
+    :class:`NotConverged` for a nan.
     """
     if log_value == -math.inf:
         return Enclosure(-math.inf, LOG_FLOOR)
     margin = ROUNDING + error + ROUNDING_PER_LOG * abs(log_value) + 1e-15 * steepness
+    if math.isnan(margin):
+        raise NotConverged("a probability or its error came out undefined; please report these parameters")
     return Enclosure(log_value - margin, min(0.0, log_value + margin))
 
 
@@ -104,12 +110,14 @@ def shrink(f: Callable[[float], float], x1: float, f1: float, x2: float, f2: flo
     last, at_last, share = x1, f1, 0.5
     while x2 - x1 > rtol * x2:
         x = x1 + share * (x2 - x1)
+        if not x1 < x < x2:  # a look so close to one end that rounding makes it that end
+            x = x1 + 0.5 * (x2 - x1)
         if not x1 < x < x2:
             break
         value = f(x)
         last, at_last = (x1, f1) if value > 0.0 else (x2, f2)
         x1, f1, x2, f2 = replaced(x1, f1, x2, f2, x, value)
-        share = interpolated_share(x1, f1, x2, f2, last, at_last, 0.5 * rtol * x2)
+        share = interpolated_share(x1, f1, x2, f2, last, at_last, max(0.5 * rtol, LAST_BITS) * x2)
     return Enclosure(x1, x2)
 
 

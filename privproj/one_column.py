@@ -21,6 +21,9 @@ from privproj.runs import Run
 
 TINY = -1e300
 
+SPACING = 2.0**-29
+"""Spacing of the log deltas that are answered with: both directions are searched for. Speed only."""
+
 
 def has_residual(mechanism: M1) -> bool:
     """True where part of the projection acts on the residuals alone and these differ."""
@@ -182,7 +185,10 @@ class ColumnForm:
         """The rule of the run."""
         split = run.split or "optimal"
         return EpsilonDeltaRule(
-            lambda log_delta: self.epsilon(log_delta, split), lambda eps: self.log_delta(eps, split), margin=1.0
+            lambda log_delta: self.epsilon(log_delta, split),
+            lambda eps: self.log_delta(eps, split),
+            margin=1.0,
+            inverse_spacing=SPACING,
         ).over(run)
 
     def epsilon(self, log_delta: float, split: float | str) -> float:
@@ -229,7 +235,7 @@ class ColumnForm:
 
     def log_delta(self, eps: float, split: float | str) -> float:
         """The inverse by search over ``x = 1/ln(1/delta)``; 0 where no delta below 1 will do."""
-        x = crossing(lambda x: self.epsilon(-1.0 / x, split) - eps, 0.1, low=2e-3, high=1e9, rtol=1e-9).upper
+        x = crossing(lambda x: self.epsilon(-1.0 / x, split) - eps, 0.1, low=2e-3, high=1e9, rtol=1e-12).upper
         return -1.0 / x if math.isfinite(x) else 0.0
 
 

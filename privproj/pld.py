@@ -31,11 +31,8 @@ COARSER, COARSENINGS = 4.0, 8
 DOUBLED: dict[str, object] = {"composer": "privproj", "grid": "follows the losses"}
 """Numerics of a run composed by doubling."""
 
-FAR, MANY = 60.0, 1e4
-"""Where one step may lose more than this many deviations of the whole run (more where the steps are many), it is
-
-composed by doubling. Speed only.
-"""
+FAR = 5e3
+"""Where one step may lose more than this many deviations of the whole run it is composed by doubling. Speed only."""
 
 PEER_RESOLUTION, PEER_CELLS = 20.0, 2.0**20
 """dp-accounting's grid: points per loss deviation, and cells at most (coarser, still sound, where more would be)."""
@@ -44,7 +41,7 @@ WINDOW = 2.0**29
 """Cells that the default grid may have in 24 deviations of the composed loss: a coarser one is used beyond."""
 
 
-INVERSE_SPACING = 2.0**-24
+INVERSE_SPACING = 2.0**-33
 """Spacing of the log deltas with which composed runs are answered. Speed only."""
 
 
@@ -136,8 +133,7 @@ def many_scales(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline])
     """True where the losses of one step reach far beyond the spread of the whole run: no lattice holds both."""
     spread = math.sqrt(sum(run.steps * s.deviation**2 for s, (_, run) in zip(shapes, phases, strict=True)))
     releases = sum(run.steps for _, run in phases)
-    far = FAR * max(1.0, math.sqrt(releases / MANY))
-    return releases > 1 and max(shape.span for shape in shapes) > far * spread
+    return releases > 1 and max(shape.span for shape in shapes) > FAR * spread
 
 
 def doubled(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> ComposedCurve:

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
 
 from privproj.numerics import Enclosure, crossing, log1m_exp
 
@@ -48,7 +48,8 @@ class PrivacyProfile:
     a relative 1e-15, and where ``e^-eps`` is off by 1e-15. ``resolution`` is how many evaluations per standard
     deviation of the loss are worth their time.
     ``amplifies`` is False where subsampling has no theorem in the bound's own terms. ``numerics`` says how it is
-    computed where that is more than a closed form or a quadrature.
+    computed where that is more than a closed form or a quadrature. ``inverse_spacing`` and ``inverse_rtol`` are as
+    :class:`Curve` says; wider where evaluations are slow or an enclosure is wide.
     """
 
     log_delta: Callable[[float], Enclosure]
@@ -58,8 +59,8 @@ class PrivacyProfile:
     resolution: float = 12.0
     amplifies: bool = True
     numerics: dict[str, object] = field(default_factory=dict)
-    inverse_spacing: ClassVar[float] = 2.0**-36
-    inverse_rtol: ClassVar[float] = INVERSE_RTOL
+    inverse_spacing: float = 2.0**-36
+    inverse_rtol: float = INVERSE_RTOL
 
     def log_delta_anywhere(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` for every real ``eps``: ``delta(-e) = 1 - e^-e (1 - delta(e))``."""
@@ -81,20 +82,23 @@ class PrivacyProfile:
             ends = self.log_delta(inner * (1.0 + 1e-15)).lower, self.log_delta(inner * (1.0 - 1e-15)).upper
             return Enclosure(ends[0] + math.log(rate) - 1e-15, min(0.0, ends[1] + math.log(rate) + 1e-15))
 
-        return PrivacyProfile(log_delta, numerics={**self.numerics, "subsampling": "closed form"})
+        shown = {**self.numerics, "subsampling": "closed form"}
+        return replace(self, log_delta=log_delta, guess=None, composed=None, table=None, numerics=shown)
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """Invert to the safe side: upper is where the upper end of the profile has come down to delta."""
         if self.log_delta(0.0).upper <= log_delta:
             return Enclosure(0.0, 0.0)
-        search: dict[str, float] = {"guess": 1.0, "spread": 1.0, "rtol": LAST_BIT}
+        rtol = LAST_BIT if self.inverse_rtol <= INVERSE_RTOL else 0.25 * self.inverse_rtol
+        search: dict[str, float] = {"guess": 1.0, "spread": 1.0, "rtol": rtol}
         if self.guess is not None:
-            search = {"guess": min(self.guess(log_delta), 1e15), "spread": 1e-12, "rtol": LAST_BIT}
+            search = {"guess": min(self.guess(log_delta), 1e15), "spread": 1e-12, "rtol": rtol}
         limits = {"low": 1e-200, "high": 1e18}
         safe = crossing(lambda e: self.log_delta(e).upper - log_delta, **search, **limits).upper
         if safe == math.inf:
             return Enclosure(0.0, math.inf)
-        close = crossing(lambda e: self.log_delta(e).lower - log_delta, safe, spread=1e-11, rtol=1e-11, **limits)
+        near = max(1e-11, rtol)
+        close = crossing(lambda e: self.log_delta(e).lower - log_delta, safe, spread=near, rtol=near, **limits)
         return Enclosure(min(close.lower, safe), safe)
 
 

@@ -13,7 +13,8 @@ from privproj.runs import Run
 class EpsilonDeltaRule:
     """A rule ``eps(ln delta)`` and its inverse ``ln delta(eps)``, proved for ``0 < eps < limit`` only.
 
-    ``eps(ln delta)`` is exact or above, by at most a relative ``margin``.
+    ``eps(ln delta)`` is exact or above, by at most a relative ``margin``. ``inverse_spacing`` is wider where one
+    direction is searched for (:mod:`privproj.inversion`).
     """
 
     epsilon_at: Callable[[float], float]
@@ -21,11 +22,7 @@ class EpsilonDeltaRule:
     limit: float = math.inf
     remedy: str = ""
     margin: float = 1e-15
-
-    @property
-    def inverse_spacing(self) -> float:
-        """Fine where the two directions are closed forms, wide where one is searched for."""
-        return 2.0**-40 if self.margin <= 1e-15 else 2.0**-34 if self.margin < 1e-6 else 2.0**-20
+    inverse_spacing: float = 2.0**-40
 
     def within(self, eps: float) -> float:
         """``eps`` if the rule is proved there; raises :class:`Refused` otherwise."""

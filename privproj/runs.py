@@ -212,7 +212,8 @@ def check_batches(given: Mapping[str, Any], finds: str = "") -> None:
     for name, other in (("sampling_rate", "batch_size"), ("steps", "epochs"), ("public_size", "batch_size")):
         if name in given and other in given:
             raise InvalidParameter(name, given[name], f"either {name} or {other}, not both")
-    if "sampling" in given and finds != "sampling_rate" and not {"sampling_rate", "batch_size"} & set(given):
+    unsampled = given.get("sampling") not in (None, "partition") and not {"sampling_rate", "batch_size"} & set(given)
+    if unsampled and finds != "sampling_rate":
         expected = "a sampling_rate, or batch_size and dataset_size, with sampling"
         raise InvalidParameter("sampling", given["sampling"], expected, "the whole data set is not sampled")
 

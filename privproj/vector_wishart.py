@@ -40,6 +40,10 @@ TOGETHER = 64
 """Values of epsilon whose panels are evaluated together. Speed only."""
 
 
+FARTHEST = 1e9
+"""Largest epsilon at which the panels are evaluated. Proof: the profile falls, so this is an upper bound beyond."""
+
+
 def log_gamma_ratio(r: float) -> float:
     """``ln c_r = ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``."""
     z = 0.5 * r
@@ -125,6 +129,8 @@ class VectorWishart:
         """:meth:`log_delta`, computed."""
         if self.dim == 1:
             return outward(-math.inf)
+        if eps > FARTHEST:  # the profile falls to P(A <= 0), which it has all but reached
+            return Enclosure(outward(self.log_infinite()).lower, self.log_delta(FARTHEST).upper)
         whole, error = self.log_deltas(np.array([eps]))
         return outward(float(whole[0]), float(error[0]), self.steepness(float(whole[0])))
 

@@ -24,7 +24,7 @@ class PublishedForm:
 
     def over(self, run: Run) -> EpsilonDeltaRule | ComposedRule:
         """The rule; the textbook Gaussian term is proved up to 1 only."""
-        return EpsilonDeltaRule(self.epsilon, self.log_delta, margin=1.0).over(run)
+        return EpsilonDeltaRule(self.epsilon, self.log_delta, margin=1.0, inverse_spacing=2.0**-29).over(run)
 
     def epsilon(self, log_delta: float) -> float:
         """``eps(delta)``; ``inf`` where the Gaussian term leaves its range."""
@@ -42,7 +42,7 @@ class PublishedForm:
 
     def log_delta(self, eps: float) -> float:
         """The inverse by search over ``x = 1/ln(1/delta)``."""
-        x = crossing(lambda x: self.epsilon(-1.0 / x) - eps, 0.1, low=2e-3, high=1e9, rtol=1e-9).upper
+        x = crossing(lambda x: self.epsilon(-1.0 / x) - eps, 0.1, low=2e-3, high=1e9, rtol=1e-12).upper
         return -1.0 / x if math.isfinite(x) else 0.0
 
 

@@ -188,7 +188,8 @@ def gains(spectrum, n, h, mean, eps, law, coarse, k):
 def composed(pair, count, eps, claimed):
     """``(lo, hi)`` of ``delta(eps)`` of ``count`` releases in this order; None where no lattice holds them.
 
-    ``claimed`` is the size that is looked for: what is cut away is small against it.
+    ``claimed`` is the size that is looked for: what is cut away is small against it. Where losses end, delta is at most
+    ``1 - e^(eps - T L_max)``: nearer to that end than a cell the lattice alone says too much.
     """
     small = max(min(claimed, 1.0), 1e-280)
     right, left = end(pair, 1e-7 * small / count, 1.0), end(pair, 1e-10 * small / count, -1.0)
@@ -212,7 +213,8 @@ def composed(pair, count, eps, claimed):
         return None
     (wide, _), (narrow, noise) = wide, narrow
     excess = abs(wide - narrow) + noise + (1e-7 + lost) * narrow
-    return max(narrow - excess, 0.0), narrow * (1 + 1e-7) + noise
+    most = -math.expm1(min(eps - count * pair.largest, 0.0)) * (1 + 1e-12)
+    return min(max(narrow - excess, 0.0), most), min(narrow * (1 + 1e-7) + noise, most)
 
 
 def cuts(pair, count, left, right):

@@ -51,7 +51,9 @@ def thin_gain(eps, s):
 
 
 class Pair:
-    """A pair that is symmetric: ``Q(L > at) = P(L < -at)``."""
+    """A pair that is symmetric: ``Q(L > at) = P(L < -at)``. ``largest`` is the end of its losses."""
+
+    largest = math.inf
 
     def upper(self, at):
         """``P(L > at)``."""
@@ -246,7 +248,7 @@ class Laplace(Pair):
     """``P(L <= at) = e^((at - mu)/2)/2`` on ``[-mu, mu)``, the rest at ``mu``."""
 
     def __init__(self, mu):
-        self.mu = mu
+        self.mu = self.largest = mu
 
     def lower(self, at):
         return np.where(
@@ -449,6 +451,7 @@ class Remove(Pair):
 
     def __init__(self, pair, q):
         self.pair, self.q = pair, q
+        self.largest = math.log1p(q * math.expm1(pair.largest)) if pair.largest < 600.0 else math.inf
 
     def tails(self, at):
         at = np.atleast_1d(np.asarray(at, float))
@@ -477,6 +480,7 @@ class Fixed(Pair):
 
     def __init__(self, pair, q):
         self.half = Remove(pair, q)
+        self.largest = self.half.largest
 
     def tails(self, at):
         at = np.atleast_1d(np.asarray(at, float))
