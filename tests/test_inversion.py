@@ -43,7 +43,7 @@ def obeys_both_laws(mechanism, bound, run, eps, delta):
     return tried
 
 
-SLOW = {"early", "early-exact-tail", "column", "mixture-rdp"}
+SLOW = {"early", "early-exact-tail", "column", "column-exact", "mixture-rdp"}
 """Bounds whose two directions search for each other: seconds a question."""
 
 

@@ -214,7 +214,8 @@ def composed(pair, count, eps, claimed):
     (wide, _), (narrow, noise) = wide, narrow
     excess = abs(wide - narrow) + noise + (1e-7 + lost) * narrow
     most = -math.expm1(min(eps - count * pair.largest, 0.0)) * (1 + 1e-12)
-    return min(max(narrow - excess, 0.0), most), min(narrow * (1 + 1e-7) + noise, most)
+    low = 0.0 if narrow > most else max(narrow - excess, 0.0)
+    return low, min(narrow * (1 + 1e-7) + noise, most)
 
 
 def cuts(pair, count, left, right):
