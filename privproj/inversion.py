@@ -39,6 +39,9 @@ FINE_STEPS = 256
 NEARLY_ZERO = 1e-6
 """Below this epsilon 0 itself is tried: searches end just beside it. Speed only."""
 
+LOOSE = 32.0
+"""An epsilon whose delta lies so many points below the one asked for is tightened to its last bit. Speed only."""
+
 FLAT_SHARE = 8.0
 """How many widths of the enclosure two values differ when the cheap test decides. Proof: any number above 2."""
 
@@ -94,8 +97,24 @@ def epsilon_at(curve: Curve, log_delta: float) -> Enclosure:
         return found
     if found.upper < NEARLY_ZERO and curve.log_delta(0.0).upper <= log_delta:
         return Enclosure(0.0, 0.0)
-    eps = smallest_passing(lambda e: curve.log_delta(e).upper <= log_delta, found.upper)
+
+    def passes(e: float) -> bool:
+        return curve.log_delta(e).upper <= log_delta
+
+    eps = smallest_passing(passes, found.upper)
+    if eps < math.inf and log_delta - curve.log_delta(eps).upper > LOOSE * spacing_of(curve, log_delta):
+        eps = tightened(passes, eps)
     return Enclosure(min(found.lower, eps), eps)
+
+
+def tightened(passes: Callable[[float], bool], x: float) -> float:
+    """The last double before ``passes`` turns false, downwards from ``x``, which passes; by halving a bracket."""
+    low, step = x, 2.0**-52
+    while passes(low) and step < 1.0:
+        x, low, step = low, x * (1.0 - step), 4.0 * step
+    while not passes(low) and low < (middle := 0.5 * (low + x)) < x:
+        low, x = (low, middle) if passes(middle) else (middle, x)
+    return x
 
 
 def read_epsilon(curve: Curve, target: Target) -> Enclosure:
