@@ -78,7 +78,7 @@ LADDER = 0.1
 KEPT_TILTS = 4
 """Spectra that are kept. Speed only."""
 
-CLOSE = 1e-13
+CLOSE = 1e-11
 """Relative width of a root. Speed only: a root is moved until its side is certain."""
 
 
@@ -418,9 +418,7 @@ class Tilted:
         count = int(np.sum(stops - starts + 1))
         if count * sum(len(m) for m in self.masses) > MOST_PRODUCTS:
             return None
-        return np.unique(
-            np.concatenate([starts[:0], *(np.arange(x, y + 1) for x, y in zip(starts, stops, strict=True))])
-        )
+        return joined_ranges(starts, stops)
 
     # --- delta --------------------------------------------------------------------------------------
 
@@ -466,6 +464,14 @@ def tilted_masses(exponent: Array, logs: Array) -> tuple[float, Array]:
     weight = np.exp(weight - top)
     mass = float(weight.sum())
     return math.log(mass) + top, weight / mass
+
+
+def joined_ranges(starts: Cells, stops: Cells) -> Cells:
+    """All whole numbers of the ranges ``starts..stops``, which are in order and share ends at most, each once."""
+    starts = np.maximum(starts, np.concatenate([starts[:1], stops[:-1] + 1]))
+    counts = np.maximum(stops - starts + 1, 0)
+    before = np.cumsum(counts) - counts
+    return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
 
 
 def square(phi: Spectrum, error: float) -> Array:

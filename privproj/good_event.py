@@ -16,8 +16,8 @@ from privproj.runs import Run
 KEPT_RUNS = 64
 """Gaussian runs that are kept. Speed only."""
 
-LOG_ODDS = (-40.0, 2.5)
-"""Where the best share of delta for the bad event is sought."""
+LEAST_LOG_ODDS, LEAST_LOG_ODDS_ON_GRID, MOST_LOG_ODDS = -40.0, -10.0, 2.5
+"""Where the best share of delta for the bad event is sought; on a grid each trial costs more. Speed only."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,11 @@ class GoodEventCurve:
     def split(self) -> float | str:
         """The share of delta for the bad event, or "optimal"."""
         return self.run.split or self.default_split
+
+    @property
+    def leads_with_epsilon(self) -> bool:
+        """With a given split delta is searched for as the inverse of epsilon."""
+        return isinstance(self.split, float)
 
     @property
     def inverse_spacing(self) -> float:
@@ -74,7 +79,10 @@ class GoodEventCurve:
         if isinstance(self.split, float):
             log_odds = math.log(self.split) - math.log1p(-self.split)
             return Enclosure(-math.inf, self.at_share(log_delta, log_odds))
-        best = minimise(lambda odds: self.at_share(log_delta, odds), *LOG_ODDS, rtol=self.accuracy, points=8)[1]
+        least = LEAST_LOG_ODDS if self.run.sampling_rate == 1.0 else LEAST_LOG_ODDS_ON_GRID
+        best = minimise(
+            lambda odds: self.at_share(log_delta, odds), least, MOST_LOG_ODDS, rtol=self.accuracy, points=8
+        )[1]
         return Enclosure(-math.inf, best)
 
     def log_delta(self, eps: float) -> Enclosure:

@@ -39,6 +39,13 @@ FINE_STEPS = 256
 NEARLY_ZERO = 1e-6
 """Below this epsilon 0 itself is tried: searches end just beside it. Speed only."""
 
+FIRST_STEP = 1e-3
+"""First relative step upwards where an inverse fell short, as a share of the lattice's spacing. Speed only."""
+
+BACK = 8.0
+"""Points below the end of a search for an inverse from which candidates are tried. Proof: the first law, where that
+search is right to so many points."""
+
 LOOSE = 32.0
 """An epsilon whose delta lies so many points below the one asked for is tightened to its last bit. Speed only."""
 
@@ -93,7 +100,7 @@ def points_above(curve: Curve, log_delta: float) -> Iterator[float]:
 def epsilon_at(curve: Curve, log_delta: float) -> Enclosure:
     """``E(h)``: the curve's own inverse, moved up until ``D(E(h)) <= h``; the lower end as the curve has it."""
     found = curve.epsilon(log_delta)
-    if found.upper == math.inf:
+    if found.upper == math.inf or leads_with_epsilon(curve):
         return found
     if found.upper < NEARLY_ZERO and curve.log_delta(0.0).upper <= log_delta:
         return Enclosure(0.0, 0.0)
@@ -101,8 +108,9 @@ def epsilon_at(curve: Curve, log_delta: float) -> Enclosure:
     def passes(e: float) -> bool:
         return curve.log_delta(e).upper <= log_delta
 
-    eps = smallest_passing(passes, found.upper)
-    if eps < math.inf and log_delta - curve.log_delta(eps).upper > LOOSE * spacing_of(curve, log_delta):
+    spacing = spacing_of(curve, log_delta)
+    eps = smallest_passing(passes, found.upper, max(1e-15, FIRST_STEP * spacing))
+    if eps < math.inf and log_delta - curve.log_delta(eps).upper > LOOSE * spacing:
         eps = tightened(passes, eps)
     return Enclosure(min(found.lower, eps), eps)
 
@@ -147,8 +155,20 @@ def smallest_passing(passes: Callable[[float], bool], start: float, step: float 
 def read_log_delta(curve: Curve, eps: float) -> Enclosure:
     """``ln delta(e)``: its upper end is the first point ``h`` of ``H`` from ``D(e)`` upwards with ``E(h) <= e``."""
     found = curve.log_delta(eps)
-    inside = (p for p in points_above(curve, found.upper) if p == 0.0 or answers_within(curve, eps, p))
+    start = found.upper
+    if leads_with_epsilon(curve):
+        start -= BACK * spacing_of(curve, start)
+    inside = (p for p in points_above(curve, start) if p == 0.0 or answers_within(curve, eps, p))
     return Enclosure(found.lower, next(inside))
+
+
+def leads_with_epsilon(curve: Curve) -> bool:
+    """True for a rule ``eps(delta)`` whose ``log_delta`` is a search for its inverse.
+
+    There ``E`` needs no check: ``E(h) <= e`` is itself the proof of ``(e, e^h)``. The delta of ``e`` is the first
+    point with it, from a little below where that search ended.
+    """
+    return bool(getattr(curve, "leads_with_epsilon", False))
 
 
 def answers_within(curve: Curve, eps: float, log_delta: float) -> bool:
@@ -176,4 +196,6 @@ def certainly_inside(curve: Curve, eps: float, log_delta: float) -> bool:
 def meets(curve: Curve, target: FullTarget) -> bool:
     """True where both readings keep to the target: asked for its epsilon or its delta, the curve answers no more."""
     point = floor_log_delta(curve, target)
-    return curve.log_delta(target.epsilon).upper <= point and epsilon_at(curve, point).upper <= target.epsilon
+    if epsilon_at(curve, point).upper > target.epsilon:
+        return False
+    return leads_with_epsilon(curve) or curve.log_delta(target.epsilon).upper <= point

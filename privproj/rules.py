@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from privproj.errors import Refused
 from privproj.numerics import Enclosure, crossing, minimise, next_up
@@ -67,6 +68,7 @@ class ComposedRule:
 
     rule: EpsilonDeltaRule
     steps: int
+    leads_with_epsilon: ClassVar[bool] = True
 
     @property
     def inverse_spacing(self) -> float:

@@ -5,11 +5,11 @@ from privproj.mechanisms import Wishart
 
 def promises(mechanism: Wishart) -> tuple[str, ...]:
     """The promise on neighbouring vectors."""
-    _, _, misalignment = mechanism.shape
+    m = mechanism.misalignment
+    most = "at most the misalignment that is found" if m is None else f"<= {m:g}"
     norms = "equal norm" if mechanism.norm_ratio == 1.0 else f"norms within a factor {mechanism.norm_ratio:g}"
     return (
-        f"neighbouring data sets give vectors of {norms} with 1 - cos(v, v') <= {misalignment:g}: "
-        "an average alignment does not do",
+        f"neighbouring data sets give vectors of {norms} with 1 - cos(v, v') {most}: an average alignment does not do",
     )
 
 

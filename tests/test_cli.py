@@ -246,3 +246,12 @@ def test_hot_commands_import_nothing_slow(line):
     )
     done = subprocess.run([sys.executable, "-c", code, *shlex.split(line)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["rank wishart --dim 10 --misalignment .5 --epsilon 1e-3", "misalignment wishart --dim 10 --rank 1 --epsilon 1e-9"],
+)
+def test_a_query_that_finds_nothing_says_so(words, capsys):
+    assert exit_code([*words.split(), "--delta", "1e-12"]) == 4
+    assert "nothing fits" in capsys.readouterr().out
