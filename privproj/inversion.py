@@ -10,7 +10,7 @@ function of ``e``, and ``H`` a lattice of log deltas. The answers are
 *First law.* Let ``e = E(h)``. The point ``h`` has ``D(e) <= h`` and ``E(h) <= e``, so the first such point from
 ``D(e)`` upwards is at most ``h``, and ``value(h) <= d``. *Second law.* ``delta(e) = value(h)`` with ``E(h) <= e``, and
 the largest point whose value is at most ``value(h)`` is ``h``. Nothing is asked of ``D`` or ``E`` beyond that: neither
-monotonicity nor a small error.
+monotonicity nor a small error (but see :data:`FINE_STEPS`, and :func:`leads_with_epsilon`).
 """
 
 import math

@@ -56,4 +56,5 @@ BOUND = Bound(
     groups=False,
     status=Status.CONDITIONAL,
     promises_of=promises,
+    version=2,
 )

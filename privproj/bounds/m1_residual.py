@@ -40,4 +40,5 @@ BOUND = Bound(
     status=Status.CONDITIONAL,
     promises_of=promises,
     refuses=refuses,
+    version=2,
 )

@@ -76,4 +76,5 @@ BOUND = Bound(
     refuses=refuses,
     notes=notes,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+    version=2,
 )

@@ -79,4 +79,5 @@ BOUND = Bound(
     groups=False,
     promises_of=promises,
     refuses=refuses,
+    version=2,
 )

@@ -67,4 +67,5 @@ BOUND = Bound(
     exact=True,
     groups=False,
     promises_of=promises,
+    version=2,
 )
