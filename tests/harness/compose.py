@@ -17,6 +17,12 @@ from scipy import optimize, special
 
 MOST, MOST_FINE, COARSE = 2**16, 2**12, 2**12
 """Cells of one step: on one lattice, on the fine one below a cut, on the coarse one above it."""
+ESTIMATED = 1e-4
+"""Relative error allowed to the lower end besides: it is an estimate (3e-5 was seen against another composition)."""
+END_CELLS = 40.0
+"""So many cells from the end of all losses nothing is said from below."""
+LARGEST_EPSILON = 600.0
+"""Beyond it ``e^eps`` is no double: not judged."""
 CELLS, MOST_CELLS = 12.0, 30.0
 """Least and most cells to one standard deviation of one step."""
 
@@ -191,6 +197,8 @@ def composed(pair, count, eps, claimed):
     ``claimed`` is the size that is looked for: what is cut away is small against it. Where losses end, delta is at most
     ``1 - e^(eps - T L_max)``: nearer to that end than a cell the lattice alone says too much.
     """
+    if eps > LARGEST_EPSILON:
+        return None
     small = max(min(claimed, 1.0), 1e-280)
     right, left = end(pair, 1e-7 * small / count, 1.0), end(pair, 1e-10 * small / count, -1.0)
     whole = deviation(pair, right, left)
@@ -214,7 +222,8 @@ def composed(pair, count, eps, claimed):
     (wide, _), (narrow, noise) = wide, narrow
     excess = abs(wide - narrow) + noise + (1e-7 + lost) * narrow
     most = -math.expm1(min(eps - count * pair.largest, 0.0)) * (1 + 1e-12)
-    low = 0.0 if narrow > most else max(narrow - excess, 0.0)
+    near_end = count * pair.largest - eps < END_CELLS * whole / cells
+    low = 0.0 if narrow > most or near_end else max(narrow * (1 - ESTIMATED) - excess, 0.0)
     return low, min(narrow * (1 + 1e-7) + noise, most)
 
 
