@@ -7,6 +7,7 @@ predicts.
 
 Where one lattice cannot hold a step (tiny rates), losses above a cut ``c`` are rare: their number is binomial, the
 rest is composed on a fine lattice, theirs on a coarse one, and ``delta = sum_k P(k) E_C[ G_(T-k)(eps - C_k) ]``.
+That is judged from above only: its two widths do not tell its error.
 """
 
 import math
@@ -223,7 +224,7 @@ def composed(pair, count, eps, claimed):
     excess = abs(wide - narrow) + noise + (1e-7 + lost) * narrow
     most = -math.expm1(min(eps - count * pair.largest, 0.0)) * (1 + 1e-12)
     near_end = count * pair.largest - eps < END_CELLS * whole / cells
-    low = 0.0 if narrow > most or near_end else max(narrow * (1 - ESTIMATED) - excess, 0.0)
+    low = 0.0 if narrow > most or near_end or cells < CELLS else max(narrow * (1 - ESTIMATED) - excess, 0.0)
     return low, min(narrow * (1 + 1e-7) + noise, most)
 
 

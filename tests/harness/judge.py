@@ -74,11 +74,13 @@ def many(pair, steps, rate, sampling, eps, claimed):
         orders = [laws.Remove(smooth, rate)]
         orders.append(laws.Swapped(orders[0]))
     found = [compose.composed(order, steps, eps, claimed) for order in orders]
+    # All releases leak at least what one does.
+    first = 0.0 if isinstance(pair, laws.Profiled) else one(pair, rate, sampling, eps)[0]
     rough = 0.0 if smooth is pair else laws.GATHERED if dense(pair) else SPLINE
     if any(f is None for f in found):
         known = [f[0] for f in found if f is not None]
-        return (max(known) * (1 - rough), math.inf) if known else None
-    return max(f[0] for f in found) * (1 - rough), max(f[1] for f in found) * (1 + rough)
+        return (max(max(known) * (1 - rough), first), math.inf) if known else None
+    return max(max(f[0] for f in found) * (1 - rough), first), max(f[1] for f in found) * (1 + rough)
 
 
 def dense(pair):
