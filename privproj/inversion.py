@@ -158,7 +158,7 @@ def read_log_delta(curve: Curve, eps: float) -> Enclosure:
     start = found.upper
     if leads_with_epsilon(curve):
         start -= BACK * spacing_of(curve, start)
-    inside = (p for p in points_above(curve, start) if p == 0.0 or answers_within(curve, eps, p))
+    inside = (p for p in points_above(curve, start) if p == 0.0 or answers_within(curve, eps, p, found.upper))
     return Enclosure(found.lower, next(inside))
 
 
@@ -171,12 +171,15 @@ def leads_with_epsilon(curve: Curve) -> bool:
     return bool(getattr(curve, "leads_with_epsilon", False))
 
 
-def answers_within(curve: Curve, eps: float, log_delta: float) -> bool:
-    """True unless the curve, asked for its epsilon at this point, answers a number above ``eps``."""
+def answers_within(curve: Curve, eps: float, log_delta: float, known: float) -> bool:
+    """True unless the curve, asked for its epsilon at this point, answers a number above ``eps``.
+
+    Where it has no answer the point will do only if ``D(e)``, which is ``known``, is not above it.
+    """
     try:
         return certainly_inside(curve, eps, log_delta) or epsilon_at(curve, log_delta).upper <= eps
-    except PrivprojError:  # no answer there, so none that contradicts
-        return True
+    except PrivprojError:  # no answer there, so none that contradicts, and none that proves
+        return log_delta >= known
 
 
 def certainly_inside(curve: Curve, eps: float, log_delta: float) -> bool:

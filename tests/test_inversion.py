@@ -102,6 +102,23 @@ def test_laws_hold_for_a_curve_that_is_neither_monotone_nor_its_own_inverse():
     assert naive > 20, "the curve is too tame to show anything"
 
 
+class Silent(Noisy):
+    """A rule ``delta = e^-eps`` that has no answer for its epsilon anywhere."""
+
+    leads_with_epsilon = True
+
+    def log_delta(self, eps):
+        return Enclosure(-math.inf, -eps)
+
+    def epsilon(self, log_delta):
+        raise Refused("no answer")
+
+
+def test_a_point_that_nothing_proves_is_no_delta():
+    for eps in (0.3, 1.0, 7.7):
+        assert read_log_delta(Silent(), eps).upper >= -eps
+
+
 @settings(max_examples=200, deadline=None)
 @given(delta=st.floats(1e-300, 1.0, exclude_max=True))
 def test_a_delta_is_floored_to_the_lattice_and_stays_there(delta):
