@@ -18,8 +18,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from privproj.schedule import dp_sft
-from privproj.training import Steps, Subspace, Trajectory, add_frozen_lora, add_prism, fit, make_private
+from privproj.accounting.two_stage import dp_sft
+from privproj.training import Steps, Subspace, Trajectory, add_frozen_lora, add_prism, classifier, make_private
 
 EPSILONS, SEEDS, DELTA, STEPS, BATCH = (1.0, 3.0, 8.0), range(5), 1e-5, 200, 256
 RATES = {"digits": (1.0, 2.0, 4.0), "text": (1.0, 2.0)}
@@ -60,7 +60,7 @@ def text():
     places = torch.rand(5000, 12, generator=draw).argsort(1)[:, :2].sort(1)[0]
     markers = torch.randint(0, 4, (5000, 2), generator=draw)
     records.scatter_(1, places, markers)
-    return fit.Data(records[:4000], markers[:4000, 0], records[4000:], markers[4000:, 0])
+    return classifier.Data(records[:4000], markers[:4000, 0], records[4000:], markers[4000:, 0])
 
 
 def problem(task, seed):
@@ -70,7 +70,7 @@ def problem(task, seed):
         return text(), Block()
     head = nn.Linear(64, 10)
     nn.init.zeros_(head.weight)
-    return fit.load("digits"), head
+    return classifier.load("digits"), head
 
 
 def stage(module, data, rate, algorithm, steps, noise, **more):

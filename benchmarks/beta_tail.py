@@ -12,7 +12,8 @@ import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import betaincc, ndtr
 
-from privproj import beta_tail_epsilons, kernels
+from privproj import beta_tail_epsilons
+from privproj.numerics import kernels
 
 
 def scipy_epsilon(d, r, k, mu, delta):

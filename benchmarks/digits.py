@@ -51,14 +51,14 @@ def trained(cell, z, rate, seed):
     """Test accuracy of one run."""
     import torch
 
-    from privproj.training import fit
+    from privproj.training import classifier
 
     torch.set_num_threads(1)
-    settings = fit.Settings(
+    settings = classifier.Settings(
         data="digits", mechanism=cell.mechanism, rank=cell.rank, noise_multiplier=z, delta=1e-5, learning_rate=rate,
         steps=300, insecure_seed=seed, bound=cell.bound,
     )  # fmt: skip
-    run = fit.Run.start(settings, None)
+    run = classifier.Run.start(settings, None)
     while run.optimizer.steps < 300:
         for x, y in run.loader:
             run.step(x, y)

@@ -12,7 +12,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-from privproj.audit.lower import auc, balanced_accuracy
+from privproj.audit.epsilon_lower import auc, balanced_accuracy
 from privproj.audit.membership import Game, poisoned
 
 ROWS = [

@@ -17,7 +17,12 @@ import warnings
 MEMORY_LIMIT, SLOW, BUDGET, MOST = 8 * 2**30, 12.0, 1.5, 40
 
 LOADED = {
-    "privproj": ("privproj.accountant", "privproj.pld", "privproj.calibration", "scipy.special"),
+    "privproj": (
+        "privproj.accounting.queries",
+        "privproj.composition.compose",
+        "privproj.accounting.calibration",
+        "scipy.special",
+    ),
     "scipy": ("peer_naive",),
     "dp-accounting": ("dp_accounting", "dp_accounting.pld.privacy_loss_distribution", "dp_accounting.rdp"),
     "prv-accountant": ("prv_accountant",),
@@ -81,7 +86,7 @@ def own_beta_compiled(n, rows):
 def own_beta_kernel(n, rows, state={}):  # noqa: B006 - arrays are made once: the kernel call alone is timed
     import numpy as np
 
-    from privproj import kernels
+    from privproj.numerics import kernels
 
     if not state:
         d, r, k, mu, delta = np.array(rows, dtype=float).T
@@ -111,8 +116,8 @@ def own_wishart(n, dim, rank, misalignment, eps):
 
 def own_trade_off(n, z, rates, **run):
     import privproj
-    from privproj.accountant import ask
-    from privproj.tradeoff import tradeoff
+    from privproj.accounting.question import ask
+    from privproj.curves.tradeoff import tradeoff
 
     return tradeoff(ask(privproj.Gaussian(noise_multiplier=z * n), None, own_run(run)).curve(), rates)
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 import mpmath as mp
 
 import privproj
-from privproj.numerics import Enclosure
+from privproj.numerics.enclosure import Enclosure
 
 DIGITS = 50
 FINER = (3e-6, 1e-5, 3e-5, 1e-4)
@@ -85,7 +85,7 @@ def beta_tail(rows):
 
 
 def rank_free_delta(dim, rank, z, eps):
-    """``max_c E[h(X); X <= c] + P(X > c) h(E[X | X > c])`` (the dual form, proved in privproj.random_sensitivity)."""
+    """``max_c E[h(X); X <= c] + P(X > c) h(E[X | X > c])`` (the dual form, proved in privproj.laws.squared_shift)."""
     a, b, eps, scale = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, mp.mpf(eps), 1 / mp.mpf(z) ** 2
     front = mp.beta(a, b)
 
@@ -112,7 +112,7 @@ def rank_free_epsilon(dim, rank, z, delta):
 
 
 def wishart_delta(dim, rank, misalignment, eps):
-    """The positive form of privproj.vector_wishart, its inner averages by incomplete gamma functions."""
+    """The positive form of privproj.laws.wishart_loss, its inner averages by incomplete gamma functions."""
     d, r, m, eps = (mp.mpf(x) for x in (dim, rank, misalignment, eps))
     k, a = (r + d - 1) / 2, (d + 1 - r) / 2
 
@@ -180,8 +180,8 @@ def dp_sgd_sigma(eps, delta, q, T):
 
 def trade_off(z, rates, q, T, grid):
     """Middle of the curves from upper and lower deltas at 3000 epsilons, and half their largest distance."""
-    from privproj.accountant import ask
-    from privproj.tradeoff import tradeoff
+    from privproj.accounting.question import ask
+    from privproj.curves.tradeoff import tradeoff
 
     run = {"sampling_rate": q, "steps": T, "discretization": grid / 5}
     curve = ask(privproj.Gaussian(noise_multiplier=z), None, run).curve()

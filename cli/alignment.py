@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from privproj import alignment
+from privproj.diagnostics import alignment
 
 from . import render
 from .options import option, with_options

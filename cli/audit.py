@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from privproj.errors import InvalidParameter
-from privproj.mechanisms import M2, Gaussian, privacy_epsilon, probability, whole
+from privproj.mechanisms import M2, Gaussian
+from privproj.validation import privacy_epsilon, probability, whole
 
 from . import render
 from .options import Once, option, with_options
@@ -89,7 +90,7 @@ def symmetry(dim: float, columns: float, rank: float, draws: float, claim: float
 
 
 def mechanism(json: bool, **given: Any) -> int:
-    release = needing_torch("release")
+    release = needing_torch("mechanism")
     began, delta = time.monotonic(), probability("delta", given["delta"])
     confidence = probability("confidence", given["confidence"])
     trials = whole("trials", given["trials"], "a whole number of runs of at least 8", 8, 10**7) // 2
@@ -140,19 +141,19 @@ def mechanism_of(given: dict[str, Any]) -> M2 | Gaussian:
 
 
 def one_run(json: bool, **given: Any) -> int:
-    release = needing_torch("release")
+    audit, bounds = needing_torch("one_run"), needing_torch("epsilon_lower")
     began, z = time.monotonic(), Gaussian(noise_multiplier=given["noise_multiplier"])
     delta, confidence = probability("delta", given["delta"]), probability("confidence", given["confidence"])
     seed = seed_of(given)
     claim = given["claim"]
     if claim is None:
-        from privproj.accountant import epsilon
+        from privproj.accounting.queries import epsilon
 
         claim = float(epsilon(z, delta=delta).value)  # pyright: ignore[reportArgumentType]
     claim = privacy_epsilon(claim, zero=True)
-    lower, right, area = release.one_run(z, given["canaries"], given["guesses"], delta, confidence, seed)
+    lower, right, area = audit.one_run(z, given["canaries"], given["guesses"], delta, confidence, seed)
     guesses = int(given["guesses"]) // 2 * 2
-    top = release.one_run_epsilon(int(given["canaries"]), guesses, guesses, delta, confidence)
+    top = bounds.one_run_epsilon(int(given["canaries"]), guesses, guesses, delta, confidence)
     found = {"auc": area, "epsilon_lower": lower, "confidence": confidence, "claimed_epsilon": claim,
              "ceiling": top, "verdict": "refuted" if lower > claim else "not refuted", "trials": guesses,
              "delta": delta, "seconds": time.monotonic() - began}  # fmt: skip
@@ -194,7 +195,7 @@ def membership(json: bool, attack: str, **given: Any) -> int:
     journal = None if given["journal"] is None else Path(given["journal"])
     with bar(2 * models, "training shadow models") as step:
         scores = module.poisoned(game, models, workers, journal, step)
-    from privproj.audit.lower import balanced_accuracy, verdict
+    from privproj.audit.epsilon_lower import balanced_accuracy, verdict
 
     claim = given["claim"] if given["claim"] is not None else game.claim(delta)
     answer = verdict(*scores, delta=delta, confidence=confidence, claim=claim)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from privproj.errors import InvalidParameter
-from privproj.regression import Verdict, entries_from
+from privproj.records.regression import Verdict, entries_from
 
 from .files import apart, read, write
 from .options import Once, option, with_options

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from privproj.accountant import compare
+from privproj.accounting.queries import compare
 from privproj.result import Outcome
 
 from . import render

@@ -4,11 +4,11 @@ from typing import Any
 
 import click
 
-from privproj.accountant import Question, question_of
+from privproj.accounting.question import Question, question_of
 from privproj.bounds import bounds_of, find
+from privproj.curves.tradeoff import profile_points, tradeoff
 from privproj.errors import InvalidParameter, PrivprojError
-from privproj.mechanisms import privacy_epsilon, whole
-from privproj.tradeoff import profile_points, tradeoff
+from privproj.validation import privacy_epsilon, whole
 
 from . import render
 from .files import write

@@ -1,6 +1,6 @@
 """``privproj delta``."""
 
-from privproj.accountant import delta
+from privproj.accounting.queries import delta
 
 from .mechanisms import MECHANISMS
 from .query import query_group

@@ -2,8 +2,8 @@
 
 import click
 
+from privproj.accounting.two_stage import dp_sft
 from privproj.errors import InvalidParameter
-from privproj.schedule import dp_sft
 
 from . import render
 from .files import saved

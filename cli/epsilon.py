@@ -1,6 +1,6 @@
 """``privproj epsilon``."""
 
-from privproj.accountant import epsilon
+from privproj.accounting.queries import epsilon
 
 from .mechanisms import MECHANISMS
 from .query import query_group

@@ -6,8 +6,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from privproj.atomic import replaced
 from privproj.errors import InvalidParameter
+from privproj.records.atomic import replaced
 
 
 def read(path: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from privproj.errors import InvalidParameter, Unanswered
-from privproj.ledger import Account, read
+from privproj.records.ledger import Account, read
 
 from . import render
 from .options import option, with_options

@@ -4,7 +4,18 @@ from dataclasses import dataclass, field
 
 import click
 
-from privproj.mechanisms import M1, M2, Gaussian, Laplace, Mechanism, PublicSketch, Sketch, Wishart, WishartMatrix
+from privproj.mechanisms import (
+    M1,
+    M2,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    NoisyMechanism,
+    PublicSketch,
+    Sketch,
+    Wishart,
+    WishartMatrix,
+)
 
 from .options import LAYER, LAYER_HELP, NORMS, option
 
@@ -124,13 +135,13 @@ MECHANISMS: dict[str, Entry] = {
     ),
 }
 
-NOISY = ("gaussian", "laplace", "m1", "m2", "sketch-public")
+NOISY = tuple(name for name, entry in MECHANISMS.items() if issubclass(entry.kind, NoisyMechanism))
 """Mechanisms with a noise multiplier to be found."""
 
-RANKED = ("m1", "m2", "wishart", "sketch", "sketch-public")
+RANKED = tuple(name for name, entry in MECHANISMS.items() if entry.kind.finds_rank)
 """Mechanisms with a rank to be found."""
 
-SAMPLED = ("gaussian", "laplace", "m1", "m2", "wishart", "sketch-public")
+SAMPLED = tuple(name for name, entry in MECHANISMS.items() if entry.kind.can_be_sampled)
 """Mechanisms with a bound under subsampling."""
 
 FOUND = {"sigma": ["noise_multiplier"], "rank": ["rank"], "misalignment": ["misalignment", "alignment"]}

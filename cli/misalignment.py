@@ -1,6 +1,6 @@
 """``privproj misalignment``: the largest misalignment that fits."""
 
-from privproj.calibration import misalignment
+from privproj.accounting.calibration import misalignment
 
 from .query import query_group
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
+from privproj.accounting.evaluate import FOUND
 from privproj.errors import InvalidParameter
-from privproj.evaluation import FOUND
-from privproj.mechanisms import Layer, whole
+from privproj.mechanisms import Layer
 from privproj.runs import BATCH_KEYS, RunOptions, run_options_from_batches
+from privproj.validation import whole
 
 
 class Number(click.ParamType):

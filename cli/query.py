@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from privproj.errors import InvalidParameter, Unanswered
-from privproj.mechanisms import Mechanism, real
-from privproj.relations import NeighbouringRelation
+from privproj.mechanisms import Mechanism
 from privproj.result import Outcome, Result
+from privproj.runs import NeighbouringRelation
+from privproj.validation import real
 
 from . import render
 from .mechanisms import MECHANISMS, NOISY, example_words, mechanism_options
@@ -85,7 +86,7 @@ def as_it_is(result: Result) -> Result:
 
 def proved_answer(path: str | None, result: Result) -> Result:
     """The result with its certificate, which goes to a file where one is named."""
-    from privproj.certificate import certified, certify
+    from privproj.records.certificate import certified, certify
 
     try:
         certificate = certify(result)

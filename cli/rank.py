@@ -1,6 +1,6 @@
 """``privproj rank``."""
 
-from privproj.calibration import rank
+from privproj.accounting.calibration import rank
 
 from .mechanisms import RANKED
 from .query import query_group

@@ -1,6 +1,6 @@
 """``privproj rate``."""
 
-from privproj.calibration import rate
+from privproj.accounting.calibration import rate
 
 from .mechanisms import SAMPLED
 from .query import query_group

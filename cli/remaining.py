@@ -4,9 +4,10 @@ from typing import Any
 
 import click
 
+from privproj.accounting.schedule import Remaining, Schedule
 from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
+from privproj.records.run_file import from_data
 from privproj.result import Result
-from privproj.schedule import Remaining, Schedule, from_data
 
 from . import render
 from .files import read

@@ -4,15 +4,15 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from privproj.accountant import Comparison
+from privproj.accounting.queries import Comparison
 from privproj.assumptions import REPLACE_SENSITIVITY
-from privproj.bound import Bound
+from privproj.bounds.bound import Bound
 from privproj.mechanisms import Mechanism
 from privproj.result import Outcome, Result, Side, Status, plain
 from privproj.runs import RunOptions
 
 if TYPE_CHECKING:
-    from privproj.schedule import Schedule
+    from privproj.accounting.schedule import Schedule
 
 SYMBOLS = {"sigma": "noise multiplier", "rate": "sampling rate"}
 MEETS = {
@@ -178,9 +178,9 @@ def gain_line(result: Result, mechanism: Mechanism, run: RunOptions) -> list[str
     """The same question by plainer accounting."""
     if result.mechanism["name"] == "gaussian":
         return []
-    from privproj.gain import gain
+    from privproj.accounting.baselines import compare_with_baselines
 
-    rivals = gain(result, mechanism, run)
+    rivals = compare_with_baselines(result, mechanism, run)
     if not rivals:
         return []
     parts = [

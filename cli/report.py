@@ -7,14 +7,15 @@ from typing import Any
 import click
 
 from privproj import __version__
-from privproj.accountant import Comparison, ask, compare, epsilon_of
+from privproj.accounting.queries import Comparison, compare, solve_epsilon
+from privproj.accounting.question import ask
+from privproj.curves.profile import Curve
+from privproj.curves.tradeoff import profile_points
 from privproj.errors import InvalidParameter
-from privproj.profile import Curve
+from privproj.records.run_file import from_data
+from privproj.records.statement import Section, sections
 from privproj.result import Result
-from privproj.schedule import from_data
-from privproj.statement import Section, sections
-from privproj.target import target_of
-from privproj.tradeoff import profile_points
+from privproj.runs import delta_target
 
 from . import render
 from .files import read, write
@@ -151,7 +152,7 @@ def report_command(name: str) -> click.Command:
         setting = take_run(options)
         mechanism = build(entry.kind, {str(o.name): options.pop(str(o.name)) for o in own})
         question = ask(mechanism, bound, setting)
-        result, curve = epsilon_of(question, target_of(delta, None)), question.curve()
+        result, curve = solve_epsilon(question, delta_target(delta, None)), question.curve()
         return produce(result, curve, compare(mechanism, delta=delta, **setting), style, output)
 
     return with_options(

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from privproj.errors import InvalidParameter
-from privproj.schedule import from_data
+from privproj.records.run_file import from_data
 
 from . import render
 from .files import read, saved

@@ -1,6 +1,6 @@
 """``privproj sigma``."""
 
-from privproj.calibration import sigma
+from privproj.accounting.calibration import sigma
 
 from .mechanisms import NOISY
 from .query import query_group

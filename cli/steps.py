@@ -1,6 +1,6 @@
 """``privproj steps``."""
 
-from privproj.calibration import steps
+from privproj.accounting.calibration import steps
 
 from .mechanisms import MECHANISMS
 from .query import query_group

@@ -5,9 +5,9 @@ import time
 import click
 
 from privproj.errors import InvalidParameter
-from privproj.jobs import Doer, by_dask, by_processes, here
-from privproj.mechanisms import whole
-from privproj.sweep import grid_from, swept
+from privproj.records.sweep import grid_from, swept
+from privproj.records.workers import Doer, by_dask, by_processes, here
+from privproj.validation import whole
 
 from . import render
 from .files import read

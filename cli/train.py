@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from privproj.errors import InvalidParameter
-from privproj.statement import sections
+from privproj.records.statement import sections
 
 from . import render
 from .files import write
@@ -59,12 +59,12 @@ def run(output: str | None, resume: str | None, json: bool, **given: Any) -> int
 def adapter() -> Any:
     """The torch adapter; one sentence where torch, Opacus or scikit-learn is not installed."""
     try:
-        from privproj.training import fit
+        from privproj.training import classifier
     except ImportError as error:
         raise InvalidParameter(
             "train", error.name, "the extra torch to be installed", "pip install 'privproj[torch]'"
         ) from None
-    return fit
+    return classifier
 
 
 def settings_from(fit: Any, given: dict[str, Any]) -> Any:

@@ -4,8 +4,8 @@ from dataclasses import asdict
 
 import click
 
-from privproj.certificate import Certificate, Verdict, load, verify
-from privproj.statement import UNITS
+from privproj.records.certificate import Certificate, Verdict, load, verify
+from privproj.records.statement import UNITS
 
 from . import render
 from .options import option, with_options

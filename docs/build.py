@@ -15,12 +15,12 @@ from typing import Any
 
 from privproj_cli.main import exit_code
 
-from privproj.accountant import question_of
-from privproj.bound import GUARANTEES, Bound
+from privproj.accounting.question import question_of
 from privproj.bounds import mechanism_named, registry
+from privproj.bounds.bound import GUARANTEES, Bound
+from privproj.curves.profile import PrivacyProfile
 from privproj.errors import PrivprojError, Refused
 from privproj.mechanisms import Mechanism
-from privproj.profile import PrivacyProfile
 from privproj.result import Status
 from privproj.runs import Run
 
@@ -117,7 +117,7 @@ def kind(bound: Bound) -> str:
     """How the bound composes: a key of :data:`COMPOSES`."""
     form = next((found[0] for found in (attempt(bound, m) for m in variants(bound)) if found), None)
     if isinstance(form, PrivacyProfile):
-        return "closed" if form.composed else "PrivacyProfile"
+        return "closed" if form.closed_form else "PrivacyProfile"
     return "nothing" if form is None else kind_of_run(form)
 
 
@@ -126,7 +126,7 @@ def kind_of_run(form: Any) -> str:
     if type(form).__name__ in COMPOSES:
         return type(form).__name__
     try:
-        return type(form.over(Run(steps=2))).__name__
+        return type(form.over_run(Run(steps=2))).__name__
     except Refused:
         return "single"
 
@@ -143,7 +143,7 @@ def sampled(bound: Bound, mechanism: Mechanism, scheme: str) -> bool:
 def runs(form: Any, run: Run) -> bool:
     """True unless the form refuses the run."""
     try:
-        form.over(run)
+        form.over_run(run)
     except Refused:
         return False
     return True

@@ -6,19 +6,19 @@ The names below are the public interface; importing the package loads none of th
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from privproj.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from privproj.accountant import Comparison, compare, delta, epsilon
-    from privproj.beta_tail import epsilons as beta_tail_epsilons
+    from privproj.accounting.calibration import misalignment, rank, rate, sigma, steps
+    from privproj.accounting.evaluate import evaluate
+    from privproj.accounting.queries import Comparison, compare, delta, epsilon
     from privproj.bounds import registry
-    from privproj.calibration import misalignment, rank, rate, sigma, steps
+    from privproj.bounds.m2._beta_tail import beta_tail_epsilons
+    from privproj.curves.epsilon_delta import advanced_composition, basic_composition
     from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Refused
-    from privproj.evaluation import evaluate
     from privproj.mechanisms import M1, M2, Gaussian, Laplace, Layer, PublicSketch, Sketch, Wishart, WishartMatrix
-    from privproj.relations import NeighbouringRelation, Sampling
     from privproj.result import Outcome, Result, Side, Status
-    from privproj.rules import advanced_composition, basic_composition
+    from privproj.runs import NeighbouringRelation, Sampling
 
 __all__ = [
     "M1",
@@ -57,21 +57,20 @@ __all__ = [
 ]
 
 HOMES = {
-    "accountant": ("Comparison", "compare", "delta", "epsilon"),
+    "accounting.calibration": ("misalignment", "rank", "rate", "sigma", "steps"),
+    "accounting.evaluate": ("evaluate",),
+    "accounting.queries": ("Comparison", "compare", "delta", "epsilon"),
     "bounds": ("registry",),
-    "calibration": ("misalignment", "rank", "rate", "sigma", "steps"),
+    "bounds.m2._beta_tail": ("beta_tail_epsilons",),
+    "curves.epsilon_delta": ("advanced_composition", "basic_composition"),
     "errors": ("InvalidParameter", "NotConverged", "PrivprojError", "Refused"),
-    "evaluation": ("evaluate",),
     "mechanisms": ("M1", "M2", "Gaussian", "Laplace", "Layer", "PublicSketch", "Sketch", "Wishart", "WishartMatrix"),
-    "relations": ("NeighbouringRelation", "Sampling"),
     "result": ("Outcome", "Result", "Side", "Status"),
-    "rules": ("advanced_composition", "basic_composition"),
+    "runs": ("NeighbouringRelation", "Sampling"),
 }
 
 
 def __getattr__(name: str) -> object:
-    if name == "beta_tail_epsilons":
-        return import_module("privproj.beta_tail").epsilons
     for home, names in HOMES.items():
         if name in names:
             return getattr(import_module(f"privproj.{home}"), name)

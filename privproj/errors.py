@@ -1,6 +1,6 @@
 """Every error the package raises on purpose, each with the exit code the command line gives it."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 
 class PrivprojError(Exception):
@@ -54,3 +54,8 @@ class PrecisionLimit(Unanswered):
 
 class GridLimit(PrecisionLimit):
     """The grid of a composition would take too much memory or time; a coarser one may do."""
+
+
+def raise_within(error: InvalidParameter, where: str) -> NoReturn:
+    """Raise the error again, with its place before the name of its key."""
+    raise InvalidParameter(f"{where}: {error.name}", error.value, error.expected, error.remedy) from None

@@ -80,7 +80,7 @@ class Result:
 
     def as_dict(self) -> dict[str, object]:
         """The JSON object of the command line: plain values, None for what is not a finite number."""
-        from privproj import __version__
+        from privproj.version import __version__
 
         shown = {name: plain(value) for name, value in vars(self).items()}
         shown["encloses"] = "the true value" if self.side is Side.EXACT else "the value of the named bound"

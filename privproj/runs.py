@@ -1,19 +1,46 @@
-"""A run: how many releases, how each picked its batch, and what neighbours are."""
+"""A run: who are neighbours, how many releases, how each picked its batch, and at which target it is judged.
+
+A target is a delta, or an epsilon and a delta; a delta may lie far below double precision.
+"""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NotRequired, TypedDict, TypeVar, get_args
 
 from privproj.assumptions import PARTITION_OF_POSITIONS, PLAN_FIXED_IN_ADVANCE, PUBLIC_RECORD_COUNT
 from privproj.errors import InvalidParameter, Refused
-from privproj.mechanisms import probability, real, whole
-from privproj.relations import NeighbouringRelation, Sampling
+from privproj.validation import privacy_epsilon, probability, real, whole
 
 RelationName = Literal["add-remove", "replace", "zero-out"]
 SamplingName = Literal["poisson", "fixed", "partition"]
 ComposerName = Literal["privproj", "dp-accounting"]
+
+
+class NeighbouringRelation(StrEnum):
+    """Which pairs of data sets count as neighbours.
+
+    A sum of per-example vectors clipped to norm ``C`` has sensitivity ``C`` under add-remove and
+    zero-out, ``2 C`` under replace.
+    """
+
+    ADD_REMOVE = "add-remove"
+    REPLACE = "replace"
+    ZERO_OUT = "zero-out"
+
+    @property
+    def clip_factor(self) -> float:
+        """Sensitivity divided by the clipping norm."""
+        return 2.0 if self is NeighbouringRelation.REPLACE else 1.0
+
+
+class Sampling(StrEnum):
+    """How a step picks its batch: Poisson, a fixed size without replacement, or a partition of the data per epoch."""
+
+    POISSON = "poisson"
+    FIXED = "fixed"
+    PARTITION = "partition"
 
 
 DEFAULT_RELATIONS: dict[Sampling | None, tuple[str, str]] = {
@@ -226,3 +253,67 @@ def from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple
         raise InvalidParameter("batch_size", batch, f"a batch size of at most dataset_size={size}")
     count = real("epochs", epochs, "a positive number of epochs", 0.0, 1e9, open_low=True)
     return batch / size, max(1, math.ceil(count * math.ceil(size / batch)))
+
+
+@dataclass(frozen=True)
+class Target:
+    """The delta to be met; ``delta`` is None where only its logarithm is a double, ``by_log`` if that was asked."""
+
+    delta: float | None
+    log_delta: float
+    log10_delta: float
+    by_log: bool = field(default=False, kw_only=True)
+
+    def fields(self) -> dict[str, Any]:
+        """The target as fields of a result."""
+        return {"delta": self.delta, "log10_delta": self.log10_delta}
+
+
+@dataclass(frozen=True)
+class EpsilonTarget:
+    """The epsilon at which a delta is asked for."""
+
+    epsilon: float
+
+    def fields(self) -> dict[str, Any]:
+        """The target as fields of a result."""
+        return {"epsilon": self.epsilon}
+
+
+AnyTarget = Target | EpsilonTarget
+
+
+@dataclass(frozen=True)
+class FullTarget(Target):
+    """The ``(epsilon, delta)`` to be met."""
+
+    epsilon: float
+
+    def fields(self) -> dict[str, Any]:
+        """The target as fields of a result."""
+        return {"epsilon": self.epsilon, **super().fields()}
+
+
+def epsilon_target(epsilon: float) -> EpsilonTarget:
+    """The target at ``epsilon >= 0``; raises :class:`InvalidParameter` for a value outside its domain."""
+    return EpsilonTarget(privacy_epsilon(epsilon, zero=True))
+
+
+def delta_target(delta: float | None, log10_delta: float | None) -> Target:
+    """The target at ``delta`` or ``10^log10_delta``; raises :class:`InvalidParameter` unless exactly one is given."""
+    if (delta is None) == (log10_delta is None):
+        given = "nothing" if delta is None else delta
+        raise InvalidParameter("delta", given, "exactly one of delta and log10_delta")
+    if delta is not None:
+        found = probability("delta", delta)
+        return Target(found, math.log(found), math.log10(found))
+    expected = "a log10_delta from -1e6 to below 0"
+    power = real("log10_delta", log10_delta, expected, -1e6, -1e-300)
+    return Target(10.0**power if power > -300.0 else None, power * math.log(10.0), power, by_log=True)
+
+
+def full_target(epsilon: float, delta: float | None, log10_delta: float | None, *, zero: bool) -> FullTarget:
+    """Both, ``epsilon = 0`` allowed if ``zero``."""
+    found = delta_target(delta, log10_delta)
+    eps = privacy_epsilon(epsilon, zero=zero)
+    return FullTarget(found.delta, found.log_delta, found.log10_delta, eps, by_log=found.by_log)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import privproj
+from privproj.diagnostics.lora_noise import prism_noise_energy
 from privproj.errors import InvalidParameter, Refused
-from privproj.ledger import Account, read
-from privproj.schedule import prism_noise_energy
+from privproj.records.ledger import Account, read
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
@@ -25,10 +25,10 @@ from privproj.training import (  # noqa: E402
     add_prism,
     leading,
     prepare_peft,
-    tangent,
 )
-from privproj.training.streams import streams  # noqa: E402
-from privproj.training.tangent import Point  # noqa: E402
+from privproj.training.algorithms import fixed_rank  # noqa: E402
+from privproj.training.algorithms.fixed_rank import Point  # noqa: E402
+from privproj.training.generators import streams  # noqa: E402
 
 TOLERANCE = {DOUBLE: 1e-6, torch.float32: 1e-4}
 
@@ -57,11 +57,11 @@ def gradient(at, seed=1):
 def test_the_projection_is_orthogonal_and_its_coordinates_an_isometry(dtype):
     at, close = point(dtype=dtype), {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
     g, other = gradient(at), gradient(at, 2)
-    xi = tangent.projected(g, at)
+    xi = fixed_rank.projected(g, at)
     p, q = at.u @ at.u.T, at.v @ at.v.T
     assert torch.allclose(xi.matrix(at), p @ g + g @ q - p @ g @ q, **close)
-    assert torch.allclose(tangent.projected(xi.matrix(at), at).flat(), xi.flat(), **close)
-    left, right = (xi.matrix(at) * other).sum(), (g * tangent.projected(other, at).matrix(at)).sum()
+    assert torch.allclose(fixed_rank.projected(xi.matrix(at), at).flat(), xi.flat(), **close)
+    left, right = (xi.matrix(at) * other).sum(), (g * fixed_rank.projected(other, at).matrix(at)).sum()
     assert torch.allclose(left, right, **close)
     energy = (g @ at.v).square().sum() + (at.u.T @ g).square().sum() - (at.u.T @ g @ at.v).square().sum()
     assert torch.allclose(xi.flat().square().sum(), energy, **close)
@@ -72,8 +72,8 @@ def test_the_projection_is_orthogonal_and_its_coordinates_an_isometry(dtype):
 @pytest.mark.parametrize("shape", [(9, 7, 3), (4, 7, 3), (5, 4, 4), (6, 6, 1)])
 def test_the_retraction_is_the_truncated_svd(dtype, shape):
     at = point(*shape, dtype=dtype)
-    xi = tangent.projected(gradient(at), at)
-    new = tangent.retracted(at, xi, 0.3)
+    xi = fixed_rank.projected(gradient(at), at)
+    new = fixed_rank.retracted(at, xi, 0.3)
     u, s, vt = torch.linalg.svd(at.matrix() - 0.3 * xi.matrix(at))
     best = (u[:, : shape[2]] * s[: shape[2]]) @ vt[: shape[2]]
     assert torch.allclose(new.matrix(), best, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
@@ -83,17 +83,17 @@ def test_the_retraction_is_the_truncated_svd(dtype, shape):
 
 def test_transport_is_the_projection_at_the_new_point():
     at = point()
-    xi = tangent.projected(gradient(at), at)
-    new = tangent.retracted(at, tangent.projected(gradient(at, 3), at), 0.5)
-    expected = tangent.projected(xi.matrix(at), new)
-    assert torch.allclose(tangent.transported(xi, at, new).flat(), expected.flat(), atol=1e-12)
+    xi = fixed_rank.projected(gradient(at), at)
+    new = fixed_rank.retracted(at, fixed_rank.projected(gradient(at, 3), at), 0.5)
+    expected = fixed_rank.projected(xi.matrix(at), new)
+    assert torch.allclose(fixed_rank.transported(xi, at, new).flat(), expected.flat(), atol=1e-12)
 
 
 def test_the_lift_is_horizontal_and_carries_the_tangent_vector():
     at = point()
-    xi = tangent.projected(gradient(at), at)
+    xi = fixed_rank.projected(gradient(at), at)
     a, b = at.u * at.s.sqrt(), at.v * at.s.sqrt()
-    da, db = tangent.lifted(xi, at)
+    da, db = fixed_rank.lifted(xi, at)
     assert torch.allclose(da @ b.T + a @ db.T, xi.matrix(at), atol=1e-12)
     assert torch.allclose(a.T @ da, db.T @ b, atol=1e-12)
 
@@ -102,19 +102,19 @@ def test_the_noise_moment_of_the_lift():
     at, draws = point(), []
     stream = torch.Generator().manual_seed(0)
     for _ in range(20_000):
-        row = 0.2 * torch.randn(tangent.size(9, 7, 3), generator=stream, dtype=DOUBLE)
-        da, _ = tangent.lifted(tangent.from_flat(row, at), at)
+        row = 0.2 * torch.randn(fixed_rank.size(9, 7, 3), generator=stream, dtype=DOUBLE)
+        da, _ = fixed_rank.lifted(fixed_rank.from_flat(row, at), at)
         draws.append(da.T @ da / 9)
     mean = torch.stack(draws).mean(0)
-    known = torch.diag(tangent.noise_moment(at.s, 9, 0.2))
+    known = torch.diag(fixed_rank.noise_moment(at.s, 9, 0.2))
     assert torch.allclose(mean, known, rtol=0.05, atol=0.02 * float(known.max()))
 
 
 def test_the_noise_is_isotropic_on_the_tangent_space_and_nowhere_free():
     """Its covariance is the tangent projector, of rank r (m + n - r): every linear functional of a release is noisy."""
     at = point(5, 4, 2)
-    rows = torch.eye(tangent.size(5, 4, 2), dtype=DOUBLE)
-    lifted = torch.stack([tangent.from_flat(row, at).matrix(at).flatten() for row in rows])
+    rows = torch.eye(fixed_rank.size(5, 4, 2), dtype=DOUBLE)
+    lifted = torch.stack([fixed_rank.from_flat(row, at).matrix(at).flatten() for row in rows])
     covariance = lifted.T @ lifted
     assert torch.allclose(covariance @ covariance, covariance, atol=1e-12)
     assert torch.linalg.matrix_rank(covariance) == 2 * (5 + 4 - 2) == round(float(covariance.trace()))
@@ -130,7 +130,7 @@ def test_the_energy_of_the_noise():
         optimizer.turn.close()
         optimizer.boundary.record = lambda: None
         (mean,) = optimizer.boundary.release()
-        energies.append(float(tangent.from_flat(mean, view.point).flat().norm()))
+        energies.append(float(fixed_rank.from_flat(mean, view.point).flat().norm()))
     known = prism_noise_energy([(20, 30)], 4, 3.0 / 12)
     assert abs(np.mean(np.square(energies)) - known**2) < 5 * np.std(np.square(energies)) / math.sqrt(400)
 
@@ -159,7 +159,7 @@ def test_the_joint_tangent_norms_are_those_of_materialised_gradients():
     sizes = [p.numel() for p in dense.parameters()]
     for layer, part in zip(layers, (rows.split(sizes, 1)[0], rows.split(sizes, 1)[2]), strict=True):
         at = Point(layer.u.detach(), layer.s.detach(), layer.v.detach())
-        norms += torch.stack([tangent.projected(g.view(len(at.u), -1), at).flat().square().sum() for g in part])
+        norms += torch.stack([fixed_rank.projected(g.view(len(at.u), -1), at).flat().square().sum() for g in part])
     _, optimizer, _ = private(module, x, y, algorithm="prism")
     losses_of(module, x, y).sum().backward()
     found = sum(view.squared_norms() for view in optimizer.views)
@@ -255,7 +255,7 @@ def test_the_adaptive_step_does_not_depend_on_the_frame():
         view = optimizer.views[0]
         for seed in (1, 2, 3):
             g = gradient(at, seed)
-            view.apply(tangent.projected(g, view.point).flat(), {"lr": 0.05}, plain=True)
+            view.apply(fixed_rank.projected(g, view.point).flat(), {"lr": 0.05}, plain=True)
         found.append(view.point.matrix())
     assert torch.allclose(*found, atol=1e-9)
 

@@ -12,8 +12,10 @@ from scipy.special import ndtr
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Layer, Refused, Sketch, assumptions
+from privproj.accounting.schedule import phase_of
+from privproj.accounting.two_stage import dp_sft
+from privproj.records.run_file import from_data
 from privproj.runs import Run
-from privproj.schedule import dp_sft, from_data, phase_of
 
 WORDS = {name: words for name, words in vars(assumptions).items() if name.isupper()}
 FROM_RUN = ("PARTITION_OF_POSITIONS", "PUBLIC_RECORD_COUNT", "PLAN_FIXED_IN_ADVANCE", "FRESH_PROJECTION_PER_BATCH",
@@ -204,7 +206,7 @@ def test_training_says_that_the_number_of_records_is_public():
     torch = pytest.importorskip("torch")
     from test_training import data, losses_of, mlp, private
 
-    from privproj.training.subspace import Subspace
+    from privproj.training.algorithms.subspace import Subspace
 
     x, y = data()
     for subspace in (None, Subspace(torch.eye(53, 2, dtype=torch.float64), "public")):
@@ -420,10 +422,10 @@ def test_a_sampled_group_of_m2_is_covered_in_any_rank(aligned):
 
 def test_groups_compose_over_phases_with_rates_of_their_own():
     phases = [(5.0, 0.2, 4), (9.0, 0.05, 9)]
-    joint = privproj.schedule.Schedule(tuple(
+    joint = privproj.accounting.schedule.Schedule(tuple(
         phase_of(Gaussian(noise_multiplier=z), sampling_rate=q, steps=n, group_size=3) for z, q, n in phases
     ))  # fmt: skip
-    alike = privproj.schedule.Schedule(tuple(
+    alike = privproj.accounting.schedule.Schedule(tuple(
         phase_of(Gaussian(noise_multiplier=z / 3), sampling_rate=1 - (1 - q) ** 3, steps=n) for z, q, n in phases
     ))  # fmt: skip
     found, same = (schedule.epsilon(delta=1e-5).value for schedule in (joint, alike))

@@ -9,7 +9,7 @@ from privproj_cli.main import exit_code
 from scipy import stats
 
 import privproj
-from privproj.audit.lower import (
+from privproj.audit.epsilon_lower import (
     Counts,
     auc,
     balanced_accuracy,
@@ -96,9 +96,9 @@ def release():
     torch = pytest.importorskip("torch")
     pytest.importorskip("opacus")
     torch.set_num_threads(1)
-    from privproj.audit import release
+    from privproj.audit import mechanism
 
-    return release
+    return mechanism
 
 
 def audited(release, fault, runs=1000, **more):
@@ -143,8 +143,10 @@ def test_correct_code_is_not_refuted_in_fifty_seeds(release):
 
 
 def test_one_run_finds_half_the_noise(release):
-    loud = release.one_run(privproj.Gaussian(noise_multiplier=0.5), 1000, 200, 1e-5, 0.95, seed=0)
-    quiet = release.one_run(privproj.Gaussian(noise_multiplier=4.0), 1000, 200, 1e-5, 0.95, seed=0)
+    from privproj.audit.one_run import one_run
+
+    loud = one_run(privproj.Gaussian(noise_multiplier=0.5), 1000, 200, 1e-5, 0.95, seed=0)
+    quiet = one_run(privproj.Gaussian(noise_multiplier=4.0), 1000, 200, 1e-5, 0.95, seed=0)
     assert quiet[0] < 0.6 < 2.0 < loud[0] and loud[1] > 190
     known = stats.norm.cdf(1.0 / (0.5 * math.sqrt(2.0)))
     assert loud[2] == pytest.approx(known, abs=0.03, rel=0)

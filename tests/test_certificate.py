@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from privproj_cli.main import exit_code
 
 import privproj
-from privproj import certificate, reference, strict_json
+from privproj import reference
+from privproj.records import certificate, strict_json
 from privproj.rigorous import balls, gamma, gaussian, laws, wishart
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))

@@ -12,8 +12,8 @@ from privproj_cli.files import as_toml
 from privproj_cli.main import exit_code
 
 import privproj
-from privproj import kernels
-from privproj.regression import entries_from
+from privproj.numerics import kernels
+from privproj.records.regression import entries_from
 
 ENTRIES = [
     {"name": "gauss", "query": "epsilon", "mechanism": "gaussian", "noise_multiplier": 1, "delta": 1e-5},

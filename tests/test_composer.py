@@ -10,18 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privproj
-from privproj import M2, Gaussian, Laplace, arrays, composer, doubling, kernels, lattice, pld
+from privproj import M2, Gaussian, Laplace
 from privproj.bounds import find
+from privproj.composition import dominating_pairs, doubling, fourier
+from privproj.composition.compose import compose_on_grid, compose_phases
+from privproj.curves import gaussian_arrays
+from privproj.curves.profile import PrivacyProfile
 from privproj.errors import GridLimit
-from privproj.numerics import Enclosure, crossing
-from privproj.profile import PrivacyProfile
+from privproj.numerics import kernels
+from privproj.numerics.enclosure import Enclosure
+from privproj.numerics.search import crossing
 from privproj.runs import Run
 
 DP_SGD = ((1.0, 0.01, 1000), (0.6, 0.001, 10**5), (2.0, 0.05, 10**6))
 
 
 def gaussian(z):
-    return find(Gaussian, "analytic").form(Gaussian(noise_multiplier=z))
+    return find(Gaussian, "analytic").representation(Gaussian(noise_multiplier=z))
 
 
 def epsilon_of_unit_gaussian(log_delta):
@@ -38,7 +43,7 @@ def profile_values(pair, eps):
 
 @pytest.mark.parametrize("steps", [1, 100, 10**4, 10**6])
 def test_composed_gaussian_is_enclosed_from_a_half_to_1e_30(steps):
-    curve = pld.composed(gaussian(math.sqrt(steps)), Run(steps=steps))
+    curve = compose_on_grid([(gaussian(math.sqrt(steps)), Run(steps=steps))])
     for log_delta in np.linspace(math.log(0.38), math.log(1e-30), 200):
         eps = epsilon_of_unit_gaussian(float(log_delta))
         exact = kernels.log_gaussian_delta(eps, 1.0)
@@ -50,7 +55,7 @@ def test_composed_gaussian_is_enclosed_from_a_half_to_1e_30(steps):
 
 @pytest.mark.parametrize("steps", [1, 100, 10**4])
 def test_epsilon_is_the_inverse(steps):
-    curve = pld.composed(gaussian(math.sqrt(steps)), Run(steps=steps))
+    curve = compose_on_grid([(gaussian(math.sqrt(steps)), Run(steps=steps))])
     for log10_delta in (-1, -3, -8, -20, -29):
         low, high = curve.epsilon(log10_delta * math.log(10.0))
         exact = epsilon_of_unit_gaussian(log10_delta * math.log(10.0))
@@ -62,7 +67,7 @@ def mixture(share, mu1, mu2):
     """With probability ``share`` the release has the shift ``mu1``, else ``mu2``; which one is told."""
 
     def table(eps):
-        (low1, high1), (low2, high2) = (arrays.gaussian_ends(eps, mu) for mu in (mu1, mu2))
+        (low1, high1), (low2, high2) = (gaussian_arrays.gaussian_ends(eps, mu) for mu in (mu1, mu2))
         return share * low1 + (1 - share) * low2, share * high1 + (1 - share) * high2
 
     def log_delta(eps):
@@ -88,7 +93,7 @@ def binomial_formula(eps, share, mu1, mu2, steps):
     ("share", "mu1", "mu2", "steps"), [(0.25, 1.0, 0.3, 1), (0.1, 0.5, 0.05, 100), (0.5, 0.2, 0.1, 300)]
 )
 def test_two_atom_mixtures_are_enclosed(share, mu1, mu2, steps):
-    curve = pld.composed(mixture(share, mu1, mu2), Run(steps=steps))
+    curve = compose_on_grid([(mixture(share, mu1, mu2), Run(steps=steps))])
     for eps in (0.0, 0.1, 0.7, 2.0, 5.0, 9.0, 14.0):
         lower, upper = curve.log_delta(eps)
         exact = binomial_formula(eps, share, mu1, mu2, steps)
@@ -99,7 +104,7 @@ def test_two_atom_mixtures_are_enclosed(share, mu1, mu2, steps):
 
 def test_phases_of_different_noise_are_enclosed():
     phases = [(gaussian(20.0), Run(steps=100)), (gaussian(40.0), Run(steps=300)), (gaussian(3.0), Run(steps=1))]
-    curve = pld.composed_phases(phases)
+    curve = compose_phases(phases)
     mu = math.sqrt(100 / 20**2 + 300 / 40**2 + 1 / 9)
     for eps in (0.0, 0.3, 1.0, 3.0, 6.0):
         lower, upper = curve.log_delta(eps)
@@ -109,8 +114,8 @@ def test_phases_of_different_noise_are_enclosed():
 
 def test_phases_of_different_sampling_agree_with_dp_accounting():
     phases = [(gaussian(0.8), Run(steps=300, sampling_rate=0.01)), (gaussian(5.0), Run(steps=20))]
-    ours = pld.composed_phases(phases, 1e-3)
-    theirs = pld.composed_phases(phases, 1e-3, "dp-accounting")
+    ours = compose_phases(phases, 1e-3)
+    theirs = compose_phases(phases, 1e-3, "dp-accounting")
     log_delta = math.log(1e-6)
     assert ours.epsilon(log_delta).upper == pytest.approx(theirs.epsilon(log_delta).upper, rel=1e-6, abs=0)
 
@@ -160,9 +165,9 @@ def test_finer_grids_stay_inside_and_dp_accounting_agrees(z, rate, steps, log10_
 )
 def test_pairs_bracket_the_sampled_profile_between_the_knots_too(z, rate, sampling, coarse):
     profile, run = gaussian(z), Run(steps=100, sampling_rate=rate, sampling=sampling)
-    shape = lattice.outline(profile, run)
+    shape = dominating_pairs.outline(profile, run)
     step = shape.deviation / 256.0 * 4.0**coarse
-    above, below = lattice.pairs(profile, run, shape, step)
+    above, below = dominating_pairs.pairs(profile, run, shape, step)
     for place in (0.0, 0.1234, 0.5, 1.71, 3.3, 6.1):
         loss = place * shape.deviation
         exact = math.log(rate) + kernels.log_gaussian_delta(math.log1p(math.expm1(loss) / rate), 1 / z)
@@ -180,8 +185,8 @@ def test_the_add_order_is_the_theorem_for_one_step():
     """``(1 - (1-q) e^eps) delta_0(ln q + eps - ln(1 - (1-q) e^eps))`` below ``-ln(1-q)``, else 0 (Balle et al.)."""
     q, z = 0.3, 1.0
     profile, run = gaussian(z), Run(steps=1, sampling_rate=q)
-    shape = lattice.outline(profile, run)
-    above = lattice.pairs(profile, run, shape, shape.deviation / 256)[0].mirrored()
+    shape = dominating_pairs.outline(profile, run)
+    above = dominating_pairs.pairs(profile, run, shape, shape.deviation / 256)[0].mirrored()
     for eps in (0.0, 0.05, 0.2, 0.3):
         rest = 1.0 - (1.0 - q) * math.exp(eps)
         exact = rest * math.exp(privproj_delta(profile, math.log(q) + eps - math.log(rest)))
@@ -198,8 +203,8 @@ def test_a_bound_that_is_not_convex_is_replaced_by_its_hull():
         lambda e: Enclosure(-math.inf, min(0.0, kernels.log_gaussian_delta(e, 1.0) + 0.5 * (1 + math.sin(9 * e))))
     )
     run = Run(steps=3, sampling_rate=0.1)
-    shape = lattice.outline(bumpy, run)
-    above, below = lattice.pairs(bumpy, run, shape, shape.deviation / 12)
+    shape = dominating_pairs.outline(bumpy, run)
+    above, below = dominating_pairs.pairs(bumpy, run, shape, shape.deviation / 12)
     assert below is None
     values = [profile_values(above, e) for e in np.linspace(0, 3, 40)]
     assert all(x >= y for x, y in pairwise(values))
@@ -211,13 +216,13 @@ def test_a_bound_that_is_not_convex_is_replaced_by_its_hull():
 def test_sparse_and_full_spectra_agree_within_their_errors(monkeypatch):
     run = Run(steps=400, sampling_rate=0.02)
     profile = gaussian(1.0)
-    shape = lattice.outline(profile, run)
-    pair = lattice.pairs(profile, run, shape, shape.deviation / 64)[0]
-    sparse = composer.Composition([(pair, run.steps)])
+    shape = dominating_pairs.outline(profile, run)
+    pair = dominating_pairs.pairs(profile, run, shape, shape.deviation / 64)[0]
+    sparse = fourier.Composition([(pair, run.steps)])
     theta = sparse.tilt_for_delta(math.log(1e-6))
     assert len(sparse.tilted(theta).frequencies) < 2000
-    monkeypatch.setattr(composer.Tilted, "wanted", lambda self: None)
-    full = composer.Composition([(pair, run.steps)])
+    monkeypatch.setattr(fourier.Tilted, "wanted", lambda self: None)
+    full = fourier.Composition([(pair, run.steps)])
     assert len(full.tilted(theta).frequencies) > 2000 or full.tilted(theta).length > 2**14
     for eps in (0.5, 1.0, 1.5, 2.0):
         one, two = sparse.tilted(theta).delta(eps), full.tilted(theta).delta(eps)
@@ -227,9 +232,9 @@ def test_sparse_and_full_spectra_agree_within_their_errors(monkeypatch):
 
 def test_any_tilt_gives_a_sound_answer():
     profile, run = gaussian(10.0), Run(steps=100)
-    shape = lattice.outline(profile, run)
-    pair = lattice.pairs(profile, run, shape, shape.deviation / 64)[0]
-    whole = composer.Composition([(pair, 100)])
+    shape = dominating_pairs.outline(profile, run)
+    pair = dominating_pairs.pairs(profile, run, shape, shape.deviation / 64)[0]
+    whole = fourier.Composition([(pair, 100)])
     best = whole.delta(2.0)
     for theta in (0.01, 0.5, 2.0, 6.0, 20.0):
         found = whole.tilted(theta).delta(2.0)
@@ -238,15 +243,15 @@ def test_any_tilt_gives_a_sound_answer():
 
 def test_convolution_without_fourier_agrees():
     profile, run = gaussian(1.5), Run(steps=4, sampling_rate=0.2)
-    shape = lattice.outline(profile, run)
-    pair = lattice.pairs(profile, run, shape, 0.02)[0]
+    shape = dominating_pairs.outline(profile, run)
+    pair = dominating_pairs.pairs(profile, run, shape, 0.02)[0]
     dense = np.zeros(int(pair.cells[-1] - pair.cells[0]) + 1)
     dense[pair.cells - pair.cells[0]] = pair.masses
     law = dense
     for _ in range(3):
         law = np.convolve(law, dense)
     losses = pair.step * (4 * pair.cells[0] + np.arange(len(law)))
-    whole = composer.Composition([(pair, 4)])
+    whole = fourier.Composition([(pair, 4)])
     for eps in (0.0, 0.31, 1.0, 4.0, 8.0):
         direct = float(law[losses > eps] @ -np.expm1(eps - losses[losses > eps]))
         found = whole.delta(eps)
@@ -281,9 +286,11 @@ def test_the_default_composer_and_the_alternative_are_named():
 
 def test_a_kink_that_rounds_below_its_place_ends_the_hull():
     """A step for which lowering the excess at 1 gives the same float again and again."""
-    closed = find(Gaussian, "analytic").form(Gaussian(noise_multiplier=0.5817958562471157))
-    found = pld.composed(closed, Run(steps=6, discretization=0.00013263950792452898)).epsilon(-11.5)
-    exact = closed.composed(6).epsilon(-11.5)
+    closed = find(Gaussian, "analytic").representation(Gaussian(noise_multiplier=0.5817958562471157))
+    found = compose_on_grid(
+        [(closed, Run(steps=6, discretization=0.00013263950792452898))], 0.00013263950792452898
+    ).epsilon(-11.5)
+    exact = closed.closed_form(6).epsilon(-11.5)
     assert found.lower <= exact.upper and exact.lower <= found.upper
 
 

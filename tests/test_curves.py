@@ -9,8 +9,8 @@ from scipy import stats
 
 import privproj
 from privproj import M2, Gaussian
-from privproj.accountant import ask
-from privproj.tradeoff import advantage, profile_points, tradeoff, true_positive_rates
+from privproj.accounting.question import ask
+from privproj.curves.tradeoff import advantage, profile_points, tradeoff, true_positive_rates
 
 WISHART = "report wishart --dim 100 --delta 1e-5"
 

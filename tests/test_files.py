@@ -19,11 +19,11 @@ import privproj
 from privproj import M1, M2, Gaussian, InvalidParameter, Layer, PublicSketch, Sketch, Wishart
 from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
 from privproj.bounds import LINES, mechanism_named
-from privproj.entries import keys_of
-from privproj.regression import entries_from
+from privproj.records.entries import keys_of
+from privproj.records.regression import entries_from
+from privproj.records.run_file import FOR_ALL, PHASE_KEYS, from_data
+from privproj.records.sweep import grid_from
 from privproj.runs import run_options_from_batches
-from privproj.schedule import FOR_ALL, PHASE_KEYS, from_data
-from privproj.sweep import grid_from
 
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
 SCHEMA = json.loads((files("privproj") / "run_schema.json").read_text())
@@ -51,8 +51,10 @@ def test_the_law_sees_a_dropped_and_a_coerced_key(monkeypatch):
     planned = file.changed(0, [*entry, ("planned", "false")])
     assert keys.judged(file, before, "mistyped", "planned", planned) == "error"
     monkeypatch.setattr("privproj.runs.math.ceil", lambda x: 5)
-    monkeypatch.setattr("privproj.schedule.once", lambda entry, where: {k.replace("-", "_"): entry[k] for k in entry})
-    monkeypatch.setattr("privproj.entries.of_type", lambda name, value, words: value)
+    monkeypatch.setattr(
+        "privproj.records.run_file.once", lambda entry, where: {k.replace("-", "_"): entry[k] for k in entry}
+    )
+    monkeypatch.setattr("privproj.records.entries.of_type", lambda name, value, words: value)
     assert keys.judged(file, file.answer[1], "removed", "epochs", without).startswith("the same answer")
     assert keys.judged(file, before, "doubled", "noise_multiplier", spelled).startswith("answered")
     assert keys.judged(file, before, "mistyped", "planned", planned).startswith("answered")

@@ -6,7 +6,7 @@ import pytest
 
 import privproj
 from privproj import Gaussian, InvalidParameter, Refused
-from privproj.renyi import ConcentratedCurve, RenyiCurve
+from privproj.curves.renyi import ConcentratedCurve, RenyiCurve
 
 
 def eps_of(bound, z, delta=1e-5, **run):

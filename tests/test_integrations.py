@@ -19,7 +19,7 @@ from privproj.integrations import peft as peft_rules
 from privproj.integrations.dp_accounting import ProjectionPLDAccountant, ProjectionRdpAccountant, ReleaseDpEvent
 from privproj.integrations.opacus import ProjectionAccountant, ReleasesProjection, loader_rate
 from privproj.integrations.peft import layers_from_peft
-from privproj.schedule import from_data
+from privproj.records.run_file import from_data
 
 RELEASE = M2(dim=2048, rank=16, noise_multiplier=0.2)
 

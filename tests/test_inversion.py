@@ -12,11 +12,19 @@ from test_laws import GUARANTEES, ids, mechanism_for
 
 import privproj
 from privproj import M2, Gaussian, Laplace, PublicSketch, Refused, Wishart
+from privproj.accounting.two_stage import dp_sft
+from privproj.curves.inversion import (
+    delta_value,
+    epsilon_at,
+    floor_log_delta,
+    log10_value,
+    read_epsilon,
+    read_log_delta,
+)
 from privproj.errors import PrivprojError
-from privproj.inversion import delta_value, epsilon_at, floor_log_delta, log10_value, read_epsilon, read_log_delta
-from privproj.numerics import Enclosure
-from privproj.schedule import dp_sft, from_data
-from privproj.target import target_of
+from privproj.numerics.enclosure import Enclosure
+from privproj.records.run_file import from_data
+from privproj.runs import delta_target
 
 RUNS = {
     "gaussian": (Gaussian(noise_multiplier=1.1), {"steps": 40, "sampling_rate": 0.03}),
@@ -94,10 +102,10 @@ def test_laws_hold_for_a_curve_that_is_neither_monotone_nor_its_own_inverse():
     curve, draw, naive = Noisy(), random.Random(5), 0
     for _ in range(200):
         delta, eps = 10 ** draw.uniform(-12, -0.1), draw.uniform(0.01, 20.0)
-        found = read_epsilon(curve, target_of(delta, None)).upper
+        found = read_epsilon(curve, delta_target(delta, None)).upper
         assert delta_value(read_log_delta(curve, found).upper) <= delta
         back = delta_value(read_log_delta(curve, eps).upper)
-        assert read_epsilon(curve, target_of(back, None)).upper <= eps
+        assert read_epsilon(curve, delta_target(back, None)).upper <= eps
         naive += curve.epsilon(curve.log_delta(eps).upper).upper > eps
     assert naive > 20, "the curve is too tame to show anything"
 
@@ -123,23 +131,23 @@ def test_a_point_that_nothing_proves_is_no_delta():
 @given(delta=st.floats(1e-300, 1.0, exclude_max=True))
 def test_a_delta_is_floored_to_the_lattice_and_stays_there(delta):
     curve = Gaussian(noise_multiplier=1.0)
-    point = floor_log_delta(curve, target_of(delta, None))
+    point = floor_log_delta(curve, delta_target(delta, None))
     assert delta_value(point) <= delta <= delta_value(point) * (1.0 + 2e-6) or point < math.log(1e-300)
-    assert floor_log_delta(curve, target_of(delta_value(point), None)) == point or delta_value(point) == 1e-300
+    assert floor_log_delta(curve, delta_target(delta_value(point), None)) == point or delta_value(point) == 1e-300
 
 
 @settings(max_examples=100, deadline=None)
 @given(power=st.floats(-9e5, -1e-3))
 def test_a_log10_delta_is_floored_to_the_lattice_and_stays_there(power):
     curve = Gaussian(noise_multiplier=1.0)
-    point = floor_log_delta(curve, target_of(None, power))
+    point = floor_log_delta(curve, delta_target(None, power))
     assert log10_value(point) <= power
-    assert floor_log_delta(curve, target_of(None, log10_value(point))) == point
+    assert floor_log_delta(curve, delta_target(None, log10_value(point))) == point
 
 
 def test_a_reading_does_not_depend_on_what_was_asked_before():
     mechanism, run = RUNS["m2"]
-    question = privproj.accountant.ask(mechanism, None, run)
+    question = privproj.accounting.question.ask(mechanism, None, run)
     fresh = {eps: question.curve().log_delta(eps) for eps in (0.05, 0.3, 0.31, 1.0, 2.0)}
     used = question.curve()
     epsilon_at(used, math.log(1e-9))

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from privproj import kernels, reference
-from privproj.beta_tail import epsilons
-from privproj.numerics import outward
+from privproj import reference
+from privproj.bounds.m2._beta_tail import beta_tail_epsilons
+from privproj.numerics import kernels
+from privproj.numerics.enclosure import outward
 
 wide = st.floats(-6, 2).map(lambda x: 10.0**x)
 
@@ -133,8 +134,8 @@ def random_columns(rows):
 @pytest.mark.parametrize("sharp", [False, True])
 def test_compiled_kernels_agree_with_plain_ones(sharp):
     columns = random_columns(200)
-    plain = epsilons(*columns, sharp=sharp, compiled=False)
-    fast = epsilons(*columns, sharp=sharp, compiled=True)
+    plain = beta_tail_epsilons(*columns, sharp=sharp, compiled=False)
+    fast = beta_tail_epsilons(*columns, sharp=sharp, compiled=True)
     assert fast == pytest.approx(plain, rel=1e-10, abs=0)
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj.bounds import registry
+from privproj.curves.epsilon_delta import EpsilonDeltaRule
+from privproj.curves.profile import PrivacyProfile
 from privproj.errors import Refused
 from privproj.mechanisms import M1, M2, Gaussian, Laplace, PublicSketch, Sketch, Wishart
-from privproj.numerics import Enclosure
-from privproj.profile import PrivacyProfile
-from privproj.rules import EpsilonDeltaRule
+from privproj.numerics.enclosure import Enclosure
 from privproj.runs import Run
 
 GUARANTEES = [bound for bound in registry() if bound.guarantee]
@@ -42,8 +42,8 @@ def mechanism_for(bound, z=1.0, dim=200, rank=12, k=2):
 
 
 def form_of(bound, **settings):
-    form = bound.form(mechanism_for(bound, **settings))
-    return form if isinstance(form, PrivacyProfile) else form.over(Run())
+    form = bound.representation(mechanism_for(bound, **settings))
+    return form if isinstance(form, PrivacyProfile) else form.over_run(Run())
 
 
 def is_rule(bound):

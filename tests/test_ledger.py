@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from privproj_cli.main import exit_code
 
 import privproj
+from privproj.accounting.schedule import phase_of
 from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
 from privproj.errors import InvalidParameter
-from privproj.ledger import CUT_SHORT, NOT_CHAINED, Ledger, read
-from privproj.schedule import phase_from, phase_of
+from privproj.records.ledger import CUT_SHORT, NOT_CHAINED, Ledger, read
+from privproj.records.run_file import phase_from
 
 RELEASE = privproj.M2(dim=64, rank=4, noise_multiplier=1.0)
 RUN = {"steps": 20, "sampling_rate": 0.25}

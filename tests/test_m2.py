@@ -14,15 +14,22 @@ from scipy.special import ndtr
 from scipy.stats import beta
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameter, Refused, kernels, reference
+from privproj import M2, Gaussian, InvalidParameter, Refused, reference
 from privproj.bounds import find
-from privproj.bounds.m2_mixture_rdp import log_energy_moment
-from privproj.random_sensitivity import ScaledBeta, inflection, log_any_rank_profile, log_expected_profile, log_h
+from privproj.bounds.m2.mixture_rdp import log_energy_moment
+from privproj.laws.profiles import log_any_rank_profile
+from privproj.laws.squared_shift import ScaledBeta, inflection, log_h
+from privproj.numerics import kernels
+
+
+def rank_one(eps, law):
+    """``ln E[h_eps(X)]``."""
+    return law.expected_profile(eps)
 
 
 def log_delta(bound, eps, **parameters):
     """The enclosure of the log of a bound's delta."""
-    return find(M2, bound).form(M2(**parameters)).log_delta(eps)
+    return find(M2, bound).representation(M2(**parameters)).log_delta(eps)
 
 
 settings_of_m2 = st.tuples(
@@ -74,7 +81,7 @@ def test_monotone_in_rank_and_dim(setting):
 @given(settings_of_m2, st.floats(1.01, 20))
 def test_mixture_moment_is_below_the_gaussian_moment(setting, alpha):
     dim, rank, mu, _ = setting
-    curve = find(M2, "mixture-rdp").form(M2(dim=dim, rank=rank, noise_multiplier=1 / mu))
+    curve = find(M2, "mixture-rdp").representation(M2(dim=dim, rank=rank, noise_multiplier=1 / mu))
     with mp.workdps(30):
         c = alpha * (alpha - 1) * mu**2 / 2
         exact = float(mp.log(mp.hyp1f1(mp.mpf(rank) / 2, mp.mpf(dim) / 2, c, maxterms=10**6)) / (alpha - 1))
@@ -149,7 +156,7 @@ def test_expectation_against_a_dense_trapezoid(setting):
     points = law.start + step * np.arange(-64 * 40, 64 * 90)
     logs = np.array([log_h(eps, law.value(t)) + law.log_density(t) for t in points if abs(t) < 600])
     dense = logs.max() + math.log(math.fsum(np.exp(logs - logs.max())) * step)
-    low, high = log_expected_profile(eps, law)
+    low, high = law.expected_profile(eps)
     assert low <= dense <= high
     assert high - low <= 1e-11 + 1e-13 * abs(dense)
 

@@ -7,16 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privproj.errors import NotConverged
-from privproj.numerics import (
-    Enclosure,
-    crossing,
-    gauss_legendre,
-    largest_integer,
-    log1m_exp,
-    log_integral,
-    minimise,
-    outward,
-)
+from privproj.numerics.enclosure import Enclosure, log1m_exp, outward
+from privproj.numerics.quadrature import gauss_legendre, log_integral
+from privproj.numerics.search import crossing, largest_integer, minimise
 
 LIMITS = {"low": 1e-100, "high": 1e100}
 

@@ -11,7 +11,7 @@ import pytest
 from privproj_cli.main import exit_code
 from scipy import stats
 
-from privproj.ledger import read
+from privproj.records.ledger import read
 
 pytest.importorskip("torch")
 pytest.importorskip("opacus")
@@ -22,7 +22,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 from privproj.training import add_prism, make_private
-from privproj.training.world import joined
+from privproj.training.processes import joined
 
 torch.set_num_threads(1)
 options = json.loads(sys.argv[1])

@@ -9,13 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameter, Layer, Refused, arrays, pld
+from privproj import M2, Gaussian, InvalidParameter, Layer, Refused
 from privproj.bounds import find
+from privproj.composition.compose import compose_on_grid, compose_phases
 from privproj.errors import PrecisionLimit
-from privproj.random_sensitivity import ScaledBeta, log_any_rank_profile, log_expected_profile
+from privproj.laws import binned, binned_profiles
+from privproj.laws.profiles import log_any_rank_profile
+from privproj.laws.squared_shift import ScaledBeta
 from privproj.runs import Run
 
 RUN = {"steps": 2000, "sampling_rate": 0.01}
+
+
+def rank_one(eps, law):
+    """``ln E[h_eps(X)]``."""
+    return law.expected_profile(eps)
 
 
 def m2(z, **more):
@@ -94,7 +102,11 @@ def test_composed_gaussian_is_never_below_the_closed_form(steps, log10_delta, mu
     z, delta = math.sqrt(steps) / mu, 10**log10_delta
     exact = privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta, steps=steps).value
     run = Run(steps=steps)
-    ours = pld.composed(find(Gaussian, "analytic").form(Gaussian(noise_multiplier=z)), run)
+    ours = compose_on_grid(
+        [(find(Gaussian, "analytic").representation(Gaussian(noise_multiplier=z)), run)],
+        run.discretization,
+        run.composer,
+    )
     value = ours.epsilon(math.log(delta)).upper
     assert exact * (1 - 1e-12) <= value
     assert value <= exact * 1.01 + 1e-6
@@ -102,9 +114,9 @@ def test_composed_gaussian_is_never_below_the_closed_form(steps, log10_delta, mu
 
 
 def test_two_phases_compose_jointly():
-    form = find(Gaussian, "analytic").form
+    form = find(Gaussian, "analytic").representation
     strong, weak = (form(Gaussian(noise_multiplier=z)) for z in (20.0, 40.0))
-    joint = pld.composed_phases([(strong, Run(steps=100)), (weak, Run(steps=300))])
+    joint = compose_phases([(strong, Run(steps=100)), (weak, Run(steps=300))])
     mu = math.sqrt(100 / 20**2 + 300 / 40**2)
     exact = privproj.epsilon(Gaussian(noise_multiplier=1 / mu), delta=1e-5).value
     assert exact <= joint.epsilon(math.log(1e-5)).upper <= exact * 1.005
@@ -113,7 +125,7 @@ def test_two_phases_compose_jointly():
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 def test_one_subsampled_step_is_the_amplification_theorem(sampling):
     q, z = 0.05, 0.7
-    profile = find(Gaussian, "analytic").form(Gaussian(noise_multiplier=z))
+    profile = find(Gaussian, "analytic").representation(Gaussian(noise_multiplier=z))
     for eps in (0.0, 0.1, 0.5, 1.5):
         inner = math.log1p(math.expm1(eps) / q)
         theorem = q * math.exp(profile.log_delta(inner).upper)
@@ -194,11 +206,11 @@ def test_dp_accounting_refuses_below_its_floor():
 def test_tables_are_upper_bounds_and_close(dim, share, mu):
     rank = 1 + round(share**3 * (dim - 2))
     law = ScaledBeta(rank / 2, (dim - rank) / 2, mu * mu)
-    bins = arrays.beta_bins(law.a, law.b, law.scale)
+    bins = binned.beta_bins(law.a, law.b, law.scale)
     eps = np.array([0.0, 0.01, 0.3, 1.0, 3.0])
-    free, one = arrays.any_rank_deltas(eps, (bins,)), arrays.rank_one_deltas(eps, bins)
+    free, one = binned_profiles.any_rank_deltas(eps, (bins,)), binned_profiles.rank_one_deltas(eps, bins)
     for i, e in enumerate(eps):
-        for table, scalar in ((free, log_any_rank_profile), (one, log_expected_profile)):
+        for table, scalar in ((free, log_any_rank_profile), (one, rank_one)):
             low, high = scalar(float(e), law)
             if high > -60:
                 assert math.exp(low) <= table[i]
@@ -207,7 +219,7 @@ def test_tables_are_upper_bounds_and_close(dim, share, mu):
 
 
 def test_gaussian_table_is_an_upper_bound():
-    form = find(Gaussian, "analytic").form(Gaussian(noise_multiplier=0.5))
+    form = find(Gaussian, "analytic").representation(Gaussian(noise_multiplier=0.5))
     eps = np.linspace(0, 20, 50)
     for e, below, above in zip(eps, *form.table(eps), strict=True):
         low, high = form.log_delta(float(e))
@@ -258,12 +270,12 @@ def test_layers_of_different_shape_are_no_better_than_the_worst():
 def test_convolved_law_keeps_the_mean_and_dominates(count):
     rng = np.random.default_rng(2)
     parts = ((64, 4, count, 0.9 / count), (16, 16, 1, 0.1))
-    bins = arrays.convolved_bins(parts, 4.0)
+    bins = binned.convolved_bins(parts, 4.0)
     draws = 4.0 * (0.1 + 0.9 * rng.beta(2, 30, (400_000, count)).mean(axis=1))
     assert bins.mass.sum() == pytest.approx(1.0, rel=1e-9, abs=0)
     assert np.sum(bins.mass * bins.mean) == pytest.approx(4.0 * (0.1 + 0.9 / 16), rel=2e-3, abs=0)
     for power in (2, 3):
-        convex = arrays.chord(bins.edges**power, bins).sum()
+        convex = binned_profiles.chord(bins.edges**power, bins).sum()
         sample = draws**power
         assert convex >= sample.mean() - 5 * sample.std() / math.sqrt(len(draws))
         assert convex <= sample.mean() * 1.02
@@ -439,5 +451,5 @@ def test_absurd_questions_have_an_answer_or_a_reason():
 def test_tables_keep_falling_far_beyond_the_bulk():
     """A tangent at a far atom must not take over: two phases failed on it."""
     stack = M2(layers=(Layer(dim=768, rank=16, count=24),), clipping="per-layer", noise_multiplier=0.2)
-    _, upper = find(M2, "rank-free").form(stack).table(np.linspace(0.0, 12.0, 80))
+    _, upper = find(M2, "rank-free").representation(stack).table(np.linspace(0.0, 12.0, 80))
     assert np.all(np.diff(upper) <= 1e-12 * upper[:-1])

@@ -13,7 +13,9 @@ from privproj_cli.main import exit_code
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Refused
-from privproj.schedule import dp_sft, from_data, prism_noise_energy
+from privproj.accounting.two_stage import dp_sft
+from privproj.diagnostics.lora_noise import prism_noise_energy
+from privproj.records.run_file import from_data
 
 M2_PHASE = {"mechanism": "m2", "dim": 2048, "rank": 16, "noise_multiplier": 0.2, "sampling_rate": 0.01, "steps": 300}
 GAUSSIAN_PHASE = {"mechanism": "gaussian", "noise_multiplier": 2, "sampling_rate": 0.01, "steps": 200}

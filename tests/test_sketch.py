@@ -9,13 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import privproj
-from privproj import InvalidParameter, PublicSketch, Refused, Sketch, arrays
-from privproj.bounds.sketch_exact_rank1 import profile
-from privproj.lora_noise import lora_noise
-from privproj.random_sensitivity import ScaledGamma, log_any_rank_profile, log_expected_profile
-from privproj.sketch_divergence import bracket, sharp, sharp_bracket, tight
+from privproj import InvalidParameter, PublicSketch, Refused, Sketch
+from privproj.bounds.sketch._divergence import bracket, sharp, sharp_bracket, tight
+from privproj.bounds.sketch.exact_rank1 import profile
+from privproj.curves import gaussian_arrays
+from privproj.diagnostics.lora_noise import lora_noise
+from privproj.laws import binned, binned_profiles
+from privproj.laws.profiles import log_any_rank_profile
+from privproj.laws.squared_shift import ScaledGamma
 
 sizes = st.floats(math.log(1.2), math.log(1e6)).map(math.exp)
+
+
+def rank_one(eps, law):
+    """``ln E[h_eps(X)]``."""
+    return law.expected_profile(eps)
 
 
 def eps_of(mechanism, bound, delta=1e-5, **run):
@@ -180,9 +188,9 @@ def test_what_is_refused():
 @given(rank=st.integers(1, 3000), mu=st.floats(-1, 1).map(lambda x: 10**x), eps=st.sampled_from([0.0, 0.01, 0.3, 1, 3]))
 def test_public_tables_are_upper_bounds_and_close(rank, mu, eps):
     law = ScaledGamma(0.5 * rank, 2 * mu**2 / rank)
-    bins, at = arrays.gamma_bins(law.a, law.scale), np.array([eps])
-    free, one = arrays.any_rank_deltas(at, (bins,))[0], arrays.rank_one_deltas(at, bins)[0]
-    for table, scalar in ((free, log_any_rank_profile), (one, log_expected_profile)):
+    bins, at = binned.gamma_bins(law.a, law.scale), np.array([eps])
+    free, one = binned_profiles.any_rank_deltas(at, (bins,))[0], binned_profiles.rank_one_deltas(at, bins)[0]
+    for table, scalar in ((free, log_any_rank_profile), (one, rank_one)):
         low, high = scalar(eps, law)
         if high > -60:
             assert math.exp(low) <= table
@@ -195,7 +203,7 @@ def test_public_sketch_is_what_it_leaks(rank, z):
     rng = np.random.default_rng(rank)
     shift = rng.chisquare(rank, 500_000) / rank / z**2
     for eps in (0.0, 0.5, 2.0):
-        draws = arrays.gaussian_deltas(np.array(eps), np.sqrt(shift))
+        draws = gaussian_arrays.gaussian_deltas(np.array(eps), np.sqrt(shift))
         exact = privproj.delta(PublicSketch(rank=rank, noise_multiplier=z), epsilon=eps, bound="exact-rank1").value
         assert abs(draws.mean() - exact) <= 5 * draws.std() / math.sqrt(len(draws)) + 1e-12
 

@@ -3,6 +3,7 @@
 import ast
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,29 +15,42 @@ from privproj.bounds import LINES, registry
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-LAYERS = {
-    "errors": 0, "relations": 0, "atomic": 0, "assumptions": 0,
-    "numerics": 1, "kernels": 1, "reference": 1,
-    "mechanisms": 2, "runs": 2, "result": 2,
-    "profile": 3, "inversion": 3, "renyi": 3, "rules": 3, "random_sensitivity": 3, "arrays": 3,
-    "lattice": 3, "composer": 3, "doubling": 3, "dp_composer": 3, "pld": 3,
-    "gamma_gain": 3, "gamma_mills": 3, "wishart_panels": 3, "vector_wishart": 3,
-    "wishart_promise": 3, "unequal_norms": 3, "unequal_cells": 3, "wishart_layers": 3,
-    "alignment": 3, "energy": 3, "secret_shift": 3, "sketch_divergence": 3, "sketch_promise": 3, "lora_noise": 3,
-    "target": 3, "rigorous": 4, "bound": 4, "bounds": 5, "one_column": 5,
-    "beta_tail": 5, "good_event": 5, "early_tail": 5, "loss_quantiles": 5,
-    "accountant": 6, "calibration": 7, "evaluation": 8, "certificate": 7,
-    "strict_json": 1, "jobs": 1, "sweep": 9, "gain": 8, "audit": 11, "tradeoff": 4,
-    "entries": 8, "schedule": 8, "regression": 9, "statement": 9, "integrations": 9, "ledger": 9, "training": 10,
-}  # fmt: skip
+STREET = (
+    {"errors", "version", "assumptions", "reference"},
+    {"validation", "numerics", "result"},
+    {"mechanisms", "runs", "diagnostics"},
+    {"curves"},
+    {"laws", "composition"},
+    {"rigorous"},
+    {"bounds"},
+    {"accounting"},
+    {"records"},
+    {"schedule", "integrations"},
+    {"training"},
+    {"audit"},
+)
+"""A room imports rooms of earlier sets only."""
+
 NUMERICAL = {
-    "arrays", "lattice", "composer", "doubling", "dp_composer",
-    "gamma_gain", "gamma_mills", "wishart_panels", "vector_wishart",
-    "unequal_norms", "unequal_cells", "wishart_layers",
-    "symmetry", "energy", "secret_shift",
+    "numerics/arrays", "numerics/gamma_hockey_stick", "numerics/gamma_mills", "curves/gaussian_arrays",
+    "laws/panel_law", "laws/projected_energy", "laws/secret_shift", "laws/binned", "laws/binned_profiles",
+    "laws/wishart_loss", "laws/wishart_integral", "laws/wishart_conditional_gain",
+    "laws/wishart_unequal_norms", "laws/wishart_unequal_cells",
+    "composition/grid", "composition/dominating_pairs", "composition/fourier", "composition/doubling",
+    "composition/by_dp_accounting",
 }  # fmt: skip
-INTEGRATIONS = {"integrations/dp_accounting.py"}
+"""Files that load numpy, scipy or dp-accounting when they are imported; every other one does so when it must."""
+
+SLOW_ROOMS = {"training", "audit", "reference"}
+SLOW_DOORS = {"integrations/dp_accounting"}
 LAZY = {"numba", "mpmath", "dp_accounting", "numpy", "scipy", "torch", "matplotlib"}
+MOST_AT_THE_TOP = 8
+
+
+def is_module(name):
+    """True for a file or a folder of the package."""
+    place = ROOT.joinpath(*name.split("."))
+    return name.startswith("privproj") and (place.is_dir() or place.with_suffix(".py").exists())
 
 
 def imports(path):
@@ -45,32 +59,62 @@ def imports(path):
     top = set(tree.body)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            names = [node.module or "."] if node.module != "privproj" else [f"privproj.{a.name}" for a in node.names]
+            names = [
+                f"{node.module}.{a.name}" if is_module(f"{node.module}.{a.name}") else node.module for a in node.names
+            ]
             yield from ((name, node in top) for name in names)
         elif isinstance(node, ast.Import):
             yield from ((alias.name, node in top) for alias in node.names)
 
 
 def room(path):
-    """The name by which a file is known in :data:`LAYERS`."""
-    parts = path.relative_to(ROOT / "privproj").with_suffix("").parts
-    return parts[0]
+    """The name by which a file is known on :data:`STREET`."""
+    return path.relative_to(ROOT / "privproj").with_suffix("").parts[0]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "privproj").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_point_down(path):
-    if path == ROOT / "privproj" / "__init__.py":
-        return
-    for name, at_import in imports(path):
+def house_number(name):
+    """Where a room stands on the street."""
+    return next(number for number, rooms in enumerate(STREET) if name in rooms)
+
+
+SOURCES = [path for path in sorted((ROOT / "privproj").rglob("*.py")) if path != ROOT / "privproj" / "__init__.py"]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_room_imports_earlier_rooms_only(path):
+    here = room(path)
+    for name, _ in imports(path):
         parts = name.split(".")
-        if parts[0] == "privproj" and len(parts) > 1 and parts[1] in LAYERS:
-            lower = LAYERS[parts[1]] <= LAYERS[room(path)]
-            assert lower, f"{path.name} (layer {LAYERS[room(path)]}) imports {name}"
         assert parts[0] != "privproj_cli"
-        if parts[0] in LAZY and at_import:
-            rooms = ("training", "audit", "reference")
-            slow = named(path) in INTEGRATIONS or path.stem in NUMERICAL or room(path) in rooms
-            assert slow, f"{path.name} imports {name} at import time"
+        if parts[0] == "privproj" and len(parts) > 1 and parts[1] != here:
+            assert house_number(parts[1]) < house_number(here), f"{path.name} (in {here}) imports {name}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_slow_packages_are_imported_when_they_are_needed(path):
+    named = str(path.relative_to(ROOT / "privproj").with_suffix(""))
+    if room(path) not in SLOW_ROOMS and named not in NUMERICAL | SLOW_DOORS:
+        assert not [name for name, at_import in imports(path) if at_import and name.split(".")[0] in LAZY]
+
+
+def test_the_front_door_opens_no_room():
+    loads = [name for name, at_import in imports(ROOT / "privproj" / "__init__.py") if at_import]
+    assert [name for name in loads if name.startswith("privproj")] == ["privproj.version"]
+
+
+def test_every_room_says_what_it_is_for_and_few_files_stand_at_the_top():
+    folders = {path for path in (ROOT / "privproj").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    top = {path.stem for path in (ROOT / "privproj").glob("*.py")} - {"__init__"}
+    assert len(top) <= MOST_AT_THE_TOP
+    assert {path.name for path in folders} | top == set().union(*STREET)
+    for init in (ROOT / "privproj").rglob("__init__.py"):
+        assert ast.get_docstring(ast.parse(init.read_text())), init
+
+
+def test_the_wheel_holds_every_folder():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "privproj").rglob("__init__.py")}
+    assert set(settings["packages"]) == folders | {"privproj_cli"}
 
 
 def test_there_are_no_import_cycles():
@@ -85,34 +129,37 @@ def test_there_are_no_import_cycles():
         done |= ready
 
 
-def named(path):
-    """A file's name, with its folder where that is an integration or a reference."""
-    return f"{path.parent.name}/{path.name}" if path.parent.name in ("integrations", "reference") else path.name
-
-
-def test_one_file_compiles_and_one_file_is_mpmath():
+def test_few_files_use_the_slow_packages():
     users = {}
-    for path in (ROOT / "privproj").rglob("*.py"):
+    for path in SOURCES:
         for name, _ in imports(path):
-            users.setdefault(name.split(".")[0], set()).add(named(path))
-    assert users["numba"] == {"kernels.py"}
-    assert all(name.startswith("reference/") for name in users["mpmath"])
-    assert users.get("dp_accounting", set()) == {"dp_composer.py", "integrations/dp_accounting.py"}
-    training = {path.name for path in (ROOT / "privproj" / "training").glob("*.py")}
-    assert users["torch"] <= training | {"release.py", "membership.py"}
+            users.setdefault(name.split(".")[0], set()).add(str(path.relative_to(ROOT / "privproj").with_suffix("")))
+    assert users["numba"] == {"numerics/kernels"}
+    assert {name.split("/")[0] for name in users["mpmath"]} == {"reference"}
+    assert users["dp_accounting"] == {"composition/by_dp_accounting", "integrations/dp_accounting"}
+    assert {name.split("/")[0] for name in users["torch"]} <= {"training", "audit"}
 
 
 def test_one_version_string():
     sources = [*(ROOT / "privproj").rglob("*.py"), *(ROOT / "cli").rglob("*.py")]
     found = [path for path in sources if re.search(r'version.* = "\d', path.read_text())]
-    assert [p.relative_to(ROOT) for p in found] == [Path("privproj/__init__.py")]
+    assert [p.relative_to(ROOT) for p in found] == [Path("privproj/version.py")]
     assert privproj.__version__ in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_every_line_of_the_registry_names_its_bound():
     assert tuple((bound.mechanism.name, bound.name) for bound in registry()) == LINES
-    files = {path.stem for path in (ROOT / "privproj" / "bounds").glob("*.py")} - {"__init__"}
-    assert files == {f"{kind}_{name}".replace("-", "_") for kind, name in LINES}
+    theorems = [path for path in (ROOT / "privproj" / "bounds").glob("*/*.py") if not path.name.startswith("_")]
+    files = {f"{path.parent.name}/{path.stem}" for path in theorems}
+    assert files == {f"{kind}/{name}".replace("-", "_") for kind, name in LINES}
+
+
+def test_every_proof_is_a_claim_of_the_page_of_proofs():
+    claims = set(re.findall(r"^## (C\d+) ", (ROOT / "docs" / "proofs.md").read_text(), re.MULTILINE))
+    for bound in registry():
+        assert not bound.proof or bound.proof in claims, bound.name
+        assert bound.proof or not bound.source.startswith("privproj"), bound.name
+        assert "privproj." not in bound.source + bound.formula, bound.name
 
 
 def test_public_names_resolve():

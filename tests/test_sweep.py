@@ -16,8 +16,8 @@ import pytest
 from privproj_cli.main import exit_code
 
 import privproj
-from privproj import jobs
-from privproj.sweep import COLUMNS, asked, columns_of, grid_from, swept
+from privproj.records import journal, workers
+from privproj.records.sweep import COLUMNS, asked, columns_of, grid_from, swept
 
 GRID = {
     "query": "delta",
@@ -78,9 +78,9 @@ def test_a_finished_sweep_is_left_alone_and_another_one_is_not_overwritten(tmp_p
 
 def test_a_journal_of_another_grid_is_refused_and_kept(tmp_path):
     out = tmp_path / "out.csv"
-    journal = jobs.Journal(f"{out}.journal", grid_from(GRID).title())
-    journal.add([0], asked([next(grid_from(GRID).tasks())[1]]))
-    journal.close()
+    book = journal.Journal(f"{out}.journal", grid_from(GRID).title())
+    book.add([0], asked([next(grid_from(GRID).tasks())[1]]))
+    book.close()
     before = (tmp_path / "out.csv.journal").read_bytes()
     with pytest.raises(privproj.InvalidParameter, match="this very question"):
         swept(grid_from({**GRID, "epsilon": 2.0}), out)
@@ -88,19 +88,19 @@ def test_a_journal_of_another_grid_is_refused_and_kept(tmp_path):
 
 
 def test_a_journal_cut_anywhere_gives_the_same_table(tmp_path):
-    out, journal = tmp_path / "out.csv", tmp_path / "out.csv.journal"
+    out, kept = tmp_path / "out.csv", tmp_path / "out.csv.journal"
     grid = grid_from(GRID)
     swept(grid, out)
     whole = out.read_bytes()
-    book = jobs.Journal(journal, grid.title())
+    book = journal.Journal(kept, grid.title())
     for number, task in grid.tasks():
         book.add([number], asked([task]))
     book.close()
-    content = journal.read_bytes()
+    content = kept.read_bytes()
     random.seed(3)
     for cut in (0, 1, len(content), *random.sample(range(len(content)), 25)):
         out.unlink(missing_ok=True)
-        journal.write_bytes(content[:cut])
+        kept.write_bytes(content[:cut])
         swept(grid, out)
         assert out.read_bytes() == whole
 
@@ -113,7 +113,7 @@ def test_only_what_is_missing_is_asked(tmp_path):
             calls.extend(number for number, _ in batch)
             yield [number for number, _ in batch], work([task for _, task in batch])
 
-    book = jobs.Journal(tmp_path / "out.csv.journal", grid.title())
+    book = journal.Journal(tmp_path / "out.csv.journal", grid.title())
     tasks = list(grid.tasks())
     book.add([3, 7], asked([tasks[3][1], tasks[7][1]]))
     book.close()
@@ -122,7 +122,7 @@ def test_only_what_is_missing_is_asked(tmp_path):
 
 
 def test_two_sweeps_cannot_share_a_journal(tmp_path):
-    book = jobs.Journal(tmp_path / "out.csv.journal", grid_from(GRID).title())
+    book = journal.Journal(tmp_path / "out.csv.journal", grid_from(GRID).title())
     with pytest.raises(privproj.InvalidParameter, match="no other process"):
         swept(grid_from(GRID), tmp_path / "out.csv")
     book.close()
@@ -155,8 +155,8 @@ def test_a_sweep_killed_again_and_again_ends_with_the_same_table(tmp_path, optio
 
 def test_a_worker_that_dies_is_replaced(tmp_path):
     marker = tmp_path / "died"
-    book = jobs.Journal(tmp_path / "journal", {"of": "deaths"})
-    found = jobs.done(mortal, ((i, (str(marker), i)) for i in range(12)), book, jobs.by_processes(2))
+    book = journal.Journal(tmp_path / "journal", {"of": "deaths"})
+    found = journal.done(mortal, ((i, (str(marker), i)) for i in range(12)), book, workers.by_processes(2))
     book.close()
     assert marker.exists() and {i: row for i, (row,) in found.items()} == {i: str(i * i) for i in range(12)}
 
@@ -185,7 +185,7 @@ def test_a_dask_cluster_that_loses_a_worker(tmp_path):
             if len(seen) == 4:
                 os.kill(pids[0], signal.SIGKILL)
 
-        swept(grid, tmp_path / "out.csv", jobs.by_dask(cluster.scheduler_address), progress)
+        swept(grid, tmp_path / "out.csv", workers.by_dask(cluster.scheduler_address), progress)
     assert len(seen) > 4 and sum(seen) == len(grid)
     assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
 

@@ -14,7 +14,7 @@ from privproj_cli.main import exit_code
 import privproj
 from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
 from privproj.errors import Refused
-from privproj.ledger import read
+from privproj.records.ledger import read
 
 pytest.importorskip("torch")
 pytest.importorskip("opacus")
@@ -237,13 +237,13 @@ run.train()
 
 def killed_runs(small, folder, kills, seed):
     """Kill a run at random moments until it is done; after each kill the ledger holds at least what was used."""
-    from privproj.training import fit
+    from privproj.training import classifier
 
     draw = random.Random(seed)
-    settings = fit.Settings(
+    settings = classifier.Settings(
         data=str(small), mechanism="m2", rank=4, epsilon=3.0, steps=1500, batch_size=30, checkpoint_every=7
     )
-    fit.begin(settings, folder)
+    classifier.begin(settings, folder)
     for _ in range(kills):
         worker = subprocess.Popen([sys.executable, "-c", WORKER, str(folder)], stdout=subprocess.PIPE, text=True)
         assert worker.stdout.readline() == "ready\n"

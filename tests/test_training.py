@@ -20,11 +20,11 @@ from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler  # noqa: E402
 
-from privproj.training import add_frozen_lora, ghost, make_private  # noqa: E402
+from privproj.training import add_frozen_lora, make_private, per_example  # noqa: E402
+from privproj.training.algorithms.projected import Projected  # noqa: E402
+from privproj.training.generators import generator, streams  # noqa: E402
 from privproj.training.plan import GRID  # noqa: E402
 from privproj.training.release import SLACK, bounded_norm  # noqa: E402
-from privproj.training.streams import generator, streams  # noqa: E402
-from privproj.training.views import Projected  # noqa: E402
 
 SILENT = 1e-12
 """A noise multiplier that cannot be seen next to the sums of a test."""
@@ -193,7 +193,7 @@ def test_ghost_norms(outputs, inputs, tokens, log_size, seed):
     g = torch.randn(5, tokens, outputs, generator=draw, dtype=DOUBLE) * 10.0**log_size
     x = torch.randn(5, tokens, inputs, generator=draw, dtype=DOUBLE)
     exact = torch.einsum("nto,nti->noi", g, x).square().sum((1, 2))
-    assert torch.allclose(ghost.squared_norms(g, x), exact, rtol=1e-9, atol=1e-12 * float(exact.max()))
+    assert torch.allclose(per_example.squared_norms(g, x), exact, rtol=1e-9, atol=1e-12 * float(exact.max()))
 
 
 @pytest.mark.parametrize("tokens", [2, 40])
@@ -205,7 +205,7 @@ def test_tokens_that_cancel_cannot_hide_a_norm(tokens):
     g[:, 1::2] *= -1.0
     x = x * (1.0 + 1e-6 * torch.randn(2000, tokens, 1, generator=draw))
     exact = torch.einsum("nto,nti->noi", g.double(), x.double()).square().sum((1, 2))
-    assert (ghost.squared_norms(g, x) >= exact * (1.0 - 1e-6)).all()
+    assert (per_example.squared_norms(g, x) >= exact * (1.0 - 1e-6)).all()
 
 
 # --- what leaves the boundary -----------------------------------------------------------------------
@@ -358,8 +358,8 @@ def test_the_low_dimensional_noise_is_projected_noise():
     assert torch.allclose(full.T @ full / 20_000, torch.eye(3, dtype=DOUBLE), atol=0.04)
     g, inputs = torch.randn(12, 1, 4, generator=draw, dtype=DOUBLE), torch.randn(12, 1, 6, generator=draw, dtype=DOUBLE)
     ones = torch.ones(12, dtype=DOUBLE)
-    low = ghost.clipped_sum(ones, g, found.sketched(inputs))
-    assert torch.allclose(low, ghost.clipped_sum(ones, g, inputs) @ found.q, rtol=1e-9)
+    low = per_example.clipped_sum(ones, g, found.sketched(inputs))
+    assert torch.allclose(low, per_example.clipped_sum(ones, g, inputs) @ found.q, rtol=1e-9)
 
 
 @pytest.mark.parametrize("algorithm", ["m2", "m2-projected-clip"])
@@ -823,7 +823,7 @@ def test_repeated_records_are_refused():
 def test_a_norm_does_not_underflow(tokens):
     g, x = torch.full((2, tokens, 10), 1e-24), torch.full((2, tokens, 10), 1e19)
     exact = torch.einsum("nto,nti->noi", g.double(), x.double()).square().sum((1, 2))
-    assert torch.allclose(ghost.squared_norms(g, x), exact, rtol=1e-4)
+    assert torch.allclose(per_example.squared_norms(g, x), exact, rtol=1e-4)
 
 
 def test_many_parts_lose_no_record_to_rounding():

@@ -16,10 +16,10 @@ from scipy import special, stats
 
 import privproj
 from privproj import M1, Wishart
-from privproj.one_column import residual_profile
-from privproj.unequal_cells import Grid, bounds_on, tails_at
-from privproj.unequal_norms import CLOSE, UnequalNorms, searched
-from privproj.wishart_layers import AlignmentLaw, ConditionalGain
+from privproj.bounds.m1._one_column import residual_profile
+from privproj.laws.wishart_conditional_gain import AlignmentLaw, ConditionalGain
+from privproj.laws.wishart_unequal_cells import Grid, bounds_on, tails_at
+from privproj.laws.wishart_unequal_norms import CLOSE, UnequalNorms, searched
 
 LAYERS = (0.0, 1e-3, 1e-2, 0.05, 0.15, 0.3, 0.5, 0.75, 1.0)
 

@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 import privproj
-from privproj import InvalidParameter, Refused, Wishart, alignment, gamma_gain, gamma_mills, wishart_panels
-from privproj.bounds.wishart_early_exact_tail import log_mixed_tail
-from privproj.unequal_norms import UnequalNorms
-from privproj.vector_wishart import VectorWishart
+from privproj import InvalidParameter, Refused, Wishart
+from privproj.bounds.wishart.early_exact_tail import log_mixed_tail
+from privproj.diagnostics import alignment
+from privproj.laws import wishart_integral
+from privproj.laws.wishart_loss import VectorWishart
+from privproj.laws.wishart_unequal_norms import UnequalNorms
+from privproj.numerics import gamma_hockey_stick, gamma_mills
 
 SETTINGS = [
     (2, 1, 0.3),
@@ -117,7 +120,7 @@ def test_enclosures_overlap_whatever_the_nodes(monkeypatch, dim, rank, m, eps):
     """Fewer nodes and a larger share only widen the enclosure: its error is proved."""
     close = VectorWishart(dim, rank, m).log_delta_anew(eps)
     for nodes, share in ((6, 1e-6), (9, 1e-8)):
-        monkeypatch.setattr(wishart_panels, "NODES", nodes)
+        monkeypatch.setattr(wishart_integral, "NODES", nodes)
         pair = VectorWishart(dim, rank, m)
         whole, error = pair.log_deltas(np.array([eps]), share)
         assert whole[0] - error[0] <= close.upper and close.lower <= whole[0] + error[0]
@@ -127,8 +130,8 @@ def test_the_error_of_the_panels_is_needed(monkeypatch):
     """Were the bound of a Gauss rule left out, few nodes would give a wrong number for a sure one."""
     pair, eps = VectorWishart(300000, 2, 5.220740386781583e-07), np.array([0.0])
     close = pair.log_delta_anew(0.0)
-    monkeypatch.setattr(wishart_panels, "NODES", 2)
-    monkeypatch.setattr(wishart_panels.WishartIntegral, "log_error", lambda self, p: np.full_like(p.low, -np.inf))
+    monkeypatch.setattr(wishart_integral, "NODES", 2)
+    monkeypatch.setattr(wishart_integral.WishartIntegral, "log_error", lambda self, p: np.full_like(p.low, -np.inf))
     whole, error = pair.log_deltas(eps)
     assert not whole[0] - error[0] <= close.upper or not close.lower <= whole[0] + error[0]
 
@@ -178,8 +181,8 @@ def test_both_routes_to_a_gain_agree(k):
     w, x = rng.uniform(-0.9, 6.0, 200) / math.sqrt(k), 10.0 ** rng.uniform(-3, 1, 200) / math.sqrt(k)
     start = k * np.exp(w)
     with np.errstate(all="ignore"):
-        over = gamma_gain.mean_gain(k, np.expm1(x), start, 1.0)
-        under = gamma_gain.mean_gain(k, -np.expm1(-x), start, -1.0)
+        over = gamma_hockey_stick.mean_gain(k, np.expm1(x), start, 1.0)
+        under = gamma_hockey_stick.mean_gain(k, -np.expm1(-x), start, -1.0)
     np.testing.assert_allclose(gain.log_over(w, x, start * np.expm1(x) - k * x), over, rtol=0, atol=2e-11)
     np.testing.assert_allclose(gain.log_under(w, x), under, rtol=0, atol=2e-11)
 
@@ -204,7 +207,7 @@ def test_inner_average_against_30_digits():
         (1.0, 1e-6, 3.0, 1.0), (1.0, 5.0, 0.3, 1.0), (1.5, 0.5, 1.0, -1.0), (1.5, 0.9, 30.0, -1.0),
         (20.0, 0.1, 10.0, 1.0), (20.0, 0.5, 8.0, -1.0), (1e3, 0.9, 1030.0, -1.0), (1e4, 1e-5, 9.9e3, 1.0),
     ):  # fmt: skip
-        found = float(gamma_gain.mean_gain(k, np.array([rate]), np.array([start]), sign)[0])
+        found = float(gamma_hockey_stick.mean_gain(k, np.array([rate]), np.array([start]), sign)[0])
         assert found == pytest.approx(exact(k, rate, start, sign), rel=0, abs=1e-11)
 
 

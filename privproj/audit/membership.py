@@ -21,13 +21,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from privproj import __version__
-from privproj.audit.lower import Array, at_least, at_most, auc
+from privproj.audit.epsilon_lower import Array, at_least, at_most, auc
 from privproj.errors import InvalidParameter
-from privproj.jobs import Journal, Row, by_processes, done
-from privproj.mechanisms import real, whole
+from privproj.records.journal import Journal, done
+from privproj.records.workers import Row, by_processes
 from privproj.training import add_frozen_lora, make_private
-from privproj.training.fit import load
+from privproj.training.classifier import load
+from privproj.validation import real, whole
+from privproj.version import __version__
 
 MECHANISMS = ("dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1")
 SILENT = 1e-9
@@ -103,7 +104,7 @@ class Game:
 
 def replace_steps(plan: Any, steps: int) -> Any:
     """What so many releases of a plan are to the accountant."""
-    from privproj.ledger import Account
+    from privproj.records.ledger import Account
 
     return Account(((plan.phase(steps).as_dict(), steps),))
 
@@ -152,7 +153,7 @@ def poisoned(
 
 
 def shadows(tasks: list[tuple[Game, bool, int, Tensor, Tensor]]) -> list[Row]:
-    """The scores of some models (the work of :mod:`privproj.jobs`)."""
+    """The scores of some models (the work of :mod:`privproj.records.journal`)."""
     return [[repr(shadow(*task))] for task in tasks]
 
 

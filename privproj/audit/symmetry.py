@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privproj.errors import InvalidParameter
-from privproj.mechanisms import whole
+from privproj.validation import whole
 
 Array = NDArray[np.floating]
 

@@ -6,7 +6,7 @@ imported when its bound is asked for, so that one question pays for one bound.
 
 from importlib import import_module
 
-from privproj.bound import Bound
+from privproj.bounds.bound import Bound
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import Mechanism
 
@@ -54,12 +54,12 @@ LINES = (
     ("sketch-public", "exact-rank1"),
     ("sketch-public", "operator-norm"),
 )
-"""Mechanism and name of every bound; its file is ``MECHANISM_NAME.py`` with underscores."""
+"""Mechanism and name of every bound; its file is ``MECHANISM/NAME.py`` with underscores."""
 
 
 def load(mechanism: str, name: str) -> Bound:
     """The record of a bound, from its file."""
-    return import_module("privproj.bounds." + f"{mechanism}_{name}".replace("-", "_")).BOUND
+    return import_module(f"privproj.bounds.{mechanism}.{name}".replace("-", "_")).BOUND
 
 
 def registry() -> tuple[Bound, ...]:
@@ -86,3 +86,8 @@ def mechanism_named(name: str) -> type[Mechanism]:
     if name not in first:
         raise InvalidParameter("mechanism", name, "one of " + ", ".join(dict.fromkeys(kind for kind, _ in LINES)))
     return load(name, first[name]).mechanism
+
+
+def renyi_bound(mechanism: type[Mechanism]) -> Bound | None:
+    """The bound by which a mechanism enters Renyi accountants; None where it has no Renyi curve."""
+    return next((bound for bound in bounds_of(mechanism) if bound.renyi), None)

@@ -1,8 +1,9 @@
 """Our releases as dp-accounting events, and accountants that take them together with its own.
 
 ``ReleaseDpEvent(M2(...))`` is one release; it may stand alone or inside ``ComposedDpEvent``, ``SelfComposedDpEvent``
-and ``PoissonSampledDpEvent``. dp-accounting's composition is not certified (see :mod:`privproj.dp_composer`): for a
-number with a proved error bound compose a :class:`privproj.schedule.Schedule`.
+and ``PoissonSampledDpEvent``. dp-accounting's composition is not certified (see
+:mod:`privproj.composition.by_dp_accounting`): for a number with a proved error bound compose a
+:class:`privproj.schedule.Schedule`.
 
 What a noise multiplier is relative to: here, the sensitivity under the neighbouring relation, ``2C`` under replace. A
 ``GaussianDpEvent`` states it relative to ``C``, the bound of one record; under ``REPLACE_ONE`` dp-accounting's PLD
@@ -20,17 +21,16 @@ from dp_accounting import dp_event, privacy_accountant
 from dp_accounting.pld import PLDAccountant, pld_pmf, privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
 
-from privproj import pld
-from privproj.accountant import Question, question_of
+from privproj.accounting.question import Question, question_of
 from privproj.assumptions import REPLACE_SENSITIVITY
-from privproj.bounds import find
+from privproj.bounds import find, renyi_bound
+from privproj.composition import grid
+from privproj.composition.dominating_pairs import Pair, outline
+from privproj.curves.profile import PrivacyProfile
+from privproj.curves.renyi import RenyiCurve
 from privproj.errors import InvalidParameter, PrivprojError, Refused
-from privproj.lattice import Pair, outline
 from privproj.mechanisms import Mechanism, NoisyMechanism
-from privproj.profile import PrivacyProfile
-from privproj.relations import NeighbouringRelation
-from privproj.renyi import RenyiCurve
-from privproj.runs import RelationName, RunOptions, named
+from privproj.runs import NeighbouringRelation, RelationName, RunOptions, named
 
 Problem = privacy_accountant.PrivacyAccountant.CompositionErrorDetails
 Relation = privacy_accountant.NeighboringRelation
@@ -137,7 +137,9 @@ class ProjectionPLDAccountant(PLDAccountant):
                 return Problem(event, f"{found.bound.name} has no privacy profile to compose here")
             if do_compose and count:
                 tell_scale(ours, self.neighboring_relation)
-                orders = pld.both_orders([(release, run)], [outline(release, run)], self._value_discretization_interval)
+                orders = grid.both_orders(
+                    [(release, run)], [outline(release, run)], self._value_discretization_interval
+                )
                 parts = [as_pmf(order[0][0]) for order, _ in orders]
                 self._pld = self._pld.compose(
                     privacy_loss_distribution.PrivacyLossDistribution(*parts).self_compose(count)
@@ -167,11 +169,12 @@ class ProjectionRdpAccountant(RdpAccountant):
         if ours is None:
             return super()._maybe_compose(event, count, do_compose)
         try:
-            found = question(ours, rate, self.neighboring_relation, RENYI.get(ours.mechanism.name), count)
+            renyi = renyi_bound(type(ours.mechanism))
+            found = question(ours, rate, self.neighboring_relation, renyi.name if renyi else None, count)
             form, run = found.release()
             if not isinstance(form, RenyiCurve):
                 return Problem(event, f"{found.bound.name} has no Renyi curve; use ProjectionPLDAccountant")
-            curve = form.over(run)
+            curve = form.over_run(run)
             if do_compose and count:
                 tell_scale(ours, self.neighboring_relation)
                 self._rdp = self._rdp + [self.at(curve, float(order)) for order in self._orders]
@@ -184,7 +187,3 @@ class ProjectionRdpAccountant(RdpAccountant):
         """The divergence at this order, ``inf`` where the curve does not hold."""
         whole = not curve.integer_orders or order.is_integer()
         return curve.divergence(order) if whole and curve.low <= order < curve.high and order > 1.0 else float("inf")
-
-
-RENYI = {"m2": "mixture-rdp", "gaussian": "rdp", "sketch": "rdp-tight"}
-"""The bound with a Renyi curve of each mechanism."""

@@ -17,10 +17,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from privproj.accounting.schedule import Phase, Schedule, phase_of
 from privproj.assumptions import PLAN_FIXED_IN_ADVANCE, PUBLIC_RECORD_COUNT
 from privproj.errors import InvalidParameter, Refused
-from privproj.mechanisms import M2, Gaussian, NoisyMechanism, probability, real
-from privproj.schedule import Phase, Schedule, phase_from, phase_of
+from privproj.mechanisms import M2, Gaussian, NoisyMechanism
+from privproj.records.run_file import phase_from
+from privproj.validation import probability, real
 
 
 class ReleasesProjection:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from privproj.errors import InvalidParameter
-from privproj.mechanisms import Layer, whole
-
-from .base_models import Family, candidates
+from privproj.integrations.base_models import Family, candidates
+from privproj.mechanisms import Layer
+from privproj.validation import whole
 
 BY_HAND = "give the layers with --layer"
 

@@ -1,11 +1,16 @@
 """Mechanisms: frozen records of what was run. Parameters and their validity, nothing else."""
 
-from .base import (
+from privproj.mechanisms.base import Mechanism, NoisyMechanism
+from privproj.mechanisms.gaussian import Gaussian
+from privproj.mechanisms.laplace import Laplace
+from privproj.mechanisms.m1 import M1
+from privproj.mechanisms.m2 import M2, Layer
+from privproj.mechanisms.sketch import PublicSketch, Sketch
+from privproj.mechanisms.wishart import Wishart, WishartMatrix
+from privproj.validation import (
     LARGEST,
     LARGEST_EPSILON,
     SMALLEST,
-    Mechanism,
-    NoisyMechanism,
     noise,
     privacy_epsilon,
     probability,
@@ -13,12 +18,6 @@ from .base import (
     truth,
     whole,
 )
-from .gaussian import Gaussian
-from .laplace import Laplace
-from .m1 import M1
-from .m2 import M2, Layer
-from .sketch import PublicSketch, Sketch
-from .wishart import Wishart, WishartMatrix
 
 __all__ = [
     "LARGEST",

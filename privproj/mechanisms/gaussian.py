@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .base import NoisyMechanism
+from privproj.mechanisms.base import NoisyMechanism
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 
 from privproj.errors import InvalidParameter
-
-from .base import NoisyMechanism, real, truth, whole
+from privproj.mechanisms.base import NoisyMechanism
+from privproj.validation import real, truth, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,7 @@ class M1(NoisyMechanism):
     """
 
     name = "m1"
+    finds_rank = True
     assumes = (
         "the matrix is drawn afresh for each release, independently of the data and of all that shaped the query",
         "clipping comes before projecting",

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from privproj.errors import InvalidParameter
-
-from .base import Mechanism, NoisyMechanism, real, truth, whole
+from privproj.mechanisms.base import Mechanism, NoisyMechanism
+from privproj.validation import real, truth, whole
 
 SHAPE = re.compile(r"([0-9]+)x([0-9]+)(?:x([0-9]+))?(?:@([0-9.]+(?:e[+-]?[0-9]+)?))?", re.ASCII | re.IGNORECASE)
 
@@ -65,6 +65,7 @@ class M2(NoisyMechanism):
     """
 
     name = "m2"
+    finds_rank = True
     assumes = (
         "the projection is drawn afresh for each release, independently of the data and of all that shaped the query",
         "clipping comes before projecting",

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 
 from privproj.errors import InvalidParameter
-
-from .base import Mechanism, NoisyMechanism, real, truth, whole
+from privproj.mechanisms.base import Mechanism, NoisyMechanism
+from privproj.validation import real, truth, whole
 
 SIZE = "a positive number up to 1e100"
 MATRIX = ("eigen_floor", "frobenius_bound", "sensitivity", "sketch_sigma", "noise_sigma")
@@ -23,6 +23,8 @@ class Sketch(Mechanism):
     """
 
     name = "sketch"
+    finds_rank = True
+    can_be_sampled = False
     assumes = (
         "the sketching matrix is secret, drawn afresh for each release and used once: nothing else that was computed "
         "from it is released",
@@ -124,6 +126,7 @@ class PublicSketch(NoisyMechanism):
     """
 
     name = "sketch-public"
+    finds_rank = True
     assumes = (
         "the sketching matrix is drawn afresh for each release, independently of the data and of all that shaped the "
         "query",

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from privproj.errors import InvalidParameter
-
-from .base import Mechanism, real, truth, whole
+from privproj.mechanisms.base import Mechanism
+from privproj.validation import real, truth, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,7 @@ class Wishart(Mechanism):
     """
 
     name = "wishart"
+    finds_rank = True
     assumes = (
         "the matrix is drawn afresh for each release, independently of the data and of all that shaped the query",
         "the matrix itself is never released, nor anything else that was computed from it",
@@ -74,6 +75,7 @@ class WishartMatrix(Mechanism):
     """Release ``M V`` without noise, ``V`` of shape ``dim x columns``, ``M ~ W_dim(I/rank, rank)``: not private."""
 
     name = "wishart-matrix"
+    can_be_sampled = False
     default_relation = "replace"
     poisson = False
     dim: int | None = None

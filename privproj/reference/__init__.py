@@ -7,10 +7,10 @@ docstring, with more digits where the float code avoids a cancellation. :func:`v
 
 import mpmath as mp
 
-from privproj.reference import gaussian, m1, m2, runs, sketch, wishart
+from privproj.reference import composition, gaussian, m1, m2, sketch, wishart
+from privproj.reference.calculus import Function, Real, settled
 from privproj.reference.m2 import beta_tail_bound, expected_profile
 from privproj.reference.special import beta_lower, beta_tail, gaussian_delta, normal_tail, two_sided
-from privproj.reference.tools import Function, Real, settled
 
 __all__ = [
     "COARSE",
@@ -35,8 +35,8 @@ EPSILONS: dict[str, Function] = {name: f for family in FAMILIES for name, f in f
 OTHERS: dict[str, Function] = {
     "sketch.rdp": sketch.divergence,
     "wishart.preprocess.gain": wishart.preprocessing_gain,
-    "rule.basic-composition.epsilon": runs.basic_composition,
-    "rule.advanced-composition.epsilon": runs.advanced_composition,
+    "rule.basic-composition.epsilon": composition.basic_composition,
+    "rule.advanced-composition.epsilon": composition.advanced_composition,
 }
 """Quantities that are neither."""
 COARSE = {
@@ -81,5 +81,5 @@ def once(name: str, asked: str, parameters: dict[str, Real]) -> Real:
     known, other = (DELTAS, EPSILONS) if asked == "delta" else (EPSILONS, DELTAS)
     if name in known:
         return known[name](given, **rest)
-    invert = runs.delta_of if asked == "delta" else runs.epsilon_of
+    invert = composition.delta_of if asked == "delta" else composition.epsilon_of
     return invert(lambda x: other[name](x, **rest), given)

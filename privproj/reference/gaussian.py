@@ -2,10 +2,10 @@
 
 import mpmath as mp
 
-import privproj.reference.runs as runs
-from privproj.reference.runs import mu_of
+import privproj.reference.composition as runs
+from privproj.reference.calculus import Function, Real
+from privproj.reference.composition import mu_of
 from privproj.reference.special import gaussian_delta, two_sided
-from privproj.reference.tools import Function, Real
 
 
 def analytic(epsilon: Real, noise_multiplier: Real, steps: int = 1, sampling_rate: Real = 1) -> Real:

@@ -4,13 +4,13 @@ from functools import lru_cache
 
 import mpmath as mp
 
-import privproj.reference.runs as runs
+import privproj.reference.composition as runs
 import privproj.reference.wishart as wishart
-from privproj.reference.energy import Law, any_rank, beta_density, expected, gamma_density, h, log_gamma
-from privproj.reference.runs import mu_of
+from privproj.reference.calculus import Function, Real, line, upper_half_line
+from privproj.reference.composition import mu_of
+from privproj.reference.laws import Law, any_rank, beta_density, expected, gamma_density, h, log_gamma
 from privproj.reference.sketch import epsilon_at_split, least_over_radius
 from privproj.reference.special import chi2_quantile, gaussian_delta, normal_density, student_quantile
-from privproj.reference.tools import Function, Real, line, upper_half_line
 
 
 @lru_cache(maxsize=64)

@@ -4,11 +4,11 @@ from itertools import pairwise
 
 import mpmath as mp
 
-import privproj.reference.runs as runs
-from privproj.reference.energy import Law, any_rank, beta_density, beta_law, expected
-from privproj.reference.runs import mu_of
+import privproj.reference.composition as runs
+from privproj.reference.calculus import Function, Real, between, line, root
+from privproj.reference.composition import mu_of
+from privproj.reference.laws import Law, any_rank, beta_density, beta_law, expected
 from privproj.reference.special import beta_tail, gaussian_delta, normal_density, two_sided
-from privproj.reference.tools import Function, Real, between, line, root
 
 
 def law(dim: int, rank: int, noise_multiplier: Real) -> Law:

@@ -2,11 +2,11 @@
 
 import mpmath as mp
 
-import privproj.reference.runs as runs
-from privproj.reference.energy import any_rank, expected, gamma_law
-from privproj.reference.runs import mu_of
+import privproj.reference.composition as runs
+from privproj.reference.calculus import Function, Real, minimum
+from privproj.reference.composition import mu_of
+from privproj.reference.laws import any_rank, expected, gamma_law
 from privproj.reference.special import chi2_above, chi2_below, gaussian_delta
-from privproj.reference.tools import Function, Real, minimum
 
 
 def tight(alpha: Real, front: Real, gamma: Real) -> Real:

@@ -2,7 +2,7 @@
 
 import mpmath as mp
 
-from privproj.reference.tools import Real, root
+from privproj.reference.calculus import Real, root
 
 
 def normal_tail(x: Real) -> Real:

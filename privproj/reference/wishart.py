@@ -2,7 +2,8 @@
 
 import mpmath as mp
 
-import privproj.reference.runs as runs
+import privproj.reference.composition as runs
+from privproj.reference.calculus import Function, Real, line, minimum, root, upper_half_line
 from privproj.reference.special import (
     beta_tail,
     chi2_below,
@@ -13,7 +14,6 @@ from privproj.reference.special import (
     student_density,
     student_quantile,
 )
-from privproj.reference.tools import Function, Real, line, minimum, root, upper_half_line
 
 
 def gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Real) -> Real:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from flint import acb, arb, ctx
 
-from privproj.numerics import climb
+from privproj.numerics.quadrature import climb
 from privproj.rigorous.balls import GOAL, log
 
 EVALUATIONS = 20_000

@@ -69,7 +69,7 @@ class BetaTail:
 
     def witness(self, eps: float) -> Witness:
         """``tau`` as the optimisation in floating point leaves it."""
-        from privproj import kernels
+        from privproj.numerics import kernels
 
         if self.dim == self.rank:
             return {"tau": 1.0}
@@ -119,7 +119,8 @@ class AnyRank(RandomSensitivity):
 
     def witness(self, eps: float) -> Witness:
         """The tangent point that the float route finds; none where ``h_eps`` is convex on the whole range."""
-        from privproj.random_sensitivity import ScaledBeta, ScaledGamma, best_tangent, inflection
+        from privproj.laws.profiles import best_tangent
+        from privproj.laws.squared_shift import ScaledBeta, ScaledGamma, inflection
 
         mu = 1.0 / self.noise
         if isinstance(self.shape, int):

@@ -1,4 +1,4 @@
-"""The exact profile of the vector Wishart mechanism in balls (formulas: :mod:`privproj.vector_wishart`).
+"""The exact profile of the vector Wishart mechanism in balls (formulas: :mod:`privproj.laws.wishart_loss`).
 
 With ``A = e^-+x`` and ``(1 + u^2) = 1 + 2 sinh^2(x/2)/m``,
 

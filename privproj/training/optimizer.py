@@ -11,15 +11,14 @@ from torch import Tensor
 from privproj.assumptions import PUBLIC_RECORD_COUNT
 from privproj.errors import InvalidParameter, Refused
 from privproj.integrations.opacus import ReleasesProjection
-from privproj.ledger import Account, Ledger
 from privproj.mechanisms import M2
+from privproj.records.ledger import Account, Ledger
 from privproj.result import Result
-
-from .loading import Turn
-from .plan import Plan
-from .release import PrivateRelease
-from .taps import Taps
-from .views import View
+from privproj.training.batches import Turn
+from privproj.training.capture import Taps
+from privproj.training.plan import Plan
+from privproj.training.release import PrivateRelease
+from privproj.training.view import View
 
 
 class Spending:

@@ -5,17 +5,16 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from privproj import calibration
+from privproj.accounting import calibration
+from privproj.accounting.schedule import Phase, phase_of
+from privproj.curves.inversion import meets, smallest_passing
+from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused
-from privproj.inversion import meets, smallest_passing
-from privproj.ledger import Account
-from privproj.mechanisms import M2, Gaussian, Layer, real, whole
-from privproj.numerics import crossing
-from privproj.profile import Curve
-from privproj.relations import NeighbouringRelation
-from privproj.runs import from_batches
-from privproj.schedule import Phase, phase_of
-from privproj.target import full_target
+from privproj.mechanisms import M2, Gaussian, Layer
+from privproj.numerics.search import crossing
+from privproj.records.ledger import Account
+from privproj.runs import NeighbouringRelation, from_batches, full_target
+from privproj.validation import real, whole
 
 GRID = 2.0**-24
 """The sampler compares 24-bit uniform numbers with the rate: one on this grid is the exact inclusion probability."""

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from privproj.errors import InvalidParameter
-
-from . import ghost
-from .plan import Plan
-from .streams import Streams, normal
-from .views import Full, View
-from .world import World
+from privproj.training import per_example
+from privproj.training.generators import Streams, normal
+from privproj.training.plan import Plan
+from privproj.training.processes import World
+from privproj.training.view import Full, View
 
 SLACK = 1e-6
 """Norms are overstated by this much, so that rounding cannot leave a contribution above the clip."""
@@ -53,14 +52,14 @@ class PrivateRelease:
 
     def begin(self) -> None:
         """Draw the projections of the next release, before any of its data is seen."""
-        with ghost.full_precision():
+        with per_example.full_precision():
             for view in self.views:
                 view.refresh(self.streams)
         self.sums: list[Tensor | None] = [None] * len(self.views)
 
     def add(self, examples: int) -> None:
         """Add the clipped contributions of what the taps have seen of this many examples."""
-        with ghost.full_precision():
+        with per_example.full_precision():
             norms = [view.squared_norms() for view in self.views]
             seen = [i for i, found in enumerate(norms) if found is not None]
             if not seen:
@@ -73,7 +72,7 @@ class PrivateRelease:
             kept = None if bool(finite.all()) else finite
             for i in seen:
                 c = factors[:, min(i, factors.shape[1] - 1)].to(self.views[i].parameters[0])
-                part, total = ghost.wide(self.views[i].clipped_sum(c, kept)), self.sums[i]
+                part, total = per_example.wide(self.views[i].clipped_sum(c, kept)), self.sums[i]
                 self.sums[i] = part if total is None else total + part
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
@@ -90,7 +89,7 @@ class PrivateRelease:
 
     def noised(self, view: View, total: Tensor | None) -> Tensor:
         """One sum over all processes with its noise, over the public expected batch; an empty batch is noise alone."""
-        like = ghost.wide(view.parameters[0].new_zeros(view.shape))
+        like = per_example.wide(view.parameters[0].new_zeros(view.shape))
         total = self.world.sum(like if total is None else total.reshape(view.shape).contiguous())
         if self.world.first:
             total = total + self.plan.noise_std * normal(view.shape, view.parameters[0], self.streams.noise)

@@ -9,8 +9,8 @@ from pathlib import Path
 import hypothesis
 from hypothesis import HealthCheck, Phase, settings
 
-from .laws import broken, call
-from .strategies import Case, everything
+from tests.fuzz.laws import broken, call
+from tests.fuzz.strategies import Case, everything
 
 BATCH = 500
 SETTINGS = settings(

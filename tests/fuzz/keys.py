@@ -9,8 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .laws import Seen, call
-from .strategies import Case
+from tests.fuzz.laws import Seen, call
+from tests.fuzz.strategies import Case
 
 Pairs = list[tuple[str, Any]]
 """A table whose keys may repeat."""
@@ -237,7 +237,7 @@ def question(draw: random.Random) -> dict[str, Any]:
 def check_file(draw: random.Random, language: str) -> File:
     """One or two entries; what is expected holds within ``rtol`` only, and ``at_most`` does not hold beside it."""
     from privproj.errors import PrivprojError
-    from privproj.regression import entries_from
+    from privproj.records.regression import entries_from
 
     entries = []
     for i in range(draw.choice([1, 1, 2])):

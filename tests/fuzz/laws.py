@@ -25,7 +25,7 @@ from xml.etree import ElementTree
 import jsonschema
 from privproj_cli.main import exit_code
 
-from .strategies import OUTPUTS, QUANTITIES, Case
+from tests.fuzz.strategies import OUTPUTS, QUANTITIES, Case
 
 MOST_SECONDS, MOST_GROWTH = 120.0, 1024
 """CPU seconds of one call, and MiB by which it may raise the largest memory the process has had."""

@@ -342,7 +342,7 @@ def ledgers(draw: st.DrawFn) -> Case:
 def proofs() -> tuple[str, ...]:
     """Certificates that hold, as text."""
     import privproj
-    from privproj.certificate import asdict, certify
+    from privproj.records.certificate import asdict, certify
 
     gaussian, m2 = privproj.Gaussian(noise_multiplier=1.0), privproj.M2(dim=64, rank=4, noise_multiplier=1.0)
     answers = [privproj.epsilon(gaussian, delta=1e-5), privproj.delta(gaussian, epsilon=1.0, steps=3)]

@@ -11,8 +11,8 @@ from functools import lru_cache
 import numpy as np
 from scipy import optimize, special
 
-from . import compose
-from . import pairs as laws
+from tests.harness import compose
+from tests.harness import pairs as laws
 
 SPLINE = 1e-4
 """Relative error of a composed delta from interpolated tails (these are right to 5e-6)."""

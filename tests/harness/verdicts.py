@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 import privproj
 from privproj.errors import InvalidParameter, PrivprojError
 from privproj.result import Outcome
-
-from . import judge
+from tests.harness import judge
 
 CLOSE = 0.01
 """An exact type profile is within this of the truth (where delta exceeds :data:`SMALL`)."""

@@ -1,0 +1,51 @@
+"""Baselines: the same question by plainer accounting, which shows what a bound gains."""
+
+from dataclasses import replace
+from typing import Any
+
+from privproj.accounting.calibration import sigma
+from privproj.accounting.queries import delta, epsilon
+from privproj.bounds import bounds_of
+from privproj.bounds.bound import Baseline
+from privproj.errors import InvalidParameter, Unanswered
+from privproj.mechanisms import M2, Mechanism
+from privproj.result import Result
+from privproj.runs import RunOptions
+
+ASKS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "epsilon": (epsilon, ("delta",)),
+    "delta": (delta, ("epsilon",)),
+    "sigma": (sigma, ("epsilon", "delta")),
+}
+
+
+def compare_with_baselines(result: Result, mechanism: Mechanism, run: RunOptions) -> list[tuple[str, float]]:
+    """The same epsilon, delta or noise multiplier by plainer accounting, as ``(label, value)`` rows, plainest first.
+
+    The published bound of M2 needs the rank of the change; where none is given it gets the most the shape allows.
+    """
+    if result.quantity not in ASKS:
+        return []
+    setting: Any = mechanism
+    if isinstance(mechanism, M2):
+        setting = replace(mechanism, change_rank=mechanism.change_rank or mechanism.largest_rank)
+    ask, targets = ASKS[result.quantity]
+    target = {name: getattr(result, name) for name in targets}
+    rows = []
+    for bound, baseline in baselines_of(mechanism, result.run):
+        try:
+            value = ask(setting, bound=bound, **target, **{**run, "split": baseline.split}).value
+        except (Unanswered, InvalidParameter):
+            continue
+        if value is not None and bound != result.bound:
+            rows.append((baseline.label.format(k=vars(setting).get("change_rank")), float(value)))
+    return rows
+
+
+def baselines_of(mechanism: Mechanism, run: dict[str, object]) -> list[tuple[str, Baseline]]:
+    """The bounds that are baselines for this run, by name, the plainest first."""
+    unsampled = run["sampling_rate"] == 1.0
+    single = unsampled and run["steps"] == 1
+    fits = {"single": single, "composed": not single, "unsampled": unsampled, "any": True}
+    bounds = reversed(bounds_of(type(mechanism)))
+    return [(bound.name, bound.baseline) for bound in bounds if bound.baseline and fits[bound.baseline.runs]]

@@ -1,0 +1,139 @@
+"""Answers forwards: epsilon, delta, and all bounds side by side."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Unpack
+
+from privproj.accounting.question import Accounted, Question, answer, ask, numerics_of, question_of
+from privproj.bounds import bounds_of
+from privproj.bounds.bound import Bound
+from privproj.curves.inversion import LEAST_LOG_VALUE, delta_value, log10_value, read_epsilon, read_log_delta
+from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Unanswered
+from privproj.mechanisms import Mechanism
+from privproj.numerics.enclosure import Enclosure
+from privproj.result import Outcome, Result, Side, Status
+from privproj.runs import EpsilonTarget, RunOptions, Target, delta_target, epsilon_target
+
+
+def epsilon(
+    mechanism: Mechanism,
+    *,
+    delta: float | None = None,
+    log10_delta: float | None = None,
+    bound: str | None = None,
+    **run: Unpack[RunOptions],
+) -> Result:
+    """The smallest epsilon that ``bound`` proves at ``delta`` (or ``10^log10_delta``), rounded up.
+
+    ``value`` is ``inf`` (outcome vacuous) if the bound proves no finite epsilon there. Raises
+    :class:`InvalidParameter` for a value outside its domain and :class:`Refused` where the bound proves nothing.
+    """
+    question, target = ask(mechanism, bound, run), delta_target(delta, log10_delta)
+    return answer(question, "epsilon", solve_epsilon, target)
+
+
+def solve_epsilon(question: Accounted, target: Target) -> Result:
+    """:func:`epsilon` of a question already put."""
+    curve = question.curve()
+    found = read_epsilon(curve, target)
+    lower = found.lower if math.isfinite(found.lower) and found.lower >= 0.0 else None
+    result_details: dict = {**target.fields(), "epsilon": found.upper}
+    result_details.update(numerics=numerics_of(curve), side=question.side(curve))
+    if found.upper == math.inf:
+        note = f"this bound proves no finite epsilon at this delta; expected a larger delta or {question.remedy}"
+        result_details.update(outcome=Outcome.VACUOUS, warnings=(*question.notes, note))
+    if found.upper == 0.0:
+        note = "delta alone already covers the total variation distance of neighbours, so epsilon 0 is met"
+        result_details["warnings"] = (*question.notes, note)
+    return question.result("epsilon", found.upper, lower, **result_details)
+
+
+def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **run: Unpack[RunOptions]) -> Result:
+    """The smallest delta that ``bound`` proves at ``epsilon >= 0``, rounded up.
+
+    A delta of 1 says nothing (outcome vacuous). Below 1e-300 ``value`` stays there, an upper bound, and
+    ``log10_delta`` carries the size. Raises like :func:`epsilon`.
+    """
+    question, target = ask(mechanism, bound, run), epsilon_target(epsilon)
+    return answer(question, "delta", solve_delta, target)
+
+
+def solve_delta(question: Accounted, target: EpsilonTarget) -> Result:
+    """:func:`delta` of a question already put."""
+    curve, epsilon = question.curve(), target.epsilon
+    floor = getattr(curve, "floor", 0.0)
+    if floor and curve.log_delta(epsilon).upper <= math.log(floor):
+        raise PrecisionLimit(
+            f"the composed delta at epsilon {epsilon:g} is below {floor:.1e}, what the composition can tell from its "
+            "rounding; use a Renyi bound (mixture-rdp, rdp)"
+        )
+    found = read_log_delta(curve, epsilon)
+    value, lower = probability_ends(found)
+    return question.result(
+        "delta",
+        value,
+        lower,
+        side=question.side(curve) if found.upper > LEAST_LOG_VALUE else Side.UPPER,
+        epsilon=epsilon,
+        delta=value,
+        numerics=numerics_of(curve),
+        log10_delta=log10_value(found.upper),
+        outcome=Outcome.VACUOUS if value >= 1.0 else Outcome.OK,
+    )
+
+
+def probability_ends(log_value: Enclosure) -> tuple[float, float | None]:
+    """``(upper, lower)`` as numbers: never 0, the lower end None where it is unknown or below 1e-300."""
+    lower = math.exp(log_value.lower) if log_value.lower > LEAST_LOG_VALUE else None
+    return delta_value(log_value.upper), lower
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One row of :func:`compare`: a bound with its result, or the reason why it gives none."""
+
+    bound: Bound
+    result: Result | None
+    reason: str = ""
+
+
+def compare(
+    mechanism: Mechanism,
+    *,
+    delta: float | None = None,
+    epsilon: float | None = None,
+    **run: Unpack[RunOptions],
+) -> list[Comparison]:
+    """Every bound of the mechanism on one question (give ``delta`` or ``epsilon``).
+
+    Promise-free bounds first, then conditional ones, each tightest first; last those that do not apply, with reasons.
+    """
+    if (delta is None) == (epsilon is None):
+        raise InvalidParameter("delta", delta, "exactly one of delta and epsilon")
+    question_target = delta_target(delta, None) if delta is not None else epsilon_target(epsilon)  # pyright: ignore
+    rows = []
+    for bound in bounds_of(type(mechanism)):
+        question = question_of(mechanism, bound, run)
+        fitting = question.run if bound.splits else replace(question.run, split=None)
+        rows.append(compare_one(replace(question, run=fitting), question_target))
+    return sorted(rows, key=comparison_key)
+
+
+def compare_one(question: Question, target: Target | EpsilonTarget) -> Comparison:
+    """One row: the answer, or the reason why there is none."""
+    try:
+        if isinstance(target, Target):
+            return Comparison(question.bound, answer(question, "epsilon", solve_epsilon, target))
+        return Comparison(question.bound, answer(question, "delta", solve_delta, target))
+    except Unanswered as error:
+        return Comparison(question.bound, error.result, str(error))
+    except PrivprojError as error:
+        return Comparison(question.bound, None, str(error))
+
+
+def comparison_key(row: Comparison) -> tuple[int, float]:
+    """Rows in the order of :func:`compare`."""
+    if row.result is None or row.result.value is None:
+        return 2, 0.0
+    status = {Status.PROVED: 0, Status.CONDITIONAL: 1}.get(row.result.status, 3)
+    return status, float(row.result.log10_delta or 0.0) if (row.result.quantity == "delta") else float(row.result.value)

@@ -1,0 +1,234 @@
+"""A question: one mechanism, one run, one bound, checked, with all that its answer rests on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+from privproj.assumptions import (
+    FRESH_PROJECTION_PER_BATCH,
+    INDEPENDENT_LAYER_PROJECTIONS,
+    PROMISE_OF_EVERY_BATCH,
+    REPLACE_SENSITIVITY,
+)
+from privproj.bounds import bounds_of, find
+from privproj.bounds.bound import Bound
+from privproj.composition.compose import compose
+from privproj.curves.profile import Curve, PrivacyProfile, Representation
+from privproj.errors import InvalidParameter, Refused, Unanswered
+from privproj.mechanisms import Mechanism, NoisyMechanism
+from privproj.result import Outcome, Result, Side, Status
+from privproj.runs import AnyTarget, NeighbouringRelation, Run, RunOptions, Sampling
+from privproj.validation import truth
+
+Aim = TypeVar("Aim", bound=AnyTarget)
+
+
+class Accounted(Protocol):
+    """What an epsilon or a delta can be asked of: one question, or a schedule of several."""
+
+    def curve(self) -> Curve:
+        """The bound of the whole run."""
+        ...
+
+    def side(self, curve: Curve) -> Side:
+        """On which side of the truth what is read from the curve lies."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of any number for this question should know."""
+        ...
+
+    @property
+    def remedy(self) -> str:
+        """What makes epsilon smaller."""
+        ...
+
+    def result(self, quantity: str, value: float | None, lower: float | None, **details: Any) -> Result:
+        """A result with everything that does not depend on the quantity filled in."""
+        ...
+
+
+@dataclass(frozen=True)
+class Question:
+    """One mechanism, one run, one bound: everything that fixes the curve to be read."""
+
+    mechanism: Mechanism
+    run: Run
+    bound: Bound
+    allow_refuted: bool = False
+
+    def check(self) -> None:
+        """Raise unless the bound answers this question soundly."""
+        bound, relation = self.bound, self.run.relation
+        if not bound.guarantees(self.mechanism) and not self.allow_refuted:
+            raise Refused(f"{bound.name} is {self.status}, not a guarantee: {bound.reason}")
+        self.run.check_pair()
+        if self.run.sampling == "poisson" and not self.mechanism.poisson:
+            raise Refused(
+                f"no amplification theorem for {self.mechanism.name} under sampling=poisson; sampling=fixed has one"
+            )
+        missing = bound.needs(self.mechanism)
+        if missing:
+            raise InvalidParameter("change_rank", "nothing", f"{missing} for {bound.name}")
+        if relation not in bound.relations:
+            allowed = ", ".join(bound.relations)
+            raise Refused(f"{bound.name} does not hold under relation={relation}; it holds under {allowed}")
+        if self.run.group_size > 1 and not bound.groups:
+            raise Refused(f"{bound.name} is about one record; group_size={self.run.group_size} changes more than that")
+        if self.run.split is not None and not bound.splits:
+            raise InvalidParameter("split", self.run.split, f"no split, since {bound.name} does not divide delta")
+        reason = bound.refuses(self.mechanism)
+        if reason:
+            raise Refused(reason)
+        partition = self.run.sampling is Sampling.PARTITION
+        if self.reuses_projection and (partition or self.run.steps > 1):
+            many = "every batch of an epoch" if partition else f"each of the {self.run.steps} releases"
+            raise Refused(
+                f"{bound.name} needs a fresh projection for {many}: with a fixed one "
+                f"later releases can carry the whole sensitivity; {any_projection(self.mechanism)}"
+            )
+
+    @property
+    def reuses_projection(self) -> bool:
+        """True for a projection that is drawn once, where the bound needs a fresh one for each release."""
+        return not self.bound.any_projection and mechanism_fixed(self.mechanism)
+
+    def release(self) -> tuple[Representation, Run]:
+        """The bound of one release in its own representation, and the run it is for."""
+        self.check()
+        mechanism, run = self.mechanism, self.run
+        if run.group_size > 1:
+            mechanism = mechanism.for_group(run.group_size)
+            run = replace(run, group_size=1, sampling_rate=run.group_rate)
+        if run.relation is NeighbouringRelation.REPLACE:
+            mechanism = mechanism.for_replacement()
+        return self.bound.representation(mechanism), run
+
+    def curve(self) -> Curve:
+        """The bound of the whole run."""
+        form, run = self.release()
+        try:
+            return compose(form, run) if isinstance(form, PrivacyProfile) else form.over_run(run)
+        except Refused as error:
+            raise Refused(f"{self.bound.name}: {error}") from None
+
+    @property
+    def remedy(self) -> str:
+        """What makes epsilon smaller."""
+        return self.mechanism.remedy
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of any number for this question should know."""
+        return (*self.mechanism.notes(), *self.run.notes, *self.bound.notes(self.mechanism))
+
+    @property
+    def promises(self) -> tuple[str, ...]:
+        """What the data must keep."""
+        group = self.run.group_size
+        person = (f"one person contributes at most {group} records, each clipped on its own",) if group > 1 else ()
+        return (*self.bound.promises_of(self.mechanism), *person)
+
+    @property
+    def mechanism_assumes(self) -> tuple[str, ...]:
+        """What the bound takes for granted about one release of the mechanism."""
+        layers = (INDEPENDENT_LAYER_PROJECTIONS,) if self.bound.independent_layers(self.mechanism) else ()
+        return (*self.bound.assumes(type(self.mechanism)), *layers)
+
+    @property
+    def run_assumes(self) -> tuple[str, ...]:
+        """What the number takes for granted about the run."""
+        run, values = self.run, self.bound.promises_values(self.mechanism)
+        projects = hasattr(self.mechanism, "fixed_projection") and not self.bound.any_projection
+        scaled = isinstance(self.mechanism, NoisyMechanism) and not values
+        triggers = (
+            (FRESH_PROJECTION_PER_BATCH, projects and run.sampling is Sampling.PARTITION),
+            (PROMISE_OF_EVERY_BATCH, values and run.in_batches),
+            (REPLACE_SENSITIVITY, scaled and run.relation is NeighbouringRelation.REPLACE),
+        )
+        return (*run.assumes, *(words for words, present in triggers if present))
+
+    def result(self, quantity: str, value: float | None, lower: float | None, **details: object) -> Result:
+        """A result with everything that does not depend on the quantity filled in."""
+        mechanism = self.mechanism
+        fields: dict = {
+            "quantity": quantity,
+            "value": value,
+            "lower": lower,
+            "upper": value,
+            "side": Side.UPPER,
+            "mechanism": {
+                "name": mechanism.name,
+                **mechanism.parameters(),
+                "assumes": self.mechanism_assumes,
+            },
+            "run": {**self.run.parameters(), "assumes": self.run_assumes},
+            "bound": self.bound.name,
+            "bound_version": self.bound.version,
+            "status": self.status,
+            "promises": self.promises,
+            "source": self.bound.source,
+            "outcome": Outcome.OK,
+            "noise_multiplier": mechanism.noise_multiplier,
+            "warnings": self.notes,
+        }
+        found = {**fields, **details}
+        if not self.bound.guarantees(self.mechanism) and value is not None:
+            warnings = (*found["warnings"], f"NOT A GUARANTEE: {self.bound.reason}")
+            found.update(side=Side.NONE, outcome=Outcome.REFUSED, warnings=warnings, lower=None, upper=None)
+        return Result(**found)
+
+    @property
+    def status(self) -> Status:
+        """The status of the bound for these parameters; what one person contributes is a promise too."""
+        status = self.bound.status_for(self.mechanism)
+        return Status.CONDITIONAL if self.run.group_size > 1 and self.bound.guarantees(self.mechanism) else status
+
+    def side(self, curve: Curve) -> Side:
+        """Exact only where the bound is the truth and nothing but a closed form was involved."""
+        exact = self.bound.exact and self.bound.attained(self.mechanism)
+        return Side.EXACT if exact and not numerics_of(curve) else Side.UPPER
+
+
+def answer(question: Question, quantity: str, solve: Callable[[Question, Aim], Result], target: Aim) -> Result:
+    """``solve(question, target)``, the result for this quantity.
+
+    An error that leaves a well-posed question unanswered carries the result without a value.
+    """
+    try:
+        return solve(question, target)
+    except Unanswered as error:
+        fields = {"outcome": Outcome(error.outcome), "warnings": (str(error),), **target.fields()}
+        error.result = question.result(quantity, None, None, **fields)
+        raise
+
+
+def ask(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Question:
+    """The question put by keyword arguments."""
+    return question_of(mechanism, find(type(mechanism), bound), run)
+
+
+def question_of(mechanism: Mechanism, bound: Bound, run: RunOptions) -> Question:
+    """The question, under the bound's or the mechanism's own relation where none is given."""
+    options: Any = dict(run)
+    allowed = truth("allow_refuted", options.pop("allow_refuted", False))
+    if options.get("relation") is None:
+        options["relation"] = bound.default_relation or mechanism.default_relation
+    return Question(mechanism, Run(**options), bound, allowed)
+
+
+def numerics_of(curve: Curve) -> dict[str, object]:
+    """How the curve was computed, where it says so."""
+    return dict(getattr(curve, "numerics", {}))
+
+
+def any_projection(mechanism: Mechanism) -> str:
+    """What holds for a reused projection."""
+    names = [bound.name for bound in bounds_of(type(mechanism)) if bound.any_projection]
+    return " or ".join(f"--bound {name} holds for any projection" for name in names) or "no bound here allows that"
+
+
+def mechanism_fixed(mechanism: Mechanism) -> bool:
+    """True for a projection that is drawn once and reused."""
+    return bool(getattr(mechanism, "fixed_projection", False))

@@ -1,0 +1,203 @@
+"""Lower bounds on epsilon from attacks: what a finished experiment can refute, and what its size cannot show.
+
+An attack gives scores of runs with the canary (IN) and without it (OUT). A threshold is chosen on one half of the
+scores, before the other half is counted; Clopper-Pearson intervals of the two error rates then hold jointly with the
+stated confidence, and so does every bound that follows from them. An audit never certifies.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from privproj.curves.profile import Curve
+from privproj.curves.tradeoff import tradeoff
+from privproj.errors import InvalidParameter
+from privproj.validation import privacy_epsilon, probability
+
+Array = NDArray[np.floating]
+
+
+def at_least(successes: int, trials: int, error: float) -> float:
+    """The Clopper-Pearson lower end of a probability, wrong with probability at most ``error``."""
+    return float(special.betaincinv(successes, trials - successes + 1, error)) if successes else 0.0
+
+
+def at_most(successes: int, trials: int, error: float) -> float:
+    """The Clopper-Pearson upper end of a probability, wrong with probability at most ``error``."""
+    return float(special.betaincinv(successes + 1, trials - successes, 1.0 - error)) if successes < trials else 1.0
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Runs of each arm above a threshold that was chosen without them."""
+
+    true_positives: int
+    members: int
+    false_positives: int
+    others: int
+
+    def rates(self, confidence: float) -> tuple[float, float, float, float]:
+        """``(TPR low, FPR high, TNR low, FNR high)``, all at once with this confidence."""
+        error = 0.5 * (1.0 - confidence)
+        tpr = at_least(self.true_positives, self.members, error)
+        fpr = at_most(self.false_positives, self.others, error)
+        return tpr, fpr, 1.0 - fpr, 1.0 - tpr
+
+    def epsilon(self, delta: float, confidence: float) -> float:
+        """``max(0, ln((TPR_L - delta)/FPR_U), ln((TNR_L - delta)/FNR_U))``: up to the confidence."""
+        tpr, fpr, tnr, fnr = self.rates(confidence)
+        ratios = [(tpr - delta) / fpr if fpr else math.inf, (tnr - delta) / fnr if fnr else math.inf]
+        return max([0.0, *(math.log(ratio) for ratio in ratios if ratio > 0.0)])
+
+    def refutes(self, curve: Curve, confidence: float) -> bool:
+        """True if no mechanism with this whole profile has such error rates: ``FNR_U < f(FPR_U)``."""
+        _, fpr, _, fnr = self.rates(confidence)
+        return fnr < tradeoff(curve, [fpr])[0]
+
+
+def ceiling(members: int, others: int, delta: float, confidence: float) -> float:
+    """The largest epsilon that so many runs can show, with perfect separation."""
+    return Counts(members, members, 0, others).epsilon(delta, confidence)
+
+
+def halves(scores: Array) -> tuple[Array, Array]:
+    """The first half chooses the threshold, the second half is counted."""
+    return scores[: len(scores) // 2], scores[len(scores) // 2 :]
+
+
+def counted(inside: Array, outside: Array, worth: Callable[[list[Counts]], Sequence[float]]) -> Counts:
+    """Counts on the second halves, at the threshold that is worth most on the first halves.
+
+    Raises :class:`InvalidParameter` for fewer than four scores in an arm.
+    """
+    if min(len(inside), len(outside)) < 4:
+        raise InvalidParameter("trials", min(len(inside), len(outside)), "at least four runs in each arm")
+    (chosen_in, counted_in), (chosen_out, counted_out) = halves(inside), halves(outside)
+    tried = np.quantile(np.concatenate([chosen_in, chosen_out]), np.linspace(0.0, 1.0, 201))
+    sizes = len(chosen_in), len(chosen_out)
+    first = [Counts(int((chosen_in >= t).sum()), sizes[0], int((chosen_out >= t).sum()), sizes[1]) for t in tried]
+    threshold = tried[int(np.argmax(worth(first)))]
+    return Counts(
+        int((counted_in >= threshold).sum()), len(counted_in), int((counted_out >= threshold).sum()), len(counted_out)
+    )
+
+
+def auc(inside: Array, outside: Array) -> float:
+    """How often a run with the canary scores above one without it, ties counting half (Mann-Whitney)."""
+    ordered = np.sort(outside)
+    below = np.searchsorted(ordered, inside, "left") + np.searchsorted(ordered, inside, "right")
+    return float(below.mean() / (2.0 * len(outside)))
+
+
+def balanced_accuracy(inside: Array, outside: Array) -> float:
+    """The best ``(TPR + TNR)/2`` over thresholds on the same scores: descriptive, and optimistic."""
+    cuts = np.unique(np.concatenate([inside, outside]))
+    tpr = 1.0 - np.searchsorted(np.sort(inside), cuts, "left") / len(inside)
+    tnr = np.searchsorted(np.sort(outside), cuts, "left") / len(outside)
+    return float(np.max(0.5 * (tpr + tnr), initial=0.5))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What an audit found: ``epsilon_lower`` holds with ``confidence``; ``ceiling`` is the most it could have found."""
+
+    auc: float
+    epsilon_lower: float
+    confidence: float
+    ceiling: float
+    trials: int
+    claimed_epsilon: float | None = None
+    delta: float | None = None
+    profile_refuted: bool = False
+
+    @property
+    def refuted(self) -> bool:
+        """True if the claim cannot be, up to the confidence."""
+        claim = self.claimed_epsilon
+        return self.profile_refuted or (claim is not None and self.epsilon_lower > claim)
+
+    @property
+    def verdict(self) -> str:
+        """In words; an audit never says that something is private."""
+        return "refuted" if self.refuted else "not refuted"
+
+
+def verdict(
+    inside: Sequence[float] | Array,
+    outside: Sequence[float] | Array,
+    *,
+    delta: float,
+    confidence: float = 0.999,
+    claim: float | None = None,
+    curve: Curve | None = None,
+) -> Verdict:
+    """The verdict on a claim (``claim`` at ``delta``, and maybe a whole profile) from the scores of both arms.
+
+    With a profile, each of the two tests gets half of what the confidence leaves.
+    """
+    level, target = probability("confidence", confidence), probability("delta", delta)
+    a, b = np.asarray(inside, float), np.asarray(outside, float)
+    each = level if curve is None else 1.0 - 0.5 * (1.0 - level)
+    counts = counted(a, b, lambda tried: [counts.epsilon(target, each) for counts in tried])
+    return Verdict(
+        auc=auc(a, b),
+        epsilon_lower=counts.epsilon(target, each),
+        confidence=level,
+        ceiling=ceiling(counts.members, counts.others, target, each),
+        trials=len(a) + len(b),
+        claimed_epsilon=None if claim is None else privacy_epsilon(claim, zero=True),
+        delta=target,
+        profile_refuted=curve is not None and breaks_profile(a, b, curve, each),
+    )
+
+
+def breaks_profile(inside: Array, outside: Array, curve: Curve, confidence: float) -> bool:
+    """Whether the error rates at the most telling threshold are beyond a whole profile."""
+
+    def margins(tried: list[Counts]) -> list[float]:
+        rates = [counts.rates(confidence) for counts in tried]
+        least = tradeoff(curve, [fpr for _, fpr, _, _ in rates])
+        return [bound - fnr for bound, (_, _, _, fnr) in zip(least, rates, strict=True)]
+
+    return counted(inside, outside, margins).refutes(curve, confidence)
+
+
+# --- one run ----------------------------------------------------------------------------------------
+
+
+def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+    """The chance of at least ``correct`` right guesses of ``guesses``, if the run is ``(epsilon, delta)`` private.
+
+    ``W ~ Binomial(g, e^eps/(1 + e^eps))``, ``p = P(W >= v) + 2 m delta max_{1 <= i <= v} P(v - i <= W < v)/i``
+    (Steinke, Nasr, Jagielski 2023).
+    """
+    rate = 1.0 / (1.0 + math.exp(-epsilon))
+    tail = np.array([upper_tail(guesses, v, rate) for v in range(correct + 1)])
+    reached = float(tail[correct])
+    if not correct or not delta:
+        return reached
+    shares = (tail[:correct] - reached) / np.arange(correct, 0, -1)
+    return min(1.0, reached + 2.0 * canaries * delta * float(shares.max()))
+
+
+def upper_tail(trials: int, least: int, rate: float) -> float:
+    """``P(Binomial(trials, rate) >= least)``."""
+    return 1.0 if least <= 0 else float(special.betainc(least, trials - least + 1, rate))
+
+
+def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
+    """The largest epsilon that the guesses refute at this confidence, 0 if they refute none."""
+    if one_run_p_value(canaries, guesses, correct, 0.0, delta) >= 1.0 - confidence:
+        return 0.0
+    low, high = 0.0, 50.0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        if one_run_p_value(canaries, guesses, correct, middle, delta) < 1.0 - confidence:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,183 @@
+"""The mechanism audit: a canary gradient through the real release code, the exact log-likelihood ratio as score.
+
+All other records contribute nothing, the canary a gradient of norm ``C`` in one direction, so what is released is a
+known shift plus noise. The statistic is the log-likelihood ratio of the claimed mechanism given the projections. The
+faults are the ways in which such code goes wrong; each is planted in the real code and has to be found.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from privproj.accounting.queries import epsilon
+from privproj.audit.epsilon_lower import Array, Verdict, verdict
+from privproj.errors import InvalidParameter
+from privproj.mechanisms import M2, Gaussian
+from privproj.training import make_private
+from privproj.training.algorithms.projected import Projected
+from privproj.training.generators import Streams
+from privproj.training.release import PrivateRelease
+from privproj.validation import whole
+
+FAULTS = ("half-noise", "isotropic", "reused-projection", "wrong-dimension", "replace-as-add-remove", "clip-after-mean")
+COLUMNS, RECORDS = 16, 8
+
+
+class Isotropic(Projected):
+    """Planted: noise of one size on every coordinate of ``G A^T``, not on those of ``G Q``."""
+
+    def refresh(self, streams: Streams) -> None:
+        """``A^T`` itself in place of its orthonormal basis."""
+        super().refresh(streams)
+        draw = torch.randn(self.q.shape, generator=streams.projection, dtype=self.q.dtype)
+        self.q = draw / self.rank**0.5
+
+
+class Reused(Projected):
+    """Planted: one projection for all releases."""
+
+    def refresh(self, streams: Streams) -> None:
+        """Only once."""
+        if not hasattr(self, "q"):
+            super().refresh(streams)
+        self.fresh = True
+
+
+class ClipAfterMean(PrivateRelease):
+    """Planted: the mean of the batch is clipped, and the noise is that of a mean of clipped records."""
+
+    def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
+        """Nothing is clipped record by record; the canary's own size stands for a mean clipped to C."""
+        return torch.full_like(squared, float(RECORDS)) * self.clip.factors(squared, finite)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """A mechanism to audit: ``steps`` releases, maybe with a planted ``fault``."""
+
+    mechanism: M2 | Gaussian
+    steps: int
+    fault: str | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        whole("steps", self.steps, "a whole number of steps >= 1", 1, 10**6)
+        if self.fault is not None and self.fault not in FAULTS:
+            raise InvalidParameter("fault", self.fault, "one of " + ", ".join(FAULTS))
+        projected = ("isotropic", "reused-projection", "wrong-dimension")
+        if self.fault in projected and not isinstance(self.mechanism, M2):
+            raise InvalidParameter("fault", self.fault, "a fault of noise or clipping, since nothing is projected")
+
+    @property
+    def claimed(self) -> M2 | Gaussian:
+        """The mechanism that the accountant was told; a wrong dimension makes it another one."""
+        if self.fault == "wrong-dimension" and isinstance(self.mechanism, M2):
+            return replace(self.mechanism, dim=(self.mechanism.dim or 1) * COLUMNS)
+        return self.mechanism
+
+    def claim(self, delta: float) -> float:
+        """The tool's own epsilon for what was claimed."""
+        return float(epsilon(self.claimed, delta=delta, steps=self.steps).value)  # pyright: ignore[reportArgumentType]
+
+    def boundary(self, worker: int) -> PrivateRelease:
+        """The real release code for one linear layer, with the fault in it."""
+        dim = self.mechanism.dim or 1 if isinstance(self.mechanism, M2) else 16
+        module = nn.Linear(dim, COLUMNS, bias=False, dtype=torch.float64)
+        data = TensorDataset(torch.zeros(RECORDS, dim), torch.zeros(RECORDS))
+        projects = isinstance(self.mechanism, M2)
+        _, optimizer, _ = make_private(
+            module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.0), data_loader=DataLoader(data),
+            algorithm="m2" if projects else "dp-sgd", rank=self.mechanism.rank if projects else None,  # pyright: ignore
+            max_grad_norm=1.0, noise_multiplier=self.mechanism.noise_multiplier, steps=1, sampling_rate=1.0,
+            insecure_seed=None if self.seed is None else 1000 * self.seed + worker,
+        )  # fmt: skip
+        boundary = optimizer.boundary
+        boundary.record = lambda: None
+        planted: dict[str, Callable[[PrivateRelease], Any]] = {
+            "half-noise": quieter,
+            "isotropic": lambda b: reviewed(b, Isotropic),
+            "reused-projection": lambda b: reviewed(b, Reused),
+            "clip-after-mean": lambda b: setattr(b, "__class__", ClipAfterMean),
+        }
+        if self.fault in planted:
+            planted[self.fault](boundary)
+        return boundary
+
+    def scores(self, inside: int, outside: int, worker: int = 0) -> tuple[Array, Array]:
+        """Log-likelihood ratios of so many runs with and without the canary."""
+        boundary = self.boundary(worker)
+        arms = [(1.0, inside), (-1.0 if self.fault == "replace-as-add-remove" else 0.0, outside)]
+        found = [np.array([self.run(boundary, sign) for _ in range(count)]) for sign, count in arms]
+        return found[0], found[1]
+
+    def run(self, boundary: PrivateRelease, sign: float) -> float:
+        """One run: the ratio summed over its releases."""
+        return sum(self.release(boundary, sign) for _ in range(self.steps))
+
+    def release(self, boundary: PrivateRelease, sign: float) -> float:
+        """One release: ``(<S, m> - |m|^2/2)/sigma^2``, ``m`` the canary's shift and ``sigma`` the claimed noise."""
+        boundary.begin()
+        (view,) = boundary.views
+        x, g = self.canary(view)
+        if sign:
+            view.tap.uses = [(view.tap.modules[0], x, sign * g)]
+            boundary.add(1)
+            view.tap.uses = []
+        (mean,) = boundary.release()
+        shift = g[0][:, None] * (view.sketched(x) if isinstance(view, Projected) else x)
+        sigma = 1.0 / self.mechanism.mu
+        released = mean.view(shift.shape) * boundary.plan.expected_batch
+        return float((released * shift).sum() - 0.5 * shift.square().sum()) / sigma**2
+
+    def canary(self, view: Any) -> tuple[Tensor, Tensor]:
+        """One record's input and output gradient: a fixed direction, or one that a reused projection gave away."""
+        inputs = view.tap.shape[1]
+        x = torch.zeros(1, inputs, dtype=torch.float64)
+        x[0, 0] = 1.0
+        if self.fault == "reused-projection":
+            x = view.q[:, :1].T.clone()
+        g = torch.zeros(1, COLUMNS, dtype=torch.float64)
+        g[0, 0] = 1.0
+        return x, g
+
+
+def quieter(boundary: PrivateRelease) -> None:
+    """Half the noise."""
+    plan = boundary.plan
+    boundary.plan = replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=0.5 * plan.noise_multiplier))
+
+
+def reviewed(boundary: PrivateRelease, kind: type[Projected]) -> None:
+    """The layer seen by a faulty view."""
+    (view,) = boundary.views
+    assert isinstance(view, Projected)
+    boundary.views[0] = kind(view.tap, view.rank, "haar", False)
+
+
+def sampled_scores(mechanism: M2 | Gaussian, steps: int, runs: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    """The log-likelihood ratios drawn from their law: ``N(+-b mu^2/2, b mu^2)`` summed over steps, ``b`` Beta."""
+    shape = mechanism.beta_shape if isinstance(mechanism, M2) else None
+    energy = np.ones((2, runs, steps)) if shape is None else rng.beta(*shape, size=(2, runs, steps))
+    total = mechanism.mu**2 * energy.sum(2)
+    noise = np.sqrt(total) * rng.standard_normal((2, runs))
+    return 0.5 * total[0] + noise[0], -0.5 * total[1] + noise[1]
+
+
+def audited(scene: Scene, scores: tuple[Array, Array], delta: float, confidence: float, claim: float | None) -> Verdict:
+    """The verdict on a claim, or on the tool's own epsilon and its whole profile."""
+    if claim is not None:
+        return verdict(*scores, delta=delta, confidence=confidence, claim=claim)
+    curve = curve_of(scene.claimed, scene.steps)
+    return verdict(*scores, delta=delta, confidence=confidence, claim=scene.claim(delta), curve=curve)
+
+
+def curve_of(mechanism: M2 | Gaussian, steps: int) -> Any:
+    """The claimed profile of the run."""
+    from privproj.accounting.question import ask
+
+    return ask(mechanism, None, {"steps": steps}).curve()

@@ -1,0 +1,50 @@
+"""The mechanism audit: a canary gradient through the real release code, the exact log-likelihood ratio as score.
+
+All other records contribute nothing, the canary a gradient of norm ``C`` in one direction, so what is released is a
+known shift plus noise. The statistic is the log-likelihood ratio of the claimed mechanism given the projections. The
+faults are the ways in which such code goes wrong; each is planted in the real code and has to be found.
+"""
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from privproj.audit.epsilon_lower import auc, one_run_epsilon
+from privproj.mechanisms import Gaussian
+from privproj.training import make_private
+from privproj.validation import whole
+
+
+def one_run(
+    mechanism: Gaussian, canaries: int, guesses: int, delta: float, confidence: float, seed: int | None = None
+) -> tuple[float, int, float]:
+    """Audit by one release: ``canaries`` orthogonal gradients, each in it with probability 1/2, real release code.
+
+    The highest and the lowest ``guesses / 2`` scores are guessed to be in and out. Returns the lower bound on epsilon,
+    the number of right guesses, and the area under the curve over all canaries.
+    """
+    count = whole("canaries", canaries, "a whole number of canaries from 10 to 1e5", 10, 10**5)
+    guessed = whole("guesses", guesses, "an even number of guesses, at most the canaries", 2, count) // 2 * 2
+    rng = np.random.default_rng(seed)
+    module = nn.Linear(1, count, bias=False, dtype=torch.float64)
+    data = TensorDataset(torch.zeros(count, 1), torch.zeros(count))
+    _, optimizer, _ = make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.0), data_loader=DataLoader(data),
+        algorithm="dp-sgd", max_grad_norm=1.0, noise_multiplier=mechanism.noise_multiplier, steps=1, sampling_rate=1.0,
+        insecure_seed=seed,
+    )  # fmt: skip
+    included = np.flatnonzero(rng.random(count) < 0.5)
+    boundary = optimizer.boundary
+    (view,) = boundary.views
+    for rows in torch.as_tensor(included).split(256):
+        g = torch.zeros(len(rows), count, dtype=torch.float64)
+        g[torch.arange(len(rows)), rows] = 1.0
+        view.tap.uses = [(view.tap.modules[0], torch.ones(len(rows), 1, dtype=torch.float64), g)]
+        boundary.add(len(rows))
+    scores = boundary.release()[0][:, 0].numpy()
+    inside = np.isin(np.arange(count), included)
+    order = inside[np.argsort(scores)]
+    right = int((~order[: guessed // 2]).sum() + order[-guessed // 2 :].sum())
+    lower = one_run_epsilon(count, guessed, right, delta, confidence)
+    return lower, right, auc(scores[inside], scores[~inside])

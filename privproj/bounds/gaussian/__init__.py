@@ -1,0 +1,1 @@
+"""The bounds of the Gaussian mechanism, one theorem per file."""

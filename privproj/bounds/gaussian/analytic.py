@@ -1,0 +1,38 @@
+"""The exact profile of the Gaussian mechanism (Balle, Wang 2018, Theorem 8)."""
+
+from typing import TYPE_CHECKING
+
+from privproj.bounds.bound import Bound
+from privproj.curves.profile import PrivacyProfile
+from privproj.mechanisms import Gaussian, NoisyMechanism
+
+if TYPE_CHECKING:
+    from privproj.rigorous.profiles import Profile
+from privproj.curves.gaussian import profile
+
+
+def representation(mechanism: NoisyMechanism) -> PrivacyProfile:
+    """The profile at ``mu = 1/z``."""
+    return profile(mechanism.mu)
+
+
+def provable(mechanism: NoisyMechanism, steps: int) -> "Profile":
+    """The profile in balls, at ``mu = sqrt(T)/z``."""
+    from privproj.rigorous.profiles import GaussianProfile
+
+    return GaussianProfile(mechanism.z, steps)
+
+
+BOUND = Bound(
+    name="analytic",
+    mechanism=Gaussian,
+    summary="exact privacy profile",
+    formula="delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z",
+    source="Balle, Wang 2018, Theorem 8",
+    proof="C3",
+    example="privproj epsilon gaussian --noise-multiplier 1 --delta 1e-5",
+    representation=representation,
+    provable=provable,
+    provable_steps=True,
+    exact=True,
+)

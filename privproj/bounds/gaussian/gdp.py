@@ -1,0 +1,25 @@
+"""Gaussian DP (Dong, Roth, Su 2022): the trade-off function of the Gaussian mechanism, exact."""
+
+from dataclasses import replace
+
+from privproj.bounds.bound import Bound
+from privproj.curves.gaussian import profile
+from privproj.curves.profile import PrivacyProfile
+from privproj.mechanisms import Gaussian
+
+
+def representation(mechanism: Gaussian) -> PrivacyProfile:
+    """``f(a) = Phi(Phi^-1(1 - a) - mu)``, whose profile is the analytic one; ``T`` releases are ``mu sqrt(T)``-GDP."""
+    return replace(profile(mechanism.mu), amplifies=False)
+
+
+BOUND = Bound(
+    name="gdp",
+    mechanism=Gaussian,
+    summary="trade-off function, exact; composes in closed form",
+    formula="f(a) = Phi(Phi^-1(1 - a) - mu), mu^2 adds over releases, mu = 1/z",
+    source="Dong, Roth, Su 2022, Theorem 2.7 and Corollary 3.3",
+    example="privproj epsilon gaussian --bound gdp --noise-multiplier 20 --steps 100 --delta 1e-5",
+    representation=representation,
+    exact=True,
+)

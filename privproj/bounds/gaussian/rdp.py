@@ -1,0 +1,24 @@
+"""The Renyi curve of the Gaussian mechanism (Mironov 2017, Corollary 3)."""
+
+from privproj.bounds.bound import Bound
+from privproj.curves.renyi import RenyiCurve, poisson_curve
+from privproj.mechanisms import Gaussian, NoisyMechanism
+
+
+def representation(mechanism: NoisyMechanism) -> RenyiCurve:
+    """``D(alpha) = alpha mu^2 / 2`` for all ``alpha > 1``."""
+    mu = mechanism.mu
+    moments = poisson_curve(lambda j: 0.5 * j * (j - 1) * mu * mu)
+    return RenyiCurve(lambda alpha: 0.5 * alpha * mu * mu, poisson=moments)
+
+
+BOUND = Bound(
+    name="rdp",
+    mechanism=Gaussian,
+    summary="Renyi curve, converted at the best order",
+    formula="D(alpha) = alpha mu^2/2, mu = 1/z",
+    source="Mironov 2017, Corollary 3; conversion Canonne, Kamath, Steinke 2020",
+    example="privproj epsilon gaussian --bound rdp --noise-multiplier 1 --delta 1e-5",
+    representation=representation,
+    renyi=True,
+)

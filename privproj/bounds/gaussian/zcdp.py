@@ -1,0 +1,22 @@
+"""Zero-concentrated DP of the Gaussian mechanism (Bun, Steinke 2016, Proposition 1.6)."""
+
+from privproj.bounds.bound import Bound
+from privproj.curves.renyi import ConcentratedCurve
+from privproj.mechanisms import Gaussian
+
+
+def representation(mechanism: Gaussian) -> ConcentratedCurve:
+    """``rho = mu^2/2``."""
+    mu = mechanism.mu
+    return ConcentratedCurve(0.5 * mu * mu)
+
+
+BOUND = Bound(
+    name="zcdp",
+    mechanism=Gaussian,
+    summary="zero-concentrated DP with its closed-form conversion",
+    formula="rho = mu^2/2, eps = rho + 2 sqrt(rho ln(1/delta)), mu = 1/z",
+    source="Bun, Steinke 2016, Propositions 1.3 and 1.6",
+    example="privproj epsilon gaussian --bound zcdp --noise-multiplier 1 --delta 1e-5",
+    representation=representation,
+)

@@ -1,0 +1,1 @@
+"""The bound of the Laplace mechanism."""

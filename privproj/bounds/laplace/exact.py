@@ -1,0 +1,44 @@
+"""The exact profile of the Laplace mechanism."""
+
+import math
+from typing import TYPE_CHECKING
+
+from privproj.bounds.bound import Bound
+from privproj.curves.profile import PrivacyProfile
+from privproj.mechanisms import Laplace
+from privproj.numerics.enclosure import LOG_FLOOR, Enclosure, outward
+
+if TYPE_CHECKING:
+    from privproj.numerics.arrays import Array
+
+
+def representation(mechanism: Laplace) -> PrivacyProfile:
+    """``delta(eps) = 1 - e^((eps - mu)/2)`` for ``eps < mu = 1/z``, 0 from there on."""
+    mu = mechanism.mu
+
+    def log_delta(eps: float) -> Enclosure:
+        if eps >= mu:
+            return Enclosure(-math.inf, LOG_FLOOR)
+        delta = -math.expm1(0.5 * (eps - mu))
+        return outward(math.log(delta), 4e-16 * mu / delta)
+
+    def table(eps: "Array") -> "tuple[Array, Array]":
+        import numpy as np
+
+        delta = np.maximum(-np.expm1(0.5 * np.minimum(eps - mu, 0.0)), 0.0)
+        margin = 1e-15 * (delta + mu)
+        return np.maximum(delta - margin, 0.0), np.where(eps < mu * (1.0 + 1e-14), delta + margin, 0.0)
+
+    return PrivacyProfile(log_delta, table=table, resolution=256.0)
+
+
+BOUND = Bound(
+    name="exact",
+    mechanism=Laplace,
+    summary="exact privacy profile",
+    formula="delta(eps) = 1 - e^((eps - mu)/2) for eps < mu = 1/z, else 0",
+    source="the likelihood ratio of two Laplace laws at distance mu",
+    example="privproj epsilon laplace --noise-multiplier 1 --delta 1e-5",
+    representation=representation,
+    exact=True,
+)

@@ -1,0 +1,246 @@
+"""M1 when one column changes and the projection is secret: its residual and its correlated part.
+
+The column is ``v = a + kappa b`` with ``a`` in the span ``S`` of the others (``dim S = k``) and ``b`` a unit vector
+orthogonal to it. Given what ``S`` sees of the projection, ``M = C + M_perp``: ``M_perp`` acts on the residuals alone,
+as a vector Wishart mechanism in ``n = d - k`` dimensions with ``R = r - k`` degrees of freedom, and is independent of
+``C``. So the loss is that of the residual plus a Gaussian loss with shift ``|C (v - v')|``. For ``r <= k`` there is
+no residual.
+"""
+
+import math
+from dataclasses import dataclass
+
+from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule
+from privproj.curves.gaussian import profile as gaussian_profile
+from privproj.curves.profile import PrivacyProfile
+from privproj.errors import Refused
+from privproj.laws.profiles import rank_one_profile
+from privproj.mechanisms import M1
+from privproj.numerics.enclosure import Enclosure, next_up
+from privproj.numerics.kernels import log_add
+from privproj.numerics.search import crossing, minimise
+from privproj.runs import Run
+
+TINY = -1e300
+
+SPACING = 2.0**-29
+"""Spacing of the log deltas that are answered with: both directions are searched for. Speed only."""
+
+
+def has_residual(mechanism: M1) -> bool:
+    """True where part of the projection acts on the residuals alone and these differ."""
+    k, m, _, _ = mechanism.span_residual
+    dim, rank = mechanism.shape
+    first, second = mechanism.norms
+    if rank <= k or first == second == 0.0:
+        return False
+    return first != second or (m > 0.0 and dim - k > 1)
+
+
+def told_apart(mechanism: M1) -> bool:
+    """True where exactly one residual is zero: whether ``M_perp`` shows is certain, so delta is 1."""
+    return has_residual(mechanism) and min(mechanism.norms) == 0.0
+
+
+def residual_profile(mechanism: M1) -> PrivacyProfile | None:
+    """The exact profile of the residual: a vector Wishart release with ``(d, r) -> (d-k, r-k)``; None without one.
+
+    Norms that differ are covered in both orders, with every ratio between theirs and 1.
+    """
+    if not has_residual(mechanism):
+        return None
+    if told_apart(mechanism):
+        return PrivacyProfile(lambda eps: Enclosure(0.0, 0.0))
+    from privproj.laws.wishart_loss import VectorWishart
+    from privproj.laws.wishart_unequal_norms import UnequalNorms
+
+    k, m, _, _ = mechanism.span_residual
+    dim, rank = mechanism.shape
+    first, second = mechanism.norms
+    if first == second:
+        pair = VectorWishart(dim - k, rank - k, m)
+        return PrivacyProfile(pair.log_delta, table=pair.table, resolution=24.0)
+    return UnequalNorms(dim - k, rank - k, m, next_up(abs(math.log(first / second)))).profile()
+
+
+def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> float:
+    """``max of p ln A - q ln tau + (W/2)(tau/A - 1)`` over ``A_- <= A <= A_+``, ``w_- <= W <= w_+``, both orders of
+    ``tau``.
+
+    ``p = (n+1-R)/2``, ``q = (n+R-1)/2``, ``A_-+ = cos theta -+ t sin theta`` for every angle up to the promised one.
+    Linear in ``W``, and in ``A`` monotone or falling and then rising: the largest is at a corner. ``inf`` unless
+    ``A_- > 0``.
+    """
+    from scipy import special
+
+    k, m, _, _ = mechanism.span_residual
+    dim, rank = mechanism.shape
+    n, free = dim - k, rank - k
+    y = float(special.betaincinv(0.5 * free, 0.5, math.exp(log_delta_t)))
+    t = math.sqrt((1.0 - y) / y) * (1.0 + 1e-12) if y > 0.0 else math.inf
+    sine, half, q = math.sqrt(m * (2.0 - m)), 0.5 * math.exp(log_delta_w), 0.5 * (n + free - 1)
+    low = m + sine * t
+    if not low < 1.0:
+        return math.inf
+    high = math.sqrt(1.0 + t * t) if sine > t * (1.0 - m) else 1.0 - m + sine * t
+    ends = (float(special.gammaincinv(q, half)) / (1.0 + 1e-12), float(special.gammainccinv(q, half)) * (1.0 + 1e-12))
+    first, second = mechanism.norms
+    ratio = math.log(first / second)
+    p = 0.5 * (n + 1 - free)
+    corners = [
+        p * log_a - q * tau + u * math.expm1(tau - log_a)
+        for log_a in (math.log1p(-low), math.log(high))
+        for u in ends
+        for tau in {ratio, -ratio}
+    ]
+    size = q * abs(ratio) + abs(p) * abs(math.log1p(-low))
+    return max(*corners, 0.0) + 1e-13 * size
+
+
+def correlated_shift(mechanism: M1, log_d: float) -> float:
+    """A bound on ``|C (v - v')| / sigma`` that fails with at most :func:`events` times ``e^log_d``.
+
+    ``(1/r) (sqrt(d+r-k) + sqrt k + t) (alpha (sqrt r + t) + beta (sqrt k + t))`` for ``r > k >= 1``,
+    ``(1/r) (sqrt d + sqrt r + t) (sqrt r + t) sqrt(alpha^2 + beta^2)`` for ``r <= k``, 0 for ``k = 0``;
+    ``t = sqrt(2 ln(1/d))`` (2601.21719, Lemma 14, corrected).
+    """
+    k = mechanism.span_residual[0]
+    dim, rank = mechanism.shape
+    alpha, beta = mechanism.column_shift
+    t = math.sqrt(max(-2.0 * log_d, 0.0))
+    if k == 0:
+        return 0.0
+    if rank <= k:
+        whole = (math.sqrt(dim) + math.sqrt(rank) + t) * (math.sqrt(rank) + t)
+        return next_up(whole / rank * math.hypot(alpha, beta))
+    stretched = alpha * (math.sqrt(rank) + t) + beta * (math.sqrt(k) + t)
+    return next_up((math.sqrt(dim + rank - k) + math.sqrt(k) + t) / rank * stretched)
+
+
+def events(mechanism: M1) -> int:
+    """How many events of :func:`correlated_shift` can fail."""
+    k, (_, rank) = mechanism.span_residual[0], mechanism.shape
+    return 0 if k == 0 else 2 if rank <= k else 3
+
+
+def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
+    """The exact profile of the correlated part at a pure shift; None where it is zero.
+
+    ``|C x|^2`` is ``|x|^2 X_r (X_r + Y_(d-1))/r^2`` for ``x`` in the span, and for every ``x`` where ``r <= k``;
+    ``|x|^2 X_k (X_k + Y_(d+r-k-1))/r^2`` for ``x`` orthogonal to it. Raises :class:`Refused` for a mixed shift.
+    """
+    from privproj.laws.panel_law import ScaledEnergy
+    from privproj.laws.projected_energy import ProjectedEnergy
+
+    k = mechanism.span_residual[0]
+    dim, rank = mechanism.shape
+    alpha, beta = mechanism.column_shift
+    if k == 0 and alpha == 0.0:
+        return None
+    if rank <= k or beta == 0.0:
+        law = ProjectedEnergy(0.5 * rank, 0.5 * (dim - 1), rank)
+    elif alpha == 0.0:
+        law = ProjectedEnergy(0.5 * k, 0.5 * (dim + rank - k - 1), rank)
+    else:
+        raise Refused(
+            "column-exact is about a change within the span or orthogonal to it, not both; use column or "
+            "known-projection"
+        )
+    return rank_one_profile(ScaledEnergy(law, alpha * alpha + beta * beta))
+
+
+def chained_log_delta(log_delta: float, link: float, count: int) -> float:
+    """``ln delta_i`` of each of ``count`` equal links with loss ``link``, for ``sum_i delta_i e^((i-1) link) =
+    delta``.
+    """
+    total = -math.inf
+    for i in range(count):
+        total = log_add(total, i * link)
+    return log_delta - total
+
+
+def promises(mechanism: M1) -> tuple[str, ...]:
+    """What the data must keep for the bounds on one changed column."""
+    k, m, alpha, _ = mechanism.span_residual
+    first, second = mechanism.norms
+    several = mechanism.changed_columns > 1
+    changed = f"at most {mechanism.changed_columns} columns" if several else "one column"
+    links = ", also while they are changed one after the other" if several else ""
+    return (
+        f"a record changes {changed} of the query, and the other columns span {k} dimensions{links}",
+        f"orthogonal to that span it has norm {first:g} before and {second:g} after, with 1 - cos at most {m:g}; "
+        f"within it the change is at most {alpha:g}",
+        "the projection stays secret",
+    )
+
+
+SWEEPS = 3
+
+
+@dataclass(frozen=True)
+class ColumnForm:
+    """``(eps_R + eps_C, delta_T + delta_W + delta_C + d1 + d2 + d3)``, the shares of delta optimised unless given."""
+
+    mechanism: M1
+
+    def over_run(self, run: Run) -> EpsilonDeltaRule | ComposedRule:
+        """The rule of the run."""
+        split = run.split or "optimal"
+        return EpsilonDeltaRule(
+            lambda log_delta: self.epsilon(log_delta, split),
+            lambda eps: self.log_delta(eps, split),
+            margin=1.0,
+            inverse_spacing=SPACING,
+        ).over_run(run)
+
+    def epsilon(self, log_delta: float, split: float | str) -> float:
+        """``eps(delta)``; several changed columns are a chain of equal links (Theorem 3)."""
+        count = self.mechanism.changed_columns
+        if told_apart(self.mechanism):
+            return math.inf
+        if count == 1:
+            return self.link(log_delta, split)
+        link = crossing(
+            lambda e: self.link(chained_log_delta(log_delta, e, count), split) - e, 1.0, low=1e-9, high=1e6, rtol=1e-9
+        ).upper
+        return count * link
+
+    def link(self, log_delta: float, split: float | str) -> float:
+        """``eps`` of one changed column."""
+        odds = [0.0, 0.0, 0.0]
+        if isinstance(split, float):
+            odds[0] = math.log(split) - math.log1p(-split)
+            return self.at(log_delta, odds)
+        best = self.at(log_delta, odds)
+        for _ in range(SWEEPS):
+            for i in range(3):
+
+                def trial(x: float, i: int = i) -> float:
+                    return self.at(log_delta, [*odds[:i], x, *odds[i + 1 :]])
+
+                odds[i], best = minimise(trial, -12.0, 12.0, rtol=1e-4)
+        return best
+
+    def at(self, log_delta: float, odds: list[float]) -> float:
+        """``eps`` with these log odds: residual against the rest, ``T`` against ``W``, Gaussian against the radius."""
+        (residual, rest), (t, w), (gauss, radius) = (shares(x) for x in odds)
+        count, there = events(self.mechanism), has_residual(self.mechanism)
+        if not count:
+            residual = 0.0
+        if not there:
+            rest = 0.0
+        loss = residual_loss(self.mechanism, log_delta + residual + t, log_delta + residual + w) if there else 0.0
+        if not count or loss == math.inf:
+            return loss
+        shift = correlated_shift(self.mechanism, log_delta + rest + radius - math.log(count))
+        return loss + gaussian_profile(shift).epsilon(log_delta + rest + gauss).upper
+
+    def log_delta(self, eps: float, split: float | str) -> float:
+        """The inverse by search over ``x = 1/ln(1/delta)``; 0 where no delta below 1 will do."""
+        x = crossing(lambda x: self.epsilon(-1.0 / x, split) - eps, 0.1, low=2e-3, high=1e9, rtol=1e-12).upper
+        return -1.0 / x if math.isfinite(x) else 0.0
+
+
+def shares(odds: float) -> tuple[float, float]:
+    """``ln`` of a share and of the rest, from its log odds."""
+    return -math.log1p(math.exp(-odds)), -math.log1p(math.exp(odds))

@@ -1,0 +1,23 @@
+"""One changed column, secret projection: quantiles of the residual, the corrected radius of the correlated part."""
+
+from privproj.bounds.bound import Bound
+from privproj.bounds.m1._one_column import ColumnForm, promises
+from privproj.mechanisms import M1
+from privproj.result import Status
+
+BOUND = Bound(
+    name="column",
+    mechanism=M1,
+    summary="the published bound on changed columns, its second lemma corrected",
+    formula="eps_R + eps_C: eps_R the largest residual loss within quantiles, eps_C the Gaussian epsilon at |C x| <= "
+    "(1/r)(sqrt(d+r-k) + sqrt k + t1)(alpha(sqrt r + t2) + beta(sqrt k + t3))/sigma; c columns: a chain",
+    source="arXiv 2601.21719, Theorems 3 and 4, with Lemma 14 corrected by privproj",
+    proof="C13",
+    example="privproj epsilon m1 --bound column --dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 "
+    "--noise-multiplier 20 --delta 1e-5",
+    representation=ColumnForm,
+    groups=False,
+    splits=True,
+    status=Status.CONDITIONAL,
+    promises_of=promises,
+)

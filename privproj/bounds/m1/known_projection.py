@@ -1,0 +1,38 @@
+"""The default bound of M1: a change of any rank, no promise on the data, the projection known to all."""
+
+from typing import TYPE_CHECKING
+
+from privproj.bounds.bound import Bound
+from privproj.curves.profile import PrivacyProfile
+from privproj.laws.profiles import any_rank_profile
+from privproj.mechanisms import M1
+
+if TYPE_CHECKING:
+    from privproj.laws.panel_law import ScaledEnergy
+
+
+def law(mechanism: M1) -> "ScaledEnergy":
+    """``X = mu^2 |M u|^2`` for a unit vector ``u``: ``mu^2 U (U + Y)/r^2``, ``U ~ chi2_r``, ``Y ~ chi2_(d-1)``."""
+    from privproj.laws.panel_law import ScaledEnergy
+    from privproj.laws.projected_energy import ProjectedEnergy
+
+    dim, rank = mechanism.shape
+    return ScaledEnergy(ProjectedEnergy(0.5 * rank, 0.5 * (dim - 1), rank), mechanism.mu**2)
+
+
+def representation(mechanism: M1) -> PrivacyProfile:
+    """The any-rank profile of that law."""
+    return any_rank_profile(law(mechanism))
+
+
+BOUND = Bound(
+    name="known-projection",
+    mechanism=M1,
+    summary="change of any rank, no promise on the data; far below the published Gaussian baseline",
+    formula="delta(eps) = min_p E[g_p(mu^2 X)], X = U(U+Y)/r^2, U ~ chi2_r, Y ~ chi2_(d-1), g_p the convex majorant of "
+    "the Gaussian delta",
+    source="privproj: Jensen's inequality on a convex majorant",
+    proof="C5",
+    example="privproj epsilon m1 --dim 1000 --rank 256 --noise-multiplier 20 --delta 1e-5",
+    representation=representation,
+)

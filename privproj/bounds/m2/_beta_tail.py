@@ -1,0 +1,122 @@
+"""The Beta-tail bound of M2: over one layer, over several, and for columns of parameters."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from privproj.curves.profile import PrivacyProfile
+from privproj.errors import InvalidParameter
+from privproj.mechanisms import M2
+from privproj.numerics import kernels
+from privproj.numerics.enclosure import Enclosure, next_up, outward
+from privproj.numerics.search import crossing, minimise
+from privproj.validation import probability, real
+
+WORTH_COMPILING = 30_000
+"""Rows from which compiling (or loading compiled code) costs less than it saves."""
+
+
+def change_rank(mechanism: M2) -> int:
+    """``k``: as promised, or else the most that ``d`` and ``m`` allow."""
+    return mechanism.change_rank or mechanism.largest_rank
+
+
+def log_union(mechanism: M2, t: float) -> float:
+    """``ln sum_l n_l k_l P(B_l > tau)`` at ``tau = 1/(1 + e^-t)``: some direction of some layer captures more."""
+    y = 1.0 / (1.0 + math.exp(t))
+    total = -math.inf
+    for dim, rank, count, _ in mechanism.parts:
+        k = min(mechanism.change_rank or dim, dim, mechanism.columns or dim)
+        tail = 0.0 if dim == rank else kernels.log_beta_tail(0.5 * rank, 0.5 * (dim - rank), math.exp(t) * y, y)
+        total = kernels.log_add(total, math.log(count) + math.log(k) + tail)
+    return total
+
+
+def profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
+    """``delta(eps) = min over tau in (0, 1] of  G(eps; mu sqrt(tau)) + sum_l n_l k_l P(B_l > tau)``.
+
+    ``G`` is the two-sided tail ``T``, or the analytic delta if ``sharp``; ``B_l ~ Beta(r_l/2, (d_l-r_l)/2)``.
+    """
+    mu = mechanism.mu
+    if mechanism.unprojected:
+        return PrivacyProfile(lambda eps: outward(kernels.log_tail_profile(eps, mu, sharp), steepness=mu * mu))
+    if mechanism.layers:
+        return PrivacyProfile(lambda eps: layered(mechanism, eps, sharp))
+    k = float(change_rank(mechanism))
+    a, b = mechanism.beta_shape
+
+    def log_delta(eps: float) -> Enclosure:
+        if eps == 0.0 and not sharp:
+            return Enclosure(0.0, 0.0)
+        return outward(kernels.beta_tail_delta(a, b, k, mu, eps, sharp)[0], steepness=mu * mu)
+
+    return PrivacyProfile(log_delta, guess=lambda log_delta: kernels.beta_tail_epsilon(a, b, k, mu, log_delta, sharp))
+
+
+def layered(mechanism: M2, eps: float, sharp: bool) -> Enclosure:
+    """The bound over several layers, one ``tau`` for all; the lower end is not known (the minimum is searched for)."""
+    mu = mechanism.mu
+
+    def at(t: float) -> float:
+        gaussian = kernels.log_tail_profile(eps, mu / math.sqrt(1.0 + math.exp(-t)), sharp)
+        return kernels.log_add(gaussian, log_union(mechanism, t))
+
+    value = min(minimise(at, -30.0, 20.0, rtol=1e-8, points=101)[1], kernels.log_tail_profile(eps, mu, sharp))
+    return Enclosure(-math.inf, outward(min(value, 0.0), steepness=mu * mu).upper)
+
+
+def beta_tail_epsilons(
+    dim: Sequence[int],
+    rank: Sequence[int],
+    change_rank: Sequence[int],
+    mu: Sequence[float],
+    delta: Sequence[float],
+    *,
+    sharp: bool = False,
+    compiled: bool | None = None,
+) -> list[float]:
+    """``eps`` of the bound, rounded up, for each row of equally long sequences (``1 <= rank < dim``).
+
+    One source, two speeds: plain Python for few rows, numba from about 3e4 rows on, or as ``compiled`` says.
+    """
+    import numpy as np
+
+    columns = [np.asarray(column, dtype=float) for column in (dim, rank, change_rank, mu, delta)]
+    d, r, k, m, p = columns
+    if len({len(column) for column in columns}) != 1:
+        raise InvalidParameter("columns", [len(column) for column in columns], "columns of equal length")
+    whole = (d % 1 == 0) & (r % 1 == 0) & (k % 1 == 0)
+    fine = whole & (d <= 1e12) & (r >= 1) & (r < d) & (k >= 1) & (k <= d) & (m >= 1e-12) & (m <= 1e12)
+    fine &= (p > 0) & (p < 1)
+    if not fine.all():
+        raise complaint(*(column[np.argmin(fine)].item() for column in columns))
+    out = np.empty(len(d))
+    if compiled or (compiled is None and len(d) >= WORTH_COMPILING):
+        kernels.compiled().beta_tail_epsilons(r / 2, (d - r) / 2, k, m, np.log(p), sharp, out)
+        return out.tolist()
+    plain: list[float] = out.tolist()
+    a, b, ranks, ratios, log_delta = (column.tolist() for column in (r / 2, (d - r) / 2, k, m, np.log(p)))
+    kernels.beta_tail_epsilons(a, b, ranks, ratios, log_delta, sharp, plain)
+    return plain
+
+
+def complaint(dim: float, rank: float, change_rank: float, mu: float, delta: float) -> InvalidParameter:
+    """Why this row has no answer."""
+    try:
+        M2(dim=dim, rank=rank, change_rank=change_rank, noise_multiplier=1.0 / mu if mu else None)  # pyright: ignore
+        real("mu", mu, "a ratio mu from 1e-12 to 1e+12", 1e-12, 1e12)
+        probability("delta", delta)
+    except InvalidParameter as error:
+        return error
+    return InvalidParameter("rank", rank, f"a rank below dim={dim:.15g}")
+
+
+def captured(mechanism: M2) -> Callable[[float], float]:
+    """``ln p -> sqrt(tau)``, the smallest with ``k P(Beta(r/2, (d-r)/2) > tau) <= p``, rounded up."""
+
+    def radius(log_bad: float) -> float:
+        odds = crossing(
+            lambda odds: log_union(mechanism, math.log(odds)) - log_bad, 1.0, low=1e-30, high=1e15, rtol=1e-12
+        ).upper
+        return 1.0 if odds == math.inf else math.sqrt(next_up(odds / (1.0 + odds)))
+
+    return radius

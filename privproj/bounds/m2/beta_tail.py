@@ -1,0 +1,52 @@
+"""The published bound of M2, optimised over tau (2601.21719, Theorem 5)."""
+
+from typing import TYPE_CHECKING
+
+from privproj.bounds.bound import RANK_PROMISE, Baseline, Bound
+from privproj.bounds.m2._beta_tail import change_rank, profile
+from privproj.curves.profile import PrivacyProfile
+from privproj.mechanisms import M2
+
+if TYPE_CHECKING:
+    from privproj.rigorous.profiles import Profile
+
+
+def representation(mechanism: M2) -> PrivacyProfile:
+    """The bound with the two-sided tail, as published."""
+    return profile(mechanism, sharp=False)
+
+
+def promises(mechanism: M2) -> tuple[str, ...]:
+    """A rank below what the shape allows must be promised."""
+    k = change_rank(mechanism)
+    return () if k >= mechanism.largest_rank else (RANK_PROMISE.format(k=k),)
+
+
+def needs(mechanism: M2) -> str | None:
+    """``k`` must come from somewhere."""
+    if mechanism.change_rank is None and mechanism.columns is None:
+        return "change_rank (a promise) or columns (the change has rank at most min(dim, columns))"
+    return None
+
+
+def provable(mechanism: M2, steps: int, sharp: bool = False) -> "Profile":
+    """The bound at one ``tau`` in balls."""
+    from privproj.rigorous.profiles import BetaTail
+
+    return BetaTail(*mechanism.shape, change_rank(mechanism), mechanism.z, sharp)
+
+
+BOUND = Bound(
+    name="beta-tail",
+    mechanism=M2,
+    summary="the published bound, tau optimised; union over the k directions of the change",
+    formula="delta(eps) = min_tau T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
+    source="arXiv 2601.21719, Theorem 5",
+    example="privproj epsilon m2 --bound beta-tail --dim 2048 --rank 16 --change-rank 10"
+    " --noise-multiplier 0.7787 --delta 1e-5",
+    representation=representation,
+    provable=provable,
+    promises_of=promises,
+    needs=needs,
+    baseline=Baseline("published (k={k})", "single"),
+)

@@ -1,0 +1,1 @@
+"""The bounds of the secret Gaussian sketch, one theorem per file; ``_...`` is their workshop."""

@@ -1,0 +1,87 @@
+"""The exact profile of the secret sketch when one record is one column of the query."""
+
+import math
+from typing import TYPE_CHECKING
+
+from privproj.bounds.bound import Bound
+from privproj.bounds.sketch._promises import column_promises, several_layers
+from privproj.curves.profile import PrivacyProfile
+from privproj.mechanisms import Sketch
+from privproj.numerics.enclosure import Enclosure, outward
+from privproj.result import Status
+from privproj.runs import NeighbouringRelation
+
+if TYPE_CHECKING:
+    from privproj.numerics.arrays import Array
+    from privproj.rigorous.profiles import Profile
+
+
+def log_deltas(eps: "Array", rank: int, nu: float) -> "Array":
+    """``ln delta(eps)``: the larger of the two orders, as gains of ``U = X/2 ~ Gamma(r/2)`` over a threshold.
+
+    Present against absent, ``L = nu X/2 - r ln(1+nu)/2``; absent against present, ``L = r ln(1+nu)/2 - k X/2`` with
+    ``k = nu/(1+nu)``.
+    """
+    import numpy as np
+
+    from privproj.numerics.gamma_hockey_stick import mean_gain
+
+    half, k = 0.5 * rank * math.log1p(nu), nu / (1.0 + nu)
+    rise = mean_gain(0.5 * rank, np.full_like(eps, nu), (half + eps) / nu, 1.0)
+    fall = mean_gain(0.5 * rank, np.full_like(eps, k), (half - eps) / k, -1.0)
+    return np.maximum(rise, fall)
+
+
+def profile(rank: int, nu: float) -> PrivacyProfile:
+    """The profile at ``rank`` and ``nu``; ``T`` fresh releases are one of rank ``T r``, since chi-squares add."""
+
+    def log_delta(eps: float) -> Enclosure:
+        import numpy as np
+
+        from privproj.numerics.gamma_hockey_stick import QUADRATURE
+
+        value = float(log_deltas(np.array([eps]), rank, nu)[0])
+        return outward(value, QUADRATURE, 4.0 * abs(value) + 40.0)
+
+    return PrivacyProfile(log_delta, closed_form=lambda steps: profile(steps * rank, nu))
+
+
+def representation(mechanism: Sketch) -> PrivacyProfile:
+    """``nu = B_S^2 / (lam + sigma_g^2/sigma_A^2) = 1/Gamma``, the largest a column can cause, which is the worst."""
+    return profile(mechanism.needed_rank * mechanism.layer_count, 1.0 / mechanism.gamma_of_one_column)
+
+
+def provable(mechanism: Sketch, steps: int) -> "Profile":
+    """The closed form in balls."""
+    from privproj.rigorous.profiles import SecretSketch
+
+    return SecretSketch(steps * mechanism.needed_rank * mechanism.layer_count, mechanism.gamma_of_one_column)
+
+
+def attained(mechanism: Sketch) -> bool:
+    """True if a column of norm ``B_S`` over the eigenvalue floor fits within ``|Q|_F <= B_F``."""
+    total, step = mechanism.frobenius_bound, mechanism.sensitivity or 0.0
+    return total is None or total**2 >= mechanism.eigen_floor + step**2
+
+
+BOUND = Bound(
+    name="exact-rank1",
+    mechanism=Sketch,
+    summary="exact where one record is one column; any number of releases in closed form",
+    formula="nu = 1/Gamma, k = nu/(1+nu), w = (r ln(1+nu) - 2 eps)/k: F(w) - e^eps F(w/(1+nu)), F the chi2_r CDF, or "
+    "the same with nu -> -k and upper tails, whichever is larger",
+    source="privproj: the likelihood ratio of two Gaussians that differ in one direction",
+    proof="C14",
+    example="privproj epsilon sketch --bound exact-rank1 --rank 16 --gamma 1000 --delta 1e-5",
+    representation=representation,
+    provable=provable,
+    provable_steps=True,
+    independent_layers=several_layers,
+    status=Status.CONDITIONAL,
+    exact=True,
+    attained=attained,
+    groups=False,
+    promises_of=column_promises,
+    relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+    default_relation=NeighbouringRelation.ZERO_OUT,
+)

@@ -1,0 +1,40 @@
+"""Lemma 7.1 of 2409.17538v9 as printed."""
+
+from privproj.bounds.bound import Bound
+from privproj.bounds.sketch._divergence import tight
+from privproj.bounds.sketch._promises import promises, refuses, several_layers
+from privproj.curves.renyi import RenyiCurve
+from privproj.errors import InvalidParameter
+from privproj.mechanisms import Sketch
+from privproj.result import Status
+
+
+def eigenvalues_of(mechanism: Sketch) -> int:
+    """The number of eigenvalues, which the bounds as printed multiply by."""
+    if mechanism.eigenvalues is None:
+        raise InvalidParameter(
+            "eigenvalues", "nothing", "the rank of Q Q^T - Q' Q'^T (at most n) for this bound", "rdp-best needs none"
+        )
+    return mechanism.eigenvalues
+
+
+def representation(mechanism: Sketch) -> RenyiCurve:
+    """``D(alpha) = r n_eig/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)]``."""
+    return tight(mechanism, mechanism.gamma_of_matrices, eigenvalues_of(mechanism))
+
+
+BOUND = Bound(
+    name="rdp",
+    mechanism=Sketch,
+    summary="the published Renyi curve, with a factor for the number of eigenvalues",
+    formula="D(alpha) = r n_eig/(2(alpha-1)) [alpha ln(1-1/Gamma) - ln(1-alpha/Gamma)], 1 < alpha < Gamma",
+    source="arXiv 2409.17538v9, Lemma 7.1",
+    proof="C14",
+    example="privproj epsilon sketch --bound rdp --rank 16 --gamma 1000 --eigenvalues 768 --delta 1e-5",
+    representation=representation,
+    independent_layers=several_layers,
+    status=Status.CONDITIONAL,
+    groups=False,
+    promises_of=promises,
+    refuses=refuses,
+)

@@ -1,0 +1,32 @@
+"""The default bound of the secret sketch: the smaller of its two Renyi curves, order by order."""
+
+from privproj.bounds.bound import Bound
+from privproj.bounds.sketch._divergence import sharp, tight
+from privproj.bounds.sketch._promises import promises, refuses, several_layers
+from privproj.curves.renyi import BestCurve
+from privproj.mechanisms import Sketch
+from privproj.result import Status
+
+
+def representation(mechanism: Sketch) -> BestCurve:
+    """``rdp-tight`` for ``alpha < Gamma`` and the sharper curve for ``2 <= alpha < Gamma + 1``."""
+    gamma = mechanism.gamma_of_matrices
+    return BestCurve((tight(mechanism, gamma), sharp(mechanism, gamma)))
+
+
+BOUND = Bound(
+    name="rdp-best",
+    mechanism=Sketch,
+    summary="two Renyi curves without the factor n, the smaller at every order",
+    formula="D(alpha) = r/(2(alpha-1)) min of alpha ln(1-1/G) - ln(1-alpha/G), 1 < alpha < G, and "
+    "-(alpha-1) ln(1+1/G) - ln(1-(alpha-1)/G), 2 <= alpha < G+1; G = Gamma",
+    source="privproj: sharpened Lemma 7.1 of arXiv 2409.17538v9",
+    proof="C14",
+    example="privproj epsilon sketch --rank 16 --gamma 1000 --delta 1e-5",
+    representation=representation,
+    independent_layers=several_layers,
+    status=Status.CONDITIONAL,
+    groups=False,
+    promises_of=promises,
+    refuses=refuses,
+)

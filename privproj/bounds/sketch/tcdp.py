@@ -1,0 +1,38 @@
+"""Truncated concentrated DP of the secret sketch (2409.17538v9, Corollary 7.3 for one release)."""
+
+from privproj.bounds.bound import Bound
+from privproj.bounds.sketch._promises import promises, several_layers
+from privproj.bounds.sketch.rdp import eigenvalues_of
+from privproj.curves.renyi import ConcentratedCurve
+from privproj.mechanisms import Sketch
+from privproj.result import Status
+
+
+def representation(mechanism: Sketch) -> ConcentratedCurve:
+    """``(r L n_eig/(2 Gamma^2), 2 Gamma/5)``-tCDP for ``Gamma > 5/2``."""
+    gamma, count = mechanism.gamma_of_matrices, mechanism.layer_count * eigenvalues_of(mechanism)
+    return ConcentratedCurve(0.5 * mechanism.needed_rank * count / gamma**2, 0.4 * gamma)
+
+
+def refuses(mechanism: Sketch) -> str | None:
+    """Proved for ``Gamma > 5/2``."""
+    if mechanism.gamma_of_matrices <= 2.5:
+        return f"tcdp is proved for gamma above 5/2, got {mechanism.gamma_of_matrices:.4g}; use rdp-best"
+    return None
+
+
+BOUND = Bound(
+    name="tcdp",
+    mechanism=Sketch,
+    summary="truncated concentrated DP, closed-form conversion",
+    formula="(rho, omega) = (r L n_eig/(2 Gamma^2), 2 Gamma/5), Gamma > 5/2",
+    source="arXiv 2409.17538v9, Corollary 7.3; conversion Bun, Dwork, Rothblum, Steinke 2018",
+    proof="C14",
+    example="privproj epsilon sketch --bound tcdp --rank 16 --gamma 1000 --eigenvalues 768 --delta 1e-5",
+    representation=representation,
+    independent_layers=several_layers,
+    status=Status.CONDITIONAL,
+    groups=False,
+    promises_of=promises,
+    refuses=refuses,
+)

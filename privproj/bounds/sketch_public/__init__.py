@@ -1,0 +1,1 @@
+"""The bounds of the public Gaussian sketch, one theorem per file."""

@@ -1,0 +1,43 @@
+"""The default bound of the public sketch: a change of any rank, no promise on the data."""
+
+from typing import TYPE_CHECKING
+
+from privproj.bounds.bound import Bound
+from privproj.curves.profile import PrivacyProfile
+from privproj.laws.profiles import any_rank_profile
+from privproj.laws.squared_shift import ScaledGamma
+from privproj.mechanisms import PublicSketch
+
+if TYPE_CHECKING:
+    from privproj.rigorous.profiles import Profile
+
+
+def law(mechanism: PublicSketch) -> ScaledGamma:
+    """``X = mu^2 |A u|^2`` for a unit vector ``u``: ``mu^2 chi2_r / r``."""
+    rank = mechanism.needed_rank
+    return ScaledGamma(0.5 * rank, 2.0 * mechanism.mu**2 / rank)
+
+
+def representation(mechanism: PublicSketch) -> PrivacyProfile:
+    """The any-rank profile of that law."""
+    return any_rank_profile(law(mechanism))
+
+
+def provable(mechanism: PublicSketch, steps: int) -> "Profile":
+    """The bound in balls."""
+    from privproj.rigorous.profiles import AnyRank
+
+    return AnyRank(mechanism.needed_rank, mechanism.z)
+
+
+BOUND = Bound(
+    name="rank-free",
+    mechanism=PublicSketch,
+    summary="sketch known to all, noise after: change of any rank, no promise on the data",
+    formula="delta(eps) = min_p E[g_p(mu^2 chi2_r / r)], g_p the convex majorant of the Gaussian delta",
+    source="privproj: Jensen's inequality on a convex majorant",
+    proof="C5",
+    example="privproj epsilon sketch-public --rank 16 --noise-multiplier 1 --delta 1e-5",
+    representation=representation,
+    provable=provable,
+)

@@ -1,0 +1,96 @@
+"""Bounds on the loss of the vector Wishart mechanism from quantiles of its two variables."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule
+from privproj.mechanisms import Wishart
+from privproj.numerics.search import crossing, minimise
+from privproj.runs import Run
+
+ROUNDED = 1e-12
+"""Relative margin for the quantile functions, whose answers are moved outward by it."""
+
+SPACING = 2.0**-32
+"""Spacing of the log deltas that are answered with: both directions are searched for. Speed only."""
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """``1 - A`` at its two ends, the quantile of ``W`` that leaves out ``delta_W``, and the two that do together."""
+
+    low: float
+    high: float
+    top: float
+    both: tuple[float, float]
+
+
+def quantiles(mechanism: Wishart, log_delta_t: float, log_delta_w: float) -> Quantiles:
+    """``t`` with ``P(|T_r| > t) = delta_T``, ``1 - a_-+ = m +- sqrt(m (2-m)) t/sqrt(r)``; ``P(W > w) = delta_W``."""
+    from scipy import special
+
+    dim, rank, m = mechanism.shape
+    y = float(special.betaincinv(0.5 * rank, 0.5, math.exp(log_delta_t)))
+    spread = math.sqrt(m * (2.0 - m)) * math.sqrt((1.0 - y) / y) if y > 0.0 else math.inf
+    k, delta = 0.5 * (rank + dim - 1), math.exp(log_delta_w)
+    above, below, outer = (
+        float(f(k, share * delta)) * 2.0
+        for f, share in ((special.gammainccinv, 1.0), (special.gammaincinv, 0.5), (special.gammainccinv, 0.5))
+    )
+    out = 1.0 + ROUNDED
+    return Quantiles(m + spread * out, m - spread * out, above * out, (below / out, outer * out))
+
+
+def published(mechanism: Wishart, found: Quantiles) -> float:
+    """``|d+1-r|/2 |ln a_-| + (w/2) (1/a_- - 1)``; ``inf`` unless ``a_- > 0``."""
+    dim, rank, _ = mechanism.shape
+    if found.low >= 1.0:
+        return math.inf
+    return -0.5 * abs(dim + 1 - rank) * math.log1p(-found.low) + 0.5 * found.top * found.low / (1.0 - found.low)
+
+
+LossBound = Callable[[Wishart, Quantiles], float]
+
+
+@dataclass(frozen=True)
+class QuantileForm:
+    """The rule for any run: ``delta`` is split between ``T`` and ``W``, evenly unless the run says otherwise."""
+
+    mechanism: Wishart
+    loss: LossBound
+
+    def over_run(self, run: Run) -> EpsilonDeltaRule | ComposedRule:
+        """The rule of the run."""
+        split = run.split or 0.5
+        rule = EpsilonDeltaRule(
+            lambda x: self.epsilon(x, split),
+            lambda eps: self.log_delta(eps, split),
+            margin=self.margin,
+            inverse_spacing=SPACING,
+        )
+        return rule.over_run(run)
+
+    @property
+    def margin(self) -> float:
+        """Relative error of the loss for quantiles moved by :data:`ROUNDED`; unknown where the ends nearly cancel."""
+        return 1e-10 if self.loss is published else 1.0
+
+    def epsilon(self, log_delta: float, split: float | str) -> float:
+        """``eps(delta)`` at this share for ``T``, or at the best one."""
+        if isinstance(split, float):
+            return self.at(log_delta + math.log(split), log_delta + math.log1p(-split))
+
+        def at(odds: float) -> float:
+            return self.at(log_delta - math.log1p(math.exp(-odds)), log_delta - math.log1p(math.exp(odds)))
+
+        return minimise(at, -12.0, 12.0, rtol=1e-8)[1]
+
+    def at(self, log_delta_t: float, log_delta_w: float) -> float:
+        """``eps`` at these two shares."""
+        return self.loss(self.mechanism, quantiles(self.mechanism, log_delta_t, log_delta_w))
+
+    def log_delta(self, eps: float, split: float | str) -> float:
+        """The inverse by search over ``x = 1/ln(1/delta)``; 0 where no delta below 1 will do."""
+        x = crossing(lambda x: self.epsilon(-1.0 / x, split) - eps, 0.1, low=1.5e-3, high=1e9, rtol=1e-12).upper
+        return -1.0 / x if math.isfinite(x) else 0.0

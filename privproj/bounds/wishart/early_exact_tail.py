@@ -1,0 +1,84 @@
+"""Theorem 1 of the early version with the exact probability that ``v.y`` or ``v'.y`` is small (its Figure 1a)."""
+
+import math
+from functools import cache
+
+from privproj.bounds.bound import Bound
+from privproj.bounds.wishart._early import EarlyForm, log_below
+from privproj.bounds.wishart._promises import promises
+from privproj.bounds.wishart.early import refuses
+from privproj.mechanisms import Wishart
+from privproj.numerics.kernels import log_add, log_gamma_front
+from privproj.numerics.quadrature import log_integral
+from privproj.result import Status
+
+FAR_BELOW = 0.1
+"""Below this share of ``1 - rho^2`` a threshold ``t`` is integrated over decades. Speed only: both routes are exact."""
+
+
+def log_mixed_tail(mechanism: Wishart, t: float) -> float:
+    """``ln(1 - E[1{X > t} PhiBar((t - rho X)/sqrt((1-rho^2) X))])``, ``X ~ chi2_r``, as a sum of positive terms:
+
+    ``P(X <= t) + E[1{X > t} Phi((t - rho X)/sqrt((1-rho^2) X))]``.
+    """
+    _, rank, m = mechanism.shape
+    spread = math.sqrt(m * (2.0 - m))
+    beyond = _log_beyond if t < FAR_BELOW * spread * spread else _log_just_beyond
+    return min(0.0, log_add(log_below(rank, t), beyond(rank, m, spread, t)))
+
+
+def _log_just_beyond(rank: int, m: float, spread: float, t: float) -> float:
+    """The expectation over ``X = t e^w``, ``z = sqrt(t) (m e^(w/2) - 2 sinh(w/2))/sqrt(1-rho^2)``: narrow at ``t``."""
+    from scipy import special
+
+    def integrand(s: float) -> float:
+        w = math.exp(s)
+        x = t * math.exp(w)
+        z = math.sqrt(t) * (m * math.exp(0.5 * w) - 2.0 * math.sinh(0.5 * w)) / spread
+        return float(special.log_ndtr(z)) + log_gamma_front(0.5 * rank, (x - rank) / rank, x / rank) + s
+
+    width = max(spread / math.sqrt(t), m, 1e-15)
+    value, error = log_integral(integrand, math.log(width), 0.5, high=math.log(40.0))
+    return value + error + 1e-12
+
+
+def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
+    """The expectation over ``ln(1/X)``: where ``t`` is tiny the mass lies near ``1 - rho^2``, decades above ``t``."""
+    from scipy import special
+
+    def integrand(u: float) -> float:
+        x = math.exp(-u)
+        z = (t - x + m * x) / (spread * math.sqrt(x))
+        return float(special.log_ndtr(z)) + log_gamma_front(0.5 * rank, (x - rank) / rank, x / rank)
+
+    middle = max(min(float(rank), spread * spread * rank), 2.0 * t)
+    value, error = log_integral(integrand, -math.log(middle), 0.5, high=-math.log(t))
+    return value + error + 1e-12
+
+
+def representation(mechanism: Wishart) -> EarlyForm:
+    """The rule of the early version with this tail in place of its bound."""
+
+    @cache
+    def log_tail(t: float) -> float:
+        return log_mixed_tail(mechanism, t)
+
+    return EarlyForm(mechanism, log_tail)
+
+
+BOUND = Bound(
+    name="early-exact-tail",
+    mechanism=Wishart,
+    summary="the early version's bound with its tail evaluated exactly",
+    formula="early with 1 - E[1{X > t} PhiBar((t - rho X)/sqrt((1-rho^2) X))], X ~ chi2_r, in place of the first part "
+    "of delta",
+    source="early version of arXiv 2601.21719, proof of Theorem 1 and Figure 1a",
+    proof="C11",
+    example="privproj epsilon wishart --bound early-exact-tail --dim 50 --rank 40 --misalignment 1e-12 --delta 1e-5",
+    representation=representation,
+    status=Status.CONDITIONAL,
+    groups=False,
+    promises_of=promises,
+    refuses=refuses,
+    version=2,
+)

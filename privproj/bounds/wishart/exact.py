@@ -1,0 +1,72 @@
+"""The default bound of the vector Wishart mechanism: its exact privacy profile."""
+
+import math
+from typing import TYPE_CHECKING
+
+from privproj.bounds.bound import Bound
+from privproj.bounds.wishart._promises import promises
+from privproj.curves.profile import PrivacyProfile
+from privproj.errors import Refused
+from privproj.mechanisms import Wishart
+from privproj.numerics.enclosure import Enclosure, next_up, outward
+from privproj.result import Status
+
+if TYPE_CHECKING:
+    from privproj.numerics.arrays import Array
+    from privproj.rigorous.profiles import Profile
+
+
+def representation(mechanism: Wishart) -> PrivacyProfile:
+    """``delta(eps) = E[max(0, 1 - e^(eps - L))]`` of the least aligned pair that is promised."""
+    dim, rank, misalignment = mechanism.shape
+    if mechanism.norm_ratio != 1.0:
+        return unequal(mechanism)
+    if dim == 1:
+        return PrivacyProfile(lambda eps: outward(-math.inf), closed_form=lambda steps: representation(mechanism))
+
+    def log_delta(eps: float) -> Enclosure:
+        from privproj.laws.wishart_loss import VectorWishart
+
+        return VectorWishart(dim, rank, misalignment).log_delta(eps)
+
+    def table(eps: "Array") -> "tuple[Array, Array]":
+        from privproj.laws.wishart_loss import VectorWishart
+
+        return VectorWishart(dim, rank, misalignment).table(eps)
+
+    return PrivacyProfile(log_delta, table=table, resolution=24.0)
+
+
+def unequal(mechanism: Wishart) -> PrivacyProfile:
+    """The worst pair, enclosed: every better alignment, smaller ratio of norms and order (claim C12)."""
+    from privproj.laws.wishart_unequal_norms import UnequalNorms
+
+    return UnequalNorms(*mechanism.shape, next_up(math.log(mechanism.norm_ratio))).profile()
+
+
+def provable(mechanism: Wishart, steps: int) -> "Profile":
+    """The integral in balls, for equal norms."""
+    from privproj.rigorous.wishart import WishartProfile
+
+    if mechanism.norm_ratio != 1.0:
+        raise Refused("certificates of the wishart profile are for equal norms; expected norm_ratio=1")
+    return WishartProfile(*mechanism.shape)
+
+
+BOUND = Bound(
+    name="exact",
+    mechanism=Wishart,
+    summary="exact privacy profile at the promised misalignment; composes over fresh releases",
+    formula="L = (d+1-r)/2 ln A + (W/2)(1/A - 1), A = rho + sqrt(1-rho^2) T_r/sqrt(r), W ~ chi2_(r+d-1); "
+    "delta(eps) = E[max(0, 1 - e^(eps - L))], L infinite where A <= 0",
+    source="privproj: the law of the privacy loss of 2601.21719, Theorem 1, averaged exactly",
+    proof="C9",
+    example="privproj epsilon wishart --dim 1000 --rank 16 --misalignment 8e-6 --delta 1e-5",
+    representation=representation,
+    provable=provable,
+    status=Status.CONDITIONAL,
+    exact=True,
+    groups=False,
+    promises_of=promises,
+    version=2,
+)

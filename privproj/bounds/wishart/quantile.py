@@ -1,0 +1,31 @@
+"""Theorem 1 of 2601.21719: the privacy loss at quantiles of its two variables."""
+
+from privproj.bounds.bound import Baseline, Bound
+from privproj.bounds.wishart._promises import promises, refuses_norms
+from privproj.bounds.wishart._quantiles import QuantileForm, published
+from privproj.mechanisms import Wishart
+from privproj.result import Status
+
+
+def representation(mechanism: Wishart) -> QuantileForm:
+    """The published loss bound."""
+    return QuantileForm(mechanism, published)
+
+
+BOUND = Bound(
+    name="quantile",
+    mechanism=Wishart,
+    summary="the published bound for unit vectors",
+    formula="eps = |d+1-r|/2 |ln a| + (w/2)(1/a - 1), a = rho - sqrt(1-rho^2) t/sqrt(r) > 0, t and w quantiles of T_r "
+    "and chi2_(r+d-1) that leave out delta_T and delta_W",
+    source="arXiv 2601.21719, Theorem 1",
+    proof="C11",
+    example="privproj epsilon wishart --bound quantile --dim 1000 --rank 16 --misalignment 8e-6 --delta 1e-5",
+    representation=representation,
+    status=Status.CONDITIONAL,
+    groups=False,
+    splits=True,
+    promises_of=promises,
+    refuses=refuses_norms,
+    baseline=Baseline("published", "unsampled"),
+)

@@ -1,0 +1,53 @@
+"""The published bound of the vector Wishart mechanism with the largest loss that the quantiles allow."""
+
+import math
+
+from privproj.bounds.bound import Bound
+from privproj.bounds.wishart._promises import promises, refuses_norms
+from privproj.bounds.wishart._quantiles import QuantileForm, Quantiles
+from privproj.mechanisms import Wishart
+from privproj.result import Status
+
+
+def largest_loss(mechanism: Wishart, found: Quantiles) -> float:
+    """``max a ln A + (W/2) (1/A - 1)`` over ``a_- <= A <= a_+``, ``W`` between its quantiles (one end, or both).
+
+    It is about the pair at the promised misalignment, which dominates every better aligned one (the exact profile falls
+    with the alignment). Linear in ``W``; in ``1/A`` convex, or monotone where ``a < 0``: the maximum is at an end or at
+    ``A = 1``.
+    """
+    if found.low >= 1.0:
+        return math.inf
+    return min(at_ends(mechanism, found, 0.0, found.top), at_ends(mechanism, found, *found.both))
+
+
+def at_ends(mechanism: Wishart, found: Quantiles, least: float, most: float) -> float:
+    """The larger of the losses at ``(a_-, most)``, ``(a_+, least)`` and 0."""
+    dim, rank, _ = mechanism.shape
+    a = 0.5 * (dim + 1 - rank)
+    left = a * math.log1p(-found.low) + 0.5 * most * found.low / (1.0 - found.low)
+    right = a * math.log1p(-found.high) + 0.5 * least * found.high / (1.0 - found.high) if found.high < 0.0 else 0.0
+    size = abs(a * math.log1p(-found.low)) + abs(a * math.log1p(-min(found.high, 0.0)))
+    return max(left, right, 0.0) + 1e-14 * size + 1e-300
+
+
+def representation(mechanism: Wishart) -> QuantileForm:
+    """The sharp loss bound."""
+    return QuantileForm(mechanism, largest_loss)
+
+
+BOUND = Bound(
+    name="quantile-sharp",
+    mechanism=Wishart,
+    summary="the published quantiles with the largest loss they allow",
+    formula="eps = max over A in [a_-, a_+] and W within its quantiles of (d+1-r)/2 ln A + (W/2)(1/A - 1)",
+    source="privproj, from the proof of arXiv 2601.21719, Theorem 1",
+    proof="C11",
+    example="privproj epsilon wishart --bound quantile-sharp --dim 1000 --rank 16 --misalignment 8e-6 --delta 1e-5",
+    representation=representation,
+    status=Status.CONDITIONAL,
+    groups=False,
+    splits=True,
+    promises_of=promises,
+    refuses=refuses_norms,
+)

@@ -1,0 +1,1 @@
+"""The refuted bound of the matrix Wishart projection."""

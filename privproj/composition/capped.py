@@ -1,0 +1,87 @@
+"""A composed curve that is nowhere above basic composition or the probability of ever being sampled (C23)."""
+
+import math
+from typing import ClassVar
+
+from privproj.composition.grid import INVERSE_SPACING, ComposedCurve, DefaultGrid
+from privproj.curves.profile import PrivacyProfile
+from privproj.errors import GridLimit, PrecisionLimit
+from privproj.numerics.enclosure import Enclosure, log1m_exp
+from privproj.numerics.search import crossing
+from privproj.runs import Run
+
+LARGEST_EPSILON = 1e15
+"""Where a simple bound is looked for when the composition has no answer."""
+
+SMALL = 20.0
+"""So much below its largest, a log delta is small: phases share epsilon as they spend it there. Speed only."""
+
+
+class Capped:
+    """A composed curve, nowhere above the simple bounds of C23; inverses are capped by their inverses."""
+
+    inverse_spacing: ClassVar[float] = INVERSE_SPACING
+
+    def __init__(self, curve: ComposedCurve | DefaultGrid, phases: list[tuple[PrivacyProfile, Run]]) -> None:
+        self.curve = curve
+        self.releases = [
+            (profile if run.sampling_rate == 1.0 else profile.sampled(run.sampling_rate), run.steps)
+            for profile, run in phases
+        ]
+        self.log_sampled, self.shares = log_ever_sampled([run for _, run in phases]), even_shares(self.releases)
+
+    @property
+    def numerics(self) -> dict[str, object]:
+        """Those of the composition."""
+        return self.curve.numerics
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """``ln`` of the least of the composed delta, of ``P(ever sampled)`` and of basic composition."""
+        lower, upper = self.curve.log_delta(eps)
+        upper = min(upper, self.log_sampled, self.log_basic(eps))
+        return Enclosure(min(lower, upper), upper)
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """The least of their inverses."""
+        if self.log_sampled <= log_delta or self.log_basic(0.0) <= log_delta:
+            return Enclosure(0.0, 0.0)
+        try:
+            lower, upper = self.curve.epsilon(log_delta)
+        except GridLimit:
+            raise
+        except PrecisionLimit:
+            lower, upper = -math.inf, LARGEST_EPSILON
+            if self.log_basic(upper) > log_delta:
+                raise
+        if upper > 0.0 and self.log_basic(upper) <= log_delta:
+            upper = crossing(lambda e: self.log_basic(e) - log_delta, upper, low=1e-200, high=upper, rtol=1e-12).upper
+        return Enclosure(min(lower, upper), upper)
+
+    def log_basic(self, eps: float) -> float:
+        """``ln sum T_i delta_i(w_i eps)``, where ``sum T_i w_i = 1``."""
+        logs = [
+            profile.log_delta(eps * share * (1.0 - 1e-15)).upper + math.log(steps)
+            for (profile, steps), share in zip(self.releases, self.shares, strict=True)
+        ]
+        top = max(logs)
+        return min(top + math.log(math.fsum(math.exp(x - top) for x in logs)) + 1e-13 * (1.0 + abs(top)), 0.0)
+
+
+def log_ever_sampled(runs: list[Run]) -> float:
+    """``ln(1 - prod (1 - q_i)^T_i)``, rounded up."""
+    if any(run.sampling_rate == 1.0 for run in runs):
+        return 0.0
+    untouched = math.fsum(run.steps * math.log1p(-run.sampling_rate) for run in runs)
+    return min(log1m_exp(untouched) + 1e-12, 0.0)
+
+
+def even_shares(releases: list[tuple[PrivacyProfile, int]]) -> list[float]:
+    """Shares ``w_i`` of epsilon, ``sum T_i w_i = 1``: as one release of each spends at a small delta."""
+    if len(releases) == 1:
+        return [1.0 / releases[0][1]]
+    sizes = [
+        max(profile.epsilon(min(profile.log_delta(0.0).upper, 0.0) - 20.0).upper, 1e-200) for profile, _ in releases
+    ]
+    sizes = [min(size, LARGEST_EPSILON) for size in sizes]
+    total = math.fsum(steps * size for size, (_, steps) in zip(sizes, releases, strict=True)) * (1.0 + 1e-15)
+    return [size / total for size in sizes]

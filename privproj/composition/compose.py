@@ -1,0 +1,60 @@
+"""The one entry from releases to a run: the cheapest form that is valid, or a composition on a grid of losses."""
+
+from dataclasses import replace
+
+from privproj.curves.profile import Curve, PrivacyProfile
+from privproj.errors import Refused
+from privproj.runs import Run
+
+
+def compose(profile: PrivacyProfile, run: Run) -> Curve:
+    """The curve of ``run.steps`` adaptive releases that each have this profile, subsampled as the run says.
+
+    It is taken from the cheapest form that is valid: the profile itself (one release on the whole data set), its closed
+    form, its amplification by subsampling (one sampled release), else a composition on a grid of losses. Raises
+    :class:`Refused` where the bound has no amplification by subsampling, :class:`PrecisionLimit` where the grid takes
+    more memory or time than is allowed.
+    """
+    if run.single:
+        return profile
+    if run.sampling_rate == 1.0 and profile.closed_form is not None:
+        return profile.closed_form(run.steps)
+    if run.sampling_rate < 1.0 and not profile.amplifies:
+        raise Refused("this bound has no amplification by subsampling in its own terms; expected sampling_rate=1")
+    if run.steps == 1 and run.discretization is None and run.composer == "privproj":
+        return profile.sampled(run.sampling_rate)
+    return compose_on_grid([(profile, run)], run.discretization, run.composer)
+
+
+def compose_phases(
+    phases: list[tuple[PrivacyProfile, Run]], step: float | None = None, composer: str = "privproj"
+) -> Curve:
+    """The joint curve of phases with different profiles and runs; raises as :func:`compose` does.
+
+    ``step`` is the grid of the whole composition (None: as fine as the profiles are worth), ``composer`` who composes.
+    """
+    if len(phases) == 1:
+        profile, run = phases[0]
+        return compose(profile, replace(run, discretization=step, composer=composer))
+    return compose_on_grid(phases, step, composer)
+
+
+def compose_on_grid(
+    phases: list[tuple[PrivacyProfile, Run]], step: float | None = None, composer: str = "privproj"
+) -> Curve:
+    """Phases composed jointly on one grid, the finest that any of them asks for, whatever closed forms they have.
+
+    Raises :class:`PrecisionLimit` where that takes more memory or time than is allowed.
+    """
+    from privproj.composition.capped import Capped
+    from privproj.composition.dominating_pairs import outline
+    from privproj.composition.grid import DefaultGrid, both_orders, curve, peer_step
+
+    shapes = [outline(profile, run) for profile, run in phases]
+    if composer == "dp-accounting":
+        from privproj.composition import by_dp_accounting
+
+        return by_dp_accounting.compose(
+            [order for order, _ in both_orders(phases, shapes, step or peer_step(phases, shapes))]
+        )
+    return Capped(curve(phases, shapes, step) if step else DefaultGrid(phases, shapes), phases)

@@ -1,0 +1,352 @@
+"""From a privacy profile to pairs on a lattice of losses: one that dominates it and one that it dominates.
+
+**What is enough.** Write ``t = e^eps``. A pair of non-negative measures ``(P, Q)`` with ``P``-masses ``p_j`` at the
+losses ``j h``, so ``Q``-masses ``p_j / t_j`` with ``t_j = e^(j h)``, and ``P``-mass ``m`` at ``+inf`` has the profile
+``D(t) = m + sum over t_j > t of p_j (1 - t / t_j)``. If ``D(t) >= delta(t)`` for **every** ``t >= 0``, the pair
+dominates, and this composes, adaptively and without any normalisation: conditioned on the first release the profile
+of two is ``int P2(dy) D_1(t e^-loss(y))``, which only grows when one factor is replaced by a larger one. The same with
+``<=`` gives lower bounds.
+
+**The excess.** ``E(t) = delta(t) - max(0, 1 - t)`` is free of cancellation. A profile that is the same in both orders
+has ``E(1/t) = E(t) / t``. Sampling at rate ``q`` maps ``t`` to ``1 + q (t - 1)`` and ``E`` to ``q E``: in the remove
+order under Poisson sampling (Balle, Barthe, Gaboardi 2018), and for ``t >= 1`` under a fixed batch size, where the
+other half is the mirror image. With ``tau = expm1(j h) / q`` the excess on the lattice is therefore
+``q delta(log1p(tau))`` above, ``q (1 + tau) delta(-log1p(tau))`` below and 0 where ``tau <= -1``.
+
+**Above** (:func:`pair_above`). Where the profile was evaluated (*knots*, all on the lattice) upper bounds are known;
+``delta`` is convex in ``t``, so chords between them are upper bounds, as is the line to ``(0, 0)`` left of the first
+knot and the last value right of the last. **Below** (:func:`pair_below`). The line through two points of a convex
+function lies below it outside them: between the knots ``i`` and ``i + 2`` the two lines through the lower bound at
+``i + 1`` and the upper bound at one of its neighbours bound ``delta`` from below, and so does the segment between
+their ends, which is below both (their kink is concave). At each knot the smaller of the two ends that meet there is
+taken, and 0 from where a segment is not positive at both ends.
+
+**From a polygon to masses** (:func:`pair_of`). The lower convex hull of the polygon has the slopes of a pair;
+its kinks are the masses. In floating point they are only nearly right, so the masses are *verified*. With
+``dt_l = t_(l+1) - t_l`` the excess of a pair at the knot ``i`` is, above and below ``t = 1``,
+
+    m + F_i,        F_i = sum_(l >= i) dt_l  sum_(j > l)  p_j / t_j
+    t_i lost + G_i, G_i = sum_(l <  i) dt_l  sum_(j <= l) p_j / t_j
+
+where ``lost`` is the ``Q``-mass at ``-inf``. These are sums of positive terms, each right to :data:`SUMMED` relative.
+The masses above are scaled by ``kappa`` and those below by ``c = (kappa F_0 + m - lost) / G_0``, which makes both
+sides meet at ``t = 1``, with ``kappa`` such that every knot is on the right side of its bound; between knots both are
+straight. ``p_0 = 1 - m - sum of the others`` completes ``P``; where that is negative it is 0, which only adds
+(above; below, no pair is returned). ``c`` and ``p_0`` are these real numbers by definition: what rounding them costs
+is ``rounding``, an error of the evaluation that :mod:`privproj.composition.fourier` accounts for.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privproj.curves.profile import PrivacyProfile
+from privproj.errors import PrecisionLimit
+from privproj.runs import Run, Sampling
+
+Array = NDArray[np.floating[Any]]
+Cells = NDArray[np.int64]
+
+INFINITY_MASS = 1e-36
+"""What the truncated tails of all steps together are meant to add to delta."""
+
+REMEDY = "ask for a larger delta, add noise, or use a Renyi bound (m2: mixture-rdp, gaussian: rdp)"
+LARGEST_LOSS = 600.0
+"""Losses of one unsampled step beyond which nothing is evaluated; what is there counts as infinite."""
+
+MOST_BEYOND = 0.5
+"""With a larger share of losses beyond that, there is nothing to compose."""
+
+PLATEAU = math.log(1e8)
+"""So far above the cut, a tail that falls half as fast as before counts as a floor of the profile, and is cut."""
+
+SMALLEST, LEAST_SHARE = 1e-300, 1e-3
+ENDED = math.log(SMALLEST) + 30.0
+"""A log excess this low says that the support has ended somewhere before."""
+UNIT = 2.0**-53
+
+SUMMED = 1e-11
+"""Relative error of two nested cumulative sums of at most 2e4 positive terms, each of a dozen roundings (more: more).
+"""
+
+MAPPED = 1e-11
+"""Relative error of the weights of the sampling map: at most 8 units of rounding over :data:`LEAST_SHARE`."""
+
+CORE, TAIL_STEP = 8.0, 0.04
+"""The core reaches this many loss deviations to both sides; beyond it knots are this share of a decay length apart."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """``P``-masses at the losses ``cells * step``, ``P``-mass at ``+inf``, ``Q``-mass at ``-inf``.
+
+    ``rounding`` bounds the relative error of every mass but that of cell 0, which has the absolute error ``rounding``.
+    """
+
+    cells: Cells
+    masses: Array
+    step: float
+    at_infinity: float
+    lost: float
+    rounding: float
+
+    def mirrored(self) -> "Pair":
+        """The pair ``(Q, P)``: the add order, where this one is the remove order."""
+        masses = (self.masses * np.exp(-self.step * self.cells))[::-1]
+        spread = 2.0 * UNIT * (4.0 + self.step * float(np.max(np.abs(self.cells))))
+        return Pair(-self.cells[::-1], masses, self.step, self.lost, self.at_infinity, self.rounding + spread)
+
+
+# --- one step, before the lattice is chosen ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A rough picture of the loss of one step in the remove order: where to look, never what to claim.
+
+    Increasing losses, the log of the excess there, and the standard deviation of the loss.
+    """
+
+    losses: Array
+    log_excess: Array
+    deviation: float
+
+    @property
+    def span(self) -> float:
+        """The range of losses that matter."""
+        return float(self.losses[-1] - self.losses[0])
+
+    def knots(self, step: float, resolution: float) -> Cells:
+        """Lattice cells to evaluate: ``resolution`` to a deviation in the core, fewer beyond, always -1, 0 and 1."""
+        core = max(step, self.deviation / resolution)
+        middle = 0.5 * (self.losses[1:] + self.losses[:-1])
+        decay = np.diff(self.losses) / np.maximum(np.abs(np.diff(self.log_excess)), 1e-9)
+        wide = max(TAIL_STEP, 4.0 / resolution)
+        spacing = np.maximum(np.where(np.abs(middle) < CORE * self.deviation, core, wide * decay), core)
+        count = np.concatenate([[0.0], np.cumsum(np.diff(self.losses) / spacing)])
+        at = np.interp(np.arange(math.floor(count[-1]) + 1), count, self.losses)
+        ends = [math.floor(self.losses[0] / step), -1, 0, 1, math.ceil(self.losses[-1] / step)]
+        return distinct(np.concatenate([np.rint(at / step), ends]).astype(np.int64))
+
+
+def distinct(cells: Cells) -> Cells:
+    """Sorted, each once."""
+    ordered = np.sort(cells)
+    return ordered[np.concatenate([[True], ordered[1:] > ordered[:-1]])]
+
+
+def ends(profile: PrivacyProfile, eps: Array) -> tuple[Array, Array]:
+    """Lower and upper bounds of delta at these ``eps >= 0``, none of the upper ones below 1e-300."""
+    if profile.table is not None:
+        lower, upper = profile.table(np.asarray(eps, float))
+        return lower, np.maximum(upper, SMALLEST)
+    found = [profile.log_delta(float(e)) for e in eps.tolist()]
+    lower, upper = (np.array([math.exp(x[i]) if x[i] > -690.0 else 0.0 for x in found]) for i in (0, 1))
+    return lower, np.maximum(upper, SMALLEST)
+
+
+def one_sided(run: Run) -> bool:
+    """True where the sampled pair is not its own mirror image."""
+    return run.sampling is Sampling.POISSON
+
+
+def outline(profile: PrivacyProfile, run: Run) -> Outline:
+    """The loss of one step from about a hundred values of the profile, cut where the whole run leaves 1e-36."""
+    q = run.sampling_rate
+    start = 0.05 * float(ends(profile, np.zeros(1))[1][0])
+    eps = np.geomspace(min(start, 1.0), LARGEST_LOSS, 1 + math.ceil(5.0 * math.log(LARGEST_LOSS / min(start, 1.0))))
+    eps = np.concatenate([[0.0], eps])
+    delta = np.minimum.accumulate(ends(profile, eps)[1])
+    if delta[-1] > MOST_BEYOND:
+        raise PrecisionLimit(
+            f"expected a step whose losses lie below {LARGEST_LOSS:g}, got one with a share of {delta[-1]:.2g} beyond; "
+            f"{REMEDY}"
+        )
+    right, above = np.log1p(q * np.expm1(eps)), q * delta
+    left, below = -right, above * np.exp(-right)
+    if one_sided(run):
+        left, below = np.log1p(q * np.expm1(-eps)), above * np.exp(-eps)
+    log_least = math.log(INFINITY_MASS) - math.log(run.steps)
+    right, above = cut(right, np.log(above), log_least)
+    left, below = cut(-left, np.log(np.maximum(below, SMALLEST)), log_least)
+    losses = np.concatenate([-left[:0:-1], right])
+    excess = np.concatenate([below[:0:-1], above])
+    return Outline(losses, excess, deviation(losses, np.exp(excess)))
+
+
+def cut(losses: Array, log_excess: Array, log_least: float) -> tuple[Array, Array]:
+    """Up to where the excess has come down to this, at least three points, or to where a floor of the profile begins.
+
+    A floor would put a little mass at very large losses, which helps no bound and spoils every tilt.
+    """
+    kept = np.concatenate([[True], np.diff(losses) > 1e-12 * losses[1:]])
+    losses, log_excess = losses[kept], log_excess[kept]
+    rate = -np.diff(log_excess) / np.diff(losses)
+    slow = (rate < 0.5 * np.maximum.accumulate(rate)) & (log_excess[:-1] < log_least + PLATEAU)
+    ended = np.append(slow, True) | (log_excess < log_least)
+    last = max(int(np.argmax(ended)), min(2, len(losses) - 1))
+    log_least = max(log_least, float(log_excess[last]))
+    share = (log_excess[last - 1] - log_least) / max(log_excess[last - 1] - log_excess[last], 1e-300)
+    share = 1.0 if log_excess[last] <= ENDED else share
+    end = losses[last - 1] + min(max(share, 0.2), 1.0) * (losses[last] - losses[last - 1])
+    return np.append(losses[:last], end), np.append(log_excess[:last], max(log_least, float(log_excess[last])))
+
+
+def deviation(losses: Array, excess: Array) -> float:
+    """Standard deviation of the finite losses, the masses of the polygon taken at its knots."""
+    masses = np.maximum(kinks(np.diff(losses), excess), 0.0)
+    masses[losses == 0.0] = max(1.0 - float(masses.sum() - masses[losses == 0.0].sum()), 0.0)
+    total = masses.sum()
+    mean = np.sum(masses * losses) / total
+    return max(float(np.sqrt(np.sum(masses * (losses - mean) ** 2) / total)), 1e-15)
+
+
+# --- the lattice -----------------------------------------------------------------------------------
+
+
+def pairs(profile: PrivacyProfile, run: Run, shape: Outline, step: float) -> tuple[Pair, Pair | None]:
+    """The remove order (both, where the sampled pair is symmetric) of one step: from above, and from below if known."""
+    finer = 4.0 if step < 0.99 * shape.deviation / profile.resolution else 1.0
+    cells, lower, upper = excess(profile, run, shape.knots(step, finer * profile.resolution), step)
+    return pair_above(cells, upper, step), pair_below(cells, lower, upper, step)
+
+
+def excess(profile: PrivacyProfile, run: Run, cells: Cells, step: float) -> tuple[Cells, Array, Array]:
+    """``E`` from below and from above at these lattice cells, and the cells.
+
+    A symmetric pair gets the mirror images too. Else the cells beyond the end of the support are replaced by one,
+    where ``E = 0``; near that end ``1 + tau`` loses digits, and as ``E`` rises with it a little is added above.
+    """
+    q = run.sampling_rate
+    if not one_sided(run):
+        right = distinct(np.abs(cells))
+        lower, upper = (q * end for end in ends(profile, np.log1p(np.expm1(step * right) / q)))
+        weight = np.exp(-step * right[:0:-1])
+        lower, upper = (np.concatenate([weight * end[:0:-1], end]) for end in (lower, upper))
+        return np.concatenate([-right[:0:-1], right]), lower * (1.0 - MAPPED), upper * (1.0 + MAPPED)
+    inner = np.minimum(np.expm1(step * cells) / q, 1e300)
+    kept = inner > -1.0
+    tau = inner[kept]
+    share = np.minimum(1.0 + tau + np.where(tau < LEAST_SHARE - 1.0, 1e-15, 0.0), 1.0)
+    lower, upper = (
+        q * share * end for end in ends(profile, np.where(tau < -0.5, -np.log(share), np.abs(np.log1p(tau))))
+    )
+    lower = np.where(share < LEAST_SHARE, 0.0, lower * (1.0 - MAPPED))
+    upper, found = upper * (1.0 + MAPPED), cells[kept]
+    if not kept.all():
+        beyond = math.floor(math.log1p(-q) / step * (1.0 + 1e-12))
+        found, lower, upper = np.insert(found, 0, beyond), np.insert(lower, 0, 0.0), np.insert(upper, 0, 0.0)
+    return found, lower, upper
+
+
+def pair_above(cells: Cells, upper: Array, step: float) -> Pair:
+    """The pair whose profile is, at every ``t``, at least any convex one that these upper bounds hold for."""
+    cells, upper = hull(cells, upper, step)
+    lost = float(upper[0] * np.exp(-step * cells[0])) * (1.0 + 1e-14)
+    found = pair_of(cells, upper, step, float(upper[-1]), lost)
+    assert found is not None
+    return found
+
+
+def pair_below(cells: Cells, lower: Array, upper: Array, step: float) -> Pair | None:
+    """A pair whose profile is at most any convex one with these bounds; None where too little is known of it."""
+    zero = int(np.searchsorted(cells, 0))
+    start, stop = zero % 2, len(cells) - (len(cells) - 1 - zero) % 2
+    cells, lower, upper = cells[start:stop], lower[start:stop], upper[start:stop]
+    gap, middle = step * np.diff(cells), lower[1::2]
+    ratio = -np.expm1(-gap[0::2]) / np.expm1(gap[1::2])
+    size = middle * (1.0 + 1.0 / ratio) * 1e-14
+    at_left = (1.0 + ratio) * middle - ratio * upper[2::2] - ratio * size
+    at_right = (1.0 + 1.0 / ratio) * middle - upper[0:-1:2] / ratio - size
+    value = np.concatenate([[0.0], np.minimum(at_right[:-1], at_left[1:]), [0.0]])
+    cells, zero = cells[0::2], (zero - start) // 2
+    known = np.concatenate([[False], np.minimum(at_left, at_right) > 0.0, [False]])
+    first, last = zero - int(np.argmin(known[zero::-1])), zero + int(np.argmin(known[zero + 1 :]))
+    if not first < zero < last:
+        return None
+    cells, value = cells[first : last + 1], value[first : last + 1]
+    value[[0, -1]] = 0.0
+    return pair_of(*hull(cells, value, step), step, 0.0, 0.0, below=True)
+
+
+def hull(cells: Cells, values: Array, step: float) -> tuple[Cells, Array]:
+    """The lower convex hull of ``delta`` through these points and ``(t, E) = (0, 0)``; cell 0 stays, lowered to it."""
+    while True:
+        kink, zero = kinks(step * np.diff(cells), values), int(np.searchsorted(cells, 0))
+        convex = (kink > 0.0) | (cells == 0)
+        convex[-1] = True
+        if convex.all() and kink[zero] >= -1.0 - 1e-12:
+            return cells, values
+        if kink[zero] < -1.0:
+            left, right = -math.expm1(step * cells[zero - 1]), math.expm1(step * cells[zero + 1])
+            lowered = (right * (values[zero - 1] + left) + left * values[zero + 1]) / (left + right)
+            if convex.all() and not lowered < values[zero]:
+                return cells, values
+            values = values.copy()
+            values[zero] = min(lowered, values[zero])
+        cells, values = cells[convex], values[convex]
+
+
+def kinks(gap: Array, values: Array) -> Array:
+    """``t`` times the kinks of the polygon through ``E``: the ``P``-masses, except at ``t = 1``; by gaps of the
+    losses.
+    """
+    rise = np.diff(values)
+    right = np.append(rise / np.expm1(gap), 0.0)
+    left = np.concatenate([[values[0]], rise / -np.expm1(-gap)])
+    return right - left
+
+
+def pair_of(
+    cells: Cells, values: Array, step: float, at_infinity: float, lost: float, *, below: bool = False
+) -> Pair | None:
+    """The pair with this convex polygon as its excess, scaled to be on the safe side of it at every knot."""
+    losses, zero = step * cells, int(np.searchsorted(cells, 0))
+    gap, summed = step * np.diff(cells), max(SUMMED, 5.0 * UNIT * len(cells))
+    masses = np.maximum(kinks(gap, values), 0.0)
+    masses[zero] = 0.0
+    right, left = verified(losses, gap, masses, zero)
+    away = -masses * np.expm1(-losses)
+    f, g = float(away[zero + 1 :].sum()), float(-away[:zero].sum())
+    want_right = values[zero:-1] - at_infinity
+    want_left = values[1 : zero + 1] - lost * np.exp(losses[1 : zero + 1])
+    if below:
+        scale = min(least(want_right, right), least(want_left, left) * g / max(f, SMALLEST)) * (1.0 - summed)
+    else:
+        need = most(want_left, left) * g + lost - at_infinity
+        scale = max(most(want_right, right), need / max(f, SMALLEST)) * (1.0 + summed)
+    if not 0.0 < scale < 2.0:
+        if below:
+            return None
+        raise PrecisionLimit(f"expected losses below {LARGEST_LOSS:g} in one step, got larger ones; {REMEDY}")
+    rise = scale * f + at_infinity - lost
+    masses[zero + 1 :] *= scale
+    masses[:zero] *= rise / g
+    centre = 1.0 - at_infinity - float(masses.sum())
+    if below and centre < 0.0:
+        return None
+    masses[zero] = max(centre, 0.0)
+    rounding = (100.0 + 4.0 * float(np.max(np.abs(losses)))) * UNIT * max(1.0, (scale * f + at_infinity + lost) / rise)
+    return Pair(cells, masses, step, at_infinity, lost, rounding)
+
+
+def most(wanted: Array, found: Array) -> float:
+    """Largest ratio."""
+    return float(np.max(wanted / np.maximum(found, SMALLEST)))
+
+
+def least(wanted: Array, found: Array) -> float:
+    """Least ratio."""
+    return float(np.min(wanted / np.maximum(found, SMALLEST)))
+
+
+def verified(losses: Array, gap: Array, masses: Array, zero: int) -> tuple[Array, Array]:
+    """``(F_i for i from cell 0 to the last but one, G_i for i from the second to cell 0)`` of the module docstring."""
+    t = np.exp(losses)
+    weight, width = masses / t, t[:-1] * np.expm1(gap)
+    right = np.cumsum((width[zero:] * np.cumsum(weight[:zero:-1])[::-1])[::-1])[::-1]
+    left = np.cumsum(width[:zero] * np.cumsum(weight[:zero]))
+    return right, left

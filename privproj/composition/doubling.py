@@ -1,0 +1,387 @@
+"""Composition by repeated squaring, each time on a grid that follows the losses: for laws of many scales.
+
+Where a batch is sampled at a tiny rate, a step mostly loses about the rate and once in a long while ten orders of
+magnitude more. No lattice of equal cells holds both. Here a law has a few hundred atoms, wherever they are needed.
+
+**A law** is a pair as in :mod:`privproj.composition.dominating_pairs`: ``P``-masses ``p_j`` at losses ``x_j``
+(``Q``-masses ``p_j e^-x_j``), ``P``-mass ``m`` at ``+inf`` and ``Q``-mass ``lost`` at ``-inf``. Its profile, in
+``t = e^eps >= 0``, is
+``D(t) = m + sum_j p_j max(0, 1 - t e^-x_j)``, and the mirrored pair has ``t D(1/t) + ...`` with ``Q`` for ``P``.
+
+**Product.** The atoms of two releases together are ``p_i p_j`` at ``x_i + x_j``. Each is moved to the grid:
+
+* between neighbours ``a <= x <= b`` it is split so that its ``P``- and its ``Q``-mass both stay,
+  ``p_a = p expm1(b - x) / expm1(b - a)`` and ``p_b = p expm1(a - x) / expm1(a - b)``;
+* above the last point ``a`` it leaves ``p e^(a - x)`` there and the rest of its ``P``-mass at ``+inf``;
+* below the first point ``b`` it moves there and leaves ``p (e^-x - e^-b)`` of its ``Q``-mass at ``-inf``;
+* negligible atoms become ``P``-mass at ``+inf`` and ``Q``-mass at ``-inf``.
+
+``(P, Q) -> sum (P - t Q)_+`` is subadditive and each atom is the sum of its parts, so ``D`` only grows, for every
+``t``, in both orders; and a larger factor only enlarges a product (C18). So every law here dominates its releases
+whatever the grid, which needs no proof: :func:`grid` puts points where a split would enlarge ``D``.
+
+**Below.** All atoms between two neighbours become one with the sum of their ``P``- and of their ``Q``-masses, at
+``x' = -ln(sum Q / sum P)``, moved down by its rounding, which only adds to ``Q``; those beyond the last point join the
+last group, those below the first and negligible ones are dropped. By the same subadditivity ``D`` only falls. This is
+for the remove order only: delta is the larger of both orders.
+
+**Rounding.** All losses are multiples of a power of two, ``unit``, and below ``2^52`` of them: sums and differences are
+exact. Masses are sums of positive terms; if each is right to a factor ``e^r``, so is ``D``, and ``r`` adds up over
+factors: ``growth`` counts it and multiplies what is read.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial, reduce
+from itertools import starmap
+
+import numpy as np
+
+from privproj.composition import dominating_pairs
+from privproj.composition.dominating_pairs import REMEDY, SMALLEST, UNIT, Array, Outline, Pair, distinct
+from privproj.composition.fourier import Delta
+from privproj.curves.profile import PrivacyProfile
+from privproj.errors import GridLimit
+from privproj.runs import Run
+
+CUT = 1e-38
+"""Mass of either side that one product leaves beyond its grid. Speed only: it is counted."""
+
+NEGLIGIBLE = 1e-46
+"""Atoms of a product below this in both masses are not placed. Speed only: they are counted."""
+
+LARGEST_REACH = 350.0
+"""Losses of a whole run up to which ``e^-loss`` is far from underflow and overflow. Proof."""
+
+UNDERFLOW, UNDERFLOWN = 1e-290, 1e-130
+"""Least mass of an atom that is placed, and more than what underflow can take from either side there. Proof: at most
+
+1e-308 of an atom, times ``e^350``, times 1e7 atoms.
+"""
+
+BITS = 51
+"""Losses are below 2 to this power units, so that a sum of two is exact."""
+
+EXACT_SPLIT = 40.0
+"""Units of rounding of one placed mass: two expm1 of at most 4 units each, five operations; at least four times that.
+"""
+
+SPARE = 1.0 + 1e-9
+"""Margin of sums of infinite parts."""
+
+ACCURACY = 0.0005
+"""Relative error of all grids of a run together, roughly. Speed only."""
+
+PRODUCTS, MOST_POINTS = 8e6, (600, 1600)
+"""Atoms of all products of a run, about, and the points that this leaves to one grid. Speed only."""
+
+FLOOR = 1e-13
+"""Excesses of a run below this are followed more roughly. Speed only."""
+
+PILOT = 160
+"""Atoms of each factor in the pilot that a grid is chosen by. Speed only."""
+
+RATIO, DECAY = 0.02, 0.1
+"""Spacing of the first knots: as a share of the loss, and of the length in which the excess falls by e. Speed only."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """Atoms (increasing losses, multiples of ``unit``), infinite parts, and what rounding may have cost (see above)."""
+
+    losses: Array
+    masses: Array
+    at_infinity: float
+    lost: float
+    unit: float
+    growth: float = 0.0
+
+    @cached_property
+    def others(self) -> Array:
+        """The ``Q``-masses."""
+        return self.masses * np.exp(-self.losses)
+
+    @property
+    def reach(self) -> float:
+        """The largest loss, either way."""
+        return float(max(-self.losses[0], self.losses[-1], self.unit))
+
+    def mirrored(self) -> "Law":
+        """The pair in the other order."""
+        growth = self.growth + 8.0 * UNIT
+        return Law(-self.losses[::-1], self.others[::-1], self.lost, self.at_infinity, self.unit, growth)
+
+
+class Doubled:
+    """The profile of a composed law: from above, or from below."""
+
+    def __init__(self, law: Law, *, above: bool = True) -> None:
+        self.law = law
+        self.factor = math.exp(law.growth + 1e-12 if above else -law.growth - 1e-12)
+        self.at_infinity = law.at_infinity * self.factor
+
+    def delta(self, eps: float) -> Delta:
+        """The finite part at ``eps``, moved to the safe side: a sum of positive terms."""
+        first = int(np.searchsorted(self.law.losses, eps, side="right"))
+        masses, gap = self.law.masses[first:], eps - self.law.losses[first:]
+        value = -float(np.sum(masses * np.expm1(gap))) * self.factor
+        return Delta(value, 0.0, -float(np.sum(masses * np.exp(gap))))
+
+    def chernoff(self, eps: float) -> float:
+        """``ln delta(eps)``: no cruder bound is needed."""
+        return math.log(max(self.delta(eps).value + self.at_infinity, SMALLEST))
+
+    def epsilon(self, delta: float, *, above: bool, near: float | None = None) -> float:
+        """The least ``eps >= 0`` found with ``delta(eps) <= delta``; if not ``above``, the largest with more."""
+        limit = math.log(delta) + (-1e-12 if above else 1e-12)
+        if self.chernoff(0.0) <= limit:
+            return 0.0
+        low, high = 0.0, float(np.max(self.law.losses, initial=0.0))
+        while high - low > 1e-13 * high:
+            middle = math.sqrt(low * high) if low > 0.0 and high > 2.0 * low else 0.5 * (low + high)
+            low, high = (middle, high) if self.chernoff(middle) > limit else (low, middle)
+        return high if above else low
+
+
+# --- one release -----------------------------------------------------------------------------------
+
+
+def first_laws(profile: PrivacyProfile, run: Run, shape: Outline) -> tuple[Law, Law | None]:
+    """One release in the remove order, from above and from below if known, on knots of every scale."""
+    unit = unit_for(max(-shape.losses[0], shape.losses[-1]))
+    cells, lower, upper = dominating_pairs.excess(profile, run, first_knots(profile, run, shape, unit), unit)
+    below = dominating_pairs.pair_below(cells, lower, upper, unit)
+    return law_of(dominating_pairs.pair_above(cells, upper, unit), 1.0), law_of(below, -1.0) if below else None
+
+
+def law_of(pair: Pair, sign: float) -> Law:
+    """The pair as a law; the absolute error of its cell 0 is added or taken away."""
+    masses = np.maximum(pair.masses + np.where(pair.cells == 0, sign * pair.rounding, 0.0), 0.0)
+    kept = masses > 0.0
+    losses = pair.step * pair.cells[kept]
+    return Law(losses, masses[kept], pair.at_infinity, pair.lost, pair.step, pair.rounding)
+
+
+def first_knots(profile: PrivacyProfile, run: Run, shape: Outline, unit: float) -> dominating_pairs.Cells:
+    """Lattice cells to evaluate: a constant share of the loss, or of the decay length, apart."""
+    losses, log_excess = shape.losses, shape.log_excess
+    middle, width = np.abs(0.5 * (losses[1:] + losses[:-1])), np.diff(losses)
+    decay = width / np.maximum(np.abs(np.diff(log_excess)), 1e-9)
+    smallest = 0.1 * math.exp(float(log_excess.max()))
+    coarse = max(1.0, 40.0 / profile.resolution)
+    spacing = coarse * np.minimum(RATIO * np.maximum(middle, smallest), DECAY * decay)
+    rough = log_excess[:-1] < log_excess.max() + math.log(FLOOR / run.steps)
+    count = np.concatenate([[0.0], np.cumsum(width / np.where(rough, 4.0 * spacing, spacing))])
+    at = np.interp(np.linspace(0.0, count[-1], math.ceil(count[-1]) + 2), count, losses)
+    at = at[np.abs(at) > 0.5 * RATIO * smallest]
+    return distinct(np.append(np.rint(at / unit), 0.0).astype(np.int64))
+
+
+def unit_for(reach: float) -> float:
+    """The finest unit that holds losses up to this."""
+    return 2.0 ** (math.ceil(math.log2(reach)) - BITS)
+
+
+# --- the grid: any is sound -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Care:
+    """How closely a grid follows: relative error, the excess below which less will do, and points at most."""
+
+    error: float
+    floor: float
+    most: int
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """A rough picture of a product: sorted atoms, and where the grid may end."""
+
+    losses: Array
+    masses: Array
+    low: float
+    high: float
+
+
+def thinned(law: Law) -> tuple[Array, Array, Array, Array]:
+    """``(mean loss, mass, least loss, largest loss)`` of groups of neighbouring atoms."""
+    count = len(law.losses)
+    starts = np.unique(np.linspace(0, count, min(PILOT, count), endpoint=False).astype(int))
+    masses = np.maximum(np.add.reduceat(law.masses, starts), 1e-150)
+    first, last = law.losses[starts], law.losses[np.append(starts[1:], count) - 1]
+    return np.clip(np.add.reduceat(law.masses * law.losses, starts) / masses, first, last), masses, first, last
+
+
+def pilot(one: Law, two: Law) -> Pilot:
+    """The product of both, thinned."""
+    ours = thinned(one)
+    theirs = ours if one is two else thinned(two)
+    masses = np.outer(ours[1], theirs[1]).ravel()
+    middle, first, last = (np.add.outer(ours[i], theirs[i]).ravel() for i in (0, 2, 3))
+    order = np.argsort(middle)
+    middle, masses, first, last = (x[order] for x in (middle, masses, first, last))
+    low = first[min(int(np.searchsorted(np.cumsum(masses * np.exp(-first)), CUT)), len(first) - 1)]
+    high = last[max(len(last) - 1 - int(np.searchsorted(np.cumsum(masses[::-1]), CUT)), 0)]
+    if not low < high:
+        low, high = first[0], last[-1]
+    return Pilot(np.clip(middle, low, high), masses, float(low), float(high))
+
+
+def moments(losses: Array, masses: Array) -> tuple[float, float]:
+    """Mean and standard deviation."""
+    total = float(np.sum(masses))
+    mean = float(np.sum(masses * losses)) / total
+    return mean, math.sqrt(float(np.sum(masses * (losses - mean) ** 2)) / total)
+
+
+def candidates(sight: Pilot, bulks: list[tuple[float, float]]) -> Array:
+    """Points at every scale, and more about the bulk of either order."""
+    largest = max(-sight.low, sight.high)
+    smallest = 1e-3 * min(float(np.sum(sight.masses * np.abs(sight.losses))), largest)
+    smallest = max(smallest, 1e-12 * largest)
+    scales = np.geomspace(smallest, largest, max(20, math.ceil(5.0 * math.log(largest / smallest))))
+    about = [mean + deviation * np.linspace(-9.0, 9.0, 55) for mean, deviation in bulks]
+    points = np.unique(np.concatenate([-scales, scales, [0.0], *about]))
+    inner = points[(points > sight.low) & (points < sight.high)]
+    return np.concatenate([[sight.low], inner, [sight.high]])
+
+
+def grid(sight: Pilot, care: Care) -> Array:
+    """Grid points: ``sqrt(rho h / 8 D error)`` of them to each candidate interval ``h``."""
+    if sight.low == sight.high:
+        return np.array([sight.low])
+    others = sight.masses * np.exp(-sight.losses)
+    bulks = [moments(sight.losses, masses) for masses in (sight.masses, others)]
+    points = candidates(sight, bulks)
+    masses = np.bincount(np.searchsorted(0.5 * (points[1:] + points[:-1]), sight.losses), sight.masses, len(points))
+    gap = np.clip(points[:, None] - points[None, :], -LARGEST_REACH, LARGEST_REACH)
+    right = points >= 0.0
+    fall, beyond = np.exp(-np.abs(gap)), np.where(right[:, None], gap < 0.0, gap > 0.0)
+    weights = np.where(right[:, None], masses[None, :], (masses * np.exp(-points))[None, :])
+    excess = np.maximum(np.sum(weights * beyond * (1.0 - fall), axis=1), 1e-300)
+    slope = np.sum(weights * beyond * fall, axis=1) / excess
+    away = np.where(right, points - max(bulks[0][0], 0.0), min(bulks[1][0], 0.0) - points)
+    wanted = np.sqrt(np.diagonal(weights) * np.gradient(points) / (8.0 * care.error * excess))
+    wanted = wanted / np.sqrt(np.maximum(away * slope, 1.0)) * np.minimum(1.0, excess / care.floor) ** (1.0 / 8.0)
+    wanted = np.minimum(wanted, 40.0) + 0.05
+    count = np.concatenate([[0.0], np.cumsum(0.5 * (wanted[1:] + wanted[:-1]))])
+    if not math.isfinite(count[-1]):
+        raise GridLimit(f"expected a run whose losses stay below {LARGEST_REACH:g}, got larger ones; {REMEDY}")
+    return np.interp(np.linspace(0.0, count[-1], 2 + int(min(count[-1], care.most))), count, points)
+
+
+# --- products --------------------------------------------------------------------------------------
+
+
+def product(one: Law, two: Law, care: Care, *, below: bool = False) -> Law:
+    """Both releases together, from above or from below."""
+    if not len(one.losses) or not len(two.losses):
+        return one if not len(one.losses) else two
+    reach = one.reach + two.reach
+    if not reach < LARGEST_REACH:
+        raise GridLimit(f"expected a run whose losses stay below {LARGEST_REACH:g}, got {reach:.3g}; {REMEDY}")
+    unit, move = unit_for(reach), merged if below else placed
+    if one is not two:
+        one, two = (fitted(law, unit, care, move) for law in (one, two))
+    return move(atoms(one, two, below=below), rounded(grid(pilot(one, two), care), unit), unit)
+
+
+def rounded(points: Array, unit: float) -> Array:
+    """Multiples of the unit, increasing, 0 among them."""
+    return distinct(np.append(np.rint(points / unit), 0.0).astype(np.int64)) * unit
+
+
+def fitted(law: Law, unit: float, care: Care, move: Callable[[Law, Array, float], Law]) -> Law:
+    """The law on a coarser unit where sums with losses of that size would not be exact."""
+    if law.unit * 2.0 ** (52 - BITS) >= unit or law is IDENTITY:
+        return law
+    return move(law, rounded(grid(pilot(law, IDENTITY), care), unit), unit)
+
+
+def atoms(one: Law, two: Law, *, below: bool) -> Law:
+    """The product, atom by atom and unsorted, without negligible ones."""
+    if one is two:
+        i, j = np.triu_indices(len(one.losses))
+        times = np.where(i == j, 1.0, 2.0)
+    else:
+        i, j = (x.ravel() for x in np.indices((len(one.losses), len(two.losses))))
+        times = np.ones(len(i))
+    masses, others = times * one.masses[i] * two.masses[j], times * one.others[i] * two.others[j]
+    kept = ((masses > NEGLIGIBLE) | (others > NEGLIGIBLE)) & (masses > UNDERFLOW)
+    at_infinity = lost = 0.0
+    if not below:
+        at_infinity = either(one.at_infinity, one.masses, two.at_infinity, two.masses) + float(np.sum(masses[~kept]))
+        lost = either(one.lost, one.others, two.lost, two.others) + float(np.sum(others[~kept]))
+    losses = one.losses[i[kept]] + two.losses[j[kept]]
+    growth = one.growth + two.growth
+    return Law(losses, masses[kept], at_infinity * SPARE, lost * SPARE, min(one.unit, two.unit), growth)
+
+
+def either(infinite: float, masses: Array, other_infinite: float, other_masses: Array) -> float:
+    """The infinite part of a product: either factor is infinite."""
+    return infinite * (float(np.sum(other_masses)) + other_infinite) + float(np.sum(masses)) * other_infinite
+
+
+def placed(law: Law, points: Array, unit: float) -> Law:
+    """The atoms split between these points: from above."""
+    under, over = law.losses < points[0], law.losses >= points[-1]
+    inside = ~(under | over)
+    x, p = law.losses[inside], law.masses[inside]
+    at = np.searchsorted(points, x, side="right") - 1
+    gap = np.diff(points)
+    masses = np.zeros(len(points))
+    masses += np.bincount(at, p * (np.expm1(points[at + 1] - x) / np.expm1(gap)[at]), len(points))
+    masses[1:] += np.bincount(at, p * (np.expm1(points[at] - x) / np.expm1(-gap)[at]), len(points))[:-1]
+    far, near = points[-1] - law.losses[over], points[0] - law.losses[under]
+    masses[-1] += float(np.sum(law.masses[over] * np.exp(far)))
+    masses[0] += float(np.sum(law.masses[under]))
+    at_infinity = law.at_infinity - float(np.sum(law.masses[over] * np.expm1(far)))
+    lost = law.lost + math.exp(-points[0]) * float(np.sum(law.masses[under] * np.expm1(near)))
+    kept = masses > 0.0
+    growth = law.growth + (EXACT_SPLIT + 2.0 * len(law.losses)) * UNIT
+    at_infinity, lost = (float(end) * SPARE + UNDERFLOWN for end in (at_infinity, lost))
+    return Law(points[kept], masses[kept], at_infinity, lost, unit, growth)
+
+
+def merged(law: Law, points: Array, unit: float) -> Law:
+    """The atoms from one of these points to the next made one: from below."""
+    inside = law.losses >= points[0]
+    x, p = law.losses[inside], law.masses[inside]
+    at = np.searchsorted(points, x, side="right") - 1
+    masses = np.bincount(at, p, len(points)).astype(float)
+    fall = np.bincount(at, p * np.expm1(points[at] - x), len(points))
+    kept = masses > 0.0
+    error = (EXACT_SPLIT + 2.0 * len(x)) * UNIT
+    width = -np.log1p(np.maximum(fall[kept] / masses[kept], -1.0 + 1e-15))
+    slack = 2.0 * unit + 4.0 * UNIT * np.abs(points[kept]) + 4.0 * error * np.expm1(width)
+    places = points[kept] + np.floor(np.maximum(width - slack, 0.0) / unit) * unit
+    return Law(places, masses[kept], 0.0, 0.0, unit, law.growth + error)
+
+
+IDENTITY = Law(np.zeros(1), np.ones(1), 0.0, 0.0, 1e-300)
+
+
+def repeated(law: Law, steps: int, *, below: bool = False) -> Law:
+    """``steps`` releases of one law."""
+    levels = steps.bit_length() + steps.bit_count() - 1
+    error, most = ACCURACY / levels, int(min(max(math.sqrt(PRODUCTS / levels), MOST_POINTS[0]), MOST_POINTS[1]))
+    most = 2 * most // 3 if below else most
+
+    def care(done: int) -> Care:
+        return Care(error, FLOOR * min(1.0, done / steps), most)
+
+    law = product(law, IDENTITY, care(1), below=below)
+    whole, done = law, 1
+    for bit in bin(steps)[3:]:
+        whole, done = product(whole, whole, care(2 * done), below=below), 2 * done
+        if bit == "1":
+            whole, done = product(whole, law, care(done + 1), below=below), done + 1
+    return whole
+
+
+def composed(laws: list[tuple[Law, int]], *, below: bool = False) -> Law:
+    """Phases, each a law and its number of releases."""
+    care = Care(ACCURACY / 4.0, FLOOR, MOST_POINTS[1])
+    return reduce(lambda one, two: product(one, two, care, below=below), starmap(partial(repeated, below=below), laws))

@@ -1,0 +1,504 @@
+"""Composition of pairs on a lattice by Fourier inversion of a tilted law, every error bounded.
+
+**The number.** Phase ``i`` releases ``T_i`` times with ``P``-masses ``p_ij`` at the losses ``j h`` and ``m_i`` at
+``+inf``. With ``S`` the sum of all cells, the composed delta is at most (and without the last term, at least)
+
+    delta(eps) = sum_S P(S) max(0, 1 - e^(eps - S h)) + sum_i T_i m_i.
+
+**Tilting.** For ``theta > 0`` let ``K_i = ln sum_j p_ij e^(theta j h)`` (a float, taken as it is) and
+``p~_ij = p_ij e^(theta j h - K_i)``. Then ``P(S) = e^(sum T_i K_i - theta h S) P~(S)``, and ``theta`` is chosen where
+``P~`` has its bulk near ``eps``, so that a relative error of the bulk is a relative error of delta, however small.
+
+**Inversion.** On a window of ``n`` cells ``a <= S < a + n`` (aliasing wraps the rest into it),
+
+    sum = scale / n  sum_k R_k W_k,   R_k = prod_i phi_i(w_k)^T_i,   phi_i(w) = sum_j p~_ij e^(-i w j),
+    w_k = 2 pi k / n,   scale = e^(sum T_i K_i - theta h s),   s = max(a, floor(eps / h) + 1),
+    b = e^(eps - s h) <= 1,
+    W_k = sum_(S = s)^(a + n - 1) e^(-theta h (S - s)) (1 - b e^(-h (S - s))) e^(i w_k S),
+
+a difference of two geometric series. ``R`` is Hermitian: half of the frequencies do. ``W_0`` bounds ``|W_k|``.
+
+**Errors**, all relative to ``scale``, added on the safe side:
+
+* *Window.* By Chernoff, ``P~(S >= B) <= e^(sum T_i (K_i(theta + s) - K_i(theta)) - s h B)`` for every ``s > 0``, and
+  likewise below; ``a`` and ``n`` make both at most :data:`TAIL`. A cell weighs at most ``e^(theta h (s - S))``
+  left of ``s`` and at most 1 right of it, aliased or not.
+* *Values of phi.* Masses are right to ``rounding``; a tilt adds ``u (6 + 3 theta |j h| + 2 |K|)`` relative. A sum of
+  ``N`` atoms against phases right to ``b u`` costs ``(b + N + 40) u``; an FFT costs
+  ``FFT log2(n) sqrt(n) |p~|_2`` at each frequency (Higham 2002, Theorem 24.2, its relative error in the 2-norm, for
+  roots of unity right to 2 u). With ``e_i`` the sum of these and ``r_i = |phi_i| + e_i``, the error of ``R`` is at most
+  ``prod r_i^T_i sum T_i e_i / r_i``, and repeated squaring adds ``8 T u`` relative.
+* *Skipped frequencies.* Where ``prod |phi_i|^T_i <= SKIPPED`` a frequency is left out, which costs ``SKIPPED W_0``.
+* *Sums and scale.* ``(40 + N) u`` of the sum of all ``|R_k|`` times the two series, and the rounding of the exponent.
+
+**Which frequencies matter.** ``f = |phi|^2`` satisfies ``|f''| <= 2 V`` for the variance ``V`` of one step in cells, as
+``f`` is the transform of the law of the difference of two steps. Masses wrapped to ``N`` cells have the same transform
+at the multiples of ``2 pi / N``; between two neighbours ``f <= max of both + (2 pi / N)^2 V / 4``. So a short FFT tells
+which arcs of the circle are negligible, and phi is evaluated in the others only: often a few dozen of millions.
+"""
+
+import math
+from collections.abc import Callable
+from functools import reduce
+from itertools import starmap
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privproj.composition.dominating_pairs import REMEDY, UNIT, Array, Cells, Pair
+from privproj.errors import GridLimit
+
+Spectrum = NDArray[np.complex128]
+
+TAIL, SKIPPED, LOST = 1e-12, 1e-13, 1e-300
+FFT = 3.5e-15
+"""Relative error of an FFT in the 2-norm for each doubling of its length: four times Higham's constant for radix 2,
+
+which stands in for the other radices of the library.
+"""
+
+MOST_WINDOW, MOST_PRODUCTS = 2**31, 10**9
+MOST_FFT, QUICK_FFT = 2**22, 2**19
+"""Longest FFT on a grid that was asked for, and on a default grid (of which a coarser one is used instead)."""
+
+THINNED = 300
+"""Atoms that searches for a tilt look at; any tilt is sound."""
+
+ANCHOR = 32
+"""Phases of so many consecutive frequencies, a power of 2, are an exact one times products of few factors."""
+
+
+LARGEST_EXPONENT = 300.0
+"""Chernoff orders times the range of one step: below it, masses that underflow (1e-308) cannot matter."""
+
+LADDER = 0.1
+"""Tilts are rounded down to a ladder with this log spacing, so that a value depends on ``eps`` alone. Speed only."""
+
+KEPT_TILTS = 4
+"""Spectra that are kept. Speed only."""
+
+CLOSE = 1e-11
+"""Relative width of a root. Speed only: a root is moved until its side is certain."""
+
+
+class Delta(NamedTuple):
+    """A value, a bound of its error, and its derivative in ``eps`` (which only guides searches)."""
+
+    value: float
+    error: float
+    slope: float
+
+
+class Phase:
+    """``steps`` releases of one pair; its losses, the logs of its masses, and both thinned for searches."""
+
+    def __init__(self, pair: Pair, steps: int) -> None:
+        self.pair, self.steps, self.losses = pair, steps, pair.step * pair.cells
+        self.logs = np.log(np.maximum(pair.masses, 1e-300))
+        starts = np.arange(0, len(pair.cells), max(1, len(pair.cells) // THINNED))
+        masses = np.add.reduceat(np.maximum(pair.masses, 1e-300), starts)
+        self.thin = np.add.reduceat(np.maximum(pair.masses, 1e-300) * self.losses, starts) / masses, np.log(masses)
+
+
+class Composition:
+    """Phases composed: ``delta(eps)`` and its error, from tilted spectra that are kept."""
+
+    def __init__(self, phases: list[tuple[Pair, int]], most_fft: int = MOST_FFT) -> None:
+        self.most_fft = most_fft
+        self.phases = list(starmap(Phase, phases))
+        self.step = phases[0][0].step
+        excess = sum(t * math.log(max(1.0, float(pair.masses.sum()) + pair.at_infinity)) for pair, t in phases)
+        self.at_infinity = (
+            math.exp(min(excess, 700.0)) * sum(t * pair.at_infinity for pair, t in phases) * (1.0 + 1e-12)
+        )
+        self.basic = sum(p.steps * (self.gain(p) + p.pair.at_infinity) for p in self.phases) if excess < 1e-6 else 1.0
+        mean, variance = self.moments(0.0)[1:]
+        self.mean, self.deviation = mean, math.sqrt(variance)
+        self.rounding_of_steps = float(sum(t for _, t in phases))
+        self.tilts: dict[int, Tilted | GridLimit] = {}
+        self.largest = sum(max(phase.losses[-1], 0.0) * phase.steps for phase in self.phases) * (1.0 + 1e-9)
+
+    @staticmethod
+    def gain(phase: Phase) -> float:
+        """The finite part of one release's delta at ``eps = 0``, rounded up: they add up over releases."""
+        above = phase.losses > 0.0
+        return -float(phase.pair.masses[above] @ np.expm1(-phase.losses[above])) * (1.0 + 3e-6)
+
+    @property
+    def single(self) -> bool:
+        """One release in all."""
+        return len(self.phases) == 1 and self.phases[0].steps == 1
+
+    def moments(self, theta: float) -> tuple[float, float, float]:
+        """``sum T_i K_i`` and its first two derivatives in ``theta``, roughly."""
+        total = [0.0, 0.0, 0.0]
+        for phase in self.phases:
+            losses, logs = phase.thin
+            log_mass, weight = tilted_masses(theta * losses, logs)
+            mean = float(weight @ losses)
+            total[0] += phase.steps * log_mass
+            total[1] += phase.steps * mean
+            total[2] += phase.steps * float(weight @ (losses - mean) ** 2)
+        return total[0], total[1], total[2]
+
+    def tilt_for(self, eps: float) -> float:
+        """``theta`` that minimises :meth:`chernoff`: the terms of ``delta(eps)`` are largest at the tilted mean."""
+
+        def gap(theta: float) -> tuple[float, float]:
+            _, mean, variance = self.moments(theta)
+            return mean - eps - math.log1p(1.0 / theta), variance + 1.0 / (theta * (theta + 1.0))
+
+        return self.tamed(self.solved(gap, max(eps - self.mean, self.deviation) / self.deviation**2))
+
+    def tilt_for_delta(self, log_delta: float) -> float:
+        """``theta`` where :meth:`chernoff` at its best ``eps`` has this log."""
+
+        def gap(theta: float) -> tuple[float, float]:
+            value, mean, variance = self.moments(theta)
+            return log_delta + theta * mean - value + math.log1p(theta), theta * variance + 1.0 / (1.0 + theta)
+
+        return self.tamed(self.solved(gap, math.sqrt(2.0 * max(-log_delta, 0.5)) / self.deviation))
+
+    def solved(self, gap: Callable[[float], tuple[float, float]], theta: float) -> float:
+        """A tilt near the root of an increasing function, given with its slope: Newton in ``ln theta``, bracketed.
+
+        Any tilt gives a sound answer; a poor one gives a large error.
+        """
+        low, high = 1e-3 / self.deviation, max(1e3 / self.deviation, 4.0 * theta)
+        for _ in range(60):
+            value, slope = gap(theta)
+            low, high = (low, theta) if value > 0.0 else (theta, high)
+            nearer = theta * math.exp(min(max(-value / (slope * theta), -1.5), 1.5))
+            nearer = nearer if low < nearer < high else math.sqrt(low * high)
+            if abs(nearer - theta) < 0.03 * theta:
+                return nearer
+            theta = nearer
+        return theta
+
+    def tamed(self, theta: float) -> float:
+        """A smaller tilt where the variance explodes: there a few huge losses of negligible mass take over.
+
+        None that lets a loss of one step weigh more than double precision holds.
+        """
+        theta = min(theta, 600.0 / max(float(np.max(np.abs(phase.losses))) for phase in self.phases))
+        for _ in range(60):
+            if self.moments(theta)[2] <= 3.0 * self.moments(0.85 * theta)[2]:
+                break
+            theta *= 0.93
+        return theta
+
+    def chernoff(self, eps: float) -> float:
+        """``ln`` of an upper bound of delta, ``e^(sum T_i K_i) max_l e^(-theta l) (1 - e^(eps - l))`` at one tilt."""
+        theta = self.tilt_for(eps)
+        value = math.fsum(p.steps * tilted_masses(theta * p.losses, p.logs)[0] for p in self.phases)
+        exponent = value - theta * eps - math.log1p(theta) - theta * math.log1p(1.0 / theta)
+        finite = exponent + 1e-12 * (1.0 + abs(value) + theta * eps + 10.0 * self.rounding_of_steps)
+        return math.log(max(math.exp(min(finite, 1.0)) + self.at_infinity, 1e-300))
+
+    def tilted(self, theta: float) -> "Tilted":
+        """The spectrum at the rung of the ladder below this tilt; raises :class:`GridLimit` where it costs too much.
+
+        Kept, with what it raised, and a function of the rung alone: kept or not, the value is the same.
+        """
+        rung = math.floor(math.log(theta) / LADDER)
+        if rung not in self.tilts:
+            while len(self.tilts) >= KEPT_TILTS:
+                self.tilts.pop(next(iter(self.tilts)))
+            try:
+                self.tilts[rung] = Tilted(self, math.exp(rung * LADDER))
+            except GridLimit as error:
+                self.tilts[rung] = error
+        found = self.tilts[rung]
+        if isinstance(found, GridLimit):
+            raise found
+        return found
+
+    def delta(self, eps: float) -> "Delta":
+        """The finite part of delta at ``eps``; raises :class:`GridLimit` where that takes too much work."""
+        if self.single:
+            return self.direct(eps)
+        if eps > self.largest:
+            return Delta(0.0, 0.0, 0.0)
+        return self.tilted(self.tilt_for(eps)).delta(eps)
+
+    def direct(self, eps: float) -> "Delta":
+        """One release: a sum of positive terms."""
+        pair, losses = self.phases[0].pair, self.phases[0].losses
+        above = losses > eps
+        masses, gap = pair.masses[above], eps - losses[above]
+        value = -float(masses @ np.expm1(gap))
+        error = value * ((len(losses) + 40.0) * UNIT + pair.rounding)
+        error += 16.0 * UNIT * float(masses @ (np.abs(losses[above]) + eps + 1.0))
+        return Delta(value, error, -float(masses @ np.exp(gap)))
+
+    def epsilon(self, delta: float, *, above: bool, near: "float | None" = None) -> float:
+        """The least ``eps >= 0`` found with ``delta(eps) <= delta`` for certain; if not ``above``, the largest found
+
+        where it is certainly larger, or 0. Newton in ``(eps, ln delta)``, from ``near``, then outward until certain.
+        """
+        sign = 1.0 if above else -1.0
+        if above and self.basic <= delta:
+            return 0.0
+
+        def excess(eps: float) -> tuple[float, float]:
+            found = self.delta(eps)
+            end = found.value + sign * found.error + (self.at_infinity if above else 0.0)
+            return (math.log(max(end, 1e-320)) - math.log(delta), max(-found.slope, 1e-320) / max(end, 1e-320))
+
+        if near is None and not self.single:
+            theta = self.tilt_for_delta(math.log(delta))
+            size = self.moments(theta)[0] - math.log1p(theta) - math.log(delta)
+            near = max(size / theta - math.log1p(1.0 / theta), 0.0)
+        return self.refined(excess, near or 0.0, sign)
+
+    def refined(self, excess: Callable[[float], tuple[float, float]], eps: float, sign: float) -> float:
+        """The root of a decreasing function by bracketed Newton, moved to where its sign is certain."""
+        low, high = 0.0, float(sum(max(phase.losses[-1], 0.0) * phase.steps for phase in self.phases))
+        for _ in range(100):
+            gap, fall = excess(eps)
+            low, high = (eps, high) if gap > 0.0 else (low, eps)
+            nearer = eps + gap / fall if fall > 0.0 else high
+            if not low < nearer < high:
+                nearer = 0.5 * (low + high)
+            done = abs(nearer - eps) <= CLOSE * nearer or high <= 1e-12
+            eps = nearer
+            if done:
+                break
+        nudge = CLOSE * max(eps, 1e-12)
+        for _ in range(60):
+            if sign * excess(eps)[0] <= 0.0 or (sign < 0.0 and eps == 0.0):
+                return eps
+            eps, nudge = max(eps + sign * nudge, 0.0), 4.0 * nudge
+        raise GridLimit(f"expected a delta above the error of the composition on this grid; {REMEDY}")
+
+
+class Tilted:
+    """The tilted law of the sum of all steps: its window, and its transform where that matters."""
+
+    def __init__(self, whole: Composition, theta: float) -> None:
+        self.whole, self.theta, self.step = whole, theta, whole.step
+        self.logs, self.masses, self.errors, self.variances = [], [], [], []
+        for phase in whole.phases:
+            self.add(phase)
+        self.log_mass = math.fsum(p.steps * k for p, k in zip(whole.phases, self.logs, strict=True))
+        self.start, self.length, self.tail = self.window()
+        self.frequencies, values, errors = self.transform()
+        self.prepare(values, errors)
+
+    def add(self, phase: Phase) -> None:
+        """Tilt one phase."""
+        exponent = self.theta * phase.losses
+        log_mass = tilted_masses(exponent, phase.logs)[0]
+        tilted = phase.pair.masses * np.exp(exponent - log_mass)
+        relative = UNIT * (6.0 + 3.0 * np.abs(exponent) + 2.0 * abs(log_mass)) + phase.pair.rounding
+        at_one = phase.pair.rounding * math.exp(-log_mass)
+        mean = float(tilted @ phase.pair.cells)
+        self.logs.append(log_mass)
+        self.masses.append(tilted)
+        self.errors.append(float(tilted @ relative) + at_one)
+        self.variances.append(float(tilted @ (phase.pair.cells - mean) ** 2))
+
+    # --- the window ---------------------------------------------------------------------------------
+
+    def window(self) -> tuple[int, int, float]:
+        """``(a, n, bound of the tilted mass outside)``."""
+        phases = self.whole.phases
+        mean = math.fsum(p.steps * float(m @ p.pair.cells) for p, m in zip(phases, self.masses, strict=True))
+        deviation = math.sqrt(math.fsum(p.steps * v for p, v in zip(phases, self.variances, strict=True))) + 1e-3
+        low = sum(p.steps * int(p.pair.cells[0]) for p in phases)
+        high = sum(p.steps * int(p.pair.cells[-1]) for p in phases)
+        span = max(int(p.pair.cells[-1] - p.pair.cells[0]) for p in phases)
+        scales = [(x / deviation, x * span / deviation) for x in (2.0, 7.0)]
+        narrow = [order for order, exponent in scales if exponent < LARGEST_EXPONENT]
+        first = max(low, mean - self.reach([*narrow, 24.0 / span, 96.0 / span], -1.0, mean))
+        last = min(high, mean + self.reach([*narrow, 6.0 / span, 12.0 / span], 1.0, mean))
+        start, count = math.floor(first), math.ceil(last) - math.floor(first) + 1
+        if not count <= MOST_WINDOW:
+            raise GridLimit(
+                f"expected a composed grid of at most {MOST_WINDOW:.2g} cells, got {count:.2g} of "
+                f"discretization={self.step:.3g}; give a larger discretization, {REMEDY}"
+            )
+        return start, even_length(count), 2.0 * TAIL * (1.0 + 1e-6)
+
+    def reach(self, orders: list[float], sign: float, mean: float) -> float:
+        """Cells from the mean beyond which the tilted mass is below :data:`TAIL`, by the best of these orders."""
+        best = math.inf
+        for order in orders:
+            growth = 0.0
+            for phase, masses in zip(self.whole.phases, self.masses, strict=True):
+                logs = (sign * order) * (phase.pair.cells - mean / self.steps) + np.log(np.maximum(masses, LOST))
+                top = float(logs.max())
+                growth += phase.steps * (top + math.log(float(np.exp(logs - top).sum())))
+            margin = 1e-13 * (abs(growth) + self.steps + order * abs(mean))
+            best = min(best, (growth + margin - math.log(TAIL)) / order)
+        return best
+
+    @property
+    def steps(self) -> int:
+        """Releases of all phases."""
+        return sum(phase.steps for phase in self.whole.phases)
+
+    # --- the transform ------------------------------------------------------------------------------
+
+    def transform(self) -> tuple[Cells, Spectrum, Array]:
+        """``(k, R_k, error of R_k)`` for every frequency that is not negligible."""
+        n = self.length
+        wanted = None if n <= 2**16 else self.wanted()
+        atoms = sum(len(m) for m in self.masses)
+        if wanted is None or len(wanted) * atoms > 10 * n:
+            if n > self.whole.most_fft:
+                raise GridLimit(
+                    f"expected a composed grid of at most {self.whole.most_fft:.2g} cells, got {n:.2g} of "
+                    f"discretization={self.step:.3g}; give a larger discretization, {REMEDY}"
+                )
+            parts = [self.fast(i, n) for i in range(len(self.masses))]
+            wanted = np.arange(n // 2 + 1)
+        else:
+            parts = [self.summed(i, wanted) for i in range(len(self.masses))]
+        kept = np.flatnonzero(self.log_bound([square(phi, error) for phi, error in parts]) > math.log(SKIPPED))
+        parts = [(phi[kept], error) for phi, error in parts]
+        bounds = [np.abs(phi) + error for phi, error in parts]
+        size = np.exp(reduce(np.add, (p.steps * np.log(r) for p, r in zip(self.whole.phases, bounds, strict=True))))
+        value = np.ones(len(size), complex)
+        error = 8.0 * UNIT * self.steps * size
+        for (phi, e), r, phase in zip(parts, bounds, self.whole.phases, strict=True):
+            value *= power(phi, phase.steps)
+            error += phase.steps * e / r * size
+        return wanted[kept], value, error
+
+    def fast(self, i: int, n: int) -> tuple[Spectrum, float]:
+        """``phi_i`` at all multiples of ``2 pi / n`` by FFT."""
+        wrapped = np.bincount(self.whole.phases[i].pair.cells % n, self.masses[i], n)
+        error = FFT * math.log2(n) * math.sqrt(n) * math.sqrt(float(np.sum(wrapped * wrapped)))
+        return np.fft.rfft(wrapped), self.errors[i] + error + len(self.masses[i]) * UNIT
+
+    def summed(self, i: int, wanted: Cells) -> tuple[Spectrum, float]:
+        """``phi_i`` at these frequencies, atom by atom."""
+        cells, masses, n = self.whole.phases[i].pair.cells % self.length, self.masses[i], self.length
+        powers, unit = np.ones((1, len(cells)), complex), np.exp(-2j * np.pi / n * cells)
+        while len(powers) < ANCHOR:
+            powers, unit = np.concatenate([powers, powers * unit]), unit * unit
+        anchors = np.unique(wanted // ANCHOR)
+        rows = max(1, 2**20 // len(cells))
+        found = [
+            np.einsum("ka,pa->kp", masses * np.exp(-2j * np.pi / n * (some[:, None] * ANCHOR * cells % n)), powers)
+            for some in np.split(anchors, range(rows, len(anchors), rows))
+        ]
+        place = np.searchsorted(anchors, wanted // ANCHOR) * ANCHOR + wanted % ANCHOR
+        error = self.errors[i] + UNIT * (32.0 * ANCHOR + len(masses) + 40.0)
+        return np.concatenate(found).ravel()[place], error
+
+    def log_bound(self, squares: list[Array]) -> Array:
+        """``ln prod |phi_i|^T_i`` from bounds of ``|phi_i|^2``; for one phase just its side of the threshold."""
+        if len(squares) == 1:
+            steps = self.whole.phases[0].steps
+            return np.where(squares[0] > math.exp(2.0 * math.log(SKIPPED) / steps), 0.0, -math.inf)
+        return reduce(np.add, (0.5 * p.steps * np.log(f) for p, f in zip(self.whole.phases, squares, strict=True)))
+
+    def wanted(self) -> Cells | None:
+        """Frequencies ``k <= n / 2`` that may matter; None where that cannot be told by a shorter FFT."""
+        n, phases = self.length, self.whole.phases
+        sizes = [
+            math.sqrt(v) * min(256.0, max(32.0, 0.7 * math.sqrt(p.steps)))
+            for v, p in zip(self.variances, phases, strict=True)
+        ]
+        short = min(2 ** math.ceil(math.log2(max(16.0, *sizes))), MOST_FFT)
+        if short >= n:
+            return None
+        between = []
+        for i, variance in enumerate(self.variances):
+            f = square(*self.fast(i, short))
+            between.append(np.maximum(f[1:], f[:-1]) + (2.0 * np.pi / short) ** 2 * variance / 4.0 * (1.0 + 1e-9))
+        arcs = np.flatnonzero(self.log_bound(between) > math.log(SKIPPED))
+        starts, stops = (
+            np.ceil(arcs * (n / short)).astype(np.int64),
+            np.floor((arcs + 1) * (n / short)).astype(np.int64),
+        )
+        count = int(np.sum(stops - starts + 1))
+        if count * sum(len(m) for m in self.masses) > MOST_PRODUCTS:
+            return None
+        return joined_ranges(starts, stops)
+
+    # --- delta --------------------------------------------------------------------------------------
+
+    def prepare(self, values: Spectrum, errors: Array) -> None:
+        """What does not depend on ``eps``: the two series and the sums of errors."""
+        angle = -2.0 * np.pi / self.length * self.frequencies
+        self.series = tuple(1.0 / ratio(x * self.step, angle) for x in (self.theta, self.theta + 1.0))
+        weight = np.where((self.frequencies == 0) | (2 * self.frequencies == self.length), 1.0, 2.0) / self.length
+        self.weighted = weight * values
+        size = 2.0 * (np.abs(self.series[0]) + np.abs(self.series[1]))
+        self.error_by_series = float(np.sum(weight * errors * size)) * (1.0 + 1e-9)
+        self.error_sum = float(np.sum(weight * errors)) * (1.0 + 1e-9)
+        self.error_of_sums = (60.0 + len(size) / 8.0) * UNIT * float(np.sum(np.abs(self.weighted) * size))
+
+    def delta(self, eps: float) -> Delta:
+        """Delta at ``eps``; the error is infinite where the tilt is far from it."""
+        h, theta, n = self.step, self.theta, self.length
+        first = max(self.start, math.floor(eps / h) + 1)
+        count = self.start + n - first
+        log_scale = self.log_mass - theta * h * first
+        outside = self.tail * math.exp(min(self.log_mass - theta * min(eps, h * (first - 1)), 700.0))
+        if count <= 0 or log_scale > 700.0:
+            return Delta(0.0, outside if count <= 0 else math.inf, 0.0)
+        fall = math.exp(min(eps - first * h, 0.0))
+        begin, end = (np.exp(2j * np.pi / n * (self.frequencies * (s % n) % n)) for s in (first, self.start))
+        one, two = self.series
+        tilted = begin * one - (end * math.exp(-theta * h * count)) * one
+        lost = begin * two - (end * math.exp(-(theta + 1.0) * h * count)) * two
+        gain = float(np.sum((self.weighted * tilted).real))
+        loss = fall * float(np.sum((self.weighted * lost).real))
+        top = -1.0 / math.expm1(-theta * h) + fall / math.expm1(-(theta + 1.0) * h)
+        error = min(self.error_by_series, top * self.error_sum) + self.error_of_sums + SKIPPED * top
+        value, scale = gain - loss, math.exp(log_scale)
+        spread = 8.0 * UNIT * (4.0 + abs(self.log_mass) + abs(theta * h * first) + theta * abs(eps))
+        error = (scale * (error + abs(value) * spread) + outside) * (1.0 + 1e-9)
+        return Delta(scale * value, error, -scale * loss)
+
+
+def tilted_masses(exponent: Array, logs: Array) -> tuple[float, Array]:
+    """``(ln sum of masses e^exponent, the tilted masses)`` from the logs of masses."""
+    weight = exponent + logs
+    top = float(weight.max())
+    weight = np.exp(weight - top)
+    mass = float(weight.sum())
+    return math.log(mass) + top, weight / mass
+
+
+def joined_ranges(starts: Cells, stops: Cells) -> Cells:
+    """All whole numbers of the ranges ``starts..stops``, which are in order and share ends at most, each once."""
+    starts = np.maximum(starts, np.concatenate([starts[:1], stops[:-1] + 1]))
+    counts = np.maximum(stops - starts + 1, 0)
+    before = np.cumsum(counts) - counts
+    return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
+
+
+def square(phi: Spectrum, error: float) -> Array:
+    """An upper bound of ``|phi|^2`` for values right to ``error``."""
+    return (phi.real**2 + phi.imag**2) * (1.0 + 1e-12) + 3.0 * error
+
+
+def ratio(x: float, angle: Array) -> Spectrum:
+    """``1 - e^(-x - i angle)`` without cancellation."""
+    half = np.sin(0.5 * angle)
+    fall = math.exp(-x)
+    return (-math.expm1(-x) + 2.0 * fall * half * half) + 1j * fall * np.sin(angle)
+
+
+def power(base: Spectrum, exponent: int) -> Spectrum:
+    """Repeated squaring."""
+    result = np.ones_like(base)
+    while exponent:
+        if exponent % 2:
+            result = result * base
+        exponent //= 2
+        if exponent:
+            base = base * base
+    return result
+
+
+def even_length(count: int) -> int:
+    """The least ``2^k`` or ``3 * 2^k`` that is even and at least this many cells."""
+    power_of_two = max(2, 2 ** math.ceil(math.log2(count)))
+    return power_of_two * 3 // 4 if power_of_two * 3 // 4 >= count and power_of_two > 4 else power_of_two

@@ -1,0 +1,196 @@
+"""The curve of a run on a grid of losses: which grid, and which way to compose on it.
+
+:mod:`privproj.composition.dominating_pairs` brackets one step between a dominating and a dominated pair.
+:mod:`privproj.composition.fourier` composes them with every error bounded, so that lower <= exact value of the bound <=
+upper. :mod:`privproj.composition.doubling` does so where the losses have many scales.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from privproj.composition import doubling
+from privproj.composition.dominating_pairs import REMEDY, Outline, Pair, one_sided, pairs
+from privproj.composition.doubling import Doubled
+from privproj.composition.fourier import MOST_FFT, QUICK_FFT, Composition
+from privproj.curves.profile import PrivacyProfile
+from privproj.errors import GridLimit, PrecisionLimit
+from privproj.numerics.enclosure import Enclosure, next_up
+from privproj.runs import Run
+
+LARGEST_STEP = 10.0
+
+COARSER, COARSENINGS = 4.0, 8
+"""Where a default grid takes too much work, one coarser by this factor is used, so many times at most."""
+
+DOUBLED: dict[str, object] = {"composer": "privproj", "grid": "follows the losses"}
+"""Numerics of a run composed by doubling."""
+
+FAR = 5e3
+"""Where one step may lose more than this many deviations of the whole run it is composed by doubling. Speed only."""
+
+PEER_RESOLUTION, PEER_CELLS = 20.0, 2.0**20
+"""dp-accounting's grid: points per loss deviation, and cells at most (coarser, still sound, where more would be)."""
+
+WINDOW = 2.0**29
+"""Cells that the default grid may have in 24 deviations of the composed loss: a coarser one is used beyond."""
+
+
+INVERSE_SPACING = 2.0**-33
+"""Spacing of the log deltas with which composed runs are answered. Speed only."""
+
+
+@dataclass(frozen=True)
+class ComposedCurve:
+    """The curve of a composed run: the larger of its orders, each from above and, where known, from below."""
+
+    above: tuple[Composition | Doubled, ...]
+    below: tuple[Composition | Doubled, ...]
+    numerics: dict[str, object] = field(default_factory=dict)
+    inverse_spacing: ClassVar[float] = INVERSE_SPACING
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """``ln delta(eps)``."""
+        upper = max(finite.value + finite.error + c.at_infinity for c in self.above for finite in (c.delta(eps),))
+        lower = max((finite.value - finite.error for c in self.below for finite in (c.delta(eps),)), default=0.0)
+        return Enclosure(math.log(lower) if lower > 0.0 else -math.inf, math.log(min(max(upper, 1e-300), 1.0)))
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """``eps(delta)``; raises :class:`PrecisionLimit` where infinite losses alone exceed delta."""
+        delta = math.exp(log_delta)
+        infinite = max(c.at_infinity for c in self.above)
+        if delta <= infinite:
+            raise PrecisionLimit(
+                f"expected a delta above {infinite:.1e}, which losses too large for double precision may cost, "
+                f"got {delta:.3g}; {REMEDY}"
+            )
+        upper, worst = self.above[0].epsilon(delta, above=True), 0
+        if len(self.above) > 1 and self.above[1].chernoff(upper) > log_delta:
+            upper, worst = max((upper, 0), (self.above[1].epsilon(delta, above=True), 1))
+        if upper == 0.0:
+            return Enclosure(0.0, 0.0)
+        below = self.below[min(worst, len(self.below) - 1)] if self.below else None
+        lower = below.epsilon(delta, above=False, near=upper) if below else -math.inf
+        return Enclosure(min(lower, upper), next_up(upper))
+
+
+class DefaultGrid:
+    """The curve on the default grid, or by doubling where the losses have many scales.
+
+    A question that takes too much work there is answered by the other of both, then on coarser grids. Every question
+    starts with the first, so that its answer does not depend on what was asked before.
+    """
+
+    inverse_spacing: ClassVar[float] = INVERSE_SPACING
+
+    def __init__(self, phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> None:
+        self.phases, self.shapes = phases, shapes
+        step = default_step(phases, shapes)
+        first, then = (0.0, step) if many_scales(phases, shapes) else (step, 0.0)
+        self.steps = [first, then, *(step * COARSER**k for k in range(1, COARSENINGS + 1))]
+        self.levels: dict[int, ComposedCurve] = {}
+        self.used = 0
+
+    @property
+    def numerics(self) -> dict[str, object]:
+        """Those of the grid of the last answer."""
+        return self.level(self.used).numerics if self.steps[self.used] else DOUBLED
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """``ln delta(eps)``."""
+        return self.answer(lambda grid: grid.log_delta(eps))
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """``eps(delta)``."""
+        return self.answer(lambda grid: grid.epsilon(log_delta))
+
+    def level(self, level: int) -> ComposedCurve:
+        """The curve on a grid of this step, or by doubling where that is 0; kept."""
+        if level not in self.levels:
+            step = self.steps[level]
+            new = curve(self.phases, self.shapes, step, QUICK_FFT) if step else doubled(self.phases, self.shapes)
+            self.levels[level] = new
+        return self.levels[level]
+
+    def answer(self, read: Callable[[ComposedCurve], Enclosure]) -> Enclosure:
+        """What is read from the first grid that can be used."""
+        for level in range(len(self.steps) - 1):
+            try:
+                found = read(self.level(level))
+            except GridLimit:
+                continue
+            self.used = level
+            return found
+        return read(self.level(len(self.steps) - 1))
+
+
+def many_scales(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> bool:
+    """True where the losses of one step reach far beyond the spread of the whole run: no lattice holds both."""
+    spread = math.sqrt(sum(run.steps * s.deviation**2 for s, (_, run) in zip(shapes, phases, strict=True)))
+    releases = sum(run.steps for _, run in phases)
+    return releases > 1 and max(shape.span for shape in shapes) > FAR * spread
+
+
+def doubled(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> ComposedCurve:
+    """The curve by repeated squaring."""
+    found = [doubling.first_laws(profile, run, shape) for (profile, run), shape in zip(phases, shapes, strict=True)]
+    steps = [run.steps for _, run in phases]
+    law = doubling.composed([(above, count) for (above, _), count in zip(found, steps, strict=True)])
+    one_order = not any(one_sided(run) for _, run in phases)
+    above = (Doubled(law),) if one_order else (Doubled(law), Doubled(law.mirrored()))
+    lower = [(below, count) for (_, below), count in zip(found, steps, strict=True) if below]
+    below = (Doubled(doubling.composed(lower, below=True), above=False),) if len(lower) == len(phases) else ()
+    return ComposedCurve(above, below, DOUBLED)
+
+
+def default_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> float:
+    """As fine as the profiles are worth, the finest of all phases, within :data:`WINDOW`."""
+    finest = min(s.deviation / profile.resolution for s, (profile, _) in zip(shapes, phases, strict=True))
+    spread = math.sqrt(sum(run.steps * s.deviation**2 for s, (_, run) in zip(shapes, phases, strict=True)))
+    return max(finest, 24.0 * spread / WINDOW)
+
+
+def curve(
+    phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline], step: float, most_fft: int = MOST_FFT
+) -> ComposedCurve:
+    """The curve on this grid."""
+    if step > LARGEST_STEP:
+        raise PrecisionLimit(f"expected a run whose grid is finer than {LARGEST_STEP:g}, got {step:.3g}; {REMEDY}")
+    orders = both_orders(phases, shapes, step)
+    above = tuple(Composition(order, most_fft) for order, _ in orders)
+    below = tuple(Composition(order, most_fft) for _, order in orders if order)
+    points = sum(len(pair.cells) for pair, _ in orders[0][0])
+    return ComposedCurve(above, below, {"composer": "privproj", "grid_step": step, "grid_points": points})
+
+
+Order = list[tuple[Pair, int]]
+
+
+def both_orders(
+    phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline], step: float
+) -> list[tuple[Order, Order | None]]:
+    """``(from above, from below or None)`` in the remove order and, unless every pair is symmetric, the add order."""
+    found = [pairs(profile, run, shape, step) for (profile, run), shape in zip(phases, shapes, strict=True)]
+    steps = [run.steps for _, run in phases]
+    upper = [(pair, count) for (pair, _), count in zip(found, steps, strict=True)]
+    lower = [(pair, count) for (_, pair), count in zip(found, steps, strict=True) if pair is not None]
+    known = lower if len(lower) == len(upper) else None
+    if not any(one_sided(run) for _, run in phases):
+        return [(upper, known)]
+    return [(upper, known), (mirrored(upper), mirrored(known) if known else None)]
+
+
+def mirrored(order: Order) -> Order:
+    """The other order."""
+    return [(pair.mirrored(), steps) for pair, steps in order]
+
+
+def peer_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> float:
+    """The default grid for dp-accounting, whose window reaches far: its Chernoff orders are at least ``1 / span``."""
+    step = min(shape.deviation for shape in shapes) / PEER_RESOLUTION
+    for shape, (_, run) in zip(shapes, phases, strict=True):
+        spread = shape.deviation * math.sqrt(run.steps)
+        chernoff = spread * spread / (2.0 * shape.span) if spread > 8.0 * shape.span else 0.0
+        step = max(step, min(run.steps * shape.span, shape.span + 24.0 * spread + chernoff) / PEER_CELLS)
+    return step

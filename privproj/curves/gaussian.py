@@ -1,0 +1,27 @@
+"""The exact profile of the Gaussian mechanism (Balle, Wang 2018, Theorem 8)."""
+
+import math
+from typing import TYPE_CHECKING
+
+from privproj.curves.profile import PrivacyProfile
+from privproj.numerics import kernels
+from privproj.numerics.enclosure import Enclosure, outward
+
+if TYPE_CHECKING:
+    from privproj.numerics.arrays import Array
+
+
+def profile(mu: float) -> PrivacyProfile:
+    """``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``; ``T`` releases have ``mu sqrt(T)``."""
+
+    def log_delta(eps: float) -> Enclosure:
+        return outward(kernels.log_gaussian_delta(eps, mu), steepness=mu * mu)
+
+    def table(eps: "Array") -> "tuple[Array, Array]":
+        from privproj.curves.gaussian_arrays import gaussian_ends
+
+        return gaussian_ends(eps, mu)
+
+    return PrivacyProfile(
+        log_delta, closed_form=lambda steps: profile(mu * math.sqrt(steps)), table=table, resolution=256.0
+    )

@@ -1,0 +1,35 @@
+"""The Gaussian profile for many eps at once: the array twin of :mod:`privproj.curves.gaussian`."""
+
+import numpy as np
+from scipy import special
+
+from privproj.numerics.arrays import Array
+
+SAFETY = 1.0 + 1e-9
+"""Relative margin for the rounding of the special functions used here."""
+
+SMALLEST = 1e-300
+"""Least upper bound returned."""
+
+ROOT_HALF = float(np.sqrt(0.5))
+
+
+def gaussian_ends(eps: Array, mu: Array | float) -> tuple[Array, Array]:
+    """``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` from below and above, for ``eps, mu >= 0``, broadcast.
+
+    With ``v = eps/mu - mu/2`` it is ``e^(-v^2/2) (erfcx(v/sqrt 2) - erfcx((v + mu)/sqrt 2)) / 2``. Below ``v = -37`` it
+    is 1 to double precision.
+    """
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore", under="ignore"):
+        v = np.where(np.asarray(mu) > 0.0, eps / np.maximum(mu, SMALLEST) - 0.5 * np.asarray(mu), np.inf)
+        v = np.maximum(v, -37.0)
+        half = 0.5 * np.exp(-0.5 * v * v)
+        first = half * special.erfcx(ROOT_HALF * v)
+        value = first - half * special.erfcx(ROOT_HALF * (v + mu))
+        rounding = 4e-15 * first
+    return np.maximum(value * (2.0 - SAFETY) - rounding, 0.0), np.clip(value * SAFETY + rounding, SMALLEST, 1.0)
+
+
+def gaussian_deltas(eps: Array, mu: Array | float) -> Array:
+    """The upper ends of :func:`gaussian_ends`."""
+    return gaussian_ends(eps, mu)[1]

@@ -1,0 +1,123 @@
+"""Privacy profiles ``delta(eps)`` and the interface that every accounted curve shares."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from privproj.numerics.enclosure import Enclosure, log1m_exp
+from privproj.numerics.search import crossing
+from privproj.runs import Run
+
+if TYPE_CHECKING:
+    from privproj.numerics.arrays import Array
+
+
+INVERSE_RTOL = 2.0**-50
+"""Relative width of the bracket in which the inverse of a profile lies, with room for a search that ends some
+neighbours early. Proof: :func:`privproj.curves.inversion.certainly_inside`."""
+
+LAST_BIT = 2.0**-53
+"""The search for the inverse goes on until no double lies between its ends. Speed only: steep profiles need it."""
+
+
+class Curve(Protocol):
+    """A bound of a whole run, readable both ways. Each answer encloses the exact value of the bound.
+
+    An end that is not known is ``-inf`` (below) or ``inf`` (above). ``log_delta`` is a pure function: the same ``eps``
+    gets the same answer, whatever was asked before. :mod:`privproj.curves.inversion` makes exact inverses of the two;
+    it looks for ``inverse_spacing``, the spacing of the log deltas it answers with, and ``inverse_rtol``, the relative
+    accuracy to which ``epsilon`` is bracketed (left out where none is stated).
+    """
+
+    def log_delta(self, eps: float, /) -> Enclosure:
+        """``ln delta(eps)`` for ``eps >= 0``."""
+        ...
+
+    def epsilon(self, log_delta: float, /) -> Enclosure:
+        """Smallest ``eps >= 0`` with ``delta(eps) <= delta``; ``inf`` where there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class PrivacyProfile:
+    """A profile that holds in both orders of the neighbouring pair, given on ``eps >= 0``.
+
+    ``log_delta(eps)`` encloses the log of the bound. ``guess(log_delta)`` may return the inverse to
+    about 1e-12; it only saves time. ``closed_form(T)`` is the profile of ``T`` releases where a closed form
+    exists; without one they are composed numerically. ``table`` gives lower (0: unknown) and upper bounds of delta
+    for an array of ``eps >= 0``, where that is faster than one at a time; they hold as well for every ``eps`` off by
+    a relative 1e-15, and where ``e^-eps`` is off by 1e-15. ``resolution`` is how many evaluations per standard
+    deviation of the loss are worth their time.
+    ``amplifies`` is False where subsampling has no theorem in the bound's own terms. ``numerics`` says how it is
+    computed where that is more than a closed form or a quadrature. ``inverse_spacing`` and ``inverse_rtol`` are as
+    :class:`Curve` says; wider where evaluations are slow or an enclosure is wide.
+    """
+
+    log_delta: Callable[[float], Enclosure]
+    guess: Callable[[float], float] | None = None
+    closed_form: "Callable[[int], PrivacyProfile] | None" = None
+    table: "Callable[[Array], tuple[Array, Array]] | None" = None
+    resolution: float = 12.0
+    amplifies: bool = True
+    numerics: dict[str, object] = field(default_factory=dict)
+    inverse_spacing: float = 2.0**-36
+    inverse_rtol: float = INVERSE_RTOL
+
+    def log_delta_anywhere(self, eps: float) -> Enclosure:
+        """``ln delta(eps)`` for every real ``eps``: ``delta(-e) = 1 - e^-e (1 - delta(e))``."""
+        if eps >= 0.0:
+            return self.log_delta(eps)
+        mirrored = self.log_delta(-eps)
+        return Enclosure(*(log1m_exp(eps + log1m_exp(end)) for end in mirrored))
+
+    def sampled(self, rate: float) -> "PrivacyProfile":
+        """One release on a sampled batch, ``delta(eps) = q delta_0(ln(1 + (e^eps - 1)/q))`` for ``eps >= 0``.
+
+        Poisson sampling under add-remove or zero-out (the remove order; the add order is ``w delta_0(ln(t q/w))`` with
+        ``t = e^eps``, ``w = 1 - (1-q) t <= q`` and ``t q/w >= 1 + (t-1)/q``, so never larger), or a batch of fixed size
+        under replace (Balle, Barthe, Gaboardi 2018, Theorem 9).
+        """
+
+        def log_delta(eps: float) -> Enclosure:
+            inner = amplified(eps, rate)
+            ends = self.log_delta(inner * (1.0 + 1e-15)).lower, self.log_delta(inner * (1.0 - 1e-15)).upper
+            return Enclosure(ends[0] + math.log(rate) - 1e-15, min(0.0, ends[1] + math.log(rate) + 1e-15))
+
+        shown = {**self.numerics, "subsampling": "closed form"}
+        return replace(self, log_delta=log_delta, guess=None, closed_form=None, table=None, numerics=shown)
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """Invert to the safe side: upper is where the upper end of the profile has come down to delta."""
+        if self.log_delta(0.0).upper <= log_delta:
+            return Enclosure(0.0, 0.0)
+        rtol = LAST_BIT if self.inverse_rtol <= INVERSE_RTOL else 0.25 * self.inverse_rtol
+        search: dict[str, float] = {"guess": 1.0, "spread": 1.0, "rtol": rtol}
+        if self.guess is not None:
+            search = {"guess": min(self.guess(log_delta), 1e15), "spread": 1e-12, "rtol": rtol}
+        limits = {"low": 1e-200, "high": 1e18}
+        safe = crossing(lambda e: self.log_delta(e).upper - log_delta, **search, **limits).upper
+        if safe == math.inf:
+            return Enclosure(0.0, math.inf)
+        near = max(1e-11, rtol)
+        close = crossing(lambda e: self.log_delta(e).lower - log_delta, safe, spread=near, rtol=near, **limits)
+        return Enclosure(min(close.lower, safe), safe)
+
+
+def amplified(eps: float, rate: float) -> float:
+    """``ln(1 + (e^eps - 1)/q)``."""
+    if eps < 30.0:
+        return math.log1p(math.expm1(eps) / rate)
+    return eps - math.log(rate) + math.log1p(-(1.0 - rate) * math.exp(-eps))
+
+
+class RunRepresentation(Protocol):
+    """A bound that accounts for a whole run in its own terms: a Renyi curve, an ``(eps, delta)`` rule, a good event."""
+
+    def over_run(self, run: Run) -> Curve:
+        """The curve of the run; raises :class:`privproj.Refused` where there is no theorem for it."""
+        ...
+
+
+Representation = PrivacyProfile | RunRepresentation
+"""What a bound says of one release, in its own terms."""

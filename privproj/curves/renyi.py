@@ -1,0 +1,183 @@
+"""Renyi curves, concentrated DP, and their conversions to ``(eps, delta)``."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar
+
+from privproj.errors import Refused
+from privproj.numerics.enclosure import Enclosure, log1m_exp, next_up
+from privproj.numerics.kernels import log_add
+from privproj.numerics.search import minimise
+from privproj.runs import Run
+
+UNKNOWN = -math.inf
+LARGEST_ORDER = 1200
+SEARCHED_SPACING = 2.0**-34
+"""Spacing of the log deltas where the best order is searched for in each direction. Speed only."""
+PROFILES = "bounds with a privacy profile have one (privproj compare shows which)"
+
+
+def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], RenyiCurve]":
+    """Poisson sampling of a mechanism whose remove moments are mixtures of Gaussian ones, at whole orders.
+
+    ``D(a) = 1/(a-1) ln sum_{j=0}^{a} C(a,j) (1-q)^(a-j) q^j e^{log_moment(j)}`` where ``log_moment(j)`` is the log of
+    ``E exp(j (j-1) S / (2 z^2))`` (Mironov, Talwar, Zhang 2019, Section 3.3, averaged over ``S``). Computed through the
+    excess over 1, so that tiny rates keep their digits. The add moment is at most the remove moment.
+    """
+    moment = lru_cache(maxsize=None)(log_moment)
+
+    def at_rate(q: float) -> RenyiCurve:
+        def divergence(alpha: float) -> float:
+            a, total = round(alpha), -math.inf
+            for j in range(2, a + 1):
+                grown = moment(j)
+                if grown > 0.0:
+                    ways = math.lgamma(a + 1) - math.lgamma(j + 1) - math.lgamma(a - j + 1)
+                    weight = ways + (a - j) * math.log1p(-q) + j * math.log(q)
+                    total = log_add(total, weight + grown + log1m_exp(-grown))
+            return log_add(0.0, total + 1e-11) / (a - 1)
+
+        return RenyiCurve(divergence, integer_orders=True)
+
+    return at_rate
+
+
+@dataclass(frozen=True)
+class RenyiCurve:
+    """``alpha -> D(alpha)``, an upper bound on the Renyi divergence in both orders, at all real ``alpha > 1``.
+
+    It may hold for ``low <= alpha < high`` only. With ``integer_orders`` only whole ``alpha >= 2`` are used.
+    ``poisson(q)`` is the curve under Poisson sampling, where there is one. Conversion (Canonne, Kamath, Steinke
+    2020): ``eps = inf_alpha D(alpha) + ln(1/(alpha delta))/(alpha-1) + ln(1 - 1/alpha)``; solved for delta it reads
+    ``ln delta = inf_alpha (alpha-1) (D(alpha) - eps + ln(1 - 1/alpha)) - ln alpha``. Every order is sound.
+    """
+
+    divergence: Callable[[float], float]
+    integer_orders: bool = False
+    poisson: "Callable[[float], RenyiCurve] | None" = None
+    low: float = 1.0
+    high: float = math.inf
+    inverse_spacing: ClassVar[float] = SEARCHED_SPACING
+
+    def __post_init__(self) -> None:
+        if self.integer_orders:  # both readings look at the same few orders again and again
+            object.__setattr__(self, "divergence", lru_cache(maxsize=None)(self.divergence))
+
+    def over_run(self, run: Run) -> "RenyiCurve":
+        """The curve of a run: divergences add, after Poisson sampling where the curve has a sampled form."""
+        step = self
+        if run.sampling_rate < 1.0:
+            if self.poisson is None or run.sampling != "poisson":
+                raise Refused(f"this Renyi curve has no theorem for sampling={run.sampling}; {PROFILES}")
+            step = self.poisson(run.sampling_rate)
+        return replace(step, divergence=lambda alpha: run.steps * step.divergence(alpha), poisson=None)
+
+    def least(self, objective: Callable[[float], float]) -> float:
+        """The least value of ``objective(alpha)`` over the orders."""
+        if self.integer_orders:
+            return self.least_whole(objective)
+
+        def at(s: float) -> float:
+            return objective(1.0 + math.exp(s))
+
+        first = math.log(self.low - 1.0) if self.low > 1.0 else -14.0
+        last = min(34.0, math.log(self.high - 1.0) - 1e-12) if math.isfinite(self.high) else 34.0
+        return minimise(at, first, last, rtol=1e-6, points=41)[1] if first < last else math.inf
+
+    def least_whole(self, objective: Callable[[float], float]) -> float:
+        """The least value over whole orders: upwards, ever more sparsely, until it has risen four times in a row; then
+
+        all between the neighbours of the best, or ever fewer of them where they are many.
+        """
+        best, risen, alpha, place = math.inf, 0, 2, 2
+        while alpha <= LARGEST_ORDER and risen < 4:
+            value = objective(float(alpha))
+            best, risen, place = (value, 0, alpha) if value < best else (best, risen + 1, place)
+            alpha += 1 + alpha // 12
+        low, high = max(2, place - 1 - place // 12), min(LARGEST_ORDER, place + 1 + place // 12)
+        return min(best, least_between(lambda a: objective(float(a)), low, high))
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """``ln delta(eps)``; the lower end is not known (the infimum is searched for)."""
+
+        def at(alpha: float) -> float:
+            return (alpha - 1.0) * (next_up(self.divergence(alpha)) - eps + math.log1p(-1.0 / alpha)) - math.log(alpha)
+
+        return Enclosure(UNKNOWN, min(0.0, self.least(at) + 1e-12))
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """``eps(delta)``; the lower end is not known (the infimum is searched for)."""
+
+        def at(alpha: float) -> float:
+            spent = (-log_delta - math.log(alpha)) / (alpha - 1.0)
+            return next_up(self.divergence(alpha)) + spent + math.log1p(-1.0 / alpha)
+
+        return Enclosure(UNKNOWN, next_up(max(0.0, self.least(at) + 1e-15)))
+
+
+def least_between(f: Callable[[int], float], low: int, high: int) -> float:
+    """The least value on ``low..high`` of a function with one valley."""
+    while high - low > 4:
+        left = low + (high - low) // 3
+        right = high - (high - low) // 3
+        low, high = (low, right) if f(left) <= f(right) else (left, high)
+    return min(map(f, range(low, high + 1)))
+
+
+@dataclass(frozen=True)
+class BestCurve:
+    """The smaller of several Renyi curves, order by order."""
+
+    curves: tuple[RenyiCurve, ...]
+    inverse_spacing: ClassVar[float] = SEARCHED_SPACING
+
+    def over_run(self, run: Run) -> "BestCurve":
+        """Each over the run."""
+        return BestCurve(tuple(curve.over_run(run) for curve in self.curves))
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """The least of them."""
+        return Enclosure(UNKNOWN, min(curve.log_delta(eps).upper for curve in self.curves))
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """The least of them."""
+        return Enclosure(UNKNOWN, min(curve.epsilon(log_delta).upper for curve in self.curves))
+
+
+@dataclass(frozen=True)
+class ConcentratedCurve:
+    """``(rho, omega)``-tCDP, ``D(alpha) <= rho alpha`` for ``1 < alpha < omega``; ``omega = inf`` is ``rho``-zCDP.
+
+    ``eps = rho + 2 sqrt(rho ln(1/delta))`` if ``ln(1/delta) <= (omega-1)^2 rho``, else
+    ``rho omega + ln(1/delta)/(omega-1)`` (Bun, Dwork, Rothblum, Steinke 2018; Bun, Steinke 2016).
+    """
+
+    rho: float
+    omega: float = math.inf
+    inverse_spacing: ClassVar[float] = 2.0**-40
+
+    def over_run(self, run: Run) -> "ConcentratedCurve":
+        """The curve of a run: ``rho`` adds; there is no sampled form."""
+        if run.sampling_rate < 1.0:
+            raise Refused(f"concentrated DP has no theorem for sampling={run.sampling}; {PROFILES}")
+        return ConcentratedCurve(run.steps * self.rho, self.omega)
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """``eps(delta)`` by the formula above."""
+        if -log_delta <= (self.omega - 1.0) ** 2 * self.rho:
+            eps = self.rho + 2.0 * math.sqrt(self.rho * -log_delta)
+        else:
+            eps = self.rho * self.omega - log_delta / (self.omega - 1.0)
+        return Enclosure(eps * (1.0 - 1e-15), next_up(eps))
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """The inverse of :meth:`epsilon`: ``ln(1/delta) = (eps-rho)^2/(4 rho)``, or the linear branch."""
+        if eps <= self.rho:
+            return Enclosure(0.0, 0.0)
+        reach = (eps - self.rho) ** 2 / (4.0 * self.rho)
+        if reach > (self.omega - 1.0) ** 2 * self.rho:
+            reach = (self.omega - 1.0) * (eps - self.rho * self.omega)
+        margin = 1e-12 + 4e-15 * (eps / self.rho) * (eps + self.rho)
+        return Enclosure(-reach - margin, min(0.0, -reach + margin))

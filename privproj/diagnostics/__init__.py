@@ -1,0 +1,1 @@
+"""Numbers that describe a training run and guarantee nothing."""

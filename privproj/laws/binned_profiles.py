@@ -1,0 +1,99 @@
+"""Profiles for many eps at once from laws in bins: the array twin of :mod:`privproj.laws.profiles`.
+
+A convex function is replaced by its chord over a bin, a concave one by its value at the bin's mean (Jensen): both are
+upper bounds, right to second order in the width. Every value is an upper bound.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from privproj.curves.gaussian_arrays import SAFETY, SMALLEST, gaussian_deltas
+from privproj.laws.binned import Bins
+from privproj.numerics.arrays import Array
+from privproj.numerics.enclosure import Enclosure
+
+
+def from_above(upper: Array) -> tuple[Array, Array]:
+    """Bounds of which only the upper ones are known."""
+    return np.zeros_like(upper), upper
+
+
+def enclosed(table: Callable[[Array], tuple[Array, Array]], eps: float) -> Enclosure:
+    """``ln delta(eps)`` from a table; the lower end is not known."""
+    return Enclosure(-np.inf, float(np.log(max(table(np.array([eps]))[1][0], SMALLEST))))
+
+
+def chord(values: Array, law: Bins) -> Array:
+    """``E`` of the piecewise linear function with these values at the edges, by bins (rows: one function each)."""
+    left, right = law.edges[:-1], law.edges[1:]
+    weight = (law.mean - left) / np.maximum(right - left, 1e-300)
+    return law.mass * (values[..., :-1] * (1.0 - weight) + values[..., 1:] * weight)
+
+
+def inflections(eps: Array) -> Array:
+    """``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``."""
+    return 2.0 * eps * (eps / (1.0 + np.hypot(1.0, eps)))
+
+
+def rank_one_deltas(eps: Array, law: Bins) -> Array:
+    """``E[h_eps(X)]`` from above: chords where ``h_eps`` is convex, the bin's mean where it is concave."""
+    column, x0 = eps[:, None], inflections(eps)[:, None]
+    at_edges = gaussian_deltas(column, np.sqrt(law.edges))
+    convex = chord(at_edges, law)
+    concave = law.mass * gaussian_deltas(column, np.sqrt(law.mean))
+    if law.unbounded:
+        at_edges[:, -1] = 1.0
+    straddling = law.mass * at_edges[:, 1:]
+    right, left = np.append(law.edges[1:-1], law.supremum), law.edges[:-1]
+    return np.minimum(
+        SAFETY * np.where(right <= x0, convex, np.where(left >= x0, concave, straddling)).sum(axis=1), 1.0
+    )
+
+
+def any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
+    """``min_p max_l E[g_p(X_l)]`` from above, for every ``eps``: any rank, several laws under one joint clip.
+
+    ``p`` is sought among ``M(c) = E[X | X > c]`` of each law, ``c`` an edge: the best ``c`` maximises the dual value
+    ``E[h(X); X < c] + P(X > c) h(M(c))`` of its law. Each such ``p >= x0`` gives an upper bound, as does ``x0`` itself,
+    which is best where only a far atom lies beyond; the least is taken.
+    """
+    x0 = inflections(eps)
+    convex_everywhere = np.array([law.supremum for law in laws]).max() <= x0
+    tables = [(law, gaussian_deltas(eps[:, None], np.sqrt(law.edges))) for law in laws]
+    least_point = np.maximum(x0, SMALLEST)
+    points = [least_point, *(np.maximum(best_tangents(eps, law, at), least_point) for law, at in tables)]
+    bounds = [np.max([tangent_deltas(eps, p, law, at) for law, at in tables], axis=0) for p in points]
+    least = np.min(bounds, axis=0)
+    if np.any(convex_everywhere):
+        chords = np.max([chord(at, law).sum(axis=1) * SAFETY for law, at in tables], axis=0)
+        least = np.where(convex_everywhere, np.minimum(least, chords), least)
+    return np.minimum(least, 1.0)
+
+
+def best_tangents(eps: Array, law: Bins, at_edges: Array) -> Array:
+    """``M(c)`` at the edge ``c <= x0`` that maximises the dual value, for every ``eps``."""
+    column, x0 = eps[:, None], inflections(eps)[:, None]
+    tail, means = law.above()
+    below = np.cumsum(chord(at_edges, law), axis=1)
+    below = np.concatenate([np.zeros((len(eps), 1)), below[:, :-1]], axis=1)
+    dual = below + tail * gaussian_deltas(column, np.sqrt(means))
+    dual[law.edges[:-1] > np.maximum(x0, 0.0)] = -1.0
+    return means[np.argmax(dual, axis=1)]
+
+
+def tangent_deltas(eps: Array, p: Array, law: Bins, at_edges: Array) -> Array:
+    """``E[g_p(X)]`` from above: ``g_p`` is convex, so its chords over the bins bound it.
+
+    It never rises faster than its tangent, which bounds it in a last bin without an end.
+    """
+    column, x0, p = eps[:, None], inflections(eps)[:, None], p[:, None]
+    root = np.sqrt(p)
+    with np.errstate(over="ignore", under="ignore"):
+        slope = np.exp(-0.5 * (column / root - 0.5 * root) ** 2) / (2.0 * root * np.sqrt(2.0 * np.pi))
+    tangent = gaussian_deltas(column, root) + slope * (law.edges - p)
+    majorant = np.where(law.edges > x0, tangent, np.maximum(at_edges, tangent))
+    if law.unbounded:
+        beyond = majorant[:, -2] + slope[:, 0] * (law.edges[-1] - law.edges[-2])
+        majorant[:, -1] = np.maximum(majorant[:, -1], beyond)
+    return np.minimum(SAFETY * chord(majorant, law).sum(axis=1), 1.0)

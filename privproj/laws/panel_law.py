@@ -1,0 +1,248 @@
+"""Laws of the squared shift that are integrals themselves, on panels of Gauss nodes, kept for every epsilon.
+
+``X`` is described by the density of ``y = ln X``, which each law gives as a trapezoidal sum over a second variable: all
+functions are analytic and decay at both ends, so the sum converges geometrically. Panels are halved where two rules
+disagree, and remembered: an epsilon after the first costs little more than the Gaussian profile at the nodes.
+"""
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privproj.errors import NotConverged
+from privproj.numerics import kernels
+from privproj.numerics.arrays import Array, gauss_nodes
+from privproj.numerics.enclosure import Enclosure, outward
+
+if TYPE_CHECKING:
+    from privproj.laws.binned import Bins
+
+
+FINE, CHECK, FEW = 16, 11, 300.0
+ENOUGH, MOST_LEVELS = 1e-12, 12
+LEAST = 1e-290
+"""What the panels leave out of the upper tail is far below this; smaller deltas are not told apart."""
+MARGIN = 1e-12
+"""Relative margin for the Gaussian profile and the densities, whose total mass is checked to twice that."""
+
+
+class LogDensity(Protocol):
+    """The law of ``y = ln X``."""
+
+    @property
+    def ends(self) -> tuple[float, float, float]:
+        """``(low, high, width)``: all but a share of 1e-20 below lies in between; the width of its hill."""
+        ...
+
+    def density(self, y: Array) -> Array:
+        """The density at an array of ``y``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Panels with their nodes: ``y``, ``X`` and the density there, a row for each panel; the fine rule, then the
+    check.
+    """
+
+    left: Array
+    right: Array
+    x: Array
+    weighted: Array
+
+    def sums(self, values: Array) -> tuple[Array, Array]:
+        """The integral of ``values`` times the density over each panel, by both rules."""
+        terms = values * self.weighted
+        return terms[:, :FINE].sum(axis=1), terms[:, FINE:].sum(axis=1)
+
+
+@dataclass
+class Panels:
+    """All panels of a law, by level: level 0 spans the law, each further one halves."""
+
+    law: LogDensity
+    kept: dict[int, dict[int, tuple[Array, Array]]] = field(default_factory=dict)
+
+    @cached_property
+    def grid(self) -> tuple[float, float, int]:
+        """``(low, width, count)`` of level 0."""
+        low, high, width = self.law.ends
+        count = max(8, math.ceil((high - low) / width))
+        return low, (high - low) / count, count
+
+    def fresh(self, left: Array, right: Array) -> Nodes:
+        """Nodes on these panels."""
+        nodes, weights = (np.concatenate(x) for x in zip(gauss_nodes(FINE), gauss_nodes(CHECK), strict=True))
+        y = left[:, None] + (right - left)[:, None] * nodes
+        density = self.law.density(y.ravel()).reshape(y.shape)
+        return Nodes(left, right, np.exp(y), density * weights * (right - left)[:, None])
+
+    def at(self, level: int, indices: NDArray[np.int64]) -> Nodes:
+        """The panels with these indices, from memory where they are there."""
+        low, width, _ = self.grid
+        width /= 2.0**level
+        memory = self.kept.setdefault(level, {})
+        missing = np.array([i for i in indices.tolist() if i not in memory], dtype=float)
+        if len(missing):
+            found = self.fresh(low + missing * width, low + (missing + 1.0) * width)
+            memory.update({int(i): (found.x[j], found.weighted[j]) for j, i in enumerate(missing)})
+        rows = [memory[int(i)] for i in indices.tolist()]
+        left = np.asarray(low + indices * width, dtype=np.float64)
+        return Nodes(left, left + width, np.stack([r[0] for r in rows]), np.stack([r[1] for r in rows]))
+
+    @cached_property
+    def base(self) -> Nodes:
+        """Level 0; its total mass must be 1."""
+        found = self.at(0, np.arange(self.grid[2]))
+        mass = float(found.sums(np.ones_like(found.x))[0].sum())
+        if not abs(mass - 1.0) < 2.0 * MARGIN:
+            raise NotConverged(
+                f"the law of the squared shift came out with mass {mass!r}; please report these parameters"
+            )
+        return found
+
+    @cached_property
+    def above(self) -> tuple[Array, Array]:
+        """``(P(X > edge), E[X; X > edge])`` at every left edge of level 0, and 0 at the end."""
+        mass, moment = (self.base.sums(v)[0] for v in (np.ones_like(self.base.x), self.base.x))
+        return tuple(np.append(np.cumsum(v[::-1])[::-1], 0.0) for v in (mass, moment))  # pyright: ignore
+
+    def tails(self, x: float) -> tuple[float, float]:
+        """``(P(X > x), E[X; X > x])``."""
+        low, width, count = self.grid
+        place = (math.log(x) - low) / width if x > 0.0 else -1.0
+        mass, moment = self.above
+        if place <= 0.0:
+            return float(mass[0]), float(moment[0])
+        if place >= count:
+            return 0.0, 0.0
+        after = int(place) + 1
+        part = self.fresh(np.array([math.log(x)]), np.array([low + after * width]))
+        more = [float(part.sums(v)[0][0]) for v in (np.ones_like(part.x), part.x)]
+        return float(mass[after]) + more[0], float(moment[after]) + more[1]
+
+    def mean_profile(self, eps: float, scale: float, up_to: float = math.inf) -> tuple[float, float]:
+        """``E[h_eps(scale X); X <= up_to]`` and the relative error of the quadrature."""
+        low, width, count = self.grid
+        place = min((math.log(up_to) - low) / width, float(count)) if up_to < math.inf else float(count)
+        whole = max(int(place), 0)
+        pieces = [self.at(0, np.arange(whole))] if whole else []
+        if place > whole:
+            pieces.append(self.fresh(np.array([low + whole * width]), np.array([low + place * width])))
+        value = error = 0.0
+        for piece in pieces:
+            part, gap = self.refined(eps, scale, piece, piece is pieces[0] and whole > 0)
+            value, error = value + part, error + gap
+        return value, error / value if value > 0.0 else 0.0
+
+    def refined(self, eps: float, scale: float, piece: Nodes, aligned: bool) -> tuple[float, float]:
+        """The integral of the profile over these panels, halved where both rules disagree; with its error."""
+        value = error = 0.0
+        indices = np.arange(len(piece.left)) if aligned else None
+        for level in range(MOST_LEVELS + 1):
+            fine, coarse = piece.sums(profile_values(eps, scale * piece.x))
+            gap = np.abs(fine - coarse)
+            wide = gap > 0.1 * ENOUGH * (value + float(fine.sum()))
+            if level == MOST_LEVELS or not wide.any():
+                wide = np.zeros_like(wide)
+            value += float(fine[~wide].sum())
+            error += float(np.minimum(gap, fine)[~wide].sum())
+            if not wide.any():
+                return value, error
+            if indices is not None:
+                indices = np.concatenate([2 * indices[wide], 2 * indices[wide] + 1])
+                piece = self.at(level + 1, indices)
+            else:
+                middle = 0.5 * (piece.left[wide] + piece.right[wide])
+                ends = np.concatenate([piece.left[wide], middle]), np.concatenate([middle, piece.right[wide]])
+                piece = self.fresh(*ends)
+        raise AssertionError
+
+    def bins(self, scale: float, count: int = 144) -> "Bins":
+        """The law of ``scale X`` in bins for composition, each a whole number of halved panels of level 0."""
+        from privproj.laws.binned import Bins
+
+        _, width, panels = self.grid
+        mass, moment = self.above
+        end = int(np.argmax(mass < 1e-45)) or panels
+        start = max(int(np.argmin(mass > 1.0 - 1e-9)) - 1, 0)
+        level = max(0, math.ceil(math.log2(count / max(end - start, 1))))
+        indices = np.arange(start << level, end << level)
+        nodes = self.at(level, indices)
+        masses, moments = (nodes.sums(v)[0] for v in (np.ones_like(nodes.x), nodes.x))
+        edges = np.exp(np.append(nodes.left, nodes.right[-1]))
+        below = max(1.0 - float(mass[start]), 1e-300), max(float(moment[0] - moment[start]), 0.0)
+        masses = np.concatenate([[below[0]], masses, [max(float(mass[end]), 1e-300)]])
+        moments = np.concatenate([[below[1]], moments, [float(moment[end])]])
+        edges = np.concatenate([[0.0], edges, [2.0 * edges[-1] * math.exp(width)]])
+        mean = np.divide(moments, masses, out=edges[1:].copy(), where=masses > 1e-290)
+        mean = np.clip(mean, edges[:-1], edges[1:])
+        return Bins(scale * edges, masses * (1.0 + MARGIN), scale * mean, unbounded=True)
+
+
+@dataclass(frozen=True)
+class ScaledEnergy:
+    """``scale * X`` as a law of the squared shift (:class:`privproj.laws.squared_shift.SensitivityLaw`)."""
+
+    law: LogDensity
+    scale: float
+    least_tail: float = -660.0
+
+    @property
+    def panels(self) -> Panels:
+        """The panels of ``X``."""
+        return panels_of(self.law)
+
+    @property
+    def mean(self) -> float:
+        """``E``."""
+        return self.scale * float(self.panels.above[1][0])
+
+    @property
+    def supremum(self) -> float:
+        """``X`` is unbounded."""
+        return math.inf
+
+    def log_tail(self, x: float) -> float:
+        """``ln P(scale X > x)``."""
+        found = self.panels.tails(x / self.scale)[0]
+        return math.log(min(found, 1.0)) if found > 0.0 else -math.inf
+
+    def mean_above(self, x: float) -> float:
+        """``E[scale X | scale X > x]``."""
+        mass, moment = self.panels.tails(x / self.scale)
+        return max(x, self.scale * moment / mass) if mass > 0.0 else x
+
+    def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
+        """``ln E[h_eps(scale X); scale X <= up_to]``, from above by :data:`LEAST` where less is left."""
+        value, error = self.panels.mean_profile(eps, self.scale, up_to / self.scale)
+        if value < LEAST:
+            return Enclosure(-math.inf, math.log(LEAST))
+        return outward(math.log(value), error + MARGIN, 4.0 * abs(math.log(value)) + 40.0)
+
+    def bins(self) -> "Bins":
+        """The law in bins, for composition."""
+        return self.panels.bins(self.scale)
+
+
+def log_sum(logs: Array) -> float:
+    """``ln sum of e^logs``."""
+    peak = float(np.max(logs))
+    return peak + math.log(float(np.exp(logs - peak).sum()))
+
+
+def profile_values(eps: float, x: Array) -> Array:
+    """``h_eps(x)`` at every entry."""
+    roots = np.sqrt(x)
+    logs = [kernels.log_gaussian_delta(eps, mu) if mu > 0.0 else -math.inf for mu in roots.ravel().tolist()]
+    return np.exp(np.array(logs)).reshape(x.shape)
+
+
+@lru_cache(maxsize=64)
+def panels_of(law: LogDensity) -> Panels:
+    """The panels of a law, kept for the next question."""
+    return Panels(law)

@@ -1,0 +1,114 @@
+"""Privacy profiles from the law of the squared shift ``X``: of a change of rank one, and of any rank.
+
+A change of rank one has ``delta(eps) = E[h_eps(X)]`` (C4), with ``h_eps(x)`` the Gaussian delta at ``mu = sqrt(x)``.
+
+**Any rank (C5).** For a change with normalised squared singular values ``w_i``, the squared shift is
+``S = sum w_i X_i`` with equally distributed, dependent ``X_i``. Let ``l_p`` be the tangent of ``h`` at
+``p >= x0`` and ``g_p = max(h, l_p)`` up to ``x0``, ``l_p`` beyond: convex and at least ``h``. By Jensen
+``E h(S) <= E g_p(S) <= E g_p(X)``, whence ``delta(eps) <= min_p E g_p(X)``.
+
+**Its dual, which is how it is computed.** Collapse the part of ``X`` above ``c`` to its mean
+``M(c) = E[X | X > c]``; call the result ``Y_c``, which is below ``X`` in convex order. Then
+``V(c) = E h(Y_c) = E[h(X); X <= c] + P(X > c) h(M(c)) <= E g_p(Y_c) <= E g_p(X)`` for every ``c`` and
+``p``. Where ``l_p`` with ``p = M(c)`` meets ``h`` at ``c`` all are equal, since ``g_p`` is ``h`` below ``c`` and
+affine above. So the bound is ``V(c)`` at the root of one equation in ``c``, and it cannot be
+improved with what is used of the law.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+from privproj.curves.profile import PrivacyProfile
+from privproj.laws.squared_shift import SensitivityLaw, inflection, log_h, log_h_slope, steepness
+from privproj.numerics import kernels
+from privproj.numerics.enclosure import Enclosure, log1m_exp, outward
+from privproj.numerics.search import crossing
+
+if TYPE_CHECKING:
+    from privproj.laws.binned import Bins
+    from privproj.numerics.arrays import Array
+
+RESOLUTION = 40.0
+"""Values of such a profile per standard deviation of the loss that are worth their time. Speed only."""
+
+
+def rank_one_profile(law: SensitivityLaw) -> PrivacyProfile:
+    """``delta(eps) = E[h_eps(X)]`` (C4)."""
+
+    def table(eps: "Array") -> "tuple[Array, Array]":
+        from privproj.laws import binned_profiles
+
+        return binned_profiles.from_above(binned_profiles.rank_one_deltas(eps, law.bins()))
+
+    return PrivacyProfile(law.expected_profile, table=table, resolution=RESOLUTION)
+
+
+def any_rank_profile(law: SensitivityLaw) -> PrivacyProfile:
+    """``delta(eps) = min_p E[g_p(X)]`` (C5)."""
+
+    def table(eps: "Array") -> "tuple[Array, Array]":
+        from privproj.laws import binned_profiles
+
+        return binned_profiles.from_above(binned_profiles.any_rank_deltas(eps, (law.bins(),)))
+
+    return PrivacyProfile(lambda eps: log_any_rank_profile(eps, law), table=table, resolution=RESOLUTION)
+
+
+def any_rank_profile_of_bins(laws: "tuple[Bins, ...]") -> PrivacyProfile:
+    """``delta(eps) = min_p max_l E[g_p(X_l)]`` from above, for laws that are given in bins only (C5, C6)."""
+
+    def table(eps: "Array") -> "tuple[Array, Array]":
+        from privproj.laws import binned_profiles
+
+        return binned_profiles.from_above(binned_profiles.any_rank_deltas(eps, laws))
+
+    def log_delta(eps: float) -> Enclosure:
+        from privproj.laws import binned_profiles
+
+        return binned_profiles.enclosed(table, eps)
+
+    return PrivacyProfile(log_delta, table=table, resolution=RESOLUTION)
+
+
+def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
+    """``ln min_p E[g_p(X)]``: the bound for a change of any rank, by its dual form (module docstring)."""
+    if law.supremum <= inflection(eps):
+        return law.expected_profile(eps)
+    if tangent_gap(eps, law.mean, 0.0) >= 0.0:
+        value = log_h(eps, law.mean)
+        return outward(value, 0.0, steepness(value, law))
+    cut = tangent_cut(eps, law)
+    if law.log_tail(cut) < law.least_tail:
+        whole = law.expected_profile(eps)
+        return Enclosure(whole.lower, min(0.0, kernels.log_add(whole.upper, law.least_tail)))
+    above = law.log_tail(cut) + log_h(eps, law.mean_above(cut))
+    most_below = log1m_exp(law.log_tail(cut)) + log_h(eps, cut)
+    if most_below < above - 32.0:
+        return outward(above, 2e-14, steepness(above, law))
+    below = law.expected_profile(eps, cut)
+    whole = kernels.log_add(0.5 * (below.lower + below.upper), above)
+    return outward(whole, below.upper - below.lower, steepness(whole, law))
+
+
+def tangent_cut(eps: float, law: SensitivityLaw) -> float:
+    """The ``c`` where the tangent at ``M(c)`` meets ``h_eps``."""
+    return crossing(
+        lambda c: -tangent_gap(eps, law.mean_above(c), c),
+        0.5 * inflection(eps),
+        low=1e-9 * min(inflection(eps), law.mean),
+        high=inflection(eps),
+        rtol=1e-12,
+    ).lower
+
+
+def best_tangent(eps: float, law: SensitivityLaw) -> float:
+    """The ``p >= x0`` at which ``E g_p(X)`` is least (nearly; any ``p >= x0`` gives a bound)."""
+    best = law.mean if tangent_gap(eps, law.mean, 0.0) >= 0.0 else law.mean_above(tangent_cut(eps, law))
+    return max(best, inflection(eps) * (1.0 + 1e-14))
+
+
+def tangent_gap(eps: float, p: float, c: float) -> float:
+    """``(l_p(c) - h(c)) / h(p)``: the tangent of ``h`` at ``p`` against ``h`` itself at ``c``."""
+    at_p = log_h(eps, p)
+    at_c = math.exp(min(700.0, log_h(eps, c) - at_p)) if c > 0.0 else 0.0
+    return 1.0 - math.exp(min(700.0, log_h_slope(eps, p) - at_p)) * (p - c) - at_c

@@ -1,0 +1,126 @@
+"""Laws of the squared shift that are integrals themselves, on panels of Gauss nodes, kept for every epsilon.
+
+``X`` is described by the density of ``y = ln X``, which each law gives as a trapezoidal sum over a second variable: all
+functions are analytic and decay at both ends, so the sum converges geometrically. Panels are halved where two rules
+disagree, and remembered: an epsilon after the first costs little more than the Gaussian profile at the nodes.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from privproj.numerics import kernels
+from privproj.numerics.arrays import Array
+
+if TYPE_CHECKING:
+    pass
+from privproj.laws.panel_law import FEW, log_sum
+
+
+@dataclass(frozen=True)
+class ProjectedEnergy:
+    """``X = |M u|^2`` for a unit vector ``u`` and ``M ~ W_d(I/r, r)``, more generally ``B N^2 / r^2``.
+
+    ``B ~ Beta(a, b)`` and ``N ~ chi2_(2(a+b))`` independent, ``2a`` the degrees of the first chi-square and ``2b``
+    those of the second in ``X = U (U + Y) / r^2``; ``b = 0``: ``X = U^2 / r^2``.
+    """
+
+    a: float
+    b: float
+    rank: int
+
+    @property
+    def mean(self) -> float:
+        """``E X = 4 a (a + b + 1) / r^2``."""
+        return 4.0 * self.a * (self.a + self.b + 1.0) / self.rank**2
+
+    @property
+    def ends(self) -> tuple[float, float, float]:
+        """The hill of ``ln B + 2 ln N - 2 ln r``."""
+        n = self.a + self.b
+        spread_b = math.sqrt(self.b / (self.a * (n + 1.0)))
+        width = math.hypot(spread_b, 2.0 / math.sqrt(n))
+        centre = math.log(4.0 * self.a * n / self.rank**2)
+        drop = 50.0 / self.a
+        low = centre - 11.0 * width - drop
+        return low, centre + top_reach(self.a, self.b), min(0.8 * width, 1.0)
+
+    @cached_property
+    def grid(self) -> tuple[Array, Array]:
+        """``(ln B, ln of its trapezoidal weights)`` on a grid of logits, taken from that of the mean ``a/n``."""
+        if self.b == 0.0:
+            return np.zeros(1), np.zeros(1)
+        a, b, n = self.a, self.b, self.a + self.b
+        spread, rest = math.sqrt(1.0 / a + 1.0 / b), b / n
+        step = min(0.7 / math.sqrt(1.0 / spread**2 + 0.25 * rest * rest * n), 0.28)
+        t = np.arange(-10.0 * spread - 60.0 / a, 40.0 * spread + 760.0 / b, step)
+        t = t[(t > -700.0) & (t < 700.0)]
+        log_b, log_rest = -np.log1p(rest * np.expm1(-t)), -np.log1p((a / n) * np.expm1(t))
+        logs = a * log_b + b * log_rest
+        logs = logs - log_sum(logs)
+        log_b = log_b + math.log(a / n)
+        whole = log_b > -1e-17
+        inside = (logs > -740.0) & ~whole
+        together = [log_sum(logs[whole])] if whole.any() else []
+        return np.append(log_b[inside], [0.0] * len(together)), np.append(logs[inside], together)
+
+    def density(self, y: Array) -> Array:
+        """``sum over the logits of (1/2) f_ln(N)((y + 2 ln r - ln B)/2)``.
+
+        Where ``N`` hardly varies and ``B`` stays far from 1, that is few points over ``ln N`` instead.
+        """
+        from privproj.numerics.kernels import stirling_remainder
+
+        k = self.a + self.b
+        if self.b > FEW and k * min(1.0 / self.a, 1.0) > FEW:
+            return self.over_length(y)
+        log_b, weights = self.grid
+        front = 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k) - math.log(2.0)
+        shift = 2.0 * (math.log(self.rank) - math.log(2.0 * k))
+        place = 0.5 * ((y + shift)[:, None] - log_b)
+        exponent = weights - k * (np.expm1(np.minimum(place, 50.0)) - place) + front
+        peak = np.max(exponent, axis=1, keepdims=True)
+        return np.exp(peak[:, 0]) * np.exp(exponent - peak).sum(axis=1)
+
+    def over_length(self, y: Array) -> Array:
+        """``sum over s = ln(N / 2n) of f(s) f_ln(B)(y + 2 ln r - 2 ln 2n - 2 s)``, ``n = a + b``."""
+        a, b, n = self.a, self.b, self.a + self.b
+        step = 0.35 / math.sqrt(n)
+        s = np.arange(-40.0, 40.0, 0.35) * (step / 0.35)
+        weights = 0.5 * math.log(n / (2.0 * math.pi)) - kernels.stirling_remainder(n) - n * (np.expm1(s) - s)
+        moved = (y + 2.0 * math.log(self.rank / (2.0 * n)) - math.log(a / n))[:, None] - 2.0 * s
+        share = (a / n) * np.expm1(np.minimum(moved, math.log(n / a)))
+        inside = share < b / n
+        front = kernels.log_beta_front(a, b, a / n, b / n) - math.log(b / n)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_b = a * moved + (b - 1.0) * np.log1p(-share * (n / b))
+        exponent = np.where(inside, weights + front + log_b + math.log(step), -np.inf)
+        peak = np.maximum(np.max(exponent, axis=1, keepdims=True), -1e4)
+        return np.exp(peak[:, 0]) * np.exp(exponent - peak).sum(axis=1)
+
+
+def top_reach(a: float, b: float) -> float:
+    """How far above its centre ``ln(B N^2)`` leaves a tail of e^-720: where the best split of the exponent ends."""
+    n = a + b
+
+    def log_tail(v: float) -> float:
+        s = np.linspace(0.0, max(v, 1e-12), 400)
+        if b:
+            log_share = np.minimum(math.log(a / n) + (v - s), -1e-15)
+            cost_b = -(a * log_share + b * np.log(-np.expm1(log_share))) + a * math.log(a / n) + b * math.log(b / n)
+            cost_b = np.where(math.log(a / n) + (v - s) >= 0.0, np.inf, cost_b)
+        else:
+            cost_b = np.where(v - s > 0.0, np.inf, 0.0)
+        cost_n = n * (np.expm1(0.5 * s) - 0.5 * s)
+        return float(np.min(cost_b + cost_n))
+
+    low, high = 0.0, 1.0
+    while log_tail(high) < 720.0:
+        low, high = high, 2.0 * high
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if log_tail(middle) < 720.0 else (low, middle)
+    return high

@@ -1,0 +1,106 @@
+"""The squared shift of a vector release of M1 whose projection stays secret.
+
+With ``g ~ chi2_r / r`` revealed the release is a Gaussian pair (for unit ``v, v'`` at distance ``s = 2 sin(eta)``),
+whose shift is ``S (c + xi)`` with ``xi ~ N(0, 1)``,
+
+    S = (g/r) sin(2 eta) / (sigma tau),   c = r sqrt(sigma^2 + (g/r) sin^2(eta)) / cos(eta),   tau^2 = sigma^2 + g/r.
+
+``|shift|`` grows with ``s`` while ``sin(2 eta)`` and ``c`` do, up to ``s = sqrt 2``; beyond, ``sin(2 eta)`` is
+replaced by 1, which bounds all shorter distances too.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from privproj.numerics.arrays import Array
+from privproj.numerics.kernels import stirling_remainder
+
+LARGE = 40.0
+"""From this ``c`` on a shift of the other sign has a probability below e^-800."""
+NEWTON = 12
+
+
+@dataclass(frozen=True)
+class SecretShift:
+    """The law of ``ln shift^2``: rank, noise deviation ``sigma`` for unit vectors, ``misalignment = s^2/2 < 2``."""
+
+    rank: int
+    sigma: float
+    misalignment: float
+
+    def parts(self, g: Array) -> tuple[Array, Array]:
+        """``(S, c)`` at these ``g``."""
+        sine2, share = 0.5 * self.misalignment, g / self.rank
+        doubled = 2.0 * math.sqrt(sine2 * (1.0 - sine2)) if sine2 < 0.5 else 1.0
+        scale = share * doubled / (self.sigma * np.sqrt(self.sigma**2 + share))
+        return scale, self.rank * np.sqrt(self.sigma**2 + share * sine2) / math.sqrt(1.0 - sine2)
+
+    @property
+    def centre(self) -> float:
+        """``c`` at ``g = 1``."""
+        return float(self.parts(np.ones(1))[1][0])
+
+    @property
+    def ends(self) -> tuple[float, float, float]:
+        """Where ``ln shift^2`` lies."""
+        c, spread = self.centre, math.sqrt(2.0 / self.rank)
+        width = 2.0 * math.hypot(1.0 / max(c, 1.0), spread)
+        near = 100.0 if c < LARGE else -2.0 * math.log1p(-11.0 / c)
+        middle = 2.0 * math.log(float(self.parts(np.ones(1))[0][0]) * max(c, 1.0))
+        low = middle - near - 2.0 * (11.0 * spread + 100.0 / self.rank)
+        reach = 1.0 + math.sqrt(2.0 * 1450.0 / self.rank) + 1450.0 / self.rank
+        scale, at_top = (float(x[0]) for x in self.parts(np.array([reach])))
+        return low, 2.0 * math.log(scale * (at_top + 38.0)), min(0.8 * width, 1.0)
+
+    def density(self, y: Array) -> Array:
+        """The density of ``ln shift^2``: over ``ln g`` where both signs matter, else over ``xi``."""
+        rows = 500
+        parts = self.over_xi if self.centre >= LARGE else self.over_g
+        return np.concatenate([parts(y[i : i + rows]) for i in range(0, len(y), rows)])
+
+    def log_gamma(self, v: Array) -> Array:
+        """``ln`` of the density of ``v = ln g``."""
+        k = 0.5 * self.rank
+        return 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k) - k * (np.expm1(v) - v)
+
+    def over_g(self, y: Array) -> Array:
+        """``sum over ln g of f(ln g) e^(y/2) / (2 S) [phi(e^(y/2)/S - c) + phi(e^(y/2)/S + c)]``."""
+        k = 0.5 * self.rank
+        step = min(0.7 / math.sqrt(k + 1.5 * self.centre**2), 0.25)
+        v = np.arange(-11.0 / math.sqrt(k) - 60.0 / k, math.log1p(2.0 * math.sqrt(720.0 / k) + 720.0 / k), step)
+        weights, (scale, c) = self.log_gamma(v) + math.log(step), self.parts(np.exp(v))
+        place = np.exp(0.5 * y[:, None] - np.log(scale))
+        ends = np.logaddexp(-0.5 * (place - c) ** 2, -0.5 * (place + c) ** 2)
+        logs = weights + ends + np.log(place) - math.log(2.0 * math.sqrt(2.0 * math.pi))
+        return row_sums(logs)
+
+    def over_xi(self, y: Array) -> Array:
+        """``sum over xi of phi(xi) f(ln g) d(ln g)/dy`` at the ``g`` for which the shift is ``e^(y/2)``."""
+        step = 0.25 / max(1.0, math.sqrt(0.5 / self.rank) * 4.0)
+        xi = np.arange(-38.0, 38.0 + step, step)
+        target, v = 0.5 * y[:, None], np.zeros((len(y), len(xi)))
+        for _ in range(NEWTON):
+            value, slope = self.log_shift(v, xi)
+            change = (value - target) / slope
+            v = v - change
+            if float(np.max(np.abs(change))) < 1e-13:
+                break
+        slope = self.log_shift(v, xi)[1]
+        logs = self.log_gamma(v) - 0.5 * xi * xi - np.log(2.0 * slope) + math.log(step / math.sqrt(2.0 * math.pi))
+        return row_sums(np.where(np.isfinite(logs), logs, -np.inf))
+
+    def log_shift(self, v: Array, xi: Array) -> tuple[Array, Array]:
+        """``ln shift`` at ``ln g = v`` and its slope in ``v``."""
+        sine2, share = 0.5 * self.misalignment, np.exp(np.clip(v, -60.0, 60.0)) / self.rank
+        scale, c = self.parts(share * self.rank)
+        slope_c = 0.5 * c * share * sine2 / (self.sigma**2 + share * sine2)
+        slope = 1.0 - 0.5 * share / (self.sigma**2 + share) + slope_c / (c + xi)
+        return np.log(scale) + np.log(np.maximum(c + xi, 1e-300)), slope
+
+
+def row_sums(logs: Array) -> Array:
+    """``sum of e^logs`` over each row."""
+    peak = np.maximum(np.max(logs, axis=1, keepdims=True), -1e4)
+    return np.exp(peak[:, 0]) * np.exp(logs - peak).sum(axis=1)

@@ -1,0 +1,189 @@
+"""Two monotone ingredients of the vector Wishart profile with unequal norms: gains given ``A``, and tails of ``A``.
+
+With ``k = (d + r - 1)/2``, ``a = (d + 1 - r)/2``, ``A = e^x``, ``tau = ln kappa`` and ``e' = eps + (r-1) tau`` the
+pair has, given ``A``, the gain (claim C12)
+
+    G(x) = E[(1 - e^(-(e^y - 1)(U - (a y + e')/(e^y - 1))))_+]        x = tau - y, y > 0
+    G(x) = E[(1 - e^(-(1 - e^-y)((a y - e')/(1 - e^-y) - U)))_+]      x = tau + y, y > 0
+
+with ``U ~ Gamma(k)``. It does not depend on the alignment, falls up to a valley at or beyond ``tau`` and rises from
+there. The alignment enters only by the tails of ``A``.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from privproj.laws.wishart_loss import log_gamma_ratio
+from privproj.numerics.arrays import Array
+from privproj.numerics.gamma_hockey_stick import mean_gain
+from privproj.numerics.kernels import stirling_remainder
+
+WELL_CONDITIONED = 1e-5
+"""A difference of two incomplete gammas above this share of the first keeps nine digits."""
+INVISIBLE = 1e-280
+"""Probabilities below this are 0 here; the caller adds a floor."""
+MOST, HUGE = 600.0, 1e280
+"""Exponents beyond the first count as the second in upper bounds, which then say nothing."""
+
+
+def exponential(x: Array) -> Array:
+    """``e^x`` from above, finite."""
+    return np.where(x > MOST, HUGE, np.exp(np.minimum(x, MOST)))
+
+
+def difference(first: Array, exponent: Array, second: Array) -> Array:
+    """``first - e^exponent second``; -1 where ``second`` is lost to underflow that the exponential would undo."""
+    return np.where((second < INVISIBLE) & (exponent > 0.0), -1.0, first - exponential(exponent) * second)
+
+
+@dataclass(frozen=True)
+class Panels:
+    """What is known of a gain between neighbouring nodes: its largest and least slope, ``high >= G' >= low``."""
+
+    high: Array
+    low: Array
+
+
+@dataclass(frozen=True)
+class ConditionalGain:
+    """``G`` and bounds of its slope, for ``eps`` in rows."""
+
+    dim: int
+    rank: int
+
+    @property
+    def constants(self) -> tuple[float, float, float]:
+        """``k``, ``a`` and ``r - 1``."""
+        return 0.5 * (self.rank + self.dim - 1.0), 0.5 * (self.dim + 1.0 - self.rank), self.rank - 1.0
+
+    def falling(self, y: Array, start: Array) -> Array:
+        """``G(tau - y)`` at ``y > 0`` (rows) and ``e'`` (columns): ``Q(k, b) - e^e Q(k, b e^y)``, ``e = e' - (r-1) y``.
+
+        ``b = max(0, (a y + e')/(e^y - 1))``. By quadrature where the difference would cancel.
+        """
+        k, a, c = self.constants
+        y = y[:, None]
+        grown = np.expm1(y)
+        place = (a * y + start) / grown
+        b = np.maximum(place, 0.0)
+        first = special.gammaincc(k, b)
+        value = difference(first, start - c * y, special.gammaincc(k, b * (1.0 + grown)))
+        return self.mended(value, first, np.broadcast_to(grown, place.shape), place, 1.0)
+
+    def rising(self, y: Array, start: Array) -> Array:
+        """``G(tau + y)``: ``P(k, b) - e^e P(k, b e^-y)``, ``b = (a y - e')/(1 - e^-y)``, ``e = e' + (r-1) y``."""
+        k, a, c = self.constants
+        y = y[:, None]
+        shrunk = -np.expm1(-y)
+        place = (a * y - start) / shrunk
+        b = np.maximum(place, 0.0)
+        first = special.gammainc(k, b)
+        value = difference(first, start + c * y, special.gammainc(k, b * (1.0 - shrunk)))
+        return self.mended(value, first, np.broadcast_to(shrunk, place.shape), place, -1.0)
+
+    def mended(self, value: Array, first: Array, rate: Array, place: Array, sign: float) -> Array:
+        """A difference, by quadrature where it keeps too few digits; 0 where it is invisible."""
+        weak = (first > INVISIBLE) & ~(value > WELL_CONDITIONED * first)
+        value = np.where(first > INVISIBLE, value, 0.0)
+        if np.any(weak):
+            value[weak] = np.exp(mean_gain(self.constants[0], rate[weak], place[weak], sign))
+        return np.clip(np.nan_to_num(value), 0.0, 1.0)
+
+    def density(self, v: Array) -> Array:
+        """``v g_k(v)``, ``g_k`` the Gamma density."""
+        k = self.constants[0]
+        w = np.maximum(v, 1e-300) / k
+        log_value = k * (np.log(w) - (w - 1.0)) + 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
+        return np.where(v > 0.0, np.exp(log_value), 0.0)
+
+    def falling_rate(self, v: Array) -> Array:
+        """``R(v) = v g_k(v) + (r-1) Q(k, v)``, with ``R' = (a - v) g_k(v)``."""
+        k, _, c = self.constants
+        return self.density(v) + c * special.gammaincc(k, np.maximum(v, 0.0))
+
+    def rising_rate(self, v: Array) -> Array:
+        """``J(v) = v g_k(v) - (r-1) P(k, v)``, with ``J' = (a - v) g_k(v)``."""
+        k, _, c = self.constants
+        return self.density(v) - c * special.gammainc(k, np.maximum(v, 0.0))
+
+    def falling_slopes(self, y: Array, start: Array) -> Panels:
+        """Bounds of ``-G'(x) = e^(e' - (r-1) y) R(v)``, ``v = (a y + e')/(1 - e^-y)``, between increasing ``y >= 0``.
+
+        ``R(v(y))`` is quasi-concave, so its least value is at an end and its largest at an end or the peak.
+        """
+        _, a, c = self.constants
+        y = y[:, None]
+        shrunk = -np.expm1(-y)
+        with np.errstate(all="ignore"):
+            v = np.maximum((a * y + start) / shrunk, 0.0)
+        v = np.where(y > 0.0, v, np.where(start > 0.0, np.inf, np.where(start < 0.0, 0.0, max(a, 0.0))))
+        rate = self.falling_rate(np.minimum(v, 1e300))
+        near, far = rate[:-1], rate[1:]
+        top, least = np.maximum(near, far), np.minimum(near, far)
+        if a > 0.0:
+            turn = a * (np.expm1(np.minimum(y, MOST)) - y) - start
+            peaked = np.where(start >= 0.0, (turn[:-1] <= 0.0) & (turn[1:] >= 0.0), (v[:-1] <= a) & (v[1:] >= a))
+            lowest = np.maximum((a * y[:-1] + start) / shrunk[1:], a)
+            spot = np.where(start >= 0.0, lowest, a)
+            top[peaked] = np.maximum(top[peaked], self.falling_rate(spot[peaked]))
+        exponent = start - c * y
+        return Panels(exponential(exponent[:-1]) * top, np.exp(np.minimum(exponent[1:], MOST)) * least)
+
+    def rising_slopes(self, y: Array, start: Array) -> Panels:
+        """Bounds of ``G'(x) = e^(e' + (r-1) y) J(v)``, ``v = (a y - e')/(e^y - 1)``, between increasing ``y >= 0``."""
+        _, a, c = self.constants
+        y = y[:, None]
+        grown = np.expm1(y)
+        with np.errstate(all="ignore"):
+            v = np.maximum((a * y - start) / grown, 0.0)
+        v = np.where(y > 0.0, v, np.where(start > 0.0, 0.0, np.where(start < 0.0, np.inf, max(a, 0.0))))
+        rate = self.rising_rate(np.minimum(v, 1e300))
+        near, far = rate[:-1], rate[1:]
+        top, least = np.maximum(near, far), np.minimum(near, far)
+        if a > 0.0:
+            turn = start - a * (y + np.expm1(-y))
+            peaked = np.where(start >= 0.0, (turn[:-1] >= 0.0) & (turn[1:] <= 0.0), (v[:-1] >= a) & (v[1:] <= a))
+            with np.errstate(all="ignore"):
+                highest = np.fmin((a * y[1:] - start) / grown[:-1], a)
+            spot = np.where(start >= 0.0, np.maximum(highest, 0.0), a)
+            top[peaked] = np.maximum(top[peaked], self.rising_rate(spot[peaked]))
+        light, heavy = np.exp(np.minimum(start + c * y[:-1], MOST)), exponential(start + c * y[1:])
+        return Panels(np.where(top > 0.0, heavy, light) * top, np.where(least > 0.0, light, heavy) * least)
+
+
+@dataclass(frozen=True)
+class AlignmentLaw:
+    """``A = rho + sqrt(1 - rho^2) T/sqrt(r)``, ``T ~ Student t_r``, for misalignments ``m > 0`` in a column."""
+
+    rank: int
+
+    def tails(self, m: Array, x: Array) -> tuple[Array, Array]:
+        """``P(A < e^x)`` and ``P(A > e^x)``: ``I_q(r/2, 1/2)/2`` on the far side, ``q = s^2/(s^2 + (e^x - rho)^2)``."""
+        z, square = np.expm1(x) + m, m * (2.0 - m)
+        half = 0.5 * special.betainc(0.5 * self.rank, 0.5, square / (square + z * z))
+        return np.where(z < 0.0, half, 1.0 - half), np.where(z < 0.0, 1.0 - half, half)
+
+    def beyond_any(self, x: Array) -> Array:
+        """The largest ``P(A > e^x)`` over all alignments, ``x >= 0``: at ``rho = e^-x``, where ``q = e^-2x``."""
+        return 0.5 * special.betainc(0.5 * self.rank, 0.5, np.exp(-2.0 * np.maximum(x, 0.0)))
+
+    def density(self, m: Array, x: Array) -> Array:
+        """The density of ``ln A``, ``c_r A s^r (s^2 + (A - rho)^2)^-(r+1)/2``."""
+        z, square = np.expm1(x) + m, m * (2.0 - m)
+        log_rest = x - 0.5 * np.log(square + z * z) - 0.5 * self.rank * np.log1p(z * z / square)
+        return np.exp(log_gamma_ratio(self.rank) + log_rest)
+
+    def mode(self, m: Array) -> Array:
+        """Where that is largest: ``r A^2 - (r-1) rho A - 1 = 0``."""
+        r = float(self.rank)
+        b = (r - 1.0) * (1.0 - m)
+        root = np.hypot(b, 2.0 * math.sqrt(r))
+        return np.log(np.where(b > 0.0, (b + root) / (2.0 * r), 2.0 / (root + np.abs(b))))
+
+    def never(self, m: Array) -> Array:
+        """``P(A <= 0)``."""
+        half = 0.5 * special.betainc(0.5 * self.rank, 0.5, m * (2.0 - m))
+        return np.where(m < 1.0, half, 1.0 - half)

@@ -1,0 +1,454 @@
+"""The integral of the exact profile of the vector Wishart mechanism by Gauss rules with a proved error.
+
+``delta(eps) = P(A <= 0) + int f(A) g(A) dA``: ``f`` the density of ``A = 1 - m + s T``, ``s = sqrt(m (2 - m)/r)``,
+``T`` of Student's law with ``r`` degrees of freedom, and ``g`` the gain of :mod:`privproj.laws.wishart_loss`, that
+rises on both sides of ``A = 1``. Three parts: below ``A = 1`` where the threshold ``U2`` is positive, where it is not
+(``g`` is ``1 - e^eps A^(r-1)``), and above ``A = 1``. On each panel the integral lies between its width times the least
+and the largest ``f`` and ``g``, which are monotone; and the error of the Gauss rule is at most ``2.1 M rho^-2n / (1 -
+rho^-2)`` widths, ``M`` a bound of ``|f g|`` on an ellipse around it (docs/proofs.md C20). A panel is left out,
+evaluated or halved by what these bounds say, so that the result is an enclosure wherever the panels are. Panels of
+many ``eps`` go together.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privproj.errors import NotConverged
+from privproj.numerics.arrays import Array, gauss_nodes
+from privproj.numerics.gamma_mills import GammaGain, deviance, gamma_gain, gauss_error
+
+Index = NDArray[np.intp]
+
+BELOW, CERTAIN, ABOVE = 0, 1, 2
+NODES = 20
+"""Gauss nodes of a panel. Speed only."""
+ELLIPSES = (1.5, 2.0, 2.7, 3.5)
+"""Ellipses tried for the error of a panel: sums of their semi-axes. Speed only."""
+SHARE, TABLE_SHARE = 1e-13, 1e-12
+"""What a panel may add to the relative error of delta without being halved: of one value, and of values of a table.
+
+Speed only: it is added whatever it is.
+"""
+MOST_ROUNDS = 90
+"""Halvings after which an enclosure is left as wide as it is. Speed only."""
+MINIMUM = 2.32
+"""``min(2, x) <= 2.32 (1 - e^-x)``. Proof."""
+BEND = 0.28
+"""Half of a bound of ``|B''|``, ``B(x) = x/(e^x - 1)``, for ``|Im x| <= 1``. Proof."""
+ROUNDED = 1.5e-15
+"""Relative rounding of thresholds and of epsilon (callers may be off by 1e-15)."""
+FARTHEST = 45.0
+"""``ln A`` up to which there are panels; the rest is bounded."""
+NEAREST = 40
+"""Panels towards ``A = 0``: the last has this many halvings of 1."""
+TOWARDS = 25.0
+"""Panels towards a threshold of 0, likewise."""
+TINY = 1e-300
+
+
+def log_sum(index: Index, logs: Array, count: int) -> Array:
+    """``ln`` of the sums of ``e^logs`` by index."""
+    top = np.full(count, -np.inf)
+    np.maximum.at(top, index, logs)
+    safe = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore"):
+        return safe + np.log(np.bincount(index, np.exp(logs - safe[index]), count))
+
+
+def bernoulli_less_one(x: Array) -> Array:
+    """``x/(e^x - 1) - 1`` for ``x >= 0``."""
+    small = np.minimum(x, 0.1)
+    v = small * small
+    series = -0.5 * small + v * (1.0 / 12.0 - v * (1.0 / 720.0 - v * (1.0 / 30240.0 - v / 1209600.0)))
+    wide = np.maximum(x, 0.1)
+    return np.where(x < 0.1, series, wide / np.expm1(np.minimum(wide, 700.0)) - 1.0)
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Panels ``[low, high]``, each of one part and one epsilon; a place is ``|A - 1|``, above 1 ``A - e^(eps/a)``."""
+
+    index: Index
+    kind: NDArray[np.int8]
+    low: Array
+    high: Array
+
+    def __getitem__(self, chosen: NDArray[np.bool_]) -> "Panels":
+        return Panels(self.index[chosen], self.kind[chosen], self.low[chosen], self.high[chosen])
+
+    def halved(self) -> "Panels":
+        """Each cut in two."""
+        middle = 0.5 * (self.low + self.high)
+        both = np.concatenate
+        return Panels(
+            both([self.index, self.index]),
+            both([self.kind, self.kind]),
+            both([self.low, middle]),
+            both([middle, self.high]),
+        )
+
+
+@dataclass(frozen=True)
+class Box:
+    """``x1 <= Re x <= x2, |Im x| <= turn <= 1``, and on it ``B(x) = x/(e^x - 1)`` and ``N(x) = 1/(e^x - 1)`` (C20).
+
+    At the ends; ``|Re B - B(Re x)| <= bend``, ``Re N >= N(Re x) - n_bend``; ``..._aside`` bounds imaginary parts.
+    """
+
+    x1: Array
+    x2: Array
+    turn: Array
+    b1: Array
+    b2: Array
+    n1: Array
+    n2: Array
+    bend: Array
+    n_bend: Array
+    b_aside: Array
+    n_aside: Array
+
+    @staticmethod
+    def around(x1: Array, x2: Array, turn: Array) -> "Box":
+        """The box; rounded outward by 1e-12 relative where sizes are compared."""
+        rise = np.expm1(np.minimum(x1, 200.0))
+        n1, n2 = 1.0 / rise, 1.0 / np.expm1(np.minimum(x2, 700.0))
+        fall, curve = (1.0 + rise) / rise**2, (1.0 + rise) * (2.0 + rise) / rise**3
+        b1, b2 = (1.0 + bernoulli_less_one(x) for x in (x1, x2))
+        far = x2 + 1.0
+        bend = turn**2 * np.minimum(BEND, fall + 0.5 * far * curve)
+        b_aside = turn * np.minimum(0.5, n1 + far * fall)
+        slack = 1e-12
+        return Box(
+            x1, x2, turn, b1, b2, n1, n2, bend + slack * b2, 0.5 * turn**2 * curve + slack * n2, b_aside, turn * fall
+        )
+
+
+@dataclass(frozen=True)
+class WishartIntegral:
+    """The profile at misalignment ``m`` for an array of ``eps >= 0``, ``dim >= 2``."""
+
+    dim: int
+    rank: int
+    misalignment: float
+    log_infinite: float
+    log_front: float
+    eps: Array
+    share: float = SHARE
+
+    @cached_property
+    def gain(self) -> GammaGain:
+        """The gains over a threshold of ``U ~ Gamma((r + d - 1)/2)``."""
+        return gamma_gain(self.k)
+
+    @property
+    def k(self) -> float:
+        """``(r + d - 1)/2``."""
+        return 0.5 * (self.rank + self.dim - 1.0)
+
+    @property
+    def a(self) -> float:
+        """``(d + 1 - r)/2``."""
+        return 0.5 * (self.dim + 1.0 - self.rank)
+
+    @cached_property
+    def spread(self) -> float:
+        """``s``, the scale of ``A``."""
+        return math.sqrt(self.misalignment * (2.0 - self.misalignment) / self.rank)
+
+    @cached_property
+    def kink(self) -> Array:
+        """``eps/|a|``: where ``|ln A|`` is that large a threshold is 0."""
+        return self.eps / max(abs(self.a), TINY)
+
+    @cached_property
+    def log_density_front(self) -> float:
+        """``ln`` of the largest ``f``."""
+        return self.log_front - math.log(self.spread)
+
+    # --- the integrand --------------------------------------------------------------------------
+
+    def offset(self, kind: NDArray[np.int8], index: Index, place: Array) -> Array:
+        """``A - 1``."""
+        return np.where(kind == ABOVE, np.expm1(np.minimum(self.kink[index], 600.0)) + place, -place)
+
+    def log_density(self, offset: Array) -> Array:
+        """``ln f(A)``."""
+        t = (offset + self.misalignment) / self.spread
+        return self.log_density_front - 0.5 * (self.rank + 1.0) * np.log1p(t * t / self.rank)
+
+    def log_gain(self, kind: NDArray[np.int8], index: Index, place: Array) -> tuple[Array, Array]:
+        """``(ln g, how its relative error grows with that of the threshold)``."""
+        found, steep = np.full_like(place, -np.inf), np.zeros_like(place)
+        for part, gain in ((BELOW, self.below), (CERTAIN, self.certain), (ABOVE, self.above)):
+            here = kind == part
+            if np.any(here):
+                found[here], steep[here] = gain(self.eps[index[here]], self.kink[index[here]], place[here])
+        return found, steep
+
+    def below(self, eps: Array, kink: Array, place: Array) -> tuple[Array, Array]:
+        """``g_-`` where ``U2 > 0``; from 0 at ``A = 1``, and to 1 at ``A = 0``."""
+        k, a = self.k, self.a
+        inside = (place > 0.0) & (place < 1.0)
+        x = -np.log1p(-np.where(inside, place, 0.5))
+        terms = a * bernoulli_less_one(x), eps / np.expm1(x)
+        w = np.log1p(np.maximum((terms[0] + terms[1] - (self.rank - 1.0)) / k, -1.0 + 1e-16))
+        found = self.gain.log_over(np.maximum(w, -39.0), x, eps - (self.rank - 1.0) * x)
+        steep = self.steepness(w, np.abs(terms[0]) + terms[1] + self.rank, 1.0)
+        found = np.where(inside, found, np.where(place > 0.0, 0.0, self.gain_at_one(eps)))
+        return found, np.where(inside, steep, 0.0)
+
+    @staticmethod
+    def gain_at_one(eps: Array) -> Array:
+        """``ln g`` at ``A = 1``: nothing is gained."""
+        return np.full_like(eps, -np.inf)
+
+    def certain(self, eps: Array, kink: Array, place: Array) -> tuple[Array, Array]:
+        """``1 - e^eps A^(r-1)``."""
+        with np.errstate(divide="ignore"):
+            exponent = eps + (self.rank - 1.0) * np.log1p(-np.minimum(place, 1.0))
+            return np.log(-np.expm1(np.minimum(exponent, 0.0))), np.full_like(place, 4.0)
+
+    def above(self, eps: Array, kink: Array, place: Array) -> tuple[Array, Array]:
+        """``g_+`` where ``U1 > 0``; ``place`` counts from ``A = e^(eps/a)``."""
+        k, a = self.k, self.a
+        beyond = np.log1p(np.maximum(place, 0.0) * np.exp(-kink))
+        x = np.maximum(kink + beyond, TINY)
+        threshold = a * beyond / -np.expm1(-x)
+        terms = a * (x + bernoulli_less_one(x)), eps / -np.expm1(-x)
+        near = np.log1p(np.maximum((terms[0] - terms[1] - (self.rank - 1.0)) / k, -0.9))
+        with np.errstate(divide="ignore"):
+            w = np.where(threshold > 0.5 * k, near, np.log(threshold / k))
+        w = np.maximum(w, -39.0)
+        steep = self.steepness(w, np.abs(terms[0]) + terms[1] + self.rank, -1.0)
+        inside = place > 0.0
+        x = np.where(inside, x, 1.0)
+        return np.where(inside, self.gain.log_under(w, x), -np.inf), np.where(inside, steep, 0.0)
+
+    def steepness(self, w: Array, terms: Array, sign: float) -> Array:
+        """``terms/U |d ln g/d ln U|`` at ``U = k e^w``, roughly from above."""
+        k, away = self.k, np.abs(np.expm1(np.minimum(w, 50.0)))
+        tail = math.sqrt(k) + k * away
+        bulk = np.minimum(math.sqrt(k), 1.0 / np.maximum(away, 1e-300))
+        return (2.0 * np.where(sign * w > 0.0, tail, bulk) + 2.0) * np.minimum(terms / k, 1e6)
+
+    # --- bounds on a panel ----------------------------------------------------------------------
+
+    def between(self, p: Panels) -> tuple[Array, Array]:
+        """``ln`` of a lower and of an upper bound of the integral over each panel, from monotone ``f`` and ``g``."""
+        far, near = self.offset(p.kind, p.index, p.high), self.offset(p.kind, p.index, p.low)
+        with np.errstate(divide="ignore"):
+            width = np.log(p.high - p.low)
+        at_near, at_far = self.log_density(near), self.log_density(far)
+        astride = (near + self.misalignment) * (far + self.misalignment) <= 0.0
+        most = np.where(astride, self.log_density_front, np.maximum(at_near, at_far))
+        high_gain = self.log_gain(p.kind, p.index, p.high)[0]
+        low_gain = np.append(-np.inf, high_gain[:-1])
+        new = np.append(True, (p.low[1:] != p.high[:-1]) | (np.diff(p.kind) != 0) | (np.diff(p.index) != 0))
+        low_gain[new] = self.log_gain(p.kind[new], p.index[new], p.low[new])[0]
+        return width + np.minimum(at_near, at_far) + low_gain - 1e-9, width + most + high_gain + 1e-9
+
+    def gauss(self, p: Panels) -> tuple[Array, Array, Array]:
+        """``ln`` of the Gauss rule on each panel, of its error, and the mean of the steepness."""
+        nodes, weights = gauss_nodes(NODES)
+        width = (p.high - p.low)[:, None]
+        place = p.low[:, None] + width * nodes
+        kind, index = np.repeat(p.kind, NODES), np.repeat(p.index, NODES)
+        flat = place.ravel()
+        gain, steep = self.log_gain(kind, index, flat)
+        logs = (self.log_density(self.offset(kind, index, flat)) + gain).reshape(place.shape)
+        peak = np.maximum(logs.max(axis=1), -1e300)
+        values = np.exp(logs - peak[:, None]) * weights * width
+        total = values.sum(axis=1)
+        leaning = (values * steep.reshape(place.shape)).sum(axis=1) / np.maximum(total, TINY)
+        with np.errstate(divide="ignore"):
+            return peak + np.log(total), self.log_error(p), leaning
+
+    def log_error(self, p: Panels) -> Array:
+        """``ln`` of the proved error of the Gauss rule: the least over a few ellipses."""
+        best = np.full_like(p.low, np.inf)
+        for ellipse in ELLIPSES:
+            bound = self.log_size(p, ellipse) + math.log(gauss_error(NODES, ellipse))
+            best = np.fmin(best, np.where(np.isnan(bound), np.inf, bound))
+        return best + np.log(p.high - p.low)
+
+    def log_size(self, p: Panels, ellipse: float) -> Array:
+        """``ln`` of a bound of ``|f g|`` on the ellipse, by the rectangle around it; ``inf`` where there is none."""
+        half = 0.5 * (p.high - p.low)
+        wide, tall = half * 0.5 * (ellipse + 1.0 / ellipse), half * 0.5 * (ellipse - 1.0 / ellipse)
+        centre = self.offset(p.kind, p.index, 0.5 * (p.high + p.low))
+        size = self.log_density_size(centre, wide, tall)
+        found = np.full_like(size, np.inf)
+        for part, bound in ((BELOW, self.below_size), (CERTAIN, self.certain_size), (ABOVE, self.above_size)):
+            here = p.kind == part
+            if np.any(here):
+                found[here] = bound(self.eps[p.index[here]], centre[here], wide[here], tall[here])
+        return size + found
+
+    def log_density_size(self, centre: Array, wide: Array, tall: Array) -> Array:
+        """``|1 + T^2/r|^2 = (1 + t^2 + v^2)^2 - 4 v^2`` at ``T = sqrt r (t + i v)``: least at the least ``|t|``."""
+        unit = self.spread * math.sqrt(self.rank)
+        t = np.maximum(np.abs(centre + self.misalignment) - wide, 0.0) / unit
+        v2 = np.clip(1.0 - t * t, 0.0, (tall / unit) ** 2)
+        square = (1.0 + t * t - v2) ** 2 + 4.0 * t * t * v2
+        with np.errstate(divide="ignore"):
+            return self.log_density_front - 0.25 * (self.rank + 1.0) * np.log(square)
+
+    def below_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
+        """``|g_-| <= 2.32 e^(|z| - Re z) E[(1 - e^(-|e^x - 1| (U - |z|)))_+]`` at ``z = U2``, or :meth:`full_below`."""
+        least, most = 1.0 + centre - wide, -centre - wide
+        valid = (least > 0.0) & (least * (1.0 - least) >= tall**2) & ((1.0 - most) * most >= tall**2)
+        least, most = np.where(valid, least, 0.5), np.where(valid, most, 0.1)
+        x1, x2 = -0.5 * np.log((1.0 - most) ** 2 + tall**2), -np.log(least)
+        turn = np.arctan(tall / least)
+        valid &= (turn <= 1.0) & (x1 > 0.0)
+        box = Box.around(np.where(valid, x1, 0.1), x2, turn)
+        real = self.a * box.b2 + eps * box.n2 - abs(self.a) * box.bend - eps * box.n_bend
+        imaginary = abs(self.a) * box.b_aside + eps * box.n_aside
+        valid &= real > 0.0
+        real = np.where(valid, real, 1.0)
+        rate = np.hypot(centre - wide, tall) / least
+        found = imaginary**2 / (2.0 * real) + self.log_gain_size(real, rate)
+        if self.a > 0.0:
+            found = np.minimum(found, self.full_below(eps, box, real, imaginary))
+        return np.where(valid, found, np.inf)
+
+    def full_below(self, eps: Array, box: "Box", real: Array, imaginary: Array) -> Array:
+        """``|g_-| <= 1 + |P(k, z)| + |e^(eps-(r-1)x) Q(k, z e^x)|``, ``z`` below ``k`` and ``z e^x`` above."""
+        size = np.hypot(self.a * (box.b1 + box.bend) + eps * box.n1, imaginary)
+        moved = self.a * (box.x1 + box.b1 - box.bend) + eps * (1.0 + box.n2 - box.n_bend)
+        aside = self.a * box.turn + eps * box.n_aside
+        low = imaginary**2 / (2.0 * real) - self.chernoff(size, -1.0)
+        high = eps - (self.rank - 1.0) * box.x1 + aside**2 / (2.0 * np.maximum(moved, TINY)) - self.chernoff(moved, 1.0)
+        return np.logaddexp(np.logaddexp(0.0, low), high)
+
+    def chernoff(self, threshold: Array, sign: float) -> Array:
+        """``-ln`` of Chernoff's bound of ``P(U > threshold)``, or below: ``-inf`` on the wrong side of ``k``."""
+        w = np.log(np.maximum(threshold, TINY) / self.k)
+        return np.where(sign * w > 0.0, self.k * deviance(w) * (1.0 - 1e-12), -np.inf)
+
+    def log_gain_size(self, threshold: Array, rate: Array) -> Array:
+        """``ln 2.32 E[(1 - e^(-rate (U - threshold)))_+]``."""
+        x, w = np.log1p(rate), np.log(threshold / self.k)
+        found = self.gain.log_over(np.maximum(w, -39.0), x, np.minimum(threshold * rate - self.k * x, 600.0))
+        return math.log(MINIMUM) + np.where(w > -39.0, found, 0.0) + 1e-6
+
+    def certain_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
+        """``|1 - e^eps A^(r-1)| <= 1 + e^eps |A|^(r-1)``."""
+        return np.logaddexp(0.0, eps + (self.rank - 1.0) * np.log(np.hypot(1.0 + centre + wide, tall)))
+
+    def above_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
+        """``|g_+| <= 2.32 e^(|z| - Re z) E[(1 - e^(-(1 - e^-|x|)(|z| - U)))_+]`` at ``z = U1``, or :meth:`full_above`.
+
+        Wherever ``Re x > eps/a``.
+        """
+        least, most = centre - wide, np.hypot(1.0 + centre + wide, tall)
+        x1, x2, turn = np.log1p(np.maximum(least, 0.0)), np.log(most), np.arctan(tall / (1.0 + np.maximum(least, 0.0)))
+        valid = (least > 0.0) & (x1 > eps / self.a) & (turn <= 1.0)
+        box = Box.around(np.where(valid, x1, 0.1), x2, turn)
+        real = self.a * (box.x1 + box.b1 - box.bend) - eps * (1.0 + box.n1)
+        most_real = self.a * (box.x2 + box.b2 + box.bend) - eps * (1.0 + box.n2 - box.n_bend)
+        imaginary = self.a * turn + eps * box.n_aside
+        size = np.hypot(np.maximum(most_real, -real), imaginary)
+        excess = np.where(real > 0.0, np.minimum(imaginary**2 / (2.0 * np.maximum(real, TINY)), 2.0 * size), 2.0 * size)
+        w = np.maximum(np.log(size / self.k), -39.0)
+        gain = math.log(MINIMUM) + self.gain.log_under(w, np.hypot(x2, turn)) + 1e-6
+        found = np.minimum(excess + gain, self.full_above(eps, box, real, excess))
+        return np.where(valid, found, np.inf)
+
+    def full_above(self, eps: Array, box: "Box", real: Array, excess: Array) -> Array:
+        """``|g_+| <= 1 + |Q(k, z)| + |e^(eps+(r-1)x) P(k, z e^-x)|``, ``z`` above ``k`` and ``z e^-x`` below."""
+        aside = self.a * box.b_aside + eps * box.n_aside
+        moved = self.a * (box.b2 - box.bend) - eps * box.n1
+        size = np.hypot(np.maximum(self.a * (box.b1 + box.bend), -moved), aside)
+        away = np.where(moved > 0.0, aside**2 / (2.0 * np.maximum(moved, TINY)), 2.0 * size)
+        low = eps + (self.rank - 1.0) * box.x2 + away - self.chernoff(size, -1.0)
+        return np.logaddexp(np.logaddexp(0.0, excess - self.chernoff(real, 1.0)), low)
+
+    # --- panels ---------------------------------------------------------------------------------
+
+    def first_panels(self) -> Panels:
+        """Panels that grow from ``A = 1`` and towards ``A = 0``, and others around the bulk of ``A``."""
+        shrinking = 1.0 - 0.5 ** np.arange(1, NEAREST + 1)
+        start = 1e-7 * min(self.spread, 1.0)
+        bulk = self.spread * np.array(
+            [-40, -28, -20, -14, -10, -7, -5, -3.5, -2.2, -1, 0, 1, 2.2, 3.5, 5, 7, 10, 14, 20, 28, 40]
+        )
+        growing = start * 2.0 ** np.arange(0, math.ceil(math.log2(0.5 / start)))
+        below = np.concatenate([[0.0, 1.0], growing, shrinking, self.misalignment + bulk])
+        below = distinct(below[(below >= 0.0) & (below <= 1.0)])
+        parts = []
+        for i, kink in enumerate(self.kink.tolist()):
+            parts.extend(self.parts(i, kink, below, bulk))
+        return Panels(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    def parts(
+        self, i: int, kink: float, below: Array, bulk: Array
+    ) -> list[tuple[Index, NDArray[np.int8], Array, Array]]:
+        """The first panels of one epsilon."""
+        if self.a > 0.0:
+            top = math.exp(min(kink, 600.0))
+            if kink > FARTHEST:
+                return [panels_between(i, BELOW, below)]
+            scale = min(self.spread, 1.0, kink if kink > 0.0 else 1.0)
+            growing = 1e-7 * scale * 2.0 ** np.arange(math.ceil(math.log2(math.exp(FARTHEST) / (1e-7 * scale))) + 1)
+            centre = -self.misalignment - (top - 1.0)
+            above = np.concatenate([[0.0], growing, centre + bulk])
+            above = distinct(above[(above >= 0.0) & (above <= growing[-1])])
+            return [panels_between(i, BELOW, below), panels_between(i, ABOVE, above)]
+        turn = -math.expm1(-kink) if self.a < 0.0 else float(self.eps[i] > 0.0)
+        before = distinct(np.concatenate([below[below < turn], turn * (1.0 - 0.5 ** np.arange(1.0, TOWARDS)), [turn]]))
+        after = np.append(turn, below[below > turn])
+        return [panels_between(i, part, edges) for part, edges in ((BELOW, before), (CERTAIN, after)) if len(edges) > 1]
+
+    def log_beyond(self) -> float:
+        """``ln P(ln A > 45)`` from above: ``f`` is at most a power."""
+        t = (math.exp(FARTHEST) - 1.0) / self.spread
+        r = float(self.rank)
+        return self.log_front + 0.5 * (r + 1.0) * math.log(r) - r * math.log(t) - math.log(r)
+
+    def log_delta(self) -> tuple[Array, Array, Array]:
+        """``ln delta`` for each ``eps``, its proved relative error, and what its rounding is multiplied by."""
+        count = len(self.eps)
+        total, missed = np.full(count, self.log_infinite), np.full(count, self.log_beyond())
+        leaning = np.full(count, -np.inf)
+        panels = self.first_panels()
+        for _ in range(MOST_ROUNDS):
+            low, high = self.between(panels)
+            least = np.logaddexp(total, log_sum(panels.index, low, count))
+            enough = (least + math.log(self.share))[panels.index]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                half = high + np.log1p(-np.exp(np.minimum(low - high, 0.0))) - math.log(2.0)
+            idle = (half <= enough) | (high == -np.inf)
+            middle = np.logaddexp(low, high) - math.log(2.0)
+            total = np.logaddexp(total, log_sum(panels.index[idle], middle[idle], count))
+            missed = np.logaddexp(missed, log_sum(panels.index[idle], half[idle], count))
+            panels = panels[~idle]
+            if not len(panels.low):
+                return total, np.exp(missed - total), np.exp(leaning - total)
+            value, error, steep = self.gauss(panels)
+            done = error <= enough[~idle]
+            here = panels.index[done]
+            total = np.logaddexp(total, log_sum(here, value[done], count))
+            missed = np.logaddexp(missed, log_sum(here, error[done], count))
+            leaning = np.logaddexp(leaning, log_sum(here, value[done] + np.log(steep[done] + TINY), count))
+            panels = panels[~done]
+            if not len(panels.low):
+                return total, np.exp(missed - total), np.exp(leaning - total)
+            panels = panels.halved()
+        raise NotConverged("the quadrature of the exact profile did not settle; please report these parameters")
+
+
+def distinct(edges: Array) -> Array:
+    """Sorted, each once."""
+    ordered = np.sort(edges)
+    return ordered[np.concatenate([[True], np.diff(ordered) > 0.0])]
+
+
+def panels_between(i: int, kind: int, edges: Array) -> tuple[Index, NDArray[np.int8], Array, Array]:
+    """Index, kind, low and high ends of the panels between these edges."""
+    count = len(edges) - 1
+    return np.full(count, i, np.intp), np.full(count, kind, np.int8), edges[:-1], edges[1:]

@@ -1,0 +1,112 @@
+"""The exact privacy profile of the vector Wishart mechanism: release ``y = M v``, ``M ~ W_d(I/r, r)``, no noise.
+
+For unit vectors ``v, v'`` with misalignment ``m = 1 - v.v'`` the privacy loss is a function of two independent
+variables (2601.21719, proof of Theorem 1): with ``A = v'.y / v.y`` and ``U ~ Gamma(k)``, ``k = (r + d - 1)/2``,
+``a = (d + 1 - r)/2``,
+
+    L = a ln A + U (1/A - 1),  infinite where A <= 0;  A = rho + sqrt(1 - rho^2) T / sqrt(r),  T ~ Student t_r.
+
+Averaging ``max(0, 1 - e^(eps - L))`` over ``U`` first and writing ``A = e^-+x``,
+
+    delta = P(A <= 0) + E[g(A); A > 0]
+    g(e^-x) = E[(1 - e^(-(e^x - 1)(U - U2)))_+],    U2 = (a x + eps)/(e^x - 1)
+    g(e^x) = E[(1 - e^(-(1 - e^-x)(U1 - U)))_+],    U1 = (a x - eps)/(1 - e^-x)
+
+which :mod:`privproj.laws.wishart_integral` encloses. All terms are positive: nothing cancels, and only ``m`` enters, so
+a misalignment of 1e-12 keeps its digits. The profile is non-increasing in ``rho``, so the pair at ``m`` dominates every
+better aligned one.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from privproj.errors import NotConverged
+from privproj.laws.wishart_integral import ROUNDED, SHARE, TABLE_SHARE, WishartIntegral
+from privproj.numerics.arrays import Array
+from privproj.numerics.enclosure import ROUNDING, ROUNDING_PER_LOG, Enclosure, outward
+from privproj.numerics.kernels import log_beta_tail, stirling_remainder
+
+TOGETHER = 64
+"""Values of epsilon whose panels are evaluated together. Speed only."""
+
+
+FARTHEST = 1e9
+"""Largest epsilon at which the panels are evaluated. Proof: the profile falls, so this is an upper bound beyond."""
+
+
+def log_gamma_ratio(r: float) -> float:
+    """``ln c_r = ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``."""
+    z = 0.5 * r
+    return (
+        z * math.log1p(0.5 / z)
+        + 0.5 * math.log(z)
+        - 0.5
+        + stirling_remainder(z + 0.5)
+        - stirling_remainder(z)
+        - 0.5 * math.log(math.pi)
+    )
+
+
+@lru_cache(maxsize=20000)
+def kept_log_delta(pair: "VectorWishart", eps: float) -> Enclosure:
+    """:meth:`VectorWishart.log_delta_anew`, remembered."""
+    return pair.log_delta_anew(eps)
+
+
+@dataclass(frozen=True)
+class VectorWishart:
+    """The pair at misalignment ``m`` in ``dim >= 2`` dimensions, rank ``rank >= 1`` of any size."""
+
+    dim: int
+    rank: int
+    misalignment: float
+
+    def log_infinite(self) -> float:
+        """``ln P(A <= 0)``: ``I_{m(2-m)}(r/2, 1/2)/2`` for ``m <= 1``, one minus that beyond."""
+        m = self.misalignment
+        log_half = log_beta_tail(0.5, 0.5 * self.rank, (1.0 - m) ** 2, m * (2.0 - m)) - math.log(2.0)
+        return log_half if m <= 1.0 else math.log1p(-math.exp(log_half))
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """``ln delta(eps)``, ``eps >= 0``; raises :class:`NotConverged` where the panels do not settle.
+
+        In one dimension two vectors of equal norm and a cosine above -1 are the same vector. Runs of different length
+        ask for the same values again, so they are kept.
+        """
+        return kept_log_delta(self, eps)
+
+    def log_delta_anew(self, eps: float) -> Enclosure:
+        """:meth:`log_delta`, computed."""
+        if self.dim == 1:
+            return outward(-math.inf)
+        if eps > FARTHEST:  # the profile falls to P(A <= 0), which it has all but reached
+            return Enclosure(outward(self.log_infinite()).lower, self.log_delta(FARTHEST).upper)
+        whole, error = self.log_deltas(np.array([eps]))
+        return outward(float(whole[0]), float(error[0]), self.steepness(float(whole[0])))
+
+    def log_deltas(self, eps: Array, share: float = SHARE) -> tuple[Array, Array]:
+        """``ln delta`` and its relative error: that of the panels and of the gains, proved; and of rounding."""
+        front = log_gamma_ratio(self.rank) - 0.5 * math.log(self.rank)
+        integral = WishartIntegral(self.dim, self.rank, self.misalignment, self.log_infinite(), front, eps, share)
+        with np.errstate(all="ignore"):
+            whole, missed, leaning = integral.log_delta()
+        if not np.all(np.isfinite(whole)):
+            raise NotConverged("the exact profile came out undefined; please report these parameters")
+        return whole, missed + integral.gain.error + ROUNDED * leaning
+
+    def steepness(self, log_delta: float) -> float:
+        """``|d ln delta/d ln m|``, roughly: what a rounding of ``m`` is multiplied by."""
+        return 4.0 * abs(log_delta) + 40.0 + math.sqrt(self.misalignment * self.rank)
+
+    def table(self, eps: Array) -> tuple[Array, Array]:
+        """Lower and upper bounds of delta for many ``eps``, which may be off by a relative 1e-15."""
+        if self.dim == 1:
+            return np.zeros_like(eps), np.zeros_like(eps)
+        parts = [self.log_deltas(eps[i : i + TOGETHER], TABLE_SHARE) for i in range(0, len(eps), TOGETHER)]
+        whole, error = (np.concatenate(part) for part in zip(*parts, strict=True))
+        margin = ROUNDING + error + (ROUNDING_PER_LOG + 4e-15) * np.abs(whole) + 1e-15 * self.steepness(0.0)
+        lower, upper = whole - margin, np.minimum(whole + margin, 0.0)
+        return np.where(lower > -690.0, np.exp(np.maximum(lower, -690.0)), 0.0), np.exp(np.maximum(upper, -690.0))

@@ -1,0 +1,215 @@
+"""The vector Wishart mechanism where neighbouring vectors differ in norm: the worst pair, enclosed.
+
+With ``|v| = kappa |v'|`` and the symbols of :mod:`privproj.laws.wishart_loss` the loss is
+
+    L = -d ln kappa + a ln(kappa A) + U (kappa/A - 1),    infinite where A <= 0.
+
+Neither order, alignment or ratio is the worst in general. The largest ``H_eps`` over every misalignment in ``[0, m]``
+and every ``|ln kappa| <= log_ratio`` is enclosed by branch and bound (claim C12): both ranges are cut into cells, each
+with a proved upper bound (:mod:`privproj.laws.wishart_unequal_cells`), and cells and quadrature panels are halved
+until the largest upper bound is close to the best pair. Where the search ends early the upper bound holds as well.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privproj.curves.profile import PrivacyProfile
+from privproj.laws.wishart_conditional_gain import AlignmentLaw, ConditionalGain
+from privproj.laws.wishart_unequal_cells import BOTTOM, TOP, Bounds, Grid, bounds_on
+from privproj.numerics.arrays import Array
+from privproj.numerics.enclosure import LOG_FLOOR, Enclosure
+
+Chosen = NDArray[np.bool_]
+
+INVERSE_SPACING, INVERSE_RTOL = 2.0**-9, 1e-5
+"""Spacing of the log deltas and bracket of the epsilons that are answered: the enclosure is no narrower. Speed only."""
+
+CLOSE = 2e-3
+"""Relative width at which a search ends. Speed only."""
+ROUNDS, MOST_ALIGNMENTS, MOST_RATIOS, MOST_POINTS = 30, 400, 60, 4000
+"""Where a search ends without that. Speed only."""
+SHARE = 600.0
+"""Panels with more than this part of the error that is allowed are halved. Speed only."""
+CHUNK, BIN = 32, 0.125
+"""So many values of eps share a grid, or those within a factor ``2^BIN``. Speed only."""
+RESOLUTION = 8.0
+"""Evaluations per deviation of the loss where releases are composed. Speed only."""
+MARGIN = 1e-8
+"""Relative error allowed to special functions and sums (gains keep nine digits)."""
+STEEPEST = 1e4
+"""``-d ln delta/d eps`` allowed for in lower ends."""
+FLOOR = 1e-270
+"""Added above for what underflows: a few thousand panels of what is invisible."""
+
+
+@dataclass(frozen=True)
+class UnequalNorms:
+    """Every pair with misalignment at most ``m`` and norms within a factor ``e^log_ratio``, in both orders."""
+
+    dim: int
+    rank: int
+    misalignment: float
+    log_ratio: float
+
+    def profile(self) -> PrivacyProfile:
+        """As every accounted curve is handed on."""
+        found = {"worst_pair": "enclosed", "search_goal": CLOSE}
+        return PrivacyProfile(
+            self.log_delta,
+            table=self.table,
+            resolution=RESOLUTION,
+            numerics=found,
+            inverse_spacing=INVERSE_SPACING,
+            inverse_rtol=INVERSE_RTOL,
+        )
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """The largest ``ln H_eps``, enclosed."""
+        grid = None if self.parallel else binned(self, math.floor(math.log2(max(eps, 1e-6)) / BIN))
+        lower, upper = self.on_one_grid(np.array([eps]), grid)
+        if not lower[0] > 0.0:
+            return Enclosure(-math.inf, min(0.0, math.log(upper[0])))
+        return Enclosure(max(math.log(lower[0]), LOG_FLOOR), min(0.0, math.log(upper[0])))
+
+    def table(self, eps: Array) -> tuple[Array, Array]:
+        """Lower and upper bounds of delta for many ``eps``."""
+        order = np.argsort(eps)
+        lower, upper = np.zeros(len(eps)), np.ones(len(eps))
+        for begin in range(0, len(eps), CHUNK):
+            chosen = order[begin : begin + CHUNK]
+            few = np.unique(eps[chosen[[len(chosen) // 4, -1 - len(chosen) // 4]]])
+            grid = None if self.parallel else searched(self, few, self.first_grid())
+            lower[chosen], upper[chosen] = self.on_one_grid(eps[chosen], grid)
+        return lower, upper
+
+    def on_one_grid(self, eps: Array, grid: Grid | None) -> tuple[Array, Array]:
+        """Bounds with their margins, for ``eps`` off by a few roundings; parallel vectors need no grid."""
+        shift = 4e-15 * (eps + self.rank * self.log_ratio)
+        if grid is None:
+            lower = upper = self.parallel_gain(eps - shift)
+        else:
+            lower, upper = ends(self.bounds(grid, eps - shift))
+        return (
+            np.maximum(lower * (1.0 - MARGIN - STEEPEST * shift) - FLOOR, 0.0),
+            np.minimum(upper * (1.0 + MARGIN) + FLOOR, 1.0),
+        )
+
+    @property
+    def parallel(self) -> bool:
+        """True where no angle is possible."""
+        return self.dim == 1 or self.misalignment == 0.0
+
+    def parallel_gain(self, eps: Array) -> Array:
+        """``max over both orders of G(0)`` at ``tau = -+ln kappa``: grows with ``|tau|``."""
+        gain, size, c = ConditionalGain(self.dim, self.rank), np.array([self.log_ratio]), self.rank - 1.0
+        with np.errstate(all="ignore"):
+            both = gain.falling(size, eps + c * size)[0], gain.rising(size, eps - c * size)[0]
+        return np.maximum(*both)
+
+    def bounds(self, grid: Grid, eps: Array) -> Bounds:
+        """Every bound on this grid."""
+        with np.errstate(all="ignore"):
+            return bounds_on(ConditionalGain(self.dim, self.rank), AlignmentLaw(self.rank), grid, eps)
+
+    def first_grid(self) -> Grid:
+        """A coarse grid: nodes crowd at 0 and at the ends of the range of ``tau``."""
+        m, ratio = self.misalignment, self.log_ratio
+        ratios = np.array([-ratio, 0.0, ratio])
+        spread, width = math.sqrt(m * (2.0 - m) / self.rank), 1.0 / math.sqrt(0.5 * (self.rank + self.dim - 1.0))
+        low = 0.02 * min(spread, max(width, ratio))
+        out = np.geomspace(low, -BOTTOM, int(math.log(-BOTTOM / low) / 0.6) + 2)
+        near = np.geomspace(0.02 * min(ratio, width), ratio, 12)
+        around = [out, -out, *(tau + side * near for tau in ratios[::2] for side in (-1.0, 1.0))]
+        points = np.concatenate([*around, ratios, [BOTTOM, 100.0, 180.0, TOP]])
+        steps = np.concatenate([[0.0], m * 4.0 ** np.arange(-8.0, 1.0)])
+        return Grid(steps, ratios, np.unique(np.clip(points, BOTTOM, TOP)))
+
+
+def ends(bounds: Bounds) -> tuple[Array, Array]:
+    """The best pair and the largest upper bound of a cell."""
+    return bounds.lower.max(axis=(0, 1)), bounds.cells.max(axis=(0, 1))
+
+
+@lru_cache(maxsize=256)
+def binned(worst: UnequalNorms, place: int) -> Grid:
+    """A grid for every ``eps`` between ``2^(BIN place)`` and the next power, so that a search asks the same one."""
+    return searched(worst, 2.0 ** (BIN * np.array([place, place + 1.0])), worst.first_grid())
+
+
+def searched(worst: UnequalNorms, eps: Array, grid: Grid) -> Grid:
+    """A grid on which these ``eps`` are enclosed to :data:`CLOSE`, or the last one that was tried."""
+    for _ in range(ROUNDS):
+        bounds = worst.bounds(grid, eps)
+        finer = refined(grid, bounds)
+        if finer is None:
+            return grid
+        grid = finer
+    return grid
+
+
+def refined(grid: Grid, bounds: Bounds) -> Grid | None:
+    """The grid with panels and cells halved where they cost most; None where it is close enough, or full."""
+    lower, upper = ends(bounds)
+    goal = lower * (1.0 + CLOSE) + FLOOR
+    todo = upper > goal
+    if not todo.any():
+        return None
+    panels = costly_panels(bounds, todo, CLOSE * lower) & (len(grid.points) < MOST_POINTS)
+    active = (bounds.cells > goal) & todo
+    alignments, ratios = costly_cells(bounds, active, CLOSE * lower, bool(panels.any()))
+    alignments &= len(grid.misalignments) < MOST_ALIGNMENTS
+    ratios &= len(grid.ratios) < MOST_RATIOS
+    if not (panels.any() or alignments.any() or ratios.any()):
+        return None
+    near, far = grid.misalignments[:-1][alignments], grid.misalignments[1:][alignments]
+    middle = np.where(near > 0.0, np.sqrt(near * far), far / 16.0)
+    halves = halved(grid.ratios, ratios)
+    return Grid(
+        np.unique(np.concatenate([grid.misalignments, middle])),
+        np.unique(np.concatenate([grid.ratios, halves])),
+        np.unique(np.concatenate([grid.points, halves, halved(grid.points, panels)])),
+    )
+
+
+def halved(nodes: Array, chosen: Chosen) -> Array:
+    """Middles of the chosen intervals."""
+    return 0.5 * (nodes[:-1] + nodes[1:])[chosen]
+
+
+def costly_panels(bounds: Bounds, todo: Chosen, allowed: Array) -> Chosen:
+    """Panels that cost the largest upper bound of a pair more than their share."""
+    worst = bounds.upper.reshape(-1, len(todo)).argmax(axis=0)
+    rows, columns = np.unravel_index(worst, bounds.upper.shape[:2])
+    (fall, rise), (fall_low, rise_low) = bounds.tails.weights(True), bounds.tails.weights(False)
+    found = np.zeros(len(bounds.layers.before.fine), bool)
+    for i, (row, column) in enumerate(zip(rows, columns, strict=True)):
+        if not (todo[i] and bounds.upper[row, column, i] - bounds.lower[row, column, i] > 0.4 * allowed[i]):
+            continue
+        cost = np.zeros(len(found))
+        for part, high, low in (
+            (bounds.layers.before, fall, fall_low),
+            (bounds.layers.falling, fall, fall_low),
+            (bounds.layers.rising, rise, rise_low),
+        ):
+            cost += (high.mean - low.mean)[row] * part.fine[:, column, i]
+            cost += high.change[row] * (part.coarse + 2.0 * part.spread)[:, column, i]
+        found |= cost > 0.4 * allowed[i] / SHARE
+    return found
+
+
+def costly_cells(bounds: Bounds, active: Chosen, allowed: Array, panels: bool) -> tuple[Chosen, Chosen]:
+    """Cells of misalignments and of ratios to be halved: those that cost more, or both where neither does."""
+    corners = bounds.upper[1:], bounds.upper[:-1]
+    corner = np.maximum(*(np.maximum(c[:, 1:], c[:, :-1]) for c in corners))
+    alone = bounds.over_alignments
+    by_alignment = np.maximum(alone[:, 1:], alone[:, :-1]) - corner
+    by_ratio = np.minimum(bounds.over_ratios, bounds.cells)
+    small = 0.15 * allowed
+    first = active & (by_alignment > small) & (by_alignment >= 0.3 * by_ratio)
+    second = active & (by_ratio > small) & (by_ratio >= 0.3 * by_alignment)
+    neither = active & ~first & ~second & (not panels)
+    return np.asarray((first | neither).any(axis=(1, 2))), np.asarray((second | neither).any(axis=(0, 2)))

@@ -1,0 +1,308 @@
+"""Mills ratios of the Gamma law, tabulated with a proved error, and what a threshold gains over it.
+
+For ``U ~ Gamma(k)``, ``k >= 1``, put ``U = k e^w`` and ``D(w) = e^w - 1 - w``. The density of ``w`` is
+``F e^(-k D(w))``, ``F = sqrt(k/(2 pi)) e^-(remainder of Stirling's formula)``. With the two Mills ratios
+
+    above(w) = int_0^inf exp(-k (D(w + y) - D(w))) dy,    P(U > k e^w) = F e^(-k D(w)) above(w)
+    below(w) = int_0^inf exp(-k (D(w - y) - D(w))) dy,    P(U < k e^w) = F e^(-k D(w)) below(w)
+
+and ``b = k e^w``, ``E = b (e^x - 1) - k x`` the two gains of a privacy loss that is linear in ``U`` are
+
+    E[(1 - e^(-(e^x - 1)(U - b)))_+]  = F e^(-k D(w)) [above(w) - above(w + x)]
+                                      = 1 - e^E + F e^(-k D(w)) [below(w + x) - below(w)]
+    E[(1 - e^(-(1 - e^-x)(b - U)))_+] = F e^(-k D(w)) [below(w) - below(w - x)]
+
+(docs/proofs.md C20). Both ratios and their slopes are Chebyshev polynomials on panels. All are entire, and on the line
+through ``w`` parallel to the imaginary axis ``|above(w + i v)| <= above(w + ln cos v)``, ``|below(w + i v)| <=
+below(w)``: this bounds the error of the polynomials, and like bounds that of the Gauss rules that feed them.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privproj.errors import NotConverged
+from privproj.numerics.arrays import Array, gauss_nodes
+from privproj.numerics.kernels import stirling_remainder
+
+DEGREE = 24
+"""Coefficients of a panel. Speed only: the error is computed for the value taken."""
+ELLIPSE = 6.0
+"""Sum of the semi-axes of the ellipse around a panel on which the ratios are bounded. Speed only."""
+NODES, PARTS, MORE_PARTS = 32, 3, 40
+"""Gauss nodes of each part of a ratio's own integral; parts, and ``k`` times further parts. Speed only."""
+DROP = 44.0
+"""Nats below the start (or the top) of a ratio's integrand where it is cut off. Speed only: the rest is bounded."""
+SLIM = 0.1
+"""Differences over less than this share of the natural scale are integrals of the slope. Speed only."""
+SLOPE_NODES, SLIM_ELLIPSE = 8, 17.0
+"""Gauss nodes of such an integral, and its ellipse, which lies in that of the panel (C20). Proof."""
+ROUNDED, CASES = 2e-15, 8.0
+"""Relative rounding of a polynomial (measured), and by how much the sums of a gain amplify errors (C20). Proof."""
+FARTHEST = 1e9
+"""``k D`` up to which ``above`` is tabulated; beyond, gains are below ``e^-1e9``."""
+LOWEST = -40.0
+"""``w`` from which ``below`` is tabulated."""
+NEARER = -1.0
+"""``w`` from which ``below - 1/k`` is formed as a difference. Speed only."""
+MOST_ERROR = 1e-11
+"""Proved relative error of a gain beyond which no table is used."""
+SERIES, TERMS = 0.3, 14
+"""Below the first, ``D`` is summed in powers; its remainder is below ``0.3^13 2/15! < 1e-18`` of it."""
+
+
+def deviance(w: Array) -> Array:
+    """``D(w) = e^w - 1 - w``."""
+    small = np.abs(w) < SERIES
+    v = np.where(small, w, 0.0)
+    series = np.zeros_like(v)
+    for divisor in range(TERMS, 2, -1):
+        series = v / divisor * (1.0 + series)
+    wide = np.where(small, 1.0, w)
+    return np.where(small, 0.5 * v * v * (1.0 + series), np.expm1(wide) - wide)
+
+
+def gauss_error(count: int, ellipse: Array | float) -> Array | float:
+    """Error of the Gauss rule on [0, 1] for ``|f| <= 1`` on the ellipse: ``2.1 rho^-2n / (1 - rho^-2)`` (C20)."""
+    return 2.1 * ellipse ** (-2.0 * count) / (1.0 - ellipse**-2.0)
+
+
+def exponent(k: float, sign: float, w: Array, y: Array, turn: Array | float = 1.0) -> Array:
+    """``-k (D(w +- y) - D(w)) = k (+-y - e^w (e^(+-y) turn - 1))``, ``turn`` the cosine off the real line."""
+    return k * (sign * y - np.exp(w) * (np.expm1(sign * y) * turn - (1.0 - turn)))
+
+
+def reach(k: float, sign: float, w: Array) -> Array:
+    """``y`` where that has come down to :data:`DROP` below its largest value, by Newton's method from beyond."""
+    top = np.maximum(-sign * w, 0.0)
+    level = exponent(k, sign, w, top) - DROP
+    most = 10.0 / math.sqrt(k) + (2.0 * DROP + 2.0) / k
+    y = top + (min(most, math.log(2.0 + 2.0 * DROP / k) + 2.0) if sign > 0.0 else most)
+    for _ in range(40):
+        fall = -sign * k * (1.0 - np.exp(np.minimum(w + sign * y, 30.0)))
+        step = (level - exponent(k, sign, w, np.minimum(y, 30.0 if sign > 0.0 else 1e9))) / fall
+        y = np.maximum(y - np.clip(step, 0.0, 0.9 * (y - top)), top)
+    return y
+
+
+def ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]:
+    """``(ratio, size of its slope, proved relative error of both)`` at each ``w``; of ``below``, what exceeds ``1/k``.
+
+    ``below(w) = 1/k + int_0^inf e^(-k y) (e^q - 1) dy``, ``q = k e^w (1 - e^-y)``: positive, and small where ``w`` is.
+    """
+    nodes, weights = gauss_nodes(NODES)
+    end, parts = reach(k, sign, w), PARTS + int(MORE_PARTS / k)
+    ratio, slope, error, error_of_slope = (np.zeros_like(w) for _ in range(4))
+    for part in range(parts):
+        left, width = end * part / parts, end / parts
+        y = left[:, None] + width[:, None] * nodes
+        values = np.exp(exponent(k, sign, w[:, None], y)) * weights * width[:, None]
+        ratio += values.sum(axis=1) if sign > 0.0 else (values * rise(k, w[:, None], y)).sum(axis=1)
+        slope += k * np.exp(w) * (values * np.abs(np.expm1(sign * y))).sum(axis=1)
+        missed = part_error(k, sign, w, left, width)
+        error, error_of_slope = error + missed[0], error_of_slope + missed[1]
+    ratio -= np.where((w > NEARER) & (sign < 0.0), 1.0 / k, 0.0)
+    last, fall = np.exp(exponent(k, sign, w, end)), sign * k * np.expm1(w + sign * end)
+    lever = k * np.exp(w) * np.abs(np.expm1(sign * end))
+    rest_of_slope = last * lever / (fall - 1.0 / np.abs(np.expm1(-sign * end)))
+    rest = last / fall if sign > 0.0 else np.minimum(last / fall, rest_of_slope)
+    both = np.maximum((error + rest) / ratio, (error_of_slope + np.abs(rest_of_slope)) / slope)
+    return ratio, slope, np.where(rest_of_slope > 0.0, both, np.inf)
+
+
+def rise(k: float, w: Array, y: Array) -> Array:
+    """``1 - e^-q`` where ``w`` is small, and else 1: there ``1/k`` is taken off in the end."""
+    return np.where(w > NEARER, 1.0, -np.expm1(k * np.exp(w) * np.expm1(-y)))
+
+
+def part_error(k: float, sign: float, w: Array, left: Array, width: Array) -> tuple[Array, Array]:
+    """Proved errors of the Gauss rule on one part, of the ratio and of its slope: the best of a few ellipses."""
+    best = np.full_like(w, np.inf), np.full_like(w, np.inf)
+    for ellipse in (1.3, 1.6, 2.0, 2.5, 3.0, 4.0, 6.0):
+        beyond = 0.25 * width * (ellipse + 1.0 / ellipse - 2.0)
+        height = 0.25 * width * (ellipse - 1.0 / ellipse)
+        turn = np.cos(np.minimum(height, math.pi))
+        low, high = left - beyond, left + width + beyond
+        with np.errstate(all="ignore"):
+            top = np.where(turn > 0.0, -sign * (w + np.log(turn)), high if sign > 0.0 else low)
+        size = np.exp(np.minimum(exponent(k, sign, w, np.clip(top, low, high), turn), 700.0))
+        growth = np.exp(np.maximum(np.maximum(sign * low, sign * high), 0.0))
+        lever = k * np.exp(w) * np.minimum(growth + 1.0, growth * (np.maximum(-low, high) + height))
+        missed = gauss_error(NODES, ellipse) * width * size
+        excess = missed
+        if sign < 0.0:
+            flat = np.exp(np.minimum(-k * low, 700.0))
+            excess = gauss_error(NODES, ellipse) * width * np.minimum(lever, 2.0) * np.maximum(size, flat)
+            excess = np.where(w > NEARER, missed, excess)
+        best = np.minimum(best[0], excess), np.minimum(best[1], missed * lever)
+    return best
+
+
+@dataclass(frozen=True)
+class RatioTable:
+    """One Mills ratio and the size of its slope by polynomials between edges, and their proved relative error."""
+
+    edges: Array
+    ratio: Array
+    slope: Array
+    error: float
+    amplified: float
+
+    def place(self, w: Array) -> tuple[NDArray[np.intp], Array]:
+        """The panel of each ``w`` and where in it, from -1 to 1; ends stand for what lies beyond."""
+        panel = np.clip(np.searchsorted(self.edges, w, side="right") - 1, 0, len(self.edges) - 2)
+        left, right = self.edges[panel], self.edges[panel + 1]
+        return panel, np.clip((2.0 * w - left - right) / (right - left), -1.0, 1.0)
+
+    def at(self, w: Array, coefficients: Array) -> Array:
+        """Clenshaw's sum."""
+        panel, y = self.place(w)
+        ahead, last, twice = np.zeros_like(y), np.zeros_like(y), 2.0 * y
+        for j in range(DEGREE - 1, 0, -1):
+            ahead, last = coefficients[j][panel] + twice * ahead - last, ahead
+        return coefficients[0][panel] + y * ahead - last
+
+
+def panel_edges(k: float, sign: float) -> Array:
+    """Panels as wide as the ratios are smooth: :data:`scale` times 0.6, from beyond 0 on the other side outward."""
+    unit, edges = 1.0 / math.sqrt(k), []
+    end = farthest(k) if sign > 0.0 else -LOWEST
+    place = -2.2 * unit
+    while place < end:
+        edges.append(place)
+        place += 0.45 * min(max(place, 0.0) + unit, 1.0)
+    return sign * np.array([*edges, place])[:: int(sign)]
+
+
+def farthest(k: float) -> float:
+    """``w > 0`` with ``k D(w)`` at least :data:`FARTHEST`."""
+    return math.log1p(2.0 * FARTHEST / k) + 2.0
+
+
+def table(k: float, sign: float) -> RatioTable:
+    """The table, with its error: interpolation in Chebyshev points of the first kind and the Gauss rules."""
+    edges = panel_edges(k, sign)
+    angle = (np.arange(DEGREE) + 0.5) * math.pi / DEGREE
+    middle, half = 0.5 * (edges[1:] + edges[:-1]), 0.5 * np.diff(edges)
+    points = (middle[:, None] + half[:, None] * np.cos(angle)).ravel()
+    ratio, slope, missed = ratios(k, sign, points)
+    transform = 2.0 / DEGREE * np.cos(np.arange(DEGREE)[:, None] * angle)
+    transform[0] *= 0.5
+    parts = [transform @ part.reshape(len(middle), DEGREE).T for part in (ratio, slope)]
+    flat, spread, slope_spread, loss = spreads(k, sign, edges)
+    interpolated = 4.0 * ELLIPSE ** (1.0 - DEGREE) / (ELLIPSE - 1.0) * spread
+    lebesgue = 2.0 / math.pi * math.log(DEGREE) + 1.0
+    error = interpolated + lebesgue * flat * float(np.max(missed)) + ROUNDED
+    slim = gauss_error(SLOPE_NODES, SLIM_ELLIPSE) * slope_spread * flat
+    return RatioTable(edges, parts[0], parts[1], error, max(error * loss, float(slim) + error))
+
+
+def spreads(k: float, sign: float, edges: Array) -> tuple[float, float, float, float]:
+    """What the error of the table needs, each the largest over its panels; ratios and slopes are monotone.
+
+    The largest over the smallest value on a panel; the bound on its ellipse over the smallest value, of both and of the
+    slope; and how much a difference over :data:`SLIM` of the scale amplifies a relative error.
+    """
+    near, far = (edges[:-1], edges[1:]) if sign > 0.0 else (edges[1:], edges[:-1])
+    half = 0.5 * np.abs(far - near)
+    beyond, height = 0.5 * half * (ELLIPSE + 1.0 / ELLIPSE - 2.0), 0.5 * half * (ELLIPSE - 1.0 / ELLIPSE)
+    turn = np.cos(height) if sign > 0.0 else np.ones_like(half)
+    shift = SLIM * scale(k, sign, far)
+    (top, steep, _), (high, bent, _), (least, flat, _), (_, flattest, _) = (
+        ratios(k, sign, w) for w in (near - sign * beyond + np.log(turn), near, far, far + sign * shift)
+    )
+    flatness = np.maximum(high / least, bent / flattest)
+    loss = 2.0 * high / (SLIM * scale(k, sign, near) * flattest)
+    found = (flatness, np.maximum(top / least, steep / turn / flat), steep / turn / flat, loss)
+    return tuple(1.01 * float(np.max(part)) for part in found)  # pyright: ignore
+
+
+def scale(k: float, sign: float, w: Array) -> Array:
+    """The scale on which a ratio varies."""
+    return np.minimum(np.maximum(sign * w, 0.0) + 1.0 / math.sqrt(k), 1.0)
+
+
+@dataclass(frozen=True)
+class GammaGain:
+    """The gains of ``Gamma(k)``: see the module docstring; ``error`` is proved and relative."""
+
+    k: float
+    above: RatioTable
+    below: RatioTable
+    log_front: float
+    error: float
+
+    def drop(self, table: RatioTable, w: Array, x: Array) -> Array:
+        """``|ratio(w) - ratio(w')|``, ``w' = w + x`` (above) or ``w - x`` (below): one term, or its slope's integral.
+
+        ``w`` is where ``above`` is larger, or ``below``.
+        """
+        sign = 1.0 if table is self.above else -1.0
+        slim = x < SLIM * scale(self.k, sign, w)
+        found = np.empty_like(w)
+        wide = ~slim
+        found[wide] = table.at(w[wide], table.ratio) - table.at(w[wide] + sign * x[wide], table.ratio)
+        if np.any(slim):
+            nodes, weights = gauss_nodes(SLOPE_NODES)
+            places = w[slim][:, None] + sign * x[slim][:, None] * nodes
+            slopes = table.at(places.ravel(), table.slope).reshape(places.shape)
+            found[slim] = (slopes @ weights) * x[slim]
+        return np.maximum(found, 0.0)
+
+    def log_over(self, w: Array, x: Array, tilt: Array) -> Array:
+        """``ln E[(1 - e^(-(e^x - 1)(U - k e^w)))_+]``; ``tilt`` is ``E`` of the module docstring."""
+        unit = 1.0 / math.sqrt(self.k)
+        log_density = self.log_front - self.k * deviance(w)
+        found = np.empty_like(w)
+        high = w >= -unit
+        found[high] = log_density[high] + np.log(self.drop(self.above, w[high], x[high]))
+        low = ~high
+        if np.any(low):
+            found[low] = np.log(self.over_from_below(w[low], x[low], tilt[low], np.exp(log_density[low])))
+        return found
+
+    def over_from_below(self, w: Array, x: Array, tilt: Array, density: Array) -> Array:
+        """The same for ``w < -1/sqrt(k)``: the two forms with ``below``."""
+        far = w + x > 2.0 / math.sqrt(self.k)
+        found, near = np.empty_like(w), ~far
+        found[near] = -np.expm1(tilt[near]) + density[near] * self.drop(self.below, w[near] + x[near], x[near])
+        rest = 1.0 / self.k + self.below.at(w[far], self.below.ratio) + self.above.at(w[far] + x[far], self.above.ratio)
+        found[far] = 1.0 - density[far] * rest
+        return np.clip(found, 0.0, 1.0)
+
+    def log_under(self, w: Array, x: Array) -> Array:
+        """``ln E[(1 - e^(-(1 - e^-x)(k e^w - U)))_+]``."""
+        found = np.empty_like(w)
+        low = w < 1.0 / math.sqrt(self.k)
+        found[low] = self.log_front - self.k * deviance(w[low]) + np.log(self.drop(self.below, w[low], x[low]))
+        high = ~low
+        if np.any(high):
+            found[high] = np.log(self.under_from_above(w[high], x[high]))
+        return found
+
+    def under_from_above(self, w: Array, x: Array) -> Array:
+        """The same for ``w >= 1/sqrt(k)``: ``1 - e^E' - F e^(-k D(w)) [above(w) - above(w - x)]``."""
+        k, unit = self.k, 1.0 / math.sqrt(self.k)
+        density = np.exp(self.log_front - k * deviance(w))
+        found, far = np.empty_like(w), w - x < -2.0 * unit
+        near = ~far
+        tilt = k * (x + np.exp(w) * np.expm1(-x))
+        found[near] = -np.expm1(tilt[near]) + density[near] * self.drop(self.above, w[near] - x[near], x[near])
+        rest = 1.0 / k + self.above.at(w[far], self.above.ratio) + self.below.at(w[far] - x[far], self.below.ratio)
+        found[far] = 1.0 - density[far] * rest
+        return np.clip(found, 0.0, 1.0)
+
+
+@lru_cache(maxsize=64)
+def gamma_gain(k: float) -> GammaGain:
+    """The tables of ``Gamma(k)``, ``k >= 1``; raises :class:`NotConverged` where their proved error is too large."""
+    with np.errstate(all="ignore"):
+        above, below = table(k, 1.0), table(k, -1.0)
+    log_front = 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
+    error = CASES * max(above.amplified, below.amplified)
+    if not error < MOST_ERROR:
+        raise NotConverged(f"the table of the Gamma law is only right to {error:.1e}; please report k={k!r}")
+    return GammaGain(k, above, below, log_front, error)

@@ -1,0 +1,109 @@
+"""Integrals of smooth functions with one hill, in logs, with an error from two Gauss rules."""
+
+import itertools
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import pairwise
+
+from privproj.errors import NotConverged
+from privproj.numerics.enclosure import Enclosure
+
+ENOUGH = 1e-6
+"""Relative error of a quadrature beyond which no number is returned; a smaller one widens the enclosure."""
+LOG_NEGLIGIBLE = -1000.0
+
+
+# --- quadrature ---------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=8)
+def gauss_legendre(n: int) -> tuple[tuple[float, float], ...]:
+    """Nodes and weights of the n-point Gauss-Legendre rule on [0, 1]."""
+    rule = []
+    for i in range(n):
+        x = math.cos(math.pi * (i + 0.75) / (n + 0.5))
+        slope = 1.0
+        for _ in range(8):
+            p, previous = x, 1.0
+            for k in range(2, n + 1):
+                p, previous = ((2 * k - 1) * x * p - (k - 1) * previous) / k, p
+            slope = n * (x * p - previous) / (x * x - 1.0)
+            x -= p / slope
+        rule.append((0.5 + 0.5 * x, 1.0 / ((1.0 - x * x) * slope * slope)))
+    return tuple(rule)
+
+
+def log_rule(log_f: Callable[[float], float], edges: list[float], n: int, reference: float) -> float:
+    """``sum of panels of  int e^(log_f(t) - reference) dt`` by the n-point Gauss rule."""
+    total = 0.0
+    for left, right in itertools.pairwise(edges):
+        width = right - left
+        total += width * math.fsum(
+            w * math.exp(min(700.0, log_f(left + x * width) - reference)) for x, w in gauss_legendre(n)
+        )
+    return total
+
+
+def log_integral(log_f: Callable[[float], float], start: float, step: float, high: float = math.inf) -> Enclosure:
+    """``(ln int_-inf^high e^log_f dt, relative error)`` of a smooth integrand with one hill, as a pair.
+
+    The hill is found from ``start`` in steps of ``step``; the window ends where it has dropped by ``e^-46``.
+    Two Gauss rules on the same panels give the error; panels are halved until it is below 1e-12, or below what the
+    rounding of a huge exponent leaves. Where that fails for an integral far below anything representable, its height
+    times its width is returned, with an error of three in the log.
+    """
+    edges, peak = hill(log_f, start, step, high)
+    if peak == -math.inf:
+        return Enclosure(-math.inf, 0.0)
+    fine, error, enough = 0.0, math.inf, max(1e-12, 4e-15 * abs(peak))
+    for _ in range(7):
+        fine, coarse = log_rule(log_f, edges, 20, peak), log_rule(log_f, edges, 13, peak)
+        error = abs(fine - coarse) / fine if fine > 0.0 else math.inf
+        if error <= enough:
+            break
+        edges = sorted({*edges, *(0.5 * (a + b) for a, b in pairwise(edges))})
+    if not error <= max(ENOUGH, enough) and peak < LOG_NEGLIGIBLE:
+        width = max(edges[-1] - edges[0], 1e-15 * abs(edges[0]) + 1e-300)
+        return Enclosure(peak + math.log(width), 3.0)
+    if not error <= max(ENOUGH, enough):
+        raise NotConverged(f"the quadrature reached only a relative {error:.1e}; please report these parameters")
+    return Enclosure(peak + math.log(fine), max(error, enough - 1e-12))
+
+
+def hill(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[list[float], float]:
+    """Panel edges around the hill of ``log_f`` on ``(-inf, high]``, and (nearly) its height."""
+    top, peak = climb(log_f, min(start, high - 0.01 * step), step, high)
+    left = drop_off(log_f, top, peak, -step, -math.inf)
+    right = drop_off(log_f, top, peak, step, high)
+    return [left, left + 0.6 * (top - left), top, top + 0.4 * (right - top), right], peak
+
+
+def climb(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[float, float]:
+    """A point near the top of the hill and the height there."""
+    t, value = start, log_f(start)
+    stride = step if t + step <= high and log_f(t + step) > value else -step
+    level = 0
+    while level < 2 and abs(stride) > 1e-12 * step:
+        moved = min(t + stride, high)
+        at_moved = log_f(moved)
+        if at_moved > value:
+            t, value, stride, level = moved, at_moved, 2.0 * stride, 0
+        else:
+            level = level + 1 if value - at_moved < 1.0 else 0
+            stride = -0.3 * stride
+    return t, value
+
+
+def drop_off(log_f: Callable[[float], float], top: float, peak: float, stride: float, limit: float) -> float:
+    """The point beyond ``top``, towards ``stride``, where ``log_f`` is about 46 below ``peak`` (or ``limit``)."""
+    inside = outside = top
+    while log_f(outside) > peak - 46.0:
+        if outside == limit:
+            return limit
+        inside, stride = outside, 2.0 * stride
+        outside = min(outside + stride, limit) if stride > 0.0 else outside + stride
+    for _ in range(3):
+        middle = 0.5 * (inside + outside)
+        inside, outside = (middle, outside) if log_f(middle) > peak - 46.0 else (inside, middle)
+    return outside

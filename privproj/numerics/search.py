@@ -1,0 +1,128 @@
+"""Safe searches: where a falling function stops being positive, a minimum, the largest integer that fits."""
+
+import math
+from collections.abc import Callable
+
+from privproj.errors import NotConverged
+from privproj.numerics.enclosure import Enclosure
+
+LAST_BITS = 2.0**-51
+"""A search looks at least so far, relative, from the ends that it knows. Speed only."""
+
+
+# --- search -------------------------------------------------------------------------------------
+
+
+def crossing(
+    excess: Callable[[float], float],
+    guess: float,
+    *,
+    low: float,
+    high: float,
+    spread: float = 1.0,
+    rtol: float = 1e-14,
+) -> Enclosure:
+    """Bracket the point where a non-increasing ``excess`` stops being positive, on ``0 < low <= x <= high``.
+
+    Returns ``(x1, x2)`` with ``excess(x1) > 0 >= excess(x2)``, both evaluated, ``x2 - x1 <= rtol * x2``;
+    ``(0, low)`` if nothing is positive down to ``low``; ``(high, inf)`` if all is positive up to ``high``.
+    Raises :class:`NotConverged` on a nan.
+    """
+
+    def checked(x: float) -> float:
+        value = excess(x)
+        if math.isnan(value):
+            raise NotConverged(f"the search met an undefined value at {x!r}; please report these parameters")
+        return value
+
+    start = min(max(guess, low), high)
+    value = checked(start)
+    seeks_safe = value > 0.0
+    near, far, at_near, at_far = start, start, value, value
+    factor = 1.0 + spread
+    while (at_far > 0.0) == seeks_safe:
+        if far == (high if seeks_safe else low):
+            return Enclosure(high, math.inf) if seeks_safe else Enclosure(0.0, low)
+        near, at_near = far, at_far
+        far = min(high, far * factor) if seeks_safe else max(low, far / factor)
+        at_far = checked(far)
+        factor = min(factor**3, 1e60)
+    ends = (near, at_near, far, at_far) if seeks_safe else (far, at_far, near, at_near)
+    return shrink(checked, *ends, rtol=rtol)
+
+
+def shrink(f: Callable[[float], float], x1: float, f1: float, x2: float, f2: float, *, rtol: float) -> Enclosure:
+    """Shrink a bracket ``f(x1) > 0 >= f(x2)`` to relative width ``rtol`` (Chandrupatla; geometric halving first)."""
+    while x2 > 4.0 * x1:
+        middle = math.sqrt(x1) * math.sqrt(x2)
+        x1, f1, x2, f2 = replaced(x1, f1, x2, f2, middle, f(middle))
+    last, at_last, share = x1, f1, 0.5
+    while x2 - x1 > rtol * x2:
+        x = x1 + share * (x2 - x1)
+        if not x1 < x < x2:  # a look so close to one end that rounding makes it that end
+            x = x1 + 0.5 * (x2 - x1)
+        if not x1 < x < x2:
+            break
+        value = f(x)
+        last, at_last = (x1, f1) if value > 0.0 else (x2, f2)
+        x1, f1, x2, f2 = replaced(x1, f1, x2, f2, x, value)
+        share = interpolated_share(x1, f1, x2, f2, last, at_last, max(0.5 * rtol, LAST_BITS) * x2)
+    return Enclosure(x1, x2)
+
+
+def replaced(x1: float, f1: float, x2: float, f2: float, x: float, value: float) -> tuple[float, float, float, float]:
+    """The bracket with the end of the same sign replaced by ``x``."""
+    return (x, value, x2, f2) if value > 0.0 else (x1, f1, x, value)
+
+
+def interpolated_share(x1: float, f1: float, x2: float, f2: float, x3: float, f3: float, tolerance: float) -> float:
+    """Where to look next, as a share of the bracket: inverse quadratic where it is safe, else the middle."""
+    if not all(map(math.isfinite, (f1, f2, f3))) or f3 in (f1, f2):
+        return 0.5
+    place = (x1 - x2) / (x3 - x2) if f3 > 0.0 else (x2 - x1) / (x3 - x1)
+    a, b, c = (f1, f2, f3) if f3 > 0.0 else (f2, f1, f3)
+    height = (a - b) / (c - b)
+    if not (height * height < place and (1.0 - height) ** 2 < 1.0 - place):
+        return 0.5
+    near, far, away = (x1, x2, x3) if f3 > 0.0 else (x2, x1, x3)
+    t = a / (b - a) * c / (b - c) + (away - near) / (far - near) * a / (c - a) * b / (c - b)
+    share = t if near == x1 else 1.0 - t
+    edge = min(0.5, tolerance / (x2 - x1))
+    return min(max(share, edge), 1.0 - edge)
+
+
+def largest_integer(fits: Callable[[int], bool], low: int, high: int) -> int | None:
+    """Largest ``n`` in ``low..high`` for which a predicate that only turns from true to false holds; None if none."""
+    if not fits(low):
+        return None
+    step = 1
+    while low + step <= high and fits(low + step):
+        low, step = low + step, 2 * step
+    end = min(high + 1, low + step)
+    while end - low > 1:
+        middle = (low + end) // 2
+        low, end = (middle, end) if fits(middle) else (low, middle)
+    return low
+
+
+def minimise(
+    f: Callable[[float], float], low: float, high: float, rtol: float = 1e-9, points: int = 25
+) -> tuple[float, float]:
+    """``(x, f(x))`` near the least value on ``[low, high]``: a scan, then golden sections."""
+    scan = [low + (high - low) * i / (points - 1.0) for i in range(points)]
+    values = [f(x) for x in scan]
+    best = min(range(points), key=values.__getitem__)
+    a, b = scan[max(0, best - 1)], scan[min(points - 1, best + 1)]
+    golden = 0.5 * (math.sqrt(5.0) - 1.0)
+    x1, x2 = b - golden * (b - a), a + golden * (b - a)
+    f1, f2 = f(x1), f(x2)
+    while b - a > rtol * (abs(a) + abs(b)) + 1e-300:
+        if f1 <= f2:
+            b, x2, f2 = x2, x1, f1
+            x1 = b - golden * (b - a)
+            f1 = f(x1)
+        else:
+            a, x1, f1 = x1, x2, f2
+            x2 = a + golden * (b - a)
+            f2 = f(x2)
+    return min(((x1, f1), (x2, f2), (scan[best], values[best])), key=lambda pair: pair[1])

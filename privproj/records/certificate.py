@@ -1,0 +1,512 @@
+"""Certificates: an answer proved again in ball arithmetic, saved as JSON, and checked from its own words.
+
+A certificate says that the delta of one bound, for these parameters (each double taken exactly) at this epsilon, lies
+between two decimal numbers, that it meets the target of the question, and what the tool says of such a bound: its side,
+status, promises, assumptions. Nothing in it is taken on trust when it is checked: the enclosure is computed again at
+another precision, and once more by independent code in mpmath; every other word is asked of the tool again, and the
+file holds nothing besides.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privproj.accounting.question import Question
+from privproj.bounds import find, mechanism_named
+from privproj.errors import InvalidParameter, NotConverged, PrecisionLimit, Refused
+from privproj.mechanisms import Mechanism
+from privproj.records.atomic import replaced
+from privproj.records.strict_json import Ambiguous, parse, same, shown
+from privproj.result import Outcome, Result, plain
+from privproj.runs import NeighbouringRelation, Run
+from privproj.validation import privacy_epsilon
+
+if TYPE_CHECKING:
+    from flint import arb
+
+    from privproj.rigorous.profiles import Profile
+
+SCHEMA = 2
+ARITHMETIC = "ball arithmetic"
+SPREAD = Decimal("4e-19")
+"""Relative. Proof: the ends that are written lie this far outside their ball, whose radius is below 2^-64 = 5.4e-20 of
+it, so that any other ball of such a radius around the same number lies within them."""
+
+AGREES = Decimal("1e-12")
+"""Relative difference allowed to the mpmath value, which has no proved error. Speed only: the balls prove the claim."""
+
+WRITTEN_DIGITS = 25
+"""Digits of the ends that are written."""
+
+LARGEST_FILE = 1 << 20
+"""Bytes. A certificate has a few thousand."""
+
+DECIMAL = re.compile(r"[0-9]{1,60}(\.[0-9]{1,60})?([eE][+-]?[0-9]{1,15})?", re.ASCII)
+"""How the two ends are written: no sign, no spaces, no nan."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """``lower <= delta(epsilon) <= upper`` for one bound with these free parameters (``witness``), and what it meets.
+
+    ``lower`` and ``upper`` are decimal text, since they may lie below double precision. ``target`` is the ``delta`` or
+    ``log10_delta`` that ``upper`` does not exceed. ``bits`` is a working precision that is enough for the enclosure.
+    """
+
+    mechanism: dict[str, Any]
+    run: dict[str, Any]
+    bound: str
+    bound_version: int
+    side: str
+    status: str
+    promises: tuple[str, ...]
+    assumes: tuple[str, ...]
+    source: str
+    epsilon: float
+    lower: str
+    upper: str
+    witness: dict[str, float]
+    target: dict[str, float]
+    bits: int
+    arithmetic: str = ARITHMETIC
+    schema: int = SCHEMA
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The JSON object in the file."""
+        return {"certificate": plain(asdict(self))}
+
+    def save(self, path: str | Path) -> None:
+        """Write the JSON file, whole or not at all."""
+        import json
+
+        text = json.dumps(self.record, indent=2, allow_nan=False) + "\n"
+        replaced(path, lambda file: file.write(text.encode()))
+
+
+FOUNDATION = ("bound_version", "side", "status", "promises", "assumes", "source")
+"""What the tool says of a bound for these parameters, whatever the numbers are."""
+
+
+def certify(result: Result) -> Certificate:
+    """Prove the answer: enclose delta at its epsilon by balls, and compare.
+
+    Raises :class:`Refused` where there is no enclosure for the bound or the run, :class:`NotConverged` if the floating
+    point answer is on the unsafe side (a defect; please report), :class:`PrecisionLimit` if the enclosure stays wide.
+    """
+    if result.quantity not in ("epsilon", "delta", "sigma") or result.outcome is not Outcome.OK:
+        raise Refused(
+            f"expected an answered epsilon, delta or sigma query to certify, got {result.quantity} with outcome "
+            f"{result.outcome}"
+        )
+    assert result.epsilon is not None
+    profile = profile_of(result.bound, result.mechanism, own_parameters(result.run))
+    witness = profile.witness(result.epsilon)
+    ball, bits = enclosure(profile, result.epsilon, witness)
+    check_side(result, ball)
+    return stated(result, ball, bits, witness)
+
+
+def stated(result: Result, ball: "arb", bits: int, witness: dict[str, float]) -> Certificate:
+    """The certificate of an answer whose enclosure is known; raises :class:`Refused` if it is not the tool's own."""
+    lower, upper = written_ends(ball)
+    found = Certificate(
+        mechanism=own_parameters(result.mechanism),
+        run=own_parameters(result.run),
+        bound=result.bound,
+        epsilon=result.epsilon,  # pyright: ignore[reportArgumentType]
+        lower=lower,
+        upper=upper,
+        witness=witness,
+        target=target_field(result),
+        bits=bits,
+        **foundation(result.bound, result.mechanism, own_parameters(result.run)),
+    )
+    said = {**foundation_of(result), "side": found.side}
+    wrong = [name for name in FOUNDATION if getattr(found, name) != said[name]]
+    if wrong or not target_met(found):
+        raise Refused(f"the {wrong[0] if wrong else 'value'} of this answer is not what its parameters give")
+    return found
+
+
+def written_ends(ball: "arb") -> tuple[str, str]:
+    """``(lower, upper)`` as decimal text around the ball, each :data:`SPREAD` further out; at most 1."""
+    from privproj.rigorous.balls import EXACT, decimal_ends
+
+    low, high = map(Decimal, decimal_ends(ball, WRITTEN_DIGITS))
+    down, up = EXACT.copy(), EXACT.copy()
+    down.prec = up.prec = WRITTEN_DIGITS
+    down.rounding, up.rounding = ROUND_FLOOR, ROUND_CEILING
+    return str(down.multiply(low, 1 - SPREAD)), str(min(up.multiply(high, 1 + SPREAD), Decimal(1)))
+
+
+def own_parameters(part: dict[str, Any]) -> dict[str, Any]:
+    """The mechanism or the run of a result without what it assumes."""
+    return {name: value for name, value in part.items() if name != "assumes"}
+
+
+def foundation_of(result: Result) -> dict[str, Any]:
+    """What a result says besides its numbers."""
+    return {
+        "bound_version": result.bound_version,
+        "side": str(result.side),
+        "status": str(result.status),
+        "promises": tuple(result.promises),
+        "assumes": result.assumes,
+        "source": result.source,
+    }
+
+
+def foundation(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
+    """What the tool itself says of this bound for these parameters, its side for a delta at a given epsilon."""
+    asked = question(bound, mechanism, run)
+    return foundation_of(asked.result("delta", None, None, side=asked.side(asked.curve())))
+
+
+def question(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> Question:
+    """The question that has these parameters, which have to be written as the tool writes them.
+
+    Raises :class:`InvalidParameter` where they are not, :class:`Refused` where the bound does not answer.
+    """
+    built = rebuilt(mechanism)
+    found = Question(built, asked_run(run), find(type(built), bound))
+    found.check()
+    return found
+
+
+def asked_run(run: dict[str, Any]) -> Run:
+    """The run with these parameters, all of them and no others."""
+    expected_keys(run, Run().parameters(), "run")
+    found = Run(**run)
+    expected_table(run, found.parameters(), "run")
+    return found
+
+
+def expected_keys(given: dict[str, Any], names: Iterable[str], where: str) -> None:
+    """Raise :class:`InvalidParameter` unless the keys are these."""
+    known = tuple(names)
+    for key in given:
+        if key not in known:
+            raise InvalidParameter(where, shown(key), "the keys " + ", ".join(known) + " and no others")
+    for key in known:
+        if key not in given:
+            raise InvalidParameter(where, "nothing", f"the key {key} in the certificate")
+
+
+def expected_table(given: dict[str, Any], own: dict[str, Any], where: str) -> None:
+    """Raise :class:`InvalidParameter` unless the table is the one that the tool writes for what it describes."""
+    for key in (*given, *own):
+        if key not in given or key not in own or not same(given[key], own[key]):
+            said = f"{key} {shown(own[key])}" if key in own else f"no {key}"
+            value = shown(given[key]) if key in given else "nothing"
+            raise InvalidParameter(where, value, f"{said}, as this tool writes it, in the certificate")
+
+
+def certified(result: Result, certificate: Certificate) -> Result:
+    """The result with the ends of its certificate among its numerics."""
+    import flint
+
+    note = {name: getattr(certificate, name) for name in ("lower", "upper", "bits", "witness")}
+    note["arithmetic"] = f"{ARITHMETIC}, python-flint {flint.__version__}"
+    return replace(result, numerics={**result.numerics, "certified": note})
+
+
+def target_field(result: Result) -> dict[str, float]:
+    """What the enclosure has to stay below: the delta of an epsilon or sigma query, or the delta that was answered."""
+    if result.delta is not None and result.delta > 1.01e-300:
+        return {"delta": result.delta}
+    assert result.log10_delta is not None
+    return {"log10_delta": result.log10_delta}
+
+
+def check_side(result: Result, ball: "arb") -> None:
+    """Raise unless the answer is on the safe side of the enclosure."""
+    if not meets(target_field(result), ball):
+        raise NotConverged(
+            f"the floating-point {result.quantity} is on the unsafe side of its enclosure; please report it"
+        )
+
+
+def meets(target: dict[str, float], ball: "arb") -> bool:
+    """True if the whole ball is at most the target (a delta of 1 is met by definition)."""
+    from flint import arb, ctx
+
+    with ctx.workprec(320):
+        if "delta" in target:
+            return bool(ball.upper() <= arb(target["delta"])) or target["delta"] >= 1.0
+        return bool(ball.upper() <= arb(10) ** arb(target["log10_delta"]))
+
+
+def enclosure(profile: "Profile", epsilon: float, witness: dict[str, float], first: int = 0) -> "tuple[arb, int]":
+    """``(ball, bits)`` of the profile, from the ``first`` precision of the ladder on."""
+    from flint import arb
+
+    from privproj.rigorous.balls import LADDER, enclosed
+
+    return enclosed(lambda: profile.delta(arb(epsilon), witness), LADDER[first:])
+
+
+def profile_of(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> "Profile":
+    """What encloses this bound for these parameters; raises :class:`Refused` where nothing does."""
+    needs_flint()
+    asked = question(bound, mechanism, run)
+    check_run(asked)
+    assert asked.bound.provable is not None
+    replaces = asked.run.relation is NeighbouringRelation.REPLACE
+    built = asked.mechanism.for_replacement() if replaces else asked.mechanism
+    return asked.bound.provable(built, asked.run.steps)
+
+
+def rebuilt(mechanism: dict[str, Any]) -> Mechanism:
+    """The mechanism with these parameters; raises :class:`InvalidParameter` where they are not its own."""
+    given = own_parameters(mechanism)
+    if "layers" in given:
+        raise Refused("certificates are about one projected layer; expected dim and rank, not layers")
+    kind = mechanism_named(str(given.get("name")))
+    parts = {name: value for name, value in given.items() if name != "name"}
+    for name, value in parts.items():
+        if name not in kind.__dataclass_fields__:
+            raise InvalidParameter("mechanism", shown(name), f"parameters of {kind.name} in the certificate")
+        flag = kind.__dataclass_fields__[name].type is bool
+        if isinstance(value, list | dict) or (flag and not isinstance(value, bool)):
+            raise InvalidParameter(name, shown(value), "true or false" if flag else "a number or a word")
+    found = kind(**parts)
+    expected_table(given, {"name": kind.name, **found.parameters()}, "mechanism")
+    return found
+
+
+def check_run(asked: Question) -> None:
+    """Raise :class:`Refused` where delta has no closed form or single integral, or nothing encloses it."""
+    bound, run = asked.bound, asked.run
+    several = run.steps > 1 and not bound.provable_steps
+    if several or run.sampling_rate != 1.0 or run.group_size > 1:
+        raise Refused(
+            "certificates are about one release on the whole data set (any number for the gaussian profile); "
+            "a composed run has its errors bounded by the composer instead"
+        )
+    if bound.provable is None:
+        raise Refused(f"no enclosure for {bound.name}; certificates cover {', '.join(provable_names())}")
+
+
+def provable_names() -> list[str]:
+    """``mechanism.bound`` of every bound that can be certified."""
+    from privproj.bounds import registry
+
+    return [f"{bound.mechanism.name}.{bound.name}" for bound in registry() if bound.provable is not None]
+
+
+def needs_flint() -> None:
+    """Raise :class:`InvalidParameter` where python-flint is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("flint") is None:
+        raise InvalidParameter("certify", "no python-flint", "python-flint", "pip install 'privproj[certify]'")
+
+
+def load(path: str | Path) -> Certificate:
+    """A certificate from its file; raises :class:`InvalidParameter` for a file that is none."""
+    try:
+        with Path(path).open("rb") as file:
+            content = parse(file.read(LARGEST_FILE).decode("utf-8"))
+    except OSError as error:
+        raise InvalidParameter("certificate", path, "a readable file", str(error.strerror)) from None
+    except Ambiguous as error:
+        raise InvalidParameter("certificate", path, "one meaning for every word of it", f"it has {error}") from None
+    except (ValueError, RecursionError):
+        raise InvalidParameter("certificate", path, "a certificate as --certificate writes it") from None
+    return from_record(content)
+
+
+KINDS: dict[str, type] = {
+    "mechanism": dict, "run": dict, "bound": str, "bound_version": int, "side": str, "status": str, "promises": list,
+    "assumes": list, "source": str, "epsilon": float, "lower": str, "upper": str, "witness": dict, "target": dict,
+    "bits": int, "arithmetic": str, "schema": int,
+}  # fmt: skip
+"""The JSON type of each field."""
+WORDS = {dict: "a table", list: "a list of words", str: "text", int: "a whole number", float: "a number with a point"}
+
+
+def from_record(content: object) -> Certificate:
+    """The certificate that a JSON object describes: every key known, none missing, each of its type.
+
+    Raises :class:`InvalidParameter`.
+    """
+    inner = content.get("certificate") if isinstance(content, dict) and len(content) == 1 else None
+    if not isinstance(inner, dict):
+        raise InvalidParameter("certificate", shown(content), "a certificate as --certificate writes it")
+    given: dict[str, Any] = inner
+    if not same(given.get("schema", SCHEMA), SCHEMA):
+        raise InvalidParameter(
+            "schema", shown(given["schema"]), f"a certificate of schema {SCHEMA}", "write it again with --certificate"
+        )
+    expected_keys(given, (field.name for field in fields(Certificate)), "certificate")
+    for name, kind in KINDS.items():
+        expected_kind(name, given[name], kind)
+    found = Certificate(**{**given, "promises": tuple(given["promises"]), "assumes": tuple(given["assumes"])})
+    check_numbers(found)
+    return found
+
+
+def expected_kind(name: str, value: Any, kind: type) -> None:
+    """Raise :class:`InvalidParameter` unless a field has its type, and text that can be printed."""
+    if type(value) is not kind:
+        raise InvalidParameter(name, shown(value), f"{WORDS[kind]} in the certificate")
+    inside = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
+    for part in inside:
+        if isinstance(value, list) and not isinstance(part, str):
+            raise InvalidParameter(name, shown(part), "words in the certificate")
+        if isinstance(part, str) and not (part.isprintable() and part):
+            raise InvalidParameter(name, shown(part), "words that can be printed, in the certificate")
+
+
+def check_numbers(certificate: Certificate) -> None:
+    """Raise :class:`InvalidParameter` unless the numbers of a claim are such numbers."""
+    from privproj.rigorous.balls import LADDER
+
+    for name in ("lower", "upper"):
+        text = getattr(certificate, name)
+        if not DECIMAL.fullmatch(text):
+            raise InvalidParameter(name, shown(text), "a decimal number in the certificate")
+    privacy_epsilon(certificate.epsilon, zero=True)
+    if certificate.bits not in LADDER:
+        raise InvalidParameter("bits", certificate.bits, "one of the precisions " + ", ".join(map(str, LADDER)))
+    if certificate.arithmetic != ARITHMETIC:
+        raise InvalidParameter("arithmetic", shown(certificate.arithmetic), ARITHMETIC)
+    numbers(certificate.witness, "witness")
+    target = numbers(certificate.target, "target")
+    if list(target) not in (["delta"], ["log10_delta"]):
+        raise InvalidParameter("target", shown(list(target)), "one target: either delta or log10_delta")
+    if not 0.0 < target.get("delta", 0.5) < 1.0 or not target.get("log10_delta", -1.0) < 0.0:
+        raise InvalidParameter("target", shown(target), "a delta above 0 and below 1, or a negative log10_delta")
+
+
+def numbers(given: dict[str, Any], name: str) -> dict[str, float]:
+    """A table of finite numbers; raises :class:`InvalidParameter` for anything else."""
+    for value in given.values():
+        if type(value) is not float or not math.isfinite(value):
+            raise InvalidParameter(name, shown(value), "finite numbers with a point in the certificate")
+    return given
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What checking a certificate found: each claim, and whether it holds."""
+
+    claims: dict[str, bool]
+    lower: str
+    upper: str
+    second_opinion: str
+
+    @property
+    def holds(self) -> bool:
+        """True if every claim holds."""
+        return all(self.claims.values())
+
+
+def verify(certificate: Certificate) -> Verdict:
+    """Check a certificate from its parameters alone: a new enclosure at a higher precision, and mpmath's value.
+
+    Raises like :func:`certify`, and :class:`InvalidParameter` for a certificate that the tool does not write.
+    """
+    from privproj.rigorous.balls import LADDER, decimal_ends
+
+    claim = from_record(certificate.record)
+    profile = profile_of(claim.bound, claim.mechanism, claim.run)
+    said = foundation(claim.bound, claim.mechanism, claim.run)
+    check_witness(claim, profile)
+    ball, _ = enclosure(profile, claim.epsilon, claim.witness, first=max(1, LADDER.index(claim.bits)))
+    lower, upper = decimal_ends(ball, WRITTEN_DIGITS)
+    value = second_opinion(claim)
+    return Verdict(
+        {
+            "the enclosure holds": contains(claim, Decimal(lower), Decimal(upper)),
+            "the target is met": target_met(claim),
+            "status and promises are those of the bound": agree(claim, said, "status", "promises"),
+            "side, assumptions, source and version too": agree(claim, said, *FOUNDATION),
+            f"{claim.bits} bits are enough": enough(profile, claim),
+            **agreement(Decimal(upper), value),
+        },
+        lower,
+        upper,
+        value or "none for this bound",
+    )
+
+
+def agree(certificate: Certificate, said: dict[str, Any], *names: str) -> bool:
+    """True if the certificate says what the tool says."""
+    return all(getattr(certificate, name) == said[name] for name in names)
+
+
+def contains(certificate: Certificate, lower: Decimal, upper: Decimal) -> bool:
+    """True if the new enclosure lies within the claimed one."""
+    return Decimal(certificate.lower) <= lower <= upper <= Decimal(certificate.upper)
+
+
+def target_met(certificate: Certificate) -> bool:
+    """True if the claimed upper end is at most the target: ``upper <= delta``, or ``log10(upper) <= log10_delta``."""
+    from privproj.rigorous.balls import EXACT
+
+    upper, target = Decimal(certificate.upper), certificate.target
+    if "delta" in target:
+        return upper <= Decimal(target["delta"])
+    # The decimal logarithm is right to a unit of its last of 100 digits; 1e-90 of it is more than that.
+    power = EXACT.log10(upper) if upper else Decimal("-Infinity")
+    return EXACT.add(power, EXACT.multiply(abs(power), Decimal("1e-90"))) <= Decimal(target["log10_delta"])
+
+
+def enough(profile: "Profile", certificate: Certificate) -> bool:
+    """True if the claimed working precision makes the enclosure right to the goal."""
+    from flint import arb
+
+    from privproj.rigorous.balls import enclosed
+
+    try:
+        enclosed(lambda: profile.delta(arb(certificate.epsilon), certificate.witness), (certificate.bits,))
+    except PrecisionLimit:
+        return False
+    return True
+
+
+def check_witness(certificate: Certificate, profile: "Profile") -> None:
+    """Raise :class:`InvalidParameter` for free parameters that prove nothing, or that the profile does not have."""
+    for name, value in certificate.witness.items():
+        top = 1.0 if name == "tau" else math.inf
+        if name not in profile.free or not 0.0 < value <= top:
+            expected = {"tau": "a tau in (0, 1]", "tangent": "a positive tangent"}.get("".join(profile.free), "none")
+            raise InvalidParameter("witness", shown({name: value}), f"the free parameters of the bound: {expected}")
+    for name in profile.needed:
+        if name not in certificate.witness:
+            raise InvalidParameter("witness", "nothing", f"the free parameter {name} of the bound")
+
+
+def second_opinion(certificate: Certificate) -> str | None:
+    """The value in mpmath, by other code and another quadrature; None where there is none for these parameters."""
+    from privproj import reference
+
+    built = rebuilt(certificate.mechanism)
+    if certificate.run["relation"] == NeighbouringRelation.REPLACE:
+        built = built.for_replacement()
+    name = f"{built.name}.{certificate.bound}"
+    known = signature(reference.DELTAS[name]).parameters if name in reference.DELTAS else {}
+    given = {**built.parameters(), **certificate.run}
+    parts = {key: value for key, value in given.items() if key in known and (key, value) != ("steps", 1)}
+    try:
+        value = reference.value(f"{name}.delta", 20, epsilon=certificate.epsilon, **parts)  # pyright: ignore
+    except (LookupError, TypeError, ArithmeticError, ValueError):
+        return None
+    return reference.mp.nstr(value, 20)
+
+
+def agreement(upper: Decimal, value: str | None) -> dict[str, bool]:
+    """The claim that mpmath finds what the balls found; no claim where it has nothing to say."""
+    if value is None:
+        return {}
+    from privproj.rigorous.balls import EXACT
+
+    away = EXACT.subtract(Decimal(value), upper).copy_abs()
+    return {"independent code in mpmath agrees": away <= EXACT.multiply(AGREES, upper)}

@@ -1,0 +1,141 @@
+"""Entries of files: every key known, of its type, given once and not contradicted, as on the command line."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Any, get_args
+
+from privproj.accounting.evaluate import FOUND, TARGETS, targets_of
+from privproj.accounting.question import Question, question_of
+from privproj.bounds import find, mechanism_named
+from privproj.errors import InvalidParameter
+from privproj.mechanisms import Layer, Mechanism
+from privproj.result import Result
+from privproj.runs import BATCH_KEYS, delta_target, run_options_from_batches
+from privproj.validation import privacy_epsilon
+
+RUN_KEYS = (
+    "steps", "sampling_rate", "sampling", "relation", "group_size", "discretization", "composer", "split", "public_size"
+)  # fmt: skip
+FROM_BATCHES = ("steps", "sampling_rate", "sampling")
+ALIASES: dict[str, str] = {"dp-sgd": "gaussian", "prism": "gaussian", "dp-lora-fa": "gaussian"}
+"""Algorithms that are a (subsampled) Gaussian mechanism, whatever their ranks: nothing of them improves epsilon."""
+
+WHOLE, NUMBER, TEXT, TRUTH, LAYERS, SHARE = (
+    "a whole number",
+    "a number",
+    "text",
+    "true or false",
+    "a layer DxR, DxRxN or DxRxN@SHARE, or a list of them",
+    "even, optimal or a number",
+)
+TYPES = {
+    "steps": WHOLE, "group_size": WHOLE, "batch_size": WHOLE, "dataset_size": WHOLE,
+    "sampling_rate": NUMBER, "discretization": NUMBER, "epochs": NUMBER, "split": SHARE,
+    "epsilon": NUMBER, "delta": NUMBER, "log10_delta": NUMBER, "expect": NUMBER, "rtol": NUMBER, "at_most": NUMBER,
+    "sampling": TEXT, "relation": TEXT, "composer": TEXT, "clipping": TEXT,
+    "name": TEXT, "query": TEXT, "mechanism": TEXT, "bound": TEXT, "planned": TRUTH, "layer": LAYERS,
+    "public_size": TRUTH,
+}  # fmt: skip
+"""The type of every key that is not a number or a truth value of a mechanism."""
+
+
+def once(entry: Any, where: str) -> dict[str, Any]:
+    """The keys of an entry in one spelling, ``noise-multiplier`` as ``noise_multiplier``.
+
+    Raises :class:`InvalidParameter` for an entry that is no table and for a key in both spellings.
+    """
+    if not isinstance(entry, Mapping):
+        raise InvalidParameter(where, entry, "a table of keys")
+    found: dict[str, Any] = {}
+    for key, value in entry.items():
+        name = str(key).replace("-", "_")
+        if name in found:
+            raise InvalidParameter(f"{where}: {name}", value, f"one spelling of a key, {name} or {key}, once")
+        found[name] = value
+    return found
+
+
+def kind_of(given: Mapping[str, Any]) -> type[Mechanism]:
+    """The mechanism that an entry names."""
+    if "mechanism" not in given:
+        raise InvalidParameter("mechanism", "nothing", "a mechanism")
+    name: str = of_type("mechanism", given["mechanism"], TEXT)
+    return mechanism_named(ALIASES.get(name, name))
+
+
+@cache
+def parameters_of(kind: type[Mechanism]) -> dict[str, str]:
+    """The keys that are parameters of a mechanism, and their types; layers are given one by one."""
+    found = {}
+    for field in fields(kind):
+        kinds = get_args(field.type) or (field.type,)
+        name = "layer" if field.name == "layers" else field.name
+        found[name] = TYPES.get(name) or (TRUTH if bool in kinds else WHOLE if int in kinds else NUMBER)
+    return found
+
+
+def keys_of(kind: type[Mechanism], others: tuple[str, ...], query: str = "") -> dict[str, str]:
+    """Every key that an entry about this mechanism may have, and its type; not what the query finds."""
+    plain = (*RUN_KEYS, *BATCH_KEYS, *(targets_of(query) if query else ()), *others)
+    known = {**parameters_of(kind), **{name: TYPES[name] for name in plain}}
+    return {name: words for name, words in known.items() if name not in FOUND.get(query, ())}
+
+
+def of_type(name: str, value: Any, words: str) -> Any:
+    """The value, if it is of the type; nothing is converted. Raises :class:`InvalidParameter`."""
+    real = isinstance(value, int | float) and not isinstance(value, bool)
+    fits = {
+        WHOLE: real and value == value // 1,
+        NUMBER: real,
+        TEXT: isinstance(value, str),
+        TRUTH: isinstance(value, bool),
+        SHARE: real or value in ("even", "optimal"),
+        LAYERS: isinstance(value, str)
+        or (isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)),
+    }
+    if not fits[words]:
+        raise InvalidParameter(name, repr(value)[:80] if isinstance(value, str) else value, words)
+    return value
+
+
+def check_keys(given: Mapping[str, Any], known: Mapping[str, str]) -> None:
+    """Raise :class:`InvalidParameter` for a key that is not known, and for a value of another type."""
+    for name, value in given.items():
+        if name not in known:
+            raise InvalidParameter(name, value, "one of the keys " + ", ".join(known))
+        of_type(name, value, known[name])
+
+
+def parts_from(given: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, dict[str, Any]]:
+    """Mechanism, bound and run of an entry whose keys are known; what the query finds is still missing."""
+    kind = kind_of(given)
+    own = {name: given[name] for name in parameters_of(kind) if name in given}
+    if "layer" in own:
+        texts = own.pop("layer")
+        own["layers"] = tuple(map(Layer.parse, [texts] if isinstance(texts, str) else texts))
+    run = {name: given[name] for name in RUN_KEYS if name in given and name not in FROM_BATCHES}
+    run |= run_options_from_batches(given, {"steps": "steps", "rate": "sampling_rate"}.get(query, ""))
+    return kind(**own), given.get("bound"), run
+
+
+def question_from(given: Mapping[str, Any], query: str = "") -> Question:
+    """The question that the known keys of an entry put."""
+    mechanism, bound, run = parts_from(given, query)
+    return question_of(mechanism, find(type(mechanism), bound), run)  # pyright: ignore[reportArgumentType]
+
+
+def target_from(given: Mapping[str, Any], query: str) -> dict[str, Any]:
+    """The targets of the query; raises :class:`InvalidParameter` for one that is missing, doubled or out of range."""
+    found = {name: given[name] for name in targets_of(query) if name in given}
+    if "epsilon" in TARGETS[query][1]:
+        privacy_epsilon(found.get("epsilon"), zero=query != "sigma")
+    if "delta" in TARGETS[query][1]:
+        delta_target(found.get("delta"), found.get("log10_delta"))
+    return found
+
+
+def answer(query: str, given: Mapping[str, Any]) -> Result:
+    """The answer to the query that the known keys of an entry put."""
+    mechanism, bound, run = parts_from(given, query)
+    return TARGETS[query][0](mechanism, bound=bound, **target_from(given, query), **run)

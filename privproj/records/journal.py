@@ -1,0 +1,120 @@
+"""A journal of numbered rows that survives a kill at any moment.
+
+Rows go to the journal in the order in which they are done, each behind its index, flushed to the disk in batches; what
+is in the journal is not done again.
+"""
+
+import csv
+import fcntl
+import io
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from privproj.errors import InvalidParameter
+from privproj.records.workers import Doer, Row, Work
+
+SECONDS, MOST = 0.5, 500
+"""How long a batch should take, and how many tasks it has at most."""
+
+
+class Journal:
+    """Numbered rows of text as CSV, behind a title that says what they belong to; open in one process at a time."""
+
+    def __init__(self, path: str | Path, title: dict[str, Any]) -> None:
+        self.path, self.rows = Path(path), dict[int, Row]()
+        try:
+            self.file = open(path, "a+b")  # noqa: SIM115 (held until close)
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidParameter("journal", path, "a journal that no other process writes") from None
+        except OSError as error:
+            raise InvalidParameter("journal", path, "a file that can be written", str(error.strerror)) from None
+        self.take_up(json.dumps(title, sort_keys=True))
+
+    def take_up(self, title: str) -> None:
+        """Read what is there, up to the first line that is not whole, and cut the rest off."""
+        self.file.seek(0)
+        content = self.file.read()
+        head = (title + "\n").encode()
+        if not head.startswith(content) and not content.startswith(head):
+            self.close()
+            raise InvalidParameter("journal", self.path, "a journal of this very question", "name another file")
+        good = len(head) if content.startswith(head) else 0
+        for line in content[good:].splitlines(keepends=True):
+            row = whole_row(line)
+            if row is None:
+                break
+            good += len(line)
+            self.rows.setdefault(int(row[0]), row[1:])
+        self.file.truncate(good)
+        if good == 0:
+            self.file.write(head)
+            self.file.flush()
+
+    def add(self, numbers: list[int], rows: list[Row]) -> None:
+        """Keep these rows; they are on the disk when this returns."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerows([str(number), *row, ";"] for number, row in zip(numbers, rows, strict=True))
+        self.file.write(text.getvalue().encode())
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.rows.update(zip(numbers, rows, strict=True))
+
+    def close(self) -> None:
+        """Let others write."""
+        self.file.close()
+
+
+def whole_row(line: bytes) -> Row | None:
+    """The row of a line that was written to its end (a last field says so), else None."""
+    try:
+        (row,) = csv.reader([line.decode()])
+    except (ValueError, csv.Error):
+        return None
+    return row[:-1] if line.endswith(b";\n") and len(row) > 1 and row[0].isdecimal() else None
+
+
+def done(
+    work: Work,
+    tasks: Iterable[tuple[int, Any]],
+    journal: Journal,
+    doer: Doer,
+    progress: Callable[[int], object] = lambda count: None,
+) -> dict[int, Row]:
+    """The rows of all tasks, by number: those of the journal, and the others as ``doer`` does them."""
+    batches = Batches((number, task) for number, task in tasks if number not in journal.rows)
+    for numbers, rows in doer(work, batches):
+        journal.add(numbers, rows)
+        batches.learn(len(rows))
+        progress(len(rows))
+    return journal.rows
+
+
+class Batches:
+    """Tasks in batches that take about :data:`SECONDS` each, judged by how many were done so far."""
+
+    def __init__(self, tasks: Iterator[tuple[int, Any]]) -> None:
+        self.tasks, self.size, self.since = tasks, 1, time.monotonic()
+
+    def __iter__(self) -> Iterator[list[tuple[int, Any]]]:
+        return self
+
+    def __next__(self) -> list[tuple[int, Any]]:
+        found = [task for _, task in zip(range(self.size), self.tasks, strict=False)]
+        if not found:
+            raise StopIteration
+        return found
+
+    def learn(self, count: int) -> None:
+        """Double the size while batches are quick, halve it while they are slow."""
+        now = time.monotonic()
+        seconds, self.since = now - self.since, now
+        if seconds > 2.0 * SECONDS:
+            self.size = max(1, self.size // 2)
+        elif seconds < SECONDS and count >= self.size:
+            self.size = min(MOST, 2 * self.size)

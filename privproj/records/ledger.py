@@ -1,0 +1,434 @@
+"""The ledger of a training run: what was released, recorded before it is used.
+
+A ledger is a file of JSON lines: a header, then for each phase its event and one numbered line for every release made
+under it. It is only ever appended to, and every line reaches the disk before the release it stands for is used, so a
+run that is killed at any moment has used at most what its ledger says.
+
+Every line ends with a hash of all bytes before it and of its own words. So a line that is altered, doubled, moved or
+missing from the middle is noticed, and the file is refused. That is no protection against a forger, who can compute the
+hashes again; and whole lines cut off at the end look like a run that was killed earlier (the checkpoint of a run keeps
+the count as well). Ledgers of version 1 have numbers and no hashes: they are read with a warning, and continued with
+hashes.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from privproj.accounting.queries import solve_epsilon
+from privproj.accounting.question import answer
+from privproj.accounting.schedule import Phase, Schedule
+from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
+from privproj.curves.profile import Curve
+from privproj.errors import InvalidParameter
+from privproj.records.run_file import phase_from
+from privproj.records.strict_json import Ambiguous, parse, same, shown
+from privproj.result import Result
+from privproj.runs import delta_target
+from privproj.validation import privacy_epsilon, probability, whole
+
+HEADER = {"ledger": "privproj", "version": 2}
+UNCHAINED = {"ledger": "privproj", "version": 1}
+HASH_DIGITS = 32
+"""Hexadecimal digits of SHA-256 that a line keeps. Proof: none; enough that no accident repeats one."""
+
+INSECURE = "the noise came from a given seed: whoever knows it can take the noise away, so nothing is protected"
+NOT_CHAINED = (
+    "lines of this ledger were written by an earlier version, without hashes: numbers that were edited in them go "
+    "unnoticed"
+)
+CUT_SHORT = "a line of this ledger was cut short by a crash; it counts as a release"
+STOPPED = (
+    "phase {name} made {steps} of {planned} planned steps: if that was decided by looking at outputs, the epsilon to "
+    "quote is that of the plan"
+)
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a ledger says: for each phase its entry (with the planned number of steps) and the steps spent.
+
+    ``notes`` is what a reader of any number from the file should know of the file.
+    """
+
+    phases: tuple[tuple[dict[str, Any], int], ...] = ()
+    target: Mapping[str, Any] | None = None
+    insecure: bool = False
+    notes: tuple[str, ...] = ()
+
+    def opened(self, entry: dict[str, Any], where: str) -> "Account":
+        """With another phase; raises :class:`InvalidParameter` for one that is not."""
+        phase, target = entry["phase"], entry.get("target")
+        for key in entry:
+            if key not in ("phase", "target", "insecure"):
+                raise InvalidParameter(where, shown(key), "the keys phase, target and insecure")
+        if not isinstance(phase, dict) or "planned" in phase:
+            raise InvalidParameter(where, shown(phase), "a phase as privproj writes it")
+        phase_from(phase, {}, where)
+        whole("steps", phase.get("steps"), f"a whole number of steps in {where}")
+        if entry.get("insecure", True) is not True:
+            raise InvalidParameter(where, shown(entry["insecure"]), "insecure to be true, or left out")
+        return replace(
+            self,
+            phases=(*self.phases, (phase, 0)),
+            target=None if target is None else goal(target, where),
+            insecure=self.insecure or "insecure" in entry,
+        )
+
+    def stepped(self) -> "Account":
+        """With one more release of the last phase."""
+        entry, steps = self.phases[-1]
+        return replace(self, phases=(*self.phases[:-1], (entry, steps + 1)))
+
+    def noted(self, note: str) -> "Account":
+        """With a note, once."""
+        return self if note in self.notes else replace(self, notes=(*self.notes, note))
+
+    @property
+    def spent(self) -> int:
+        """Releases in all."""
+        return sum(steps for _, steps in self.phases)
+
+    @property
+    def left(self) -> int:
+        """Releases of the last phase that were planned and not made."""
+        return max(0, int(self.phases[-1][0]["steps"]) - self.phases[-1][1]) if self.phases else 0
+
+    @property
+    def begun(self) -> "Account":
+        """Without the phases that were given up before their first release: no output can have had a part in that."""
+        last = len(self.phases) - 1
+        return replace(self, phases=tuple(phase for i, phase in enumerate(self.phases) if phase[1] or i == last))
+
+    @property
+    def planned(self) -> "Account":
+        """The plan: every phase run to its planned end."""
+        ends = tuple((entry, max(steps, int(entry["steps"]))) for entry, steps in self.begun.phases)
+        return replace(self, phases=ends)
+
+    @property
+    def stopped(self) -> tuple[str, ...]:
+        """A sentence on every phase that made fewer or more steps than planned."""
+        found = []
+        for i, (entry, steps) in enumerate(self.begun.phases):
+            planned = int(entry["steps"])
+            if steps != planned:
+                found.append(STOPPED.format(name=entry.get("name", i + 1), steps=steps, planned=planned))
+        return tuple(found)
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What a number from here takes for granted of the plan: nothing for one phase that ran as it was planned."""
+        return (PLAN_FIXED_IN_ADVANCE,) if len(self.begun.phases) > 1 or self.stopped else ()
+
+    def made(self) -> list[Phase]:
+        """What was released, as phases; raises :class:`InvalidParameter` if nothing was."""
+        entries = [({**entry, "steps": steps}, i) for i, (entry, steps) in enumerate(self.phases) if steps]
+        if not entries:
+            raise InvalidParameter("ledger", "nothing released", "at least one release")
+        return [phase_from(entry, {}, f"ledger: phase {i + 1}") for entry, i in entries]
+
+    def curve(self) -> Curve:
+        """The curve of all that was released: of one phase as its bound has it, of several jointly."""
+        phases = self.made()
+        return phases[0].question.curve() if len(phases) == 1 else Schedule(tuple(phases)).curve()
+
+    def epsilon(self, delta: float) -> Result:
+        """Epsilon of all that was released, rounded up."""
+        phases = self.made()
+        question, target = phases[0].question, delta_target(delta, None)
+        if len(phases) > 1:
+            found = Schedule(tuple(phases)).epsilon(delta=delta)
+        else:
+            found = answer(question, "epsilon", solve_epsilon, target)
+        return self.explained(found)
+
+    def explained(self, found: Result) -> Result:
+        """The result with what this account takes for granted, and what its reader should know."""
+        known: Any = found.mechanism["assumes"]
+        assumed = dict.fromkeys((*known, *self.assumes))
+        notes = dict.fromkeys((*found.warnings, *self.notes, *self.stopped, *([INSECURE] if self.insecure else [])))
+        return replace(found, mechanism={**found.mechanism, "assumes": tuple(assumed)}, warnings=tuple(notes))
+
+
+def goal(given: Any, where: str) -> dict[str, float]:
+    """The target of a phase: an epsilon, a delta or both; raises :class:`InvalidParameter` for anything else."""
+    if not isinstance(given, dict) or not given or not given.keys() <= {"epsilon", "delta"}:
+        raise InvalidParameter(where, shown(given), "a target with an epsilon, a delta or both")
+    try:
+        if "epsilon" in given:
+            privacy_epsilon(given["epsilon"], zero=False)
+        if "delta" in given:
+            probability("delta", given["delta"])
+    except InvalidParameter as error:
+        raise InvalidParameter(f"{where}: {error.name}", error.value, error.expected) from None
+    return given
+
+
+class Chain:
+    """The hash of all bytes of a ledger so far, and lines that carry it on."""
+
+    def __init__(self, before: bytes = b"") -> None:
+        self.state = sha256(before)
+
+    def line(self, entry: Mapping[str, Any]) -> bytes:
+        """The next line for this entry, without its end."""
+        words = self.state.copy()
+        words.update(json.dumps(entry).encode())
+        return json.dumps({**entry, "chain": words.hexdigest()[:HASH_DIGITS]}).encode()
+
+    def take(self, written: bytes) -> None:
+        """Go on behind these bytes."""
+        self.state.update(written)
+
+
+def read(path: str | Path) -> Account:
+    """What a ledger says.
+
+    A last line that cannot be read (the end of a run that was killed while it wrote) counts as a release. Raises
+    :class:`InvalidParameter` for a file that is not a ledger, or that was altered.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidParameter("ledger", path, "a readable ledger", str(error.strerror)) from None
+    return parsed(content, str(path))
+
+
+def parsed(content: bytes, path: str) -> Account:
+    """The account of a ledger's bytes; raises :class:`InvalidParameter` for a line that is not what was written."""
+    lines = content.split(b"\n")
+    lines = lines if lines[-1] else lines[:-1]
+    header = Chain().line(HEADER)
+    old = bool(lines) and is_unchained(lines[0])
+    if not old and lines[:1] != [header]:
+        whole_headers = (header, json.dumps(UNCHAINED).encode())
+        if len(lines) <= 1 and any(known.startswith(b"".join(lines)) for known in whole_headers):
+            return Account()
+        raise InvalidParameter("ledger", path, "a ledger of privproj (its first line says so)")
+    reading = Reading(path, chained=not old)
+    reading.chain.take(lines[0] + b"\n")
+    for number, line in enumerate(lines[1:], 2):
+        reading.take(line, number)
+    return reading.account.noted(NOT_CHAINED) if old else reading.account
+
+
+def is_unchained(line: bytes) -> bool:
+    """True for the header of version 1."""
+    try:
+        return same(parse(line.decode()), UNCHAINED)
+    except (ValueError, RecursionError):
+        return False
+
+
+class Reading:
+    """A ledger as far as it was read."""
+
+    def __init__(self, path: str, chained: bool) -> None:
+        self.path, self.chained, self.chain = path, chained, Chain()
+        self.account, self.orphaned = Account(), False
+
+    def take(self, line: bytes, number: int) -> None:
+        """The next line."""
+        if line or self.chained:
+            entry = self.entry_of(line, number)
+            if entry is None:
+                self.cut_short(line, number)
+            elif "phase" in entry:
+                self.account, self.orphaned = self.account.opened(entry, f"{self.path}: line {number}"), False
+            else:
+                self.step(entry, number)
+        self.chain.take(line + b"\n")
+
+    def entry_of(self, line: bytes, number: int) -> dict[str, Any] | None:
+        """A whole line as data, its hash checked and left out; None for what is not whole."""
+        try:
+            entry = parse(line.decode())
+        except Ambiguous as error:
+            raise self.damaged(number, f"it has {error}") from None
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(entry, dict):
+            raise self.damaged(number, "it is no entry")
+        if "chain" not in entry:
+            if self.chained:
+                raise self.damaged(number, "it has no hash")
+            return entry
+        claimed = {key: value for key, value in entry.items() if key != "chain"}
+        if self.chain.line(claimed) != line:
+            raise self.damaged(number, "its hash is not that of the lines up to it")
+        self.chained = True
+        return claimed
+
+    def step(self, entry: dict[str, Any], number: int) -> None:
+        """One release, which has to be the next one."""
+        if self.orphaned or not self.account.phases:
+            raise InvalidParameter(
+                "ledger", self.path, f"the phase that line {number} belongs to", "the file is damaged"
+            )
+        expected = {"step": self.account.phases[-1][1] + 1}
+        if not same(entry, expected):
+            raise self.damaged(number, f"it says {shown(entry)} where {expected} comes next")
+        self.account = self.account.stepped()
+
+    def cut_short(self, line: bytes, number: int) -> None:
+        """A line that a crash left without its end: of a phase it opens nothing, else it counts as a release.
+
+        Raises :class:`InvalidParameter` for what no crash leaves: more than one line could hold, or an end and more.
+        """
+        starts = b'{"phase"'
+        of_phase = line.startswith(starts) and line.isascii() and line.decode().isprintable()
+        if holds_entry(line) or not line:
+            raise self.damaged(number, "it is more than one line, or none")
+        if of_phase or (not self.account.phases and starts.startswith(line)):
+            self.orphaned = True
+        elif self.orphaned or not self.account.phases:
+            raise InvalidParameter(
+                "ledger", self.path, f"the phase that line {number} belongs to", "the file is damaged"
+            )
+        elif len(line) > self.longest_step(line) + 1:
+            raise self.damaged(number, "it is longer than the line of a release")
+        else:
+            self.account = self.account.stepped().noted(CUT_SHORT)
+
+    def longest_step(self, line: bytes) -> int:
+        """Bytes of the line that comes next if it is a release, without its end, and without a hash where none was."""
+        entry = {"step": self.account.phases[-1][1] + 1}
+        bare = json.dumps(entry).encode()
+        return len(self.chain.line(entry)) if self.chained or line.startswith(bare[:-1] + b",") else len(bare)
+
+    def damaged(self, number: int, why: str) -> InvalidParameter:
+        """The error about a line."""
+        return InvalidParameter(
+            "ledger", self.path, f"line {number} as privproj wrote it", f"the file is damaged: {why}"
+        )
+
+
+def holds_entry(line: bytes) -> bool:
+    """True if a line begins with a whole entry and goes on: two lines run together."""
+    try:
+        json.JSONDecoder().raw_decode(line.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+class Ledger:
+    """A ledger that this process writes, alone: a second writer is refused.
+
+    Opening one with the phase that its last line of work belongs to continues the count; another phase is appended
+    behind. ``steps`` is the number of releases of the current phase. Raises :class:`InvalidParameter` for a file that
+    is not a ledger or that another process is writing.
+    """
+
+    def __init__(
+        self, path: str | Path, phase: Phase, target: Mapping[str, Any] | None = None, insecure: bool = False
+    ) -> None:
+        self.path = Path(path)
+        self.file = exclusive(self.path)
+        try:
+            self.begin(phase, {"target": dict(target)} if target else {}, insecure)
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, phase: Phase, target: dict[str, Any], insecure: bool) -> None:
+        """Continue the last phase if it is this one, else append it."""
+        account = read(self.path)
+        entry = json.loads(json.dumps(phase.as_dict()))
+        self.unsure, self.chain, self.size = False, Chain(), 0
+        if not account.phases:
+            os.ftruncate(self.file, 0)
+            self.append(HEADER)
+        else:
+            self.take_stock()
+        insecure = insecure and not account.insecure
+        if account.phases and account.phases[-1][0] == entry and not insecure:
+            self.earlier, self.steps = account.phases[:-1], account.phases[-1][1]
+            return
+        if account.spent:
+            Schedule((*account.made(), phase))
+        self.append({"phase": entry} | target | ({"insecure": True} if insecure else {}))
+        sync_folder(self.path)
+        self.earlier, self.steps = account.phases, 0
+
+    def take_stock(self) -> None:
+        """Go on behind what the file holds, its last line ended."""
+        self.end_line()
+        written = self.path.read_bytes()
+        self.chain, self.size, self.unsure = Chain(written), len(written), False
+
+    @property
+    def account(self) -> Account:
+        """What the ledger says now."""
+        return read(self.path)
+
+    def record(self) -> int:
+        """Record one release; returns its number within the phase. It is on the disk when this returns."""
+        if os.fstat(self.file).st_nlink == 0:
+            raise InvalidParameter("ledger", self.path, "a ledger that stays where it is", "it was removed")
+        if self.unsure:
+            self.steps = self.account.phases[-1][1]
+            self.take_stock()
+        if os.fstat(self.file).st_size != self.size:
+            raise InvalidParameter(
+                "ledger", self.path, "a ledger that only this run writes", "it was changed meanwhile"
+            )
+        self.append({"step": self.steps + 1})
+        self.steps += 1
+        return self.steps
+
+    def append(self, entry: Mapping[str, Any]) -> None:
+        """Write one line and wait until it is on the disk; after a failure the file is read again before the next."""
+        self.unsure = True
+        line = self.chain.line(entry) + b"\n"
+        left = line
+        while left:
+            left = left[os.write(self.file, left) :]
+        os.fsync(self.file)
+        self.chain.take(line)
+        self.size += len(line)
+        self.unsure = False
+
+    def end_line(self) -> None:
+        """End a line that a crash left without its end, so that the next one is not glued to it."""
+        size = os.fstat(self.file).st_size
+        if size and os.pread(self.file, 1, size - 1) != b"\n":
+            os.write(self.file, b"\n")
+
+    def close(self) -> None:
+        """Let another process write."""
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
+
+
+def exclusive(path: Path) -> int:
+    """The file opened for appending under a lock that no other process holds."""
+    import fcntl
+
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as error:
+        raise InvalidParameter("ledger", path, "a file that can be written", str(error.strerror)) from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        raise InvalidParameter(
+            "ledger", path, "a ledger that no other process is writing", "one ledger belongs to one run at a time"
+        ) from None
+    return file
+
+
+def sync_folder(path: Path) -> None:
+    """Make the file's name durable too."""
+    folder = os.open(path.resolve().parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

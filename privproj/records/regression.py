@@ -1,0 +1,136 @@
+"""Regression of bounds: entries that say what is asked, what was answered, and how far it may move."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from privproj.accounting.evaluate import TARGETS
+from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within
+from privproj.records.entries import (
+    TEXT,
+    answer,
+    check_keys,
+    keys_of,
+    kind_of,
+    of_type,
+    once,
+    question_from,
+    target_from,
+)
+from privproj.result import Outcome, Result
+from privproj.validation import real
+
+DEFAULT_RTOL = 1e-6
+ENTRY_KEYS = ("name", "query", "mechanism", "bound", "expect", "rtol", "at_most")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One ``[[bound]]`` of a regression file: a question, the value it is expected to have, a bound it must keep."""
+
+    name: str
+    query: str
+    given: dict[str, Any]
+    expect: float | None
+    rtol: float
+    at_most: float | None
+    place: str = "entry"
+
+    def ask(self) -> Result:
+        """The answer of today; raises :class:`PrivprojError`."""
+        try:
+            return answer(self.query, self.given)
+        except InvalidParameter as error:
+            raise_within(error, self.place)
+
+    def check(self) -> "Verdict":
+        """The verdict: within tolerance of what is expected, not above ``at_most``, and an answer at all."""
+        try:
+            result = self.ask()
+        except Unanswered as error:
+            return Verdict(self, None, f"no answer: {error}")
+        value = None if result.value is None else float(result.value)
+        if result.outcome is not Outcome.OK or value is None or not math.isfinite(value):
+            return Verdict(self, None, f"no finite answer (outcome {result.outcome})")
+        return Verdict(self, value, self.judged(value, self.expect))
+
+    def judged(self, value: float | None, expect: float | None) -> str:
+        """What is wrong with this value, if anything."""
+        if value is None:
+            return "no answer"
+        if expect is not None and not abs(value - expect) <= self.rtol * abs(expect):
+            change = (value - expect) / expect if expect else math.inf
+            return f"expected {expect!r} within {self.rtol:g}, moved by {change:+.2e}"
+        if self.at_most is not None and not value <= self.at_most:
+            return f"expected at most {self.at_most!r}, got {value!r}"
+        return ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of an entry; ``problem`` is empty where it holds."""
+
+    entry: Entry
+    value: float | None
+    problem: str
+
+    @property
+    def holds(self) -> bool:
+        """True if nothing is wrong."""
+        return not self.problem
+
+
+def entries_from(data: Mapping[str, Any], where: str = "regression file") -> list[Entry]:
+    """The entries of a regression file; raises :class:`InvalidParameter` naming file, entry and key."""
+    for key in data:
+        if key != "bound":
+            raise InvalidParameter(f"{where}: {key}", data[key], "entries [[bound]] only")
+    entries = data.get("bound")
+    if not isinstance(entries, list) or not entries:
+        raise InvalidParameter(f"{where}: bound", entries, "a list of entries ([[bound]] in TOML)")
+    found = [entry_from(entry, f"{where}: entry {i + 1}") for i, entry in enumerate(entries)]
+    names = [entry.name for entry in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidParameter(f"{where}: name", name, "a name for each entry, used once")
+    return found
+
+
+def entry_from(entry: Any, where: str) -> Entry:
+    """One entry, its parameters checked."""
+    given = once(entry, where)
+    name = given.get("name", where.rsplit(": ", 1)[-1])
+    label = f"{where} ({name})" if isinstance(given.get("name"), str) else where
+    try:
+        query = of_type("query", given.get("query", "epsilon"), TEXT)
+        if query not in TARGETS:
+            raise InvalidParameter("query", query, "one of " + ", ".join(TARGETS))
+        check_keys(given, keys_of(kind_of(given), ENTRY_KEYS, query))
+        numbers = judged_by(given)
+        question_from(given, query)
+        target_from(given, query)
+    except InvalidParameter as error:
+        raise_within(error, label)
+    except PrivprojError as error:
+        raise InvalidParameter(label, name, "a valid entry", str(error)) from None
+    rtol = DEFAULT_RTOL if numbers["rtol"] is None else numbers["rtol"]
+    return Entry(name, query, given, numbers["expect"], rtol, numbers["at_most"], label)
+
+
+def judged_by(given: Mapping[str, Any]) -> dict[str, float | None]:
+    """What the answer is held against; raises :class:`InvalidParameter` where that is nothing."""
+    if "expect" not in given and "at_most" not in given:
+        raise InvalidParameter("expect", "nothing", "expect, at_most or both")
+    if "rtol" in given and "expect" not in given:
+        raise InvalidParameter("rtol", given["rtol"], "expect with rtol", "at_most has no tolerance")
+    return {key: number(given, key) for key in ("expect", "rtol", "at_most")}
+
+
+def number(given: Mapping[str, Any], key: str) -> float | None:
+    """A finite number, not negative where it is a tolerance; None where the key is missing."""
+    if key not in given:
+        return None
+    if key == "rtol":
+        return real(key, given[key], "a number of at least 0", 0.0, 1e300)
+    return real(key, given[key], "a number", -1e300, 1e300)

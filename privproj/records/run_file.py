@@ -1,0 +1,50 @@
+"""Run files: phases as data, read into a schedule."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from privproj.accounting.schedule import Phase, Schedule
+from privproj.errors import InvalidParameter, Refused, raise_within
+from privproj.records.entries import TYPES, check_keys, keys_of, kind_of, once, question_from
+
+FOR_ALL = ("relation", "discretization", "composer")
+"""Keys of a run file that hold for all its phases."""
+PHASE_KEYS = ("name", "mechanism", "bound", "planned")
+
+
+def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
+    """A schedule from the data of a run file: a list ``phase`` and, for all, :data:`FOR_ALL`.
+
+    Raises :class:`InvalidParameter` that names the file, the entry and the key.
+    """
+    given = once(data, where)
+    entries = given.pop("phase", None)
+    try:
+        check_keys(given, {name: TYPES[name] for name in FOR_ALL})
+    except InvalidParameter as error:
+        raise_within(error, where)
+    if not isinstance(entries, list) or not entries:
+        raise InvalidParameter(f"{where}: phase", entries, "a list of phases ([[phase]] in TOML)")
+    shared = {"relation": given.pop("relation")} if "relation" in given else {}
+    phases = [phase_from(entry, shared, f"{where}: phase {i + 1}") for i, entry in enumerate(entries)]
+    try:
+        return Schedule(tuple(phases), **given)
+    except InvalidParameter as error:
+        raise_within(error, where)
+
+
+def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
+    """One phase of a run file."""
+    given = once(entry, where)
+    try:
+        for key in (*shared, *(name for name in FOR_ALL if name != "relation")):
+            if key in given:
+                raise InvalidParameter(key, given[key], f"{key} once, before the phases")
+        check_keys(given, keys_of(kind_of(given), PHASE_KEYS))
+        question = question_from({**given, **shared})
+        question.check()
+    except InvalidParameter as error:
+        raise_within(error, where)
+    except Refused as error:
+        raise Refused(f"{where}: {error}") from None
+    return Phase(question, given.get("name", where.rsplit(": ", 1)[-1]), given.get("planned", False))

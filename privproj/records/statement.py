@@ -1,0 +1,108 @@
+"""A privacy statement in plain words: what was protected, how well, what that rests on, and what is not covered."""
+
+from dataclasses import dataclass
+
+from privproj.curves.profile import Curve
+from privproj.curves.tradeoff import advantage, true_positive_rates
+from privproj.result import Outcome, Result, Status
+
+UNITS = {
+    "add-remove": "one record added to or removed from the data",
+    "replace": "one record replaced by any other",
+    "zero-out": "one record whose contribution is replaced by zero",
+}
+NOT_COVERED = (
+    "several records of one person, unless the group size above says so",
+    "choices made by looking at the data: tuning, early stopping, preprocessing, published test scores",
+    "anything else that is released: other models, statistics, logs, checkpoints trained without this accounting",
+    "a program that differs from its description, a poor random number generator, timing, rounding of the noise",
+)
+STRENGTH = {
+    Status.PROVED: "proved, and asks nothing of the data beyond the clipping",
+    Status.CONDITIONAL: "proved for data that keep the promises below, which the mechanism does not enforce",
+}
+RATES = (0.001, 0.01, 0.1)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with lines of text, each a sentence or an item."""
+
+    title: str
+    lines: tuple[str, ...]
+    items: bool = False
+
+
+def sentence(epsilon: float) -> str:
+    """What an epsilon of this size means, without calling it good or bad."""
+    return (
+        "Whatever anyone concludes from the release, its odds change by a factor of at most "
+        f"e^{rounded_up(epsilon)} through one unit of privacy, but for a probability of delta."
+    )
+
+
+def sections(result: Result, curve: Curve) -> list[Section]:
+    """The statement for an epsilon at a delta."""
+    if result.outcome is not Outcome.OK or result.epsilon is None or result.delta is None:
+        return [Section("No guarantee", (f"There is no finite epsilon at delta {result.delta:g}: {result.outcome}.",))]
+    claim = f"epsilon is at most {rounded_up(result.epsilon)} at delta {result.delta:g}."
+    rates = true_positive_rates(curve, RATES)
+    attacks = [
+        f"A membership attack with a false positive rate of {percent(rate)} has a true positive rate of at most "
+        f"{percent(found)}."
+        for rate, found in zip(RATES, rates, strict=True)
+    ]
+    unit = UNITS[str(result.run["relation"])]
+    whole = f"True minus false positive rate of any membership attack is at most {percent(advantage(curve))}."
+    return [
+        Section("Guarantee", (f"This release is differentially private: {claim}", sentence(result.epsilon))),
+        Section("Unit of privacy", (f"Neighbouring data sets differ by {unit}.", group(result))),
+        Section("What was done", what_was_done(result), items=True),
+        Section("What it rests on", what_it_rests_on(result), items=True),
+        Section("What it means for attacks", (*attacks, whole), items=True),
+        Section("What is not covered", NOT_COVERED, items=True),
+    ]
+
+
+def rounded_up(value: float) -> str:
+    """Three significant digits, rounded up."""
+    shown = float(f"{value:.3g}")
+    return f"{value:.3g}" if shown >= value else f"{float(f'{value * (1 + 5e-3):.3g}'):.3g}"
+
+
+def percent(share: float) -> str:
+    """A share in per cent, rounded up."""
+    return f"{rounded_up(100.0 * share)} %"
+
+
+def group(result: Result) -> str:
+    """How many records one person may have."""
+    size = result.run["group_size"]
+    return "One person has one record." if size == 1 else f"One person has at most {size} records."
+
+
+def what_was_done(result: Result) -> tuple[str, ...]:
+    """Mechanism, parameters and run, or the phases of a run."""
+    phases = result.mechanism.get("phases")
+    if isinstance(phases, list):
+        return tuple(", ".join(f"{key} {value}" for key, value in phase.items()) for phase in phases)
+    run = result.run
+    hidden = ("assumes", "name")
+    given = ", ".join(f"{key} {value}" for key, value in result.mechanism.items() if key not in hidden)
+    sampling = "each on the whole data set"
+    if run["sampling"] == "partition":
+        return (f"mechanism {result.mechanism['name']}: {given}", f"epochs of a partition: {run['steps']}")
+    if run["sampling"] is not None:
+        sampling = f"each on a {run['sampling']} sample at rate {run['sampling_rate']:g}"
+    return (f"mechanism {result.mechanism['name']}: {given}", f"releases: {run['steps']}, {sampling}")
+
+
+def what_it_rests_on(result: Result) -> tuple[str, ...]:
+    """Bound, strength, promises, assumptions, numerics."""
+    strength = STRENGTH.get(result.status, str(result.status))
+    return (
+        f"bound {result.bound} ({result.source}): {strength}",
+        *(f"promise on the data: {promise}" for promise in result.promises),
+        *(f"assumed of the program: {words}" for words in result.assumes),
+        *(f"note: {warning}" for warning in result.warnings),
+    )

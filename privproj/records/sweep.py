@@ -1,0 +1,270 @@
+"""A grid of questions: one row of plain text for each point, the same whoever computes it."""
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from privproj.accounting.evaluate import FOUND, TARGETS
+from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within
+from privproj.records.atomic import replaced
+from privproj.records.entries import (
+    TEXT,
+    answer,
+    check_keys,
+    keys_of,
+    kind_of,
+    of_type,
+    once,
+    question_from,
+    target_from,
+)
+from privproj.records.journal import Journal, done
+from privproj.records.workers import Doer, Row, here
+from privproj.result import Result
+
+LARGEST = 10**7
+PROBED = 10**5
+"""How many points are looked at, at most, for one that is a question.  Speed only."""
+FIXED_KEYS = ("mechanism", "bound")
+FIELDS = ("value", "lower", "upper", "side", "bound", "status", "outcome", "epsilon", "delta", "log10_delta")
+COLUMNS = (*FIELDS, "noise_multiplier", "note")
+"""The columns after those of the grid."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Fixed keys and lists of values; points in the order of nested loops over the lists, the last one innermost."""
+
+    query: str
+    fixed: dict[str, Any]
+    axes: dict[str, list[Any]]
+
+    def __len__(self) -> int:
+        return math.prod(map(len, self.axes.values()))
+
+    def point(self, index: int) -> dict[str, Any]:
+        """The values of the axes at a point."""
+        found = {}
+        for name, values in reversed(self.axes.items()):
+            index, place = divmod(index, len(values))
+            found[name] = values[place]
+        return {name: found[name] for name in self.axes}
+
+    def tasks(self) -> Iterator[tuple[int, tuple[str, dict[str, Any]]]]:
+        """Every point with its number: the query and all keys of the question."""
+        for index in range(len(self)):
+            yield index, (self.query, {**self.fixed, **self.point(index)})
+
+    def title(self) -> dict[str, Any]:
+        """What a journal of this grid belongs to."""
+        from privproj.version import __version__
+
+        return {"sweep": self.query, "fixed": self.fixed, "grid": self.axes, "version": __version__}
+
+
+def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
+    """The grid of a file: ``query``, ``mechanism``, fixed keys and a table ``[grid]`` of lists.
+
+    Raises :class:`InvalidParameter` naming the key for anything else, and where no point is a question.
+    """
+    given = once(data, where)
+    axes = once(given.pop("grid", None), f"{where}: grid")
+    try:
+        query = of_type("query", given.pop("query", "epsilon"), TEXT)
+        if query not in TARGETS:
+            raise InvalidParameter("query", query, "one of " + ", ".join(TARGETS))
+        if not axes:
+            raise InvalidParameter("grid", "nothing", "a table [grid] of lists")
+        check_keys(given, keys_of(kind_of(given), FIXED_KEYS, query))
+        check_axes(axes, given, query)
+        found = Grid(query, given, axes)
+        if len(found) > LARGEST:
+            raise InvalidParameter("grid", f"{len(found)} points", f"at most {LARGEST} points")
+        check_points(found)
+    except InvalidParameter as error:
+        raise_within(error, where)
+    return found
+
+
+def check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -> None:
+    """Raise :class:`InvalidParameter` unless every axis is a list of different values of a key not fixed."""
+    known = keys_of(kind_of(fixed), ("bound",), query)
+    for name, values in axes.items():
+        place = f"grid.{name}"
+        if name in fixed:
+            raise InvalidParameter(place, values, f"{name} either fixed or in [grid], not both")
+        if not isinstance(values, list) or not values:
+            raise InvalidParameter(place, values, "a list that is not empty")
+        for i, value in enumerate(values):
+            if value in values[:i]:
+                raise InvalidParameter(place, value, "a list of different values")
+            try:
+                check_keys({name: value}, known)
+            except InvalidParameter as error:
+                raise InvalidParameter(place, error.value, error.expected) from None
+
+
+def check_points(grid: Grid) -> None:
+    """Raise what is wrong with the first point if every one of the first :data:`PROBED` is no question."""
+    first = None
+    for _, (query, given) in islice(grid.tasks(), PROBED):
+        try:
+            question, _ = question_from(given, query), target_from(given, query)
+            question.check()
+            return
+        except Unanswered:
+            return
+        except InvalidParameter as error:
+            if error.name in FOUND.get(query, ()):
+                return
+            first = first or error
+    if first is not None and len(grid) <= PROBED:
+        raise first
+
+
+def asked(tasks: list[tuple[str, dict[str, Any]]]) -> list[Row]:
+    """The rows of some points (the work of :mod:`privproj.records.journal`)."""
+    return [row_of(*task) for task in tasks]
+
+
+def row_of(query: str, given: dict[str, Any]) -> Row:
+    """The answer of one point as text, in :data:`COLUMNS`; what was refused says why in its note."""
+    try:
+        return record(answer(query, given))
+    except Unanswered as error:
+        found = error.result
+        return record(found, str(error)) if isinstance(found, Result) else failed(error.outcome, str(error))
+    except InvalidParameter as error:
+        return failed("invalid", str(error))
+    except PrivprojError as error:
+        return failed("not_converged", str(error))
+    except (ArithmeticError, ValueError, LookupError, RuntimeError, MemoryError) as error:
+        return failed("not_converged", f"an undefined value ({error}); please report these parameters")
+
+
+def record(result: Result, note: str = "") -> Row:
+    """A result as text."""
+    plain = result.as_dict()
+    values = [plain[name] for name in FIELDS] + [plain["noise_multiplier"]]
+    return [*map(text, values), note or "; ".join(result.warnings)]
+
+
+def failed(outcome: str, note: str) -> Row:
+    """The row of a point without a result."""
+    return [outcome if name == "outcome" else note if name == "note" else "" for name in COLUMNS]
+
+
+def text(value: object) -> str:
+    """A number with all its digits, nothing for None."""
+    return "" if value is None else repr(value) if isinstance(value, float) else str(value)
+
+
+def swept(grid: Grid, out: str | Path, doer: Doer = here, progress: Any = lambda count: None) -> dict[str, int]:
+    """Ask every point, write the table, and count the outcomes.
+
+    The journal beside the table makes it resumable; it goes when the table is there. Raises :class:`InvalidParameter`
+    where ``out`` holds anything but this very table.
+    """
+    path, journal = Path(out), Path(f"{out}.journal")
+    writer = parquet if path.suffix == ".parquet" else as_csv
+    if path.exists() and not journal.exists():
+        return counted(grid, existing(grid, path))
+    book = Journal(journal, grid.title())
+    try:
+        progress(len(book.rows))
+        found = done(asked, grid.tasks(), book, doer, progress)
+        kept = [i for i, name in enumerate(COLUMNS) if name not in grid.axes]
+        rows = [[*map(cell, grid.point(i).values()), *(found[i][k] for k in kept)] for i in range(len(grid))]
+        writer(path, columns_of(grid), rows)
+        journal.unlink()
+    finally:
+        book.close()
+    return counted(grid, rows)
+
+
+def columns_of(grid: Grid) -> list[str]:
+    """The names of the table: the axes, then :data:`COLUMNS` but for those that are axes."""
+    return [*grid.axes, *(name for name in COLUMNS if name not in grid.axes)]
+
+
+def cell(value: object) -> str:
+    """A value of the grid as text."""
+    return " ".join(map(str, value)) if isinstance(value, list) else text(value)
+
+
+def existing(grid: Grid, path: Path) -> list[Row]:
+    """The rows of a table that is already there; raises :class:`InvalidParameter` if it is not the grid's."""
+    names, rows = read_parquet(path) if path.suffix == ".parquet" else read_csv(path)
+    points = [list(map(cell, grid.point(i).values())) for i in range(len(grid))] if len(rows) == len(grid) else None
+    if names != columns_of(grid) or points != [row[: len(grid.axes)] for row in rows]:
+        raise InvalidParameter("--output", path, "a new file, or the table of this very grid", "name another file")
+    return rows
+
+
+def counted(grid: Grid, rows: list[Row]) -> dict[str, int]:
+    """How many rows had which outcome."""
+    place = columns_of(grid).index("outcome")
+    outcomes = [row[place] for row in rows]
+    return {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))}
+
+
+def as_csv(path: Path, names: list[str], rows: list[Row]) -> None:
+    """Write the table as CSV, whole or not at all."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows([names, *rows])
+    replaced(path, lambda file: file.write(buffer.getvalue().encode()))
+
+
+def read_csv(path: Path) -> tuple[list[str], list[Row]]:
+    """The names and the rows of a CSV table."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            names, *rows = csv.reader(file)
+    except (OSError, ValueError, csv.Error):
+        raise InvalidParameter("--output", path, "a new file, or the table of this very grid") from None
+    return names, rows
+
+
+def arrow() -> tuple[Any, Any]:
+    """Arrow and its Parquet module; raises :class:`InvalidParameter` where they are missing."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        remedy = "pip install 'privproj[sweep]', or write a .csv"
+        raise InvalidParameter("--output", "no pyarrow", "an installed pyarrow for Parquet", remedy) from None
+    return pyarrow, parquet
+
+
+def parquet(path: Path, names: list[str], rows: list[Row]) -> None:
+    """Write the table as Parquet; columns that are all numbers become numbers."""
+    pyarrow, module = arrow()
+    columns = [typed(list(column)) for column in zip(*rows, strict=True)]
+    table = pyarrow.table(dict(zip(names, columns, strict=True)))
+    replaced(path, lambda file: module.write_table(table, file))
+
+
+def typed(column: list[str]) -> list[Any]:
+    """Whole numbers, numbers or text; nothing for empty cells of numbers."""
+    for kind in (int, float):
+        try:
+            return [kind(value) if value else None for value in column]
+        except ValueError:
+            continue
+    return column
+
+
+def read_parquet(path: Path) -> tuple[list[str], list[Row]]:
+    """The names and the rows of a Parquet table, as text."""
+    pyarrow, module = arrow()
+    try:
+        table = module.read_table(path)
+    except (OSError, ValueError, pyarrow.ArrowException):
+        raise InvalidParameter("--output", path, "a new file, or the table of this very grid") from None
+    columns = [[text(value) for value in table[name].to_pylist()] for name in table.column_names]
+    return table.column_names, [list(row) for row in zip(*columns, strict=True)]

@@ -1,0 +1,125 @@
+"""Who computes the rows of many independent tasks: this process, several, or a Dask cluster.
+
+Work is a function of a list of tasks, so that it can be sent to other processes (:func:`by_processes`) or to a Dask
+cluster (:func:`by_dask`).
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from privproj.errors import InvalidParameter, NotConverged
+
+Row = list[str]
+Work = Callable[[list[Any]], list[Row]]
+"""A list of tasks to as many rows."""
+Doer = Callable[[Work, Iterator[list[tuple[int, Any]]]], Iterator[tuple[list[int], list[Row]]]]
+"""Sends batches of numbered tasks to work; yields the numbers and the rows of each batch as it is done."""
+PATIENCE = 5
+"""How many times a pool whose process died is built anew."""
+
+
+def here(work: Work, batches: Iterator[list[tuple[int, Any]]]) -> Iterator[tuple[list[int], list[Row]]]:
+    """In this process."""
+    for batch in batches:
+        numbers, tasks = zip(*batch, strict=True)
+        yield list(numbers), work(list(tasks))
+
+
+def by_processes(count: int) -> Doer:
+    """In ``count`` processes of this machine; a process that dies is replaced and its batch done again."""
+
+    def run(work: Work, batches: Iterator[list[tuple[int, Any]]]) -> Iterator[tuple[list[int], list[Row]]]:
+        from concurrent.futures import ProcessPoolExecutor
+        from concurrent.futures.process import BrokenProcessPool
+        from multiprocessing import get_context
+
+        waiting: list[list[tuple[int, Any]]] = []
+        for _ in range(PATIENCE):
+            with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+                try:
+                    yield from drained(Pool(pool.submit), work, batches, waiting, 2 * count)
+                except BrokenProcessPool:
+                    continue
+                return
+        raise NotConverged(f"expected processes that live, but {PATIENCE} pools lost one; is there enough memory?")
+
+    return run
+
+
+class Pool:
+    """What :func:`drained` needs of an executor."""
+
+    def __init__(self, submit: Callable[..., Any]) -> None:
+        self.submit = submit
+
+    def first(self, jobs: Iterable[Any]) -> Any:
+        """A job that is done."""
+        from concurrent.futures import FIRST_COMPLETED, wait
+
+        return next(iter(wait(jobs, return_when=FIRST_COMPLETED).done))
+
+
+class Cluster:
+    """The same of a Dask cluster."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    def submit(self, work: Work, tasks: list[Any]) -> Any:
+        """Send work; a batch whose worker dies is sent to another one."""
+        return self.client.submit(work, tasks, pure=False, retries=PATIENCE)
+
+    def first(self, jobs: Iterable[Any]) -> Any:
+        """A job that is done."""
+        from distributed import wait
+
+        found: Any = wait(list(jobs), return_when="FIRST_COMPLETED")
+        return next(iter(found.done))
+
+
+def drained(
+    pool: Pool | Cluster,
+    work: Work,
+    batches: Iterator[list[tuple[int, Any]]],
+    waiting: list[list[tuple[int, Any]]],
+    most: int,
+) -> Iterator[tuple[list[int], list[Row]]]:
+    """Keep ``most`` batches in flight until none is left; ``waiting`` holds those that are not done."""
+    jobs: dict[Any, list[tuple[int, Any]]] = {}
+    again = list(waiting)
+    while True:
+        while len(jobs) < most:
+            batch = again.pop() if again else next(batches, None)
+            if batch is None:
+                break
+            if batch not in waiting:
+                waiting.append(batch)
+            jobs[pool.submit(work, [task for _, task in batch])] = batch
+        if not jobs:
+            return
+        job = pool.first(jobs)
+        rows = job.result()
+        batch = jobs.pop(job)
+        waiting.remove(batch)
+        yield [number for number, _ in batch], rows
+
+
+def by_dask(address: str) -> Doer:
+    """On an existing Dask cluster."""
+
+    def run(work: Work, batches: Iterator[list[tuple[int, Any]]]) -> Iterator[tuple[list[int], list[Row]]]:
+        try:
+            from distributed import Client
+        except ImportError:
+            raise InvalidParameter(
+                "dask", address, "an installed distributed", "pip install 'privproj[sweep]'"
+            ) from None
+        try:
+            client = Client(address, timeout="10s", set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise InvalidParameter("dask", address, "the address of a running scheduler", str(error)) from None
+        with client, client.as_current():
+            most = 2 * max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
+            yield from drained(Cluster(client), work, batches, [], most)
+
+    return run

@@ -1,0 +1,156 @@
+"""What turns one release into an answer: Renyi conversion, composition of rules, Poisson sampling, inversion."""
+
+import mpmath as mp
+
+from privproj.reference.calculus import Function, Real, minimum, root
+
+
+def mu_of(noise_multiplier: Real, steps: int = 1) -> Real:
+    """``mu = sqrt(T) / z``."""
+    return mp.sqrt(steps) / mp.mpf(noise_multiplier)
+
+
+def poisson(profile: Function, eps: Real, q: Real) -> Real:
+    """One sampled release: the larger of ``q delta_0(ln(1 + (e^eps - 1)/q))`` (remove) and
+    ``(1 - (1-q) e^eps) delta_0(ln q + eps - ln(1 - (1-q) e^eps))`` (add, ``eps < -ln(1-q)``); ``eps >= 0``.
+    """
+    eps, q = mp.mpf(eps), mp.mpf(q)
+    if q == 1:
+        return profile(eps)
+    remove = q * profile(mp.log(1 + (mp.exp(eps) - 1) / q))
+    rest = 1 - (1 - q) * mp.exp(eps)
+    return max(remove, rest * profile(mp.log(q) + eps - mp.log(rest))) if rest > 0 else remove
+
+
+def delta_from_renyi(divergence: Function, eps: Real, low: Real = 1, high: Real = mp.inf) -> Real:
+    """``delta = inf_alpha exp((alpha-1) (D(alpha) - eps + ln(1 - 1/alpha))) / alpha``, ``low <= alpha < high``."""
+    eps = mp.mpf(eps)
+
+    def objective(alpha: Real) -> Real:
+        return (alpha - 1) * (divergence(alpha) - eps + mp.log(1 - 1 / alpha)) - mp.log(alpha)
+
+    return min(mp.mpf(1), mp.exp(least_over_orders(objective, low, high)))
+
+
+def epsilon_from_renyi(divergence: Function, delta: Real, low: Real = 1, high: Real = mp.inf) -> Real:
+    """``eps = inf_alpha D(alpha) + ln(1/(alpha delta))/(alpha-1) + ln(1 - 1/alpha)`` (Canonne, Kamath, Steinke)."""
+    log_delta = mp.log(mp.mpf(delta))
+
+    def objective(alpha: Real) -> Real:
+        return divergence(alpha) - (log_delta + mp.log(alpha)) / (alpha - 1) + mp.log(1 - 1 / alpha)
+
+    return max(mp.mpf(0), least_over_orders(objective, low, high))
+
+
+def least_over_orders(objective: Function, low: Real, high: Real) -> Real:
+    """The least ``objective(alpha)``: ``alpha = low + e^s``, or ``low + (high - low)/(1 + e^-s)``."""
+
+    def at(s: Real) -> Real:
+        with mp.workdps(mp.mp.dps + (20 if mp.isinf(high) else 45)):
+            share = mp.exp(s) if mp.isinf(high) else (mp.mpf(high) - low) / (1 + mp.exp(-s))
+            return objective(low + share)
+
+    return minimum(at, -40 if low == 1 else -20, 40 if mp.isinf(high) else 70, points=110)[1]
+
+
+def delta_from_whole_orders(divergence: Function, eps: Real) -> Real:
+    """The same over whole ``alpha >= 2``, convex in ``alpha``: doubled until it rises, then by thirds."""
+
+    def objective(alpha: int) -> Real:
+        a = mp.mpf(alpha)
+        return (a - 1) * (divergence(a) - mp.mpf(eps) + mp.log(1 - 1 / a)) - mp.log(a)
+
+    high = 4
+    while objective(2 * high) < objective(high):
+        high *= 2
+    low, high = 2, 2 * high
+    while high - low > 2:
+        one, two = low + (high - low) // 3, high - (high - low) // 3
+        low, high = (low, two) if objective(one) <= objective(two) else (one, high)
+    return min(mp.mpf(1), mp.exp(min(map(objective, range(low, high + 1)))))
+
+
+def sampled_divergence(log_moment: Function, q: Real) -> Function:
+    """``D(a) = 1/(a-1) ln sum_{j=0}^{a} C(a,j) (1-q)^(a-j) q^j e^log_moment(j)``, whole ``a``."""
+    q, kept = mp.mpf(q), {}
+
+    def moment(j: int) -> Real:
+        if j not in kept:
+            kept[j] = mp.exp(log_moment(mp.mpf(j)))
+        return kept[j]
+
+    def divergence(alpha: Real) -> Real:
+        a = int(alpha)
+        terms = (mp.binomial(a, j) * (1 - q) ** (a - j) * q**j * moment(j) for j in range(a + 1))
+        return mp.log(mp.fsum(terms)) / (a - 1)
+
+    return divergence
+
+
+def concentrated_epsilon(rho: Real, delta: Real, omega: Real = mp.inf) -> Real:
+    """``rho + 2 sqrt(rho ln(1/delta))`` if ``ln(1/delta) <= (omega-1)^2 rho``, else
+    ``rho omega + ln(1/delta)/(omega-1)``.
+    """
+    reach = -mp.log(mp.mpf(delta))
+    if reach <= (omega - 1) ** 2 * rho:
+        return rho + 2 * mp.sqrt(rho * reach)
+    return rho * omega + reach / (omega - 1)
+
+
+def concentrated_delta(rho: Real, eps: Real, omega: Real = mp.inf) -> Real:
+    """Its inverse."""
+    eps = mp.mpf(eps)
+    if eps <= rho:
+        return mp.mpf(1)
+    reach = (eps - rho) ** 2 / (4 * rho)
+    return mp.exp(-reach if reach <= (omega - 1) ** 2 * rho else -(omega - 1) * (eps - rho * omega))
+
+
+def basic_composition(epsilon: Real, steps: int) -> Real:
+    """``k eps``."""
+    return steps * mp.mpf(epsilon)
+
+
+def advanced_composition(epsilon: Real, steps: int, slack: Real) -> Real:
+    """``eps sqrt(2k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1)``."""
+    eps, grown = mp.mpf(epsilon), mp.exp(mp.mpf(epsilon))
+    return eps * mp.sqrt(2 * steps * mp.log(1 / mp.mpf(slack))) + steps * eps * (grown - 1) / (grown + 1)
+
+
+def composed_rule(rule: Function, delta: Real, steps: int, limit: Real = mp.inf) -> Real:
+    """``T`` releases of ``rule(delta) = eps < limit``: the smaller of basic composition at ``delta/T`` and advanced
+    composition at ``d' = share delta``, ``delta_i = (1 - share) delta / T``, the best share.
+    """
+    delta = mp.mpf(delta)
+    if steps == 1:
+        return rule(delta)
+
+    def step(part: Real) -> Real:
+        eps = rule(part)
+        return eps if eps < limit else mp.inf
+
+    def advanced(odds: Real) -> Real:
+        share = 1 / (1 + mp.exp(-odds))
+        eps = step((1 - share) * delta / steps)
+        return advanced_composition(eps, steps, share * delta) if eps < mp.inf else mp.inf
+
+    return min(basic_composition(step(delta / steps), steps), minimum(advanced, -30, 30)[1])
+
+
+def epsilon_of(profile: Function, delta: Real, guess: Real = 1) -> Real:
+    """Where a falling ``profile(eps)`` is ``delta``; 0 if it starts below."""
+    delta = mp.mpf(delta)
+    if profile(mp.mpf(0)) <= delta:
+        return mp.mpf(0)
+    return mp.exp(root(lambda s: mp.log(profile(mp.exp(s)) / delta), mp.log(mp.mpf(guess))))
+
+
+def delta_of(rule: Function, eps: Real, guess: Real = "1e-5") -> Real:
+    """Where a falling ``rule(delta)`` is ``eps``, searched in ``ln ln(1/delta)``."""
+    eps = mp.mpf(eps)
+
+    def excess(s: Real) -> Real:
+        found = rule(mp.exp(-mp.exp(s)))
+        return mp.log(found / eps) if found < mp.inf else mp.mpf(10) ** 6
+
+    return mp.exp(-mp.exp(root(excess, mp.log(-mp.log(mp.mpf(guess))), mp.mpf(1) / 4)))

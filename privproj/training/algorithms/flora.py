@@ -1,0 +1,38 @@
+"""LoRA with re-sampled factors, Flora's accumulator, and projected descent without noise, which nothing accounts."""
+
+from torch import Tensor
+
+from privproj.training.algorithms.projected import Projected
+from privproj.training.capture import Tap
+from privproj.training.generators import Streams, normal
+from privproj.training.view import Update
+
+
+class Flora(Projected):
+    """A momentum kept in the sketch: ``m <- beta m A_old A^T + (1 - beta) R / (q N)``, ``W <- W - lr m A``.
+
+    ``R = sum_j c_j G_j A^T + noise`` is clipped after the projection, ``A`` (rank x inputs, entries N(0, 1/rank)) is
+    drawn every ``every`` steps, and ``E A^T A = I`` makes the transfer unbiased. Transfer and decompression are
+    post-processing: the subsampled Gaussian mechanism for any ``every``.
+    """
+
+    def __init__(self, tap: Tap, rank: int, beta: float, every: int) -> None:
+        super().__init__(tap, rank, "wishart", True)
+        self.beta, self.every, self.age = beta, every, 0
+        self.moment: Tensor | None = None
+
+    def refresh(self, streams: Streams) -> None:
+        """A new sketch, the momentum carried over, when the old one is due."""
+        if self.age % self.every == 0:
+            shape = self.rank, self.tap.shape[1]
+            new = normal(shape, self.tap.weight, streams.projection) / self.rank**0.5
+            if self.moment is not None:
+                self.moment = (self.moment @ self.a) @ new.T
+            self.a, self.q = new, new.T
+        self.age += 1
+
+    def update(self, mean: Tensor) -> Update:
+        """``(m, A)``."""
+        new = (1.0 - self.beta) * mean
+        self.moment = new if self.moment is None else self.beta * self.moment + new
+        return self.moment, self.a

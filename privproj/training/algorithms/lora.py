@@ -1,0 +1,142 @@
+"""LoRA with a frozen random factor, and modules that PEFT has wrapped already."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from privproj.errors import InvalidParameter
+from privproj.training.generators import Streams, normal, streams
+from privproj.validation import whole
+
+Picks = Callable[[str, nn.Linear], bool]
+
+
+class FrozenLoRA(nn.Module):
+    """``y = W x + b + s B A x``: ``W``, ``b`` and the random ``A`` (rank x inputs, entries N(0, 1/rank)) are frozen.
+
+    ``B`` (outputs x rank) starts at zero and is all that is trained; ``s = alpha / rank``. ``A`` comes from public
+    randomness and may be published with the adapter.
+    """
+
+    def __init__(self, base: nn.Linear, rank: int, alpha: float | None, stream: torch.Generator) -> None:
+        super().__init__()
+        if rank > base.in_features:
+            raise InvalidParameter("rank", rank, f"a rank of at most {base.in_features}, the inputs of a layer")
+        self.base = base.requires_grad_(False)
+        self.rank, self.scale = rank, 1.0 if alpha is None else alpha / rank
+        weight = base.weight
+        self.lora_A = nn.Linear(base.in_features, rank, bias=False, device=weight.device, dtype=weight.dtype)
+        self.lora_B = nn.Linear(rank, base.out_features, bias=False, device=weight.device, dtype=weight.dtype)
+        self.lora_A.weight.requires_grad_(False)
+        self.draw(stream)
+
+    @torch.no_grad()
+    def draw(self, stream: torch.Generator) -> None:
+        """A new ``A``, and ``B = 0``."""
+        weight = self.lora_A.weight
+        weight.copy_(normal(tuple(weight.shape), weight, stream) / self.rank**0.5)
+        self.lora_B.weight.zero_()
+
+    @torch.no_grad()
+    def merge(self, stream: torch.Generator) -> None:
+        """``W <- W + s B A``, then a new ``A``: the function stays what it is."""
+        self.base.weight.addmm_(self.lora_B.weight, self.lora_A.weight, alpha=self.scale)
+        self.draw(stream)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer with its adapter."""
+        return self.base(x) + self.scale * self.lora_B(self.lora_A(x))
+
+
+def add_frozen_lora(
+    module: nn.Module,
+    rank: int,
+    *,
+    alpha: float | None = None,
+    where: Picks | None = None,
+    insecure_seed: int | None = None,
+) -> nn.Module:
+    """The module with a :class:`FrozenLoRA` around each linear layer that ``where(name, layer)`` picks (all of them).
+
+    All other tensors are frozen. Build the optimizer from the trained tensors afterwards. ``s = 1`` unless ``alpha`` is
+    given. Raises :class:`InvalidParameter` if no layer is picked.
+    """
+    rank = whole("rank", rank, "a whole number rank >= 1")
+    stream = streams(next(module.parameters()).device, insecure_seed).projection
+    return wrapped_layers(module, lambda layer: FrozenLoRA(layer, rank, alpha, stream), where)
+
+
+def wrapped_layers(module: nn.Module, wrap: Callable[[nn.Linear], nn.Module], where: Picks | None) -> nn.Module:
+    """The frozen module with the picked linear layers wrapped."""
+    module.requires_grad_(False)
+    if isinstance(module, nn.Linear):
+        return wrap(module)
+    layers = [(name, layer) for name, layer in module.named_modules() if type(layer) is nn.Linear]
+    picked = [(name, layer) for name, layer in layers if where is None or where(name, layer)]
+    for name, layer in picked:
+        parent, _, own = name.rpartition(".")
+        setattr(module.get_submodule(parent), own, wrap(layer))
+    if not picked:
+        raise InvalidParameter("module", type(module).__name__, "a module with linear layers to adapt")
+    return module
+
+
+def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Module:
+    """A model that PEFT wrapped for LoRA, made ready for an algorithm; call it before building the optimizer.
+
+    "lora-fa": the A factors are frozen, the B factors trained. "m2": both factors stay frozen (B is zero, so they do
+    nothing) and the weights that they adapt are trained, by fresh projections, to the rank of each adapter unless
+    ``make_private`` is given one for all. Raises :class:`InvalidParameter` for a model without LoRA layers, for
+    variants of LoRA (DoRA and others use their factors otherwise than as layers, past the hooks that see each record),
+    for adapters of embeddings and, for "m2", for B factors that are not zero.
+    """
+    layers: list[Any] = [part for part in model.modules() if hasattr(part, "base_layer") and hasattr(part, "lora_B")]
+    if not layers:
+        raise InvalidParameter("model", type(model).__name__, "a model that PEFT wrapped for LoRA")
+    for layer in layers:
+        check_plain(layer)
+    model.requires_grad_(False)
+    for layer in layers:
+        factors = [part.weight for part in layer.lora_B.values()]
+        if algorithm == "lora-fa":
+            for weight in factors:
+                weight.requires_grad_(True)
+            continue
+        if any(bool(weight.any()) for weight in factors):
+            raise InvalidParameter("model", "trained B factors", "B factors at zero", "merge the adapter first")
+        layer.base_layer.weight.requires_grad_(True)
+        layer.base_layer.projection_rank = max(int(part.shape[1]) for part in factors)
+    return model
+
+
+def check_plain(layer: Any) -> None:
+    """Raise for an adapter that is more than a linear layer's ``B A``."""
+    variant = [*getattr(layer, "lora_variant", {}), *(k for k, on in getattr(layer, "use_dora", {}).items() if on)]
+    if variant or not len(layer.lora_B):
+        kind = type(layer.base_layer).__name__
+        what = "a variant of LoRA" if variant else f"an adapter of {kind}"
+        raise InvalidParameter("model", what, "plain LoRA (no DoRA or the like) of linear layers only")
+
+
+class Resampling:
+    """After every ``every`` steps the adapters of a module are merged and drawn anew: ``W <- W + s B A``, ``B = 0``.
+
+    Each step between is DP-LoRA-FA's, and is accounted so: gradients depend on ``A`` from the second step on, so no
+    gain by its randomness may be claimed.
+    """
+
+    def __init__(self, module: nn.Module, every: int, drawn: Streams) -> None:
+        self.layers = [part for part in module.modules() if isinstance(part, FrozenLoRA)]
+        if not self.layers:
+            raise InvalidParameter("module", type(module).__name__, "a module with add_frozen_lora's adapters")
+        self.every = whole("every", every, "a whole number of steps >= 1")
+        self.drawn = drawn
+
+    def __call__(self, optimizer: Any) -> None:
+        """Count a step."""
+        if optimizer.steps % self.every == 0:
+            for layer in self.layers:
+                layer.merge(self.drawn.projection)
+                optimizer.state.pop(layer.lora_B.weight, None)

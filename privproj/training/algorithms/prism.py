@@ -1,0 +1,230 @@
+"""PRISM: private steps on the manifold of rank-r matrices (arXiv 2606.00944).
+
+The clipped and noised quantity is the tangent vector of all modules jointly, which lives in a space that past releases
+determine: the subsampled Gaussian mechanism, whatever the rank. Everything after is post-processing of the release,
+the lift to factors and all moments included.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from privproj.errors import InvalidParameter
+from privproj.training import per_example
+from privproj.training.algorithms.fixed_rank import (
+    Point,
+    Tangent,
+    from_flat,
+    from_products,
+    inverse_root,
+    lifted,
+    noise_moment,
+    polar,
+    retracted,
+    size,
+    transported,
+    truncated,
+)
+from privproj.training.algorithms.lora import wrapped_layers
+from privproj.training.capture import Tap
+from privproj.training.generators import Streams, orthonormal, streams
+from privproj.training.view import View
+from privproj.validation import whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """How a released tangent vector becomes a step.
+
+    "plain": ``Retr(Z - lr xi)``, with ``momentum`` on transported tangent vectors. "adaptive": second moments of the
+    lifted release (``beta2``) precondition the lifted first moment (``momentum`` is ``beta1``), with the ridge
+    ``kappa tr(D)/r``, ``D`` the noise's share; used once the smallest singular value exceeds ``floor``.
+    """
+
+    kind: Literal["plain", "adaptive"] = "plain"
+    momentum: float = 0.0
+    beta2: float = 0.99
+    kappa: float = 1.0
+    floor: float = 1e-3
+
+
+class PrismLinear(nn.Module):
+    """``y = W x + b + U (s * (V^T x))``: ``W`` and ``b`` frozen, the rank-r matrix ``U diag(s) V^T`` trained from zero.
+
+    ``U`` and ``V`` start as uniformly random orthonormal bases from public randomness, ``s`` at zero.
+    """
+
+    def __init__(self, base: nn.Linear, rank: int, steps: Steps, stream: torch.Generator) -> None:
+        super().__init__()
+        self.base, self.steps = base.requires_grad_(False), steps
+        if rank > min(base.in_features, base.out_features):
+            smaller = min(base.in_features, base.out_features)
+            raise InvalidParameter("rank", rank, f"a rank of at most {smaller}, the smaller side of a layer")
+        weight = base.weight
+        self.u = nn.Parameter(orthonormal(base.out_features, rank, weight, stream)[0])
+        self.s = nn.Parameter(torch.zeros(rank, dtype=weight.dtype, device=weight.device))
+        self.v = nn.Parameter(orthonormal(base.in_features, rank, weight, stream)[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer with its low-rank part."""
+        return self.base(x) + ((x @ self.v) * self.s) @ self.u.T
+
+    @staticmethod
+    def private_tap(name: str, module: "PrismLinear") -> "PrismTap":
+        """What the private optimizer listens with."""
+        return PrismTap(name, module)
+
+
+def add_prism(
+    module: nn.Module, rank: int, *, steps: Steps | None = None, where: Any = None, insecure_seed: int | None = None
+) -> nn.Module:
+    """The module with a :class:`PrismLinear` around each linear layer that ``where(name, layer)`` picks."""
+    rank = whole("rank", rank, "a whole number rank >= 1")
+    stream = streams(next(module.parameters()).device, insecure_seed).projection
+    return wrapped_layers(module, lambda layer: PrismLinear(layer, rank, steps or Steps(), stream), where)
+
+
+ORTHONORMAL = 1e-5
+"""How far from orthonormal the bases may be before they are made so."""
+
+
+def deviation(at: Point) -> float:
+    """The larger of ``|U^T U - I|`` and ``|V^T V - I|``."""
+    eye = torch.eye(len(at.s), dtype=torch.float64, device=at.s.device)
+    return max(float((basis.double().T @ basis.double() - eye).norm()) for basis in (at.u, at.v))
+
+
+class PrismTap(Tap):
+    """What a :class:`PrismLinear` saw and got back."""
+
+    def __init__(self, name: str, module: PrismLinear) -> None:
+        self.name, self.module, self.modules, self.uses = name, module, [module], []
+        self.weight, self.bias = module.u, None
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The factors."""
+        return [self.module.u, self.module.s, self.module.v]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(outputs, inputs)`` of the low-rank matrix."""
+        return self.module.u.shape[0], self.module.v.shape[0]
+
+
+class TangentView(View):
+    """The tangent vector ``P_T(G_j)``, clipped over all modules, noised in its coordinates.
+
+    ``|P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T U|^2``, a sum in which nothing cancels.
+    """
+
+    def __init__(self, tap: PrismTap, deviation: float) -> None:
+        self.tap, self.deviation = tap, deviation
+        self.steps = tap.module.steps
+        self.moment: Tangent | None = None
+        self.factors: tuple[Tensor, Tensor] | None = None
+        self.second: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def point(self) -> Point:
+        """Where the low-rank matrix is."""
+        module = self.tap.module
+        return Point(module.u.detach(), module.s.detach(), module.v.detach())
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """All coordinates in a row."""
+        m, n = self.tap.shape
+        return (size(m, n, len(self.tap.module.s)),)
+
+    def refresh(self, streams: Streams) -> None:
+        """Bases that were loaded or edited are made orthonormal, the matrix kept."""
+        at = self.point
+        if deviation(at) > ORTHONORMAL:
+            new = truncated(at.u, torch.diag(at.s), at.v, len(at.s))
+            self.moment = None if self.moment is None else transported(self.moment, at, new)
+            self.move(new)
+
+    def squared_norms(self) -> Tensor | None:
+        """``|P_T(G_j)|^2``, overstated by as much as rounded bases can hide."""
+        seen = self.tap.seen()
+        if seen is None:
+            return None
+        (g, x), at = seen, self.point
+        loose = deviation(at)
+        if loose > 1e-3:
+            raise InvalidParameter(
+                self.tap.name, "bases that are not orthonormal", "U and V as the last step left them",
+                "load weights before make_private or between steps",
+            )  # fmt: skip
+        self.seen = g, x
+        beyond = x - (x @ at.v) @ at.v.T
+        return (per_example.squared_norms(g, x @ at.v) + per_example.squared_norms(g @ at.u, beyond)) * (
+            1.0 + 8.0 * loose
+        )
+
+    def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
+        """The coordinates of ``sum_j c_j P_T(G_j)``."""
+        (g, x), at = self.seen, self.point
+        del self.seen
+        if kept is not None:
+            g, x = (torch.where(kept[:, None, None], part, 0.0) for part in (g, x))
+        gv, gtu = per_example.clipped_sum(c, g, x @ at.v), per_example.clipped_sum(c, x, g @ at.u)
+        return from_products(gv, gtu, at).flat()
+
+    def update(self, mean: Tensor) -> Any:
+        """Not used: the step is this view's own."""
+        raise NotImplementedError
+
+    def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
+        """One step on the manifold with the group's learning rate; weight decay shrinks ``s``."""
+        with torch.no_grad():
+            at = self.point
+            at = Point(at.u, at.s * (1.0 - group["lr"] * group.get("weight_decay", 0.0)), at.v)
+            xi = from_flat(mean, at)
+            beta = self.steps.momentum
+            self.moment = xi if self.moment is None else self.moment.scaled(beta).plus(xi.scaled(1.0 - beta))
+            ready = self.steps.kind == "adaptive" and float(at.s[-1]) > self.steps.floor
+            new = self.adaptive(at, xi, group["lr"]) if ready else retracted(at, self.moment, group["lr"])
+            self.moment = transported(self.moment, at, new)
+            self.move(new)
+
+    @torch.no_grad()
+    def move(self, new: Point) -> None:
+        """Put the factors there."""
+        for parameter, value in zip(self.tap.parameters, (new.u, new.s, new.v), strict=True):
+            parameter.copy_(value)
+
+    def moved(self, old: list, new: list) -> bool:
+        """A basis of a space of one dimension cannot move; some factor must."""
+        return old != new
+
+    def adaptive(self, at: Point, xi: Tangent, rate: float) -> Point:
+        """``Retr(Z - lr (U_A B^T + A U_B^T))``, ``U_A = m_A (V_A + lam_A I)^-1/2``, in balanced factors.
+
+        The factors are turned by the orthogonal matrix that keeps them closest to the last ones, so that the second
+        moments keep their meaning.
+        """
+        assert self.moment is not None
+        root = at.s.sqrt()
+        a, b = at.u * root, at.v * root
+        old = self.factors
+        turn = (
+            torch.eye(len(root), dtype=a.dtype, device=a.device) if old is None else polar(a.T @ old[0] + b.T @ old[1])
+        )
+        a, b = a @ turn, b @ turn
+        ascent = [part @ turn for part in lifted(self.moment, at)]
+        fresh = [part @ turn for part in lifted(xi, at)]
+        moments, steps = [], []
+        for i, (side, part) in enumerate(zip((len(a), len(b)), fresh, strict=True)):
+            now = part.T @ part / side
+            beta = self.steps.beta2
+            moments.append(now if self.second is None else beta * self.second[i] + (1.0 - beta) * now)
+            ridge = self.steps.kappa * float(noise_moment(at.s, side, self.deviation).sum()) / len(root)
+            steps.append(ascent[i] @ inverse_root(moments[i], ridge))
+        self.factors, self.second = (a, b), (moments[0], moments[1])
+        one = torch.eye(len(root), dtype=a.dtype, device=a.device)
+        core = torch.cat([torch.cat([one, -rate * one], 1), torch.cat([-rate * one, torch.zeros_like(one)], 1)], 0)
+        return truncated(torch.cat([a, steps[0]], 1), core, torch.cat([b, steps[1]], 1), len(root))

@@ -1,0 +1,38 @@
+"""LoRA with re-sampled factors, Flora's accumulator, and projected descent without noise, which nothing accounts."""
+
+from typing import NoReturn
+
+import torch
+from torch import nn
+
+from privproj.errors import Refused
+from privproj.training.generators import normal, streams
+from privproj.validation import whole
+
+
+class ProjectedDescent:
+    """RP-GD: ``w <- w - lr Z Z^T grad L(w)`` with one random ``Z``, no clip and no noise. Not private; for audits.
+
+    Its published analysis needs queries that do not depend on ``Z`` and vectors of one norm, which training breaks, and
+    a matrix query gives the data away (arXiv 2601.21719, Proposition 2).
+    """
+
+    def __init__(self, module: nn.Module, rank: int, lr: float, insecure_seed: int | None = None) -> None:
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        total = sum(p.numel() for p in self.parameters)
+        rank, like = whole("rank", rank, "a whole number rank >= 1"), self.parameters[0]
+        self.z = normal((total, rank), like, streams(like.device, insecure_seed).projection) / rank**0.5
+        self.lr = lr
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step with the gradients that ``backward`` left."""
+        gradient = torch.cat([p.grad.flatten() for p in self.parameters if p.grad is not None])
+        moves = (self.z @ (self.z.T @ gradient)).split([p.numel() for p in self.parameters])
+        for parameter, move in zip(self.parameters, moves, strict=True):
+            parameter.sub_(move.view_as(parameter), alpha=self.lr)
+            parameter.grad = None
+
+    def epsilon(self, delta: float) -> NoReturn:
+        """Always refused."""
+        raise Refused(f"projected descent without noise has no epsilon at delta {delta:g}, nor at any other")

@@ -1,0 +1,154 @@
+"""Batches as the plan says: Poisson or fixed-size sampling from a secret stream, and a turn for each of them."""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+)
+
+from privproj.errors import InvalidParameter
+from privproj.training.plan import Plan
+from privproj.training.processes import World
+
+
+class Turn:
+    """One logical batch at a time: how many records were drawn, how many came back, and whether it was released.
+
+    The accountant counts releases of batches that the sampler drew, each record at most once; the turn is what makes
+    the training loop keep to that.
+    """
+
+    def __init__(self) -> None:
+        self.drawn: int | None = None
+        self.returned = 0
+        self.on_open: Callable[[], None] = lambda: None
+
+    def open(self, records: int) -> None:
+        """The sampler drew a batch."""
+        if self.drawn is not None:
+            raise InvalidParameter(
+                "optimizer.step", "not called", "one step for every batch", "empty batches are released too"
+            )
+        self.drawn, self.returned = records, 0
+        self.on_open()
+
+    def take(self, records: int) -> None:
+        """Some records of the batch came back."""
+        if self.drawn is None or self.returned + records > self.drawn:
+            left = 0 if self.drawn is None else self.drawn - self.returned
+            raise InvalidParameter(
+                "losses", records, f"at most the {left} records of this batch that did not come back yet",
+                "losses of the batch that the private loader drew, each record once",
+            )  # fmt: skip
+        self.returned += records
+
+    def close(self) -> None:
+        """The batch is released."""
+        if self.drawn is None or self.returned < self.drawn:
+            expected = "a batch from the private loader" if self.drawn is None else f"all {self.drawn} records back"
+            raise InvalidParameter("optimizer.step", f"{self.returned} records", expected, "call optimizer.backward")
+        self.drawn = None
+
+
+class Counted(Sampler[list[int]]):
+    """A batch sampler that hands out this process's share of each batch and remembers its size."""
+
+    def __init__(self, batches: Sampler[list[int]], steps: int, world: World) -> None:
+        self.batches, self.steps, self.world, self.sizes = batches, steps, world, deque()
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for logical in self.batches:
+            batch = self.world.share(logical)
+            self.sizes.append(len(batch))
+            yield batch
+
+
+class FixedSize(Sampler[list[int]]):
+    """Batches of one size, each drawn afresh from all records without replacement."""
+
+    def __init__(self, records: int, size: int, steps: int, generator: torch.Generator) -> None:
+        self.records, self.size, self.steps, self.generator = records, size, steps, generator
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(self.steps):
+            yield torch.randperm(self.records, generator=self.generator)[: self.size].tolist()
+
+
+class PrivateLoader:
+    """A data loader whose batches are drawn as the plan says; one pass over it is ``ceil(1/q)`` steps.
+
+    It ends for good when the planned number of steps is released.
+    """
+
+    def __init__(
+        self, loader: DataLoader, plan: Plan, generator: torch.Generator, done: Any, turn: Turn, world: World
+    ) -> None:
+        refuse_other_samplers(loader)
+        self.plan, self.generator, self.done, self.turn, self.world = plan, generator, done, turn, world
+        self.dataset = loader.dataset
+        self.settings = {
+            name: getattr(loader, name)
+            for name in ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
+        }
+        self.collate = collating(loader)
+
+    def __len__(self) -> int:
+        """Steps of the next pass."""
+        return min(math.ceil(1.0 / self.plan.sampling_rate), self.plan.steps - self.done())
+
+    def __iter__(self) -> Iterator[Any]:
+        sampler = self.sampler(len(self))
+        for batch in DataLoader(self.dataset, batch_sampler=sampler, collate_fn=self.collate, **self.settings):
+            self.turn.open(sampler.sizes.popleft())
+            yield batch
+
+    def sampler(self, steps: int) -> Counted:
+        """Fresh batches."""
+        from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+
+        plan, records = self.plan, self.plan.dataset_size
+        if plan.sampling == "fixed" or plan.sampling_rate == 1.0:
+            return Counted(FixedSize(records, round(plan.expected_batch), steps, self.generator), steps, self.world)
+        batches = UniformWithReplacementSampler(
+            num_samples=records, sample_rate=plan.sampling_rate, generator=self.generator, steps=steps
+        )
+        return Counted(batches, steps, self.world)
+
+
+def refuse_other_samplers(loader: DataLoader) -> None:
+    """A loader with its own way of drawing batches would be silently replaced by ours."""
+    data = loader.dataset
+    if isinstance(data, IterableDataset):
+        raise InvalidParameter("data_loader", "an iterable data set", "a data set with a length and an index")
+    if isinstance(data, Subset) and len(set(data.indices)) < len(data.indices):
+        raise InvalidParameter("data_loader", "repeated indices", "every record once", "a record k times has k C")
+    plain = isinstance(loader.sampler, RandomSampler | SequentialSampler) and not getattr(
+        loader.sampler, "replacement", False
+    )
+    if not plain or (loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler):
+        raise InvalidParameter(
+            "data_loader", type(loader.sampler).__name__, "a loader without a sampler of its own",
+            "the private loader draws the batches, at the rate that is accounted",
+        )  # fmt: skip
+
+
+def collating(loader: DataLoader) -> Any:
+    """The loader's way of joining records, which learned from one record what an empty batch looks like."""
+    from opacus.data_loader import wrap_collate_with_empty
+
+    collate = wrap_collate_with_empty(collate_fn=loader.collate_fn)
+    collate([loader.dataset[0]])
+    return collate

@@ -1,0 +1,445 @@
+"""Training a linear head or a small network on features: the run behind ``privproj train``."""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+from privproj.accounting.two_stage import dp_sft
+from privproj.curves.profile import Curve
+from privproj.errors import InvalidParameter
+from privproj.records.atomic import replaced
+from privproj.records.ledger import NOT_CHAINED, Account, read
+from privproj.records.strict_json import parse
+from privproj.result import Result
+from privproj.training.algorithms.lora import add_frozen_lora
+from privproj.training.algorithms.prism import add_prism
+from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
+from privproj.training.engine import make_private
+from privproj.training.generators import streams
+from privproj.training.plan import rate_and_steps
+from privproj.training.processes import World, joined
+from privproj.validation import privacy_epsilon, probability, real, whole
+
+TEST_SHARE = 0.25
+FILES = {"settings": "settings.json", "ledger": "ledger.jsonl", "checkpoint": "checkpoint.pt", "report": "report.json"}
+
+
+@dataclass(frozen=True)
+class Data:
+    """Features (records x width) and classes, to train on and to test on."""
+
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return int(torch.cat([self.y, self.test_y]).max()) + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All that a run depends on, as it is kept beside it."""
+
+    data: str
+    mechanism: str
+    rank: int | None = None
+    epsilon: float | None = None
+    delta: float = 1e-5
+    noise_multiplier: float | None = None
+    clip: float = 1.0
+    batch_size: int | None = None
+    epochs: float | None = None
+    steps: int | None = None
+    learning_rate: float = 2.0
+    hidden: int | None = None
+    frame: str | None = None
+    clipping: str = "joint"
+    bound: str | None = None
+    device: str | None = None
+    every: int = 1
+    checkpoint_every: int = 25
+    insecure_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        probability("delta", self.delta)
+        if self.epsilon is not None:
+            privacy_epsilon(self.epsilon, zero=False)
+        real("learning_rate", self.learning_rate, "a positive learning rate", 0.0, 1e6, open_low=True)
+        for name in ("rank", "batch_size", "steps", "hidden", "every", "checkpoint_every", "insecure_seed"):
+            value = getattr(self, name)
+            if value is not None:
+                lowest = 0 if name == "insecure_seed" else 1
+                checked = whole(name, value, f"a whole number of at least {lowest}", lowest, 10**9)
+                object.__setattr__(self, name, checked)
+
+
+@dataclass
+class Outcome:
+    """What a finished run reports."""
+
+    test_accuracy: float
+    epsilon: Result
+    seconds: float
+    device: str
+    noise_multiplier: float
+    noise_std: float
+    steps: int
+    curve: Curve
+    paths: dict[str, str] = field(default_factory=dict)
+
+
+def load(name: str) -> Data:
+    """scikit-learn's ``digits`` (pixels over 16), or an ``.npz`` file with ``x`` and ``y``.
+
+    ``test_x`` and ``test_y`` are its test part; without them a quarter of the records, picked by a public permutation,
+    is kept from training. The number of classes is taken as public. Features are used as they are: scaling them by
+    anything computed from private records would be a release of its own.
+    """
+    if name == "digits":
+        from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
+
+        x, y = load_digits(return_X_y=True)
+        return parted(np.asarray(x) / 16.0, np.asarray(y))
+    arrays = opened(name)
+    if "test_x" in arrays:
+        found = Data(*features(arrays["x"], arrays["y"]), *features(arrays["test_x"], arrays["test_y"]))
+        if found.x.shape[1] != found.test_x.shape[1]:
+            raise InvalidParameter(
+                "data", f"widths {found.x.shape[1]} and {found.test_x.shape[1]}", "x as wide as test_x"
+            )
+        return found
+    return parted(arrays["x"], arrays["y"])
+
+
+def opened(name: str) -> dict[str, np.ndarray]:
+    """The arrays of a features file."""
+    try:
+        with np.load(name, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
+        raise InvalidParameter("data", name, "digits, or an .npz file of arrays", str(error).split("\n")[0]) from None
+    expected = {"x", "y"} | ({"test_x", "test_y"} & set(arrays) and {"test_x", "test_y"})
+    if not expected <= set(arrays):
+        raise InvalidParameter("data", name, "arrays x and y, maybe test_x and test_y", "it has " + ", ".join(arrays))
+    return arrays
+
+
+def features(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Checked features and classes."""
+    if (
+        x.ndim != 2
+        or not x.shape[1]
+        or y.shape != x.shape[:1]
+        or not len(x)
+        or x.dtype.kind not in "fiu"
+        or y.dtype.kind not in "iu"
+    ):
+        found = f"{x.dtype} {x.shape} and {y.dtype} {y.shape}"
+        raise InvalidParameter("data", found, "x as numbers (records x width) and y as whole class numbers (records)")
+    if not np.isfinite(x).all() or y.min() < 0 or y.max() > 10**6:
+        raise InvalidParameter("data", "not finite, or classes outside 0 to 1e6", "finite features, classes from 0")
+    return torch.tensor(x, dtype=torch.float32), torch.tensor(y.astype(np.int64))
+
+
+def parted(x: np.ndarray, y: np.ndarray) -> Data:
+    """A public random quarter for the test."""
+    found = features(x, y)
+    order = torch.tensor(np.random.default_rng(0).permutation(len(x)))
+    kept = len(x) - math.ceil(TEST_SHARE * len(x))
+    if kept < 1:
+        raise InvalidParameter("data", f"{len(x)} records", "at least two records")
+    train, test = order[:kept], order[kept:]
+    return Data(found[0][train], found[1][train], found[0][test], found[1][test])
+
+
+def network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
+    """A linear head that starts at zero, or one hidden layer; with frozen adapters for LoRA-FA."""
+    width, classes = data.x.shape[1], data.classes
+    seed = 0 if settings.insecure_seed is None else settings.insecure_seed
+    generator = streams("cpu", seed).projection
+    if settings.hidden is None:
+        module: nn.Module = nn.Linear(width, classes)
+    else:
+        module = nn.Sequential(nn.Linear(width, settings.hidden), nn.ReLU(), nn.Linear(settings.hidden, classes))
+    layers = [m for m in module.modules() if isinstance(m, nn.Linear)]
+    for layer in layers:
+        nn.init.normal_(layer.weight, 0.0, math.sqrt(2.0 / layer.in_features), generator=generator)
+        nn.init.zeros_(layer.bias)
+    nn.init.zeros_(layers[-1].weight)
+    adapters = {"lora-fa": add_frozen_lora, "lora-resampled": add_frozen_lora, "prism": add_prism}
+    if settings.mechanism in adapters:
+        module = adapters[settings.mechanism](module, needed_rank(settings), insecure_seed=seed)
+    return module.to(device)
+
+
+def needed_rank(settings: Settings) -> int:
+    """The rank; raises :class:`InvalidParameter` where it is missing."""
+    if settings.rank is None:
+        raise InvalidParameter("rank", "nothing", f"a rank for {settings.mechanism}")
+    return settings.rank
+
+
+def device_of(name: str | None) -> torch.device:
+    """The device with this name, which has to be there; a GPU where there is one and none is named."""
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        float(torch.zeros(1, device=device))
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InvalidParameter("device", name, "a device that torch has here", str(error).split("\n")[0]) from None
+    return device
+
+
+def checkpoint_of(folder: Path, module: nn.Module, device: torch.device) -> dict[str, Any]:
+    """Take up a checkpoint; raises :class:`InvalidParameter` if it is damaged or newer than the ledger beside it."""
+    path, ledger = folder / FILES["checkpoint"], folder / FILES["ledger"]
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+        module.load_state_dict(state["module"])
+        released = int(state["released"])
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, EOFError, UnpicklingError) as error:
+        words = str(error).strip().split("\n")[0][:200]
+        raise InvalidParameter("resume", path, "a checkpoint of this run, for the same data", words) from None
+    if not ledger.exists() or read(ledger).spent < released:
+        raise InvalidParameter("ledger", ledger, f"a ledger with the {released} releases of the checkpoint beside it")
+    return state
+
+
+@dataclass
+class Run:
+    """A run with its parts, fresh or resumed. DP-SFT has two stages: a search for the subspace, then training in it."""
+
+    settings: Settings
+    data: Data
+    folder: Path | None
+    module: nn.Module
+    device: torch.device
+    state: dict[str, Any]
+    world: World
+
+    @classmethod
+    def start(cls, settings: Settings, folder: Path | None) -> "Run":
+        """Everything built, the checkpoint and the ledger of an earlier attempt taken up where the folder has them.
+
+        A run whose epsilon could not be told at its end is refused here, before anything is released.
+        """
+        data, device, world = load(settings.data), device_of(settings.device), joined()
+        module = network(data, settings, device)
+        state: dict[str, Any] = {}
+        if folder is not None and (folder / FILES["checkpoint"]).exists():
+            state = checkpoint_of(folder, module, device)
+        run = cls(settings, data, folder if world.first else None, module, device, state, world)
+        run.open()
+        try:
+            run.optimizer.spending.account.planned.epsilon(settings.delta)
+        except BaseException:
+            run.optimizer.close()
+            raise
+        return run
+
+    @property
+    def total(self) -> int:
+        """Steps of all stages."""
+        settings, records = self.settings, len(self.data.x)
+        epochs = 50 if settings.epochs is None and settings.steps is None else settings.epochs
+        return rate_and_steps("poisson", records, self.batch_size, None, settings.steps, epochs)[1]
+
+    @property
+    def batch_size(self) -> int:
+        """The expected batch size, 256 unless given or fewer records."""
+        return self.settings.batch_size or min(256, len(self.data.x))
+
+    @property
+    def ledger(self) -> str | None:
+        """The ledger's path, in the first process."""
+        return None if self.folder is None else str(self.folder / FILES["ledger"])
+
+    def open(self) -> None:
+        """The stage that is to be done next."""
+        done = self.world.agree(read(self.ledger).phases if self.ledger and Path(self.ledger).exists() else ())
+        half = self.total // 2
+        if self.settings.mechanism == "dp-sft" and self.total < 2:
+            raise InvalidParameter("steps", self.total, "at least two steps, one for the search")
+        if self.settings.mechanism != "dp-sft":
+            self.earlier = 0
+            self.stage(self.settings.mechanism, self.total, self.noise(done[-1:]))
+        elif not done or (len(done) == 1 and done[0][1] < half):
+            self.search(half, done)
+        else:
+            self.within(half, done)
+
+    def noise(self, phases: Any) -> dict[str, Any]:
+        """The noise that the ledger says, so that a resumed stage stays one phase; else what the settings ask for."""
+        settings = self.settings
+        if phases:
+            return {"noise_multiplier": phases[0][0]["noise_multiplier"]}
+        if settings.epsilon is None:
+            return {"noise_multiplier": settings.noise_multiplier}
+        return {"noise_multiplier": settings.noise_multiplier, "epsilon": settings.epsilon, "delta": settings.delta}
+
+    def search(self, half: int, done: Any) -> None:
+        """DP-SFT's first stage: DP-SGD, its trajectory kept."""
+        self.earlier, settings = 0, self.settings
+        noise = self.noise(done)
+        if "epsilon" in noise:
+            rate = rate_and_steps("poisson", len(self.data.x), self.batch_size, None, 1, None)[0]
+            budget = {"epsilon": noise["epsilon"], "delta": noise["delta"]}
+            stages = dp_sft(**budget, sampling_rate=rate, steps=(half, self.total - half)).phases
+            noise = {"noise_multiplier": stages[0].question.mechanism.noise_multiplier}
+        self.stage("dp-sgd", half, noise)
+        self.trajectory = Trajectory(self.optimizer, needed_rank(settings))
+        if "rows" in self.state:
+            self.trajectory.start, self.trajectory.rows = self.state["start"], list(self.state["rows"])
+
+    def within(self, half: int, done: Any) -> None:
+        """DP-SFT's second stage: within the subspace of the first one's trajectory."""
+        self.earlier, self.trajectory = half, None
+        basis = self.state.get("basis")
+        if basis is None and not self.state.get("rows"):
+            raise InvalidParameter("resume", self.folder, "a run whose search left snapshots", "start it anew")
+        if basis is None:
+            basis = leading(torch.stack(self.state["rows"]), needed_rank(self.settings))
+        self.state["basis"] = basis
+        subspace = Subspace(basis, "dp", "full", Account(done[:1]))
+        self.stage("dp-sft", self.total - half, self.noise(done[1:]), subspace=subspace)
+
+    def stage(self, algorithm: str, steps: int, noise: dict[str, Any], **more: Any) -> None:
+        """The private parts of one stage."""
+        settings = self.settings
+        trained = [p for p in self.module.parameters() if p.requires_grad]
+        batches = DataLoader(TensorDataset(self.data.x, self.data.y), batch_size=self.batch_size)
+        projects = algorithm not in ("dp-sgd", "dp-sft") or settings.mechanism == "dp-sgd"
+        self.module, self.optimizer, self.loader = make_private(
+            module=self.module, optimizer=torch.optim.SGD(trained, lr=settings.learning_rate), data_loader=batches,
+            algorithm=algorithm, rank=settings.rank if projects else None, frame=settings.frame, steps=steps,  # pyright: ignore
+            clipping=settings.clipping, bound=settings.bound, max_grad_norm=settings.clip, ledger=self.ledger,  # pyright: ignore
+            insecure_seed=settings.insecure_seed, every=settings.every, **noise, **more,
+        )  # fmt: skip
+        self.trajectory: Trajectory | None = None
+
+    def save(self) -> None:
+        """Replace the checkpoint as a whole."""
+        if self.folder is None:
+            return
+        state = {"module": self.module.state_dict(), "released": self.optimizer.spending.account.spent}
+        if self.trajectory is not None:
+            state |= {"start": self.trajectory.start, "rows": self.trajectory.rows}
+        if "basis" in self.state:
+            state["basis"] = self.state["basis"]
+        replaced(self.folder / FILES["checkpoint"], lambda file: torch.save(state, file))
+
+    def train(self, progress: Callable[[int], object] = lambda steps: None) -> Outcome:
+        """All steps that are left, then the report; the run is closed, whatever happens."""
+        began = time.monotonic()
+        try:
+            progress(self.earlier + self.optimizer.steps)
+            self.walk(progress)
+            if self.trajectory is not None:
+                self.state |= {"rows": self.trajectory.rows}
+                done = self.optimizer.spending.account.phases
+                self.optimizer.close()
+                self.within(self.total // 2, done)
+                self.walk(progress)
+            return self.outcome(began)
+        finally:
+            self.optimizer.close()
+
+    def walk(self, progress: Callable[[int], object]) -> None:
+        """The steps that are left of a stage."""
+        while self.optimizer.steps < self.optimizer.plan.steps:
+            for x, y in self.loader:
+                self.step(x.to(self.device), y.to(self.device))
+                progress(1)
+        self.save()
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        """One step, and a checkpoint when it is time for one."""
+        self.optimizer.backward(cross_entropy(self.module(x), y, reduction="none"))
+        self.optimizer.step()
+        if self.optimizer.steps % self.settings.checkpoint_every == 0:
+            self.save()
+
+    def outcome(self, began: float) -> Outcome:
+        """The report."""
+        plan, account = self.optimizer.plan, self.optimizer.spending.account
+        return Outcome(
+            test_accuracy=self.accuracy(),
+            epsilon=self.optimizer.epsilon(self.settings.delta),
+            seconds=time.monotonic() - began,
+            device=str(self.device),
+            noise_multiplier=plan.noise_multiplier,
+            noise_std=plan.noise_std,
+            steps=account.spent,
+            curve=account.curve(),
+            paths={} if self.folder is None else {name: str(self.folder / file) for name, file in FILES.items()},
+        )
+
+    @torch.no_grad()
+    def accuracy(self) -> float:
+        """The share of test records that are classified right."""
+        scores = self.module(self.data.test_x.to(self.device))
+        return float((scores.argmax(1).cpu() == self.data.test_y).float().mean())
+
+
+def begin(settings: Settings, folder: Path) -> None:
+    """Make a run's folder, with its settings; raises :class:`InvalidParameter` if it has one already."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidParameter("output", folder, "a folder that can be written", str(error.strerror)) from None
+    if any((folder / file).exists() for file in FILES.values()):
+        raise InvalidParameter("output", folder, "a folder without a run", "resume it with --resume, or name another")
+    kept = {**asdict(settings), "sha256": fingerprint(asdict(settings))}
+    replaced(folder / FILES["settings"], lambda file: file.write(json.dumps(kept, indent=2).encode()))
+
+
+def fingerprint(settings: dict[str, Any]) -> str:
+    """A hash of the settings, so that a run is not resumed with others by accident."""
+    return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def abandon(folder: Path) -> None:
+    """Remove a folder in which nothing was released."""
+    ledger = folder / FILES["ledger"]
+    if not ledger.exists() or not read(ledger).spent:
+        for file in FILES.values():
+            (folder / file).unlink(missing_ok=True)
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def taken_up(folder: Path) -> Settings:
+    """The settings of a run that was begun; raises :class:`InvalidParameter` where they were changed since."""
+    try:
+        kept = parse((folder / FILES["settings"]).read_text())
+        claimed = kept.pop("sha256", None)
+        settings = Settings(**kept)
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        raise InvalidParameter("resume", folder, "a folder that privproj train has written") from None
+    if claimed != fingerprint(kept) and not (claimed is None and is_of_version_1(folder / FILES["ledger"])):
+        raise InvalidParameter(
+            "resume", folder / FILES["settings"], "the settings with which the run began",
+            "later parameters must not depend on earlier outputs; start another run in another folder",
+        )  # fmt: skip
+    return settings
+
+
+def is_of_version_1(ledger: Path) -> bool:
+    """True for a run of an earlier version, which kept no hashes."""
+    return ledger.exists() and NOT_CHAINED in read(ledger).notes

@@ -1,0 +1,67 @@
+"""Random streams: one each for the sampler, the projection and the noise, never shared.
+
+torch seeds its CPU generator with 32 bits only, which can be tried out; here its whole state is filled with randomness
+of the operating system. The generators are not cryptographic, and a floating-point Gaussian is not exactly one.
+"""
+
+import secrets
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from privproj.training.processes import World
+
+WORDS, FIRST_WORD = 624, 24
+STATE_BYTES = 5056
+"""The Mersenne twister's state as torch serialises it: 624 words of 32 bits, each in 8 bytes, behind three fields."""
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Three independent streams. The global seed of torch plays no role in any of them."""
+
+    sampler: torch.Generator
+    projection: torch.Generator
+    noise: torch.Generator
+
+
+def streams(
+    device: torch.device | str = "cpu", insecure_seed: int | None = None, spent: int = 0, world: World | None = None
+) -> Streams:
+    """Streams seeded by the operating system or, for tests only, by ``insecure_seed``.
+
+    ``spent`` is the number of releases made before: with an insecure seed, a resumed run must not repeat the noise of
+    the run it continues. Sampling happens on the CPU, everything else on ``device``. The processes of a run share
+    batches and projections; the noise's seed never leaves its process.
+    """
+    entropy = secrets.randbits(256) if insecure_seed is None else [insecure_seed, spent]
+    shared = entropy if world is None else world.agree(entropy)
+    sampler, projection, noise = np.random.SeedSequence(shared).spawn(3)
+    if insecure_seed is None:
+        noise = np.random.SeedSequence(secrets.randbits(256))
+    return Streams(generator("cpu", sampler), generator(device, projection), generator(device, noise))
+
+
+def generator(device: torch.device | str, seed: np.random.SeedSequence) -> torch.Generator:
+    """A generator whose state comes from ``seed``: all of it on the CPU, 64 bits elsewhere."""
+    found = torch.Generator(device=device)
+    found.manual_seed(int(seed.generate_state(1, np.uint64)[0]) >> 1)
+    state = found.get_state()
+    if state.device.type == "cpu" and found.device.type == "cpu":
+        if state.numel() != STATE_BYTES:
+            raise RuntimeError(f"expected a state of {STATE_BYTES} bytes from torch's generator, got {state.numel()}")
+        words = state.numpy()[FIRST_WORD : FIRST_WORD + 8 * WORDS].view(np.uint64)
+        words[:] = seed.generate_state(WORDS, np.uint32)
+        found.set_state(state)
+    return found
+
+
+def normal(shape: tuple[int, ...], like: torch.Tensor, stream: torch.Generator) -> torch.Tensor:
+    """Independent standard normals of the type and on the device of ``like``."""
+    return torch.randn(shape, generator=stream, dtype=like.dtype, device=like.device)
+
+
+def orthonormal(rows: int, columns: int, like: torch.Tensor, stream: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """``(Q, R)`` of a Gaussian matrix: ``Q`` (rows x columns) spans a uniformly random subspace."""
+    return torch.linalg.qr(normal((rows, columns), like, stream))

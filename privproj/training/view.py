@@ -1,0 +1,162 @@
+"""Views: which linear image of a layer's per-example gradient is clipped, summed and released, one class each.
+
+Every view looks at ``G_j = sum_t g_jt x_jt^T`` through ``x P``: ``measured`` is what the norm is taken of, ``sketched``
+what is summed. What a view does with a released mean is post-processing.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privproj.training import per_example
+from privproj.training.capture import SampledTap, Tap
+from privproj.training.generators import Streams
+
+Update = tuple[Tensor, Tensor | None]
+"""``(L, R)`` for the matrix ``L R``, or ``(L, None)`` for ``L`` itself."""
+
+
+class View(ABC):
+    """One trained tensor, or several, as an algorithm sees them."""
+
+    tap: Any
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The trained tensors."""
+        return self.tap.parameters
+
+    @property
+    def held(self) -> list[nn.Parameter]:
+        """The tensors that the wrapped optimizer has to hold."""
+        return self.parameters
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return self.tap.name
+
+    def refresh(self, streams: Streams) -> None:  # noqa: B027
+        """Draw what is fresh for each release."""
+
+    def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
+        """Hand a released mean to the wrapped optimizer as gradients, before its step.
+
+        ``group`` holds its settings for these tensors; under ``plain`` SGD a low-rank update goes straight into the
+        weight, and no gradient of its size is formed.
+        """
+        left, right = self.update(mean)
+        if right is not None and plain:
+            return merge(self.tap, left, right, group)
+        for parameter, part in self.tap.split(left if right is None else left @ right):
+            parameter.grad = part.reshape(parameter.shape).contiguous()
+
+    def moved(self, old: list, new: list) -> bool:
+        """Whether every trained tensor changed between two probes."""
+        return all(was != now for was, now in zip(old, new, strict=True))
+
+    def after(self) -> None:  # noqa: B027
+        """What is left to do after the wrapped optimizer's step."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """The shape of what is released."""
+
+    @abstractmethod
+    def squared_norms(self) -> Tensor | None:
+        """The squared norm of what is clipped, for every example; None where nothing came back."""
+
+    @abstractmethod
+    def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
+        """``sum_j c_j`` times what is released of example ``j``; only ``kept`` examples are finite, None: all are."""
+
+    @abstractmethod
+    def update(self, mean: Tensor) -> Update:
+        """The gradient estimate that a released mean stands for."""
+
+
+@torch.no_grad()
+def merge(tap: Tap, left: Tensor, right: Tensor, group: dict[str, Any]) -> None:
+    """``W <- (1 - lr wd) W - lr L R`` in place."""
+    for parameter, part in tap.split(right):
+        parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
+        if parameter.dim() == 1:
+            parameter.addmv_(left, part, alpha=-group["lr"])
+        else:
+            parameter.view(left.shape[0], -1).addmm_(left, part, alpha=-group["lr"])
+
+
+class Sampled(View):
+    """Tensors with materialised per-example gradients, as they are."""
+
+    def __init__(self, tap: SampledTap) -> None:
+        self.tap, self.found = tap, None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """All entries in a row."""
+        return (self.tap.size,)
+
+    def squared_norms(self) -> Tensor | None:
+        """Norms of the materialised gradients."""
+        self.found = self.tap.seen()
+        return None if self.found is None else per_example.wide(self.found).square().sum(1)
+
+    def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
+        """``sum_j c_j G_j``."""
+        found, self.found = self.found, None
+        return c @ (found if kept is None else torch.where(kept[:, None], found, 0.0))  # pyright: ignore
+
+    def update(self, mean: Tensor) -> Update:
+        """The mean itself."""
+        return mean, None
+
+
+class Full(View):
+    """The whole gradient of a matrix: DP-SGD. With frozen adapters it is DP-LoRA-FA."""
+
+    def __init__(self, tap: Tap) -> None:
+        self.tap = tap
+        self.pair: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Outputs x inputs."""
+        return self.tap.shape
+
+    def measured(self, x: Tensor) -> Tensor:
+        """``x P`` for the norm."""
+        return x
+
+    def sketched(self, x: Tensor) -> Tensor:
+        """``x P`` for the sum."""
+        return x
+
+    def squared_norms(self) -> Tensor | None:
+        """``|G_j P|_F^2``."""
+        pair = self.tap.seen()
+        if pair is None:
+            return None
+        g, x = pair
+        self.pair = g, self.sketched(x)
+        return per_example.squared_norms(g, self.pair[1] if self.clips_what_it_sums else self.measured(x))
+
+    @property
+    def clips_what_it_sums(self) -> bool:
+        """True if norm and sum look at the same image."""
+        return True
+
+    def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
+        """``sum_j c_j G_j P``."""
+        assert self.pair is not None
+        (g, h), self.pair = self.pair, None
+        if kept is not None:
+            g, h = (torch.where(kept[:, None, None], part, 0.0) for part in (g, h))
+        return per_example.clipped_sum(c, g, h)
+
+    def update(self, mean: Tensor) -> Update:
+        """The mean itself."""
+        return mean, None
