@@ -68,6 +68,7 @@ HOMES = {
     "result": ("Outcome", "Result", "Side", "Status"),
     "runs": ("NeighbouringRelation", "Sampling"),
 }
+"""Where the public names live; a name is imported when it is asked for."""
 
 
 def __getattr__(name: str) -> object:

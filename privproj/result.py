@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 SCHEMA = 1
+"""Version of the fields of a result as JSON. Contract."""
 
 
 class Status(StrEnum):

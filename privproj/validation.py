@@ -8,7 +8,14 @@ import operator
 
 from privproj.errors import InvalidParameter
 
-SMALLEST, LARGEST, LARGEST_EPSILON = 1e-12, 1e12, 1e9
+SMALLEST = 1e-12
+"""Smallest noise multiplier that is accepted. Contract."""
+
+LARGEST = 1e12
+"""Largest noise multiplier that is accepted. Contract."""
+
+LARGEST_EPSILON = 1e9
+"""Largest epsilon that is accepted. Contract."""
 
 
 def real(name: str, value: object, expected: str, low: float, high: float, *, open_low: bool = False) -> float:

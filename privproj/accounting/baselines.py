@@ -17,6 +17,7 @@ ASKS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "delta": (delta, ("epsilon",)),
     "sigma": (sigma, ("epsilon", "delta")),
 }
+"""The quantities that have baselines: who answers them, and at which targets."""
 
 
 def compare_with_baselines(result: Result, mechanism: Mechanism, run: RunOptions) -> list[tuple[str, float]]:

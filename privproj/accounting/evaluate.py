@@ -22,6 +22,8 @@ TARGETS = {
     "rate": (calibration.rate, ("epsilon", "delta")),
     "misalignment": (calibration.misalignment, ("epsilon", "delta")),
 }
+"""Every quantity: who answers it, and what it is asked at."""
+
 FOUND = {
     "sigma": ("noise_multiplier",),
     "rank": ("rank",),
@@ -31,8 +33,13 @@ FOUND = {
 }
 """What a query finds, under each of its names: not to be given."""
 RUN_PARAMETERS = tuple(RunOptions.__annotations__)
+"""The parameters that describe a run."""
+
 SAME = {"Gamma": "gamma", "n_eig": "eigenvalues", "rho": "alignment"}
+"""Other names of parameters, as the papers write them."""
+
 INVERSE = {"mu": "noise_multiplier", "nu": "gamma"}
+"""Names that stand for one over a parameter."""
 
 
 def targets_of(query: str) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from privproj.runs import Run, delta_target, epsilon_target, full_target
 from privproj.validation import privacy_epsilon, probability
 
 MOST_STEPS = 10**8
+"""Releases that ``remaining`` searches to. Contract of the command line."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,13 @@ if TYPE_CHECKING:
     from privproj.rigorous.profiles import Profile
 
 ALL_RELATIONS = tuple(NeighbouringRelation)
+"""Every neighbouring relation, the default of a bound."""
+
 GUARANTEES = (Status.PROVED, Status.CONDITIONAL)
+"""The statuses under which a number is a guarantee."""
+
 RANK_PROMISE = "every record changes the layer's gradient by a matrix of rank at most {k}"
+"""The promise on the rank of the change by one record."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from privproj.validation import real, whole
 
 Initialisation = Literal["gaussian", "uniform"]
 NOT_PRIVACY = "a diagnostic, not a privacy guarantee: G A^T A reveals G (symmetry test)"
+"""Warning on every number of this file."""
 
 
 @dataclass(frozen=True)

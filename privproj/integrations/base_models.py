@@ -9,9 +9,17 @@ from typing import Any
 
 from privproj.errors import InvalidParameter
 
-HIDDEN, INNER, HEADS, GIVEN_HEADS = "hidden", "inner", "heads", "given heads"
-"""What feeds a layer: the residual stream, the feed-forward width, all attention heads (``head_dim`` may be left out,
-or, for the last, has to be there since the model's own default is not ``hidden / heads``)."""
+HIDDEN = "hidden"
+"""The residual stream feeds the layer."""
+
+INNER = "inner"
+"""The feed-forward width feeds the layer."""
+
+HEADS = "heads"
+"""All attention heads feed the layer; ``head_dim`` may be left out."""
+
+GIVEN_HEADS = "given heads"
+"""All attention heads feed the layer; ``head_dim`` has to be given, for its default is not ``hidden / heads``."""
 
 MOST_BLOCKS = 10_000
 """Blocks of a base model at most; speed only."""
@@ -20,7 +28,10 @@ KEYS = {HIDDEN: "hidden_size", INNER: "intermediate_size", "blocks": "num_hidden
 """Where most configurations have a size."""
 
 GPT2_KEYS = {HIDDEN: "n_embd", INNER: "n_inner", "blocks": "n_layer"}
+"""How GPT-2 calls them."""
+
 OPT_KEYS = {**KEYS, INNER: "ffn_dim"}
+"""How OPT calls them."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +92,11 @@ def gated(heads: str) -> dict[str, str]:
 
 
 DECODER = ("model.layers", "layers")
+"""Where the blocks of a decoder are."""
+
 DECODER_OUTSIDE = ("lm_head", "model.embed_tokens", "embed_tokens", "score")
+"""Linear layers and embeddings of a decoder outside its blocks."""
+
 
 FAMILIES = (
     Family(("llama", "mistral", "qwen2"), DECODER, gated(HEADS), DECODER_OUTSIDE),

@@ -39,6 +39,7 @@ RELATIONS: dict[Relation, RelationName] = {
     Relation.REPLACE_ONE: "replace",
     Relation.REPLACE_SPECIAL: "zero-out",
 }
+"""dp-accounting's neighbouring relations that have one here."""
 
 
 def known_relation(_: object, __: object, value: str | None) -> None:
@@ -60,7 +61,11 @@ class ReleaseDpEvent(dp_event.DpEvent):
     relation: RelationName | None = attrs.field(default=None, validator=known_relation)
 
 
-OVER_SENSITIVITY, OVER_CLIP = "sensitivity", "clip"
+OVER_SENSITIVITY = "sensitivity"
+"""Noise multipliers are noise over sensitivity, as everywhere here."""
+
+OVER_CLIP = "clip"
+"""Noise multipliers are noise over the clip, as in dp-accounting under replace."""
 
 
 def scales(event: dp_event.DpEvent) -> Iterator[str]:

@@ -19,8 +19,14 @@ from privproj.mechanisms import Layer
 from privproj.validation import whole
 
 BY_HAND = "give the layers with --layer"
+"""The remedy where a configuration cannot be read."""
 
-NUMBER, TRUTH, TEXT, TABLE = (int, float), (bool,), (str,), (dict,)
+
+# The types of a key's value.
+NUMBER = (int, float)
+TRUTH = (bool,)
+TEXT = (str,)
+TABLE = (dict,)
 
 HARMLESS: dict[str, tuple[tuple[type, ...], str]] = {
     "auto_mapping": (TABLE, "which class loads the base model"),
@@ -45,8 +51,14 @@ READ = (
 """Keys that say what is trained, and are followed."""
 
 FULL = "no tensor trained in full"
+"""What is expected of a configuration: nothing but adapters is trained."""
+
 LINEAR = "a plain LoRA layer B A, whose A is its only projection"
+"""What is expected of an adapter."""
+
 START = "adapters that start without a look at the data"
+"""What is expected of how adapters begin."""
+
 
 REFUSED: dict[str, tuple[str, str]] = {
     "bias": (FULL, "it shares the clip unprojected"),
@@ -76,14 +88,20 @@ HEADS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS")
 """Tasks for which PEFT itself adds the model's head to ``modules_to_save``."""
 
 TASKS = ("CAUSAL_LM", "SEQ_2_SEQ_LM", "FEATURE_EXTRACTION")
+"""Task types whose heads are not trained."""
+
 
 STARTS = (True, "gaussian")
 """Starts with ``B = 0`` and an ``A`` from public randomness."""
 
-BLOCK, FIRST_INDEX = r"(?:^|.*?\.){}\.(?P<idx>\d+)\.", r".*?\.[^.]*\.(?P<idx>\d+)\."
-"""PEFT's index of a block, by the name of the list of blocks or as the first number in a module's name."""
+BLOCK = r"(?:^|.*?\.){}\.(?P<idx>\d+)\."
+"""PEFT's index of a block, by the name of the list of blocks."""
+
+FIRST_INDEX = r".*?\.[^.]*\.(?P<idx>\d+)\."
+"""PEFT's index of a block, as the first number in a module's name."""
 
 TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+"""Names of the tensors of a saved adapter."""
 
 
 def layers_from_peft(directory: str, base: str | None = None) -> tuple[Layer, ...]:

@@ -9,6 +9,7 @@ from privproj.mechanisms.base import Mechanism, NoisyMechanism
 from privproj.validation import real, truth, whole
 
 SHAPE = re.compile(r"([0-9]+)x([0-9]+)(?:x([0-9]+))?(?:@([0-9.]+(?:e[+-]?[0-9]+)?))?", re.ASCII | re.IGNORECASE)
+"""``DxR``, ``DxRxN`` or ``DxRxN@SHARE``."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,10 @@ from privproj.mechanisms.base import Mechanism, NoisyMechanism
 from privproj.validation import real, truth, whole
 
 SIZE = "a positive number up to 1e100"
+"""What is expected of a norm or a deviation."""
+
 MATRIX = ("eigen_floor", "frobenius_bound", "sensitivity", "sketch_sigma", "noise_sigma")
+"""The parameters that ``gamma`` stands for."""
 
 
 @dataclass(frozen=True, kw_only=True)

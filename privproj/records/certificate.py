@@ -32,7 +32,11 @@ if TYPE_CHECKING:
     from privproj.rigorous.profiles import Profile
 
 SCHEMA = 2
+"""Version of the certificate's fields."""
+
 ARITHMETIC = "ball arithmetic"
+"""What a certificate says about how it was computed."""
+
 SPREAD = Decimal("4e-19")
 """Relative. Proof: the ends that are written lie this far outside their ball, whose radius is below 2^-64 = 5.4e-20 of
 it, so that any other ball of such a radius around the same number lies within them."""
@@ -329,6 +333,7 @@ KINDS: dict[str, type] = {
 }  # fmt: skip
 """The JSON type of each field."""
 WORDS = {dict: "a table", list: "a list of words", str: "text", int: "a whole number", float: "a number with a point"}
+"""The kinds of JSON values, as messages call them."""
 
 
 def from_record(content: object) -> Certificate:

@@ -17,18 +17,22 @@ from privproj.validation import privacy_epsilon
 RUN_KEYS = (
     "steps", "sampling_rate", "sampling", "relation", "group_size", "discretization", "composer", "split", "public_size"
 )  # fmt: skip
+"""Keys of an entry that describe the run."""
+
 FROM_BATCHES = ("steps", "sampling_rate", "sampling")
+"""Keys that follow from a batch size and a number of records."""
+
 ALIASES: dict[str, str] = {"dp-sgd": "gaussian", "prism": "gaussian", "dp-lora-fa": "gaussian"}
 """Algorithms that are a (subsampled) Gaussian mechanism, whatever their ranks: nothing of them improves epsilon."""
 
-WHOLE, NUMBER, TEXT, TRUTH, LAYERS, SHARE = (
-    "a whole number",
-    "a number",
-    "text",
-    "true or false",
-    "a layer DxR, DxRxN or DxRxN@SHARE, or a list of them",
-    "even, optimal or a number",
-)
+# The types of keys, as messages call them.
+WHOLE = "a whole number"
+NUMBER = "a number"
+TEXT = "text"
+TRUTH = "true or false"
+LAYERS = "a layer DxR, DxRxN or DxRxN@SHARE, or a list of them"
+SHARE = "even, optimal or a number"
+
 TYPES = {
     "steps": WHOLE, "group_size": WHOLE, "batch_size": WHOLE, "dataset_size": WHOLE,
     "sampling_rate": NUMBER, "discretization": NUMBER, "epochs": NUMBER, "split": SHARE,

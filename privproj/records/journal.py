@@ -17,8 +17,11 @@ from typing import Any
 from privproj.errors import InvalidParameter
 from privproj.records.workers import Doer, Row, Work
 
-SECONDS, MOST = 0.5, 500
-"""How long a batch should take, and how many tasks it has at most."""
+SECONDS = 0.5
+"""Seconds that a batch should take: a kill loses about that much work. Speed only."""
+
+MOST = 500
+"""Tasks of a batch at most. Speed only."""
 
 
 class Journal:

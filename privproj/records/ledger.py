@@ -32,20 +32,31 @@ from privproj.runs import delta_target
 from privproj.validation import privacy_epsilon, probability, whole
 
 HEADER = {"ledger": "privproj", "version": 2}
+"""The first line of a ledger whose lines are chained by hashes."""
+
 UNCHAINED = {"ledger": "privproj", "version": 1}
+"""The first line of a ledger of version 1, without hashes."""
+
 HASH_DIGITS = 32
 """Hexadecimal digits of SHA-256 that a line keeps. Proof: none; enough that no accident repeats one."""
 
 INSECURE = "the noise came from a given seed: whoever knows it can take the noise away, so nothing is protected"
+"""Warning for noise from a given seed."""
+
 NOT_CHAINED = (
     "lines of this ledger were written by an earlier version, without hashes: numbers that were edited in them go "
     "unnoticed"
 )
+"""Warning for lines without hashes."""
+
 CUT_SHORT = "a line of this ledger was cut short by a crash; it counts as a release"
+"""Warning for a line that a crash cut short."""
+
 STOPPED = (
     "phase {name} made {steps} of {planned} planned steps: if that was decided by looking at outputs, the epsilon to "
     "quote is that of the plan"
 )
+"""Warning for a phase that did not run as planned."""
 
 
 @dataclass(frozen=True)

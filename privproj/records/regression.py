@@ -22,7 +22,10 @@ from privproj.result import Outcome, Result
 from privproj.validation import real
 
 DEFAULT_RTOL = 1e-6
+"""Relative difference from the expected value that passes where none is given. Contract."""
+
 ENTRY_KEYS = ("name", "query", "mechanism", "bound", "expect", "rtol", "at_most")
+"""Keys of an entry besides those of its question."""
 
 
 @dataclass(frozen=True)

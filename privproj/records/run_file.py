@@ -10,6 +10,7 @@ from privproj.records.entries import TYPES, check_keys, keys_of, kind_of, once, 
 FOR_ALL = ("relation", "discretization", "composer")
 """Keys of a run file that hold for all its phases."""
 PHASE_KEYS = ("name", "mechanism", "bound", "planned")
+"""Keys of a phase besides those of its mechanism and its run."""
 
 
 def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:

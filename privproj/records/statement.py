@@ -11,17 +11,24 @@ UNITS = {
     "replace": "one record replaced by any other",
     "zero-out": "one record whose contribution is replaced by zero",
 }
+"""What a statement protects, by neighbouring relation."""
+
 NOT_COVERED = (
     "several records of one person, unless the group size above says so",
     "choices made by looking at the data: tuning, early stopping, preprocessing, published test scores",
     "anything else that is released: other models, statistics, logs, checkpoints trained without this accounting",
     "a program that differs from its description, a poor random number generator, timing, rounding of the noise",
 )
+"""What no statement covers."""
+
 STRENGTH = {
     Status.PROVED: "proved, and asks nothing of the data beyond the clipping",
     Status.CONDITIONAL: "proved for data that keep the promises below, which the mechanism does not enforce",
 }
+"""What a status means, in words."""
+
 RATES = (0.001, 0.01, 0.1)
+"""False positive rates at which an attacker's success is said."""
 
 
 @dataclass(frozen=True)

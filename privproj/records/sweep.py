@@ -28,10 +28,16 @@ from privproj.records.workers import Doer, Row, here
 from privproj.result import Result
 
 LARGEST = 10**7
+"""Points of a grid at most. Contract."""
+
 PROBED = 10**5
 """How many points are looked at, at most, for one that is a question.  Speed only."""
 FIXED_KEYS = ("mechanism", "bound")
+"""Keys that are one for the whole grid."""
+
 FIELDS = ("value", "lower", "upper", "side", "bound", "status", "outcome", "epsilon", "delta", "log10_delta")
+"""Fields of a result that become columns."""
+
 COLUMNS = (*FIELDS, "noise_multiplier", "note")
 """The columns after those of the grid."""
 

@@ -21,8 +21,6 @@ from privproj.numerics.kernels import log_add
 from privproj.numerics.search import crossing, minimise
 from privproj.runs import Run
 
-TINY = -1e300
-
 SPACING = 2.0**-29
 """Spacing of the log deltas that are answered with: both directions are searched for. Speed only."""
 
@@ -175,6 +173,7 @@ def promises(mechanism: M1) -> tuple[str, ...]:
 
 
 SWEEPS = 3
+"""Rounds of the search over the shares of delta, one share at a time. Speed only: any shares give a bound."""
 
 
 @dataclass(frozen=True)

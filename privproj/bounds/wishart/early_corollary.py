@@ -9,6 +9,7 @@ REASON = (
     "its universal constant is left open, so no number follows from it. Use exact, the whole profile of the same "
     "mechanism under the same promise"
 )
+"""Why it is no guarantee."""
 
 
 def representation(mechanism: Wishart) -> None:

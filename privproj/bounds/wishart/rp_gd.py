@@ -11,6 +11,7 @@ REASON = (
     "For one step its constant is left open. Use exact for one step along the normalised gradient, or m2 for a whole "
     "run"
 )
+"""Why it is no guarantee."""
 
 
 def representation(mechanism: Wishart) -> None:

@@ -11,6 +11,7 @@ REASON = (
     "every epsilon. See for yourself with privproj.audit.symmetry_test. Use m1 or m2, which add noise; a single column "
     "is the wishart mechanism"
 )
+"""Why it is no guarantee."""
 
 
 def representation(mechanism: WishartMatrix) -> None:
