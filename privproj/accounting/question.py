@@ -13,11 +13,12 @@ from privproj.assumptions import (
 from privproj.bounds import bounds_of, find
 from privproj.bounds.bound import Bound
 from privproj.composition.compose import compose
+from privproj.curves.inversion import meets
 from privproj.curves.profile import Curve, PrivacyProfile, Representation
 from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.result import Outcome, Result, Side, Status
-from privproj.runs import AnyTarget, NeighbouringRelation, Run, RunOptions, Sampling
+from privproj.runs import AnyTarget, FullTarget, NeighbouringRelation, Run, RunOptions, Sampling
 from privproj.validation import truth
 
 Aim = TypeVar("Aim", bound=AnyTarget)
@@ -112,6 +113,25 @@ class Question:
             return compose(form, run) if isinstance(form, PrivacyProfile) else form.over_run(run)
         except Refused as error:
             raise Refused(f"{self.bound.name}: {error}") from None
+
+    def with_mechanism(self, **changes: object) -> "Question":
+        """The question with these parameters of its mechanism."""
+        return replace(self, mechanism=replace(self.mechanism, **changes))  # pyright: ignore[reportArgumentType]
+
+    def with_run(self, **changes: object) -> "Question":
+        """The question with these parameters of its run."""
+        return replace(self, run=replace(self.run, **changes))  # pyright: ignore[reportArgumentType]
+
+    def excess(self, target: FullTarget) -> float:
+        """``ln delta(eps) - ln delta``: above 0 where the bound does not meet the target."""
+        return self.curve().log_delta(target.epsilon).upper - target.log_delta
+
+    def meets(self, target: FullTarget) -> bool:
+        """True where the question, asked for its epsilon or its delta, answers no more than the target (C24).
+
+        This is the last word of every calibration.
+        """
+        return meets(self.curve(), target)
 
     @property
     def remedy(self) -> str:

@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from privproj.accounting import calibration
 from privproj.accounting.queries import solve_delta, solve_epsilon
 from privproj.accounting.question import Question, any_projection, question_of
 from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
@@ -215,7 +214,7 @@ class Schedule:
         before = (*self.done_phases, *after)
 
         def fits(steps: int) -> bool:
-            last = replace(phase, question=calibration.with_run(phase.question, steps=steps))
+            last = replace(phase, question=phase.question.with_run(steps=steps))
             return replace(self, phases=(*before, last)).meets(epsilon=target, delta=delta)
 
         return largest_integer(fits, 1, MOST_STEPS) or 0

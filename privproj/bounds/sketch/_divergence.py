@@ -24,7 +24,10 @@ SERIES_BELOW = 0.3
 """Where ``alpha t`` is smaller, a power series is used: the closed form would cancel. Proof: both are right there."""
 
 ROUNDED = 1e-15
-"""Relative margin for the rounding of the closed form, on the sum of its parts. Proof. It also covers a rounded ``t = 1/Gamma``: ``-ln(1 - x) - x`` moves by ``x/(1 - x)`` times ``dx``."""
+"""Relative margin for the rounding of the closed form, on the sum of its parts. Proof.
+
+It also covers a rounded ``t = 1/Gamma``: ``-ln(1 - x) - x`` moves by ``x/(1 - x)`` times ``dx``.
+"""
 
 
 def bracket(alpha: float, t: float) -> float:

@@ -1,0 +1,93 @@
+"""Where a calibration begins to look: cheap guesses of the noise, and a rough excess.
+
+Speed only: no answer depends on a guess but for the time that it takes to find it.
+"""
+
+import math
+from dataclasses import replace
+
+from privproj.accounting.question import Question, numerics_of
+from privproj.bounds import find, renyi_bound
+from privproj.curves.profile import PrivacyProfile, Representation
+from privproj.errors import PrivprojError
+from privproj.mechanisms import Gaussian, Mechanism
+from privproj.numerics.search import crossing
+from privproj.runs import FullTarget
+from privproj.validation import LARGEST, SMALLEST
+
+ROUGH = 3.0
+"""Values of a profile per deviation of the loss where only a first guess is needed. Speed only."""
+
+
+def classical_noise(target: FullTarget) -> float:
+    """The textbook noise multiplier of one release, as a first guess."""
+    return min(math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon, LARGEST)
+
+
+def renyi_noise(question: Question, target: FullTarget, guess: float) -> float:
+    """The noise multiplier by a Renyi bound of the mechanism, or of the Gaussian: a guess without a composition."""
+    run = replace(question.run, sampling=None, relation=None, group_size=1)
+    mechanism, bound = question.mechanism, renyi_bound(type(question.mechanism))
+    if bound is None:
+        mechanism, bound = Gaussian(), find(Gaussian, "rdp")
+    quick = replace(question, mechanism=mechanism, run=run, bound=bound)
+
+    try:
+        return (
+            crossing(
+                lambda z: quick.with_mechanism(noise_multiplier=z).excess(target),
+                guess,
+                low=SMALLEST,
+                high=LARGEST,
+                rtol=0.05,
+            ).lower
+            or guess
+        )
+    except PrivprojError:
+        return guess
+
+
+def coarse_noise(question: Question, target: FullTarget, guess: float) -> float:
+    """The noise multiplier on a coarse grid, a close guess for a fine one; roughly, where that has no answer."""
+    guess = renyi_noise(question, target, guess)
+
+    def rough(asked: Question, spread: float) -> float:
+        return crossing(
+            lambda z: asked.with_mechanism(noise_multiplier=z).excess(target),
+            guess,
+            low=SMALLEST,
+            high=LARGEST,
+            spread=spread,
+            rtol=1e-3,
+        ).upper
+
+    if question.run.discretization is not None:
+        return guess
+    try:
+        grid = numerics_of(question.with_mechanism(noise_multiplier=guess).curve()).get("grid_step")
+        if isinstance(grid, float):
+            return rough(question.with_run(discretization=min(10.0 * grid, 1.0)), 0.1)
+    except PrivprojError:
+        pass
+    try:
+        return rough(question, 1.0)
+    except PrivprojError:
+        return guess
+
+
+def rough_excess(question: Question, target: FullTarget) -> float:
+    """What the log delta is too large by, from a sparse table of the profile: where to look, never what to claim.
+
+    Infinite where there is no number.
+    """
+    whole = question.bound.representation
+
+    def sparse(mechanism: Mechanism) -> Representation:
+        found = whole(mechanism)
+        return replace(found, resolution=ROUGH) if isinstance(found, PrivacyProfile) else found
+
+    try:
+        curve = replace(question, bound=replace(question.bound, representation=sparse)).curve()
+        return curve.log_delta(target.epsilon).upper - target.log_delta
+    except PrivprojError:
+        return math.inf
