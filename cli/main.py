@@ -8,8 +8,6 @@ import click
 from privproj import __version__
 from privproj.errors import InvalidParameter, PrivprojError
 
-from .names import option_name
-
 COMMANDS = {
     "epsilon": "Epsilon of a release or a run, at a given delta.",
     "delta": "Delta of a release or a run, at a given epsilon.",
@@ -43,6 +41,15 @@ Every number comes with the bound it is from, whether that bound is proved, and 
 Example:
   privproj epsilon m2 --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5
 """
+
+
+def option_name(parameter: str) -> str:
+    """A parameter as the option that sets it."""
+    return (
+        parameter
+        if parameter.startswith("-") or ":" in parameter or parameter == "FILE"
+        else "--" + parameter.replace("_", "-")
+    )
 
 
 class LazyGroup(click.Group):
