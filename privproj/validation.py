@@ -19,7 +19,7 @@ LARGEST_EPSILON = 1e9
 
 
 def real(name: str, value: object, expected: str, low: float, high: float, *, open_low: bool = False) -> float:
-    """``value`` as a float in ``[low, high]`` (``open_low``: above ``low``); nan, text and truth values are refused."""
+    """``value`` as a float in ``[low, high]`` (``open_low``: above ``low``); nan, strings and booleans are refused."""
     try:
         if isinstance(value, bool | str):
             raise TypeError
@@ -32,7 +32,7 @@ def real(name: str, value: object, expected: str, low: float, high: float, *, op
 
 
 def whole(name: str, value: object, expected: str, low: int = 1, high: int = 10**15) -> int:
-    """``value`` as an int in ``[low, high]``; ``2.5``, ``nan`` and truth values are refused, ``1e5`` is not."""
+    """``value`` as an int in ``[low, high]``; ``2.5``, ``nan`` and booleans are refused, ``1e5`` is not."""
     try:
         if isinstance(value, bool | str):
             raise TypeError

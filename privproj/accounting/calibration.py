@@ -38,8 +38,24 @@ def sigma(
 ) -> Result:
     """The smallest noise multiplier ``z = sigma / sensitivity`` that meets ``(epsilon, delta)``, rounded up.
 
-    The mechanism leaves ``noise_multiplier`` out. Asked for its epsilon at the returned value, the same bound never
-    answers more than ``epsilon``. ``value`` is None (outcome vacuous) if no amount of noise meets the target.
+    Args:
+        mechanism: What is released, its ``noise_multiplier`` left out.
+        epsilon: A number above 0, at most 1e9.
+        delta: A number above 0 and below 1; or else ``log10_delta``, from -1e6 to below 0.
+        log10_delta: The same as a power of ten.
+        bound: The name of a bound of the mechanism (None: its default).
+        **run: The run, as :class:`privproj.runs.RunOptions` lists it.
+
+    Returns:
+        A :class:`Result`. Asked for its epsilon at the returned value, the same bound never answers more than
+        ``epsilon``. ``value`` is None (outcome vacuous) if no amount of noise meets the target.
+
+    Raises:
+        InvalidParameter, Refused, NotConverged, PrecisionLimit: As :func:`privproj.epsilon` does.
+
+    >>> from privproj import M2, sigma
+    >>> round(sigma(M2(dim=2048, rank=16), epsilon=1.0, delta=1e-5).value, 4)
+    0.3814
     """
     require_unset(mechanism, "noise_multiplier", "sigma")
     target = full_target(epsilon, delta, log10_delta, zero=False)
@@ -56,12 +72,28 @@ def rank(
     bound: str | None = None,
     **run: Unpack[RunOptions],
 ) -> Result:
-    """The ranks of the projection at which the bound meets ``(epsilon, delta)``; the mechanism leaves ``rank`` out.
+    """The ranks of the projection at which the bound meets ``(epsilon, delta)``.
 
-    ``value`` is the largest where epsilon grows with the rank (m2, sketch), the smallest where it falls
-    (sketch-public). Where it falls first and then grows (wishart), ``value`` and ``upper`` are the largest and
-    ``lower`` the smallest; that every rank between them fits is observed, not proved. ``value`` is None (outcome
-    vacuous) if no rank fits.
+    Args:
+        mechanism: What is released, its ``rank`` left out.
+        epsilon: A number from 0 to 1e9.
+        delta: A number above 0 and below 1; or else ``log10_delta``, from -1e6 to below 0.
+        log10_delta: The same as a power of ten.
+        bound: The name of a bound of the mechanism (None: its default).
+        **run: The run, as :class:`privproj.runs.RunOptions` lists it.
+
+    Returns:
+        A :class:`Result`. ``value`` is the largest rank where epsilon grows with it (m1, m2, sketch), the smallest
+        where it falls (sketch-public). Where it falls first and then grows (wishart), ``value`` and ``upper`` are the
+        largest and ``lower`` the smallest; that every rank between them fits is observed, not proved. ``value`` is
+        None (outcome vacuous) if no rank fits.
+
+    Raises:
+        InvalidParameter, Refused, NotConverged, PrecisionLimit: As :func:`privproj.epsilon` does.
+
+    >>> from privproj import M2, rank
+    >>> rank(M2(dim=2048, noise_multiplier=0.5), epsilon=1.0, delta=1e-5).value
+    31
     """
     require_unset(mechanism, "rank", "rank")
     if vars(mechanism).get("layers"):
@@ -80,9 +112,26 @@ def steps(
     bound: str | None = None,
     **run: Unpack[RunOptions],
 ) -> Result:
-    """The largest number of releases within ``(epsilon, delta)``, up to 1e8; ``value`` is None if not even one fits.
+    """The largest number of releases within ``(epsilon, delta)``, up to 1e8.
 
-    Raises :class:`NotConverged` if more than 1e8 fit.
+    Args:
+        mechanism: What is released.
+        epsilon: A number from 0 to 1e9.
+        delta: A number above 0 and below 1; or else ``log10_delta``, from -1e6 to below 0.
+        log10_delta: The same as a power of ten.
+        bound: The name of a bound of the mechanism (None: its default).
+        **run: The run, as :class:`privproj.runs.RunOptions` lists it, but for ``steps``.
+
+    Returns:
+        A :class:`Result`; ``value`` is None (outcome vacuous) if not even one release fits.
+
+    Raises:
+        InvalidParameter, Refused, PrecisionLimit: As :func:`privproj.epsilon` does.
+        NotConverged: More than 1e8 releases fit.
+
+    >>> from privproj import Gaussian, steps
+    >>> steps(Gaussian(noise_multiplier=10.0), epsilon=1.0, delta=1e-5).value
+    7
     """
     require_unset_in_run(run, "steps", "steps")
     target = full_target(epsilon, delta, log10_delta, zero=True)
@@ -99,7 +148,27 @@ def rate(
     bound: str | None = None,
     **run: Unpack[RunOptions],
 ) -> Result:
-    """The largest sampling rate within ``(epsilon, delta)``, rounded down; 1 with a warning if even that fits."""
+    """The largest sampling rate within ``(epsilon, delta)``, rounded down.
+
+    Args:
+        mechanism: What is released.
+        epsilon: A number from 0 to 1e9.
+        delta: A number above 0 and below 1; or else ``log10_delta``, from -1e6 to below 0.
+        log10_delta: The same as a power of ten.
+        bound: The name of a bound of the mechanism (None: its default).
+        **run: The run, as :class:`privproj.runs.RunOptions` lists it, but for ``sampling_rate``.
+
+    Returns:
+        A :class:`Result`; 1 with a warning if even the whole data set at every step fits, None (outcome vacuous) if not
+        even a rate of 1e-12 does.
+
+    Raises:
+        InvalidParameter, Refused, NotConverged, PrecisionLimit: As :func:`privproj.epsilon` does.
+
+    >>> from privproj import Gaussian, rate
+    >>> 0.0 < rate(Gaussian(noise_multiplier=1.0), epsilon=1.0, delta=1e-5, steps=100).value < 1.0
+    True
+    """
     require_unset_in_run(run, "sampling_rate", "rate")
     target = full_target(epsilon, delta, log10_delta, zero=True)
     relation = run.get("relation") or mechanism.default_relation
@@ -118,9 +187,25 @@ def misalignment(
     bound: str | None = None,
     **run: Unpack[RunOptions],
 ) -> Result:
-    """The largest misalignment ``1 - rho`` within ``(epsilon, delta)``, rounded down; the mechanism leaves it out.
+    """The largest misalignment ``1 - rho`` within ``(epsilon, delta)``, rounded down.
 
-    ``value`` is None (outcome vacuous) if not even 1e-15 fits.
+    Args:
+        mechanism: A :class:`Wishart` mechanism, its ``misalignment`` left out.
+        epsilon: A number from 0 to 1e9.
+        delta: A number above 0 and below 1; or else ``log10_delta``, from -1e6 to below 0.
+        log10_delta: The same as a power of ten.
+        bound: The name of a bound of the mechanism (None: its default).
+        **run: The run, as :class:`privproj.runs.RunOptions` lists it.
+
+    Returns:
+        A :class:`Result`; ``value`` is None (outcome vacuous) if not even 1e-15 fits.
+
+    Raises:
+        InvalidParameter, Refused, NotConverged, PrecisionLimit: As :func:`privproj.epsilon` does.
+
+    >>> from privproj import Wishart, misalignment
+    >>> 0.0 < misalignment(Wishart(dim=1000, rank=16), epsilon=1.0, delta=1e-5).value < 1.0
+    True
     """
     require_unset(mechanism, "misalignment", "misalignment")
     target = full_target(epsilon, delta, log10_delta, zero=True)
@@ -226,7 +311,7 @@ def solve_steps(question: Question, target: FullTarget) -> Result:
 
 
 def solve_rate(question: Question, target: FullTarget) -> Result:
-    """:func:`rate` of a question already put, by search over ``x = 1/q``."""
+    """:func:`rate` of a question that is already parsed, by search over ``x = 1/q``."""
 
     def excess(x: float) -> float:
         return question.with_run(sampling_rate=1.0 / x, sampling=sampling).excess(target)
@@ -246,7 +331,7 @@ def solve_rate(question: Question, target: FullTarget) -> Result:
 
 
 def solve_misalignment(question: Question, target: FullTarget) -> Result:
-    """:func:`misalignment` of a question already put, by search over ``x = 1/m``."""
+    """:func:`misalignment` of a question that is already parsed, by search over ``x = 1/m``."""
 
     def excess(x: float) -> float:
         return question.with_mechanism(misalignment=1.0 / x).excess(target)

@@ -49,13 +49,25 @@ def targets_of(query: str) -> tuple[str, ...]:
 
 
 def evaluate(quantity: str, **parameters: object) -> Result:
-    """Evaluate ``mechanism.bound.quantity``: ``evaluate("m2.rank-free.delta", dim=64, rank=4, mu=1, epsilon=8)``.
+    """Evaluate ``mechanism.bound.quantity`` by its dotted name: the stable door for scripts.
 
-    Parameters are those of the mechanism (``mu`` may stand for ``noise_multiplier = 1/mu``, ``nu`` for
-    ``gamma = 1/nu``, ``Gamma``, ``n_eig`` and ``rho`` for gamma, eigenvalues and alignment), of the run and of the
-    target; numbers may be given as text. ``sketch.rdp`` at an ``order`` is the divergence; ``wishart.early.epsilon``
-    and ``.delta`` with ``t``, ``eta`` and ``R`` the bound at these values; ``wishart.preprocess.gain`` what
-    pre-processing adds to the alignment. Raises :class:`InvalidParameter` for an unknown name.
+    Args:
+        quantity: For instance ``m2.rank-free.delta``. ``sketch.rdp`` at an ``order`` is the divergence;
+            ``wishart.early.epsilon`` and ``.delta`` with ``t``, ``eta`` and ``R`` the bound at these values;
+            ``wishart.preprocess.gain`` what pre-processing adds to the alignment.
+        **parameters: Those of the mechanism, of the run and of the target; numbers may be given as text. ``mu`` may
+            stand for ``noise_multiplier = 1/mu``, ``nu`` for ``gamma = 1/nu``, and ``Gamma``, ``n_eig`` and ``rho`` for
+            gamma, eigenvalues and alignment.
+
+    Returns:
+        The :class:`Result` of the query of that name.
+
+    Raises:
+        InvalidParameter: For an unknown name, and as the query itself does.
+
+    >>> from privproj import evaluate
+    >>> round(evaluate("m2.rank-free.delta", dim=64, rank=4, mu=1, epsilon=1).value, 6) > 0.0
+    True
     """
     given = {name: number(value) for name, value in parameters.items()}
     special = SPECIAL.get((quantity, "order" in given or "t" in given))

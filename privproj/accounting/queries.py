@@ -25,15 +25,32 @@ def epsilon(
 ) -> Result:
     """The smallest epsilon that ``bound`` proves at ``delta`` (or ``10^log10_delta``), rounded up.
 
-    ``value`` is ``inf`` (outcome vacuous) if the bound proves no finite epsilon there. Raises
-    :class:`InvalidParameter` for a value outside its domain and :class:`Refused` where the bound proves nothing.
+    Args:
+        mechanism: What was released, with its noise multiplier, rank and promises.
+        delta: A number above 0 and below 1; or else ``log10_delta``, from -1e6 to below 0.
+        log10_delta: The same as a power of ten, for deltas below double precision.
+        bound: The name of a bound of the mechanism (None: its default, the first in the registry).
+        **run: The run, as :class:`privproj.runs.RunOptions` lists it (none: one release on the whole data set).
+
+    Returns:
+        A :class:`Result`. ``value`` is ``inf`` (outcome vacuous) if the bound proves no finite epsilon there.
+
+    Raises:
+        InvalidParameter: A value is outside its domain, or one is missing.
+        Refused: The bound proves nothing for this mechanism and run.
+        NotConverged: A quadrature or a search did not settle.
+        PrecisionLimit: A composition cannot tell such a delta from its rounding.
+
+    >>> from privproj import M2, epsilon
+    >>> round(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5).value, 4)
+    0.7382
     """
     question, target = ask(mechanism, bound, run), delta_target(delta, log10_delta)
     return answer(question, "epsilon", solve_epsilon, target)
 
 
 def solve_epsilon(question: Accounted, target: Target) -> Result:
-    """:func:`epsilon` of a question already put."""
+    """:func:`epsilon` of a question that is already parsed."""
     curve = question.curve()
     found = read_epsilon(curve, target)
     lower = found.lower if math.isfinite(found.lower) and found.lower >= 0.0 else None
@@ -51,15 +68,29 @@ def solve_epsilon(question: Accounted, target: Target) -> Result:
 def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **run: Unpack[RunOptions]) -> Result:
     """The smallest delta that ``bound`` proves at ``epsilon >= 0``, rounded up.
 
-    A delta of 1 says nothing (outcome vacuous). Below 1e-300 ``value`` stays there, an upper bound, and
-    ``log10_delta`` carries the size. Raises like :func:`epsilon`.
+    Args:
+        mechanism: What was released.
+        epsilon: A number from 0 to 1e9.
+        bound: The name of a bound of the mechanism (None: its default).
+        **run: The run, as :class:`privproj.runs.RunOptions` lists it.
+
+    Returns:
+        A :class:`Result`. A delta of 1 says nothing (outcome vacuous). Below 1e-300 ``value`` stays there, an upper
+        bound, and ``log10_delta`` carries the size.
+
+    Raises:
+        InvalidParameter, Refused, NotConverged, PrecisionLimit: As :func:`epsilon` does.
+
+    >>> from privproj import Gaussian, delta
+    >>> round(delta(Gaussian(noise_multiplier=1.0), epsilon=1.0).value, 6)
+    0.126937
     """
     question, target = ask(mechanism, bound, run), epsilon_target(epsilon)
     return answer(question, "delta", solve_delta, target)
 
 
 def solve_delta(question: Accounted, target: EpsilonTarget) -> Result:
-    """:func:`delta` of a question already put."""
+    """:func:`delta` of a question that is already parsed."""
     curve, epsilon = question.curve(), target.epsilon
     floor = getattr(curve, "floor", 0.0)
     if floor and curve.log_delta(epsilon).upper <= math.log(floor):
@@ -104,9 +135,25 @@ def compare(
     epsilon: float | None = None,
     **run: Unpack[RunOptions],
 ) -> list[Comparison]:
-    """Every bound of the mechanism on one question (give ``delta`` or ``epsilon``).
+    """Every bound of the mechanism on one question.
 
-    Promise-free bounds first, then conditional ones, each tightest first; last those that do not apply, with reasons.
+    Args:
+        mechanism: What was released.
+        delta: The delta at which every epsilon is asked for; or else ``epsilon``.
+        epsilon: The epsilon at which every delta is asked for.
+        **run: The run, as :class:`privproj.runs.RunOptions` lists it.
+
+    Returns:
+        A row for each bound: those without a promise first, then conditional ones, each tightest first; last those that
+        do not apply, with their reasons.
+
+    Raises:
+        InvalidParameter: Both or none of ``delta`` and ``epsilon`` are given, or a value is outside its domain.
+
+    >>> from privproj import M2, compare
+    >>> rows = compare(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5)
+    >>> [row.bound.name for row in rows if row.result][:2]
+    ['rank-free', 'mixture-rdp']
     """
     if (delta is None) == (epsilon is None):
         raise InvalidParameter("delta", delta, "exactly one of delta and epsilon")

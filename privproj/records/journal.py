@@ -69,7 +69,7 @@ class Journal:
         self.rows.update(zip(numbers, rows, strict=True))
 
     def close(self) -> None:
-        """Let others write."""
+        """Close the file, so that other processes may write it."""
         self.file.close()
 
 

@@ -11,22 +11,22 @@ from privproj.errors import InvalidParameter, NotConverged
 
 Row = list[str]
 Work = Callable[[list[Any]], list[Row]]
-"""A list of tasks to as many rows."""
+"""What is done: a function from a list of tasks to as many rows."""
 Doer = Callable[[Work, Iterator[list[tuple[int, Any]]]], Iterator[tuple[list[int], list[Row]]]]
 """Sends batches of numbered tasks to work; yields the numbers and the rows of each batch as it is done."""
 PATIENCE = 5
-"""How many times a pool whose process died is built anew."""
+"""How many times a pool whose process died is built anew, before giving up. Contract."""
 
 
 def here(work: Work, batches: Iterator[list[tuple[int, Any]]]) -> Iterator[tuple[list[int], list[Row]]]:
-    """In this process."""
+    """Do the work in this process, batch by batch."""
     for batch in batches:
         numbers, tasks = zip(*batch, strict=True)
         yield list(numbers), work(list(tasks))
 
 
 def by_processes(count: int) -> Doer:
-    """In ``count`` processes of this machine; a process that dies is replaced and its batch done again."""
+    """Who does the work: ``count`` processes of this machine. One that dies is replaced, and its batch done again."""
 
     def run(work: Work, batches: Iterator[list[tuple[int, Any]]]) -> Iterator[tuple[list[int], list[Row]]]:
         from concurrent.futures import ProcessPoolExecutor
@@ -105,7 +105,7 @@ def drained(
 
 
 def by_dask(address: str) -> Doer:
-    """On an existing Dask cluster."""
+    """Who does the work: an existing Dask cluster at this address."""
 
     def run(work: Work, batches: Iterator[list[tuple[int, Any]]]) -> Iterator[tuple[list[int], list[Row]]]:
         try:
