@@ -7,24 +7,10 @@ from privproj.mechanisms.m1 import M1
 from privproj.mechanisms.m2 import M2, Layer
 from privproj.mechanisms.sketch import PublicSketch, Sketch
 from privproj.mechanisms.wishart import Wishart, WishartMatrix
-from privproj.validation import (
-    LARGEST,
-    LARGEST_EPSILON,
-    SMALLEST,
-    noise,
-    privacy_epsilon,
-    probability,
-    real,
-    truth,
-    whole,
-)
 
 __all__ = [
-    "LARGEST",
-    "LARGEST_EPSILON",
     "M1",
     "M2",
-    "SMALLEST",
     "Gaussian",
     "Laplace",
     "Layer",
@@ -34,10 +20,4 @@ __all__ = [
     "Sketch",
     "Wishart",
     "WishartMatrix",
-    "noise",
-    "privacy_epsilon",
-    "probability",
-    "real",
-    "truth",
-    "whole",
 ]
