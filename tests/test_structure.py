@@ -11,7 +11,7 @@ from privproj_cli.main import exit_code
 from privproj_cli.render import bounds_markdown
 
 import privproj
-from privproj.bounds import LINES, registry
+from privproj.bounds import LINES, ROLES, registry
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -160,6 +160,13 @@ def test_every_proof_is_a_claim_of_the_page_of_proofs():
         assert not bound.proof or bound.proof in claims, bound.name
         assert bound.proof or not bound.source.startswith("privproj"), bound.name
         assert "privproj." not in bound.source + bound.formula, bound.name
+
+
+def test_the_registry_knows_which_bounds_have_a_role():
+    roles = {
+        (b.mechanism.name, b.name): "baseline" if b.baseline else "renyi" for b in registry() if b.baseline or b.renyi
+    }
+    assert roles == ROLES
 
 
 def test_public_names_resolve():

@@ -5,7 +5,7 @@ from typing import Any
 
 from privproj.accounting.calibration import sigma
 from privproj.accounting.queries import delta, epsilon
-from privproj.bounds import bounds_of
+from privproj.bounds import with_role
 from privproj.bounds.bound import Baseline
 from privproj.errors import InvalidParameter, Unanswered
 from privproj.mechanisms import M2, Mechanism
@@ -48,5 +48,5 @@ def baselines_of(mechanism: Mechanism, run: dict[str, object]) -> list[tuple[str
     unsampled = run["sampling_rate"] == 1.0
     single = unsampled and run["steps"] == 1
     fits = {"single": single, "composed": not single, "unsampled": unsampled, "any": True}
-    bounds = reversed(bounds_of(type(mechanism)))
+    bounds = reversed(with_role(type(mechanism), "baseline"))
     return [(bound.name, bound.baseline) for bound in bounds if bound.baseline and fits[bound.baseline.runs]]

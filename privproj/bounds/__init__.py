@@ -5,6 +5,7 @@ imported when its bound is asked for, so that one question pays for one bound.
 """
 
 from importlib import import_module
+from typing import Literal
 
 from privproj.bounds.bound import Bound
 from privproj.errors import InvalidParameter
@@ -56,6 +57,19 @@ LINES = (
 )
 """Mechanism and name of every bound; its file is ``MECHANISM/NAME.py`` with underscores."""
 
+ROLES: dict[tuple[str, str], Literal["baseline", "renyi"]] = {
+    ("m1", "operator-norm"): "baseline",
+    ("sketch-public", "operator-norm"): "baseline",
+    ("wishart", "quantile"): "baseline",
+    ("m2", "gaussian"): "baseline",
+    ("m2", "beta-tail"): "baseline",
+    ("m2", "good-event"): "baseline",
+    ("m2", "mixture-rdp"): "renyi",
+    ("gaussian", "rdp"): "renyi",
+    ("sketch", "rdp-tight"): "renyi",
+}
+"""Bounds whose records have a ``baseline`` or are ``renyi``, so that only their files are read to find them."""
+
 
 def load(mechanism: str, name: str) -> Bound:
     """The record of a bound, from its file."""
@@ -88,6 +102,11 @@ def mechanism_named(name: str) -> type[Mechanism]:
     return load(name, first[name]).mechanism
 
 
+def with_role(mechanism: type[Mechanism], role: Literal["baseline", "renyi"]) -> tuple[Bound, ...]:
+    """The bounds of a mechanism that have this role, in the order of the registry."""
+    return tuple(load(*line) for line in LINES if line[0] == mechanism.name and ROLES.get(line) == role)
+
+
 def renyi_bound(mechanism: type[Mechanism]) -> Bound | None:
     """The bound by which a mechanism enters Renyi accountants; None where it has no Renyi curve."""
-    return next((bound for bound in bounds_of(mechanism) if bound.renyi), None)
+    return next(iter(with_role(mechanism, "renyi")), None)
