@@ -164,7 +164,7 @@ def distinct(cells: Cells) -> Cells:
 
 
 def ends(profile: PrivacyProfile, eps: Array) -> tuple[Array, Array]:
-    """Lower and upper bounds of delta at these ``eps >= 0``, guaranteed by the profile; no upper one is below 1e-300."""
+    """Lower and upper bounds of delta at these ``eps >= 0``, guaranteed by the profile; upper ones at least 1e-300."""
     if profile.table is not None:
         lower, upper = profile.table(np.asarray(eps, float))
         return lower, np.maximum(upper, SMALLEST)

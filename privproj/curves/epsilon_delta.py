@@ -73,7 +73,7 @@ class ComposedRule:
 
     @property
     def inverse_spacing(self) -> float:
-        """That of the rule."""
+        """Spacing of the log deltas that are answered: that of the rule."""
         return self.rule.inverse_spacing
 
     @property
