@@ -37,7 +37,10 @@ SPLITTER = 134217729.0
 """``2^27 + 1``, which splits a double into two halves (Dekker). Proof."""
 
 TINY_LOG = -745.0
-"""``ln`` of the least double, nearly. A search for epsilon ends where ``ln delta`` is a million times that. Contract."""
+"""``ln`` of the least double, nearly. A search for epsilon ends where ``ln delta`` is a million times that.
+
+Contract.
+"""
 
 
 def log_add(x, y):
