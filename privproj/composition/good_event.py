@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from privproj.composition.compose import compose
+from privproj.curves.epsilon_delta import log_delta_by_search
 from privproj.curves.gaussian import profile as gaussian_profile
 from privproj.curves.profile import Curve
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, next_up
-from privproj.numerics.search import crossing, minimise
+from privproj.numerics.search import minimise
 from privproj.runs import Run
 
 KEPT_RUNS = 64
@@ -94,8 +95,7 @@ class GoodEventCurve:
         """``ln delta(eps)`` at the best split, or the inverse of :meth:`epsilon` at a given split (C16)."""
         if isinstance(self.split, float):
             rtol = 1e-12 if self.run.sampling_rate == 1.0 else 1e-7
-            x = crossing(lambda x: self.epsilon(-1.0 / x).upper - eps, 0.1, low=2e-3, high=1e9, rtol=rtol).upper
-            return Enclosure(-math.inf, -1.0 / x if math.isfinite(x) else 0.0)
+            return Enclosure(-math.inf, log_delta_by_search(lambda x: self.epsilon(x).upper, eps, rtol))
 
         def total(s: float) -> float:
             # ln [n p + delta_gauss(eps; mu radius(p))] at ln(n p) = -e^s

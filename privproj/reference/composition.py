@@ -54,7 +54,7 @@ def least_over_orders(objective: Function, low: Real, high: Real) -> Real:
 
 
 def delta_from_whole_orders(divergence: Function, eps: Real) -> Real:
-    """:func:`delta_from_renyi` over whole ``alpha >= 2``: doubled until the objective, which is convex, rises; then thirds."""
+    """:func:`delta_from_renyi` over whole ``alpha >= 2``: doubled until the objective rises, then by thirds."""
 
     def objective(alpha: int) -> Real:
         a = mp.mpf(alpha)
