@@ -13,22 +13,30 @@ from privproj.composition.dominating_pairs import Pair
 from privproj.errors import PrecisionLimit
 from privproj.numerics.enclosure import Enclosure, next_up
 
-NOISE_PER_STEP, NOISE = 2e-16, 2e-13
-"""Rounding noise of dp-accounting's FFT in a composed delta, ``NOISE + NOISE_PER_STEP * steps``: measured on Gaussian
+NOISE = 2e-13
+"""Absolute rounding noise of dp-accounting's FFT in a composed delta, whatever the number of steps.
 
-runs up to 1e6 steps (4e-17 a step, 8e-14 at 1e4 steps) with a factor of 3 to 5 on top; not proved. It is added to
-every delta, and a delta below :data:`SHARE` times it is refused.
+Measured on Gaussian runs (8e-14 at 1e4 steps) with a factor of 3 to 5 on top, not proved. It is added to every delta:
+the soundness of this composer rests on it. Proof.
 """
 
+NOISE_PER_STEP = 2e-16
+"""The same for each step: measured on Gaussian runs up to 1e6 steps (4e-17 a step), with a factor of 5. Proof."""
+
 SHARE = 50.0
+"""A delta below this many times the noise is refused. Any value is sound. Contract."""
 
 TRUNCATED = 1e-15
-"""The tail mass that dp-accounting cuts."""
+"""The tail mass that dp-accounting cuts by its default; here only the size of a grid is told by it. Speed only."""
 
 REMEDY = "use the default composer, ask for a larger delta, add noise, or use a Renyi bound"
+"""What an error of this composer advises. Contract."""
+
 LIMIT_CELLS = 2**23
+"""Cells that a grid may have; one with more is refused. Contract."""
 
 Order = list[tuple[Pair, int]]
+"""The dominating pairs of a run in one order, each with its number of steps."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,10 @@ class PeerCurve:
 
     @property
     def floor(self) -> float:
-        """Smallest composed delta that is answered; nearer to the noise this much is said instead."""
+        """The smallest composed delta that is answered.
+
+        Where delta would be smaller, this number is answered instead.
+        """
         return SHARE * self.noise
 
     def log_delta(self, eps: float) -> Enclosure:
@@ -61,7 +72,10 @@ class PeerCurve:
 
 
 def compose(orders: list[Order]) -> PeerCurve:
-    """The run whose phases are these dominating pairs, in one order or in both."""
+    """The curve of a run from the dominating pairs of its phases, in one order or in both; rounding is measured only.
+
+    Raises :class:`PrecisionLimit` for a grid of more than :data:`LIMIT_CELLS` cells.
+    """
     whole = tuple(joint(order) for order in orders)
     steps = sum(steps for _, steps in orders[0])
     noise = NOISE + NOISE_PER_STEP * steps
@@ -72,7 +86,7 @@ def compose(orders: list[Order]) -> PeerCurve:
 
 
 def joint(order: Order) -> pld_pmf.PLDPmf:
-    """All phases of one order."""
+    """The law of all phases of one order."""
     first, *others = (self_composed(pair, steps) for pair, steps in order)
     for other in others:
         first = first.compose(other)
@@ -80,9 +94,10 @@ def joint(order: Order) -> pld_pmf.PLDPmf:
 
 
 def self_composed(pair: Pair, steps: int) -> pld_pmf.PLDPmf:
-    """``steps`` times the pair; the size is known before it is made.
+    """The law of ``steps`` releases of one pair; raises :class:`PrecisionLimit` before a grid that is too large is
+    made.
 
-    Dense from the start: composing a sparse one raises its size to the power of the steps.
+    It is dense from the start, because composing a sparse law raises its size to the power of the steps.
     """
     width = int(pair.cells[-1] - pair.cells[0]) + 1
     check_cells(width, pair.step)
@@ -95,7 +110,7 @@ def self_composed(pair: Pair, steps: int) -> pld_pmf.PLDPmf:
 
 
 def dense(pair: Pair, width: int) -> list[float]:
-    """The masses of every cell."""
+    """The masses of every cell, also of the empty ones."""
     masses = [0.0] * width
     for cell, mass in zip((pair.cells - pair.cells[0]).tolist(), pair.masses.tolist(), strict=True):
         masses[cell] = mass

@@ -11,14 +11,17 @@ from privproj.numerics.search import crossing
 from privproj.runs import Run
 
 LARGEST_EPSILON = 1e15
-"""Where a simple bound is looked for when the composition has no answer."""
+"""Largest epsilon at which a simple bound is looked for when the composition has no answer. Contract."""
 
 SMALL = 20.0
-"""So much below its largest, a log delta is small: phases share epsilon as they spend it there. Speed only."""
+"""Nats below ``ln delta(0)`` at which phases share epsilon as they spend it there. Any shares are sound. Speed only."""
+
+LEAST_EPSILON = 1e-200
+"""Where the search for a small epsilon ends, and the least size of a share. Speed only."""
 
 
 class Capped:
-    """A composed curve, nowhere above the simple bounds of C23; inverses are capped by their inverses."""
+    """A composed curve that is nowhere above the simple bounds of C23; its inverse is nowhere above theirs."""
 
     inverse_spacing: ClassVar[float] = INVERSE_SPACING
 
@@ -32,7 +35,7 @@ class Capped:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """Those of the composition."""
+        """How the composition was computed."""
         return self.curve.numerics
 
     def log_delta(self, eps: float) -> Enclosure:
@@ -42,7 +45,7 @@ class Capped:
         return Enclosure(min(lower, upper), upper)
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """The least of their inverses."""
+        """``eps(delta)``: the least of the inverses; raises as the composition does where no simple bound helps."""
         if self.log_sampled <= log_delta or self.log_basic(0.0) <= log_delta:
             return Enclosure(0.0, 0.0)
         try:
@@ -54,7 +57,9 @@ class Capped:
             if self.log_basic(upper) > log_delta:
                 raise
         if upper > 0.0 and self.log_basic(upper) <= log_delta:
-            upper = crossing(lambda e: self.log_basic(e) - log_delta, upper, low=1e-200, high=upper, rtol=1e-12).upper
+            upper = crossing(
+                lambda e: self.log_basic(e) - log_delta, upper, low=LEAST_EPSILON, high=upper, rtol=1e-12
+            ).upper
         return Enclosure(min(lower, upper), upper)
 
     def log_basic(self, eps: float) -> float:
@@ -68,7 +73,7 @@ class Capped:
 
 
 def log_ever_sampled(runs: list[Run]) -> float:
-    """``ln(1 - prod (1 - q_i)^T_i)``, rounded up."""
+    """``ln(1 - prod (1 - q_i)^T_i)``, rounded up: the record is in at least one batch (C23)."""
     if any(run.sampling_rate == 1.0 for run in runs):
         return 0.0
     untouched = math.fsum(run.steps * math.log1p(-run.sampling_rate) for run in runs)
@@ -80,7 +85,8 @@ def even_shares(releases: list[tuple[PrivacyProfile, int]]) -> list[float]:
     if len(releases) == 1:
         return [1.0 / releases[0][1]]
     sizes = [
-        max(profile.epsilon(min(profile.log_delta(0.0).upper, 0.0) - 20.0).upper, 1e-200) for profile, _ in releases
+        max(profile.epsilon(min(profile.log_delta(0.0).upper, 0.0) - SMALL).upper, LEAST_EPSILON)
+        for profile, _ in releases
     ]
     sizes = [min(size, LARGEST_EPSILON) for size in sizes]
     total = math.fsum(steps * size for size, (_, steps) in zip(sizes, releases, strict=True)) * (1.0 + 1e-15)

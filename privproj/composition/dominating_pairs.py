@@ -51,32 +51,56 @@ Array = NDArray[np.floating[Any]]
 Cells = NDArray[np.int64]
 
 INFINITY_MASS = 1e-36
-"""What the truncated tails of all steps together are meant to add to delta."""
+"""Probability that the truncated tails of all steps together are meant to add to delta. It is counted. Speed only."""
 
 REMEDY = "ask for a larger delta, add noise, or use a Renyi bound (m2: mixture-rdp, gaussian: rdp)"
+"""What an error about composition advises. Contract."""
+
 LARGEST_LOSS = 600.0
-"""Losses of one unsampled step beyond which nothing is evaluated; what is there counts as infinite."""
+"""Loss of one unsampled step, in nats, beyond which nothing is evaluated; what is there counts as infinite.
+
+Every value at which ``e^loss`` does not overflow is sound. Proof.
+"""
 
 MOST_BEYOND = 0.5
-"""With a larger share of losses beyond that, there is nothing to compose."""
+"""Largest probability that a loss may lie beyond :data:`LARGEST_LOSS`; with more, the step is refused. Contract."""
 
 PLATEAU = math.log(1e8)
-"""So far above the cut, a tail that falls half as fast as before counts as a floor of the profile, and is cut."""
+"""How far above the cut, in nats, a floor of the profile is looked for.
 
-SMALLEST, LEAST_SHARE = 1e-300, 1e-3
+A floor is a part where the excess hardly falls any more, for example where a bound adds a constant. Its mark is that
+the excess falls less than half as fast as it did before. It is cut, and counts as infinite. Speed only.
+"""
+
+SMALLEST = 1e-300
+"""Smallest upper bound of a delta that is used, and smallest divisor. It enlarges what it replaces. Proof."""
+
+LEAST_SHARE = 1e-3
+"""Least ``1 + tau`` at which lower bounds are taken from the profile: nearer to the end of the support they are 0.
+
+:data:`MAPPED` rests on it. Proof.
+"""
+
 ENDED = math.log(SMALLEST) + 30.0
-"""A log excess this low says that the support has ended somewhere before."""
+"""Log excess below which the profile is taken to be 0: the losses are bounded. Speed only: it chooses knots."""
+
 UNIT = 2.0**-53
+"""Unit of rounding of a double. Proof."""
 
 SUMMED = 1e-11
-"""Relative error of two nested cumulative sums of at most 2e4 positive terms, each of a dozen roundings (more: more).
+"""Relative error of two nested cumulative sums of at most 2e4 positive terms, each of a dozen roundings. Proof.
+
+With more terms it grows in proportion: :func:`pair_of` takes 5 units of rounding for each term where that is more.
 """
 
 MAPPED = 1e-11
-"""Relative error of the weights of the sampling map: at most 8 units of rounding over :data:`LEAST_SHARE`."""
+"""Relative error of the weights of the sampling map: at most 8 units of rounding over :data:`LEAST_SHARE`. Proof."""
 
-CORE, TAIL_STEP = 8.0, 0.04
-"""The core reaches this many loss deviations to both sides; beyond it knots are this share of a decay length apart."""
+CORE = 8.0
+"""The core, where knots are equally spaced, reaches this many loss deviations to both sides. Speed only."""
+
+TAIL_STEP = 0.04
+"""Distance of the knots beyond the core, as a share of the length in which the excess falls by e. Speed only."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +129,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class Outline:
-    """A rough picture of the loss of one step in the remove order: where to look, never what to claim.
+    """A rough picture of the loss of one step in the remove order. It only places knots: no bound depends on it.
 
-    Increasing losses, the log of the excess there, and the standard deviation of the loss.
+    ``losses`` (nats) increase, ``log_excess`` is ``ln E`` there, and ``deviation`` is the standard deviation of the
+    loss.
     """
 
     losses: Array
@@ -116,7 +141,7 @@ class Outline:
 
     @property
     def span(self) -> float:
-        """The range of losses that matter."""
+        """The range, in nats, of the losses that are followed."""
         return float(self.losses[-1] - self.losses[0])
 
     def knots(self, step: float, resolution: float) -> Cells:
@@ -133,13 +158,13 @@ class Outline:
 
 
 def distinct(cells: Cells) -> Cells:
-    """Sorted, each once."""
+    """These cells in increasing order, each once."""
     ordered = np.sort(cells)
     return ordered[np.concatenate([[True], ordered[1:] > ordered[:-1]])]
 
 
 def ends(profile: PrivacyProfile, eps: Array) -> tuple[Array, Array]:
-    """Lower and upper bounds of delta at these ``eps >= 0``, none of the upper ones below 1e-300."""
+    """Lower and upper bounds of delta at these ``eps >= 0``, guaranteed by the profile; upper ones at least 1e-300."""
     if profile.table is not None:
         lower, upper = profile.table(np.asarray(eps, float))
         return lower, np.maximum(upper, SMALLEST)
@@ -149,12 +174,16 @@ def ends(profile: PrivacyProfile, eps: Array) -> tuple[Array, Array]:
 
 
 def one_sided(run: Run) -> bool:
-    """True where the sampled pair is not its own mirror image."""
+    """True where the sampled pair is not its own mirror image, so that both orders must be composed."""
     return run.sampling is Sampling.POISSON
 
 
 def outline(profile: PrivacyProfile, run: Run) -> Outline:
-    """The loss of one step from about a hundred values of the profile, cut where the whole run leaves 1e-36."""
+    """The outline of one step, from about a hundred values of the profile.
+
+    It ends where the tails of the whole run add :data:`INFINITY_MASS`. Raises :class:`PrecisionLimit` where more than
+    :data:`MOST_BEYOND` of the loss lies beyond :data:`LARGEST_LOSS`.
+    """
     q = run.sampling_rate
     start = 0.05 * float(ends(profile, np.zeros(1))[1][0])
     eps = np.geomspace(min(start, 1.0), LARGEST_LOSS, 1 + math.ceil(5.0 * math.log(LARGEST_LOSS / min(start, 1.0))))
@@ -165,6 +194,7 @@ def outline(profile: PrivacyProfile, run: Run) -> Outline:
             f"expected a step whose losses lie below {LARGEST_LOSS:g}, got one with a share of {delta[-1]:.2g} beyond; "
             f"{REMEDY}"
         )
+    # Sampling maps t to 1 + q (t - 1) and E to q E (C17); E(1/t) = E(t) / t.
     right, above = np.log1p(q * np.expm1(eps)), q * delta
     left, below = -right, above * np.exp(-right)
     if one_sided(run):
@@ -178,9 +208,11 @@ def outline(profile: PrivacyProfile, run: Run) -> Outline:
 
 
 def cut(losses: Array, log_excess: Array, log_least: float) -> tuple[Array, Array]:
-    """Up to where the excess has come down to this, at least three points, or to where a floor of the profile begins.
+    """Losses and excess up to where the excess has come down to ``log_least``, or to where a floor of the profile
+    begins.
 
-    A floor would put a little mass at very large losses, which helps no bound and spoils every tilt.
+    At least three points are kept. A floor (see :data:`PLATEAU`) is cut because it would put a little mass at very
+    large losses. That mass makes no bound smaller, and a tilt of the law would give it all the weight.
     """
     kept = np.concatenate([[True], np.diff(losses) > 1e-12 * losses[1:]])
     losses, log_excess = losses[kept], log_excess[kept]
@@ -196,7 +228,7 @@ def cut(losses: Array, log_excess: Array, log_least: float) -> tuple[Array, Arra
 
 
 def deviation(losses: Array, excess: Array) -> float:
-    """Standard deviation of the finite losses, the masses of the polygon taken at its knots."""
+    """Standard deviation (nats) of the finite losses, the masses of the polygon taken at its knots."""
     masses = np.maximum(kinks(np.diff(losses), excess), 0.0)
     masses[losses == 0.0] = max(1.0 - float(masses.sum() - masses[losses == 0.0].sum()), 0.0)
     total = masses.sum()
@@ -208,25 +240,30 @@ def deviation(losses: Array, excess: Array) -> float:
 
 
 def pairs(profile: PrivacyProfile, run: Run, shape: Outline, step: float) -> tuple[Pair, Pair | None]:
-    """The remove order (both, where the sampled pair is symmetric) of one step: from above, and from below if known."""
+    """The pairs of one step in the remove order: one that dominates, and one that is dominated or None.
+
+    Where the sampled pair is symmetric they serve for both orders.
+    """
     finer = 4.0 if step < 0.99 * shape.deviation / profile.resolution else 1.0
     cells, lower, upper = excess(profile, run, shape.knots(step, finer * profile.resolution), step)
     return pair_above(cells, upper, step), pair_below(cells, lower, upper, step)
 
 
 def excess(profile: PrivacyProfile, run: Run, cells: Cells, step: float) -> tuple[Cells, Array, Array]:
-    """``E`` from below and from above at these lattice cells, and the cells.
+    """``(cells, E from below, E from above)`` of the sampled step (module docstring, "The excess"; C17).
 
     A symmetric pair gets the mirror images too. Else the cells beyond the end of the support are replaced by one,
     where ``E = 0``; near that end ``1 + tau`` loses digits, and as ``E`` rises with it a little is added above.
     """
     q = run.sampling_rate
     if not one_sided(run):
+        # E = q delta(log1p(tau)), tau = expm1(j h) / q, and E(1/t) = E(t) / t.
         right = distinct(np.abs(cells))
         lower, upper = (q * end for end in ends(profile, np.log1p(np.expm1(step * right) / q)))
         weight = np.exp(-step * right[:0:-1])
         lower, upper = (np.concatenate([weight * end[:0:-1], end]) for end in (lower, upper))
         return np.concatenate([-right[:0:-1], right]), lower * (1.0 - MAPPED), upper * (1.0 + MAPPED)
+    # E = q delta(log1p(tau)) for tau >= 0, q (1 + tau) delta(-log1p(tau)) for -1 < tau < 0, and 0 for tau <= -1.
     inner = np.minimum(np.expm1(step * cells) / q, 1e300)
     kept = inner > -1.0
     tau = inner[kept]
@@ -243,8 +280,9 @@ def excess(profile: PrivacyProfile, run: Run, cells: Cells, step: float) -> tupl
 
 
 def pair_above(cells: Cells, upper: Array, step: float) -> Pair:
-    """The pair whose profile is, at every ``t``, at least any convex one that these upper bounds hold for."""
+    """The pair whose profile is, at every ``t``, at least any convex one that these upper bounds hold for (C18)."""
     cells, upper = hull(cells, upper, step)
+    # Left of the first knot the line to (t, E) = (0, 0) has the slope lost = E_0 / t_0.
     lost = float(upper[0] * np.exp(-step * cells[0])) * (1.0 + 1e-14)
     found = pair_of(cells, upper, step, float(upper[-1]), lost)
     assert found is not None
@@ -252,15 +290,18 @@ def pair_above(cells: Cells, upper: Array, step: float) -> Pair:
 
 
 def pair_below(cells: Cells, lower: Array, upper: Array, step: float) -> Pair | None:
-    """A pair whose profile is at most any convex one with these bounds; None where too little is known of it."""
+    """A pair whose profile is at most any convex one with these bounds (C18); None where too little is known of it."""
     zero = int(np.searchsorted(cells, 0))
     start, stop = zero % 2, len(cells) - (len(cells) - 1 - zero) % 2
     cells, lower, upper = cells[start:stop], lower[start:stop], upper[start:stop]
+    # ratio = (t_(i+1) - t_i) / (t_(i+2) - t_(i+1))
     gap, middle = step * np.diff(cells), lower[1::2]
     ratio = -np.expm1(-gap[0::2]) / np.expm1(gap[1::2])
+    # The line through L_(i+1) and U_(i+2), at t_i; and the line through U_i and L_(i+1), at t_(i+2).
     size = middle * (1.0 + 1.0 / ratio) * 1e-14
     at_left = (1.0 + ratio) * middle - ratio * upper[2::2] - ratio * size
     at_right = (1.0 + 1.0 / ratio) * middle - upper[0:-1:2] / ratio - size
+    # At each knot the smaller of the two ends that meet there.
     value = np.concatenate([[0.0], np.minimum(at_right[:-1], at_left[1:]), [0.0]])
     cells, zero = cells[0::2], (zero - start) // 2
     known = np.concatenate([[False], np.minimum(at_left, at_right) > 0.0, [False]])
@@ -280,6 +321,8 @@ def hull(cells: Cells, values: Array, step: float) -> tuple[Cells, Array]:
         convex[-1] = True
         if convex.all() and kink[zero] >= -1.0 - 1e-12:
             return cells, values
+        # Where delta is straight at t = 1, E has a kink of -1. With a smaller one delta is not convex there, and its
+        # value is lowered to the chord: delta = E + 1 - t on the left, E on the right.
         if kink[zero] < -1.0:
             left, right = -math.expm1(step * cells[zero - 1]), math.expm1(step * cells[zero + 1])
             lowered = (right * (values[zero - 1] + left) + left * values[zero + 1]) / (left + right)
@@ -291,9 +334,11 @@ def hull(cells: Cells, values: Array, step: float) -> tuple[Cells, Array]:
 
 
 def kinks(gap: Array, values: Array) -> Array:
-    """``t`` times the kinks of the polygon through ``E``: the ``P``-masses, except at ``t = 1``; by gaps of the
-    losses.
+    """``t`` times the kinks of the polygon through ``E``: the ``P``-masses, except at ``t = 1``.
+
+    ``gap`` are the differences of the losses.
     """
+    # t_i (E_(i+1) - E_i) / (t_(i+1) - t_i) on the right, t_i (E_i - E_(i-1)) / (t_i - t_(i-1)) on the left.
     rise = np.diff(values)
     right = np.append(rise / np.expm1(gap), 0.0)
     left = np.concatenate([[values[0]], rise / -np.expm1(-gap)])
@@ -303,14 +348,19 @@ def kinks(gap: Array, values: Array) -> Array:
 def pair_of(
     cells: Cells, values: Array, step: float, at_infinity: float, lost: float, *, below: bool = False
 ) -> Pair | None:
-    """The pair with this convex polygon as its excess, scaled to be on the safe side of it at every knot."""
+    """The pair with this convex polygon as its excess, scaled to be on the safe side of it at every knot.
+
+    From above it raises :class:`PrecisionLimit` where no scale is, and from below it returns None (C18).
+    """
     losses, zero = step * cells, int(np.searchsorted(cells, 0))
     gap, summed = step * np.diff(cells), max(SUMMED, 5.0 * UNIT * len(cells))
     masses = np.maximum(kinks(gap, values), 0.0)
     masses[zero] = 0.0
     right, left = verified(losses, gap, masses, zero)
+    # F_0 = sum_(j > 0) p_j (1 - 1/t_j),  G_0 = sum_(j < 0) p_j (1/t_j - 1)
     away = -masses * np.expm1(-losses)
     f, g = float(away[zero + 1 :].sum()), float(-away[:zero].sum())
+    # Wanted: m + kappa F_i and t_i lost + c G_i on the safe side of E_i, with c G_0 = kappa F_0 + m - lost.
     want_right = values[zero:-1] - at_infinity
     want_left = values[1 : zero + 1] - lost * np.exp(losses[1 : zero + 1])
     if below:
@@ -322,6 +372,7 @@ def pair_of(
         if below:
             return None
         raise PrecisionLimit(f"expected losses below {LARGEST_LOSS:g} in one step, got larger ones; {REMEDY}")
+    # Masses above times kappa, masses below times c = (kappa F_0 + m - lost) / G_0, and p_0 = 1 - m - the others.
     rise = scale * f + at_infinity - lost
     masses[zero + 1 :] *= scale
     masses[:zero] *= rise / g
@@ -334,19 +385,22 @@ def pair_of(
 
 
 def most(wanted: Array, found: Array) -> float:
-    """Largest ratio."""
+    """The largest ratio of what is wanted to what was found."""
     return float(np.max(wanted / np.maximum(found, SMALLEST)))
 
 
 def least(wanted: Array, found: Array) -> float:
-    """Least ratio."""
+    """The least ratio of what is wanted to what was found."""
     return float(np.min(wanted / np.maximum(found, SMALLEST)))
 
 
 def verified(losses: Array, gap: Array, masses: Array, zero: int) -> tuple[Array, Array]:
     """``(F_i for i from cell 0 to the last but one, G_i for i from the second to cell 0)`` of the module docstring."""
+    # weight_j = p_j / t_j,  width_l = dt_l = t_(l+1) - t_l
     t = np.exp(losses)
     weight, width = masses / t, t[:-1] * np.expm1(gap)
+    # F_i = sum_(l >= i) dt_l sum_(j > l) p_j / t_j
     right = np.cumsum((width[zero:] * np.cumsum(weight[:zero:-1])[::-1])[::-1])[::-1]
+    # G_i = sum_(l < i) dt_l sum_(j <= l) p_j / t_j
     left = np.cumsum(width[:zero] * np.cumsum(weight[:zero]))
     return right, left

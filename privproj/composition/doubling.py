@@ -46,49 +46,70 @@ from privproj.errors import GridLimit
 from privproj.runs import Run
 
 CUT = 1e-38
-"""Mass of either side that one product leaves beyond its grid. Speed only: it is counted."""
+"""Mass of either side that one product leaves beyond its grid. It is counted. Speed only."""
 
 NEGLIGIBLE = 1e-46
-"""Atoms of a product below this in both masses are not placed. Speed only: they are counted."""
+"""Atoms of a product below this in both masses are not placed. They are counted. Speed only."""
 
 LARGEST_REACH = 350.0
-"""Losses of a whole run up to which ``e^-loss`` is far from underflow and overflow. Proof."""
+"""Losses of a whole run, in nats, up to which ``e^-loss`` is far from underflow and overflow. Proof."""
 
-UNDERFLOW, UNDERFLOWN = 1e-290, 1e-130
-"""Least mass of an atom that is placed, and more than what underflow can take from either side there. Proof: at most
+UNDERFLOW = 1e-290
+"""Least ``P``-mass of an atom that is placed. It is above every number that lost digits to underflow. Proof."""
 
-1e-308 of an atom, times ``e^350``, times 1e7 atoms.
+UNDERFLOWN = 1e-130
+"""Mass added to either infinite part for what underflow can take: 1e-308 of an atom, times ``e^350``, times 1e7 atoms.
+
+That product is below 1e-148. Proof.
 """
 
 BITS = 51
-"""Losses are below 2 to this power units, so that a sum of two is exact."""
+"""Losses are below 2 to this power units, so that a sum of two is exact. Proof."""
 
 EXACT_SPLIT = 40.0
-"""Units of rounding of one placed mass: two expm1 of at most 4 units each, five operations; at least four times that.
+"""Units of rounding allowed to one placed mass. Two expm1 of at most 4 units each and five operations need 13.
+
+Proof.
 """
 
 SPARE = 1.0 + 1e-9
-"""Margin of sums of infinite parts."""
+"""Margin of sums of infinite parts, which have at most 1e7 positive terms. Proof."""
+
+LEAST_PILOT_MASS = 1e-150
+"""Least divisor of a mean in the pilot that grids are chosen by. Speed only."""
+
+LEAST_EXCESS = 1e-300
+"""Least divisor where grid points are spaced. Speed only."""
 
 ACCURACY = 0.0005
-"""Relative error of all grids of a run together, roughly. Speed only."""
+"""Relative error of delta that all grids of a run may cause together, roughly. Speed only."""
 
-PRODUCTS, MOST_POINTS = 8e6, (600, 1600)
-"""Atoms of all products of a run, about, and the points that this leaves to one grid. Speed only."""
+PRODUCTS = 8e6
+"""Atoms that all products of a run have together, about. Speed only."""
+
+MOST_POINTS = (600, 1600)
+"""Least and largest number of points that :data:`PRODUCTS` leaves to one grid. Speed only."""
 
 FLOOR = 1e-13
-"""Excesses of a run below this are followed more roughly. Speed only."""
+"""Excess of a whole run below which grids follow it more roughly. Speed only."""
 
 PILOT = 160
 """Atoms of each factor in the pilot that a grid is chosen by. Speed only."""
 
-RATIO, DECAY = 0.02, 0.1
-"""Spacing of the first knots: as a share of the loss, and of the length in which the excess falls by e. Speed only."""
+RATIO = 0.02
+"""Largest spacing of the first knots as a share of the loss. Speed only."""
+
+DECAY = 0.1
+"""Largest spacing of the first knots as a share of the length in which the excess falls by e. Speed only."""
 
 
 @dataclass(frozen=True)
 class Law:
-    """Atoms (increasing losses, multiples of ``unit``), infinite parts, and what rounding may have cost (see above)."""
+    """Atoms at increasing losses (nats, multiples of ``unit``), both infinite parts, and what rounding may have cost.
+
+    ``at_infinity`` is ``P``-mass at ``+inf``, ``lost`` is ``Q``-mass at ``-inf``, and masses are right to a factor
+    ``e^growth`` (module docstring, "Rounding").
+    """
 
     losses: Array
     masses: Array
@@ -99,12 +120,12 @@ class Law:
 
     @cached_property
     def others(self) -> Array:
-        """The ``Q``-masses."""
+        """The ``Q``-masses ``p_j e^-x_j``."""
         return self.masses * np.exp(-self.losses)
 
     @property
     def reach(self) -> float:
-        """The largest loss, either way."""
+        """The largest absolute loss, in nats."""
         return float(max(-self.losses[0], self.losses[-1], self.unit))
 
     def mirrored(self) -> "Law":
@@ -114,7 +135,7 @@ class Law:
 
 
 class Doubled:
-    """The profile of a composed law: from above, or from below."""
+    """The profile of a composed law, moved to the safe side by what rounding may have cost: above, or below."""
 
     def __init__(self, law: Law, *, above: bool = True) -> None:
         self.law = law
@@ -122,18 +143,22 @@ class Doubled:
         self.at_infinity = law.at_infinity * self.factor
 
     def delta(self, eps: float) -> Delta:
-        """The finite part at ``eps``, moved to the safe side: a sum of positive terms."""
+        """The finite part of delta at ``eps``, on the safe side: a sum of positive terms, without another error."""
+        # sum_(x_j > eps) p_j (1 - e^(eps - x_j))
         first = int(np.searchsorted(self.law.losses, eps, side="right"))
         masses, gap = self.law.masses[first:], eps - self.law.losses[first:]
         value = -float(np.sum(masses * np.expm1(gap))) * self.factor
         return Delta(value, 0.0, -float(np.sum(masses * np.exp(gap))))
 
     def chernoff(self, eps: float) -> float:
-        """``ln delta(eps)``: no cruder bound is needed."""
+        """``ln delta(eps)`` with its infinite part: here the bound itself is cheap."""
         return math.log(max(self.delta(eps).value + self.at_infinity, SMALLEST))
 
     def epsilon(self, delta: float, *, above: bool, near: float | None = None) -> float:
-        """The least ``eps >= 0`` found with ``delta(eps) <= delta``; if not ``above``, the largest with more."""
+        """An end of the inverse: with ``above`` an ``eps >= 0`` with ``delta(eps) <= delta``, nearly the least one.
+
+        Without, an ``eps`` with a larger delta, nearly the largest one, or 0. ``near`` is not used.
+        """
         limit = math.log(delta) + (-1e-12 if above else 1e-12)
         if self.chernoff(0.0) <= limit:
             return 0.0
@@ -148,7 +173,7 @@ class Doubled:
 
 
 def first_laws(profile: PrivacyProfile, run: Run, shape: Outline) -> tuple[Law, Law | None]:
-    """One release in the remove order, from above and from below if known, on knots of every scale."""
+    """The laws of one release in the remove order, on knots of every scale: from above, and from below or None."""
     unit = unit_for(max(-shape.losses[0], shape.losses[-1]))
     cells, lower, upper = dominating_pairs.excess(profile, run, first_knots(profile, run, shape, unit), unit)
     below = dominating_pairs.pair_below(cells, lower, upper, unit)
@@ -164,7 +189,7 @@ def law_of(pair: Pair, sign: float) -> Law:
 
 
 def first_knots(profile: PrivacyProfile, run: Run, shape: Outline, unit: float) -> dominating_pairs.Cells:
-    """Lattice cells to evaluate: a constant share of the loss, or of the decay length, apart."""
+    """Lattice cells to evaluate (losses over ``unit``): a constant share of the loss, or of the decay length, apart."""
     losses, log_excess = shape.losses, shape.log_excess
     middle, width = np.abs(0.5 * (losses[1:] + losses[:-1])), np.diff(losses)
     decay = width / np.maximum(np.abs(np.diff(log_excess)), 1e-9)
@@ -179,7 +204,7 @@ def first_knots(profile: PrivacyProfile, run: Run, shape: Outline, unit: float) 
 
 
 def unit_for(reach: float) -> float:
-    """The finest unit that holds losses up to this."""
+    """The finest unit, a power of two, in which losses up to ``reach`` are below ``2^BITS``."""
     return 2.0 ** (math.ceil(math.log2(reach)) - BITS)
 
 
@@ -188,7 +213,10 @@ def unit_for(reach: float) -> float:
 
 @dataclass(frozen=True)
 class Care:
-    """How closely a grid follows: relative error, the excess below which less will do, and points at most."""
+    """How closely a grid follows a law: ``error`` is relative, below the excess ``floor`` less will do.
+
+    ``most`` is the largest number of points.
+    """
 
     error: float
     floor: float
@@ -197,7 +225,7 @@ class Care:
 
 @dataclass(frozen=True)
 class Pilot:
-    """A rough picture of a product: sorted atoms, and where the grid may end."""
+    """A rough picture of a product: atoms in order of their losses, and the lowest and highest loss of its grid."""
 
     losses: Array
     masses: Array
@@ -209,13 +237,13 @@ def thinned(law: Law) -> tuple[Array, Array, Array, Array]:
     """``(mean loss, mass, least loss, largest loss)`` of groups of neighbouring atoms."""
     count = len(law.losses)
     starts = np.unique(np.linspace(0, count, min(PILOT, count), endpoint=False).astype(int))
-    masses = np.maximum(np.add.reduceat(law.masses, starts), 1e-150)
+    masses = np.maximum(np.add.reduceat(law.masses, starts), LEAST_PILOT_MASS)
     first, last = law.losses[starts], law.losses[np.append(starts[1:], count) - 1]
     return np.clip(np.add.reduceat(law.masses * law.losses, starts) / masses, first, last), masses, first, last
 
 
 def pilot(one: Law, two: Law) -> Pilot:
-    """The product of both, thinned."""
+    """The pilot of the product of both laws."""
     ours = thinned(one)
     theirs = ours if one is two else thinned(two)
     masses = np.outer(ours[1], theirs[1]).ravel()
@@ -230,14 +258,14 @@ def pilot(one: Law, two: Law) -> Pilot:
 
 
 def moments(losses: Array, masses: Array) -> tuple[float, float]:
-    """Mean and standard deviation."""
+    """Mean and standard deviation of a law, in nats."""
     total = float(np.sum(masses))
     mean = float(np.sum(masses * losses)) / total
     return mean, math.sqrt(float(np.sum(masses * (losses - mean) ** 2)) / total)
 
 
 def candidates(sight: Pilot, bulks: list[tuple[float, float]]) -> Array:
-    """Points at every scale, and more about the bulk of either order."""
+    """Losses at every scale, and more about the bulk of either order, between which :func:`grid` distributes points."""
     largest = max(-sight.low, sight.high)
     smallest = 1e-3 * min(float(np.sum(sight.masses * np.abs(sight.losses))), largest)
     smallest = max(smallest, 1e-12 * largest)
@@ -249,7 +277,11 @@ def candidates(sight: Pilot, bulks: list[tuple[float, float]]) -> Array:
 
 
 def grid(sight: Pilot, care: Care) -> Array:
-    """Grid points: ``sqrt(rho h / 8 D error)`` of them to each candidate interval ``h``."""
+    """Grid points, ``sqrt(p h / (8 E error))`` of them to each candidate interval.
+
+    ``h`` is its length, ``p`` its mass and ``E`` the excess: a split to points at a distance ``s`` adds about
+    ``(p / h) s^2 / 8`` to the excess. Every grid is sound.
+    """
     if sight.low == sight.high:
         return np.array([sight.low])
     others = sight.masses * np.exp(-sight.losses)
@@ -260,7 +292,7 @@ def grid(sight: Pilot, care: Care) -> Array:
     right = points >= 0.0
     fall, beyond = np.exp(-np.abs(gap)), np.where(right[:, None], gap < 0.0, gap > 0.0)
     weights = np.where(right[:, None], masses[None, :], (masses * np.exp(-points))[None, :])
-    excess = np.maximum(np.sum(weights * beyond * (1.0 - fall), axis=1), 1e-300)
+    excess = np.maximum(np.sum(weights * beyond * (1.0 - fall), axis=1), LEAST_EXCESS)
     slope = np.sum(weights * beyond * fall, axis=1) / excess
     away = np.where(right, points - max(bulks[0][0], 0.0), min(bulks[1][0], 0.0) - points)
     wanted = np.sqrt(np.diagonal(weights) * np.gradient(points) / (8.0 * care.error * excess))
@@ -276,7 +308,10 @@ def grid(sight: Pilot, care: Care) -> Array:
 
 
 def product(one: Law, two: Law, care: Care, *, below: bool = False) -> Law:
-    """Both releases together, from above or from below."""
+    """The law of both releases together (C23): one that dominates it or, with ``below``, one that it dominates.
+
+    Raises :class:`GridLimit` where losses reach :data:`LARGEST_REACH`.
+    """
     if not len(one.losses) or not len(two.losses):
         return one if not len(one.losses) else two
     reach = one.reach + two.reach
@@ -289,25 +324,26 @@ def product(one: Law, two: Law, care: Care, *, below: bool = False) -> Law:
 
 
 def rounded(points: Array, unit: float) -> Array:
-    """Multiples of the unit, increasing, 0 among them."""
+    """The points as multiples of the unit, increasing, with 0 among them."""
     return distinct(np.append(np.rint(points / unit), 0.0).astype(np.int64)) * unit
 
 
 def fitted(law: Law, unit: float, care: Care, move: Callable[[Law, Array, float], Law]) -> Law:
-    """The law on a coarser unit where sums with losses of that size would not be exact."""
+    """The law, moved to a coarser unit where its own is too fine for exact sums with losses of that size."""
     if law.unit * 2.0 ** (52 - BITS) >= unit or law is IDENTITY:
         return law
     return move(law, rounded(grid(pilot(law, IDENTITY), care), unit), unit)
 
 
 def atoms(one: Law, two: Law, *, below: bool) -> Law:
-    """The product, atom by atom and unsorted, without negligible ones."""
+    """The product of both laws, atom by atom and unsorted; negligible atoms are counted as infinite, or dropped."""
     if one is two:
         i, j = np.triu_indices(len(one.losses))
         times = np.where(i == j, 1.0, 2.0)
     else:
         i, j = (x.ravel() for x in np.indices((len(one.losses), len(two.losses))))
         times = np.ones(len(i))
+    # P-masses p_i p_j and Q-masses q_i q_j at x_i + x_j
     masses, others = times * one.masses[i] * two.masses[j], times * one.others[i] * two.others[j]
     kept = ((masses > NEGLIGIBLE) | (others > NEGLIGIBLE)) & (masses > UNDERFLOW)
     at_infinity = lost = 0.0
@@ -320,22 +356,26 @@ def atoms(one: Law, two: Law, *, below: bool) -> Law:
 
 
 def either(infinite: float, masses: Array, other_infinite: float, other_masses: Array) -> float:
-    """The infinite part of a product: either factor is infinite."""
+    """The infinite part of a product, where either factor is infinite: ``m_1 (|P_2| + m_2) + |P_1| m_2``."""
     return infinite * (float(np.sum(other_masses)) + other_infinite) + float(np.sum(masses)) * other_infinite
 
 
 def placed(law: Law, points: Array, unit: float) -> Law:
-    """The atoms split between these points: from above."""
+    """The law with its atoms split between these points, which dominates it (C23, "Splitting")."""
     under, over = law.losses < points[0], law.losses >= points[-1]
     inside = ~(under | over)
     x, p = law.losses[inside], law.masses[inside]
     at = np.searchsorted(points, x, side="right") - 1
     gap = np.diff(points)
     masses = np.zeros(len(points))
+    # p_a = p expm1(b - x) / expm1(b - a)
     masses += np.bincount(at, p * (np.expm1(points[at + 1] - x) / np.expm1(gap)[at]), len(points))
+    # p_b = p expm1(a - x) / expm1(a - b)
     masses[1:] += np.bincount(at, p * (np.expm1(points[at] - x) / np.expm1(-gap)[at]), len(points))[:-1]
     far, near = points[-1] - law.losses[over], points[0] - law.losses[under]
+    # Above the last point a: p e^(a - x) there, p (1 - e^(a - x)) at +inf.
     masses[-1] += float(np.sum(law.masses[over] * np.exp(far)))
+    # Below the first point b: p there, and Q-mass p (e^-x - e^-b) = e^-b p expm1(b - x) at -inf.
     masses[0] += float(np.sum(law.masses[under]))
     at_infinity = law.at_infinity - float(np.sum(law.masses[over] * np.expm1(far)))
     lost = law.lost + math.exp(-points[0]) * float(np.sum(law.masses[under] * np.expm1(near)))
@@ -346,10 +386,11 @@ def placed(law: Law, points: Array, unit: float) -> Law:
 
 
 def merged(law: Law, points: Array, unit: float) -> Law:
-    """The atoms from one of these points to the next made one: from below."""
+    """The law with all atoms from one point to the next made one, which it dominates (C23); the rest is dropped."""
     inside = law.losses >= points[0]
     x, p = law.losses[inside], law.masses[inside]
     at = np.searchsorted(points, x, side="right") - 1
+    # x' = -ln(sum Q / sum P) = a - ln(1 + sum p expm1(a - x) / sum p), moved down by its rounding to a unit.
     masses = np.bincount(at, p, len(points)).astype(float)
     fall = np.bincount(at, p * np.expm1(points[at] - x), len(points))
     kept = masses > 0.0
@@ -361,10 +402,11 @@ def merged(law: Law, points: Array, unit: float) -> Law:
 
 
 IDENTITY = Law(np.zeros(1), np.ones(1), 0.0, 0.0, 1e-300)
+"""The law of no release: all mass at loss 0, exactly, with a unit finer than every other. Proof."""
 
 
 def repeated(law: Law, steps: int, *, below: bool = False) -> Law:
-    """``steps`` releases of one law."""
+    """The law of ``steps`` releases of one law, by repeated squaring."""
     levels = steps.bit_length() + steps.bit_count() - 1
     error, most = ACCURACY / levels, int(min(max(math.sqrt(PRODUCTS / levels), MOST_POINTS[0]), MOST_POINTS[1]))
     most = 2 * most // 3 if below else most
@@ -382,6 +424,6 @@ def repeated(law: Law, steps: int, *, below: bool = False) -> Law:
 
 
 def composed(laws: list[tuple[Law, int]], *, below: bool = False) -> Law:
-    """Phases, each a law and its number of releases."""
+    """The law of a run whose phases are each a law and its number of releases."""
     care = Care(ACCURACY / 4.0, FLOOR, MOST_POINTS[1])
     return reduce(lambda one, two: product(one, two, care, below=below), starmap(partial(repeated, below=below), laws))

@@ -16,20 +16,23 @@
     b = e^(eps - s h) <= 1,
     W_k = sum_(S = s)^(a + n - 1) e^(-theta h (S - s)) (1 - b e^(-h (S - s))) e^(i w_k S),
 
-a difference of two geometric series. ``R`` is Hermitian: half of the frequencies do. ``W_0`` bounds ``|W_k|``.
+a difference of two geometric series. As ``R_(n-k)`` and ``W_(n-k)`` are the conjugates of ``R_k`` and ``W_k``, only the
+frequencies ``k <= n/2`` are evaluated, and all but ``k = 0`` and ``k = n/2`` count twice. ``W_0`` bounds ``|W_k|``.
 
-**Errors**, all relative to ``scale``, added on the safe side:
+**Errors** (claim C19), (iii) to (v) relative to ``scale``, all added on the safe side:
 
-* *Window.* By Chernoff, ``P~(S >= B) <= e^(sum T_i (K_i(theta + s) - K_i(theta)) - s h B)`` for every ``s > 0``, and
-  likewise below; ``a`` and ``n`` make both at most :data:`TAIL`. A cell weighs at most ``e^(theta h (s - S))``
-  left of ``s`` and at most 1 right of it, aliased or not.
-* *Values of phi.* Masses are right to ``rounding``; a tilt adds ``u (6 + 3 theta |j h| + 2 |K|)`` relative. A sum of
-  ``N`` atoms against phases right to ``b u`` costs ``(b + N + 40) u``; an FFT costs
-  ``FFT log2(n) sqrt(n) |p~|_2`` at each frequency (Higham 2002, Theorem 24.2, its relative error in the 2-norm, for
-  roots of unity right to 2 u). With ``e_i`` the sum of these and ``r_i = |phi_i| + e_i``, the error of ``R`` is at most
-  ``prod r_i^T_i sum T_i e_i / r_i``, and repeated squaring adds ``8 T u`` relative.
-* *Skipped frequencies.* Where ``prod |phi_i|^T_i <= SKIPPED`` a frequency is left out, which costs ``SKIPPED W_0``.
-* *Sums and scale.* ``(40 + N) u`` of the sum of all ``|R_k|`` times the two series, and the rounding of the exponent.
+* (i) *Tail* and (ii) *aliasing.* By Chernoff, ``P~(S >= B) <= e^(sum T_i (K_i(theta + s) - K_i(theta)) - s h B)`` for
+  every ``s > 0``, and likewise below; ``a`` and ``n`` make both at most :data:`TAIL`. A cell with ``S h > eps`` weighs
+  at most ``e^(sum T_i K_i - theta eps)``, so what lies outside the window, and what it puts into the window by
+  aliasing, is at most that times the mass outside. Both are non-negative: the larger bounds their difference.
+* (iii) *Rounding of phi.* Masses are right to ``rounding``; a tilt adds ``u (6 + 3 theta |j h| + 2 |K|)`` relative. A
+  sum of ``N`` atoms against phases right to ``b u`` costs ``(b + N + 40) u``; an FFT costs ``FFT log2(n) sqrt(n)
+  |p~|_2`` at each frequency (Higham 2002, Theorem 24.2, its relative error in the 2-norm, for roots of unity right to
+  2 u). With ``e_i`` the sum of these and ``r_i = |phi_i| + e_i``, the error of ``R`` is at most ``prod r_i^T_i sum T_i
+  e_i / r_i``, and repeated squaring adds ``8 T u`` relative.
+* (iv) *Skipped frequencies.* One with ``prod |phi_i|^T_i <= SKIPPED`` is left out, which costs ``SKIPPED W_0``.
+* (v) *Rounding of sums and of the scale.* ``(60 + N/8) u`` of the sum of all ``|R_k|`` times the two series, ``N`` the
+  number of frequencies (numpy adds in eight interleaved sums, and pairwise), and the rounding of the exponents.
 
 **Which frequencies matter.** ``f = |phi|^2`` satisfies ``|f''| <= 2 V`` for the variance ``V`` of one step in cells, as
 ``f`` is the transform of the law of the difference of two steps. Masses wrapped to ``N`` cells have the same transform
@@ -51,39 +54,76 @@ from privproj.errors import GridLimit
 
 Spectrum = NDArray[np.complex128]
 
-TAIL, SKIPPED, LOST = 1e-12, 1e-13, 1e-300
-FFT = 3.5e-15
-"""Relative error of an FFT in the 2-norm for each doubling of its length: four times Higham's constant for radix 2,
+TAIL = 1e-12
+"""Tilted mass that may lie beyond either end of the window. It is counted as error (i), (ii). Speed only."""
 
-which stands in for the other radices of the library.
+SKIPPED = 1e-13
+"""Bound of ``|R_k|`` below which a frequency is left out. It is counted as error (iv). Speed only."""
+
+LOST = 1e-300
+"""A mass that underflowed is taken for this much in Chernoff bounds, which only enlarges them. Proof."""
+
+LEAST_MASS = 1e-300
+"""The least mass, or delta, whose log is taken. Larger than what it replaces, so bounds only grow. Proof."""
+
+LEAST_END = 1e-320
+"""The least delta whose log guides a search for epsilon. Speed only."""
+
+FFT = 3.5e-15
+"""Relative error of an FFT in the 2-norm for each doubling of its length: four times Higham's constant for radix 2.
+
+The factor of four stands in for the other radices of the library, and is not proved (docs/proofs.md, what is only
+observed). Proof.
 """
 
-MOST_WINDOW, MOST_PRODUCTS = 2**31, 10**9
-MOST_FFT, QUICK_FFT = 2**22, 2**19
-"""Longest FFT on a grid that was asked for, and on a default grid (of which a coarser one is used instead)."""
+MOST_WINDOW = 2**31
+"""Cells that a window may have; a run that needs more is refused. Contract."""
+
+MOST_PRODUCTS = 10**9
+"""Atoms times frequencies above which frequencies are not summed one by one. Speed only."""
+
+MOST_FFT = 2**22
+"""Longest FFT, in cells, on a grid that was asked for; a longer one is refused. Contract."""
+
+QUICK_FFT = 2**19
+"""Longest FFT, in cells, on a default grid; a coarser grid is used instead of a longer one. Speed only."""
 
 THINNED = 300
-"""Atoms that searches for a tilt look at; any tilt is sound."""
+"""How many atoms the search for a tilt looks at. Every tilt gives a valid bound. Speed only."""
 
 ANCHOR = 32
-"""Phases of so many consecutive frequencies, a power of 2, are an exact one times products of few factors."""
+"""``e^(-i w_k c)`` is computed exactly at every 32nd frequency, and by few multiplications between. A power of 2.
 
+The error bound of :meth:`Tilted.summed` counts it. Proof.
+"""
 
 LARGEST_EXPONENT = 300.0
-"""Chernoff orders times the range of one step: below it, masses that underflow (1e-308) cannot matter."""
+"""Largest Chernoff order times the range of the losses of one step, in nats.
+
+With a larger one, a mass that underflowed (below 1e-308) could still count after the tilt. The value 300 is less than
+half of the 708 nats at which a double underflows. Speed only: such a mass is replaced by :data:`LOST`.
+"""
 
 LADDER = 0.1
-"""Tilts are rounded down to a ladder with this log spacing, so that a value depends on ``eps`` alone. Speed only."""
+"""Log spacing of the tilts: they are rounded down to a ladder, so that a value depends on ``eps`` alone (C24). Proof.
+
+The spacing itself may be any.
+"""
 
 KEPT_TILTS = 4
 """Spectra that are kept. Speed only."""
 
 CLOSE = 1e-11
-"""Relative width of a root. Speed only: a root is moved until its side is certain."""
+"""Relative accuracy at which Newton's method for epsilon ends: the root is then moved until its side is certain.
+
+Speed only.
+"""
 
 
 class Delta(NamedTuple):
-    """A value, a bound of its error, and its derivative in ``eps`` (which only guides searches)."""
+    """A value of delta, a proved bound of its absolute error, and its derivative in ``eps``, which only guides
+    searches.
+    """
 
     value: float
     error: float
@@ -95,23 +135,29 @@ class Phase:
 
     def __init__(self, pair: Pair, steps: int) -> None:
         self.pair, self.steps, self.losses = pair, steps, pair.step * pair.cells
-        self.logs = np.log(np.maximum(pair.masses, 1e-300))
+        self.logs = np.log(np.maximum(pair.masses, LEAST_MASS))
         starts = np.arange(0, len(pair.cells), max(1, len(pair.cells) // THINNED))
-        masses = np.add.reduceat(np.maximum(pair.masses, 1e-300), starts)
-        self.thin = np.add.reduceat(np.maximum(pair.masses, 1e-300) * self.losses, starts) / masses, np.log(masses)
+        masses = np.add.reduceat(np.maximum(pair.masses, LEAST_MASS), starts)
+        self.thin = np.add.reduceat(np.maximum(pair.masses, LEAST_MASS) * self.losses, starts) / masses, np.log(masses)
 
 
 class Composition:
-    """Phases composed: ``delta(eps)`` and its error, from tilted spectra that are kept."""
+    """The composition of several factors: ``delta(eps)`` with a proved error, from tilted spectra that are kept.
+
+    It bounds delta from above with pairs that dominate, and from below with pairs that are dominated: the caller says
+    which pairs these are.
+    """
 
     def __init__(self, phases: list[tuple[Pair, int]], most_fft: int = MOST_FFT) -> None:
         self.most_fft = most_fft
         self.phases = list(starmap(Phase, phases))
         self.step = phases[0][0].step
+        # Infinite part of delta: sum_i T_i m_i, times the product of the masses of P where these exceed 1 (C19).
         excess = sum(t * math.log(max(1.0, float(pair.masses.sum()) + pair.at_infinity)) for pair, t in phases)
         self.at_infinity = (
             math.exp(min(excess, 700.0)) * sum(t * pair.at_infinity for pair, t in phases) * (1.0 + 1e-12)
         )
+        # delta(0) of the run is at most the sum of delta(0) over all releases (C23).
         self.basic = sum(p.steps * (self.gain(p) + p.pair.at_infinity) for p in self.phases) if excess < 1e-6 else 1.0
         mean, variance = self.moments(0.0)[1:]
         self.mean, self.deviation = mean, math.sqrt(variance)
@@ -143,18 +189,20 @@ class Composition:
         return total[0], total[1], total[2]
 
     def tilt_for(self, eps: float) -> float:
-        """``theta`` that minimises :meth:`chernoff`: the terms of ``delta(eps)`` are largest at the tilted mean."""
+        """The tilt that minimises :meth:`chernoff`: the terms of ``delta(eps)`` are largest at its tilted mean."""
 
         def gap(theta: float) -> tuple[float, float]:
+            # d/dtheta of K(theta) - theta eps - ln(1 + theta) - theta ln(1 + 1/theta), and its slope.
             _, mean, variance = self.moments(theta)
             return mean - eps - math.log1p(1.0 / theta), variance + 1.0 / (theta * (theta + 1.0))
 
         return self.tamed(self.solved(gap, max(eps - self.mean, self.deviation) / self.deviation**2))
 
     def tilt_for_delta(self, log_delta: float) -> float:
-        """``theta`` where :meth:`chernoff` at its best ``eps`` has this log."""
+        """The tilt for which :meth:`chernoff`, at the ``eps`` that this tilt is best for, is ``log_delta``."""
 
         def gap(theta: float) -> tuple[float, float]:
+            # ln delta - K(theta) + theta K'(theta) + ln(1 + theta), and its slope.
             value, mean, variance = self.moments(theta)
             return log_delta + theta * mean - value + math.log1p(theta), theta * variance + 1.0 / (1.0 + theta)
 
@@ -177,9 +225,9 @@ class Composition:
         return theta
 
     def tamed(self, theta: float) -> float:
-        """A smaller tilt where the variance explodes: there a few huge losses of negligible mass take over.
+        """The tilt, made smaller where the variance explodes: there a few huge losses of negligible mass take over.
 
-        None that lets a loss of one step weigh more than double precision holds.
+        The tilt also stays below 600 / (largest loss of one step), so that ``e^(theta loss)`` does not overflow.
         """
         theta = min(theta, 600.0 / max(float(np.max(np.abs(phase.losses))) for phase in self.phases))
         for _ in range(60):
@@ -191,10 +239,11 @@ class Composition:
     def chernoff(self, eps: float) -> float:
         """``ln`` of an upper bound of delta, ``e^(sum T_i K_i) max_l e^(-theta l) (1 - e^(eps - l))`` at one tilt."""
         theta = self.tilt_for(eps)
+        # The largest is at l = eps + ln(1 + 1/theta): ln = sum T_i K_i - theta eps - ln(1+theta) - theta ln(1+1/theta).
         value = math.fsum(p.steps * tilted_masses(theta * p.losses, p.logs)[0] for p in self.phases)
         exponent = value - theta * eps - math.log1p(theta) - theta * math.log1p(1.0 / theta)
         finite = exponent + 1e-12 * (1.0 + abs(value) + theta * eps + 10.0 * self.rounding_of_steps)
-        return math.log(max(math.exp(min(finite, 1.0)) + self.at_infinity, 1e-300))
+        return math.log(max(math.exp(min(finite, 1.0)) + self.at_infinity, LEAST_MASS))
 
     def tilted(self, theta: float) -> "Tilted":
         """The spectrum at the rung of the ladder below this tilt; raises :class:`GridLimit` where it costs too much.
@@ -215,7 +264,7 @@ class Composition:
         return found
 
     def delta(self, eps: float) -> "Delta":
-        """The finite part of delta at ``eps``; raises :class:`GridLimit` where that takes too much work."""
+        """The finite part of delta at ``eps``, with its error; raises :class:`GridLimit` where it costs too much."""
         if self.single:
             return self.direct(eps)
         if eps > self.largest:
@@ -223,19 +272,23 @@ class Composition:
         return self.tilted(self.tilt_for(eps)).delta(eps)
 
     def direct(self, eps: float) -> "Delta":
-        """One release: a sum of positive terms."""
+        """The finite part of delta of one release: a sum of positive terms."""
         pair, losses = self.phases[0].pair, self.phases[0].losses
         above = losses > eps
+        # sum_(j h > eps) p_j (1 - e^(eps - j h))
         masses, gap = pair.masses[above], eps - losses[above]
         value = -float(masses @ np.expm1(gap))
+        # Rounding of the sum and of the masses, and of each exponent eps - j h.
         error = value * ((len(losses) + 40.0) * UNIT + pair.rounding)
         error += 16.0 * UNIT * float(masses @ (np.abs(losses[above]) + eps + 1.0))
         return Delta(value, error, -float(masses @ np.exp(gap)))
 
     def epsilon(self, delta: float, *, above: bool, near: "float | None" = None) -> float:
-        """The least ``eps >= 0`` found with ``delta(eps) <= delta`` for certain; if not ``above``, the largest found
+        """An end of the inverse ``eps(delta)``, found by Newton's method in ``(eps, ln delta)`` from ``near``.
 
-        where it is certainly larger, or 0. Newton in ``(eps, ln delta)``, from ``near``, then outward until certain.
+        With ``above`` it is an ``eps >= 0``, nearly the least one, at which ``delta(eps) <= delta`` for certain.
+        Without, it is nearly the largest ``eps`` at which ``delta(eps)`` is certainly at least ``delta``, or 0. Raises
+        :class:`GridLimit` where the error of the composition is too large to tell.
         """
         sign = 1.0 if above else -1.0
         if above and self.basic <= delta:
@@ -244,7 +297,10 @@ class Composition:
         def excess(eps: float) -> tuple[float, float]:
             found = self.delta(eps)
             end = found.value + sign * found.error + (self.at_infinity if above else 0.0)
-            return (math.log(max(end, 1e-320)) - math.log(delta), max(-found.slope, 1e-320) / max(end, 1e-320))
+            return (
+                math.log(max(end, LEAST_END)) - math.log(delta),
+                max(-found.slope, LEAST_END) / max(end, LEAST_END),
+            )
 
         if near is None and not self.single:
             theta = self.tilt_for_delta(math.log(delta))
@@ -274,7 +330,7 @@ class Composition:
 
 
 class Tilted:
-    """The tilted law of the sum of all steps: its window, and its transform where that matters."""
+    """The tilted law ``P~`` of the sum of all steps: its window, and its transform where that is not negligible."""
 
     def __init__(self, whole: Composition, theta: float) -> None:
         self.whole, self.theta, self.step = whole, theta, whole.step
@@ -287,10 +343,12 @@ class Tilted:
         self.prepare(values, errors)
 
     def add(self, phase: Phase) -> None:
-        """Tilt one phase."""
+        """Tilt one factor: its masses ``p~``, their rounding, and their variance in cells."""
+        # K = ln sum_j p_j e^(theta j h),  p~_j = p_j e^(theta j h - K)
         exponent = self.theta * phase.losses
         log_mass = tilted_masses(exponent, phase.logs)[0]
         tilted = phase.pair.masses * np.exp(exponent - log_mass)
+        # Error (iii) of the masses: u (6 + 3 theta |j h| + 2 |K|) + rounding, relative; cell 0 has an absolute error.
         relative = UNIT * (6.0 + 3.0 * np.abs(exponent) + 2.0 * abs(log_mass)) + phase.pair.rounding
         at_one = phase.pair.rounding * math.exp(-log_mass)
         mean = float(tilted @ phase.pair.cells)
@@ -302,7 +360,7 @@ class Tilted:
     # --- the window ---------------------------------------------------------------------------------
 
     def window(self) -> tuple[int, int, float]:
-        """``(a, n, bound of the tilted mass outside)``."""
+        """``(a, n, bound of the tilted mass outside)``; raises :class:`GridLimit` for a window that is too long."""
         phases = self.whole.phases
         mean = math.fsum(p.steps * float(m @ p.pair.cells) for p, m in zip(phases, self.masses, strict=True))
         deviation = math.sqrt(math.fsum(p.steps * v for p, v in zip(phases, self.variances, strict=True))) + 1e-3
@@ -325,6 +383,7 @@ class Tilted:
         """Cells from the mean beyond which the tilted mass is below :data:`TAIL`, by the best of these orders."""
         best = math.inf
         for order in orders:
+            # growth = sum_i T_i ln sum_j p~_ij e^(+- s (j - mean/T)): P~(+-(S - mean) >= B) <= e^(growth - s B) = TAIL.
             growth = 0.0
             for phase, masses in zip(self.whole.phases, self.masses, strict=True):
                 logs = (sign * order) * (phase.pair.cells - mean / self.steps) + np.log(np.maximum(masses, LOST))
@@ -336,7 +395,7 @@ class Tilted:
 
     @property
     def steps(self) -> int:
-        """Releases of all phases."""
+        """The number of releases of all factors."""
         return sum(phase.steps for phase in self.whole.phases)
 
     # --- the transform ------------------------------------------------------------------------------
@@ -356,8 +415,10 @@ class Tilted:
             wanted = np.arange(n // 2 + 1)
         else:
             parts = [self.summed(i, wanted) for i in range(len(self.masses))]
+        # Frequencies with prod |phi_i|^T_i <= SKIPPED are left out: error (iv).
         kept = np.flatnonzero(self.log_bound([square(phi, error) for phi, error in parts]) > math.log(SKIPPED))
         parts = [(phi[kept], error) for phi, error in parts]
+        # r_i = |phi_i| + e_i,  size = prod r_i^T_i,  error (iii) of R = size (8 T u + sum T_i e_i / r_i).
         bounds = [np.abs(phi) + error for phi, error in parts]
         size = np.exp(reduce(np.add, (p.steps * np.log(r) for p, r in zip(self.whole.phases, bounds, strict=True))))
         value = np.ones(len(size), complex)
@@ -368,14 +429,16 @@ class Tilted:
         return wanted[kept], value, error
 
     def fast(self, i: int, n: int) -> tuple[Spectrum, float]:
-        """``phi_i`` at all multiples of ``2 pi / n`` by FFT."""
+        """``phi_i`` at all multiples of ``2 pi / n`` by FFT, and a bound of its error."""
         wrapped = np.bincount(self.whole.phases[i].pair.cells % n, self.masses[i], n)
+        # FFT log2(n) sqrt(n) |p~|_2
         error = FFT * math.log2(n) * math.sqrt(n) * math.sqrt(float(np.sum(wrapped * wrapped)))
         return np.fft.rfft(wrapped), self.errors[i] + error + len(self.masses[i]) * UNIT
 
     def summed(self, i: int, wanted: Cells) -> tuple[Spectrum, float]:
-        """``phi_i`` at these frequencies, atom by atom."""
+        """``phi_i`` at these frequencies, atom by atom, and a bound of its error."""
         cells, masses, n = self.whole.phases[i].pair.cells % self.length, self.masses[i], self.length
+        # e^(-i w_k c) = e^(-i w_(32 q) c) e^(-i w_p c), k = 32 q + p: anchors times powers of one factor.
         powers, unit = np.ones((1, len(cells)), complex), np.exp(-2j * np.pi / n * cells)
         while len(powers) < ANCHOR:
             powers, unit = np.concatenate([powers, powers * unit]), unit * unit
@@ -390,7 +453,7 @@ class Tilted:
         return np.concatenate(found).ravel()[place], error
 
     def log_bound(self, squares: list[Array]) -> Array:
-        """``ln prod |phi_i|^T_i`` from bounds of ``|phi_i|^2``; for one phase just its side of the threshold."""
+        """``ln prod |phi_i|^T_i`` from bounds of ``|phi_i|^2``; for one factor 0 or -inf, its side of the threshold."""
         if len(squares) == 1:
             steps = self.whole.phases[0].steps
             return np.where(squares[0] > math.exp(2.0 * math.log(SKIPPED) / steps), 0.0, -math.inf)
@@ -408,6 +471,7 @@ class Tilted:
             return None
         between = []
         for i, variance in enumerate(self.variances):
+            # f <= max of both neighbours + (2 pi / N)^2 V / 4
             f = square(*self.fast(i, short))
             between.append(np.maximum(f[1:], f[:-1]) + (2.0 * np.pi / short) ** 2 * variance / 4.0 * (1.0 + 1e-9))
         arcs = np.flatnonzero(self.log_bound(between) > math.log(SKIPPED))
@@ -423,42 +487,56 @@ class Tilted:
     # --- delta --------------------------------------------------------------------------------------
 
     def prepare(self, values: Spectrum, errors: Array) -> None:
-        """What does not depend on ``eps``: the two series and the sums of errors."""
+        """Compute what does not depend on ``eps``: the two geometric series and the sums of errors."""
+        # 1 / (1 - e^(-x h) e^(i w_k)), x = theta and theta + 1: the two series of W_k without their ends.
         angle = -2.0 * np.pi / self.length * self.frequencies
         self.series = tuple(1.0 / ratio(x * self.step, angle) for x in (self.theta, self.theta + 1.0))
+        # Frequencies k and n - k together: the real part counts twice but for k = 0 and k = n/2. All over n.
         weight = np.where((self.frequencies == 0) | (2 * self.frequencies == self.length), 1.0, 2.0) / self.length
         self.weighted = weight * values
+        # Each of the two series is a difference of two ends of modulus at most 1: |W_k| <= 2 (|first| + |second|).
         size = 2.0 * (np.abs(self.series[0]) + np.abs(self.series[1]))
         self.error_by_series = float(np.sum(weight * errors * size)) * (1.0 + 1e-9)
         self.error_sum = float(np.sum(weight * errors)) * (1.0 + 1e-9)
         self.error_of_sums = (60.0 + len(size) / 8.0) * UNIT * float(np.sum(np.abs(self.weighted) * size))
 
     def delta(self, eps: float) -> Delta:
-        """Delta at ``eps``; the error is infinite where the tilt is far from it."""
+        """The finite part of delta at ``eps`` with its error, which is infinite where the tilt is far from it (C19)."""
         h, theta, n = self.step, self.theta, self.length
+        # The cells S = s .. a + n - 1 are the losses of the window above eps, s = max(a, floor(eps / h) + 1).
         first = max(self.start, math.floor(eps / h) + 1)
         count = self.start + n - first
+        # scale = e^(sum T_i K_i - theta h s)
         log_scale = self.log_mass - theta * h * first
+        # Errors (i) tail and (ii) aliasing: the mass outside times e^(sum T_i K_i - theta eps), the largest weight
+        # of a cell above eps (rounded: the weight at the cell below s, where that is more).
         outside = self.tail * math.exp(min(self.log_mass - theta * min(eps, h * (first - 1)), 700.0))
         if count <= 0 or log_scale > 700.0:
             return Delta(0.0, outside if count <= 0 else math.inf, 0.0)
-        fall = math.exp(min(eps - first * h, 0.0))
+        # b = e^(eps - s h)
+        b = math.exp(min(eps - first * h, 0.0))
+        # W_k = sum_S e^(-theta h (S - s)) e^(i w_k S) - b sum_S e^(-(theta + 1) h (S - s)) e^(i w_k S), S = s .. a+n-1:
+        # each is (e^(i w_k s) - e^(i w_k (a + n)) e^(-x h count)) / (1 - e^(-x h) e^(i w_k)); e^(i w_k n) = 1.
         begin, end = (np.exp(2j * np.pi / n * (self.frequencies * (s % n) % n)) for s in (first, self.start))
         one, two = self.series
-        tilted = begin * one - (end * math.exp(-theta * h * count)) * one
-        lost = begin * two - (end * math.exp(-(theta + 1.0) * h * count)) * two
-        gain = float(np.sum((self.weighted * tilted).real))
-        loss = fall * float(np.sum((self.weighted * lost).real))
-        top = -1.0 / math.expm1(-theta * h) + fall / math.expm1(-(theta + 1.0) * h)
-        error = min(self.error_by_series, top * self.error_sum) + self.error_of_sums + SKIPPED * top
-        value, scale = gain - loss, math.exp(log_scale)
-        spread = 8.0 * UNIT * (4.0 + abs(self.log_mass) + abs(theta * h * first) + theta * abs(eps))
-        error = (scale * (error + abs(value) * spread) + outside) * (1.0 + 1e-9)
-        return Delta(scale * value, error, -scale * loss)
+        first_series = begin * one - (end * math.exp(-theta * h * count)) * one
+        second_series = begin * two - (end * math.exp(-(theta + 1.0) * h * count)) * two
+        # sum = scale / n sum_k R_k W_k, as the difference of both series; the slope in eps is the second.
+        first_sum = float(np.sum((self.weighted * first_series).real))
+        second_sum = b * float(np.sum((self.weighted * second_series).real))
+        # W_0 <= 1 / (1 - e^(-theta h)) - b / (1 - e^(-(theta + 1) h))
+        w_0 = -1.0 / math.expm1(-theta * h) + b / math.expm1(-(theta + 1.0) * h)
+        # Error (iii) of R_k times |W_k|, by the series or by W_0; error (v) of the sums; error (iv), SKIPPED W_0.
+        error = min(self.error_by_series, w_0 * self.error_sum) + self.error_of_sums + SKIPPED * w_0
+        value, scale = first_sum - second_sum, math.exp(log_scale)
+        # Error (v) of the exponents of scale and of b.
+        exponent_error = 8.0 * UNIT * (4.0 + abs(self.log_mass) + abs(theta * h * first) + theta * abs(eps))
+        error = (scale * (error + abs(value) * exponent_error) + outside) * (1.0 + 1e-9)
+        return Delta(scale * value, error, -scale * second_sum)
 
 
 def tilted_masses(exponent: Array, logs: Array) -> tuple[float, Array]:
-    """``(ln sum of masses e^exponent, the tilted masses)`` from the logs of masses."""
+    """``(ln sum of masses e^exponent, masses e^exponent over their sum)`` from the logs of the masses."""
     weight = exponent + logs
     top = float(weight.max())
     weight = np.exp(weight - top)
@@ -487,7 +565,7 @@ def ratio(x: float, angle: Array) -> Spectrum:
 
 
 def power(base: Spectrum, exponent: int) -> Spectrum:
-    """Repeated squaring."""
+    """``base^exponent`` at every entry, by repeated squaring."""
     result = np.ones_like(base)
     while exponent:
         if exponent % 2:
@@ -499,6 +577,6 @@ def power(base: Spectrum, exponent: int) -> Spectrum:
 
 
 def even_length(count: int) -> int:
-    """The least ``2^k`` or ``3 * 2^k`` that is even and at least this many cells."""
+    """The least even number of the form ``2^k`` or ``3 * 2^k`` that is at least ``count``."""
     power_of_two = max(2, 2 ** math.ceil(math.log2(count)))
     return power_of_two * 3 // 4 if power_of_two * 3 // 4 >= count and power_of_two > 4 else power_of_two

@@ -6,18 +6,25 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from privproj.composition.compose import compose
+from privproj.curves.epsilon_delta import log_delta_by_search
 from privproj.curves.gaussian import profile as gaussian_profile
 from privproj.curves.profile import Curve
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, next_up
-from privproj.numerics.search import crossing, minimise
+from privproj.numerics.search import minimise
 from privproj.runs import Run
 
 KEPT_RUNS = 64
 """Gaussian runs that are kept. Speed only."""
 
-LEAST_LOG_ODDS, LEAST_LOG_ODDS_ON_GRID, MOST_LOG_ODDS = -40.0, -10.0, 2.5
-"""Where the best share of delta for the bad event is sought; on a grid each trial costs more. Speed only."""
+LEAST_LOG_ODDS = -40.0
+"""Least log odds of the share of delta that goes to the bad event. Any share is sound. Speed only."""
+
+LEAST_LOG_ODDS_ON_GRID = -10.0
+"""The same for a run that needs a grid, where each trial costs more. Speed only."""
+
+MOST_LOG_ODDS = 2.5
+"""Largest log odds of that share. Speed only."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class GoodEventCurve:
 
     @property
     def inverse_spacing(self) -> float:
-        """As wide as the best split is vague: both directions search for it on their own."""
+        """Spacing of the log deltas that are answered: as wide as the best split, found twice, may differ."""
         return 2.0**-30 if self.accuracy < 1e-6 else 2.0**-14
 
     @property
@@ -56,22 +63,25 @@ class GoodEventCurve:
 
     @property
     def accuracy(self) -> float:
-        """How closely the best split is sought: a run that needs a grid costs more for each trial."""
+        """Relative tolerance of the search for the best split. It is wider for a sampled run.
+
+        Such a run needs a grid, and each trial is a composition. Any split is sound.
+        """
         return 1e-9 if self.run.sampling_rate == 1.0 else 3e-3
 
     @lru_cache(maxsize=KEPT_RUNS)  # noqa: B019  (both readings ask for the same runs; a curve lives for one question)
     def gaussian(self, log_bad: float) -> Curve:
-        """The Gaussian run where the bad event of the whole run has this probability."""
+        """The curve of the Gaussian run outside a bad event that has this log probability over the whole run."""
         profile = gaussian_profile(next_up(self.mu * self.radius(log_bad - self.log_count - 1e-12)))
         return compose(profile, self.run)
 
     def at_share(self, log_delta: float, log_odds: float) -> float:
-        """``eps`` when the bad event gets this share of delta."""
+        """``eps`` when the bad event gets the share ``1/(1 + e^-log_odds)`` of delta."""
         log_share, log_rest = -math.log1p(math.exp(-log_odds)), -math.log1p(math.exp(log_odds))
         return self.gaussian(log_delta + log_share).epsilon(log_delta + log_rest).upper
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` at the given split, or at the best one."""
+        """``eps(delta)`` at the given split, or at the best one (C16); the lower end is not known."""
         if isinstance(self.split, float):
             log_odds = math.log(self.split) - math.log1p(-self.split)
             return Enclosure(-math.inf, self.at_share(log_delta, log_odds))
@@ -82,13 +92,13 @@ class GoodEventCurve:
         return Enclosure(-math.inf, best)
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)`` at the best split, or the inverse of :meth:`epsilon` at a given split."""
+        """``ln delta(eps)`` at the best split, or the inverse of :meth:`epsilon` at a given split (C16)."""
         if isinstance(self.split, float):
             rtol = 1e-12 if self.run.sampling_rate == 1.0 else 1e-7
-            x = crossing(lambda x: self.epsilon(-1.0 / x).upper - eps, 0.1, low=2e-3, high=1e9, rtol=rtol).upper
-            return Enclosure(-math.inf, -1.0 / x if math.isfinite(x) else 0.0)
+            return Enclosure(-math.inf, log_delta_by_search(lambda x: self.epsilon(x).upper, eps, rtol))
 
         def total(s: float) -> float:
+            # ln [n p + delta_gauss(eps; mu radius(p))] at ln(n p) = -e^s
             log_bad = -math.exp(s)
             return kernels.log_add(log_bad, self.gaussian(log_bad).log_delta(eps).upper)
 
@@ -97,10 +107,10 @@ class GoodEventCurve:
 
 @dataclass(frozen=True)
 class GoodEvent:
-    """The accounting for any run: the event may occur at each of ``T`` releases.
+    """Good-event accounting of any run: the event may occur ``n`` times, ``n = T`` by default (C16).
 
-    ``sampled``: a failure counts only when the record is in the batch, ``n = q T``. ``once``: one draw serves all
-    releases and the radius holds for every change, ``n = 1``.
+    With ``sampled`` a failure counts only when the record is in the batch, so ``n = q T``. With ``once`` one draw
+    serves all releases and the radius holds for every change, so ``n = 1``.
     """
 
     mu: float

@@ -20,30 +20,43 @@ from privproj.numerics.enclosure import Enclosure, next_up
 from privproj.runs import Run
 
 LARGEST_STEP = 10.0
+"""Largest distance of two lattice points, in nats; a coarser grid is refused. Contract."""
 
-COARSER, COARSENINGS = 4.0, 8
-"""Where a default grid takes too much work, one coarser by this factor is used, so many times at most."""
+COARSER = 4.0
+"""Where a default grid takes too much work, one coarser by this factor is used. Speed only."""
+
+COARSENINGS = 8
+"""How many times a default grid is made coarser before the question is refused. Contract."""
 
 DOUBLED: dict[str, object] = {"composer": "privproj", "grid": "follows the losses"}
-"""Numerics of a run composed by doubling."""
+"""Numerics of a run composed by doubling. Contract."""
 
 FAR = 5e3
-"""Where one step may lose more than this many deviations of the whole run it is composed by doubling. Speed only."""
+"""Range of one step's losses over the deviation of the run's, above which it is composed by doubling. Speed only."""
 
-PEER_RESOLUTION, PEER_CELLS = 20.0, 2.0**20
-"""dp-accounting's grid: points per loss deviation, and cells at most (coarser, still sound, where more would be)."""
+PEER_RESOLUTION = 20.0
+"""Points per loss deviation on dp-accounting's grid. Speed only."""
+
+PEER_CELLS = 2.0**20
+"""Most cells on dp-accounting's grid: a coarser one, still sound, is used where there would be more. Speed only."""
 
 WINDOW = 2.0**29
-"""Cells that the default grid may have in 24 deviations of the composed loss: a coarser one is used beyond."""
-
+"""Cells that the default grid may have in 24 deviations of the composed loss: a coarser one is used beyond. Speed only.
+"""
 
 INVERSE_SPACING = 2.0**-33
 """Spacing of the log deltas with which composed runs are answered. Speed only."""
 
+SMALLEST_DELTA = 1e-300
+"""Smallest upper end of a delta whose log is taken. Larger than what it replaces, so bounds only grow. Proof."""
+
 
 @dataclass(frozen=True)
 class ComposedCurve:
-    """The curve of a composed run: the larger of its orders, each from above and, where known, from below."""
+    """The curve of a composed run: the larger of its orders, each from above and, where known, from below.
+
+    Soundness is that of the pairs (C18) and of what composed them (C19 or C23).
+    """
 
     above: tuple[Composition | Doubled, ...]
     below: tuple[Composition | Doubled, ...]
@@ -54,7 +67,7 @@ class ComposedCurve:
         """``ln delta(eps)``."""
         upper = max(finite.value + finite.error + c.at_infinity for c in self.above for finite in (c.delta(eps),))
         lower = max((finite.value - finite.error for c in self.below for finite in (c.delta(eps),)), default=0.0)
-        return Enclosure(math.log(lower) if lower > 0.0 else -math.inf, math.log(min(max(upper, 1e-300), 1.0)))
+        return Enclosure(math.log(lower) if lower > 0.0 else -math.inf, math.log(min(max(upper, SMALLEST_DELTA), 1.0)))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)``; raises :class:`PrecisionLimit` where infinite losses alone exceed delta."""
@@ -94,7 +107,7 @@ class DefaultGrid:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """Those of the grid of the last answer."""
+        """How the last answer was computed."""
         return self.level(self.used).numerics if self.steps[self.used] else DOUBLED
 
     def log_delta(self, eps: float) -> Enclosure:
@@ -106,7 +119,7 @@ class DefaultGrid:
         return self.answer(lambda grid: grid.epsilon(log_delta))
 
     def level(self, level: int) -> ComposedCurve:
-        """The curve on a grid of this step, or by doubling where that is 0; kept."""
+        """The curve of this level, kept: on a grid of its step, or by doubling where that step is 0."""
         if level not in self.levels:
             step = self.steps[level]
             new = curve(self.phases, self.shapes, step, QUICK_FFT) if step else doubled(self.phases, self.shapes)
@@ -114,7 +127,7 @@ class DefaultGrid:
         return self.levels[level]
 
     def answer(self, read: Callable[[ComposedCurve], Enclosure]) -> Enclosure:
-        """What is read from the first grid that can be used."""
+        """What is read from the first level that can be used; the last one may raise."""
         for level in range(len(self.steps) - 1):
             try:
                 found = read(self.level(level))
@@ -133,7 +146,7 @@ def many_scales(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline])
 
 
 def doubled(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> ComposedCurve:
-    """The curve by repeated squaring."""
+    """The curve of the run by repeated squaring, in the orders that differ."""
     found = [doubling.first_laws(profile, run, shape) for (profile, run), shape in zip(phases, shapes, strict=True)]
     steps = [run.steps for _, run in phases]
     law = doubling.composed([(above, count) for (above, _), count in zip(found, steps, strict=True)])
@@ -145,7 +158,7 @@ def doubled(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> 
 
 
 def default_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> float:
-    """As fine as the profiles are worth, the finest of all phases, within :data:`WINDOW`."""
+    """Distance of lattice points, in nats: as fine as the finest profile is worth, within :data:`WINDOW`."""
     finest = min(s.deviation / profile.resolution for s, (profile, _) in zip(shapes, phases, strict=True))
     spread = math.sqrt(sum(run.steps * s.deviation**2 for s, (_, run) in zip(shapes, phases, strict=True)))
     return max(finest, 24.0 * spread / WINDOW)
@@ -154,7 +167,7 @@ def default_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]
 def curve(
     phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline], step: float, most_fft: int = MOST_FFT
 ) -> ComposedCurve:
-    """The curve on this grid."""
+    """The curve on the grid with this step (nats); raises :class:`PrecisionLimit` above :data:`LARGEST_STEP`."""
     if step > LARGEST_STEP:
         raise PrecisionLimit(f"expected a run whose grid is finer than {LARGEST_STEP:g}, got {step:.3g}; {REMEDY}")
     orders = both_orders(phases, shapes, step)
@@ -165,6 +178,7 @@ def curve(
 
 
 Order = list[tuple[Pair, int]]
+"""The pairs of a run in one order, each with its number of steps."""
 
 
 def both_orders(
@@ -182,7 +196,7 @@ def both_orders(
 
 
 def mirrored(order: Order) -> Order:
-    """The other order."""
+    """The pairs of the other order."""
     return [(pair.mirrored(), steps) for pair, steps in order]
 
 

@@ -10,6 +10,29 @@ from privproj.numerics.enclosure import Enclosure, next_up
 from privproj.numerics.search import crossing, minimise
 from privproj.runs import Run
 
+LEAST_INVERSE_LOG = 1e-3
+"""Least ``x = 1/ln(1/delta)`` at which a delta is searched for: no answer is below ``e^-1000``.
+
+That is below 1e-300, the least delta that is answered as a number. Where a smaller delta would do, this one is
+answered, which is sound. Contract.
+"""
+
+LARGEST_INVERSE_LOG = 1e9
+"""Largest ``x`` there: where only a delta nearer to 1 would do, 1 is answered. Contract."""
+
+
+def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: float = 1e-12) -> float:
+    """``ln delta`` of a rule ``eps(ln delta)`` that falls: nearly the least one with ``epsilon_at(ln delta) <= eps``.
+
+    The search is over ``x = 1/ln(1/delta)``, to a relative ``rtol`` in ``x``. The rule was evaluated at the answer,
+    which is as sound as the rule. It is never below :data:`LEAST_INVERSE_LOG` allows, and 0 where no delta below 1 will
+    do.
+    """
+    x = crossing(
+        lambda x: epsilon_at(-1.0 / x) - eps, 0.1, low=LEAST_INVERSE_LOG, high=LARGEST_INVERSE_LOG, rtol=rtol
+    ).upper
+    return -1.0 / x if math.isfinite(x) else 0.0
+
 
 @dataclass(frozen=True)
 class EpsilonDeltaRule:
@@ -73,7 +96,7 @@ class ComposedRule:
 
     @property
     def inverse_spacing(self) -> float:
-        """That of the rule."""
+        """Spacing of the log deltas that are answered: that of the rule."""
         return self.rule.inverse_spacing
 
     @property
@@ -107,6 +130,5 @@ class ComposedRule:
         return minimise(at, -12.0, 12.0, rtol=1e-6)[1] if log_delta > -690.0 else math.inf
 
     def log_delta(self, eps: float) -> Enclosure:
-        """The inverse of :meth:`epsilon`, by search over ``x = 1/ln(1/delta)``."""
-        x = crossing(lambda x: self.epsilon(-1.0 / x).upper - eps, 0.1, low=1e-3, high=1e9, rtol=1e-15).upper
-        return Enclosure(-math.inf, -1.0 / x if math.isfinite(x) else 0.0)
+        """The inverse of :meth:`epsilon`, by :func:`log_delta_by_search`; the lower end is not known."""
+        return Enclosure(-math.inf, log_delta_by_search(lambda x: self.epsilon(x).upper, eps, rtol=1e-15))

@@ -31,10 +31,10 @@ LARGE_LOG = 2.0**16
 """Beyond this ``|ln delta|`` the lattice is :data:`COARSER` times as wide, so that its points are doubles. Proof."""
 
 COARSER = 2.0**12
-"""Factor of the lattice beyond :data:`LARGE_LOG`. Proof: 53 bits hold every point up to 2^28."""
+"""Factor of the lattice beyond :data:`LARGE_LOG`: 53 bits hold every point up to 2^28. Proof."""
 
 FINE_STEPS = 256
-"""So many neighbours are tried one after the other, then ever more distant ones. Proof: the first law, up to there."""
+"""So many neighbours are tried one after the other, then more distant ones. The first law holds up to there. Proof."""
 
 NEARLY_ZERO = 1e-6
 """Below this epsilon 0 itself is tried: searches end just beside it. Speed only."""
@@ -43,14 +43,16 @@ FIRST_STEP = 1e-3
 """First relative step upwards where an inverse fell short, as a share of the lattice's spacing. Speed only."""
 
 BACK = 8.0
-"""Points below the end of a search for an inverse from which candidates are tried. Proof: the first law, where that
-search is right to so many points."""
+"""Points below the end of a search for an inverse from which candidates are tried.
+
+The first law rests on it, where that search is right to so many points. Proof.
+"""
 
 LOOSE = 32.0
 """An epsilon whose delta lies so many points below the one asked for is tightened to its last bit. Speed only."""
 
 FLAT_SHARE = 8.0
-"""How many widths of the enclosure two values differ when the cheap test decides. Proof: any number above 2."""
+"""How many widths of the enclosure two values differ when the cheap test decides; any number above 2 will do. Proof."""
 
 
 def spacing_of(curve: Curve, log_delta: float) -> float:

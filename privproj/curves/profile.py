@@ -14,11 +14,20 @@ if TYPE_CHECKING:
 
 
 INVERSE_RTOL = 2.0**-50
-"""Relative width of the bracket in which the inverse of a profile lies, with room for a search that ends some
-neighbours early. Proof: :func:`privproj.curves.inversion.certainly_inside`."""
+"""Relative width of the bracket in which the inverse of a profile lies.
+
+It leaves room for a search that ends some neighbours early; :func:`privproj.curves.inversion.certainly_inside` rests on
+it. Proof.
+"""
 
 LAST_BIT = 2.0**-53
-"""The search for the inverse goes on until no double lies between its ends. Speed only: steep profiles need it."""
+"""Relative width at which the search for the inverse of a profile ends: no double lies between. Speed only."""
+
+LEAST_EPSILON = 1e-200
+"""Smallest epsilon above 0 that a profile answers. Contract."""
+
+LARGEST_EPSILON = 1e18
+"""Largest epsilon that a profile answers; ``inf`` beyond. Contract."""
 
 
 class Curve(Protocol):
@@ -43,15 +52,19 @@ class Curve(Protocol):
 class PrivacyProfile:
     """A profile that holds in both orders of the neighbouring pair, given on ``eps >= 0``.
 
-    ``log_delta(eps)`` encloses the log of the bound. ``guess(log_delta)`` may return the inverse to
-    about 1e-12; it only saves time. ``closed_form(T)`` is the profile of ``T`` releases where a closed form
-    exists; without one they are composed numerically. ``table`` gives lower (0: unknown) and upper bounds of delta
-    for an array of ``eps >= 0``, where that is faster than one at a time; they hold as well for every ``eps`` off by
-    a relative 1e-15, and where ``e^-eps`` is off by 1e-15. ``resolution`` is how many evaluations per standard
-    deviation of the loss are worth their time.
-    ``amplifies`` is False where subsampling has no theorem in the bound's own terms. ``numerics`` says how it is
-    computed where that is more than a closed form or a quadrature. ``inverse_spacing`` and ``inverse_rtol`` are as
-    :class:`Curve` says; wider where evaluations are slow or an enclosure is wide.
+    The bound that builds it guarantees its soundness. The fields:
+
+    * ``log_delta(eps)`` encloses the log of the bound.
+    * ``guess(log_delta)`` may return the inverse to about 1e-12. It only saves time.
+    * ``closed_form(T)`` is the profile of ``T`` releases. Without it they are composed numerically.
+    * ``table(eps)`` gives lower (0: unknown) and upper bounds of delta for an array of ``eps >= 0``, where that is
+      faster than one at a time. They hold as well for every ``eps`` off by a relative 1e-15, and where ``e^-eps`` is
+      off by 1e-15.
+    * ``resolution`` is how many evaluations per standard deviation of the loss are worth their time.
+    * ``amplifies`` is False where subsampling has no theorem in the bound's own terms.
+    * ``numerics`` says how it is computed where that is more than a closed form or a quadrature.
+    * ``inverse_spacing`` and ``inverse_rtol`` are as :class:`Curve` says: wider where evaluations are slow or an
+      enclosure is wide.
     """
 
     log_delta: Callable[[float], Enclosure]
@@ -95,7 +108,7 @@ class PrivacyProfile:
         search: dict[str, float] = {"guess": 1.0, "spread": 1.0, "rtol": rtol}
         if self.guess is not None:
             search = {"guess": min(self.guess(log_delta), 1e15), "spread": 1e-12, "rtol": rtol}
-        limits = {"low": 1e-200, "high": 1e18}
+        limits = {"low": LEAST_EPSILON, "high": LARGEST_EPSILON}
         safe = crossing(lambda e: self.log_delta(e).upper - log_delta, **search, **limits).upper
         if safe == math.inf:
             return Enclosure(0.0, math.inf)

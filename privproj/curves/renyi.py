@@ -13,10 +13,16 @@ from privproj.numerics.search import minimise
 from privproj.runs import Run
 
 UNKNOWN = -math.inf
+"""A lower end that is not known. Contract."""
+
 LARGEST_ORDER = 1200
+"""Largest whole order that is tried. Every order is sound. Speed only."""
+
 SEARCHED_SPACING = 2.0**-34
 """Spacing of the log deltas where the best order is searched for in each direction. Speed only."""
+
 PROFILES = "bounds with a privacy profile have one (privproj compare shows which)"
+"""What a refusal of a sampled run advises. Contract."""
 
 
 def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], RenyiCurve]":
@@ -32,6 +38,7 @@ def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], Reny
         def divergence(alpha: float) -> float:
             a, total = round(alpha), -math.inf
             for j in range(2, a + 1):
+                # C(a,j) (1-q)^(a-j) q^j (e^log_moment(j) - 1), in logs
                 grown = moment(j)
                 if grown > 0.0:
                     ways = math.lgamma(a + 1) - math.lgamma(j + 1) - math.lgamma(a - j + 1)
@@ -75,7 +82,7 @@ class RenyiCurve:
         return replace(step, divergence=lambda alpha: run.steps * step.divergence(alpha), poisson=None)
 
     def least(self, objective: Callable[[float], float]) -> float:
-        """The least value of ``objective(alpha)`` over the orders."""
+        """The least value of ``objective(alpha)`` that a search over the orders finds."""
         if self.integer_orders:
             return self.least_whole(objective)
 
@@ -87,9 +94,10 @@ class RenyiCurve:
         return minimise(at, first, last, rtol=1e-6, points=41)[1] if first < last else math.inf
 
     def least_whole(self, objective: Callable[[float], float]) -> float:
-        """The least value over whole orders: upwards, ever more sparsely, until it has risen four times in a row; then
+        """The least value that a search over whole orders finds.
 
-        all between the neighbours of the best, or ever fewer of them where they are many.
+        The orders are tried upwards, ever more sparsely, until the value has risen four times in a row. Then those
+        between the neighbours of the best are tried, by thirds where there are many.
         """
         best, risen, alpha, place = math.inf, 0, 2, 2
         while alpha <= LARGEST_ORDER and risen < 4:
@@ -134,15 +142,15 @@ class BestCurve:
     inverse_spacing: ClassVar[float] = SEARCHED_SPACING
 
     def over_run(self, run: Run) -> "BestCurve":
-        """Each over the run."""
+        """The run's curves of them all."""
         return BestCurve(tuple(curve.over_run(run) for curve in self.curves))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """The least of them."""
+        """The least ``ln delta(eps)`` of the curves; the lower end is not known."""
         return Enclosure(UNKNOWN, min(curve.log_delta(eps).upper for curve in self.curves))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """The least of them."""
+        """The least ``eps(delta)`` of the curves; the lower end is not known."""
         return Enclosure(UNKNOWN, min(curve.epsilon(log_delta).upper for curve in self.curves))
 
 

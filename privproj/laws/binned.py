@@ -12,17 +12,24 @@ from privproj.errors import PrecisionLimit
 from privproj.numerics.arrays import Array
 
 BINS = 144
+"""Bins of a law. Every number of them gives a valid bound. Speed only."""
 
 LOST = 1e-36
-"""Mass put at the top for all that cutting the tails of up to 1e6 convolutions can lose."""
+"""Mass put at the top for all that cutting the tails of up to 1e6 convolutions can lose. Proof."""
+
+TAIL = 1e-45
+"""Upper tail at which the bins of a law end; what is beyond is in the last bin. Speed only."""
+
+DIVISOR = 1e-290
+"""Least mass of a bin whose mean is computed. The mean of another is its upper edge, which is sound. Proof."""
 
 
 @dataclass(frozen=True)
 class Bins:
-    """A law on ``[0, inf)`` in bins: edges, the mass and the mean in each. What lies below the first edge is in the
+    """A law on ``[0, inf)`` in bins: the edges of the bins, and the mass and the mean in each.
 
-    first bin, what lies above the last is in the last, whose upper edge is the supremum; ``unbounded``: the supremum
-    is ``inf`` and the last edge only some point beyond the last mean.
+    What lies below the first edge is in the first bin, and what lies above the last is in the last, whose upper edge is
+    the supremum. With ``unbounded`` the supremum is ``inf``, and the last edge is only some point beyond the last mean.
     """
 
     edges: Array
@@ -32,7 +39,7 @@ class Bins:
 
     @property
     def supremum(self) -> float:
-        """The least upper bound of the law."""
+        """The supremum of the law, possibly inf."""
         return np.inf if self.unbounded else float(self.edges[-1])
 
     def above(self) -> tuple[Array, Array]:
@@ -44,34 +51,42 @@ class Bins:
 
 
 def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
-    """The law of ``scale * Beta(a, b)`` in bins, narrowest in the logit above the centre, up to a tail of 1e-45."""
+    """The law of ``scale * Beta(a, b)`` in bins, narrowest in the logit above the centre, up to a tail of 1e-45.
+
+    Raises :class:`PrecisionLimit` where scipy is not trusted (:func:`check_shape`).
+    """
     check_shape(a, b)
     centre, width = np.log(a / b), np.sqrt(1.0 / a + 1.0 / b)
     top = centre + width * np.linspace(0.0, 60.0, 241)
     tails = special.betainc(b, a, special.expit(-top))
-    end = top[np.argmax((tails < 1e-45) | (top > 30.0))]
+    end = top[np.argmax((tails < TAIL) | (top > 30.0))]
     places = [max(centre - 7.0 * width, -36.0), centre, min(centre + 7.0 * width, end), end]
     logit = np.interp(np.linspace(0.0, 1.0, count - 1), [0.0, 0.2, 0.75, 1.0], places)
     share = np.concatenate([[0.0], special.expit(logit), [1.0]])
     rest = np.concatenate([[1.0], special.expit(-logit), [0.0]])
     kept = np.concatenate([[True], np.diff(share) > 0.0])
     share, rest = share[kept], rest[kept]
+    # E[B; u < B < v] = a/(a+b) P(u < Beta(a+1, b) < v)
     mass, first = beta_masses(a, b, share, rest), a / (a + b) * beta_masses(a + 1.0, b, share, rest)
-    mean = np.divide(first, mass, out=share[1:].copy(), where=mass > 1e-290)
+    mean = np.divide(first, mass, out=share[1:].copy(), where=mass > DIVISOR)
     return Bins(scale * share, mass, scale * np.clip(mean, share[:-1], share[1:]))
 
 
 def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
-    """The law of ``scale * Gamma(a)`` in bins, narrowest above the mean, up to a tail of 1e-45."""
+    """The law of ``scale * Gamma(a)`` in bins, narrowest above the mean, up to a tail of 1e-45.
+
+    Raises :class:`PrecisionLimit` for ``a`` above 5e6, where scipy is not trusted.
+    """
     if a > 5e6:
         raise PrecisionLimit(f"expected a rank of at most 1e7 for this route, got rank={2 * a:.3g}; use operator-norm")
     top = a + np.sqrt(a) * np.geomspace(1.0, 400.0 + 400.0 / np.sqrt(a), 400)
-    end = float(top[np.argmax(special.gammaincc(a, top) < 1e-45)])
+    end = float(top[np.argmax(special.gammaincc(a, top) < TAIL)])
     places = np.log([*special.gammaincinv(a, [1e-6, 0.1, 0.9999]), end])
     inner = np.exp(np.interp(np.linspace(0.0, 1.0, count - 1), [0.0, 0.15, 0.75, 1.0], places))
     edges = np.unique(np.concatenate([[0.0], inner, [2.0 * end + 10.0]]))
+    # E[U; u < U < v] = a P(u < Gamma(a+1) < v)
     mass, first = (gamma_masses(shape, np.append(edges[:-1], np.inf)) for shape in (a, a + 1.0))
-    mean = np.divide(a * first, mass, out=edges[1:].copy(), where=mass > 1e-290)
+    mean = np.divide(a * first, mass, out=edges[1:].copy(), where=mass > DIVISOR)
     return Bins(scale * edges, mass, scale * np.clip(mean, edges[:-1], edges[1:]), unbounded=True)
 
 
@@ -90,10 +105,10 @@ def check_shape(a: float, b: float) -> None:
 
 
 def convolved_bins(parts: tuple[tuple[int, int, int, float], ...], scale: float, count: int = 3 * BINS) -> Bins:
-    """The law of ``scale * sum of share * B`` over independent layers ``(dim, rank, count, share)``, rounded upwards.
+    """The law of ``scale * sum of share * B`` over independent layers ``(dim, rank, count, share)``, from above (C6).
 
-    Each ``share * B`` is spread to the points of a uniform grid without changing its mean, which makes it larger in
-    convex order, as does the sum; unprojected layers add their share.
+    Each ``share * B`` is spread to the points of a uniform grid without changing its mean. This makes it, and so the
+    sum, larger in convex order. Unprojected layers (``dim == rank``) add their share.
     """
     moving = [part for part in parts if part[0] > part[1]]
     width = cell_width(moving) if moving else 1.0
@@ -110,16 +125,19 @@ def convolved_bins(parts: tuple[tuple[int, int, int, float], ...], scale: float,
     mass = np.add.reduceat(atoms[:last], cuts[:-1])
     first = np.add.reduceat(atoms[:last] * points, cuts[:-1])
     edges = np.concatenate([[points[0]], points[cuts[1:] - 1], [max(1.0, points[-1] + width)]])
-    mean = np.divide(first, mass, out=edges[1:-1].copy(), where=mass > 1e-290)
+    mean = np.divide(first, mass, out=edges[1:-1].copy(), where=mass > DIVISOR)
     mean, mass = np.append(np.clip(mean, edges[:-2], edges[1:-1]), edges[-1]), np.append(mass, beyond)
     return Bins(scale * np.maximum(edges, 0.0), mass * (1.0 + 1e-12), scale * np.maximum(mean, 0.0))
 
 
 def cell_width(parts: list[tuple[int, int, int, float]]) -> float:
-    """A grid on which spreading the layers adds at most a thousandth to the variance of the sum, or of 2^13 cells to
+    """Distance of the grid points, in units of the sum.
 
-    its mean: with very many layers the sum hardly varies, and a coarser grid costs nothing that shows.
+    On this grid spreading the layers adds at most a thousandth to the variance of the sum, or there are 2^13 cells up
+    to its mean, whichever is coarser. With very many layers the sum hardly varies, and a coarser grid costs nothing
+    that shows.
     """
+    # Var B = 2 r (d - r) / (d^2 (d + 2)); spreading one atom adds at most width^2 / 4 to the variance.
     variance = sum(n * share**2 * 2.0 * rank * (dim - rank) / (dim**2 * (dim + 2.0)) for dim, rank, n, share in parts)
     mean = sum(n * share * rank / dim for dim, rank, n, share in parts)
     return float(max(np.sqrt(variance / (250.0 * sum(n for _, _, n, _ in parts))), mean / 2**13))
@@ -133,7 +151,8 @@ def spread_atoms(a: float, b: float, cells: float) -> Array:
     share = np.append(share[:top], 1.0) if share[top] >= 1.0 else share[: top + 1]
     mass = beta_masses(a, b, share, 1.0 - share)
     first = a / (a + b) * beta_masses(a + 1.0, b, share, 1.0 - share)
-    mean = np.divide(first, mass, out=share[1:].copy(), where=mass > 1e-290) * cells
+    mean = np.divide(first, mass, out=share[1:].copy(), where=mass > DIVISOR) * cells
+    # A mean j + w goes to j with the share 1 - w and to j + 1 with the share w.
     weight = np.clip(mean - np.arange(len(mass)), 0.0, 1.0)
     atoms = np.append(mass * (1.0 - weight), 0.0)
     atoms[1:] += mass * weight
@@ -153,8 +172,8 @@ def power(atoms: Array, count: int) -> Array:
 
 
 def trimmed(atoms: Array) -> Array:
-    """Without a tail of less than 1e-45; what all such cuts lose is below :data:`LOST`."""
-    return atoms[: int(np.max(np.nonzero(np.cumsum(atoms[::-1])[::-1] >= 1e-45))) + 1]
+    """The atoms without their far tail, whose mass is below 1e-45; what all such cuts lose is below :data:`LOST`."""
+    return atoms[: int(np.max(np.nonzero(np.cumsum(atoms[::-1])[::-1] >= TAIL))) + 1]
 
 
 def beta_masses(a: float, b: float, share: Array, rest: Array) -> Array:

@@ -15,7 +15,7 @@ from privproj.numerics.enclosure import Enclosure
 
 
 def from_above(upper: Array) -> tuple[Array, Array]:
-    """Bounds of which only the upper ones are known."""
+    """``(0, upper)``: bounds of which only the upper ones are known."""
     return np.zeros_like(upper), upper
 
 
@@ -25,19 +25,27 @@ def enclosed(table: Callable[[Array], tuple[Array, Array]], eps: float) -> Enclo
 
 
 def chord(values: Array, law: Bins) -> Array:
-    """``E`` of the piecewise linear function with these values at the edges, by bins (rows: one function each)."""
+    """``E[f; bin]`` of the piecewise linear ``f`` with these values at the edges, for every bin; one row for each
+    ``f``.
+
+    It is an upper bound for a convex function with these values.
+    """
+    # mass (f(left) (1 - w) + f(right) w),  w = (mean - left) / (right - left)
     left, right = law.edges[:-1], law.edges[1:]
     weight = (law.mean - left) / np.maximum(right - left, 1e-300)
     return law.mass * (values[..., :-1] * (1.0 - weight) + values[..., 1:] * weight)
 
 
 def inflections(eps: Array) -> Array:
-    """``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``."""
+    """``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``: the array twin of :func:`privproj.laws.squared_shift.inflection`."""
     return 2.0 * eps * (eps / (1.0 + np.hypot(1.0, eps)))
 
 
 def rank_one_deltas(eps: Array, law: Bins) -> Array:
-    """``E[h_eps(X)]`` from above: chords where ``h_eps`` is convex, the bin's mean where it is concave."""
+    """``E[h_eps(X)]`` from above (C4): chords where ``h_eps`` is convex, the bin's mean where it is concave.
+
+    A bin that holds ``x0`` counts with the value at its upper edge.
+    """
     column, x0 = eps[:, None], inflections(eps)[:, None]
     at_edges = gaussian_deltas(column, np.sqrt(law.edges))
     convex = chord(at_edges, law)
@@ -52,19 +60,21 @@ def rank_one_deltas(eps: Array, law: Bins) -> Array:
 
 
 def any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
-    """``min_p max_l E[g_p(X_l)]`` from above, for every ``eps``: any rank, several laws under one joint clip.
+    """``min_p max_l E[g_p(X_l)]`` from above, for every ``eps``: any rank, several laws under one joint clip (C5).
 
     ``p`` is sought among ``M(c) = E[X | X > c]`` of each law, ``c`` an edge: the best ``c`` maximises the dual value
     ``E[h(X); X < c] + P(X > c) h(M(c))`` of its law. Each such ``p >= x0`` gives an upper bound, as does ``x0`` itself,
-    which is best where only a far atom lies beyond; the least is taken.
+    which is best where only a far atom lies beyond. The least of these bounds is taken.
     """
     x0 = inflections(eps)
     convex_everywhere = np.array([law.supremum for law in laws]).max() <= x0
     tables = [(law, gaussian_deltas(eps[:, None], np.sqrt(law.edges))) for law in laws]
     least_point = np.maximum(x0, SMALLEST)
+    # Candidates for p: x0, and M(c) at the best c of each law. For each p, max_l E[g_p(X_l)].
     points = [least_point, *(np.maximum(best_tangents(eps, law, at), least_point) for law, at in tables)]
     bounds = [np.max([tangent_deltas(eps, p, law, at) for law, at in tables], axis=0) for p in points]
     least = np.min(bounds, axis=0)
+    # Where sup X <= x0 (C5, case 2) the bound is E[h(X)], by chords.
     if np.any(convex_everywhere):
         chords = np.max([chord(at, law).sum(axis=1) * SAFETY for law, at in tables], axis=0)
         least = np.where(convex_everywhere, np.minimum(least, chords), least)
@@ -77,6 +87,7 @@ def best_tangents(eps: Array, law: Bins, at_edges: Array) -> Array:
     tail, means = law.above()
     below = np.cumsum(chord(at_edges, law), axis=1)
     below = np.concatenate([np.zeros((len(eps), 1)), below[:, :-1]], axis=1)
+    # V(c) = E[h(X); X < c] + P(X > c) h(M(c))
     dual = below + tail * gaussian_deltas(column, np.sqrt(means))
     dual[law.edges[:-1] > np.maximum(x0, 0.0)] = -1.0
     return means[np.argmax(dual, axis=1)]
@@ -89,9 +100,11 @@ def tangent_deltas(eps: Array, p: Array, law: Bins, at_edges: Array) -> Array:
     """
     column, x0, p = eps[:, None], inflections(eps)[:, None], p[:, None]
     root = np.sqrt(p)
+    # h'(p) = phi(eps/sqrt p - sqrt p/2) / (2 sqrt p),  l_p(x) = h(p) + h'(p) (x - p)
     with np.errstate(over="ignore", under="ignore"):
         slope = np.exp(-0.5 * (column / root - 0.5 * root) ** 2) / (2.0 * root * np.sqrt(2.0 * np.pi))
     tangent = gaussian_deltas(column, root) + slope * (law.edges - p)
+    # g_p = max(h, l_p) up to x0 and l_p beyond.
     majorant = np.where(law.edges > x0, tangent, np.maximum(at_edges, tangent))
     if law.unbounded:
         beyond = majorant[:, -2] + slope[:, 0] * (law.edges[-1] - law.edges[-2])

@@ -22,12 +22,38 @@ if TYPE_CHECKING:
     from privproj.laws.binned import Bins
 
 
-FINE, CHECK, FEW = 16, 11, 300.0
-ENOUGH, MOST_LEVELS = 1e-12, 12
+FINE = 16
+"""Gauss nodes of a panel whose sum is the value. Speed only: the difference of both rules is added as an error."""
+
+CHECK = 11
+"""Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved. Proof."""
+
+FEW = 300.0
+"""``b``, ``k`` and ``k/a`` above which a projected energy is summed over its length, with fewer points. Speed only."""
+
+ENOUGH = 1e-12
+"""A panel whose error is above a tenth of this share of the value is halved. What remains is added. Speed only."""
+
+MOST_LEVELS = 12
+"""Halvings of a panel of level 0; what remains then is added to the answer. Speed only."""
+
 LEAST = 1e-290
-"""What the panels leave out of the upper tail is far below this; smaller deltas are not told apart."""
+"""Smallest delta that is told apart. What the panels leave out of the upper tail is far below it. Proof."""
+
 MARGIN = 1e-12
-"""Relative margin for the Gaussian profile and the densities, whose total mass is checked to twice that."""
+"""Relative margin for the Gaussian profile and the densities, whose total mass is checked to twice that. Proof."""
+
+BINS = 144
+"""Bins of such a law where none are asked for. Speed only."""
+
+TAIL = 1e-45
+"""Upper tail at which the bins of a law end; what is beyond is in the last bin. Speed only."""
+
+LEAST_MASS = 1e-300
+"""Least mass of the outermost bins. It enlarges what it replaces. Proof."""
+
+DIVISOR = 1e-290
+"""Least mass of a bin whose mean is computed. The mean of another is its upper edge, which is sound. Proof."""
 
 
 class LogDensity(Protocol):
@@ -35,7 +61,10 @@ class LogDensity(Protocol):
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """``(low, high, width)``: all but a share of 1e-20 below lies in between; the width of its hill."""
+        """``(low, high, width)``: ``y`` is in ``[low, high]`` but for 1e-20 below and far less above.
+
+        ``width`` is that of the hill of the density.
+        """
         ...
 
     def density(self, y: Array) -> Array:
@@ -45,8 +74,10 @@ class LogDensity(Protocol):
 
 @dataclass(frozen=True)
 class Nodes:
-    """Panels with their nodes: ``y``, ``X`` and the density there, a row for each panel; the fine rule, then the
-    check.
+    """Panels ``[left, right]`` of ``y`` with their nodes, a row for each panel.
+
+    ``x`` holds ``X`` at the nodes, first those of the fine rule, then those of the check. ``weighted`` holds the
+    density there times the weight of the node.
     """
 
     left: Array
@@ -55,14 +86,14 @@ class Nodes:
     weighted: Array
 
     def sums(self, values: Array) -> tuple[Array, Array]:
-        """The integral of ``values`` times the density over each panel, by both rules."""
+        """The integral of ``values`` times the density over each panel: by the fine rule, and by the check."""
         terms = values * self.weighted
         return terms[:, :FINE].sum(axis=1), terms[:, FINE:].sum(axis=1)
 
 
 @dataclass
 class Panels:
-    """All panels of a law, by level: level 0 spans the law, each further one halves."""
+    """All panels of a law, by level: those of level 0 span the law, and each further level halves them."""
 
     law: LogDensity
     kept: dict[int, dict[int, tuple[Array, Array]]] = field(default_factory=dict)
@@ -75,7 +106,7 @@ class Panels:
         return low, (high - low) / count, count
 
     def fresh(self, left: Array, right: Array) -> Nodes:
-        """Nodes on these panels."""
+        """Nodes on these panels, not remembered."""
         nodes, weights = (np.concatenate(x) for x in zip(gauss_nodes(FINE), gauss_nodes(CHECK), strict=True))
         y = left[:, None] + (right - left)[:, None] * nodes
         density = self.law.density(y.ravel()).reshape(y.shape)
@@ -96,7 +127,7 @@ class Panels:
 
     @cached_property
     def base(self) -> Nodes:
-        """Level 0; its total mass must be 1."""
+        """Level 0; raises :class:`NotConverged` unless its total mass is 1 to twice :data:`MARGIN`."""
         found = self.at(0, np.arange(self.grid[2]))
         mass = float(found.sums(np.ones_like(found.x))[0].sum())
         if not abs(mass - 1.0) < 2.0 * MARGIN:
@@ -126,7 +157,7 @@ class Panels:
         return float(mass[after]) + more[0], float(moment[after]) + more[1]
 
     def mean_profile(self, eps: float, scale: float, up_to: float = math.inf) -> tuple[float, float]:
-        """``E[h_eps(scale X); X <= up_to]`` and the relative error of the quadrature."""
+        """``E[h_eps(scale X); X <= up_to]`` and the relative error of the quadrature, the difference of two rules."""
         low, width, count = self.grid
         place = min((math.log(up_to) - low) / width, float(count)) if up_to < math.inf else float(count)
         whole = max(int(place), 0)
@@ -140,7 +171,7 @@ class Panels:
         return value, error / value if value > 0.0 else 0.0
 
     def refined(self, eps: float, scale: float, piece: Nodes, aligned: bool) -> tuple[float, float]:
-        """The integral of the profile over these panels, halved where both rules disagree; with its error."""
+        """The integral of the profile over these panels, halved where both rules disagree, and its absolute error."""
         value = error = 0.0
         indices = np.arange(len(piece.left)) if aligned else None
         for level in range(MOST_LEVELS + 1):
@@ -162,24 +193,25 @@ class Panels:
                 piece = self.fresh(*ends)
         raise AssertionError
 
-    def bins(self, scale: float, count: int = 144) -> "Bins":
-        """The law of ``scale X`` in bins for composition, each a whole number of halved panels of level 0."""
+    def bins(self, scale: float, count: int = BINS) -> "Bins":
+        """The law of ``scale X`` in about ``count`` bins for composition, each a panel of one level."""
         from privproj.laws.binned import Bins
 
         _, width, panels = self.grid
         mass, moment = self.above
-        end = int(np.argmax(mass < 1e-45)) or panels
+        end = int(np.argmax(mass < TAIL)) or panels
         start = max(int(np.argmin(mass > 1.0 - 1e-9)) - 1, 0)
         level = max(0, math.ceil(math.log2(count / max(end - start, 1))))
         indices = np.arange(start << level, end << level)
         nodes = self.at(level, indices)
         masses, moments = (nodes.sums(v)[0] for v in (np.ones_like(nodes.x), nodes.x))
         edges = np.exp(np.append(nodes.left, nodes.right[-1]))
-        below = max(1.0 - float(mass[start]), 1e-300), max(float(moment[0] - moment[start]), 0.0)
-        masses = np.concatenate([[below[0]], masses, [max(float(mass[end]), 1e-300)]])
+        # The first bin holds what is below the panels, the last what is beyond them.
+        below = max(1.0 - float(mass[start]), LEAST_MASS), max(float(moment[0] - moment[start]), 0.0)
+        masses = np.concatenate([[below[0]], masses, [max(float(mass[end]), LEAST_MASS)]])
         moments = np.concatenate([[below[1]], moments, [float(moment[end])]])
         edges = np.concatenate([[0.0], edges, [2.0 * edges[-1] * math.exp(width)]])
-        mean = np.divide(moments, masses, out=edges[1:].copy(), where=masses > 1e-290)
+        mean = np.divide(moments, masses, out=edges[1:].copy(), where=masses > DIVISOR)
         mean = np.clip(mean, edges[:-1], edges[1:])
         return Bins(scale * edges, masses * (1.0 + MARGIN), scale * mean, unbounded=True)
 
@@ -199,12 +231,12 @@ class ScaledEnergy:
 
     @property
     def mean(self) -> float:
-        """``E``."""
+        """``E[scale X]``."""
         return self.scale * float(self.panels.above[1][0])
 
     @property
     def supremum(self) -> float:
-        """``X`` is unbounded."""
+        """``inf``: ``X`` is unbounded."""
         return math.inf
 
     def log_tail(self, x: float) -> float:
@@ -230,13 +262,13 @@ class ScaledEnergy:
 
 
 def log_sum(logs: Array) -> float:
-    """``ln sum of e^logs``."""
+    """``ln sum of e^logs`` over all entries."""
     peak = float(np.max(logs))
     return peak + math.log(float(np.exp(logs - peak).sum()))
 
 
 def profile_values(eps: float, x: Array) -> Array:
-    """``h_eps(x)`` at every entry."""
+    """``h_eps(x)`` at every entry: the Gaussian delta at ``mu = sqrt(x)``."""
     roots = np.sqrt(x)
     logs = [kernels.log_gaussian_delta(eps, mu) if mu > 0.0 else -math.inf for mu in roots.ravel().tolist()]
     return np.exp(np.array(logs)).reshape(x.shape)

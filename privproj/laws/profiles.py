@@ -71,17 +71,24 @@ def any_rank_profile_of_bins(laws: "tuple[Bins, ...]") -> PrivacyProfile:
 
 
 def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
-    """``ln min_p E[g_p(X)]``: the bound for a change of any rank, by its dual form (module docstring)."""
+    """``ln min_p E[g_p(X)]``: the bound for a change of any rank, by its dual form (C5).
+
+    The enclosure is as good as the law's own functions; the margin is that of :func:`outward`.
+    """
+    # C5, case 2: h is convex on the whole range, and rank one is the worst case.
     if law.supremum <= inflection(eps):
         return law.expected_profile(eps)
+    # C5, case 1: the tangent at the mean lies above h from 0 on, and the bound is h(E X).
     if tangent_gap(eps, law.mean, 0.0) >= 0.0:
         value = log_h(eps, law.mean)
         return outward(value, 0.0, steepness(value, law))
+    # V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) at the root c of l_M(c)(c) = h(c).
     cut = tangent_cut(eps, law)
     if law.log_tail(cut) < law.least_tail:
         whole = law.expected_profile(eps)
         return Enclosure(whole.lower, min(0.0, kernels.log_add(whole.upper, law.least_tail)))
     above = law.log_tail(cut) + log_h(eps, law.mean_above(cut))
+    # E[h(X); X <= c] <= P(X <= c) h(c): left out where it is below e^-32 < 2e-14 of the rest.
     most_below = log1m_exp(law.log_tail(cut)) + log_h(eps, cut)
     if most_below < above - 32.0:
         return outward(above, 2e-14, steepness(above, law))
@@ -109,6 +116,7 @@ def best_tangent(eps: float, law: SensitivityLaw) -> float:
 
 def tangent_gap(eps: float, p: float, c: float) -> float:
     """``(l_p(c) - h(c)) / h(p)``: the tangent of ``h`` at ``p`` against ``h`` itself at ``c``."""
+    # 1 - (h'(p) / h(p)) (p - c) - h(c) / h(p)
     at_p = log_h(eps, p)
     at_c = math.exp(min(700.0, log_h(eps, c) - at_p)) if c > 0.0 else 0.0
     return 1.0 - math.exp(min(700.0, log_h_slope(eps, p) - at_p)) * (p - c) - at_c

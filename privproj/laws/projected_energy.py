@@ -1,8 +1,7 @@
-"""Laws of the squared shift that are integrals themselves, on panels of Gauss nodes, kept for every epsilon.
+"""The squared shift ``|M u|^2`` of one direction under M1 with a known projection: ``X = U (U + Y) / r^2`` (C7).
 
-``X`` is described by the density of ``y = ln X``, which each law gives as a trapezoidal sum over a second variable: all
-functions are analytic and decay at both ends, so the sum converges geometrically. Panels are halved where two rules
-disagree, and remembered: an epsilon after the first costs little more than the Gaussian profile at the nodes.
+The density of ``y = ln X`` is a trapezoidal sum over a second variable. All functions are analytic and decay at both
+ends, so the sum converges geometrically. :mod:`privproj.laws.panel_law` integrates over ``y``.
 """
 
 import math
@@ -39,7 +38,7 @@ class ProjectedEnergy:
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """The hill of ``ln B + 2 ln N - 2 ln r``."""
+        """``(low, high, width)`` of ``ln B + 2 ln N - 2 ln r`` (:class:`privproj.laws.panel_law.LogDensity`)."""
         n = self.a + self.b
         spread_b = math.sqrt(self.b / (self.a * (n + 1.0)))
         width = math.hypot(spread_b, 2.0 / math.sqrt(n))
@@ -77,6 +76,8 @@ class ProjectedEnergy:
         k = self.a + self.b
         if self.b > FEW and k * min(1.0 / self.a, 1.0) > FEW:
             return self.over_length(y)
+        # N/2 = k e^s, k = a + b, with density sqrt(k/2 pi) e^-R e^(-k (e^s - 1 - s)) of s, R Stirling's remainder:
+        # sum over B of weight(B) f(s) / 2 at s = (y + 2 ln r - ln B)/2 - ln(2 k).
         log_b, weights = self.grid
         front = 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k) - math.log(2.0)
         shift = 2.0 * (math.log(self.rank) - math.log(2.0 * k))

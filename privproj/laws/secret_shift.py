@@ -1,4 +1,4 @@
-"""The squared shift of a vector release of M1 whose projection stays secret.
+"""The squared shift of a vector release of M1 whose projection stays secret (C8).
 
 With ``g ~ chi2_r / r`` revealed the release is a Gaussian pair (for unit ``v, v'`` at distance ``s = 2 sin(eta)``),
 whose shift is ``S (c + xi)`` with ``xi ~ N(0, 1)``,
@@ -18,8 +18,13 @@ from privproj.numerics.arrays import Array
 from privproj.numerics.kernels import stirling_remainder
 
 LARGE = 40.0
-"""From this ``c`` on a shift of the other sign has a probability below e^-800."""
+"""``c`` from which on the sum is over ``xi``: a shift of the other sign has a probability below e^-800. Proof."""
+
 NEWTON = 12
+"""Most steps of Newton's method for ``ln g``. The total mass of the law is checked. Speed only."""
+
+LEAST_SHIFT = 1e-300
+"""Least ``c + xi`` whose log is taken, where Newton's method strays. Speed only."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class SecretShift:
 
     def parts(self, g: Array) -> tuple[Array, Array]:
         """``(S, c)`` at these ``g``."""
+        # S = (g/r) sin(2 eta) / (sigma tau),  c = r sqrt(sigma^2 + (g/r) sin^2 eta) / cos eta;  sin^2 eta = m/2
         sine2, share = 0.5 * self.misalignment, g / self.rank
         doubled = 2.0 * math.sqrt(sine2 * (1.0 - sine2)) if sine2 < 0.5 else 1.0
         scale = share * doubled / (self.sigma * np.sqrt(self.sigma**2 + share))
@@ -44,7 +50,7 @@ class SecretShift:
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """Where ``ln shift^2`` lies."""
+        """``(low, high, width)`` of ``ln shift^2`` (:class:`privproj.laws.panel_law.LogDensity`)."""
         c, spread = self.centre, math.sqrt(2.0 / self.rank)
         width = 2.0 * math.hypot(1.0 / max(c, 1.0), spread)
         near = 100.0 if c < LARGE else -2.0 * math.log1p(-11.0 / c)
@@ -95,9 +101,10 @@ class SecretShift:
         """``ln shift`` at ``ln g = v`` and its slope in ``v``."""
         sine2, share = 0.5 * self.misalignment, np.exp(np.clip(v, -60.0, 60.0)) / self.rank
         scale, c = self.parts(share * self.rank)
+        # d ln S/dv = 1 - (g/r)/(2 tau^2),  dc/dv = c (g/r) sin^2 eta / (2 (sigma^2 + (g/r) sin^2 eta))
         slope_c = 0.5 * c * share * sine2 / (self.sigma**2 + share * sine2)
         slope = 1.0 - 0.5 * share / (self.sigma**2 + share) + slope_c / (c + xi)
-        return np.log(scale) + np.log(np.maximum(c + xi, 1e-300)), slope
+        return np.log(scale) + np.log(np.maximum(c + xi, LEAST_SHIFT)), slope
 
 
 def row_sums(logs: Array) -> Array:

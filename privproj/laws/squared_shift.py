@@ -35,7 +35,7 @@ class SensitivityLaw(Protocol):
 
     @property
     def supremum(self) -> float:
-        """Least upper bound of ``X``, possibly inf."""
+        """The supremum of ``X``, possibly inf."""
         ...
 
     def log_tail(self, x: float) -> float:
@@ -68,7 +68,7 @@ class HillLaw(ABC):
     @property
     @abstractmethod
     def supremum(self) -> float:
-        """Least upper bound of ``X``."""
+        """The supremum of ``X``, possibly inf."""
 
     @property
     @abstractmethod
@@ -93,7 +93,7 @@ class HillLaw(ABC):
         """Log of the density of ``t``."""
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
-        """``ln E[h_eps(X); X <= up_to]``."""
+        """``ln E[h_eps(X); X <= up_to]``, by two Gauss rules whose difference widens the enclosure (observed)."""
 
         def integrand(t: float) -> float:
             return log_h(eps, self.value(t)) + self.log_density(t)
@@ -113,12 +113,12 @@ class ScaledBeta(HillLaw):
 
     @cached_property
     def constant(self) -> float:
-        """What the density and the tails have in common."""
+        """``ln`` of the front of the density at the mean, which the tails have in common with it."""
         return kernels.beta_constant(self.a, self.b)
 
     @cached_property
     def tilted(self) -> "ScaledBeta":
-        """The law with density ``x f(x) / E X``."""
+        """The size-biased law, with density ``x f(x) / E X``: ``Beta(a + 1, b)`` times ``scale``."""
         return ScaledBeta(self.a + 1.0, self.b, self.scale)
 
     @property
@@ -155,8 +155,9 @@ class ScaledBeta(HillLaw):
         return kernels.log_beta_tail_from(self.a, self.b, *share, self.constant)
 
     def mean_above(self, x: float) -> float:
-        gain = self.tilted.log_tail(x) - self.log_tail(x)
-        return min(self.scale, max(x, self.mean * math.exp(gain)))
+        # E[X | X > x] = E X P(size-biased X > x) / P(X > x)
+        log_ratio = self.tilted.log_tail(x) - self.log_tail(x)
+        return min(self.scale, max(x, self.mean * math.exp(log_ratio)))
 
     def bins(self) -> "Bins":
         from privproj.laws.binned import beta_bins
@@ -200,9 +201,10 @@ class ScaledGamma(HillLaw):
         return kernels.log_gamma_tail(self.a, (x - self.mean) / self.mean, x / self.mean)
 
     def mean_above(self, x: float) -> float:
+        # E[U | U > u] = a + u^a e^-u / Gamma(a) / P(U > u)
         place = (x - self.mean) / self.mean, x / self.mean
-        gain = math.exp(kernels.log_gamma_front(self.a, *place) - kernels.log_gamma_tail(self.a, *place))
-        return max(x, self.scale * (self.a + gain))
+        excess = math.exp(kernels.log_gamma_front(self.a, *place) - kernels.log_gamma_tail(self.a, *place))
+        return max(x, self.scale * (self.a + excess))
 
     def bins(self) -> "Bins":
         from privproj.laws.binned import gamma_bins
@@ -227,7 +229,7 @@ def log_h_slope(eps: float, x: float) -> float:
 
 
 def steepness(log_value: float, law: "SensitivityLaw | HillLaw") -> float:
-    """``(v + sqrt 3)(v + mu + sqrt 3)``, ``v^2 = 2 |ln delta|``: bounds ``|d ln delta / d ln mu|`` (docs/proofs.md)."""
+    """``(v + sqrt 3)(v + mu + sqrt 3)``, ``v^2 = 2 |ln delta|``: bounds ``|d ln delta / d ln mu|`` (C20)."""
     v = math.sqrt(2.0 * min(abs(log_value), 1e300)) + math.sqrt(3.0)
     scale = law.supremum if math.isfinite(law.supremum) else law.mean
     return v * (v + math.sqrt(scale))

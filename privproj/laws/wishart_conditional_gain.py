@@ -22,15 +22,26 @@ from privproj.numerics.gamma_hockey_stick import mean_gain
 from privproj.numerics.kernels import stirling_remainder
 
 WELL_CONDITIONED = 1e-5
-"""A difference of two incomplete gammas above this share of the first keeps nine digits."""
+"""A difference of two incomplete gammas above this share of the first keeps nine digits (C12). Proof."""
+
 INVISIBLE = 1e-280
-"""Probabilities below this are 0 here; the caller adds a floor."""
-MOST, HUGE = 600.0, 1e280
-"""Exponents beyond the first count as the second in upper bounds, which then say nothing."""
+"""Probabilities below this are 0 here; the caller adds a floor that is larger than all of them. Proof."""
+
+MOST = 600.0
+"""Largest exponent that is evaluated; one beyond counts as :data:`HUGE` in upper bounds. Proof."""
+
+HUGE = 1e280
+"""Value of an exponential with a larger exponent: above every probability, so the bound then says nothing. Proof."""
+
+TINY = 1e-300
+"""Least argument of a logarithm or a density. Proof."""
+
+LARGEST_THRESHOLD = 1e300
+"""Finite stand-in for an infinite threshold, where all tails and densities are 0. Proof."""
 
 
 def exponential(x: Array) -> Array:
-    """``e^x`` from above, finite."""
+    """``e^x`` from above, and finite: :data:`HUGE` beyond :data:`MOST`."""
     return np.where(x > MOST, HUGE, np.exp(np.minimum(x, MOST)))
 
 
@@ -41,7 +52,7 @@ def difference(first: Array, exponent: Array, second: Array) -> Array:
 
 @dataclass(frozen=True)
 class Panels:
-    """What is known of a gain between neighbouring nodes: its largest and least slope, ``high >= G' >= low``."""
+    """Bounds of the slope of a gain between neighbouring nodes: ``high >= G' >= low`` (of ``-G'`` where it falls)."""
 
     high: Array
     low: Array
@@ -69,6 +80,7 @@ class ConditionalGain:
         grown = np.expm1(y)
         place = (a * y + start) / grown
         b = np.maximum(place, 0.0)
+        # Q(k, b) - e^(e' - (r-1) y) Q(k, b e^y)
         first = special.gammaincc(k, b)
         value = difference(first, start - c * y, special.gammaincc(k, b * (1.0 + grown)))
         return self.mended(value, first, np.broadcast_to(grown, place.shape), place, 1.0)
@@ -80,12 +92,13 @@ class ConditionalGain:
         shrunk = -np.expm1(-y)
         place = (a * y - start) / shrunk
         b = np.maximum(place, 0.0)
+        # P(k, b) - e^(e' + (r-1) y) P(k, b e^-y)
         first = special.gammainc(k, b)
         value = difference(first, start + c * y, special.gammainc(k, b * (1.0 - shrunk)))
         return self.mended(value, first, np.broadcast_to(shrunk, place.shape), place, -1.0)
 
     def mended(self, value: Array, first: Array, rate: Array, place: Array, sign: float) -> Array:
-        """A difference, by quadrature where it keeps too few digits; 0 where it is invisible."""
+        """The difference ``value``, by quadrature where it keeps too few digits, and 0 where it is invisible."""
         weak = (first > INVISIBLE) & ~(value > WELL_CONDITIONED * first)
         value = np.where(first > INVISIBLE, value, 0.0)
         if np.any(weak):
@@ -95,7 +108,8 @@ class ConditionalGain:
     def density(self, v: Array) -> Array:
         """``v g_k(v)``, ``g_k`` the Gamma density."""
         k = self.constants[0]
-        w = np.maximum(v, 1e-300) / k
+        # v g_k(v) = sqrt(k/2 pi) e^-R e^(-k (w - 1 - ln w)), w = v/k, R the remainder of Stirling's formula
+        w = np.maximum(v, TINY) / k
         log_value = k * (np.log(w) - (w - 1.0)) + 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
         return np.where(v > 0.0, np.exp(log_value), 0.0)
 
@@ -120,7 +134,8 @@ class ConditionalGain:
         with np.errstate(all="ignore"):
             v = np.maximum((a * y + start) / shrunk, 0.0)
         v = np.where(y > 0.0, v, np.where(start > 0.0, np.inf, np.where(start < 0.0, 0.0, max(a, 0.0))))
-        rate = self.falling_rate(np.minimum(v, 1e300))
+        rate = self.falling_rate(np.minimum(v, LARGEST_THRESHOLD))
+        # The largest R(v(y)) is at an end, or where v turns, a (e^y - 1 - y) = e', or at v = a (C12, step 1).
         near, far = rate[:-1], rate[1:]
         top, least = np.maximum(near, far), np.minimum(near, far)
         if a > 0.0:
@@ -140,7 +155,8 @@ class ConditionalGain:
         with np.errstate(all="ignore"):
             v = np.maximum((a * y - start) / grown, 0.0)
         v = np.where(y > 0.0, v, np.where(start > 0.0, 0.0, np.where(start < 0.0, np.inf, max(a, 0.0))))
-        rate = self.rising_rate(np.minimum(v, 1e300))
+        rate = self.rising_rate(np.minimum(v, LARGEST_THRESHOLD))
+        # The largest J(v(y)) is at an end, or where v turns, a (y - 1 + e^-y) = e', or at v = a (C12, step 1).
         near, far = rate[:-1], rate[1:]
         top, least = np.maximum(near, far), np.minimum(near, far)
         if a > 0.0:
@@ -162,6 +178,7 @@ class AlignmentLaw:
 
     def tails(self, m: Array, x: Array) -> tuple[Array, Array]:
         """``P(A < e^x)`` and ``P(A > e^x)``: ``I_q(r/2, 1/2)/2`` on the far side, ``q = s^2/(s^2 + (e^x - rho)^2)``."""
+        # z = e^x - rho,  square = s^2 = 1 - rho^2
         z, square = np.expm1(x) + m, m * (2.0 - m)
         half = 0.5 * special.betainc(0.5 * self.rank, 0.5, square / (square + z * z))
         return np.where(z < 0.0, half, 1.0 - half), np.where(z < 0.0, 1.0 - half, half)
@@ -172,12 +189,13 @@ class AlignmentLaw:
 
     def density(self, m: Array, x: Array) -> Array:
         """The density of ``ln A``, ``c_r A s^r (s^2 + (A - rho)^2)^-(r+1)/2``."""
+        # A s^r (s^2 + z^2)^-(r+1)/2 = A (s^2 + z^2)^-1/2 (1 + z^2/s^2)^-r/2
         z, square = np.expm1(x) + m, m * (2.0 - m)
         log_rest = x - 0.5 * np.log(square + z * z) - 0.5 * self.rank * np.log1p(z * z / square)
         return np.exp(log_gamma_ratio(self.rank) + log_rest)
 
     def mode(self, m: Array) -> Array:
-        """Where that is largest: ``r A^2 - (r-1) rho A - 1 = 0``."""
+        """The ``ln A`` where :meth:`density` is largest: ``r A^2 - (r-1) rho A - 1 = 0``."""
         r = float(self.rank)
         b = (r - 1.0) * (1.0 - m)
         root = np.hypot(b, 2.0 * math.sqrt(r))

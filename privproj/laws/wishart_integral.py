@@ -23,35 +23,54 @@ from privproj.numerics.gamma_mills import GammaGain, deviance, gamma_gain, gauss
 
 Index = NDArray[np.intp]
 
-BELOW, CERTAIN, ABOVE = 0, 1, 2
+BELOW = 0
+"""Kind of a panel below ``A = 1`` where the threshold ``U2`` is positive. Proof."""
+
+CERTAIN = 1
+"""Kind of a panel below ``A = 1`` where it is not, so that the gain is ``1 - e^eps A^(r-1)``. Proof."""
+
+ABOVE = 2
+"""Kind of a panel above ``A = e^(eps/a)``, where the threshold ``U1`` is positive. Proof."""
+
 NODES = 20
 """Gauss nodes of a panel. Speed only."""
+
 ELLIPSES = (1.5, 2.0, 2.7, 3.5)
 """Ellipses tried for the error of a panel: sums of their semi-axes. Speed only."""
-SHARE, TABLE_SHARE = 1e-13, 1e-12
-"""What a panel may add to the relative error of delta without being halved: of one value, and of values of a table.
 
-Speed only: it is added whatever it is.
-"""
+SHARE = 1e-13
+"""What a panel may add to the relative error of one value without being halved. It is added. Speed only."""
+
+TABLE_SHARE = 1e-12
+"""The same for the values of a table. Speed only."""
+
 MOST_ROUNDS = 90
-"""Halvings after which an enclosure is left as wide as it is. Speed only."""
+"""Halvings after which :class:`NotConverged` is raised. Contract."""
+
 MINIMUM = 2.32
-"""``min(2, x) <= 2.32 (1 - e^-x)``. Proof."""
+"""``min(2, x) <= 2.32 (1 - e^-x)`` for ``x >= 0`` (C20). Proof."""
+
 BEND = 0.28
-"""Half of a bound of ``|B''|``, ``B(x) = x/(e^x - 1)``, for ``|Im x| <= 1``. Proof."""
+"""Half of a bound of ``|B''|``, ``B(x) = x/(e^x - 1)``, for ``|Im x| <= 1`` (C20). Proof."""
+
 ROUNDED = 1.5e-15
-"""Relative rounding of thresholds and of epsilon (callers may be off by 1e-15)."""
+"""Relative rounding of thresholds and of epsilon, which callers may have off by 1e-15; measured. Proof."""
+
 FARTHEST = 45.0
-"""``ln A`` up to which there are panels; the rest is bounded."""
+"""``ln A`` up to which there are panels; the rest is bounded and added. Speed only."""
+
 NEAREST = 40
-"""Panels towards ``A = 0``: the last has this many halvings of 1."""
+"""Number of first panels towards ``A = 0``, each half as wide as the one before. Speed only."""
+
 TOWARDS = 25.0
-"""Panels towards a threshold of 0, likewise."""
+"""Number of first panels towards a threshold of 0, each half as wide as the one before. Speed only."""
+
 TINY = 1e-300
+"""Least divisor and least argument of a logarithm, of numbers that are 0 or far larger. Proof."""
 
 
 def log_sum(index: Index, logs: Array, count: int) -> Array:
-    """``ln`` of the sums of ``e^logs`` by index."""
+    """``ln`` of the sums of ``e^logs`` over equal ``index``, for the indices below ``count``."""
     top = np.full(count, -np.inf)
     np.maximum.at(top, index, logs)
     safe = np.where(np.isfinite(top), top, 0.0)
@@ -81,7 +100,7 @@ class Panels:
         return Panels(self.index[chosen], self.kind[chosen], self.low[chosen], self.high[chosen])
 
     def halved(self) -> "Panels":
-        """Each cut in two."""
+        """The panels with each cut in two."""
         middle = 0.5 * (self.low + self.high)
         both = np.concatenate
         return Panels(
@@ -166,7 +185,7 @@ class WishartIntegral:
 
     @cached_property
     def log_density_front(self) -> float:
-        """``ln`` of the largest ``f``."""
+        """``ln`` of the largest density ``f``."""
         return self.log_front - math.log(self.spread)
 
     # --- the integrand --------------------------------------------------------------------------
@@ -194,8 +213,11 @@ class WishartIntegral:
         k, a = self.k, self.a
         inside = (place > 0.0) & (place < 1.0)
         x = -np.log1p(-np.where(inside, place, 0.5))
+        # U2 = a x/(e^x - 1) + eps/(e^x - 1) and k = a + (r - 1):
+        # U2/k - 1 = [a (B(x) - 1) + eps N(x) - (r - 1)] / k, so small differences keep their digits; w = ln(U2/k).
         terms = a * bernoulli_less_one(x), eps / np.expm1(x)
         w = np.log1p(np.maximum((terms[0] + terms[1] - (self.rank - 1.0)) / k, -1.0 + 1e-16))
+        # g_- = E[(1 - e^(-(e^x - 1)(U - U2)))_+], and e^E = e^(eps - (r-1) x)
         found = self.gain.log_over(np.maximum(w, -39.0), x, eps - (self.rank - 1.0) * x)
         steep = self.steepness(w, np.abs(terms[0]) + terms[1] + self.rank, 1.0)
         found = np.where(inside, found, np.where(place > 0.0, 0.0, self.gain_at_one(eps)))
@@ -207,7 +229,7 @@ class WishartIntegral:
         return np.full_like(eps, -np.inf)
 
     def certain(self, eps: Array, kink: Array, place: Array) -> tuple[Array, Array]:
-        """``1 - e^eps A^(r-1)``."""
+        """``ln(1 - e^eps A^(r-1))``, the gain where ``U2 <= 0``, and its steepness."""
         with np.errstate(divide="ignore"):
             exponent = eps + (self.rank - 1.0) * np.log1p(-np.minimum(place, 1.0))
             return np.log(-np.expm1(np.minimum(exponent, 0.0))), np.full_like(place, 4.0)
@@ -215,9 +237,12 @@ class WishartIntegral:
     def above(self, eps: Array, kink: Array, place: Array) -> tuple[Array, Array]:
         """``g_+`` where ``U1 > 0``; ``place`` counts from ``A = e^(eps/a)``."""
         k, a = self.k, self.a
+        # A = e^x, x = eps/a + beyond, beyond = ln(1 + place e^(-eps/a)):
+        # U1 = (a x - eps)/(1 - e^-x) = a beyond/(1 - e^-x).
         beyond = np.log1p(np.maximum(place, 0.0) * np.exp(-kink))
         x = np.maximum(kink + beyond, TINY)
         threshold = a * beyond / -np.expm1(-x)
+        # x/(1 - e^-x) = x + B(x), so U1/k - 1 = [a (x + B(x) - 1) - eps/(1 - e^-x) - (r - 1)] / k near k.
         terms = a * (x + bernoulli_less_one(x)), eps / -np.expm1(-x)
         near = np.log1p(np.maximum((terms[0] - terms[1] - (self.rank - 1.0)) / k, -0.9))
         with np.errstate(divide="ignore"):
@@ -238,7 +263,11 @@ class WishartIntegral:
     # --- bounds on a panel ----------------------------------------------------------------------
 
     def between(self, p: Panels) -> tuple[Array, Array]:
-        """``ln`` of a lower and of an upper bound of the integral over each panel, from monotone ``f`` and ``g``."""
+        """``ln`` of a lower and of an upper bound of the integral over each panel.
+
+        ``g`` rises with the place, and ``f`` has one hill: the bounds are the width times the least, or the largest,
+        ``f`` and ``g``.
+        """
         far, near = self.offset(p.kind, p.index, p.high), self.offset(p.kind, p.index, p.low)
         with np.errstate(divide="ignore"):
             width = np.log(p.high - p.low)
@@ -289,10 +318,16 @@ class WishartIntegral:
         return size + found
 
     def log_density_size(self, centre: Array, wide: Array, tall: Array) -> Array:
-        """``|1 + T^2/r|^2 = (1 + t^2 + v^2)^2 - 4 v^2`` at ``T = sqrt r (t + i v)``: least at the least ``|t|``."""
+        """``ln`` of a bound of ``|f|`` on the rectangle.
+
+        ``|1 + T^2/r|^2 = (1 + t^2 + v^2)^2 - 4 v^2`` at ``T = sqrt r (t + i v)`` is least at the least ``|t|``, and
+        there at ``v^2 = 1 - t^2`` or the nearest possible value.
+        """
         unit = self.spread * math.sqrt(self.rank)
         t = np.maximum(np.abs(centre + self.misalignment) - wide, 0.0) / unit
         v2 = np.clip(1.0 - t * t, 0.0, (tall / unit) ** 2)
+        # (1 + t^2 + v^2)^2 - 4 v^2 = (1 + t^2 - v^2)^2 + 4 t^2 v^2
+        # (1 + t^2 + v^2)^2 - 4 v^2 = (1 + t^2 - v^2)^2 + 4 t^2 v^2
         square = (1.0 + t * t - v2) ** 2 + 4.0 * t * t * v2
         with np.errstate(divide="ignore"):
             return self.log_density_front - 0.25 * (self.rank + 1.0) * np.log(square)
@@ -306,6 +341,8 @@ class WishartIntegral:
         turn = np.arctan(tall / least)
         valid &= (turn <= 1.0) & (x1 > 0.0)
         box = Box.around(np.where(valid, x1, 0.1), x2, turn)
+        # U2 = a B + eps N falls on the real line: Re U2 >= a B(x2) + eps N(x2) - |a| bend - eps n_bend, and
+        # |Im U2| <= |a| b_aside + eps n_aside.
         real = self.a * box.b2 + eps * box.n2 - abs(self.a) * box.bend - eps * box.n_bend
         imaginary = abs(self.a) * box.b_aside + eps * box.n_aside
         valid &= real > 0.0
@@ -349,6 +386,7 @@ class WishartIntegral:
         x1, x2, turn = np.log1p(np.maximum(least, 0.0)), np.log(most), np.arctan(tall / (1.0 + np.maximum(least, 0.0)))
         valid = (least > 0.0) & (x1 > eps / self.a) & (turn <= 1.0)
         box = Box.around(np.where(valid, x1, 0.1), x2, turn)
+        # U1 = a (x + B(x)) - eps (1 + N(x)): its least and its largest real part, and |Im U1| <= a turn + eps n_aside.
         real = self.a * (box.x1 + box.b1 - box.bend) - eps * (1.0 + box.n1)
         most_real = self.a * (box.x2 + box.b2 + box.bend) - eps * (1.0 + box.n2 - box.n_bend)
         imaginary = self.a * turn + eps * box.n_aside
@@ -388,7 +426,7 @@ class WishartIntegral:
     def parts(
         self, i: int, kink: float, below: Array, bulk: Array
     ) -> list[tuple[Index, NDArray[np.int8], Array, Array]]:
-        """The first panels of one epsilon."""
+        """The first panels of epsilon number ``i``, one entry for each kind."""
         if self.a > 0.0:
             top = math.exp(min(kink, 600.0))
             if kink > FARTHEST:
@@ -406,6 +444,8 @@ class WishartIntegral:
 
     def log_beyond(self) -> float:
         """``ln P(ln A > 45)`` from above: ``f`` is at most a power."""
+        # ln A > 45 iff T > (e^45 - 1 + m)/s >= t, and P(T > t) <= front int_t^inf (u^2/r)^-(r+1)/2 du, that is
+        # front r^((r+1)/2) t^-r / r.
         t = (math.exp(FARTHEST) - 1.0) / self.spread
         r = float(self.rank)
         return self.log_front + 0.5 * (r + 1.0) * math.log(r) - r * math.log(t) - math.log(r)
@@ -417,6 +457,7 @@ class WishartIntegral:
         leaning = np.full(count, -np.inf)
         panels = self.first_panels()
         for _ in range(MOST_ROUNDS):
+            # Each panel is in [low, high]: half of the gap is the error of the middle.
             low, high = self.between(panels)
             least = np.logaddexp(total, log_sum(panels.index, low, count))
             enough = (least + math.log(self.share))[panels.index]
@@ -429,6 +470,7 @@ class WishartIntegral:
             panels = panels[~idle]
             if not len(panels.low):
                 return total, np.exp(missed - total), np.exp(leaning - total)
+            # Else the Gauss rule, where its error is small enough; else the panel is halved.
             value, error, steep = self.gauss(panels)
             done = error <= enough[~idle]
             here = panels.index[done]
@@ -443,7 +485,7 @@ class WishartIntegral:
 
 
 def distinct(edges: Array) -> Array:
-    """Sorted, each once."""
+    """These edges in increasing order, each once."""
     ordered = np.sort(edges)
     return ordered[np.concatenate([[True], np.diff(ordered) > 0.0])]
 

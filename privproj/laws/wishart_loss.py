@@ -32,9 +32,11 @@ from privproj.numerics.kernels import log_beta_tail, stirling_remainder
 TOGETHER = 64
 """Values of epsilon whose panels are evaluated together. Speed only."""
 
-
 FARTHEST = 1e9
-"""Largest epsilon at which the panels are evaluated. Proof: the profile falls, so this is an upper bound beyond."""
+"""Largest epsilon at which the panels are evaluated. The profile falls, so its value there is a bound beyond. Proof."""
+
+KEPT_VALUES = 20000
+"""Values of profiles that are remembered. Speed only."""
 
 
 def log_gamma_ratio(r: float) -> float:
@@ -50,9 +52,9 @@ def log_gamma_ratio(r: float) -> float:
     )
 
 
-@lru_cache(maxsize=20000)
+@lru_cache(maxsize=KEPT_VALUES)
 def kept_log_delta(pair: "VectorWishart", eps: float) -> Enclosure:
-    """:meth:`VectorWishart.log_delta_anew`, remembered."""
+    """:meth:`VectorWishart.log_delta_anew`, remembered for the next question."""
     return pair.log_delta_anew(eps)
 
 
@@ -66,6 +68,7 @@ class VectorWishart:
 
     def log_infinite(self) -> float:
         """``ln P(A <= 0)``: ``I_{m(2-m)}(r/2, 1/2)/2`` for ``m <= 1``, one minus that beyond."""
+        # I_{m(2-m)}(r/2, 1/2) = P(Beta(1/2, r/2) > (1 - m)^2)
         m = self.misalignment
         log_half = log_beta_tail(0.5, 0.5 * self.rank, (1.0 - m) ** 2, m * (2.0 - m)) - math.log(2.0)
         return log_half if m <= 1.0 else math.log1p(-math.exp(log_half))
@@ -79,7 +82,7 @@ class VectorWishart:
         return kept_log_delta(self, eps)
 
     def log_delta_anew(self, eps: float) -> Enclosure:
-        """:meth:`log_delta`, computed."""
+        """:meth:`log_delta`, computed and not remembered."""
         if self.dim == 1:
             return outward(-math.inf)
         if eps > FARTHEST:  # the profile falls to P(A <= 0), which it has all but reached
@@ -88,7 +91,10 @@ class VectorWishart:
         return outward(float(whole[0]), float(error[0]), self.steepness(float(whole[0])))
 
     def log_deltas(self, eps: Array, share: float = SHARE) -> tuple[Array, Array]:
-        """``ln delta`` and its relative error: that of the panels and of the gains, proved; and of rounding."""
+        """``ln delta`` and its relative error (C20).
+
+        The parts of the panels and of the gains are proved, the part of rounding is estimated.
+        """
         front = log_gamma_ratio(self.rank) - 0.5 * math.log(self.rank)
         integral = WishartIntegral(self.dim, self.rank, self.misalignment, self.log_infinite(), front, eps, share)
         with np.errstate(all="ignore"):
@@ -102,7 +108,10 @@ class VectorWishart:
         return 4.0 * abs(log_delta) + 40.0 + math.sqrt(self.misalignment * self.rank)
 
     def table(self, eps: Array) -> tuple[Array, Array]:
-        """Lower and upper bounds of delta for many ``eps``, which may be off by a relative 1e-15."""
+        """Lower and upper bounds of delta for many ``eps``, which may be off by a relative 1e-15.
+
+        They are those of :meth:`log_delta` with the coarser :data:`TABLE_SHARE`.
+        """
         if self.dim == 1:
             return np.zeros_like(eps), np.zeros_like(eps)
         parts = [self.log_deltas(eps[i : i + TOGETHER], TABLE_SHARE) for i in range(0, len(eps), TOGETHER)]

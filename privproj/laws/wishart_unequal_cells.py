@@ -21,11 +21,20 @@ from privproj.laws.wishart_conditional_gain import INVISIBLE, AlignmentLaw, Cond
 from privproj.numerics.arrays import Array
 from privproj.numerics.kernels import stirling_remainder
 
-BOTTOM, TOP = -60.0, 300.0
-"""Ends of the nodes in ``x = ln A``; what is beyond is counted in full."""
+BOTTOM = -60.0
+"""Lowest node in ``x = ln A``; what is below is counted in full. Speed only."""
+
+TOP = 300.0
+"""Highest node in ``x = ln A``; what is above is counted in full. Speed only."""
+
 SLIPPED = 1e-9
-"""Relative error allowed to a bound of a slope."""
+"""Relative error allowed to a bound of a slope: rounding of special functions, measured (C12). Proof."""
+
 TINY = 1e-300
+"""Least argument of a logarithm, and least distance of ``y`` from 0. Proof."""
+
+LARGEST_THRESHOLD = 1e300
+"""Finite stand-in for an unbounded threshold. Proof."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Weights:
-    """What one part of a gain is multiplied with on each panel: mean of the tail, its largest value, its change."""
+    """What one part of a gain is multiplied with on each panel: the mean of the tail, its largest value, its change."""
 
     mean: Array
     most: Array
@@ -70,7 +79,10 @@ def product(weights: Array, part: Array) -> Array:
 
 
 def flushed(values: Array) -> Array:
-    """Without what is invisible (denormal numbers are slow); the caller's floor is above the sum of all of it."""
+    """The values with 0 for those that are invisible (denormal numbers are slow).
+
+    The caller's floor is above the sum of all of them.
+    """
     return np.where(np.abs(values) < INVISIBLE, 0.0, values)
 
 
@@ -116,6 +128,7 @@ def tails_at(law: AlignmentLaw, grid: Grid) -> Tails:
     density, mode = law.density(m, x), law.mode(m)
     highest = np.maximum(density[:, 1:], density[:, :-1])
     highest = np.where((mode >= x[:-1] - 1e-12) & (mode <= x[1:] + 1e-12), law.density(m, mode), highest)
+    # mean of T on a panel = mean of its ends -+ (h/8) (sup f - inf f)
     slack = np.diff(x) / 8.0 * (highest - np.minimum(density[:, 1:], density[:, :-1]))
     low, high = 0.5 * (below[:, 1:] + below[:, :-1]), 0.5 * (above[:, 1:] + above[:, :-1])
     passed, whole = (x > 0.0)[None, :].astype(float), (x[1:] > 0.0)[None, :].astype(float)
@@ -136,7 +149,7 @@ def tails_at(law: AlignmentLaw, grid: Grid) -> Tails:
 
 @dataclass(frozen=True)
 class Cells:
-    """The same for cells of misalignments: upper bounds that hold for every one between two neighbours."""
+    """Weights, and tails at the nodes, for cells of misalignments: bounds for every one between two neighbours."""
 
     falling: Weights
     rising: Weights
@@ -146,7 +159,12 @@ class Cells:
 
 
 def cells_of(law: AlignmentLaw, grid: Grid, tails: Tails) -> Cells:
-    """Where a tail is monotone over the whole cell and panel its mean at one end is the largest, else its maximum."""
+    """The bounds over cells of misalignments (C12, step 4).
+
+    Where a tail is monotone over the whole cell and panel, its mean is largest at one end of the cell. Elsewhere the
+    largest value of the tail stands for its mean.
+    """
+    # P(A > e^x) turns at rho = e^-x, that is at m = 1 - e^-x.
     x, near, far = grid.points, grid.misalignments[:-1, None], grid.misalignments[1:, None]
     turn = -np.expm1(-np.maximum(x, 0.0))[None, :]
     below_rises = (x[1:] <= 0.0)[None, :] | (near >= turn[:, 1:])
@@ -193,6 +211,7 @@ def layers_at(gain: ConditionalGain, grid: Grid, eps: Array) -> Layers:
 def fill_before(gain: ConditionalGain, part: Part, values: Array, i: int, y: Array, start: Array, own: Array) -> None:
     """The panels left of ``tau``, where the gain grows with ``y``."""
     side = np.maximum.accumulate(np.vstack([own, gain.falling(y[1:], start)]), axis=0)
+    # (h/4) (S - s): Gruess' inequality (C12, step 3). Where it is above half of the change, the largest tail is taken.
     slopes, change = gain.falling_slopes(y, start), np.diff(side, axis=0)
     spread = 0.25 * np.diff(y)[:, None] * (slopes.high - slopes.low + SLIPPED * slopes.high)
     fine, at = spread < 0.5 * change, len(y) - 1
@@ -222,6 +241,7 @@ def bend(gain: ConditionalGain, grid: Grid, eps: Array) -> tuple[Array, Array, A
     At fixed ``x``: ``e^e N(v) (v - k)_+`` for ``x < tau`` and ``e^e N(v) (k - v)_+`` for ``x > tau``, where ``N(v) = v
     g_k(v)``, ``e = eps + (r-1) x``, ``v = (k y + e)/(1 - e^-y)`` and ``y = tau - x``.
     """
+    # C12, step 6.
     k, a, c = gain.constants
     x = grid.points[:, None, None]
     first, last = grid.ratios[None, :-1, None], grid.ratios[None, 1:, None]
@@ -232,7 +252,7 @@ def bend(gain: ConditionalGain, grid: Grid, eps: Array) -> tuple[Array, Array, A
     left, right = np.where(last > x[:-1], left, -np.inf), np.where(x[1:] > first, right, -np.inf)
     on_panels = exponential(np.maximum(left, right))
     reached = a * (first - BOTTOM) + eps + c * first if a > 0.0 else 0.0 * (first + eps)
-    under = bent(gain, reached, np.maximum(reached, 1e300), 1.0) + eps + c * BOTTOM
+    under = bent(gain, reached, np.maximum(reached, LARGEST_THRESHOLD), 1.0) + eps + c * BOTTOM
     over = k * float(gain.density(np.array(k)))
     return on_panels, exponential(under)[0], np.full_like(under[0], over)
 
@@ -287,7 +307,7 @@ class Bounds:
 
 
 def bounds_on(gain: ConditionalGain, law: AlignmentLaw, grid: Grid, eps: Array) -> Bounds:
-    """Every bound on this grid."""
+    """Every bound on this grid (C12, steps 2 to 6)."""
     tails, layers = tails_at(law, grid), layers_at(gain, grid, eps)
     cells, at = cells_of(law, grid, tails), np.searchsorted(grid.points, grid.ratios)
     edges = cells.below_most[:, 0], cells.above_most[:, -1]
@@ -295,14 +315,16 @@ def bounds_on(gain: ConditionalGain, law: AlignmentLaw, grid: Grid, eps: Array) 
     alone, kappa = before + beyond, bending(gain, grid, eps, cells)
     overlap = np.maximum(cells.below_most[:, at[1:]] - cells.below_least[:, at[:-1]], 0.0)
     own = layers.values[np.arange(len(at)), at]
+    # Step 5: what falls before tau at t2, the rest at t1, and G_t2(t2) P_<(t2) - G_t1(t1) P_<(t1) from above.
     mixed = before[:, 1:] + beyond[:, :-1] + overlap[:, :, None] * own[None, 1:]
+    # The smaller of step 5 and of step 6, max(delta(t1), delta(t2)) + K (t2 - t1)^2/8.
     by_cells = np.minimum(mixed, np.maximum(alone[:, 1:], alone[:, :-1]) + kappa)
     upper, lower = at_nodes(grid, tails, layers)
     return Bounds(by_cells, alone, kappa, upper, lower, tails, layers)
 
 
 def sides(layers: Layers, weights: tuple[Weights, Weights], edges: tuple[Array, Array]) -> tuple[Array, Array]:
-    """What falls before ``tau``, and the rest, with what is beyond the outermost nodes."""
+    """``(what falls before tau, the rest)`` of the layers (step 2), with what is beyond the outermost nodes."""
     before = layers.before.times(weights[0]) + (1.0 - layers.values[None, :, 0]) * edges[0][:, None, None]
     beyond = layers.falling.times(weights[0]) + layers.rising.times(weights[1]) + layers.valley[None]
     return before, beyond + (1.0 - layers.values[None, :, -1]) * edges[1][:, None, None]

@@ -24,31 +24,57 @@ from privproj.numerics.arrays import Array
 from privproj.numerics.enclosure import LOG_FLOOR, Enclosure
 
 Chosen = NDArray[np.bool_]
+"""A choice of panels or of cells."""
 
-INVERSE_SPACING, INVERSE_RTOL = 2.0**-9, 1e-5
-"""Spacing of the log deltas and bracket of the epsilons that are answered: the enclosure is no narrower. Speed only."""
+INVERSE_SPACING = 2.0**-9
+"""Spacing of the log deltas that are answered: the enclosure is no narrower. Speed only."""
+
+INVERSE_RTOL = 1e-5
+"""Relative bracket of the epsilons that are answered: the enclosure is no narrower. Speed only."""
 
 CLOSE = 2e-3
-"""Relative width at which a search ends. Speed only."""
-ROUNDS, MOST_ALIGNMENTS, MOST_RATIOS, MOST_POINTS = 30, 400, 60, 4000
-"""Where a search ends without that. Speed only."""
+"""Relative width of the enclosure at which a search ends. Speed only."""
+
+ROUNDS = 30
+"""Refinements of a grid after which a search ends, close or not. Speed only."""
+
+MOST_ALIGNMENTS = 400
+"""Misalignments on a grid from which on no more are added. Speed only."""
+
+MOST_RATIOS = 60
+"""Ratios of norms on a grid from which on no more are added. Speed only."""
+
+MOST_POINTS = 4000
+"""Nodes in ``ln A`` on a grid from which on no more are added. Speed only."""
+
 SHARE = 600.0
-"""Panels with more than this part of the error that is allowed are halved. Speed only."""
-CHUNK, BIN = 32, 0.125
-"""So many values of eps share a grid, or those within a factor ``2^BIN``. Speed only."""
+"""Panels with more than one part in so many of the error that is allowed are halved. Speed only."""
+
+CHUNK = 32
+"""Values of eps of a table that share a grid. Speed only."""
+
+BIN = 0.125
+"""A single eps shares a grid with those of the same factor ``2^BIN``. Speed only."""
+
+KEPT_GRIDS = 256
+"""Grids that are remembered. Speed only."""
+
 RESOLUTION = 8.0
 """Evaluations per deviation of the loss where releases are composed. Speed only."""
+
 MARGIN = 1e-8
-"""Relative error allowed to special functions and sums (gains keep nine digits)."""
+"""Relative error allowed to special functions and sums: gains keep nine digits; measured. Proof."""
+
 STEEPEST = 1e4
-"""``-d ln delta/d eps`` allowed for in lower ends."""
+"""``-d ln delta/d eps`` allowed for in lower ends; measured. Proof."""
+
 FLOOR = 1e-270
-"""Added above for what underflows: a few thousand panels of what is invisible."""
+"""Added above for what underflows: a few thousand panels of what is invisible. Proof."""
 
 
 @dataclass(frozen=True)
 class UnequalNorms:
-    """Every pair with misalignment at most ``m`` and norms within a factor ``e^log_ratio``, in both orders."""
+    """Every pair with misalignment at most ``m`` and norms within a factor ``e^log_ratio``, in both orders (C12)."""
 
     dim: int
     rank: int
@@ -56,7 +82,7 @@ class UnequalNorms:
     log_ratio: float
 
     def profile(self) -> PrivacyProfile:
-        """As every accounted curve is handed on."""
+        """The privacy profile of the worst pair, with what composition and inversion need to know of it."""
         found = {"worst_pair": "enclosed", "search_goal": CLOSE}
         return PrivacyProfile(
             self.log_delta,
@@ -68,7 +94,7 @@ class UnequalNorms:
         )
 
     def log_delta(self, eps: float) -> Enclosure:
-        """The largest ``ln H_eps``, enclosed."""
+        """An enclosure of the largest ``ln H_eps`` over all pairs."""
         grid = None if self.parallel else binned(self, math.floor(math.log2(max(eps, 1e-6)) / BIN))
         lower, upper = self.on_one_grid(np.array([eps]), grid)
         if not lower[0] > 0.0:
@@ -87,7 +113,10 @@ class UnequalNorms:
         return lower, upper
 
     def on_one_grid(self, eps: Array, grid: Grid | None) -> tuple[Array, Array]:
-        """Bounds with their margins, for ``eps`` off by a few roundings; parallel vectors need no grid."""
+        """Lower and upper bounds of delta with their margins, for ``eps`` off by a few roundings.
+
+        Parallel vectors need no grid.
+        """
         shift = 4e-15 * (eps + self.rank * self.log_ratio)
         if grid is None:
             lower = upper = self.parallel_gain(eps - shift)
@@ -111,7 +140,7 @@ class UnequalNorms:
         return np.maximum(*both)
 
     def bounds(self, grid: Grid, eps: Array) -> Bounds:
-        """Every bound on this grid."""
+        """Every bound on this grid (:class:`Bounds`)."""
         with np.errstate(all="ignore"):
             return bounds_on(ConditionalGain(self.dim, self.rank), AlignmentLaw(self.rank), grid, eps)
 
@@ -130,11 +159,11 @@ class UnequalNorms:
 
 
 def ends(bounds: Bounds) -> tuple[Array, Array]:
-    """The best pair and the largest upper bound of a cell."""
+    """The largest lower bound of a pair at a node, and the largest upper bound of a cell (C12, step 7)."""
     return bounds.lower.max(axis=(0, 1)), bounds.cells.max(axis=(0, 1))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=KEPT_GRIDS)
 def binned(worst: UnequalNorms, place: int) -> Grid:
     """A grid for every ``eps`` between ``2^(BIN place)`` and the next power, so that a search asks the same one."""
     return searched(worst, 2.0 ** (BIN * np.array([place, place + 1.0])), worst.first_grid())
@@ -176,7 +205,7 @@ def refined(grid: Grid, bounds: Bounds) -> Grid | None:
 
 
 def halved(nodes: Array, chosen: Chosen) -> Array:
-    """Middles of the chosen intervals."""
+    """The middles of the chosen intervals."""
     return 0.5 * (nodes[:-1] + nodes[1:])[chosen]
 
 

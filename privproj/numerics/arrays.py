@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from privproj.numerics.quadrature import gauss_legendre
 
 Array = NDArray[np.float64]
+"""An array of doubles of any shape."""
 
 
 @lru_cache(maxsize=8)

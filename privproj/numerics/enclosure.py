@@ -9,16 +9,23 @@ from typing import NamedTuple
 from privproj.errors import NotConverged
 
 ROUNDING = 1e-12
-"""Relative error allowed to a special function or a converged quadrature (measured: below 1e-13)."""
+"""Relative error allowed to a special function or a converged quadrature (measured: below 1e-13). Proof."""
 
 ROUNDING_PER_LOG = 4e-15
-"""Further relative error for each unit of ``|log delta|`` (a rounding of the exponent)."""
+"""Further relative error for each nat of ``|ln delta|``: a rounding of the exponent (measured). Proof."""
+
+ROUNDING_PER_STEEPNESS = 1e-15
+"""Relative error allowed to a parameter that was rounded once, a few units of rounding. Proof."""
+
+NEXT_UP = 8e-16
+"""Relative step of :func:`next_up`: seven units of rounding. Proof."""
 
 LOG_FLOOR = -1e300
+"""Upper end, in nats, of the log of a probability that came out 0. Proof."""
 
 
 class Enclosure(NamedTuple):
-    """``lower <= exact value <= upper``."""
+    """Two numbers with ``lower <= exact value <= upper``; ``-inf`` and ``inf`` where an end is not known."""
 
     lower: float
     upper: float
@@ -32,7 +39,7 @@ def outward(log_value: float, error: float = 0.0, steepness: float = 1.0) -> Enc
     """
     if log_value == -math.inf:
         return Enclosure(-math.inf, LOG_FLOOR)
-    margin = ROUNDING + error + ROUNDING_PER_LOG * abs(log_value) + 1e-15 * steepness
+    margin = ROUNDING + error + ROUNDING_PER_LOG * abs(log_value) + ROUNDING_PER_STEEPNESS * steepness
     if math.isnan(margin):
         raise NotConverged("a probability or its error came out undefined; please report these parameters")
     return Enclosure(log_value - margin, min(0.0, log_value + margin))
@@ -46,5 +53,5 @@ def log1m_exp(x: float) -> float:
 
 
 def next_up(x: float) -> float:
-    """``x`` moved up past the error of a handful of roundings."""
-    return x + 8e-16 * abs(x)
+    """``x`` moved up past the error of a handful of roundings, relative :data:`NEXT_UP`."""
+    return x + NEXT_UP * abs(x)

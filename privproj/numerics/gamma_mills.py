@@ -29,29 +29,58 @@ from privproj.numerics.arrays import Array, gauss_nodes
 from privproj.numerics.kernels import stirling_remainder
 
 DEGREE = 24
-"""Coefficients of a panel. Speed only: the error is computed for the value taken."""
+"""Coefficients of a panel; the error is computed for the value taken. Speed only."""
+
 ELLIPSE = 6.0
 """Sum of the semi-axes of the ellipse around a panel on which the ratios are bounded. Speed only."""
-NODES, PARTS, MORE_PARTS = 32, 3, 40
-"""Gauss nodes of each part of a ratio's own integral; parts, and ``k`` times further parts. Speed only."""
+
+NODES = 32
+"""Gauss nodes of each part of a ratio's own integral; the error is computed. Speed only."""
+
+PARTS = 3
+"""Parts of a ratio's own integral. Speed only."""
+
+MORE_PARTS = 40
+"""This number over ``k`` of further parts. Speed only."""
+
 DROP = 44.0
-"""Nats below the start (or the top) of a ratio's integrand where it is cut off. Speed only: the rest is bounded."""
+"""Nats below the start (or the top) of a ratio's integrand where it is cut off; the rest is bounded. Speed only."""
+
 SLIM = 0.1
 """Differences over less than this share of the natural scale are integrals of the slope. Speed only."""
-SLOPE_NODES, SLIM_ELLIPSE = 8, 17.0
-"""Gauss nodes of such an integral, and its ellipse, which lies in that of the panel (C20). Proof."""
-ROUNDED, CASES = 2e-15, 8.0
-"""Relative rounding of a polynomial (measured), and by how much the sums of a gain amplify errors (C20). Proof."""
+
+SLOPE_NODES = 8
+"""Gauss nodes of such an integral; the error is computed. Speed only."""
+
+SLIM_ELLIPSE = 17.0
+"""Sum of the semi-axes of its ellipse, which lies in that of the panel (C20). Proof."""
+
+ROUNDED = 2e-15
+"""Relative rounding of a polynomial (measured). Proof."""
+
+CASES = 8.0
+"""By how much the sums of a gain amplify relative errors (C20). Proof."""
+
 FARTHEST = 1e9
-"""``k D`` up to which ``above`` is tabulated; beyond, gains are below ``e^-1e9``."""
+"""``k D`` up to which ``above`` is tabulated; beyond, gains are below ``e^-1e9``, and are negligible (C20). Proof."""
+
 LOWEST = -40.0
-"""``w`` from which ``below`` is tabulated."""
+"""``w`` from which ``below`` is tabulated; gains below are negligible (C20). Proof."""
+
 NEARER = -1.0
 """``w`` from which ``below - 1/k`` is formed as a difference. Speed only."""
+
 MOST_ERROR = 1e-11
-"""Proved relative error of a gain beyond which no table is used."""
-SERIES, TERMS = 0.3, 14
-"""Below the first, ``D`` is summed in powers; its remainder is below ``0.3^13 2/15! < 1e-18`` of it."""
+"""Proved relative error of a gain beyond which no table is used, and :class:`NotConverged` is raised. Contract."""
+
+SERIES = 0.3
+"""``|w|`` below which ``D`` is summed in powers. Proof."""
+
+TERMS = 14
+"""Powers in that sum: its remainder is below ``0.3^13 2/15! < 1e-18`` of it. Proof."""
+
+ELLIPSES = (1.3, 1.6, 2.0, 2.5, 3.0, 4.0, 6.0)
+"""Ellipses tried for the error of the Gauss rule on one part: sums of their semi-axes. Speed only."""
 
 
 def deviance(w: Array) -> Array:
@@ -114,14 +143,14 @@ def ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]:
 
 
 def rise(k: float, w: Array, y: Array) -> Array:
-    """``1 - e^-q`` where ``w`` is small, and else 1: there ``1/k`` is taken off in the end."""
+    """``1 - e^-q`` where ``w`` is below :data:`NEARER`, and else 1: there ``1/k`` is taken off in the end."""
     return np.where(w > NEARER, 1.0, -np.expm1(k * np.exp(w) * np.expm1(-y)))
 
 
 def part_error(k: float, sign: float, w: Array, left: Array, width: Array) -> tuple[Array, Array]:
     """Proved errors of the Gauss rule on one part, of the ratio and of its slope: the best of a few ellipses."""
     best = np.full_like(w, np.inf), np.full_like(w, np.inf)
-    for ellipse in (1.3, 1.6, 2.0, 2.5, 3.0, 4.0, 6.0):
+    for ellipse in ELLIPSES:
         beyond = 0.25 * width * (ellipse + 1.0 / ellipse - 2.0)
         height = 0.25 * width * (ellipse - 1.0 / ellipse)
         turn = np.cos(np.minimum(height, math.pi))
@@ -158,7 +187,7 @@ class RatioTable:
         return panel, np.clip((2.0 * w - left - right) / (right - left), -1.0, 1.0)
 
     def at(self, w: Array, coefficients: Array) -> Array:
-        """Clenshaw's sum."""
+        """The value of the polynomials with these coefficients at ``w``, by Clenshaw's sum."""
         panel, y = self.place(w)
         ahead, last, twice = np.zeros_like(y), np.zeros_like(y), 2.0 * y
         for j in range(DEGREE - 1, 0, -1):
@@ -167,7 +196,7 @@ class RatioTable:
 
 
 def panel_edges(k: float, sign: float) -> Array:
-    """Panels as wide as the ratios are smooth: :data:`scale` times 0.6, from beyond 0 on the other side outward."""
+    """Edges of panels as wide as the ratios are smooth: 0.45 of the scale, from beyond 0 on the other side outward."""
     unit, edges = 1.0 / math.sqrt(k), []
     end = farthest(k) if sign > 0.0 else -LOWEST
     place = -2.2 * unit
@@ -183,7 +212,10 @@ def farthest(k: float) -> float:
 
 
 def table(k: float, sign: float) -> RatioTable:
-    """The table, with its error: interpolation in Chebyshev points of the first kind and the Gauss rules."""
+    """The table of ``above`` (``sign = 1``) or ``below`` of ``Gamma(k)``, with its proved error (C20).
+
+    The error is that of interpolation in Chebyshev points of the first kind, of the Gauss rules, and of rounding.
+    """
     edges = panel_edges(k, sign)
     angle = (np.arange(DEGREE) + 0.5) * math.pi / DEGREE
     middle, half = 0.5 * (edges[1:] + edges[:-1]), 0.5 * np.diff(edges)
@@ -221,7 +253,7 @@ def spreads(k: float, sign: float, edges: Array) -> tuple[float, float, float, f
 
 
 def scale(k: float, sign: float, w: Array) -> Array:
-    """The scale on which a ratio varies."""
+    """The distance in ``w`` over which a ratio varies."""
     return np.minimum(np.maximum(sign * w, 0.0) + 1.0 / math.sqrt(k), 1.0)
 
 

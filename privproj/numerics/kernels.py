@@ -13,12 +13,34 @@ import math
 from math import erfc, exp, expm1, fabs, inf, lgamma, log, log1p, pi, sqrt
 
 LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
+"""``ln sqrt(2 pi)``, in the normal density. Proof."""
+
 SQRT_HALF = math.sqrt(0.5)
+"""``sqrt(1/2)``. Proof."""
+
 SQRT_HALF_PI = math.sqrt(0.5 * math.pi)
+"""``sqrt(pi/2)``, the Mills ratio at 0. Proof."""
+
 GAUSS_3 = math.sqrt(0.6)
-RESIDUAL_17, RESIDUAL_19, RESIDUAL_27 = 1.0 / 17.0, 1.0 / 19.0, 1.0 / 27.0
+"""Outer node of the three-point Gauss rule on [-1, 1]. Proof."""
+
+RESIDUAL_17 = 1.0 / 17.0
+"""Last coefficient of the short series of :func:`log_residual`. Proof."""
+
+RESIDUAL_19 = 1.0 / 19.0
+"""First coefficient of its longer series. Proof."""
+
+RESIDUAL_27 = 1.0 / 27.0
+"""Last coefficient of its longer series. Proof."""
+
 SPLITTER = 134217729.0
+"""``2^27 + 1``, which splits a double into two halves (Dekker). Proof."""
+
 TINY_LOG = -745.0
+"""``ln`` of the least double, nearly. A search for epsilon ends where ``ln delta`` is a million times that.
+
+Contract.
+"""
 
 
 def log_add(x, y):
@@ -41,10 +63,10 @@ def product_error(x, y, product):
 
 
 def mills_tail(x, start):
-    """``start + (start+1)/(x + ...)``-style tail of Laplace's continued fraction, for ``x >= 4``.
+    """``c = x + start/(x + (start+1)/(x + (start+2)/(x + ...)))`` for ``x >= 4``: a tail of Laplace's continued
+    fraction.
 
-    Cut off where ``c = x + k/c`` would stay the same. Returns ``c = x + start/(x + (start+1)/(x + ...))``, so that
-    ``R(x) = 1 / mills_tail(x, 1)``.
+    ``R(x) = 1 / mills_tail(x, 1)``. The fraction is cut off where ``c = x + k/c`` would stay the same.
     """
     last = int(9.0 + 320.0 / (x * x))
     c = 0.5 * (x + sqrt(x * x + 4.0 * (last + 1.0)))
@@ -178,10 +200,10 @@ def log_beta_front(a, b, x, y):
 
 
 def log_beta_fraction(a, b, x, y, constant):
-    """``ln I_x(a, b)`` below the mean, ``x <= a / (a + b)``: front times the even contraction of the
+    """``ln I_x(a, b)`` below the mean, ``x <= a / (a + b)``; ``constant`` is :func:`beta_constant`.
 
-    continued fraction of the incomplete beta (Didonato and Morris 1992, equation 9), by Steed's forward sums;
-    ``constant`` is :func:`beta_constant`.
+    It is the front times the even contraction of the continued fraction of the incomplete beta (Didonato and Morris
+    1992, equation 9), by Steed's forward sums.
     """
     offset = 1.0 - beta_excess(a, b, x, y)
     beta = a / (a + 1.0) * offset

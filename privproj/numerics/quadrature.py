@@ -10,8 +10,22 @@ from privproj.errors import NotConverged
 from privproj.numerics.enclosure import Enclosure
 
 ENOUGH = 1e-6
-"""Relative error of a quadrature beyond which no number is returned; a smaller one widens the enclosure."""
+"""Relative error of a quadrature beyond which no number is returned; a smaller one widens the enclosure. Contract."""
+
+GOAL = 1e-12
+"""Relative error of a quadrature at which no more panels are halved. A larger one widens the enclosure. Speed only."""
+
 LOG_NEGLIGIBLE = -1000.0
+"""Log of an integrand's height below which a quadrature that fails is replaced by a rough bound. Contract."""
+
+DROPPED = 46.0
+"""Nats below its height where an integrand is left out: ``e^-46`` is below a rounding. Proof."""
+
+FINE = 20
+"""Gauss nodes of a panel whose sum is the value. Speed only."""
+
+CHECK = 13
+"""Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved. Proof."""
 
 
 # --- quadrature ---------------------------------------------------------------------------------
@@ -56,9 +70,9 @@ def log_integral(log_f: Callable[[float], float], start: float, step: float, hig
     edges, peak = hill(log_f, start, step, high)
     if peak == -math.inf:
         return Enclosure(-math.inf, 0.0)
-    fine, error, enough = 0.0, math.inf, max(1e-12, 4e-15 * abs(peak))
+    fine, error, enough = 0.0, math.inf, max(GOAL, 4e-15 * abs(peak))
     for _ in range(7):
-        fine, coarse = log_rule(log_f, edges, 20, peak), log_rule(log_f, edges, 13, peak)
+        fine, coarse = log_rule(log_f, edges, FINE, peak), log_rule(log_f, edges, CHECK, peak)
         error = abs(fine - coarse) / fine if fine > 0.0 else math.inf
         if error <= enough:
             break
@@ -68,7 +82,7 @@ def log_integral(log_f: Callable[[float], float], start: float, step: float, hig
         return Enclosure(peak + math.log(width), 3.0)
     if not error <= max(ENOUGH, enough):
         raise NotConverged(f"the quadrature reached only a relative {error:.1e}; please report these parameters")
-    return Enclosure(peak + math.log(fine), max(error, enough - 1e-12))
+    return Enclosure(peak + math.log(fine), max(error, enough - GOAL))
 
 
 def hill(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[list[float], float]:
@@ -98,12 +112,12 @@ def climb(log_f: Callable[[float], float], start: float, step: float, high: floa
 def drop_off(log_f: Callable[[float], float], top: float, peak: float, stride: float, limit: float) -> float:
     """The point beyond ``top``, towards ``stride``, where ``log_f`` is about 46 below ``peak`` (or ``limit``)."""
     inside = outside = top
-    while log_f(outside) > peak - 46.0:
+    while log_f(outside) > peak - DROPPED:
         if outside == limit:
             return limit
         inside, stride = outside, 2.0 * stride
         outside = min(outside + stride, limit) if stride > 0.0 else outside + stride
     for _ in range(3):
         middle = 0.5 * (inside + outside)
-        inside, outside = (middle, outside) if log_f(middle) > peak - 46.0 else (inside, middle)
+        inside, outside = (middle, outside) if log_f(middle) > peak - DROPPED else (inside, middle)
     return outside

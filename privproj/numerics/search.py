@@ -7,7 +7,10 @@ from privproj.errors import NotConverged
 from privproj.numerics.enclosure import Enclosure
 
 LAST_BITS = 2.0**-51
-"""A search looks at least so far, relative, from the ends that it knows. Speed only."""
+"""Least relative distance of the next look from the ends of a bracket. Speed only."""
+
+STEEPEST_STEP = 1e60
+"""Largest factor from one look to the next while a bracket is sought. Speed only."""
 
 
 # --- search -------------------------------------------------------------------------------------
@@ -46,7 +49,7 @@ def crossing(
         near, at_near = far, at_far
         far = min(high, far * factor) if seeks_safe else max(low, far / factor)
         at_far = checked(far)
-        factor = min(factor**3, 1e60)
+        factor = min(factor**3, STEEPEST_STEP)
     ends = (near, at_near, far, at_far) if seeks_safe else (far, at_far, near, at_near)
     return shrink(checked, *ends, rtol=rtol)
 
@@ -71,7 +74,7 @@ def shrink(f: Callable[[float], float], x1: float, f1: float, x2: float, f2: flo
 
 
 def replaced(x1: float, f1: float, x2: float, f2: float, x: float, value: float) -> tuple[float, float, float, float]:
-    """The bracket with the end of the same sign replaced by ``x``."""
+    """The bracket ``(x1, f1, x2, f2)`` with the end where ``f`` has the sign of ``value`` moved to ``x``."""
     return (x, value, x2, f2) if value > 0.0 else (x1, f1, x, value)
 
 

@@ -1,4 +1,6 @@
-"""The same quantities in mpmath at any precision: slow, independent of the kernels, and the only files that import it.
+"""The quantities of the package in mpmath, at any precision: slow, and independent of the kernels.
+
+No other room imports mpmath.
 
 Each function works at the current ``mpmath.mp.dps`` and returns an ``mpf``; it is written from the formula in its
 docstring, with more digits where the float code avoids a cancellation. :func:`value` answers what
@@ -38,7 +40,7 @@ OTHERS: dict[str, Function] = {
     "rule.basic-composition.epsilon": composition.basic_composition,
     "rule.advanced-composition.epsilon": composition.advanced_composition,
 }
-"""Quantities that are neither."""
+"""Quantities that are neither a delta nor an epsilon."""
 COARSE = {
     "m1.known-projection": 14,
     "m1.known-projection-rank1": 14,
@@ -49,9 +51,10 @@ COARSE = {
     "wishart.exact": 20,
     "m1.residual": 20,
 }
-"""Digits of the references that take a double sum, a nested minimum or long series in each term; all others have 50."""
+"""Digits of the references that take a double sum, a nested minimum or long series in each term. All others have 50."""
+
 LARGE = {"m2.mixture-rdp": 16, "m2.rank-free": 25, "m2.exact-rank1": 25}
-"""The same where the dimension is a million."""
+"""Digits of others where the dimension is a million or more."""
 
 
 def value(quantity: str, digits: int | None = None, **parameters: Real) -> Real:

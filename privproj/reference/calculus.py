@@ -7,8 +7,12 @@ import mpmath as mp
 
 Real = Any
 """A float, an int, text or an ``mpf``."""
+
 Function = Callable[..., Any]
+"""A function of such numbers that returns one."""
+
 MOST_HALVINGS = 14
+"""Halvings of the trapezoidal rule after which :class:`ArithmeticError` is raised. Contract."""
 
 
 def line(f: Function, start: Real = 0, step: Real = 1) -> Real:
@@ -47,7 +51,7 @@ def hill(f: Function, start: Real, step: Real) -> tuple[Real, Real]:
 
 
 def reach(f: Function, top: Real, stride: Real) -> Real:
-    """Where, in the direction of ``stride``, ``f`` has become negligible against ``f(top)``: checked twice over."""
+    """A place beyond ``top``, towards ``stride``, where ``f`` is negligible against ``f(top)``: checked twice over."""
     least, x = f(top) * mp.mpf(10) ** (-mp.mp.dps - 3), top
     while f(x) > least or f(x + stride) > least:
         stride *= mp.mpf(5) / 4
@@ -71,7 +75,10 @@ def upper_half_line(f: Function, cut: Real, scale: Real = 1) -> Real:
 
 
 def root(f: Function, start: Real, step: Real = 1) -> Real:
-    """Where a monotone ``f`` changes sign, sought outwards from ``start``, to nearly all digits (Illinois rule)."""
+    """The place where a monotone ``f`` changes sign, sought outwards from ``start``, to nearly all digits.
+
+    Raises :class:`ArithmeticError` where there is none up to a step of 1e9.
+    """
     a, fa = mp.mpf(start), f(mp.mpf(start))
     step = mp.mpf(step)
     up, down = f(a + step), f(a - step)
@@ -103,8 +110,10 @@ def between(f: Function, a: Real, fa: Real, b: Real, fb: Real) -> Real:
 
 
 def minimum(f: Function, low: Real, high: Real, points: int = 40) -> tuple[Real, Real]:
-    """``(x, f(x))`` at the least ``f`` on ``[low, high]``: a scan, golden sections, then Newton's rule with
-    differences, until ``x`` has nearly half of the digits, which makes ``f(x)`` right to nearly all.
+    """``(x, f(x))`` at the least ``f`` on ``[low, high]``: a scan, golden sections, then Newton's rule.
+
+    Newton's rule uses differences. It ends when ``x`` has nearly half of the digits, which makes ``f(x)`` right to
+    nearly all.
     """
     low, high = mp.mpf(low), mp.mpf(high)
     with mp.workdps(20):
@@ -152,7 +161,10 @@ def newton(f: Function, a: Real, b: Real, low: Real, high: Real) -> Real:
 
 
 def settled(value: Callable[[], Any], digits: int, extra: int = 8, grown: int = 15) -> Real:
-    """``value()`` at ever higher precision until two precisions agree to ``digits``."""
+    """``value()`` at ever higher precision until two precisions agree to ``digits`` decimal digits.
+
+    Raises :class:`ArithmeticError` where they never do.
+    """
     with mp.workdps(digits + extra):
         last = value()
     for attempt in range(1, 6):

@@ -54,7 +54,7 @@ def least_over_orders(objective: Function, low: Real, high: Real) -> Real:
 
 
 def delta_from_whole_orders(divergence: Function, eps: Real) -> Real:
-    """The same over whole ``alpha >= 2``, convex in ``alpha``: doubled until it rises, then by thirds."""
+    """:func:`delta_from_renyi` over whole ``alpha >= 2``: doubled until the objective rises, then by thirds."""
 
     def objective(alpha: int) -> Real:
         a = mp.mpf(alpha)
@@ -98,7 +98,7 @@ def concentrated_epsilon(rho: Real, delta: Real, omega: Real = mp.inf) -> Real:
 
 
 def concentrated_delta(rho: Real, eps: Real, omega: Real = mp.inf) -> Real:
-    """Its inverse."""
+    """The inverse of :func:`concentrated_epsilon`."""
     eps = mp.mpf(eps)
     if eps <= rho:
         return mp.mpf(1)
@@ -118,8 +118,10 @@ def advanced_composition(epsilon: Real, steps: int, slack: Real) -> Real:
 
 
 def composed_rule(rule: Function, delta: Real, steps: int, limit: Real = mp.inf) -> Real:
-    """``T`` releases of ``rule(delta) = eps < limit``: the smaller of basic composition at ``delta/T`` and advanced
-    composition at ``d' = share delta``, ``delta_i = (1 - share) delta / T``, the best share.
+    """``eps`` of ``T`` releases of ``rule(delta) = eps < limit``: the smaller of basic and advanced composition.
+
+    Basic composition is at ``delta/T``. Advanced composition is at ``d' = share delta`` and ``delta_i = (1 - share)
+    delta / T``, with the best share.
     """
     delta = mp.mpf(delta)
     if steps == 1:
@@ -138,7 +140,7 @@ def composed_rule(rule: Function, delta: Real, steps: int, limit: Real = mp.inf)
 
 
 def epsilon_of(profile: Function, delta: Real, guess: Real = 1) -> Real:
-    """Where a falling ``profile(eps)`` is ``delta``; 0 if it starts below."""
+    """The ``eps`` at which a falling ``profile(eps)`` is ``delta``; 0 if it starts below."""
     delta = mp.mpf(delta)
     if profile(mp.mpf(0)) <= delta:
         return mp.mpf(0)
@@ -146,7 +148,7 @@ def epsilon_of(profile: Function, delta: Real, guess: Real = 1) -> Real:
 
 
 def delta_of(rule: Function, eps: Real, guess: Real = "1e-5") -> Real:
-    """Where a falling ``rule(delta)`` is ``eps``, searched in ``ln ln(1/delta)``."""
+    """The ``delta`` at which a falling ``rule(delta)`` is ``eps``, searched in ``ln ln(1/delta)``."""
     eps = mp.mpf(eps)
 
     def excess(s: Real) -> Real:

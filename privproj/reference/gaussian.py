@@ -30,12 +30,12 @@ def rule(delta: Real, noise_multiplier: Real, constant: Real) -> Real:
 
 
 def classical(delta: Real, noise_multiplier: Real, steps: int = 1, constant: Real = "1.25") -> Real:
-    """The rule below ``eps = 1``, composed."""
+    """The rule with this constant, proved below ``eps = 1``, composed over ``steps``."""
     return runs.composed_rule(lambda part: rule(part, noise_multiplier, constant), delta, steps, limit=1)
 
 
 def classical_2(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """The same with the constant 2."""
+    """:func:`classical` with the constant 2."""
     return classical(delta, noise_multiplier, steps, constant=2)
 
 
@@ -46,7 +46,7 @@ def divergence(noise_multiplier: Real, steps: int) -> Function:
 
 
 def rdp(epsilon: Real, noise_multiplier: Real, steps: int = 1, sampling_rate: Real = 1) -> Real:
-    """Converted at the best order; sampled: ``log_moment(j) = j (j-1) mu^2/2`` at whole orders."""
+    """``delta`` by the Renyi curve at its best order; sampled: ``log_moment(j) = j (j-1) mu^2/2`` at whole orders."""
     if sampling_rate == 1:
         return runs.delta_from_renyi(divergence(noise_multiplier, steps), epsilon)
     mu = mu_of(noise_multiplier)
@@ -55,17 +55,17 @@ def rdp(epsilon: Real, noise_multiplier: Real, steps: int = 1, sampling_rate: Re
 
 
 def rdp_epsilon(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """Converted the other way."""
+    """``eps`` by the Renyi curve at its best order."""
     return runs.epsilon_from_renyi(divergence(noise_multiplier, steps), delta)
 
 
 def zcdp(epsilon: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """``rho = T mu^2/2``."""
+    """``delta`` of ``rho``-zCDP at ``rho = T mu^2/2``."""
     return runs.concentrated_delta(mu_of(noise_multiplier, steps) ** 2 / 2, epsilon)
 
 
 def zcdp_epsilon(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """``rho + 2 sqrt(rho ln(1/delta))``."""
+    """``eps = rho + 2 sqrt(rho ln(1/delta))`` at ``rho = T mu^2/2``."""
     return runs.concentrated_epsilon(mu_of(noise_multiplier, steps) ** 2 / 2, delta)
 
 

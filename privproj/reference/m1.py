@@ -15,8 +15,9 @@ from privproj.reference.special import chi2_quantile, gaussian_delta, normal_den
 
 @lru_cache(maxsize=64)
 def shares(a: Real, b: Real, digits: int) -> tuple[tuple[Real, Real], ...]:
-    """``(B^(-1/2), weight B^(-(a+b)/2))`` of the trapezoidal rule over ``t = ln(B/(1-B))``, fine enough
-    for ``ln N`` as well.
+    """``(B^(-1/2), weight B^(-(a+b)/2))`` at the nodes of the trapezoidal rule over ``t = ln(B/(1-B))``.
+
+    The rule is fine enough for ``ln N`` as well.
     """
     width = min(mp.sqrt(1 / a + 1 / b), 2 / mp.sqrt(a + b), mp.mpf("0.55"))
     step, centre, nodes = width * 9 / digits, mp.log(a / b), []
@@ -74,12 +75,12 @@ def known_projection_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier:
 
 
 def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
-    """``min_p E[g_p(mu^2 X)]`` of the same law."""
+    """``min_p E[g_p(mu^2 X)]`` for the law of :func:`known_projection_rank1`."""
     return any_rank(epsilon, energy_law(rank, dim - 1, rank, mu_of(noise_multiplier) ** 2))
 
 
 def norm_radius(dim: int, rank: int) -> Function:
-    """``(sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r``."""
+    """The radius ``(sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r`` as a function of ``ln d0``."""
     return lambda log_bad: (mp.sqrt(dim) + mp.sqrt(rank) + mp.sqrt(-2 * log_bad)) ** 2 / rank
 
 
@@ -93,7 +94,7 @@ def operator_norm(
 def operator_norm_epsilon(
     delta: Real, dim: int, rank: int, noise_multiplier: Real, split: Real = "even", steps: int = 1
 ) -> Real:
-    """At a given split."""
+    """``eps`` of :func:`operator_norm` at a given split of delta."""
     return epsilon_at_split(norm_radius(dim, rank), mu_of(noise_multiplier, steps), delta, steps, split)
 
 
@@ -137,7 +138,7 @@ def secret_projection(
 
 
 def beta_of(residual_norm: Real, other: Real, misalignment: Real) -> Real:
-    """``|kappa b - kappa' b'|``: ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``."""
+    """The shift ``beta = |kappa b - kappa' b'|``: ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``."""
     return mp.sqrt((residual_norm - other) ** 2 + 2 * residual_norm * other * misalignment)
 
 
@@ -168,8 +169,10 @@ def column_exact(
     residual_norm: Real = 1,
     shift_in_span: Real = 0,
 ) -> Real:
-    """Where one part is all: the residual (``k = 0``), or ``E[h_eps(|C x|^2/sigma^2)]``, ``|C x|^2`` as
-    ``X_r (X_r + Y_(d-1))/r^2`` (within the span and no residual, or ``r <= k``) of squared norm ``mu^2``.
+    """The cases in which one part is all.
+
+    For ``k = 0`` it is the residual. Within the span and with no residual, or for ``r <= k``, it is ``E[h_eps(|C
+    x|^2/sigma^2)]`` with ``|C x|^2`` as ``X_r (X_r + Y_(d-1))/r^2``, of squared norm ``mu^2``.
     """
     if span_dim == 0 and shift_in_span == 0:
         return residual(epsilon, dim, rank, noise_multiplier, residual_misalignment)
@@ -178,8 +181,10 @@ def column_exact(
 
 
 def column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: Real, delta_w: Real) -> Real:
-    """``max of p ln A - q ln tau + (W/2)(tau/A - 1)`` over corners: ``A_-+ = cos th -+ t sin th`` (``A_+`` at the worst
-    angle up to the promised one), ``w_-+`` the quantiles at ``delta_W/2``, both orders of ``tau``.
+    """``max of p ln A - q ln tau + (W/2)(tau/A - 1)`` over corners, or 0.
+
+    ``A_-+ = cos th -+ t sin th`` (``A_+`` at the worst angle up to the promised one), ``w_-+`` are the quantiles at
+    ``delta_W/2``, and both orders of ``tau`` are taken.
     """
     n, free = dim - k, rank - k
     p, q = mp.mpf(n + 1 - free) / 2, mp.mpf(n + free - 1) / 2
@@ -199,8 +204,10 @@ def column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: Re
 
 
 def shift_bound(dim: int, rank: int, k: int, alpha: Real, beta: Real, part: Real) -> Real:
-    """``(1/r)(sqrt(d+r-k) + sqrt k + t)(alpha (sqrt r + t) + beta (sqrt k + t))`` for ``r > k``,
-    ``(1/r)(sqrt d + sqrt r + t)(sqrt r + t) sqrt(alpha^2 + beta^2)`` for ``r <= k``; ``t = sqrt(2 ln(1/part))``.
+    """The shift that is not exceeded but for ``part`` at each of two or three events, ``t = sqrt(2 ln(1/part))``.
+
+    ``(1/r)(sqrt(d+r-k) + sqrt k + t)(alpha (sqrt r + t) + beta (sqrt k + t))`` for ``r > k``, and ``(1/r)(sqrt d + sqrt
+    r + t)(sqrt r + t) sqrt(alpha^2 + beta^2)`` for ``r <= k``.
     """
     t, root_r = mp.sqrt(2 * mp.log(1 / part)), mp.sqrt(rank)
     if rank <= k:
@@ -220,7 +227,10 @@ def column(
     residual_norm: Real = 1,
     shift_in_span: Real = 0,
 ) -> Real:
-    """``eps_R + eps_C`` at ``delta_T = delta_W = share delta/2``, ``delta_C = rest/2``, the ``d_i`` the other half."""
+    """``eps_R + eps_C`` at ``delta_T = delta_W = share delta/2`` and ``delta_C`` half of the rest.
+
+    The other half of the rest goes to the events of the shift in equal parts.
+    """
     share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
     delta, m, k = mp.mpf(delta), mp.mpf(residual_misalignment), span_dim
     norm, alpha = mp.mpf(residual_norm), mp.mpf(shift_in_span)

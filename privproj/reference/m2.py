@@ -12,7 +12,7 @@ from privproj.reference.special import beta_tail, gaussian_delta, normal_density
 
 
 def law(dim: int, rank: int, noise_multiplier: Real) -> Law:
-    """``X = mu^2 B``."""
+    """The law of ``X = mu^2 B``."""
     return beta_law(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, mu_of(noise_multiplier) ** 2)
 
 
@@ -51,8 +51,10 @@ def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real
 
 
 def best_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bool) -> Real:
-    """The least over ``tau``: at ``tau = 1``, or where the derivative in ``s = ln(tau/(1-tau))`` turns positive:
-    ``dG/dm m (1 - tau)/2`` against ``k tau^a (1-tau)^b / Beta(a, b)``, ``m = mu sqrt(tau)``, as the log of the ratio.
+    """The least :func:`beta_tail_bound` over ``tau``.
+
+    It is at ``tau = 1``, or where the derivative in ``s = ln(tau/(1-tau))`` turns positive: ``dG/dm m (1 - tau)/2``
+    against ``k tau^a (1-tau)^b / Beta(a, b)``, ``m = mu sqrt(tau)``, as the log of the ratio.
     """
     eps, mu, a, b = mp.mpf(eps), mp.mpf(mu), mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2
 
@@ -69,8 +71,9 @@ def best_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bool) -> 
 
 
 def gain(eps: Real, m: Real, sharp: bool) -> Real:
-    """``dG/dm``: ``phi(m/2 - eps/m)``, and of the two-sided tail
-    ``(1/2 + eps/m^2) phi(m/2 - eps/m) - (1/2 - eps/m^2) phi(m/2 + eps/m)``.
+    """``dG/dm`` of the Gaussian term: ``phi(m/2 - eps/m)`` where it is the profile (``sharp``).
+
+    Where it is the two-sided tail, ``(1/2 + eps/m^2) phi(m/2 - eps/m) - (1/2 - eps/m^2) phi(m/2 + eps/m)``.
     """
     near = normal_density(m / 2 - eps / m)
     if sharp:
@@ -80,7 +83,7 @@ def gain(eps: Real, m: Real, sharp: bool) -> Real:
 
 
 def turning_points(derivative: Function, centre: Real, width: Real, count: int = 500) -> list[Real]:
-    """Where it goes from below 0 to above, on a grid that is fine around ``centre`` and coarse far off."""
+    """The places where ``derivative`` turns positive, on a grid that is fine around ``centre`` and coarse far off."""
     most = mp.asinh(150 / width)
     grid = [centre + width * mp.sinh(most * j / count) for j in range(-count, count + 1)]
     with mp.workdps(20):

@@ -30,7 +30,7 @@ def rdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int = 1, steps: int 
 
 
 def rdp_tight(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
-    """With one eigenvalue."""
+    """:func:`rdp` with one eigenvalue."""
     return rdp(epsilon, rank, gamma, 1, steps, layer_count)
 
 
@@ -122,12 +122,12 @@ def public_radius(rank: int) -> Function:
 
 
 def public_norm(epsilon: Real, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1) -> Real:
-    """At the best ``d0``."""
+    """``delta`` of a public sketch by its norm, at the best ``d0``."""
     return least_over_radius(public_radius(rank), mu_of(noise_multiplier, steps), epsilon, steps)
 
 
 def public_norm_epsilon(delta: Real, rank: int, noise_multiplier: Real, split: Real = "even", steps: int = 1) -> Real:
-    """At a given split."""
+    """``eps`` of a public sketch by its norm, at a given split of delta."""
     return epsilon_at_split(public_radius(rank), mu_of(noise_multiplier, steps), delta, steps, split)
 
 

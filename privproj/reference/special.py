@@ -52,8 +52,9 @@ def beta_front(a: Real, b: Real, x: Real) -> Real:
 
 
 def beta_tail(a: Real, b: Real, x: Real) -> Real:
-    """``P(Beta(a, b) > x)``: the series for ``1 - B`` where that is short, else the complement of the one for
-    ``B``, with guard digits (Chernoff).
+    """``P(Beta(a, b) > x)``: the series for ``1 - B`` where that is short, else the complement of the one for ``B``.
+
+    The complement is computed with as many guard digits as Chernoff's bound says that it loses.
     """
     a, b, x = mp.mpf(a), mp.mpf(b), mp.mpf(x)
     if x <= 0:

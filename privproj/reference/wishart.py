@@ -95,7 +95,7 @@ def exact(epsilon: Real, dim: int, rank: int, misalignment: Real, norm_ratio: Re
 
 
 def worst(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real) -> Real:
-    """The largest over the pairs at ``m (j/8)^2``."""
+    """The largest :func:`pair` over the misalignments ``m (j/8)^2``, ``j = 0 .. 8``."""
     m = mp.mpf(misalignment)
     return max(pair(dim, rank, m * mp.mpf(j * j) / 64, epsilon, log_kappa) for j in range(9))
 
@@ -147,12 +147,12 @@ def at_split(loss: Function, delta: Real, dim: int, rank: int, misalignment: Rea
 
 
 def quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even", steps: int = 1) -> Real:
-    """Theorem 1, composed."""
+    """``eps`` by Theorem 1 at a split of delta, composed over ``steps``."""
     return runs.composed_rule(lambda part: at_split(published, part, dim, rank, misalignment, split), delta, steps)
 
 
 def quantile_sharp(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
-    """With the largest loss within the quantiles."""
+    """``eps`` as the largest loss within the quantiles, at a split of delta."""
     return at_split(largest, delta, dim, rank, misalignment, split)
 
 
@@ -200,7 +200,7 @@ def early_delta(
     R: Real = 0,
     c: Real = "0.5",
 ) -> Real:
-    """At given ``t``, ``eta``, ``R``."""
+    """``delta`` of the early theorem at given ``t``, ``eta`` and ``R``."""
     m = mp.mpf(misalignment)
     return two_tails(rank, m, mp.mpf(t), mp.mpf(eta)) + spectral(dim, rank, mp.mpf(R), mp.mpf(c))
 
@@ -229,7 +229,7 @@ def early(
     R: Real = 0,
     c: Real = "0.5",
 ) -> Real:
-    """At given ``t``, ``eta``, ``R``, or at the best."""
+    """``eps`` of the early theorem at given ``t`` and ``R``, or at the best ones."""
     m = mp.mpf(misalignment)
     if t is not None:
         return early_loss(dim, rank, m, mp.mpf(t), mp.mpf(R))
@@ -241,7 +241,7 @@ def early(
 
 
 def early_exact_tail(delta: Real, dim: int, rank: int, misalignment: Real) -> Real:
-    """With the exact mixed tail."""
+    """``eps`` of the early theorem with the exact mixed tail, at the best ``t`` and ``R``."""
     return early_epsilon(delta, lambda t: mixed_tail(rank, mp.mpf(misalignment), t), dim, rank, misalignment)
 
 

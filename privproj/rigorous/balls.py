@@ -8,19 +8,20 @@ from flint import acb, arb, ctx
 from privproj.errors import PrecisionLimit
 
 EXACT = Context(prec=100, Emin=MIN_EMIN, Emax=MAX_EMAX)
-"""Decimal arithmetic that neither rounds what is written here nor underflows."""
+"""Decimal arithmetic that neither rounds what is written here nor underflows. Proof."""
 
 GOAL = 64
-"""Bits of relative accuracy that an enclosure must have."""
+"""Bits of relative accuracy that an enclosure must have (C21). Proof."""
 
 LADDER = (128, 256, 512, 1024)
-"""Working precisions tried in turn, in bits."""
+"""Working precisions tried in turn, in bits; where none is enough the certificate is refused. Contract."""
 
 
 def enclosed(value: Callable[[], arb], ladder: tuple[int, ...] = LADDER) -> tuple[arb, int]:
     """``(ball, bits)``: ``value()`` at the first working precision that makes it right to :data:`GOAL` bits.
 
-    Raises :class:`PrecisionLimit` where none does.
+    ``value`` must return a ball that holds the exact value at every precision. Raises :class:`PrecisionLimit` where no
+    precision of the ladder is enough.
     """
     for bits in ladder:
         with ctx.workprec(bits):
@@ -40,21 +41,21 @@ def decimal_ends(ball: arb, digits: int = 25) -> tuple[str, str]:
 
 
 def log(ball: arb) -> float:
-    """``ln`` of (nearly) the upper end as a float; ``-inf`` where it is not positive."""
+    """``ln`` of (nearly) the upper end as a float, to guide searches only; ``-inf`` where it is not positive."""
     top = ball.upper()
     return float(top.log()) if top > 0 else float("-inf")
 
 
 def point(t: acb) -> bool:
-    """True for a real number known nearly to the working precision."""
+    """True for a ball that is a real number known nearly to the working precision."""
     return bool(t.imag.is_zero()) and (t.real.is_exact() or t.real.rel_accuracy_bits() > ctx.prec // 2)
 
 
 def wide(size: arb) -> acb:
-    """The square of complex numbers of at most this size in each coordinate."""
+    """The complex ball around 0 that holds every number of at most this size in each coordinate."""
     side = arb(0, size.upper())
     return acb(side, side)
 
 
 UNDEFINED = acb(arb.nan(), arb.nan())
-"""What an integrand returns where it is not analytic."""
+"""What an integrand returns where it is not analytic. Proof."""

@@ -5,10 +5,14 @@ from flint import acb, arb, ctx
 from privproj.errors import PrecisionLimit
 
 MOST_TERMS = 1_000_000
+"""Terms of a series after which the certificate is refused. Contract."""
 
 
 def lower(k: arb, z: arb) -> arb:
-    """``P(k, z) = z^k e^-z / Gamma(k+1) sum_j z^j / (k+1)_j``; a geometric series bounds what is left out."""
+    """``P(k, z) = z^k e^-z / Gamma(k+1) sum_j z^j / (k+1)_j``; a geometric series bounds what is left out.
+
+    Near and above ``k`` it is the complement of Arb's own ``Q(k, z)``.
+    """
     if not z > 0:
         return arb(0).union(lower(k, z.upper())) if z.upper() > 0 else arb(0)
     if z > k - 4 * k.sqrt():

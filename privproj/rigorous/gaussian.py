@@ -6,7 +6,7 @@ from privproj.rigorous.balls import point, wide
 
 
 def delta(eps: arb, mu: arb) -> arb:
-    """``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``."""
+    """``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``, the Gaussian delta (C3)."""
     u = eps / mu - mu / 2
     half = arb(2).rsqrt()
     return ((u * half).erfc() - eps.exp() * ((u + mu) * half).erfc()) / 2
@@ -20,6 +20,7 @@ def delta_around(eps: arb, mu: acb) -> acb:
     """
     if point(mu):
         return acb(delta(eps, mu.real))
+    # u = eps/mu - mu/2, w = u + mu; erfc(u/sqrt 2)/2 and a ball of the size of the second term
     u, half = eps / mu - mu / 2, arb(2).rsqrt()
     reach = (u + mu).real.lower()
     if not reach > 0:

@@ -8,10 +8,17 @@ from privproj.numerics.quadrature import climb
 from privproj.rigorous.balls import GOAL, log
 
 EVALUATIONS = 20_000
-"""Evaluations after which an integral is left as wide as it is."""
+"""Evaluations after which an integral is left as wide as it is. Speed only."""
+
+GUARD = 16
+"""Bits beyond :data:`GOAL` to which an integral is computed. Speed only."""
 
 Integrand = Callable[[acb, bool], acb]
+"""``f(t, analytic)`` encloses a function on a complex ball; asked for it, it is not finite where ``f`` is not analytic.
+"""
+
 Remainder = Callable[[arb], arb]
+"""``bound(t)`` bounds the integral beyond ``t``."""
 
 
 def positive_integral(
@@ -25,12 +32,12 @@ def positive_integral(
     high: arb | None = None,
     known: arb | None = None,
 ) -> arb:
-    """``int f`` of a function that is non-negative on the line and has one hill there, found from ``start``.
+    """A ball that holds ``int f`` for a function that is non-negative on the line.
 
-    ``left(t)`` bounds the integral below ``t`` and ``right(t)`` the one above, or the ends are ``low`` and ``high``;
-    with both ``right`` and ``high``, whichever comes first.
-    ``f(t, analytic)`` encloses the function on a complex ball; asked whether it is analytic there, it returns a
-    non-finite ball where it may not be. What does not matter beside ``known``, to which it is added, is not followed.
+    Its one hill is sought from ``start`` in steps of ``step``, which only decides how narrow the ball is. ``left(t)``
+    bounds the integral below ``t`` and ``right(t)`` the one above, or the ends are ``low`` and ``high``. With both
+    ``right`` and ``high`` whichever comes first is taken. What does not matter beside ``known``, to which the integral
+    will be added, is not followed.
     """
     ends = [None if end is None else float(end.mid()) for end in (low, high)]
     top, peak = highest(f, start, step, ends)
@@ -42,7 +49,7 @@ def positive_integral(
     if high is not None and not b < high:
         b, right = high.lower(), None
     scale = arb(peak).exp()
-    tolerance = arb(2) ** -(GOAL + 16)
+    tolerance = arb(2) ** -(GOAL + GUARD)
     enough = tolerance if known is None else (tolerance * known.lower() / scale).max(tolerance)
     inside = acb.integral(
         lambda t, analytic: f(t, analytic) / scale, a, b, rel_tol=tolerance, abs_tol=enough, eval_limit=EVALUATIONS
@@ -58,7 +65,7 @@ def sliver(f: Integrand, end: arb) -> arb:
 
 
 def highest(f: Integrand, start: float, step: float, ends: list[float | None]) -> tuple[float, float]:
-    """A point near the top of the hill between the ends, and the log of the height there."""
+    """A point near the top of the hill between the ends, and the log of the height there, to guide the rest."""
 
     def height(t: float) -> float:
         with ctx.workprec(64):

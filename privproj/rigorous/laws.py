@@ -1,4 +1,7 @@
-"""Laws of the squared shift ``X`` in a coordinate where their density is log-concave, in balls."""
+"""Laws of the squared shift ``X`` in a coordinate where their density is log-concave, in balls (C21).
+
+They are independent twins of :mod:`privproj.laws.squared_shift` (floats) and :mod:`privproj.reference.laws` (mpmath).
+"""
 
 from abc import ABC, abstractmethod
 
@@ -22,7 +25,7 @@ class Law(ABC):
     @property
     @abstractmethod
     def supremum(self) -> arb | None:
-        """Least upper bound of ``X``; None where there is none."""
+        """The supremum of ``X``; None where ``X`` is unbounded."""
 
     @property
     @abstractmethod
@@ -32,7 +35,7 @@ class Law(ABC):
     @property
     @abstractmethod
     def tilted(self) -> "Law":
-        """The law with density ``x f(x) / E X``."""
+        """The size-biased law, with density ``x f(x) / E X``."""
 
     @abstractmethod
     def strip(self, t: acb) -> bool:
@@ -48,12 +51,13 @@ class Law(ABC):
 
     @abstractmethod
     def derivatives(self, t: acb) -> tuple[acb, acb, acb]:
-        """``ln`` of the density of ``t``, and its first two derivatives."""
+        """``ln`` of the density of ``t`` and its first two derivatives in ``t``."""
 
     def density(self, t: acb, analytic: bool) -> acb:
         """The density of ``t``, over a wide ball by Taylor's formula at its middle: dependencies would blow up."""
         if analytic and not self.strip(t):
             return UNDEFINED
+        # ln f(t) = v(m) + v'(m) (t - m) + v''(ball) (t - m)^2/2
         middle = acb(t.real.mid(), t.imag.mid())
         value, slope, _ = self.derivatives(middle)
         away = t - middle
@@ -65,12 +69,12 @@ class Law(ABC):
         return smaller_of(self.density(acb(t), False).real / slope.real) if slope.real > 0 else arb(1)
 
     def above(self, t: arb) -> arb:
-        """``P(T > t)`` from above."""
+        """``P(T > t)`` from above: ``-f/(ln f)'``, where it falls."""
         _, slope, _ = self.derivatives(acb(t))
         return smaller_of(self.density(acb(t), False).real / -slope.real) if slope.real < 0 else arb(1)
 
     def tail(self, t: arb) -> arb:
-        """``P(T > t)``."""
+        """``P(T > t)``, by an integral."""
         return positive_integral(self.density, *self.hill, low=t, right=self.above)
 
 
@@ -159,5 +163,5 @@ def soft_plus(t: acb, analytic: bool) -> acb:
 
 
 def smaller_of(bound: arb) -> arb:
-    """The bound of a probability, or 1."""
+    """The smaller of the bound of a probability and 1."""
     return bound if bound < 1 else arb(1)

@@ -43,7 +43,7 @@ class Exact:
     needed: tuple[str, ...] = ()
 
     def witness(self, eps: float) -> Witness:
-        """Nothing to choose."""
+        """An empty choice: there is no free parameter."""
         return {}
 
 
@@ -54,7 +54,7 @@ class GaussianProfile(Exact):
         self.noise, self.steps = noise_multiplier, steps
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """The closed form."""
+        """The closed form of C3, in balls."""
         return gaussian.delta(eps, arb(self.steps).sqrt() / arb(self.noise))
 
 
@@ -80,7 +80,7 @@ class BetaTail:
         return {"tau": 1.0 / (1.0 + math.exp(-t))}
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """The bound at ``tau``."""
+        """The bound at ``tau`` (C16)."""
         tau, mu = arb(witness["tau"]), 1 / arb(self.noise)
         term = (gaussian.delta if self.sharp else gaussian.two_sided)(eps, mu * tau.sqrt())
         if not tau < 1:
@@ -104,7 +104,7 @@ class RandomSensitivity(Exact):
         return BetaLaw(arb(rank) / 2, arb(dim - rank) / 2, scale)
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """The integral over the law."""
+        """The integral of ``h_eps`` over the law (C4)."""
         return expected(eps, self.law())
 
 
@@ -142,10 +142,12 @@ class AnyRank(RandomSensitivity):
             raise PrecisionLimit(
                 f"expected a tangent at or above the inflection {float(least):.6g}, got {float(p):.6g}"
             )
+        # h(p) and h'(p). Where the tangent is not negative at 0 it lies above h throughout, and E l_p(X) is the bound.
         height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
         if height >= slope * p:
             return height + slope * (law.mean - p)
         t = crossing(eps, law, p)
+        # E[h(X); X <= c] + h(p) P(X > c) + h'(p) (E[X; X > c] - p P(X > c)), E[X; X > c] = E X P(size-biased X > c)
         below = expected(eps, law, t)
         mass, moment = law.tail(t), law.mean * law.tilted.tail(t)
         return below + height * mass + slope * (moment - p * mass)
@@ -203,11 +205,13 @@ class SecretSketch(Exact):
         self.rank, self.gamma_ratio = rank, gamma_ratio
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """The closed form."""
+        """The closed form of C14, in balls."""
         nu, half = 1 / arb(self.gamma_ratio), arb(self.rank) / 2
         whole, growth = self.rank * (1 + nu).log(), eps.exp()
+        # F(w) - e^eps F(w/(1+nu)), w = (r ln(1+nu) - 2 eps)(1+nu)/nu
         w = (whole - 2 * eps) * (1 + nu) / nu
         rise = gamma.lower(half, w / 2) - growth * gamma.lower(half, w / (2 * (1 + nu)))
+        # (1-F)(w') - e^eps (1-F)(w' (1+nu)), w' = (r ln(1+nu) + 2 eps)/nu
         v = (whole + 2 * eps) / nu
         fall = gamma.upper(half, v / 2) - growth * gamma.upper(half, v * (1 + nu) / 2)
         return rise.max(fall)

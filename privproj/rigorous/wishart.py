@@ -21,6 +21,7 @@ from privproj.rigorous.integral import positive_integral
 from privproj.rigorous.profiles import Exact, Witness
 
 Gain = Callable[[acb, bool], acb]
+"""``g(x, analytic)`` on a complex ball, as an :data:`privproj.rigorous.integral.Integrand`."""
 
 
 class WishartProfile(Exact):
@@ -106,7 +107,7 @@ class Pair:
         return (log_c - decay * x - (self.r + 1) * (-(-x).expm1()).log()).exp() / decay
 
     def gain_below(self, x: acb, analytic: bool) -> acb:
-        """``g_-``, ``U2 > 0``."""
+        """``g_- = Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x)``, where ``U2 > 0``."""
         threshold, tilt = self.a * bernoulli(x) + self.eps / x.expm1(), (self.eps - (self.r - 1) * x).exp()
         if point(x) and threshold.real > 0:
             z, growth = threshold.real, x.real.exp()
@@ -118,11 +119,11 @@ class Pair:
         return UNDEFINED if analytic else acb(arb(0).union(1))
 
     def gain_certain(self, x: acb, analytic: bool) -> acb:
-        """``g_-``, ``U2 <= 0``."""
+        """``g_- = 1 - e^(eps - (r-1)x)``, where ``U2 <= 0``."""
         return -(self.eps - (self.r - 1) * x).expm1()
 
     def gain_above(self, x: acb, analytic: bool) -> acb:
-        """``g_+``, ``U1 > 0``."""
+        """``g_+ = P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x)``, where ``U1 > 0``."""
         threshold, tilt = self.a * bernoulli(-x) + self.eps / (-x).expm1(), (self.eps + (self.r - 1) * x).exp()
         if point(x):
             z, growth = threshold.real, x.real.exp()
