@@ -11,6 +11,8 @@ import click
 
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2, Gaussian
+from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
+from privproj.training.algorithms import load as load_algorithm
 from privproj.validation import privacy_epsilon, probability, whole
 
 from . import render
@@ -110,7 +112,7 @@ def mechanism(json: bool, **given: Any) -> int:
     import numpy as np
 
     scores = np.array(inside), np.array(outside)
-    verdict = release.audited(scene, scores, delta, confidence, given["claim"])
+    verdict = release.judge_scene(scene, scores, delta, confidence, given["claim"])
     found = record(verdict, began, fault=given["fault"])
     shown(found, lines_of(found), json)
     return 1 if verdict.refuted else 0
@@ -177,11 +179,11 @@ def membership(json: bool, attack: str, **given: Any) -> int:
     for name in ("rank", "seed"):
         if name in chosen:
             chosen[name] = whole(name, chosen[name], f"a whole number for --{name}", 0, 10**9)
-    if given["mechanism"] == "dp-sgd":
+    if load_algorithm(given["mechanism"]).rank == "none":
         chosen["rank"] = None
     game = module.Game(**chosen)
     if attack == "calibrated":
-        area, rates, beyond = module.calibrated(game, confidence)
+        area, rates, beyond = module.calibrated_loss_attack(game, confidence)
         nothing = dict.fromkeys(("epsilon_lower", "claimed_epsilon", "ceiling"))
         found = {"auc": area, "rates": [asdict(rate) for rate in rates], "confidence": confidence, **nothing,
                  "verdict": "separates" if beyond else "does not separate", "trials": 1,
@@ -195,10 +197,10 @@ def membership(json: bool, attack: str, **given: Any) -> int:
     journal = None if given["journal"] is None else Path(given["journal"])
     with bar(2 * models, "training shadow models") as step:
         scores = module.poisoned(game, models, workers, journal, step)
-    from privproj.audit.epsilon_lower import balanced_accuracy, verdict
+    from privproj.audit.epsilon_lower import balanced_accuracy, judge
 
     claim = given["claim"] if given["claim"] is not None else game.claim(delta)
-    answer = verdict(*scores, delta=delta, confidence=confidence, claim=claim)
+    answer = judge(*scores, delta=delta, confidence=confidence, claim=claim)
     found = record(answer, began, balanced_accuracy=balanced_accuracy(*scores))
     shown(found, [*lines_of(found), f"  best balanced accuracy {found['balanced_accuracy']:.3f} (optimistic)"], json)
     return 1 if answer.refuted else 0
@@ -245,7 +247,7 @@ add(one_run, "one-run", "Many canaries in one release.", [
 ])  # fmt: skip
 add(membership, "membership", "Shadow models with and without a canary record, or a calibrated-loss attack.", [
     option("--mechanism", "Training algorithm.  [default: m2]", default="m2",
-           type=click.Choice(["dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1"])),
+           type=click.Choice(MEMBERSHIP_ALGORITHMS)),
     option("--rank", "Rank.  [default: 16]", metavar="R"), COMMON["z"],
     option("--attack", "Which attack.  [default: poison]", type=click.Choice(["poison", "calibrated"]),
            default="poison"),

@@ -8,6 +8,7 @@ import click
 
 from privproj.errors import InvalidParameter
 from privproj.records.statement import sections
+from privproj.training.algorithms import ALGORITHMS
 
 from . import render
 from .files import write
@@ -25,12 +26,11 @@ stopped goes on with --resume DIR, its count of releases and all.
 Example:
   privproj train --data digits --mechanism m2 --rank 16 --epsilon 8 --delta 1e-5
 """
-NAMES = ["dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-clip", "m1", "prism", "dp-sft"]
 
 
-def run(output: str | None, resume: str | None, json: bool, **given: Any) -> int:
+def train(output: str | None, resume: str | None, json: bool, **given: Any) -> int:
     fit = adapter()
-    here = fit.joined()
+    here = fit.join_processes()
     if output == "":
         raise InvalidParameter("--output", "nothing", "a folder")
     if resume is not None:
@@ -39,17 +39,17 @@ def run(output: str | None, resume: str | None, json: bool, **given: Any) -> int
             name = next(iter(extra), "output")
             raise InvalidParameter("--resume", resume, f"no other option with it, such as --{name.replace('_', '-')}")
         folder = Path(resume)
-        settings = fit.taken_up(folder)
+        settings = fit.saved_settings(folder)
     else:
         folder = here.agree(free_folder() if output is None else Path(output))
         settings = settings_from(fit, given)
         if here.first:
             fit.begin(settings, folder)
     try:
-        started = fit.Run.start(settings, folder)
+        started = fit.ClassifierTraining.start(settings, folder)
     except BaseException:
         if resume is None and here.first:
-            fit.abandon(folder)
+            fit.remove_unused_folder(folder)
         raise
     with bar(started.total, "training", hidden=not here.first) as step:
         outcome = started.train(step)
@@ -125,7 +125,7 @@ def text(outcome: Any, shown: dict[str, Any]) -> str:
 command = with_options(
     [
         option("--data", "digits, or an .npz file with arrays x and y.", type=str, metavar="DATA"),
-        option("--mechanism", "What is released each step.", type=click.Choice(NAMES)),
+        option("--mechanism", "What is released each step.", type=click.Choice(ALGORITHMS)),
         option("--rank", "Rank of the projection or the adapters, dimension of dp-sft's subspace.", metavar="R"),
         option("--epsilon", "Target epsilon.", metavar="E"),
         option("--delta", "Target delta.  [default: 1e-5]", metavar="D"),
@@ -147,7 +147,7 @@ command = with_options(
         option("--resume", "Go on with the run in this folder.", type=str, metavar="DIR"),
         option("--json", "One JSON object instead of text.", is_flag=True),
     ],
-    run,
+    train,
     name="train",
     help=HELP,
     short_help="Train with the computed noise, and report what was spent.",

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import privproj
-from privproj.diagnostics.lora_noise import prism_noise_energy
 from privproj.errors import InvalidParameter, Refused
 from privproj.records.ledger import Account, read
 
@@ -131,7 +130,7 @@ def test_the_energy_of_the_noise():
         optimizer.boundary.record = lambda: None
         (mean,) = optimizer.boundary.release()
         energies.append(float(fixed_rank.from_flat(mean, view.point).flat().norm()))
-    known = prism_noise_energy([(20, 30)], 4, 3.0 / 12)
+    known = 3.0 / 12 * math.sqrt(4 * (20 + 30 - 4))
     assert abs(np.mean(np.square(energies)) - known**2) < 5 * np.std(np.square(energies)) / math.sqrt(400)
 
 

@@ -14,10 +14,10 @@ from privproj.audit.epsilon_lower import (
     auc,
     balanced_accuracy,
     ceiling,
-    counted,
+    counts_on_second_half,
+    judge,
     one_run_epsilon,
     one_run_p_value,
-    verdict,
 )
 from privproj.errors import InvalidParameter
 
@@ -54,15 +54,15 @@ def test_the_bound_is_wrong_as_rarely_as_it_says():
 def test_thresholds_come_from_the_other_half():
     scores = np.concatenate([np.zeros(50), np.ones(50)])
     worth = lambda tried: [counts.epsilon(1e-3, 0.95) for counts in tried]  # noqa: E731
-    counts = counted(scores, scores, worth)
+    counts = counts_on_second_half(scores, scores, worth)
     assert counts.members == counts.others == 50
     rng, refuted = np.random.default_rng(1), 0
     for _ in range(300):
         a, b = rng.standard_normal((2, 200))
-        refuted += verdict(a, b, delta=1e-6, confidence=0.95, claim=0.0).refuted
+        refuted += judge(a, b, delta=1e-6, confidence=0.95, claim=0.0).refuted
     assert refuted <= 15
     with pytest.raises(InvalidParameter, match="four runs"):
-        counted(scores[:3], scores, worth)
+        counts_on_second_half(scores[:3], scores, worth)
 
 
 def test_auc_and_balanced_accuracy():
@@ -101,9 +101,18 @@ def release():
     return mechanism
 
 
+def sampled_scores(mechanism, steps, runs, rng):
+    """The log-likelihood ratios drawn from their law: ``N(+-b mu^2/2, b mu^2)`` summed over steps, ``b`` Beta."""
+    shape = mechanism.beta_shape if isinstance(mechanism, privproj.M2) else None
+    energy = np.ones((2, runs, steps)) if shape is None else rng.beta(*shape, size=(2, runs, steps))
+    total = mechanism.mu**2 * energy.sum(2)
+    noise = np.sqrt(total) * rng.standard_normal((2, runs))
+    return 0.5 * total[0] + noise[0], -0.5 * total[1] + noise[1]
+
+
 def audited(release, fault, runs=1000, **more):
     scene = release.Scene(mechanism=M2, steps=6, fault=fault, seed=1)
-    return release.audited(scene, scene.scores(runs, runs), 1e-3, 0.999, more.get("claim"))
+    return release.judge_scene(scene, scene.scores(runs, runs), 1e-3, 0.999, more.get("claim"))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +135,7 @@ def test_correct_code_is_not_refuted_and_a_tenth_of_its_epsilon_is(release):
 def test_scores_of_the_release_code_have_the_law_of_the_mechanism(release, mechanism):
     scene = release.Scene(mechanism=mechanism, steps=5, seed=2)
     real = scene.scores(600, 600)
-    law = release.sampled_scores(mechanism, 5, 20_000, np.random.default_rng(0))
+    law = sampled_scores(mechanism, 5, 20_000, np.random.default_rng(0))
     for ours, known in zip(real, law, strict=True):
         assert stats.ks_2samp(ours, known).pvalue > 1e-3
 
@@ -134,9 +143,7 @@ def test_scores_of_the_release_code_have_the_law_of_the_mechanism(release, mecha
 def test_correct_code_is_not_refuted_in_fifty_seeds(release):
     scene = release.Scene(mechanism=M2, steps=20)
     refuted = [
-        release.audited(
-            scene, release.sampled_scores(M2, 20, 4000, np.random.default_rng(seed)), 1e-3, 0.999, None
-        ).refuted
+        release.judge_scene(scene, sampled_scores(M2, 20, 4000, np.random.default_rng(seed)), 1e-3, 0.999, None).refuted
         for seed in range(50)
     ]
     assert not any(refuted)
@@ -196,7 +203,10 @@ def test_the_calibrated_attack_sees_overfitting(membership):
         mechanism="dp-sgd", rank=None, noise_multiplier=0.0, steps=300, records=100, seed=1, clip=100.0
     )
     noisy = membership.Game(mechanism="dp-sgd", rank=None, noise_multiplier=50.0, steps=300, records=100, seed=1)
-    (loud, rates, seen), (quiet, _, unseen) = membership.calibrated(silent), membership.calibrated(noisy)
+    (loud, rates, seen), (quiet, _, unseen) = (
+        membership.calibrated_loss_attack(silent),
+        membership.calibrated_loss_attack(noisy),
+    )
     assert seen and not unseen
     assert loud > 0.6 > quiet and [rate.at for rate in rates] == [0.1, 0.01]
     assert all(rate.low <= rate.value <= rate.high for rate in rates)

@@ -22,11 +22,11 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 from privproj.training import add_prism, make_private
-from privproj.training.processes import joined
+from privproj.training.processes import join_processes
 
 torch.set_num_threads(1)
 options = json.loads(sys.argv[1])
-rank = joined().rank
+rank = join_processes().rank
 draw = torch.Generator().manual_seed(0)
 x = torch.randn(options.pop("records"), 6, generator=draw, dtype=torch.float64)
 y = torch.randint(0, 3, (len(x),), generator=draw)

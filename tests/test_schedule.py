@@ -14,7 +14,6 @@ from privproj_cli.main import exit_code
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Refused
 from privproj.accounting.two_stage import dp_sft
-from privproj.diagnostics.lora_noise import prism_noise_energy
 from privproj.records.run_file import from_data
 
 M2_PHASE = {"mechanism": "m2", "dim": 2048, "rank": 16, "noise_multiplier": 0.2, "sampling_rate": 0.01, "steps": 300}
@@ -81,10 +80,6 @@ def test_odometer():
 def test_aliases_are_the_gaussians_that_they_are():
     for name in ("dp-sgd", "prism", "dp-lora-fa"):
         assert eps_of({**GAUSSIAN_PHASE, "mechanism": name}) == eps_of(GAUSSIAN_PHASE)
-    assert prism_noise_energy([(10, 20)], 3, 0.1) == pytest.approx(0.1 * math.sqrt(3 * 27), rel=1e-12, abs=0)
-    assert prism_noise_energy([(10, 20)], 10, 0.1) == pytest.approx(0.1 * math.sqrt(200), rel=1e-12, abs=0)
-    with pytest.raises(InvalidParameter, match="smaller side"):
-        prism_noise_energy([(10, 20)], 11, 0.1)
 
 
 @pytest.mark.parametrize(

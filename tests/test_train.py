@@ -220,7 +220,7 @@ def test_bad_features_are_said(tmp_path, capsys, arrays):
 WORKER = """
 import sys
 from pathlib import Path
-from privproj.training import fit
+from privproj.training import classifier
 from privproj.training.optimizer import PrivateOptimizer
 folder = Path(sys.argv[1])
 used = open(folder / "used", "ab", buffering=0)
@@ -229,7 +229,7 @@ def apply(self, view, update):
     used.write(b".")
     plain(self, view, update)
 PrivateOptimizer.apply = apply
-run = fit.Run.start(fit.taken_up(folder), folder)
+run = classifier.ClassifierTraining.start(classifier.saved_settings(folder), folder)
 print("ready", flush=True)
 run.train()
 """

@@ -64,19 +64,19 @@ def ceiling(members: int, others: int, delta: float, confidence: float) -> float
     return Counts(members, members, 0, others).epsilon(delta, confidence)
 
 
-def halves(scores: Array) -> tuple[Array, Array]:
+def split_scores(scores: Array) -> tuple[Array, Array]:
     """The first half chooses the threshold, the second half is counted."""
     return scores[: len(scores) // 2], scores[len(scores) // 2 :]
 
 
-def counted(inside: Array, outside: Array, worth: Callable[[list[Counts]], Sequence[float]]) -> Counts:
+def counts_on_second_half(inside: Array, outside: Array, worth: Callable[[list[Counts]], Sequence[float]]) -> Counts:
     """Counts on the second halves, at the threshold that is worth most on the first halves.
 
     Raises :class:`InvalidParameter` for fewer than four scores in an arm.
     """
     if min(len(inside), len(outside)) < 4:
         raise InvalidParameter("trials", min(len(inside), len(outside)), "at least four runs in each arm")
-    (chosen_in, counted_in), (chosen_out, counted_out) = halves(inside), halves(outside)
+    (chosen_in, counted_in), (chosen_out, counted_out) = split_scores(inside), split_scores(outside)
     tried = np.quantile(np.concatenate([chosen_in, chosen_out]), np.linspace(0.0, 1.0, 201))
     sizes = len(chosen_in), len(chosen_out)
     first = [Counts(int((chosen_in >= t).sum()), sizes[0], int((chosen_out >= t).sum()), sizes[1]) for t in tried]
@@ -102,7 +102,7 @@ def balanced_accuracy(inside: Array, outside: Array) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class AuditVerdict:
     """What an audit found: ``epsilon_lower`` holds with ``confidence``; ``ceiling`` is the most it could have found."""
 
     auc: float
@@ -126,7 +126,7 @@ class Verdict:
         return "refuted" if self.refuted else "not refuted"
 
 
-def verdict(
+def judge(
     inside: Sequence[float] | Array,
     outside: Sequence[float] | Array,
     *,
@@ -134,7 +134,7 @@ def verdict(
     confidence: float = 0.999,
     claim: float | None = None,
     curve: Curve | None = None,
-) -> Verdict:
+) -> AuditVerdict:
     """The verdict on a claim (``claim`` at ``delta``, and maybe a whole profile) from the scores of both arms.
 
     With a profile, each of the two tests gets half of what the confidence leaves.
@@ -142,8 +142,8 @@ def verdict(
     level, target = probability("confidence", confidence), probability("delta", delta)
     a, b = np.asarray(inside, float), np.asarray(outside, float)
     each = level if curve is None else 1.0 - 0.5 * (1.0 - level)
-    counts = counted(a, b, lambda tried: [counts.epsilon(target, each) for counts in tried])
-    return Verdict(
+    counts = counts_on_second_half(a, b, lambda tried: [counts.epsilon(target, each) for counts in tried])
+    return AuditVerdict(
         auc=auc(a, b),
         epsilon_lower=counts.epsilon(target, each),
         confidence=level,
@@ -163,7 +163,7 @@ def breaks_profile(inside: Array, outside: Array, curve: Curve, confidence: floa
         least = tradeoff(curve, [fpr for _, fpr, _, _ in rates])
         return [bound - fnr for bound, (_, _, _, fnr) in zip(least, rates, strict=True)]
 
-    return counted(inside, outside, margins).refutes(curve, confidence)
+    return counts_on_second_half(inside, outside, margins).refutes(curve, confidence)
 
 
 # --- one run ----------------------------------------------------------------------------------------

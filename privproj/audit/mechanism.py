@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.accounting.queries import epsilon
-from privproj.audit.epsilon_lower import Array, Verdict, verdict
+from privproj.audit.epsilon_lower import Array, AuditVerdict, judge
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2, Gaussian
 from privproj.training import make_private
@@ -25,10 +25,16 @@ from privproj.training.release import PrivateRelease
 from privproj.validation import whole
 
 FAULTS = ("half-noise", "isotropic", "reused-projection", "wrong-dimension", "replace-as-add-remove", "clip-after-mean")
-COLUMNS, RECORDS = 16, 8
+"""The faults that can be planted, by the names that the command line has for them. Contract."""
+
+COLUMNS = 16
+"""Outputs of the layer that is audited; any number of at least 1 does. Speed only."""
+
+RECORDS = 8
+"""Records in the data set, all but the canary without a gradient; any number of at least 1 does. Speed only."""
 
 
-class Isotropic(Projected):
+class IsotropicNoise(Projected):
     """Planted: noise of one size on every coordinate of ``G A^T``, not on those of ``G Q``."""
 
     def refresh(self, streams: Streams) -> None:
@@ -38,7 +44,7 @@ class Isotropic(Projected):
         self.q = draw / self.rank**0.5
 
 
-class Reused(Projected):
+class ReusedProjection(Projected):
     """Planted: one projection for all releases."""
 
     def refresh(self, streams: Streams) -> None:
@@ -99,9 +105,9 @@ class Scene:
         boundary = optimizer.boundary
         boundary.record = lambda: None
         planted: dict[str, Callable[[PrivateRelease], Any]] = {
-            "half-noise": quieter,
-            "isotropic": lambda b: reviewed(b, Isotropic),
-            "reused-projection": lambda b: reviewed(b, Reused),
+            "half-noise": plant_half_noise,
+            "isotropic": lambda b: plant_view(b, IsotropicNoise),
+            "reused-projection": lambda b: plant_view(b, ReusedProjection),
             "clip-after-mean": lambda b: setattr(b, "__class__", ClipAfterMean),
         }
         if self.fault in planted:
@@ -146,34 +152,27 @@ class Scene:
         return x, g
 
 
-def quieter(boundary: PrivateRelease) -> None:
-    """Half the noise."""
+def plant_half_noise(boundary: PrivateRelease) -> None:
+    """Planted: half the noise."""
     plan = boundary.plan
     boundary.plan = replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=0.5 * plan.noise_multiplier))
 
 
-def reviewed(boundary: PrivateRelease, kind: type[Projected]) -> None:
+def plant_view(boundary: PrivateRelease, kind: type[Projected]) -> None:
     """The layer seen by a faulty view."""
     (view,) = boundary.views
     assert isinstance(view, Projected)
     boundary.views[0] = kind(view.tap, view.rank, "haar", False)
 
 
-def sampled_scores(mechanism: M2 | Gaussian, steps: int, runs: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """The log-likelihood ratios drawn from their law: ``N(+-b mu^2/2, b mu^2)`` summed over steps, ``b`` Beta."""
-    shape = mechanism.beta_shape if isinstance(mechanism, M2) else None
-    energy = np.ones((2, runs, steps)) if shape is None else rng.beta(*shape, size=(2, runs, steps))
-    total = mechanism.mu**2 * energy.sum(2)
-    noise = np.sqrt(total) * rng.standard_normal((2, runs))
-    return 0.5 * total[0] + noise[0], -0.5 * total[1] + noise[1]
-
-
-def audited(scene: Scene, scores: tuple[Array, Array], delta: float, confidence: float, claim: float | None) -> Verdict:
+def judge_scene(
+    scene: Scene, scores: tuple[Array, Array], delta: float, confidence: float, claim: float | None
+) -> AuditVerdict:
     """The verdict on a claim, or on the tool's own epsilon and its whole profile."""
     if claim is not None:
-        return verdict(*scores, delta=delta, confidence=confidence, claim=claim)
+        return judge(*scores, delta=delta, confidence=confidence, claim=claim)
     curve = curve_of(scene.claimed, scene.steps)
-    return verdict(*scores, delta=delta, confidence=confidence, claim=scene.claim(delta), curve=curve)
+    return judge(*scores, delta=delta, confidence=confidence, claim=scene.claim(delta), curve=curve)
 
 
 def curve_of(mechanism: M2 | Gaussian, steps: int) -> Any:

@@ -25,14 +25,18 @@ from privproj.audit.epsilon_lower import Array, at_least, at_most, auc
 from privproj.errors import InvalidParameter
 from privproj.records.journal import Journal, done
 from privproj.records.workers import Row, by_processes
-from privproj.training import add_frozen_lora, make_private
+from privproj.training import make_private
+from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
+from privproj.training.algorithms import load as load_algorithm
 from privproj.training.classifier import load
 from privproj.validation import real, whole
 from privproj.version import __version__
 
-MECHANISMS = ("dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1")
 SILENT = 1e-9
-"""What stands for no noise: far below the rounding of a sum of gradients in single precision."""
+"""The noise multiplier that stands for no noise; far below the rounding of a sum of gradients in single precision."""
+
+NO_CLAIM = 1e-6
+"""A noise multiplier below this one makes no claim that could be audited; above :data:`SILENT`, far below any use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,27 +57,28 @@ class Game:
         set_field = object.__setattr__
         for name, low in (("records", 10), ("steps", 1)):
             set_field(self, name, whole(name, getattr(self, name), f"a whole number of at least {low}", low, 10**6))
-        if self.mechanism not in MECHANISMS:
-            raise InvalidParameter("mechanism", self.mechanism, "one of " + ", ".join(MECHANISMS))
-        needs = self.mechanism != "dp-sgd"
+        if self.mechanism not in MEMBERSHIP_ALGORITHMS:
+            raise InvalidParameter("mechanism", self.mechanism, "one of " + ", ".join(MEMBERSHIP_ALGORITHMS))
+        needs = load_algorithm(self.mechanism).rank != "none"
         if needs != (self.rank is not None):
             raise InvalidParameter("rank", self.rank, f"{'a' if needs else 'no'} rank for {self.mechanism}")
         real("noise_multiplier", self.noise_multiplier, "a noise multiplier of at least 0", 0.0, 1e12)
         real("learning_rate", self.learning_rate, "a positive learning rate", 0.0, 1e6, open_low=True)
 
-    def trained(self, x: Tensor, y: Tensor, weights: Tensor, seed: int | None) -> tuple[nn.Module, Any]:
+    def train_model(self, x: Tensor, y: Tensor, weights: Tensor, seed: int | None) -> tuple[nn.Module, Any]:
         """A linear head trained on weighted records; weight 0 takes a record out without changing a public number."""
         torch.set_num_threads(1)
         module: nn.Module = nn.Linear(x.shape[1], int(y.max()) + 1)
         for parameter in module.parameters():
             nn.init.zeros_(parameter)
-        if self.mechanism == "lora-fa" and self.rank is not None:
-            module = add_frozen_lora(module, self.rank, insecure_seed=seed)
+        algorithm = load_algorithm(self.mechanism)
+        if algorithm.adapt is not None and self.rank is not None:
+            module = algorithm.adapt(module, self.rank, seed)
         trained = [p for p in module.parameters() if p.requires_grad]
         module, optimizer, loader = make_private(
             module=module, optimizer=torch.optim.SGD(trained, lr=self.learning_rate),
-            data_loader=DataLoader(TensorDataset(x, y, weights)), algorithm=self.mechanism,  # pyright: ignore
-            rank=None if self.mechanism == "lora-fa" else self.rank, max_grad_norm=self.clip,
+            data_loader=DataLoader(TensorDataset(x, y, weights)), algorithm=self.mechanism,
+            rank=self.rank if algorithm.projects else None, max_grad_norm=self.clip,
             noise_multiplier=max(self.noise_multiplier, SILENT), steps=self.steps, sampling_rate=1.0,
             insecure_seed=seed,
         )  # fmt: skip
@@ -85,12 +90,12 @@ class Game:
 
     def claim(self, delta: float) -> float | None:
         """The tool's epsilon for one such model; None without noise."""
-        if self.noise_multiplier < 1e-6:
+        if self.noise_multiplier < NO_CLAIM:
             return None
         x, y = self.problem()[:2]
         short = Game(**{**asdict(self), "records": 10, "steps": 1})
-        optimizer = short.trained(x[:10], y[:10], torch.ones(10), 0)[1]
-        found = replace_steps(optimizer.plan, self.steps).epsilon(delta).value
+        optimizer = short.train_model(x[:10], y[:10], torch.ones(10), 0)[1]
+        found = account_of_steps(optimizer.plan, self.steps).epsilon(delta).value
         return None if found is None else float(found)
 
     def problem(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -102,7 +107,7 @@ class Game:
         return found.x[:n], found.y[:n], found.x[n:], found.y[n:]
 
 
-def replace_steps(plan: Any, steps: int) -> Any:
+def account_of_steps(plan: Any, steps: int) -> Any:
     """What so many releases of a plan are to the accountant."""
     from privproj.records.ledger import Account
 
@@ -113,7 +118,7 @@ def canary(game: Game) -> tuple[Tensor, Tensor]:
     """Features from N(0, I), and the class that a model without noise finds least likely."""
     x, y, _, _ = game.problem()
     plain = Game(**{**asdict(game), "noise_multiplier": 0.0})
-    module, _ = plain.trained(x, y, torch.ones(len(x)), 0)
+    module, _ = plain.train_model(x, y, torch.ones(len(x)), 0)
     features = torch.randn(1, x.shape[1], generator=torch.Generator().manual_seed(game.seed or 0))
     with torch.no_grad():
         return features, module(features).argmin(1)
@@ -125,7 +130,7 @@ def shadow(game: Game, inside: bool, index: int, features: Tensor, label: Tensor
     weights = torch.ones(len(x) + 1)
     weights[-1] = float(inside)
     seed = None if game.seed is None else 2 * (game.seed * 10**6 + index) + inside
-    module, _ = game.trained(torch.cat([x, features]), torch.cat([y, label]), weights, seed)
+    module, _ = game.train_model(torch.cat([x, features]), torch.cat([y, label]), weights, seed)
     with torch.no_grad():
         return -float(cross_entropy(module(features), label))
 
@@ -173,7 +178,7 @@ def separates(area: float, members: int, others: int, confidence: float) -> bool
     return area - float(special.ndtri(confidence)) * deviation > 0.5
 
 
-def calibrated(game: Game, confidence: float = 0.95) -> tuple[float, list[Rate], bool]:
+def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float, list[Rate], bool]:
     """The calibrated-loss attack on one model: AUC, its rates at 10 % and 1 %, whether the AUC is beyond chance.
 
     Score ``-(L(x; theta) - L(x; theta_ref))``; the threshold is the loosest whose false positive rate is below the
@@ -184,8 +189,8 @@ def calibrated(game: Game, confidence: float = 0.95) -> tuple[float, list[Rate],
     reference = Game(**{**asdict(game), "noise_multiplier": 0.0})
     half = len(other_x) // 2
     aux_x, aux_y, out_x, out_y = other_x[:half], other_y[:half], other_x[half:], other_y[half:]
-    module, _ = game.trained(x, y, torch.ones(n), game.seed)
-    basis, _ = reference.trained(aux_x, aux_y, torch.ones(len(aux_x)), 0)
+    module, _ = game.train_model(x, y, torch.ones(n), game.seed)
+    basis, _ = reference.train_model(aux_x, aux_y, torch.ones(len(aux_x)), 0)
 
     def scores(features: Tensor, labels: Tensor) -> Array:
         with torch.no_grad():

@@ -58,15 +58,3 @@ def lora_noise(
         total = real("row_sum", row_sum, f"a sum of sizes of at least row_norm={norm:g}", norm * (1.0 - 1e-12), 1e100)
         rate = 9.0 / math.sqrt(r) * (total / norm) ** 3
     return NoiseMoments((r * v - 1.0) * q, r * v * v * (norm * norm + excess), rate)
-
-
-def prism_noise_energy(shapes: list[tuple[int, int]], rank: int, deviation: float) -> float:
-    """``tau sqrt(sum over modules of r (m + n - r))``: the norm of PRISM's isotropic tangent noise, a diagnostic.
-
-    ``tau`` is the deviation per coordinate; full-gradient DP-SGD has ``tau sqrt(sum m n)``. Epsilon is that of the
-    subsampled Gaussian mechanism either way.
-    """
-    for m, n in shapes:
-        if rank > min(m, n):
-            raise InvalidParameter("rank", rank, f"a rank of at most {min(m, n)}, the smaller side of a module")
-    return deviation * math.sqrt(sum(rank * (m + n - rank) for m, n in shapes))

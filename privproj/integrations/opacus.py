@@ -20,16 +20,10 @@ from typing import Any, ClassVar
 from privproj.accounting.schedule import Phase, Schedule, phase_of
 from privproj.assumptions import PLAN_FIXED_IN_ADVANCE, PUBLIC_RECORD_COUNT
 from privproj.errors import InvalidParameter, Refused
-from privproj.mechanisms import M2, Gaussian, NoisyMechanism
+from privproj.mechanisms import Gaussian, NoisyMechanism
+from privproj.mechanisms.releases import ReleasesProjection as ReleasesProjection
 from privproj.records.run_file import phase_from
 from privproj.validation import probability, real
-
-
-class ReleasesProjection:
-    """What an optimizer must be to be accounted as M2: it has a ``release``, the mechanism without its noise."""
-
-    release: M2
-
 
 UNIFORM = 2.0**-24
 """Opacus' sampler compares 24-bit uniform numbers with the rate. Proof: C 2^24 rounded up is how many are below C."""

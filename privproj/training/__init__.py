@@ -1,12 +1,20 @@
-"""The torch adapter: train with the computed sigma, and be able to prove what was spent (needs the extra ``torch``)."""
+"""The torch adapter: train with the computed sigma, and be able to prove what was spent (needs the extra ``torch``).
 
-from privproj.training.algorithms.lora import FrozenLoRA, add_frozen_lora, prepare_peft
-from privproj.training.algorithms.prism import PrismLinear, Steps, add_prism
-from privproj.training.algorithms.projected_descent import ProjectedDescent
-from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
-from privproj.training.engine import make_private
-from privproj.training.optimizer import PrivateOptimizer
-from privproj.training.plan import Plan
+The names below are the public interface. Importing the package loads none of them and no torch, so that the command
+line can list the algorithms (:mod:`privproj.training.algorithms`) where torch is not installed.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from privproj.training.algorithms.lora import FrozenLoRA, add_frozen_lora, prepare_peft
+    from privproj.training.algorithms.prism import PrismLinear, Steps, add_prism
+    from privproj.training.algorithms.projected_descent import ProjectedDescent
+    from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
+    from privproj.training.engine import make_private
+    from privproj.training.optimizer import PrivateOptimizer
+    from privproj.training.plan import Plan
 
 __all__ = [
     "FrozenLoRA",
@@ -23,3 +31,25 @@ __all__ = [
     "make_private",
     "prepare_peft",
 ]
+
+HOMES = {
+    "algorithms.lora": ("FrozenLoRA", "add_frozen_lora", "prepare_peft"),
+    "algorithms.prism": ("PrismLinear", "Steps", "add_prism"),
+    "algorithms.projected_descent": ("ProjectedDescent",),
+    "algorithms.subspace": ("Subspace", "Trajectory", "leading"),
+    "engine": ("make_private",),
+    "optimizer": ("PrivateOptimizer",),
+    "plan": ("Plan",),
+}
+"""Where each public name is, by module. Contract: these names stay importable from here."""
+
+
+def __getattr__(name: str) -> object:
+    for home, names in HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

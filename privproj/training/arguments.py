@@ -1,5 +1,9 @@
-"""``make_private``: from a module, an optimizer and a loader to private ones, under one plan."""
+"""The arguments of ``make_private``: checked, and turned into what a plan is made of.
 
+Whatever an argument gets wrong is said here, before anything is released.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,14 +12,20 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from privproj.errors import InvalidParameter
+from privproj.mechanisms import M2, Gaussian
 from privproj.runs import NeighbouringRelation, named
-from privproj.training.algorithms.prism import PrismTap
+from privproj.training.algorithms import ALGORITHMS, load
+from privproj.training.algorithms.algorithm import Algorithm
 from privproj.training.algorithms.subspace import Subspace
 from privproj.training.capture import Tap, Taps
 from privproj.training.release import bounded_norm
 from privproj.validation import real
 
-PARTS = {"module": nn.Module, "optimizer": torch.optim.Optimizer, "data_loader": DataLoader}
+EXPECTED_TYPES = {"module": nn.Module, "optimizer": torch.optim.Optimizer, "data_loader": DataLoader}
+"""What the three objects of torch have to be. Contract."""
+
+LARGEST_SUM_ERROR = 1e-9
+"""How far from 1 the sum of the shares may be, as rounding leaves it; no unit. Contract."""
 
 
 def ranks_of(taps: Taps) -> tuple[int, ...] | None:
@@ -29,14 +39,14 @@ def ranks_of(taps: Taps) -> tuple[int, ...] | None:
 def check_parts(**given: Any) -> None:
     """The right kinds of objects."""
     for name, value in given.items():
-        if not isinstance(value, PARTS[name]):
-            raise InvalidParameter(name, type(value).__name__, f"a {PARTS[name].__name__} of torch")
+        if not isinstance(value, EXPECTED_TYPES[name]):
+            raise InvalidParameter(name, type(value).__name__, f"a {EXPECTED_TYPES[name].__name__} of torch")
     if isinstance(given["module"], DistributedDataParallel | nn.DataParallel):
         name = type(given["module"]).__name__
         raise InvalidParameter("module", name, "the module itself", "contributions are summed over processes here")
 
 
-def target_of(z: float | None, epsilon: float | None, delta: float | None) -> dict[str, float] | None:
+def calibration_target(z: float | None, epsilon: float | None, delta: float | None) -> dict[str, float] | None:
     """Epsilon and delta to calibrate for; None where the noise is given."""
     if (z is None) == (epsilon is None):
         raise InvalidParameter("noise_multiplier", z, "either noise_multiplier, or epsilon with delta")
@@ -62,12 +72,44 @@ def shares_of(clipping: str, shares: tuple[float, ...] | None, tensors: int) -> 
     if shares is None:
         return (1.0 / tensors,) * tensors
     found = tuple(real("shares", share, "shares above 0", 0.0, 1.0, open_low=True) for share in shares)
-    if len(found) != tensors or abs(sum(found) - 1.0) > 1e-9:
+    if len(found) != tensors or abs(sum(found) - 1.0) > LARGEST_SUM_ERROR:
         raise InvalidParameter("shares", shares, f"{tensors} shares that sum to 1, one for each trained tensor")
     return found
 
 
-def clip_of(algorithm: str, max_grad_norm: float | None, feature_bound: float | None, taps: Taps) -> float:
+def names_where(holds: Callable[[Algorithm], bool]) -> str:
+    """The names of all algorithms of which something holds, for a message."""
+    return " or ".join(name for name in ALGORITHMS if holds(load(name)))
+
+
+def mechanism_of(
+    algorithm: Algorithm,
+    taps: Taps,
+    rank: int | None,
+    ranks: tuple[int, ...] | None,
+    shares: tuple[float, ...] | None,
+) -> Gaussian | M2:
+    """What one release of the algorithm is accounted as, its noise left out.
+
+    ``ranks`` are those of each trained tensor, instead of ``rank`` for all. Raises :class:`InvalidParameter` where a
+    rank is missing, or given to an algorithm that takes none.
+    """
+    if rank is None and ranks is None and algorithm.projects:
+        raise InvalidParameter("rank", "nothing", "a rank of the projection")
+    if rank is not None and algorithm.rank == "none":
+        raise InvalidParameter("rank", rank, f"no rank, since {algorithm.name} has none here")
+    shapes = [algorithm.shape(tap) for tap in taps.taps]
+    return algorithm.accounted_as(shapes, ranks or (rank or 1,) * len(shapes), shares)
+
+
+def check_frame(algorithm: Algorithm, frame: str | None) -> None:
+    """Raise for a frame that does not exist, or that the algorithm has no choice of."""
+    if frame not in (None, "haar", "wishart") or (frame and not algorithm.has_frame):
+        having = names_where(lambda one: one.has_frame)
+        raise InvalidParameter("frame", frame, f"haar or wishart, with {having} only")
+
+
+def clip_of(algorithm: Algorithm, max_grad_norm: float | None, feature_bound: float | None, taps: Taps) -> float:
     """The clip, or what stands for it where gradients are bounded without one."""
     if (max_grad_norm is None) == (feature_bound is None):
         raise InvalidParameter("max_grad_norm", max_grad_norm, "either max_grad_norm or feature_bound")
@@ -75,26 +117,23 @@ def clip_of(algorithm: str, max_grad_norm: float | None, feature_bound: float | 
         assert max_grad_norm is not None
         return max_grad_norm
     bound = real("feature_bound", feature_bound, "a positive norm", 0.0, 1e12, open_low=True)
-    if algorithm not in ("dp-sgd", "m2", "m2-projected-clip"):
-        raise InvalidParameter("feature_bound", bound, f"max_grad_norm, since {algorithm} can lengthen a gradient")
+    if not algorithm.never_lengthens:
+        words = f"max_grad_norm, since {algorithm.name} can lengthen a gradient"
+        raise InvalidParameter("feature_bound", bound, words)
     if len(taps.taps) != 1 or not isinstance(taps.taps[0], Tap) or len(taps.taps[0].modules) != 1:
         raise InvalidParameter("feature_bound", bound, "one trained linear layer", "use max_grad_norm")
     return bounded_norm(bound)
 
 
-def check_layers(algorithm: str, taps: Taps, subspace: Subspace | None, clipping: str) -> None:
+def check_layers(algorithm: Algorithm, taps: Taps, subspace: Subspace | None, clipping: str) -> None:
     """The module has the adapters that the algorithm trains, and nothing else trained."""
-    if (algorithm == "dp-sft") != (subspace is not None):
-        raise InvalidParameter("subspace", subspace, "a subspace for dp-sft, and for nothing else")
-    if algorithm == "dp-sft" and clipping != "joint":
+    if algorithm.needs_subspace != (subspace is not None):
+        needing = names_where(lambda one: one.needs_subspace)
+        raise InvalidParameter("subspace", subspace, f"a subspace for {needing}, and for nothing else")
+    if algorithm.needs_subspace and clipping != "joint":
         raise InvalidParameter("clipping", clipping, "joint, since all layers share the coordinates of a subspace")
     for tap in taps.taps:
-        if isinstance(tap, PrismTap) != (algorithm == "prism"):
-            raise InvalidParameter(
-                "algorithm", algorithm, f"prism, and only add_prism's layers trained, not {tap.name}"
-            )
-        if algorithm in ("lora-fa", "lora-resampled") and ".lora_B" not in f".{tap.name}":
-            raise InvalidParameter(
-                "algorithm", algorithm, f"only LoRA's B factors trained, not {tap.name}",
-                "wrap the module with add_frozen_lora, or freeze it",
-            )  # fmt: skip
+        # A layer that only one algorithm can train asks that algorithm first whether this one is it.
+        if tap.only_for is not None:
+            load(tap.only_for).check_layer(algorithm.name, tap)
+        algorithm.check_layer(algorithm.name, tap)

@@ -18,10 +18,10 @@ from torch.utils.data import (
 
 from privproj.errors import InvalidParameter
 from privproj.training.plan import Plan
-from privproj.training.processes import World
+from privproj.training.processes import Processes
 
 
-class Turn:
+class BatchTurn:
     """One logical batch at a time: how many records were drawn, how many came back, and whether it was released.
 
     The accountant counts releases of batches that the sampler drew, each record at most once; the turn is what makes
@@ -60,18 +60,18 @@ class Turn:
         self.drawn = None
 
 
-class Counted(Sampler[list[int]]):
+class CountedBatches(Sampler[list[int]]):
     """A batch sampler that hands out this process's share of each batch and remembers its size."""
 
-    def __init__(self, batches: Sampler[list[int]], steps: int, world: World) -> None:
-        self.batches, self.steps, self.world, self.sizes = batches, steps, world, deque()
+    def __init__(self, batches: Sampler[list[int]], steps: int, processes: Processes) -> None:
+        self.batches, self.steps, self.processes, self.sizes = batches, steps, processes, deque()
 
     def __len__(self) -> int:
         return self.steps
 
     def __iter__(self) -> Iterator[list[int]]:
         for logical in self.batches:
-            batch = self.world.share(logical)
+            batch = self.processes.share(logical)
             self.sizes.append(len(batch))
             yield batch
 
@@ -94,16 +94,22 @@ class PrivateLoader:
     """
 
     def __init__(
-        self, loader: DataLoader, plan: Plan, generator: torch.Generator, done: Any, turn: Turn, world: World
+        self,
+        loader: DataLoader,
+        plan: Plan,
+        generator: torch.Generator,
+        done: Any,
+        turn: BatchTurn,
+        processes: Processes,
     ) -> None:
         refuse_other_samplers(loader)
-        self.plan, self.generator, self.done, self.turn, self.world = plan, generator, done, turn, world
+        self.plan, self.generator, self.done, self.turn, self.processes = plan, generator, done, turn, processes
         self.dataset = loader.dataset
         self.settings = {
             name: getattr(loader, name)
             for name in ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
         }
-        self.collate = collating(loader)
+        self.collate = collate_with_empty(loader)
 
     def __len__(self) -> int:
         """Steps of the next pass."""
@@ -115,17 +121,19 @@ class PrivateLoader:
             self.turn.open(sampler.sizes.popleft())
             yield batch
 
-    def sampler(self, steps: int) -> Counted:
+    def sampler(self, steps: int) -> CountedBatches:
         """Fresh batches."""
         from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
         plan, records = self.plan, self.plan.dataset_size
         if plan.sampling == "fixed" or plan.sampling_rate == 1.0:
-            return Counted(FixedSize(records, round(plan.expected_batch), steps, self.generator), steps, self.world)
+            return CountedBatches(
+                FixedSize(records, round(plan.expected_batch), steps, self.generator), steps, self.processes
+            )
         batches = UniformWithReplacementSampler(
             num_samples=records, sample_rate=plan.sampling_rate, generator=self.generator, steps=steps
         )
-        return Counted(batches, steps, self.world)
+        return CountedBatches(batches, steps, self.processes)
 
 
 def refuse_other_samplers(loader: DataLoader) -> None:
@@ -145,7 +153,7 @@ def refuse_other_samplers(loader: DataLoader) -> None:
         )  # fmt: skip
 
 
-def collating(loader: DataLoader) -> Any:
+def collate_with_empty(loader: DataLoader) -> Any:
     """The loader's way of joining records, which learned from one record what an empty batch looks like."""
     from opacus.data_loader import wrap_collate_with_empty
 

@@ -17,11 +17,16 @@ from privproj.errors import InvalidParameter
 
 FLOATS = (torch.float32, torch.float64)
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
-Use = tuple[nn.Module, Tensor, Tensor]
+ForwardUse = tuple[nn.Module, Tensor, Tensor]
 
 
 class Tap:
-    """One trained matrix (a weight, with its bias if that is trained): what its layers saw and got back."""
+    """One trained matrix (a weight, with its bias if that is trained): what its layers saw and got back.
+
+    ``only_for`` names the one algorithm that can train such a layer; None where every algorithm can.
+    """
+
+    only_for: str | None = None
 
     def __init__(self, name: str, module: nn.Module) -> None:
         self.name = name
@@ -29,7 +34,7 @@ class Tap:
         bias = module.bias
         self.bias = bias if isinstance(bias, nn.Parameter) and bias.requires_grad else None
         self.modules = [module]
-        self.uses: list[Use] = []
+        self.uses: list[ForwardUse] = []
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -42,7 +47,7 @@ class Tap:
         """The trained tensors of this tap."""
         return [self.weight, *([] if self.bias is None else [self.bias])]
 
-    def seen(self) -> tuple[Tensor, Tensor] | None:
+    def captured(self) -> tuple[Tensor, Tensor] | None:
         """``(g, x)`` over all uses, tokens of every use side by side; None where nothing came back."""
         if not self.uses:
             return None
@@ -65,17 +70,19 @@ class Tap:
 class SampledTap:
     """Any other trained module that Opacus has per-example gradients for (norms, embeddings, grouped convolutions)."""
 
+    only_for: str | None = None
+
     def __init__(self, name: str, module: nn.Module) -> None:
         self.name, self.modules = name, [module]
         self.parameters = [p for p in module.parameters(recurse=False) if p.requires_grad]
-        self.uses: list[Use] = []
+        self.uses: list[ForwardUse] = []
 
     @property
     def size(self) -> int:
         """The number of trained entries."""
         return sum(p.numel() for p in self.parameters)
 
-    def seen(self) -> Tensor | None:
+    def captured(self) -> Tensor | None:
         """Per-example gradients, examples x entries; None where nothing came back."""
         found = [self.samples(module, x, g) for module, x, g in self.uses]
         return sum(found[1:], found[0]) if found else None
@@ -84,7 +91,7 @@ class SampledTap:
         """The per-example gradients of one use."""
         dtype = self.parameters[0].dtype
         x = x.to(dtype) if x.is_floating_point() else x
-        by_parameter = samplers()[type(module)](module, [x], g.to(dtype))
+        by_parameter = opacus_samplers()[type(module)](module, [x], g.to(dtype))
         return torch.cat([by_parameter[p].flatten(1) for p in self.parameters], 1)
 
     def split(self, vector: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
@@ -96,7 +103,7 @@ class SampledTap:
 AnyTap = Tap | SampledTap
 
 
-def samplers() -> dict[type[nn.Module], Callable[..., dict[Tensor, Tensor]]]:
+def opacus_samplers() -> dict[type[nn.Module], Callable[..., dict[Tensor, Tensor]]]:
     """Opacus' per-example gradients by layer type."""
     from opacus.grad_sample import GradSampleModule
 
@@ -132,9 +139,9 @@ class Taps:
         self.check_once(module)
         for name, part in module.named_modules():
             if isinstance(part, BATCH_NORM):
-                self.handles.append(part.register_forward_pre_hook(guarding(name)))
+                self.handles.append(part.register_forward_pre_hook(batch_norm_guard(name)))
         for tap in self.taps:
-            self.handles += [part.register_forward_hook(capturing(tap), with_kwargs=True) for part in tap.modules]
+            self.handles += [part.register_forward_hook(capture_hook(tap), with_kwargs=True) for part in tap.modules]
             if isinstance(tap, Tap):
                 for parameter in tap.parameters:
                     parameter.requires_grad_(False)
@@ -197,7 +204,7 @@ def check(name: str, module: nn.Module, trained: list[nn.Parameter]) -> None:
     if isinstance(module, BATCH_NORM):
         refuse_mixing(name, module)
     padded = getattr(module, "padding_mode", "zeros") != "zeros"
-    known = is_matrix(module) or (type(module) in samplers() and not padded) or hasattr(module, "private_tap")
+    known = is_matrix(module) or (type(module) in opacus_samplers() and not padded) or hasattr(module, "private_tap")
     if trained and not known:
         raise InvalidParameter(
             name, type(module).__name__, "a layer with per-example gradients", "freeze it: requires_grad_(False)"
@@ -215,12 +222,12 @@ def refuse_mixing(name: str, module: nn.Module) -> None:
         )
 
 
-def guarding(name: str) -> Callable[..., None]:
+def batch_norm_guard(name: str) -> Callable[..., None]:
     """A hook that refuses batch statistics, should someone switch them on later."""
     return lambda module, _: refuse_mixing(name, module)
 
 
-def capturing(tap: AnyTap) -> Callable[..., Tensor | None]:
+def capture_hook(tap: AnyTap) -> Callable[..., Tensor | None]:
     """A forward hook that keeps what a layer sees and, once it comes back, the gradient of its output."""
 
     def hook(module: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> Tensor | None:

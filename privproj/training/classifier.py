@@ -25,13 +25,12 @@ from privproj.records.atomic import replaced
 from privproj.records.ledger import NOT_CHAINED, Account, read
 from privproj.records.strict_json import parse
 from privproj.result import Result
-from privproj.training.algorithms.lora import add_frozen_lora
-from privproj.training.algorithms.prism import add_prism
+from privproj.training.algorithms import load as load_algorithm
 from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
 from privproj.training.engine import make_private
 from privproj.training.generators import streams
 from privproj.training.plan import rate_and_steps
-from privproj.training.processes import World, joined
+from privproj.training.processes import Processes, join_processes
 from privproj.validation import privacy_epsilon, probability, real, whole
 
 TEST_SHARE = 0.25
@@ -91,7 +90,7 @@ class Settings:
 
 
 @dataclass
-class Outcome:
+class TrainingReport:
     """What a finished run reports."""
 
     test_accuracy: float
@@ -116,8 +115,8 @@ def load(name: str) -> Data:
         from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
 
         x, y = load_digits(return_X_y=True)
-        return parted(np.asarray(x) / 16.0, np.asarray(y))
-    arrays = opened(name)
+        return split_train_test(np.asarray(x) / 16.0, np.asarray(y))
+    arrays = read_features(name)
     if "test_x" in arrays:
         found = Data(*features(arrays["x"], arrays["y"]), *features(arrays["test_x"], arrays["test_y"]))
         if found.x.shape[1] != found.test_x.shape[1]:
@@ -125,10 +124,10 @@ def load(name: str) -> Data:
                 "data", f"widths {found.x.shape[1]} and {found.test_x.shape[1]}", "x as wide as test_x"
             )
         return found
-    return parted(arrays["x"], arrays["y"])
+    return split_train_test(arrays["x"], arrays["y"])
 
 
-def opened(name: str) -> dict[str, np.ndarray]:
+def read_features(name: str) -> dict[str, np.ndarray]:
     """The arrays of a features file."""
     try:
         with np.load(name, allow_pickle=False) as file:
@@ -158,7 +157,7 @@ def features(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     return torch.tensor(x, dtype=torch.float32), torch.tensor(y.astype(np.int64))
 
 
-def parted(x: np.ndarray, y: np.ndarray) -> Data:
+def split_train_test(x: np.ndarray, y: np.ndarray) -> Data:
     """A public random quarter for the test."""
     found = features(x, y)
     order = torch.tensor(np.random.default_rng(0).permutation(len(x)))
@@ -170,7 +169,7 @@ def parted(x: np.ndarray, y: np.ndarray) -> Data:
 
 
 def network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
-    """A linear head that starts at zero, or one hidden layer; with frozen adapters for LoRA-FA."""
+    """A linear head that starts at zero, or one hidden layer; with the adapters of algorithms that train these."""
     width, classes = data.x.shape[1], data.classes
     seed = 0 if settings.insecure_seed is None else settings.insecure_seed
     generator = streams("cpu", seed).projection
@@ -183,9 +182,9 @@ def network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
         nn.init.normal_(layer.weight, 0.0, math.sqrt(2.0 / layer.in_features), generator=generator)
         nn.init.zeros_(layer.bias)
     nn.init.zeros_(layers[-1].weight)
-    adapters = {"lora-fa": add_frozen_lora, "lora-resampled": add_frozen_lora, "prism": add_prism}
-    if settings.mechanism in adapters:
-        module = adapters[settings.mechanism](module, needed_rank(settings), insecure_seed=seed)
+    adapt = load_algorithm(settings.mechanism).adapt
+    if adapt is not None:
+        module = adapt(module, needed_rank(settings), seed)
     return module.to(device)
 
 
@@ -222,7 +221,7 @@ def checkpoint_of(folder: Path, module: nn.Module, device: torch.device) -> dict
 
 
 @dataclass
-class Run:
+class ClassifierTraining:
     """A run with its parts, fresh or resumed. DP-SFT has two stages: a search for the subspace, then training in it."""
 
     settings: Settings
@@ -231,20 +230,20 @@ class Run:
     module: nn.Module
     device: torch.device
     state: dict[str, Any]
-    world: World
+    processes: Processes
 
     @classmethod
-    def start(cls, settings: Settings, folder: Path | None) -> "Run":
+    def start(cls, settings: Settings, folder: Path | None) -> "ClassifierTraining":
         """Everything built, the checkpoint and the ledger of an earlier attempt taken up where the folder has them.
 
         A run whose epsilon could not be told at its end is refused here, before anything is released.
         """
-        data, device, world = load(settings.data), device_of(settings.device), joined()
+        data, device, processes = load(settings.data), device_of(settings.device), join_processes()
         module = network(data, settings, device)
         state: dict[str, Any] = {}
         if folder is not None and (folder / FILES["checkpoint"]).exists():
             state = checkpoint_of(folder, module, device)
-        run = cls(settings, data, folder if world.first else None, module, device, state, world)
+        run = cls(settings, data, folder if processes.first else None, module, device, state, processes)
         run.open()
         try:
             run.optimizer.spending.account.planned.epsilon(settings.delta)
@@ -272,11 +271,12 @@ class Run:
 
     def open(self) -> None:
         """The stage that is to be done next."""
-        done = self.world.agree(read(self.ledger).phases if self.ledger and Path(self.ledger).exists() else ())
+        done = self.processes.agree(read(self.ledger).phases if self.ledger and Path(self.ledger).exists() else ())
         half = self.total // 2
-        if self.settings.mechanism == "dp-sft" and self.total < 2:
+        two_stages = load_algorithm(self.settings.mechanism).needs_subspace
+        if two_stages and self.total < 2:
             raise InvalidParameter("steps", self.total, "at least two steps, one for the search")
-        if self.settings.mechanism != "dp-sft":
+        if not two_stages:
             self.earlier = 0
             self.stage(self.settings.mechanism, self.total, self.noise(done[-1:]))
         elif not done or (len(done) == 1 and done[0][1] < half):
@@ -317,17 +317,18 @@ class Run:
             basis = leading(torch.stack(self.state["rows"]), needed_rank(self.settings))
         self.state["basis"] = basis
         subspace = Subspace(basis, "dp", "full", Account(done[:1]))
-        self.stage("dp-sft", self.total - half, self.noise(done[1:]), subspace=subspace)
+        self.stage(self.settings.mechanism, self.total - half, self.noise(done[1:]), subspace=subspace)
 
     def stage(self, algorithm: str, steps: int, noise: dict[str, Any], **more: Any) -> None:
         """The private parts of one stage."""
         settings = self.settings
         trained = [p for p in self.module.parameters() if p.requires_grad]
         batches = DataLoader(TensorDataset(self.data.x, self.data.y), batch_size=self.batch_size)
-        projects = algorithm not in ("dp-sgd", "dp-sft") or settings.mechanism == "dp-sgd"
+        # Where a subspace is searched, the rank asked for is the subspace's and that of no stage.
+        rank = None if load_algorithm(settings.mechanism).needs_subspace else settings.rank
         self.module, self.optimizer, self.loader = make_private(
             module=self.module, optimizer=torch.optim.SGD(trained, lr=settings.learning_rate), data_loader=batches,
-            algorithm=algorithm, rank=settings.rank if projects else None, frame=settings.frame, steps=steps,  # pyright: ignore
+            algorithm=algorithm, rank=rank, frame=settings.frame, steps=steps,  # pyright: ignore
             clipping=settings.clipping, bound=settings.bound, max_grad_norm=settings.clip, ledger=self.ledger,  # pyright: ignore
             insecure_seed=settings.insecure_seed, every=settings.every, **noise, **more,
         )  # fmt: skip
@@ -344,7 +345,7 @@ class Run:
             state["basis"] = self.state["basis"]
         replaced(self.folder / FILES["checkpoint"], lambda file: torch.save(state, file))
 
-    def train(self, progress: Callable[[int], object] = lambda steps: None) -> Outcome:
+    def train(self, progress: Callable[[int], object] = lambda steps: None) -> TrainingReport:
         """All steps that are left, then the report; the run is closed, whatever happens."""
         began = time.monotonic()
         try:
@@ -356,7 +357,7 @@ class Run:
                 self.optimizer.close()
                 self.within(self.total // 2, done)
                 self.walk(progress)
-            return self.outcome(began)
+            return self.report(began)
         finally:
             self.optimizer.close()
 
@@ -375,10 +376,10 @@ class Run:
         if self.optimizer.steps % self.settings.checkpoint_every == 0:
             self.save()
 
-    def outcome(self, began: float) -> Outcome:
+    def report(self, began: float) -> TrainingReport:
         """The report."""
         plan, account = self.optimizer.plan, self.optimizer.spending.account
-        return Outcome(
+        return TrainingReport(
             test_accuracy=self.accuracy(),
             epsilon=self.optimizer.epsilon(self.settings.delta),
             seconds=time.monotonic() - began,
@@ -414,7 +415,7 @@ def fingerprint(settings: dict[str, Any]) -> str:
     return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
-def abandon(folder: Path) -> None:
+def remove_unused_folder(folder: Path) -> None:
     """Remove a folder in which nothing was released."""
     ledger = folder / FILES["ledger"]
     if not ledger.exists() or not read(ledger).spent:
@@ -424,7 +425,7 @@ def abandon(folder: Path) -> None:
             folder.rmdir()
 
 
-def taken_up(folder: Path) -> Settings:
+def saved_settings(folder: Path) -> Settings:
     """The settings of a run that was begun; raises :class:`InvalidParameter` where they were changed since."""
     try:
         kept = parse((folder / FILES["settings"]).read_text())

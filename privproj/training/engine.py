@@ -13,28 +13,27 @@ from privproj.assumptions import PUBLIC_SUBSPACE
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2
 from privproj.records.ledger import Account, Ledger, read
-from privproj.training.algorithms.flora import Flora
-from privproj.training.algorithms.lora import Resampling
-from privproj.training.algorithms.prism import PrismTap, TangentView
-from privproj.training.algorithms.projected import Projected, ProjectedFirst
-from privproj.training.algorithms.subspace import Subspace, SubspaceView
-from privproj.training.arguments import check_layers, check_parts, clip_of, ranks_of, relation_of, shares_of, target_of
-from privproj.training.batches import PrivateLoader, Turn
-from privproj.training.capture import AnyTap, Tap, Taps
+from privproj.training.algorithms import load
+from privproj.training.algorithms.algorithm import Algorithm
+from privproj.training.algorithms.subspace import Subspace
+from privproj.training.arguments import (
+    calibration_target,
+    check_frame,
+    check_layers,
+    check_parts,
+    clip_of,
+    mechanism_of,
+    ranks_of,
+    relation_of,
+    shares_of,
+)
+from privproj.training.batches import BatchTurn, PrivateLoader
+from privproj.training.capture import Taps
 from privproj.training.generators import streams
 from privproj.training.optimizer import PrivateOptimizer, ProjectingOptimizer, Spending
-from privproj.training.plan import (
-    ALGORITHMS,
-    PROJECTING,
-    AlgorithmName,
-    Plan,
-    calibrated,
-    mechanism_for,
-    rate_and_steps,
-)
-from privproj.training.processes import world
+from privproj.training.plan import Plan, rate_and_steps, with_smallest_noise
+from privproj.training.processes import current_processes
 from privproj.training.release import BoundedRelease, PrivateRelease
-from privproj.training.view import Full, Sampled, View
 from privproj.validation import whole
 
 
@@ -49,7 +48,7 @@ def make_private(
     delta: float | None = None,
     steps: int | None = None,
     epochs: float | None = None,
-    algorithm: AlgorithmName = "m2",
+    algorithm: str = "m2",
     rank: int | None = None,
     frame: Literal["haar", "wishart"] | None = None,
     clipping: Literal["joint", "per-layer"] = "joint",
@@ -92,24 +91,22 @@ def make_private(
     :class:`InvalidParameter` or :class:`Refused`, always before anything is released.
     """
     check_parts(module=module, optimizer=optimizer, data_loader=data_loader)
-    if algorithm not in ALGORITHMS:
-        raise InvalidParameter("algorithm", algorithm, "one of " + ", ".join(ALGORITHMS))
+    chosen = load(algorithm)
     rank = None if rank is None else whole("rank", rank, "a rank from 1 to 1e7", 1, 10**7)
-    target = target_of(noise_multiplier, epsilon, delta)
+    target = calibration_target(noise_multiplier, epsilon, delta)
     records = len(data_loader.dataset)  # pyright: ignore[reportArgumentType]
     rate, steps = rate_and_steps(sampling, records, data_loader.batch_size, sampling_rate, steps, epochs)
     taps = Taps(module)
     try:
-        check_layers(algorithm, taps, subspace, clipping)
-        projected = algorithm in PROJECTING
-        shapes = [(*tap.shape, projected) if isinstance(tap, Tap) else (1, tap.size, False) for tap in taps.taps]
+        check_layers(chosen, taps, subspace, clipping)
         parts = shares_of(clipping, shares, len(taps.taps))
-        ranks = ranks_of(taps) if projected and rank is None else None
-        mechanism = mechanism_for(algorithm, shapes, rank, parts, ranks)
+        ranks = ranks_of(taps) if chosen.projects and rank is None else None
+        mechanism = mechanism_of(chosen, taps, rank, ranks, parts)
+        check_frame(chosen, frame)
         plan = Plan(
             algorithm=algorithm,
             mechanism=replace(mechanism, noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier),
-            clip=clip_of(algorithm, max_grad_norm, feature_bound, taps),
+            clip=clip_of(chosen, max_grad_norm, feature_bound, taps),
             steps=steps,
             sampling_rate=rate,
             dataset_size=records,
@@ -125,17 +122,19 @@ def make_private(
             beta=beta,
         )
         if target is not None:
-            plan = calibrated_after(plan, subspace, ledger, target)
-        return started(plan, Parts(module, optimizer, data_loader, taps, subspace), ledger, target, insecure_seed)
+            plan = calibrate_after_ledger(plan, subspace, ledger, target)
+        ingredients = Ingredients(chosen, module, optimizer, data_loader, taps, subspace)
+        return start_run(plan, ingredients, ledger, target, insecure_seed)
     except BaseException:
         taps.close()
         raise
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a run is made of."""
+class Ingredients:
+    """What a run is made of, beside its plan."""
 
+    algorithm: Algorithm
     module: nn.Module
     optimizer: torch.optim.Optimizer
     data_loader: DataLoader
@@ -148,30 +147,36 @@ class Parts:
         return (PUBLIC_SUBSPACE,) if self.subspace is not None and self.subspace.source == "public" else ()
 
 
-def started(
-    plan: Plan, parts: Parts, ledger: str | None, target: dict[str, float] | None, insecure_seed: int | None
+def start_run(
+    plan: Plan, parts: Ingredients, ledger: str | None, target: dict[str, float] | None, insecure_seed: int | None
 ) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
-    """The parts of a run under its plan."""
-    here = world()
-    here.align(parts.module)
+    """The module, the private optimizer and the private loader of a run, fresh or resumed from its ledger."""
+    processes = current_processes()
+    processes.align(parts.module)
     insecure, phase = insecure_seed is not None, plan.phase(plan.steps)
-    book = Ledger(ledger, phase, target, insecure) if ledger is not None and here.first else None
+    # The ledger comes first. It refuses a run that its file does not belong to, and it knows how many releases were
+    # made before; nothing may be drawn until that is settled.
+    book = Ledger(ledger, phase, target, insecure) if ledger is not None and processes.first else None
     try:
         said = Account() if book is None else book.account
-        earlier = earlier_of(book, parts.subspace)
-        before = here.agree(replace(earlier, insecure=insecure or said.insecure, notes=said.notes))
-        spending, turn = Spending(plan, book, before, parts.assumes), Turn()
-        spending.steps = here.agree(spending.steps)
+        earlier = earlier_account(book, parts.subspace)
+        before = processes.agree(replace(earlier, insecure=insecure or said.insecure, notes=said.notes))
+        spending, turn = Spending(plan, book, before, parts.assumes), BatchTurn()
+        # Only the first process has the ledger. The others learn the count from it.
+        spending.steps = processes.agree(spending.steps)
+        # The streams come after the count, because with an insecure seed a resumed run must not repeat its own noise.
         device = parts.taps.taps[0].parameters[0].device
-        drawn = streams(device, insecure_seed, before.spent + spending.steps, here)
-        loader = PrivateLoader(parts.data_loader, plan, drawn.sampler, lambda: spending.steps, turn, here)
-        views = views_of(plan, parts)
+        drawn = streams(device, insecure_seed, before.spent + spending.steps, processes)
+        # The loader comes after the streams, because it draws its batches from one of them.
+        loader = PrivateLoader(parts.data_loader, plan, drawn.sampler, lambda: spending.steps, turn, processes)
+        views = parts.algorithm.views(parts.taps.taps, plan, parts.subspace)
         kind = PrivateRelease if plan.feature_bound is None else BoundedRelease
-        boundary = kind(plan, views, drawn, spending.record, here)
+        # The boundary draws the projections of the first release as soon as it is made.
+        boundary = kind(plan, views, drawn, spending.record, processes)
         wrapper = ProjectingOptimizer if isinstance(plan.mechanism, M2) else PrivateOptimizer
         optimizer = wrapper(parts.optimizer, parts.taps, views, boundary, spending, turn)
-        if plan.algorithm == "lora-resampled":
-            optimizer.attach_step_hook(Resampling(parts.module, plan.every, drawn))
+        if parts.algorithm.step_hook is not None:
+            optimizer.attach_step_hook(parts.algorithm.step_hook(parts.module, plan, drawn))
         return parts.module, optimizer, loader
     except BaseException:
         if book is not None:
@@ -179,39 +184,14 @@ def started(
         raise
 
 
-def views_of(plan: Plan, parts: Parts) -> list[View]:
-    """How the plan's algorithm sees the trained tensors."""
-    if parts.subspace is not None:
-        return [SubspaceView(parts.taps.taps, parts.subspace)]
-    taps = parts.taps.taps
-    return [
-        view_of(plan, tap, rank) for tap, rank in zip(taps, plan.ranks or (plan.rank or 1,) * len(taps), strict=True)
-    ]
-
-
-def view_of(plan: Plan, tap: AnyTap, rank: int) -> View:
-    """How the plan's algorithm sees one trained tensor."""
-    if isinstance(tap, PrismTap):
-        return TangentView(tap, plan.noise_std / plan.expected_batch)
-    if not isinstance(tap, Tap):
-        return Sampled(tap)
-    if plan.algorithm == "m1":
-        return ProjectedFirst(tap, rank)
-    if plan.algorithm == "flora":
-        return Flora(tap, rank, plan.beta, plan.every)
-    if plan.algorithm in PROJECTING:
-        return Projected(tap, min(rank, tap.shape[1]), plan.frame, plan.algorithm == "m2-projected-clip")
-    return Full(tap)
-
-
-def account_of(subspace: Subspace | None) -> Account:
+def subspace_account(subspace: Subspace | None) -> Account:
     """What finding the subspace has released."""
     return Account() if subspace is None or subspace.account is None else subspace.account
 
 
-def earlier_of(book: Ledger | None, subspace: Subspace | None) -> Account:
+def earlier_account(book: Ledger | None, subspace: Subspace | None) -> Account:
     """The phases before this one: the ledger's, which have to hold what finding the subspace has released."""
-    found = account_of(subspace)
+    found = subspace_account(subspace)
     if book is None:
         return found
     made = [(json.dumps(entry), steps) for entry, steps in book.earlier]
@@ -222,12 +202,12 @@ def earlier_of(book: Ledger | None, subspace: Subspace | None) -> Account:
     return Account(book.earlier)
 
 
-def calibrated_after(plan: Plan, subspace: Subspace | None, ledger: str | None, target: dict[str, float]) -> Plan:
+def calibrate_after_ledger(plan: Plan, subspace: Subspace | None, ledger: str | None, target: dict[str, float]) -> Plan:
     """The plan calibrated together with what was released before; a resumed plan is not counted twice."""
     if ledger is None or not os.path.exists(ledger) or not read(ledger).spent:
-        return calibrated(plan, account_of(subspace), **target)
+        return with_smallest_noise(plan, subspace_account(subspace), **target)
     account = read(ledger)
-    resumed = calibrated(plan, Account(account.phases[:-1]), **target)
+    resumed = with_smallest_noise(plan, Account(account.phases[:-1]), **target)
     if json.loads(json.dumps(resumed.phase(resumed.steps).as_dict())) == account.phases[-1][0]:
         return resumed
-    return calibrated(plan, account, **target)
+    return with_smallest_noise(plan, account, **target)

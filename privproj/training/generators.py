@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from privproj.training.processes import World
+from privproj.training.processes import Processes
 
 WORDS, FIRST_WORD = 624, 24
 STATE_BYTES = 5056
@@ -27,7 +27,10 @@ class Streams:
 
 
 def streams(
-    device: torch.device | str = "cpu", insecure_seed: int | None = None, spent: int = 0, world: World | None = None
+    device: torch.device | str = "cpu",
+    insecure_seed: int | None = None,
+    spent: int = 0,
+    processes: Processes | None = None,
 ) -> Streams:
     """Streams seeded by the operating system or, for tests only, by ``insecure_seed``.
 
@@ -36,7 +39,7 @@ def streams(
     batches and projections; the noise's seed never leaves its process.
     """
     entropy = secrets.randbits(256) if insecure_seed is None else [insecure_seed, spent]
-    shared = entropy if world is None else world.agree(entropy)
+    shared = entropy if processes is None else processes.agree(entropy)
     sampler, projection, noise = np.random.SeedSequence(shared).spawn(3)
     if insecure_seed is None:
         noise = np.random.SeedSequence(secrets.randbits(256))

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from privproj.assumptions import PUBLIC_RECORD_COUNT
 from privproj.errors import InvalidParameter, Refused
-from privproj.integrations.opacus import ReleasesProjection
 from privproj.mechanisms import M2
+from privproj.mechanisms.releases import ReleasesProjection
 from privproj.records.ledger import Account, Ledger
 from privproj.result import Result
-from privproj.training.batches import Turn
+from privproj.training.batches import BatchTurn
 from privproj.training.capture import Taps
 from privproj.training.plan import Plan
 from privproj.training.release import PrivateRelease
@@ -63,7 +63,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         views: list[View],
         release: PrivateRelease,
         spending: Spending,
-        turn: Turn,
+        turn: BatchTurn,
     ) -> None:
         self.original, self.taps, self.views, self.boundary = optimizer, taps, views, release
         self.spending, self.turn, self.plan = spending, turn, spending.plan

@@ -22,9 +22,9 @@ def squared_norms(g: Tensor, x: Tensor) -> Tensor:
     underflows on the way.
     """
     if g.shape[1] == 1:
-        return wide(g[:, 0]).square().sum(1) * wide(x[:, 0]).square().sum(1)
+        return to_double(g[:, 0]).square().sum(1) * to_double(x[:, 0]).square().sum(1)
     (g, size_g), (x, size_x) = scaled(g), scaled(x)
-    return wide(gram_norms(g, x)) * (wide(size_g) * wide(size_x)).square()
+    return to_double(gram_norms(g, x)) * (to_double(size_g) * to_double(size_x)).square()
 
 
 def gram_norms(g: Tensor, x: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ def scaled(part: Tensor) -> tuple[Tensor, Tensor]:
     return part / torch.where(size > 0.0, size, 1.0)[:, None, None], size
 
 
-def wide(part: Tensor) -> Tensor:
+def to_double(part: Tensor) -> Tensor:
     """In double precision where the device has it."""
     return part if part.device.type == "mps" else part.double()
 

@@ -9,7 +9,7 @@ from torch import Tensor, distributed, nn
 
 
 @dataclass(frozen=True)
-class World:
+class Processes:
     """``size`` processes, of which this is number ``rank``; one process needs no communication."""
 
     rank: int = 0
@@ -50,15 +50,15 @@ class World:
                 self.spread(tensor.data)
 
 
-def world() -> World:
+def current_processes() -> Processes:
     """The processes of ``torch.distributed``, if that is initialised."""
     if distributed.is_available() and distributed.is_initialized():
-        return World(distributed.get_rank(), distributed.get_world_size())
-    return World()
+        return Processes(distributed.get_rank(), distributed.get_world_size())
+    return Processes()
 
 
-def joined() -> World:
+def join_processes() -> Processes:
     """Join the processes that ``torchrun`` started, if it did."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not distributed.is_initialized():
         distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    return world()
+    return current_processes()

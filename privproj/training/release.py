@@ -15,8 +15,8 @@ from privproj.errors import InvalidParameter
 from privproj.training import per_example
 from privproj.training.generators import Streams, normal
 from privproj.training.plan import Plan
-from privproj.training.processes import World
-from privproj.training.view import Full, View
+from privproj.training.processes import Processes
+from privproj.training.view import View, WholeGradient
 
 SLACK = 1e-6
 """Norms are overstated by this much, so that rounding cannot leave a contribution above the clip."""
@@ -43,9 +43,9 @@ class PrivateRelease:
     """
 
     def __init__(
-        self, plan: Plan, views: list[View], streams: Streams, record: Callable[[], object], world: World
+        self, plan: Plan, views: list[View], streams: Streams, record: Callable[[], object], processes: Processes
     ) -> None:
-        self.plan, self.views, self.streams, self.record, self.world = plan, views, streams, record, world
+        self.plan, self.views, self.streams, self.record, self.processes = plan, views, streams, record, processes
         shares = plan.shares or (1.0,)
         self.clip = Clip(tuple(plan.clip * math.sqrt(share) for share in shares))
         self.begin()
@@ -72,7 +72,7 @@ class PrivateRelease:
             kept = None if bool(finite.all()) else finite
             for i in seen:
                 c = factors[:, min(i, factors.shape[1] - 1)].to(self.views[i].parameters[0])
-                part, total = per_example.wide(self.views[i].clipped_sum(c, kept)), self.sums[i]
+                part, total = per_example.to_double(self.views[i].clipped_sum(c, kept)), self.sums[i]
                 self.sums[i] = part if total is None else total + part
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
@@ -85,15 +85,15 @@ class PrivateRelease:
         self.sums = [None] * len(self.views)
         self.record()
         with torch.no_grad():
-            return [self.noised(view, total) for view, total in zip(self.views, sums, strict=True)]
+            return [self.noisy_mean(view, total) for view, total in zip(self.views, sums, strict=True)]
 
-    def noised(self, view: View, total: Tensor | None) -> Tensor:
+    def noisy_mean(self, view: View, total: Tensor | None) -> Tensor:
         """One sum over all processes with its noise, over the public expected batch; an empty batch is noise alone."""
-        like = per_example.wide(view.parameters[0].new_zeros(view.shape))
-        total = self.world.sum(like if total is None else total.reshape(view.shape).contiguous())
-        if self.world.first:
+        like = per_example.to_double(view.parameters[0].new_zeros(view.shape))
+        total = self.processes.sum(like if total is None else total.reshape(view.shape).contiguous())
+        if self.processes.first:
             total = total + self.plan.noise_std * normal(view.shape, view.parameters[0], self.streams.noise)
-        return (self.world.spread(total) / self.plan.expected_batch).to(view.parameters[0].dtype)
+        return (self.processes.spread(total) / self.plan.expected_batch).to(view.parameters[0].dtype)
 
 
 class BoundedRelease(PrivateRelease):
@@ -107,8 +107,8 @@ class BoundedRelease(PrivateRelease):
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
         """``min(1, sqrt(2)/|g_j|) min(1, sqrt(R^2 + 1)/|x_j|)``."""
         (view,) = self.views
-        assert isinstance(view, Full)
-        pair = view.tap.seen()
+        assert isinstance(view, WholeGradient)
+        pair = view.tap.captured()
         if pair[0].shape[1] != 1:
             raise InvalidParameter(
                 "feature_bound", self.plan.feature_bound, "one input vector per record", "use max_grad_norm"

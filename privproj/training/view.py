@@ -89,7 +89,7 @@ def merge(tap: Tap, left: Tensor, right: Tensor, group: dict[str, Any]) -> None:
             parameter.view(left.shape[0], -1).addmm_(left, part, alpha=-group["lr"])
 
 
-class Sampled(View):
+class SampledGradients(View):
     """Tensors with materialised per-example gradients, as they are."""
 
     def __init__(self, tap: SampledTap) -> None:
@@ -102,8 +102,8 @@ class Sampled(View):
 
     def squared_norms(self) -> Tensor | None:
         """Norms of the materialised gradients."""
-        self.found = self.tap.seen()
-        return None if self.found is None else per_example.wide(self.found).square().sum(1)
+        self.found = self.tap.captured()
+        return None if self.found is None else per_example.to_double(self.found).square().sum(1)
 
     def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
         """``sum_j c_j G_j``."""
@@ -115,7 +115,7 @@ class Sampled(View):
         return mean, None
 
 
-class Full(View):
+class WholeGradient(View):
     """The whole gradient of a matrix: DP-SGD. With frozen adapters it is DP-LoRA-FA."""
 
     def __init__(self, tap: Tap) -> None:
@@ -137,7 +137,7 @@ class Full(View):
 
     def squared_norms(self) -> Tensor | None:
         """``|G_j P|_F^2``."""
-        pair = self.tap.seen()
+        pair = self.tap.captured()
         if pair is None:
             return None
         g, x = pair

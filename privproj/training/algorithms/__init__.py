@@ -1,1 +1,55 @@
-"""The training algorithms, one per file."""
+"""The training algorithms, one family per file, and their registry.
+
+A new algorithm is three things: one file here with its record, one line in :data:`LINES`, and one test. The record is a
+:class:`privproj.training.algorithms.algorithm.Algorithm`. A file is imported when its algorithm is asked for. The
+registry itself is plain text and loads no torch, so that the command line can name the algorithms cheaply.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+from privproj.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from privproj.training.algorithms.algorithm import Algorithm
+
+
+class Line(NamedTuple):
+    """One line of the registry.
+
+    ``name`` is what users call the algorithm, ``file`` the file in this folder that holds its record, ``membership``
+    says whether ``privproj audit membership`` offers it.
+    """
+
+    name: str
+    file: str
+    membership: bool = False
+
+
+LINES = (
+    Line("dp-sgd", "dp_sgd", membership=True),
+    Line("lora-fa", "lora", membership=True),
+    Line("lora-resampled", "lora"),
+    Line("flora", "flora"),
+    Line("m2", "projected", membership=True),
+    Line("m2-projected-clip", "projected", membership=True),
+    Line("m1", "projected", membership=True),
+    Line("prism", "prism"),
+    Line("dp-sft", "subspace"),
+)
+"""Every algorithm, in the order in which users see them."""
+
+ALGORITHMS = tuple(line.name for line in LINES)
+"""The names of all algorithms."""
+
+MEMBERSHIP_ALGORITHMS = tuple(line.name for line in LINES if line.membership)
+"""The names of those that membership audits offer."""
+
+
+def load(name: str) -> "Algorithm":
+    """The record of an algorithm, from its file; raises :class:`InvalidParameter` if there is none of that name."""
+    files = {line.name: line.file for line in LINES}
+    if name not in files:
+        raise InvalidParameter("algorithm", name, "one of " + ", ".join(ALGORITHMS))
+    records: tuple[Algorithm, ...] = import_module(f"{__name__}.{files[name]}").RECORDS
+    return next(record for record in records if record.name == name)

@@ -1,10 +1,18 @@
-"""LoRA with re-sampled factors, Flora's accumulator, and projected descent without noise, which nothing accounts."""
+"""Flora: the momentum is kept in a random sketch of the gradient, which is drawn anew every few steps.
+
+What is released at each step is the clipped and noised sketch of the batch. The momentum and its transfer from one
+sketch to the next use releases only.
+"""
+
+from typing import Any
 
 from torch import Tensor
 
+from privproj.training.algorithms.algorithm import Algorithm
 from privproj.training.algorithms.projected import Projected
 from privproj.training.capture import Tap
 from privproj.training.generators import Streams, normal
+from privproj.training.plan import Plan
 from privproj.training.view import Update
 
 
@@ -36,3 +44,18 @@ class Flora(Projected):
         new = (1.0 - self.beta) * mean
         self.moment = new if self.moment is None else self.beta * self.moment + new
         return self.moment, self.a
+
+
+def flora_view(tap: Any, plan: Plan, rank: int) -> Flora:
+    """A sketch of one matrix; its rank may exceed the inputs, since it is no orthogonal projection."""
+    return Flora(tap, rank, plan.beta, plan.every)
+
+
+RECORDS = (
+    Algorithm(
+        name="flora",
+        summary="Clip a random sketch of every record's gradient, add noise to the sum, keep momentum in the sketch.",
+        rank="projection",
+        view=flora_view,
+    ),
+)

@@ -1,4 +1,7 @@
-"""LoRA with a frozen random factor, and modules that PEFT has wrapped already."""
+"""LoRA with a frozen random factor: DP-LoRA-FA, its variant with re-sampled factors, and modules that PEFT wrapped.
+
+Only the B factors are trained. Their whole gradient is clipped and noised, so this is DP-SGD on fewer weights.
+"""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -7,7 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from privproj.errors import InvalidParameter
+from privproj.training.algorithms.algorithm import Algorithm
+from privproj.training.capture import AnyTap
 from privproj.training.generators import Streams, normal, streams
+from privproj.training.plan import Plan
 from privproj.validation import whole
 
 Picks = Callable[[str, nn.Linear], bool]
@@ -65,10 +71,10 @@ def add_frozen_lora(
     """
     rank = whole("rank", rank, "a whole number rank >= 1")
     stream = streams(next(module.parameters()).device, insecure_seed).projection
-    return wrapped_layers(module, lambda layer: FrozenLoRA(layer, rank, alpha, stream), where)
+    return wrap_layers(module, lambda layer: FrozenLoRA(layer, rank, alpha, stream), where)
 
 
-def wrapped_layers(module: nn.Module, wrap: Callable[[nn.Linear], nn.Module], where: Picks | None) -> nn.Module:
+def wrap_layers(module: nn.Module, wrap: Callable[[nn.Linear], nn.Module], where: Picks | None) -> nn.Module:
     """The frozen module with the picked linear layers wrapped."""
     module.requires_grad_(False)
     if isinstance(module, nn.Linear):
@@ -140,3 +146,41 @@ class Resampling:
             for layer in self.layers:
                 layer.merge(self.drawn.projection)
                 optimizer.state.pop(layer.lora_B.weight, None)
+
+
+def check_trains_b(algorithm: str, tap: AnyTap) -> None:
+    """Raise for a trained layer that is no B factor."""
+    if ".lora_B" not in f".{tap.name}":
+        raise InvalidParameter(
+            "algorithm", algorithm, f"only LoRA's B factors trained, not {tap.name}",
+            "wrap the module with add_frozen_lora, or freeze it",
+        )  # fmt: skip
+
+
+def adapt_with_lora(module: nn.Module, rank: int, insecure_seed: int | None) -> nn.Module:
+    """Frozen adapters around all linear layers."""
+    return add_frozen_lora(module, rank, insecure_seed=insecure_seed)
+
+
+def resample_after_steps(module: nn.Module, plan: Plan, drawn: Streams) -> Resampling:
+    """What re-sampled LoRA does after every step."""
+    return Resampling(module, plan.every, drawn)
+
+
+RECORDS = (
+    Algorithm(
+        name="lora-fa",
+        summary="DP-SGD on the B factors of LoRA, the random A factors frozen.",
+        rank="module",
+        check_layer=check_trains_b,
+        adapt=adapt_with_lora,
+    ),
+    Algorithm(
+        name="lora-resampled",
+        summary="DP-SGD on the B factors of LoRA; the adapters are merged and drawn anew every few steps.",
+        rank="module",
+        check_layer=check_trains_b,
+        adapt=adapt_with_lora,
+        step_hook=resample_after_steps,
+    ),
+)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from privproj.errors import InvalidParameter
 from privproj.training import per_example
+from privproj.training.algorithms.algorithm import Algorithm
 from privproj.training.algorithms.fixed_rank import (
     Point,
     Tangent,
@@ -27,9 +28,10 @@ from privproj.training.algorithms.fixed_rank import (
     transported,
     truncated,
 )
-from privproj.training.algorithms.lora import wrapped_layers
-from privproj.training.capture import Tap
+from privproj.training.algorithms.lora import wrap_layers
+from privproj.training.capture import AnyTap, Tap
 from privproj.training.generators import Streams, orthonormal, streams
+from privproj.training.plan import Plan
 from privproj.training.view import View
 from privproj.validation import whole
 
@@ -83,7 +85,7 @@ def add_prism(
     """The module with a :class:`PrismLinear` around each linear layer that ``where(name, layer)`` picks."""
     rank = whole("rank", rank, "a whole number rank >= 1")
     stream = streams(next(module.parameters()).device, insecure_seed).projection
-    return wrapped_layers(module, lambda layer: PrismLinear(layer, rank, steps or Steps(), stream), where)
+    return wrap_layers(module, lambda layer: PrismLinear(layer, rank, steps or Steps(), stream), where)
 
 
 ORTHONORMAL = 1e-5
@@ -98,6 +100,8 @@ def deviation(at: Point) -> float:
 
 class PrismTap(Tap):
     """What a :class:`PrismLinear` saw and got back."""
+
+    only_for = "prism"
 
     def __init__(self, name: str, module: PrismLinear) -> None:
         self.name, self.module, self.modules, self.uses = name, module, [module], []
@@ -149,7 +153,7 @@ class TangentView(View):
 
     def squared_norms(self) -> Tensor | None:
         """``|P_T(G_j)|^2``, overstated by as much as rounded bases can hide."""
-        seen = self.tap.seen()
+        seen = self.tap.captured()
         if seen is None:
             return None
         (g, x), at = seen, self.point
@@ -228,3 +232,31 @@ class TangentView(View):
         one = torch.eye(len(root), dtype=a.dtype, device=a.device)
         core = torch.cat([torch.cat([one, -rate * one], 1), torch.cat([-rate * one, torch.zeros_like(one)], 1)], 0)
         return truncated(torch.cat([a, steps[0]], 1), core, torch.cat([b, steps[1]], 1), len(root))
+
+
+def tangent_view(tap: Any, plan: Plan, rank: int) -> TangentView:
+    """The view of one PRISM layer; the rank is that of the layer."""
+    return TangentView(tap, plan.noise_std / plan.expected_batch)
+
+
+def check_prism_layer(algorithm: str, tap: AnyTap) -> None:
+    """Raise unless PRISM trains a PRISM layer: no other algorithm may, and PRISM trains nothing else."""
+    if algorithm != "prism" or not isinstance(tap, PrismTap):
+        raise InvalidParameter("algorithm", algorithm, f"prism, and only add_prism's layers trained, not {tap.name}")
+
+
+def adapt_with_prism(module: nn.Module, rank: int, insecure_seed: int | None) -> nn.Module:
+    """PRISM layers around all linear layers."""
+    return add_prism(module, rank, insecure_seed=insecure_seed)
+
+
+RECORDS = (
+    Algorithm(
+        name="prism",
+        summary="Clip and noise the tangent vectors of a low-rank matrix, and step on the manifold of its rank.",
+        rank="module",
+        view=tangent_view,
+        check_layer=check_prism_layer,
+        adapt=adapt_with_prism,
+    ),
+)

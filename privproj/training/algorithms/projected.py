@@ -1,18 +1,25 @@
-"""Views: which linear image of a layer's per-example gradient is clipped, summed and released, one class each.
+"""Training by fresh random projections: M2, M2 with projected clipping, and M1.
 
-Every view looks at ``G_j = sum_t g_jt x_jt^T`` through ``x P``: ``measured`` is what the norm is taken of, ``sketched``
-what is summed. What a view does with a released mean is post-processing.
+Each draws a new projection of the inputs' side of every trained matrix for every release. They differ in what is
+clipped. M2 takes the norm of the whole gradient and sums the projected one, and only that gains privacy from the secret
+of the projection. M2 with projected clipping and M1 clip what they sum: they are accounted as the Gaussian mechanism.
 """
+
+from collections import Counter
+from typing import Any
 
 from torch import Tensor
 
 from privproj.errors import InvalidParameter
+from privproj.mechanisms import M2, Gaussian, Layer
+from privproj.training.algorithms.algorithm import Algorithm, Shape
 from privproj.training.capture import Tap
 from privproj.training.generators import Streams, normal, orthonormal
-from privproj.training.view import Full, Update
+from privproj.training.plan import Plan
+from privproj.training.view import Update, WholeGradient
 
 
-class Projected(Full):
+class Projected(WholeGradient):
     """M2: a fresh projection of the inputs' side, ``A^T = Q R`` with ``Q`` orthonormal (inputs x rank).
 
     Released is ``S = sum_j c_j G_j Q + noise``; since ``E Q`` is standard normal for a standard normal ``E``, this is
@@ -54,7 +61,7 @@ class Projected(Full):
         return mean, self.back
 
 
-class ProjectedFirst(Full):
+class ProjectedFirst(WholeGradient):
     """M1: ``G_j A^T A`` with a fresh ``A`` (rank x inputs, entries N(0, 1/rank)) is clipped, then noise is added."""
 
     def __init__(self, tap: Tap, rank: int) -> None:
@@ -69,3 +76,75 @@ class ProjectedFirst(Full):
     def sketched(self, x: Tensor) -> Tensor:
         """``x A^T A``."""
         return (x @ self.a.T) @ self.a
+
+
+def m2_mechanism(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[float, ...] | None) -> Gaussian | M2:
+    """M2 with full clipping, its noise left out.
+
+    Per layer, a tensor with fewer inputs than its rank is not projected, and is accounted so. Raises
+    :class:`InvalidParameter` where the joint clip would take the gain of the projection away.
+    """
+    if shares is None:
+        check_ranks(shapes, ranks)
+    if len(shapes) == 1:
+        outputs, inputs, _ = shapes[0]
+        return M2(dim=inputs, rank=min(ranks[0], inputs), columns=outputs)
+    layers = Counter(
+        (inputs, min(rank, inputs) if projected else inputs, share)
+        for (_, inputs, projected), rank, share in zip(shapes, ranks, shares or (None,) * len(shapes), strict=True)
+    )
+    found = tuple(Layer(dim=d, rank=r, count=n, share=share and n * share) for (d, r, share), n in layers.items())
+    return M2(layers=found, clipping="per-layer" if shares else "joint")
+
+
+def check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
+    """Raise where a tensor under the joint clip is not projected to less than its inputs."""
+    for (outputs, inputs, projected), rank in zip(shapes, ranks, strict=True):
+        if not projected or rank > inputs or (rank == inputs and len(shapes) > 1):
+            remedy = "use a smaller rank" if projected else "freeze the unprojected tensors"
+            raise InvalidParameter(
+                "rank", rank, f"a rank below {inputs} for a tensor of {outputs} x {inputs} under the joint clip",
+                f"else the whole norm may sit there and nothing is gained: {remedy}, or use clipping=per-layer",
+            )  # fmt: skip
+
+
+def m2_view(tap: Any, plan: Plan, rank: int) -> Projected:
+    """M2's view: the norm is that of the whole gradient."""
+    return Projected(tap, min(rank, tap.shape[1]), plan.frame, clip_projected=False)
+
+
+def projected_clip_view(tap: Any, plan: Plan, rank: int) -> Projected:
+    """The same projection, with the norm of the projected gradient."""
+    return Projected(tap, min(rank, tap.shape[1]), plan.frame, clip_projected=True)
+
+
+def m1_view(tap: Any, plan: Plan, rank: int) -> ProjectedFirst:
+    """M1's view."""
+    return ProjectedFirst(tap, rank)
+
+
+RECORDS = (
+    Algorithm(
+        name="m2",
+        summary="Clip every record's gradient, add noise to the sum, and release its fresh random projection only.",
+        rank="projection",
+        has_frame=True,
+        never_lengthens=True,
+        accounted_as=m2_mechanism,
+        view=m2_view,
+    ),
+    Algorithm(
+        name="m2-projected-clip",
+        summary="Project every record's gradient freshly, clip the projection, add noise to the sum.",
+        rank="projection",
+        has_frame=True,
+        never_lengthens=True,
+        view=projected_clip_view,
+    ),
+    Algorithm(
+        name="m1",
+        summary="Project every record's gradient and lift it back, clip it, add noise of full dimension to the sum.",
+        rank="projection",
+        view=m1_view,
+    ),
+)

@@ -1,4 +1,7 @@
-"""LoRA with re-sampled factors, Flora's accumulator, and projected descent without noise, which nothing accounts."""
+"""Projected descent without noise: kept as the counterexample that it is, for audits.
+
+It is no training algorithm of the registry. No theorem bounds its epsilon, and asking for one is always refused.
+"""
 
 from typing import NoReturn
 

@@ -1,4 +1,8 @@
-"""DP-SFT: training within a subspace of all weights, found privately or on public data."""
+"""DP-SFT: training within a subspace of all weights, found privately or on public data.
+
+The coordinates of a record's gradient in the subspace are clipped, summed and noised. Where the subspace came from
+private data, its own releases are accounted too.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -9,6 +13,7 @@ from torch import Tensor, nn
 from privproj.errors import InvalidParameter
 from privproj.records.ledger import Account
 from privproj.training import per_example
+from privproj.training.algorithms.algorithm import Algorithm
 from privproj.training.capture import AnyTap
 from privproj.training.optimizer import PrivateOptimizer
 from privproj.training.view import View
@@ -137,7 +142,7 @@ class SubspaceView(View):
         found, parts = [], iter(self.parts)
         for tap in self.taps:
             own = [next(parts) for _ in tap.parameters]
-            seen = tap.seen()
+            seen = tap.captured()
             if seen is None:
                 continue
             if isinstance(seen, Tensor):
@@ -151,7 +156,7 @@ class SubspaceView(View):
     def squared_norms(self) -> Tensor | None:
         """``|z_j|^2``."""
         self.z = self.coordinates()
-        return None if self.z is None else per_example.wide(self.z).square().sum(1)
+        return None if self.z is None else per_example.to_double(self.z).square().sum(1)
 
     def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
         """``sum_j c_j z_j``."""
@@ -183,3 +188,12 @@ class SubspaceView(View):
             for parameter, part in zip(self.parameters, self.parts, strict=True):
                 parameter.add_((part @ moved).view_as(parameter))
             self.last = self.subspace.phi.detach().clone()
+
+
+RECORDS = (
+    Algorithm(
+        name="dp-sft",
+        summary="Clip and noise the coordinates of every record's gradient in a subspace of all weights.",
+        subspace_view=SubspaceView,
+    ),
+)

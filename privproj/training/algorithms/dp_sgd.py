@@ -1,0 +1,11 @@
+"""DP-SGD: the whole gradient of every record is clipped, summed and noised. Everything else is measured against it."""
+
+from privproj.training.algorithms.algorithm import Algorithm
+
+RECORDS = (
+    Algorithm(
+        name="dp-sgd",
+        summary="Clip every record's gradient, add noise to the sum.",
+        never_lengthens=True,
+    ),
+)
