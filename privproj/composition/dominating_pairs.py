@@ -153,8 +153,8 @@ class Outline:
         spacing = np.maximum(np.where(np.abs(middle) < CORE * self.deviation, core, wide * decay), core)
         count = np.concatenate([[0.0], np.cumsum(np.diff(self.losses) / spacing)])
         at = np.interp(np.arange(math.floor(count[-1]) + 1), count, self.losses)
-        ends = [math.floor(self.losses[0] / step), -1, 0, 1, math.ceil(self.losses[-1] / step)]
-        return distinct(np.concatenate([np.rint(at / step), ends]).astype(np.int64))
+        always = [math.floor(self.losses[0] / step), -1, 0, 1, math.ceil(self.losses[-1] / step)]
+        return distinct(np.concatenate([np.rint(at / step), always]).astype(np.int64))
 
 
 def distinct(cells: Cells) -> Cells:
@@ -203,8 +203,8 @@ def outline(profile: PrivacyProfile, run: Run) -> Outline:
     right, above = cut(right, np.log(above), log_least)
     left, below = cut(-left, np.log(np.maximum(below, SMALLEST)), log_least)
     losses = np.concatenate([-left[:0:-1], right])
-    excess = np.concatenate([below[:0:-1], above])
-    return Outline(losses, excess, deviation(losses, np.exp(excess)))
+    log_excess = np.concatenate([below[:0:-1], above])
+    return Outline(losses, log_excess, deviation(losses, np.exp(log_excess)))
 
 
 def cut(losses: Array, log_excess: Array, log_least: float) -> tuple[Array, Array]:
