@@ -48,7 +48,10 @@ from privproj.errors import PrecisionLimit
 from privproj.runs import Run, Sampling
 
 Array = NDArray[np.floating[Any]]
+"""An array of floats."""
+
 Cells = NDArray[np.int64]
+"""Losses of lattice points as multiples of the step."""
 
 INFINITY_MASS = 1e-36
 """Probability that the truncated tails of all steps together are meant to add to delta. It is counted. Speed only."""
@@ -82,15 +85,16 @@ LEAST_SHARE = 1e-3
 """
 
 ENDED = math.log(SMALLEST) + 30.0
-"""Log excess below which the profile is taken to be 0: the losses are bounded. Speed only: it chooses knots."""
+"""Log excess below which the profile is taken to be 0: the losses are bounded. It only chooses knots. Speed only."""
 
 UNIT = 2.0**-53
 """Unit of rounding of a double. Proof."""
 
 SUMMED = 1e-11
-"""Relative error of two nested cumulative sums of at most 2e4 positive terms, each of a dozen roundings. Proof.
+"""Relative error of two nested cumulative sums of at most 2e4 positive terms, each of a dozen roundings.
 
 With more terms it grows in proportion: :func:`pair_of` takes 5 units of rounding for each term where that is more.
+Proof.
 """
 
 MAPPED = 1e-11
