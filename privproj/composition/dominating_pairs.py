@@ -48,7 +48,10 @@ from privproj.errors import PrecisionLimit
 from privproj.runs import Run, Sampling
 
 Array = NDArray[np.floating[Any]]
+"""An array of floats."""
+
 Cells = NDArray[np.int64]
+"""Losses of lattice points as multiples of the step."""
 
 INFINITY_MASS = 1e-36
 """Probability that the truncated tails of all steps together are meant to add to delta. It is counted. Speed only."""
@@ -82,15 +85,16 @@ LEAST_SHARE = 1e-3
 """
 
 ENDED = math.log(SMALLEST) + 30.0
-"""Log excess below which the profile is taken to be 0: the losses are bounded. Speed only: it chooses knots."""
+"""Log excess below which the profile is taken to be 0: the losses are bounded. It only chooses knots. Speed only."""
 
 UNIT = 2.0**-53
 """Unit of rounding of a double. Proof."""
 
 SUMMED = 1e-11
-"""Relative error of two nested cumulative sums of at most 2e4 positive terms, each of a dozen roundings. Proof.
+"""Relative error of two nested cumulative sums of at most 2e4 positive terms, each of a dozen roundings.
 
 With more terms it grows in proportion: :func:`pair_of` takes 5 units of rounding for each term where that is more.
+Proof.
 """
 
 MAPPED = 1e-11
@@ -153,8 +157,8 @@ class Outline:
         spacing = np.maximum(np.where(np.abs(middle) < CORE * self.deviation, core, wide * decay), core)
         count = np.concatenate([[0.0], np.cumsum(np.diff(self.losses) / spacing)])
         at = np.interp(np.arange(math.floor(count[-1]) + 1), count, self.losses)
-        ends = [math.floor(self.losses[0] / step), -1, 0, 1, math.ceil(self.losses[-1] / step)]
-        return distinct(np.concatenate([np.rint(at / step), ends]).astype(np.int64))
+        always = [math.floor(self.losses[0] / step), -1, 0, 1, math.ceil(self.losses[-1] / step)]
+        return distinct(np.concatenate([np.rint(at / step), always]).astype(np.int64))
 
 
 def distinct(cells: Cells) -> Cells:
@@ -203,8 +207,8 @@ def outline(profile: PrivacyProfile, run: Run) -> Outline:
     right, above = cut(right, np.log(above), log_least)
     left, below = cut(-left, np.log(np.maximum(below, SMALLEST)), log_least)
     losses = np.concatenate([-left[:0:-1], right])
-    excess = np.concatenate([below[:0:-1], above])
-    return Outline(losses, excess, deviation(losses, np.exp(excess)))
+    log_excess = np.concatenate([below[:0:-1], above])
+    return Outline(losses, log_excess, deviation(losses, np.exp(log_excess)))
 
 
 def cut(losses: Array, log_excess: Array, log_least: float) -> tuple[Array, Array]:

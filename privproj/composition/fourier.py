@@ -53,6 +53,7 @@ from privproj.composition.dominating_pairs import REMEDY, UNIT, Array, Cells, Pa
 from privproj.errors import GridLimit
 
 Spectrum = NDArray[np.complex128]
+"""Values of a transform at some frequencies."""
 
 TAIL = 1e-12
 """Tilted mass that may lie beyond either end of the window. It is counted as error (i), (ii). Speed only."""
@@ -101,13 +102,14 @@ LARGEST_EXPONENT = 300.0
 """Largest Chernoff order times the range of the losses of one step, in nats.
 
 With a larger one, a mass that underflowed (below 1e-308) could still count after the tilt. The value 300 is less than
-half of the 708 nats at which a double underflows. Speed only: such a mass is replaced by :data:`LOST`.
+half of the 708 nats at which a double underflows. The bound holds with any, as such a mass is replaced by :data:`LOST`.
+Speed only.
 """
 
 LADDER = 0.1
-"""Log spacing of the tilts: they are rounded down to a ladder, so that a value depends on ``eps`` alone (C24). Proof.
+"""Log spacing of the tilts: they are rounded down to a ladder, so that a value depends on ``eps`` alone (C24).
 
-The spacing itself may be any.
+The spacing may be any, but it must not change between questions. Proof.
 """
 
 KEPT_TILTS = 4
@@ -173,7 +175,7 @@ class Composition:
 
     @property
     def single(self) -> bool:
-        """One release in all."""
+        """True where there is one release in all."""
         return len(self.phases) == 1 and self.phases[0].steps == 1
 
     def moments(self, theta: float) -> tuple[float, float, float]:

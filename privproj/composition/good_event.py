@@ -58,7 +58,7 @@ class GoodEventCurve:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How delta is split."""
+        """How delta is split between the bad event and the Gaussian run."""
         return {"split": self.split}
 
     @property
@@ -120,6 +120,6 @@ class GoodEvent:
     default_split: float | str = "optimal"
 
     def over_run(self, run: Run) -> GoodEventCurve:
-        """The curve of the run."""
+        """The curve of the run, with the number ``n`` of times that the event can occur in it."""
         count = (run.sampling_rate if self.sampled else 1.0) * (1 if self.once else run.steps)
         return GoodEventCurve(self.mu, self.radius, run, math.log(count), self.default_split)

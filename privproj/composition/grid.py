@@ -64,7 +64,7 @@ class ComposedCurve:
     inverse_spacing: ClassVar[float] = INVERSE_SPACING
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)``."""
+        """``ln delta(eps)``, enclosed: the value of each order with its error on the safe side."""
         upper = max(finite.value + finite.error + c.at_infinity for c in self.above for finite in (c.delta(eps),))
         lower = max((finite.value - finite.error for c in self.below for finite in (c.delta(eps),)), default=0.0)
         return Enclosure(math.log(lower) if lower > 0.0 else -math.inf, math.log(min(max(upper, SMALLEST_DELTA), 1.0)))
@@ -111,11 +111,11 @@ class DefaultGrid:
         return self.level(self.used).numerics if self.steps[self.used] else DOUBLED
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)``."""
+        """``ln delta(eps)`` on the first grid that can be used."""
         return self.answer(lambda grid: grid.log_delta(eps))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)``."""
+        """``eps(delta)`` on the first grid that can be used."""
         return self.answer(lambda grid: grid.epsilon(log_delta))
 
     def level(self, level: int) -> ComposedCurve:

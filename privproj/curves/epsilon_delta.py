@@ -114,7 +114,7 @@ class ComposedRule:
         return next_up(eps) if 0.0 < eps < self.rule.limit else math.inf
 
     def basic(self, log_delta: float) -> float:
-        """``k eps(delta/k)``."""
+        """Basic composition: ``k eps(delta/k)``."""
         return basic_composition(self.per_step(log_delta - math.log(self.steps)), 0.0, self.steps)[0]
 
     def advanced(self, log_delta: float) -> float:

@@ -22,7 +22,7 @@ from privproj.numerics.enclosure import Enclosure, next_up
 from privproj.runs import FullTarget, Target
 
 LEAST_LOG_VALUE = math.log(1e-300)
-"""Log deltas below are answered by their logarithm alone. Contract of the results."""
+"""Log deltas below are answered by their logarithm alone. Contract."""
 
 DEFAULT_SPACING = 2.0**-20
 """Points of ``H`` are so far apart where a curve does not say: 1e-6 of delta. Speed only."""

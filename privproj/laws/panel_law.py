@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 FINE = 16
-"""Gauss nodes of a panel whose sum is the value. Speed only: the difference of both rules is added as an error."""
+"""Gauss nodes of a panel whose sum is the value; the difference of both rules is added as an error. Speed only."""
 
 CHECK = 11
 """Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved. Proof."""
@@ -57,7 +57,7 @@ DIVISOR = 1e-290
 
 
 class LogDensity(Protocol):
-    """The law of ``y = ln X``."""
+    """The law of ``y = ln X``, as :class:`Panels` needs it."""
 
     @property
     def ends(self) -> tuple[float, float, float]:

@@ -7,16 +7,12 @@ ends, so the sum converges geometrically. :mod:`privproj.laws.panel_law` integra
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from privproj.laws.panel_law import FEW, log_sum
 from privproj.numerics import kernels
 from privproj.numerics.arrays import Array
-
-if TYPE_CHECKING:
-    pass
-from privproj.laws.panel_law import FEW, log_sum
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,9 @@ Given the projection the privacy loss is Gaussian with squared shift ``X`` (for 
 by ``mu^2``), so the profile of a rank-one change is ``E[h_eps(X)]`` with
 ``h_eps(x)`` = the analytic Gaussian delta at ``mu = sqrt(x)``. ``h_eps`` is convex up to
 ``x0 = 2 (sqrt(1 + eps^2) - 1)`` and concave after. A release differs from another only in the law of ``X``.
+
+The same laws stand on purpose in balls (:mod:`privproj.rigorous.laws`) and in mpmath
+(:mod:`privproj.reference.laws`).
 """
 
 import math
@@ -218,7 +221,7 @@ def inflection(eps: float) -> float:
 
 
 def log_h(eps: float, x: float) -> float:
-    """``ln h_eps(x)``."""
+    """``ln h_eps(x)``: the log of the Gaussian delta at ``mu = sqrt(x)``."""
     return kernels.log_gaussian_delta(eps, math.sqrt(x))
 
 

@@ -202,6 +202,6 @@ class AlignmentLaw:
         return np.log(np.where(b > 0.0, (b + root) / (2.0 * r), 2.0 / (root + np.abs(b))))
 
     def never(self, m: Array) -> Array:
-        """``P(A <= 0)``."""
+        """``P(A <= 0)``, where the loss is infinite."""
         half = 0.5 * special.betainc(0.5 * self.rank, 0.5, m * (2.0 - m))
         return np.where(m < 1.0, half, 1.0 - half)

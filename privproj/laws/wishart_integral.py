@@ -22,6 +22,7 @@ from privproj.numerics.arrays import Array, gauss_nodes
 from privproj.numerics.gamma_mills import GammaGain, deviance, gamma_gain, gauss_error
 
 Index = NDArray[np.intp]
+"""For each panel the number of its epsilon."""
 
 BELOW = 0
 """Kind of a panel below ``A = 1`` where the threshold ``U2`` is positive. Proof."""
@@ -191,11 +192,11 @@ class WishartIntegral:
     # --- the integrand --------------------------------------------------------------------------
 
     def offset(self, kind: NDArray[np.int8], index: Index, place: Array) -> Array:
-        """``A - 1``."""
+        """``A - 1`` at these places."""
         return np.where(kind == ABOVE, np.expm1(np.minimum(self.kink[index], 600.0)) + place, -place)
 
     def log_density(self, offset: Array) -> Array:
-        """``ln f(A)``."""
+        """``ln`` of the density ``f(A)`` at ``A = 1 + offset``."""
         t = (offset + self.misalignment) / self.spread
         return self.log_density_front - 0.5 * (self.rank + 1.0) * np.log1p(t * t / self.rank)
 

@@ -30,17 +30,22 @@ __all__ = [
 ]
 
 FAMILIES = (gaussian, m1, m2, wishart, sketch)
+"""The files that hold references of bounds. Contract."""
+
 DELTAS: dict[str, Function] = {name: f for family in FAMILIES for name, f in family.DELTAS.items()}
-"""``mechanism.bound -> delta(epsilon, **parameters)``."""
+"""``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
+
 EPSILONS: dict[str, Function] = {name: f for family in FAMILIES for name, f in family.EPSILONS.items()}
-"""``mechanism.bound -> epsilon(delta, **parameters)``."""
+"""``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""
+
 OTHERS: dict[str, Function] = {
     "sketch.rdp": sketch.divergence,
     "wishart.preprocess.gain": wishart.preprocessing_gain,
     "rule.basic-composition.epsilon": composition.basic_composition,
     "rule.advanced-composition.epsilon": composition.advanced_composition,
 }
-"""Quantities that are neither a delta nor an epsilon."""
+"""Quantities that are neither a delta nor an epsilon. Contract."""
+
 COARSE = {
     "m1.known-projection": 14,
     "m1.known-projection-rank1": 14,
@@ -51,10 +56,13 @@ COARSE = {
     "wishart.exact": 20,
     "m1.residual": 20,
 }
-"""Digits of the references that take a double sum, a nested minimum or long series in each term. All others have 50."""
+"""Digits of the references that take a double sum, a nested minimum or long series in each term; others have 50.
+
+Contract.
+"""
 
 LARGE = {"m2.mixture-rdp": 16, "m2.rank-free": 25, "m2.exact-rank1": 25}
-"""Digits of others where the dimension is a million or more."""
+"""Digits of others where the dimension is a million or more. Contract."""
 
 
 def value(quantity: str, digits: int | None = None, **parameters: Real) -> Real:

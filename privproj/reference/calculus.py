@@ -70,7 +70,7 @@ def half_line(f: Function, cut: Real, scale: Real = 1) -> Real:
 
 
 def upper_half_line(f: Function, cut: Real, scale: Real = 1) -> Real:
-    """``int_cut^inf f(t) dt``."""
+    """``int_cut^inf f(t) dt``, the mirror image of :func:`half_line`."""
     return half_line(lambda t: f(-t), -cut, scale)
 
 

@@ -6,7 +6,7 @@ from privproj.reference.calculus import Function, Real, minimum, root
 
 
 def mu_of(noise_multiplier: Real, steps: int = 1) -> Real:
-    """``mu = sqrt(T) / z``."""
+    """The shift ``mu = sqrt(T) / z`` of ``T`` Gaussian releases with noise multiplier ``z``."""
     return mp.sqrt(steps) / mp.mpf(noise_multiplier)
 
 
@@ -107,7 +107,7 @@ def concentrated_delta(rho: Real, eps: Real, omega: Real = mp.inf) -> Real:
 
 
 def basic_composition(epsilon: Real, steps: int) -> Real:
-    """``k eps``."""
+    """``k eps`` by basic composition."""
     return steps * mp.mpf(epsilon)
 
 

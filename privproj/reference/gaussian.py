@@ -82,9 +82,12 @@ DELTAS: dict[str, Function] = {
     "gaussian.gdp": gdp,
     "laplace.exact": laplace,
 }
+"""``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
+
 EPSILONS: dict[str, Function] = {
     "gaussian.classical": classical,
     "gaussian.classical-2": classical_2,
     "gaussian.rdp": rdp_epsilon,
     "gaussian.zcdp": zcdp_epsilon,
 }
+"""``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""

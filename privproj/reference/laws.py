@@ -1,4 +1,7 @@
-"""Gaussian mechanisms with random sensitivity: ``E[h_eps(X)]`` and ``min_p E[g_p(X)]`` for a law of ``X``."""
+"""Gaussian mechanisms with random sensitivity: ``E[h_eps(X)]`` and ``min_p E[g_p(X)]`` for a law of ``X``.
+
+They are independent twins of :mod:`privproj.laws.squared_shift` (floats) and :mod:`privproj.rigorous.laws` (balls).
+"""
 
 from dataclasses import dataclass
 from functools import lru_cache

@@ -275,8 +275,11 @@ DELTAS: dict[str, Function] = {
     "m1.column-exact": column_exact,
     "m1.residual": residual,
 }
+"""``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
+
 EPSILONS: dict[str, Function] = {
     "m1.operator-norm": operator_norm_epsilon,
     "m1.column": column,
     "m1.column-published": column_published,
 }
+"""``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""

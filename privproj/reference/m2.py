@@ -156,4 +156,7 @@ DELTAS: dict[str, Function] = {
     "m2.beta-tail-sharp": beta_tail_sharp,
     "m2.gaussian": unprojected,
 }
+"""``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
+
 EPSILONS: dict[str, Function] = {"m2.good-event": good_event_split, "m2.good-event-q": good_event_split}
+"""``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""

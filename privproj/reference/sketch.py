@@ -143,4 +143,7 @@ DELTAS: dict[str, Function] = {
     "sketch-public.exact-rank1": public_exact_rank1,
     "sketch-public.operator-norm": public_norm,
 }
+"""``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
+
 EPSILONS: dict[str, Function] = {"sketch-public.operator-norm": public_norm_epsilon}
+"""``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""

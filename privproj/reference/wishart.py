@@ -253,9 +253,12 @@ def preprocessing_gain(dim: int, misalignment: Real, gamma: Real, beta: Real) ->
 
 
 DELTAS: dict[str, Function] = {"wishart.exact": exact, "wishart.early": early_delta}
+"""``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
+
 EPSILONS: dict[str, Function] = {
     "wishart.quantile-sharp": quantile_sharp,
     "wishart.quantile": quantile,
     "wishart.early-exact-tail": early_exact_tail,
     "wishart.early": early,
 }
+"""``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""

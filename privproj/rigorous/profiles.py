@@ -16,6 +16,7 @@ from privproj.rigorous.integral import positive_integral
 from privproj.rigorous.laws import BetaLaw, GammaLaw, Law
 
 Witness = dict[str, float]
+"""The values of the free parameters of a profile, by name."""
 
 
 class Profile(Protocol):
