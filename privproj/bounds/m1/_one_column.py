@@ -10,14 +10,14 @@ no residual.
 import math
 from dataclasses import dataclass
 
-from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule
+from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule, log_delta_by_search
 from privproj.curves.gaussian import profile as gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import Refused
 from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import M1
 from privproj.numerics.enclosure import Enclosure, next_up
-from privproj.numerics.kernels import log_add
+from privproj.numerics.kernels import LEAST_LOG_QUANTILE, log_add
 from privproj.numerics.search import crossing, minimise
 from privproj.runs import Run
 
@@ -67,10 +67,12 @@ def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> floa
 
     ``p = (n+1-R)/2``, ``q = (n+R-1)/2``, ``A_-+ = cos theta -+ t sin theta`` for every angle up to the promised one.
     Linear in ``W``, and in ``A`` monotone or falling and then rising: the largest is at a corner. ``inf`` unless
-    ``A_- > 0``.
+    ``A_- > 0``, and where a share of delta is too small for the quantile functions.
     """
     from scipy import special
 
+    if min(log_delta_t, log_delta_w) < LEAST_LOG_QUANTILE:
+        return math.inf
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
     n, free = dim - k, rank - k
@@ -236,8 +238,7 @@ class ColumnForm:
 
     def log_delta(self, eps: float, split: float | str) -> float:
         """The inverse by search over ``x = 1/ln(1/delta)``; 0 where no delta below 1 will do."""
-        x = crossing(lambda x: self.epsilon(-1.0 / x, split) - eps, 0.1, low=2e-3, high=1e9, rtol=1e-12).upper
-        return -1.0 / x if math.isfinite(x) else 0.0
+        return log_delta_by_search(lambda log_delta: self.epsilon(log_delta, split), eps)
 
 
 def shares(odds: float) -> tuple[float, float]:

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from privproj.bounds.bound import Bound
 from privproj.bounds.m1._one_column import has_residual, promises, residual_loss
-from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule
+from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule, log_delta_by_search
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M1
-from privproj.numerics.search import crossing
 from privproj.result import Status
 from privproj.runs import Run
 
@@ -42,8 +41,7 @@ class PublishedForm:
 
     def log_delta(self, eps: float) -> float:
         """The inverse by search over ``x = 1/ln(1/delta)``."""
-        x = crossing(lambda x: self.epsilon(-1.0 / x) - eps, 0.1, low=2e-3, high=1e9, rtol=1e-12).upper
-        return -1.0 / x if math.isfinite(x) else 0.0
+        return log_delta_by_search(self.epsilon, eps)
 
 
 def status_of(mechanism: M1) -> Status:

@@ -4,9 +4,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule
+from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule, log_delta_by_search
 from privproj.mechanisms import Wishart
-from privproj.numerics.search import crossing, minimise
+from privproj.numerics.kernels import LEAST_LOG_QUANTILE
+from privproj.numerics.search import minimise
 from privproj.runs import Run
 
 ROUNDED = 1e-12
@@ -27,9 +28,14 @@ class Quantiles:
 
 
 def quantiles(mechanism: Wishart, log_delta_t: float, log_delta_w: float) -> Quantiles:
-    """``t`` with ``P(|T_r| > t) = delta_T``, ``1 - a_-+ = m +- sqrt(m (2-m)) t/sqrt(r)``; ``P(W > w) = delta_W``."""
+    """``t`` with ``P(|T_r| > t) = delta_T``, ``1 - a_-+ = m +- sqrt(m (2-m)) t/sqrt(r)``; ``P(W > w) = delta_W``.
+
+    Infinite where a share of delta is too small for the quantile functions.
+    """
     from scipy import special
 
+    if min(log_delta_t, log_delta_w) < LEAST_LOG_QUANTILE:
+        return Quantiles(math.inf, -math.inf, math.inf, (0.0, math.inf))
     dim, rank, m = mechanism.shape
     y = float(special.betaincinv(0.5 * rank, 0.5, math.exp(log_delta_t)))
     spread = math.sqrt(m * (2.0 - m)) * math.sqrt((1.0 - y) / y) if y > 0.0 else math.inf
@@ -92,5 +98,4 @@ class QuantileForm:
 
     def log_delta(self, eps: float, split: float | str) -> float:
         """The inverse by search over ``x = 1/ln(1/delta)``; 0 where no delta below 1 will do."""
-        x = crossing(lambda x: self.epsilon(-1.0 / x, split) - eps, 0.1, low=1.5e-3, high=1e9, rtol=1e-12).upper
-        return -1.0 / x if math.isfinite(x) else 0.0
+        return log_delta_by_search(lambda log_delta: self.epsilon(log_delta, split), eps)
