@@ -44,7 +44,7 @@ def train(output: str | None, resume: str | None, json: bool, **given: Any) -> i
         folder = here.agree(free_folder() if output is None else Path(output))
         settings = settings_from(fit, given)
         if here.first:
-            fit.begin(settings, folder)
+            fit.begin_run(settings, folder)
     try:
         started = fit.ClassifierTraining.start(settings, folder)
     except BaseException:

@@ -33,10 +33,14 @@ from privproj.validation import real, whole
 from privproj.version import __version__
 
 SILENT = 1e-9
-"""The noise multiplier that stands for no noise; far below the rounding of a sum of gradients in single precision."""
+"""The noise multiplier that stands for no noise, far below the rounding of a sum of gradients in single precision.
+Contract."""
 
 NO_CLAIM = 1e-6
-"""A noise multiplier below this one makes no claim that could be audited; above :data:`SILENT`, far below any use."""
+"""A noise multiplier below this one counts as none, and no epsilon is claimed for it. Contract."""
+
+RATES = (0.1, 0.01)
+"""False positive rates at which the calibrated-loss attack reports its true positive rate. Contract."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +103,7 @@ class Game:
         return None if found is None else float(found)
 
     def problem(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Records to train on, and others; the same for every model."""
+        """Records to train on and their classes, then other records and theirs; the same for every model."""
         found = load(self.data)
         if 2 * self.records > len(found.x):
             raise InvalidParameter("records", self.records, f"at most half of the {len(found.x)} training records")
@@ -158,7 +162,7 @@ def poisoned(
 
 
 def shadows(tasks: list[tuple[Game, bool, int, Tensor, Tensor]]) -> list[Row]:
-    """The scores of some models (the work of :mod:`privproj.records.journal`)."""
+    """The scores of some shadow models, as rows of the journal."""
     return [[repr(shadow(*task))] for task in tasks]
 
 
@@ -200,7 +204,7 @@ def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float,
     inside, outside = scores(x, y), scores(out_x, out_y)
     error = 0.5 * (1.0 - confidence)
     rates = []
-    for level in (0.1, 0.01):
+    for level in RATES:
         threshold = np.sort(outside)[::-1][max(math.ceil(level * len(outside)) - 1, 0)]
         hits = int((inside > threshold).sum())
         rates.append(Rate(level, hits / n, at_least(hits, n, error), at_most(hits, n, error)))

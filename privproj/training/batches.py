@@ -1,4 +1,8 @@
-"""Batches as the plan says: Poisson or fixed-size sampling from a secret stream, and a turn for each of them."""
+"""Batches as the plan says: Poisson or fixed-size sampling from a secret stream.
+
+Each batch has a turn, from the moment it is drawn to its release. The turn is what keeps the loop to one release for
+every batch.
+"""
 
 import math
 from collections import deque

@@ -1,4 +1,8 @@
-"""``make_private``: from a module, an optimizer and a loader to private ones, under one plan."""
+"""``make_private``: from a module, an optimizer and a loader to private ones, under one plan.
+
+The arguments are checked and made into a plan, the plan is calibrated together with what was released before, and then
+the parts of the run are put together in an order that matters.
+"""
 
 import json
 import os

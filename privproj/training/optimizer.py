@@ -1,4 +1,8 @@
-"""The private optimizer: per-example losses in, a released step out."""
+"""The private optimizer: the losses of single records go in, a released step comes out.
+
+It holds the training loop to what is accounted: every batch is released once, every record comes back once, and nothing
+that was not released reaches the wrapped optimizer.
+"""
 
 import math
 from collections.abc import Callable
@@ -278,7 +282,7 @@ def check_batch_first(taps: Taps, records: int) -> None:
 
 
 def probe(views: list[View]) -> list[list[tuple[float, float]]]:
-    """Two sums over each trained tensor, enough to see it move."""
+    """Two sums over each trained tensor, enough to see whether it moves."""
     return [[sums(parameter) for parameter in view.parameters] for view in views]
 
 
