@@ -176,7 +176,7 @@ class Taps:
             self.taps.append(tap)
 
     def check_once(self, module: nn.Module) -> None:
-        """Every trained tensor belongs to one tap, and there is one."""
+        """Raise unless every trained tensor belongs to one tap, and there is at least one."""
         owners: dict[int, str] = {}
         for tap in self.taps:
             for parameter in tap.parameters:

@@ -63,6 +63,8 @@ class Plan:
     def __post_init__(self) -> None:
         set_field = object.__setattr__
         set_field(self, "steps", whole("steps", self.steps, "a whole number of steps >= 1"))
+        if self.frame not in (None, "haar", "wishart"):
+            raise InvalidParameter("frame", self.frame, "haar or wishart")
         set_field(self, "every", whole("every", self.every, "a whole number of steps >= 1"))
         set_field(self, "beta", real("beta", self.beta, "a momentum from 0 to 1", 0.0, 1.0))
         set_field(self, "clip", real("max_grad_norm", self.clip, "a norm from 1e-20 to 1e12", 1e-20, 1e12))

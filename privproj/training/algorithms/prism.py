@@ -154,7 +154,7 @@ class TangentView(View):
         return (size(m, n, len(self.tap.module.s)),)
 
     def refresh(self, streams: Streams) -> None:
-        """Bases that were loaded or edited are made orthonormal, the matrix kept."""
+        """Make bases orthonormal that were loaded or edited; the matrix stays what it is."""
         at = self.point
         if orthonormality_error(at) > MENDED_ABOVE:
             new = truncated(at.u, torch.diag(at.s), at.v, len(at.s))
@@ -207,7 +207,7 @@ class TangentView(View):
 
     @torch.no_grad()
     def move(self, new: Point) -> None:
-        """Put the factors there."""
+        """Write a point of the manifold into the layer's factors."""
         for parameter, value in zip(self.tap.parameters, (new.u, new.s, new.v), strict=True):
             parameter.copy_(value)
 
