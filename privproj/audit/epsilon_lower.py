@@ -24,7 +24,7 @@ THRESHOLDS = 201
 """How many quantiles of the scores are tried as thresholds, on the first halves only. Speed only: any threshold chosen
 there gives a valid bound."""
 
-LARGEST_EPSILON = 50.0
+LARGEST_EPSILON_OF_ONE_RUN = 50.0
 """The largest epsilon that one run can refute here; the search for it starts from 0. Sound: a smaller answer is weaker.
 """
 
@@ -204,7 +204,7 @@ def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, con
     """The largest epsilon that the guesses refute at this confidence, 0 if they refute none."""
     if one_run_p_value(canaries, guesses, correct, 0.0, delta) >= 1.0 - confidence:
         return 0.0
-    low, high = 0.0, LARGEST_EPSILON
+    low, high = 0.0, LARGEST_EPSILON_OF_ONE_RUN
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
         if one_run_p_value(canaries, guesses, correct, middle, delta) < 1.0 - confidence:

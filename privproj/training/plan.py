@@ -123,6 +123,7 @@ def with_smallest_noise(plan: Plan, earlier: Account, *, epsilon: float, delta: 
     def fits(z: float) -> bool:
         return meets(joint_curve(z), target)
 
+    # The crossing is where to look. What is returned passed the question itself: with this noise the target is met.
     found = crossing(excess, 1.0, low=1e-3, high=1e6, spread=0.2, rtol=1e-7).upper
     if found == math.inf:
         raise Refused(f"the {earlier.spent} earlier releases leave nothing of epsilon {epsilon:g} at delta {delta:g}")
@@ -148,5 +149,6 @@ def rate_and_steps(
         per_epochs = math.ceil(epochs * math.ceil(1.0 / sampling_rate))
     steps = per_epochs if steps is None else steps
     if sampling == "fixed":
+        # Rounding of q N just above a whole number must not make the batch one record larger.
         return max(1, math.ceil(sampling_rate * dataset_size - 1e-9)) / dataset_size, steps
     return min(1.0, math.ceil(sampling_rate / GRID) * GRID), steps

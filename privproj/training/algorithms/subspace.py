@@ -47,6 +47,8 @@ class Subspace:
         if self.mode not in ("full", "subspace"):
             raise InvalidParameter("mode", self.mode, "full or subspace")
         gram = self.basis.T @ self.basis
+        # How far an orthonormal basis may be from it by rounding, entry by entry of its Gram matrix. The clip is on the
+        # coordinates that are released, whatever the basis is, so that nothing of the proof rests on this.
         tolerance = 1e-3 if self.basis.dtype is torch.float32 else 1e-8
         if not torch.allclose(gram, torch.eye(len(gram), dtype=gram.dtype, device=gram.device), atol=tolerance):
             raise InvalidParameter("basis", "not orthonormal", "orthonormal columns")
