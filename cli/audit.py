@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from privproj.audit.faults import FAULTS
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2, Gaussian
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
@@ -21,7 +22,6 @@ from .progress import bar
 
 SUMMARY = "Attacks that can refute a claimed epsilon; none can confirm one."
 command = click.Group("audit", help=SUMMARY, short_help=SUMMARY)
-FAULTS = ["half-noise", "isotropic", "reused-projection", "wrong-dimension", "replace-as-add-remove", "clip-after-mean"]
 
 
 def needing_torch(name: str) -> Any:
@@ -35,7 +35,7 @@ def needing_torch(name: str) -> Any:
         raise InvalidParameter("audit", error.name, "the extra torch to be installed", remedy) from None
 
 
-def shown(found: dict[str, Any], lines: list[str], json: bool) -> None:
+def print_answer(found: dict[str, Any], lines: list[str], json: bool) -> None:
     """One JSON object, or text."""
     click.echo(render.as_json(found) if json else "\n".join(lines))
 
@@ -55,7 +55,7 @@ def lines_of(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def record(verdict: Any, began: float, **more: Any) -> dict[str, Any]:
+def as_record(verdict: Any, began: float, **more: Any) -> dict[str, Any]:
     """A verdict as plain values."""
     return {**asdict(verdict), "verdict": verdict.verdict, "seconds": time.monotonic() - began, **more}
 
@@ -84,7 +84,7 @@ def symmetry(dim: float, columns: float, rank: float, draws: float, claim: float
     found = {"auc": test.auc, "epsilon_lower": None, "confidence": None, "claimed_epsilon": claim, "ceiling": None,
              "verdict": verdict, "trials": test.draws, "seconds": time.monotonic() - began}  # fmt: skip
     words = "every release told neighbouring matrices apart" if test.separates else "nothing can be concluded"
-    shown(found, [f"{verdict}: {words}", f"  attack:   AUC {test.auc:.3f} over {test.draws} releases"], json)
+    print_answer(found, [f"{verdict}: {words}", f"  attack:   AUC {test.auc:.3f} over {test.draws} releases"], json)
     return 1 if test.separates and claim is not None else 0
 
 
@@ -105,7 +105,7 @@ def mechanism(json: bool, **given: Any) -> int:
     inside, outside = [], []
     workers = whole("workers", given["workers"], "a whole number of processes", 1, 256)
     with bar(parts, "auditing") as step, ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for a, b in pool.map(scored, [scene] * parts, sizes, range(parts)):
+        for a, b in pool.map(score_part, [scene] * parts, sizes, range(parts)):
             inside.extend(a)
             outside.extend(b)
             step(1)
@@ -113,8 +113,8 @@ def mechanism(json: bool, **given: Any) -> int:
 
     scores = np.array(inside), np.array(outside)
     verdict = release.judge_scene(scene, scores, delta, confidence, given["claim"])
-    found = record(verdict, began, fault=given["fault"])
-    shown(found, lines_of(found), json)
+    found = as_record(verdict, began, fault=given["fault"])
+    print_answer(found, lines_of(found), json)
     return 1 if verdict.refuted else 0
 
 
@@ -123,7 +123,7 @@ def seed_of(given: dict[str, Any]) -> int | None:
     return None if given["seed"] is None else whole("seed", given["seed"], "a whole number of at least 0", 0, 10**9)
 
 
-def scored(scene: Any, runs: int, worker: int) -> Any:
+def score_part(scene: Any, runs: int, worker: int) -> Any:
     """A part of the runs, in a process of its own."""
     import torch
 
@@ -159,7 +159,7 @@ def one_run(json: bool, **given: Any) -> int:
     found = {"auc": area, "epsilon_lower": lower, "confidence": confidence, "claimed_epsilon": claim,
              "ceiling": top, "verdict": "refuted" if lower > claim else "not refuted", "trials": guesses,
              "delta": delta, "seconds": time.monotonic() - began}  # fmt: skip
-    shown(
+    print_answer(
         found,
         [*lines_of(found)[:3], f"  attack:   {right} of {guesses} guesses right, AUC {area:.3f}, in one run"],
         json,
@@ -190,7 +190,7 @@ def membership(json: bool, attack: str, **given: Any) -> int:
                  "seconds": time.monotonic() - began}  # fmt: skip
         lines = [f"AUC {area:.3f} (an average over records: near 0.5 it is no evidence of privacy)"]
         lines += [f"  TPR at FPR {r.at:g}: {r.value:.3f}, from {r.low:.3f} to {r.high:.3f}" for r in rates]
-        shown(found, lines, json)
+        print_answer(found, lines, json)
         return 0
     models = whole("models", given["models"], "a whole number of models of at least 8", 8, 10**6) // 2
     workers = whole("workers", given["workers"], "a whole number of processes", 1, 256)
@@ -201,8 +201,10 @@ def membership(json: bool, attack: str, **given: Any) -> int:
 
     claim = given["claim"] if given["claim"] is not None else game.claim(delta)
     answer = judge(*scores, delta=delta, confidence=confidence, claim=claim)
-    found = record(answer, began, balanced_accuracy=balanced_accuracy(*scores))
-    shown(found, [*lines_of(found), f"  best balanced accuracy {found['balanced_accuracy']:.3f} (optimistic)"], json)
+    found = as_record(answer, began, balanced_accuracy=balanced_accuracy(*scores))
+    print_answer(
+        found, [*lines_of(found), f"  best balanced accuracy {found['balanced_accuracy']:.3f} (optimistic)"], json
+    )
     return 1 if answer.refuted else 0
 
 

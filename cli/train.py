@@ -29,8 +29,8 @@ Example:
 
 
 def train(output: str | None, resume: str | None, json: bool, **given: Any) -> int:
-    fit = adapter()
-    here = fit.join_processes()
+    classifier = torch_adapter()
+    processes = classifier.join_processes()
     if output == "":
         raise InvalidParameter("--output", "nothing", "a folder")
     if resume is not None:
@@ -39,24 +39,24 @@ def train(output: str | None, resume: str | None, json: bool, **given: Any) -> i
             name = next(iter(extra), "output")
             raise InvalidParameter("--resume", resume, f"no other option with it, such as --{name.replace('_', '-')}")
         folder = Path(resume)
-        settings = fit.saved_settings(folder)
+        settings = classifier.saved_settings(folder)
     else:
-        folder = here.agree(free_folder() if output is None else Path(output))
-        settings = settings_from(fit, given)
-        if here.first:
-            fit.begin(settings, folder)
+        folder = processes.agree(free_folder() if output is None else Path(output))
+        settings = settings_from(classifier, given)
+        if processes.first:
+            classifier.begin_run(settings, folder)
     try:
-        started = fit.ClassifierTraining.start(settings, folder)
+        training = classifier.ClassifierTraining.start(settings, folder)
     except BaseException:
-        if resume is None and here.first:
-            fit.remove_unused_folder(folder)
+        if resume is None and processes.first:
+            classifier.remove_unused_folder(folder)
         raise
-    with bar(started.total, "training", hidden=not here.first) as step:
-        outcome = started.train(step)
-    return finished(outcome, json) if here.first else 0
+    with bar(training.total, "training", hidden=not processes.first) as step:
+        report = training.train(step)
+    return print_report(report, json) if processes.first else 0
 
 
-def adapter() -> Any:
+def torch_adapter() -> Any:
     """The torch adapter; one sentence where torch, Opacus or scikit-learn is not installed."""
     try:
         from privproj.training import classifier
@@ -67,16 +67,16 @@ def adapter() -> Any:
     return classifier
 
 
-def settings_from(fit: Any, given: dict[str, Any]) -> Any:
+def settings_from(classifier: Any, given: dict[str, Any]) -> Any:
     """The options as settings, defaults where they are not given."""
-    known = {field.name for field in fields(fit.Settings)}
+    known = {field.name for field in fields(classifier.Settings)}
     chosen = {name: value for name, value in given.items() if name in known and value is not None}
     for name in ("data", "mechanism"):
         if name not in chosen:
             raise InvalidParameter(f"--{name}", "nothing", "--data and --mechanism, or --resume")
     if "epsilon" not in chosen and "noise_multiplier" not in chosen:
         raise InvalidParameter("--epsilon", "nothing", "either --epsilon or --noise-multiplier")
-    return fit.Settings(**chosen)
+    return classifier.Settings(**chosen)
 
 
 def free_folder() -> Path:
@@ -87,7 +87,7 @@ def free_folder() -> Path:
     return folder
 
 
-def finished(outcome: Any, json: bool) -> int:
+def print_report(outcome: Any, json: bool) -> int:
     """Write the report and print it."""
     result = outcome.epsilon
     shown = {

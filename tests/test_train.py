@@ -243,7 +243,7 @@ def killed_runs(small, folder, kills, seed):
     settings = classifier.Settings(
         data=str(small), mechanism="m2", rank=4, epsilon=3.0, steps=1500, batch_size=30, checkpoint_every=7
     )
-    classifier.begin(settings, folder)
+    classifier.begin_run(settings, folder)
     for _ in range(kills):
         worker = subprocess.Popen([sys.executable, "-c", WORKER, str(folder)], stdout=subprocess.PIPE, text=True)
         assert worker.stdout.readline() == "ready\n"

@@ -20,6 +20,17 @@ from privproj.validation import privacy_epsilon, probability
 
 Array = NDArray[np.floating]
 
+THRESHOLDS = 201
+"""How many quantiles of the scores are tried as thresholds, on the first halves only. Speed only: any threshold chosen
+there gives a valid bound."""
+
+LARGEST_EPSILON_OF_ONE_RUN = 50.0
+"""The largest epsilon that one run can refute here; the search for it starts from 0. Sound: a smaller answer is weaker.
+"""
+
+HALVINGS = 60
+"""Halvings of that range, until it is one unit of rounding. Speed only: the lower end is returned, which is refuted."""
+
 
 def at_least(successes: int, trials: int, error: float) -> float:
     """The Clopper-Pearson lower end of a probability, wrong with probability at most ``error``."""
@@ -33,7 +44,7 @@ def at_most(successes: int, trials: int, error: float) -> float:
 
 @dataclass(frozen=True)
 class Counts:
-    """Runs of each arm above a threshold that was chosen without them."""
+    """How many runs of each arm scored above a threshold that was chosen without them."""
 
     true_positives: int
     members: int
@@ -65,7 +76,7 @@ def ceiling(members: int, others: int, delta: float, confidence: float) -> float
 
 
 def split_scores(scores: Array) -> tuple[Array, Array]:
-    """The first half chooses the threshold, the second half is counted."""
+    """The scores in two halves: one to choose the threshold on, one to count with."""
     return scores[: len(scores) // 2], scores[len(scores) // 2 :]
 
 
@@ -77,7 +88,7 @@ def counts_on_second_half(inside: Array, outside: Array, worth: Callable[[list[C
     if min(len(inside), len(outside)) < 4:
         raise InvalidParameter("trials", min(len(inside), len(outside)), "at least four runs in each arm")
     (chosen_in, counted_in), (chosen_out, counted_out) = split_scores(inside), split_scores(outside)
-    tried = np.quantile(np.concatenate([chosen_in, chosen_out]), np.linspace(0.0, 1.0, 201))
+    tried = np.quantile(np.concatenate([chosen_in, chosen_out]), np.linspace(0.0, 1.0, THRESHOLDS))
     sizes = len(chosen_in), len(chosen_out)
     first = [Counts(int((chosen_in >= t).sum()), sizes[0], int((chosen_out >= t).sum()), sizes[1]) for t in tried]
     threshold = tried[int(np.argmax(worth(first)))]
@@ -116,13 +127,13 @@ class AuditVerdict:
 
     @property
     def refuted(self) -> bool:
-        """True if the claim cannot be, up to the confidence."""
+        """True if the claim cannot be true, up to the confidence."""
         claim = self.claimed_epsilon
         return self.profile_refuted or (claim is not None and self.epsilon_lower > claim)
 
     @property
     def verdict(self) -> str:
-        """In words; an audit never says that something is private."""
+        """The verdict in words. An audit never says that something is private."""
         return "refuted" if self.refuted else "not refuted"
 
 
@@ -193,8 +204,8 @@ def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, con
     """The largest epsilon that the guesses refute at this confidence, 0 if they refute none."""
     if one_run_p_value(canaries, guesses, correct, 0.0, delta) >= 1.0 - confidence:
         return 0.0
-    low, high = 0.0, 50.0
-    for _ in range(60):
+    low, high = 0.0, LARGEST_EPSILON_OF_ONE_RUN
+    for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
         if one_run_p_value(canaries, guesses, correct, middle, delta) < 1.0 - confidence:
             low = middle

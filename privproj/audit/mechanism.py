@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.accounting.queries import epsilon
 from privproj.audit.epsilon_lower import Array, AuditVerdict, judge
+from privproj.audit.faults import FAULTS
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2, Gaussian
 from privproj.training import make_private
@@ -23,9 +24,6 @@ from privproj.training.algorithms.projected import Projected
 from privproj.training.generators import Streams
 from privproj.training.release import PrivateRelease
 from privproj.validation import whole
-
-FAULTS = ("half-noise", "isotropic", "reused-projection", "wrong-dimension", "replace-as-add-remove", "clip-after-mean")
-"""The faults that can be planted, by the names that the command line has for them. Contract."""
 
 COLUMNS = 16
 """Outputs of the layer that is audited; any number of at least 1 does. Speed only."""
@@ -48,7 +46,7 @@ class ReusedProjection(Projected):
     """Planted: one projection for all releases."""
 
     def refresh(self, streams: Streams) -> None:
-        """Only once."""
+        """Draw a projection for the first release only."""
         if not hasattr(self, "q"):
             super().refresh(streams)
         self.fresh = True
@@ -81,7 +79,7 @@ class Scene:
 
     @property
     def claimed(self) -> M2 | Gaussian:
-        """The mechanism that the accountant was told; a wrong dimension makes it another one."""
+        """The mechanism that the accountant was told about; a wrong dimension makes it another one."""
         if self.fault == "wrong-dimension" and isinstance(self.mechanism, M2):
             return replace(self.mechanism, dim=(self.mechanism.dim or 1) * COLUMNS)
         return self.mechanism
@@ -90,7 +88,7 @@ class Scene:
         """The tool's own epsilon for what was claimed."""
         return float(epsilon(self.claimed, delta=delta, steps=self.steps).value)  # pyright: ignore[reportArgumentType]
 
-    def boundary(self, worker: int) -> PrivateRelease:
+    def release_code(self, worker: int) -> PrivateRelease:
         """The real release code for one linear layer, with the fault in it."""
         dim = self.mechanism.dim or 1 if isinstance(self.mechanism, M2) else 16
         module = nn.Linear(dim, COLUMNS, bias=False, dtype=torch.float64)
@@ -116,17 +114,20 @@ class Scene:
 
     def scores(self, inside: int, outside: int, worker: int = 0) -> tuple[Array, Array]:
         """Log-likelihood ratios of so many runs with and without the canary."""
-        boundary = self.boundary(worker)
+        boundary = self.release_code(worker)
         arms = [(1.0, inside), (-1.0 if self.fault == "replace-as-add-remove" else 0.0, outside)]
-        found = [np.array([self.run(boundary, sign) for _ in range(count)]) for sign, count in arms]
+        found = [np.array([self.score_of_run(boundary, sign) for _ in range(count)]) for sign, count in arms]
         return found[0], found[1]
 
-    def run(self, boundary: PrivateRelease, sign: float) -> float:
-        """One run: the ratio summed over its releases."""
-        return sum(self.release(boundary, sign) for _ in range(self.steps))
+    def score_of_run(self, boundary: PrivateRelease, sign: float) -> float:
+        """The score of one run: the ratio, summed over its releases."""
+        return sum(self.score_of_release(boundary, sign) for _ in range(self.steps))
 
-    def release(self, boundary: PrivateRelease, sign: float) -> float:
-        """One release: ``(<S, m> - |m|^2/2)/sigma^2``, ``m`` the canary's shift and ``sigma`` the claimed noise."""
+    def score_of_release(self, boundary: PrivateRelease, sign: float) -> float:
+        """The score of one release: ``(<S, m> - |m|^2/2)/sigma^2``.
+
+        ``m`` is the shift that the canary makes, ``sigma`` the deviation of the claimed noise.
+        """
         boundary.begin()
         (view,) = boundary.views
         x, g = self.canary(view)
@@ -159,7 +160,7 @@ def plant_half_noise(boundary: PrivateRelease) -> None:
 
 
 def plant_view(boundary: PrivateRelease, kind: type[Projected]) -> None:
-    """The layer seen by a faulty view."""
+    """Planted: the layer is looked at by a faulty view."""
     (view,) = boundary.views
     assert isinstance(view, Projected)
     boundary.views[0] = kind(view.tap, view.rank, "haar", False)

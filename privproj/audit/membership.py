@@ -33,10 +33,14 @@ from privproj.validation import real, whole
 from privproj.version import __version__
 
 SILENT = 1e-9
-"""The noise multiplier that stands for no noise; far below the rounding of a sum of gradients in single precision."""
+"""The noise multiplier that stands for no noise, far below the rounding of a sum of gradients in single precision.
+Contract."""
 
 NO_CLAIM = 1e-6
-"""A noise multiplier below this one makes no claim that could be audited; above :data:`SILENT`, far below any use."""
+"""A noise multiplier below this one counts as none, and no epsilon is claimed for it. Contract."""
+
+RATES = (0.1, 0.01)
+"""False positive rates at which the calibrated-loss attack reports its true positive rate. Contract."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +103,7 @@ class Game:
         return None if found is None else float(found)
 
     def problem(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Records to train on, and others; the same for every model."""
+        """Records to train on and their classes, then other records and theirs; the same for every model."""
         found = load(self.data)
         if 2 * self.records > len(found.x):
             raise InvalidParameter("records", self.records, f"at most half of the {len(found.x)} training records")
@@ -124,7 +128,7 @@ def canary(game: Game) -> tuple[Tensor, Tensor]:
         return features, module(features).argmin(1)
 
 
-def shadow(game: Game, inside: bool, index: int, features: Tensor, label: Tensor) -> float:
+def shadow_score(game: Game, inside: bool, index: int, features: Tensor, label: Tensor) -> float:
     """Minus the canary's loss under one model trained with it, or without."""
     x, y, _, _ = game.problem()
     weights = torch.ones(len(x) + 1)
@@ -152,18 +156,18 @@ def poisoned(
         book = Journal(place, {"game": asdict(game), "models": count, "version": __version__})
         stack.callback(book.close)
         progress(len(book.rows))
-        rows = done(shadows, tasks, book, by_processes(workers), progress)
+        rows = done(shadow_rows, tasks, book, by_processes(workers), progress)
     scores = [float(rows[number][0]) for number, _ in tasks]
     return np.array(scores[0::2]), np.array(scores[1::2])
 
 
-def shadows(tasks: list[tuple[Game, bool, int, Tensor, Tensor]]) -> list[Row]:
-    """The scores of some models (the work of :mod:`privproj.records.journal`)."""
-    return [[repr(shadow(*task))] for task in tasks]
+def shadow_rows(tasks: list[tuple[Game, bool, int, Tensor, Tensor]]) -> list[Row]:
+    """The scores of some shadow models, as rows of the journal."""
+    return [[repr(shadow_score(*task))] for task in tasks]
 
 
 @dataclass(frozen=True)
-class Rate:
+class RateInterval:
     """A true positive rate at a false positive rate, with its Clopper-Pearson interval."""
 
     at: float
@@ -178,7 +182,7 @@ def separates(area: float, members: int, others: int, confidence: float) -> bool
     return area - float(special.ndtri(confidence)) * deviation > 0.5
 
 
-def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float, list[Rate], bool]:
+def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float, list[RateInterval], bool]:
     """The calibrated-loss attack on one model: AUC, its rates at 10 % and 1 %, whether the AUC is beyond chance.
 
     Score ``-(L(x; theta) - L(x; theta_ref))``; the threshold is the loosest whose false positive rate is below the
@@ -200,9 +204,9 @@ def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float,
     inside, outside = scores(x, y), scores(out_x, out_y)
     error = 0.5 * (1.0 - confidence)
     rates = []
-    for level in (0.1, 0.01):
+    for level in RATES:
         threshold = np.sort(outside)[::-1][max(math.ceil(level * len(outside)) - 1, 0)]
         hits = int((inside > threshold).sum())
-        rates.append(Rate(level, hits / n, at_least(hits, n, error), at_most(hits, n, error)))
+        rates.append(RateInterval(level, hits / n, at_least(hits, n, error), at_most(hits, n, error)))
     area = auc(inside, outside)
     return area, rates, separates(area, n, len(outside), confidence)

@@ -16,13 +16,17 @@ from privproj.validation import whole
 
 Array = NDArray[np.floating]
 
+TIE = 1e3
+"""Differences of asymmetry up to this many units of rounding are ties; under the true query it
+is about ten (measured). Sound: a tie never counts as telling two queries apart."""
+
 
 def asymmetry(output: Array, query: Array) -> float:
-    """``|V^T Y - Y^T V|_F / |V^T Y|_F`` for ``output = Y`` and ``query = V``, both ``dim x columns``; 0 where ``V^T Y
-    = 0``.
+    """``|V^T Y - Y^T V|_F / |V^T Y|_F`` for ``output = Y`` and ``query = V``, both ``dim x columns``.
 
-    About ten units of rounding under the true query. For an update ``Y = G A^T A`` projected from the right pass the
-    transposes of ``Y`` and ``G``. Raises :class:`InvalidParameter` unless both are matrices of one shape.
+    It is 0 where ``V^T Y = 0``, and about ten units of rounding under the true query. For an update ``Y = G A^T A``,
+    which is projected from the right, pass the transposes of ``Y`` and ``G``. Raises :class:`InvalidParameter` unless
+    both are matrices of one shape.
     """
     if output.ndim != 2 or output.shape != query.shape:
         raise InvalidParameter("output", output.shape, f"a matrix of the query's shape {query.shape}")
@@ -59,6 +63,6 @@ def symmetry_test(
         frame = generator.standard_normal((query.shape[0], count)) / np.sqrt(count)
         output = frame @ (frame.T @ query)
         gap = asymmetry(output, other) - asymmetry(output, query)
-        tie = abs(gap) <= 1e3 * float(np.finfo(output.dtype).eps)
+        tie = abs(gap) <= TIE * float(np.finfo(output.dtype).eps)
         wins += 0.5 if tie else float(gap > 0.0)
     return SymmetryTest(auc=wins / trials, draws=trials)

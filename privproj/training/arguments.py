@@ -37,7 +37,7 @@ def ranks_of(taps: Taps) -> tuple[int, ...] | None:
 
 
 def check_parts(**given: Any) -> None:
-    """The right kinds of objects."""
+    """Raise unless these are the kinds of objects that torch has for them, not yet wrapped for several processes."""
     for name, value in given.items():
         if not isinstance(value, EXPECTED_TYPES[name]):
             raise InvalidParameter(name, type(value).__name__, f"a {EXPECTED_TYPES[name].__name__} of torch")
@@ -126,7 +126,7 @@ def clip_of(algorithm: Algorithm, max_grad_norm: float | None, feature_bound: fl
 
 
 def check_layers(algorithm: Algorithm, taps: Taps, subspace: Subspace | None, clipping: str) -> None:
-    """The module has the adapters that the algorithm trains, and nothing else trained."""
+    """Raise unless the algorithm can train every trained layer, under this clipping and with or without a subspace."""
     if algorithm.needs_subspace != (subspace is not None):
         needing = names_where(lambda one: one.needs_subspace)
         raise InvalidParameter("subspace", subspace, f"a subspace for {needing}, and for nothing else")

@@ -1,4 +1,8 @@
-"""Batches as the plan says: Poisson or fixed-size sampling from a secret stream, and a turn for each of them."""
+"""Batches as the plan says: Poisson or fixed-size sampling from a secret stream.
+
+Each batch has a turn, from the moment it is drawn to its release. The turn is what keeps the loop to one release for
+every batch.
+"""
 
 import math
 from collections import deque
@@ -34,7 +38,7 @@ class BatchTurn:
         self.on_open: Callable[[], None] = lambda: None
 
     def open(self, records: int) -> None:
-        """The sampler drew a batch."""
+        """Note that the sampler drew a batch of so many records."""
         if self.drawn is not None:
             raise InvalidParameter(
                 "optimizer.step", "not called", "one step for every batch", "empty batches are released too"
@@ -43,7 +47,7 @@ class BatchTurn:
         self.on_open()
 
     def take(self, records: int) -> None:
-        """Some records of the batch came back."""
+        """Note that so many records of the batch came back."""
         if self.drawn is None or self.returned + records > self.drawn:
             left = 0 if self.drawn is None else self.drawn - self.returned
             raise InvalidParameter(
@@ -53,7 +57,7 @@ class BatchTurn:
         self.returned += records
 
     def close(self) -> None:
-        """The batch is released."""
+        """Note that the batch is released."""
         if self.drawn is None or self.returned < self.drawn:
             expected = "a batch from the private loader" if self.drawn is None else f"all {self.drawn} records back"
             raise InvalidParameter("optimizer.step", f"{self.returned} records", expected, "call optimizer.backward")
@@ -122,7 +126,7 @@ class PrivateLoader:
             yield batch
 
     def sampler(self, steps: int) -> CountedBatches:
-        """Fresh batches."""
+        """A sampler of so many fresh batches, drawn as the plan says."""
         from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
         plan, records = self.plan, self.plan.dataset_size
@@ -137,7 +141,7 @@ class PrivateLoader:
 
 
 def refuse_other_samplers(loader: DataLoader) -> None:
-    """A loader with its own way of drawing batches would be silently replaced by ours."""
+    """Raise for a loader with its own way of drawing batches, which ours would silently replace."""
     data = loader.dataset
     if isinstance(data, IterableDataset):
         raise InvalidParameter("data_loader", "an iterable data set", "a data set with a length and an index")

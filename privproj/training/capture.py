@@ -16,8 +16,13 @@ from torch.nn import functional
 from privproj.errors import InvalidParameter
 
 FLOATS = (torch.float32, torch.float64)
+"""Types that trained tensors may have. Rounding of shorter ones is beyond what norms are overstated by. Proof."""
+
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
+"""The base of torch's layers that compute statistics over a batch. Proof: such a layer mixes records."""
+
 ForwardUse = tuple[nn.Module, Tensor, Tensor]
+"""One use of a layer: the layer, what it saw, and the gradient of its output that came back."""
 
 
 class Tap:
@@ -128,7 +133,11 @@ def is_matrix(module: nn.Module) -> bool:
 
 
 class Taps:
-    """All taps of a module. ``close`` removes the hooks and hands the trained tensors back."""
+    """All taps of a module, with the hooks that feed them.
+
+    Trained matrices stop asking for gradients, so that torch never computes the gradient of a whole batch. ``close``
+    removes the hooks and hands the trained tensors back.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -149,7 +158,7 @@ class Taps:
     def add(self, name: str, module: nn.Module) -> None:
         """The tap of one module's own tensors, if any of them is trained."""
         trained = [p for p in module.parameters(recurse=False) if p.requires_grad]
-        check(name, module, trained)
+        check_layer_kind(name, module, trained)
         if not trained:
             return
         weight = getattr(module, "weight", None)
@@ -167,7 +176,7 @@ class Taps:
             self.taps.append(tap)
 
     def check_once(self, module: nn.Module) -> None:
-        """Every trained tensor belongs to one tap, and there is one."""
+        """Raise unless every trained tensor belongs to one tap, and there is at least one."""
         owners: dict[int, str] = {}
         for tap in self.taps:
             for parameter in tap.parameters:
@@ -186,7 +195,7 @@ class Taps:
         yield from self.module.named_buffers()
 
     def clear(self) -> None:
-        """Forget what was seen."""
+        """Forget everything that was captured."""
         for tap in self.taps:
             tap.uses.clear()
 
@@ -199,8 +208,8 @@ class Taps:
                 parameter.requires_grad_(True)
 
 
-def check(name: str, module: nn.Module, trained: list[nn.Parameter]) -> None:
-    """Refuse layers that mix examples, layers nobody has per-example gradients for, and low-precision tensors."""
+def check_layer_kind(name: str, module: nn.Module, trained: list[nn.Parameter]) -> None:
+    """Refuse layers that mix examples, layers without per-example gradients, and tensors of low precision."""
     if isinstance(module, BATCH_NORM):
         refuse_mixing(name, module)
     padded = getattr(module, "padding_mode", "zeros") != "zeros"
@@ -215,7 +224,7 @@ def check(name: str, module: nn.Module, trained: list[nn.Parameter]) -> None:
 
 
 def refuse_mixing(name: str, module: nn.Module) -> None:
-    """Batch statistics make one example's gradient depend on the others."""
+    """Refuse batch statistics, which make one example's gradient depend on the others."""
     if module.training or not module.track_running_stats:
         raise InvalidParameter(
             name, type(module).__name__, "no layer that mixes examples", "use GroupNorm, or put it in eval mode, frozen"

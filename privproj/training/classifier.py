@@ -1,4 +1,8 @@
-"""Training a linear head or a small network on features: the run behind ``privproj train``."""
+"""Training a linear head or a small network on features: the run behind ``privproj train``.
+
+A run lives in a folder with its settings, its ledger, its checkpoint and its report. It can be stopped at any moment
+and resumed; what was released before the stop stays counted.
+"""
 
 import json
 import math
@@ -34,7 +38,19 @@ from privproj.training.processes import Processes, join_processes
 from privproj.validation import privacy_epsilon, probability, real, whole
 
 TEST_SHARE = 0.25
+"""The share of records that is kept from training where a data set has no test part. Contract."""
+
+DEFAULT_BATCH_SIZE = 256
+"""The expected number of records in a batch, where none is given and there are that many. Contract."""
+
+DEFAULT_EPOCHS = 50
+"""Passes over the data, where neither passes nor steps are given. Contract."""
+
+LARGEST_CLASS = 10**6
+"""The largest class number; keeps a mistaken label column from making a huge layer. Contract."""
+
 FILES = {"settings": "settings.json", "ledger": "ledger.jsonl", "checkpoint": "checkpoint.pt", "report": "report.json"}
+"""The files in the folder of a run. Contract: an earlier run is resumed from them."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +134,7 @@ def load(name: str) -> Data:
         return split_train_test(np.asarray(x) / 16.0, np.asarray(y))
     arrays = read_features(name)
     if "test_x" in arrays:
-        found = Data(*features(arrays["x"], arrays["y"]), *features(arrays["test_x"], arrays["test_y"]))
+        found = Data(*checked_tensors(arrays["x"], arrays["y"]), *checked_tensors(arrays["test_x"], arrays["test_y"]))
         if found.x.shape[1] != found.test_x.shape[1]:
             raise InvalidParameter(
                 "data", f"widths {found.x.shape[1]} and {found.test_x.shape[1]}", "x as wide as test_x"
@@ -128,7 +144,7 @@ def load(name: str) -> Data:
 
 
 def read_features(name: str) -> dict[str, np.ndarray]:
-    """The arrays of a features file."""
+    """The arrays of a file of features; raises :class:`InvalidParameter` where it has not what training needs."""
     try:
         with np.load(name, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
@@ -140,7 +156,7 @@ def read_features(name: str) -> dict[str, np.ndarray]:
     return arrays
 
 
-def features(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
+def checked_tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     """Checked features and classes."""
     if (
         x.ndim != 2
@@ -152,14 +168,14 @@ def features(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     ):
         found = f"{x.dtype} {x.shape} and {y.dtype} {y.shape}"
         raise InvalidParameter("data", found, "x as numbers (records x width) and y as whole class numbers (records)")
-    if not np.isfinite(x).all() or y.min() < 0 or y.max() > 10**6:
+    if not np.isfinite(x).all() or y.min() < 0 or y.max() > LARGEST_CLASS:
         raise InvalidParameter("data", "not finite, or classes outside 0 to 1e6", "finite features, classes from 0")
     return torch.tensor(x, dtype=torch.float32), torch.tensor(y.astype(np.int64))
 
 
 def split_train_test(x: np.ndarray, y: np.ndarray) -> Data:
-    """A public random quarter for the test."""
-    found = features(x, y)
+    """Training and test records: a quarter, picked by a public permutation, is kept for the test."""
+    found = checked_tensors(x, y)
     order = torch.tensor(np.random.default_rng(0).permutation(len(x)))
     kept = len(x) - math.ceil(TEST_SHARE * len(x))
     if kept < 1:
@@ -195,7 +211,7 @@ def needed_rank(settings: Settings) -> int:
     return settings.rank
 
 
-def device_of(name: str | None) -> torch.device:
+def device_named(name: str | None) -> torch.device:
     """The device with this name, which has to be there; a GPU where there is one and none is named."""
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -205,7 +221,7 @@ def device_of(name: str | None) -> torch.device:
     return device
 
 
-def checkpoint_of(folder: Path, module: nn.Module, device: torch.device) -> dict[str, Any]:
+def restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -> dict[str, Any]:
     """Take up a checkpoint; raises :class:`InvalidParameter` if it is damaged or newer than the ledger beside it."""
     path, ledger = folder / FILES["checkpoint"], folder / FILES["ledger"]
     try:
@@ -238,13 +254,13 @@ class ClassifierTraining:
 
         A run whose epsilon could not be told at its end is refused here, before anything is released.
         """
-        data, device, processes = load(settings.data), device_of(settings.device), join_processes()
+        data, device, processes = load(settings.data), device_named(settings.device), join_processes()
         module = network(data, settings, device)
         state: dict[str, Any] = {}
         if folder is not None and (folder / FILES["checkpoint"]).exists():
-            state = checkpoint_of(folder, module, device)
+            state = restore_checkpoint(folder, module, device)
         run = cls(settings, data, folder if processes.first else None, module, device, state, processes)
-        run.open()
+        run.start_next_stage()
         try:
             run.optimizer.spending.account.planned.epsilon(settings.delta)
         except BaseException:
@@ -256,21 +272,21 @@ class ClassifierTraining:
     def total(self) -> int:
         """Steps of all stages."""
         settings, records = self.settings, len(self.data.x)
-        epochs = 50 if settings.epochs is None and settings.steps is None else settings.epochs
+        epochs = DEFAULT_EPOCHS if settings.epochs is None and settings.steps is None else settings.epochs
         return rate_and_steps("poisson", records, self.batch_size, None, settings.steps, epochs)[1]
 
     @property
     def batch_size(self) -> int:
         """The expected batch size, 256 unless given or fewer records."""
-        return self.settings.batch_size or min(256, len(self.data.x))
+        return self.settings.batch_size or min(DEFAULT_BATCH_SIZE, len(self.data.x))
 
     @property
     def ledger(self) -> str | None:
         """The ledger's path, in the first process."""
         return None if self.folder is None else str(self.folder / FILES["ledger"])
 
-    def open(self) -> None:
-        """The stage that is to be done next."""
+    def start_next_stage(self) -> None:
+        """Start the stage that is to be done next, as the ledger has it."""
         done = self.processes.agree(read(self.ledger).phases if self.ledger and Path(self.ledger).exists() else ())
         half = self.total // 2
         two_stages = load_algorithm(self.settings.mechanism).needs_subspace
@@ -278,11 +294,11 @@ class ClassifierTraining:
             raise InvalidParameter("steps", self.total, "at least two steps, one for the search")
         if not two_stages:
             self.earlier = 0
-            self.stage(self.settings.mechanism, self.total, self.noise(done[-1:]))
+            self.start_stage(self.settings.mechanism, self.total, self.noise(done[-1:]))
         elif not done or (len(done) == 1 and done[0][1] < half):
-            self.search(half, done)
+            self.search_subspace(half, done)
         else:
-            self.within(half, done)
+            self.train_in_subspace(half, done)
 
     def noise(self, phases: Any) -> dict[str, Any]:
         """The noise that the ledger says, so that a resumed stage stays one phase; else what the settings ask for."""
@@ -293,8 +309,8 @@ class ClassifierTraining:
             return {"noise_multiplier": settings.noise_multiplier}
         return {"noise_multiplier": settings.noise_multiplier, "epsilon": settings.epsilon, "delta": settings.delta}
 
-    def search(self, half: int, done: Any) -> None:
-        """DP-SFT's first stage: DP-SGD, its trajectory kept."""
+    def search_subspace(self, half: int, done: Any) -> None:
+        """Start the first of two stages: DP-SGD, its trajectory kept."""
         self.earlier, settings = 0, self.settings
         noise = self.noise(done)
         if "epsilon" in noise:
@@ -302,13 +318,13 @@ class ClassifierTraining:
             budget = {"epsilon": noise["epsilon"], "delta": noise["delta"]}
             stages = dp_sft(**budget, sampling_rate=rate, steps=(half, self.total - half)).phases
             noise = {"noise_multiplier": stages[0].question.mechanism.noise_multiplier}
-        self.stage("dp-sgd", half, noise)
+        self.start_stage("dp-sgd", half, noise)
         self.trajectory = Trajectory(self.optimizer, needed_rank(settings))
         if "rows" in self.state:
             self.trajectory.start, self.trajectory.rows = self.state["start"], list(self.state["rows"])
 
-    def within(self, half: int, done: Any) -> None:
-        """DP-SFT's second stage: within the subspace of the first one's trajectory."""
+    def train_in_subspace(self, half: int, done: Any) -> None:
+        """Start the second of two stages: training within the subspace of the first one's trajectory."""
         self.earlier, self.trajectory = half, None
         basis = self.state.get("basis")
         if basis is None and not self.state.get("rows"):
@@ -317,10 +333,10 @@ class ClassifierTraining:
             basis = leading(torch.stack(self.state["rows"]), needed_rank(self.settings))
         self.state["basis"] = basis
         subspace = Subspace(basis, "dp", "full", Account(done[:1]))
-        self.stage(self.settings.mechanism, self.total - half, self.noise(done[1:]), subspace=subspace)
+        self.start_stage(self.settings.mechanism, self.total - half, self.noise(done[1:]), subspace=subspace)
 
-    def stage(self, algorithm: str, steps: int, noise: dict[str, Any], **more: Any) -> None:
-        """The private parts of one stage."""
+    def start_stage(self, algorithm: str, steps: int, noise: dict[str, Any], **more: Any) -> None:
+        """Make the module, the optimizer and the loader of one stage private."""
         settings = self.settings
         trained = [p for p in self.module.parameters() if p.requires_grad]
         batches = DataLoader(TensorDataset(self.data.x, self.data.y), batch_size=self.batch_size)
@@ -350,19 +366,19 @@ class ClassifierTraining:
         began = time.monotonic()
         try:
             progress(self.earlier + self.optimizer.steps)
-            self.walk(progress)
+            self.finish_stage(progress)
             if self.trajectory is not None:
                 self.state |= {"rows": self.trajectory.rows}
                 done = self.optimizer.spending.account.phases
                 self.optimizer.close()
-                self.within(self.total // 2, done)
-                self.walk(progress)
+                self.train_in_subspace(self.total // 2, done)
+                self.finish_stage(progress)
             return self.report(began)
         finally:
             self.optimizer.close()
 
-    def walk(self, progress: Callable[[int], object]) -> None:
-        """The steps that are left of a stage."""
+    def finish_stage(self, progress: Callable[[int], object]) -> None:
+        """Make all steps that are left of a stage, and a checkpoint."""
         while self.optimizer.steps < self.optimizer.plan.steps:
             for x, y in self.loader:
                 self.step(x.to(self.device), y.to(self.device))
@@ -398,7 +414,7 @@ class ClassifierTraining:
         return float((scores.argmax(1).cpu() == self.data.test_y).float().mean())
 
 
-def begin(settings: Settings, folder: Path) -> None:
+def begin_run(settings: Settings, folder: Path) -> None:
     """Make a run's folder, with its settings; raises :class:`InvalidParameter` if it has one already."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,8 @@
-"""``make_private``: from a module, an optimizer and a loader to private ones, under one plan."""
+"""``make_private``: from a module, an optimizer and a loader to private ones, under one plan.
+
+The arguments are checked and made into a plan, the plan is calibrated together with what was released before, and then
+the parts of the run are put together in an order that matters.
+"""
 
 import json
 import os
@@ -72,23 +76,47 @@ def make_private(
             optimizer.backward(cross_entropy(module(x), y, reduction="none"))
             optimizer.step()
 
-    Give either ``noise_multiplier`` or ``epsilon`` with ``delta``, and either ``steps`` or ``epochs``. The sampling
-    rate is ``batch size / records`` of ``data_loader`` unless given. ``max_grad_norm`` is the clip ``C`` of a record's
-    gradient over all trained tensors; with ``clipping="per-layer"`` every tensor gets its share of ``C^2`` (equal
-    parts unless ``shares`` says otherwise). With ``feature_bound=R`` instead, nothing is clipped: one linear softmax
-    head on features of norm at most ``R``, whose gradients have norm at most ``sqrt(2 (R^2 + 1))``.
-
-    Algorithms: ``dp-sgd``; ``m2`` (clip, add noise, project freshly), ``m2-projected-clip`` (project, then clip) and
-    ``m1`` (project, clip, add full noise), with a ``rank`` (without one, a model from :func:`prepare_peft` is projected
-    to the rank of each of its adapters); ``lora-fa`` and ``lora-resampled`` (factors drawn anew
-    every ``every`` steps) on a module with :func:`add_frozen_lora`; ``flora`` (momentum ``beta`` in a sketch of some
-    ``rank``, drawn anew every ``every`` steps); ``prism`` on a module with :func:`add_prism`; ``dp-sft`` within a
-    ``subspace``, whose own releases are accounted too. ``bound`` names the bound that accounts it; ``ledger`` a file
-    that records every release before it is used.
-
     Under ``torch.distributed`` every process calls this with the same arguments and its own copy of the module (not
-    wrapped in DistributedDataParallel): each clips its share of every batch, and noise is added once. Raises
-    :class:`InvalidParameter` or :class:`Refused`, always before anything is released.
+    wrapped in DistributedDataParallel). Each clips its share of every batch, and noise is added once.
+
+    Args:
+        module: what is trained; the tensors with ``requires_grad``.
+        optimizer: over exactly these tensors. It will see released gradients only.
+        data_loader: for the data set and the way of joining records; batches are drawn anew, as is accounted.
+        max_grad_norm: the clip ``C`` of a record's gradient over all trained tensors.
+        noise_multiplier: ``z``, the deviation of the noise over the sensitivity. Give it, or ``epsilon`` and ``delta``.
+        epsilon: calibrate the noise for it, over all steps and all that the ledger has from before.
+        delta: at which ``epsilon`` is meant.
+        steps: how many releases. Give them, or ``epochs``.
+        epochs: how many passes over the data; one pass is ``1/q`` steps, rounded up.
+        algorithm: ``dp-sgd``; ``m2`` (clip, add noise, project freshly), ``m2-projected-clip`` (project, then clip) and
+            ``m1`` (project, clip, add full noise); ``lora-fa`` and ``lora-resampled`` on a module with
+            :func:`add_frozen_lora`; ``flora`` (momentum in a sketch); ``prism`` on a module with :func:`add_prism`;
+            ``dp-sft`` within a subspace. The list is :data:`privproj.training.algorithms.ALGORITHMS`.
+        rank: of the projections of ``m2``, ``m2-projected-clip``, ``m1`` and ``flora``. Without one, a model from
+            :func:`prepare_peft` is projected to the rank of each of its adapters.
+        frame: of the projections of ``m2`` and ``m2-projected-clip``; Haar where it is None.
+        clipping: "per-layer" gives every tensor its share of ``C^2``.
+        shares: these shares, which sum to 1; equal ones where it is None.
+        feature_bound: ``R``, in place of ``max_grad_norm``. Nothing is clipped then: one linear softmax head on
+            features of norm at most ``R`` has gradients of norm at most ``sqrt(2 (R^2 + 1))``.
+        subspace: for ``dp-sft``. Its own releases are accounted too.
+        every: how many steps the factors of ``lora-resampled`` and the sketch of ``flora`` serve.
+        beta: the momentum of ``flora``.
+        sampling_rate: ``q``; batch size over records of ``data_loader`` where it is None.
+        sampling: "poisson", or "fixed" for batches of one size.
+        relation: which data sets are neighbours; add-remove, or replace with fixed-size sampling.
+        bound: the name of the bound that accounts the run; the mechanism's default where it is None.
+        ledger: a file that records every release before it is used, and from which the run can be resumed.
+        insecure_seed: makes the run repeatable, and worthless as protection.
+
+    Returns:
+        The module, the private optimizer and the private loader.
+
+    Raises:
+        InvalidParameter: for arguments that are wrong, always before anything is released.
+        Refused: where no bound covers the run, or nothing is left of epsilon.
+
     """
     check_parts(module=module, optimizer=optimizer, data_loader=data_loader)
     chosen = load(algorithm)

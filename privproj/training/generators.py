@@ -12,9 +12,14 @@ import torch
 
 from privproj.training.processes import Processes
 
-WORDS, FIRST_WORD = 624, 24
+WORDS = 624
+"""Words of 32 bits in the state of the Mersenne twister (Matsumoto and Nishimura 1998). Contract with torch."""
+
+FIRST_WORD = 24
+"""Bytes before the first word in the state as torch serialises it: three fields of 8. Contract with torch."""
+
 STATE_BYTES = 5056
-"""The Mersenne twister's state as torch serialises it: 624 words of 32 bits, each in 8 bytes, behind three fields."""
+"""Length of that state in bytes; every word takes 8. Contract with torch: another length is refused."""
 
 
 @dataclass(frozen=True)

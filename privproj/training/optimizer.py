@@ -1,4 +1,8 @@
-"""The private optimizer: per-example losses in, a released step out."""
+"""The private optimizer: the losses of single records go in, a released step comes out.
+
+It holds the training loop to what is accounted: every batch is released once, every record comes back once, and nothing
+that was not released reaches the wrapped optimizer.
+"""
 
 import math
 from collections.abc import Callable
@@ -189,7 +193,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return {id(p): p for view in self.views for p in (*view.parameters, *view.held)}
 
     def check_covered(self) -> None:
-        """The wrapped optimizer trains nothing that no release is about."""
+        """Raise where the wrapped optimizer would train what no release is about."""
         covered = self.covered
         for parameter in (p for group in self.param_groups for p in group["params"]):
             if parameter.requires_grad and id(parameter) not in covered:
@@ -200,7 +204,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 )  # fmt: skip
 
     def check_separate(self, losses: Tensor) -> None:
-        """Once: the loss of one record does not reach the rows of the others."""
+        """Raise where the loss of one record reaches the rows of the others; asked once."""
         if self.separate or len(losses) < 2:
             return
         losses[0].backward(retain_graph=True)
@@ -219,7 +223,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.versions = [(name, tensor, tensor._version) for name, tensor in self.taps.tensors()]
 
     def check_unwritten(self) -> None:
-        """No forward pass has written anything of the batch into the module."""
+        """Raise where a forward pass has written something of the batch into the module."""
         for name, tensor, version in self.versions:
             if tensor._version != version:
                 raise InvalidParameter(
@@ -257,7 +261,7 @@ class ProjectingOptimizer(PrivateOptimizer, ReleasesProjection):
 
 
 def check_owned(optimizer: torch.optim.Optimizer, views: list[View]) -> None:
-    """The optimizer holds every trained tensor."""
+    """Raise unless the optimizer holds every trained tensor."""
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for view in views:
         if not all(id(parameter) in held for parameter in view.held):
@@ -268,7 +272,7 @@ def check_owned(optimizer: torch.optim.Optimizer, views: list[View]) -> None:
 
 
 def check_batch_first(taps: Taps, records: int) -> None:
-    """Every layer saw one row for each record."""
+    """Raise unless every layer saw one row for each record."""
     for tap in taps.taps:
         for _, x, g in tap.uses:
             if x.shape[0] != records or g.shape[0] != records:
@@ -278,7 +282,7 @@ def check_batch_first(taps: Taps, records: int) -> None:
 
 
 def probe(views: list[View]) -> list[list[tuple[float, float]]]:
-    """Two sums over each trained tensor, enough to see it move."""
+    """Two sums over each trained tensor, enough to see whether it moves."""
     return [[sums(parameter) for parameter in view.parameters] for view in views]
 
 

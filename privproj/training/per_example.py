@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 CANCELLATION = 16.0
-"""Rounding errors of a Gram form, in units of the machine epsilon and of ``(sum_t |g_t| |x_t|)^2``."""
+"""A bound on the rounding error of a Gram form, in units of the machine epsilon and of ``(sum_t |g_t| |x_t|)^2``.
+Proof: where tokens cancel, a norm must not come out too small."""
 
 
 def squared_norms(g: Tensor, x: Tensor) -> Tensor:
@@ -28,7 +29,7 @@ def squared_norms(g: Tensor, x: Tensor) -> Tensor:
 
 
 def gram_norms(g: Tensor, x: Tensor) -> Tensor:
-    """The same for rows of size 1 and several tokens, a bound on its rounding added."""
+    """The same for rows scaled to size 1. A bound on its rounding error is added."""
     if 2 * g.shape[1] ** 2 >= g.shape[2] * x.shape[2]:
         return torch.einsum("nto,nti->noi", g, x).square().sum((1, 2)) + rounding(g, x)
     gram = (g @ g.transpose(1, 2)) * (x @ x.transpose(1, 2))
@@ -42,7 +43,7 @@ def scaled(part: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def to_double(part: Tensor) -> Tensor:
-    """In double precision where the device has it."""
+    """The tensor in double precision, where the device has it."""
     return part if part.device.type == "mps" else part.double()
 
 
@@ -60,7 +61,7 @@ def clipped_sum(c: Tensor, g: Tensor, x: Tensor) -> Tensor:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """No mixed precision and no shortened mantissas: a norm must be the norm of what is summed."""
+    """Switch off mixed precision and shortened mantissas: a norm must be the norm of what is summed."""
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:

@@ -63,6 +63,8 @@ class Plan:
     def __post_init__(self) -> None:
         set_field = object.__setattr__
         set_field(self, "steps", whole("steps", self.steps, "a whole number of steps >= 1"))
+        if self.frame not in (None, "haar", "wishart"):
+            raise InvalidParameter("frame", self.frame, "haar or wishart")
         set_field(self, "every", whole("every", self.every, "a whole number of steps >= 1"))
         set_field(self, "beta", real("beta", self.beta, "a momentum from 0 to 1", 0.0, 1.0))
         set_field(self, "clip", real("max_grad_norm", self.clip, "a norm from 1e-20 to 1e12", 1e-20, 1e12))
@@ -121,6 +123,7 @@ def with_smallest_noise(plan: Plan, earlier: Account, *, epsilon: float, delta: 
     def fits(z: float) -> bool:
         return meets(joint_curve(z), target)
 
+    # The crossing is where to look. What is returned passed the question itself: with this noise the target is met.
     found = crossing(excess, 1.0, low=1e-3, high=1e6, spread=0.2, rtol=1e-7).upper
     if found == math.inf:
         raise Refused(f"the {earlier.spent} earlier releases leave nothing of epsilon {epsilon:g} at delta {delta:g}")
@@ -146,5 +149,6 @@ def rate_and_steps(
         per_epochs = math.ceil(epochs * math.ceil(1.0 / sampling_rate))
     steps = per_epochs if steps is None else steps
     if sampling == "fixed":
+        # Rounding of q N just above a whole number must not make the batch one record larger.
         return max(1, math.ceil(sampling_rate * dataset_size - 1e-9)) / dataset_size, steps
     return min(1.0, math.ceil(sampling_rate / GRID) * GRID), steps

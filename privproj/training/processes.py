@@ -1,4 +1,8 @@
-"""The processes of one run: each clips its share of a logical batch, and only the first one adds noise."""
+"""The processes of one run under ``torch.distributed``.
+
+Each process clips its share of every batch, and the shares are summed. Only the first one adds noise and keeps the
+ledger.
+"""
 
 import os
 from dataclasses import dataclass
@@ -10,7 +14,7 @@ from torch import Tensor, distributed, nn
 
 @dataclass(frozen=True)
 class Processes:
-    """``size`` processes, of which this is number ``rank``; one process needs no communication."""
+    """``size`` processes, of which this is number ``rank``. A single process communicates with nobody."""
 
     rank: int = 0
     size: int = 1

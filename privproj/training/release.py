@@ -19,7 +19,11 @@ from privproj.training.processes import Processes
 from privproj.training.view import View, WholeGradient
 
 SLACK = 1e-6
-"""Norms are overstated by this much, so that rounding cannot leave a contribution above the clip."""
+"""The share by which norms are overstated, far above the rounding of a sum in single precision. Proof: no contribution
+exceeds the clip."""
+
+RESIDUAL = math.sqrt(2.0)
+"""The largest norm of a softmax residual ``p - e_y``. Proof."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ class PrivateRelease:
                 self.sums[i] = part if total is None else total + part
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
-        """The weight of each example."""
+        """The factor by which each example is scaled down, for each group of tensors."""
         return self.clip.factors(squared, finite)
 
     def release(self) -> list[Tensor]:
@@ -88,7 +92,7 @@ class PrivateRelease:
             return [self.noisy_mean(view, total) for view, total in zip(self.views, sums, strict=True)]
 
     def noisy_mean(self, view: View, total: Tensor | None) -> Tensor:
-        """One sum over all processes with its noise, over the public expected batch; an empty batch is noise alone."""
+        """The noised sum over all processes, divided by the public expected batch. An empty batch gives noise alone."""
         like = per_example.to_double(view.parameters[0].new_zeros(view.shape))
         total = self.processes.sum(like if total is None else total.reshape(view.shape).contiguous())
         if self.processes.first:
@@ -117,10 +121,6 @@ class BoundedRelease(PrivateRelease):
         g, x = (part[:, 0].norm(dim=1) * (1.0 + SLACK) for part in pair)
         factors = (limits[0] / g.clamp_min(limits[0])) * (limits[1] / x.clamp_min(limits[1]))
         return torch.where(finite, factors, 0.0)[:, None]
-
-
-RESIDUAL = math.sqrt(2.0)
-"""The largest norm of a softmax residual ``p - e_y``."""
 
 
 def bounded_norm(feature_bound: float) -> float:

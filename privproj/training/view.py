@@ -1,4 +1,7 @@
-"""Views: which linear image of a layer's per-example gradient is clipped, summed and released, one class each.
+"""Views: how an algorithm looks at the gradient of one record, one class for each way.
+
+A view says which linear image of a layer's per-example gradient is clipped, summed and released. This file has the base
+and the two plain views; those of single algorithms stand beside the algorithms.
 
 Every view looks at ``G_j = sum_t g_jt x_jt^T`` through ``x P``: ``measured`` is what the norm is taken of, ``sketched``
 what is summed. What a view does with a released mean is post-processing.
@@ -90,7 +93,7 @@ def merge(tap: Tap, left: Tensor, right: Tensor, group: dict[str, Any]) -> None:
 
 
 class SampledGradients(View):
-    """Tensors with materialised per-example gradients, as they are."""
+    """Tensors with materialised per-example gradients: clipped and summed without a projection."""
 
     def __init__(self, tap: SampledTap) -> None:
         self.tap, self.found = tap, None
@@ -116,7 +119,7 @@ class SampledGradients(View):
 
 
 class WholeGradient(View):
-    """The whole gradient of a matrix: DP-SGD. With frozen adapters it is DP-LoRA-FA."""
+    """The whole gradient of a matrix. This is DP-SGD, and on frozen adapters it is DP-LoRA-FA."""
 
     def __init__(self, tap: Tap) -> None:
         self.tap = tap

@@ -48,8 +48,8 @@ MEMBERSHIP_ALGORITHMS = tuple(line.name for line in LINES if line.membership)
 
 def load(name: str) -> "Algorithm":
     """The record of an algorithm, from its file; raises :class:`InvalidParameter` if there is none of that name."""
-    files = {line.name: line.file for line in LINES}
-    if name not in files:
+    if name not in ALGORITHMS:
         raise InvalidParameter("algorithm", name, "one of " + ", ".join(ALGORITHMS))
-    records: tuple[Algorithm, ...] = import_module(f"{__name__}.{files[name]}").RECORDS
+    file = LINES[ALGORITHMS.index(name)].file
+    records: tuple[Algorithm, ...] = import_module(f"{__name__}.{file}").RECORDS
     return next(record for record in records if record.name == name)

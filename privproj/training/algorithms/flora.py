@@ -30,7 +30,7 @@ class Flora(Projected):
         self.moment: Tensor | None = None
 
     def refresh(self, streams: Streams) -> None:
-        """A new sketch, the momentum carried over, when the old one is due."""
+        """Draw a new sketch and carry the momentum over to it, where the old one has served its steps."""
         if self.age % self.every == 0:
             shape = self.rank, self.tap.shape[1]
             new = normal(shape, self.tap.weight, streams.projection) / self.rank**0.5

@@ -17,6 +17,7 @@ from privproj.training.plan import Plan
 from privproj.validation import whole
 
 Picks = Callable[[str, nn.Linear], bool]
+"""From the name of a linear layer and the layer to whether it is adapted."""
 
 
 class FrozenLoRA(nn.Module):
@@ -102,7 +103,7 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
     if not layers:
         raise InvalidParameter("model", type(model).__name__, "a model that PEFT wrapped for LoRA")
     for layer in layers:
-        check_plain(layer)
+        check_plain_lora(layer)
     model.requires_grad_(False)
     for layer in layers:
         factors = [part.weight for part in layer.lora_B.values()]
@@ -117,7 +118,7 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
     return model
 
 
-def check_plain(layer: Any) -> None:
+def check_plain_lora(layer: Any) -> None:
     """Raise for an adapter that is more than a linear layer's ``B A``."""
     variant = [*getattr(layer, "lora_variant", {}), *(k for k, on in getattr(layer, "use_dora", {}).items() if on)]
     if variant or not len(layer.lora_B):

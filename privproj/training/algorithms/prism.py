@@ -88,11 +88,21 @@ def add_prism(
     return wrap_layers(module, lambda layer: PrismLinear(layer, rank, steps or Steps(), stream), where)
 
 
-ORTHONORMAL = 1e-5
-"""How far from orthonormal the bases may be before they are made so."""
+MENDED_ABOVE = 1e-5
+"""How far from orthonormal (Frobenius norm of ``U^T U - I``) bases may be before a step mends them. Speed only: norms
+are overstated by what bases this loose can hide."""
+
+REFUSED_ABOVE = 1e-3
+"""How far from orthonormal bases may be when a batch comes back. Contract: looser ones were edited between drawing the
+batch and its losses, and are refused."""
+
+OVERSTATEMENT = 8.0
+"""The relative overstatement of squared norms, in units of that distance ``d``. Proof: what is summed has at most
+``1 + d (1 + d)`` times the squared norm that is measured, since ``|U^T M|^2 + |(I - U U^T) M|^2`` exceeds ``|M|^2`` by
+``<M, U (U^T U - I) U^T M>``."""
 
 
-def deviation(at: Point) -> float:
+def orthonormality_error(at: Point) -> float:
     """The larger of ``|U^T U - I|`` and ``|V^T V - I|``."""
     eye = torch.eye(len(at.s), dtype=torch.float64, device=at.s.device)
     return max(float((basis.double().T @ basis.double() - eye).norm()) for basis in (at.u, at.v))
@@ -133,7 +143,7 @@ class TangentView(View):
 
     @property
     def point(self) -> Point:
-        """Where the low-rank matrix is."""
+        """The low-rank matrix, as it is now."""
         module = self.tap.module
         return Point(module.u.detach(), module.s.detach(), module.v.detach())
 
@@ -144,9 +154,9 @@ class TangentView(View):
         return (size(m, n, len(self.tap.module.s)),)
 
     def refresh(self, streams: Streams) -> None:
-        """Bases that were loaded or edited are made orthonormal, the matrix kept."""
+        """Make bases orthonormal that were loaded or edited; the matrix stays what it is."""
         at = self.point
-        if deviation(at) > ORTHONORMAL:
+        if orthonormality_error(at) > MENDED_ABOVE:
             new = truncated(at.u, torch.diag(at.s), at.v, len(at.s))
             self.moment = None if self.moment is None else transported(self.moment, at, new)
             self.move(new)
@@ -157,8 +167,8 @@ class TangentView(View):
         if seen is None:
             return None
         (g, x), at = seen, self.point
-        loose = deviation(at)
-        if loose > 1e-3:
+        loose = orthonormality_error(at)
+        if loose > REFUSED_ABOVE:
             raise InvalidParameter(
                 self.tap.name, "bases that are not orthonormal", "U and V as the last step left them",
                 "load weights before make_private or between steps",
@@ -166,7 +176,7 @@ class TangentView(View):
         self.seen = g, x
         beyond = x - (x @ at.v) @ at.v.T
         return (per_example.squared_norms(g, x @ at.v) + per_example.squared_norms(g @ at.u, beyond)) * (
-            1.0 + 8.0 * loose
+            1.0 + OVERSTATEMENT * loose
         )
 
     def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
@@ -197,7 +207,7 @@ class TangentView(View):
 
     @torch.no_grad()
     def move(self, new: Point) -> None:
-        """Put the factors there."""
+        """Write a point of the manifold into the layer's factors."""
         for parameter, value in zip(self.tap.parameters, (new.u, new.s, new.v), strict=True):
             parameter.copy_(value)
 

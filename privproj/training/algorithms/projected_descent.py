@@ -29,7 +29,7 @@ class ProjectedDescent:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step with the gradients that ``backward`` left."""
+        """Make one step with the gradients that ``backward`` left."""
         gradient = torch.cat([p.grad.flatten() for p in self.parameters if p.grad is not None])
         moves = (self.z @ (self.z.T @ gradient)).split([p.numel() for p in self.parameters])
         for parameter, move in zip(self.parameters, moves, strict=True):

@@ -19,8 +19,9 @@ from privproj.training.optimizer import PrivateOptimizer
 from privproj.training.view import View
 from privproj.validation import whole
 
-DROPPED = 1e-10
-"""Directions whose squared length is below this share of the largest are rounding."""
+SMALLEST_SQUARED_LENGTH = 1e-10
+"""A direction whose squared length is below this share of the largest is taken to be rounding. Speed only: every
+orthonormal basis is accounted alike."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +47,8 @@ class Subspace:
         if self.mode not in ("full", "subspace"):
             raise InvalidParameter("mode", self.mode, "full or subspace")
         gram = self.basis.T @ self.basis
+        # How far an orthonormal basis may be from it by rounding, entry by entry of its Gram matrix. The clip is on the
+        # coordinates that are released, whatever the basis is, so that nothing of the proof rests on this.
         tolerance = 1e-3 if self.basis.dtype is torch.float32 else 1e-8
         if not torch.allclose(gram, torch.eye(len(gram), dtype=gram.dtype, device=gram.device), atol=tolerance):
             raise InvalidParameter("basis", "not orthonormal", "orthonormal columns")
@@ -64,7 +67,8 @@ def leading(rows: Tensor, k: int) -> Tensor:
     """
     values, vectors = torch.linalg.eigh(rows.double() @ rows.double().T)
     order = values.argsort(descending=True)[:k]
-    order = order[values[order] > DROPPED * values[order[0]]] if float(values[order[0]]) > 0.0 else order[:0]
+    longest = values[order[0]]
+    order = order[values[order] > SMALLEST_SQUARED_LENGTH * longest] if float(longest) > 0.0 else order[:0]
     if not len(order):
         raise InvalidParameter("rows", "all zero", "snapshots that moved")
     basis = rows.double().T @ (vectors[:, order] / values[order].sqrt())
@@ -81,14 +85,14 @@ class Trajectory:
                 "rank", self.k, f"at most one direction for each of the {optimizer.plan.steps} steps"
             )
         self.every = optimizer.plan.steps // self.k
-        self.start = weights(optimizer.taps.taps)
+        self.start = flat_weights(optimizer.taps.taps)
         self.rows: list[Tensor] = []
-        optimizer.attach_step_hook(self.look)
+        optimizer.attach_step_hook(self.take_snapshot)
 
-    def look(self, optimizer: PrivateOptimizer) -> None:
+    def take_snapshot(self, optimizer: PrivateOptimizer) -> None:
         """Keep the weights after every so many steps."""
         if optimizer.steps % self.every == 0:
-            self.rows.append(weights(optimizer.taps.taps) - self.start)
+            self.rows.append(flat_weights(optimizer.taps.taps) - self.start)
 
     def subspace(self, mode: Literal["full", "subspace"] = "full") -> Subspace:
         """The subspace of the snapshots, with the account of the run that made them, which has to be over."""
@@ -99,7 +103,7 @@ class Trajectory:
         return Subspace(basis, "dp", mode, self.optimizer.spending.account)
 
 
-def weights(taps: list[AnyTap]) -> Tensor:
+def flat_weights(taps: list[AnyTap]) -> Tensor:
     """All trained weights in a row."""
     return torch.cat([p.detach().flatten() for tap in taps for p in tap.parameters])
 

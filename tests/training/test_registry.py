@@ -1,0 +1,44 @@
+"""The registry of training algorithms: plain text that costs nothing, and records that say the same."""
+
+import subprocess
+import sys
+
+import pytest
+
+from privproj.errors import InvalidParameter
+from privproj.training.algorithms import ALGORITHMS, LINES, MEMBERSHIP_ALGORITHMS, load
+
+
+def test_names_cost_neither_torch_nor_numpy():
+    code = (
+        "import sys, privproj_cli.train, privproj_cli.audit, privproj.training, privproj.audit;"
+        "assert not {'torch', 'opacus', 'numpy', 'scipy'} & set(sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_names_are_the_published_ones():
+    assert ALGORITHMS == (
+        "dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-clip", "m1", "prism", "dp-sft",
+    )  # fmt: skip
+    assert MEMBERSHIP_ALGORITHMS == ("dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1")
+
+
+@pytest.mark.parametrize("name", ["sgd", "", None, ["m2"], "M2"])
+def test_other_names_are_refused(name):
+    with pytest.raises(InvalidParameter, match="one of dp-sgd"):
+        load(name)
+
+
+def test_every_record_has_a_line_and_every_public_name_a_home():
+    pytest.importorskip("torch")
+    from importlib import import_module
+
+    import privproj.training
+
+    files = {line.file: import_module(f"privproj.training.algorithms.{line.file}") for line in LINES}
+    assert sorted(record.name for file in files.values() for record in file.RECORDS) == sorted(ALGORITHMS)
+    for name in privproj.training.__all__:
+        assert getattr(privproj.training, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute"):
+        privproj.training.nothing  # noqa: B018
