@@ -58,7 +58,7 @@ def trained(cell, z, rate, seed):
         data="digits", mechanism=cell.mechanism, rank=cell.rank, noise_multiplier=z, delta=1e-5, learning_rate=rate,
         steps=300, insecure_seed=seed, bound=cell.bound,
     )  # fmt: skip
-    run = classifier.Run.start(settings, None)
+    run = classifier.ClassifierTraining.start(settings, None)
     while run.optimizer.steps < 300:
         for x, y in run.loader:
             run.step(x, y)
