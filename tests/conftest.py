@@ -48,6 +48,8 @@ def pytest_collection_modifyitems(items):
         fixtures = [found[-1].func for found in item._fixtureinfo.name2fixturedefs.values()]
         functions = [getattr(f, "hypothesis", f) for f in (item.function, *fixtures)]
         functions = [getattr(f, "inner_test", f) for f in functions]
+        if "extras_of" in item.function.__code__.co_names:
+            continue  # marked by what its parameter asks for
         if file_needs(item.path) or any(calls_needs(f, set()) for f in functions if hasattr(f, "__code__")):
             item.add_marker("extra")
 

@@ -1,6 +1,7 @@
 """What several tests use: extras, mechanisms of every bound, the reference run."""
 
 import importlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,39 @@ EXTRA = "needs an extra: "
 def needs(*names):
     """The first of these modules; where one is not installed, the test or the file is skipped."""
     try:
-        first, *_ = [importlib.import_module(name) for name in names]
+        found = [importlib.import_module(name) for name in names]
     except ImportError as error:
-        pytest.skip(f"{EXTRA}{error.name}", allow_module_level=True)
-    return first
+        place = Path(sys._getframe(1).f_code.co_filename).name
+        pytest.skip(f"{EXTRA}{error.name} ({place})", allow_module_level=True)
+    return found[0] if found else None
+
+
+WORDS = {
+    "--certif": ["flint"],
+    "import torch": ["torch", "opacus"],
+    "privproj train": ["torch", "opacus", "sklearn"],
+    "privproj audit m": ["torch", "opacus", "sklearn"],
+}
+"""Words of a page, and the modules of the extra that they ask for."""
+
+
+def extras_of(text):
+    """The modules of extras that a command, a program or a page needs."""
+    return [name for words, names in WORDS.items() if words in text for name in names]
+
+
+def full_if(values, costly):
+    """Values of a parameter, of which the costly ones are left to the full run."""
+    marks = {True: [pytest.mark.full], False: []}
+    return [
+        pytest.param(*(value if isinstance(value, tuple) else [value]), marks=marks[bool(costly(value))])
+        for value in values
+    ]
 
 
 GUARANTEES = [bound for bound in registry() if bound.guarantee]
+SECONDS = {"column", "column-exact", "early", "early-exact-tail", "good-event", "good-event-q", "mixture-rdp"}
+"""Bounds that take seconds for some questions."""
 
 
 def mechanism_for(bound, z=1.0, dim=200, rank=12, k=2):

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import needs
+from helpers import full_if, needs
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Refused, Sketch, assumptions
@@ -86,7 +86,10 @@ def expected(kind, words, relation):
     return {name for name, there in triggers.items() if there}
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+COSTLY = ("mixture-rdp", "beta-tail", "known-projection-rank1", "wishart", "per-layer", "secret-projection", "residual")
+
+
+@pytest.mark.parametrize("mechanism", full_if(MECHANISMS, lambda words: any(word in words for word in COSTLY)))
 def test_assumptions_are_said_exactly_where_they_are_made(run, mechanism):
     answered = 0
     for words in RUNS:
@@ -103,6 +106,7 @@ def test_assumptions_are_said_exactly_where_they_are_made(run, mechanism):
     assert answered >= 6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mechanism", ["gaussian --noise-multiplier 5", "wishart --dim 50 --rank 8 --misalignment 1e-4",
                                        f"{M2_SHAPE} --bound exact-rank1", STACK])  # fmt: skip
 @pytest.mark.parametrize(
@@ -140,6 +144,7 @@ def test_several_releases_and_several_phases_are_planned_in_advance(run):
     assert present(both.run["assumes"]) == {"PLAN_FIXED_IN_ADVANCE"}
 
 
+@pytest.mark.full
 def test_a_public_subspace_is_said_to_be_public(run, tmp_path):
     line = "dp-sft --epsilon 4 --delta 1e-5 --sampling-rate .1 --subspace-steps 2 --steps 2"
     for extra, there in (("", False), (" --public", True)):

@@ -17,6 +17,7 @@ def answers_at_most(mechanism, run, eps, delta, bound=None):
     assert privproj.delta(mechanism, epsilon=eps, bound=bound, **run).value <= delta
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", RUNS)
 def test_sigma_and_steps_and_rate_keep_to_their_target(name):
     mechanism, run = RUNS[name]
@@ -43,6 +44,7 @@ def test_rank_and_misalignment_keep_to_their_target():
     answers_at_most(Wishart(dim=50, rank=8, misalignment=found), {}, 1.0, 1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(2))
 def test_joint_calibrations_keep_to_their_target(seed):
     draw = random.Random(seed)
@@ -59,6 +61,7 @@ def test_joint_calibrations_keep_to_their_target(seed):
         assert read_back.delta(epsilon=eps).value <= delta
 
 
+@pytest.mark.full
 def test_sigma_inverts_epsilon_of_a_run():
     target = eps_of(m2(0.3))
     found = privproj.sigma(M2(dim=2048, rank=16), epsilon=target, delta=1e-5, **RUN)

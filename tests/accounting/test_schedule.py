@@ -35,6 +35,7 @@ def test_phases_compose_jointly():
     assert found.lower <= known * (1 + 1e-12) and known <= found.value <= known * (1 + 1e-3)
 
 
+@pytest.mark.full
 def test_a_joint_result_names_every_phase_and_the_weakest_status():
     aligned = {"mechanism": "wishart", "dim": 100, "rank": 9, "misalignment": 1e-6}
     phases = [{"mechanism": "gaussian", "noise_multiplier": 2}, aligned]
@@ -43,6 +44,7 @@ def test_a_joint_result_names_every_phase_and_the_weakest_status():
     assert found.bound == "gaussian.analytic + wishart.exact"
 
 
+@pytest.mark.full
 def test_odometer():
     done = from_data({"phase": [M2_PHASE, {**GAUSSIAN_PHASE, "planned": True}]})
     more = done.more_steps(done.phases[1], epsilon=1.0, delta=1e-5)

@@ -5,6 +5,7 @@ import pytest
 from privproj.accounting.two_stage import dp_sft
 
 
+@pytest.mark.full
 def test_dp_sft_budgets():
     target = {"epsilon": 4, "delta": 1e-5, "sampling_rate": 0.01, "steps": (1000, 1000)}
     split, joint = dp_sft(**target, budget="split"), dp_sft(**target)

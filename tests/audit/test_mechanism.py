@@ -15,6 +15,7 @@ def audited(release, fault, runs=1000, **more):
     return release.audited(scene, scene.scores(runs, runs), 1e-3, 0.999, more.get("claim"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "fault",
     ["half-noise", "isotropic", "reused-projection", "wrong-dimension", "replace-as-add-remove", "clip-after-mean"],
@@ -25,12 +26,14 @@ def test_planted_faults_are_refuted(release, fault):
     assert found.epsilon_lower < found.ceiling
 
 
+@pytest.mark.full
 def test_correct_code_is_not_refuted_and_a_tenth_of_its_epsilon_is(release):
     found = audited(release, None)
     assert not found.refuted and 0.0 < found.epsilon_lower < found.claimed_epsilon
     assert audited(release, None, claim=0.1 * found.claimed_epsilon).refuted
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mechanism", [M2, privproj.Gaussian(noise_multiplier=3.0)])
 def test_scores_of_the_release_code_have_the_law_of_the_mechanism(release, mechanism):
     scene = release.Scene(mechanism=mechanism, steps=5, seed=2)
@@ -40,6 +43,7 @@ def test_scores_of_the_release_code_have_the_law_of_the_mechanism(release, mecha
         assert stats.ks_2samp(ours, known).pvalue > 1e-3
 
 
+@pytest.mark.full
 def test_correct_code_is_not_refuted_in_fifty_seeds(release):
     scene = release.Scene(mechanism=M2, steps=20)
     refuted = [

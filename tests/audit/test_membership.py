@@ -7,6 +7,7 @@ from privproj.audit.epsilon_lower import auc
 from privproj.errors import InvalidParameter
 
 
+@pytest.mark.full
 def test_a_canary_without_noise_is_seen_and_with_much_noise_is_not(membership):
     games = [membership.Game(noise_multiplier=z, rank=32, steps=10, records=50, seed=1) for z in (0.0, 200.0)]
     loud, quiet = (membership.poisoned(game, 12, workers=2) for game in games)
@@ -14,6 +15,7 @@ def test_a_canary_without_noise_is_seen_and_with_much_noise_is_not(membership):
     assert games[0].claim(1e-3) is None and games[1].claim(1e-3) > 0.0
 
 
+@pytest.mark.full
 def test_a_journal_makes_an_audit_resumable(membership, tmp_path):
     game, path = membership.Game(mechanism="dp-sgd", rank=None, steps=3, records=20, seed=3), tmp_path / "journal"
     whole = membership.poisoned(game, 6, workers=1, journal=path)
@@ -26,6 +28,7 @@ def test_a_journal_makes_an_audit_resumable(membership, tmp_path):
         membership.poisoned(membership.Game(seed=4), 6, journal=path)
 
 
+@pytest.mark.full
 def test_the_calibrated_attack_sees_overfitting(membership):
     """Many steps on few records without noise: members have smaller losses; noise hides it."""
     silent = membership.Game(

@@ -3,9 +3,10 @@
 import itertools
 import math
 from dataclasses import replace
+from functools import cache
 
 import pytest
-from helpers import GUARANTEES, ids, mechanism_for
+from helpers import GUARANTEES, SECONDS, ids, mechanism_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,9 @@ from privproj.numerics.enclosure import Enclosure
 from privproj.runs import Run
 
 
+@cache
 def form_of(bound, **settings):
+    """The form of a bound, built once: for some it takes seconds, and a question to it milliseconds."""
     form = bound.representation(mechanism_for(bound, **settings))
     return form if isinstance(form, PrivacyProfile) else form.over_run(Run())
 
@@ -27,16 +30,18 @@ def is_rule(bound):
     return isinstance(form_of(bound), EpsilonDeltaRule)
 
 
-every_bound = pytest.mark.parametrize("bound", GUARANTEES, ids=ids)
-every_curve = pytest.mark.parametrize("bound", [b for b in GUARANTEES if not is_rule(b)], ids=ids)
-every_profile = pytest.mark.parametrize(
-    "bound", [b for b in GUARANTEES if isinstance(form_of(b), PrivacyProfile)], ids=ids
-)
-convex_profiles = pytest.mark.parametrize(
-    "bound",
-    [b for b in GUARANTEES if b.name in ("analytic", "gdp", "rank-free", "exact-rank1", "gaussian", "exact")],
-    ids=ids,
-)
+def over(bounds):
+    """A test over bounds; those that take seconds are asked in the full run, each in one process."""
+    marks = [pytest.mark.full, pytest.mark.xdist_group("forms")]
+    chosen = [pytest.param(b, marks=marks if b.name in SECONDS else []) for b in bounds]
+    return pytest.mark.parametrize("bound", chosen, ids=ids)
+
+
+CONVEX = ("analytic", "gdp", "rank-free", "exact-rank1", "gaussian", "exact")
+every_bound = over(GUARANTEES)
+every_curve = over(b for b in GUARANTEES if not is_rule(b))
+every_profile = over(b for b in GUARANTEES if isinstance(form_of(b), PrivacyProfile))
+convex_profiles = over(b for b in GUARANTEES if b.name in CONVEX)
 TOLERANCE = {"rdp": 1e-6, "mixture-rdp": 1e-6, "good-event": 1e-3, "good-event-q": 1e-3}
 """The last two minimise over the split of delta in one direction and over tau in the other."""
 
@@ -91,7 +96,7 @@ def test_profile_is_convex_in_exp_epsilon(bound):
             assert math.exp(form.log_delta(middle).lower) <= chord * (1 + 1e-11)
 
 
-@pytest.mark.parametrize("bound", [b for b in GUARANTEES if b.mechanism in (Gaussian, M2)], ids=ids)
+@over(b for b in GUARANTEES if b.mechanism in (Gaussian, M2))
 @settings(max_examples=12, deadline=None)
 @given(eps=st.floats(-1.5, 0.9), log10_delta=st.floats(-9, -2))
 def test_sigma_meets_its_target_and_inverts_epsilon(bound, eps, log10_delta):

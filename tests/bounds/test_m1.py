@@ -164,6 +164,7 @@ def test_a_fixed_projection_is_refused_but_for_the_operator_norm():
     assert eps_of(mechanism, "operator-norm", steps=30) <= eps_of(fresh, "operator-norm", steps=30)
 
 
+@pytest.mark.full
 def test_changes_of_all_columns_and_the_chain():
     """Ten columns changed by .05: the whole change at once is far below the chain of ten links."""
     whole = M1(dim=1000, rank=256, noise_multiplier=1 / (0.05 * math.sqrt(10)))
@@ -196,6 +197,7 @@ def test_residual_is_a_vector_release_of_smaller_size():
         eps_of(column(3), "residual")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("changes", [{"rank": 20}, {"rank": 7}, {"m": 0.0, "shift_in_span": 0.1}])
 def test_where_there_is_no_residual(changes):
     mechanism = column(20, **changes)
@@ -224,6 +226,7 @@ def test_residual_quantiles_are_above_the_exact_profile(dim, rank, share, m):
         assert profile.log_delta(loss).lower <= math.log(5e-4)
 
 
+@pytest.mark.full
 def test_column_bounds_come_in_order():
     for k in (0, 4, 30):
         mechanism = column(k)
@@ -234,6 +237,7 @@ def test_column_bounds_come_in_order():
     assert found.status == "conditional" and "span 4 dimensions" in found.promises[0]
 
 
+@pytest.mark.full
 def test_column_exact_is_what_its_two_parts_leak_together():
     rng = np.random.default_rng(5)
     dim, rank, k, m, z, count, eps = 40, 30, 5, 0.02, 3.0, 400_000, 0.8

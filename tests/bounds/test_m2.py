@@ -116,6 +116,7 @@ def random_losses(rng, dim, rank, change, mu, count):
     return mu * mu * np.sum(shift * (seen - 0.5 * shift), axis=(1, 2))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("change_rank", [1, 5])
 def test_simulated_mechanism_never_exceeds_the_bound(change_rank):
     rng = np.random.default_rng(11)
@@ -247,6 +248,7 @@ def brute_minimum(a, b, k, mu, eps, sharp):
     return min([*values, kernels.log_tail_profile(eps, mu, sharp), 0.0])
 
 
+@pytest.mark.full
 @settings(max_examples=60, deadline=None)
 @given(
     dim=st.integers(3, 5000),

@@ -17,6 +17,7 @@ def bound_of(mechanism, bound, delta=1e-5, **run):
     return privproj.epsilon(mechanism, delta=delta, bound=bound, **run).value
 
 
+@pytest.mark.full
 @settings(max_examples=40, deadline=None)
 @given(
     dim=st.integers(2, 3000),
@@ -32,6 +33,7 @@ def test_bounds_come_in_order(dim, rank, m, log10_delta):
         assert bound_of(mechanism, "exact", 10**log10_delta) <= sharp * (1 + 1e-9)
 
 
+@pytest.mark.full
 @settings(max_examples=25, deadline=None)
 @given(
     dim=st.integers(2, 400), rank=st.integers(1, 400), m=st.floats(-8, -0.5).map(lambda x: 10.0**x), eps=st.floats(0, 5)
@@ -50,6 +52,7 @@ def test_epsilon_and_misalignment_are_inverses():
     assert 1.0 - 1e-6 <= answer <= 1.0 + 1e-12
 
 
+@pytest.mark.full
 def test_composed_releases_cost_more_than_one_and_less_than_basic_composition():
     mechanism = Wishart(dim=1000, rank=64, misalignment=8e-6)
     one = bound_of(mechanism, "exact", 1e-5)
@@ -82,6 +85,7 @@ def test_what_is_refused():
 # --- the early version ------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @settings(max_examples=10)
 @given(dim=st.integers(2, 200), rank=st.integers(2, 200), m=st.floats(-14, -9).map(lambda x: 10.0**x))
 def test_early_bounds_are_above_the_exact_profile(dim, rank, m):
@@ -123,6 +127,7 @@ def test_what_is_no_guarantee_says_why_and_what_to_use(bound, allowed):
         bound_of(Wishart(dim=100, rank=200, misalignment=1e-6), bound, allow_refuted=allowed)
 
 
+@pytest.mark.full
 def test_ranks_that_fit_are_an_interval():
     found = privproj.rank(Wishart(dim=1000, misalignment=8e-6), epsilon=0.2, delta=1e-5)
     assert found.lower < found.value == found.upper

@@ -23,6 +23,7 @@ def test_symmetry(capsys):
     assert (code, found["verdict"]) == (0, "does not separate")
 
 
+@pytest.mark.full
 def test_mechanism(release, capsys):
     line = "mechanism m2 --dim 64 --rank 8 --noise-multiplier 1 --steps 4 --delta 1e-3 --trials 800 --seed 1"
     code, found = asked(capsys, line)
@@ -35,6 +36,7 @@ def test_mechanism(release, capsys):
     assert "an audit never confirms" in shown and "is private" not in shown
 
 
+@pytest.mark.full
 def test_one_run_and_membership(release, capsys):
     code, found = asked(capsys, "one-run --noise-multiplier 2 --canaries 200 --guesses 50 --seed 1")
     assert code == 0 and set(found) >= KEYS

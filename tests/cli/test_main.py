@@ -15,6 +15,7 @@ GAUSSIAN = "gaussian --noise-multiplier 1"
 M2 = "m2 --dim 2048 --rank 16 --noise-multiplier 0.5"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("quantity", ["epsilon", "delta", "sigma", "rank", "steps", "rate", "misalignment", "compare"])
 def test_help_shows_an_example_that_works(run, quantity):
     for mechanism in import_module(f"privproj_cli.{quantity}").command.commands:

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from fuzz.laws import call
 from fuzz.strategies import Case
 from helpers import GAUSSIAN_PHASE, M2_PHASE
@@ -15,6 +16,7 @@ def eps_of(*phases):
     return from_data({"phase": list(phases)}).epsilon(delta=1e-5).value
 
 
+@pytest.mark.full
 def test_run_files_on_the_command_line(tmp_path, capsys):
     file = tmp_path / "run.toml"
     file.write_text(as_toml([M2_PHASE, {**GAUSSIAN_PHASE, "planned": True, "name": "later"}]))

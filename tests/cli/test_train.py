@@ -35,6 +35,7 @@ def small(tmp_path):
     return tmp_path / "small.npz"
 
 
+@pytest.mark.full
 def test_the_fixed_call(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert exit_code([*FIXED.split(), "--json"]) == 0
@@ -56,6 +57,7 @@ def test_the_fixed_call(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "privproj-train-2" / "checkpoint.pt").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", ["dp-sgd", "lora-fa --rank 8", "m2-projected-clip --rank 8", "m1 --rank 30",
                                      "m2 --rank 8 --hidden 20", "m2 --rank 4 --frame wishart --clipping per-layer",
                                      "m2 --rank 8 --bound good-event-q", "dp-sgd --hidden 8 --epochs 2"])  # fmt: skip
@@ -256,6 +258,7 @@ def killed_runs(small, folder, kills, seed):
     return settings
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_killed_run_never_under_counts_and_ends_like_one_that_was_not(small, tmp_path, capsys, kills):
     settings = killed_runs(small, tmp_path / "run", kills, seed=kills)

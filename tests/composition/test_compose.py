@@ -115,6 +115,7 @@ def test_dp_sgd_runs_lie_where_the_peers_say(case, peers):
     assert result.value - result.lower < 0.005 + 5e-5 * result.value
 
 
+@pytest.mark.full
 @settings(max_examples=15, deadline=None)
 @given(
     z=st.floats(0.4, 5.0),
@@ -158,6 +159,7 @@ def test_the_default_composer_and_the_alternative_are_named():
         privproj.epsilon(mechanism, composer="other", **run)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("z", [0.4, 1.0])
 @pytest.mark.parametrize(("rate", "steps"), [(1e-8, 2), (1e-5, 10), (1e-2, 300), (1.0, 10)])
 def test_no_answer_is_above_a_simple_bound(z, rate, steps):

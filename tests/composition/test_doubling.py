@@ -48,6 +48,7 @@ MANY_SCALES = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("z", "rate", "steps"), MANY_SCALES)
 def test_rare_losses_are_never_below_the_truth_nor_far_above(z, rate, steps):
     law = garbled_run(z, rate, steps)

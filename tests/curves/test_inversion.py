@@ -39,11 +39,13 @@ def obeys_both_laws(mechanism, bound, run, eps, delta):
 
 SLOW = {"early", "early-exact-tail", "column", "column-exact", "mixture-rdp"}
 """Bounds whose two directions search for each other: seconds a question."""
+INTEGRALS = {"residual", "exact", "known-projection", "secret-projection", "known-projection-rank1"}
 
 
 def one_release_each():
-    """Every guarantee, the slow ones marked."""
-    return [pytest.param(b, marks=[pytest.mark.slow] if b.name in SLOW else []) for b in GUARANTEES]
+    """Every guarantee, the slow ones marked; laws that are integrals are asked in the full run."""
+    marks = {name: [pytest.mark.full] for name in INTEGRALS} | {name: [pytest.mark.slow] for name in SLOW}
+    return [pytest.param(b, marks=marks.get(b.name, [])) for b in GUARANTEES]
 
 
 @pytest.mark.parametrize("bound", one_release_each(), ids=ids)

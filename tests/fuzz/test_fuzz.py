@@ -31,7 +31,8 @@ def fuzzed(strategy, cases: int):
     return test
 
 
-test_calls = fuzzed(strategies.calls(), 130)
+test_calls = pytest.mark.full(fuzzed(strategies.calls(), 130))
+test_a_few_calls = fuzzed(strategies.calls(), 15)
 test_commands_without_a_mechanism = fuzzed(strategies.lonely(), 20)
 test_run_files = fuzzed(strategies.runs(), 40)
 test_regression_files = fuzzed(strategies.checks(), 30)

@@ -24,6 +24,7 @@ def shown(found, laws):
     return [f"{law}: {words}\n    {v.asked.command()}" for v in found for law, words in v.broken if law in laws]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "laws",
     [
@@ -40,12 +41,14 @@ def test_quick_questions_keep_the_laws(quick, laws):
     assert not broken, f"{len(broken)} of {len(quick)}\n" + "\n".join(broken[:20])
 
 
+@pytest.mark.full
 def test_the_judge_leaves_few_questions_open(quick):
     answered = [v for v in quick if v.flags & {"judged", "not judged"}]
     assert len(answered) >= 0.8 * QUESTIONS
     assert sum("not judged" in v.flags for v in answered) <= NOT_JUDGED * len(answered)
 
 
+@pytest.mark.full
 def test_no_quick_question_is_slow_or_a_usage_error(quick):
     assert [v.asked.command() for v in quick if v.flags & {"slow", "overtime", "usage"}] == []
 
@@ -106,6 +109,7 @@ HARD = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("asked", HARD.values(), ids=HARD)
 def test_hard_corners_keep_the_laws(asked):
     found = verdicts.judged(asked)

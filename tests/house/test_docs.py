@@ -9,7 +9,7 @@ import re
 import shlex
 
 import pytest
-from helpers import ROOT, needs
+from helpers import ROOT, extras_of, needs
 from privproj_cli.main import exit_code
 
 from privproj.bounds import LINES, registry
@@ -61,10 +61,14 @@ def check_session(command, shown, lines):
         assert any(matches(line, found) for found in rest), f"$ {command}\nprints no more: {line}"
 
 
-@pytest.mark.parametrize("path", WRITTEN, ids=lambda p: p.name)
+def marks(path):
+    """Pages that need extras are read in the full run."""
+    return [pytest.mark.extra, pytest.mark.full] if extras_of(path.read_text()) else []
+
+
+@pytest.mark.parametrize("path", [pytest.param(p, marks=marks(p)) for p in WRITTEN], ids=lambda p: p.name)
 def test_commands_print_what_the_page_says(path, tmp_path, monkeypatch, capsys):
-    if "privproj train" in path.read_text():
-        needs("torch")
+    needs(*extras_of(path.read_text()))
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     for command, shown in sessions(path):
@@ -84,6 +88,7 @@ def test_a_changed_number_is_seen():
         check_session("epsilon", ["epsilon = 1.001"], ["epsilon = 1.000"])
 
 
+@pytest.mark.full
 def test_pages_come_from_the_registry():
     assert not BUILD.differing(BUILD.pages()), "run python docs/build.py"
 

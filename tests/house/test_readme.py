@@ -4,7 +4,7 @@ import re
 import shlex
 
 import pytest
-from helpers import README, ROOT, needs
+from helpers import README, ROOT, extras_of, needs
 from privproj_cli.main import exit_code
 from privproj_cli.render import bounds_markdown
 
@@ -20,8 +20,19 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("line", COMMANDS)
+SEARCHES = ("privproj remaining", "--epochs")
+"""Commands of the README that search over whole runs."""
+
+
+def marks(text):
+    """What a command or a block needs: an extra, or seconds."""
+    wanted = [pytest.mark.extra] if extras_of(text) else []
+    return wanted + ([pytest.mark.full] if any(words in text for words in SEARCHES) else [])
+
+
+@pytest.mark.parametrize("line", [pytest.param(line, marks=marks(line)) for line in COMMANDS])
 def test_readme_commands_print_what_the_readme_says(line, capsys):
+    needs(*extras_of(line))
     assert exit_code(shlex.split(line.removeprefix("privproj "))) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first in README
@@ -34,10 +45,9 @@ def test_readme_shows_commands():
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
-@pytest.mark.parametrize("block", EXAMPLES)
+@pytest.mark.parametrize("block", [pytest.param(block, marks=marks(block)) for block in EXAMPLES])
 def test_readme_python_examples_print_what_they_say(block, capsys):
-    if "torch" in block:
-        needs("torch")
+    needs(*extras_of(block))
     exec(compile(block, "README.md", "exec"), {})
     printed = capsys.readouterr().out.splitlines()
     assert printed

@@ -115,6 +115,7 @@ def test_what_opacus_accounts_wrongly_is_refused_before_a_step(options, words):
 
 @pytest.mark.filterwarnings("ignore")
 def test_opacus_steps_that_are_no_poisson_samples_are_refused():
+    needs("opacus")
     from opacus.optimizers import AdaClipDPOptimizer
 
     engine, parts = opacus_parts()

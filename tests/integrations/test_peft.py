@@ -100,6 +100,7 @@ def random_adapter(draw, linear, inside):
     return given
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", MODELS)
 def test_layers_are_those_that_peft_adapts(tmp_path, kind):

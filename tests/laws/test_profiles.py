@@ -37,6 +37,7 @@ def tangent_bound(eps, mu, dim, rank, p):
     return math.log(math.fsum(parts))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("dim", "rank", "mu", "eps"),
     [(768, 16, 5.0, 0.2), (768, 16, 10.0, 3.0), (40, 3, 8.0, 2.0), (20, 18, 3.0, 1.0), (12, 2, 6.0, 2.0)],

@@ -19,6 +19,7 @@ def test_law_of_the_projected_change_has_mass_one_and_its_mean(dim, rank):
     assert moment == pytest.approx((rank + dim + 1) / rank, rel=1e-11, abs=0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("dim", "rank"), [(40, 10), (40, 100), (3, 1)])
 def test_law_of_the_projected_change_by_simulation(dim, rank):
     rng = np.random.default_rng(dim + rank)

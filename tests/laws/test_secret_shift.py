@@ -11,6 +11,7 @@ from privproj.curves import gaussian_arrays
 from privproj.laws.secret_shift import SecretShift
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("rank", "sigma", "m"), [(1, 0.5, 0.3), (5, 1.0, 0.1), (5, 0.2, 1.2), (200, 0.7, 0.02), (64, 3.0, 0.5)]
 )

@@ -24,6 +24,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("dim", "rank", "m"), SETTINGS)
 def test_exact_profile_is_what_the_mechanism_leaks(dim, rank, m):
     """``M v`` itself is drawn; its likelihood ratio against ``M v'`` gives the hockey-stick divergence."""
@@ -117,6 +118,7 @@ def test_the_error_of_the_panels_is_needed(monkeypatch):
     assert not whole[0] - error[0] <= close.upper or not close.lower <= whole[0] + error[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("dim", "rank", "m"), [c[:3] for c in CORNERS])
 def test_table_is_the_profile(dim, rank, m):
     eps = np.concatenate([[0.0], np.geomspace(1e-4, 60.0, 8)])

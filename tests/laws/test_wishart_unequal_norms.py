@@ -52,6 +52,7 @@ def test_the_enclosure_holds_the_worst_pair(dim, rank, m, ratio, eps):
     assert upper <= lower * (1 + 1.5 * CLOSE)
 
 
+@pytest.mark.full
 @settings(max_examples=25)
 @given(
     dim=st.floats(0.3, 4).map(lambda x: round(10**x)),
@@ -114,12 +115,14 @@ def test_results_are_guarantees_without_a_reservation():
     assert reference <= math.exp(profile.log_delta(0.5).upper) * (1 + 1e-6)
 
 
+@pytest.mark.full
 def test_releases_compose_above_one_release():
     mechanism = Wishart(dim=20, rank=4, misalignment=1e-3, norm_ratio=1.05)
     one, two = (privproj.epsilon(mechanism, delta=1e-3, steps=steps) for steps in (1, 2))
     assert one.value <= two.value * (1 + CLOSE) and two.value <= 2 * privproj.epsilon(mechanism, delta=5e-4).value
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("dim", "rank", "m", "ratio", "eps"), [(5, 3, 0.1, 1.3, 0.5), (5, 3, 0.1, 1 / 1.3, 0.5),
     (10, 20, 0.02, 1.1, 0.3), (3, 1, 0.4, 0.8, 0.7), (20, 10, 0.01, 1 / 1.2, 1.0), (1, 4, 0.0, 1.5, 0.2)])  # fmt: skip
 def test_unequal_norms_cover_what_the_mechanism_leaks(dim, rank, m, ratio, eps):
@@ -141,6 +144,7 @@ def test_unequal_norms_cover_what_the_mechanism_leaks(dim, rank, m, ratio, eps):
     assert gains.mean() - 5 * gains.std() / math.sqrt(count) <= upper
 
 
+@pytest.mark.full
 @settings(max_examples=15)
 @given(dim=st.integers(2, 300), rank=st.integers(1, 300), m=st.floats(-6, -1).map(lambda x: 10.0**x))
 def test_a_larger_ratio_of_norms_leaks_more_and_equal_norms_are_the_limit(dim, rank, m):

@@ -9,6 +9,7 @@ import pytest
 from privproj.numerics import gamma_mills
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("k", [1.0, 1.5, 4.0, 37.5, 1e3, 5e6, 1e7])
 def test_gains_from_the_tables_against_the_ball_of_their_own_error(k):
     """The tabulated gains against 30 digits of the regularised incomplete gammas, over seven decades of the shape."""

@@ -85,6 +85,7 @@ def random_columns(rows):
     return dim, rank, k, mu, delta
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sharp", [False, True])
 def test_compiled_kernels_agree_with_plain_ones(sharp):
     columns = random_columns(200)

@@ -45,6 +45,7 @@ def test_every_certifiable_bound_has_a_setting():
     assert set(SETTINGS) == set(certificate.provable_names())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 4.0])
 def test_the_enclosure_holds_the_value_of_independent_code(name, epsilon):
@@ -60,6 +61,7 @@ def test_the_enclosure_holds_the_value_of_independent_code(name, epsilon):
         assert upper - lower <= upper * mp.mpf("1e-18")
 
 
+@pytest.mark.full
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(benchmark.DRAWS))
 def test_no_answer_lies_below_its_enclosure(seed, draw):
@@ -135,6 +137,7 @@ def a_little_less(upper):
     return str(Decimal(upper) * (1 - Decimal("1e-18")))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("key", "value", "code"),
     [

@@ -13,6 +13,7 @@ GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
 # --- the law --------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_key_that_is_removed_doubled_or_mistyped_changes_the_answer_or_is_an_error():
     count = keys.tried(seed=19, cases=150, most=4)
     shown = [f"{way} {key}: {words}\n{file.text}" for way, key, file, words in count.silent]

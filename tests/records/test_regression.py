@@ -107,6 +107,7 @@ def test_update_rewrites_expect_and_keeps_the_rest(file, capsys):
     assert exit_code(["check", str(file)]) == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("wait", [0.3, 0.8, 1.2])
 def test_a_killed_update_leaves_a_whole_file(file, wait):
     needs("tomlkit")
@@ -122,6 +123,7 @@ def test_a_killed_update_leaves_a_whole_file(file, wait):
     assert exit_code(["check", str(file)]) == 0
 
 
+@pytest.mark.full
 def test_two_hundred_entries_are_quick(tmp_path):
     path = tmp_path / "many.toml"
     entries = [{**ENTRIES[i % 3], "name": f"entry {i}", "at_most": 1e9} for i in range(200)]

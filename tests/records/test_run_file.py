@@ -49,6 +49,7 @@ def test_errors_name_file_entry_and_key(data, words):
         from_data(data, "a.toml")
 
 
+@pytest.mark.full
 def test_run_files_fit_their_schema():
     schema = json.loads((files("privproj") / "run_schema.json").read_text())
     example = tomllib.loads((ROOT / "examples" / "run.toml").read_text())

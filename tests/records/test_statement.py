@@ -1,5 +1,7 @@
 """Statements say what is protected, by which promise, and what is not."""
 
+import pytest
+from helpers import needs
 from privproj_cli.main import exit_code
 
 import privproj
@@ -8,7 +10,7 @@ from privproj import M2
 WISHART = "report wishart --dim 100 --delta 1e-5"
 
 
-def test_statement_says_what_is_protected_and_what_is_not(capsys, tmp_path):
+def test_statement_says_what_is_protected_and_what_is_not(capsys):
     line = "report m2 --dim 256 --rank 16 --noise-multiplier 0.5 --sampling-rate 0.01 --steps 100 --delta 1e-5"
     value = privproj.epsilon(
         M2(dim=256, rank=16, noise_multiplier=0.5), delta=1e-5, steps=100, sampling_rate=0.01
@@ -20,7 +22,12 @@ def test_statement_says_what_is_protected_and_what_is_not(capsys, tmp_path):
     stated = float(out.split("epsilon is at most ")[1].split()[0])
     assert value <= stated <= value * 1.01
     assert max(map(len, out.split("Every bound")[0].splitlines())) <= 100
+
+
+def test_a_statement_as_a_page_holds_its_picture(tmp_path):
+    needs("matplotlib")
     page = tmp_path / "statement.html"
+    line = "report m2 --dim 256 --rank 16 --noise-multiplier 0.5 --sampling-rate 0.01 --steps 100 --delta 1e-5"
     assert exit_code([*line.split(), "-o", str(page)]) == 0
     text = page.read_text()
     assert text.startswith("<!doctype html>") and "<svg" in text and "src=" not in text
@@ -29,6 +36,7 @@ def test_statement_says_what_is_protected_and_what_is_not(capsys, tmp_path):
     assert "## Privacy statement" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_statement_of_a_promise_names_it(capsys):
     assert (
         exit_code(["report", "wishart", "--dim", "100", "--rank", "9", "--misalignment", "1e-6", "--delta", "1e-5"])

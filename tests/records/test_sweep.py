@@ -66,6 +66,7 @@ def killed_often(grid, out, times, options=()):
     raise AssertionError("the sweep did not end")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [(), ("--workers", "2")])
 def test_a_sweep_killed_again_and_again_ends_with_the_same_table(tmp_path, options):
     grid = written(tmp_path, 1200)

@@ -4,6 +4,7 @@ import os
 import signal
 import tomllib
 
+import pytest
 from helpers import needs
 from records.grids import written
 
@@ -11,6 +12,7 @@ from privproj.records import journal, workers
 from privproj.records.sweep import grid_from, swept
 
 
+@pytest.mark.full
 def test_a_worker_that_dies_is_replaced(tmp_path):
     marker = tmp_path / "died"
     book = journal.Journal(tmp_path / "journal", {"of": "deaths"})
@@ -27,6 +29,7 @@ def mortal(tasks):
     return [[str(i * i)] for _, i in tasks]
 
 
+@pytest.mark.full
 def test_a_dask_cluster_that_loses_a_worker(tmp_path):
     distributed = needs("distributed")
     grid_path = written(tmp_path, 800)

@@ -5,7 +5,7 @@ import sys
 
 import mpmath as mp
 import pytest
-from helpers import ROOT
+from helpers import ROOT, full_if
 
 from privproj import reference
 from privproj.bounds import LINES
@@ -40,7 +40,11 @@ def lawful(row, setting):
     return safe and row.error <= allowed(setting)
 
 
-@pytest.mark.parametrize("setting", settings(quick=True), ids=str)
+SECONDS = ("m1.", "m2.mixture", "m2.rank-free", "m2.good", "wishart.exact", "wishart.early", "sketch-public.rank")
+"""Settings whose reference takes longest: in the full run."""
+
+
+@pytest.mark.parametrize("setting", full_if(settings(quick=True), lambda s: str(s).startswith(SECONDS)), ids=str)
 def test_quick_settings(setting):
     rows = json.loads(RESULTS.read_text())["rows"] if setting.bound in STORED else []
     row = compared(setting, next((row["reference"] for row in rows if row["setting"] == str(setting)), None))
@@ -94,6 +98,7 @@ QUICK = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("bound", sorted({row["bound"] for row in QUICK}))
 def test_stored_references_are_what_is_computed_now(bound):
     known = {str(setting): setting for setting in settings()}

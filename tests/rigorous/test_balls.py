@@ -2,11 +2,11 @@
 
 from helpers import needs
 
-from privproj.rigorous import balls
-
 needs("flint")
 
 from flint import arb, ctx  # noqa: E402
+
+from privproj.rigorous import balls  # noqa: E402
 
 
 def test_decimal_ends_are_outward():

@@ -5,11 +5,11 @@ from helpers import needs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privproj.rigorous import gamma
-
 needs("flint")
 
 from flint import acb, arb, ctx  # noqa: E402
+
+from privproj.rigorous import gamma  # noqa: E402
 
 shapes = st.floats(1.0, 500.0)
 

@@ -5,11 +5,11 @@ from helpers import needs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privproj.rigorous import gaussian
-
 needs("flint")
 
 from flint import acb, arb  # noqa: E402
+
+from privproj.rigorous import gaussian  # noqa: E402
 
 
 @settings(max_examples=80, deadline=None)

@@ -4,11 +4,11 @@ from helpers import needs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privproj.rigorous import wishart
-
 needs("flint")
 
 from flint import acb, arb  # noqa: E402
+
+from privproj.rigorous import wishart  # noqa: E402
 
 
 @settings(max_examples=40, deadline=None)

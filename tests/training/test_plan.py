@@ -32,6 +32,7 @@ def test_the_event_comes_from_what_is_trained():
         assert plan.mechanism == privproj.Gaussian(noise_multiplier=1.0)
 
 
+@pytest.mark.full
 def test_a_calibrated_run_costs_what_was_asked():
     x, y = data(records=400)
     module = mlp()

@@ -75,6 +75,7 @@ def ran(tmp_path, processes, **more):
     return [json.loads(Path(f"{out}{rank}").read_text()) for rank in range(processes)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("algorithm", ["m2", "dp-sgd", "prism"])
 def test_two_processes_with_one_seed_do_what_one_does(tmp_path, algorithm):
     options = {"algorithm": algorithm, "rank": 2 if algorithm == "m2" else None, "insecure_seed": 7}
@@ -87,6 +88,7 @@ def test_two_processes_with_one_seed_do_what_one_does(tmp_path, algorithm):
     assert first["end"] != first["start"] and read(tmp_path / "ledger.jsonl").spent == 6
 
 
+@pytest.mark.full
 def test_every_process_knows_what_the_ledger_knows(tmp_path):
     """A second phase on one ledger: the epsilon of both, in every process."""
     options = {"algorithm": "dp-sgd", "rank": None, "steps": 2, "ledger": str(tmp_path / "ledger.jsonl")}
@@ -96,6 +98,7 @@ def test_every_process_knows_what_the_ledger_knows(tmp_path):
     assert second[0]["epsilon"] == read(tmp_path / "ledger.jsonl").epsilon(1e-5).value
 
 
+@pytest.mark.full
 def test_the_noise_of_two_processes_is_that_of_one(tmp_path):
     """Nothing but noise: the moves of a DP-SGD run on one record, whose part is clipped to next to nothing."""
     found = []
@@ -107,6 +110,7 @@ def test_the_noise_of_two_processes_is_that_of_one(tmp_path):
     assert all(stats.kstest(row, "norm").pvalue > 1e-3 for row in found)
 
 
+@pytest.mark.full
 def test_the_command_runs_on_two_processes_and_resumes(tmp_path, capsys):
     command = str(Path(sys.executable).with_name("privproj"))
     line = shlex.split("train --data digits --mechanism m2 --rank 8 --epsilon 8 --steps 12 --batch-size 200 --json")
