@@ -48,7 +48,7 @@ def test_correct_code_is_not_refuted_in_fifty_seeds(release):
     scene = release.Scene(mechanism=M2, steps=20)
     refuted = [
         release.audited(
-            scene, release.sampled_scores(M2, 20, 4000, np.random.default_rng(seed)), 1e-3, 0.999, None
+            scene, release.sampled_scores(M2, 20, 2000, np.random.default_rng(seed)), 1e-3, 0.999, None
         ).refuted
         for seed in range(50)
     ]

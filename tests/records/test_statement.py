@@ -24,7 +24,7 @@ def test_statement_says_what_is_protected_and_what_is_not(capsys):
     assert max(map(len, out.split("Every bound")[0].splitlines())) <= 100
 
 
-def test_a_statement_as_a_page_holds_its_picture(tmp_path):
+def test_a_statement_as_a_page_holds_its_picture(tmp_path, capsys):
     needs("matplotlib")
     page = tmp_path / "statement.html"
     line = "report m2 --dim 256 --rank 16 --noise-multiplier 0.5 --sampling-rate 0.01 --steps 100 --delta 1e-5"

@@ -69,7 +69,7 @@ def killed_often(grid, out, times, options=()):
 @pytest.mark.full
 @pytest.mark.parametrize("options", [(), ("--workers", "2")])
 def test_a_sweep_killed_again_and_again_ends_with_the_same_table(tmp_path, options):
-    grid = written(tmp_path, 1200)
+    grid = written(tmp_path, 400)
     swept(grid_from(tomllib.loads(grid.read_text())), tmp_path / "whole.csv")
     kills = killed_often(grid, tmp_path / "out.csv", 3, options)
     assert kills >= 1 and (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()

@@ -32,7 +32,7 @@ def mortal(tasks):
 @pytest.mark.full
 def test_a_dask_cluster_that_loses_a_worker(tmp_path):
     distributed = needs("distributed")
-    grid_path = written(tmp_path, 800)
+    grid_path = written(tmp_path, 240)
     grid = grid_from(tomllib.loads(grid_path.read_text()))
     swept(grid, tmp_path / "whole.csv")
     with distributed.LocalCluster(

@@ -25,34 +25,42 @@ from privproj.training import add_prism, make_private
 from privproj.training.processes import joined
 
 torch.set_num_threads(1)
-options = json.loads(sys.argv[1])
 rank = joined().rank
-draw = torch.Generator().manual_seed(0)
-x = torch.randn(options.pop("records"), 6, generator=draw, dtype=torch.float64)
-y = torch.randint(0, 3, (len(x),), generator=draw)
-torch.manual_seed(0 if "WORLD_SIZE" not in os.environ else rank)
-module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)).double()
-if options["algorithm"] == "prism":
-    module = add_prism(module, 2, insecure_seed=3)
-parameters = [p for p in module.parameters() if p.requires_grad]
-module, optimizer, loader = make_private(
-    module=module, optimizer=torch.optim.SGD(parameters, lr=1.0), data_loader=DataLoader(TensorDataset(x, y)),
-    max_grad_norm=1.0, **options,
-)
-start = torch.cat([p.detach().flatten() for p in module.parameters()])
-sizes = []
-while optimizer.steps < options["steps"]:
-    for a, b in loader:
-        sizes.append(len(a))
-        for part in torch.arange(len(a)).split(3):
-            optimizer.backward(cross_entropy(module(a[part]), b[part], reduction="none"))
-        optimizer.step()
-end = torch.cat([p.detach().flatten() for p in module.parameters()])
+
+
+def done(options):
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(options.pop("records"), 6, generator=draw, dtype=torch.float64)
+    y = torch.randint(0, 3, (len(x),), generator=draw)
+    torch.manual_seed(0 if "WORLD_SIZE" not in os.environ else rank)
+    module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)).double()
+    if options["algorithm"] == "prism":
+        module = add_prism(module, 2, insecure_seed=3)
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    module, optimizer, loader = make_private(
+        module=module, optimizer=torch.optim.SGD(parameters, lr=1.0), data_loader=DataLoader(TensorDataset(x, y)),
+        max_grad_norm=1.0, **options,
+    )
+    start = torch.cat([p.detach().flatten() for p in module.parameters()])
+    sizes = []
+    while optimizer.steps < options["steps"]:
+        for a, b in loader:
+            sizes.append(len(a))
+            for part in torch.arange(len(a)).split(3):
+                optimizer.backward(cross_entropy(module(a[part]), b[part], reduction="none"))
+            optimizer.step()
+    end = torch.cat([p.detach().flatten() for p in module.parameters()])
+    epsilon = optimizer.epsilon(1e-5).value
+    optimizer.close()
+    return {"sizes": sizes, "start": start.tolist(), "end": end.tolist(), "epsilon": epsilon}
+
+
+found = {name: done(options) for name, options in json.loads(sys.argv[1]).items()}
 with open(sys.argv[2] + str(rank), "w") as file:
-    result = {"sizes": sizes, "start": start.tolist(), "end": end.tolist(), "epsilon": optimizer.epsilon(1e-5).value}
-    json.dump(result, file)
+    json.dump(found, file)
 """
 OPTIONS = {"algorithm": "m2", "rank": 2, "noise_multiplier": 0.5, "steps": 6, "sampling_rate": 0.2, "records": 14}
+SEEDED = ("m2", "dp-sgd", "prism")
 
 
 def torchrun(processes, *command):
@@ -62,52 +70,62 @@ def torchrun(processes, *command):
     return done.stdout
 
 
-def ran(tmp_path, processes, **more):
-    """What every process of a run says, in the order of their ranks."""
-    script = tmp_path / "run.py"
+def jobs(folder, processes):
+    """Every run by its name; those with a ledger of their own are of two processes."""
+    seeded = {name: {"algorithm": name, "rank": 2 if name == "m2" else None, "insecure_seed": 7} for name in SEEDED}
+    phase = {"algorithm": "dp-sgd", "rank": None, "steps": 2, "ledger": str(folder / "phases.jsonl")}
+    loud = {"algorithm": "dp-sgd", "rank": None, "noise_multiplier": 1e6, "steps": 8, "sampling_rate": 1.0}
+    found = {**seeded, "noise": loud}
+    if processes == 2:
+        found = {name: {**options, "ledger": str(folder / f"{name}.jsonl")} for name, options in found.items()}
+        found |= {"first": {**phase, "noise_multiplier": 2.0}, "second": {**phase, "noise_multiplier": 3.0}}
+    return {name: {**OPTIONS, **options} for name, options in found.items()}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """What every process says of every run, by their number, in the order of their ranks; and where the ledgers are."""
+    folder = tmp_path_factory.mktemp("runs")
+    script = folder / "run.py"
     script.write_text(RUN)
-    options = json.dumps({**OPTIONS, **more})
-    out = str(tmp_path / f"of{processes}-")
-    if processes == 1:
-        subprocess.run([sys.executable, script, options, out], check=True)
-    else:
-        torchrun(processes, str(script), options, out)
-    return [json.loads(Path(f"{out}{rank}").read_text()) for rank in range(processes)]
+    out = {count: str(folder / f"of{count}-") for count in (1, 2)}
+    subprocess.run([sys.executable, script, json.dumps(jobs(folder, 1)), out[1]], check=True)
+    torchrun(2, str(script), json.dumps(jobs(folder, 2)), out[2])
+    found = {count: [json.loads(Path(f"{out[count]}{rank}").read_text()) for rank in range(count)] for count in out}
+    return found, folder
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("algorithm", ["m2", "dp-sgd", "prism"])
-def test_two_processes_with_one_seed_do_what_one_does(tmp_path, algorithm):
-    options = {"algorithm": algorithm, "rank": 2 if algorithm == "m2" else None, "insecure_seed": 7}
-    (one,) = ran(tmp_path, 1, **options)
-    first, second = ran(tmp_path, 2, **options, ledger=str(tmp_path / "ledger.jsonl"))
+@pytest.mark.xdist_group("processes")
+@pytest.mark.parametrize("algorithm", SEEDED)
+def test_two_processes_with_one_seed_do_what_one_does(ran, algorithm):
+    found, folder = ran
+    (one,), (first, second) = ([rank[algorithm] for rank in found[count]] for count in (1, 2))
     assert [a + b for a, b in zip(first["sizes"], second["sizes"], strict=True)] == one["sizes"]
     assert first["sizes"] != second["sizes"] and 0 in second["sizes"] + first["sizes"]
     assert first["start"] == second["start"] == pytest.approx(one["start"], rel=0, abs=0)
     assert first["end"] == second["end"] == pytest.approx(one["end"], rel=1e-9, abs=1e-12)
-    assert first["end"] != first["start"] and read(tmp_path / "ledger.jsonl").spent == 6
+    assert first["end"] != first["start"] and read(folder / f"{algorithm}.jsonl").spent == 6
 
 
 @pytest.mark.full
-def test_every_process_knows_what_the_ledger_knows(tmp_path):
+@pytest.mark.xdist_group("processes")
+def test_every_process_knows_what_the_ledger_knows(ran):
     """A second phase on one ledger: the epsilon of both, in every process."""
-    options = {"algorithm": "dp-sgd", "rank": None, "steps": 2, "ledger": str(tmp_path / "ledger.jsonl")}
-    first = ran(tmp_path, 2, **options, noise_multiplier=2.0)
-    second = ran(tmp_path, 2, **options, noise_multiplier=3.0)
-    assert first[0]["epsilon"] == first[1]["epsilon"] < second[0]["epsilon"] == second[1]["epsilon"]
-    assert second[0]["epsilon"] == read(tmp_path / "ledger.jsonl").epsilon(1e-5).value
+    found, folder = ran
+    first, second = ([rank[name]["epsilon"] for rank in found[2]] for name in ("first", "second"))
+    assert first[0] == first[1] < second[0] == second[1]
+    assert second[0] == read(folder / "phases.jsonl").epsilon(1e-5).value
 
 
 @pytest.mark.full
-def test_the_noise_of_two_processes_is_that_of_one(tmp_path):
+@pytest.mark.xdist_group("processes")
+def test_the_noise_of_two_processes_is_that_of_one(ran):
     """Nothing but noise: the moves of a DP-SGD run on one record, whose part is clipped to next to nothing."""
-    found = []
-    for processes in (1, 2):
-        options = {"algorithm": "dp-sgd", "rank": None, "noise_multiplier": 1e6, "steps": 8, "sampling_rate": 1.0}
-        row = ran(tmp_path, processes, **options)[0]
-        found.append((np.array(row["end"]) - np.array(row["start"])) / (1e6 * np.sqrt(8) / 14))
-    assert stats.ks_2samp(*found).pvalue > 1e-3
-    assert all(stats.kstest(row, "norm").pvalue > 1e-3 for row in found)
+    rows = [ran[0][count][0]["noise"] for count in (1, 2)]
+    moves = [(np.array(row["end"]) - np.array(row["start"])) / (1e6 * np.sqrt(8) / 14) for row in rows]
+    assert stats.ks_2samp(*moves).pvalue > 1e-3
+    assert all(stats.kstest(move, "norm").pvalue > 1e-3 for move in moves)
 
 
 @pytest.mark.full
