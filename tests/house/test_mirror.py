@@ -11,6 +11,7 @@ ELSEWHERE = {
     "validation": "every bad input of the command line and of files: tests/cli/test_main.py",
     "result": "every bound's result: tests/bounds/test_every_bound.py",
     "schedule": "the public door of accounting/schedule",
+    "bounds/bound": "the registry: tests/bounds/test_every_bound.py, tests/house/test_street.py",
     "bounds/laplace": "tests/bounds/test_every_bound.py, tests/composition/test_compose.py",
     "bounds/wishart_matrix": "refuted: tests/audit/test_symmetry.py, and refused by the command line",
     "accounting/baselines": "the gain line: tests/cli/test_render.py",
@@ -47,7 +48,7 @@ def module_names():
 def mirrored(name):
     """The test file of a module."""
     *rooms, file = name.split("/")
-    file = rooms.pop() if rooms[:1] == ["bounds"] else file
+    file = rooms.pop() if rooms[0:1] == ["bounds"] and len(rooms) > 1 else file
     return (ROOT / "tests").joinpath(*rooms, f"test_{file}.py")
 
 
