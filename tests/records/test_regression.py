@@ -124,13 +124,15 @@ def test_a_killed_update_leaves_a_whole_file(file, wait):
 
 
 @pytest.mark.full
-def test_two_hundred_entries_are_quick(tmp_path):
+@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_many_entries_are_quick(tmp_path, count):
+    """A tenth of a second of the processor for each."""
     path = tmp_path / "many.toml"
-    entries = [{**ENTRIES[i % 3], "name": f"entry {i}", "at_most": 1e9} for i in range(200)]
+    entries = [{**ENTRIES[i % 3], "name": f"entry {i}", "at_most": 1e9} for i in range(count)]
     path.write_text(as_toml(entries, "bound"))
     start = time.process_time()
     assert exit_code(["check", str(path)]) == 0
-    assert time.process_time() - start < 20
+    assert time.process_time() - start < 0.1 * count
     assert privproj.__version__
 
 
