@@ -2,22 +2,18 @@
 
 import json
 import math
-import shlex
-from fractions import Fraction
 
 import numpy as np
 import pytest
-from privproj_cli.main import exit_code
-from scipy.special import ndtr
+from helpers import full_if, needs
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameter, Layer, Refused, Sketch, assumptions
-from privproj.accounting.schedule import phase_of
+from privproj import M2, Gaussian, InvalidParameter, Refused, Sketch, assumptions
 from privproj.accounting.two_stage import dp_sft
 from privproj.records.run_file import from_data
-from privproj.runs import Run
 
 WORDS = {name: words for name, words in vars(assumptions).items() if name.isupper()}
+
 FROM_RUN = ("PARTITION_OF_POSITIONS", "PUBLIC_RECORD_COUNT", "PLAN_FIXED_IN_ADVANCE", "FRESH_PROJECTION_PER_BATCH",
             "PROMISE_OF_EVERY_BATCH", "REPLACE_SENSITIVITY", "PUBLIC_SUBSPACE")  # fmt: skip
 
@@ -27,27 +23,22 @@ def present(found):
     return {name for name, words in WORDS.items() if words in found}
 
 
-@pytest.fixture
-def run(capsys):
-    """Run a command line; returns (exit code, standard output, standard error)."""
-
-    def call(line):
-        code = exit_code(shlex.split(line))
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return call
-
-
 # --- every assumption exactly where its trigger is ------------------------------------------------
 
 M2_SHAPE = "m2 --dim 64 --rank 4 --noise-multiplier 5"
+
 STACK = "m2 --noise-multiplier 5 --clipping per-layer --layer 64x4x2"
+
 M1_SHAPE = "m1 --dim 50 --rank 30 --noise-multiplier 40"
+
 COLUMN = f"{M1_SHAPE} --span-dim 0 --residual-misalignment 1e-3"
+
 SKETCH = "sketch --rank 4 --gamma 100"
+
 CLIPPED = "sketch --rank 4 --frobenius-bound 1 --sensitivity .1 --noise-sigma 1 --enforced --eigenvalues 3"
+
 PROJECTS, VALUES, NOISY, KNOWN, APART = "projects", "values", "noisy", "known", "apart"
+
 MECHANISMS = {
     "gaussian --noise-multiplier 5": {NOISY},
     "laplace --noise-multiplier 50": {NOISY},
@@ -72,8 +63,10 @@ MECHANISMS = {
     f"{CLIPPED} --bound rdp": {PROJECTS},
     f"{CLIPPED} --bound rdp-best --layer-count 3": {PROJECTS, APART},
 }
+
 RUNS = ["", "--sampling-rate .1", "--sampling fixed --sampling-rate .1", "--sampling partition",
         "--batch-size 100 --dataset-size 100", "--sampling partition --batch-size 10 --dataset-size 100"]  # fmt: skip
+
 RELATIONS = ["", "--relation add-remove", "--relation replace", "--relation zero-out"]
 
 
@@ -93,7 +86,10 @@ def expected(kind, words, relation):
     return {name for name, there in triggers.items() if there}
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+COSTLY = ("mixture-rdp", "beta-tail", "known-projection-rank1", "wishart", "per-layer", "secret-projection", "residual")
+
+
+@pytest.mark.parametrize("mechanism", full_if(MECHANISMS, lambda words: any(word in words for word in COSTLY)))
 def test_assumptions_are_said_exactly_where_they_are_made(run, mechanism):
     answered = 0
     for words in RUNS:
@@ -110,6 +106,7 @@ def test_assumptions_are_said_exactly_where_they_are_made(run, mechanism):
     assert answered >= 6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mechanism", ["gaussian --noise-multiplier 5", "wishart --dim 50 --rank 8 --misalignment 1e-4",
                                        f"{M2_SHAPE} --bound exact-rank1", STACK])  # fmt: skip
 @pytest.mark.parametrize(
@@ -147,6 +144,7 @@ def test_several_releases_and_several_phases_are_planned_in_advance(run):
     assert present(both.run["assumes"]) == {"PLAN_FIXED_IN_ADVANCE"}
 
 
+@pytest.mark.full
 def test_a_public_subspace_is_said_to_be_public(run, tmp_path):
     line = "dp-sft --epsilon 4 --delta 1e-5 --sampling-rate .1 --subspace-steps 2 --steps 2"
     for extra, there in (("", False), (" --public", True)):
@@ -203,8 +201,8 @@ def test_the_first_lines_say_what_a_noise_multiplier_is_under_replace(run):
 
 
 def test_training_says_that_the_number_of_records_is_public():
-    torch = pytest.importorskip("torch")
-    from test_training import data, losses_of, mlp, private
+    torch = needs("torch")
+    from training.helpers import data, losses_of, mlp, private
 
     from privproj.training.algorithms.subspace import Subspace
 
@@ -340,93 +338,3 @@ def test_one_projection_for_an_epoch_lets_a_later_batch_carry_the_whole_norm():
     assert true > 2 * fresh
     fixed = M2(dim=dim, rank=rank, noise_multiplier=z, fixed_projection=True)
     assert privproj.epsilon(fixed, delta=1e-5, sampling="partition", bound="gaussian").value >= true * (1 - 1e-9)
-
-
-# --- layers ---------------------------------------------------------------------------------------
-
-
-def test_layers_that_share_a_projection_cost_more_than_independent_ones():
-    """With one ``Z`` for all layers and one direction in each, the captured share is that of one layer."""
-    stack = M2(layers=(Layer(dim=64, rank=4, count=8),), clipping="per-layer", noise_multiplier=0.5)
-    claimed = privproj.delta(stack, epsilon=2.0)
-    shared = privproj.delta(M2(dim=64, rank=4, noise_multiplier=0.5), epsilon=2.0, bound="exact-rank1")
-    assert shared.lower > 1.5 * claimed.value
-    rng, energy = np.random.default_rng(1), []
-    for _ in range(4000):
-        frame = np.linalg.qr(rng.standard_normal((64, 4)))[0]
-        energy.append(sum(np.sum(frame[0] ** 2) / 8 for _ in range(8)))
-    root = np.sqrt(energy) / 0.5
-    gains = ndtr(root / 2 - 2 / root) - math.exp(2) * ndtr(-root / 2 - 2 / root)
-    assert abs(gains.mean() - shared.value) <= 5 * gains.std() / math.sqrt(len(gains))
-    assert WORDS["INDEPENDENT_LAYER_PROJECTIONS"] in claimed.mechanism["assumes"]
-    joint = M2(layers=(Layer(dim=64, rank=4, count=8),), noise_multiplier=0.5)
-    assert privproj.delta(joint, epsilon=2.0).value >= shared.lower
-
-
-# --- groups ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rate", [1e-12, 1e-3, 0.1, 0.5, 0.999])
-@pytest.mark.parametrize("size", [2, 3, 17])
-def test_the_rate_of_a_group_is_never_below_its_probability(rate, size):
-    exact = 1 - (1 - Fraction(rate)) ** size
-    found = Run(sampling_rate=rate, group_size=size).group_rate
-    assert exact <= Fraction(found) or found == 1.0
-    assert found <= float(exact) * (1 + 3e-15)
-
-
-def mixture_gains(weights, shifts, eps):
-    """``H`` of the mixture of unit normals against the one at 0, in both orders, by quadrature."""
-    x = np.linspace(-12.0, 12.0 + max(shifts), 20001)
-    normal = lambda m: np.exp(-((x - m) ** 2) / 2) / math.sqrt(2 * math.pi)  # noqa: E731
-    mixed, t = sum(w * normal(m) for w, m in zip(weights, shifts, strict=True)), math.exp(eps)
-    return [np.trapezoid(np.clip(gain, 0, None), x) for gain in (mixed - t * normal(0), normal(0) - t * mixed)]
-
-
-@pytest.mark.parametrize(("rate", "size", "mu"), [(0.1, 2, 1.0), (0.4, 2, 0.5), (0.05, 5, 0.6), (0.3, 3, 2.0)])
-@pytest.mark.parametrize("eps", [0.0, 0.2, 1.0])
-def test_a_sampled_group_is_covered_whatever_number_of_its_records_is_drawn(rate, size, mu, eps):
-    """Aligned records, each drawn on its own: the shift is binomial."""
-    weights = [math.comb(size, k) * rate**k * (1 - rate) ** (size - k) for k in range(size + 1)]
-    true = max(mixture_gains(weights, [mu * k for k in range(size + 1)], eps))
-    group = {"group_size": size, "sampling_rate": rate}
-    claimed = privproj.delta(Gaussian(noise_multiplier=1 / mu), epsilon=eps, **group).value
-    assert true <= claimed * (1 + 1e-6) + 1e-9
-    one = privproj.delta(Gaussian(noise_multiplier=1 / mu), epsilon=eps, sampling_rate=rate).value
-    assert true > one
-
-
-@pytest.mark.parametrize("aligned", [True, False])
-def test_a_sampled_group_of_m2_is_covered_in_any_rank(aligned):
-    """Two records of rank one, in one direction or in two: the shift given the projection, averaged over it."""
-    rng = np.random.default_rng(4)
-    dim, rank, z, rate, eps, count = 12, 3, 0.7, 0.3, 0.4, 300
-    claimed = privproj.delta(
-        M2(dim=dim, rank=rank, noise_multiplier=z), epsilon=eps, sampling_rate=rate, group_size=2
-    ).value
-    draws = []
-    for _ in range(count):
-        frame = np.linalg.qr(rng.standard_normal((dim, rank)))[0]
-        first, second = (np.linalg.norm(frame[i]) / z for i in (0, 0 if aligned else 1))
-        shifts = [np.array(s) for s in ([0, 0], [first, 0], [0, second], [first, second])]
-        if aligned:
-            shifts = [np.array([s.sum(), 0.0]) for s in shifts]
-        weights = [(1 - rate) ** 2, rate * (1 - rate), rate * (1 - rate), rate**2]
-        outcome = rng.standard_normal((2000, 2))
-        ratio = sum(w * np.exp(outcome @ s - s @ s / 2) for w, s in zip(weights, shifts, strict=True))
-        draws.append(
-            max(np.clip(ratio - math.exp(eps), 0, None).mean(), np.clip(1 - math.exp(eps) * ratio, 0, None).mean())
-        )
-    assert np.mean(draws) <= claimed + 5 * np.std(draws) / math.sqrt(count)
-
-
-def test_groups_compose_over_phases_with_rates_of_their_own():
-    phases = [(5.0, 0.2, 4), (9.0, 0.05, 9)]
-    joint = privproj.accounting.schedule.Schedule(tuple(
-        phase_of(Gaussian(noise_multiplier=z), sampling_rate=q, steps=n, group_size=3) for z, q, n in phases
-    ))  # fmt: skip
-    alike = privproj.accounting.schedule.Schedule(tuple(
-        phase_of(Gaussian(noise_multiplier=z / 3), sampling_rate=1 - (1 - q) ** 3, steps=n) for z, q, n in phases
-    ))  # fmt: skip
-    found, same = (schedule.epsilon(delta=1e-5).value for schedule in (joint, alike))
-    assert found == pytest.approx(same, rel=1e-9, abs=0)

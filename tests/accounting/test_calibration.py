@@ -1,0 +1,80 @@
+"""Every calibration keeps to its target."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from helpers import RUN, RUNS, eps_of, m2
+
+import privproj
+from privproj import M2, Gaussian, Wishart
+from privproj.accounting.two_stage import dp_sft
+from privproj.records.run_file import from_data
+
+
+def answers_at_most(mechanism, run, eps, delta, bound=None):
+    assert privproj.epsilon(mechanism, delta=delta, bound=bound, **run).value <= eps
+    assert privproj.delta(mechanism, epsilon=eps, bound=bound, **run).value <= delta
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", RUNS)
+def test_sigma_and_steps_and_rate_keep_to_their_target(name):
+    mechanism, run = RUNS[name]
+    draw = random.Random(name)
+    eps, delta = 10 ** draw.uniform(-0.7, 0.6), 10 ** draw.uniform(-8, -4)
+    silent = replace(mechanism, noise_multiplier=None)
+    z = privproj.sigma(silent, epsilon=eps, delta=delta, **run).value
+    answers_at_most(replace(mechanism, noise_multiplier=z), run, eps, delta)
+    others = {key: value for key, value in run.items() if key != "steps"}
+    found = privproj.steps(mechanism, epsilon=2.0, delta=1e-5, **others).value
+    if found is not None:
+        answers_at_most(mechanism, {**others, "steps": found}, 2.0, 1e-5)
+    others = {key: value for key, value in run.items() if key != "sampling_rate"}
+    found = privproj.rate(mechanism, epsilon=1.0, delta=1e-5, **others).value
+    if found is not None:
+        answers_at_most(mechanism, {**others, "sampling_rate": found}, 1.0, 1e-5)
+
+
+def test_rank_and_misalignment_keep_to_their_target():
+    run = {"steps": 200, "sampling_rate": 0.01}
+    found = privproj.rank(M2(dim=512, noise_multiplier=0.3), epsilon=1.0, delta=1e-5, **run).value
+    answers_at_most(M2(dim=512, rank=found, noise_multiplier=0.3), run, 1.0, 1e-5)
+    found = privproj.misalignment(Wishart(dim=50, rank=8), epsilon=1.0, delta=1e-5).value
+    answers_at_most(Wishart(dim=50, rank=8, misalignment=found), {}, 1.0, 1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(2))
+def test_joint_calibrations_keep_to_their_target(seed):
+    draw = random.Random(seed)
+    eps, delta = 10 ** draw.uniform(-0.5, 0.7), 10 ** draw.uniform(-8, -4)
+    m2 = {"mechanism": "m2", "dim": 512, "rank": 8, "noise_multiplier": 0.2, "sampling_rate": 0.01, "steps": 100}
+    gaussian = {"mechanism": "gaussian", "noise_multiplier": 2, "sampling_rate": 0.01, "steps": 100}
+    for schedule in (
+        from_data({"phase": [m2, gaussian]}).calibrated(epsilon=eps, delta=delta),
+        dp_sft(epsilon=eps, delta=delta, sampling_rate=0.01, steps=(50, 80)),
+        dp_sft(epsilon=eps, delta=delta, sampling_rate=0.01, steps=(50, 80), budget="split"),
+    ):
+        read_back = from_data({"phase": [phase.as_dict() for phase in schedule.phases]})
+        assert read_back.epsilon(delta=delta).value <= eps
+        assert read_back.delta(epsilon=eps).value <= delta
+
+
+@pytest.mark.full
+def test_sigma_inverts_epsilon_of_a_run():
+    target = eps_of(m2(0.3))
+    found = privproj.sigma(M2(dim=2048, rank=16), epsilon=target, delta=1e-5, **RUN)
+    assert found.value == pytest.approx(0.3, rel=1e-6, abs=0)
+    assert eps_of(m2(found.value)) <= target
+
+
+def test_steps_and_rate_are_the_last_that_fit():
+    mechanism = m2(0.3)
+    found = privproj.steps(mechanism, epsilon=0.5, delta=1e-5, sampling_rate=0.01)
+    assert eps_of(mechanism, steps=found.value) <= 0.5 < eps_of(mechanism, steps=found.value + 1)
+    rate = privproj.rate(mechanism, epsilon=0.5, delta=1e-5, steps=100)
+    assert eps_of(mechanism, steps=100, sampling_rate=rate.value) <= 0.5 * (1 + 1e-9)
+    assert eps_of(mechanism, steps=100, sampling_rate=rate.value * 1.001) > 0.5
+    assert privproj.rate(m2(50.0), epsilon=1.0, delta=1e-5).value == 1.0
+    assert privproj.steps(Gaussian(noise_multiplier=0.1), epsilon=0.1, delta=1e-9).outcome == "vacuous"

@@ -1,0 +1,127 @@
+"""Questions about whole runs: the reference run, groups, sampling, absurd questions."""
+
+import pytest
+from helpers import RUN, eps_of, full_if, m2
+
+import privproj
+from privproj import M2, Gaussian, InvalidParameter, Refused
+from privproj.errors import PrecisionLimit, PrivprojError
+
+
+@pytest.mark.parametrize(
+    ("z", "bound", "low", "high"),
+    full_if(
+        [
+            (0.155974, "rank-free", 1.0887, 1.0912),
+            (0.155974, "exact-rank1", 1.0811, 1.0836),
+            (0.155974, "mixture-rdp", 1.7193, 1.7195),
+            (0.155974, "good-event", 4.475, 4.4805),
+            (0.155974, "good-event-q", 3.709, 3.7135),
+            (0.194968, "rank-free", 0.8117, 0.8148),
+            (0.194968, "mixture-rdp", 1.2593, 1.2595),
+            (0.194968, "good-event", 2.681, 2.6855),
+            (0.194968, "good-event-q", 2.324, 2.3285),
+        ],
+        lambda row: row[1].startswith("good-event"),
+    ),
+)
+def test_reference_run(z, bound, low, high):
+    assert low <= eps_of(m2(z, change_rank=10), bound) <= high
+
+
+def test_reference_run_on_the_coarse_grid_and_with_the_even_split():
+    assert eps_of(m2(0.155974), discretization=1e-3) == pytest.approx(1.0911, rel=3e-4, abs=0)
+    assert eps_of(m2(0.155974, change_rank=10), "good-event", split="even") == pytest.approx(4.493, rel=3e-4, abs=0)
+
+
+@pytest.mark.full
+def test_bounds_of_the_run_come_in_order():
+    rows = privproj.compare(m2(0.155974, change_rank=10), delta=1e-5, **RUN)
+    values = {row.bound.name: row.result.value for row in rows}
+    order = ["exact-rank1", "rank-free", "mixture-rdp", "good-event-q", "good-event", "gaussian"]
+    assert [values[name] for name in order] == sorted(values.values())[:2] + sorted(values[n] for n in order[2:])
+    assert [row.result.status for row in rows[:3]] == ["proved"] * 3
+
+
+def test_group_of_records():
+    alone, pair = eps_of(m2(0.5)), privproj.epsilon(m2(0.5), delta=1e-5, group_size=2, **RUN)
+    assert pair.value > alone
+    assert pair.status == "conditional"
+    assert "at most 2 records" in pair.promises[0]
+    one = {"delta": 1e-5, "steps": 50}
+    paired = privproj.epsilon(Gaussian(noise_multiplier=2.0), group_size=2, sampling_rate=0.1, **one).value
+    assert paired == pytest.approx(
+        privproj.epsilon(Gaussian(noise_multiplier=1.0), sampling_rate=0.19, **one).value, rel=1e-9, abs=0
+    )
+    whole = privproj.epsilon(Gaussian(noise_multiplier=3.0), delta=1e-5, group_size=3)
+    assert whole.value == pytest.approx(
+        privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5).value, rel=1e-12, abs=0
+    )
+    for bad in ({"bound": "exact-rank1"}, {"relation": "zero-out"}):
+        with pytest.raises(Refused):
+            privproj.epsilon(m2(0.5), delta=1e-5, group_size=2, **{**RUN, **bad})
+
+
+def test_rate_keeps_the_sampling_that_was_asked_for():
+    question = {"epsilon": 1.0, "delta": 1e-5, "steps": 20}
+    fixed = privproj.rate(m2(0.5), sampling="fixed", **question)
+    assert (fixed.run["sampling"], fixed.run["relation"]) == ("fixed", "replace")
+    assert "relation is replace" in fixed.warnings[0]
+    again = privproj.epsilon(m2(0.5), delta=1e-5, steps=20, sampling="fixed", sampling_rate=fixed.value)
+    assert again.value <= 1.0 + 1e-9
+    with pytest.raises(InvalidParameter):
+        privproj.rate(m2(0.5), sampling="partition", **question)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_little_noise_is_answered_or_refused(sampling):
+    for z in (0.3, 0.05, 0.01):
+        try:
+            value = privproj.epsilon(
+                Gaussian(noise_multiplier=z), delta=1e-6, steps=100, sampling_rate=0.01, sampling=sampling
+            ).value
+            assert value > 10
+        except PrecisionLimit:
+            assert z < 0.05
+
+
+def test_fixed_batches_use_the_replace_relation():
+    result = privproj.epsilon(m2(0.5), delta=1e-5, sampling="fixed", **RUN)
+    assert result.run["relation"] == "replace"
+    with pytest.raises(Refused):
+        privproj.epsilon(m2(0.5), delta=1e-5, bound="exact-rank1", sampling="fixed", **RUN)
+    with pytest.raises(Refused, match="sampling"):
+        privproj.epsilon(m2(0.5), delta=1e-5, bound="mixture-rdp", sampling="fixed", **RUN)
+
+
+@pytest.mark.full
+def test_absurd_questions_have_an_answer_or_a_reason():
+    far = privproj.delta(privproj.Laplace(noise_multiplier=2.0), epsilon=1e6, steps=2)
+    assert far.value <= 1e-30
+    with pytest.raises(privproj.NotConverged, match="steps fit"):
+        privproj.steps(privproj.Laplace(noise_multiplier=1e5), epsilon=1.0, delta=1e-12)
+    tiny = [
+        privproj.epsilon(privproj.PublicSketch(rank=3, noise_multiplier=5.0), delta=d).value for d in (1e-299, 1e-300)
+    ]
+    assert 80 < tiny[0] < tiny[1] < 90
+    half = privproj.PublicSketch(rank=16, noise_multiplier=0.5)
+    assert 0 < privproj.delta(half, epsilon=1.0, sampling_rate=0.5).value < 1
+    with pytest.raises(privproj.PrivprojError, match="losses lie below"):
+        privproj.epsilon(M2(dim=10, rank=3, noise_multiplier=1e-2), delta=1e-5, steps=10)
+    wide = privproj.Wishart(dim=1000, rank=64, misalignment=1e-8, norm_ratio=2.0)
+    assert privproj.delta(wide, epsilon=600.0).value > 0
+
+
+def test_what_a_query_finds_is_not_given():
+    z = Gaussian(noise_multiplier=9.0)
+    with pytest.raises(InvalidParameter, match="steps"):
+        privproj.steps(z, epsilon=1.0, delta=1e-5, steps=3)
+    with pytest.raises(InvalidParameter, match="sampling_rate"):
+        privproj.rate(z, epsilon=1.0, delta=1e-5, sampling_rate=0.5)
+    with pytest.raises(TypeError):
+        privproj.epsilon(z, delta=1e-5, step=3)
+
+
+def test_a_target_out_of_reach_is_an_answer_not_an_endless_search():
+    with pytest.raises(PrivprojError):
+        privproj.sigma(Gaussian(), epsilon=1.0, delta=1e-5, bound="classical")

@@ -1,0 +1,72 @@
+"""Schedules: joint composition and the odometer."""
+
+import math
+
+import pytest
+from helpers import GAUSSIAN_PHASE, M2_PHASE
+
+import privproj
+from privproj import M2, Gaussian, Refused
+from privproj.records.run_file import from_data
+
+
+def eps_of(*phases):
+    return from_data({"phase": list(phases)}).epsilon(delta=1e-5).value
+
+
+def test_one_phase_is_the_run_it_describes():
+    alone = privproj.epsilon(M2(dim=2048, rank=16, noise_multiplier=0.2), delta=1e-5, steps=300, sampling_rate=0.01)
+    assert eps_of(M2_PHASE) == alone.value
+    assert (
+        eps_of({"mechanism": "gaussian", "noise_multiplier": 1})
+        == privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5).value
+    )
+
+
+def test_phases_compose_jointly():
+    first, second, both = eps_of(M2_PHASE), eps_of(GAUSSIAN_PHASE), eps_of(M2_PHASE, GAUSSIAN_PHASE)
+    assert max(first, second) < both < first + second
+    split = eps_of(M2_PHASE, {**M2_PHASE, "steps": 100}, GAUSSIAN_PHASE)
+    assert split == pytest.approx(eps_of({**M2_PHASE, "steps": 400}, GAUSSIAN_PHASE), rel=1e-3, abs=0)
+    exact = math.sqrt(3 / 4 + 5 / 9)
+    parts = [{"mechanism": "gaussian", "noise_multiplier": z, "steps": n} for z, n in ((2, 3), (3, 5))]
+    found = from_data({"phase": parts}).epsilon(delta=1e-5)
+    known = privproj.epsilon(Gaussian(noise_multiplier=1 / exact), delta=1e-5).value
+    assert found.lower <= known * (1 + 1e-12) and known <= found.value <= known * (1 + 1e-3)
+
+
+@pytest.mark.full
+def test_a_joint_result_names_every_phase_and_the_weakest_status():
+    aligned = {"mechanism": "wishart", "dim": 100, "rank": 9, "misalignment": 1e-6}
+    phases = [{"mechanism": "gaussian", "noise_multiplier": 2}, aligned]
+    found = from_data({"relation": "replace", "phase": phases}).epsilon(delta=1e-5)
+    assert found.status == "conditional" and len(found.mechanism["phases"]) == 2 and found.promises
+    assert found.bound == "gaussian.analytic + wishart.exact"
+
+
+@pytest.mark.full
+def test_odometer():
+    done = from_data({"phase": [M2_PHASE, {**GAUSSIAN_PHASE, "planned": True}]})
+    more = done.more_steps(done.phases[1], epsilon=1.0, delta=1e-5)
+    assert (
+        eps_of(M2_PHASE, {**GAUSSIAN_PHASE, "steps": more})
+        <= 1.0
+        < eps_of(M2_PHASE, {**GAUSSIAN_PHASE, "steps": more + 1})
+    )
+    assert done.more_steps(done.phases[1], epsilon=0.01, delta=1e-5) == 0
+
+
+def test_bounds_without_a_profile_are_refused():
+    with pytest.raises(Refused, match="no privacy profile"):
+        eps_of(GAUSSIAN_PHASE, {**GAUSSIAN_PHASE, "bound": "rdp"})
+    tiny = from_data({"phase": [{"mechanism": "gaussian", "noise_multiplier": 1e-3}]})
+    with pytest.raises(Refused, match="common factor"):
+        tiny.calibrated(epsilon=1e-9, delta=1e-300)
+
+
+def test_a_fixed_projection_serves_one_phase_only():
+    phase = {"mechanism": "m2", "dim": 64, "rank": 4, "noise_multiplier": 1, "fixed_projection": True}
+    assert eps_of(phase) > 0
+    with pytest.raises(Refused, match="fresh projection"):
+        eps_of(phase, phase)
+    assert eps_of({**phase, "bound": "gaussian"}, {**phase, "bound": "gaussian"}) > 0

@@ -1,0 +1,68 @@
+"""Audits of the release code: planted faults are refuted, correct code is not."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import privproj
+from privproj.errors import InvalidParameter
+
+M2 = privproj.M2(dim=64, rank=8, noise_multiplier=1.0)
+
+
+def sampled_scores(mechanism, steps, runs, rng):
+    """The log-likelihood ratios drawn from their law: ``N(+-b mu^2/2, b mu^2)`` summed over steps, ``b`` Beta."""
+    shape = mechanism.beta_shape if isinstance(mechanism, privproj.M2) else None
+    energy = np.ones((2, runs, steps)) if shape is None else rng.beta(*shape, size=(2, runs, steps))
+    total = mechanism.mu**2 * energy.sum(2)
+    noise = np.sqrt(total) * rng.standard_normal((2, runs))
+    return 0.5 * total[0] + noise[0], -0.5 * total[1] + noise[1]
+
+
+def audited(release, fault, runs=1000, **more):
+    scene = release.Scene(mechanism=M2, steps=6, fault=fault, seed=1)
+    return release.judge_scene(scene, scene.scores(runs, runs), 1e-3, 0.999, more.get("claim"))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "fault",
+    ["half-noise", "isotropic", "reused-projection", "wrong-dimension", "replace-as-add-remove", "clip-after-mean"],
+)
+def test_planted_faults_are_refuted(release, fault):
+    found = audited(release, fault)
+    assert found.refuted and found.verdict == "refuted"
+    assert found.epsilon_lower < found.ceiling
+
+
+@pytest.mark.full
+def test_correct_code_is_not_refuted_and_a_tenth_of_its_epsilon_is(release):
+    found = audited(release, None)
+    assert not found.refuted and 0.0 < found.epsilon_lower < found.claimed_epsilon
+    assert audited(release, None, claim=0.1 * found.claimed_epsilon).refuted
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mechanism", [M2, privproj.Gaussian(noise_multiplier=3.0)])
+def test_scores_of_the_release_code_have_the_law_of_the_mechanism(release, mechanism):
+    scene = release.Scene(mechanism=mechanism, steps=5, seed=2)
+    real = scene.scores(600, 600)
+    law = sampled_scores(mechanism, 5, 20_000, np.random.default_rng(0))
+    for ours, known in zip(real, law, strict=True):
+        assert stats.ks_2samp(ours, known).pvalue > 1e-3
+
+
+@pytest.mark.full
+def test_correct_code_is_not_refuted_in_fifty_seeds(release):
+    scene = release.Scene(mechanism=M2, steps=20)
+    refuted = [
+        release.judge_scene(scene, sampled_scores(M2, 20, 2000, np.random.default_rng(seed)), 1e-3, 0.999, None).refuted
+        for seed in range(50)
+    ]
+    assert not any(refuted)
+
+
+@pytest.mark.parametrize(("fault", "words"), [("no-noise", "one of half-noise"), ("isotropic", "nothing is projected")])
+def test_faults_that_are_none(release, fault, words):
+    with pytest.raises(InvalidParameter, match=words):
+        release.Scene(mechanism=privproj.Gaussian(noise_multiplier=1.0), steps=2, fault=fault)

@@ -1,0 +1,121 @@
+"""The command line: help, bad input, exit codes, imports."""
+
+import shlex
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+from privproj_cli.main import COMMANDS
+
+import privproj
+
+GAUSSIAN = "gaussian --noise-multiplier 1"
+
+M2 = "m2 --dim 2048 --rank 16 --noise-multiplier 0.5"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("quantity", ["epsilon", "delta", "sigma", "rank", "steps", "rate", "misalignment", "compare"])
+def test_help_shows_an_example_that_works(run, quantity):
+    for mechanism in import_module(f"privproj_cli.{quantity}").command.commands:
+        code, out, _ = run(f"{quantity} {mechanism} --help")
+        example = next(line for line in out.splitlines() if line.strip().startswith(f"privproj {quantity}"))
+        assert code == 0
+        expected = 3 if mechanism == "wishart-matrix" else 0
+        assert run(example.strip().removeprefix("privproj "))[0] == expected, example
+
+
+def test_every_command_has_help(run):
+    for command in COMMANDS:
+        assert run(f"{command} --help")[0] == 0
+    assert run("--version")[1].strip() == f"privproj, version {privproj.__version__}"
+
+
+BAD = [
+    ("epsilon gaussian --noise-multiplier -1 --delta 1e-5", 2, "--noise-multiplier=-1"),
+    ("epsilon gaussian --noise-multiplier 0 --delta 1e-5", 2, "--noise-multiplier=0"),
+    ("epsilon gaussian --noise-multiplier nan --delta 1e-5", 2, "--noise-multiplier=nan"),
+    ("epsilon gaussian --noise-multiplier inf --delta 1e-5", 2, "finite"),
+    ("epsilon gaussian --noise-multiplier '' --delta 1e-5", 2, "number"),
+    ("epsilon gaussian --noise-multiplier 1e400 --delta 1e-5", 2, "too large"),
+    ("epsilon gaussian --noise-multiplier 1e-400 --delta 1e-5", 2, "underflow"),
+    ("epsilon gaussian --noise-multiplier 1e-200 --delta 1e-5", 2, "1e-12"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 0", 2, "--delta=0"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1", 2, "--delta=1"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 2", 2, "--delta=2"),
+    ("epsilon gaussian --noise-multiplier 1 --delta nan", 2, "--delta=nan"),
+    ("delta gaussian --noise-multiplier 1 --epsilon -1", 2, "--epsilon=-1"),
+    ("sigma gaussian --epsilon 0 --delta 1e-5", 2, "--epsilon=0"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --sampling-rate 0", 2, "--sampling-rate=0"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --sampling-rate 1.5", 2, "--sampling-rate=1.5"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --steps 0", 2, "--steps=0"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --steps 2.5", 2, "--steps=2.5"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --steps -5", 2, "--steps=-5"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --dim 8", 2, "--dim"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --bound nonsense", 2, "analytic"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --epochs 3", 2, "--batch-size"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --batch-size 3", 2, "--dataset-size"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --batch-size 30 --dataset-size 20", 2, "at most"),
+    ("epsilon gaussian --noise-multiplier 1", 2, "--delta"),
+    ("epsilon martian", 2, "martian"),
+    ("epsilonn gaussian", 2, "epsilonn"),
+    ("epsilon m2 --dim 64 --rank 0 --noise-multiplier 1 --delta 1e-5", 2, "--rank=0"),
+    ("epsilon m2 --dim 64 --rank 65 --noise-multiplier 1 --delta 1e-5", 2, "dim=64"),
+    ("epsilon m2 --dim 64 --rank 4.5 --noise-multiplier 1 --delta 1e-5", 2, "--rank=4.5"),
+    ("epsilon m2 --dim 64 --rank 4 --columns 8 --change-rank 9 --noise-multiplier 1 --delta 1e-5", 2, "min(dim"),
+    ("epsilon m2 --dim 64 --rank 4 --bound beta-tail --noise-multiplier 1 --delta 1e-5", 2, "columns"),
+    ("epsilon m2 --dim 1e30 --rank 4 --noise-multiplier 1 --delta 1e-5", 2, "--dim"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --bound classical", 3, "analytic"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --sampling-rate .1 --relation replace", 3, "supported"),
+    (
+        "epsilon m2 --dim 8 --rank 2 --noise-multiplier 1 --delta 1e-5 --bound exact-rank1 --relation replace",
+        3,
+        "zero-out",
+    ),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --dataset-size 0", 2, "--dataset-size=0"),
+    ("epsilon gaussian --noise-multiplier 1_0 --delta 1e-5", 2, "1_0"),
+    ("sigma m2 --dim 64 --rank 4 --clipping per-layer --epsilon 1 --delta 1e-5", 2, "layers"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --split even", 2, "--split=0.5"),
+    ("epsilon m2 --noise-multiplier 1 --delta 1e-5", 2, "layers"),
+    ("epsilon m2 --layer 768x16 --dim 8 --rank 2 --noise-multiplier 1 --delta 1e-5", 2, "layers"),
+    ("epsilon m2 --layer 768 --noise-multiplier 1 --delta 1e-5", 2, "--layer=768"),
+    ("epsilon m2 --layer 768x0 --noise-multiplier 1 --delta 1e-5", 2, "--layer=0"),
+    ("epsilon m2 --layer 768x16@2 --clipping per-layer --noise-multiplier 1 --delta 1e-5", 2, "--layer=2"),
+    ("epsilon m2 --dim 64 --rank 4 --fixed-projection --steps 2 --noise-multiplier 1 --delta 1e-5", 3, "gaussian"),
+    ("epsilon m2 --layer 64x4x3 --bound exact-rank1 --noise-multiplier 1 --delta 1e-5", 3, "rank-free"),
+    (
+        "epsilon gaussian --noise-multiplier 1 --steps 100 --sampling-rate .1 --delta 1e-14 --composer dp-accounting",
+        5,
+        "larger delta",
+    ),
+    ("epsilon gaussian --noise-multiplier 1e-3 --steps 10 --sampling-rate .1 --delta 1e-5", 5, "noise"),
+    ("delta gaussian --noise-multiplier 1e-3 --epsilon 1", 4, None),
+    ("rank m2 --dim 8 --noise-multiplier 1e-3 --epsilon 1 --delta 1e-5", 4, None),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "word"), BAD, ids=[line for line, _, _ in BAD])
+def test_bad_input_gets_one_clear_line(run, line, code, word):
+    found, out, err = run(line)
+    assert found == code
+    if code in (2, 3, 5):
+        assert out == ""
+        assert err.startswith("error: ") and err.count("\n") == 1
+        assert word in err
+    else:
+        assert err == "" and out
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["--help", f"epsilon {GAUSSIAN} --delta 1e-5", f"epsilon {M2} --change-rank 2 --bound beta-tail --delta 1e-5"],
+)
+def test_hot_commands_import_nothing_slow(line):
+    code = (
+        "import sys; from privproj_cli.main import exit_code; exit_code(sys.argv[1:]);"
+        "slow = {'numpy', 'scipy', 'numba', 'mpmath', 'dp_accounting', 'importlib.metadata'} & set(sys.modules);"
+        "sys.exit(f'imported {slow}' if slow else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *shlex.split(line)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

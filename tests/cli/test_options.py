@@ -1,0 +1,47 @@
+"""No option is overruled or ignored."""
+
+from importlib import import_module
+
+import click
+import pytest
+from fuzz.laws import call
+from fuzz.strategies import Case
+from privproj_cli.main import COMMANDS
+from privproj_cli.options import Once
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --delta 1e-6", "--delta"),
+        ("epsilon gaussian --noise-multiplier 1 --noise-multiplier 2 --delta 1e-5", "--noise-multiplier"),
+        ("epsilon m2 --dim 9 --rank 2 --noise-multiplier 1 --delta 1e-5 --bound gaussian --bound rank-free", "--bound"),
+        ("compare gaussian --noise-multiplier 1 --delta 1e-5 --steps 3 --steps 4", "--steps"),
+        ("run in.toml --delta 1e-5 --delta 1e-6", "--delta"),
+        ("curve gaussian --noise-multiplier 1 --what delta --what trade-off", "--what"),
+        ("epsilon wishart --dim 9 --rank 3 --misalignment 1e-6 --delta 1e-5 --clip 1", "--clip"),
+        ("epsilon m2 --dim 9 --rank 2 --noise-multiplier 1 --delta 1e-5 --base x", "--base"),
+        ("curve gaussian --noise-multiplier 1 --what trade-off --epsilon-max 3", "--epsilon-max"),
+        (
+            "dp-sft --public --share .5 --epsilon 4 --delta 1e-5 --sampling-rate .1 --subspace-steps 2 --steps 2",
+            "--share",
+        ),
+        ("rate gaussian --noise-multiplier 1 --epsilon 1 --delta 1e-5 --dataset-size 100", "--dataset-size"),
+    ],
+)
+def test_no_option_is_overruled_or_ignored(words, name):
+    seen = call(Case(tuple(words.split())))
+    assert seen.code == 2 and name in seen.err and not seen.out
+
+
+def commands():
+    """Every command with its options."""
+    for name in COMMANDS:
+        found = import_module("privproj_cli." + name.replace("-", "_")).command
+        yield from found.commands.values() if isinstance(found, click.Group) else [found]
+
+
+def test_every_option_with_one_value_is_guarded():
+    options = [p for command in commands() for p in command.params if isinstance(p, click.Option)]
+    valued = [o for o in options if not (o.is_flag or o.multiple)]
+    assert len(valued) > 100 and all(isinstance(o, Once) for o in valued)

@@ -1,0 +1,90 @@
+"""Queries: JSON, batches and epochs, layers, warnings."""
+
+import json
+import re
+from importlib.resources import files
+
+import jsonschema
+import pytest
+from privproj_cli.main import exit_code
+
+SCHEMA = json.loads((files("privproj") / "schema.json").read_text())
+
+GAUSSIAN = "gaussian --noise-multiplier 1"
+
+M2 = "m2 --dim 2048 --rank 16 --noise-multiplier 0.5"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"epsilon {GAUSSIAN} --delta 1e-5",
+        f"delta {M2} --epsilon 1",
+        f"delta {GAUSSIAN} --epsilon 0",
+        "sigma m2 --dim 64 --rank 4 --epsilon 1 --delta 1e-5 --clip 2 --relation replace",
+        "rank m2 --dim 64 --noise-multiplier 1 --epsilon 1 --delta 1e-5",
+        "epsilon m2 --dim 64 --rank 4 --change-rank 2 --bound beta-tail --noise-multiplier 1 --delta 1e-5",
+        "epsilon gaussian --noise-multiplier 1 --delta 1e-5 --bound classical",
+        "delta gaussian --noise-multiplier 1e-3 --epsilon 1",
+    ],
+)
+def test_json_is_one_valid_object(run, line):
+    code, out, _ = run(line + " --json")
+    shown = json.loads(out)
+    jsonschema.validate(shown, SCHEMA)
+    assert (shown["value"] is None) == (code in (3, 4, 5))
+
+
+def test_sigma_with_a_clip_is_doubled_under_replace(run):
+    base = "sigma gaussian --epsilon 1 --delta 1e-5 --clip 3 --json"
+    plain, doubled = (json.loads(run(base + extra)[1]) for extra in ("", " --relation replace"))
+    assert plain["noise_std"] == pytest.approx(3 * plain["noise_multiplier"], rel=1e-15, abs=0)
+    assert doubled["noise_std"] == pytest.approx(6 * doubled["noise_multiplier"], rel=1e-15, abs=0)
+    assert plain["value"] == doubled["value"]
+
+
+def test_batches_and_epochs(run):
+    line = "epsilon gaussian --noise-multiplier 50 --batch-size 100 --dataset-size 100 --epochs 7 --delta 1e-5 --json"
+    shown = json.loads(run(line)[1])
+    assert (shown["run"]["steps"], shown["run"]["sampling_rate"]) == (7, 1.0)
+    partition = line.replace("--batch-size 100", "--batch-size 10 --sampling partition")
+    assert json.loads(run(partition)[1])["value"] == shown["value"]
+    warned = json.loads(run(line.replace("1e-5", "1e-2"))[1])
+    assert "1/N" in warned["warnings"][0]
+
+
+def test_a_reused_projection_is_not_said_to_be_fresh(run):
+    line = (
+        "epsilon m2 --dim 64 --rank 4 --noise-multiplier 3 --steps 5 --fixed-projection --bound gaussian --delta 1e-5"
+    )
+    code, out, _ = run(line + " --bound gaussian")
+    assert code == 0 and "afresh" not in out
+    assert "afresh" not in run("bounds m2.gaussian")[1]
+
+
+def test_the_grid_of_a_composition_is_printed(run):
+    _, out, _ = run("epsilon gaussian --noise-multiplier 1 --steps 100 --sampling-rate 0.1 --delta 1e-5")
+    assert re.search(r"numerics: grid [\d.e-]+, \d+ points, composed by privproj", out)
+    assert "all its errors are bounded and included" in " ".join(out.split())
+    _, out, _ = run(
+        "epsilon gaussian --noise-multiplier 1 --steps 100 --sampling-rate 0.1 --delta 1e-5 --composer dp-accounting"
+    )
+    assert "measured, not proved" in " ".join(out.split())
+
+
+def test_layers_on_the_command_line(run):
+    line = "epsilon m2 --layer 64x4x3@0.9 --layer 8x8@0.1 --clipping per-layer --noise-multiplier 1 --delta 1e-5 --json"
+    shown = json.loads(run(line)[1])
+    jsonschema.validate(shown, SCHEMA)
+    assert shown["mechanism"]["layers"] == ["64x4x3@0.9", "8x8x1@0.1"]
+    _, out, _ = run("epsilon m2 --layer 64x4x3 --layer 8x8 --noise-multiplier 1 --delta 1e-5")
+    assert "unprojected tensor" in out
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["rank wishart --dim 10 --misalignment .5 --epsilon 1e-3", "misalignment wishart --dim 10 --rank 1 --epsilon 1e-9"],
+)
+def test_a_query_that_finds_nothing_says_so(words, capsys):
+    assert exit_code([*words.split(), "--delta", "1e-12"]) == 4
+    assert "nothing fits" in capsys.readouterr().out

@@ -1,0 +1,53 @@
+"""Plans: what is spent, what is left, what would exceed."""
+
+import json
+
+import pytest
+from fuzz.laws import call
+from fuzz.strategies import Case
+
+from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
+from privproj.records.run_file import from_data
+
+GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
+
+
+def plan(*noise, done=()):
+    """Planned Gaussian releases after those done."""
+    later = [{**GAUSSIAN, "noise_multiplier": z, "planned": True, "name": f"p{i}"} for i, z in enumerate(noise)]
+    return {"phase": [*({**GAUSSIAN, "noise_multiplier": z} for z in done), *later]}
+
+
+def remaining(data, epsilon):
+    case = Case(
+        ("remaining", "a.json", "--epsilon", str(epsilon), "--delta", "1e-5"), {"a.json": json.dumps(data).encode()}
+    )
+    shown, spoken = call(Case((*case.words, "--json"), case.files)), call(case)
+    assert shown.code == spoken.code
+    return shown.code, json.loads(shown.out), " ".join(spoken.out.split())
+
+
+@pytest.mark.parametrize(("done", "noise"), [((), (1.6, 1.6)), ((3.0,), (1.9, 1.9)), ((), (1.6, 4.0))])
+def test_planned_phases_fit_together_or_not_at_all(done, noise):
+    together = from_data(plan(*noise, done=done)).epsilon(delta=1e-5).value
+    alone = [from_data(plan(z, done=done)).epsilon(delta=1e-5).value for z in noise]
+    code, shown, text = remaining(plan(*noise, done=done), max(alone) * 1.01)
+    assert max(alone) * 1.01 < together and code == 4 and not shown["fits"]
+    assert [entry["would_exceed"] for entry in shown["phases"]] == [False, True]
+    assert shown["phases"][1]["after"][-1] == "p0" and "would exceed" in text
+    assert shown["epsilon_planned"] == pytest.approx(together, rel=1e-9, abs=0)
+    code, shown, text = remaining(plan(*noise, done=done), together * 1.01)
+    assert code == 0 and shown["fits"] and [entry["would_exceed"] for entry in shown["phases"]] == [False, False]
+
+
+def test_remaining_says_what_it_rests_on():
+    for data in (plan(3.0), plan(done=(3.0,)), plan(3.0, done=(3.0,))):
+        _, shown, text = remaining(data, 3)
+        assert PLAN_FIXED_IN_ADVANCE in shown["assumes"] and PLAN_FIXED_IN_ADVANCE in text
+        assert {"bound", "status", "relation", "promises", "warnings"} <= set(shown)
+
+
+def test_a_planned_phase_is_not_spent():
+    spent = remaining(plan(2.0, done=(3.0,)), 9)[1]
+    assert spent["epsilon_spent"] == from_data(plan(done=(3.0,))).epsilon(delta=1e-5).value < spent["epsilon_planned"]
+    assert remaining(plan(2.0), 9)[1]["epsilon_spent"] == 0.0

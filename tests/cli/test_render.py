@@ -1,0 +1,35 @@
+"""Text: the number first, rounded outward, and what it rests on."""
+
+import re
+
+import pytest
+from privproj_cli.render import rounded
+
+GAUSSIAN = "gaussian --noise-multiplier 1"
+
+M2 = "m2 --dim 2048 --rank 16 --noise-multiplier 0.5"
+
+
+@pytest.mark.parametrize("line", [f"epsilon {GAUSSIAN} --delta 1e-5", f"epsilon {M2} --delta 1e-5"])
+def test_text_starts_with_the_number_and_says_what_it_rests_on(run, line):
+    code, out, err = run(line)
+    first, second = out.splitlines()[:2]
+    assert (code, err) == (0, "")
+    assert re.fullmatch(r"epsilon = [\d.]+  \((upper bound|exact), at delta 1e-05\)", first)
+    assert "proved, no promise on the data" in second and "add-remove" in second and "one release" in second
+
+
+def test_gain_line_of_a_projection_mechanism(run):
+    _, out, _ = run(f"epsilon {M2} --delta 1e-5")
+    assert re.search(r"gain: +plain Gaussian [\d.]+, published \(k=2048\) [\d.]+, this bound", out)
+
+
+@pytest.mark.parametrize("value", [0.98765, 1.00004, 123456.0, 3.2e-7, 9.99951e-12, 1.0])
+def test_text_rounds_outward(value):
+    assert value <= float(rounded(value)) <= value * 1.0011
+    assert value * 0.9989 <= float(rounded(value, up=False)) <= value
+
+
+def test_tiny_delta_is_not_shown_as_zero(run):
+    code, out, _ = run("delta gaussian --noise-multiplier 1 --epsilon 60")
+    assert code == 0 and out.startswith("delta < 1e-300")

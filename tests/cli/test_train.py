@@ -1,0 +1,273 @@
+"""``privproj train``: the fixed call, resuming, kills, hostile input."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from helpers import needs
+from privproj_cli.main import exit_code
+
+import privproj
+from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
+from privproj.errors import Refused
+from privproj.records.ledger import read
+
+needs("torch", "opacus", "sklearn")
+
+FIXED = "train --data digits --mechanism m2 --rank 16 --epsilon 8 --delta 1e-5"
+
+
+def train(line, folder):
+    return exit_code([*line.split(), "-o", str(folder)])
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A small features file."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(120, 20))
+    np.savez(tmp_path / "small.npz", x=x, y=(x[:, 0] > 0).astype(int))
+    return tmp_path / "small.npz"
+
+
+@pytest.mark.full
+def test_the_fixed_call(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert exit_code([*FIXED.split(), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["test_accuracy"] > 0.93 and 7.5 <= found["epsilon"] <= 8.0 and found["delta"] == 1e-5
+    assert (found["bound"], found["status"], found["steps"], found["device"]) == ("rank-free", "proved", 300, "cpu")
+    run = found["result"]["run"]
+    again = privproj.epsilon(
+        privproj.M2(dim=65, rank=16, noise_multiplier=found["noise_multiplier"]), delta=1e-5, steps=300,
+        sampling_rate=run["sampling_rate"],
+    )  # fmt: skip
+    assert found["epsilon"] == again.value
+    assert json.loads((tmp_path / "privproj-train" / "report.json").read_text()) == found
+    assert "differentially private" in (tmp_path / "privproj-train" / "statement.md").read_text()
+    assert read(tmp_path / "privproj-train" / "ledger.jsonl").spent == 300
+    assert exit_code(FIXED.split()) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("test accuracy = ") and "rests on: rank-free (proved" in shown
+    assert (tmp_path / "privproj-train-2" / "checkpoint.pt").exists()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("options", ["dp-sgd", "lora-fa --rank 8", "m2-projected-clip --rank 8", "m1 --rank 30",
+                                     "m2 --rank 8 --hidden 20", "m2 --rank 4 --frame wishart --clipping per-layer",
+                                     "m2 --rank 8 --bound mixture-rdp",
+                                     pytest.param("m2 --rank 8 --bound good-event-q", marks=pytest.mark.slow),
+                                     "dp-sgd --hidden 8 --epochs 2"])  # fmt: skip
+def test_every_mechanism_trains_within_its_target(small, tmp_path, options, capsys):
+    line = f"train --data {small} --mechanism {options} --epsilon 2 --delta 1e-4 --batch-size 30 --json"
+    line += "" if "--epochs" in options else " --steps 5"
+    assert train(line, tmp_path / "run") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["epsilon"] <= 2.0 and found["steps"] == (6 if "--epochs" in options else 5)
+
+
+def test_a_finished_run_resumes_to_the_same_report(small, tmp_path, capsys):
+    line = f"train --data {small} --mechanism m2 --rank 4 --epsilon 2 --steps 6 --json"
+    assert train(line, tmp_path / "run") == 0
+    first = json.loads(capsys.readouterr().out)
+    assert exit_code(["train", "--resume", str(tmp_path / "run"), "--json"]) == 0
+    second = json.loads(capsys.readouterr().out)
+    assert {**first, "seconds": 0} == {**second, "seconds": 0}
+    assert read(tmp_path / "run" / "ledger.jsonl").spent == 6
+
+
+def test_a_second_run_on_a_ledger_is_calibrated_with_the_first(tmp_path):
+    from training.helpers import data, mlp, private
+
+    x, y = data(records=40)
+    module, path = mlp(), str(tmp_path / "ledger.jsonl")
+    for steps in (4, 5):
+        if steps == 5:
+            with pytest.raises(Refused, match="leave nothing"):
+                private(module, x, y, noise_multiplier=None, epsilon=3.0, delta=1e-5, steps=5, ledger=path)
+        target = {"noise_multiplier": None, "epsilon": 3.0 if steps == 4 else 4.0, "delta": 1e-5}
+        _, optimizer, _ = private(module, x, y, steps=steps, ledger=path, **target)
+        for _ in range(steps):
+            optimizer.turn.open(0)
+            optimizer.step()
+        assert target["epsilon"] - 0.01 < optimizer.epsilon(1e-5).value <= target["epsilon"]
+        optimizer.close()
+
+
+def test_a_checkpoint_without_its_ledger_is_refused(small, tmp_path, capsys):
+    line = f"train --data {small} --mechanism dp-sgd --epsilon 2 --steps 3"
+    assert train(line, tmp_path / "run") == 0
+    (tmp_path / "run" / "ledger.jsonl").unlink()
+    assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
+    assert "3 releases of the checkpoint" in capsys.readouterr().err
+    (tmp_path / "run" / "checkpoint.pt").write_bytes(b"PK garbage")
+    assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
+    assert "a checkpoint of this run" in capsys.readouterr().err
+
+
+def test_settings_that_were_changed_are_not_resumed(small, tmp_path, capsys):
+    """Nothing in the ledger's numbers would show another clip: the run began with the one it keeps."""
+    line = f"train --data {small} --mechanism dp-sgd --noise-multiplier 2 --steps 3"
+    assert train(line, tmp_path / "run") == 0
+    path = tmp_path / "run" / "settings.json"
+    kept = path.read_text()
+    capsys.readouterr()
+    for change in (('"clip": 1.0', '"clip": 2.0'), ('2.0,\n  "clip', '1.0,\n  "clip'), ('"sha256"', '"sha"')):
+        path.write_text(kept.replace(*change))
+        assert path.read_text() != kept and exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    path.write_text(kept)
+    assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 0
+
+
+def test_a_second_run_on_a_ledger_says_what_it_takes_for_granted(tmp_path):
+    from training.helpers import data, mlp, private
+
+    x, y = data(records=40)
+    for noise in (4.0, 5.0):
+        _, optimizer, _ = private(mlp(), x, y, steps=1, noise_multiplier=noise, ledger=str(tmp_path / "ledger.jsonl"))
+        optimizer.turn.open(0)
+        optimizer.step()
+        assumed = optimizer.epsilon(1e-5).mechanism["assumes"]
+        assert (PLAN_FIXED_IN_ADVANCE in assumed) == (noise == 5.0)
+        optimizer.close()
+
+
+def test_a_run_without_a_number_at_its_end_does_not_begin(tmp_path, capsys):
+    """Noise so small that the losses are beyond the accountant: refused before anything is released."""
+    line = "train --data digits --mechanism m2 --rank 16 --noise-multiplier 1e-9"
+    assert train(line, tmp_path / "run") == 5
+    assert capsys.readouterr().err.count("\n") == 1 and not (tmp_path / "run").exists()
+
+
+def test_a_given_seed_is_said_in_the_report(small, tmp_path, capsys):
+    assert (
+        train(f"train --data {small} --mechanism dp-sgd --epsilon 2 --steps 3 --insecure-seed 1", tmp_path / "run") == 0
+    )
+    assert "given seed" in capsys.readouterr().out
+    assert "given seed" in (tmp_path / "run" / "statement.md").read_text()
+    assert exit_code(["ledger", str(tmp_path / "run" / "ledger.jsonl")]) == 0
+    assert "given seed" in capsys.readouterr().out
+
+
+def test_a_folder_with_a_run_is_not_overwritten(small, tmp_path, capsys):
+    line = f"train --data {small} --mechanism dp-sgd --epsilon 2 --steps 3"
+    assert train(line, tmp_path / "run") == 0
+    before = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()}
+    assert train(line, tmp_path / "run") == 2
+    assert "--resume" in capsys.readouterr().err
+    assert {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--data digits --mechanism m2 --epsilon 8", "--rank"),
+        ("--data digits --mechanism m2 --rank 66 --epsilon 8", "rank"),
+        ("--data digits --mechanism m2 --rank 0 --epsilon 8", "--rank=0"),
+        ("--data digits --mechanism m2 --rank 16", "--epsilon"),
+        ("--data digits --mechanism dp-sgd --epsilon nan", "finite"),
+        ("--data digits --mechanism dp-sgd --epsilon 8 --delta 0", "delta"),
+        ("--data digits --mechanism dp-sgd --epsilon 8 --steps 2.5", "steps"),
+        ("--data digits --mechanism dp-sgd --epsilon 8 --steps 3 --epochs 3", "exactly one"),
+        ("--data digits --mechanism dp-sgd --epsilon 8 --clip 0", "max-grad-norm"),
+        ("--data digits --mechanism dp-sgd --epsilon 8 --learning-rate 0", "learning-rate"),
+        ("--data digits --mechanism dp-sgd --epsilon 8 --device moon", "device"),
+        ("--data digits --mechanism dp-sgd --epsilon 8 --batch-size 1e9", "batch-size"),
+        ("--data nowhere.npz --mechanism dp-sgd --epsilon 8", "nowhere.npz"),
+        ("--data digits --mechanism dp-sgd --epsilon 8 --noise-multiplier 1", "either"),
+        ("--resume nowhere", "nowhere"),
+        ("--data digits --mechanism dp-sgd --noise-multiplier 1 --delta 2", "delta"),
+        ("--data digits --mechanism dp-sgd --noise-multiplier 1 --epochs 0", "epochs"),
+        ("--data digits --mechanism lora-fa --rank 1e9 --epsilon 8", "rank"),
+        ("--data digits --mechanism dp-sgd --epsilon 8 --clip 1e-300", "max-grad-norm"),
+        ("--data digits --mechanism dp-sgd --epsilon 8 --device meta", "device"),
+        ("--data digits --mechanism dp-sgd --epsilon 8 --frame wishart", "frame"),
+        ("--data digits --mechanism prism --epsilon 8", "rank"),
+        ("--data digits --mechanism dp-sft --epsilon 8", "rank"),
+        ("--data digits --mechanism dp-sft --rank 1 --epsilon 8 --steps 1", "two steps"),
+        ("--data digits --mechanism dp-sft --rank 9 --epsilon 8 --steps 10", "each of the 5 steps"),
+        ("--resume nowhere --epsilon 3", "no other option"),
+        ("--mechanism dp-sgd --epsilon 3", "--data"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_no_file(tmp_path, monkeypatch, capsys, line, words):
+    monkeypatch.chdir(tmp_path)
+    assert exit_code(["train", *line.split()]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.strip().count("\n") == 0 and words in shown.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arrays", [{"x": np.ones((4, 2))}, {"x": np.ones(4), "y": np.ones(4, int)},
+                                    {"x": np.full((4, 2), np.nan), "y": np.ones(4, int)},
+                                    {"x": np.ones((4, 2)), "y": np.ones(4)},
+                                    {"x": np.ones((4, 2)), "y": -np.ones(4, int)},
+                                    {"x": np.ones((1, 2)), "y": np.ones(1, int)},
+                                    {"x": np.ones((4, 2)), "y": np.ones(4, int), "test_x": np.ones((4, 3)),
+                                     "test_y": np.ones(4, int)}])  # fmt: skip
+def test_bad_features_are_said(tmp_path, capsys, arrays):
+    np.savez(tmp_path / "bad.npz", **arrays)
+    line = f"train --data {tmp_path / 'bad.npz'} --mechanism dp-sgd --epsilon 8"
+    assert train(line, tmp_path / "run") == 2
+    assert "expected" in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+# --- kills ------------------------------------------------------------------------------------------
+
+WORKER = """
+import sys
+from pathlib import Path
+from privproj.training import classifier
+from privproj.training.optimizer import PrivateOptimizer
+folder = Path(sys.argv[1])
+used = open(folder / "used", "ab", buffering=0)
+plain = PrivateOptimizer.apply
+def apply(self, view, update):
+    used.write(b".")
+    plain(self, view, update)
+PrivateOptimizer.apply = apply
+run = classifier.ClassifierTraining.start(classifier.saved_settings(folder), folder)
+print("ready", flush=True)
+run.train()
+"""
+
+
+def killed_runs(small, folder, kills, seed):
+    """Kill a run at random moments until it is done; after each kill the ledger holds at least what was used."""
+    from privproj.training import classifier
+
+    draw = random.Random(seed)
+    settings = classifier.Settings(
+        data=str(small), mechanism="m2", rank=4, epsilon=3.0, steps=900, batch_size=30, checkpoint_every=7
+    )
+    classifier.begin_run(settings, folder)
+    for _ in range(kills):
+        worker = subprocess.Popen([sys.executable, "-c", WORKER, str(folder)], stdout=subprocess.PIPE, text=True)
+        assert worker.stdout.readline() == "ready\n"
+        while not (folder / "used").stat().st_size and worker.poll() is None:
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0.0, 2.0 / kills))
+        worker.send_signal(signal.SIGKILL)
+        worker.wait()
+        used = (folder / "used").stat().st_size
+        assert used <= read(folder / "ledger.jsonl").spent <= used + kills
+    return settings
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_killed_run_never_under_counts_and_ends_like_one_that_was_not(small, tmp_path, capsys, kills):
+    settings = killed_runs(small, tmp_path / "run", kills, seed=kills)
+    assert 0 < read(tmp_path / "run" / "ledger.jsonl").spent < settings.steps
+    assert exit_code(["train", "--resume", str(tmp_path / "run"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    line = f"train --data {small} --mechanism m2 --rank 4 --epsilon 3 --steps 900 --batch-size 30 --json"
+    assert train(line, tmp_path / "whole") == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert (found["epsilon"], found["steps"]) == (whole["epsilon"], whole["steps"])

@@ -1,0 +1,83 @@
+"""Losses of many scales: above the truth, and not far above."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import privproj
+from privproj import Gaussian
+from privproj.composition import doubling
+
+
+def merged(law, scale):
+    """Atoms with neighbouring ratios made one: a garbled law, which shows less; written without the package."""
+    seen = (law[0] > 1e-30) & (law[1] > 1e-30)
+    p, q = law[0][seen], law[1][seen]
+    group = np.floor(np.arcsinh(np.log(p / q) / scale) * 20.0).astype(int)
+    group -= group.min()
+    p, q = np.bincount(group, p), np.bincount(group, q)
+    return p[p > 0.0], q[p > 0.0]
+
+
+def garbled_run(z, rate, steps):
+    """Less than the truth, by a little: the exact masses of 3000 bins, squared and merged."""
+    edges = np.concatenate([[-np.inf], np.linspace(-8.0, 8.0 + 1.0 / z, 3000), [np.inf]])
+    cdf = [np.array([0.5 * math.erfc((m - x) / math.sqrt(2.0)) for x in edges]) for m in (0.0, 1.0 / z)]
+    q, p = (np.diff(c) for c in cdf)
+    seen = (q > 1e-15) & (p > 0.0)
+    q, p = q[seen], p[seen]
+    base = whole = merged(((1.0 - rate) * q + rate * p, q), 0.1 * rate)
+    for bit in bin(steps)[3:]:
+        for other in [whole, base] if bit == "1" else [whole]:
+            product = (np.outer(one, two).ravel() for one, two in zip(whole, other, strict=True))
+            whole = merged(tuple(product), 0.1 * rate)
+    return whole
+
+
+def garbled_delta(law, eps):
+    p, q = law
+    t = math.exp(eps)
+    return max(float(np.maximum(p - t * q, 0.0).sum()), float(np.maximum(q - t * p, 0.0).sum()))
+
+
+MANY_SCALES = [
+    (10.0 ** (-0.6 + 0.11 * (i % 8)), 10.0 ** (-6.0 + 0.45 * (i % 9)), (2, 3, 5, 12, 30)[i % 5]) for i in range(20)
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("z", "rate", "steps"), MANY_SCALES)
+def test_rare_losses_are_never_below_the_truth_nor_far_above(z, rate, steps):
+    law = garbled_run(z, rate, steps)
+    top = garbled_delta(law, 0.0)
+    for share in (0.5, 1e-2):
+        delta = max(top * share, 1e-10)
+        result = privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta, steps=steps, sampling_rate=rate)
+        assert garbled_delta(law, result.value) <= delta * (1.0 + 1e-6)
+        assert (result.lower or 0.0) <= result.value
+        close = garbled_delta(law, result.value) >= 0.97 * delta or garbled_delta(law, 0.96 * result.value) > delta
+        assert close or delta > top
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    losses=st.lists(st.floats(-4.0, 4.0), min_size=1, max_size=6),
+    points=st.lists(st.floats(-3.0, 3.0), min_size=2, max_size=8),
+)
+def test_moved_atoms_show_more_and_merged_ones_less(losses, points):
+    """For every grid, in both orders: the law that the proof rests on."""
+    unit = 2.0**-40
+    losses, points = (np.unique(np.rint(np.array(x) / unit)) * unit for x in (losses, points))
+    law = doubling.Law(losses, np.full(len(losses), 1.0 / len(losses)), 0.0, 0.0, unit)
+    placed, merge = doubling.placed(law, points, unit), doubling.merged(law, points, unit)
+    for eps in np.linspace(-5.0, 5.0, 21):
+        for one, two in ((law, placed), (law.mirrored(), placed.mirrored())):
+            assert whole_delta(two, eps) >= whole_delta(one, eps) * (1.0 - 1e-12)
+        assert whole_delta(merge, eps) <= whole_delta(law, eps) * (1.0 + 1e-12) + 1e-15
+
+
+def whole_delta(law, eps):
+    return law.at_infinity + float(law.masses @ np.maximum(-np.expm1(eps - law.losses), 0.0))

@@ -1,0 +1,121 @@
+"""What several tests use: extras, mechanisms of every bound, the reference run."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+
+import privproj
+from privproj import M1, M2, Gaussian, Laplace, PublicSketch, Sketch, Wishart
+from privproj.bounds import find, registry
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+EXTRA = "needs an extra: "
+
+
+def needs(*names):
+    """The first of these modules; where one is not installed, the test or the file is skipped."""
+    try:
+        found = [importlib.import_module(name) for name in names]
+    except ImportError as error:
+        place = Path(sys._getframe(1).f_code.co_filename).name
+        pytest.skip(f"{EXTRA}{error.name} ({place})", allow_module_level=True)
+    return found[0] if found else None
+
+
+WORDS = {
+    "--certif": ["flint"],
+    "import torch": ["torch", "opacus"],
+    "privproj train": ["torch", "opacus", "sklearn"],
+    "privproj audit m": ["torch", "opacus", "sklearn"],
+}
+"""Words of a page, and the modules of the extra that they ask for."""
+
+
+def extras_of(text):
+    """The modules of extras that a command, a program or a page needs."""
+    return [name for words, names in WORDS.items() if words in text for name in names]
+
+
+def full_if(values, costly):
+    """Values of a parameter, of which the costly ones are left to the full run."""
+    marks = {True: [pytest.mark.full], False: []}
+    return [
+        pytest.param(*(value if isinstance(value, tuple) else [value]), marks=marks[bool(costly(value))])
+        for value in values
+    ]
+
+
+GUARANTEES = [bound for bound in registry() if bound.guarantee]
+SECONDS = {"column", "column-exact", "early", "early-exact-tail", "good-event", "good-event-q", "mixture-rdp"}
+"""Bounds that take seconds for some questions."""
+
+
+def mechanism_for(bound, z=1.0, dim=200, rank=12, k=2):
+    """A mechanism of the bound's kind; where no noise is added, ``z`` stands for what hides the data."""
+    if bound.mechanism is Wishart:
+        return Wishart(dim=dim, rank=rank, misalignment=1e-3 / z**2)
+    if bound.mechanism is M1:
+        unit = {"columns": 1, "misalignment": 0.02} if bound.name == "secret-projection" else {}
+        parts = {"span_dim": 0 if bound.name == "residual" else 3, "residual_misalignment": 1e-3 / z**2}
+        return M1(dim=dim, rank=10 * rank, noise_multiplier=10.0 * z, **(unit or parts))
+    if bound.mechanism is Laplace:
+        return Laplace(noise_multiplier=0.05 * z)
+    if bound.mechanism is Sketch:
+        return Sketch(rank=rank, gamma=20.0 * z, eigenvalues=3, step_smoothness=1e-3)
+    if bound.mechanism is PublicSketch:
+        return PublicSketch(rank=rank, noise_multiplier=z)
+    return (
+        Gaussian(noise_multiplier=z)
+        if bound.mechanism is Gaussian
+        else M2(dim=dim, rank=rank, change_rank=k, noise_multiplier=z)
+    )
+
+
+def ids(bound):
+    return f"{bound.mechanism.name}.{bound.name}"
+
+
+def rank_one(eps, law):
+    """``ln E[h_eps(X)]``."""
+    return law.expected_profile(eps)
+
+
+def gaussian(z):
+    return find(Gaussian, "analytic").representation(Gaussian(noise_multiplier=z))
+
+
+RUN = {"steps": 2000, "sampling_rate": 0.01}
+
+
+def m2(z, **more):
+    return M2(dim=2048, rank=16, noise_multiplier=z, **more)
+
+
+def eps_of(mechanism, bound=None, delta=1e-5, **run):
+    return privproj.epsilon(mechanism, delta=delta, bound=bound, **{**RUN, **run}).value
+
+
+M2_PHASE = {"mechanism": "m2", "dim": 2048, "rank": 16, "noise_multiplier": 0.2, "sampling_rate": 0.01, "steps": 300}
+
+GAUSSIAN_PHASE = {"mechanism": "gaussian", "noise_multiplier": 2, "sampling_rate": 0.01, "steps": 200}
+
+RUNS = {
+    "gaussian": (Gaussian(noise_multiplier=1.1), {"steps": 40, "sampling_rate": 0.03}),
+    "gaussian, fixed": (Gaussian(noise_multiplier=1.1), {"steps": 300, "sampling_rate": 0.03, "sampling": "fixed"}),
+    "laplace": (Laplace(noise_multiplier=6.4), {"steps": 20}),
+    "laplace, sampled once": (Laplace(noise_multiplier=1.36), {"sampling_rate": 0.4}),
+    "m2": (M2(dim=512, rank=8, noise_multiplier=0.3), {"steps": 200, "sampling_rate": 0.01}),
+    "m2 gaussian": (M2(dim=59, rank=55, noise_multiplier=1.0), {"steps": 50, "sampling_rate": 0.05}),
+    "sketch-public": (PublicSketch(rank=2, noise_multiplier=2.534484416553443), {"steps": 300, "sampling_rate": 0.01}),
+}
+
+settings_of_m2 = st.tuples(
+    st.integers(2, 4000),
+    st.floats(0, 1),
+    st.floats(-1, 1.2).map(lambda x: 10.0**x),
+    st.floats(-2.5, 1.2).map(lambda x: 10.0**x),
+).map(lambda t: (t[0], 1 + round(t[1] ** 3 * (t[0] - 2)), t[2], t[3]))

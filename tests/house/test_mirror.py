@@ -1,0 +1,68 @@
+"""The law of ``privproj/a/b.py`` is found at ``tests/a/test_b.py``, or it is said here why not."""
+
+import re
+
+import pytest
+from helpers import ROOT
+
+ELSEWHERE = {
+    "errors": "classes without behaviour: every refusal is a test of who refuses",
+    "version": "tests/house/test_version.py",
+    "validation": "every bad input of the command line and of files: tests/cli/test_main.py",
+    "result": "every bound's result: tests/bounds/test_every_bound.py",
+    "schedule": "the public door of accounting/schedule",
+    "bounds/bound": "the registry: tests/bounds/test_every_bound.py, tests/house/test_street.py",
+    "bounds/laplace": "tests/bounds/test_every_bound.py, tests/composition/test_compose.py",
+    "bounds/wishart_matrix": "refuted: tests/audit/test_symmetry.py, and refused by the command line",
+    "accounting/baselines": "the gain line: tests/cli/test_render.py",
+    "accounting/question": "what every query asks: tests/accounting/test_queries.py",
+    "composition/capped": "tests/composition/test_compose.py: no answer is above a simple bound",
+    "composition/good_event": "tests/accounting/test_queries.py: the reference run",
+    "curves/epsilon_delta": "rules: tests/bounds/test_every_bound.py",
+    "curves/gaussian_arrays": "arrays against scalars: tests/curves/test_gaussian.py, and every simulation",
+    "curves/profile": "tests/bounds/test_every_bound.py",
+    "numerics/arrays": "arrays against scalars: tests/laws/test_binned_profiles.py",
+    "numerics/gamma_mills": "tests/numerics/test_gamma_hockey_stick.py",
+    "records/atomic": "kills: tests/records/test_regression.py, test_sweep.py",
+    "rigorous/integral": "enclosures: tests/records/test_certificate.py",
+    "rigorous/profiles": "enclosures: tests/records/test_certificate.py",
+    "training/arguments": "what is refused before any data: tests/training/test_make_private.py",
+    "training/classifier": "the command that trains: tests/cli/test_train.py",
+    "training/engine": "the call that wraps: tests/training/test_make_private.py",
+    "training/view": "tests/training/algorithms",
+}
+"""Modules, and folders of bounds, without a test file of their own, and where their law is."""
+WHOLE = {
+    "mechanisms": "parameters of a mechanism: tests/mechanisms/test_base.py, tests/bounds",
+    "reference": "independent values that every bound is compared with: tests/reference",
+}
+"""Rooms whose law is one."""
+
+
+def module_names():
+    """Every module as ``room/file``."""
+    paths = (ROOT / "privproj").rglob("*.py")
+    return sorted(str(p.relative_to(ROOT / "privproj").with_suffix("")) for p in paths if p.stem != "__init__")
+
+
+def mirrored(name):
+    """The test file of a module."""
+    *rooms, file = name.split("/")
+    file = rooms.pop() if rooms[0:1] == ["bounds"] and len(rooms) > 1 else file
+    return (ROOT / "tests").joinpath(*rooms, f"test_{file}.py")
+
+
+@pytest.mark.parametrize("name", module_names())
+def test_every_module_has_its_test_file_or_a_reason(name):
+    if name.split("/")[0] not in WHOLE:
+        assert mirrored(name).exists() != bool({name, name.rpartition("/")[0]} & set(ELSEWHERE))
+
+
+def test_the_reasons_are_about_modules():
+    assert set(ELSEWHERE) <= {part for name in module_names() for part in (name, name.rpartition("/")[0])}
+
+
+@pytest.mark.parametrize("name", sorted(ELSEWHERE))
+def test_the_files_that_a_reason_names_exist(name):
+    for path in re.findall(r"tests/[\w/.]*\w", ELSEWHERE[name]):
+        assert (ROOT / path).exists()

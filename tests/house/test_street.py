@@ -1,0 +1,158 @@
+"""The shape of the house: rooms import earlier rooms, and every bound has its place."""
+
+import ast
+import re
+
+import pytest
+from helpers import ROOT
+
+import privproj
+from privproj.bounds import LINES, ROLES, registry
+
+STREET = (
+    {"errors", "version", "assumptions", "reference"},
+    {"validation", "numerics", "result"},
+    {"mechanisms", "runs", "diagnostics"},
+    {"curves"},
+    {"laws", "composition"},
+    {"rigorous"},
+    {"bounds"},
+    {"accounting"},
+    {"records"},
+    {"schedule", "integrations"},
+    {"training"},
+    {"audit"},
+)
+"""A room imports rooms of earlier sets only."""
+
+NUMERICAL = {
+    "numerics/arrays", "numerics/gamma_hockey_stick", "numerics/gamma_mills", "curves/gaussian_arrays",
+    "laws/panel_law", "laws/projected_energy", "laws/secret_shift", "laws/binned", "laws/binned_profiles",
+    "laws/wishart_loss", "laws/wishart_integral", "laws/wishart_conditional_gain",
+    "laws/wishart_unequal_norms", "laws/wishart_unequal_cells",
+    "composition/grid", "composition/dominating_pairs", "composition/fourier", "composition/doubling",
+    "composition/by_dp_accounting",
+}  # fmt: skip
+"""Files that load numpy, scipy or dp-accounting when they are imported; every other one does so when it must."""
+
+SLOW_ROOMS = {"training", "audit", "reference"}
+
+SLOW_DOORS = {"integrations/dp_accounting"}
+
+LAZY = {"numba", "mpmath", "dp_accounting", "numpy", "scipy", "torch", "matplotlib"}
+
+MOST_AT_THE_TOP = 8
+
+
+def is_module(name):
+    """True for a file or a folder of the package."""
+    place = ROOT.joinpath(*name.split("."))
+    return name.startswith("privproj") and (place.is_dir() or place.with_suffix(".py").exists())
+
+
+def imports(path):
+    """``(module, at import time)`` for every import in a file."""
+    tree = ast.parse(path.read_text())
+    top = set(tree.body)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names = [
+                f"{node.module}.{a.name}" if is_module(f"{node.module}.{a.name}") else node.module for a in node.names
+            ]
+            yield from ((name, node in top) for name in names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, node in top) for alias in node.names)
+
+
+def room(path):
+    """The name by which a file is known on :data:`STREET`."""
+    return path.relative_to(ROOT / "privproj").with_suffix("").parts[0]
+
+
+def house_number(name):
+    """Where a room stands on the street."""
+    return next(number for number, rooms in enumerate(STREET) if name in rooms)
+
+
+SOURCES = [path for path in sorted((ROOT / "privproj").rglob("*.py")) if path != ROOT / "privproj" / "__init__.py"]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_room_imports_earlier_rooms_only(path):
+    here = room(path)
+    for name, _ in imports(path):
+        parts = name.split(".")
+        assert parts[0] != "privproj_cli"
+        if parts[0] == "privproj" and len(parts) > 1 and parts[1] != here:
+            assert house_number(parts[1]) < house_number(here), f"{path.name} (in {here}) imports {name}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_slow_packages_are_imported_when_they_are_needed(path):
+    named = str(path.relative_to(ROOT / "privproj").with_suffix(""))
+    if room(path) not in SLOW_ROOMS and named not in NUMERICAL | SLOW_DOORS:
+        assert not [name for name, at_import in imports(path) if at_import and name.split(".")[0] in LAZY]
+
+
+def test_the_front_door_opens_no_room():
+    loads = [name for name, at_import in imports(ROOT / "privproj" / "__init__.py") if at_import]
+    assert [name for name in loads if name.startswith("privproj")] == ["privproj.version"]
+
+
+def test_every_room_says_what_it_is_for_and_few_files_stand_at_the_top():
+    folders = {path for path in (ROOT / "privproj").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    top = {path.stem for path in (ROOT / "privproj").glob("*.py")} - {"__init__"}
+    assert len(top) <= MOST_AT_THE_TOP
+    assert {path.name for path in folders} | top == set().union(*STREET)
+    for init in (ROOT / "privproj").rglob("__init__.py"):
+        assert ast.get_docstring(ast.parse(init.read_text())), init
+
+
+def test_there_are_no_import_cycles():
+    graph = {}
+    for path in (ROOT / "privproj").rglob("*.py"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        graph[name] = {n for n, _ in imports(path) if n.startswith("privproj.")} - {name}
+    done = set()
+    while len(done) < len(graph):
+        ready = {n for n in graph if n not in done and not (graph[n] & set(graph)) - done}
+        assert ready, f"a cycle among {sorted(set(graph) - done)}"
+        done |= ready
+
+
+def test_few_files_use_the_slow_packages():
+    users = {}
+    for path in SOURCES:
+        for name, _ in imports(path):
+            users.setdefault(name.split(".")[0], set()).add(str(path.relative_to(ROOT / "privproj").with_suffix("")))
+    assert users["numba"] == {"numerics/kernels"}
+    assert {name.split("/")[0] for name in users["mpmath"]} == {"reference"}
+    assert users["dp_accounting"] == {"composition/by_dp_accounting", "integrations/dp_accounting"}
+    assert {name.split("/")[0] for name in users["torch"]} <= {"training", "audit"}
+
+
+def test_every_line_of_the_registry_names_its_bound():
+    assert tuple((bound.mechanism.name, bound.name) for bound in registry()) == LINES
+    theorems = [path for path in (ROOT / "privproj" / "bounds").glob("*/*.py") if not path.name.startswith("_")]
+    files = {f"{path.parent.name}/{path.stem}" for path in theorems}
+    assert files == {f"{kind}/{name}".replace("-", "_") for kind, name in LINES}
+
+
+def test_every_proof_is_a_claim_of_the_page_of_proofs():
+    claims = set(re.findall(r"^## (C\d+) ", (ROOT / "docs" / "proofs.md").read_text(), re.MULTILINE))
+    for bound in registry():
+        assert not bound.proof or bound.proof in claims, bound.name
+        assert bound.proof or not bound.source.startswith("privproj"), bound.name
+        assert "privproj." not in bound.source + bound.formula, bound.name
+
+
+def test_the_registry_knows_which_bounds_have_a_role():
+    roles = {
+        (b.mechanism.name, b.name): "baseline" if b.baseline else "renyi" for b in registry() if b.baseline or b.renyi
+    }
+    assert roles == ROLES
+
+
+def test_public_names_resolve():
+    for name in privproj.__all__:
+        assert getattr(privproj, name) is not None

@@ -1,0 +1,141 @@
+"""Accountants and events of dp-accounting."""
+
+import dp_accounting
+import pytest
+
+import privproj
+from privproj import M2, Gaussian, InvalidParameter, Laplace
+from privproj.integrations.dp_accounting import ProjectionPLDAccountant, ProjectionRdpAccountant, ReleaseDpEvent
+from privproj.records.run_file import from_data
+
+RELEASE = M2(dim=2048, rank=16, noise_multiplier=0.2)
+
+
+def sampled(event, rate, count):
+    return dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(rate, event), count)
+
+
+def test_mixed_composition_equals_ours_to_the_grid_error():
+    events = [
+        sampled(ReleaseDpEvent(RELEASE), 0.01, 300),
+        sampled(dp_accounting.GaussianDpEvent(2.0), 0.01, 200),
+        dp_accounting.SelfComposedDpEvent(dp_accounting.LaplaceDpEvent(20.0), 3),
+    ]
+    accountant = ProjectionPLDAccountant(value_discretization_interval=1e-4)
+    accountant.compose(dp_accounting.ComposedDpEvent(events))
+    ours = from_data(
+        {
+            "phase": [
+                {
+                    "mechanism": "m2",
+                    "dim": 2048,
+                    "rank": 16,
+                    "noise_multiplier": 0.2,
+                    "sampling_rate": 0.01,
+                    "steps": 300,
+                },
+                {"mechanism": "gaussian", "noise_multiplier": 2, "sampling_rate": 0.01, "steps": 200},
+                {"mechanism": "laplace", "noise_multiplier": 20, "steps": 3},
+            ]
+        }
+    ).epsilon(delta=1e-5)
+    assert accountant.get_epsilon(1e-5) == pytest.approx(ours.value, rel=2e-3, abs=0)
+
+
+def test_renyi_accountant_equals_our_renyi_bound():
+    accountant = ProjectionRdpAccountant()
+    accountant.compose(sampled(ReleaseDpEvent(RELEASE), 0.01, 500))
+    ours = privproj.epsilon(RELEASE, delta=1e-5, steps=500, sampling_rate=0.01, bound="mixture-rdp").value
+    assert accountant.get_epsilon(1e-5) == pytest.approx(ours, rel=1e-6, abs=0)
+    with pytest.raises(dp_accounting.UnsupportedEventError):
+        accountant.compose(ReleaseDpEvent(Laplace(noise_multiplier=3.0)))
+
+
+def test_calibration_by_events_equals_sigma():
+    found = dp_accounting.calibrate_dp_mechanism(
+        lambda: ProjectionPLDAccountant(value_discretization_interval=1e-3),
+        lambda z: sampled(ReleaseDpEvent(M2(dim=2048, rank=16, noise_multiplier=z)), 0.01, 300),
+        1.0, 1e-5, bracket_interval=dp_accounting.ExplicitBracketInterval(0.05, 1.0), tol=1e-5,
+    )  # fmt: skip
+    ours = privproj.sigma(M2(dim=2048, rank=16), epsilon=1.0, delta=1e-5, steps=300, sampling_rate=0.01).value
+    assert found == pytest.approx(ours, rel=3e-3, abs=0)
+
+
+def test_what_cannot_be_sampled_is_refused():
+    replace = dp_accounting.NeighboringRelation.REPLACE_ONE
+    accountant = ProjectionPLDAccountant(replace)
+    with pytest.raises(dp_accounting.UnsupportedEventError, match="amplification"):
+        accountant.compose(sampled(ReleaseDpEvent(RELEASE), 0.01, 3))
+    accountant.compose(ReleaseDpEvent(Gaussian(noise_multiplier=1.0), relation="replace"))
+    known = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, relation="replace").value
+    assert accountant.get_epsilon(1e-5) == pytest.approx(known, rel=1e-3, abs=0)
+
+
+RELATIONS = dp_accounting.NeighboringRelation
+
+
+@pytest.mark.filterwarnings("ignore:relation replace")
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_noise_is_over_the_sensitivity_here_and_over_the_clip_there(relation):
+    z, factor = 2.0, 2.0 if relation is RELATIONS.REPLACE_ONE else 1.0
+    stock = dp_accounting.pld.PLDAccountant(relation, 1e-3).compose(dp_accounting.GaussianDpEvent(factor * z), 3)
+    ours = ProjectionPLDAccountant(relation, 1e-3).compose(ReleaseDpEvent(Gaussian(noise_multiplier=z)), 3)
+    assert ours.get_epsilon(1e-5) == pytest.approx(stock.get_epsilon(1e-5), rel=1e-5, abs=0)
+    named = {RELATIONS.REPLACE_ONE: "replace", RELATIONS.ADD_OR_REMOVE_ONE: "add-remove"}.get(relation, "zero-out")
+    exact = privproj.epsilon(Gaussian(noise_multiplier=z), delta=1e-5, steps=3, relation=named).value
+    assert exact <= ours.get_epsilon(1e-5) * (1 + 1e-9) and exact == pytest.approx(
+        ours.get_epsilon(1e-5), rel=1e-4, abs=0
+    )
+    renyi = ProjectionRdpAccountant(neighboring_relation=relation).compose(
+        ReleaseDpEvent(Gaussian(noise_multiplier=z)), 3
+    )
+    assert renyi.get_epsilon(1e-5) >= exact
+
+
+def test_an_event_keeps_its_relation():
+    for relation in RELATIONS:
+        names = ["replace", "add-remove", "zero-out"]
+        accepted = []
+        for name in names:
+            event = ReleaseDpEvent(Gaussian(noise_multiplier=2.0), relation=name)
+            for accountant in (
+                ProjectionPLDAccountant(relation),
+                ProjectionRdpAccountant(neighboring_relation=relation),
+            ):
+                nested = dp_accounting.SelfComposedDpEvent(dp_accounting.ComposedDpEvent([event]), 2)
+                if accountant.supports(nested):
+                    accepted.append(name)
+                else:
+                    with pytest.raises(dp_accounting.UnsupportedEventError, match="neighbouring relation"):
+                        accountant.compose(nested)
+        assert len(accepted) == 2 and len(set(accepted)) == 1
+    with pytest.raises(InvalidParameter, match="relation"):
+        ReleaseDpEvent(Gaussian(noise_multiplier=2.0), relation="remove")
+    with pytest.warns(UserWarning, match="2C"):
+        ProjectionPLDAccountant(RELATIONS.REPLACE_ONE).compose(ReleaseDpEvent(Gaussian(noise_multiplier=2.0)))
+
+
+def test_two_conventions_of_noise_are_not_composed_under_replace():
+    ours = ReleaseDpEvent(Gaussian(noise_multiplier=2.0), relation="replace")
+    theirs = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(2.0), 2)
+    for parts in ([ours, theirs], [theirs, ours]):
+        accountant = ProjectionPLDAccountant(RELATIONS.REPLACE_ONE)
+        assert not accountant.supports(dp_accounting.ComposedDpEvent(parts))
+        with pytest.raises(dp_accounting.UnsupportedEventError, match="twice the clip"):
+            accountant.compose(dp_accounting.ComposedDpEvent(parts))
+        accountant.compose(parts[0])
+        before = accountant.get_epsilon(1e-5)
+        with pytest.raises(dp_accounting.UnsupportedEventError, match="twice the clip"):
+            accountant.compose(parts[1])
+        assert accountant.get_epsilon(1e-5) == before
+    with pytest.raises(dp_accounting.UnsupportedEventError, match="sensitivity at the clip"):
+        ProjectionRdpAccountant(neighboring_relation=RELATIONS.REPLACE_ONE).compose(theirs)
+    free = ReleaseDpEvent(Gaussian(noise_multiplier=2.0))
+    ProjectionPLDAccountant().compose(dp_accounting.ComposedDpEvent([free, theirs]))
+
+
+@pytest.mark.parametrize("kind", [ProjectionPLDAccountant, ProjectionRdpAccountant])
+def test_an_event_with_a_fixed_projection_is_refused(kind):
+    fixed = M2(dim=64, rank=4, noise_multiplier=1.0, fixed_projection=True)
+    with pytest.raises(dp_accounting.UnsupportedEventError, match="fresh"):
+        kind().compose(ReleaseDpEvent(fixed))

@@ -1,0 +1,391 @@
+"""PEFT's files, and the layers that they adapt."""
+
+import json
+import math
+import random
+from collections import Counter
+from importlib import metadata
+
+import pytest
+from helpers import needs
+from integrations.peft_files import llama, write
+from privproj_cli.main import exit_code
+
+import privproj
+from privproj import M2, InvalidParameter, Layer
+from privproj.integrations import peft as peft_rules
+from privproj.integrations.peft import layers_from_peft
+
+# --- PEFT -----------------------------------------------------------------------------------------
+
+
+def test_layers_of_a_peft_directory(tmp_path, capsys):
+    base, home = tmp_path / "base", tmp_path / "adapter"
+    write(base, "config.json", hidden_size=2048, intermediate_size=5632, num_hidden_layers=22)
+    write(home, "adapter_config.json", peft_type="LORA", r=16, target_modules=["q_proj", "v_proj", "down_proj"],
+          base_model_name_or_path=str(base), rank_pattern={"down_proj": 8}, bias="none")  # fmt: skip
+    expected = (Layer(dim=2048, rank=16, count=44), Layer(dim=5632, rank=8, count=22))
+    assert layers_from_peft(str(home)) == expected
+    line = f"epsilon m2 --from-peft {home} --noise-multiplier 0.5 --delta 1e-5 --json"
+    assert exit_code(line.split()) == 0
+    shown = capsys.readouterr()
+    known = privproj.epsilon(M2(layers=expected, noise_multiplier=0.5), delta=1e-5).value
+    assert json.loads(shown.out)["value"] == known and "2048x16x44" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("adapter", "config", "words"),
+    [
+        ({"r": 4, "target_modules": "all-linear"}, {}, "target_modules"),
+        ({"r": 4, "target_modules": ["wq_a"]}, {"hidden_size": 8, "num_hidden_layers": 2}, "wq_a"),
+        ({"r": 0, "target_modules": ["q_proj"]}, {"hidden_size": 8, "num_hidden_layers": 2}, "r=0"),
+        ({"r": 4, "target_modules": ["q_proj"]}, {"num_hidden_layers": 2}, "hidden"),
+        ({"r": 4, "target_modules": ["q_proj"], "modules_to_save": ["head"]}, {"num_hidden_layers": 2}, "in full"),
+        ({"r": 4, "target_modules": ["q_proj"], "bias": "all"}, {"num_hidden_layers": 2}, "in full"),
+        ({"peft_type": "IA3", "r": 4}, {}, "LORA"),
+    ],
+)
+def test_what_is_not_understood_is_said(tmp_path, adapter, config, words):
+    write(tmp_path, "config.json", **config)
+    write(tmp_path, "adapter_config.json", **adapter)
+    with pytest.raises(InvalidParameter, match=words):
+        layers_from_peft(str(tmp_path))
+
+
+MODELS = {
+    **{kind: {"num_key_value_heads": 1} for kind in ("llama", "mistral", "qwen2")},
+    **{kind: {"num_key_value_heads": 1, "head_dim": 6} for kind in ("gemma", "gemma2", "qwen3")},
+    "phi3": {"num_key_value_heads": 1, "pad_token_id": 0},
+    **{kind: {} for kind in ("phi", "gpt_neox", "gpt2", "bert", "roberta")},
+    "opt": {"ffn_dim": 24, "word_embed_proj_dim": 16},
+}
+
+
+def small_model(kind):
+    """A small base model without memory for its weights, its configuration and the ends of its layers' names."""
+    torch, transformers = needs("torch"), needs("transformers")
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2}
+    config = transformers.AutoConfig.for_model(kind, vocab_size=20, **{**sizes, **MODELS[kind]})
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config) if kind not in ("bert", "roberta") else (
+            transformers.AutoModel.from_config(config))  # fmt: skip
+    linear = [name for name, part in model.named_modules() if type(part).__name__ in ("Linear", "Conv1D")]
+    inside = sorted({name.split(".0.", 1)[1] for name in linear if ".0." in name})
+    return model, config, linear, inside
+
+
+def adapted_shapes(model):
+    """``(inputs, rank)`` of every layer that PEFT has wrapped, by its factors."""
+    factors = [part.lora_A["default"].weight.shape for part in model.modules() if hasattr(part, "lora_A")]
+    return Counter((inputs, min(rank, inputs)) for rank, inputs in factors)
+
+
+def random_adapter(draw, linear, inside):
+    """Targets, exclusions, chosen blocks and patterns as people write them, and as they should not."""
+    ends = draw.sample(inside, draw.randint(1, len(inside)))
+    targets = draw.choice([
+        ends, [end.split(".")[-1] for end in ends], draw.sample(linear, 3), "all-linear",
+        r".*\.(" + "|".join(end.split(".")[-1] for end in ends) + ")",
+    ])  # fmt: skip
+    keys = [draw.choice([
+        *linear, *inside, "^" + linear[0], linear[0].replace(".", r"\."), r".*\.[01]\..*", ends[0].split(".")[-1],
+        r"\d\." + ends[0], linear[1][2:], "|".join(ends), ends[0] + "$", "nothing",
+    ]) for _ in range(draw.randint(0, 3))]  # fmt: skip
+    given = {"target_modules": targets, "rank_pattern": {key: draw.choice([2, 7, 40]) for key in keys}}
+    if draw.random() < 0.3:
+        given["exclude_modules"] = draw.choice([[ends[0]], r".*\.1\..*", [linear[0]]])
+    if draw.random() < 0.4 and isinstance(targets, list):
+        given["layers_to_transform"] = draw.choice([0, [1, 2], [2], []])
+        given["layers_pattern"] = draw.choice([None, [], linear[0].split(".0.")[0].split(".")[-1], ["no", "layers"]])
+    return given
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", MODELS)
+def test_layers_are_those_that_peft_adapts(tmp_path, kind):
+    peft = needs("peft")
+    draw, answered = random.Random(kind), 0
+    for trial in range(12):
+        model, config, linear, inside = small_model(kind)
+        given = random_adapter(draw, linear, inside)
+        task = draw.choice([None, "CAUSAL_LM"]) if kind not in ("bert", "roberta") else None
+        (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+        write(tmp_path, "adapter_config.json", peft_type="LORA", r=4, task_type=task, **given)
+        try:
+            layers = layers_from_peft(str(tmp_path))
+        except InvalidParameter:
+            continue
+        wrapped = peft.tuners.lora.LoraModel(model, peft.LoraConfig(r=4, **given), "default", low_cpu_mem_usage=True)
+        assert {(layer.dim, layer.rank): layer.count for layer in layers} == adapted_shapes(wrapped), (trial, given)
+        answered += 1
+    assert answered >= 2
+
+
+def test_patterns_and_targets_match_as_in_peft():
+    other = needs("peft.utils.other")
+    check, config = needs("peft.tuners.tuners_utils").check_target_module_exists, peft_config
+    draw = random.Random(1)
+    words = ["model", "layers", "h", "self_attn", "q_proj", "v_proj", "mlp", "0", "1", "11"]
+    pieces = [*words, r"\d+", ".*", "^model", "q_proj|v_proj", "(q|v)_proj", r"\.", "q", "proj$", "[0-5]"]
+    hits = 0
+    for _ in range(4000):
+        name = ".".join(draw.choices(words, k=draw.randint(1, 6)))
+        keys = [".".join(draw.choices(pieces, k=draw.randint(1, 3))) for _ in range(3)]
+        assert peft_rules.pattern_key(keys, name) == other.get_pattern_key(keys, name), (keys, name)
+        assert peft_rules.known_rule(keys, name) == other.get_pattern_key(keys, name), (keys, name)
+        given = {
+            "target_modules": draw.choice([draw.sample(words, 2), [name], keys[0]]),
+            "exclude_modules": draw.choice([None, None, ["11"], keys[1]]),
+        }
+        if isinstance(given["target_modules"], list):
+            given["layers_to_transform"] = draw.choice([None, 0, [1, 11], []])
+            given["layers_pattern"] = draw.choice([None, "layers", ["h", "layers"]])
+        found = bool(check(config(**given), name))
+        assert peft_rules.is_target(given, name) == found, (given, name)
+        hits += found
+    assert hits > 500
+
+
+def peft_config(**given):
+    """PEFT's configuration, where it takes what is given."""
+    if given.get("layers_pattern") and given.get("layers_to_transform") is None:
+        given["layers_pattern"] = None
+    return needs("peft").LoraConfig(r=4, **given)
+
+
+@pytest.mark.parametrize(
+    ("keys", "shapes"),
+    [
+        ({"q_proj": 8}, {(64, 8): 4, (96, 4): 4}),
+        ({"self_attn.q_proj": 8}, {(64, 8): 4, (96, 4): 4}),
+        ({"model.layers.0.self_attn.q_proj": 8}, {(64, 8): 1, (64, 4): 3, (96, 4): 4}),
+        ({"^model.layers.0.self_attn.q_proj": 8}, {(64, 8): 1, (64, 4): 3, (96, 4): 4}),
+        ({r"layers\.[23]\..*": 8}, {(64, 8): 2, (64, 4): 2, (96, 8): 2, (96, 4): 2}),
+        ({"q_proj|down_proj": 8}, {(64, 8): 4, (96, 8): 4}),
+        ({"layers.1.mlp.down_proj": 200, "down_proj": 2}, {(64, 4): 4, (96, 96): 1, (96, 2): 3}),
+        ({"down_proj": 2, "layers.1.mlp.down_proj": 200}, {(64, 4): 4, (96, 2): 4}),
+    ],
+)
+def test_ranks_follow_patterns_of_names(tmp_path, keys, shapes):
+    needs("peft")
+    layers = layers_from_peft(llama(tmp_path, rank_pattern=keys))
+    assert {(layer.dim, layer.rank): layer.count for layer in layers} == shapes
+
+
+def test_without_peft_all_its_versions_must_agree_on_a_pattern(tmp_path, monkeypatch):
+    def missing(_):
+        raise metadata.PackageNotFoundError
+
+    monkeypatch.setattr(metadata, "version", missing)
+    layers = layers_from_peft(llama(tmp_path, rank_pattern={"self_attn.q_proj": 8}))
+    assert layers == (Layer(dim=64, rank=8, count=4), Layer(dim=96, rank=4, count=4))
+    with pytest.raises(InvalidParameter, match="every version"):
+        layers_from_peft(llama(tmp_path, rank_pattern={"^model.layers.0.self_attn.q_proj": 8}))
+
+
+def test_every_key_of_peft_is_known_and_its_default_is_answered(tmp_path):
+    peft = needs("peft")
+    keys = peft.LoraConfig().to_dict()
+    known = {*peft_rules.HARMLESS, *peft_rules.READ, *peft_rules.REFUSED}
+    assert set(keys) <= known and not set(peft_rules.HARMLESS) & {*peft_rules.READ, *peft_rules.REFUSED}
+    peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"]).save_pretrained(tmp_path)
+    write(tmp_path, "config.json", model_type="llama", hidden_size=64, intermediate_size=96, num_hidden_layers=4)
+    assert layers_from_peft(str(tmp_path)) == (Layer(dim=64, rank=4, count=4), Layer(dim=96, rank=4, count=4))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("lora_bias", True), ("bias", "all"), ("bias", "lora_only"), ("use_dora", True), ("modules_to_save", ["head"]),
+        ("trainable_token_indices", [1]), ("trainable_token_indices", {"embed_tokens": [1]}),
+        ("target_parameters", ["experts.up"]), ("init_lora_weights", "pissa"), ("init_lora_weights", "pissa_niter_4"),
+        ("init_lora_weights", "olora"), ("init_lora_weights", "loftq"), ("init_lora_weights", "eva"),
+        ("init_lora_weights", "corda"), ("init_lora_weights", "mica"), ("init_lora_weights", False),
+        ("init_lora_weights", 1), ("loftq_config", {"loftq_bits": 4}), ("eva_config", {"rho": 2.0}),
+        ("megatron_config", {"x": 1}), ("alora_invocation_tokens", [5]), ("layer_replication", [[0, 4], [2, 4]]),
+        ("use_qalora", True), ("use_bdlora", {"nblocks": 2}), ("ensure_weight_tying", True),
+        ("arrow_config", {"top_k": 3}), ("task_type", "SEQ_CLS"), ("task_type", "TOKEN_CLS"), ("task_type", 3),
+        ("peft_type", "ADALORA"), ("peft_type", ["LORA"]), ("train_more", True), ("train_more", "all"), ("r", True),
+        ("r", "16"), ("r", 2.5), ("r", None), ("r", "absent"), ("rank_pattern", []), ("rank_pattern", {"q_proj": 0}),
+        ("rank_pattern", {"q_proj": "8"}), ("rank_pattern", {"q_porj": 8}), ("rank_pattern", {"(": 8}),
+        ("rank_pattern", {"(?i)q_proj": 8}), ("alpha_pattern", 3), ("lora_alpha", "big"), ("use_rslora", "yes"),
+        ("target_modules", None), ("target_modules", []), ("target_modules", [3]), ("target_modules", "q_proj"),
+        ("target_modules", "("), ("target_modules", ".*"), ("target_modules", ["q_proj", "lm_head"]),
+        ("target_modules", r".*(q_proj|embed_tokens)"), ("target_modules", "absent"), ("exclude_modules", 3),
+        ("exclude_modules", ["q_proj", "down_proj"]), ("layers_to_transform", [4]), ("layers_to_transform", "0"),
+        ("layers_to_transform", [True]), ("layers_to_transform", -1), ("layers_pattern", "layers"),
+        ("base_model_name_or_path", 3),
+    ],
+)  # fmt: skip
+def test_what_else_is_trained_is_refused(tmp_path, key, value):
+    with pytest.raises(InvalidParameter) as caught:
+        layers_from_peft(llama(tmp_path, **{key: value}))
+    assert key in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["use_dora", "train_more", "lora_bias", "eva_config", "modules_to_save"])
+def test_a_key_that_is_switched_off_changes_nothing(tmp_path, key):
+    known = layers_from_peft(llama(tmp_path))
+    for value in (None, False, [], {}):
+        assert layers_from_peft(llama(tmp_path, **{key: value})) == known
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", '{"r": 4, "r": 64, "target_modules": ["q_proj"]}', '{"r": NaN}', "[" * 10**5, "\x00",
+     '{"rank_pattern": {"q_proj": 64, "q_proj": 4}, "r": 4, "target_modules": ["q_proj"]}', "1" * 5000],
+)  # fmt: skip
+def test_a_damaged_file_is_one_sentence(tmp_path, text, capsys):
+    home = llama(tmp_path)
+    (tmp_path / "adapter_config.json").write_text(text)
+    assert exit_code(["epsilon", "m2", "--from-peft", home, "--noise-multiplier", "1", "--delta", "1e-5"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1
+
+
+# --- saved adapters -------------------------------------------------------------------------------
+
+
+def save_tensors(path, shapes, cut=0):
+    """A safetensors file with float32 tensors of these shapes."""
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        start, end = end, end + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    path.write_bytes((len(text).to_bytes(8, "little") + text + bytes(end))[: -cut or None])
+
+
+def factors(shapes):
+    """The A and B of layers ``{name: (outputs, inputs, rank)}`` as PEFT names them."""
+    found = {}
+    for name, (outputs, inputs, rank) in shapes.items():
+        found[f"base_model.model.{name}.lora_A.weight"] = [rank, inputs]
+        found[f"base_model.model.{name}.lora_B.weight"] = [outputs, rank]
+    return found
+
+
+def test_a_saved_adapter_names_the_layers_of_any_model(tmp_path):
+    write(tmp_path, "adapter_config.json", r=4, target_modules=["wq", "wo"], rank_pattern={"wo": 3})
+    named = {"blocks.0.wq": (8, 12, 4), "blocks.1.wq": (8, 12, 4), "blocks.0.wo": (12, 8, 3)}
+    save_tensors(tmp_path / "adapter_model.safetensors", factors(named))
+    assert layers_from_peft(str(tmp_path)) == (Layer(dim=8, rank=3), Layer(dim=12, rank=4, count=2))
+
+
+NAMED = {f"model.layers.{i}.{end}": shape for i in range(4)
+         for end, shape in (("self_attn.q_proj", (64, 64, 4)), ("mlp.down_proj", (64, 96, 4)))}  # fmt: skip
+
+FIRST = "model.layers.0.self_attn.q_proj"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        (factors(NAMED | {FIRST: (64, 64, 8)}), "rank 4"),
+        (factors(NAMED | {FIRST: (64, 32, 4)}), "the layers"),
+        (factors({name: shape for name, shape in NAMED.items() if ".3." not in name}), "the layers"),
+        (factors(NAMED | {"model.layers.0.self_attn.v_proj": (64, 64, 4)}), "target_modules"),
+        (factors(NAMED) | {"base_model.model.lm_head.weight": [20, 64]}, "linear layers only"),
+        (factors(NAMED) | {f"base_model.model.{FIRST}.lora_B.bias": [64]}, "linear layers only"),
+        (factors(NAMED) | {f"base_model.model.{FIRST}.lora_magnitude_vector": [64]}, "linear layers only"),
+        (factors(NAMED) | {f"base_model.model.{FIRST}.lora_A.weight": [4, 64, 1, 1]}, "linear layers only"),
+        (factors(NAMED) | {f"base_model.model.{FIRST}.lora_B.weight": [64, 3]}, "rank x inputs"),
+        ({name: shape for name, shape in factors(NAMED).items() if f"{FIRST}.lora_B" not in name}, "rank x inputs"),
+        ({}, "no tensor"),
+    ],
+)
+def test_a_saved_adapter_that_contradicts_its_configuration_is_refused(tmp_path, tensors, words):
+    home = llama(tmp_path)
+    save_tensors(tmp_path / "adapter_model.safetensors", factors(NAMED))
+    known = layers_from_peft(home)
+    assert known == (Layer(dim=64, rank=4, count=4), Layer(dim=96, rank=4, count=4))
+    save_tensors(tmp_path / "adapter_model.safetensors", tensors)
+    with pytest.raises(InvalidParameter, match=words):
+        layers_from_peft(home)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff" * 40, (2).to_bytes(8, "little") + b"[]", "cut", "entry"])
+def test_a_damaged_saved_adapter_is_refused(tmp_path, damage):
+    home, path = llama(tmp_path), tmp_path / "adapter_model.safetensors"
+    save_tensors(path, factors(NAMED), cut=4)
+    if damage == "entry":
+        damage = (8).to_bytes(8, "little") + b'{"a": 1}'
+    if damage != "cut":
+        path.write_bytes(damage)
+    with pytest.raises(InvalidParameter, match="safetensors"):
+        layers_from_peft(home)
+
+
+# --- what is accounted is what is trained -----------------------------------------------------------
+
+
+def peft_model(**adapter):
+    """A small language model wrapped by PEFT."""
+    torch, transformers = needs("torch"), needs("transformers")
+    peft = needs("peft")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=20, num_key_value_heads=1, **sizes))
+    given = {"r": 4, "target_modules": ["q_proj", "o_proj", "down_proj"], **adapter}
+    return peft.get_peft_model(model, peft.LoraConfig(**given))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        {},
+        {"rank_pattern": {r"layers\.[12]\.mlp.down_proj": 9, "^model.layers.0.self_attn.q_proj": 2, "o_proj": 7}},
+        {
+            "rank_pattern": {"0.self_attn.o_proj": 2},
+            "layers_to_transform": [0, 2],
+            "lora_alpha": 32,
+            "use_rslora": True,
+        },
+    ],
+)
+def test_the_layers_accounted_are_the_layers_trained(tmp_path, adapter, saved):
+    torch = needs("torch")
+    training = needs("privproj.training")
+    model = peft_model(**adapter)
+    if saved:
+        model.save_pretrained(tmp_path)
+    else:
+        given = {"r": 4, "target_modules": ["q_proj", "o_proj", "down_proj"], **adapter}
+        write(tmp_path, "adapter_config.json", peft_type="LORA", **given)
+    (tmp_path / "config.json").write_text(json.dumps(model.config.to_dict()))
+    accounted = {(layer.dim, layer.rank): layer.count for layer in layers_from_peft(str(tmp_path))}
+    tokens = torch.randint(0, 20, (4, 5), generator=torch.Generator().manual_seed(0))
+    training.prepare_peft(model, "m2")
+    trained = [p for p in model.parameters() if p.requires_grad]
+    _, optimizer, loader = training.make_private(
+        module=model, optimizer=torch.optim.SGD(trained, lr=0.1), algorithm="m2", max_grad_norm=1.0, steps=1,
+        data_loader=torch.utils.data.DataLoader(torch.utils.data.TensorDataset(tokens), batch_size=4),
+        noise_multiplier=1.0,
+    )  # fmt: skip
+    assert {(layer.dim, layer.rank): layer.count for layer in optimizer.plan.mechanism.layers} == accounted
+    assert Counter((view.q.shape[0], view.q.shape[1]) for view in drawn(optimizer, model, loader)) == accounted
+
+
+def drawn(optimizer, model, loader):
+    """The views of an optimizer after one step, with the projections that they drew."""
+    torch = needs("torch")
+    for (rows,) in loader:
+        logits = model(input_ids=rows).logits[:, :-1]
+        losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten(), reduction="none")
+        optimizer.backward(losses.view(len(rows), -1).mean(1))
+        optimizer.step()
+    return optimizer.views
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "adapter", [{"use_dora": True}, {"target_modules": ["q_proj", "embed_tokens"]}, {"init_lora_weights": "mica"}]
+)
+@pytest.mark.parametrize("algorithm", ["m2", "lora-fa"])
+def test_adapters_that_are_more_than_b_a_are_not_trained(adapter, algorithm):
+    training = needs("privproj.training")
+    with pytest.raises(InvalidParameter, match="plain LoRA"):
+        training.prepare_peft(peft_model(**adapter), algorithm)

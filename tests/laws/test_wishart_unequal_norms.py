@@ -1,0 +1,154 @@
+"""The vector Wishart mechanism with unequal norms: the worst pair is enclosed."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from laws.pairs import log_density, one_pair
+from scipy import special
+
+import privproj
+from privproj import M1, Wishart
+from privproj.bounds.m1._one_column import residual_profile
+from privproj.laws.wishart_loss import VectorWishart
+from privproj.laws.wishart_unequal_norms import CLOSE, UnequalNorms, searched
+
+
+def largest(dim, rank, m, ratio, eps):
+    """The largest over some pairs: a lower bound of the supremum."""
+    shares = [0.0, *np.geomspace(1e-4, 1.0, 9)]
+    found = {(x, t): one_pair(dim, rank, m * x, t * ratio, eps, 200) for x in shares for t in (-1.0, 0.5, 1.0)}
+    best, side = max(found, key=found.__getitem__)
+    near = np.unique(np.clip(best * np.geomspace(0.5, 2.0, 5), 0.0, 1.0))
+    return max(one_pair(dim, rank, m * x, side * ratio, eps, 500) for x in near)
+
+
+def law_of(dim, rank, m, ratio, eps):
+    """Upper end, lower end and reference."""
+    found = UnequalNorms(dim, rank, m, ratio).log_delta(eps)
+    return math.exp(found.upper), math.exp(found.lower), largest(dim, rank, m, ratio, eps)
+
+
+@pytest.mark.parametrize(
+    ("dim", "rank", "m", "ratio", "eps"),
+    [
+        (2, 2, 1e-4, math.log(1.001), 3.0),
+        (2, 1, 0.3, 0.5, 0.7),
+        (3, 6, 0.5, 0.5, 0.2),
+        (1000, 16, 0.0023, math.log(1.05), 1.0),
+        (1000, 1000, 1e-3, 0.02, 0.0),
+        (100000, 3, 1e-6, 1e-4, 0.5),
+        (100, 50, 1e-6, 0.01, 0.5),
+        (20, 40, 1.5, 0.2, 0.5),
+    ],
+)
+def test_the_enclosure_holds_the_worst_pair(dim, rank, m, ratio, eps):
+    upper, lower, reference = law_of(dim, rank, m, ratio, eps)
+    assert reference <= upper * (1 + 1e-6)
+    assert lower <= reference * (1 + 5e-3), "the pair behind the lower end exists"
+    assert upper <= lower * (1 + 1.5 * CLOSE)
+
+
+@pytest.mark.full
+@settings(max_examples=25)
+@given(
+    dim=st.floats(0.3, 4).map(lambda x: round(10**x)),
+    share=st.floats(-2, 0.3),
+    m=st.floats(-9, 0).map(lambda x: 10.0**x),
+    ratio=st.floats(-5, -0.2).map(lambda x: 10.0**x),
+    eps=st.floats(0, 4),
+)
+def test_the_upper_end_is_above_every_pair(dim, share, m, ratio, eps):
+    upper, _, reference = law_of(dim, max(1, round(dim * 10**share)), m, ratio, eps)
+    assert reference <= upper * (1 + 1e-6) or upper < 1e-25
+
+
+@settings(max_examples=20)
+@given(m=st.floats(-12, 0.2).map(lambda x: 10.0**x), ratio=st.floats(-8, 1).map(lambda x: 10.0**x), eps=st.floats(0, 3))
+def test_the_search_covers_the_whole_promise(m, ratio, eps):
+    worst = UnequalNorms(30, 7, m, ratio)
+    for grid in (worst.first_grid(), searched(worst, np.array([eps]), worst.first_grid())):
+        assert (grid.misalignments[0], grid.misalignments[-1]) == (0.0, m)
+        assert (grid.ratios[0], grid.ratios[-1]) == (-ratio, ratio)
+        assert np.all(np.isin([0.0, *grid.ratios], grid.points)) and np.all(np.diff(grid.points) > 0.0)
+
+
+def test_a_table_is_the_profile():
+    worst, eps = UnequalNorms(50, 8, 1e-4, 0.02), np.array([0.3, 0.0, 1.1, 0.6])
+    lower, upper = worst.table(eps)
+    for i, e in enumerate(eps):
+        one = worst.log_delta(float(e))
+        assert math.exp(one.lower) <= upper[i] and lower[i] <= math.exp(one.upper)
+        assert upper[i] <= math.exp(one.lower) * 1.03
+
+
+def test_parallel_vectors_and_one_dimension_have_a_closed_form():
+    """Scaling a Gamma variable: ``H_eps`` by its distribution function."""
+    k, tau, eps = 2.0, math.log(1.5), 0.2
+    exact = []
+    for t in (tau, -tau):
+        cut = (eps + k * t) / math.expm1(t)
+        tail = special.gammaincc if t > 0 else special.gammainc
+        exact.append(tail(k, cut) - math.exp(eps) * tail(k, cut * math.exp(t)))
+    found = UnequalNorms(1, 4, 0.5, tau).log_delta(eps)
+    assert math.exp(found.lower) <= max(exact) * (1 + 1e-12) and max(exact) <= math.exp(found.upper) * (1 + 1e-12)
+    assert found.upper - found.lower <= 1e-6
+
+
+def test_a_larger_promise_leaks_no_less():
+    ends = [UnequalNorms(30, 10, m, ratio).log_delta(0.4) for m, ratio in ((1e-3, 0.01), (1e-2, 0.01), (1e-2, 0.1))]
+    assert all(smaller.lower <= larger.upper for smaller, larger in itertools.pairwise(ends))
+
+
+def test_results_are_guarantees_without_a_reservation():
+    found = privproj.delta(Wishart(dim=1000, rank=16, misalignment=0.0023, norm_ratio=1.05), epsilon=1.0)
+    assert found.numerics["worst_pair"] == "enclosed" and not any("observed" in note for note in found.warnings)
+    assert found.lower is not None and found.lower <= found.value <= found.lower * (1 + 2 * CLOSE)
+    column = M1(dim=100, rank=64, noise_multiplier=5.0, span_dim=20, residual_misalignment=1e-3, residual_norm=1.0,
+        other_residual_norm=1.2)  # fmt: skip
+    profile = residual_profile(column)
+    assert profile is not None and profile.numerics["worst_pair"] == "enclosed"
+    reference = one_pair(80, 44, 1e-3, math.log(1.2), 0.5)
+    assert reference <= math.exp(profile.log_delta(0.5).upper) * (1 + 1e-6)
+
+
+@pytest.mark.full
+def test_releases_compose_above_one_release():
+    mechanism = Wishart(dim=20, rank=4, misalignment=1e-3, norm_ratio=1.05)
+    one, two = (privproj.epsilon(mechanism, delta=1e-3, steps=steps) for steps in (1, 2))
+    assert one.value <= two.value * (1 + CLOSE) and two.value <= 2 * privproj.epsilon(mechanism, delta=5e-4).value
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("dim", "rank", "m", "ratio", "eps"), [(5, 3, 0.1, 1.3, 0.5), (5, 3, 0.1, 1 / 1.3, 0.5),
+    (10, 20, 0.02, 1.1, 0.3), (3, 1, 0.4, 0.8, 0.7), (20, 10, 0.01, 1 / 1.2, 1.0), (1, 4, 0.0, 1.5, 0.2)])  # fmt: skip
+def test_unequal_norms_cover_what_the_mechanism_leaks(dim, rank, m, ratio, eps):
+    """``M v`` is drawn for ``|v| = ratio``, ``|v'| = 1``; its density needs the norm of ``v``."""
+    rng = np.random.default_rng(dim * 100 + rank)
+    count = 200_000
+    first, second = np.zeros(max(dim, 2)), np.zeros(max(dim, 2))
+    first[0], second[0], second[1] = ratio, 1.0 - m, math.sqrt(m * (2.0 - m))
+    first, second = first[:dim], second[:dim]
+    gaussians = rng.standard_normal((count, dim, rank)) / math.sqrt(rank)
+    y = np.einsum("cdr,cr->cd", gaussians, gaussians[:, 0, :]) * ratio
+
+    def log_law(v):
+        size = float(np.linalg.norm(v))
+        return log_density(y / size, v / size, dim, rank) - dim * math.log(size)
+
+    gains = np.clip(-np.expm1(eps - log_law(first) + log_law(second)), 0.0, None)
+    upper = math.exp(UnequalNorms(dim, rank, m, abs(math.log(ratio))).log_delta(eps).upper)
+    assert gains.mean() - 5 * gains.std() / math.sqrt(count) <= upper
+
+
+@pytest.mark.full
+@settings(max_examples=15)
+@given(dim=st.integers(2, 300), rank=st.integers(1, 300), m=st.floats(-6, -1).map(lambda x: 10.0**x))
+def test_a_larger_ratio_of_norms_leaks_more_and_equal_norms_are_the_limit(dim, rank, m):
+    found = [UnequalNorms(dim, rank, m, ratio).log_delta(0.3) for ratio in (1e-9, 0.01, 0.1)]
+    assert all(smaller.lower <= larger.upper for smaller, larger in itertools.pairwise(found))
+    equal = VectorWishart(dim, rank, m).log_delta(0.3)
+    assert equal.lower <= found[0].upper + 1e-9

@@ -1,0 +1,373 @@
+"""Certificates: the floating-point answer lies above its enclosure, and a file proves itself or fails."""
+
+import json
+import math
+import random
+import sys
+from dataclasses import replace
+from decimal import Decimal
+
+import mpmath as mp
+import pytest
+from helpers import ROOT, needs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from privproj_cli.main import exit_code
+
+import privproj
+from privproj import reference
+from privproj.records import certificate, strict_json
+
+needs("flint")
+sys.path.append(str(ROOT / "benchmarks"))
+
+import certified as benchmark  # noqa: E402
+
+SETTINGS = {
+    "gaussian.analytic": {"noise_multiplier": 0.8},
+    "m2.gaussian": {"dim": 64, "rank": 8, "noise_multiplier": 3.0},
+    "m2.beta-tail": {"dim": 2048, "rank": 16, "change_rank": 10, "noise_multiplier": 0.7787},
+    "m2.beta-tail-sharp": {"dim": 300, "rank": 1, "change_rank": 3, "noise_multiplier": 0.2},
+    "m2.exact-rank1": {"dim": 64, "rank": 63, "noise_multiplier": 1.0},
+    "m2.rank-free": {"dim": 2048, "rank": 16, "noise_multiplier": 0.5},
+    "wishart.exact": {"dim": 20, "rank": 4, "misalignment": 1e-3},
+    "sketch.exact-rank1": {"rank": 16, "gamma": 40.0},
+    "sketch-public.exact-rank1": {"rank": 4, "noise_multiplier": 1.0},
+    "sketch-public.rank-free": {"rank": 16, "noise_multiplier": 2.0},
+}
+
+
+def answered(name, epsilon=1.0):
+    return privproj.evaluate(f"{name}.delta", epsilon=epsilon, **SETTINGS[name])
+
+
+def test_every_certifiable_bound_has_a_setting():
+    assert set(SETTINGS) == set(certificate.provable_names())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 4.0])
+def test_the_enclosure_holds_the_value_of_independent_code(name, epsilon):
+    found = answered(name, epsilon)
+    if found.outcome != "ok":
+        assert (name, epsilon) == ("m2.beta-tail", 0.0)
+        return
+    proof = certificate.certify(found)
+    with mp.workdps(40):
+        value = reference.value(f"{name}.delta", 30, epsilon=epsilon, **SETTINGS[name])
+        lower, upper = mp.mpf(proof.lower), mp.mpf(proof.upper)
+        assert lower * (1 - mp.mpf("1e-13")) <= value <= upper * (1 + mp.mpf("1e-25"))
+        assert upper - lower <= upper * mp.mpf("1e-18")
+
+
+@pytest.mark.full
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from(benchmark.DRAWS))
+def test_no_answer_lies_below_its_enclosure(seed, draw):
+    found = benchmark.question(random.Random(seed), draw)
+    if found is not None and found.outcome == "ok":
+        certificate.certify(found)
+
+
+@pytest.mark.slow
+def test_thousands_of_random_settings():
+    rows = benchmark.measured(5000, 11)
+    wide = rows.pop("enclosure too wide", [])
+    rows.pop("nothing to certify")
+    assert sum(map(len, rows.values())) > 4000 and len(wide) < 50
+    assert all(row[0] for found in rows.values() for row in found)
+
+
+def test_an_answer_on_the_unsafe_side_is_refused():
+    found = answered("m2.rank-free")
+    assert found.delta is not None
+    with pytest.raises(privproj.NotConverged, match="unsafe side"):
+        certificate.certify(replace(found, delta=found.delta * (1 - 1e-9)))
+
+
+@pytest.mark.parametrize("power", [-1000.0, -320.0])
+@pytest.mark.parametrize("name", ["gaussian.analytic", "m2.rank-free", "sketch.exact-rank1"])
+def test_deltas_far_below_double_precision(name, power):
+    found = privproj.evaluate(f"{name}.epsilon", log10_delta=power, **SETTINGS[name])
+    proof = certificate.certify(found)
+    with mp.workdps(40):
+        assert 0 < 1 - mp.mpf(proof.upper) / mp.mpf(10) ** power < 1e-8
+    assert certificate.verify(proof).holds
+
+
+def test_log10_delta_is_another_way_to_say_delta():
+    release = privproj.M2(dim=2048, rank=16, noise_multiplier=0.5)
+    same = privproj.epsilon(release, log10_delta=-5.0), privproj.epsilon(release, delta=1e-5)
+    assert same[0].value == pytest.approx(same[1].value, rel=1e-12, abs=0)
+    for given_ in ({}, {"delta": 1e-5, "log10_delta": -5.0}, {"log10_delta": 0.0}, {"log10_delta": float("nan")}):
+        with pytest.raises(privproj.InvalidParameter):
+            privproj.epsilon(release, **given_)
+
+
+def saved(tmp_path, *words):
+    path = tmp_path / "proof.json"
+    assert exit_code([*words, "--certificate", str(path)]) == 0
+    return path
+
+
+def kept(path, content):
+    path.write_text(json.dumps(content))
+    return path
+
+
+QUESTION = ("epsilon", "m2", "--dim", "2048", "--rank", "16", "--noise-multiplier", "0.5", "--delta", "1e-5")
+
+
+def test_a_saved_certificate_is_checked_by_another_command(tmp_path, capsys):
+    path = saved(tmp_path, *QUESTION)
+    assert "certified:" in capsys.readouterr().out
+    assert exit_code(["verify", str(path)]) == 0
+    assert "holds" in capsys.readouterr().out
+
+
+M2 = {"name": "m2", "noise_multiplier": 0.5, "dim": 2048, "rank": 16, "clipping": "joint"}
+
+RUN = {"steps": 1, "sampling_rate": 1.0, "sampling": None, "relation": "add-remove", "group_size": 1}
+RUN["public_size"] = False
+
+
+def a_little_less(upper):
+    """Tighter by 1e-18 than what was proved."""
+    return str(Decimal(upper) * (1 - Decimal("1e-18")))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("key", "value", "code"),
+    [
+        ("upper", "9e-6", 1),
+        ("lower", "9.9999999999999e-6", 1),
+        ("epsilon", 0.7, 1),
+        ("target", {"delta": 9e-6}, 1),
+        ("target", {}, 2),
+        ("target", {"delta": 1e-5, "log10_delta": -5.0}, 2),
+        ("target", {"delta": 1.0}, 2),
+        ("lower", "0.1", 1),
+        ("upper", a_little_less, 1),
+        ("side", "exact", 1),
+        ("source", "somewhere", 1),
+        ("assumes", [], 1),
+        ("assumes", ["anything"], 1),
+        ("bound_version", 99, 1),
+        ("bound_version", True, 2),
+        ("bound_version", "1", 2),
+        ("bits", 100, 2),
+        ("arithmetic", "by hand", 2),
+        ("epsilon", 1, 2),
+        ("status", "conditional", 1),
+        ("promises", ["anything"], 1),
+        ("mechanism", {**M2, "rank": 17}, 1),
+        ("mechanism", {**M2, "rank": True}, 2),
+        ("mechanism", {**M2, "rank": "16"}, 2),
+        ("mechanism", {**M2, "rank": 16.0}, 2),
+        ("mechanism", {**M2, "rank": None}, 2),
+        ("mechanism", {**M2, "fixed_projection": "false"}, 2),
+        ("mechanism", {key: value for key, value in M2.items() if key != "clipping"}, 2),
+        ("mechanism", {"name": "m2", "dim": 2048, "rank": 16, "noise": 0.5}, 2),
+        ("mechanism", {"name": "nothing"}, 2),
+        ("mechanism", [], 2),
+        ("witness", {"tangent": -1.0}, 2),
+        ("witness", {"tangent": "0.5"}, 2),
+        ("witness", {"tangent": 1e-9}, 5),
+        ("witness", {}, 5),
+        ("run", {"steps": 1}, 2),
+        ("run", {**RUN, "steps": 2.5}, 2),
+        ("run", {**RUN, "steps": 1.0}, 2),
+        ("run", {**RUN, "steps": 7}, 3),
+        ("run", {**RUN, "group_size": -5}, 2),
+        ("run", {**RUN, "group_size": 4}, 3),
+        ("run", {**RUN, "relation": "none"}, 2),
+        ("run", {**RUN, "sampling": "poisson"}, 2),
+        ("run", {**RUN, "sampling_rate": 0.5}, 2),
+        ("run", {**RUN, "planned": True}, 2),
+        ("extra", 1, 2),
+        ("bound", "mixture-rdp", 3),
+        ("upper", "nan", 2),
+        ("schema", 99, 2),
+        ("epsilon", "one", 2),
+    ],
+)
+def test_a_certificate_that_was_changed_does_not_pass(proof_text, tmp_path, capsys, key, value, code):
+    content = json.loads(proof_text)
+    content["certificate"][key] = value(content["certificate"][key]) if callable(value) else value
+    assert exit_code(["verify", str(kept(tmp_path / "proof.json", content))]) == code
+    said = capsys.readouterr()
+    assert (said.err.count("\n") == 1) == (code != 1) and "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("name", ["gaussian.analytic", "m2.beta-tail-sharp", "sketch.exact-rank1"])
+@pytest.mark.parametrize("relation", ["add-remove", "replace"])
+def test_a_certificate_under_another_relation_says_what_the_tool_says_there(name, relation):
+    """An edited relation passes only where the tool, asked under that relation, proves as small a delta."""
+    own = certificate.certify(answered(name))
+    edited = replace(own, run={**own.run, "relation": relation})
+    try:
+        found = privproj.evaluate(f"{name}.delta", epsilon=1.0, relation=relation, **SETTINGS[name])
+    except privproj.Refused:
+        with pytest.raises(privproj.Refused):
+            certificate.verify(edited)
+        return
+    assert certificate.verify(certificate.certify(found)).holds
+    same_words = (str(found.status), tuple(found.promises)) == (own.status, own.promises)
+    same_words &= found.assumes == own.assumes and str(found.side) == own.side
+    true = same_words and abs(found.log10_delta - math.log10(float(own.upper))) < 1e-9
+    try:
+        assert certificate.verify(edited).holds == true
+    except privproj.PrivprojError:
+        assert not true
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda text: text.replace('"steps": 1,', '"steps": 1, "steps": 1,'), lambda text: text[:-4],
+     lambda text: text.replace("0.5,", "0.50000000000000001,"), lambda text: text.replace("0.5,", "NaN,"),
+     lambda text: text.replace("0.5,", "1e400,"), lambda text: text.replace("0.5,", "9" * 5000 + ","),
+     lambda text: text.replace("0.5,", "[" * 100_000 + ","), lambda text: text.replace("joint", "\\ud800"),
+     lambda text: text.replace("joint", "joint\\n"), lambda text: text + "{}", lambda text: "\ufeff" + text,
+     lambda text: text.replace('{', '{"more": 1, ', 1)],
+)  # fmt: skip
+def test_what_could_be_read_in_two_ways_is_refused(proof_text, tmp_path, change, capsys):
+    path = tmp_path / "proof.json"
+    path.write_text(change(proof_text))
+    assert path.read_text() != proof_text and exit_code(["verify", str(path)]) == 2
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1 and "Traceback" not in said.err and not said.out
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xfe{\x00}\x00", b"\x80", b" " * (1 << 21)])
+def test_bytes_that_are_no_text_are_refused(tmp_path, data):
+    path = tmp_path / "proof.json"
+    path.write_bytes(data)
+    assert exit_code(["verify", str(path)]) == 2 == exit_code(["verify", str(tmp_path)])
+
+
+@pytest.fixture(scope="module")
+def proof_text():
+    """A certificate of one release of M2."""
+    found = privproj.epsilon(privproj.M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5)
+    return json.dumps(certificate.certify(found).record)
+
+
+def test_the_order_of_keys_and_the_spelling_of_numbers_do_not_matter(proof_text, tmp_path, capsys):
+    content = json.loads(proof_text)["certificate"]
+    turned = {
+        key: dict(reversed(value.items())) if isinstance(value, dict) else value for key, value in content.items()
+    }
+    text = json.dumps({"certificate": dict(reversed(turned.items()))}, indent=5).replace("1e-05", "0.000010")
+    (tmp_path / "proof.json").write_text(text)
+    assert text != proof_text and exit_code(["verify", str(tmp_path / "proof.json")]) == 0
+    said = capsys.readouterr().out
+    for words in ("add-remove", "group size 1", "one release on the whole data set", "rank-free", "proved", "m2 ("):
+        assert words in said
+
+
+EDITS = [
+    None, True, -5, 0, 2, 1.0, 0.5, 1e300, 10**18, "", "replace", "zero-out", "exact", "proved", "1e-5", "0", "0.9",
+    "NaN", "1_0", "1e999999999", "analytic", [], {}, ["x"], {"delta": 0.5}, {"delta": 0.5, "log10_delta": -1.0}, 256,
+]  # fmt: skip
+
+CHEAP = ["gaussian.analytic", "m2.gaussian", "sketch.exact-rank1"]
+
+
+def with_an_edit(draw, content):
+    """The content of a certificate with one field, or one part of one, replaced, dropped, added or nudged."""
+    content = json.loads(json.dumps(content))
+    table = content["certificate"]
+    name = draw.choice(sorted(table))
+    if isinstance(table[name], dict) and table[name] and draw.random() < 0.7:
+        table = table[name]
+        name = draw.choice(sorted(table))
+    if name in ("lower", "upper") and draw.random() < 0.7:
+        with mp.workdps(40):
+            table[name] = mp.nstr(
+                mp.mpf(table[name]) * (1 + draw.choice([-1, 1]) * mp.mpf(10) ** -draw.randint(1, 22)), 40
+            )
+    elif type(table[name]) in (int, float) and draw.random() < 0.6:
+        table[name] *= draw.choice([0.5, 2, 1 + 1e-15, 1 - 1e-15, -1])
+    else:
+        action = draw.randrange(4)
+        if action == 0:
+            del table[name]
+        elif action == 1:
+            table[draw.choice(["steps", "delta", "log10_delta", "tau", "split", "dim", "x"])] = draw.choice(EDITS)
+        else:
+            table[name] = draw.choice(EDITS)
+    return content
+
+
+def states_the_truth(content):
+    """By the accountant and by mpmath: every word is what the tool says, and delta lies where it is claimed."""
+    claim = content["certificate"]
+    mechanism = {name: value for name, value in claim["mechanism"].items() if name not in ("name", "clipping")}
+    name = f"{claim['mechanism']['name']}.{claim['bound']}"
+    run = {key: value for key, value in claim["run"].items() if value is not None}
+    found = privproj.evaluate(f"{name}.delta", epsilon=claim["epsilon"], **mechanism, **run)
+    words = found.as_dict()
+    run_words, mechanism_words = (
+        {k: v for k, v in words[part].items() if k != "assumes"} for part in ("run", "mechanism")
+    )
+    assert (run_words, mechanism_words) == (claim["run"], claim["mechanism"])
+    assert list(found.assumes) == claim["assumes"]
+    for key in ("bound", "bound_version", "side", "status", "promises", "source"):
+        assert claim[key] == words[key]
+    extra = {"steps": run["steps"]} if run["steps"] > 1 else {}
+    with mp.workdps(40):
+        value = reference.value(f"{name}.delta", 25, epsilon=claim["epsilon"], **mechanism, **extra)
+        assert mp.mpf(claim["lower"]) * (1 - mp.mpf("1e-24")) <= value <= mp.mpf(claim["upper"]) * (1 + mp.mpf("1e-24"))
+        assert mp.mpf(claim["upper"]) <= claim["target"]["delta"]
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_no_edited_certificate_passes_unless_it_states_the_truth(name, tmp_path, capsys):
+    draw, path = random.Random(name), tmp_path / "proof.json"
+    content = certificate.certify(answered(name)).record
+    codes = []
+    for _ in range(40):
+        changed = with_an_edit(draw, content)
+        path.write_text(json.dumps(changed))
+        codes.append(exit_code(["verify", str(path)]))
+        said = capsys.readouterr()
+        assert (said.err.count("\n") == 1) == (codes[-1] in (2, 3, 5)) and "report" not in said.err
+        if codes[-1] == 0 and not strict_json.same(changed, content):
+            states_the_truth(changed)
+    assert codes.count(2) > 15 and codes.count(1) > 2
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"certificate": {}}', '{"certificate": 3}', "\x00"])
+def test_what_is_no_certificate_is_said_to_be_none(tmp_path, text):
+    path = tmp_path / "proof.json"
+    path.write_text(text)
+    assert exit_code(["verify", str(path)]) == 2
+    assert exit_code(["verify", str(tmp_path / "missing.json")]) == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*QUESTION, "--steps", "10", "--certify"),
+        (*QUESTION, "--sampling-rate", "0.1", "--certify"),
+        ("epsilon", "m2", "--layer", "64x8x2", "--noise-multiplier", "1", "--delta", "1e-5", "--certify"),
+        ("epsilon", "m1", "--dim", "100", "--rank", "16", "--noise-multiplier", "3", "--delta", "1e-5", "--certify"),
+    ],
+)
+def test_what_cannot_be_certified_is_refused(words, capsys):
+    assert exit_code(list(words)) == 3
+    assert "certificates" in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert exit_code([*QUESTION, "--certify"]) == 2
+    assert "privproj[certify]" in capsys.readouterr().err
+
+
+def test_json_carries_the_proof(capsys):
+    assert exit_code([*QUESTION, "--certify", "--json"]) == 0
+    proof = json.loads(capsys.readouterr().out)["numerics"]["certified"]
+    assert 0.0 < float(proof["lower"]) <= float(proof["upper"]) <= 1e-5

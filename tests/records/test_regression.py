@@ -1,0 +1,165 @@
+"""Regression of bounds: verdicts, malformed files, updates that lose nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from xml.etree import ElementTree
+
+import pytest
+from helpers import needs
+from privproj_cli.files import as_toml
+from privproj_cli.main import exit_code
+
+import privproj
+from privproj import InvalidParameter
+from privproj.numerics import kernels
+from privproj.records.regression import entries_from
+
+ENTRIES = [
+    {"name": "gauss", "query": "epsilon", "mechanism": "gaussian", "noise_multiplier": 1, "delta": 1e-5},
+    {"name": "m2", "query": "sigma", "mechanism": "m2", "dim": 2048, "rank": 16, "epsilon": 1, "delta": 1e-5},
+    {"name": "tail", "query": "delta", "mechanism": "m2", "dim": 256, "rank": 8, "change_rank": 4, "bound": "beta-tail",
+     "noise_multiplier": 1, "epsilon": 2},
+    {"name": "steps", "query": "steps", "mechanism": "gaussian", "noise_multiplier": 9, "epsilon": 1, "delta": 1e-5},
+]  # fmt: skip
+
+
+def expected(entry):
+    found = entries_from({"bound": [{**entry, "expect": 0}]})[0].ask()
+    return {**entry, "expect": found.value}
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "bounds.toml"
+    path.write_text("# kept\n" + as_toml([expected(e) for e in ENTRIES], "bound"))
+    return path
+
+
+def test_unchanged_bounds_hold_and_the_report_says_so(file, tmp_path, capsys):
+    junit = tmp_path / "junit.xml"
+    assert exit_code(["check", str(file), "--junit", str(junit)]) == 0
+    assert "4 of 4 entries hold" in capsys.readouterr().out
+    suite = ElementTree.parse(junit).getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("4", "0")
+
+
+@pytest.mark.parametrize("constant", ["SQRT_HALF", "LOG_SQRT_2PI"])
+def test_a_changed_constant_turns_it_red(file, capsys, monkeypatch, constant):
+    monkeypatch.setattr(kernels, constant, getattr(kernels, constant) * (1 + 1e-4))
+    assert exit_code(["check", str(file)]) == 1
+    assert "FAIL" in capsys.readouterr().out
+
+
+def test_a_moved_expectation_and_a_broken_limit_are_told_apart(tmp_path, capsys):
+    path = tmp_path / "bounds.toml"
+    limit = {**ENTRIES[0], "at_most": 1.0}
+    path.write_text(as_toml([{**expected(ENTRIES[1]), "expect": 0.5}, limit], "bound"))
+    assert exit_code(["check", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert "moved by" in out and "at most 1.0" in out and "0 of 2" in out
+
+
+def test_a_question_without_an_answer_fails(tmp_path, capsys):
+    path = tmp_path / "bounds.toml"
+    entry = {**ENTRIES[0], "bound": "classical", "delta": 1e-5, "at_most": 10}
+    path.write_text(as_toml([entry, {**ENTRIES[1], "name": "other", "query": "rank", "noise_multiplier": 1e-3,
+                                     "at_most": 5, "rank": 3}], "bound"))  # fmt: skip
+    assert exit_code(["check", str(path)]) in (1, 2)
+    path.write_text(as_toml([entry], "bound"))
+    assert exit_code(["check", str(path)]) == 1
+    assert "no answer" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "list of entries"),
+        ("[[bound]]\nname = 'a'\nquery = 'epsilo'", "entry 1 (a): query"),
+        ("[[bound]]\nmechanism = 'm2'\nexpect = 1\ndim = 4\nrank = 9", "entry 1: rank=9"),
+        ("[[bound]]\nmechanism = 'gaussian'\nnoise_multiplier = 1\ndelta = 1e-5", "entry 1: expect"),
+        ("[[bound]]\nmechanism = 'gaussian'\nnoise_multiplier = 1\nexpect = 1\nrtol = 'x'", "entry 1: rtol"),
+        ("[[bounds]]\n", "bounds"),
+        ("[[bound", "TOML"),
+    ],
+)
+def test_malformed_files_name_entry_and_key(tmp_path, capsys, text, words):
+    path = tmp_path / "bounds.toml"
+    path.write_text(text)
+    assert exit_code(["check", str(path)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_names_are_unique(tmp_path, capsys):
+    path = tmp_path / "bounds.toml"
+    path.write_text(as_toml([expected(ENTRIES[0])] * 2, "bound"))
+    assert exit_code(["check", str(path)]) == 2
+
+
+def test_update_rewrites_expect_and_keeps_the_rest(file, capsys):
+    needs("tomlkit")
+    good = file.read_text()
+    file.write_text(good.replace('name = "m2"', 'name = "m2"  # and this').replace("expect = 4", "expect = 3"))
+    assert exit_code(["check", str(file), "--update"]) == 0
+    assert file.read_text() == good.replace('name = "m2"', 'name = "m2"  # and this')
+    assert exit_code(["check", str(file)]) == 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("wait", [0.3, 0.8, 1.2])
+def test_a_killed_update_leaves_a_whole_file(file, wait):
+    needs("tomlkit")
+    before = file.read_text()
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from privproj_cli.main import main; main()", "check", str(file), "--update"],
+        stdout=subprocess.DEVNULL,
+    )
+    time.sleep(wait)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert file.read_text() == before
+    assert exit_code(["check", str(file)]) == 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_many_entries_are_quick(tmp_path, count):
+    """A tenth of a second of the processor for each."""
+    path = tmp_path / "many.toml"
+    entries = [{**ENTRIES[i % 3], "name": f"entry {i}", "at_most": 1e9} for i in range(count)]
+    path.write_text(as_toml(entries, "bound"))
+    start = time.process_time()
+    assert exit_code(["check", str(path)]) == 0
+    assert time.process_time() - start < 0.1 * count
+    assert privproj.__version__
+
+
+GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"epsilon": 1.0}, "epsilon"),
+        ({"delta": None}, "delta"),
+        ({"rtol": 1e-3}, "rtol"),
+        ({"rtol": -1.0, "expect": 1.0}, "rtol"),
+        ({"composer": "nobody"}, "composer"),
+        ({"query": "sigma", "epsilon": 1.0}, "noise_multiplier"),
+        ({"query": "steps", "epsilon": 1.0, "steps": 3}, "steps"),
+        ({"query": "rate", "epsilon": 1.0, "sampling_rate": 0.3}, "sampling_rate"),
+        ({"query": 3}, "query"),
+        ({"name": 3}, "name"),
+    ],
+)
+def test_entries_of_a_check_file(changes, word):
+    entry = {**GAUSSIAN, "delta": 1e-5, "at_most": 9, **changes}
+    with pytest.raises(InvalidParameter, match=f"b.toml: entry 1: {word}"):
+        entries_from({"bound": [entry]}, "b.toml")
+
+
+def test_who_composes_is_asked_of_an_entry():
+    entry = {**GAUSSIAN, "steps": 9, "sampling_rate": 0.1, "delta": 1e-5, "at_most": 9}
+    assert entries_from({"bound": [{**entry, "composer": "dp-accounting"}]})[0].ask().numerics["composer"] != "privproj"

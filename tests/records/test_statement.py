@@ -1,0 +1,51 @@
+"""Statements say what is protected, by which promise, and what is not."""
+
+import pytest
+from helpers import needs
+from privproj_cli.main import exit_code
+
+import privproj
+from privproj import M2
+
+WISHART = "report wishart --dim 100 --delta 1e-5"
+
+
+def test_statement_says_what_is_protected_and_what_is_not(capsys):
+    line = "report m2 --dim 256 --rank 16 --noise-multiplier 0.5 --sampling-rate 0.01 --steps 100 --delta 1e-5"
+    value = privproj.epsilon(
+        M2(dim=256, rank=16, noise_multiplier=0.5), delta=1e-5, steps=100, sampling_rate=0.01
+    ).value
+    assert exit_code(line.split()) == 0
+    out = capsys.readouterr().out
+    for words in ("differentially private", "one record added", "100, each on a poisson sample", "What is not covered"):
+        assert words in " ".join(out.split())
+    stated = float(out.split("epsilon is at most ")[1].split()[0])
+    assert value <= stated <= value * 1.01
+    assert max(map(len, out.split("Every bound")[0].splitlines())) <= 100
+
+
+def test_a_statement_as_a_page_holds_its_picture(tmp_path, capsys):
+    needs("matplotlib")
+    page = tmp_path / "statement.html"
+    line = "report m2 --dim 256 --rank 16 --noise-multiplier 0.5 --sampling-rate 0.01 --steps 100 --delta 1e-5"
+    assert exit_code([*line.split(), "-o", str(page)]) == 0
+    text = page.read_text()
+    assert text.startswith("<!doctype html>") and "<svg" in text and "src=" not in text
+    assert "http" not in text.split("<svg")[0]
+    assert exit_code([*line.split(), "--style", "markdown"]) == 0
+    assert "## Privacy statement" in capsys.readouterr().out
+
+
+@pytest.mark.full
+def test_statement_of_a_promise_names_it(capsys):
+    assert (
+        exit_code(["report", "wishart", "--dim", "100", "--rank", "9", "--misalignment", "1e-6", "--delta", "1e-5"])
+        == 0
+    )
+    out = " ".join(capsys.readouterr().out.split())
+    assert "promise on the data" in out and "which the mechanism does not enforce" in out
+
+
+def test_no_statement_without_a_guarantee(capsys):
+    assert exit_code(f"{WISHART} --rank 1 --misalignment 0.1".split()) == 4
+    assert "No guarantee" in capsys.readouterr().out

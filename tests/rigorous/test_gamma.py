@@ -1,0 +1,37 @@
+"""Incomplete gamma functions of balls."""
+
+import mpmath as mp
+from helpers import needs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+needs("flint")
+
+from flint import acb, arb, ctx  # noqa: E402
+
+from privproj.rigorous import gamma  # noqa: E402
+
+shapes = st.floats(1.0, 500.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(shapes, st.floats(0.05, 3.0))
+def test_incomplete_gamma_functions_enclose_mpmath(k, share):
+    z = share * k
+    with ctx.workprec(128), mp.workdps(40):
+        for ball, value in (
+            (gamma.lower(arb(k), arb(z)), mp.gammainc(k, 0, z, regularized=True)),
+            (gamma.upper(arb(k), arb(z)), mp.gammainc(k, z, mp.inf, regularized=True)),
+        ):
+            assert ball.overlaps(arb(mp.nstr(value, 40)) * arb(1, 1e-25))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(1.0, 60.0), st.floats(0.2, 3.0), st.floats(-1.0, 1.0))
+def test_sizes_off_the_real_line_are_bounds(k, share, turn):
+    z = mp.mpc(share * k, turn * mp.sqrt(k))
+    ball = acb(arb(float(z.real)), arb(float(z.imag)))
+    with mp.workdps(30):
+        lower, upper = (abs(mp.gammainc(k, *ends, regularized=True)) for ends in ((0, z), (z, mp.inf)))
+        assert float(gamma.lower_size(arb(k), ball).upper()) >= float(lower) * (1 - 1e-12)
+        assert float(gamma.upper_size(arb(k), ball).upper()) >= float(upper) * (1 - 1e-12)

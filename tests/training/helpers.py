@@ -1,0 +1,189 @@
+"""Small models, data, and one private step, for the tests of training."""
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+from privproj.training import make_private
+from privproj.training.algorithms.fixed_rank import Point
+from privproj.training.algorithms.projected import Projected
+from privproj.training.release import SLACK
+
+DOUBLE = torch.float64
+
+SILENT = 1e-12
+"""A noise multiplier that cannot be seen next to the sums of a test."""
+
+
+def losses_of(module, x, y):
+    """Cross entropy of each record, summed over its tokens where it has several."""
+    scores = module(x)
+    if scores.dim() == 3:
+        return (
+            cross_entropy(scores.flatten(0, 1), y[:, None].expand(scores.shape[:2]).flatten(), reduction="none")
+            .view(scores.shape[:2])
+            .sum(1)
+        )
+    return cross_entropy(scores, y, reduction="none")
+
+
+def data(records=12, width=6, tokens=None, seed=0, dtype=DOUBLE):
+    draw = torch.Generator().manual_seed(seed)
+    shape = (records, width) if tokens is None else (records, tokens, width)
+    return torch.randn(shape, generator=draw, dtype=dtype), torch.randint(0, 3, (records,), generator=draw)
+
+
+def mlp(width=6, hidden=5, dtype=DOUBLE):
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(width, hidden), nn.Tanh(), nn.Linear(hidden, 3)).to(dtype)
+
+
+def gradients(module, x, y):
+    """Per-example gradients of all trained tensors, by torch.func: a row for each example."""
+    trained = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
+    rest = {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
+
+    def loss(tensors, one_x, one_y):
+        scores = lambda inputs: torch.func.functional_call(module, {**tensors, **rest}, (inputs,))  # noqa: E731
+        return losses_of(scores, one_x[None], one_y[None])[0]
+
+    found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(trained, x, y)
+    return torch.cat([g.flatten(1) for g in found.values()], 1)
+
+
+def private(module, x, y, optimizer=None, **options):
+    """A private run over the whole data in every step, noise too small to see unless told."""
+    trained = [p for p in module.parameters() if p.requires_grad]
+    chosen = {
+        "algorithm": "dp-sgd",
+        "max_grad_norm": 1.0,
+        "noise_multiplier": SILENT,
+        "steps": 50,
+        "sampling_rate": 1.0,
+    }
+    optimizer = torch.optim.SGD(trained, lr=1.0) if optimizer is None else optimizer(trained)
+    loader = DataLoader(TensorDataset(x, y), batch_size=4)
+    return make_private(module=module, optimizer=optimizer, data_loader=loader, **{**chosen, **options})
+
+
+def state(module):
+    return torch.cat([p.detach().flatten() for p in module.parameters()]).clone()
+
+
+def one_step(module, x, y, parts=1, **options):
+    """The change of all tensors in one step over a batch in so many parts, times the expected batch size."""
+    before = state(module)
+    _, optimizer, _ = private(module, x, y, **options)
+    optimizer.turn.open(len(x))
+    for rows in torch.arange(len(x)).chunk(parts):
+        optimizer.backward(losses_of(module, x[rows], y[rows]))
+    optimizer.step()
+    optimizer.close()
+    return (before - state(module)) * optimizer.plan.expected_batch
+
+
+def clipped(rows, clip=1.0):
+    norms = rows.norm(dim=1) * (1.0 + SLACK)
+    return (rows * (clip / norms).clamp_max(1.0)[:, None]).sum(0)
+
+
+ALGORITHMS = {
+    "dp-sgd": {},
+    "m2": {"rank": 3},
+    "m2 wishart": {"algorithm": "m2", "rank": 3, "frame": "wishart"},
+    "m2-projected-clip": {"rank": 3},
+    "m1": {"rank": 3},
+    "per layer": {"algorithm": "dp-sgd", "clipping": "per-layer", "shares": (0.2, 0.8)},
+    "m2 per layer": {"algorithm": "m2", "rank": 3, "clipping": "per-layer"},
+}
+
+
+def options_of(name):
+    return {"algorithm": name, "insecure_seed": 7, **ALGORITHMS[name]}
+
+
+def view(rank, frame="haar", inputs=6):
+    """A projected view of a linear layer, with its streams."""
+    layer = nn.Linear(inputs - 1, 4).double()
+    _, optimizer, _ = private(layer, *data(width=inputs - 1), algorithm="m2", rank=rank, frame=frame)
+    (found,) = optimizer.views
+    assert isinstance(found, Projected)
+    return found
+
+
+def released_sums(name, x, y, **more):
+    """The sums inside the boundary, joined over tensors."""
+    module = mlp()
+    _, optimizer, _ = private(module, x, y, **{**options_of(name), **more})
+    optimizer.turn.open(len(x))
+    optimizer.backward(losses_of(module, x, y))
+    return torch.cat([s.flatten() for s in optimizer.boundary.sums])
+
+
+class Twice(nn.Module):
+    """One layer used twice, and a second layer with the same weight: all of it one gradient."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.second, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.second.weight, self.second.bias = self.first.weight, self.first.bias
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.second(torch.tanh(self.first(torch.tanh(self.first(x)))))))
+
+
+class Picture(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.conv, self.norm = nn.Conv2d(1, 3, 2, stride=1, padding=1), nn.GroupNorm(1, 3)
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, x):
+        x = x.view(len(x), 1, 2, 3)
+        return self.head(torch.relu_(self.norm(self.conv(x))).mean((2, 3)))
+
+
+class Words(nn.Module):
+    """Embedding, layer norm and a head over tokens."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.embed, self.norm, self.head = nn.Embedding(7, 6), nn.LayerNorm(6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.norm(self.embed(x))).mean(1))
+
+
+def step(module, optimizer, x, y):
+    optimizer.turn.open(len(x))
+    optimizer.backward(losses_of(module, x, y))
+    optimizer.step()
+
+
+def orthonormal(rows, k, seed=0):
+    return torch.linalg.qr(torch.randn(rows, k, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE))[0]
+
+
+def point(m=9, n=7, r=3, dtype=DOUBLE, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    u, v = (torch.linalg.qr(torch.randn(side, r, generator=draw, dtype=dtype))[0] for side in (m, n))
+    return Point(u, torch.rand(r, generator=draw, dtype=dtype).sort(descending=True)[0] + 0.1, v)
+
+
+def gradient(at, seed=1):
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randn(len(at.u), len(at.v), generator=draw, dtype=at.u.dtype)
+
+
+MODELS = {
+    "linear": (lambda: nn.Linear(6, 3), {}),
+    "mlp": (mlp, {}),
+    "few tokens": (mlp, {"tokens": 2}),
+    "many tokens": (mlp, {"tokens": 9}),
+    "shared weights": (Twice, {}),
+    "convolution": (Picture, {}),
+}

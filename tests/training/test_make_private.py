@@ -1,0 +1,125 @@
+"""What is refused before any data, and accepted until it changes."""
+
+import math
+
+import pytest
+from helpers import needs
+
+from privproj.errors import InvalidParameter
+
+torch = needs("torch", "opacus")
+
+from torch import nn  # noqa: E402
+from training.helpers import Words, data, losses_of, mlp, one_step, private  # noqa: E402
+
+# --- norms ----------------------------------------------------------------------------------------
+
+
+class Scaled(nn.Conv2d):
+    """A convolution with a parameter more, as normaliser-free networks have it."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.gain = nn.Parameter(torch.ones(1))
+
+
+class Gained(nn.LayerNorm):
+    def __init__(self, *sizes):
+        super().__init__(sizes[0])
+        self.gain = nn.Parameter(torch.ones(1))
+
+
+# --- what the loop may not do -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("build", "options", "words"),
+    [
+        (lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), {}, "mixes examples"),
+        (lambda: nn.MultiheadAttention(6, 2), {}, "per-example gradients"),
+        (lambda: mlp().requires_grad_(False), {}, "requires_grad"),
+        (lambda: mlp().half(), {}, "float32"),
+        (mlp, {"algorithm": "m2"}, "rank"),
+        (mlp, {"algorithm": "m2", "rank": 6}, "clipping=per-layer"),
+        (mlp, {"algorithm": "m2", "rank": 2.5}, "rank=2.5"),
+        (lambda: nn.Sequential(nn.Linear(6, 3), nn.LayerNorm(3)), {"algorithm": "m2", "rank": 2}, "unprojected"),
+        (mlp, {"algorithm": "lora-fa", "rank": 2}, "add_frozen_lora"),
+        (mlp, {"algorithm": "dp-sgd", "rank": 2}, "has none here"),
+        (mlp, {"noise_multiplier": math.nan}, "noise_multiplier"),
+        (mlp, {"noise_multiplier": None}, "epsilon with delta"),
+        (mlp, {"max_grad_norm": 0.0}, "max_grad_norm=0"),
+        (mlp, {"sampling_rate": 1.5}, "sampling_rate"),
+        (mlp, {"steps": None}, "steps and epochs"),
+        (mlp, {"feature_bound": 1.0}, "either max_grad_norm"),
+        (mlp, {"feature_bound": 1.0, "max_grad_norm": None}, "one trained linear layer"),
+        (mlp, {"clipping": "per-layer", "shares": (0.5, 0.6)}, "sum to 1"),
+        (mlp, {"algorithm": "sgd"}, "one of dp-sgd"),
+        (mlp, {"epochs": 0, "steps": None}, "epochs"),
+        (mlp, {"frame": "wishart"}, "haar or wishart"),
+        (
+            lambda: nn.Linear(6, 3),
+            {"algorithm": "m1", "rank": 2, "feature_bound": 1.0, "max_grad_norm": None},
+            "lengthen",
+        ),
+        (lambda: Scaled(1, 3, 2), {}, "Scaled"),
+        (lambda: Gained(6, 3), {}, "Gained"),
+        (lambda: nn.Sequential(nn.Conv2d(1, 2, 2, padding=1, padding_mode="reflect")), {}, "per-example gradients"),
+    ],
+)
+def test_what_is_refused_before_any_data(build, options, words):
+    module = build()
+    trained = [p.requires_grad for p in module.parameters()]
+    with pytest.raises(InvalidParameter, match=words):
+        private(module, *data(), optimizer=lambda p: torch.optim.SGD(p or [torch.zeros(1)], lr=1.0), **options)
+    assert [p.requires_grad for p in module.parameters()] == trained
+
+
+def test_frozen_statistics_are_accepted_until_someone_thaws_them():
+    x, y = data()
+    module = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)).double()
+    module[0].eval().requires_grad_(False)
+    one_step(module, x, y)
+    _, optimizer, _ = private(module, x, y)
+    module.train()
+    with pytest.raises(InvalidParameter, match="mixes examples"):
+        module(x)
+    optimizer.close()
+    module(x)
+
+
+def test_an_optimizer_of_other_tensors_is_refused():
+    x, y = data()
+    with pytest.raises(InvalidParameter, match="every trained tensor"):
+        private(mlp(), x, y, optimizer=lambda p: torch.optim.SGD(mlp().parameters(), lr=1.0))
+
+
+# Each of the next ones was a way, found in review, to train on what was not released.
+def test_tensors_outside_the_private_layers_are_refused_whenever_they_appear():
+    x, y = data()
+    outside = nn.Parameter(torch.ones(()))
+    with pytest.raises(InvalidParameter, match="and no others"):
+        private(mlp(), x, y, optimizer=lambda p: torch.optim.SGD([*p, outside], lr=1.0))
+    module = mlp()
+    module[0].requires_grad_(False)
+    held = lambda p: torch.optim.SGD(module.parameters(), lr=1.0)  # noqa: E731
+    _, optimizer, _ = private(module, x, y, held)
+    optimizer.turn.open(12)
+    module[0].requires_grad_(True)
+    before = module[0].weight.detach().clone()
+    optimizer.backward(losses_of(module, x, y))
+    with pytest.raises(InvalidParameter, match="and no others"):
+        optimizer.step()
+    assert torch.equal(module[0].weight, before) and optimizer.steps == 0
+    module[0].requires_grad_(False)
+    module[0].weight.grad = torch.ones_like(before)
+    optimizer.turn.open(0)
+    optimizer.step()
+    assert torch.equal(module[0].weight, before)
+
+
+def test_tied_layers_of_different_kinds_are_refused():
+    module = Words().double()
+    module.head = nn.Linear(6, 7).double()
+    module.head.weight = module.embed.weight
+    with pytest.raises(InvalidParameter, match="untie"):
+        private(module, torch.zeros(12, 4, dtype=torch.long), data()[1])

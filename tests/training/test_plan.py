@@ -1,0 +1,102 @@
+"""The accounting of a run comes from what is trained."""
+
+import math
+
+import numpy as np
+import pytest
+from helpers import needs
+from scipy import stats
+
+import privproj
+from privproj.errors import InvalidParameter, Refused
+from privproj.integrations.opacus import ProjectionAccountant
+
+needs("torch", "opacus")
+
+from torch import nn  # noqa: E402
+from training.helpers import data, losses_of, mlp, private  # noqa: E402
+
+from privproj.training.plan import GRID  # noqa: E402
+
+# --- accounting ---------------------------------------------------------------------------------------
+
+
+def test_the_event_comes_from_what_is_trained():
+    x, y = data()
+    one = private(nn.Linear(6, 3).double(), x, y, algorithm="m2", rank=4, noise_multiplier=1.0)[1].plan
+    assert one.mechanism == privproj.M2(dim=7, rank=4, columns=3, noise_multiplier=1.0)
+    two = private(mlp(hidden=8), x, y, algorithm="m2", rank=4, noise_multiplier=1.0)[1].plan
+    assert {str(layer) for layer in two.mechanism.layers} == {"7x4x1", "9x4x1"}
+    for algorithm in ("m2-projected-clip", "m1"):
+        plan = private(mlp(), x, y, algorithm=algorithm, rank=4, noise_multiplier=1.0)[1].plan
+        assert plan.mechanism == privproj.Gaussian(noise_multiplier=1.0)
+
+
+@pytest.mark.full
+def test_a_calibrated_run_costs_what_was_asked():
+    x, y = data(records=400)
+    module = mlp()
+    _, optimizer, loader = private(
+        module,
+        x,
+        y,
+        algorithm="m2",
+        rank=2,
+        noise_multiplier=None,
+        epsilon=2.0,
+        delta=1e-5,
+        steps=30,
+        sampling_rate=0.1,
+    )
+    known = privproj.sigma(
+        privproj.M2(layers=(privproj.Layer(dim=7, rank=2), privproj.Layer(dim=6, rank=2))),
+        epsilon=2.0, delta=1e-5, steps=30, sampling_rate=optimizer.plan.sampling_rate,
+    )  # fmt: skip
+    assert optimizer.plan.noise_multiplier == known.value
+    with pytest.raises(InvalidParameter, match="at least one release"):
+        optimizer.epsilon(1e-5)
+    while optimizer.steps < 30:
+        for a, b in loader:
+            optimizer.backward(losses_of(module, a, b))
+            optimizer.step()
+    assert 1.99 < optimizer.epsilon(1e-5).value <= 2.0
+    assert list(loader) == []
+    optimizer.turn.open(0)
+    with pytest.raises(Refused, match="all 30 planned steps"):
+        optimizer.step()
+
+
+def test_opacus_accountants_can_listen():
+    x, y = data()
+    accountant = ProjectionAccountant()
+    _, optimizer, _ = private(mlp(), x, y, algorithm="m2", rank=2, noise_multiplier=1.5)
+    optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(1.0))
+    optimizer.turn.open(0)
+    optimizer.step()
+    assert accountant.history == [(optimizer.plan.mechanism, 1.0, 1)]
+
+
+def test_rates_are_on_the_grid_of_the_sampler():
+    x, y = data(records=50)
+    _, optimizer, loader = private(mlp(), x, y, sampling_rate=0.1, steps=2000)
+    rate = optimizer.plan.sampling_rate
+    assert 0.1 <= rate < 0.1 + GRID and (rate / GRID).is_integer()
+    counts = np.zeros(50)
+    sizes = []
+    for batch in loader.sampler(2000):
+        counts[batch] += 1
+        sizes.append(len(batch))
+    assert stats.chisquare(counts).pvalue > 1e-3
+    assert abs(counts.sum() - 1e4) < 5 * math.sqrt(1e5 * 0.1 * 0.9)
+    assert np.std(sizes) == pytest.approx(math.sqrt(50 * 0.09), rel=0.1, abs=0)
+
+
+# --- what the loop may not do -----------------------------------------------------------------------
+
+
+def test_a_given_seed_is_said_with_every_number():
+    x, y = data()
+    _, optimizer, _ = private(mlp(), x, y, noise_multiplier=1.0, insecure_seed=3)
+    optimizer.turn.open(0)
+    optimizer.step()
+    assert any("given seed" in words for words in optimizer.epsilon(1e-5).warnings)

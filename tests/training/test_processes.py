@@ -1,0 +1,141 @@
+"""Several processes: noise once, uneven and empty shares, one ledger, the same law as one process."""
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import needs
+from privproj_cli.main import exit_code
+from scipy import stats
+
+from privproj.records.ledger import read
+
+needs("torch", "opacus")
+
+RUN = """
+import json, os, sys
+import torch
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+from privproj.training import add_prism, make_private
+from privproj.training.processes import join_processes
+
+torch.set_num_threads(1)
+rank = join_processes().rank
+
+
+def done(options):
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(options.pop("records"), 6, generator=draw, dtype=torch.float64)
+    y = torch.randint(0, 3, (len(x),), generator=draw)
+    torch.manual_seed(0 if "WORLD_SIZE" not in os.environ else rank)
+    module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)).double()
+    if options["algorithm"] == "prism":
+        module = add_prism(module, 2, insecure_seed=3)
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    module, optimizer, loader = make_private(
+        module=module, optimizer=torch.optim.SGD(parameters, lr=1.0), data_loader=DataLoader(TensorDataset(x, y)),
+        max_grad_norm=1.0, **options,
+    )
+    start = torch.cat([p.detach().flatten() for p in module.parameters()])
+    sizes = []
+    while optimizer.steps < options["steps"]:
+        for a, b in loader:
+            sizes.append(len(a))
+            for part in torch.arange(len(a)).split(3):
+                optimizer.backward(cross_entropy(module(a[part]), b[part], reduction="none"))
+            optimizer.step()
+    end = torch.cat([p.detach().flatten() for p in module.parameters()])
+    epsilon = optimizer.epsilon(1e-5).value
+    optimizer.close()
+    return {"sizes": sizes, "start": start.tolist(), "end": end.tolist(), "epsilon": epsilon}
+
+
+found = {name: done(options) for name, options in json.loads(sys.argv[1]).items()}
+with open(sys.argv[2] + str(rank), "w") as file:
+    json.dump(found, file)
+"""
+OPTIONS = {"algorithm": "m2", "rank": 2, "noise_multiplier": 0.5, "steps": 6, "sampling_rate": 0.2, "records": 14}
+SEEDED = ("m2", "dp-sgd", "prism")
+
+
+def torchrun(processes, *command):
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), *command]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def jobs(folder, processes):
+    """Every run by its name; those with a ledger of their own are of two processes."""
+    seeded = {name: {"algorithm": name, "rank": 2 if name == "m2" else None, "insecure_seed": 7} for name in SEEDED}
+    phase = {"algorithm": "dp-sgd", "rank": None, "steps": 2, "ledger": str(folder / "phases.jsonl")}
+    loud = {"algorithm": "dp-sgd", "rank": None, "noise_multiplier": 1e6, "steps": 8, "sampling_rate": 1.0}
+    found = {**seeded, "noise": loud}
+    if processes == 2:
+        found = {name: {**options, "ledger": str(folder / f"{name}.jsonl")} for name, options in found.items()}
+        found |= {"first": {**phase, "noise_multiplier": 2.0}, "second": {**phase, "noise_multiplier": 3.0}}
+    return {name: {**OPTIONS, **options} for name, options in found.items()}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """What every process says of every run, by their number, in the order of their ranks; and where the ledgers are."""
+    folder = tmp_path_factory.mktemp("runs")
+    script = folder / "run.py"
+    script.write_text(RUN)
+    out = {count: str(folder / f"of{count}-") for count in (1, 2)}
+    subprocess.run([sys.executable, script, json.dumps(jobs(folder, 1)), out[1]], check=True)
+    torchrun(2, str(script), json.dumps(jobs(folder, 2)), out[2])
+    found = {count: [json.loads(Path(f"{out[count]}{rank}").read_text()) for rank in range(count)] for count in out}
+    return found, folder
+
+
+@pytest.mark.full
+@pytest.mark.xdist_group("processes")
+@pytest.mark.parametrize("algorithm", SEEDED)
+def test_two_processes_with_one_seed_do_what_one_does(ran, algorithm):
+    found, folder = ran
+    (one,), (first, second) = ([rank[algorithm] for rank in found[count]] for count in (1, 2))
+    assert [a + b for a, b in zip(first["sizes"], second["sizes"], strict=True)] == one["sizes"]
+    assert first["sizes"] != second["sizes"] and 0 in second["sizes"] + first["sizes"]
+    assert first["start"] == second["start"] == pytest.approx(one["start"], rel=0, abs=0)
+    assert first["end"] == second["end"] == pytest.approx(one["end"], rel=1e-9, abs=1e-12)
+    assert first["end"] != first["start"] and read(folder / f"{algorithm}.jsonl").spent == 6
+
+
+@pytest.mark.full
+@pytest.mark.xdist_group("processes")
+def test_every_process_knows_what_the_ledger_knows(ran):
+    """A second phase on one ledger: the epsilon of both, in every process."""
+    found, folder = ran
+    first, second = ([rank[name]["epsilon"] for rank in found[2]] for name in ("first", "second"))
+    assert first[0] == first[1] < second[0] == second[1]
+    assert second[0] == read(folder / "phases.jsonl").epsilon(1e-5).value
+
+
+@pytest.mark.full
+@pytest.mark.xdist_group("processes")
+def test_the_noise_of_two_processes_is_that_of_one(ran):
+    """Nothing but noise: the moves of a DP-SGD run on one record, whose part is clipped to next to nothing."""
+    rows = [ran[0][count][0]["noise"] for count in (1, 2)]
+    moves = [(np.array(row["end"]) - np.array(row["start"])) / (1e6 * np.sqrt(8) / 14) for row in rows]
+    assert stats.ks_2samp(*moves).pvalue > 1e-3
+    assert all(stats.kstest(move, "norm").pvalue > 1e-3 for move in moves)
+
+
+@pytest.mark.full
+def test_the_command_runs_on_two_processes_and_resumes(tmp_path, capsys):
+    command = str(Path(sys.executable).with_name("privproj"))
+    line = shlex.split("train --data digits --mechanism m2 --rank 8 --epsilon 8 --steps 12 --batch-size 200 --json")
+    folder = tmp_path / "run"
+    out = torchrun(2, command, *line, "-o", str(folder))
+    found = json.loads(out)
+    assert found["epsilon"] <= 8.0 and found["steps"] == 12 and read(folder / "ledger.jsonl").spent == 12
+    assert exit_code(["train", "--resume", str(folder), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert (again["epsilon"], again["test_accuracy"]) == (found["epsilon"], found["test_accuracy"])
