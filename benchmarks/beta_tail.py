@@ -60,7 +60,7 @@ def main():
     columns = parameters(points)
     d, r, k, mu, delta = (np.array(c, dtype=float) for c in columns)
     start = time.process_time()
-    library = kernels.compiled()
+    library = kernels.compile_kernels()
     out = np.empty(points)
     library.beta_tail_epsilons(r[:1] / 2, (d - r)[:1] / 2, k[:1], mu[:1], np.log(delta[:1]), False, out[:1])
     compiling = time.process_time() - start

@@ -91,7 +91,7 @@ def own_beta_kernel(n, rows, state={}):  # noqa: B006 - arrays are made once: th
     if not state:
         d, r, k, mu, delta = np.array(rows, dtype=float).T
         state["columns"] = [np.ascontiguousarray(c) for c in (r / 2, (d - r) / 2, k, mu, np.log(delta))]
-        state["kernel"], state["out"] = kernels.compiled().beta_tail_epsilons, np.empty(len(rows))
+        state["kernel"], state["out"] = kernels.compile_kernels().beta_tail_epsilons, np.empty(len(rows))
     state["kernel"](*state["columns"], False, state["out"])
     return state["out"]
 
@@ -116,10 +116,10 @@ def own_wishart(n, dim, rank, misalignment, eps):
 
 def own_trade_off(n, z, rates, **run):
     import privproj
-    from privproj.accounting.question import ask
+    from privproj.accounting.question import ask_by_name
     from privproj.curves.tradeoff import tradeoff
 
-    return tradeoff(ask(privproj.Gaussian(noise_multiplier=z * n), None, own_run(run)).curve(), rates)
+    return tradeoff(ask_by_name(privproj.Gaussian(noise_multiplier=z * n), None, own_run(run)).curve(), rates)
 
 
 # --- peers ------------------------------------------------------------------------------------------

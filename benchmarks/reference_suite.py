@@ -106,7 +106,7 @@ def compared(setting, known=None, limit=SECONDS):
     seconds = time.perf_counter() - start
     outcome, value, lower, log10_value = answer(setting)
     about = {"setting": str(setting), "bound": setting.bound, "outcome": outcome, "reference": exact}
-    about["digits"] = reference.digits_of(setting.quantity, dict(setting.parameters))
+    about["digits"] = reference.reference_digits(setting.quantity, dict(setting.parameters))
     if exact is None or value is None or math.isinf(value):
         return Row(**about, value=value, seconds=seconds)
     with mp.workdps(60):

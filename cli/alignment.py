@@ -30,8 +30,8 @@ def helper(
     def run(json: bool, **given: Any) -> int:
         value = ask(**given)
         assumed = [assumes.format(**given)] if assumes else []
-        lines = [f"{label} = {render.rounded(value)}", f"  {note}"]
-        lines += [line for words in assumed for line in render.wrapped("  assumes:  ", words)]
+        lines = [f"{label} = {render.round_outward(value)}", f"  {note}"]
+        lines += [line for words in assumed for line in render.wrap_line("  assumes:  ", words)]
         click.echo(render.as_json({label: value, "note": note, "assumes": assumed}) if json else "\n".join(lines))
         return 0
 

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from privproj.errors import InvalidParameter
-from privproj.records.regression import Verdict, entries_from
+from privproj.records.regression import CheckVerdict, entries_from
 
-from .files import apart, read, write
+from .files import read_data, refuse_same_file, write_text
 from .options import Once, option, with_options
 from .run import file_argument
 
@@ -34,34 +34,34 @@ An entry:
 """
 
 
-def run(file: str, update: bool, junit: str | None) -> int:
+def check_file(file: str, update: bool, junit: str | None) -> int:
     if update and not file.endswith(".toml"):
         raise InvalidParameter("FILE", file, "a TOML file with --update")
-    apart("--junit", junit, file)
+    refuse_same_file("--junit", junit, file)
     found, times = [], []
-    for entry in entries_from(read(file), file):
+    for entry in entries_from(read_data(file), file):
         start = time.perf_counter()
         found.append(entry.check())
         times.append(time.perf_counter() - start)
     click.echo("\n".join(map(line, found)))
     if junit is not None:
-        write(junit, as_junit(file, found, times))
+        write_text(junit, as_junit(file, found, times))
     if update:
-        write(file, updated(file, found))
+        write_text(file, updated(file, found))
         found = [replace(verdict, problem=verdict.entry.judged(verdict.value, None)) for verdict in found]
     failed = [verdict for verdict in found if not verdict.holds]
     click.echo(f"{len(found) - len(failed)} of {len(found)} entries hold" + (", expect rewritten" if update else ""))
     return 1 if failed else 0
 
 
-def line(verdict: Verdict) -> str:
+def line(verdict: CheckVerdict) -> str:
     """One line per entry."""
     mark = "ok  " if verdict.holds else "FAIL"
     shown = "no value" if verdict.value is None else f"{verdict.entry.query} = {verdict.value:.9g}"
     return f"{mark} {verdict.entry.name}: {shown}" + (f" ({verdict.problem})" if verdict.problem else "")
 
 
-def updated(file: str, found: list[Verdict]) -> str:
+def updated(file: str, found: list[CheckVerdict]) -> str:
     """The file with ``expect`` rewritten and everything else, comments too, as it was."""
     try:
         import tomlkit
@@ -77,7 +77,7 @@ def updated(file: str, found: list[Verdict]) -> str:
     return tomlkit.dumps(document)
 
 
-def as_junit(file: str, found: list[Verdict], times: list[float]) -> str:
+def as_junit(file: str, found: list[CheckVerdict], times: list[float]) -> str:
     """A JUnit report."""
     from xml.etree import ElementTree as Tree
 
@@ -96,7 +96,7 @@ command = with_options(
         option("--update", "Rewrite expect with today's values, nothing else.", is_flag=True),
         Once(["--junit"], help="Write a JUnit report.", metavar="FILE"),
     ],
-    run,
+    check_file,
     name="check",
     help=HELP,
     short_help="CI regression of bounds.",

@@ -10,7 +10,7 @@ from privproj.result import Outcome
 from . import render
 from .mechanisms import MECHANISMS, example_words, mechanism_options
 from .options import option, run_options, take_run, target_options, with_options
-from .query import build
+from .query import build_mechanism
 
 SUMMARY = "Every bound of a mechanism, promise-free ones first, tightest first."
 
@@ -25,7 +25,7 @@ def compare_command(mechanism: str) -> click.Command:
     def run(json: bool, **options: Any) -> int:
         setting = take_run(options)
         parameters = {str(o.name): options.pop(str(o.name)) for o in own}
-        rows = compare(build(kind, parameters), **options, **setting)
+        rows = compare(build_mechanism(kind, parameters), **options, **setting)
         click.echo(render.comparison_json(rows) if json else render.comparison_text(rows))
         if not any(row.result and row.result.value is not None for row in rows):
             click.echo(f"error: no bound gives a number here: {rows[0].bound.name}: {rows[0].reason}", err=True)

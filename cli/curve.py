@@ -5,16 +5,16 @@ from typing import Any
 import click
 
 from privproj.accounting.question import Question, question_of
-from privproj.bounds import bounds_of, find
+from privproj.bounds import bounds_of, find_bound
 from privproj.curves.tradeoff import profile_points, tradeoff
 from privproj.errors import InvalidParameter, PrivprojError
 from privproj.validation import privacy_epsilon, whole
 
 from . import render
-from .files import write
+from .files import write_text
 from .mechanisms import MECHANISMS, example_words, mechanism_options
 from .options import Once, option, run_options, take_run, with_options
-from .query import build
+from .query import build_mechanism
 
 SUMMARY = "delta(eps) or the trade-off function: table, CSV, JSON, picture."
 COLUMN = {"delta": "epsilon", "trade-off": "false positive rate"}
@@ -25,7 +25,7 @@ command = click.Group("curve", help=SUMMARY, short_help=SUMMARY)
 def questions(mechanism: Any, names: tuple[str, ...], run: Any) -> list[Question]:
     """One question for each bound; "all" stands for every bound that answers."""
     if names != ("all",):
-        return [question_of(mechanism, find(type(mechanism), name), run) for name in names or (None,)]
+        return [question_of(mechanism, find_bound(type(mechanism), name), run) for name in names or (None,)]
     found = []
     for bound in bounds_of(type(mechanism)):
         question = question_of(mechanism, bound, run)
@@ -48,13 +48,13 @@ def grid(kind: str, largest: float | None, points: float | None) -> list[float]:
     return [top * i / (count - 1.0) for i in range(count)]
 
 
-def run(kind: type, options: dict[str, Any], own: list[str]) -> int:
+def show_curves(kind: type, options: dict[str, Any], own: list[str]) -> int:
     """Evaluate and show."""
     shape, largest, points = options.pop("what") or "delta", options.pop("epsilon_max"), options.pop("points")
     output, plot, style, names = options.pop("output"), options.pop("plot"), options.pop("style"), options.pop("bound")
     options.pop("clip", None)
     setting = take_run(options)
-    mechanism = build(kind, {name: options.pop(name) for name in own})
+    mechanism = build_mechanism(kind, {name: options.pop(name) for name in own})
     x = grid(shape, largest, points)
     columns, assumes = {}, {}
     for question in questions(mechanism, names, setting):
@@ -68,7 +68,7 @@ def run(kind: type, options: dict[str, Any], own: list[str]) -> int:
         draw(plot, x, columns, COLUMN[shape], label, mechanism.name)
     text = shown(style or "table", COLUMN[shape], label, x, columns, assumes)
     if output is not None:
-        write(output, text + "\n")
+        write_text(output, text + "\n")
     else:
         click.echo(text)
     return 0
@@ -92,7 +92,7 @@ def shown(
     head = f"{name:>20}" + "".join(f"  {bound:>22}" for bound in columns) + f"   {label}"
     rows = [f"{a:>20.6g}" + "".join(f"  {v:>22.4e}" for v in row) for a, *row in zip(x, *columns.values(), strict=True)]
     shared = dict.fromkeys(words for found in assumes.values() for words in found)
-    return "\n".join([head, *rows, *(line for words in shared for line in render.wrapped("assumes: ", words))])
+    return "\n".join([head, *rows, *(line for words in shared for line in render.wrap_line("assumes: ", words))])
 
 
 def curve_command(name: str) -> click.Command:
@@ -101,7 +101,7 @@ def curve_command(name: str) -> click.Command:
     own = mechanism_options(name, "curve")
 
     def callback(**options: Any) -> int:
-        return run(entry.kind, options, [str(o.name) for o in own])
+        return show_curves(entry.kind, options, [str(o.name) for o in own])
 
     return with_options(
         [

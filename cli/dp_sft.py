@@ -6,7 +6,7 @@ from privproj.accounting.two_stage import dp_sft
 from privproj.errors import InvalidParameter
 
 from . import render
-from .files import saved
+from .files import write_run_file
 from .options import Once, option, with_options
 from .query import EXIT_CODES
 
@@ -18,7 +18,7 @@ Example:
 """
 
 
-def run(
+def plan_two_stages(
     epsilon: float,
     delta: float,
     sampling_rate: float,
@@ -44,7 +44,7 @@ def run(
     )
     result = schedule.epsilon(delta=delta)
     if output is not None:
-        saved(output, schedule.as_dict())
+        write_run_file(output, schedule.as_dict())
     click.echo(render.as_json(result.as_dict()) if json else render.run_text(result, schedule))
     return EXIT_CODES[result.outcome]
 
@@ -62,7 +62,7 @@ command = with_options(
         Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
         option("--json", "One JSON object instead of text.", is_flag=True),
     ],
-    run,
+    plan_two_stages,
     name="dp-sft",
     help=HELP,
     short_help="Noise for DP-SFT.",

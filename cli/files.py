@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from privproj.errors import InvalidParameter
-from privproj.records.atomic import replaced
+from privproj.records.atomic import write_atomically
 
 
-def read(path: str) -> dict[str, Any]:
+def read_data(path: str) -> dict[str, Any]:
     """The data of a TOML or JSON file."""
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -18,7 +18,7 @@ def read(path: str) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else "its name or its text cannot be read"
         raise InvalidParameter("FILE", path, "a readable file", str(reason)) from None
     try:
-        data = from_json(text, path) if path.endswith(".json") else tomllib.loads(text, parse_float=decimal)
+        data = from_json(text, path) if path.endswith(".json") else tomllib.loads(text, parse_float=parse_decimal)
     except InvalidParameter:
         raise
     except (ValueError, RecursionError) as error:
@@ -48,7 +48,7 @@ class Pairs(dict):
 
 def from_json(text: str, path: str) -> Any:
     """The data of a JSON text; raises :class:`InvalidParameter` naming entry and key where an object has one twice."""
-    data = json.loads(text, object_pairs_hook=Pairs, parse_float=decimal)
+    data = json.loads(text, object_pairs_hook=Pairs, parse_float=parse_decimal)
     check_doubled(data, path)
     return data
 
@@ -64,7 +64,7 @@ def check_doubled(data: Any, where: str) -> None:
             check_doubled(entry, f"{where}: {key} {i + 1}")
 
 
-def decimal(text: str) -> float:
+def parse_decimal(text: str) -> float:
     """A number of a file; raises ValueError where it is above 0 in size and too small for a double."""
     number = float(text)
     if number == 0.0 and any(c in "123456789" for c in text.lower().split("e")[0]):
@@ -72,15 +72,15 @@ def decimal(text: str) -> float:
     return number
 
 
-def apart(name: str, path: str | None, file: str) -> None:
+def refuse_same_file(name: str, path: str | None, file: str) -> None:
     """Raise :class:`InvalidParameter` where an output would overwrite an input."""
     if path is not None and Path(path).resolve() == Path(file).resolve():
         raise InvalidParameter(name, path, f"another file than {file}, which is read")
 
 
-def write(path: str, text: str) -> None:
+def write_text(path: str, text: str) -> None:
     """Replace a file as a whole."""
-    replaced(path, lambda file: file.write(text.encode()))
+    write_atomically(path, lambda file: file.write(text.encode()))
 
 
 def as_toml(entries: list[dict[str, Any]], table: str = "phase", **shared: Any) -> str:
@@ -91,10 +91,10 @@ def as_toml(entries: list[dict[str, Any]], table: str = "phase", **shared: Any) 
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def saved(path: str, data: dict[str, Any], table: str = "phase") -> None:
+def write_run_file(path: str, data: dict[str, Any], table: str = "phase") -> None:
     """Write a run file, as JSON or TOML by the ending of its name."""
     if path.endswith(".json"):
-        write(path, json.dumps(data, indent=2) + "\n")
+        write_text(path, json.dumps(data, indent=2) + "\n")
     else:
         shared = {key: value for key, value in data.items() if key != table}
-        write(path, as_toml(data[table], table, **shared))
+        write_text(path, as_toml(data[table], table, **shared))

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from privproj.errors import InvalidParameter, Unanswered
-from privproj.records.ledger import Account, read
+from privproj.records.ledger import Account, read_ledger
 
 from . import render
 from .options import option, with_options
@@ -21,8 +21,8 @@ Example:
 """
 
 
-def run(file: str, delta: float | None, json: bool) -> int:
-    account = read(file)
+def show_ledger(file: str, delta: float | None, json: bool) -> int:
+    account = read_ledger(file)
     if not account.phases:
         raise InvalidParameter("ledger", file, "a ledger with a phase; this run was stopped before it began")
     target = dict(account.target or {})
@@ -77,11 +77,11 @@ def text(shown: dict[str, Any]) -> str:
     goal = "" if shown["target_epsilon"] is None else f", target {shown['target_epsilon']:g}"
     lines.append(f"  released: {shown['steps']} steps")
     lines.append(f"  left:     {shown['steps_left']} planned steps")
-    lines.append(f"  plan:     epsilon {render.rounded(planned.value)} after all planned steps{goal}")
-    lines += render.wrapped("  quote:    ", shown["quote"])
-    lines += render.wrapped("  assumes:  ", "; ".join(planned.mechanism["assumes"]))
+    lines.append(f"  plan:     epsilon {render.round_outward(planned.value)} after all planned steps{goal}")
+    lines += render.wrap_line("  quote:    ", shown["quote"])
+    lines += render.wrap_line("  assumes:  ", "; ".join(planned.mechanism["assumes"]))
     notes = dict.fromkeys((*(() if so_far is None else so_far.warnings), *planned.warnings))
-    return "\n".join(lines + [line for words in notes for line in render.wrapped("  warning:  ", words)])
+    return "\n".join(lines + [line for words in notes for line in render.wrap_line("  warning:  ", words)])
 
 
 command = with_options(
@@ -90,7 +90,7 @@ command = with_options(
         option("--delta", "Failure probability delta.  [default: the ledger's]", metavar="D"),
         option("--json", "JSON instead of text.", is_flag=True),
     ],
-    run,
+    show_ledger,
     name="ledger",
     help=HELP,
     short_help="What a training run has spent, and what is left.",

@@ -18,7 +18,7 @@ Example:
 """
 
 
-def run(json: bool, **options: Any) -> int:
+def show_noise(json: bool, **options: Any) -> int:
     moments = lora_noise(**{name: value for name, value in options.items() if value is not None})
     if json:
         click.echo(render.as_json(asdict(moments)))
@@ -40,7 +40,7 @@ command = with_options(
         option("--initialisation", "Law of the entries of A.", type=click.Choice(["gaussian", "uniform"])),
         option("--json", "JSON instead of text.", is_flag=True),
     ],
-    run,
+    show_noise,
     name="lora-noise",
     help=HELP,
     short_help="Moments of LoRA's noise term (a diagnostic).",

@@ -48,8 +48,8 @@ def query_command(quantity: str, ask: Callable[..., Result], mechanism: str) -> 
     proof = certificate_options() if quantity in CERTIFIABLE else []
 
     def run(json: bool, certify: bool = False, certificate: str | None = None, **options: Any) -> int:
-        proved = partial(proved_answer, certificate) if certify or certificate is not None else as_it_is
-        return answer(ask, kind, json, {o.name for o in own}, options, proved, quantity)
+        proved = partial(with_proof, certificate) if certify or certificate is not None else without_proof
+        return answer_query(ask, kind, json, {o.name for o in own}, options, proved, quantity)
 
     return with_options(
         [*own, *run_options(quantity), *target, bound, refuted, *proof, as_json],
@@ -79,14 +79,14 @@ def certificate_options() -> list[click.Option]:
     ]
 
 
-def as_it_is(result: Result) -> Result:
+def without_proof(result: Result) -> Result:
     """No proof was asked for."""
     return result
 
 
-def proved_answer(path: str | None, result: Result) -> Result:
+def with_proof(path: str | None, result: Result) -> Result:
     """The result with its certificate, which goes to a file where one is named."""
-    from privproj.records.certificate import certified, certify
+    from privproj.records.certificate import certify, with_certificate
 
     try:
         certificate = certify(result)
@@ -95,10 +95,10 @@ def proved_answer(path: str | None, result: Result) -> Result:
         raise
     if path is not None:
         certificate.save(path)
-    return certified(result, certificate)
+    return with_certificate(result, certificate)
 
 
-def answer(
+def answer_query(
     ask: Callable[..., Result],
     kind: type[Mechanism],
     json: bool,
@@ -110,19 +110,19 @@ def answer(
     """Parse, ask, prove, render; returns the exit code."""
     clip, size = options.pop("clip"), options.get("dataset_size")
     run = take_run(options, quantity)
-    mechanism = build(kind, {name: options.pop(name) for name in list(options) if name in own})
+    mechanism = build_mechanism(kind, {name: options.pop(name) for name in list(options) if name in own})
     try:
         result = proved(ask(mechanism, **options, **run))
     except Unanswered as error:
         if json and isinstance(error.result, Result):
             click.echo(render.as_json(error.result.as_dict()))
         raise
-    result = annotated(result, clip, size)
+    result = with_clip_and_size(result, clip, size)
     click.echo(render.as_json(result.as_dict()) if json else render.as_text(result, mechanism, run))
     return EXIT_CODES[result.outcome]
 
 
-def build(kind: type[Mechanism], given: dict[str, Any]) -> Mechanism:
+def build_mechanism(kind: type[Mechanism], given: dict[str, Any]) -> Mechanism:
     """The mechanism that the options describe."""
     if "layer" in given:
         given["layers"] = given.pop("layer")
@@ -141,7 +141,7 @@ def build(kind: type[Mechanism], given: dict[str, Any]) -> Mechanism:
     return kind(**{name: value for name, value in given.items() if value is not None})
 
 
-def annotated(result: Result, clip: float | None, size: float | None) -> Result:
+def with_clip_and_size(result: Result, clip: float | None, size: float | None) -> Result:
     """The result with what the command line knows besides: the clipping norm and the number of records."""
     warnings = list(result.warnings)
     if size is not None and result.delta is not None and result.delta >= 1.0 / size:

@@ -10,7 +10,7 @@ from privproj.records.run_file import from_data
 from privproj.result import Result
 
 from . import render
-from .files import read
+from .files import read_data
 from .options import option, with_options
 from .run import file_argument
 
@@ -26,8 +26,8 @@ Example:
 """
 
 
-def run(file: str, epsilon: float, delta: float, json: bool) -> int:
-    schedule = from_data(read(file), file)
+def show_remaining(file: str, epsilon: float, delta: float, json: bool) -> int:
+    schedule = from_data(read_data(file), file)
     rows = schedule.remaining(epsilon=epsilon, delta=delta)
     whole = schedule.epsilon(delta=delta)
     done = schedule.done_phases
@@ -67,16 +67,16 @@ def text(shown: dict[str, Any]) -> str:
     """The same in words."""
     spent, planned = shown["epsilon_spent"], shown["epsilon_planned"]
     of = f"of {shown['epsilon']:g} at delta {shown['delta']:g}"
-    lines = [f"spent: epsilon {render.rounded(spent)} {of}"]
+    lines = [f"spent: epsilon {render.round_outward(spent)} {of}"]
     if planned is not None:
-        lines.append(f"planned: epsilon {render.rounded(planned)} {of}, all phases together")
+        lines.append(f"planned: epsilon {render.round_outward(planned)} {of}, all phases together")
     for entry in shown["phases"]:
         words = {None: "", True: ", all of it would exceed the budget", False: ", all of it fits"}
         after = f" (after {', '.join(entry['after'])})" if entry["after"] else ""
         lines.append(f"  {entry['phase']}: {entry['more_steps']} more steps fit{after}{words[entry['would_exceed']]}")
     lines.append(f"  rests on: {shown['bound']} ({shown['status']}); {shown['relation']}")
     for label, found in (("promise", shown["promises"]), ("assumes", shown["assumes"]), ("warning", shown["warnings"])):
-        lines += render.wrapped(f"  {label}:  ", "; ".join(found)) if found else []
+        lines += render.wrap_line(f"  {label}:  ", "; ".join(found)) if found else []
     return "\n".join(lines)
 
 
@@ -87,7 +87,7 @@ command = with_options(
         option("--delta", "The budget's delta.", metavar="D", required=True),
         option("--json", "JSON instead of text.", is_flag=True),
     ],
-    run,
+    show_remaining,
     name="remaining",
     help=HELP,
     short_help="How many more steps a budget allows.",

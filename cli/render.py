@@ -8,7 +8,7 @@ from privproj.accounting.queries import Comparison
 from privproj.assumptions import REPLACE_SENSITIVITY
 from privproj.bounds.bound import Bound
 from privproj.mechanisms import Mechanism
-from privproj.result import Outcome, Result, Side, Status, plain
+from privproj.result import Outcome, Result, Side, Status, as_plain_value
 from privproj.runs import RunOptions
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def as_json(value: dict[str, Any]) -> str:
     return json.dumps(value, indent=2, allow_nan=False)
 
 
-def rounded(value: float, *, up: bool = True) -> str:
+def round_outward(value: float, *, up: bool = True) -> str:
     """``value`` to four significant digits, outward; a positive number is never shown as 0."""
     if value == math.inf:
         return "infinite"
@@ -52,7 +52,7 @@ def rounded(value: float, *, up: bool = True) -> str:
 
 def delta_shown(value: float) -> str:
     """A delta, ``< 1e-300`` where it is smaller."""
-    return "< 1e-300" if value <= 1.01e-300 else rounded(value)
+    return "< 1e-300" if value <= 1.01e-300 else round_outward(value)
 
 
 def as_text(result: Result, mechanism: Mechanism, run: RunOptions) -> str:
@@ -63,19 +63,21 @@ def as_text(result: Result, mechanism: Mechanism, run: RunOptions) -> str:
     lines += numerics_line(result.numerics) + certified_line(result.numerics)
     if result.noise_std is not None:
         formula = "2 z C" if result.run["relation"] == "replace" else "z C"
-        lines.append(f"  noise:    standard deviation {formula} = {rounded(result.noise_std)} for the given clip C")
+        lines.append(
+            f"  noise:    standard deviation {formula} = {round_outward(result.noise_std)} for the given clip C"
+        )
     return "\n".join(lines + closing_lines(result))
 
 
 def closing_lines(result: Result) -> list[str]:
     """Assumptions and warnings, each from a line of its own on."""
-    lines = [line for words in result.assumes for line in wrapped("  assumes:  ", words)]
-    return lines + [line for words in result.warnings for line in wrapped("  warning:  ", words)]
+    lines = [line for words in result.assumes for line in wrap_line("  assumes:  ", words)]
+    return lines + [line for words in result.warnings for line in wrap_line("  warning:  ", words)]
 
 
 def result_lines(result: Result) -> list[str]:
     """The number and what it rests on."""
-    return [headline(result), "  rests on: " + foundation(result)]
+    return [headline(result), "  rests on: " + foundation_line(result)]
 
 
 def numerics_line(numerics: dict[str, object]) -> list[str]:
@@ -91,7 +93,7 @@ def numerics_line(numerics: dict[str, object]) -> list[str]:
         words += f"its rounding is covered by {numerics['added_to_delta']:.1e} added to delta ({numerics['rounding']})"
     else:
         words += "all its errors are bounded and included"
-    return wrapped("  numerics: ", words)
+    return wrap_line("  numerics: ", words)
 
 
 def certified_line(numerics: dict[str, object]) -> list[str]:
@@ -100,11 +102,12 @@ def certified_line(numerics: dict[str, object]) -> list[str]:
     if proof is None:
         return []
     at = "".join(f" at {name} {value:.6g}" for name, value in proof["witness"].items())
-    words = f"{shortened(proof['lower'])} <= the bound's delta{at} <= {shortened(proof['upper'], up=True)}, proved by "
-    return wrapped("  certified: ", words + f"{proof['arithmetic']}, {proof['bits']} bits")
+    ends = shorten_numbers(proof["lower"]), shorten_numbers(proof["upper"], up=True)
+    words = f"{ends[0]} <= the bound's delta{at} <= {ends[1]}, proved by {proof['arithmetic']}, {proof['bits']} bits"
+    return wrap_line("  certified: ", words)
 
 
-def shortened(text: str, *, up: bool = False) -> str:
+def shorten_numbers(text: str, *, up: bool = False) -> str:
     """Decimal text to twelve digits, outward."""
     from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
@@ -112,7 +115,7 @@ def shortened(text: str, *, up: bool = False) -> str:
     return str(Context(prec=12, rounding=rounding, Emin=-(10**9), Emax=10**9).create_decimal(text))
 
 
-def wrapped(label: str, text: str) -> list[str]:
+def wrap_line(label: str, text: str) -> list[str]:
     """``text`` behind a label, in lines of at most 100 characters; nothing for an empty text."""
     lines, current = [], label
     for word in text.split():
@@ -139,7 +142,9 @@ def headline(result: Result) -> str:
         return f"{name}: no finite epsilon at {at}" if name == "epsilon" else f"{name}: nothing below 1 at {at}"
     if name == "rank" and result.lower not in (None, result.value):
         return f"rank = {result.lower} to {result.value}  (smallest and largest that meet {at})"
-    shown = delta_shown(result.value) if name == "delta" else rounded(result.value, up=result.side is not Side.LOWER)
+    shown = (
+        delta_shown(result.value) if name == "delta" else round_outward(result.value, up=result.side is not Side.LOWER)
+    )
     side = MEETS.get(result.quantity, f"{result.side}, at")
     if name == "rank" and result.side is Side.UPPER:
         side = "smallest that meets"
@@ -148,7 +153,7 @@ def headline(result: Result) -> str:
     return f"{name} {shown}" if shown.startswith("<") else f"{name} = {shown}  ({side} {at})"
 
 
-def foundation(result: Result) -> str:
+def foundation_line(result: Result) -> str:
     """Bound, status, promises, relation, sampling."""
     promises = "; promise: " + "; ".join(result.promises) if result.promises else ", no promise on the data"
     return f"{result.bound} ({result.status}{promises}); {relation_words(result)}; {run_words(result.run)}"
@@ -184,7 +189,8 @@ def gain_line(result: Result, mechanism: Mechanism, run: RunOptions) -> list[str
     if not rivals:
         return []
     parts = [
-        f"{label} {delta_shown(value) if result.quantity == 'delta' else rounded(value)}" for label, value in rivals
+        f"{label} {delta_shown(value) if result.quantity == 'delta' else round_outward(value)}"
+        for label, value in rivals
     ]
     return ["  gain:     " + ", ".join(parts) + ", this bound as above"]
 
@@ -195,11 +201,11 @@ def run_text(result: Result, schedule: "Schedule") -> str:
     for phase in schedule.phases:
         question = phase.question
         noise = question.mechanism.noise_multiplier
-        words = "" if noise is None else f", noise multiplier {rounded(noise)}"
+        words = "" if noise is None else f", noise multiplier {round_outward(noise)}"
         words += f" ({question.bound.name})"
         lines.append(f"  {phase.name}: {question.mechanism.name}{words}; {run_words(question.run.parameters())}")
     for promise in result.promises:
-        lines += wrapped("  promise:  ", promise)
+        lines += wrap_line("  promise:  ", promise)
     return "\n".join(lines + numerics_line(result.numerics) + closing_lines(result))
 
 
@@ -222,16 +228,16 @@ def comparison_text(rows: list[Comparison]) -> str:
     for row in rows:
         if row.result is None or row.result.value is None:
             reason = row.reason or "no number"
-            lines += wrapped(f"{'-':>12}  {row.bound.name:<22} ", reason)
+            lines += wrap_line(f"{'-':>12}  {row.bound.name:<22} ", reason)
         else:
-            shown = delta_shown(row.result.value) if quantity == "delta" else rounded(row.result.value)
+            shown = delta_shown(row.result.value) if quantity == "delta" else round_outward(row.result.value)
             promise = "; ".join(row.result.promises) or "none"
             lines.append(f"{shown:>12}  {row.bound.name:<22} {row.result.status:<12} {promise}")
     free = [row for row in rows if row.result and row.result.usable and row.result.status is Status.PROVED]
     if free:
         lines.append(f"smallest without a promise on the data: {free[0].bound.name}")
     shared = dict.fromkeys(words for row in rows if row.result for words in run_notes(row.result))
-    lines += [line for words in shared for line in wrapped("assumes: ", words)]
+    lines += [line for words in shared for line in wrap_line("assumes: ", words)]
     return "\n".join(lines)
 
 
@@ -243,7 +249,7 @@ def run_notes(result: Result) -> tuple[str, ...]:
 def bound_record(bound: Bound) -> dict[str, Any]:
     """A bound as plain values."""
     names = ("name", "summary", "formula", "source", "example", "status", "relations", "version")
-    return {"mechanism": bound.mechanism.name, **{name: plain(getattr(bound, name)) for name in names}}
+    return {"mechanism": bound.mechanism.name, **{name: as_plain_value(getattr(bound, name)) for name in names}}
 
 
 def bounds_text(bounds: Iterable[Bound]) -> str:
@@ -264,7 +270,7 @@ def bound_page(bound: Bound) -> str:
         "relations": ", ".join(bound.relations),
         "assumes": "; ".join(bound.assumes(bound.mechanism)) or "nothing beyond the sensitivity of the query",
     }
-    lines = [line for name, text in rows.items() for line in wrapped(f"{name + ':':<11}", text)]
+    lines = [line for name, text in rows.items() for line in wrap_line(f"{name + ':':<11}", text)]
     return "\n".join([*lines, f"{'example:':<11}{bound.example}"])
 
 

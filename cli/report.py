@@ -8,7 +8,7 @@ import click
 
 from privproj import __version__
 from privproj.accounting.queries import Comparison, compare, solve_epsilon
-from privproj.accounting.question import ask
+from privproj.accounting.question import ask_by_name
 from privproj.curves.profile import Curve
 from privproj.curves.tradeoff import profile_points
 from privproj.errors import InvalidParameter
@@ -18,10 +18,10 @@ from privproj.result import Result
 from privproj.runs import delta_target
 
 from . import render
-from .files import read, write
+from .files import read_data, write_text
 from .mechanisms import MECHANISMS, example_words, mechanism_options
 from .options import Once, option, run_options, take_run, target_options, with_options
-from .query import build
+from .query import build_mechanism
 
 SUMMARY = "A privacy statement for a model card: text, Markdown or HTML."
 STYLE = """
@@ -47,8 +47,8 @@ def produce(result: Result, curve: Curve, rows: list[Comparison], style: str | N
         found, rows
     )
     if output is not None:
-        write(output, text + "\n")
-        click.echo(f"wrote {output}: epsilon {render.rounded(result.epsilon or 0.0)} at delta {result.delta:g}")
+        write_text(output, text + "\n")
+        click.echo(f"wrote {output}: epsilon {render.round_outward(result.epsilon or 0.0)} at delta {result.delta:g}")
     else:
         click.echo(text)
     return 0 if result.usable else 4
@@ -60,7 +60,7 @@ def as_text(found: list[Section], rows: list[Comparison]) -> str:
     for section in found:
         lines += ["", section.title]
         for words in section.lines:
-            lines += render.wrapped("  - " if section.items else "  ", words)
+            lines += render.wrap_line("  - " if section.items else "  ", words)
     if rows:
         lines += ["", "Every bound on the same question", render.comparison_text(rows)]
     return "\n".join(lines)
@@ -82,7 +82,7 @@ def cells(rows: list[Comparison]) -> list[tuple[str, str, str, str]]:
     """Value, bound, status and promise of each bound that answers."""
     return [
         (
-            render.rounded(float(row.result.value)),
+            render.round_outward(float(row.result.value)),
             row.bound.name,
             str(row.result.status),
             "; ".join(row.result.promises),
@@ -150,8 +150,8 @@ def report_command(name: str) -> click.Command:
     def callback(style: str | None, output: str | None, delta: float | None, bound: str | None, **options: Any) -> int:
         options.pop("clip", None)
         setting = take_run(options)
-        mechanism = build(entry.kind, {str(o.name): options.pop(str(o.name)) for o in own})
-        question = ask(mechanism, bound, setting)
+        mechanism = build_mechanism(entry.kind, {str(o.name): options.pop(str(o.name)) for o in own})
+        question = ask_by_name(mechanism, bound, setting)
         result, curve = solve_epsilon(question, delta_target(delta, None)), question.curve()
         return produce(result, curve, compare(mechanism, delta=delta, **setting), style, output)
 
@@ -166,7 +166,7 @@ def report_command(name: str) -> click.Command:
 
 def report_run(file: str, delta: float, style: str | None, output: str | None) -> int:
     """``privproj report run FILE``."""
-    schedule = from_data(read(file), file)
+    schedule = from_data(read_data(file), file)
     return produce(schedule.epsilon(delta=delta), schedule.curve(), [], style, output)
 
 

@@ -8,7 +8,7 @@ from privproj.errors import InvalidParameter
 from privproj.records.run_file import from_data
 
 from . import render
-from .files import read, saved
+from .files import read_data, write_run_file
 from .options import Once, option, with_options
 from .query import EXIT_CODES
 
@@ -28,8 +28,10 @@ A run file in TOML:
 """
 
 
-def run(file: str, epsilon: float | None, delta: float | None, calibrate: bool, output: str | None, json: bool) -> int:
-    schedule = from_data(read(file), file)
+def answer_run_file(
+    file: str, epsilon: float | None, delta: float | None, calibrate: bool, output: str | None, json: bool
+) -> int:
+    schedule = from_data(read_data(file), file)
     if calibrate:
         if epsilon is None or delta is None:
             raise InvalidParameter("--calibrate", "one target", "both --epsilon and --delta")
@@ -42,7 +44,7 @@ def run(file: str, epsilon: float | None, delta: float | None, calibrate: bool, 
     else:
         result = schedule.epsilon(delta=delta)
     if output is not None:
-        saved(output, schedule.as_dict())
+        write_run_file(output, schedule.as_dict())
     click.echo(render.as_json(result.as_dict()) if json else render.run_text(result, schedule))
     return EXIT_CODES[result.outcome]
 
@@ -64,4 +66,4 @@ def options() -> list[Any]:
     ]
 
 
-command = with_options(options(), run, name="run", help=HELP, short_help="Epsilon or delta of a run file.")
+command = with_options(options(), answer_run_file, name="run", help=HELP, short_help="Epsilon or delta of a run file.")

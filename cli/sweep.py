@@ -5,12 +5,12 @@ import time
 import click
 
 from privproj.errors import InvalidParameter
-from privproj.records.sweep import grid_from, swept
-from privproj.records.workers import Doer, by_dask, by_processes, here
+from privproj.records.sweep import grid_from, run_sweep
+from privproj.records.workers import Runner, run_in_processes, run_inline, run_on_dask
 from privproj.validation import whole
 
 from . import render
-from .files import read
+from .files import read_data
 from .options import Once, option, with_options
 from .progress import bar
 from .run import file_argument
@@ -39,10 +39,10 @@ Example:
 """
 
 
-def run(file: str, output: str, workers: float, dask: str | None, json: bool) -> int:
-    grid, began = grid_from(read(file), file), time.monotonic()
+def sweep_file(file: str, output: str, workers: float, dask: str | None, json: bool) -> int:
+    grid, began = grid_from(read_data(file), file), time.monotonic()
     with bar(len(grid), f"{len(grid)} questions") as step:
-        found = swept(grid, output, doer_for(workers, dask), step)
+        found = run_sweep(grid, output, doer_for(workers, dask), step)
     seconds = time.monotonic() - began
     if json:
         click.echo(render.as_json({"rows": len(grid), "outcomes": found, "seconds": seconds, "output": output}))
@@ -52,14 +52,14 @@ def run(file: str, output: str, workers: float, dask: str | None, json: bool) ->
     return 0
 
 
-def doer_for(workers: float, dask: str | None) -> Doer:
+def doer_for(workers: float, dask: str | None) -> Runner:
     """Who does the work."""
     count = whole("workers", workers, "a whole number of processes from 1 to 256", 1, 256)
     if dask is not None:
         if count > 1:
             raise InvalidParameter("--workers", count, "either --workers or --dask, not both")
-        return by_dask(dask)
-    return by_processes(count) if count > 1 else here
+        return run_on_dask(dask)
+    return run_in_processes(count) if count > 1 else run_inline
 
 
 command = with_options(
@@ -70,7 +70,7 @@ command = with_options(
         Once(["--dask"], metavar="ADDRESS", help="Scheduler of an existing Dask cluster (extra: sweep)."),
         option("--json", "One JSON object instead of text.", is_flag=True),
     ],
-    run,
+    sweep_file,
     name="sweep",
     help=HELP,
     short_help=SUMMARY,

@@ -11,7 +11,7 @@ from privproj.records.statement import sections
 from privproj.training.algorithms import ALGORITHMS
 
 from . import render
-from .files import write
+from .files import write_text
 from .options import Once, option, with_options
 from .progress import bar
 from .query import EXIT_CODES
@@ -102,8 +102,8 @@ def print_report(outcome: Any, json: bool) -> int:
         "paths": outcome.paths | {"statement": str(Path(outcome.paths["report"]).with_name("statement.md"))},
         "result": result.as_dict(),
     }
-    write(shown["paths"]["report"], render.as_json(shown) + "\n")
-    write(shown["paths"]["statement"], as_markdown(sections(result, outcome.curve), []) + "\n")
+    write_text(shown["paths"]["report"], render.as_json(shown) + "\n")
+    write_text(shown["paths"]["statement"], as_markdown(sections(result, outcome.curve), []) + "\n")
     click.echo(render.as_json(shown) if json else text(outcome, shown))
     return EXIT_CODES[result.outcome]
 
@@ -114,8 +114,8 @@ def text(outcome: Any, shown: dict[str, Any]) -> str:
     lines = [
         f"test accuracy = {100.0 * outcome.test_accuracy:.1f} %  (records kept from training, not protected)",
         *render.result_lines(result),
-        f"  noise:    multiplier {render.rounded(outcome.noise_multiplier)}, standard deviation "
-        f"{render.rounded(outcome.noise_std)} on the sum of clipped gradients",
+        f"  noise:    multiplier {render.round_outward(outcome.noise_multiplier)}, standard deviation "
+        f"{render.round_outward(outcome.noise_std)} on the sum of clipped gradients",
         f"  trained:  {outcome.steps} steps in {outcome.seconds:.1f} s on {outcome.device}",
         "  wrote:    " + ", ".join(shown["paths"].values()),
     ]

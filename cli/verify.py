@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import click
 
-from privproj.records.certificate import Certificate, Verdict, load, verify
+from privproj.records.certificate import Certificate, CertificateVerdict, load_certificate, verify
 from privproj.records.statement import UNITS
 
 from . import render
@@ -23,19 +23,19 @@ Example:
 """
 
 
-def run(file: str, json: bool) -> int:
-    certificate = load(file)
+def verify_file(file: str, json: bool) -> int:
+    certificate = load_certificate(file)
     verdict = verify(certificate)
     click.echo(render.as_json(record(certificate, verdict)) if json else text(certificate, verdict))
     return 0 if verdict.holds else 1
 
 
-def record(certificate: Certificate, verdict: Verdict) -> dict[str, object]:
+def record(certificate: Certificate, verdict: CertificateVerdict) -> dict[str, object]:
     """The verdict, and what it is about, as plain values."""
     return {"verdict": word(verdict), "claim": sentence(certificate), **asdict(verdict), **certificate.record}
 
 
-def word(verdict: Verdict) -> str:
+def word(verdict: CertificateVerdict) -> str:
     """The verdict in a word."""
     return "holds" if verdict.holds else "fails"
 
@@ -51,32 +51,32 @@ def sentence(certificate: Certificate) -> str:
     )
 
 
-def text(certificate: Certificate, verdict: Verdict) -> str:
+def text(certificate: Certificate, verdict: CertificateVerdict) -> str:
     """The claim, what was found, and each part of it."""
     run, of = certificate.run, certificate
     parts = ", ".join(f"{name} {value}" for name, value in of.mechanism.items() if name != "name")
     lines = [f"{'holds' if verdict.holds else 'FAILS'}: {of.mechanism['name']} ({parts})"]
-    lines += render.wrapped(
+    lines += render.wrap_line(
         "  bound:    ", f"{of.bound} at epsilon {of.epsilon!r} ({of.side}, {of.status}; {of.source})"
     )
-    lines += render.wrapped(
+    lines += render.wrap_line(
         "  relation: ", f"{run['relation']}: {UNITS[run['relation']]}; group size {run['group_size']}"
     )
-    lines += render.wrapped("  run:      ", render.run_words(run))
-    lines += render.wrapped("  promise:  ", "; ".join(of.promises)) + render.wrapped(
+    lines += render.wrap_line("  run:      ", render.run_words(run))
+    lines += render.wrap_line("  promise:  ", "; ".join(of.promises)) + render.wrap_line(
         "  assumes:  ", "; ".join(of.assumes)
     )
-    lines += render.wrapped("  target:   ", ", ".join(f"{name} {value!r}" for name, value in of.target.items()))
-    lines += render.wrapped("  claimed:  ", f"{of.lower} <= delta <= {of.upper}")
-    lines += render.wrapped("  found:    ", f"{verdict.lower} <= delta <= {verdict.upper}")
-    lines += render.wrapped("  mpmath:   ", verdict.second_opinion)
+    lines += render.wrap_line("  target:   ", ", ".join(f"{name} {value!r}" for name, value in of.target.items()))
+    lines += render.wrap_line("  claimed:  ", f"{of.lower} <= delta <= {of.upper}")
+    lines += render.wrap_line("  found:    ", f"{verdict.lower} <= delta <= {verdict.upper}")
+    lines += render.wrap_line("  mpmath:   ", verdict.second_opinion)
     lines += [f"  {'yes' if found else 'NO '}       {claim}" for claim, found in verdict.claims.items()]
     return "\n".join(lines)
 
 
 command = with_options(
     [click.Argument(["file"]), option("--json", "One JSON object instead of text.", is_flag=True)],
-    run,
+    verify_file,
     name="verify",
     help=HELP,
     short_help=SUMMARY,

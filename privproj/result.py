@@ -83,21 +83,21 @@ class Result:
         """The JSON object of the command line: plain values, None for what is not a finite number."""
         from privproj.version import __version__
 
-        shown = {name: plain(value) for name, value in vars(self).items()}
+        shown = {name: as_plain_value(value) for name, value in vars(self).items()}
         shown["encloses"] = "the true value" if self.side is Side.EXACT else "the value of the named bound"
         if self.outcome not in (Outcome.OK, Outcome.REFUSED):
             shown["value"] = None
         return {**shown, "version": __version__, "schema": SCHEMA}
 
 
-def plain(value: object) -> object:
+def as_plain_value(value: object) -> object:
     """``value`` in JSON's types."""
     if isinstance(value, StrEnum):
         return str(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, tuple | list):
-        return [plain(item) for item in value]
+        return [as_plain_value(item) for item in value]
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): as_plain_value(item) for key, item in value.items()}
     return value

@@ -107,12 +107,12 @@ class Run:
             set_field(self, "discretization", grid)
         if self.composer not in get_args(ComposerName):
             raise InvalidParameter("composer", self.composer, "one of " + ", ".join(get_args(ComposerName)))
-        set_field(self, "split", split_share(self.split))
+        set_field(self, "split", parse_split(self.split))
         rate = real("sampling_rate", self.sampling_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
         set_field(self, "sampling_rate", rate)
         if not isinstance(self.public_size, bool):
             raise InvalidParameter("public_size", self.public_size, "true or false")
-        scheme = named(Sampling, "sampling", "poisson" if self.sampling is None else self.sampling)
+        scheme = member_named(Sampling, "sampling", "poisson" if self.sampling is None else self.sampling)
         if scheme is Sampling.PARTITION and rate < 1.0:
             raise InvalidParameter("sampling_rate", rate, "rate 1 with partition sampling", "count one step per epoch")
         fallback, note = DEFAULT_RELATIONS.get(None if self.sampling is None else scheme, ("add-remove", ""))
@@ -120,7 +120,7 @@ class Run:
         if note and self.relation is None:
             set_field(self, "notes", (note,))
         relation = fallback if self.relation is None else self.relation
-        set_field(self, "relation", named(NeighbouringRelation, "relation", relation))
+        set_field(self, "relation", member_named(NeighbouringRelation, "relation", relation))
 
     @property
     def group_rate(self) -> float:
@@ -186,7 +186,7 @@ class Run:
 Member = TypeVar("Member", bound=StrEnum)
 
 
-def named(kind: type[Member], name: str, value: object) -> Member:
+def member_named(kind: type[Member], name: str, value: object) -> Member:
     """The member of an enum with this value."""
     try:
         return kind(value)
@@ -194,7 +194,7 @@ def named(kind: type[Member], name: str, value: object) -> Member:
         raise InvalidParameter(name, value, "one of " + ", ".join(kind)) from None
 
 
-def split_share(value: Any) -> float | str | None:
+def parse_split(value: Any) -> float | str | None:
     """A split of delta as a share in (0, 1), "optimal", or None for the bound's own choice."""
     if value is None or value == "optimal":
         return value
@@ -222,7 +222,7 @@ def run_options_from_batches(given: Mapping[str, Any], finds: str = "") -> dict[
     if "batch_size" not in given:
         return run
     epochs = given.get("epochs", 1)
-    rate, steps = from_batches(given["batch_size"], given["dataset_size"], epochs)
+    rate, steps = rate_and_steps_from_batches(given["batch_size"], given["dataset_size"], epochs)
     if run.get("sampling") == "partition":
         rate, steps = 1.0, math.ceil(epochs)
     return {**({} if finds == "steps" else {"steps": steps}), **run, "sampling_rate": rate, "public_size": True}
@@ -245,7 +245,7 @@ def check_batches(given: Mapping[str, Any], finds: str = "") -> None:
         raise InvalidParameter("sampling", given["sampling"], expected, "the whole data set is not sampled")
 
 
-def from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple[float, int]:
+def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple[float, int]:
     """``(q, T) = (B/N, ceil(E ceil(N/B)))``: ``E`` epochs over ``N`` records in batches of ``B``."""
     size = whole("dataset_size", dataset_size, "a whole number dataset_size >= 1")
     batch = whole("batch_size", batch_size, "a whole number batch_size >= 1")

@@ -8,10 +8,10 @@ import operator
 
 from privproj.errors import InvalidParameter
 
-SMALLEST = 1e-12
+SMALLEST_NOISE = 1e-12
 """Smallest noise multiplier that is accepted. Contract."""
 
-LARGEST = 1e12
+LARGEST_NOISE = 1e12
 """Largest noise multiplier that is accepted. Contract."""
 
 LARGEST_EPSILON = 1e9
@@ -46,7 +46,7 @@ def whole(name: str, value: object, expected: str, low: int = 1, high: int = 10*
     return number
 
 
-def truth(name: str, value: object) -> bool:
+def boolean(name: str, value: object) -> bool:
     """``value`` as it is, if it is True or False; numbers and text are refused."""
     if not isinstance(value, bool):
         raise InvalidParameter(name, value, "true or false")
@@ -55,7 +55,7 @@ def truth(name: str, value: object) -> bool:
 
 def noise(value: object) -> float:
     """A noise multiplier."""
-    return real("noise_multiplier", value, "a noise multiplier from 1e-12 to 1e+12", SMALLEST, LARGEST)
+    return real("noise_multiplier", value, "a noise multiplier from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE)
 
 
 def probability(name: str, value: object) -> float:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj import M1, M2, Gaussian, Laplace, PublicSketch, Sketch, Wishart
-from privproj.bounds import find, registry
+from privproj.bounds import find_bound, registry
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -85,7 +85,7 @@ def rank_one(eps, law):
 
 
 def gaussian(z):
-    return find(Gaussian, "analytic").representation(Gaussian(noise_multiplier=z))
+    return find_bound(Gaussian, "analytic").representation(Gaussian(noise_multiplier=z))
 
 
 RUN = {"steps": 2000, "sampling_rate": 0.01}

@@ -6,16 +6,16 @@ from functools import cache
 from typing import Any, Unpack
 
 from privproj.accounting.first_guess import classical_noise, coarse_noise, rough_excess
-from privproj.accounting.question import Question, answer, ask, numerics_of
+from privproj.accounting.question import Question, answer, ask_by_name, numerics_of
 from privproj.accounting.rank_search import rank_ends
 from privproj.curves.inversion import smallest_passing
 from privproj.errors import InvalidParameter, NotConverged
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import Enclosure
-from privproj.numerics.search import crossing
+from privproj.numerics.search import find_crossing
 from privproj.result import Outcome, Result, Side
 from privproj.runs import FullTarget, RunOptions, full_target
-from privproj.validation import LARGEST, SMALLEST
+from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
 
 MOST_STEPS = 10**8
 """Releases that the steps query searches to. Contract of the command line."""
@@ -59,7 +59,7 @@ def sigma(
     """
     require_unset(mechanism, "noise_multiplier", "sigma")
     target = full_target(epsilon, delta, log10_delta, zero=False)
-    question = ask(mechanism, bound, run)
+    question = ask_by_name(mechanism, bound, run)
     return answer(question, "sigma", solve_sigma, target)
 
 
@@ -99,7 +99,7 @@ def rank(
     if vars(mechanism).get("layers"):
         raise InvalidParameter("layers", mechanism.parameters()["layers"], "dim, not layers, for the rank query")
     target = full_target(epsilon, delta, log10_delta, zero=True)
-    question = ask(mechanism, bound, run)
+    question = ask_by_name(mechanism, bound, run)
     return answer(question, "rank", solve_rank, target)
 
 
@@ -135,7 +135,7 @@ def steps(
     """
     require_unset_in_run(run, "steps", "steps")
     target = full_target(epsilon, delta, log10_delta, zero=True)
-    question = ask(mechanism, bound, run)
+    question = ask_by_name(mechanism, bound, run)
     return answer(question, "steps", solve_steps, target)
 
 
@@ -174,7 +174,7 @@ def rate(
     relation = run.get("relation") or mechanism.default_relation
     wanted = run.get("sampling")
     wanted = ("fixed" if relation == "replace" else "poisson") if wanted is None else wanted
-    question = ask(mechanism, bound, {**run, "sampling": wanted, "sampling_rate": 0.5})
+    question = ask_by_name(mechanism, bound, {**run, "sampling": wanted, "sampling_rate": 0.5})
     return answer(question, "rate", solve_rate, target)
 
 
@@ -209,7 +209,7 @@ def misalignment(
     """
     require_unset(mechanism, "misalignment", "misalignment")
     target = full_target(epsilon, delta, log10_delta, zero=True)
-    question = ask(mechanism, bound, run)
+    question = ask_by_name(mechanism, bound, run)
     return answer(question, "misalignment", solve_misalignment, target)
 
 
@@ -233,23 +233,23 @@ def solve_sigma(question: Question, target: FullTarget) -> Result:
     def at(z: float) -> Enclosure:
         return question.with_mechanism(noise_multiplier=z).curve().log_delta(target.epsilon)
 
-    limits = {"low": SMALLEST, "high": LARGEST}
+    limits = {"low": SMALLEST_NOISE, "high": LARGEST_NOISE}
     guess, spread, rtol = classical_noise(target), 1.0, 1e-14
     if not question.run.single and grid_of(question, guess):
         guess, spread = coarse_noise(question, target, guess), 1e-3
         # Grids that follow the losses have an error of their own: a closer search is not worth its time.
         rtol = 1e-3 if "grid" in grid_of(question, guess) else 1e-7
-    found = crossing(lambda z: at(z).upper - target.log_delta, guess, spread=spread, rtol=rtol, **limits).upper
+    found = find_crossing(lambda z: at(z).upper - target.log_delta, guess, spread=spread, rtol=rtol, **limits).upper
     if found == math.inf:
         question.with_mechanism(noise_multiplier=guess).curve().epsilon(target.log_delta)  # raises below a floor
         return vacuous_answer(question, "sigma", **target.fields())
     found = smallest_passing(lambda z: question.with_mechanism(noise_multiplier=z).meets(target), found, 1e-2 * rtol)
-    if found > LARGEST:
+    if found > LARGEST_NOISE:
         return vacuous_answer(question, "sigma", **target.fields())
     lower = None
     if at(found).lower > -math.inf:
         wide = max(1e-11, rtol)
-        end = crossing(lambda z: at(z).lower - target.log_delta, found, spread=wide, rtol=wide, **limits).lower
+        end = find_crossing(lambda z: at(z).lower - target.log_delta, found, spread=wide, rtol=wide, **limits).lower
         lower = min(found, end)
     answered = question.with_mechanism(noise_multiplier=found)
     side = answered.side(answered.curve())
@@ -277,8 +277,8 @@ def solve_rank(question: Question, target: FullTarget) -> Result:
 
     limit, looked = question.mechanism.rank_limit, None if question.run.single else rough
     smallest, largest = rank_ends(excess, question.mechanism.with_rank, limit, looked)
-    largest = largest and first_passing(meets, largest, -1, smallest or 1)
-    smallest = smallest and first_passing(meets, smallest, 1, largest or limit)
+    largest = largest and first_integer_that_passes(meets, largest, -1, smallest or 1)
+    smallest = smallest and first_integer_that_passes(meets, smallest, 1, largest or limit)
     found = largest or smallest
     side = Side.LOWER if largest else Side.UPPER
     if found is None:
@@ -299,10 +299,10 @@ def solve_steps(question: Question, target: FullTarget) -> Result:
     def count_at(x: float) -> int:
         return min(MOST_STEPS, max(1, int(1.0 / x)))
 
-    x = crossing(lambda x: excess(count_at(x)), 1.0, low=1.0 / MOST_STEPS, high=1.0, spread=3.0, rtol=1e-9).upper
+    x = find_crossing(lambda x: excess(count_at(x)), 1.0, low=1.0 / MOST_STEPS, high=1.0, spread=3.0, rtol=1e-9).upper
     if x == math.inf:
         return vacuous_answer(question, "steps", side=Side.LOWER, **target.fields())
-    found = first_passing(lambda count: question.with_run(steps=count).meets(target), count_at(x), -1, 1)
+    found = first_integer_that_passes(lambda count: question.with_run(steps=count).meets(target), count_at(x), -1, 1)
     if found is None:
         return vacuous_answer(question, "steps", side=Side.LOWER, **target.fields())
     if found == MOST_STEPS:
@@ -317,7 +317,7 @@ def solve_rate(question: Question, target: FullTarget) -> Result:
         return question.with_run(sampling_rate=1.0 / x, sampling=sampling).excess(target)
 
     sampling = question.run.sampling
-    x = crossing(excess, 100.0, low=1.0, high=MOST_RARE, rtol=1e-7).upper
+    x = find_crossing(excess, 100.0, low=1.0, high=MOST_RARE, rtol=1e-7).upper
     fields: dict = {"upper": None, "side": Side.LOWER, "warnings": question.notes, **target.fields()}
     if x == math.inf:
         return vacuous_answer(question, "rate", **fields)
@@ -343,9 +343,9 @@ def solve_misalignment(question: Question, target: FullTarget) -> Result:
         def rough(x: float) -> float:
             return rough_excess(question.with_mechanism(misalignment=1.0 / x), target)
 
-        guess = crossing(rough, **search, rtol=1e-4).upper
+        guess = find_crossing(rough, **search, rtol=1e-4).upper
         search, rtol = {**search, "guess": guess, "spread": 2e-3}, 1e-7
-    x = crossing(excess, **search, rtol=rtol).upper
+    x = find_crossing(excess, **search, rtol=rtol).upper
     fields: dict = {"upper": None, "side": Side.LOWER, **target.fields()}
     if x == math.inf:
         return vacuous_answer(question, "misalignment", **fields)
@@ -362,7 +362,7 @@ def vacuous_answer(question: Question, quantity: str, **fields: Any) -> Result:
     return question.result(quantity, None, None, **{"outcome": Outcome.VACUOUS, "warnings": warnings, **fields})
 
 
-def first_passing(passes: Callable[[int], bool], n: int, direction: int, last: int) -> int | None:
+def first_integer_that_passes(passes: Callable[[int], bool], n: int, direction: int, last: int) -> int | None:
     """The first integer from ``n`` in this direction that passes, tried ever further apart; None beyond ``last``."""
     stride = 1
     while not passes(n):

@@ -6,7 +6,7 @@ from typing import Any
 
 from privproj.accounting import calibration, queries
 from privproj.accounting.question import Question
-from privproj.bounds import find, mechanism_named
+from privproj.bounds import find_bound, mechanism_named
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import Mechanism, Sketch, Wishart
 from privproj.result import Result
@@ -35,14 +35,14 @@ FOUND = {
 RUN_PARAMETERS = tuple(RunOptions.__annotations__)
 """The parameters that describe a run."""
 
-SAME = {"Gamma": "gamma", "n_eig": "eigenvalues", "rho": "alignment"}
+OTHER_NAMES = {"Gamma": "gamma", "n_eig": "eigenvalues", "rho": "alignment"}
 """Other names of parameters, as the papers write them."""
 
-INVERSE = {"mu": "noise_multiplier", "nu": "gamma"}
+RECIPROCALS = {"mu": "noise_multiplier", "nu": "gamma"}
 """Names that stand for one over a parameter."""
 
 
-def targets_of(query: str) -> tuple[str, ...]:
+def target_names(query: str) -> tuple[str, ...]:
     """The names under which a query's targets may be given."""
     wanted = TARGETS[query][1]
     return (*wanted, "log10_delta") if "delta" in wanted else wanted
@@ -69,7 +69,7 @@ def evaluate(quantity: str, **parameters: object) -> Result:
     >>> round(evaluate("m2.rank-free.delta", dim=64, rank=4, mu=1, epsilon=1).value, 6) > 0.0
     True
     """
-    given = {name: number(value) for name, value in parameters.items()}
+    given = {name: parse_number(value) for name, value in parameters.items()}
     special = SPECIAL.get((quantity, "order" in given or "t" in given))
     if special is not None:
         return special(quantity, given)
@@ -86,27 +86,27 @@ def evaluate(quantity: str, **parameters: object) -> Result:
         if name not in outside:
             raise InvalidParameter(name, None, f"the parameter {name} of {quantity}")
     kind = mechanism_named(mechanism_name)
-    return call(built(kind, quantity, given, (*wanted, *RUN_PARAMETERS)), bound=bound, **outside)  # pyright: ignore
+    return call(build_mechanism(kind, quantity, given, (*wanted, *RUN_PARAMETERS)), bound=bound, **outside)  # pyright: ignore
 
 
-def built(kind: type[Mechanism], quantity: str, given: dict[str, Any], others: tuple[str, ...] = ()) -> Any:
+def build_mechanism(kind: type[Mechanism], quantity: str, given: dict[str, Any], others: tuple[str, ...] = ()) -> Any:
     """The mechanism with these parameters, under any of their names."""
     plain: dict[str, Any] = {}
     for name, value in given.items():
-        own = INVERSE.get(name) or SAME.get(name, name)
+        own = RECIPROCALS.get(name) or OTHER_NAMES.get(name, name)
         if own in plain:
             raise InvalidParameter(name, value, f"{own} under one of its names, once")
-        if name in INVERSE:
+        if name in RECIPROCALS:
             value = 1.0 / real(name, value, f"a ratio {name} from 1e-12 to 1e+12", 1e-12, 1e12)
         plain[own] = value
     for name in plain:
         if name not in kind.__dataclass_fields__:
-            known = ", ".join((*kind.__dataclass_fields__, *SAME, *INVERSE, *others))
+            known = ", ".join((*kind.__dataclass_fields__, *OTHER_NAMES, *RECIPROCALS, *others))
             raise InvalidParameter(name, plain[name], f"a parameter of {quantity}: {known}")
     return kind(**plain)
 
 
-def taken(quantity: str, given: dict[str, Any], *names: str) -> list[float]:
+def pop_numbers(quantity: str, given: dict[str, Any], *names: str) -> list[float]:
     """These parameters, removed from ``given``."""
     for name in names:
         if name not in given:
@@ -114,11 +114,11 @@ def taken(quantity: str, given: dict[str, Any], *names: str) -> list[float]:
     return [real(name, given.pop(name), "a number", -1e300, 1e300) for name in names]
 
 
-def divergence(quantity: str, given: dict[str, Any]) -> Result:
+def renyi_divergence_at_order(quantity: str, given: dict[str, Any]) -> Result:
     """The Renyi divergence of the secret sketch at one order."""
-    (order,) = taken(quantity, given, "order")
-    mechanism = built(Sketch, quantity, given)
-    question = Question(mechanism, Run(relation="replace"), find(Sketch, "rdp"))  # pyright: ignore
+    (order,) = pop_numbers(quantity, given, "order")
+    mechanism = build_mechanism(Sketch, quantity, given)
+    question = Question(mechanism, Run(relation="replace"), find_bound(Sketch, "rdp"))  # pyright: ignore
     question.check()
     top = mechanism.gamma_of_matrices
     if not 1.0 < order < top:
@@ -126,16 +126,16 @@ def divergence(quantity: str, given: dict[str, Any]) -> Result:
     return question.result("renyi divergence", question.bound.representation(mechanism).divergence(order), None)  # pyright: ignore
 
 
-def early_values(quantity: str, given: dict[str, Any]) -> Result:
+def early_bound_at_values(quantity: str, given: dict[str, Any]) -> Result:
     """Theorem 1 of the early version at given ``t``, ``eta``, ``R``."""
-    from privproj.bounds.wishart._early import SPECTRAL, at_values
+    from privproj.bounds.wishart._early import SPECTRAL_CONSTANT, early_bound_at
 
-    c = taken(quantity, given, "c")[0] if "c" in given else SPECTRAL
-    t, eta, radius = taken(quantity, given, "t", "eta", "R")
-    mechanism = built(Wishart, quantity, given)
-    question = Question(mechanism, Run(relation="replace"), find(Wishart, "early"))  # pyright: ignore
+    c = pop_numbers(quantity, given, "c")[0] if "c" in given else SPECTRAL_CONSTANT
+    t, eta, radius = pop_numbers(quantity, given, "t", "eta", "R")
+    mechanism = build_mechanism(Wishart, quantity, given)
+    question = Question(mechanism, Run(relation="replace"), find_bound(Wishart, "early"))  # pyright: ignore
     question.check()
-    epsilon, log_delta = at_values(mechanism, t, eta, radius, c)
+    epsilon, log_delta = early_bound_at(mechanism, t, eta, radius, c)
     asked = quantity.rsplit(".", 1)[1]
     value = epsilon if asked == "epsilon" else math.exp(log_delta)
     fields = {"epsilon": epsilon, "delta": math.exp(log_delta), "log10_delta": log_delta / math.log(10.0)}
@@ -146,20 +146,20 @@ def gain_of_preprocessing(quantity: str, given: dict[str, Any]) -> Result:
     """What pre-processing adds to the alignment; ``beta`` must be added to delta."""
     from privproj.diagnostics.alignment import preprocessing_gain
 
-    gamma, beta = taken(quantity, given, "gamma", "beta")
-    mechanism = built(Wishart, quantity, {"rank": 1, **given})
+    gamma, beta = pop_numbers(quantity, given, "gamma", "beta")
+    mechanism = build_mechanism(Wishart, quantity, {"rank": 1, **given})
     dim, _, misalignment = mechanism.shape
     value = preprocessing_gain(misalignment, gamma, dim, beta)
-    question = Question(mechanism, Run(relation="replace"), find(Wishart, None))  # pyright: ignore
+    question = Question(mechanism, Run(relation="replace"), find_bound(Wishart, None))  # pyright: ignore
     note = f"add beta={beta:g} to delta, and normalise the vector again after the noise"
     source = "arXiv 2601.21719, Lemma 10, with its condition corrected"
     return question.result("gain", value, value, upper=None, side="lower bound", warnings=(note,), source=source)
 
 
 SPECIAL: dict[tuple[str, bool], Callable[[str, dict[str, Any]], Result]] = {
-    ("sketch.rdp", True): divergence,
-    ("wishart.early.epsilon", True): early_values,
-    ("wishart.early.delta", True): early_values,
+    ("sketch.rdp", True): renyi_divergence_at_order,
+    ("wishart.early.epsilon", True): early_bound_at_values,
+    ("wishart.early.delta", True): early_bound_at_values,
     ("wishart.preprocess.gain", False): gain_of_preprocessing,
 }
 """Quantities with parameters of their own, by name and by whether an order or a ``t`` is given."""
@@ -173,7 +173,7 @@ def split_name(quantity: str) -> tuple[str, str, str]:
     return parts
 
 
-def number(value: object) -> object:
+def parse_number(value: object) -> object:
     """Text that is a number as that number, everything else as it is."""
     if isinstance(value, str):
         try:

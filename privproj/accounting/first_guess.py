@@ -7,13 +7,13 @@ import math
 from dataclasses import replace
 
 from privproj.accounting.question import Question, numerics_of
-from privproj.bounds import find, renyi_bound
+from privproj.bounds import find_bound, renyi_bound
 from privproj.curves.profile import PrivacyProfile, Representation
 from privproj.errors import PrivprojError
 from privproj.mechanisms import Gaussian, Mechanism
-from privproj.numerics.search import crossing
+from privproj.numerics.search import find_crossing
 from privproj.runs import FullTarget
-from privproj.validation import LARGEST, SMALLEST
+from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
 
 ROUGH = 3.0
 """Values of a profile per deviation of the loss where only a first guess is needed. Speed only."""
@@ -21,7 +21,7 @@ ROUGH = 3.0
 
 def classical_noise(target: FullTarget) -> float:
     """The textbook noise multiplier of one release, as a first guess."""
-    return min(math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon, LARGEST)
+    return min(math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon, LARGEST_NOISE)
 
 
 def renyi_noise(question: Question, target: FullTarget, guess: float) -> float:
@@ -29,16 +29,16 @@ def renyi_noise(question: Question, target: FullTarget, guess: float) -> float:
     run = replace(question.run, sampling=None, relation=None, group_size=1)
     mechanism, bound = question.mechanism, renyi_bound(type(question.mechanism))
     if bound is None:
-        mechanism, bound = Gaussian(), find(Gaussian, "rdp")
+        mechanism, bound = Gaussian(), find_bound(Gaussian, "rdp")
     quick = replace(question, mechanism=mechanism, run=run, bound=bound)
 
     try:
         return (
-            crossing(
+            find_crossing(
                 lambda z: quick.with_mechanism(noise_multiplier=z).excess(target),
                 guess,
-                low=SMALLEST,
-                high=LARGEST,
+                low=SMALLEST_NOISE,
+                high=LARGEST_NOISE,
                 rtol=0.05,
             ).lower
             or guess
@@ -52,11 +52,11 @@ def coarse_noise(question: Question, target: FullTarget, guess: float) -> float:
     guess = renyi_noise(question, target, guess)
 
     def rough(asked: Question, spread: float) -> float:
-        return crossing(
+        return find_crossing(
             lambda z: asked.with_mechanism(noise_multiplier=z).excess(target),
             guess,
-            low=SMALLEST,
-            high=LARGEST,
+            low=SMALLEST_NOISE,
+            high=LARGEST_NOISE,
             spread=spread,
             rtol=1e-3,
         ).upper

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Unpack
 
-from privproj.accounting.question import Accounted, Question, answer, ask, numerics_of, question_of
+from privproj.accounting.question import Accounted, Question, answer, ask_by_name, numerics_of, question_of
 from privproj.bounds import bounds_of
 from privproj.bounds.bound import Bound
 from privproj.curves.inversion import LEAST_LOG_VALUE, delta_value, log10_value, read_epsilon, read_log_delta
@@ -45,7 +45,7 @@ def epsilon(
     >>> round(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5).value, 4)
     0.7382
     """
-    question, target = ask(mechanism, bound, run), delta_target(delta, log10_delta)
+    question, target = ask_by_name(mechanism, bound, run), delta_target(delta, log10_delta)
     return answer(question, "epsilon", solve_epsilon, target)
 
 
@@ -85,7 +85,7 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
     >>> round(delta(Gaussian(noise_multiplier=1.0), epsilon=1.0).value, 6)
     0.126937
     """
-    question, target = ask(mechanism, bound, run), epsilon_target(epsilon)
+    question, target = ask_by_name(mechanism, bound, run), epsilon_target(epsilon)
     return answer(question, "delta", solve_delta, target)
 
 
@@ -163,7 +163,7 @@ def compare(
         question = question_of(mechanism, bound, run)
         fitting = question.run if bound.splits else replace(question.run, split=None)
         rows.append(compare_one(replace(question, run=fitting), question_target))
-    return sorted(rows, key=comparison_key)
+    return sorted(rows, key=comparison_order)
 
 
 def compare_one(question: Question, target: Target | EpsilonTarget) -> Comparison:
@@ -178,7 +178,7 @@ def compare_one(question: Question, target: Target | EpsilonTarget) -> Compariso
         return Comparison(question.bound, None, str(error))
 
 
-def comparison_key(row: Comparison) -> tuple[int, float]:
+def comparison_order(row: Comparison) -> tuple[int, float]:
     """Rows in the order of :func:`compare`."""
     if row.result is None or row.result.value is None:
         return 2, 0.0

@@ -10,7 +10,7 @@ from privproj.assumptions import (
     PROMISE_OF_EVERY_BATCH,
     REPLACE_SENSITIVITY,
 )
-from privproj.bounds import bounds_of, find
+from privproj.bounds import bounds_of, find_bound
 from privproj.bounds.bound import Bound
 from privproj.composition.compose import compose
 from privproj.curves.inversion import meets
@@ -19,7 +19,7 @@ from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import AnyTarget, FullTarget, NeighbouringRelation, Run, RunOptions, Sampling
-from privproj.validation import truth
+from privproj.validation import boolean
 
 Aim = TypeVar("Aim", bound=AnyTarget)
 
@@ -87,13 +87,13 @@ class Question:
             many = "every batch of an epoch" if partition else f"each of the {self.run.steps} releases"
             raise Refused(
                 f"{bound.name} needs a fresh projection for {many}: with a fixed one "
-                f"later releases can carry the whole sensitivity; {any_projection(self.mechanism)}"
+                f"later releases can carry the whole sensitivity; {remedy_for_fixed_projection(self.mechanism)}"
             )
 
     @property
     def reuses_projection(self) -> bool:
         """True for a projection that is drawn once, where the bound needs a fresh one for each release."""
-        return not self.bound.any_projection and mechanism_fixed(self.mechanism)
+        return not self.bound.any_projection and has_fixed_projection(self.mechanism)
 
     def release(self) -> tuple[Representation, Run]:
         """The bound of one release in its own representation, and the run it is for."""
@@ -224,15 +224,15 @@ def answer(question: Question, quantity: str, solve: Callable[[Question, Aim], R
         raise
 
 
-def ask(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Question:
+def ask_by_name(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Question:
     """The question put by keyword arguments."""
-    return question_of(mechanism, find(type(mechanism), bound), run)
+    return question_of(mechanism, find_bound(type(mechanism), bound), run)
 
 
 def question_of(mechanism: Mechanism, bound: Bound, run: RunOptions) -> Question:
     """The question, under the bound's or the mechanism's own relation where none is given."""
     options: Any = dict(run)
-    allowed = truth("allow_refuted", options.pop("allow_refuted", False))
+    allowed = boolean("allow_refuted", options.pop("allow_refuted", False))
     if options.get("relation") is None:
         options["relation"] = bound.default_relation or mechanism.default_relation
     return Question(mechanism, Run(**options), bound, allowed)
@@ -243,12 +243,12 @@ def numerics_of(curve: Curve) -> dict[str, object]:
     return dict(getattr(curve, "numerics", {}))
 
 
-def any_projection(mechanism: Mechanism) -> str:
+def remedy_for_fixed_projection(mechanism: Mechanism) -> str:
     """What holds for a reused projection."""
     names = [bound.name for bound in bounds_of(type(mechanism)) if bound.any_projection]
     return " or ".join(f"--bound {name} holds for any projection" for name in names) or "no bound here allows that"
 
 
-def mechanism_fixed(mechanism: Mechanism) -> bool:
+def has_fixed_projection(mechanism: Mechanism) -> bool:
     """True for a projection that is drawn once and reused."""
     return bool(getattr(mechanism, "fixed_projection", False))

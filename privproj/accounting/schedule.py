@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from privproj.accounting.queries import solve_delta, solve_epsilon
-from privproj.accounting.question import Question, any_projection, question_of
+from privproj.accounting.question import Question, question_of, remedy_for_fixed_projection
 from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
-from privproj.bounds import find
+from privproj.bounds import find_bound
 from privproj.composition.compose import compose_phases
 from privproj.curves.inversion import meets, smallest_passing
 from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.errors import InvalidParameter, Refused, raise_within
 from privproj.mechanisms import Mechanism, NoisyMechanism
-from privproj.numerics.search import crossing, largest_integer
+from privproj.numerics.search import find_crossing, largest_integer
 from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import Run, delta_target, epsilon_target, full_target
 from privproj.validation import privacy_epsilon, probability
@@ -99,7 +99,7 @@ class Schedule:
             if len(self.phases) > 1 and phase.question.reuses_projection:
                 raise Refused(
                     f"phase {phase.name}: {phase.question.bound.name} needs a fresh projection for each release, and a "
-                    f"fixed one may have served other phases; {any_projection(phase.question.mechanism)}"
+                    f"fixed one may have served other phases; {remedy_for_fixed_projection(phase.question.mechanism)}"
                 )
 
     def as_dict(self) -> dict[str, object]:
@@ -137,7 +137,7 @@ class Schedule:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of any number of this run should know."""
-        return tuple(unique(note for phase in self.phases for note in phase.question.notes))
+        return tuple(each_once(note for phase in self.phases for note in phase.question.notes))
 
     @property
     def remedy(self) -> str:
@@ -157,14 +157,14 @@ class Schedule:
             "mechanism": {
                 "name": "run",
                 "phases": [phase.as_dict() for phase in self.phases],
-                "assumes": tuple(unique(a for q in questions for a in q.mechanism_assumes)),
+                "assumes": tuple(each_once(a for q in questions for a in q.mechanism_assumes)),
             },
             "run": {**self.run(questions), "assumes": self.run_assumes(questions)},
-            "bound": " + ".join(unique(f"{q.mechanism.name}.{q.bound.name}" for q in questions)),
+            "bound": " + ".join(each_once(f"{q.mechanism.name}.{q.bound.name}" for q in questions)),
             "bound_version": max(question.bound.version for question in questions),
             "status": Status.CONDITIONAL if Status.CONDITIONAL in statuses else Status.PROVED,
-            "promises": tuple(unique(promise for question in questions for promise in question.promises)),
-            "source": "; ".join(unique(question.bound.source for question in questions)),
+            "promises": tuple(each_once(promise for question in questions for promise in question.promises)),
+            "source": "; ".join(each_once(question.bound.source for question in questions)),
             "outcome": Outcome.OK,
             "warnings": self.notes,
         }
@@ -183,11 +183,11 @@ class Schedule:
     def run_assumes(self, questions: list[Question]) -> tuple[str, ...]:
         """What the joint number takes for granted about the phases and their order."""
         planned = (PLAN_FIXED_IN_ADVANCE,) if len(questions) > 1 else ()
-        return tuple(unique((*self.assumes, *(a for q in questions for a in q.run_assumes), *planned)))
+        return tuple(each_once((*self.assumes, *(a for q in questions for a in q.run_assumes), *planned)))
 
     def scaled(self, factor: float) -> "Schedule":
         """The schedule with every noise multiplier times ``factor``."""
-        return replace(self, phases=tuple(scaled_phase(phase, factor) for phase in self.phases))
+        return replace(self, phases=tuple(with_scaled_noise(phase, factor) for phase in self.phases))
 
     def calibrated(self, *, epsilon: float, delta: float) -> "Schedule":
         """The schedule whose noise multipliers, scaled by one common factor, just meet ``(epsilon, delta)``.
@@ -199,7 +199,7 @@ class Schedule:
         def excess(factor: float) -> float:
             return self.scaled(factor).curve().log_delta(target).upper - log_delta
 
-        found = crossing(excess, 1.0, low=1e-6, high=1e6, spread=0.2, rtol=1e-7).upper
+        found = find_crossing(excess, 1.0, low=1e-6, high=1e6, spread=0.2, rtol=1e-7).upper
         if found == math.inf:
             raise Refused(f"no common factor of the noise meets epsilon {target:g} and delta {delta:g}")
         return self.scaled(smallest_passing(lambda c: self.scaled(c).meets(epsilon=target, delta=delta), found, 1e-9))
@@ -234,12 +234,12 @@ class Schedule:
         return found
 
 
-def unique(items: Any) -> list[str]:
+def each_once(items: Any) -> list[str]:
     """Each once, in order."""
     return list(dict.fromkeys(items))
 
 
-def scaled_phase(phase: Phase, factor: float) -> Phase:
+def with_scaled_noise(phase: Phase, factor: float) -> Phase:
     """The phase with its noise multiplier times ``factor``; raises :class:`InvalidParameter` where it has none."""
     mechanism = phase.question.mechanism
     if not isinstance(mechanism, NoisyMechanism) or mechanism.noise_multiplier is None:
@@ -250,4 +250,4 @@ def scaled_phase(phase: Phase, factor: float) -> Phase:
 
 def phase_of(mechanism: Mechanism, name: str = "phase", bound: str | None = None, **run: Any) -> Phase:
     """A phase from a mechanism and the options of a run."""
-    return Phase(question_of(mechanism, find(type(mechanism), bound), run), name)  # pyright: ignore[reportArgumentType]
+    return Phase(question_of(mechanism, find_bound(type(mechanism), bound), run), name)  # pyright: ignore[reportArgumentType]

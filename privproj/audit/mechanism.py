@@ -178,6 +178,6 @@ def judge_scene(
 
 def curve_of(mechanism: M2 | Gaussian, steps: int) -> Any:
     """The claimed profile of the run."""
-    from privproj.accounting.question import ask
+    from privproj.accounting.question import ask_by_name
 
-    return ask(mechanism, None, {"steps": steps}).curve()
+    return ask_by_name(mechanism, None, {"steps": steps}).curve()

@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.audit.epsilon_lower import Array, at_least, at_most, auc
 from privproj.errors import InvalidParameter
-from privproj.records.journal import Journal, done
-from privproj.records.workers import Row, by_processes
+from privproj.records.journal import Journal, complete_rows
+from privproj.records.workers import Row, run_in_processes
 from privproj.training import make_private
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
@@ -156,7 +156,7 @@ def poisoned(
         book = Journal(place, {"game": asdict(game), "models": count, "version": __version__})
         stack.callback(book.close)
         progress(len(book.rows))
-        rows = done(shadow_rows, tasks, book, by_processes(workers), progress)
+        rows = complete_rows(shadow_rows, tasks, book, run_in_processes(workers), progress)
     scores = [float(rows[number][0]) for number, _ in tasks]
     return np.array(scores[0::2]), np.array(scores[1::2])
 

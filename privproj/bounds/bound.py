@@ -11,7 +11,7 @@ from privproj.result import Status
 from privproj.runs import NeighbouringRelation
 
 if TYPE_CHECKING:
-    from privproj.rigorous.profiles import Profile
+    from privproj.rigorous.profiles import BallProfile
 
 ALL_RELATIONS = tuple(NeighbouringRelation)
 """Every neighbouring relation, the default of a bound."""
@@ -84,7 +84,7 @@ class Bound:
     independent_layers: Callable[[Any], bool] = lambda mechanism: False
     groups: bool = True
     splits: bool = False
-    provable: "Callable[[Any, int], Profile] | None" = None
+    provable: "Callable[[Any, int], BallProfile] | None" = None
     provable_steps: bool = False
     status: Status = Status.PROVED
     status_of: Callable[[Any], Status] | None = None

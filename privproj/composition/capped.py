@@ -3,27 +3,27 @@
 import math
 from typing import ClassVar
 
-from privproj.composition.grid import INVERSE_SPACING, ComposedCurve, DefaultGrid
+from privproj.composition.grid import COMPOSED_INVERSE_SPACING, ComposedCurve, DefaultGrid
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import GridLimit, PrecisionLimit
 from privproj.numerics.enclosure import Enclosure, log1m_exp
-from privproj.numerics.search import crossing
+from privproj.numerics.search import find_crossing
 from privproj.runs import Run
 
-LARGEST_EPSILON = 1e15
+LARGEST_CAPPED_EPSILON = 1e15
 """Largest epsilon at which a simple bound is looked for when the composition has no answer. Contract."""
 
-SMALL = 20.0
+SMALL_DELTA_NATS = 20.0
 """Nats below ``ln delta(0)`` at which phases share epsilon as they spend it there. Any shares are sound. Speed only."""
 
-LEAST_EPSILON = 1e-200
+LEAST_CAPPED_EPSILON = 1e-200
 """Where the search for a small epsilon ends, and the least size of a share. Speed only."""
 
 
-class Capped:
+class CappedCurve:
     """A composed curve that is nowhere above the simple bounds of C23; its inverse is nowhere above theirs."""
 
-    inverse_spacing: ClassVar[float] = INVERSE_SPACING
+    inverse_spacing: ClassVar[float] = COMPOSED_INVERSE_SPACING
 
     def __init__(self, curve: ComposedCurve | DefaultGrid, phases: list[tuple[PrivacyProfile, Run]]) -> None:
         self.curve = curve
@@ -53,12 +53,12 @@ class Capped:
         except GridLimit:
             raise
         except PrecisionLimit:
-            lower, upper = -math.inf, LARGEST_EPSILON
+            lower, upper = -math.inf, LARGEST_CAPPED_EPSILON
             if self.log_basic(upper) > log_delta:
                 raise
         if upper > 0.0 and self.log_basic(upper) <= log_delta:
-            upper = crossing(
-                lambda e: self.log_basic(e) - log_delta, upper, low=LEAST_EPSILON, high=upper, rtol=1e-12
+            upper = find_crossing(
+                lambda e: self.log_basic(e) - log_delta, upper, low=LEAST_CAPPED_EPSILON, high=upper, rtol=1e-12
             ).upper
         return Enclosure(min(lower, upper), upper)
 
@@ -85,9 +85,9 @@ def even_shares(releases: list[tuple[PrivacyProfile, int]]) -> list[float]:
     if len(releases) == 1:
         return [1.0 / releases[0][1]]
     sizes = [
-        max(profile.epsilon(min(profile.log_delta(0.0).upper, 0.0) - SMALL).upper, LEAST_EPSILON)
+        max(profile.epsilon(min(profile.log_delta(0.0).upper, 0.0) - SMALL_DELTA_NATS).upper, LEAST_CAPPED_EPSILON)
         for profile, _ in releases
     ]
-    sizes = [min(size, LARGEST_EPSILON) for size in sizes]
+    sizes = [min(size, LARGEST_CAPPED_EPSILON) for size in sizes]
     total = math.fsum(steps * size for size, (_, steps) in zip(sizes, releases, strict=True)) * (1.0 + 1e-15)
     return [size / total for size in sizes]

@@ -46,15 +46,15 @@ def compose_on_grid(
 
     Raises :class:`PrecisionLimit` where that takes more memory or time than is allowed.
     """
-    from privproj.composition.capped import Capped
-    from privproj.composition.dominating_pairs import outline
-    from privproj.composition.grid import DefaultGrid, both_orders, curve, peer_step
+    from privproj.composition.capped import CappedCurve
+    from privproj.composition.dominating_pairs import outline_step
+    from privproj.composition.grid import DefaultGrid, compose_on_lattice, pairs_in_both_orders, peer_grid_step
 
-    shapes = [outline(profile, run) for profile, run in phases]
+    shapes = [outline_step(profile, run) for profile, run in phases]
     if composer == "dp-accounting":
         from privproj.composition import by_dp_accounting
 
         return by_dp_accounting.compose(
-            [order for order, _ in both_orders(phases, shapes, step or peer_step(phases, shapes))]
+            [order for order, _ in pairs_in_both_orders(phases, shapes, step or peer_grid_step(phases, shapes))]
         )
-    return Capped(curve(phases, shapes, step) if step else DefaultGrid(phases, shapes), phases)
+    return CappedCurve(compose_on_lattice(phases, shapes, step) if step else DefaultGrid(phases, shapes), phases)

@@ -21,19 +21,20 @@ function lies below it outside them: between the knots ``i`` and ``i + 2`` the t
 their ends, which is below both (their kink is concave). At each knot the smaller of the two ends that meet there is
 taken, and 0 from where a segment is not positive at both ends.
 
-**From a polygon to masses** (:func:`pair_of`). The lower convex hull of the polygon has the slopes of a pair;
+**From a polygon to masses** (:func:`scale_polygon`). The lower convex hull of the polygon has the slopes of a pair;
 its kinks are the masses. In floating point they are only nearly right, so the masses are *verified*. With
 ``dt_l = t_(l+1) - t_l`` the excess of a pair at the knot ``i`` is, above and below ``t = 1``,
 
     m + F_i,        F_i = sum_(l >= i) dt_l  sum_(j > l)  p_j / t_j
     t_i lost + G_i, G_i = sum_(l <  i) dt_l  sum_(j <= l) p_j / t_j
 
-where ``lost`` is the ``Q``-mass at ``-inf``. These are sums of positive terms, each right to :data:`SUMMED` relative.
-The masses above are scaled by ``kappa`` and those below by ``c = (kappa F_0 + m - lost) / G_0``, which makes both
-sides meet at ``t = 1``, with ``kappa`` such that every knot is on the right side of its bound; between knots both are
-straight. ``p_0 = 1 - m - sum of the others`` completes ``P``; where that is negative it is 0, which only adds
-(above; below, no pair is returned). ``c`` and ``p_0`` are these real numbers by definition: what rounding them costs
-is ``rounding``, an error of the evaluation that :mod:`privproj.composition.fourier` accounts for.
+where ``lost`` is the ``Q``-mass at ``-inf``. These are sums of positive terms, each right to
+:data:`NESTED_SUM_RELATIVE_ERROR` relative. The masses above are scaled by ``kappa`` and those below by ``c = (kappa
+F_0 + m - lost) / G_0``, which makes both sides meet at ``t = 1``, with ``kappa`` such that every knot is on the right
+side of its bound; between knots both are straight. ``p_0 = 1 - m - sum of the others`` completes ``P``; where that is
+negative it is 0, which only adds (above; below, no pair is returned). ``c`` and ``p_0`` are these real numbers by
+definition: what rounding them costs is ``rounding``, an error of the evaluation that
+:mod:`privproj.composition.fourier` accounts for.
 """
 
 import math
@@ -47,13 +48,13 @@ from privproj.curves.profile import PrivacyProfile
 from privproj.errors import PrecisionLimit
 from privproj.runs import Run, Sampling
 
-Array = NDArray[np.floating[Any]]
+FloatArray = NDArray[np.floating[Any]]
 """An array of floats."""
 
 Cells = NDArray[np.int64]
 """Losses of lattice points as multiples of the step."""
 
-INFINITY_MASS = 1e-36
+TRUNCATED_RUN_MASS = 1e-36
 """Probability that the truncated tails of all steps together are meant to add to delta. It is counted. Speed only."""
 
 REMEDY = "ask for a larger delta, add noise, or use a Renyi bound (m2: mixture-rdp, gaussian: rdp)"
@@ -65,67 +66,69 @@ LARGEST_LOSS = 600.0
 Every value at which ``e^loss`` does not overflow is sound. Proof.
 """
 
-MOST_BEYOND = 0.5
+MOST_MASS_BEYOND = 0.5
 """Largest probability that a loss may lie beyond :data:`LARGEST_LOSS`; with more, the step is refused. Contract."""
 
-PLATEAU = math.log(1e8)
+PLATEAU_NATS = math.log(1e8)
 """How far above the cut, in nats, a floor of the profile is looked for.
 
 A floor is a part where the excess hardly falls any more, for example where a bound adds a constant. Its mark is that
 the excess falls less than half as fast as it did before. It is cut, and counts as infinite. Speed only.
 """
 
-SMALLEST = 1e-300
+SMALLEST_UPPER_BOUND = 1e-300
 """Smallest upper bound of a delta that is used, and smallest divisor. It enlarges what it replaces. Proof."""
 
-LEAST_SHARE = 1e-3
+LEAST_SAMPLED_SHARE = 1e-3
 """Least ``1 + tau`` at which lower bounds are taken from the profile: nearer to the end of the support they are 0.
 
-:data:`MAPPED` rests on it. Proof.
+:data:`SAMPLING_MAP_RELATIVE_ERROR` rests on it. Proof.
 """
 
-ENDED = math.log(SMALLEST) + 30.0
+LOG_EXCESS_AT_END = math.log(SMALLEST_UPPER_BOUND) + 30.0
 """Log excess below which the profile is taken to be 0: the losses are bounded. It only chooses knots. Speed only."""
 
-UNIT = 2.0**-53
+UNIT_ROUNDING = 2.0**-53
 """Unit of rounding of a double. Proof."""
 
-SUMMED = 1e-11
+NESTED_SUM_RELATIVE_ERROR = 1e-11
 """Relative error of two nested cumulative sums of at most 2e4 positive terms, each of a dozen roundings.
 
-With more terms it grows in proportion: :func:`pair_of` takes 5 units of rounding for each term where that is more.
+With more terms it grows in proportion: :func:`scale_polygon` takes 5 units of rounding for each term where that is
+more. Proof.
+"""
+
+SAMPLING_MAP_RELATIVE_ERROR = 1e-11
+"""Relative error of the weights of the sampling map: at most 8 units of rounding over :data:`LEAST_SAMPLED_SHARE`.
 Proof.
 """
 
-MAPPED = 1e-11
-"""Relative error of the weights of the sampling map: at most 8 units of rounding over :data:`LEAST_SHARE`. Proof."""
-
-CORE = 8.0
+CORE_DEVIATIONS = 8.0
 """The core, where knots are equally spaced, reaches this many loss deviations to both sides. Speed only."""
 
-TAIL_STEP = 0.04
+TAIL_DECAY_SHARE = 0.04
 """Distance of the knots beyond the core, as a share of the length in which the excess falls by e. Speed only."""
 
 
 @dataclass(frozen=True)
-class Pair:
+class DominatingPair:
     """``P``-masses at the losses ``cells * step``, ``P``-mass at ``+inf``, ``Q``-mass at ``-inf``.
 
     ``rounding`` bounds the relative error of every mass but that of cell 0, which has the absolute error ``rounding``.
     """
 
     cells: Cells
-    masses: Array
+    masses: FloatArray
     step: float
     at_infinity: float
     lost: float
     rounding: float
 
-    def mirrored(self) -> "Pair":
+    def mirrored(self) -> "DominatingPair":
         """The pair ``(Q, P)``: the add order, where this one is the remove order."""
         masses = (self.masses * np.exp(-self.step * self.cells))[::-1]
-        spread = 2.0 * UNIT * (4.0 + self.step * float(np.max(np.abs(self.cells))))
-        return Pair(-self.cells[::-1], masses, self.step, self.lost, self.at_infinity, self.rounding + spread)
+        spread = 2.0 * UNIT_ROUNDING * (4.0 + self.step * float(np.max(np.abs(self.cells))))
+        return DominatingPair(-self.cells[::-1], masses, self.step, self.lost, self.at_infinity, self.rounding + spread)
 
 
 # --- one step, before the lattice is chosen ---------------------------------------------------------
@@ -139,8 +142,8 @@ class Outline:
     loss.
     """
 
-    losses: Array
-    log_excess: Array
+    losses: FloatArray
+    log_excess: FloatArray
     deviation: float
 
     @property
@@ -153,47 +156,47 @@ class Outline:
         core = max(step, self.deviation / resolution)
         middle = 0.5 * (self.losses[1:] + self.losses[:-1])
         decay = np.diff(self.losses) / np.maximum(np.abs(np.diff(self.log_excess)), 1e-9)
-        wide = max(TAIL_STEP, 4.0 / resolution)
-        spacing = np.maximum(np.where(np.abs(middle) < CORE * self.deviation, core, wide * decay), core)
+        wide = max(TAIL_DECAY_SHARE, 4.0 / resolution)
+        spacing = np.maximum(np.where(np.abs(middle) < CORE_DEVIATIONS * self.deviation, core, wide * decay), core)
         count = np.concatenate([[0.0], np.cumsum(np.diff(self.losses) / spacing)])
         at = np.interp(np.arange(math.floor(count[-1]) + 1), count, self.losses)
         always = [math.floor(self.losses[0] / step), -1, 0, 1, math.ceil(self.losses[-1] / step)]
-        return distinct(np.concatenate([np.rint(at / step), always]).astype(np.int64))
+        return distinct_cells(np.concatenate([np.rint(at / step), always]).astype(np.int64))
 
 
-def distinct(cells: Cells) -> Cells:
+def distinct_cells(cells: Cells) -> Cells:
     """These cells in increasing order, each once."""
     ordered = np.sort(cells)
     return ordered[np.concatenate([[True], ordered[1:] > ordered[:-1]])]
 
 
-def ends(profile: PrivacyProfile, eps: Array) -> tuple[Array, Array]:
+def delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Lower and upper bounds of delta at these ``eps >= 0``, guaranteed by the profile; upper ones at least 1e-300."""
     if profile.table is not None:
         lower, upper = profile.table(np.asarray(eps, float))
-        return lower, np.maximum(upper, SMALLEST)
+        return lower, np.maximum(upper, SMALLEST_UPPER_BOUND)
     found = [profile.log_delta(float(e)) for e in eps.tolist()]
     lower, upper = (np.array([math.exp(x[i]) if x[i] > -690.0 else 0.0 for x in found]) for i in (0, 1))
-    return lower, np.maximum(upper, SMALLEST)
+    return lower, np.maximum(upper, SMALLEST_UPPER_BOUND)
 
 
-def one_sided(run: Run) -> bool:
+def is_one_sided(run: Run) -> bool:
     """True where the sampled pair is not its own mirror image, so that both orders must be composed."""
     return run.sampling is Sampling.POISSON
 
 
-def outline(profile: PrivacyProfile, run: Run) -> Outline:
+def outline_step(profile: PrivacyProfile, run: Run) -> Outline:
     """The outline of one step, from about a hundred values of the profile.
 
-    It ends where the tails of the whole run add :data:`INFINITY_MASS`. Raises :class:`PrecisionLimit` where more than
-    :data:`MOST_BEYOND` of the loss lies beyond :data:`LARGEST_LOSS`.
+    It ends where the tails of the whole run add :data:`TRUNCATED_RUN_MASS`. Raises :class:`PrecisionLimit` where more
+    than :data:`MOST_MASS_BEYOND` of the loss lies beyond :data:`LARGEST_LOSS`.
     """
     q = run.sampling_rate
-    start = 0.05 * float(ends(profile, np.zeros(1))[1][0])
+    start = 0.05 * float(delta_bounds(profile, np.zeros(1))[1][0])
     eps = np.geomspace(min(start, 1.0), LARGEST_LOSS, 1 + math.ceil(5.0 * math.log(LARGEST_LOSS / min(start, 1.0))))
     eps = np.concatenate([[0.0], eps])
-    delta = np.minimum.accumulate(ends(profile, eps)[1])
-    if delta[-1] > MOST_BEYOND:
+    delta = np.minimum.accumulate(delta_bounds(profile, eps)[1])
+    if delta[-1] > MOST_MASS_BEYOND:
         raise PrecisionLimit(
             f"expected a step whose losses lie below {LARGEST_LOSS:g}, got one with a share of {delta[-1]:.2g} beyond; "
             f"{REMEDY}"
@@ -201,39 +204,39 @@ def outline(profile: PrivacyProfile, run: Run) -> Outline:
     # Sampling maps t to 1 + q (t - 1) and E to q E (C17); E(1/t) = E(t) / t.
     right, above = np.log1p(q * np.expm1(eps)), q * delta
     left, below = -right, above * np.exp(-right)
-    if one_sided(run):
+    if is_one_sided(run):
         left, below = np.log1p(q * np.expm1(-eps)), above * np.exp(-eps)
-    log_least = math.log(INFINITY_MASS) - math.log(run.steps)
-    right, above = cut(right, np.log(above), log_least)
-    left, below = cut(-left, np.log(np.maximum(below, SMALLEST)), log_least)
+    log_least = math.log(TRUNCATED_RUN_MASS) - math.log(run.steps)
+    right, above = cut_tail(right, np.log(above), log_least)
+    left, below = cut_tail(-left, np.log(np.maximum(below, SMALLEST_UPPER_BOUND)), log_least)
     losses = np.concatenate([-left[:0:-1], right])
     log_excess = np.concatenate([below[:0:-1], above])
     return Outline(losses, log_excess, deviation(losses, np.exp(log_excess)))
 
 
-def cut(losses: Array, log_excess: Array, log_least: float) -> tuple[Array, Array]:
+def cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> tuple[FloatArray, FloatArray]:
     """Losses and excess up to where the excess has come down to ``log_least``, or to where a floor of the profile
     begins.
 
-    At least three points are kept. A floor (see :data:`PLATEAU`) is cut because it would put a little mass at very
+    At least three points are kept. A floor (see :data:`PLATEAU_NATS`) is cut because it would put a little mass at very
     large losses. That mass makes no bound smaller, and a tilt of the law would give it all the weight.
     """
     kept = np.concatenate([[True], np.diff(losses) > 1e-12 * losses[1:]])
     losses, log_excess = losses[kept], log_excess[kept]
     rate = -np.diff(log_excess) / np.diff(losses)
-    slow = (rate < 0.5 * np.maximum.accumulate(rate)) & (log_excess[:-1] < log_least + PLATEAU)
+    slow = (rate < 0.5 * np.maximum.accumulate(rate)) & (log_excess[:-1] < log_least + PLATEAU_NATS)
     ended = np.append(slow, True) | (log_excess < log_least)
     last = max(int(np.argmax(ended)), min(2, len(losses) - 1))
     log_least = max(log_least, float(log_excess[last]))
     share = (log_excess[last - 1] - log_least) / max(log_excess[last - 1] - log_excess[last], 1e-300)
-    share = 1.0 if log_excess[last] <= ENDED else share
+    share = 1.0 if log_excess[last] <= LOG_EXCESS_AT_END else share
     end = losses[last - 1] + min(max(share, 0.2), 1.0) * (losses[last] - losses[last - 1])
     return np.append(losses[:last], end), np.append(log_excess[:last], max(log_least, float(log_excess[last])))
 
 
-def deviation(losses: Array, excess: Array) -> float:
+def deviation(losses: FloatArray, excess: FloatArray) -> float:
     """Standard deviation (nats) of the finite losses, the masses of the polygon taken at its knots."""
-    masses = np.maximum(kinks(np.diff(losses), excess), 0.0)
+    masses = np.maximum(polygon_kinks(np.diff(losses), excess), 0.0)
     masses[losses == 0.0] = max(1.0 - float(masses.sum() - masses[losses == 0.0].sum()), 0.0)
     total = masses.sum()
     mean = np.sum(masses * losses) / total
@@ -243,57 +246,63 @@ def deviation(losses: Array, excess: Array) -> float:
 # --- the lattice -----------------------------------------------------------------------------------
 
 
-def pairs(profile: PrivacyProfile, run: Run, shape: Outline, step: float) -> tuple[Pair, Pair | None]:
+def step_pairs(
+    profile: PrivacyProfile, run: Run, shape: Outline, step: float
+) -> tuple[DominatingPair, DominatingPair | None]:
     """The pairs of one step in the remove order: one that dominates, and one that is dominated or None.
 
     Where the sampled pair is symmetric they serve for both orders.
     """
     finer = 4.0 if step < 0.99 * shape.deviation / profile.resolution else 1.0
-    cells, lower, upper = excess(profile, run, shape.knots(step, finer * profile.resolution), step)
+    cells, lower, upper = excess_bounds(profile, run, shape.knots(step, finer * profile.resolution), step)
     return pair_above(cells, upper, step), pair_below(cells, lower, upper, step)
 
 
-def excess(profile: PrivacyProfile, run: Run, cells: Cells, step: float) -> tuple[Cells, Array, Array]:
+def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) -> tuple[Cells, FloatArray, FloatArray]:
     """``(cells, E from below, E from above)`` of the sampled step (module docstring, "The excess"; C17).
 
     A symmetric pair gets the mirror images too. Else the cells beyond the end of the support are replaced by one,
     where ``E = 0``; near that end ``1 + tau`` loses digits, and as ``E`` rises with it a little is added above.
     """
     q = run.sampling_rate
-    if not one_sided(run):
+    if not is_one_sided(run):
         # E = q delta(log1p(tau)), tau = expm1(j h) / q, and E(1/t) = E(t) / t.
-        right = distinct(np.abs(cells))
-        lower, upper = (q * end for end in ends(profile, np.log1p(np.expm1(step * right) / q)))
+        right = distinct_cells(np.abs(cells))
+        lower, upper = (q * end for end in delta_bounds(profile, np.log1p(np.expm1(step * right) / q)))
         weight = np.exp(-step * right[:0:-1])
         lower, upper = (np.concatenate([weight * end[:0:-1], end]) for end in (lower, upper))
-        return np.concatenate([-right[:0:-1], right]), lower * (1.0 - MAPPED), upper * (1.0 + MAPPED)
+        return (
+            np.concatenate([-right[:0:-1], right]),
+            lower * (1.0 - SAMPLING_MAP_RELATIVE_ERROR),
+            upper * (1.0 + SAMPLING_MAP_RELATIVE_ERROR),
+        )
     # E = q delta(log1p(tau)) for tau >= 0, q (1 + tau) delta(-log1p(tau)) for -1 < tau < 0, and 0 for tau <= -1.
     inner = np.minimum(np.expm1(step * cells) / q, 1e300)
     kept = inner > -1.0
     tau = inner[kept]
-    share = np.minimum(1.0 + tau + np.where(tau < LEAST_SHARE - 1.0, 1e-15, 0.0), 1.0)
+    share = np.minimum(1.0 + tau + np.where(tau < LEAST_SAMPLED_SHARE - 1.0, 1e-15, 0.0), 1.0)
     lower, upper = (
-        q * share * end for end in ends(profile, np.where(tau < -0.5, -np.log(share), np.abs(np.log1p(tau))))
+        q * share * end for end in delta_bounds(profile, np.where(tau < -0.5, -np.log(share), np.abs(np.log1p(tau))))
     )
-    lower = np.where(share < LEAST_SHARE, 0.0, lower * (1.0 - MAPPED))
-    upper, found = upper * (1.0 + MAPPED), cells[kept]
+    lower = np.where(share < LEAST_SAMPLED_SHARE, 0.0, lower * (1.0 - SAMPLING_MAP_RELATIVE_ERROR))
+    upper, found = upper * (1.0 + SAMPLING_MAP_RELATIVE_ERROR), cells[kept]
     if not kept.all():
         beyond = math.floor(math.log1p(-q) / step * (1.0 + 1e-12))
         found, lower, upper = np.insert(found, 0, beyond), np.insert(lower, 0, 0.0), np.insert(upper, 0, 0.0)
     return found, lower, upper
 
 
-def pair_above(cells: Cells, upper: Array, step: float) -> Pair:
+def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
     """The pair whose profile is, at every ``t``, at least any convex one that these upper bounds hold for (C18)."""
-    cells, upper = hull(cells, upper, step)
+    cells, upper = lower_hull(cells, upper, step)
     # Left of the first knot the line to (t, E) = (0, 0) has the slope lost = E_0 / t_0.
     lost = float(upper[0] * np.exp(-step * cells[0])) * (1.0 + 1e-14)
-    found = pair_of(cells, upper, step, float(upper[-1]), lost)
+    found = scale_polygon(cells, upper, step, float(upper[-1]), lost)
     assert found is not None
     return found
 
 
-def pair_below(cells: Cells, lower: Array, upper: Array, step: float) -> Pair | None:
+def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) -> DominatingPair | None:
     """A pair whose profile is at most any convex one with these bounds (C18); None where too little is known of it."""
     zero = int(np.searchsorted(cells, 0))
     start, stop = zero % 2, len(cells) - (len(cells) - 1 - zero) % 2
@@ -314,13 +323,13 @@ def pair_below(cells: Cells, lower: Array, upper: Array, step: float) -> Pair | 
         return None
     cells, value = cells[first : last + 1], value[first : last + 1]
     value[[0, -1]] = 0.0
-    return pair_of(*hull(cells, value, step), step, 0.0, 0.0, below=True)
+    return scale_polygon(*lower_hull(cells, value, step), step, 0.0, 0.0, below=True)
 
 
-def hull(cells: Cells, values: Array, step: float) -> tuple[Cells, Array]:
+def lower_hull(cells: Cells, values: FloatArray, step: float) -> tuple[Cells, FloatArray]:
     """The lower convex hull of ``delta`` through these points and ``(t, E) = (0, 0)``; cell 0 stays, lowered to it."""
     while True:
-        kink, zero = kinks(step * np.diff(cells), values), int(np.searchsorted(cells, 0))
+        kink, zero = polygon_kinks(step * np.diff(cells), values), int(np.searchsorted(cells, 0))
         convex = (kink > 0.0) | (cells == 0)
         convex[-1] = True
         if convex.all() and kink[zero] >= -1.0 - 1e-12:
@@ -337,7 +346,7 @@ def hull(cells: Cells, values: Array, step: float) -> tuple[Cells, Array]:
         cells, values = cells[convex], values[convex]
 
 
-def kinks(gap: Array, values: Array) -> Array:
+def polygon_kinks(gap: FloatArray, values: FloatArray) -> FloatArray:
     """``t`` times the kinks of the polygon through ``E``: the ``P``-masses, except at ``t = 1``.
 
     ``gap`` are the differences of the losses.
@@ -349,18 +358,18 @@ def kinks(gap: Array, values: Array) -> Array:
     return right - left
 
 
-def pair_of(
-    cells: Cells, values: Array, step: float, at_infinity: float, lost: float, *, below: bool = False
-) -> Pair | None:
+def scale_polygon(
+    cells: Cells, values: FloatArray, step: float, at_infinity: float, lost: float, *, below: bool = False
+) -> DominatingPair | None:
     """The pair with this convex polygon as its excess, scaled to be on the safe side of it at every knot.
 
     From above it raises :class:`PrecisionLimit` where no scale is, and from below it returns None (C18).
     """
     losses, zero = step * cells, int(np.searchsorted(cells, 0))
-    gap, summed = step * np.diff(cells), max(SUMMED, 5.0 * UNIT * len(cells))
-    masses = np.maximum(kinks(gap, values), 0.0)
+    gap, summed = step * np.diff(cells), max(NESTED_SUM_RELATIVE_ERROR, 5.0 * UNIT_ROUNDING * len(cells))
+    masses = np.maximum(polygon_kinks(gap, values), 0.0)
     masses[zero] = 0.0
-    right, left = verified(losses, gap, masses, zero)
+    right, left = excess_sums(losses, gap, masses, zero)
     # F_0 = sum_(j > 0) p_j (1 - 1/t_j),  G_0 = sum_(j < 0) p_j (1/t_j - 1)
     away = -masses * np.expm1(-losses)
     f, g = float(away[zero + 1 :].sum()), float(-away[:zero].sum())
@@ -368,10 +377,12 @@ def pair_of(
     want_right = values[zero:-1] - at_infinity
     want_left = values[1 : zero + 1] - lost * np.exp(losses[1 : zero + 1])
     if below:
-        scale = min(least(want_right, right), least(want_left, left) * g / max(f, SMALLEST)) * (1.0 - summed)
+        scale = min(least_ratio(want_right, right), least_ratio(want_left, left) * g / max(f, SMALLEST_UPPER_BOUND)) * (
+            1.0 - summed
+        )
     else:
-        need = most(want_left, left) * g + lost - at_infinity
-        scale = max(most(want_right, right), need / max(f, SMALLEST)) * (1.0 + summed)
+        need = largest_ratio(want_left, left) * g + lost - at_infinity
+        scale = max(largest_ratio(want_right, right), need / max(f, SMALLEST_UPPER_BOUND)) * (1.0 + summed)
     if not 0.0 < scale < 2.0:
         if below:
             return None
@@ -384,21 +395,25 @@ def pair_of(
     if below and centre < 0.0:
         return None
     masses[zero] = max(centre, 0.0)
-    rounding = (100.0 + 4.0 * float(np.max(np.abs(losses)))) * UNIT * max(1.0, (scale * f + at_infinity + lost) / rise)
-    return Pair(cells, masses, step, at_infinity, lost, rounding)
+    rounding = (
+        (100.0 + 4.0 * float(np.max(np.abs(losses))))
+        * UNIT_ROUNDING
+        * max(1.0, (scale * f + at_infinity + lost) / rise)
+    )
+    return DominatingPair(cells, masses, step, at_infinity, lost, rounding)
 
 
-def most(wanted: Array, found: Array) -> float:
+def largest_ratio(wanted: FloatArray, found: FloatArray) -> float:
     """The largest ratio of what is wanted to what was found."""
-    return float(np.max(wanted / np.maximum(found, SMALLEST)))
+    return float(np.max(wanted / np.maximum(found, SMALLEST_UPPER_BOUND)))
 
 
-def least(wanted: Array, found: Array) -> float:
+def least_ratio(wanted: FloatArray, found: FloatArray) -> float:
     """The least ratio of what is wanted to what was found."""
-    return float(np.min(wanted / np.maximum(found, SMALLEST)))
+    return float(np.min(wanted / np.maximum(found, SMALLEST_UPPER_BOUND)))
 
 
-def verified(losses: Array, gap: Array, masses: Array, zero: int) -> tuple[Array, Array]:
+def excess_sums(losses: FloatArray, gap: FloatArray, masses: FloatArray, zero: int) -> tuple[FloatArray, FloatArray]:
     """``(F_i for i from cell 0 to the last but one, G_i for i from the second to cell 0)`` of the module docstring."""
     # weight_j = p_j / t_j,  width_l = dt_l = t_(l+1) - t_l
     t = np.exp(losses)

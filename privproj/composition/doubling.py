@@ -18,7 +18,7 @@ magnitude more. No lattice of equal cells holds both. Here a law has a few hundr
 
 ``(P, Q) -> sum (P - t Q)_+`` is subadditive and each atom is the sum of its parts, so ``D`` only grows, for every
 ``t``, in both orders; and a larger factor only enlarges a product (C18). So every law here dominates its releases
-whatever the grid, which needs no proof: :func:`grid` puts points where a split would enlarge ``D``.
+whatever the grid, which needs no proof: :func:`choose_grid` puts points where a split would enlarge ``D``.
 
 **Below.** All atoms between two neighbours become one with the sum of their ``P``- and of their ``Q``-masses, at
 ``x' = -ln(sum Q / sum P)``, moved down by its rounding, which only adds to ``Q``; those beyond the last point join the
@@ -39,40 +39,48 @@ from itertools import starmap
 import numpy as np
 
 from privproj.composition import dominating_pairs
-from privproj.composition.dominating_pairs import REMEDY, SMALLEST, UNIT, Array, Outline, Pair, distinct
-from privproj.composition.fourier import Delta
+from privproj.composition.dominating_pairs import (
+    REMEDY,
+    SMALLEST_UPPER_BOUND,
+    UNIT_ROUNDING,
+    DominatingPair,
+    FloatArray,
+    Outline,
+    distinct_cells,
+)
+from privproj.composition.fourier import DeltaValue
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import GridLimit
 from privproj.runs import Run
 
-CUT = 1e-38
+CUT_MASS = 1e-38
 """Mass of either side that one product leaves beyond its grid. It is counted. Speed only."""
 
-NEGLIGIBLE = 1e-46
+NEGLIGIBLE_MASS = 1e-46
 """Atoms of a product below this in both masses are not placed. They are counted. Speed only."""
 
 LARGEST_REACH = 350.0
 """Losses of a whole run, in nats, up to which ``e^-loss`` is far from underflow and overflow. Proof."""
 
-UNDERFLOW = 1e-290
+LEAST_PLACED_MASS = 1e-290
 """Least ``P``-mass of an atom that is placed. It is above every number that lost digits to underflow. Proof."""
 
-UNDERFLOWN = 1e-130
+UNDERFLOWN_MASS = 1e-130
 """Mass added to either infinite part for what underflow can take: 1e-308 of an atom, times ``e^350``, times 1e7 atoms.
 
 That product is below 1e-148. Proof.
 """
 
-BITS = 51
+LOSS_BITS = 51
 """Losses are below 2 to this power units, so that a sum of two is exact. Proof."""
 
-EXACT_SPLIT = 40.0
+SPLIT_ROUNDINGS = 40.0
 """Units of rounding allowed to one placed mass. Two expm1 of at most 4 units each and five operations need 13.
 
 Proof.
 """
 
-SPARE = 1.0 + 1e-9
+INFINITE_PART_MARGIN = 1.0 + 1e-9
 """Margin of sums of infinite parts, which have at most 1e7 positive terms. Proof."""
 
 LEAST_PILOT_MASS = 1e-150
@@ -81,45 +89,45 @@ LEAST_PILOT_MASS = 1e-150
 LEAST_EXCESS = 1e-300
 """Least divisor where grid points are spaced. Speed only."""
 
-ACCURACY = 0.0005
+GRID_RELATIVE_ERROR = 0.0005
 """Relative error of delta that all grids of a run may cause together, roughly. Speed only."""
 
-PRODUCTS = 8e6
+MOST_ATOM_PRODUCTS = 8e6
 """Atoms that all products of a run have together, about. Speed only."""
 
-MOST_POINTS = (600, 1600)
-"""Least and largest number of points that :data:`PRODUCTS` leaves to one grid. Speed only."""
+GRID_POINT_LIMITS = (600, 1600)
+"""Least and largest number of points that :data:`MOST_ATOM_PRODUCTS` leaves to one grid. Speed only."""
 
-FLOOR = 1e-13
+ROUGH_EXCESS = 1e-13
 """Excess of a whole run below which grids follow it more roughly. Speed only."""
 
-PILOT = 160
+PILOT_ATOMS = 160
 """Atoms of each factor in the pilot that a grid is chosen by. Speed only."""
 
-RATIO = 0.02
+KNOT_LOSS_SHARE = 0.02
 """Largest spacing of the first knots as a share of the loss. Speed only."""
 
-DECAY = 0.1
+KNOT_DECAY_SHARE = 0.1
 """Largest spacing of the first knots as a share of the length in which the excess falls by e. Speed only."""
 
 
 @dataclass(frozen=True)
-class Law:
+class AtomLaw:
     """Atoms at increasing losses (nats, multiples of ``unit``), both infinite parts, and what rounding may have cost.
 
     ``at_infinity`` is ``P``-mass at ``+inf``, ``lost`` is ``Q``-mass at ``-inf``, and masses are right to a factor
     ``e^growth`` (module docstring, "Rounding").
     """
 
-    losses: Array
-    masses: Array
+    losses: FloatArray
+    masses: FloatArray
     at_infinity: float
     lost: float
     unit: float
     growth: float = 0.0
 
     @cached_property
-    def others(self) -> Array:
+    def others(self) -> FloatArray:
         """The ``Q``-masses ``p_j e^-x_j``."""
         return self.masses * np.exp(-self.losses)
 
@@ -128,31 +136,31 @@ class Law:
         """The largest absolute loss, in nats."""
         return float(max(-self.losses[0], self.losses[-1], self.unit))
 
-    def mirrored(self) -> "Law":
+    def mirrored(self) -> "AtomLaw":
         """The pair in the other order."""
-        growth = self.growth + 8.0 * UNIT
-        return Law(-self.losses[::-1], self.others[::-1], self.lost, self.at_infinity, self.unit, growth)
+        growth = self.growth + 8.0 * UNIT_ROUNDING
+        return AtomLaw(-self.losses[::-1], self.others[::-1], self.lost, self.at_infinity, self.unit, growth)
 
 
-class Doubled:
+class DoubledCurve:
     """The profile of a composed law, moved to the safe side by what rounding may have cost: above, or below."""
 
-    def __init__(self, law: Law, *, above: bool = True) -> None:
+    def __init__(self, law: AtomLaw, *, above: bool = True) -> None:
         self.law = law
         self.factor = math.exp(law.growth + 1e-12 if above else -law.growth - 1e-12)
         self.at_infinity = law.at_infinity * self.factor
 
-    def delta(self, eps: float) -> Delta:
+    def delta(self, eps: float) -> DeltaValue:
         """The finite part of delta at ``eps``, on the safe side: a sum of positive terms, without another error."""
         # sum_(x_j > eps) p_j (1 - e^(eps - x_j))
         first = int(np.searchsorted(self.law.losses, eps, side="right"))
         masses, gap = self.law.masses[first:], eps - self.law.losses[first:]
         value = -float(np.sum(masses * np.expm1(gap))) * self.factor
-        return Delta(value, 0.0, -float(np.sum(masses * np.exp(gap))))
+        return DeltaValue(value, 0.0, -float(np.sum(masses * np.exp(gap))))
 
     def chernoff(self, eps: float) -> float:
         """``ln delta(eps)`` with its infinite part: here the bound itself is cheap."""
-        return math.log(max(self.delta(eps).value + self.at_infinity, SMALLEST))
+        return math.log(max(self.delta(eps).value + self.at_infinity, SMALLEST_UPPER_BOUND))
 
     def epsilon(self, delta: float, *, above: bool, near: float | None = None) -> float:
         """An end of the inverse: with ``above`` an ``eps >= 0`` with ``delta(eps) <= delta``, nearly the least one.
@@ -172,20 +180,22 @@ class Doubled:
 # --- one release -----------------------------------------------------------------------------------
 
 
-def first_laws(profile: PrivacyProfile, run: Run, shape: Outline) -> tuple[Law, Law | None]:
+def first_laws(profile: PrivacyProfile, run: Run, shape: Outline) -> tuple[AtomLaw, AtomLaw | None]:
     """The laws of one release in the remove order, on knots of every scale: from above, and from below or None."""
     unit = unit_for(max(-shape.losses[0], shape.losses[-1]))
-    cells, lower, upper = dominating_pairs.excess(profile, run, first_knots(profile, run, shape, unit), unit)
+    cells, lower, upper = dominating_pairs.excess_bounds(profile, run, first_knots(profile, run, shape, unit), unit)
     below = dominating_pairs.pair_below(cells, lower, upper, unit)
-    return law_of(dominating_pairs.pair_above(cells, upper, unit), 1.0), law_of(below, -1.0) if below else None
+    return law_from_pair(dominating_pairs.pair_above(cells, upper, unit), 1.0), law_from_pair(
+        below, -1.0
+    ) if below else None
 
 
-def law_of(pair: Pair, sign: float) -> Law:
+def law_from_pair(pair: DominatingPair, sign: float) -> AtomLaw:
     """The pair as a law; the absolute error of its cell 0 is added or taken away."""
     masses = np.maximum(pair.masses + np.where(pair.cells == 0, sign * pair.rounding, 0.0), 0.0)
     kept = masses > 0.0
     losses = pair.step * pair.cells[kept]
-    return Law(losses, masses[kept], pair.at_infinity, pair.lost, pair.step, pair.rounding)
+    return AtomLaw(losses, masses[kept], pair.at_infinity, pair.lost, pair.step, pair.rounding)
 
 
 def first_knots(profile: PrivacyProfile, run: Run, shape: Outline, unit: float) -> dominating_pairs.Cells:
@@ -195,24 +205,24 @@ def first_knots(profile: PrivacyProfile, run: Run, shape: Outline, unit: float) 
     decay = width / np.maximum(np.abs(np.diff(log_excess)), 1e-9)
     smallest = 0.1 * math.exp(float(log_excess.max()))
     coarse = max(1.0, 40.0 / profile.resolution)
-    spacing = coarse * np.minimum(RATIO * np.maximum(middle, smallest), DECAY * decay)
-    rough = log_excess[:-1] < log_excess.max() + math.log(FLOOR / run.steps)
+    spacing = coarse * np.minimum(KNOT_LOSS_SHARE * np.maximum(middle, smallest), KNOT_DECAY_SHARE * decay)
+    rough = log_excess[:-1] < log_excess.max() + math.log(ROUGH_EXCESS / run.steps)
     count = np.concatenate([[0.0], np.cumsum(width / np.where(rough, 4.0 * spacing, spacing))])
     at = np.interp(np.linspace(0.0, count[-1], math.ceil(count[-1]) + 2), count, losses)
-    at = at[np.abs(at) > 0.5 * RATIO * smallest]
-    return distinct(np.append(np.rint(at / unit), 0.0).astype(np.int64))
+    at = at[np.abs(at) > 0.5 * KNOT_LOSS_SHARE * smallest]
+    return distinct_cells(np.append(np.rint(at / unit), 0.0).astype(np.int64))
 
 
 def unit_for(reach: float) -> float:
     """The finest unit, a power of two, in which losses up to ``reach`` are below ``2^BITS``."""
-    return 2.0 ** (math.ceil(math.log2(reach)) - BITS)
+    return 2.0 ** (math.ceil(math.log2(reach)) - LOSS_BITS)
 
 
 # --- the grid: any is sound -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Care:
+class GridCare:
     """How closely a grid follows a law: ``error`` is relative, below the excess ``floor`` less will do.
 
     ``most`` is the largest number of points.
@@ -224,48 +234,50 @@ class Care:
 
 
 @dataclass(frozen=True)
-class Pilot:
+class PilotLaw:
     """A rough picture of a product: atoms in order of their losses, and the lowest and highest loss of its grid."""
 
-    losses: Array
-    masses: Array
+    losses: FloatArray
+    masses: FloatArray
     low: float
     high: float
 
 
-def thinned(law: Law) -> tuple[Array, Array, Array, Array]:
+def thin_atoms(law: AtomLaw) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """``(mean loss, mass, least loss, largest loss)`` of groups of neighbouring atoms."""
     count = len(law.losses)
-    starts = np.unique(np.linspace(0, count, min(PILOT, count), endpoint=False).astype(int))
+    starts = np.unique(np.linspace(0, count, min(PILOT_ATOMS, count), endpoint=False).astype(int))
     masses = np.maximum(np.add.reduceat(law.masses, starts), LEAST_PILOT_MASS)
     first, last = law.losses[starts], law.losses[np.append(starts[1:], count) - 1]
     return np.clip(np.add.reduceat(law.masses * law.losses, starts) / masses, first, last), masses, first, last
 
 
-def pilot(one: Law, two: Law) -> Pilot:
+def thin_product(one: AtomLaw, two: AtomLaw) -> PilotLaw:
     """The pilot of the product of both laws."""
-    ours = thinned(one)
-    theirs = ours if one is two else thinned(two)
+    ours = thin_atoms(one)
+    theirs = ours if one is two else thin_atoms(two)
     masses = np.outer(ours[1], theirs[1]).ravel()
     middle, first, last = (np.add.outer(ours[i], theirs[i]).ravel() for i in (0, 2, 3))
     order = np.argsort(middle)
     middle, masses, first, last = (x[order] for x in (middle, masses, first, last))
-    low = first[min(int(np.searchsorted(np.cumsum(masses * np.exp(-first)), CUT)), len(first) - 1)]
-    high = last[max(len(last) - 1 - int(np.searchsorted(np.cumsum(masses[::-1]), CUT)), 0)]
+    low = first[min(int(np.searchsorted(np.cumsum(masses * np.exp(-first)), CUT_MASS)), len(first) - 1)]
+    high = last[max(len(last) - 1 - int(np.searchsorted(np.cumsum(masses[::-1]), CUT_MASS)), 0)]
     if not low < high:
         low, high = first[0], last[-1]
-    return Pilot(np.clip(middle, low, high), masses, float(low), float(high))
+    return PilotLaw(np.clip(middle, low, high), masses, float(low), float(high))
 
 
-def moments(losses: Array, masses: Array) -> tuple[float, float]:
+def mean_and_deviation(losses: FloatArray, masses: FloatArray) -> tuple[float, float]:
     """Mean and standard deviation of a law, in nats."""
     total = float(np.sum(masses))
     mean = float(np.sum(masses * losses)) / total
     return mean, math.sqrt(float(np.sum(masses * (losses - mean) ** 2)) / total)
 
 
-def candidates(sight: Pilot, bulks: list[tuple[float, float]]) -> Array:
-    """Losses at every scale, and more about the bulk of either order, between which :func:`grid` distributes points."""
+def candidate_points(sight: PilotLaw, bulks: list[tuple[float, float]]) -> FloatArray:
+    """Losses at every scale, and more about the bulk of either order, between which :func:`choose_grid` distributes
+    points.
+    """
     largest = max(-sight.low, sight.high)
     smallest = 1e-3 * min(float(np.sum(sight.masses * np.abs(sight.losses))), largest)
     smallest = max(smallest, 1e-12 * largest)
@@ -276,7 +288,7 @@ def candidates(sight: Pilot, bulks: list[tuple[float, float]]) -> Array:
     return np.concatenate([[sight.low], inner, [sight.high]])
 
 
-def grid(sight: Pilot, care: Care) -> Array:
+def choose_grid(sight: PilotLaw, care: GridCare) -> FloatArray:
     """Grid points, ``sqrt(p h / (8 E error))`` of them to each candidate interval.
 
     ``h`` is its length, ``p`` its mass and ``E`` the excess: a split to points at a distance ``s`` adds about
@@ -285,8 +297,8 @@ def grid(sight: Pilot, care: Care) -> Array:
     if sight.low == sight.high:
         return np.array([sight.low])
     others = sight.masses * np.exp(-sight.losses)
-    bulks = [moments(sight.losses, masses) for masses in (sight.masses, others)]
-    points = candidates(sight, bulks)
+    bulks = [mean_and_deviation(sight.losses, masses) for masses in (sight.masses, others)]
+    points = candidate_points(sight, bulks)
     masses = np.bincount(np.searchsorted(0.5 * (points[1:] + points[:-1]), sight.losses), sight.masses, len(points))
     gap = np.clip(points[:, None] - points[None, :], -LARGEST_REACH, LARGEST_REACH)
     right = points >= 0.0
@@ -307,7 +319,7 @@ def grid(sight: Pilot, care: Care) -> Array:
 # --- products --------------------------------------------------------------------------------------
 
 
-def product(one: Law, two: Law, care: Care, *, below: bool = False) -> Law:
+def multiply_laws(one: AtomLaw, two: AtomLaw, care: GridCare, *, below: bool = False) -> AtomLaw:
     """The law of both releases together (C23): one that dominates it or, with ``below``, one that it dominates.
 
     Raises :class:`GridLimit` where losses reach :data:`LARGEST_REACH`.
@@ -317,25 +329,29 @@ def product(one: Law, two: Law, care: Care, *, below: bool = False) -> Law:
     reach = one.reach + two.reach
     if not reach < LARGEST_REACH:
         raise GridLimit(f"expected a run whose losses stay below {LARGEST_REACH:g}, got {reach:.3g}; {REMEDY}")
-    unit, move = unit_for(reach), merged if below else placed
+    unit, move = unit_for(reach), merge_atoms if below else split_atoms
     if one is not two:
-        one, two = (fitted(law, unit, care, move) for law in (one, two))
-    return move(atoms(one, two, below=below), rounded(grid(pilot(one, two), care), unit), unit)
+        one, two = (fit_to_unit(law, unit, care, move) for law in (one, two))
+    return move(
+        product_atoms(one, two, below=below), round_to_unit(choose_grid(thin_product(one, two), care), unit), unit
+    )
 
 
-def rounded(points: Array, unit: float) -> Array:
+def round_to_unit(points: FloatArray, unit: float) -> FloatArray:
     """The points as multiples of the unit, increasing, with 0 among them."""
-    return distinct(np.append(np.rint(points / unit), 0.0).astype(np.int64)) * unit
+    return distinct_cells(np.append(np.rint(points / unit), 0.0).astype(np.int64)) * unit
 
 
-def fitted(law: Law, unit: float, care: Care, move: Callable[[Law, Array, float], Law]) -> Law:
+def fit_to_unit(
+    law: AtomLaw, unit: float, care: GridCare, move: Callable[[AtomLaw, FloatArray, float], AtomLaw]
+) -> AtomLaw:
     """The law, moved to a coarser unit where its own is too fine for exact sums with losses of that size."""
-    if law.unit * 2.0 ** (52 - BITS) >= unit or law is IDENTITY:
+    if law.unit * 2.0 ** (52 - LOSS_BITS) >= unit or law is IDENTITY_LAW:
         return law
-    return move(law, rounded(grid(pilot(law, IDENTITY), care), unit), unit)
+    return move(law, round_to_unit(choose_grid(thin_product(law, IDENTITY_LAW), care), unit), unit)
 
 
-def atoms(one: Law, two: Law, *, below: bool) -> Law:
+def product_atoms(one: AtomLaw, two: AtomLaw, *, below: bool) -> AtomLaw:
     """The product of both laws, atom by atom and unsorted; negligible atoms are counted as infinite, or dropped."""
     if one is two:
         i, j = np.triu_indices(len(one.losses))
@@ -345,22 +361,33 @@ def atoms(one: Law, two: Law, *, below: bool) -> Law:
         times = np.ones(len(i))
     # P-masses p_i p_j and Q-masses q_i q_j at x_i + x_j
     masses, others = times * one.masses[i] * two.masses[j], times * one.others[i] * two.others[j]
-    kept = ((masses > NEGLIGIBLE) | (others > NEGLIGIBLE)) & (masses > UNDERFLOW)
+    kept = ((masses > NEGLIGIBLE_MASS) | (others > NEGLIGIBLE_MASS)) & (masses > LEAST_PLACED_MASS)
     at_infinity = lost = 0.0
     if not below:
-        at_infinity = either(one.at_infinity, one.masses, two.at_infinity, two.masses) + float(np.sum(masses[~kept]))
-        lost = either(one.lost, one.others, two.lost, two.others) + float(np.sum(others[~kept]))
+        at_infinity = product_infinite_part(one.at_infinity, one.masses, two.at_infinity, two.masses) + float(
+            np.sum(masses[~kept])
+        )
+        lost = product_infinite_part(one.lost, one.others, two.lost, two.others) + float(np.sum(others[~kept]))
     losses = one.losses[i[kept]] + two.losses[j[kept]]
     growth = one.growth + two.growth
-    return Law(losses, masses[kept], at_infinity * SPARE, lost * SPARE, min(one.unit, two.unit), growth)
+    return AtomLaw(
+        losses,
+        masses[kept],
+        at_infinity * INFINITE_PART_MARGIN,
+        lost * INFINITE_PART_MARGIN,
+        min(one.unit, two.unit),
+        growth,
+    )
 
 
-def either(infinite: float, masses: Array, other_infinite: float, other_masses: Array) -> float:
+def product_infinite_part(
+    infinite: float, masses: FloatArray, other_infinite: float, other_masses: FloatArray
+) -> float:
     """The infinite part of a product, where either factor is infinite: ``m_1 (|P_2| + m_2) + |P_1| m_2``."""
     return infinite * (float(np.sum(other_masses)) + other_infinite) + float(np.sum(masses)) * other_infinite
 
 
-def placed(law: Law, points: Array, unit: float) -> Law:
+def split_atoms(law: AtomLaw, points: FloatArray, unit: float) -> AtomLaw:
     """The law with its atoms split between these points, which dominates it (C23, "Splitting")."""
     under, over = law.losses < points[0], law.losses >= points[-1]
     inside = ~(under | over)
@@ -380,12 +407,12 @@ def placed(law: Law, points: Array, unit: float) -> Law:
     at_infinity = law.at_infinity - float(np.sum(law.masses[over] * np.expm1(far)))
     lost = law.lost + math.exp(-points[0]) * float(np.sum(law.masses[under] * np.expm1(near)))
     kept = masses > 0.0
-    growth = law.growth + (EXACT_SPLIT + 2.0 * len(law.losses)) * UNIT
-    at_infinity, lost = (float(end) * SPARE + UNDERFLOWN for end in (at_infinity, lost))
-    return Law(points[kept], masses[kept], at_infinity, lost, unit, growth)
+    growth = law.growth + (SPLIT_ROUNDINGS + 2.0 * len(law.losses)) * UNIT_ROUNDING
+    at_infinity, lost = (float(end) * INFINITE_PART_MARGIN + UNDERFLOWN_MASS for end in (at_infinity, lost))
+    return AtomLaw(points[kept], masses[kept], at_infinity, lost, unit, growth)
 
 
-def merged(law: Law, points: Array, unit: float) -> Law:
+def merge_atoms(law: AtomLaw, points: FloatArray, unit: float) -> AtomLaw:
     """The law with all atoms from one point to the next made one, which it dominates (C23); the rest is dropped."""
     inside = law.losses >= points[0]
     x, p = law.losses[inside], law.masses[inside]
@@ -394,36 +421,41 @@ def merged(law: Law, points: Array, unit: float) -> Law:
     masses = np.bincount(at, p, len(points)).astype(float)
     fall = np.bincount(at, p * np.expm1(points[at] - x), len(points))
     kept = masses > 0.0
-    error = (EXACT_SPLIT + 2.0 * len(x)) * UNIT
+    error = (SPLIT_ROUNDINGS + 2.0 * len(x)) * UNIT_ROUNDING
     width = -np.log1p(np.maximum(fall[kept] / masses[kept], -1.0 + 1e-15))
-    slack = 2.0 * unit + 4.0 * UNIT * np.abs(points[kept]) + 4.0 * error * np.expm1(width)
+    slack = 2.0 * unit + 4.0 * UNIT_ROUNDING * np.abs(points[kept]) + 4.0 * error * np.expm1(width)
     places = points[kept] + np.floor(np.maximum(width - slack, 0.0) / unit) * unit
-    return Law(places, masses[kept], 0.0, 0.0, unit, law.growth + error)
+    return AtomLaw(places, masses[kept], 0.0, 0.0, unit, law.growth + error)
 
 
-IDENTITY = Law(np.zeros(1), np.ones(1), 0.0, 0.0, 1e-300)
+IDENTITY_LAW = AtomLaw(np.zeros(1), np.ones(1), 0.0, 0.0, 1e-300)
 """The law of no release: all mass at loss 0, exactly, with a unit finer than every other. Proof."""
 
 
-def repeated(law: Law, steps: int, *, below: bool = False) -> Law:
+def compose_steps(law: AtomLaw, steps: int, *, below: bool = False) -> AtomLaw:
     """The law of ``steps`` releases of one law, by repeated squaring."""
     levels = steps.bit_length() + steps.bit_count() - 1
-    error, most = ACCURACY / levels, int(min(max(math.sqrt(PRODUCTS / levels), MOST_POINTS[0]), MOST_POINTS[1]))
+    error, most = (
+        GRID_RELATIVE_ERROR / levels,
+        int(min(max(math.sqrt(MOST_ATOM_PRODUCTS / levels), GRID_POINT_LIMITS[0]), GRID_POINT_LIMITS[1])),
+    )
     most = 2 * most // 3 if below else most
 
-    def care(done: int) -> Care:
-        return Care(error, FLOOR * min(1.0, done / steps), most)
+    def care(done: int) -> GridCare:
+        return GridCare(error, ROUGH_EXCESS * min(1.0, done / steps), most)
 
-    law = product(law, IDENTITY, care(1), below=below)
+    law = multiply_laws(law, IDENTITY_LAW, care(1), below=below)
     whole, done = law, 1
     for bit in bin(steps)[3:]:
-        whole, done = product(whole, whole, care(2 * done), below=below), 2 * done
+        whole, done = multiply_laws(whole, whole, care(2 * done), below=below), 2 * done
         if bit == "1":
-            whole, done = product(whole, law, care(done + 1), below=below), done + 1
+            whole, done = multiply_laws(whole, law, care(done + 1), below=below), done + 1
     return whole
 
 
-def composed(laws: list[tuple[Law, int]], *, below: bool = False) -> Law:
+def compose_laws(laws: list[tuple[AtomLaw, int]], *, below: bool = False) -> AtomLaw:
     """The law of a run whose phases are each a law and its number of releases."""
-    care = Care(ACCURACY / 4.0, FLOOR, MOST_POINTS[1])
-    return reduce(lambda one, two: product(one, two, care, below=below), starmap(partial(repeated, below=below), laws))
+    care = GridCare(GRID_RELATIVE_ERROR / 4.0, ROUGH_EXCESS, GRID_POINT_LIMITS[1])
+    return reduce(
+        lambda one, two: multiply_laws(one, two, care, below=below), starmap(partial(compose_steps, below=below), laws)
+    )

@@ -22,9 +22,10 @@ frequencies ``k <= n/2`` are evaluated, and all but ``k = 0`` and ``k = n/2`` co
 **Errors** (claim C19), (iii) to (v) relative to ``scale``, all added on the safe side:
 
 * (i) *Tail* and (ii) *aliasing.* By Chernoff, ``P~(S >= B) <= e^(sum T_i (K_i(theta + s) - K_i(theta)) - s h B)`` for
-  every ``s > 0``, and likewise below; ``a`` and ``n`` make both at most :data:`TAIL`. A cell with ``S h > eps`` weighs
-  at most ``e^(sum T_i K_i - theta eps)``, so what lies outside the window, and what it puts into the window by
-  aliasing, is at most that times the mass outside. Both are non-negative: the larger bounds their difference.
+  every ``s > 0``, and likewise below; ``a`` and ``n`` make both at most :data:`PROBABILITY_OUTSIDE_WINDOW`. A cell
+  with ``S h > eps`` weighs at most ``e^(sum T_i K_i - theta eps)``, so what lies outside the window, and what it puts
+  into the window by aliasing, is at most that times the mass outside. Both are non-negative: the larger bounds their
+  difference.
 * (iii) *Rounding of phi.* Masses are right to ``rounding``; a tilt adds ``u (6 + 3 theta |j h| + 2 |K|)`` relative. A
   sum of ``N`` atoms against phases right to ``b u`` costs ``(b + N + 40) u``; an FFT costs ``FFT log2(n) sqrt(n)
   |p~|_2`` at each frequency (Higham 2002, Theorem 24.2, its relative error in the 2-norm, for roots of unity right to
@@ -49,64 +50,64 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from privproj.composition.dominating_pairs import REMEDY, UNIT, Array, Cells, Pair
+from privproj.composition.dominating_pairs import REMEDY, UNIT_ROUNDING, Cells, DominatingPair, FloatArray
 from privproj.errors import GridLimit
 
 Spectrum = NDArray[np.complex128]
 """Values of a transform at some frequencies."""
 
-TAIL = 1e-12
+PROBABILITY_OUTSIDE_WINDOW = 1e-12
 """Tilted mass that may lie beyond either end of the window. It is counted as error (i), (ii). Speed only."""
 
-SKIPPED = 1e-13
+SKIPPED_SPECTRUM = 1e-13
 """Bound of ``|R_k|`` below which a frequency is left out. It is counted as error (iv). Speed only."""
 
-LOST = 1e-300
+UNDERFLOWN_TILTED_MASS = 1e-300
 """A mass that underflowed is taken for this much in Chernoff bounds, which only enlarges them. Proof."""
 
-LEAST_MASS = 1e-300
+LEAST_LOG_MASS = 1e-300
 """The least mass, or delta, whose log is taken. Larger than what it replaces, so bounds only grow. Proof."""
 
-LEAST_END = 1e-320
+LEAST_SEARCHED_DELTA = 1e-320
 """The least delta whose log guides a search for epsilon. Speed only."""
 
-FFT = 3.5e-15
+FFT_RELATIVE_ERROR_PER_DOUBLING = 3.5e-15
 """Relative error of an FFT in the 2-norm for each doubling of its length: four times Higham's constant for radix 2.
 
 The factor of four stands in for the other radices of the library, and is not proved (docs/proofs.md, what is only
 observed). Proof.
 """
 
-MOST_WINDOW = 2**31
+MOST_WINDOW_CELLS = 2**31
 """Cells that a window may have; a run that needs more is refused. Contract."""
 
-MOST_PRODUCTS = 10**9
+MOST_SUMMED_PRODUCTS = 10**9
 """Atoms times frequencies above which frequencies are not summed one by one. Speed only."""
 
-MOST_FFT = 2**22
+MOST_FFT_CELLS = 2**22
 """Longest FFT, in cells, on a grid that was asked for; a longer one is refused. Contract."""
 
-QUICK_FFT = 2**19
+QUICK_FFT_CELLS = 2**19
 """Longest FFT, in cells, on a default grid; a coarser grid is used instead of a longer one. Speed only."""
 
-THINNED = 300
+THINNED_ATOMS = 300
 """How many atoms the search for a tilt looks at. Every tilt gives a valid bound. Speed only."""
 
-ANCHOR = 32
+ANCHOR_SPACING = 32
 """``e^(-i w_k c)`` is computed exactly at every 32nd frequency, and by few multiplications between. A power of 2.
 
-The error bound of :meth:`Tilted.summed` counts it. Proof.
+The error bound of :meth:`TiltedSum.summed` counts it. Proof.
 """
 
-LARGEST_EXPONENT = 300.0
+LARGEST_CHERNOFF_EXPONENT = 300.0
 """Largest Chernoff order times the range of the losses of one step, in nats.
 
 With a larger one, a mass that underflowed (below 1e-308) could still count after the tilt. The value 300 is less than
-half of the 708 nats at which a double underflows. The bound holds with any, as such a mass is replaced by :data:`LOST`.
-Speed only.
+half of the 708 nats at which a double underflows. The bound holds with any, as such a mass is replaced by
+:data:`UNDERFLOWN_TILTED_MASS`. Speed only.
 """
 
-LADDER = 0.1
+TILT_LADDER_SPACING = 0.1
 """Log spacing of the tilts: they are rounded down to a ladder, so that a value depends on ``eps`` alone (C24).
 
 The spacing may be any, but it must not change between questions. Proof.
@@ -115,14 +116,14 @@ The spacing may be any, but it must not change between questions. Proof.
 KEPT_TILTS = 4
 """Spectra that are kept. Speed only."""
 
-CLOSE = 1e-11
+NEWTON_RTOL = 1e-11
 """Relative accuracy at which Newton's method for epsilon ends: the root is then moved until its side is certain.
 
 Speed only.
 """
 
 
-class Delta(NamedTuple):
+class DeltaValue(NamedTuple):
     """A value of delta, a proved bound of its absolute error, and its derivative in ``eps``, which only guides
     searches.
     """
@@ -132,15 +133,18 @@ class Delta(NamedTuple):
     slope: float
 
 
-class Phase:
+class Factor:
     """``steps`` releases of one pair; its losses, the logs of its masses, and both thinned for searches."""
 
-    def __init__(self, pair: Pair, steps: int) -> None:
+    def __init__(self, pair: DominatingPair, steps: int) -> None:
         self.pair, self.steps, self.losses = pair, steps, pair.step * pair.cells
-        self.logs = np.log(np.maximum(pair.masses, LEAST_MASS))
-        starts = np.arange(0, len(pair.cells), max(1, len(pair.cells) // THINNED))
-        masses = np.add.reduceat(np.maximum(pair.masses, LEAST_MASS), starts)
-        self.thin = np.add.reduceat(np.maximum(pair.masses, LEAST_MASS) * self.losses, starts) / masses, np.log(masses)
+        self.logs = np.log(np.maximum(pair.masses, LEAST_LOG_MASS))
+        starts = np.arange(0, len(pair.cells), max(1, len(pair.cells) // THINNED_ATOMS))
+        masses = np.add.reduceat(np.maximum(pair.masses, LEAST_LOG_MASS), starts)
+        self.thin = (
+            np.add.reduceat(np.maximum(pair.masses, LEAST_LOG_MASS) * self.losses, starts) / masses,
+            np.log(masses),
+        )
 
 
 class Composition:
@@ -150,9 +154,9 @@ class Composition:
     which pairs these are.
     """
 
-    def __init__(self, phases: list[tuple[Pair, int]], most_fft: int = MOST_FFT) -> None:
+    def __init__(self, phases: list[tuple[DominatingPair, int]], most_fft: int = MOST_FFT_CELLS) -> None:
         self.most_fft = most_fft
-        self.phases = list(starmap(Phase, phases))
+        self.phases = list(starmap(Factor, phases))
         self.step = phases[0][0].step
         # Infinite part of delta: sum_i T_i m_i, times the product of the masses of P where these exceed 1 (C19).
         excess = sum(t * math.log(max(1.0, float(pair.masses.sum()) + pair.at_infinity)) for pair, t in phases)
@@ -164,11 +168,11 @@ class Composition:
         mean, variance = self.moments(0.0)[1:]
         self.mean, self.deviation = mean, math.sqrt(variance)
         self.rounding_of_steps = float(sum(t for _, t in phases))
-        self.tilts: dict[int, Tilted | GridLimit] = {}
+        self.tilts: dict[int, TiltedSum | GridLimit] = {}
         self.largest = sum(max(phase.losses[-1], 0.0) * phase.steps for phase in self.phases) * (1.0 + 1e-9)
 
     @staticmethod
-    def gain(phase: Phase) -> float:
+    def gain(phase: Factor) -> float:
         """The finite part of one release's delta at ``eps = 0``, rounded up: they add up over releases."""
         above = phase.losses > 0.0
         return -float(phase.pair.masses[above] @ np.expm1(-phase.losses[above])) * (1.0 + 3e-6)
@@ -183,7 +187,7 @@ class Composition:
         total = [0.0, 0.0, 0.0]
         for phase in self.phases:
             losses, logs = phase.thin
-            log_mass, weight = tilted_masses(theta * losses, logs)
+            log_mass, weight = tilt_masses(theta * losses, logs)
             mean = float(weight @ losses)
             total[0] += phase.steps * log_mass
             total[1] += phase.steps * mean
@@ -242,22 +246,22 @@ class Composition:
         """``ln`` of an upper bound of delta, ``e^(sum T_i K_i) max_l e^(-theta l) (1 - e^(eps - l))`` at one tilt."""
         theta = self.tilt_for(eps)
         # The largest is at l = eps + ln(1 + 1/theta): ln = sum T_i K_i - theta eps - ln(1+theta) - theta ln(1+1/theta).
-        value = math.fsum(p.steps * tilted_masses(theta * p.losses, p.logs)[0] for p in self.phases)
+        value = math.fsum(p.steps * tilt_masses(theta * p.losses, p.logs)[0] for p in self.phases)
         exponent = value - theta * eps - math.log1p(theta) - theta * math.log1p(1.0 / theta)
         finite = exponent + 1e-12 * (1.0 + abs(value) + theta * eps + 10.0 * self.rounding_of_steps)
-        return math.log(max(math.exp(min(finite, 1.0)) + self.at_infinity, LEAST_MASS))
+        return math.log(max(math.exp(min(finite, 1.0)) + self.at_infinity, LEAST_LOG_MASS))
 
-    def tilted(self, theta: float) -> "Tilted":
+    def tilted(self, theta: float) -> "TiltedSum":
         """The spectrum at the rung of the ladder below this tilt; raises :class:`GridLimit` where it costs too much.
 
         Kept, with what it raised, and a function of the rung alone: kept or not, the value is the same.
         """
-        rung = math.floor(math.log(theta) / LADDER)
+        rung = math.floor(math.log(theta) / TILT_LADDER_SPACING)
         if rung not in self.tilts:
             while len(self.tilts) >= KEPT_TILTS:
                 self.tilts.pop(next(iter(self.tilts)))
             try:
-                self.tilts[rung] = Tilted(self, math.exp(rung * LADDER))
+                self.tilts[rung] = TiltedSum(self, math.exp(rung * TILT_LADDER_SPACING))
             except GridLimit as error:
                 self.tilts[rung] = error
         found = self.tilts[rung]
@@ -265,15 +269,15 @@ class Composition:
             raise found
         return found
 
-    def delta(self, eps: float) -> "Delta":
+    def delta(self, eps: float) -> "DeltaValue":
         """The finite part of delta at ``eps``, with its error; raises :class:`GridLimit` where it costs too much."""
         if self.single:
             return self.direct(eps)
         if eps > self.largest:
-            return Delta(0.0, 0.0, 0.0)
+            return DeltaValue(0.0, 0.0, 0.0)
         return self.tilted(self.tilt_for(eps)).delta(eps)
 
-    def direct(self, eps: float) -> "Delta":
+    def direct(self, eps: float) -> "DeltaValue":
         """The finite part of delta of one release: a sum of positive terms."""
         pair, losses = self.phases[0].pair, self.phases[0].losses
         above = losses > eps
@@ -281,9 +285,9 @@ class Composition:
         masses, gap = pair.masses[above], eps - losses[above]
         value = -float(masses @ np.expm1(gap))
         # Rounding of the sum and of the masses, and of each exponent eps - j h.
-        error = value * ((len(losses) + 40.0) * UNIT + pair.rounding)
-        error += 16.0 * UNIT * float(masses @ (np.abs(losses[above]) + eps + 1.0))
-        return Delta(value, error, -float(masses @ np.exp(gap)))
+        error = value * ((len(losses) + 40.0) * UNIT_ROUNDING + pair.rounding)
+        error += 16.0 * UNIT_ROUNDING * float(masses @ (np.abs(losses[above]) + eps + 1.0))
+        return DeltaValue(value, error, -float(masses @ np.exp(gap)))
 
     def epsilon(self, delta: float, *, above: bool, near: "float | None" = None) -> float:
         """An end of the inverse ``eps(delta)``, found by Newton's method in ``(eps, ln delta)`` from ``near``.
@@ -300,8 +304,8 @@ class Composition:
             found = self.delta(eps)
             end = found.value + sign * found.error + (self.at_infinity if above else 0.0)
             return (
-                math.log(max(end, LEAST_END)) - math.log(delta),
-                max(-found.slope, LEAST_END) / max(end, LEAST_END),
+                math.log(max(end, LEAST_SEARCHED_DELTA)) - math.log(delta),
+                max(-found.slope, LEAST_SEARCHED_DELTA) / max(end, LEAST_SEARCHED_DELTA),
             )
 
         if near is None and not self.single:
@@ -319,11 +323,11 @@ class Composition:
             nearer = eps + gap / fall if fall > 0.0 else high
             if not low < nearer < high:
                 nearer = 0.5 * (low + high)
-            done = abs(nearer - eps) <= CLOSE * nearer or high <= 1e-12
+            done = abs(nearer - eps) <= NEWTON_RTOL * nearer or high <= 1e-12
             eps = nearer
             if done:
                 break
-        nudge = CLOSE * max(eps, 1e-12)
+        nudge = NEWTON_RTOL * max(eps, 1e-12)
         for _ in range(60):
             if sign * excess(eps)[0] <= 0.0 or (sign < 0.0 and eps == 0.0):
                 return eps
@@ -331,7 +335,7 @@ class Composition:
         raise GridLimit(f"expected a delta above the error of the composition on this grid; {REMEDY}")
 
 
-class Tilted:
+class TiltedSum:
     """The tilted law ``P~`` of the sum of all steps: its window, and its transform where that is not negligible."""
 
     def __init__(self, whole: Composition, theta: float) -> None:
@@ -344,14 +348,14 @@ class Tilted:
         self.frequencies, values, errors = self.transform()
         self.prepare(values, errors)
 
-    def add(self, phase: Phase) -> None:
+    def add(self, phase: Factor) -> None:
         """Tilt one factor: its masses ``p~``, their rounding, and their variance in cells."""
         # K = ln sum_j p_j e^(theta j h),  p~_j = p_j e^(theta j h - K)
         exponent = self.theta * phase.losses
-        log_mass = tilted_masses(exponent, phase.logs)[0]
+        log_mass = tilt_masses(exponent, phase.logs)[0]
         tilted = phase.pair.masses * np.exp(exponent - log_mass)
         # Error (iii) of the masses: u (6 + 3 theta |j h| + 2 |K|) + rounding, relative; cell 0 has an absolute error.
-        relative = UNIT * (6.0 + 3.0 * np.abs(exponent) + 2.0 * abs(log_mass)) + phase.pair.rounding
+        relative = UNIT_ROUNDING * (6.0 + 3.0 * np.abs(exponent) + 2.0 * abs(log_mass)) + phase.pair.rounding
         at_one = phase.pair.rounding * math.exp(-log_mass)
         mean = float(tilted @ phase.pair.cells)
         self.logs.append(log_mass)
@@ -370,29 +374,33 @@ class Tilted:
         high = sum(p.steps * int(p.pair.cells[-1]) for p in phases)
         span = max(int(p.pair.cells[-1] - p.pair.cells[0]) for p in phases)
         scales = [(x / deviation, x * span / deviation) for x in (2.0, 7.0)]
-        narrow = [order for order, exponent in scales if exponent < LARGEST_EXPONENT]
+        narrow = [order for order, exponent in scales if exponent < LARGEST_CHERNOFF_EXPONENT]
         first = max(low, mean - self.reach([*narrow, 24.0 / span, 96.0 / span], -1.0, mean))
         last = min(high, mean + self.reach([*narrow, 6.0 / span, 12.0 / span], 1.0, mean))
         start, count = math.floor(first), math.ceil(last) - math.floor(first) + 1
-        if not count <= MOST_WINDOW:
+        if not count <= MOST_WINDOW_CELLS:
             raise GridLimit(
-                f"expected a composed grid of at most {MOST_WINDOW:.2g} cells, got {count:.2g} of "
+                f"expected a composed grid of at most {MOST_WINDOW_CELLS:.2g} cells, got {count:.2g} of "
                 f"discretization={self.step:.3g}; give a larger discretization, {REMEDY}"
             )
-        return start, even_length(count), 2.0 * TAIL * (1.0 + 1e-6)
+        return start, even_length(count), 2.0 * PROBABILITY_OUTSIDE_WINDOW * (1.0 + 1e-6)
 
     def reach(self, orders: list[float], sign: float, mean: float) -> float:
-        """Cells from the mean beyond which the tilted mass is below :data:`TAIL`, by the best of these orders."""
+        """Cells from the mean beyond which the tilted mass is below :data:`PROBABILITY_OUTSIDE_WINDOW`, by the best of
+        these orders.
+        """
         best = math.inf
         for order in orders:
             # growth = sum_i T_i ln sum_j p~_ij e^(+- s (j - mean/T)): P~(+-(S - mean) >= B) <= e^(growth - s B) = TAIL.
             growth = 0.0
             for phase, masses in zip(self.whole.phases, self.masses, strict=True):
-                logs = (sign * order) * (phase.pair.cells - mean / self.steps) + np.log(np.maximum(masses, LOST))
+                logs = (sign * order) * (phase.pair.cells - mean / self.steps) + np.log(
+                    np.maximum(masses, UNDERFLOWN_TILTED_MASS)
+                )
                 top = float(logs.max())
                 growth += phase.steps * (top + math.log(float(np.exp(logs - top).sum())))
             margin = 1e-13 * (abs(growth) + self.steps + order * abs(mean))
-            best = min(best, (growth + margin - math.log(TAIL)) / order)
+            best = min(best, (growth + margin - math.log(PROBABILITY_OUTSIDE_WINDOW)) / order)
         return best
 
     @property
@@ -402,7 +410,7 @@ class Tilted:
 
     # --- the transform ------------------------------------------------------------------------------
 
-    def transform(self) -> tuple[Cells, Spectrum, Array]:
+    def transform(self) -> tuple[Cells, Spectrum, FloatArray]:
         """``(k, R_k, error of R_k)`` for every frequency that is not negligible."""
         n = self.length
         wanted = None if n <= 2**16 else self.wanted()
@@ -418,15 +426,17 @@ class Tilted:
         else:
             parts = [self.summed(i, wanted) for i in range(len(self.masses))]
         # Frequencies with prod |phi_i|^T_i <= SKIPPED are left out: error (iv).
-        kept = np.flatnonzero(self.log_bound([square(phi, error) for phi, error in parts]) > math.log(SKIPPED))
+        kept = np.flatnonzero(
+            self.log_bound([squared_size_bound(phi, error) for phi, error in parts]) > math.log(SKIPPED_SPECTRUM)
+        )
         parts = [(phi[kept], error) for phi, error in parts]
         # r_i = |phi_i| + e_i,  size = prod r_i^T_i,  error (iii) of R = size (8 T u + sum T_i e_i / r_i).
         bounds = [np.abs(phi) + error for phi, error in parts]
         size = np.exp(reduce(np.add, (p.steps * np.log(r) for p, r in zip(self.whole.phases, bounds, strict=True))))
         value = np.ones(len(size), complex)
-        error = 8.0 * UNIT * self.steps * size
+        error = 8.0 * UNIT_ROUNDING * self.steps * size
         for (phi, e), r, phase in zip(parts, bounds, self.whole.phases, strict=True):
-            value *= power(phi, phase.steps)
+            value *= spectrum_power(phi, phase.steps)
             error += phase.steps * e / r * size
         return wanted[kept], value, error
 
@@ -434,31 +444,35 @@ class Tilted:
         """``phi_i`` at all multiples of ``2 pi / n`` by FFT, and a bound of its error."""
         wrapped = np.bincount(self.whole.phases[i].pair.cells % n, self.masses[i], n)
         # FFT log2(n) sqrt(n) |p~|_2
-        error = FFT * math.log2(n) * math.sqrt(n) * math.sqrt(float(np.sum(wrapped * wrapped)))
-        return np.fft.rfft(wrapped), self.errors[i] + error + len(self.masses[i]) * UNIT
+        error = (
+            FFT_RELATIVE_ERROR_PER_DOUBLING * math.log2(n) * math.sqrt(n) * math.sqrt(float(np.sum(wrapped * wrapped)))
+        )
+        return np.fft.rfft(wrapped), self.errors[i] + error + len(self.masses[i]) * UNIT_ROUNDING
 
     def summed(self, i: int, wanted: Cells) -> tuple[Spectrum, float]:
         """``phi_i`` at these frequencies, atom by atom, and a bound of its error."""
         cells, masses, n = self.whole.phases[i].pair.cells % self.length, self.masses[i], self.length
         # e^(-i w_k c) = e^(-i w_(32 q) c) e^(-i w_p c), k = 32 q + p: anchors times powers of one factor.
         powers, unit = np.ones((1, len(cells)), complex), np.exp(-2j * np.pi / n * cells)
-        while len(powers) < ANCHOR:
+        while len(powers) < ANCHOR_SPACING:
             powers, unit = np.concatenate([powers, powers * unit]), unit * unit
-        anchors = np.unique(wanted // ANCHOR)
+        anchors = np.unique(wanted // ANCHOR_SPACING)
         rows = max(1, 2**20 // len(cells))
         found = [
-            np.einsum("ka,pa->kp", masses * np.exp(-2j * np.pi / n * (some[:, None] * ANCHOR * cells % n)), powers)
+            np.einsum(
+                "ka,pa->kp", masses * np.exp(-2j * np.pi / n * (some[:, None] * ANCHOR_SPACING * cells % n)), powers
+            )
             for some in np.split(anchors, range(rows, len(anchors), rows))
         ]
-        place = np.searchsorted(anchors, wanted // ANCHOR) * ANCHOR + wanted % ANCHOR
-        error = self.errors[i] + UNIT * (32.0 * ANCHOR + len(masses) + 40.0)
+        place = np.searchsorted(anchors, wanted // ANCHOR_SPACING) * ANCHOR_SPACING + wanted % ANCHOR_SPACING
+        error = self.errors[i] + UNIT_ROUNDING * (32.0 * ANCHOR_SPACING + len(masses) + 40.0)
         return np.concatenate(found).ravel()[place], error
 
-    def log_bound(self, squares: list[Array]) -> Array:
+    def log_bound(self, squares: list[FloatArray]) -> FloatArray:
         """``ln prod |phi_i|^T_i`` from bounds of ``|phi_i|^2``; for one factor 0 or -inf, its side of the threshold."""
         if len(squares) == 1:
             steps = self.whole.phases[0].steps
-            return np.where(squares[0] > math.exp(2.0 * math.log(SKIPPED) / steps), 0.0, -math.inf)
+            return np.where(squares[0] > math.exp(2.0 * math.log(SKIPPED_SPECTRUM) / steps), 0.0, -math.inf)
         return reduce(np.add, (0.5 * p.steps * np.log(f) for p, f in zip(self.whole.phases, squares, strict=True)))
 
     def wanted(self) -> Cells | None:
@@ -468,31 +482,31 @@ class Tilted:
             math.sqrt(v) * min(256.0, max(32.0, 0.7 * math.sqrt(p.steps)))
             for v, p in zip(self.variances, phases, strict=True)
         ]
-        short = min(2 ** math.ceil(math.log2(max(16.0, *sizes))), MOST_FFT)
+        short = min(2 ** math.ceil(math.log2(max(16.0, *sizes))), MOST_FFT_CELLS)
         if short >= n:
             return None
         between = []
         for i, variance in enumerate(self.variances):
             # f <= max of both neighbours + (2 pi / N)^2 V / 4
-            f = square(*self.fast(i, short))
+            f = squared_size_bound(*self.fast(i, short))
             between.append(np.maximum(f[1:], f[:-1]) + (2.0 * np.pi / short) ** 2 * variance / 4.0 * (1.0 + 1e-9))
-        arcs = np.flatnonzero(self.log_bound(between) > math.log(SKIPPED))
+        arcs = np.flatnonzero(self.log_bound(between) > math.log(SKIPPED_SPECTRUM))
         starts, stops = (
             np.ceil(arcs * (n / short)).astype(np.int64),
             np.floor((arcs + 1) * (n / short)).astype(np.int64),
         )
         count = int(np.sum(stops - starts + 1))
-        if count * sum(len(m) for m in self.masses) > MOST_PRODUCTS:
+        if count * sum(len(m) for m in self.masses) > MOST_SUMMED_PRODUCTS:
             return None
-        return joined_ranges(starts, stops)
+        return join_ranges(starts, stops)
 
     # --- delta --------------------------------------------------------------------------------------
 
-    def prepare(self, values: Spectrum, errors: Array) -> None:
+    def prepare(self, values: Spectrum, errors: FloatArray) -> None:
         """Compute what does not depend on ``eps``: the two geometric series and the sums of errors."""
         # 1 / (1 - e^(-x h) e^(i w_k)), x = theta and theta + 1: the two series of W_k without their ends.
         angle = -2.0 * np.pi / self.length * self.frequencies
-        self.series = tuple(1.0 / ratio(x * self.step, angle) for x in (self.theta, self.theta + 1.0))
+        self.series = tuple(1.0 / one_minus_exp(x * self.step, angle) for x in (self.theta, self.theta + 1.0))
         # Frequencies k and n - k together: the real part counts twice but for k = 0 and k = n/2. All over n.
         weight = np.where((self.frequencies == 0) | (2 * self.frequencies == self.length), 1.0, 2.0) / self.length
         self.weighted = weight * values
@@ -500,9 +514,9 @@ class Tilted:
         size = 2.0 * (np.abs(self.series[0]) + np.abs(self.series[1]))
         self.error_by_series = float(np.sum(weight * errors * size)) * (1.0 + 1e-9)
         self.error_sum = float(np.sum(weight * errors)) * (1.0 + 1e-9)
-        self.error_of_sums = (60.0 + len(size) / 8.0) * UNIT * float(np.sum(np.abs(self.weighted) * size))
+        self.error_of_sums = (60.0 + len(size) / 8.0) * UNIT_ROUNDING * float(np.sum(np.abs(self.weighted) * size))
 
-    def delta(self, eps: float) -> Delta:
+    def delta(self, eps: float) -> DeltaValue:
         """The finite part of delta at ``eps`` with its error, which is infinite where the tilt is far from it (C19)."""
         h, theta, n = self.step, self.theta, self.length
         # The cells S = s .. a + n - 1 are the losses of the window above eps, s = max(a, floor(eps / h) + 1).
@@ -514,7 +528,7 @@ class Tilted:
         # of a cell above eps (rounded: the weight at the cell below s, where that is more).
         outside = self.tail * math.exp(min(self.log_mass - theta * min(eps, h * (first - 1)), 700.0))
         if count <= 0 or log_scale > 700.0:
-            return Delta(0.0, outside if count <= 0 else math.inf, 0.0)
+            return DeltaValue(0.0, outside if count <= 0 else math.inf, 0.0)
         # b = e^(eps - s h)
         b = math.exp(min(eps - first * h, 0.0))
         # W_k = sum_S e^(-theta h (S - s)) e^(i w_k S) - b sum_S e^(-(theta + 1) h (S - s)) e^(i w_k S), S = s .. a+n-1:
@@ -529,15 +543,15 @@ class Tilted:
         # W_0 <= 1 / (1 - e^(-theta h)) - b / (1 - e^(-(theta + 1) h))
         w_0 = -1.0 / math.expm1(-theta * h) + b / math.expm1(-(theta + 1.0) * h)
         # Error (iii) of R_k times |W_k|, by the series or by W_0; error (v) of the sums; error (iv), SKIPPED W_0.
-        error = min(self.error_by_series, w_0 * self.error_sum) + self.error_of_sums + SKIPPED * w_0
+        error = min(self.error_by_series, w_0 * self.error_sum) + self.error_of_sums + SKIPPED_SPECTRUM * w_0
         value, scale = first_sum - second_sum, math.exp(log_scale)
         # Error (v) of the exponents of scale and of b.
-        exponent_error = 8.0 * UNIT * (4.0 + abs(self.log_mass) + abs(theta * h * first) + theta * abs(eps))
+        exponent_error = 8.0 * UNIT_ROUNDING * (4.0 + abs(self.log_mass) + abs(theta * h * first) + theta * abs(eps))
         error = (scale * (error + abs(value) * exponent_error) + outside) * (1.0 + 1e-9)
-        return Delta(scale * value, error, -scale * second_sum)
+        return DeltaValue(scale * value, error, -scale * second_sum)
 
 
-def tilted_masses(exponent: Array, logs: Array) -> tuple[float, Array]:
+def tilt_masses(exponent: FloatArray, logs: FloatArray) -> tuple[float, FloatArray]:
     """``(ln sum of masses e^exponent, masses e^exponent over their sum)`` from the logs of the masses."""
     weight = exponent + logs
     top = float(weight.max())
@@ -546,7 +560,7 @@ def tilted_masses(exponent: Array, logs: Array) -> tuple[float, Array]:
     return math.log(mass) + top, weight / mass
 
 
-def joined_ranges(starts: Cells, stops: Cells) -> Cells:
+def join_ranges(starts: Cells, stops: Cells) -> Cells:
     """All whole numbers of the ranges ``starts..stops``, which are in order and share ends at most, each once."""
     starts = np.maximum(starts, np.concatenate([starts[:1], stops[:-1] + 1]))
     counts = np.maximum(stops - starts + 1, 0)
@@ -554,19 +568,19 @@ def joined_ranges(starts: Cells, stops: Cells) -> Cells:
     return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
 
 
-def square(phi: Spectrum, error: float) -> Array:
+def squared_size_bound(phi: Spectrum, error: float) -> FloatArray:
     """An upper bound of ``|phi|^2`` for values right to ``error``."""
     return (phi.real**2 + phi.imag**2) * (1.0 + 1e-12) + 3.0 * error
 
 
-def ratio(x: float, angle: Array) -> Spectrum:
+def one_minus_exp(x: float, angle: FloatArray) -> Spectrum:
     """``1 - e^(-x - i angle)`` without cancellation."""
     half = np.sin(0.5 * angle)
     fall = math.exp(-x)
     return (-math.expm1(-x) + 2.0 * fall * half * half) + 1j * fall * np.sin(angle)
 
 
-def power(base: Spectrum, exponent: int) -> Spectrum:
+def spectrum_power(base: Spectrum, exponent: int) -> Spectrum:
     """``base^exponent`` at every entry, by repeated squaring."""
     result = np.ones_like(base)
     while exponent:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from privproj.composition.compose import compose
 from privproj.curves.epsilon_delta import log_delta_by_search
-from privproj.curves.gaussian import profile as gaussian_profile
+from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import Curve
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, next_up

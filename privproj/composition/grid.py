@@ -11,43 +11,43 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from privproj.composition import doubling
-from privproj.composition.dominating_pairs import REMEDY, Outline, Pair, one_sided, pairs
-from privproj.composition.doubling import Doubled
-from privproj.composition.fourier import MOST_FFT, QUICK_FFT, Composition
+from privproj.composition.dominating_pairs import REMEDY, DominatingPair, Outline, is_one_sided, step_pairs
+from privproj.composition.doubling import DoubledCurve
+from privproj.composition.fourier import MOST_FFT_CELLS, QUICK_FFT_CELLS, Composition
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import GridLimit, PrecisionLimit
 from privproj.numerics.enclosure import Enclosure, next_up
 from privproj.runs import Run
 
-LARGEST_STEP = 10.0
+LARGEST_GRID_STEP = 10.0
 """Largest distance of two lattice points, in nats; a coarser grid is refused. Contract."""
 
-COARSER = 4.0
+COARSENING_FACTOR = 4.0
 """Where a default grid takes too much work, one coarser by this factor is used. Speed only."""
 
-COARSENINGS = 8
+MOST_COARSENINGS = 8
 """How many times a default grid is made coarser before the question is refused. Contract."""
 
-DOUBLED: dict[str, object] = {"composer": "privproj", "grid": "follows the losses"}
+DOUBLED_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "follows the losses"}
 """Numerics of a run composed by doubling. Contract."""
 
-FAR = 5e3
+LEAST_SPAN_TO_DOUBLE = 5e3
 """Range of one step's losses over the deviation of the run's, above which it is composed by doubling. Speed only."""
 
-PEER_RESOLUTION = 20.0
+PEER_POINTS_PER_DEVIATION = 20.0
 """Points per loss deviation on dp-accounting's grid. Speed only."""
 
-PEER_CELLS = 2.0**20
+MOST_DEFAULT_PEER_CELLS = 2.0**20
 """Most cells on dp-accounting's grid: a coarser one, still sound, is used where there would be more. Speed only."""
 
-WINDOW = 2.0**29
+MOST_DEFAULT_CELLS = 2.0**29
 """Cells that the default grid may have in 24 deviations of the composed loss: a coarser one is used beyond. Speed only.
 """
 
-INVERSE_SPACING = 2.0**-33
+COMPOSED_INVERSE_SPACING = 2.0**-33
 """Spacing of the log deltas with which composed runs are answered. Speed only."""
 
-SMALLEST_DELTA = 1e-300
+SMALLEST_COMPOSED_DELTA = 1e-300
 """Smallest upper end of a delta whose log is taken. Larger than what it replaces, so bounds only grow. Proof."""
 
 
@@ -58,16 +58,18 @@ class ComposedCurve:
     Soundness is that of the pairs (C18) and of what composed them (C19 or C23).
     """
 
-    above: tuple[Composition | Doubled, ...]
-    below: tuple[Composition | Doubled, ...]
+    above: tuple[Composition | DoubledCurve, ...]
+    below: tuple[Composition | DoubledCurve, ...]
     numerics: dict[str, object] = field(default_factory=dict)
-    inverse_spacing: ClassVar[float] = INVERSE_SPACING
+    inverse_spacing: ClassVar[float] = COMPOSED_INVERSE_SPACING
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed: the value of each order with its error on the safe side."""
         upper = max(finite.value + finite.error + c.at_infinity for c in self.above for finite in (c.delta(eps),))
         lower = max((finite.value - finite.error for c in self.below for finite in (c.delta(eps),)), default=0.0)
-        return Enclosure(math.log(lower) if lower > 0.0 else -math.inf, math.log(min(max(upper, SMALLEST_DELTA), 1.0)))
+        return Enclosure(
+            math.log(lower) if lower > 0.0 else -math.inf, math.log(min(max(upper, SMALLEST_COMPOSED_DELTA), 1.0))
+        )
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)``; raises :class:`PrecisionLimit` where infinite losses alone exceed delta."""
@@ -95,20 +97,20 @@ class DefaultGrid:
     starts with the first, so that its answer does not depend on what was asked before.
     """
 
-    inverse_spacing: ClassVar[float] = INVERSE_SPACING
+    inverse_spacing: ClassVar[float] = COMPOSED_INVERSE_SPACING
 
     def __init__(self, phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> None:
         self.phases, self.shapes = phases, shapes
-        step = default_step(phases, shapes)
-        first, then = (0.0, step) if many_scales(phases, shapes) else (step, 0.0)
-        self.steps = [first, then, *(step * COARSER**k for k in range(1, COARSENINGS + 1))]
+        step = default_grid_step(phases, shapes)
+        first, then = (0.0, step) if has_many_scales(phases, shapes) else (step, 0.0)
+        self.steps = [first, then, *(step * COARSENING_FACTOR**k for k in range(1, MOST_COARSENINGS + 1))]
         self.levels: dict[int, ComposedCurve] = {}
         self.used = 0
 
     @property
     def numerics(self) -> dict[str, object]:
         """How the last answer was computed."""
-        return self.level(self.used).numerics if self.steps[self.used] else DOUBLED
+        return self.level(self.used).numerics if self.steps[self.used] else DOUBLED_NUMERICS
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` on the first grid that can be used."""
@@ -122,7 +124,11 @@ class DefaultGrid:
         """The curve of this level, kept: on a grid of its step, or by doubling where that step is 0."""
         if level not in self.levels:
             step = self.steps[level]
-            new = curve(self.phases, self.shapes, step, QUICK_FFT) if step else doubled(self.phases, self.shapes)
+            new = (
+                compose_on_lattice(self.phases, self.shapes, step, QUICK_FFT_CELLS)
+                if step
+                else compose_by_doubling(self.phases, self.shapes)
+            )
             self.levels[level] = new
         return self.levels[level]
 
@@ -138,73 +144,73 @@ class DefaultGrid:
         return read(self.level(len(self.steps) - 1))
 
 
-def many_scales(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> bool:
+def has_many_scales(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> bool:
     """True where the losses of one step reach far beyond the spread of the whole run: no lattice holds both."""
     spread = math.sqrt(sum(run.steps * s.deviation**2 for s, (_, run) in zip(shapes, phases, strict=True)))
     releases = sum(run.steps for _, run in phases)
-    return releases > 1 and max(shape.span for shape in shapes) > FAR * spread
+    return releases > 1 and max(shape.span for shape in shapes) > LEAST_SPAN_TO_DOUBLE * spread
 
 
-def doubled(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> ComposedCurve:
+def compose_by_doubling(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> ComposedCurve:
     """The curve of the run by repeated squaring, in the orders that differ."""
     found = [doubling.first_laws(profile, run, shape) for (profile, run), shape in zip(phases, shapes, strict=True)]
     steps = [run.steps for _, run in phases]
-    law = doubling.composed([(above, count) for (above, _), count in zip(found, steps, strict=True)])
-    one_order = not any(one_sided(run) for _, run in phases)
-    above = (Doubled(law),) if one_order else (Doubled(law), Doubled(law.mirrored()))
+    law = doubling.compose_laws([(above, count) for (above, _), count in zip(found, steps, strict=True)])
+    one_order = not any(is_one_sided(run) for _, run in phases)
+    above = (DoubledCurve(law),) if one_order else (DoubledCurve(law), DoubledCurve(law.mirrored()))
     lower = [(below, count) for (_, below), count in zip(found, steps, strict=True) if below]
-    below = (Doubled(doubling.composed(lower, below=True), above=False),) if len(lower) == len(phases) else ()
-    return ComposedCurve(above, below, DOUBLED)
+    below = (DoubledCurve(doubling.compose_laws(lower, below=True), above=False),) if len(lower) == len(phases) else ()
+    return ComposedCurve(above, below, DOUBLED_NUMERICS)
 
 
-def default_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> float:
-    """Distance of lattice points, in nats: as fine as the finest profile is worth, within :data:`WINDOW`."""
+def default_grid_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> float:
+    """Distance of lattice points, in nats: as fine as the profiles are worth, within :data:`MOST_DEFAULT_CELLS`."""
     finest = min(s.deviation / profile.resolution for s, (profile, _) in zip(shapes, phases, strict=True))
     spread = math.sqrt(sum(run.steps * s.deviation**2 for s, (_, run) in zip(shapes, phases, strict=True)))
-    return max(finest, 24.0 * spread / WINDOW)
+    return max(finest, 24.0 * spread / MOST_DEFAULT_CELLS)
 
 
-def curve(
-    phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline], step: float, most_fft: int = MOST_FFT
+def compose_on_lattice(
+    phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline], step: float, most_fft: int = MOST_FFT_CELLS
 ) -> ComposedCurve:
-    """The curve on the grid with this step (nats); raises :class:`PrecisionLimit` above :data:`LARGEST_STEP`."""
-    if step > LARGEST_STEP:
-        raise PrecisionLimit(f"expected a run whose grid is finer than {LARGEST_STEP:g}, got {step:.3g}; {REMEDY}")
-    orders = both_orders(phases, shapes, step)
+    """The curve on the grid with this step (nats); raises :class:`PrecisionLimit` above :data:`LARGEST_GRID_STEP`."""
+    if step > LARGEST_GRID_STEP:
+        raise PrecisionLimit(f"expected a run whose grid is finer than {LARGEST_GRID_STEP:g}, got {step:.3g}; {REMEDY}")
+    orders = pairs_in_both_orders(phases, shapes, step)
     above = tuple(Composition(order, most_fft) for order, _ in orders)
     below = tuple(Composition(order, most_fft) for _, order in orders if order)
     points = sum(len(pair.cells) for pair, _ in orders[0][0])
     return ComposedCurve(above, below, {"composer": "privproj", "grid_step": step, "grid_points": points})
 
 
-Order = list[tuple[Pair, int]]
+PairOrder = list[tuple[DominatingPair, int]]
 """The pairs of a run in one order, each with its number of steps."""
 
 
-def both_orders(
+def pairs_in_both_orders(
     phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline], step: float
-) -> list[tuple[Order, Order | None]]:
+) -> list[tuple[PairOrder, PairOrder | None]]:
     """``(from above, from below or None)`` in the remove order and, unless every pair is symmetric, the add order."""
-    found = [pairs(profile, run, shape, step) for (profile, run), shape in zip(phases, shapes, strict=True)]
+    found = [step_pairs(profile, run, shape, step) for (profile, run), shape in zip(phases, shapes, strict=True)]
     steps = [run.steps for _, run in phases]
     upper = [(pair, count) for (pair, _), count in zip(found, steps, strict=True)]
     lower = [(pair, count) for (_, pair), count in zip(found, steps, strict=True) if pair is not None]
     known = lower if len(lower) == len(upper) else None
-    if not any(one_sided(run) for _, run in phases):
+    if not any(is_one_sided(run) for _, run in phases):
         return [(upper, known)]
-    return [(upper, known), (mirrored(upper), mirrored(known) if known else None)]
+    return [(upper, known), (mirror_order(upper), mirror_order(known) if known else None)]
 
 
-def mirrored(order: Order) -> Order:
+def mirror_order(order: PairOrder) -> PairOrder:
     """The pairs of the other order."""
     return [(pair.mirrored(), steps) for pair, steps in order]
 
 
-def peer_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> float:
+def peer_grid_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> float:
     """The default grid for dp-accounting, whose window reaches far: its Chernoff orders are at least ``1 / span``."""
-    step = min(shape.deviation for shape in shapes) / PEER_RESOLUTION
+    step = min(shape.deviation for shape in shapes) / PEER_POINTS_PER_DEVIATION
     for shape, (_, run) in zip(shapes, phases, strict=True):
         spread = shape.deviation * math.sqrt(run.steps)
         chernoff = spread * spread / (2.0 * shape.span) if spread > 8.0 * shape.span else 0.0
-        step = max(step, min(run.steps * shape.span, shape.span + 24.0 * spread + chernoff) / PEER_CELLS)
+        step = max(step, min(run.steps * shape.span, shape.span + 24.0 * spread + chernoff) / MOST_DEFAULT_PEER_CELLS)
     return step

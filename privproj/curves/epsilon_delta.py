@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from privproj.errors import Refused
 from privproj.numerics.enclosure import Enclosure, next_up
-from privproj.numerics.search import crossing, minimise
+from privproj.numerics.search import find_crossing, minimise
 from privproj.runs import Run
 
 LEAST_INVERSE_LOG = 1e-3
@@ -28,7 +28,7 @@ def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: 
     which is as sound as the rule. It is never below :data:`LEAST_INVERSE_LOG` allows, and 0 where no delta below 1 will
     do.
     """
-    x = crossing(
+    x = find_crossing(
         lambda x: epsilon_at(-1.0 / x) - eps, 0.1, low=LEAST_INVERSE_LOG, high=LARGEST_INVERSE_LOG, rtol=rtol
     ).upper
     return -1.0 / x if math.isfinite(x) else 0.0

@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING
 
 from privproj.curves.profile import PrivacyProfile
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import Enclosure, outward
+from privproj.numerics.enclosure import Enclosure, widen_outward
 
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
 
 
-def profile(mu: float) -> PrivacyProfile:
+def gaussian_profile(mu: float) -> PrivacyProfile:
     """``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``; ``T`` releases have ``mu sqrt(T)``."""
 
     def log_delta(eps: float) -> Enclosure:
-        return outward(kernels.log_gaussian_delta(eps, mu), steepness=mu * mu)
+        return widen_outward(kernels.log_gaussian_delta(eps, mu), steepness=mu * mu)
 
     def table(eps: "Array") -> "tuple[Array, Array]":
         from privproj.curves.gaussian_arrays import gaussian_ends
@@ -23,5 +23,5 @@ def profile(mu: float) -> PrivacyProfile:
         return gaussian_ends(eps, mu)
 
     return PrivacyProfile(
-        log_delta, closed_form=lambda steps: profile(mu * math.sqrt(steps)), table=table, resolution=256.0
+        log_delta, closed_form=lambda steps: gaussian_profile(mu * math.sqrt(steps)), table=table, resolution=256.0
     )

@@ -5,10 +5,10 @@ from scipy import special
 
 from privproj.numerics.arrays import Array
 
-SAFETY = 1.0 + 1e-9
+ERFCX_SAFETY = 1.0 + 1e-9
 """Factor for the rounding of the special functions used here (measured: far smaller). Proof."""
 
-SMALLEST = 1e-300
+SMALLEST_UPPER_DELTA = 1e-300
 """Smallest upper end that is returned, and smallest divisor. It enlarges what it replaces. Proof."""
 
 ROOT_HALF = float(np.sqrt(0.5))
@@ -23,13 +23,15 @@ def gaussian_ends(eps: Array, mu: Array | float) -> tuple[Array, Array]:
     """
     # e^(-v^2/2) (erfcx(v/sqrt 2) - erfcx((v + mu)/sqrt 2)) / 2,  v = eps/mu - mu/2
     with np.errstate(divide="ignore", over="ignore", invalid="ignore", under="ignore"):
-        v = np.where(np.asarray(mu) > 0.0, eps / np.maximum(mu, SMALLEST) - 0.5 * np.asarray(mu), np.inf)
+        v = np.where(np.asarray(mu) > 0.0, eps / np.maximum(mu, SMALLEST_UPPER_DELTA) - 0.5 * np.asarray(mu), np.inf)
         v = np.maximum(v, -37.0)
         half = 0.5 * np.exp(-0.5 * v * v)
         first = half * special.erfcx(ROOT_HALF * v)
         value = first - half * special.erfcx(ROOT_HALF * (v + mu))
         rounding = 4e-15 * first
-    return np.maximum(value * (2.0 - SAFETY) - rounding, 0.0), np.clip(value * SAFETY + rounding, SMALLEST, 1.0)
+    return np.maximum(value * (2.0 - ERFCX_SAFETY) - rounding, 0.0), np.clip(
+        value * ERFCX_SAFETY + rounding, SMALLEST_UPPER_DELTA, 1.0
+    )
 
 
 def gaussian_deltas(eps: Array, mu: Array | float) -> Array:

@@ -27,38 +27,40 @@ LEAST_LOG_VALUE = math.log(1e-300)
 DEFAULT_SPACING = 2.0**-20
 """Points of ``H`` are so far apart where a curve does not say: 1e-6 of delta. Speed only."""
 
-LARGE_LOG = 2.0**16
-"""Beyond this ``|ln delta|`` the lattice is :data:`COARSER` times as wide, so that its points are doubles. Proof."""
+LARGE_LOG_DELTA = 2.0**16
+"""Beyond this ``|ln delta|`` the lattice is :data:`COARSE_LATTICE_FACTOR` times as wide, so that its points are
+doubles. Proof.
+"""
 
-COARSER = 2.0**12
-"""Factor of the lattice beyond :data:`LARGE_LOG`: 53 bits hold every point up to 2^28. Proof."""
+COARSE_LATTICE_FACTOR = 2.0**12
+"""Factor of the lattice beyond :data:`LARGE_LOG_DELTA`: 53 bits hold every point up to 2^28. Proof."""
 
 FINE_STEPS = 256
 """So many neighbours are tried one after the other, then more distant ones. The first law holds up to there. Proof."""
 
-NEARLY_ZERO = 1e-6
+NEARLY_ZERO_EPSILON = 1e-6
 """Below this epsilon 0 itself is tried: searches end just beside it. Speed only."""
 
 FIRST_STEP = 1e-3
 """First relative step upwards where an inverse fell short, as a share of the lattice's spacing. Speed only."""
 
-BACK = 8.0
+POINTS_BACK = 8.0
 """Points below the end of a search for an inverse from which candidates are tried.
 
 The first law rests on it, where that search is right to so many points. Proof.
 """
 
-LOOSE = 32.0
+LOOSE_POINTS = 32.0
 """An epsilon whose delta lies so many points below the one asked for is tightened to its last bit. Speed only."""
 
-FLAT_SHARE = 8.0
+WIDTHS_APART = 8.0
 """How many widths of the enclosure two values differ when the cheap test decides; any number above 2 will do. Proof."""
 
 
 def spacing_of(curve: Curve, log_delta: float) -> float:
     """Distance of the points of ``H`` at this log delta; a power of two."""
     own = float(getattr(curve, "inverse_spacing", DEFAULT_SPACING))
-    return own * COARSER if log_delta < -LARGE_LOG else own
+    return own * COARSE_LATTICE_FACTOR if log_delta < -LARGE_LOG_DELTA else own
 
 
 def delta_value(log_delta: float) -> float:
@@ -104,7 +106,7 @@ def epsilon_at(curve: Curve, log_delta: float) -> Enclosure:
     found = curve.epsilon(log_delta)
     if found.upper == math.inf or leads_with_epsilon(curve):
         return found
-    if found.upper < NEARLY_ZERO and curve.log_delta(0.0).upper <= log_delta:
+    if found.upper < NEARLY_ZERO_EPSILON and curve.log_delta(0.0).upper <= log_delta:
         return Enclosure(0.0, 0.0)
 
     def passes(e: float) -> bool:
@@ -112,12 +114,12 @@ def epsilon_at(curve: Curve, log_delta: float) -> Enclosure:
 
     spacing = spacing_of(curve, log_delta)
     eps = smallest_passing(passes, found.upper, max(1e-15, FIRST_STEP * spacing))
-    if eps < math.inf and log_delta - curve.log_delta(eps).upper > LOOSE * spacing:
-        eps = tightened(passes, eps)
+    if eps < math.inf and log_delta - curve.log_delta(eps).upper > LOOSE_POINTS * spacing:
+        eps = tighten_to_last_bit(passes, eps)
     return Enclosure(min(found.lower, eps), eps)
 
 
-def tightened(passes: Callable[[float], bool], x: float) -> float:
+def tighten_to_last_bit(passes: Callable[[float], bool], x: float) -> float:
     """The last double before ``passes`` turns false, downwards from ``x``, which passes; by halving a bracket."""
     low, step = x, 2.0**-52
     while passes(low) and step < 1.0:
@@ -159,8 +161,8 @@ def read_log_delta(curve: Curve, eps: float) -> Enclosure:
     found = curve.log_delta(eps)
     start = found.upper
     if leads_with_epsilon(curve):
-        start -= BACK * spacing_of(curve, start)
-    inside = (p for p in points_above(curve, start) if p == 0.0 or answers_within(curve, eps, p, found.upper))
+        start -= POINTS_BACK * spacing_of(curve, start)
+    inside = (p for p in points_above(curve, start) if p == 0.0 or is_answered_within(curve, eps, p, found.upper))
     return Enclosure(found.lower, next(inside))
 
 
@@ -173,29 +175,29 @@ def leads_with_epsilon(curve: Curve) -> bool:
     return bool(getattr(curve, "leads_with_epsilon", False))
 
 
-def answers_within(curve: Curve, eps: float, log_delta: float, known: float) -> bool:
+def is_answered_within(curve: Curve, eps: float, log_delta: float, known: float) -> bool:
     """True unless the curve, asked for its epsilon at this point, answers a number above ``eps``.
 
     Where it has no answer the point will do only if ``D(e)``, which is ``known``, is not above it.
     """
     try:
-        return certainly_inside(curve, eps, log_delta) or epsilon_at(curve, log_delta).upper <= eps
+        return is_certainly_inside(curve, eps, log_delta) or epsilon_at(curve, log_delta).upper <= eps
     except PrivprojError:  # no answer there, so none that contradicts, and none that proves
         return log_delta >= known
 
 
-def certainly_inside(curve: Curve, eps: float, log_delta: float) -> bool:
+def is_certainly_inside(curve: Curve, eps: float, log_delta: float) -> bool:
     """True where ``E(h) <= e`` is known without a search: from the accuracy ``rtol`` that the curve's inverse states.
 
     The curve found ``D(x) > h`` at some ``x >= E(h) (1 - rtol)``, so the true profile there is above ``h`` less the
-    width of one enclosure, which is at most :data:`FLAT_SHARE` times that at ``e' = e (1 - 4 rtol)``. Where it is below
-    that already at ``e'``, ``x`` lies further left, as the true profile falls.
+    width of one enclosure, which is at most :data:`WIDTHS_APART` times that at ``e' = e (1 - 4 rtol)``. Where it is
+    below that already at ``e'``, ``x`` lies further left, as the true profile falls.
     """
     rtol = getattr(curve, "inverse_rtol", None)
     if rtol is None or eps <= 0.0:
         return False
     before = curve.log_delta(eps * (1.0 - 4.0 * rtol))
-    return before.upper + FLAT_SHARE * (before.upper - before.lower) < log_delta
+    return before.upper + WIDTHS_APART * (before.upper - before.lower) < log_delta
 
 
 def meets(curve: Curve, target: FullTarget) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from privproj.numerics.enclosure import Enclosure, log1m_exp
-from privproj.numerics.search import crossing
+from privproj.numerics.search import find_crossing
 from privproj.runs import Run
 
 if TYPE_CHECKING:
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 INVERSE_RTOL = 2.0**-50
 """Relative width of the bracket in which the inverse of a profile lies.
 
-It leaves room for a search that ends some neighbours early; :func:`privproj.curves.inversion.certainly_inside` rests on
-it. Proof.
+It leaves room for a search that ends some neighbours early; :func:`privproj.curves.inversion.is_certainly_inside`
+rests on it. Proof.
 """
 
-LAST_BIT = 2.0**-53
+INVERSE_SEARCH_RTOL = 2.0**-53
 """Relative width at which the search for the inverse of a profile ends: no double lies between. Speed only."""
 
-LEAST_EPSILON = 1e-200
+SMALLEST_PROFILE_EPSILON = 1e-200
 """Smallest epsilon above 0 that a profile answers. Contract."""
 
-LARGEST_EPSILON = 1e18
+LARGEST_PROFILE_EPSILON = 1e18
 """Largest epsilon that a profile answers; ``inf`` beyond. Contract."""
 
 
@@ -93,7 +93,7 @@ class PrivacyProfile:
         """
 
         def log_delta(eps: float) -> Enclosure:
-            inner = amplified(eps, rate)
+            inner = amplified_epsilon(eps, rate)
             ends = self.log_delta(inner * (1.0 + 1e-15)).lower, self.log_delta(inner * (1.0 - 1e-15)).upper
             return Enclosure(ends[0] + math.log(rate) - 1e-15, min(0.0, ends[1] + math.log(rate) + 1e-15))
 
@@ -104,20 +104,20 @@ class PrivacyProfile:
         """Invert to the safe side: upper is where the upper end of the profile has come down to delta."""
         if self.log_delta(0.0).upper <= log_delta:
             return Enclosure(0.0, 0.0)
-        rtol = LAST_BIT if self.inverse_rtol <= INVERSE_RTOL else 0.25 * self.inverse_rtol
+        rtol = INVERSE_SEARCH_RTOL if self.inverse_rtol <= INVERSE_RTOL else 0.25 * self.inverse_rtol
         search: dict[str, float] = {"guess": 1.0, "spread": 1.0, "rtol": rtol}
         if self.guess is not None:
             search = {"guess": min(self.guess(log_delta), 1e15), "spread": 1e-12, "rtol": rtol}
-        limits = {"low": LEAST_EPSILON, "high": LARGEST_EPSILON}
-        safe = crossing(lambda e: self.log_delta(e).upper - log_delta, **search, **limits).upper
+        limits = {"low": SMALLEST_PROFILE_EPSILON, "high": LARGEST_PROFILE_EPSILON}
+        safe = find_crossing(lambda e: self.log_delta(e).upper - log_delta, **search, **limits).upper
         if safe == math.inf:
             return Enclosure(0.0, math.inf)
         near = max(1e-11, rtol)
-        close = crossing(lambda e: self.log_delta(e).lower - log_delta, safe, spread=near, rtol=near, **limits)
+        close = find_crossing(lambda e: self.log_delta(e).lower - log_delta, safe, spread=near, rtol=near, **limits)
         return Enclosure(min(close.lower, safe), safe)
 
 
-def amplified(eps: float, rate: float) -> float:
+def amplified_epsilon(eps: float, rate: float) -> float:
     """``ln(1 + (e^eps - 1)/q)``."""
     if eps < 30.0:
         return math.log1p(math.expm1(eps) / rate)

@@ -12,7 +12,7 @@ from privproj.numerics.kernels import log_add
 from privproj.numerics.search import minimise
 from privproj.runs import Run
 
-UNKNOWN = -math.inf
+UNKNOWN_END = -math.inf
 """A lower end that is not known. Contract."""
 
 LARGEST_ORDER = 1200
@@ -21,7 +21,7 @@ LARGEST_ORDER = 1200
 SEARCHED_SPACING = 2.0**-34
 """Spacing of the log deltas where the best order is searched for in each direction. Speed only."""
 
-PROFILES = "bounds with a privacy profile have one (privproj compare shows which)"
+PROFILE_ADVICE = "bounds with a privacy profile have one (privproj compare shows which)"
 """What a refusal of a sampled run advises. Contract."""
 
 
@@ -77,7 +77,7 @@ class RenyiCurve:
         step = self
         if run.sampling_rate < 1.0:
             if self.poisson is None or run.sampling != "poisson":
-                raise Refused(f"this Renyi curve has no theorem for sampling={run.sampling}; {PROFILES}")
+                raise Refused(f"this Renyi curve has no theorem for sampling={run.sampling}; {PROFILE_ADVICE}")
             step = self.poisson(run.sampling_rate)
         return replace(step, divergence=lambda alpha: run.steps * step.divergence(alpha), poisson=None)
 
@@ -105,7 +105,7 @@ class RenyiCurve:
             best, risen, place = (value, 0, alpha) if value < best else (best, risen + 1, place)
             alpha += 1 + alpha // 12
         low, high = max(2, place - 1 - place // 12), min(LARGEST_ORDER, place + 1 + place // 12)
-        return min(best, least_between(lambda a: objective(float(a)), low, high))
+        return min(best, least_of_valley(lambda a: objective(float(a)), low, high))
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``; the lower end is not known (the infimum is searched for)."""
@@ -113,7 +113,7 @@ class RenyiCurve:
         def at(alpha: float) -> float:
             return (alpha - 1.0) * (next_up(self.divergence(alpha)) - eps + math.log1p(-1.0 / alpha)) - math.log(alpha)
 
-        return Enclosure(UNKNOWN, min(0.0, self.least(at) + 1e-12))
+        return Enclosure(UNKNOWN_END, min(0.0, self.least(at) + 1e-12))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)``; the lower end is not known (the infimum is searched for)."""
@@ -122,10 +122,10 @@ class RenyiCurve:
             spent = (-log_delta - math.log(alpha)) / (alpha - 1.0)
             return next_up(self.divergence(alpha)) + spent + math.log1p(-1.0 / alpha)
 
-        return Enclosure(UNKNOWN, next_up(max(0.0, self.least(at) + 1e-15)))
+        return Enclosure(UNKNOWN_END, next_up(max(0.0, self.least(at) + 1e-15)))
 
 
-def least_between(f: Callable[[int], float], low: int, high: int) -> float:
+def least_of_valley(f: Callable[[int], float], low: int, high: int) -> float:
     """The least value on ``low..high`` of a function with one valley."""
     while high - low > 4:
         left = low + (high - low) // 3
@@ -147,11 +147,11 @@ class BestCurve:
 
     def log_delta(self, eps: float) -> Enclosure:
         """The least ``ln delta(eps)`` of the curves; the lower end is not known."""
-        return Enclosure(UNKNOWN, min(curve.log_delta(eps).upper for curve in self.curves))
+        return Enclosure(UNKNOWN_END, min(curve.log_delta(eps).upper for curve in self.curves))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """The least ``eps(delta)`` of the curves; the lower end is not known."""
-        return Enclosure(UNKNOWN, min(curve.epsilon(log_delta).upper for curve in self.curves))
+        return Enclosure(UNKNOWN_END, min(curve.epsilon(log_delta).upper for curve in self.curves))
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class ConcentratedCurve:
     def over_run(self, run: Run) -> "ConcentratedCurve":
         """The curve of a run: ``rho`` adds; there is no sampled form."""
         if run.sampling_rate < 1.0:
-            raise Refused(f"concentrated DP has no theorem for sampling={run.sampling}; {PROFILES}")
+            raise Refused(f"concentrated DP has no theorem for sampling={run.sampling}; {PROFILE_ADVICE}")
         return ConcentratedCurve(run.steps * self.rho, self.omega)
 
     def epsilon(self, log_delta: float) -> Enclosure:

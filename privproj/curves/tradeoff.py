@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from privproj.curves.profile import Curve
 
-EPSILONS = [0.0, *(math.exp(-7.0 + 0.05 * i) for i in range(230))]
+READ_EPSILONS = [0.0, *(math.exp(-7.0 + 0.05 * i) for i in range(230))]
 """Where the profile is read, in nats. Any epsilon gives a valid bound, more of them a tighter one. Speed only."""
 
 
@@ -14,7 +14,7 @@ def profile_points(curve: Curve, epsilons: Sequence[float]) -> list[float]:
     return [math.exp(max(curve.log_delta(eps).upper, -690.0)) for eps in epsilons]
 
 
-def tradeoff(curve: Curve, rates: Sequence[float], epsilons: Sequence[float] = EPSILONS) -> list[float]:
+def tradeoff(curve: Curve, rates: Sequence[float], epsilons: Sequence[float] = READ_EPSILONS) -> list[float]:
     """``f(a)``, a lower bound of the false negative rate of every test at false positive rate ``a``.
 
     ``f(a) = max over eps >= 0 of (0, 1 - delta(eps) - e^eps a, e^-eps (1 - delta(eps) - a))`` (Dong, Roth, Su 2022).

@@ -23,14 +23,14 @@ from dp_accounting.rdp import RdpAccountant
 
 from privproj.accounting.question import Question, question_of
 from privproj.assumptions import REPLACE_SENSITIVITY
-from privproj.bounds import find, renyi_bound
+from privproj.bounds import find_bound, renyi_bound
 from privproj.composition import grid
-from privproj.composition.dominating_pairs import Pair, outline
+from privproj.composition.dominating_pairs import DominatingPair, outline_step
 from privproj.curves.profile import PrivacyProfile
 from privproj.curves.renyi import RenyiCurve
 from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.mechanisms import Mechanism, NoisyMechanism
-from privproj.runs import NeighbouringRelation, RelationName, RunOptions, named
+from privproj.runs import NeighbouringRelation, RelationName, RunOptions, member_named
 
 Problem = privacy_accountant.PrivacyAccountant.CompositionErrorDetails
 Relation = privacy_accountant.NeighboringRelation
@@ -45,7 +45,7 @@ RELATIONS: dict[Relation, RelationName] = {
 def known_relation(_: object, __: object, value: str | None) -> None:
     """Raise :class:`InvalidParameter` for a name that is no neighbouring relation."""
     if value is not None:
-        named(NeighbouringRelation, "relation", value)
+        member_named(NeighbouringRelation, "relation", value)
 
 
 @attrs.frozen
@@ -68,7 +68,7 @@ OVER_CLIP = "clip"
 """Noise multipliers are noise over the clip, as in dp-accounting under replace."""
 
 
-def scales(event: dp_event.DpEvent) -> Iterator[str]:
+def scales_of(event: dp_event.DpEvent) -> Iterator[str]:
     """What the noise multipliers in an event are relative to."""
     if isinstance(event, ReleaseDpEvent):
         if isinstance(event.mechanism, NoisyMechanism):
@@ -76,12 +76,12 @@ def scales(event: dp_event.DpEvent) -> Iterator[str]:
     elif hasattr(event, "noise_multiplier"):
         yield OVER_CLIP
     for part in (*getattr(event, "events", ()), *([event.event] if hasattr(event, "event") else [])):  # pyright: ignore
-        yield from scales(part)
+        yield from scales_of(part)
 
 
-def mixes(event: dp_event.DpEvent, held: frozenset[str], relation: Relation) -> Problem | None:
+def mixes_scales(event: dp_event.DpEvent, held: frozenset[str], relation: Relation) -> Problem | None:
     """The problem of an event whose noise multipliers, with those held already, are relative to two sensitivities."""
-    if relation is not Relation.REPLACE_ONE or len(held.union(scales(event))) < 2:
+    if relation is not Relation.REPLACE_ONE or len(held.union(scales_of(event))) < 2:
         return None
     return Problem(
         event,
@@ -90,7 +90,7 @@ def mixes(event: dp_event.DpEvent, held: frozenset[str], relation: Relation) -> 
     )
 
 
-def unsampled(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, float]:
+def without_sampling(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, float]:
     """``(our release, sampling rate)``; ``(None, 1)`` for any other event."""
     if isinstance(event, ReleaseDpEvent):
         return event, 1.0
@@ -99,12 +99,14 @@ def unsampled(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, float]:
     return None, 1.0
 
 
-def question(event: ReleaseDpEvent, rate: float, relation: Relation, bound: str | None, count: int = 1) -> Question:
+def question_of_event(
+    event: ReleaseDpEvent, rate: float, relation: Relation, bound: str | None, count: int = 1
+) -> Question:
     """The question that ``count`` such events put."""
     ours = RELATIONS[relation]
     if event.relation not in (None, ours):
         raise InvalidParameter("relation", event.relation, f"{ours}, the neighbouring relation of the accountant")
-    found = find(type(event.mechanism), event.bound or bound)
+    found = find_bound(type(event.mechanism), event.bound or bound)
     run: RunOptions = {"steps": max(count, 1), "sampling_rate": rate, "relation": ours}
     put = question_of(event.mechanism, found, run)
     if put.reuses_projection:
@@ -114,7 +116,7 @@ def question(event: ReleaseDpEvent, rate: float, relation: Relation, bound: str 
     return put
 
 
-def tell_scale(event: ReleaseDpEvent, relation: Relation) -> None:
+def warn_of_scale(event: ReleaseDpEvent, relation: Relation) -> None:
     """Warn of an event that leaves open what its noise multiplier is relative to, where that is not the clip."""
     if event.relation is None and relation is Relation.REPLACE_ONE and isinstance(event.mechanism, NoisyMechanism):
         warnings.warn(f"{REPLACE_SENSITIVITY}; say so by ReleaseDpEvent(..., relation='replace')", stacklevel=2)
@@ -127,23 +129,23 @@ class ProjectionPLDAccountant(PLDAccountant):
     """What the noise multipliers so far are relative to."""
 
     def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Problem | None:
-        problem = mixes(event, self.held, self.neighboring_relation)
+        problem = mixes_scales(event, self.held, self.neighboring_relation)
         if problem is not None:
             return problem
         if do_compose:
-            self.held = self.held.union(scales(event))
-        ours, rate = unsampled(event)
+            self.held = self.held.union(scales_of(event))
+        ours, rate = without_sampling(event)
         if ours is None:
             return super()._maybe_compose(event, count, do_compose)
         try:
-            found = question(ours, rate, self.neighboring_relation, None)
+            found = question_of_event(ours, rate, self.neighboring_relation, None)
             release, run = found.release()
             if not isinstance(release, PrivacyProfile) or (run.sampling_rate < 1.0 and not release.amplifies):
                 return Problem(event, f"{found.bound.name} has no privacy profile to compose here")
             if do_compose and count:
-                tell_scale(ours, self.neighboring_relation)
-                orders = grid.both_orders(
-                    [(release, run)], [outline(release, run)], self._value_discretization_interval
+                warn_of_scale(ours, self.neighboring_relation)
+                orders = grid.pairs_in_both_orders(
+                    [(release, run)], [outline_step(release, run)], self._value_discretization_interval
                 )
                 parts = [as_pmf(order[0][0]) for order, _ in orders]
                 self._pld = self._pld.compose(
@@ -154,7 +156,7 @@ class ProjectionPLDAccountant(PLDAccountant):
         return None
 
 
-def as_pmf(pair: Pair) -> pld_pmf.PLDPmf:
+def as_pmf(pair: DominatingPair) -> pld_pmf.PLDPmf:
     """A dominating pair as dp-accounting holds it."""
     cells = dict(zip(pair.cells.tolist(), pair.masses.tolist(), strict=True))
     return pld_pmf.create_pmf(cells, pair.step, pair.at_infinity, pessimistic_estimate=True).to_dense_pmf()
@@ -164,24 +166,24 @@ class ProjectionRdpAccountant(RdpAccountant):
     """dp-accounting's Renyi accountant that also takes :class:`ReleaseDpEvent` of mechanisms with a Renyi curve."""
 
     def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Problem | None:
-        if self.neighboring_relation is Relation.REPLACE_ONE and OVER_CLIP in scales(event):
+        if self.neighboring_relation is Relation.REPLACE_ONE and OVER_CLIP in scales_of(event):
             return Problem(
                 event,
                 "dp-accounting's Renyi accountant leaves the sensitivity at the clip under REPLACE_ONE; use "
                 "ReleaseDpEvent(Gaussian(...)), whose noise multiplier is over twice the clip",
             )
-        ours, rate = unsampled(event)
+        ours, rate = without_sampling(event)
         if ours is None:
             return super()._maybe_compose(event, count, do_compose)
         try:
             renyi = renyi_bound(type(ours.mechanism))
-            found = question(ours, rate, self.neighboring_relation, renyi.name if renyi else None, count)
+            found = question_of_event(ours, rate, self.neighboring_relation, renyi.name if renyi else None, count)
             form, run = found.release()
             if not isinstance(form, RenyiCurve):
                 return Problem(event, f"{found.bound.name} has no Renyi curve; use ProjectionPLDAccountant")
             curve = form.over_run(run)
             if do_compose and count:
-                tell_scale(ours, self.neighboring_relation)
+                warn_of_scale(ours, self.neighboring_relation)
                 self._rdp = self._rdp + [self.at(curve, float(order)) for order in self._orders]
         except PrivprojError as error:
             return Problem(event, str(error))

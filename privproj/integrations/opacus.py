@@ -25,7 +25,7 @@ from privproj.mechanisms.releases import ReleasesProjection as ReleasesProjectio
 from privproj.records.run_file import phase_from
 from privproj.validation import probability, real
 
-UNIFORM = 2.0**-24
+SAMPLER_GRID = 2.0**-24
 """Opacus' sampler compares 24-bit uniform numbers with the rate. Proof: C 2^24 rounded up is how many are below C."""
 
 UNACCOUNTED = {
@@ -90,7 +90,7 @@ class ProjectionAccountant:
         """Epsilon so far, rounded up; 0 before the first step."""
         target = probability("delta", delta)
         if poisson is not True:
-            raise not_poisson()
+            raise non_poisson_refusal()
         for name in options:
             if name not in OPACUS_OPTIONS:
                 raise InvalidParameter(name, options[name], "no option but delta, poisson=True and Opacus' own")
@@ -114,7 +114,7 @@ class ProjectionAccountant:
         Called by Opacus' ``make_private``, it raises :class:`Refused` at once for a loader or an optimizer whose steps
         are not the subsampled Gaussian mechanism.
         """
-        made = made_private()
+        made = variables_of_make_private()
         if made is not None:
             check_optimizer(made["optimizer"])
             sample_rate = max(sample_rate, loader_rate(made["data_loader"]))
@@ -159,19 +159,19 @@ class ProjectionAccountant:
             raise InvalidParameter(f"{where}: mechanism", mechanism.name, "a mechanism with a noise multiplier")
         written = self.phase(i, mechanism, run.sampling_rate, run.steps).as_dict()
         for key in sorted({*written, *entry} - {"name"}):
-            if as_data(entry.get(key)) != as_data(written.get(key)):
+            if as_json_data(entry.get(key)) != as_json_data(written.get(key)):
                 raise InvalidParameter(
                     f"{where}: {key}", entry.get(key), f"{written.get(key)}, as this accountant has it"
                 )
         return mechanism, run.sampling_rate, run.steps
 
 
-def as_data(value: Any) -> Any:
+def as_json_data(value: Any) -> Any:
     """A value as JSON would give it back."""
-    return [as_data(part) for part in value] if isinstance(value, list | tuple) else value
+    return [as_json_data(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def not_poisson() -> Refused:
+def non_poisson_refusal() -> Refused:
     """What is said of shuffled and ordered batches."""
     return Refused(
         "poisson_sampling=False has no amplification theorem here: batches of a shuffled or ordered loader are no "
@@ -179,7 +179,7 @@ def not_poisson() -> Refused:
     )
 
 
-def made_private() -> dict[str, Any] | None:
+def variables_of_make_private() -> dict[str, Any] | None:
     """The local variables of Opacus' ``make_private`` that is being called; None outside of one."""
     frame = inspect.currentframe()
     while frame is not None:
@@ -210,7 +210,7 @@ def loader_rate(loader: Any) -> float:
     from opacus.data_loader import DPDataLoader  # pyright: ignore[reportMissingImports]
 
     if not isinstance(loader, DPDataLoader):
-        raise not_poisson()
+        raise non_poisson_refusal()
     if getattr(loader, "distributed", False):
         raise Refused(f"a distributed loader is not accounted: {UNACCOUNTED['DistributedDPOptimizer']}")
     if getattr(loader.collate_fn, "rand_on_empty", False):
@@ -225,7 +225,7 @@ def sampler_rate(rate: float) -> float:
     """The probability that a uniform number with 24 bits is below ``rate``, in single or double precision."""
     rate = real("sample_rate", rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
     single = struct.unpack("f", struct.pack("f", rate))[0]
-    return min(1.0, max(math.ceil(rate / UNIFORM), math.ceil(single / UNIFORM)) * UNIFORM)
+    return min(1.0, max(math.ceil(rate / SAMPLER_GRID), math.ceil(single / SAMPLER_GRID)) * SAMPLER_GRID)
 
 
 def check_plan(optimizer: Any, rate: float) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from privproj.errors import InvalidParameter
-from privproj.integrations.base_models import Family, candidates
+from privproj.integrations.base_models import Family, possible_families
 from privproj.mechanisms import Layer
 from privproj.validation import whole
 
@@ -131,14 +131,14 @@ def adapted_layers(home: Path, adapter: dict[str, Any], base: str | None) -> tup
     if config is None and (saved is None or base):
         searched = ", ".join(str(place) for place in places)
         raise InvalidParameter("from_peft", searched, "a config.json of the base model", "give --base DIR")
-    found = agreed(saved, adapter, config)
+    found = agreed_layers(saved, adapter, config)
     return tuple(Layer(dim=dim, rank=rank, count=count) for (dim, rank), count in sorted(found.items()))
 
 
 Shapes = Counter[tuple[int, int]]
 
 
-def agreed(saved: Shapes | None, adapter: dict[str, Any], config: dict[str, Any] | None) -> Shapes:
+def agreed_layers(saved: Shapes | None, adapter: dict[str, Any], config: dict[str, Any] | None) -> Shapes:
     """The layers as saved; raises where the configurations say otherwise. As configured, where none are saved."""
     if saved is None:
         return configured_layers(adapter, config or {})
@@ -165,7 +165,7 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def parsed(text: str | bytes) -> dict[str, Any]:
+def parse_object(text: str | bytes) -> dict[str, Any]:
     """A JSON object; raises :class:`ValueError` for anything else, for doubled keys and for nan."""
 
     def refuse(word: str) -> float:
@@ -180,7 +180,7 @@ def parsed(text: str | bytes) -> dict[str, Any]:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file as a table; raises :class:`InvalidParameter` where it is missing or malformed."""
     try:
-        return parsed(path.read_text(encoding="utf-8"))
+        return parse_object(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidParameter("from_peft", str(path), "a readable file with one JSON object", str(error)) from None
 
@@ -233,7 +233,7 @@ def shapes_in(path: Path) -> dict[str, list[int]]:
             length = int.from_bytes(file.read(8), "little")
             if length > total - 8:
                 raise ValueError("its header is cut off")
-            header = parsed(file.read(length))
+            header = parse_object(file.read(length))
         header.pop("__metadata__", None)
         ends = sorted(tuple(entry["data_offsets"]) for entry in header.values())
         starts = [0, *(end for _, end in ends)]
@@ -247,7 +247,7 @@ def shapes_in(path: Path) -> dict[str, list[int]]:
 # --- adapter_config.json --------------------------------------------------------------------------
 
 
-def shown(value: Any) -> str:
+def quoted(value: Any) -> str:
     """A value of a file, short enough for a sentence."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
@@ -262,14 +262,14 @@ def check_adapter(adapter: dict[str, Any]) -> None:
     """Raise for a configuration that trains anything but ``B A`` of linear layers, or that is damaged."""
     kind = adapter.get("peft_type", "LORA")
     if not isinstance(kind, str) or kind.upper() != "LORA":
-        raise InvalidParameter("peft_type", shown(kind), "an adapter of type LORA", BY_HAND)
+        raise InvalidParameter("peft_type", quoted(kind), "an adapter of type LORA", BY_HAND)
     for key, value in adapter.items():
         check_key(key, value)
     check_start(adapter)
     whole("r", adapter.get("r"), "a whole number r >= 1 in adapter_config.json")
-    ranks = patterns(adapter)
+    ranks = patterns_of(adapter)
     for key, rank in ranks.items():
-        compiled("rank_pattern", key, r"(.*\.)?({})$")
+        compile_pattern("rank_pattern", key, r"(.*\.)?({})$")
         whole(f"rank_pattern: {key}", rank, "a whole rank >= 1")
     check_targets(adapter)
 
@@ -279,14 +279,14 @@ def check_key(key: str, value: Any) -> None:
     if key in HARMLESS:
         types = HARMLESS[key][0]
         if value is not None and (not isinstance(value, types) or (isinstance(value, bool) and types is NUMBER)):
-            raise InvalidParameter(key, shown(value), "null or " + " or ".join(kind.__name__ for kind in types))
+            raise InvalidParameter(key, quoted(value), "null or " + " or ".join(kind.__name__ for kind in types))
     elif key in REFUSED:
         if not (is_off(value) or (key == "bias" and value == "none")):
             expected, why = REFUSED[key]
-            raise InvalidParameter(key, shown(value), expected, f"{why}; {BY_HAND}")
+            raise InvalidParameter(key, quoted(value), expected, f"{why}; {BY_HAND}")
     elif key not in READ and not is_off(value):
         raise InvalidParameter(
-            key, shown(value), "only keys of adapter_config.json that are known here", f"it may train more; {BY_HAND}"
+            key, quoted(value), "only keys of adapter_config.json that are known here", f"it may train more; {BY_HAND}"
         )
 
 
@@ -296,10 +296,10 @@ def check_start(adapter: dict[str, Any]) -> None:
     if task in HEADS:
         raise InvalidParameter("task_type", task, FULL, f"PEFT trains this task's head unprojected; {BY_HAND}")
     if task is not None and task not in TASKS:
-        raise InvalidParameter("task_type", shown(task), "null or one of " + ", ".join((*TASKS, *HEADS)))
+        raise InvalidParameter("task_type", quoted(task), "null or one of " + ", ".join((*TASKS, *HEADS)))
     if not any(type(start) is type(known) and start == known for known in STARTS):
         why = "other starts look at the data or the weights, change the base weights, or leave B nonzero"
-        raise InvalidParameter("init_lora_weights", shown(start), "true or gaussian", f"{why}; {BY_HAND}")
+        raise InvalidParameter("init_lora_weights", quoted(start), "true or gaussian", f"{why}; {BY_HAND}")
 
 
 def check_targets(adapter: dict[str, Any]) -> None:
@@ -307,36 +307,36 @@ def check_targets(adapter: dict[str, Any]) -> None:
     for key, around in (("target_modules", "{}"), ("exclude_modules", "{}"), ("layers_pattern", BLOCK)):
         given = adapter.get(key)
         if isinstance(given, str) and given:
-            compiled(key, given, around)
+            compile_pattern(key, given, around)
         elif given is not None and not (isinstance(given, list) and all(isinstance(n, str) and n for n in given)):
-            raise InvalidParameter(key, shown(given), "a regular expression or a list of names")
+            raise InvalidParameter(key, quoted(given), "a regular expression or a list of names")
     targets, chosen, pattern = (adapter.get(key) for key in ("target_modules", "layers_to_transform", "layers_pattern"))
     if not targets:
-        raise InvalidParameter("target_modules", shown(targets), "names of the adapted modules", BY_HAND)
+        raise InvalidParameter("target_modules", quoted(targets), "names of the adapted modules", BY_HAND)
     if chosen is not None:
         for index in chosen if isinstance(chosen, list) else [chosen]:
-            whole("layers_to_transform", shown(index) if isinstance(index, str) else index, "indices of blocks", 0)
+            whole("layers_to_transform", quoted(index) if isinstance(index, str) else index, "indices of blocks", 0)
     for name in pattern if isinstance(pattern, list) else []:
-        compiled("layers_pattern", name, BLOCK)
+        compile_pattern("layers_pattern", name, BLOCK)
     if isinstance(targets, str) and not (chosen is None and pattern is None):
         raise InvalidParameter("target_modules", targets, "a list of names with layers_to_transform or layers_pattern")
     if pattern and chosen is None:
-        raise InvalidParameter("layers_pattern", shown(pattern), "layers_to_transform with it")
+        raise InvalidParameter("layers_pattern", quoted(pattern), "layers_to_transform with it")
 
 
-def compiled(key: str, pattern: str, around: str) -> None:
+def compile_pattern(key: str, pattern: str, around: str) -> None:
     """Raise for a regular expression that is none where it is used."""
     try:
         re.compile(around.replace("{}", pattern))
     except (re.error, RecursionError, OverflowError) as error:
-        raise InvalidParameter(key, shown(pattern), "a regular expression", str(error)) from None
+        raise InvalidParameter(key, quoted(pattern), "a regular expression", str(error)) from None
 
 
-def patterns(adapter: dict[str, Any]) -> dict[str, Any]:
+def patterns_of(adapter: dict[str, Any]) -> dict[str, Any]:
     """``rank_pattern``."""
     found = adapter.get("rank_pattern")
     if found is not None and not isinstance(found, dict):
-        raise InvalidParameter("rank_pattern", shown(found), "a table from names to ranks")
+        raise InvalidParameter("rank_pattern", quoted(found), "a table from names to ranks")
     return found or {}
 
 
@@ -359,7 +359,7 @@ Rule = Callable[[Iterable[str], str], str]
 def pattern_rule(adapter: dict[str, Any]) -> Rule:
     """The rule by which the installed PEFT matches patterns; where none is, one on which all its versions agree."""
     version = installed_version()
-    if version is None or not patterns(adapter):
+    if version is None or not patterns_of(adapter):
         return every_version
     return known_rule if version < UNKNOWN_VERSION else own_rule
 
@@ -440,7 +440,7 @@ def in_chosen_block(adapter: dict[str, Any], name: str) -> bool:
 
 def rank_of(adapter: dict[str, Any], name: str, key_of: Rule) -> int:
     """LoRA's rank for the module of this name."""
-    ranks = patterns(adapter)
+    ranks = patterns_of(adapter)
     return int(ranks.get(key_of(list(ranks), name), adapter["r"]))
 
 
@@ -457,8 +457,8 @@ def configured_layers(adapter: dict[str, Any], config: dict[str, Any]) -> Shapes
         raise InvalidParameter(
             "target_modules", "all-linear", "a list of module names, or a model_type in config.json", BY_HAND
         )
-    tried = candidates(config, adapter.get("task_type") == "CAUSAL_LM")
-    tried.sort(key=lambda pair: -familiar(pair[0], adapter["target_modules"]))
+    tried = possible_families(config, adapter.get("task_type") == "CAUSAL_LM")
+    tried.sort(key=lambda pair: -count_of_known_targets(pair[0], adapter["target_modules"]))
     key_of = pattern_rule(adapter)
     found, failures = [], []
     for family, stack in tried:
@@ -476,7 +476,7 @@ def configured_layers(adapter: dict[str, Any], config: dict[str, Any]) -> Shapes
     return found[0]
 
 
-def familiar(family: Family, targets: Any) -> int:
+def count_of_known_targets(family: Family, targets: Any) -> int:
     """How many of the targets a family's blocks hold."""
     names = targets if isinstance(targets, list) else []
     return sum(any(ends_with(f".{layer}", [name]) for layer in family.block) for name in names)
@@ -508,7 +508,7 @@ def check_outside(family: Family, adapter: dict[str, Any], *, typed: bool) -> No
         return
     for name in (*family.outside, *family.heads):
         if is_target(adapter, name):
-            targets = shown(adapter["target_modules"])
+            targets = quoted(adapter["target_modules"])
             raise InvalidParameter("target_modules", targets, f"layers of the blocks only, not {name}", remedy)
 
 
@@ -523,7 +523,7 @@ def check_used(adapter: dict[str, Any], names: list[str], chosen: list[str], blo
             raise InvalidParameter("layers_to_transform", index, f"a block from 0 to {blocks - 1}")
     if not chosen:
         key = "exclude_modules" if adapter.get("exclude_modules") else "target_modules"
-        raise InvalidParameter(key, shown(adapter[key]), "at least one adapted module whose size is known", BY_HAND)
-    for key in patterns(adapter):
+        raise InvalidParameter(key, quoted(adapter[key]), "at least one adapted module whose size is known", BY_HAND)
+    for key in patterns_of(adapter):
         if all(key_of([key], name) != key for name in chosen):
             raise InvalidParameter("rank_pattern", key, "keys that match an adapted module", "remove it or correct it")

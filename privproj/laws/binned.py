@@ -14,13 +14,13 @@ from privproj.numerics.arrays import Array
 BINS = 144
 """Bins of a law. Every number of them gives a valid bound. Speed only."""
 
-LOST = 1e-36
+MASS_LOST_TO_CUTS = 1e-36
 """Mass put at the top for all that cutting the tails of up to 1e6 convolutions can lose. Proof."""
 
-TAIL = 1e-45
+BINNED_TAIL = 1e-45
 """Upper tail at which the bins of a law end; what is beyond is in the last bin. Speed only."""
 
-DIVISOR = 1e-290
+LEAST_DIVIDED_MASS = 1e-290
 """Least mass of a bin whose mean is computed. The mean of another is its upper edge, which is sound. Proof."""
 
 
@@ -53,13 +53,13 @@ class Bins:
 def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
     """The law of ``scale * Beta(a, b)`` in bins, narrowest in the logit above the centre, up to a tail of 1e-45.
 
-    Raises :class:`PrecisionLimit` where scipy is not trusted (:func:`check_shape`).
+    Raises :class:`PrecisionLimit` where scipy is not trusted (:func:`check_beta_shape`).
     """
-    check_shape(a, b)
+    check_beta_shape(a, b)
     centre, width = np.log(a / b), np.sqrt(1.0 / a + 1.0 / b)
     top = centre + width * np.linspace(0.0, 60.0, 241)
     tails = special.betainc(b, a, special.expit(-top))
-    end = top[np.argmax((tails < TAIL) | (top > 30.0))]
+    end = top[np.argmax((tails < BINNED_TAIL) | (top > 30.0))]
     places = [max(centre - 7.0 * width, -36.0), centre, min(centre + 7.0 * width, end), end]
     logit = np.interp(np.linspace(0.0, 1.0, count - 1), [0.0, 0.2, 0.75, 1.0], places)
     share = np.concatenate([[0.0], special.expit(logit), [1.0]])
@@ -68,7 +68,7 @@ def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
     share, rest = share[kept], rest[kept]
     # E[B; u < B < v] = a/(a+b) P(u < Beta(a+1, b) < v)
     mass, first = beta_masses(a, b, share, rest), a / (a + b) * beta_masses(a + 1.0, b, share, rest)
-    mean = np.divide(first, mass, out=share[1:].copy(), where=mass > DIVISOR)
+    mean = np.divide(first, mass, out=share[1:].copy(), where=mass > LEAST_DIVIDED_MASS)
     return Bins(scale * share, mass, scale * np.clip(mean, share[:-1], share[1:]))
 
 
@@ -80,13 +80,13 @@ def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
     if a > 5e6:
         raise PrecisionLimit(f"expected a rank of at most 1e7 for this route, got rank={2 * a:.3g}; use operator-norm")
     top = a + np.sqrt(a) * np.geomspace(1.0, 400.0 + 400.0 / np.sqrt(a), 400)
-    end = float(top[np.argmax(special.gammaincc(a, top) < TAIL)])
+    end = float(top[np.argmax(special.gammaincc(a, top) < BINNED_TAIL)])
     places = np.log([*special.gammaincinv(a, [1e-6, 0.1, 0.9999]), end])
     inner = np.exp(np.interp(np.linspace(0.0, 1.0, count - 1), [0.0, 0.15, 0.75, 1.0], places))
     edges = np.unique(np.concatenate([[0.0], inner, [2.0 * end + 10.0]]))
     # E[U; u < U < v] = a P(u < Gamma(a+1) < v)
     mass, first = (gamma_masses(shape, np.append(edges[:-1], np.inf)) for shape in (a, a + 1.0))
-    mean = np.divide(a * first, mass, out=edges[1:].copy(), where=mass > DIVISOR)
+    mean = np.divide(a * first, mass, out=edges[1:].copy(), where=mass > LEAST_DIVIDED_MASS)
     return Bins(scale * edges, mass, scale * np.clip(mean, edges[:-1], edges[1:]), unbounded=True)
 
 
@@ -96,7 +96,7 @@ def gamma_masses(a: float, points: Array) -> Array:
     return np.maximum(np.where(points[1:] <= a, np.diff(lower), -np.diff(upper)), 0.0)
 
 
-def check_shape(a: float, b: float) -> None:
+def check_beta_shape(a: float, b: float) -> None:
     """Raise :class:`PrecisionLimit` where scipy's incomplete beta no longer reaches the margin kept here."""
     if a + b > 5e6:
         raise PrecisionLimit(
@@ -104,7 +104,7 @@ def check_shape(a: float, b: float) -> None:
         )
 
 
-def convolved_bins(parts: tuple[tuple[int, int, int, float], ...], scale: float, count: int = 3 * BINS) -> Bins:
+def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float, count: int = 3 * BINS) -> Bins:
     """The law of ``scale * sum of share * B`` over independent layers ``(dim, rank, count, share)``, from above (C6).
 
     Each ``share * B`` is spread to the points of a uniform grid without changing its mean. This makes it, and so the
@@ -115,17 +115,19 @@ def convolved_bins(parts: tuple[tuple[int, int, int, float], ...], scale: float,
     shift = sum(n * share for dim, rank, n, share in parts if dim == rank)
     atoms = np.ones(1)
     for dim, rank, n, share in moving:
-        atoms = np.convolve(atoms, power(spread_atoms(0.5 * rank, 0.5 * (dim - rank), share / width), n))
+        atoms = np.convolve(
+            atoms, convolve_n_times(spread_beta_atoms(0.5 * rank, 0.5 * (dim - rank), share / width), n)
+        )
     atoms = np.pad(atoms, (0, 3))
     last = int(np.argmax(np.cumsum(atoms[::-1])[::-1] < 1e-34)) or len(atoms)
     last = max(last, 3)
-    beyond = float(atoms[last:].sum()) + LOST
+    beyond = float(atoms[last:].sum()) + MASS_LOST_TO_CUTS
     points = shift + width * np.arange(last)
     cuts = np.unique(np.concatenate([[0], np.linspace(2, last, min(count, last)).astype(int)]))
     mass = np.add.reduceat(atoms[:last], cuts[:-1])
     first = np.add.reduceat(atoms[:last] * points, cuts[:-1])
     edges = np.concatenate([[points[0]], points[cuts[1:] - 1], [max(1.0, points[-1] + width)]])
-    mean = np.divide(first, mass, out=edges[1:-1].copy(), where=mass > DIVISOR)
+    mean = np.divide(first, mass, out=edges[1:-1].copy(), where=mass > LEAST_DIVIDED_MASS)
     mean, mass = np.append(np.clip(mean, edges[:-2], edges[1:-1]), edges[-1]), np.append(mass, beyond)
     return Bins(scale * np.maximum(edges, 0.0), mass * (1.0 + 1e-12), scale * np.maximum(mean, 0.0))
 
@@ -143,15 +145,15 @@ def cell_width(parts: list[tuple[int, int, int, float]]) -> float:
     return float(max(np.sqrt(variance / (250.0 * sum(n for _, _, n, _ in parts))), mean / 2**13))
 
 
-def spread_atoms(a: float, b: float, cells: float) -> Array:
+def spread_beta_atoms(a: float, b: float, cells: float) -> Array:
     """``cells * Beta(a, b)`` spread to whole numbers with its mean kept; tails below 1e-40 go to the top."""
-    check_shape(a, b)
+    check_beta_shape(a, b)
     share = np.minimum(np.arange(int(np.ceil(cells)) + 1) / cells, 1.0)
     top = max(int(np.argmax(special.betainc(b, a, 1.0 - share) < 1e-40)), 1)
     share = np.append(share[:top], 1.0) if share[top] >= 1.0 else share[: top + 1]
     mass = beta_masses(a, b, share, 1.0 - share)
     first = a / (a + b) * beta_masses(a + 1.0, b, share, 1.0 - share)
-    mean = np.divide(first, mass, out=share[1:].copy(), where=mass > DIVISOR) * cells
+    mean = np.divide(first, mass, out=share[1:].copy(), where=mass > LEAST_DIVIDED_MASS) * cells
     # A mean j + w goes to j with the share 1 - w and to j + 1 with the share w.
     weight = np.clip(mean - np.arange(len(mass)), 0.0, 1.0)
     atoms = np.append(mass * (1.0 - weight), 0.0)
@@ -159,21 +161,23 @@ def spread_atoms(a: float, b: float, cells: float) -> Array:
     return atoms
 
 
-def power(atoms: Array, count: int) -> Array:
+def convolve_n_times(atoms: Array, count: int) -> Array:
     """The law of a sum of ``count`` independent copies, by repeated squaring without FFT: all terms are positive."""
     result = np.ones(1)
     while count:
         if count % 2:
-            result = trimmed(np.convolve(result, atoms))
+            result = drop_tail(np.convolve(result, atoms))
         count //= 2
         if count:
-            atoms = trimmed(np.convolve(atoms, atoms))
+            atoms = drop_tail(np.convolve(atoms, atoms))
     return result
 
 
-def trimmed(atoms: Array) -> Array:
-    """The atoms without their far tail, whose mass is below 1e-45; what all such cuts lose is below :data:`LOST`."""
-    return atoms[: int(np.max(np.nonzero(np.cumsum(atoms[::-1])[::-1] >= TAIL))) + 1]
+def drop_tail(atoms: Array) -> Array:
+    """The atoms without their far tail, whose mass is below 1e-45; what all such cuts lose is below
+    :data:`MASS_LOST_TO_CUTS`.
+    """
+    return atoms[: int(np.max(np.nonzero(np.cumsum(atoms[::-1])[::-1] >= BINNED_TAIL))) + 1]
 
 
 def beta_masses(a: float, b: float, share: Array, rest: Array) -> Array:

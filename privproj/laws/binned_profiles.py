@@ -8,23 +8,23 @@ from collections.abc import Callable
 
 import numpy as np
 
-from privproj.curves.gaussian_arrays import SAFETY, SMALLEST, gaussian_deltas
+from privproj.curves.gaussian_arrays import ERFCX_SAFETY, SMALLEST_UPPER_DELTA, gaussian_deltas
 from privproj.laws.binned import Bins
 from privproj.numerics.arrays import Array
 from privproj.numerics.enclosure import Enclosure
 
 
-def from_above(upper: Array) -> tuple[Array, Array]:
+def upper_bounds_only(upper: Array) -> tuple[Array, Array]:
     """``(0, upper)``: bounds of which only the upper ones are known."""
     return np.zeros_like(upper), upper
 
 
-def enclosed(table: Callable[[Array], tuple[Array, Array]], eps: float) -> Enclosure:
+def enclose_from_table(table: Callable[[Array], tuple[Array, Array]], eps: float) -> Enclosure:
     """``ln delta(eps)`` from a table; the lower end is not known."""
-    return Enclosure(-np.inf, float(np.log(max(table(np.array([eps]))[1][0], SMALLEST))))
+    return Enclosure(-np.inf, float(np.log(max(table(np.array([eps]))[1][0], SMALLEST_UPPER_DELTA))))
 
 
-def chord(values: Array, law: Bins) -> Array:
+def chord_means(values: Array, law: Bins) -> Array:
     """``E[f; bin]`` of the piecewise linear ``f`` with these values at the edges, for every bin; one row for each
     ``f``.
 
@@ -48,14 +48,14 @@ def rank_one_deltas(eps: Array, law: Bins) -> Array:
     """
     column, x0 = eps[:, None], inflections(eps)[:, None]
     at_edges = gaussian_deltas(column, np.sqrt(law.edges))
-    convex = chord(at_edges, law)
+    convex = chord_means(at_edges, law)
     concave = law.mass * gaussian_deltas(column, np.sqrt(law.mean))
     if law.unbounded:
         at_edges[:, -1] = 1.0
     straddling = law.mass * at_edges[:, 1:]
     right, left = np.append(law.edges[1:-1], law.supremum), law.edges[:-1]
     return np.minimum(
-        SAFETY * np.where(right <= x0, convex, np.where(left >= x0, concave, straddling)).sum(axis=1), 1.0
+        ERFCX_SAFETY * np.where(right <= x0, convex, np.where(left >= x0, concave, straddling)).sum(axis=1), 1.0
     )
 
 
@@ -69,14 +69,14 @@ def any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
     x0 = inflections(eps)
     convex_everywhere = np.array([law.supremum for law in laws]).max() <= x0
     tables = [(law, gaussian_deltas(eps[:, None], np.sqrt(law.edges))) for law in laws]
-    least_point = np.maximum(x0, SMALLEST)
+    least_point = np.maximum(x0, SMALLEST_UPPER_DELTA)
     # Candidates for p: x0, and M(c) at the best c of each law. For each p, max_l E[g_p(X_l)].
     points = [least_point, *(np.maximum(best_tangents(eps, law, at), least_point) for law, at in tables)]
     bounds = [np.max([tangent_deltas(eps, p, law, at) for law, at in tables], axis=0) for p in points]
     least = np.min(bounds, axis=0)
     # Where sup X <= x0 (C5, case 2) the bound is E[h(X)], by chords.
     if np.any(convex_everywhere):
-        chords = np.max([chord(at, law).sum(axis=1) * SAFETY for law, at in tables], axis=0)
+        chords = np.max([chord_means(at, law).sum(axis=1) * ERFCX_SAFETY for law, at in tables], axis=0)
         least = np.where(convex_everywhere, np.minimum(least, chords), least)
     return np.minimum(least, 1.0)
 
@@ -85,7 +85,7 @@ def best_tangents(eps: Array, law: Bins, at_edges: Array) -> Array:
     """``M(c)`` at the edge ``c <= x0`` that maximises the dual value, for every ``eps``."""
     column, x0 = eps[:, None], inflections(eps)[:, None]
     tail, means = law.above()
-    below = np.cumsum(chord(at_edges, law), axis=1)
+    below = np.cumsum(chord_means(at_edges, law), axis=1)
     below = np.concatenate([np.zeros((len(eps), 1)), below[:, :-1]], axis=1)
     # V(c) = E[h(X); X < c] + P(X > c) h(M(c))
     dual = below + tail * gaussian_deltas(column, np.sqrt(means))
@@ -109,4 +109,4 @@ def tangent_deltas(eps: Array, p: Array, law: Bins, at_edges: Array) -> Array:
     if law.unbounded:
         beyond = majorant[:, -2] + slope[:, 0] * (law.edges[-1] - law.edges[-2])
         majorant[:, -1] = np.maximum(majorant[:, -1], beyond)
-    return np.minimum(SAFETY * chord(majorant, law).sum(axis=1), 1.0)
+    return np.minimum(ERFCX_SAFETY * chord_means(majorant, law).sum(axis=1), 1.0)

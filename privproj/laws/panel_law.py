@@ -16,43 +16,43 @@ from numpy.typing import NDArray
 from privproj.errors import NotConverged
 from privproj.numerics import kernels
 from privproj.numerics.arrays import Array, gauss_nodes
-from privproj.numerics.enclosure import Enclosure, outward
+from privproj.numerics.enclosure import Enclosure, widen_outward
 
 if TYPE_CHECKING:
     from privproj.laws.binned import Bins
 
 
-FINE = 16
+NODES_FINE = 16
 """Gauss nodes of a panel whose sum is the value; the difference of both rules is added as an error. Speed only."""
 
-CHECK = 11
+NODES_CHECK = 11
 """Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved. Proof."""
 
-FEW = 300.0
+LEAST_SHAPE_OVER_LENGTH = 300.0
 """``b``, ``k`` and ``k/a`` above which a projected energy is summed over its length, with fewer points. Speed only."""
 
-ENOUGH = 1e-12
+PANEL_ERROR_SHARE = 1e-12
 """A panel whose error is above a tenth of this share of the value is halved. What remains is added. Speed only."""
 
 MOST_LEVELS = 12
 """Halvings of a panel of level 0; what remains then is added to the answer. Speed only."""
 
-LEAST = 1e-290
+SMALLEST_TOLD_DELTA = 1e-290
 """Smallest delta that is told apart. What the panels leave out of the upper tail is far below it. Proof."""
 
-MARGIN = 1e-12
+DENSITY_MARGIN = 1e-12
 """Relative margin for the Gaussian profile and the densities, whose total mass is checked to twice that. Proof."""
 
-BINS = 144
+PANEL_BINS = 144
 """Bins of such a law where none are asked for. Speed only."""
 
-TAIL = 1e-45
+PANEL_TAIL = 1e-45
 """Upper tail at which the bins of a law end; what is beyond is in the last bin. Speed only."""
 
-LEAST_MASS = 1e-300
+LEAST_OUTER_MASS = 1e-300
 """Least mass of the outermost bins. It enlarges what it replaces. Proof."""
 
-DIVISOR = 1e-290
+LEAST_DIVIDED_PANEL_MASS = 1e-290
 """Least mass of a bin whose mean is computed. The mean of another is its upper edge, which is sound. Proof."""
 
 
@@ -88,7 +88,7 @@ class Nodes:
     def sums(self, values: Array) -> tuple[Array, Array]:
         """The integral of ``values`` times the density over each panel: by the fine rule, and by the check."""
         terms = values * self.weighted
-        return terms[:, :FINE].sum(axis=1), terms[:, FINE:].sum(axis=1)
+        return terms[:, :NODES_FINE].sum(axis=1), terms[:, NODES_FINE:].sum(axis=1)
 
 
 @dataclass
@@ -107,7 +107,9 @@ class Panels:
 
     def fresh(self, left: Array, right: Array) -> Nodes:
         """Nodes on these panels, not remembered."""
-        nodes, weights = (np.concatenate(x) for x in zip(gauss_nodes(FINE), gauss_nodes(CHECK), strict=True))
+        nodes, weights = (
+            np.concatenate(x) for x in zip(gauss_nodes(NODES_FINE), gauss_nodes(NODES_CHECK), strict=True)
+        )
         y = left[:, None] + (right - left)[:, None] * nodes
         density = self.law.density(y.ravel()).reshape(y.shape)
         return Nodes(left, right, np.exp(y), density * weights * (right - left)[:, None])
@@ -127,10 +129,10 @@ class Panels:
 
     @cached_property
     def base(self) -> Nodes:
-        """Level 0; raises :class:`NotConverged` unless its total mass is 1 to twice :data:`MARGIN`."""
+        """Level 0; raises :class:`NotConverged` unless its total mass is 1 to twice :data:`DENSITY_MARGIN`."""
         found = self.at(0, np.arange(self.grid[2]))
         mass = float(found.sums(np.ones_like(found.x))[0].sum())
-        if not abs(mass - 1.0) < 2.0 * MARGIN:
+        if not abs(mass - 1.0) < 2.0 * DENSITY_MARGIN:
             raise NotConverged(
                 f"the law of the squared shift came out with mass {mass!r}; please report these parameters"
             )
@@ -175,9 +177,9 @@ class Panels:
         value = error = 0.0
         indices = np.arange(len(piece.left)) if aligned else None
         for level in range(MOST_LEVELS + 1):
-            fine, coarse = piece.sums(profile_values(eps, scale * piece.x))
+            fine, coarse = piece.sums(gaussian_delta_values(eps, scale * piece.x))
             gap = np.abs(fine - coarse)
-            wide = gap > 0.1 * ENOUGH * (value + float(fine.sum()))
+            wide = gap > 0.1 * PANEL_ERROR_SHARE * (value + float(fine.sum()))
             if level == MOST_LEVELS or not wide.any():
                 wide = np.zeros_like(wide)
             value += float(fine[~wide].sum())
@@ -193,13 +195,13 @@ class Panels:
                 piece = self.fresh(*ends)
         raise AssertionError
 
-    def bins(self, scale: float, count: int = BINS) -> "Bins":
+    def bins(self, scale: float, count: int = PANEL_BINS) -> "Bins":
         """The law of ``scale X`` in about ``count`` bins for composition, each a panel of one level."""
         from privproj.laws.binned import Bins
 
         _, width, panels = self.grid
         mass, moment = self.above
-        end = int(np.argmax(mass < TAIL)) or panels
+        end = int(np.argmax(mass < PANEL_TAIL)) or panels
         start = max(int(np.argmin(mass > 1.0 - 1e-9)) - 1, 0)
         level = max(0, math.ceil(math.log2(count / max(end - start, 1))))
         indices = np.arange(start << level, end << level)
@@ -207,13 +209,13 @@ class Panels:
         masses, moments = (nodes.sums(v)[0] for v in (np.ones_like(nodes.x), nodes.x))
         edges = np.exp(np.append(nodes.left, nodes.right[-1]))
         # The first bin holds what is below the panels, the last what is beyond them.
-        below = max(1.0 - float(mass[start]), LEAST_MASS), max(float(moment[0] - moment[start]), 0.0)
-        masses = np.concatenate([[below[0]], masses, [max(float(mass[end]), LEAST_MASS)]])
+        below = max(1.0 - float(mass[start]), LEAST_OUTER_MASS), max(float(moment[0] - moment[start]), 0.0)
+        masses = np.concatenate([[below[0]], masses, [max(float(mass[end]), LEAST_OUTER_MASS)]])
         moments = np.concatenate([[below[1]], moments, [float(moment[end])]])
         edges = np.concatenate([[0.0], edges, [2.0 * edges[-1] * math.exp(width)]])
-        mean = np.divide(moments, masses, out=edges[1:].copy(), where=masses > DIVISOR)
+        mean = np.divide(moments, masses, out=edges[1:].copy(), where=masses > LEAST_DIVIDED_PANEL_MASS)
         mean = np.clip(mean, edges[:-1], edges[1:])
-        return Bins(scale * edges, masses * (1.0 + MARGIN), scale * mean, unbounded=True)
+        return Bins(scale * edges, masses * (1.0 + DENSITY_MARGIN), scale * mean, unbounded=True)
 
 
 @dataclass(frozen=True)
@@ -250,24 +252,24 @@ class ScaledEnergy:
         return max(x, self.scale * moment / mass) if mass > 0.0 else x
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
-        """``ln E[h_eps(scale X); scale X <= up_to]``, from above by :data:`LEAST` where less is left."""
+        """``ln E[h_eps(scale X); scale X <= up_to]``, from above by :data:`SMALLEST_TOLD_DELTA` where less is left."""
         value, error = self.panels.mean_profile(eps, self.scale, up_to / self.scale)
-        if value < LEAST:
-            return Enclosure(-math.inf, math.log(LEAST))
-        return outward(math.log(value), error + MARGIN, 4.0 * abs(math.log(value)) + 40.0)
+        if value < SMALLEST_TOLD_DELTA:
+            return Enclosure(-math.inf, math.log(SMALLEST_TOLD_DELTA))
+        return widen_outward(math.log(value), error + DENSITY_MARGIN, 4.0 * abs(math.log(value)) + 40.0)
 
     def bins(self) -> "Bins":
         """The law in bins, for composition."""
         return self.panels.bins(self.scale)
 
 
-def log_sum(logs: Array) -> float:
+def log_sum_exp(logs: Array) -> float:
     """``ln sum of e^logs`` over all entries."""
     peak = float(np.max(logs))
     return peak + math.log(float(np.exp(logs - peak).sum()))
 
 
-def profile_values(eps: float, x: Array) -> Array:
+def gaussian_delta_values(eps: float, x: Array) -> Array:
     """``h_eps(x)`` at every entry: the Gaussian delta at ``mu = sqrt(x)``."""
     roots = np.sqrt(x)
     logs = [kernels.log_gaussian_delta(eps, mu) if mu > 0.0 else -math.inf for mu in roots.ravel().tolist()]

@@ -19,16 +19,22 @@ import math
 from typing import TYPE_CHECKING
 
 from privproj.curves.profile import PrivacyProfile
-from privproj.laws.squared_shift import SensitivityLaw, inflection, log_h, log_h_slope, steepness
+from privproj.laws.squared_shift import (
+    SensitivityLaw,
+    gaussian_steepness,
+    inflection,
+    log_gaussian_delta_at,
+    log_gaussian_delta_slope,
+)
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import Enclosure, log1m_exp, outward
-from privproj.numerics.search import crossing
+from privproj.numerics.enclosure import Enclosure, log1m_exp, widen_outward
+from privproj.numerics.search import find_crossing
 
 if TYPE_CHECKING:
     from privproj.laws.binned import Bins
     from privproj.numerics.arrays import Array
 
-RESOLUTION = 40.0
+VALUES_PER_DEVIATION = 40.0
 """Values of such a profile per standard deviation of the loss that are worth their time. Speed only."""
 
 
@@ -38,9 +44,9 @@ def rank_one_profile(law: SensitivityLaw) -> PrivacyProfile:
     def table(eps: "Array") -> "tuple[Array, Array]":
         from privproj.laws import binned_profiles
 
-        return binned_profiles.from_above(binned_profiles.rank_one_deltas(eps, law.bins()))
+        return binned_profiles.upper_bounds_only(binned_profiles.rank_one_deltas(eps, law.bins()))
 
-    return PrivacyProfile(law.expected_profile, table=table, resolution=RESOLUTION)
+    return PrivacyProfile(law.expected_profile, table=table, resolution=VALUES_PER_DEVIATION)
 
 
 def any_rank_profile(law: SensitivityLaw) -> PrivacyProfile:
@@ -49,9 +55,9 @@ def any_rank_profile(law: SensitivityLaw) -> PrivacyProfile:
     def table(eps: "Array") -> "tuple[Array, Array]":
         from privproj.laws import binned_profiles
 
-        return binned_profiles.from_above(binned_profiles.any_rank_deltas(eps, (law.bins(),)))
+        return binned_profiles.upper_bounds_only(binned_profiles.any_rank_deltas(eps, (law.bins(),)))
 
-    return PrivacyProfile(lambda eps: log_any_rank_profile(eps, law), table=table, resolution=RESOLUTION)
+    return PrivacyProfile(lambda eps: log_any_rank_profile(eps, law), table=table, resolution=VALUES_PER_DEVIATION)
 
 
 def any_rank_profile_of_bins(laws: "tuple[Bins, ...]") -> PrivacyProfile:
@@ -60,46 +66,46 @@ def any_rank_profile_of_bins(laws: "tuple[Bins, ...]") -> PrivacyProfile:
     def table(eps: "Array") -> "tuple[Array, Array]":
         from privproj.laws import binned_profiles
 
-        return binned_profiles.from_above(binned_profiles.any_rank_deltas(eps, laws))
+        return binned_profiles.upper_bounds_only(binned_profiles.any_rank_deltas(eps, laws))
 
     def log_delta(eps: float) -> Enclosure:
         from privproj.laws import binned_profiles
 
-        return binned_profiles.enclosed(table, eps)
+        return binned_profiles.enclose_from_table(table, eps)
 
-    return PrivacyProfile(log_delta, table=table, resolution=RESOLUTION)
+    return PrivacyProfile(log_delta, table=table, resolution=VALUES_PER_DEVIATION)
 
 
 def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
     """``ln min_p E[g_p(X)]``: the bound for a change of any rank, by its dual form (C5).
 
-    The enclosure is as good as the law's own functions; the margin is that of :func:`outward`.
+    The enclosure is as good as the law's own functions; the margin is that of :func:`widen_outward`.
     """
     # C5, case 2: h is convex on the whole range, and rank one is the worst case.
     if law.supremum <= inflection(eps):
         return law.expected_profile(eps)
     # C5, case 1: the tangent at the mean lies above h from 0 on, and the bound is h(E X).
     if tangent_gap(eps, law.mean, 0.0) >= 0.0:
-        value = log_h(eps, law.mean)
-        return outward(value, 0.0, steepness(value, law))
+        value = log_gaussian_delta_at(eps, law.mean)
+        return widen_outward(value, 0.0, gaussian_steepness(value, law))
     # V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) at the root c of l_M(c)(c) = h(c).
     cut = tangent_cut(eps, law)
     if law.log_tail(cut) < law.least_tail:
         whole = law.expected_profile(eps)
         return Enclosure(whole.lower, min(0.0, kernels.log_add(whole.upper, law.least_tail)))
-    above = law.log_tail(cut) + log_h(eps, law.mean_above(cut))
+    above = law.log_tail(cut) + log_gaussian_delta_at(eps, law.mean_above(cut))
     # E[h(X); X <= c] <= P(X <= c) h(c): left out where it is below e^-32 < 2e-14 of the rest.
-    most_below = log1m_exp(law.log_tail(cut)) + log_h(eps, cut)
+    most_below = log1m_exp(law.log_tail(cut)) + log_gaussian_delta_at(eps, cut)
     if most_below < above - 32.0:
-        return outward(above, 2e-14, steepness(above, law))
+        return widen_outward(above, 2e-14, gaussian_steepness(above, law))
     below = law.expected_profile(eps, cut)
     whole = kernels.log_add(0.5 * (below.lower + below.upper), above)
-    return outward(whole, below.upper - below.lower, steepness(whole, law))
+    return widen_outward(whole, below.upper - below.lower, gaussian_steepness(whole, law))
 
 
 def tangent_cut(eps: float, law: SensitivityLaw) -> float:
     """The ``c`` where the tangent at ``M(c)`` meets ``h_eps``."""
-    return crossing(
+    return find_crossing(
         lambda c: -tangent_gap(eps, law.mean_above(c), c),
         0.5 * inflection(eps),
         low=1e-9 * min(inflection(eps), law.mean),
@@ -117,6 +123,6 @@ def best_tangent(eps: float, law: SensitivityLaw) -> float:
 def tangent_gap(eps: float, p: float, c: float) -> float:
     """``(l_p(c) - h(c)) / h(p)``: the tangent of ``h`` at ``p`` against ``h`` itself at ``c``."""
     # 1 - (h'(p) / h(p)) (p - c) - h(c) / h(p)
-    at_p = log_h(eps, p)
-    at_c = math.exp(min(700.0, log_h(eps, c) - at_p)) if c > 0.0 else 0.0
-    return 1.0 - math.exp(min(700.0, log_h_slope(eps, p) - at_p)) * (p - c) - at_c
+    at_p = log_gaussian_delta_at(eps, p)
+    at_c = math.exp(min(700.0, log_gaussian_delta_at(eps, c) - at_p)) if c > 0.0 else 0.0
+    return 1.0 - math.exp(min(700.0, log_gaussian_delta_slope(eps, p) - at_p)) * (p - c) - at_c

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from privproj.laws.panel_law import FEW, log_sum
+from privproj.laws.panel_law import LEAST_SHAPE_OVER_LENGTH, log_sum_exp
 from privproj.numerics import kernels
 from privproj.numerics.arrays import Array
 
@@ -41,7 +41,7 @@ class ProjectedEnergy:
         centre = math.log(4.0 * self.a * n / self.rank**2)
         drop = 50.0 / self.a
         low = centre - 11.0 * width - drop
-        return low, centre + top_reach(self.a, self.b), min(0.8 * width, 1.0)
+        return low, centre + reach_above_centre(self.a, self.b), min(0.8 * width, 1.0)
 
     @cached_property
     def grid(self) -> tuple[Array, Array]:
@@ -55,11 +55,11 @@ class ProjectedEnergy:
         t = t[(t > -700.0) & (t < 700.0)]
         log_b, log_rest = -np.log1p(rest * np.expm1(-t)), -np.log1p((a / n) * np.expm1(t))
         logs = a * log_b + b * log_rest
-        logs = logs - log_sum(logs)
+        logs = logs - log_sum_exp(logs)
         log_b = log_b + math.log(a / n)
         whole = log_b > -1e-17
         inside = (logs > -740.0) & ~whole
-        together = [log_sum(logs[whole])] if whole.any() else []
+        together = [log_sum_exp(logs[whole])] if whole.any() else []
         return np.append(log_b[inside], [0.0] * len(together)), np.append(logs[inside], together)
 
     def density(self, y: Array) -> Array:
@@ -70,7 +70,7 @@ class ProjectedEnergy:
         from privproj.numerics.kernels import stirling_remainder
 
         k = self.a + self.b
-        if self.b > FEW and k * min(1.0 / self.a, 1.0) > FEW:
+        if self.b > LEAST_SHAPE_OVER_LENGTH and k * min(1.0 / self.a, 1.0) > LEAST_SHAPE_OVER_LENGTH:
             return self.over_length(y)
         # N/2 = k e^s, k = a + b, with density sqrt(k/2 pi) e^-R e^(-k (e^s - 1 - s)) of s, R Stirling's remainder:
         # sum over B of weight(B) f(s) / 2 at s = (y + 2 ln r - ln B)/2 - ln(2 k).
@@ -99,7 +99,7 @@ class ProjectedEnergy:
         return np.exp(peak[:, 0]) * np.exp(exponent - peak).sum(axis=1)
 
 
-def top_reach(a: float, b: float) -> float:
+def reach_above_centre(a: float, b: float) -> float:
     """How far above its centre ``ln(B N^2)`` leaves a tail of e^-720: where the best split of the exponent ends."""
     n = a + b
 

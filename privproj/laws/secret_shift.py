@@ -17,10 +17,10 @@ import numpy as np
 from privproj.numerics.arrays import Array
 from privproj.numerics.kernels import stirling_remainder
 
-LARGE = 40.0
+LEAST_CENTRE_OVER_XI = 40.0
 """``c`` from which on the sum is over ``xi``: a shift of the other sign has a probability below e^-800. Proof."""
 
-NEWTON = 12
+MOST_NEWTON_STEPS = 12
 """Most steps of Newton's method for ``ln g``. The total mass of the law is checked. Speed only."""
 
 LEAST_SHIFT = 1e-300
@@ -53,7 +53,7 @@ class SecretShift:
         """``(low, high, width)`` of ``ln shift^2`` (:class:`privproj.laws.panel_law.LogDensity`)."""
         c, spread = self.centre, math.sqrt(2.0 / self.rank)
         width = 2.0 * math.hypot(1.0 / max(c, 1.0), spread)
-        near = 100.0 if c < LARGE else -2.0 * math.log1p(-11.0 / c)
+        near = 100.0 if c < LEAST_CENTRE_OVER_XI else -2.0 * math.log1p(-11.0 / c)
         middle = 2.0 * math.log(float(self.parts(np.ones(1))[0][0]) * max(c, 1.0))
         low = middle - near - 2.0 * (11.0 * spread + 100.0 / self.rank)
         reach = 1.0 + math.sqrt(2.0 * 1450.0 / self.rank) + 1450.0 / self.rank
@@ -63,7 +63,7 @@ class SecretShift:
     def density(self, y: Array) -> Array:
         """The density of ``ln shift^2``: over ``ln g`` where both signs matter, else over ``xi``."""
         rows = 500
-        parts = self.over_xi if self.centre >= LARGE else self.over_g
+        parts = self.over_xi if self.centre >= LEAST_CENTRE_OVER_XI else self.over_g
         return np.concatenate([parts(y[i : i + rows]) for i in range(0, len(y), rows)])
 
     def log_gamma(self, v: Array) -> Array:
@@ -80,14 +80,14 @@ class SecretShift:
         place = np.exp(0.5 * y[:, None] - np.log(scale))
         ends = np.logaddexp(-0.5 * (place - c) ** 2, -0.5 * (place + c) ** 2)
         logs = weights + ends + np.log(place) - math.log(2.0 * math.sqrt(2.0 * math.pi))
-        return row_sums(logs)
+        return row_sums_exp(logs)
 
     def over_xi(self, y: Array) -> Array:
         """``sum over xi of phi(xi) f(ln g) d(ln g)/dy`` at the ``g`` for which the shift is ``e^(y/2)``."""
         step = 0.25 / max(1.0, math.sqrt(0.5 / self.rank) * 4.0)
         xi = np.arange(-38.0, 38.0 + step, step)
         target, v = 0.5 * y[:, None], np.zeros((len(y), len(xi)))
-        for _ in range(NEWTON):
+        for _ in range(MOST_NEWTON_STEPS):
             value, slope = self.log_shift(v, xi)
             change = (value - target) / slope
             v = v - change
@@ -95,7 +95,7 @@ class SecretShift:
                 break
         slope = self.log_shift(v, xi)[1]
         logs = self.log_gamma(v) - 0.5 * xi * xi - np.log(2.0 * slope) + math.log(step / math.sqrt(2.0 * math.pi))
-        return row_sums(np.where(np.isfinite(logs), logs, -np.inf))
+        return row_sums_exp(np.where(np.isfinite(logs), logs, -np.inf))
 
     def log_shift(self, v: Array, xi: Array) -> tuple[Array, Array]:
         """``ln shift`` at ``ln g = v`` and its slope in ``v``."""
@@ -107,7 +107,7 @@ class SecretShift:
         return np.log(scale) + np.log(np.maximum(c + xi, LEAST_SHIFT)), slope
 
 
-def row_sums(logs: Array) -> Array:
+def row_sums_exp(logs: Array) -> Array:
     """``sum of e^logs`` over each row."""
     peak = np.maximum(np.max(logs, axis=1, keepdims=True), -1e4)
     return np.exp(peak[:, 0]) * np.exp(logs - peak).sum(axis=1)

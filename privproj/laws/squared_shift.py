@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import Enclosure, outward
+from privproj.numerics.enclosure import Enclosure, widen_outward
 from privproj.numerics.quadrature import log_integral
 
 if TYPE_CHECKING:
@@ -99,11 +99,11 @@ class HillLaw(ABC):
         """``ln E[h_eps(X); X <= up_to]``, by two Gauss rules whose difference widens the enclosure (observed)."""
 
         def integrand(t: float) -> float:
-            return log_h(eps, self.value(t)) + self.log_density(t)
+            return log_gaussian_delta_at(eps, self.value(t)) + self.log_density(t)
 
         high = self.coordinate(up_to) if up_to < self.supremum else math.inf
         value, error = log_integral(integrand, self.start, self.step, high)
-        return outward(value, error, steepness(value, self))
+        return widen_outward(value, error, gaussian_steepness(value, self))
 
 
 @dataclass(frozen=True)
@@ -220,18 +220,18 @@ def inflection(eps: float) -> float:
     return 2.0 * eps * (eps / (1.0 + math.hypot(1.0, eps)))
 
 
-def log_h(eps: float, x: float) -> float:
+def log_gaussian_delta_at(eps: float, x: float) -> float:
     """``ln h_eps(x)``: the log of the Gaussian delta at ``mu = sqrt(x)``."""
     return kernels.log_gaussian_delta(eps, math.sqrt(x))
 
 
-def log_h_slope(eps: float, x: float) -> float:
+def log_gaussian_delta_slope(eps: float, x: float) -> float:
     """``ln h_eps'(x)``, ``h' = phi(u) / (2 sqrt(x))`` with ``u = eps/sqrt(x) - sqrt(x)/2``."""
     root = math.sqrt(x)
     return kernels.log_normal_density(kernels.gaussian_shift(eps, root)) - math.log(2.0 * root)
 
 
-def steepness(log_value: float, law: "SensitivityLaw | HillLaw") -> float:
+def gaussian_steepness(log_value: float, law: "SensitivityLaw | HillLaw") -> float:
     """``(v + sqrt 3)(v + mu + sqrt 3)``, ``v^2 = 2 |ln delta|``: bounds ``|d ln delta / d ln mu|`` (C20)."""
     v = math.sqrt(2.0 * min(abs(log_value), 1e300)) + math.sqrt(3.0)
     scale = law.supremum if math.isfinite(law.supremum) else law.mean

@@ -18,40 +18,42 @@ from scipy import special
 
 from privproj.laws.wishart_loss import log_gamma_ratio
 from privproj.numerics.arrays import Array
-from privproj.numerics.gamma_hockey_stick import mean_gain
+from privproj.numerics.gamma_hockey_stick import log_gamma_hockey_stick
 from privproj.numerics.kernels import stirling_remainder
 
-WELL_CONDITIONED = 1e-5
+LEAST_SHARE_OF_DIFFERENCE = 1e-5
 """A difference of two incomplete gammas above this share of the first keeps nine digits (C12). Proof."""
 
-INVISIBLE = 1e-280
+INVISIBLE_PROBABILITY = 1e-280
 """Probabilities below this are 0 here; the caller adds a floor that is larger than all of them. Proof."""
 
-MOST = 600.0
-"""Largest exponent that is evaluated; one beyond counts as :data:`HUGE` in upper bounds. Proof."""
+LARGEST_BOUND_EXPONENT = 600.0
+"""Largest exponent that is evaluated; one beyond counts as :data:`HUGE_BOUND` in upper bounds. Proof."""
 
-HUGE = 1e280
+HUGE_BOUND = 1e280
 """Value of an exponential with a larger exponent: above every probability, so the bound then says nothing. Proof."""
 
-TINY = 1e-300
+LEAST_LOG_ARGUMENT = 1e-300
 """Least argument of a logarithm or a density. Proof."""
 
 LARGEST_THRESHOLD = 1e300
 """Finite stand-in for an infinite threshold, where all tails and densities are 0. Proof."""
 
 
-def exponential(x: Array) -> Array:
-    """``e^x`` from above, and finite: :data:`HUGE` beyond :data:`MOST`."""
-    return np.where(x > MOST, HUGE, np.exp(np.minimum(x, MOST)))
+def exp_from_above(x: Array) -> Array:
+    """``e^x`` from above, and finite: :data:`HUGE_BOUND` beyond :data:`LARGEST_BOUND_EXPONENT`."""
+    return np.where(x > LARGEST_BOUND_EXPONENT, HUGE_BOUND, np.exp(np.minimum(x, LARGEST_BOUND_EXPONENT)))
 
 
-def difference(first: Array, exponent: Array, second: Array) -> Array:
+def safe_difference(first: Array, exponent: Array, second: Array) -> Array:
     """``first - e^exponent second``; -1 where ``second`` is lost to underflow that the exponential would undo."""
-    return np.where((second < INVISIBLE) & (exponent > 0.0), -1.0, first - exponential(exponent) * second)
+    return np.where(
+        (second < INVISIBLE_PROBABILITY) & (exponent > 0.0), -1.0, first - exp_from_above(exponent) * second
+    )
 
 
 @dataclass(frozen=True)
-class Panels:
+class SlopePanels:
     """Bounds of the slope of a gain between neighbouring nodes: ``high >= G' >= low`` (of ``-G'`` where it falls)."""
 
     high: Array
@@ -82,7 +84,7 @@ class ConditionalGain:
         b = np.maximum(place, 0.0)
         # Q(k, b) - e^(e' - (r-1) y) Q(k, b e^y)
         first = special.gammaincc(k, b)
-        value = difference(first, start - c * y, special.gammaincc(k, b * (1.0 + grown)))
+        value = safe_difference(first, start - c * y, special.gammaincc(k, b * (1.0 + grown)))
         return self.mended(value, first, np.broadcast_to(grown, place.shape), place, 1.0)
 
     def rising(self, y: Array, start: Array) -> Array:
@@ -94,22 +96,22 @@ class ConditionalGain:
         b = np.maximum(place, 0.0)
         # P(k, b) - e^(e' + (r-1) y) P(k, b e^-y)
         first = special.gammainc(k, b)
-        value = difference(first, start + c * y, special.gammainc(k, b * (1.0 - shrunk)))
+        value = safe_difference(first, start + c * y, special.gammainc(k, b * (1.0 - shrunk)))
         return self.mended(value, first, np.broadcast_to(shrunk, place.shape), place, -1.0)
 
     def mended(self, value: Array, first: Array, rate: Array, place: Array, sign: float) -> Array:
         """The difference ``value``, by quadrature where it keeps too few digits, and 0 where it is invisible."""
-        weak = (first > INVISIBLE) & ~(value > WELL_CONDITIONED * first)
-        value = np.where(first > INVISIBLE, value, 0.0)
+        weak = (first > INVISIBLE_PROBABILITY) & ~(value > LEAST_SHARE_OF_DIFFERENCE * first)
+        value = np.where(first > INVISIBLE_PROBABILITY, value, 0.0)
         if np.any(weak):
-            value[weak] = np.exp(mean_gain(self.constants[0], rate[weak], place[weak], sign))
+            value[weak] = np.exp(log_gamma_hockey_stick(self.constants[0], rate[weak], place[weak], sign))
         return np.clip(np.nan_to_num(value), 0.0, 1.0)
 
     def density(self, v: Array) -> Array:
         """``v g_k(v)``, ``g_k`` the Gamma density."""
         k = self.constants[0]
         # v g_k(v) = sqrt(k/2 pi) e^-R e^(-k (w - 1 - ln w)), w = v/k, R the remainder of Stirling's formula
-        w = np.maximum(v, TINY) / k
+        w = np.maximum(v, LEAST_LOG_ARGUMENT) / k
         log_value = k * (np.log(w) - (w - 1.0)) + 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
         return np.where(v > 0.0, np.exp(log_value), 0.0)
 
@@ -123,7 +125,7 @@ class ConditionalGain:
         k, _, c = self.constants
         return self.density(v) - c * special.gammainc(k, np.maximum(v, 0.0))
 
-    def falling_slopes(self, y: Array, start: Array) -> Panels:
+    def falling_slopes(self, y: Array, start: Array) -> SlopePanels:
         """Bounds of ``-G'(x) = e^(e' - (r-1) y) R(v)``, ``v = (a y + e')/(1 - e^-y)``, between increasing ``y >= 0``.
 
         ``R(v(y))`` is quasi-concave, so its least value is at an end and its largest at an end or the peak.
@@ -139,15 +141,17 @@ class ConditionalGain:
         near, far = rate[:-1], rate[1:]
         top, least = np.maximum(near, far), np.minimum(near, far)
         if a > 0.0:
-            turn = a * (np.expm1(np.minimum(y, MOST)) - y) - start
+            turn = a * (np.expm1(np.minimum(y, LARGEST_BOUND_EXPONENT)) - y) - start
             peaked = np.where(start >= 0.0, (turn[:-1] <= 0.0) & (turn[1:] >= 0.0), (v[:-1] <= a) & (v[1:] >= a))
             lowest = np.maximum((a * y[:-1] + start) / shrunk[1:], a)
             spot = np.where(start >= 0.0, lowest, a)
             top[peaked] = np.maximum(top[peaked], self.falling_rate(spot[peaked]))
         exponent = start - c * y
-        return Panels(exponential(exponent[:-1]) * top, np.exp(np.minimum(exponent[1:], MOST)) * least)
+        return SlopePanels(
+            exp_from_above(exponent[:-1]) * top, np.exp(np.minimum(exponent[1:], LARGEST_BOUND_EXPONENT)) * least
+        )
 
-    def rising_slopes(self, y: Array, start: Array) -> Panels:
+    def rising_slopes(self, y: Array, start: Array) -> SlopePanels:
         """Bounds of ``G'(x) = e^(e' + (r-1) y) J(v)``, ``v = (a y - e')/(e^y - 1)``, between increasing ``y >= 0``."""
         _, a, c = self.constants
         y = y[:, None]
@@ -166,8 +170,8 @@ class ConditionalGain:
                 highest = np.fmin((a * y[1:] - start) / grown[:-1], a)
             spot = np.where(start >= 0.0, np.maximum(highest, 0.0), a)
             top[peaked] = np.maximum(top[peaked], self.rising_rate(spot[peaked]))
-        light, heavy = np.exp(np.minimum(start + c * y[:-1], MOST)), exponential(start + c * y[1:])
-        return Panels(np.where(top > 0.0, heavy, light) * top, np.where(least > 0.0, light, heavy) * least)
+        light, heavy = np.exp(np.minimum(start + c * y[:-1], LARGEST_BOUND_EXPONENT)), exp_from_above(start + c * y[1:])
+        return SlopePanels(np.where(top > 0.0, heavy, light) * top, np.where(least > 0.0, light, heavy) * least)
 
 
 @dataclass(frozen=True)

@@ -24,53 +24,53 @@ from privproj.numerics.gamma_mills import GammaGain, deviance, gamma_gain, gauss
 Index = NDArray[np.intp]
 """For each panel the number of its epsilon."""
 
-BELOW = 0
+BELOW_ONE = 0
 """Kind of a panel below ``A = 1`` where the threshold ``U2`` is positive. Proof."""
 
-CERTAIN = 1
+CERTAIN_GAIN = 1
 """Kind of a panel below ``A = 1`` where it is not, so that the gain is ``1 - e^eps A^(r-1)``. Proof."""
 
-ABOVE = 2
+ABOVE_ONE = 2
 """Kind of a panel above ``A = e^(eps/a)``, where the threshold ``U1`` is positive. Proof."""
 
-NODES = 20
+PANEL_NODES = 20
 """Gauss nodes of a panel. Speed only."""
 
-ELLIPSES = (1.5, 2.0, 2.7, 3.5)
+PANEL_ELLIPSES = (1.5, 2.0, 2.7, 3.5)
 """Ellipses tried for the error of a panel: sums of their semi-axes. Speed only."""
 
-SHARE = 1e-13
+PANEL_ERROR_SHARE = 1e-13
 """What a panel may add to the relative error of one value without being halved. It is added. Speed only."""
 
-TABLE_SHARE = 1e-12
+TABLE_PANEL_ERROR_SHARE = 1e-12
 """The same for the values of a table. Speed only."""
 
-MOST_ROUNDS = 90
+MOST_HALVINGS = 90
 """Halvings after which :class:`NotConverged` is raised. Contract."""
 
-MINIMUM = 2.32
+MINIMUM_OVER_RISE = 2.32
 """``min(2, x) <= 2.32 (1 - e^-x)`` for ``x >= 0`` (C20). Proof."""
 
-BEND = 0.28
+BERNOULLI_BEND = 0.28
 """Half of a bound of ``|B''|``, ``B(x) = x/(e^x - 1)``, for ``|Im x| <= 1`` (C20). Proof."""
 
-ROUNDED = 1.5e-15
+THRESHOLD_ROUNDING = 1.5e-15
 """Relative rounding of thresholds and of epsilon, which callers may have off by 1e-15; measured. Proof."""
 
-FARTHEST = 45.0
+FARTHEST_LOG_ALIGNMENT = 45.0
 """``ln A`` up to which there are panels; the rest is bounded and added. Speed only."""
 
-NEAREST = 40
+PANELS_TOWARDS_ZERO = 40
 """Number of first panels towards ``A = 0``, each half as wide as the one before. Speed only."""
 
-TOWARDS = 25.0
+PANELS_TOWARDS_THRESHOLD = 25.0
 """Number of first panels towards a threshold of 0, each half as wide as the one before. Speed only."""
 
-TINY = 1e-300
+LEAST_DIVISOR = 1e-300
 """Least divisor and least argument of a logarithm, of numbers that are 0 or far larger. Proof."""
 
 
-def log_sum(index: Index, logs: Array, count: int) -> Array:
+def log_sums_by_index(index: Index, logs: Array, count: int) -> Array:
     """``ln`` of the sums of ``e^logs`` over equal ``index``, for the indices below ``count``."""
     top = np.full(count, -np.inf)
     np.maximum.at(top, index, logs)
@@ -89,7 +89,7 @@ def bernoulli_less_one(x: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Panels:
+class IntegralPanels:
     """Panels ``[low, high]``, each of one part and one epsilon; a place is ``|A - 1|``, above 1 ``A - e^(eps/a)``."""
 
     index: Index
@@ -97,14 +97,14 @@ class Panels:
     low: Array
     high: Array
 
-    def __getitem__(self, chosen: NDArray[np.bool_]) -> "Panels":
-        return Panels(self.index[chosen], self.kind[chosen], self.low[chosen], self.high[chosen])
+    def __getitem__(self, chosen: NDArray[np.bool_]) -> "IntegralPanels":
+        return IntegralPanels(self.index[chosen], self.kind[chosen], self.low[chosen], self.high[chosen])
 
-    def halved(self) -> "Panels":
+    def halved(self) -> "IntegralPanels":
         """The panels with each cut in two."""
         middle = 0.5 * (self.low + self.high)
         both = np.concatenate
-        return Panels(
+        return IntegralPanels(
             both([self.index, self.index]),
             both([self.kind, self.kind]),
             both([self.low, middle]),
@@ -113,7 +113,7 @@ class Panels:
 
 
 @dataclass(frozen=True)
-class Box:
+class ThresholdBox:
     """``x1 <= Re x <= x2, |Im x| <= turn <= 1``, and on it ``B(x) = x/(e^x - 1)`` and ``N(x) = 1/(e^x - 1)`` (C20).
 
     At the ends; ``|Re B - B(Re x)| <= bend``, ``Re N >= N(Re x) - n_bend``; ``..._aside`` bounds imaginary parts.
@@ -132,17 +132,17 @@ class Box:
     n_aside: Array
 
     @staticmethod
-    def around(x1: Array, x2: Array, turn: Array) -> "Box":
+    def around(x1: Array, x2: Array, turn: Array) -> "ThresholdBox":
         """The box; rounded outward by 1e-12 relative where sizes are compared."""
         rise = np.expm1(np.minimum(x1, 200.0))
         n1, n2 = 1.0 / rise, 1.0 / np.expm1(np.minimum(x2, 700.0))
         fall, curve = (1.0 + rise) / rise**2, (1.0 + rise) * (2.0 + rise) / rise**3
         b1, b2 = (1.0 + bernoulli_less_one(x) for x in (x1, x2))
         far = x2 + 1.0
-        bend = turn**2 * np.minimum(BEND, fall + 0.5 * far * curve)
+        bend = turn**2 * np.minimum(BERNOULLI_BEND, fall + 0.5 * far * curve)
         b_aside = turn * np.minimum(0.5, n1 + far * fall)
         slack = 1e-12
-        return Box(
+        return ThresholdBox(
             x1, x2, turn, b1, b2, n1, n2, bend + slack * b2, 0.5 * turn**2 * curve + slack * n2, b_aside, turn * fall
         )
 
@@ -157,7 +157,7 @@ class WishartIntegral:
     log_infinite: float
     log_front: float
     eps: Array
-    share: float = SHARE
+    share: float = PANEL_ERROR_SHARE
 
     @cached_property
     def gain(self) -> GammaGain:
@@ -182,7 +182,7 @@ class WishartIntegral:
     @cached_property
     def kink(self) -> Array:
         """``eps/|a|``: where ``|ln A|`` is that large a threshold is 0."""
-        return self.eps / max(abs(self.a), TINY)
+        return self.eps / max(abs(self.a), LEAST_DIVISOR)
 
     @cached_property
     def log_density_front(self) -> float:
@@ -193,7 +193,7 @@ class WishartIntegral:
 
     def offset(self, kind: NDArray[np.int8], index: Index, place: Array) -> Array:
         """``A - 1`` at these places."""
-        return np.where(kind == ABOVE, np.expm1(np.minimum(self.kink[index], 600.0)) + place, -place)
+        return np.where(kind == ABOVE_ONE, np.expm1(np.minimum(self.kink[index], 600.0)) + place, -place)
 
     def log_density(self, offset: Array) -> Array:
         """``ln`` of the density ``f(A)`` at ``A = 1 + offset``."""
@@ -203,7 +203,7 @@ class WishartIntegral:
     def log_gain(self, kind: NDArray[np.int8], index: Index, place: Array) -> tuple[Array, Array]:
         """``(ln g, how its relative error grows with that of the threshold)``."""
         found, steep = np.full_like(place, -np.inf), np.zeros_like(place)
-        for part, gain in ((BELOW, self.below), (CERTAIN, self.certain), (ABOVE, self.above)):
+        for part, gain in ((BELOW_ONE, self.below), (CERTAIN_GAIN, self.certain), (ABOVE_ONE, self.above)):
             here = kind == part
             if np.any(here):
                 found[here], steep[here] = gain(self.eps[index[here]], self.kink[index[here]], place[here])
@@ -241,7 +241,7 @@ class WishartIntegral:
         # A = e^x, x = eps/a + beyond, beyond = ln(1 + place e^(-eps/a)):
         # U1 = (a x - eps)/(1 - e^-x) = a beyond/(1 - e^-x).
         beyond = np.log1p(np.maximum(place, 0.0) * np.exp(-kink))
-        x = np.maximum(kink + beyond, TINY)
+        x = np.maximum(kink + beyond, LEAST_DIVISOR)
         threshold = a * beyond / -np.expm1(-x)
         # x/(1 - e^-x) = x + B(x), so U1/k - 1 = [a (x + B(x) - 1) - eps/(1 - e^-x) - (r - 1)] / k near k.
         terms = a * (x + bernoulli_less_one(x)), eps / -np.expm1(-x)
@@ -263,7 +263,7 @@ class WishartIntegral:
 
     # --- bounds on a panel ----------------------------------------------------------------------
 
-    def between(self, p: Panels) -> tuple[Array, Array]:
+    def between(self, p: IntegralPanels) -> tuple[Array, Array]:
         """``ln`` of a lower and of an upper bound of the integral over each panel.
 
         ``g`` rises with the place, and ``f`` has one hill: the bounds are the width times the least, or the largest,
@@ -281,38 +281,42 @@ class WishartIntegral:
         low_gain[new] = self.log_gain(p.kind[new], p.index[new], p.low[new])[0]
         return width + np.minimum(at_near, at_far) + low_gain - 1e-9, width + most + high_gain + 1e-9
 
-    def gauss(self, p: Panels) -> tuple[Array, Array, Array]:
+    def gauss(self, p: IntegralPanels) -> tuple[Array, Array, Array]:
         """``ln`` of the Gauss rule on each panel, of its error, and the mean of the steepness."""
-        nodes, weights = gauss_nodes(NODES)
+        nodes, weights = gauss_nodes(PANEL_NODES)
         width = (p.high - p.low)[:, None]
         place = p.low[:, None] + width * nodes
-        kind, index = np.repeat(p.kind, NODES), np.repeat(p.index, NODES)
+        kind, index = np.repeat(p.kind, PANEL_NODES), np.repeat(p.index, PANEL_NODES)
         flat = place.ravel()
         gain, steep = self.log_gain(kind, index, flat)
         logs = (self.log_density(self.offset(kind, index, flat)) + gain).reshape(place.shape)
         peak = np.maximum(logs.max(axis=1), -1e300)
         values = np.exp(logs - peak[:, None]) * weights * width
         total = values.sum(axis=1)
-        leaning = (values * steep.reshape(place.shape)).sum(axis=1) / np.maximum(total, TINY)
+        leaning = (values * steep.reshape(place.shape)).sum(axis=1) / np.maximum(total, LEAST_DIVISOR)
         with np.errstate(divide="ignore"):
             return peak + np.log(total), self.log_error(p), leaning
 
-    def log_error(self, p: Panels) -> Array:
+    def log_error(self, p: IntegralPanels) -> Array:
         """``ln`` of the proved error of the Gauss rule: the least over a few ellipses."""
         best = np.full_like(p.low, np.inf)
-        for ellipse in ELLIPSES:
-            bound = self.log_size(p, ellipse) + math.log(gauss_error(NODES, ellipse))
+        for ellipse in PANEL_ELLIPSES:
+            bound = self.log_size(p, ellipse) + math.log(gauss_error(PANEL_NODES, ellipse))
             best = np.fmin(best, np.where(np.isnan(bound), np.inf, bound))
         return best + np.log(p.high - p.low)
 
-    def log_size(self, p: Panels, ellipse: float) -> Array:
+    def log_size(self, p: IntegralPanels, ellipse: float) -> Array:
         """``ln`` of a bound of ``|f g|`` on the ellipse, by the rectangle around it; ``inf`` where there is none."""
         half = 0.5 * (p.high - p.low)
         wide, tall = half * 0.5 * (ellipse + 1.0 / ellipse), half * 0.5 * (ellipse - 1.0 / ellipse)
         centre = self.offset(p.kind, p.index, 0.5 * (p.high + p.low))
         size = self.log_density_size(centre, wide, tall)
         found = np.full_like(size, np.inf)
-        for part, bound in ((BELOW, self.below_size), (CERTAIN, self.certain_size), (ABOVE, self.above_size)):
+        for part, bound in (
+            (BELOW_ONE, self.below_size),
+            (CERTAIN_GAIN, self.certain_size),
+            (ABOVE_ONE, self.above_size),
+        ):
             here = p.kind == part
             if np.any(here):
                 found[here] = bound(self.eps[p.index[here]], centre[here], wide[here], tall[here])
@@ -341,7 +345,7 @@ class WishartIntegral:
         x1, x2 = -0.5 * np.log((1.0 - most) ** 2 + tall**2), -np.log(least)
         turn = np.arctan(tall / least)
         valid &= (turn <= 1.0) & (x1 > 0.0)
-        box = Box.around(np.where(valid, x1, 0.1), x2, turn)
+        box = ThresholdBox.around(np.where(valid, x1, 0.1), x2, turn)
         # U2 = a B + eps N falls on the real line: Re U2 >= a B(x2) + eps N(x2) - |a| bend - eps n_bend, and
         # |Im U2| <= |a| b_aside + eps n_aside.
         real = self.a * box.b2 + eps * box.n2 - abs(self.a) * box.bend - eps * box.n_bend
@@ -354,25 +358,30 @@ class WishartIntegral:
             found = np.minimum(found, self.full_below(eps, box, real, imaginary))
         return np.where(valid, found, np.inf)
 
-    def full_below(self, eps: Array, box: "Box", real: Array, imaginary: Array) -> Array:
+    def full_below(self, eps: Array, box: "ThresholdBox", real: Array, imaginary: Array) -> Array:
         """``|g_-| <= 1 + |P(k, z)| + |e^(eps-(r-1)x) Q(k, z e^x)|``, ``z`` below ``k`` and ``z e^x`` above."""
         size = np.hypot(self.a * (box.b1 + box.bend) + eps * box.n1, imaginary)
         moved = self.a * (box.x1 + box.b1 - box.bend) + eps * (1.0 + box.n2 - box.n_bend)
         aside = self.a * box.turn + eps * box.n_aside
         low = imaginary**2 / (2.0 * real) - self.chernoff(size, -1.0)
-        high = eps - (self.rank - 1.0) * box.x1 + aside**2 / (2.0 * np.maximum(moved, TINY)) - self.chernoff(moved, 1.0)
+        high = (
+            eps
+            - (self.rank - 1.0) * box.x1
+            + aside**2 / (2.0 * np.maximum(moved, LEAST_DIVISOR))
+            - self.chernoff(moved, 1.0)
+        )
         return np.logaddexp(np.logaddexp(0.0, low), high)
 
     def chernoff(self, threshold: Array, sign: float) -> Array:
         """``-ln`` of Chernoff's bound of ``P(U > threshold)``, or below: ``-inf`` on the wrong side of ``k``."""
-        w = np.log(np.maximum(threshold, TINY) / self.k)
+        w = np.log(np.maximum(threshold, LEAST_DIVISOR) / self.k)
         return np.where(sign * w > 0.0, self.k * deviance(w) * (1.0 - 1e-12), -np.inf)
 
     def log_gain_size(self, threshold: Array, rate: Array) -> Array:
         """``ln 2.32 E[(1 - e^(-rate (U - threshold)))_+]``."""
         x, w = np.log1p(rate), np.log(threshold / self.k)
         found = self.gain.log_over(np.maximum(w, -39.0), x, np.minimum(threshold * rate - self.k * x, 600.0))
-        return math.log(MINIMUM) + np.where(w > -39.0, found, 0.0) + 1e-6
+        return math.log(MINIMUM_OVER_RISE) + np.where(w > -39.0, found, 0.0) + 1e-6
 
     def certain_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
         """``|1 - e^eps A^(r-1)| <= 1 + e^eps |A|^(r-1)``."""
@@ -386,43 +395,45 @@ class WishartIntegral:
         least, most = centre - wide, np.hypot(1.0 + centre + wide, tall)
         x1, x2, turn = np.log1p(np.maximum(least, 0.0)), np.log(most), np.arctan(tall / (1.0 + np.maximum(least, 0.0)))
         valid = (least > 0.0) & (x1 > eps / self.a) & (turn <= 1.0)
-        box = Box.around(np.where(valid, x1, 0.1), x2, turn)
+        box = ThresholdBox.around(np.where(valid, x1, 0.1), x2, turn)
         # U1 = a (x + B(x)) - eps (1 + N(x)): its least and its largest real part, and |Im U1| <= a turn + eps n_aside.
         real = self.a * (box.x1 + box.b1 - box.bend) - eps * (1.0 + box.n1)
         most_real = self.a * (box.x2 + box.b2 + box.bend) - eps * (1.0 + box.n2 - box.n_bend)
         imaginary = self.a * turn + eps * box.n_aside
         size = np.hypot(np.maximum(most_real, -real), imaginary)
-        excess = np.where(real > 0.0, np.minimum(imaginary**2 / (2.0 * np.maximum(real, TINY)), 2.0 * size), 2.0 * size)
+        excess = np.where(
+            real > 0.0, np.minimum(imaginary**2 / (2.0 * np.maximum(real, LEAST_DIVISOR)), 2.0 * size), 2.0 * size
+        )
         w = np.maximum(np.log(size / self.k), -39.0)
-        gain = math.log(MINIMUM) + self.gain.log_under(w, np.hypot(x2, turn)) + 1e-6
+        gain = math.log(MINIMUM_OVER_RISE) + self.gain.log_under(w, np.hypot(x2, turn)) + 1e-6
         found = np.minimum(excess + gain, self.full_above(eps, box, real, excess))
         return np.where(valid, found, np.inf)
 
-    def full_above(self, eps: Array, box: "Box", real: Array, excess: Array) -> Array:
+    def full_above(self, eps: Array, box: "ThresholdBox", real: Array, excess: Array) -> Array:
         """``|g_+| <= 1 + |Q(k, z)| + |e^(eps+(r-1)x) P(k, z e^-x)|``, ``z`` above ``k`` and ``z e^-x`` below."""
         aside = self.a * box.b_aside + eps * box.n_aside
         moved = self.a * (box.b2 - box.bend) - eps * box.n1
         size = np.hypot(np.maximum(self.a * (box.b1 + box.bend), -moved), aside)
-        away = np.where(moved > 0.0, aside**2 / (2.0 * np.maximum(moved, TINY)), 2.0 * size)
+        away = np.where(moved > 0.0, aside**2 / (2.0 * np.maximum(moved, LEAST_DIVISOR)), 2.0 * size)
         low = eps + (self.rank - 1.0) * box.x2 + away - self.chernoff(size, -1.0)
         return np.logaddexp(np.logaddexp(0.0, excess - self.chernoff(real, 1.0)), low)
 
     # --- panels ---------------------------------------------------------------------------------
 
-    def first_panels(self) -> Panels:
+    def first_panels(self) -> IntegralPanels:
         """Panels that grow from ``A = 1`` and towards ``A = 0``, and others around the bulk of ``A``."""
-        shrinking = 1.0 - 0.5 ** np.arange(1, NEAREST + 1)
+        shrinking = 1.0 - 0.5 ** np.arange(1, PANELS_TOWARDS_ZERO + 1)
         start = 1e-7 * min(self.spread, 1.0)
         bulk = self.spread * np.array(
             [-40, -28, -20, -14, -10, -7, -5, -3.5, -2.2, -1, 0, 1, 2.2, 3.5, 5, 7, 10, 14, 20, 28, 40]
         )
         growing = start * 2.0 ** np.arange(0, math.ceil(math.log2(0.5 / start)))
         below = np.concatenate([[0.0, 1.0], growing, shrinking, self.misalignment + bulk])
-        below = distinct(below[(below >= 0.0) & (below <= 1.0)])
+        below = distinct_edges(below[(below >= 0.0) & (below <= 1.0)])
         parts = []
         for i, kink in enumerate(self.kink.tolist()):
             parts.extend(self.parts(i, kink, below, bulk))
-        return Panels(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        return IntegralPanels(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def parts(
         self, i: int, kink: float, below: Array, bulk: Array
@@ -430,24 +441,36 @@ class WishartIntegral:
         """The first panels of epsilon number ``i``, one entry for each kind."""
         if self.a > 0.0:
             top = math.exp(min(kink, 600.0))
-            if kink > FARTHEST:
-                return [panels_between(i, BELOW, below)]
+            if kink > FARTHEST_LOG_ALIGNMENT:
+                return [panels_between(i, BELOW_ONE, below)]
             scale = min(self.spread, 1.0, kink if kink > 0.0 else 1.0)
-            growing = 1e-7 * scale * 2.0 ** np.arange(math.ceil(math.log2(math.exp(FARTHEST) / (1e-7 * scale))) + 1)
+            growing = (
+                1e-7
+                * scale
+                * 2.0 ** np.arange(math.ceil(math.log2(math.exp(FARTHEST_LOG_ALIGNMENT) / (1e-7 * scale))) + 1)
+            )
             centre = -self.misalignment - (top - 1.0)
             above = np.concatenate([[0.0], growing, centre + bulk])
-            above = distinct(above[(above >= 0.0) & (above <= growing[-1])])
-            return [panels_between(i, BELOW, below), panels_between(i, ABOVE, above)]
+            above = distinct_edges(above[(above >= 0.0) & (above <= growing[-1])])
+            return [panels_between(i, BELOW_ONE, below), panels_between(i, ABOVE_ONE, above)]
         turn = -math.expm1(-kink) if self.a < 0.0 else float(self.eps[i] > 0.0)
-        before = distinct(np.concatenate([below[below < turn], turn * (1.0 - 0.5 ** np.arange(1.0, TOWARDS)), [turn]]))
+        before = distinct_edges(
+            np.concatenate(
+                [below[below < turn], turn * (1.0 - 0.5 ** np.arange(1.0, PANELS_TOWARDS_THRESHOLD)), [turn]]
+            )
+        )
         after = np.append(turn, below[below > turn])
-        return [panels_between(i, part, edges) for part, edges in ((BELOW, before), (CERTAIN, after)) if len(edges) > 1]
+        return [
+            panels_between(i, part, edges)
+            for part, edges in ((BELOW_ONE, before), (CERTAIN_GAIN, after))
+            if len(edges) > 1
+        ]
 
     def log_beyond(self) -> float:
         """``ln P(ln A > 45)`` from above: ``f`` is at most a power."""
         # ln A > 45 iff T > (e^45 - 1 + m)/s >= t, and P(T > t) <= front int_t^inf (u^2/r)^-(r+1)/2 du, that is
         # front r^((r+1)/2) t^-r / r.
-        t = (math.exp(FARTHEST) - 1.0) / self.spread
+        t = (math.exp(FARTHEST_LOG_ALIGNMENT) - 1.0) / self.spread
         r = float(self.rank)
         return self.log_front + 0.5 * (r + 1.0) * math.log(r) - r * math.log(t) - math.log(r)
 
@@ -457,17 +480,17 @@ class WishartIntegral:
         total, missed = np.full(count, self.log_infinite), np.full(count, self.log_beyond())
         leaning = np.full(count, -np.inf)
         panels = self.first_panels()
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MOST_HALVINGS):
             # Each panel is in [low, high]: half of the gap is the error of the middle.
             low, high = self.between(panels)
-            least = np.logaddexp(total, log_sum(panels.index, low, count))
+            least = np.logaddexp(total, log_sums_by_index(panels.index, low, count))
             enough = (least + math.log(self.share))[panels.index]
             with np.errstate(divide="ignore", invalid="ignore"):
                 half = high + np.log1p(-np.exp(np.minimum(low - high, 0.0))) - math.log(2.0)
             idle = (half <= enough) | (high == -np.inf)
             middle = np.logaddexp(low, high) - math.log(2.0)
-            total = np.logaddexp(total, log_sum(panels.index[idle], middle[idle], count))
-            missed = np.logaddexp(missed, log_sum(panels.index[idle], half[idle], count))
+            total = np.logaddexp(total, log_sums_by_index(panels.index[idle], middle[idle], count))
+            missed = np.logaddexp(missed, log_sums_by_index(panels.index[idle], half[idle], count))
             panels = panels[~idle]
             if not len(panels.low):
                 return total, np.exp(missed - total), np.exp(leaning - total)
@@ -475,9 +498,11 @@ class WishartIntegral:
             value, error, steep = self.gauss(panels)
             done = error <= enough[~idle]
             here = panels.index[done]
-            total = np.logaddexp(total, log_sum(here, value[done], count))
-            missed = np.logaddexp(missed, log_sum(here, error[done], count))
-            leaning = np.logaddexp(leaning, log_sum(here, value[done] + np.log(steep[done] + TINY), count))
+            total = np.logaddexp(total, log_sums_by_index(here, value[done], count))
+            missed = np.logaddexp(missed, log_sums_by_index(here, error[done], count))
+            leaning = np.logaddexp(
+                leaning, log_sums_by_index(here, value[done] + np.log(steep[done] + LEAST_DIVISOR), count)
+            )
             panels = panels[~done]
             if not len(panels.low):
                 return total, np.exp(missed - total), np.exp(leaning - total)
@@ -485,7 +510,7 @@ class WishartIntegral:
         raise NotConverged("the quadrature of the exact profile did not settle; please report these parameters")
 
 
-def distinct(edges: Array) -> Array:
+def distinct_edges(edges: Array) -> Array:
     """These edges in increasing order, each once."""
     ordered = np.sort(edges)
     return ordered[np.concatenate([[True], np.diff(ordered) > 0.0])]

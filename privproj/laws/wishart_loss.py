@@ -24,15 +24,20 @@ from functools import lru_cache
 import numpy as np
 
 from privproj.errors import NotConverged
-from privproj.laws.wishart_integral import ROUNDED, SHARE, TABLE_SHARE, WishartIntegral
+from privproj.laws.wishart_integral import (
+    PANEL_ERROR_SHARE,
+    TABLE_PANEL_ERROR_SHARE,
+    THRESHOLD_ROUNDING,
+    WishartIntegral,
+)
 from privproj.numerics.arrays import Array
-from privproj.numerics.enclosure import ROUNDING, ROUNDING_PER_LOG, Enclosure, outward
+from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR, RELATIVE_ERROR_PER_NAT, Enclosure, widen_outward
 from privproj.numerics.kernels import log_beta_tail, stirling_remainder
 
-TOGETHER = 64
+EPSILONS_TOGETHER = 64
 """Values of epsilon whose panels are evaluated together. Speed only."""
 
-FARTHEST = 1e9
+FARTHEST_EPSILON = 1e9
 """Largest epsilon at which the panels are evaluated. The profile falls, so its value there is a bound beyond. Proof."""
 
 KEPT_VALUES = 20000
@@ -84,13 +89,13 @@ class VectorWishart:
     def log_delta_anew(self, eps: float) -> Enclosure:
         """:meth:`log_delta`, computed and not remembered."""
         if self.dim == 1:
-            return outward(-math.inf)
-        if eps > FARTHEST:  # the profile falls to P(A <= 0), which it has all but reached
-            return Enclosure(outward(self.log_infinite()).lower, self.log_delta(FARTHEST).upper)
+            return widen_outward(-math.inf)
+        if eps > FARTHEST_EPSILON:  # the profile falls to P(A <= 0), which it has all but reached
+            return Enclosure(widen_outward(self.log_infinite()).lower, self.log_delta(FARTHEST_EPSILON).upper)
         whole, error = self.log_deltas(np.array([eps]))
-        return outward(float(whole[0]), float(error[0]), self.steepness(float(whole[0])))
+        return widen_outward(float(whole[0]), float(error[0]), self.steepness(float(whole[0])))
 
-    def log_deltas(self, eps: Array, share: float = SHARE) -> tuple[Array, Array]:
+    def log_deltas(self, eps: Array, share: float = PANEL_ERROR_SHARE) -> tuple[Array, Array]:
         """``ln delta`` and its relative error (C20).
 
         The parts of the panels and of the gains are proved, the part of rounding is estimated.
@@ -101,7 +106,7 @@ class VectorWishart:
             whole, missed, leaning = integral.log_delta()
         if not np.all(np.isfinite(whole)):
             raise NotConverged("the exact profile came out undefined; please report these parameters")
-        return whole, missed + integral.gain.error + ROUNDED * leaning
+        return whole, missed + integral.gain.error + THRESHOLD_ROUNDING * leaning
 
     def steepness(self, log_delta: float) -> float:
         """``|d ln delta/d ln m|``, roughly: what a rounding of ``m`` is multiplied by."""
@@ -110,12 +115,20 @@ class VectorWishart:
     def table(self, eps: Array) -> tuple[Array, Array]:
         """Lower and upper bounds of delta for many ``eps``, which may be off by a relative 1e-15.
 
-        They are those of :meth:`log_delta` with the coarser :data:`TABLE_SHARE`.
+        They are those of :meth:`log_delta` with the coarser :data:`TABLE_PANEL_ERROR_SHARE`.
         """
         if self.dim == 1:
             return np.zeros_like(eps), np.zeros_like(eps)
-        parts = [self.log_deltas(eps[i : i + TOGETHER], TABLE_SHARE) for i in range(0, len(eps), TOGETHER)]
+        parts = [
+            self.log_deltas(eps[i : i + EPSILONS_TOGETHER], TABLE_PANEL_ERROR_SHARE)
+            for i in range(0, len(eps), EPSILONS_TOGETHER)
+        ]
         whole, error = (np.concatenate(part) for part in zip(*parts, strict=True))
-        margin = ROUNDING + error + (ROUNDING_PER_LOG + 4e-15) * np.abs(whole) + 1e-15 * self.steepness(0.0)
+        margin = (
+            FUNCTION_RELATIVE_ERROR
+            + error
+            + (RELATIVE_ERROR_PER_NAT + 4e-15) * np.abs(whole)
+            + 1e-15 * self.steepness(0.0)
+        )
         lower, upper = whole - margin, np.minimum(whole + margin, 0.0)
         return np.where(lower > -690.0, np.exp(np.maximum(lower, -690.0)), 0.0), np.exp(np.maximum(upper, -690.0))

@@ -9,7 +9,7 @@ Three facts bound it between nodes. On a panel of width ``h`` where ``G'`` is in
 a monotone tail is that of the means but for ``(h/4) (S - s)`` times the change of the tail, and the mean of the tail is
 that of its ends but for ``h/8`` times the range of the density of ``x``. At fixed ``x <= 0`` both tails are monotone
 in the alignment; at ``x > 0`` they turn once, at ``rho = e^-x``. In ``tau = ln kappa`` a falling part grows and a
-rising one shrinks, and ``G + K tau^2/2`` is convex for the ``K`` of :func:`bend`.
+rising one shrinks, and ``G + K tau^2/2`` is convex for the ``K`` of :func:`second_slope_bounds`.
 """
 
 import math
@@ -17,28 +17,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privproj.laws.wishart_conditional_gain import INVISIBLE, AlignmentLaw, ConditionalGain, exponential
+from privproj.laws.wishart_conditional_gain import INVISIBLE_PROBABILITY, AlignmentLaw, ConditionalGain, exp_from_above
 from privproj.numerics.arrays import Array
 from privproj.numerics.kernels import stirling_remainder
 
-BOTTOM = -60.0
+LOWEST_LOG_ALIGNMENT = -60.0
 """Lowest node in ``x = ln A``; what is below is counted in full. Speed only."""
 
-TOP = 300.0
+HIGHEST_LOG_ALIGNMENT = 300.0
 """Highest node in ``x = ln A``; what is above is counted in full. Speed only."""
 
-SLIPPED = 1e-9
+SLOPE_RELATIVE_ERROR = 1e-9
 """Relative error allowed to a bound of a slope: rounding of special functions, measured (C12). Proof."""
 
-TINY = 1e-300
+LEAST_POSITIVE = 1e-300
 """Least argument of a logarithm, and least distance of ``y`` from 0. Proof."""
 
-LARGEST_THRESHOLD = 1e300
+UNBOUNDED_THRESHOLD = 1e300
 """Finite stand-in for an unbounded threshold. Proof."""
 
 
 @dataclass(frozen=True)
-class Grid:
+class CellGrid:
     """Misalignments from 0 on, values of ``ln kappa``, and nodes in ``x`` with 0 and these among them; increasing."""
 
     misalignments: Array
@@ -47,7 +47,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Weights:
+class TailWeights:
     """What one part of a gain is multiplied with on each panel: the mean of the tail, its largest value, its change."""
 
     mean: Array
@@ -56,7 +56,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Part:
+class GainPart:
     """One part of the gain on each panel, by ``(panel, ratio, eps)``.
 
     ``fine`` is its change where means are used, with the error ``spread`` per change of the tail; ``coarse`` its change
@@ -67,32 +67,32 @@ class Part:
     coarse: Array
     spread: Array
 
-    def times(self, weights: Weights) -> Array:
+    def times(self, weights: TailWeights) -> Array:
         """The sum over the panels, by ``(row of the weights, ratio, eps)``."""
         pairs = ((weights.mean, self.fine), (weights.most, self.coarse), (weights.change, self.spread))
-        return sum((product(flushed(w), flushed(part)) for w, part in pairs), np.zeros(()))
+        return sum((sum_over_panels(flush_invisible(w), flush_invisible(part)) for w, part in pairs), np.zeros(()))
 
 
-def product(weights: Array, part: Array) -> Array:
+def sum_over_panels(weights: Array, part: Array) -> Array:
     """The sum over the panels, one ratio at a time: products of this size start no threads."""
     return np.stack([weights @ part[:, i] for i in range(part.shape[1])], axis=1)
 
 
-def flushed(values: Array) -> Array:
+def flush_invisible(values: Array) -> Array:
     """The values with 0 for those that are invisible (denormal numbers are slow).
 
     The caller's floor is above the sum of all of them.
     """
-    return np.where(np.abs(values) < INVISIBLE, 0.0, values)
+    return np.where(np.abs(values) < INVISIBLE_PROBABILITY, 0.0, values)
 
 
 @dataclass(frozen=True)
-class Layers:
+class GainLayers:
     """The gain at each ratio: what falls before ``tau``, what falls and rises beyond it, and values at nodes."""
 
-    before: Part
-    falling: Part
-    rising: Part
+    before: GainPart
+    falling: GainPart
+    rising: GainPart
     valley: Array
     values: Array
 
@@ -101,7 +101,7 @@ class Layers:
 
 
 @dataclass(frozen=True)
-class Tails:
+class AlignmentTails:
     """Tails at the nodes, and bounds of their means on the panels, for each misalignment; row 0 is ``A = 1``."""
 
     below: Array
@@ -110,18 +110,18 @@ class Tails:
     above_means: tuple[Array, Array]
     never: Array
 
-    def weights(self, upper: bool) -> tuple[Weights, Weights]:
+    def weights(self, upper: bool) -> tuple[TailWeights, TailWeights]:
         """Weights of falling and rising parts, for upper or lower bounds of single pairs."""
         side, sign = (0, 1.0) if upper else (1, -1.0)
         change = self.below[:, 1:] - self.below[:, :-1], self.above[:, :-1] - self.above[:, 1:]
         most = (self.below[:, 1:], self.above[:, :-1]) if upper else (self.below[:, :-1], self.above[:, 1:])
         return (
-            Weights(self.below_means[side], most[0], sign * change[0]),
-            Weights(self.above_means[side], most[1], sign * change[1]),
+            TailWeights(self.below_means[side], most[0], sign * change[0]),
+            TailWeights(self.above_means[side], most[1], sign * change[1]),
         )
 
 
-def tails_at(law: AlignmentLaw, grid: Grid) -> Tails:
+def tails_on_grid(law: AlignmentLaw, grid: CellGrid) -> AlignmentTails:
     """The tails; the mean over a panel is within ``(h/8)(sup f - inf f)`` of the mean of the ends, ``f`` unimodal."""
     x, m = grid.points, grid.misalignments[1:, None]
     below, above = law.tails(m, x)
@@ -132,7 +132,7 @@ def tails_at(law: AlignmentLaw, grid: Grid) -> Tails:
     slack = np.diff(x) / 8.0 * (highest - np.minimum(density[:, 1:], density[:, :-1]))
     low, high = 0.5 * (below[:, 1:] + below[:, :-1]), 0.5 * (above[:, 1:] + above[:, :-1])
     passed, whole = (x > 0.0)[None, :].astype(float), (x[1:] > 0.0)[None, :].astype(float)
-    return Tails(
+    return AlignmentTails(
         np.vstack([passed, below]),
         np.vstack([1.0 - passed, above]),
         (
@@ -148,17 +148,17 @@ def tails_at(law: AlignmentLaw, grid: Grid) -> Tails:
 
 
 @dataclass(frozen=True)
-class Cells:
+class AlignmentCells:
     """Weights, and tails at the nodes, for cells of misalignments: bounds for every one between two neighbours."""
 
-    falling: Weights
-    rising: Weights
+    falling: TailWeights
+    rising: TailWeights
     below_most: Array
     below_least: Array
     above_most: Array
 
 
-def cells_of(law: AlignmentLaw, grid: Grid, tails: Tails) -> Cells:
+def bounds_over_alignments(law: AlignmentLaw, grid: CellGrid, tails: AlignmentTails) -> AlignmentCells:
     """The bounds over cells of misalignments (C12, step 4).
 
     Where a tail is monotone over the whole cell and panel, its mean is largest at one end of the cell. Elsewhere the
@@ -180,9 +180,9 @@ def cells_of(law: AlignmentLaw, grid: Grid, tails: Tails) -> Cells:
     mean, high = tails.below_means[0], tails.above_means[0]
     falling = np.where(below_rises, mean[1:], np.where(below_falls, mean[:-1], most))
     rising = np.where(below_rises, high[:-1], np.where(below_falls, high[1:], top))
-    return Cells(
-        Weights(np.minimum(falling, most), most, most - below_least[:, :-1]),
-        Weights(np.minimum(rising, top), top, top - above_least[:, 1:]),
+    return AlignmentCells(
+        TailWeights(np.minimum(falling, most), most, most - below_least[:, :-1]),
+        TailWeights(np.minimum(rising, top), top, top - above_least[:, 1:]),
         below,
         below_least,
         above,
@@ -192,28 +192,30 @@ def cells_of(law: AlignmentLaw, grid: Grid, tails: Tails) -> Cells:
 # --- the gain ---------------------------------------------------------------------------------------
 
 
-def layers_at(gain: ConditionalGain, grid: Grid, eps: Array) -> Layers:
+def gain_layers(gain: ConditionalGain, grid: CellGrid, eps: Array) -> GainLayers:
     """The gain and the bounds of its slope at every ratio and node."""
     x, shape = grid.points, (len(grid.points) - 1, len(grid.ratios), len(eps))
-    parts = [Part(*(np.zeros(shape) for _ in range(3))) for _ in range(3)]
+    parts = [GainPart(*(np.zeros(shape) for _ in range(3))) for _ in range(3)]
     values, valley = np.zeros((shape[1], len(x), shape[2])), np.zeros(shape[1:])
     for i, tau in enumerate(grid.ratios):
         at, start = int(np.searchsorted(x, tau)), eps + gain.constants[2] * tau
         own = -np.expm1(np.minimum(start, 0.0))[None, :]
-        fill_before(gain, parts[0], values, i, np.append(0.0, (tau - x[:at])[::-1]), start, own)
+        fill_panels_before(gain, parts[0], values, i, np.append(0.0, (tau - x[:at])[::-1]), start, own)
         y = np.append(0.0, x[at + 1 :] - tau)
         values[i, at:] = np.vstack([own, gain.rising(y[1:], start)])
         valley[i] = values[i, at:].min(axis=0)
-        fill_beyond(gain, parts[1:], values[i, at:], i, y, start)
-    return Layers(parts[0], parts[1], parts[2], valley, values)
+        fill_panels_beyond(gain, parts[1:], values[i, at:], i, y, start)
+    return GainLayers(parts[0], parts[1], parts[2], valley, values)
 
 
-def fill_before(gain: ConditionalGain, part: Part, values: Array, i: int, y: Array, start: Array, own: Array) -> None:
+def fill_panels_before(
+    gain: ConditionalGain, part: GainPart, values: Array, i: int, y: Array, start: Array, own: Array
+) -> None:
     """The panels left of ``tau``, where the gain grows with ``y``."""
     side = np.maximum.accumulate(np.vstack([own, gain.falling(y[1:], start)]), axis=0)
     # (h/4) (S - s): Gruess' inequality (C12, step 3). Where it is above half of the change, the largest tail is taken.
     slopes, change = gain.falling_slopes(y, start), np.diff(side, axis=0)
-    spread = 0.25 * np.diff(y)[:, None] * (slopes.high - slopes.low + SLIPPED * slopes.high)
+    spread = 0.25 * np.diff(y)[:, None] * (slopes.high - slopes.low + SLOPE_RELATIVE_ERROR * slopes.high)
     fine, at = spread < 0.5 * change, len(y) - 1
     for target, found in zip(
         (part.fine, part.coarse, part.spread), (change * fine, change * ~fine, spread * fine), strict=True
@@ -222,11 +224,13 @@ def fill_before(gain: ConditionalGain, part: Part, values: Array, i: int, y: Arr
     values[i, : at + 1] = side[::-1]
 
 
-def fill_beyond(gain: ConditionalGain, parts: list[Part], side: Array, i: int, y: Array, start: Array) -> None:
+def fill_panels_beyond(
+    gain: ConditionalGain, parts: list[GainPart], side: Array, i: int, y: Array, start: Array
+) -> None:
     """The panels right of ``tau``: falling up to the least node, rising from there; means where a valley may be."""
     slopes, change, count = gain.rising_slopes(y, start), np.diff(side, axis=0), len(y) - 1
     size = np.maximum(np.abs(slopes.high), np.abs(slopes.low))
-    spread = 0.25 * np.diff(y)[:, None] * (slopes.high - slopes.low + SLIPPED * size)
+    spread = 0.25 * np.diff(y)[:, None] * (slopes.high - slopes.low + SLOPE_RELATIVE_ERROR * size)
     falls = np.arange(count)[:, None] < np.argmin(side, axis=0)[None, :]
     fine = (spread < 0.5 * np.abs(change)) | ((slopes.high > 0.0) & (slopes.low < 0.0))
     for part, sign, chosen in ((parts[0], -1.0, falls), (parts[1], 1.0, ~falls)):
@@ -235,7 +239,7 @@ def fill_beyond(gain: ConditionalGain, parts: list[Part], side: Array, i: int, y
         part.spread[-count:, i] = np.where(fine & chosen, spread, 0.0)
 
 
-def bend(gain: ConditionalGain, grid: Grid, eps: Array) -> tuple[Array, Array, Array]:
+def second_slope_bounds(gain: ConditionalGain, grid: CellGrid, eps: Array) -> tuple[Array, Array, Array]:
     """``K >= -d^2 G/d tau^2`` on each panel, below the first node and beyond the last, by ``(., cell of ratios, eps)``.
 
     At fixed ``x``: ``e^e N(v) (v - k)_+`` for ``x < tau`` and ``e^e N(v) (k - v)_+`` for ``x > tau``, where ``N(v) = v
@@ -247,19 +251,21 @@ def bend(gain: ConditionalGain, grid: Grid, eps: Array) -> tuple[Array, Array, A
     first, last = grid.ratios[None, :-1, None], grid.ratios[None, 1:, None]
     e = eps + c * x
     least, most = e[:-1], e[1:]
-    left = bent(gain, *left_range(k, first - x[1:], last - x[:-1], least, most), 1.0) + most
-    right = bent(gain, *right_range(k, x[:-1] - last, x[1:] - first, least, most), -1.0) + most
+    left = log_largest_bend(gain, *threshold_range_left(k, first - x[1:], last - x[:-1], least, most), 1.0) + most
+    right = log_largest_bend(gain, *threshold_range_right(k, x[:-1] - last, x[1:] - first, least, most), -1.0) + most
     left, right = np.where(last > x[:-1], left, -np.inf), np.where(x[1:] > first, right, -np.inf)
-    on_panels = exponential(np.maximum(left, right))
-    reached = a * (first - BOTTOM) + eps + c * first if a > 0.0 else 0.0 * (first + eps)
-    under = bent(gain, reached, np.maximum(reached, LARGEST_THRESHOLD), 1.0) + eps + c * BOTTOM
+    on_panels = exp_from_above(np.maximum(left, right))
+    reached = a * (first - LOWEST_LOG_ALIGNMENT) + eps + c * first if a > 0.0 else 0.0 * (first + eps)
+    under = (
+        log_largest_bend(gain, reached, np.maximum(reached, UNBOUNDED_THRESHOLD), 1.0) + eps + c * LOWEST_LOG_ALIGNMENT
+    )
     over = k * float(gain.density(np.array(k)))
-    return on_panels, exponential(under)[0], np.full_like(under[0], over)
+    return on_panels, exp_from_above(under)[0], np.full_like(under[0], over)
 
 
-def left_range(k: float, low: Array, high: Array, least: Array, most: Array) -> tuple[Array, Array]:
+def threshold_range_left(k: float, low: Array, high: Array, least: Array, most: Array) -> tuple[Array, Array]:
     """The range of ``v = k y/(1 - e^-y) + e/(1 - e^-y)``, ``low <= y <= high`` cut at 0, ``least <= e <= most``."""
-    low, high = np.maximum(low, TINY), np.maximum(high, TINY)
+    low, high = np.maximum(low, LEAST_POSITIVE), np.maximum(high, LEAST_POSITIVE)
     near, far = -np.expm1(-low), -np.expm1(-high)
     return (
         k * low / near + np.where(least > 0.0, least / far, least / near),
@@ -267,9 +273,9 @@ def left_range(k: float, low: Array, high: Array, least: Array, most: Array) -> 
     )
 
 
-def right_range(k: float, low: Array, high: Array, least: Array, most: Array) -> tuple[Array, Array]:
+def threshold_range_right(k: float, low: Array, high: Array, least: Array, most: Array) -> tuple[Array, Array]:
     """The range of ``v = k w/(e^w - 1) - e/(e^w - 1)``, ``w = -y`` between ``low`` (cut at 0) and ``high``."""
-    low, high = np.maximum(low, TINY), np.maximum(high, TINY)
+    low, high = np.maximum(low, LEAST_POSITIVE), np.maximum(high, LEAST_POSITIVE)
     near, far = np.expm1(low), np.expm1(high)
     return (
         k * high / far - np.where(most > 0.0, most / near, most / far),
@@ -277,21 +283,21 @@ def right_range(k: float, low: Array, high: Array, least: Array, most: Array) ->
     )
 
 
-def bent(gain: ConditionalGain, low: Array, high: Array, sign: float) -> Array:
+def log_largest_bend(gain: ConditionalGain, low: Array, high: Array, sign: float) -> Array:
     """``ln`` of the largest ``N(v) (sign (v - k))_+`` for ``low <= v <= high``; it peaks where ``(v - k)^2 = v``."""
     k = gain.constants[0]
     peak = k + 0.5 + sign * math.sqrt(k + 0.25)
     v = np.minimum(np.maximum(peak, low), np.maximum(high, low))
-    w = np.maximum(v, TINY) / k
+    w = np.maximum(v, LEAST_POSITIVE) / k
     log_density = k * (np.log(w) - (w - 1.0)) + 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
-    return np.where(high > 0.0, log_density + np.log(np.maximum(sign * (v - k), TINY)), -np.inf)
+    return np.where(high > 0.0, log_density + np.log(np.maximum(sign * (v - k), LEAST_POSITIVE)), -np.inf)
 
 
 # --- bounds over cells ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Bounds:
+class CellBounds:
     """By ``(misalignment, ratio, eps)``: upper bounds over cells, and over what only one of the two is free in.
 
     ``upper`` and ``lower`` enclose the pairs at the nodes; ``tails`` and ``layers`` are what they were made of.
@@ -302,47 +308,49 @@ class Bounds:
     over_ratios: Array
     upper: Array
     lower: Array
-    tails: Tails
-    layers: Layers
+    tails: AlignmentTails
+    layers: GainLayers
 
 
-def bounds_on(gain: ConditionalGain, law: AlignmentLaw, grid: Grid, eps: Array) -> Bounds:
+def bounds_on(gain: ConditionalGain, law: AlignmentLaw, grid: CellGrid, eps: Array) -> CellBounds:
     """Every bound on this grid (C12, steps 2 to 6)."""
-    tails, layers = tails_at(law, grid), layers_at(gain, grid, eps)
-    cells, at = cells_of(law, grid, tails), np.searchsorted(grid.points, grid.ratios)
+    tails, layers = tails_on_grid(law, grid), gain_layers(gain, grid, eps)
+    cells, at = bounds_over_alignments(law, grid, tails), np.searchsorted(grid.points, grid.ratios)
     edges = cells.below_most[:, 0], cells.above_most[:, -1]
-    before, beyond = sides(layers, (cells.falling, cells.rising), edges)
-    alone, kappa = before + beyond, bending(gain, grid, eps, cells)
+    before, beyond = sum_both_sides(layers, (cells.falling, cells.rising), edges)
+    alone, kappa = before + beyond, bend_between_ratios(gain, grid, eps, cells)
     overlap = np.maximum(cells.below_most[:, at[1:]] - cells.below_least[:, at[:-1]], 0.0)
     own = layers.values[np.arange(len(at)), at]
     # Step 5: what falls before tau at t2, the rest at t1, and G_t2(t2) P_<(t2) - G_t1(t1) P_<(t1) from above.
     mixed = before[:, 1:] + beyond[:, :-1] + overlap[:, :, None] * own[None, 1:]
     # The smaller of step 5 and of step 6, max(delta(t1), delta(t2)) + K (t2 - t1)^2/8.
     by_cells = np.minimum(mixed, np.maximum(alone[:, 1:], alone[:, :-1]) + kappa)
-    upper, lower = at_nodes(grid, tails, layers)
-    return Bounds(by_cells, alone, kappa, upper, lower, tails, layers)
+    upper, lower = bounds_at_nodes(grid, tails, layers)
+    return CellBounds(by_cells, alone, kappa, upper, lower, tails, layers)
 
 
-def sides(layers: Layers, weights: tuple[Weights, Weights], edges: tuple[Array, Array]) -> tuple[Array, Array]:
+def sum_both_sides(
+    layers: GainLayers, weights: tuple[TailWeights, TailWeights], edges: tuple[Array, Array]
+) -> tuple[Array, Array]:
     """``(what falls before tau, the rest)`` of the layers (step 2), with what is beyond the outermost nodes."""
     before = layers.before.times(weights[0]) + (1.0 - layers.values[None, :, 0]) * edges[0][:, None, None]
     beyond = layers.falling.times(weights[0]) + layers.rising.times(weights[1]) + layers.valley[None]
     return before, beyond + (1.0 - layers.values[None, :, -1]) * edges[1][:, None, None]
 
 
-def bending(gain: ConditionalGain, grid: Grid, eps: Array, cells: Cells) -> Array:
+def bend_between_ratios(gain: ConditionalGain, grid: CellGrid, eps: Array, cells: AlignmentCells) -> Array:
     """``K h^2/8`` with ``K`` averaged over ``x``: how far a profile can be above its values at two ratios."""
-    on_panels, under, over = bend(gain, grid, eps)
+    on_panels, under, over = second_slope_bounds(gain, grid, eps)
     mass = np.minimum(cells.falling.change, cells.rising.change)
-    total = product(mass, on_panels)
+    total = sum_over_panels(mass, on_panels)
     total = total + cells.below_most[:, 0, None, None] * under + cells.above_most[:, -1, None, None] * over
     return total * np.diff(grid.ratios)[None, :, None] ** 2 / 8.0
 
 
-def at_nodes(grid: Grid, tails: Tails, layers: Layers) -> tuple[Array, Array]:
+def bounds_at_nodes(grid: CellGrid, tails: AlignmentTails, layers: GainLayers) -> tuple[Array, Array]:
     """Upper and lower bounds of the pairs at the nodes; parallel vectors have the gain at ``x = 0``."""
     nothing = np.zeros(len(grid.misalignments))
-    upper = np.add(*sides(layers, tails.weights(True), (tails.below[:, 0], tails.above[:, -1])))
-    lower = np.add(*sides(layers, tails.weights(False), (tails.never, nothing)))
+    upper = np.add(*sum_both_sides(layers, tails.weights(True), (tails.below[:, 0], tails.above[:, -1])))
+    lower = np.add(*sum_both_sides(layers, tails.weights(False), (tails.never, nothing)))
     upper[0] = lower[0] = layers.values[:, int(np.searchsorted(grid.points, 0.0))]
     return upper, lower

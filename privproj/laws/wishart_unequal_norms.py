@@ -19,23 +19,29 @@ from numpy.typing import NDArray
 
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.wishart_conditional_gain import AlignmentLaw, ConditionalGain
-from privproj.laws.wishart_unequal_cells import BOTTOM, TOP, Bounds, Grid, bounds_on
+from privproj.laws.wishart_unequal_cells import (
+    HIGHEST_LOG_ALIGNMENT,
+    LOWEST_LOG_ALIGNMENT,
+    CellBounds,
+    CellGrid,
+    bounds_on,
+)
 from privproj.numerics.arrays import Array
-from privproj.numerics.enclosure import LOG_FLOOR, Enclosure
+from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure
 
-Chosen = NDArray[np.bool_]
+ChosenCells = NDArray[np.bool_]
 """A choice of panels or of cells."""
 
-INVERSE_SPACING = 2.0**-9
+UNEQUAL_INVERSE_SPACING = 2.0**-9
 """Spacing of the log deltas that are answered: the enclosure is no narrower. Speed only."""
 
-INVERSE_RTOL = 1e-5
+UNEQUAL_INVERSE_RTOL = 1e-5
 """Relative bracket of the epsilons that are answered: the enclosure is no narrower. Speed only."""
 
-CLOSE = 2e-3
+SEARCH_GOAL = 2e-3
 """Relative width of the enclosure at which a search ends. Speed only."""
 
-ROUNDS = 30
+MOST_REFINEMENTS = 30
 """Refinements of a grid after which a search ends, close or not. Speed only."""
 
 MOST_ALIGNMENTS = 400
@@ -44,31 +50,31 @@ MOST_ALIGNMENTS = 400
 MOST_RATIOS = 60
 """Ratios of norms on a grid from which on no more are added. Speed only."""
 
-MOST_POINTS = 4000
+MOST_NODES = 4000
 """Nodes in ``ln A`` on a grid from which on no more are added. Speed only."""
 
-SHARE = 600.0
+PANEL_COST_SHARE = 600.0
 """Panels with more than one part in so many of the error that is allowed are halved. Speed only."""
 
-CHUNK = 32
+EPSILONS_PER_GRID = 32
 """Values of eps of a table that share a grid. Speed only."""
 
-BIN = 0.125
+LOG2_EPSILONS_PER_GRID = 0.125
 """A single eps shares a grid with those of the same factor ``2^BIN``. Speed only."""
 
 KEPT_GRIDS = 256
 """Grids that are remembered. Speed only."""
 
-RESOLUTION = 8.0
+UNEQUAL_VALUES_PER_DEVIATION = 8.0
 """Evaluations per deviation of the loss where releases are composed. Speed only."""
 
-MARGIN = 1e-8
+UNEQUAL_NORMS_MARGIN = 1e-8
 """Relative error allowed to special functions and sums: gains keep nine digits; measured. Proof."""
 
-STEEPEST = 1e4
+STEEPEST_LOG_DELTA = 1e4
 """``-d ln delta/d eps`` allowed for in lower ends; measured. Proof."""
 
-FLOOR = 1e-270
+UNDERFLOW_FLOOR = 1e-270
 """Added above for what underflows: a few thousand panels of what is invisible. Proof."""
 
 
@@ -83,36 +89,38 @@ class UnequalNorms:
 
     def profile(self) -> PrivacyProfile:
         """The privacy profile of the worst pair, with what composition and inversion need to know of it."""
-        found = {"worst_pair": "enclosed", "search_goal": CLOSE}
+        found = {"worst_pair": "enclosed", "search_goal": SEARCH_GOAL}
         return PrivacyProfile(
             self.log_delta,
             table=self.table,
-            resolution=RESOLUTION,
+            resolution=UNEQUAL_VALUES_PER_DEVIATION,
             numerics=found,
-            inverse_spacing=INVERSE_SPACING,
-            inverse_rtol=INVERSE_RTOL,
+            inverse_spacing=UNEQUAL_INVERSE_SPACING,
+            inverse_rtol=UNEQUAL_INVERSE_RTOL,
         )
 
     def log_delta(self, eps: float) -> Enclosure:
         """An enclosure of the largest ``ln H_eps`` over all pairs."""
-        grid = None if self.parallel else binned(self, math.floor(math.log2(max(eps, 1e-6)) / BIN))
+        grid = (
+            None if self.parallel else kept_grid(self, math.floor(math.log2(max(eps, 1e-6)) / LOG2_EPSILONS_PER_GRID))
+        )
         lower, upper = self.on_one_grid(np.array([eps]), grid)
         if not lower[0] > 0.0:
             return Enclosure(-math.inf, min(0.0, math.log(upper[0])))
-        return Enclosure(max(math.log(lower[0]), LOG_FLOOR), min(0.0, math.log(upper[0])))
+        return Enclosure(max(math.log(lower[0]), LOG_OF_ZERO_FROM_ABOVE), min(0.0, math.log(upper[0])))
 
     def table(self, eps: Array) -> tuple[Array, Array]:
         """Lower and upper bounds of delta for many ``eps``."""
         order = np.argsort(eps)
         lower, upper = np.zeros(len(eps)), np.ones(len(eps))
-        for begin in range(0, len(eps), CHUNK):
-            chosen = order[begin : begin + CHUNK]
+        for begin in range(0, len(eps), EPSILONS_PER_GRID):
+            chosen = order[begin : begin + EPSILONS_PER_GRID]
             few = np.unique(eps[chosen[[len(chosen) // 4, -1 - len(chosen) // 4]]])
-            grid = None if self.parallel else searched(self, few, self.first_grid())
+            grid = None if self.parallel else search_grid(self, few, self.first_grid())
             lower[chosen], upper[chosen] = self.on_one_grid(eps[chosen], grid)
         return lower, upper
 
-    def on_one_grid(self, eps: Array, grid: Grid | None) -> tuple[Array, Array]:
+    def on_one_grid(self, eps: Array, grid: CellGrid | None) -> tuple[Array, Array]:
         """Lower and upper bounds of delta with their margins, for ``eps`` off by a few roundings.
 
         Parallel vectors need no grid.
@@ -121,10 +129,10 @@ class UnequalNorms:
         if grid is None:
             lower = upper = self.parallel_gain(eps - shift)
         else:
-            lower, upper = ends(self.bounds(grid, eps - shift))
+            lower, upper = delta_ends(self.bounds(grid, eps - shift))
         return (
-            np.maximum(lower * (1.0 - MARGIN - STEEPEST * shift) - FLOOR, 0.0),
-            np.minimum(upper * (1.0 + MARGIN) + FLOOR, 1.0),
+            np.maximum(lower * (1.0 - UNEQUAL_NORMS_MARGIN - STEEPEST_LOG_DELTA * shift) - UNDERFLOW_FLOOR, 0.0),
+            np.minimum(upper * (1.0 + UNEQUAL_NORMS_MARGIN) + UNDERFLOW_FLOOR, 1.0),
         )
 
     @property
@@ -139,77 +147,77 @@ class UnequalNorms:
             both = gain.falling(size, eps + c * size)[0], gain.rising(size, eps - c * size)[0]
         return np.maximum(*both)
 
-    def bounds(self, grid: Grid, eps: Array) -> Bounds:
-        """Every bound on this grid (:class:`Bounds`)."""
+    def bounds(self, grid: CellGrid, eps: Array) -> CellBounds:
+        """Every bound on this grid (:class:`CellBounds`)."""
         with np.errstate(all="ignore"):
             return bounds_on(ConditionalGain(self.dim, self.rank), AlignmentLaw(self.rank), grid, eps)
 
-    def first_grid(self) -> Grid:
+    def first_grid(self) -> CellGrid:
         """A coarse grid: nodes crowd at 0 and at the ends of the range of ``tau``."""
         m, ratio = self.misalignment, self.log_ratio
         ratios = np.array([-ratio, 0.0, ratio])
         spread, width = math.sqrt(m * (2.0 - m) / self.rank), 1.0 / math.sqrt(0.5 * (self.rank + self.dim - 1.0))
         low = 0.02 * min(spread, max(width, ratio))
-        out = np.geomspace(low, -BOTTOM, int(math.log(-BOTTOM / low) / 0.6) + 2)
+        out = np.geomspace(low, -LOWEST_LOG_ALIGNMENT, int(math.log(-LOWEST_LOG_ALIGNMENT / low) / 0.6) + 2)
         near = np.geomspace(0.02 * min(ratio, width), ratio, 12)
         around = [out, -out, *(tau + side * near for tau in ratios[::2] for side in (-1.0, 1.0))]
-        points = np.concatenate([*around, ratios, [BOTTOM, 100.0, 180.0, TOP]])
+        points = np.concatenate([*around, ratios, [LOWEST_LOG_ALIGNMENT, 100.0, 180.0, HIGHEST_LOG_ALIGNMENT]])
         steps = np.concatenate([[0.0], m * 4.0 ** np.arange(-8.0, 1.0)])
-        return Grid(steps, ratios, np.unique(np.clip(points, BOTTOM, TOP)))
+        return CellGrid(steps, ratios, np.unique(np.clip(points, LOWEST_LOG_ALIGNMENT, HIGHEST_LOG_ALIGNMENT)))
 
 
-def ends(bounds: Bounds) -> tuple[Array, Array]:
+def delta_ends(bounds: CellBounds) -> tuple[Array, Array]:
     """The largest lower bound of a pair at a node, and the largest upper bound of a cell (C12, step 7)."""
     return bounds.lower.max(axis=(0, 1)), bounds.cells.max(axis=(0, 1))
 
 
 @lru_cache(maxsize=KEPT_GRIDS)
-def binned(worst: UnequalNorms, place: int) -> Grid:
+def kept_grid(worst: UnequalNorms, place: int) -> CellGrid:
     """A grid for every ``eps`` between ``2^(BIN place)`` and the next power, so that a search asks the same one."""
-    return searched(worst, 2.0 ** (BIN * np.array([place, place + 1.0])), worst.first_grid())
+    return search_grid(worst, 2.0 ** (LOG2_EPSILONS_PER_GRID * np.array([place, place + 1.0])), worst.first_grid())
 
 
-def searched(worst: UnequalNorms, eps: Array, grid: Grid) -> Grid:
-    """A grid on which these ``eps`` are enclosed to :data:`CLOSE`, or the last one that was tried."""
-    for _ in range(ROUNDS):
+def search_grid(worst: UnequalNorms, eps: Array, grid: CellGrid) -> CellGrid:
+    """A grid on which these ``eps`` are enclosed to :data:`SEARCH_GOAL`, or the last one that was tried."""
+    for _ in range(MOST_REFINEMENTS):
         bounds = worst.bounds(grid, eps)
-        finer = refined(grid, bounds)
+        finer = refine_grid(grid, bounds)
         if finer is None:
             return grid
         grid = finer
     return grid
 
 
-def refined(grid: Grid, bounds: Bounds) -> Grid | None:
+def refine_grid(grid: CellGrid, bounds: CellBounds) -> CellGrid | None:
     """The grid with panels and cells halved where they cost most; None where it is close enough, or full."""
-    lower, upper = ends(bounds)
-    goal = lower * (1.0 + CLOSE) + FLOOR
+    lower, upper = delta_ends(bounds)
+    goal = lower * (1.0 + SEARCH_GOAL) + UNDERFLOW_FLOOR
     todo = upper > goal
     if not todo.any():
         return None
-    panels = costly_panels(bounds, todo, CLOSE * lower) & (len(grid.points) < MOST_POINTS)
+    panels = costly_panels(bounds, todo, SEARCH_GOAL * lower) & (len(grid.points) < MOST_NODES)
     active = (bounds.cells > goal) & todo
-    alignments, ratios = costly_cells(bounds, active, CLOSE * lower, bool(panels.any()))
+    alignments, ratios = costly_cells(bounds, active, SEARCH_GOAL * lower, bool(panels.any()))
     alignments &= len(grid.misalignments) < MOST_ALIGNMENTS
     ratios &= len(grid.ratios) < MOST_RATIOS
     if not (panels.any() or alignments.any() or ratios.any()):
         return None
     near, far = grid.misalignments[:-1][alignments], grid.misalignments[1:][alignments]
     middle = np.where(near > 0.0, np.sqrt(near * far), far / 16.0)
-    halves = halved(grid.ratios, ratios)
-    return Grid(
+    halves = interval_middles(grid.ratios, ratios)
+    return CellGrid(
         np.unique(np.concatenate([grid.misalignments, middle])),
         np.unique(np.concatenate([grid.ratios, halves])),
-        np.unique(np.concatenate([grid.points, halves, halved(grid.points, panels)])),
+        np.unique(np.concatenate([grid.points, halves, interval_middles(grid.points, panels)])),
     )
 
 
-def halved(nodes: Array, chosen: Chosen) -> Array:
+def interval_middles(nodes: Array, chosen: ChosenCells) -> Array:
     """The middles of the chosen intervals."""
     return 0.5 * (nodes[:-1] + nodes[1:])[chosen]
 
 
-def costly_panels(bounds: Bounds, todo: Chosen, allowed: Array) -> Chosen:
+def costly_panels(bounds: CellBounds, todo: ChosenCells, allowed: Array) -> ChosenCells:
     """Panels that cost the largest upper bound of a pair more than their share."""
     worst = bounds.upper.reshape(-1, len(todo)).argmax(axis=0)
     rows, columns = np.unravel_index(worst, bounds.upper.shape[:2])
@@ -226,11 +234,13 @@ def costly_panels(bounds: Bounds, todo: Chosen, allowed: Array) -> Chosen:
         ):
             cost += (high.mean - low.mean)[row] * part.fine[:, column, i]
             cost += high.change[row] * (part.coarse + 2.0 * part.spread)[:, column, i]
-        found |= cost > 0.4 * allowed[i] / SHARE
+        found |= cost > 0.4 * allowed[i] / PANEL_COST_SHARE
     return found
 
 
-def costly_cells(bounds: Bounds, active: Chosen, allowed: Array, panels: bool) -> tuple[Chosen, Chosen]:
+def costly_cells(
+    bounds: CellBounds, active: ChosenCells, allowed: Array, panels: bool
+) -> tuple[ChosenCells, ChosenCells]:
     """Cells of misalignments and of ratios to be halved: those that cost more, or both where neither does."""
     corners = bounds.upper[1:], bounds.upper[:-1]
     corner = np.maximum(*(np.maximum(c[:, 1:], c[:, :-1]) for c in corners))

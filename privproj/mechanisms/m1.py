@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import NoisyMechanism
-from privproj.validation import real, truth, whole
+from privproj.validation import boolean, real, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class M1(NoisyMechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         set_field = object.__setattr__
-        truth("fixed_projection", self.fixed_projection)
+        boolean("fixed_projection", self.fixed_projection)
         set_field(self, "dim", whole("dim", self.dim, "a whole number dim from 1 to 1e7", 1, 10**7))
         for name in ("rank", "columns", "changed_columns"):
             if getattr(self, name) is not None:

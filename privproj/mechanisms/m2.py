@@ -6,9 +6,9 @@ from typing import Literal
 
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import Mechanism, NoisyMechanism
-from privproj.validation import real, truth, whole
+from privproj.validation import boolean, real, whole
 
-SHAPE = re.compile(r"([0-9]+)x([0-9]+)(?:x([0-9]+))?(?:@([0-9.]+(?:e[+-]?[0-9]+)?))?", re.ASCII | re.IGNORECASE)
+LAYER_TEXT = re.compile(r"([0-9]+)x([0-9]+)(?:x([0-9]+))?(?:@([0-9.]+(?:e[+-]?[0-9]+)?))?", re.ASCII | re.IGNORECASE)
 """``DxR``, ``DxRxN`` or ``DxRxN@SHARE``."""
 
 
@@ -43,7 +43,7 @@ class Layer:
     @classmethod
     def parse(cls, text: object) -> "Layer":
         """``DxR``, ``DxRxN`` or ``DxRxN@SHARE`` as a layer; raises :class:`InvalidParameter` for anything else."""
-        found = SHAPE.fullmatch(text) if isinstance(text, str) else None
+        found = LAYER_TEXT.fullmatch(text) if isinstance(text, str) else None
         if found is None:
             raise InvalidParameter("layer", text, "a layer DxR, DxRxN or DxRxN@SHARE, for instance 768x16x24")
         dim, rank, count, share = found.groups()
@@ -83,7 +83,7 @@ class M2(NoisyMechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         set_field = object.__setattr__
-        truth("fixed_projection", self.fixed_projection)
+        boolean("fixed_projection", self.fixed_projection)
         self.check_layers()
         if self.dim is not None:
             set_field(self, "dim", whole("dim", self.dim, "a whole number dim >= 1", 1, 10**12))

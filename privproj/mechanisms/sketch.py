@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import Mechanism, NoisyMechanism
-from privproj.validation import real, truth, whole
+from privproj.validation import boolean, real, whole
 
-SIZE = "a positive number up to 1e100"
+EXPECTED_SIZE = "a positive number up to 1e100"
 """What is expected of a norm or a deviation."""
 
-MATRIX = ("eigen_floor", "frobenius_bound", "sensitivity", "sketch_sigma", "noise_sigma")
+MATRIX_PARAMETERS = ("eigen_floor", "frobenius_bound", "sensitivity", "sketch_sigma", "noise_sigma")
 """The parameters that ``gamma`` stands for."""
 
 
@@ -51,22 +51,22 @@ class Sketch(Mechanism):
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        truth("enforced", self.enforced)
-        truth("fixed_projection", self.fixed_projection)
+        boolean("enforced", self.enforced)
+        boolean("fixed_projection", self.fixed_projection)
         if self.rank is not None:
             set_field(self, "rank", whole("rank", self.rank, "a whole number rank from 1 to 1e9", 1, 10**9))
         for name in ("frobenius_bound", "sensitivity", "sketch_sigma", "noise_sigma", "step_smoothness"):
             if getattr(self, name) is not None:
-                set_field(self, name, real(name, getattr(self, name), SIZE, 0.0, 1e100, open_low=True))
+                set_field(self, name, real(name, getattr(self, name), EXPECTED_SIZE, 0.0, 1e100, open_low=True))
         set_field(self, "eigen_floor", real("eigen_floor", self.eigen_floor, "a number from 0 to 1e100", 0.0, 1e100))
         if self.gamma is not None:
             set_field(
                 self, "gamma", real("gamma", self.gamma, "a gamma above 0 and up to 1e15", 0, 1e15, open_low=True)
             )
-            given = [name for name in MATRIX if getattr(self, name) not in (None, 0.0)]
+            given = [name for name in MATRIX_PARAMETERS if getattr(self, name) not in (None, 0.0)]
             if given or self.enforced:
                 name = given[0] if given else "enforced"
-                raise InvalidParameter(name, getattr(self, name), f"either gamma, or {', '.join(MATRIX)}")
+                raise InvalidParameter(name, getattr(self, name), f"either gamma, or {', '.join(MATRIX_PARAMETERS)}")
         count = whole("layer_count", self.layer_count, "a whole number of layers from 1 to 1e6", 1, 10**6)
         set_field(self, "layer_count", count)
         if self.eigenvalues is not None:
@@ -143,7 +143,7 @@ class PublicSketch(NoisyMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        truth("fixed_projection", self.fixed_projection)
+        boolean("fixed_projection", self.fixed_projection)
         if self.rank is not None:
             expected = "a whole number rank from 1 to 1e6"
             object.__setattr__(self, "rank", whole("rank", self.rank, expected, 1, 10**6))

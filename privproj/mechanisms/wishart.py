@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import Mechanism
-from privproj.validation import real, truth, whole
+from privproj.validation import boolean, real, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Wishart(Mechanism):
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        truth("fixed_projection", self.fixed_projection)
+        boolean("fixed_projection", self.fixed_projection)
         set_field(self, "dim", whole("dim", self.dim, "a whole number dim from 1 to 1e7", 1, 10**7))
         if self.rank is not None:
             set_field(self, "rank", whole("rank", self.rank, "a whole number rank from 1 to 1e7", 1, 10**7))

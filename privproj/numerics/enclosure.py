@@ -8,19 +8,19 @@ from typing import NamedTuple
 
 from privproj.errors import NotConverged
 
-ROUNDING = 1e-12
+FUNCTION_RELATIVE_ERROR = 1e-12
 """Relative error allowed to a special function or a converged quadrature (measured: below 1e-13). Proof."""
 
-ROUNDING_PER_LOG = 4e-15
+RELATIVE_ERROR_PER_NAT = 4e-15
 """Further relative error for each nat of ``|ln delta|``: a rounding of the exponent (measured). Proof."""
 
-ROUNDING_PER_STEEPNESS = 1e-15
+PARAMETER_RELATIVE_ERROR = 1e-15
 """Relative error allowed to a parameter that was rounded once, a few units of rounding. Proof."""
 
-NEXT_UP = 8e-16
+NEXT_UP_RELATIVE_STEP = 8e-16
 """Relative step of :func:`next_up`: seven units of rounding. Proof."""
 
-LOG_FLOOR = -1e300
+LOG_OF_ZERO_FROM_ABOVE = -1e300
 """Upper end, in nats, of the log of a probability that came out 0. Proof."""
 
 
@@ -31,15 +31,17 @@ class Enclosure(NamedTuple):
     upper: float
 
 
-def outward(log_value: float, error: float = 0.0, steepness: float = 1.0) -> Enclosure:
+def widen_outward(log_value: float, error: float = 0.0, steepness: float = 1.0) -> Enclosure:
     """The one outward margin: the enclosure of a log probability computed with relative error ``error``.
 
     ``steepness`` bounds ``|d log_value / d log(parameter)|`` for parameters that are themselves rounded. Raises
     :class:`NotConverged` for a nan.
     """
     if log_value == -math.inf:
-        return Enclosure(-math.inf, LOG_FLOOR)
-    margin = ROUNDING + error + ROUNDING_PER_LOG * abs(log_value) + ROUNDING_PER_STEEPNESS * steepness
+        return Enclosure(-math.inf, LOG_OF_ZERO_FROM_ABOVE)
+    margin = (
+        FUNCTION_RELATIVE_ERROR + error + RELATIVE_ERROR_PER_NAT * abs(log_value) + PARAMETER_RELATIVE_ERROR * steepness
+    )
     if math.isnan(margin):
         raise NotConverged("a probability or its error came out undefined; please report these parameters")
     return Enclosure(log_value - margin, min(0.0, log_value + margin))
@@ -53,5 +55,5 @@ def log1m_exp(x: float) -> float:
 
 
 def next_up(x: float) -> float:
-    """``x`` moved up past the error of a handful of roundings, relative :data:`NEXT_UP`."""
-    return x + NEXT_UP * abs(x)
+    """``x`` moved up past the error of a handful of roundings, relative :data:`NEXT_UP_RELATIVE_STEP`."""
+    return x + NEXT_UP_RELATIVE_STEP * abs(x)

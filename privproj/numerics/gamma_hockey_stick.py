@@ -13,56 +13,58 @@ import numpy as np
 from privproj.numerics.arrays import Array, gauss_nodes
 from privproj.numerics.kernels import stirling_remainder
 
-INNER = 64
-"""Gauss nodes of an integral. :data:`QUADRATURE` was measured with so many. Proof."""
+INNER_NODES = 64
+"""Gauss nodes of an integral. :data:`QUADRATURE_RELATIVE_ERROR` was measured with so many. Proof."""
 
-QUADRATURE = 2e-11
+QUADRATURE_RELATIVE_ERROR = 2e-11
 """Relative error of the quadrature (measured against 200 nodes and 30 digits: below 4e-12, k from 1/2 to 5e6).
 
 Proof.
 """
 
-STEEP = 60.0
+LARGEST_RISE_WITHOUT_LAYERS = 60.0
 """Largest rise of the gain's exponent, in nats, over a range without layers of its own. Speed only."""
 
-LAYER = 30.0
+FIRST_LAYER_RISE = 30.0
 """Rise of the gain's exponent, in nats, over the first layer. Speed only."""
 
-WIDER = 300.0
+LAYER_GROWTH = 300.0
 """Each layer is this many times as wide as the one before. Speed only."""
 
-FARTHEST = 1e30
+FARTHEST_PLACE = 1e30
 """Largest ``start / k`` that is told apart; beyond it the hockey stick is 0, or all is gained. Proof."""
 
-DROPPED = 40.0
-"""Nats below its largest value where an integrand is left out: less than :data:`QUADRATURE` counts. Proof."""
+DROPPED_NATS = 40.0
+"""Nats below its largest value where an integrand is left out: less than :data:`QUADRATURE_RELATIVE_ERROR` counts.
+Proof.
+"""
 
-LARGEST_EXPONENT = 600.0
+LARGEST_DENSITY_EXPONENT = 600.0
 """Exponents beyond this are not evaluated, to avoid overflow; none is reached within the range. Proof."""
 
 
-def mean_gain(k: float, rate: Array, start: Array, sign: float, inner: int = INNER) -> Array:
+def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float, inner: int = INNER_NODES) -> Array:
     """``ln E[(1 - e^(-rate (U - start)))_+]``, ``U ~ Gamma(k)``; for ``sign = -1`` with ``start - U``.
 
     By quadrature over ``w = U/k`` where the integrand is within ``e^-40`` of its largest: the density falls as
     ``e^(-k D)`` with the deviance ``D = w - 1 - ln w``. Where the gain rises within a small part of that range, its
-    first layer and ever wider ones get nodes of their own (not with fewer than :data:`INNER` nodes, a rough look). The
-    relative error is below :data:`QUADRATURE`, which was measured.
+    first layer and ever wider ones get nodes of their own (not with fewer than :data:`INNER_NODES` nodes, a rough
+    look). The relative error is below :data:`QUADRATURE_RELATIVE_ERROR`, which was measured.
     """
     # sqrt(k/2 pi) e^-R int e^(-k D(w)) gain(w) dw/w, R the remainder of Stirling's formula
-    place = np.clip(start / k, -FARTHEST, FARTHEST)
-    reached = distance(place, sign)
-    low, high = reaches(reached + (DROPPED + 0.5 * math.log(k + 1.0)) / k)
+    place = np.clip(start / k, -FARTHEST_PLACE, FARTHEST_PLACE)
+    reached = deviance_at_start(place, sign)
+    low, high = deviance_interval(reached + (DROPPED_NATS + 0.5 * math.log(k + 1.0)) / k)
     low, high = (np.maximum(low, place), high) if sign > 0.0 else (low, np.minimum(high, place))
-    log_total = log_panel(k, rate, place, reached, low, high, sign, inner)
-    steep = rate * k * (high - low) > STEEP
-    if inner >= INNER and np.any(steep):
+    log_total = log_panel_integral(k, rate, place, reached, low, high, sign, inner)
+    steep = rate * k * (high - low) > LARGEST_RISE_WITHOUT_LAYERS
+    if inner >= INNER_NODES and np.any(steep):
         some = [np.broadcast_to(x, steep.shape)[steep] for x in (rate, place, reached, low, high)]
-        log_total[steep] = log_layers(k, some[0], some[1], some[2], some[3], some[4], sign, inner)
+        log_total[steep] = log_integral_by_layers(k, some[0], some[1], some[2], some[3], some[4], sign, inner)
     return log_total + 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
 
 
-def reaches(t: Array) -> tuple[Array, Array]:
+def deviance_interval(t: Array) -> tuple[Array, Array]:
     """``(w, w')``, ``w < 1 < w'``, just beyond where the deviance is ``t``, by the series of its inverse in
     ``sqrt(2t)``.
     """
@@ -71,32 +73,32 @@ def reaches(t: Array) -> tuple[Array, Array]:
     return np.maximum(1.0 + low, 0.0), 1.0 + s + np.minimum(t, s * s * (1.0 / 3.0 + s / 36.0))
 
 
-def log_layers(
+def log_integral_by_layers(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float, inner: int
 ) -> Array:
-    """``ln`` of the integral by layers from ``place``, each :data:`WIDER` times as wide as the one before."""
-    layer, parts = LAYER / (k * rate), []
+    """``ln`` of the integral by layers from ``place``, each :data:`LAYER_GROWTH` times as wide as the one before."""
+    layer, parts = FIRST_LAYER_RISE / (k * rate), []
     while np.any(low < high):
         corner = np.clip(place + sign * layer, low, high)
         ends = (low, corner) if sign > 0.0 else (corner, high)
-        parts.append(log_panel(k, rate, place, reached, *ends, sign, inner))
+        parts.append(log_panel_integral(k, rate, place, reached, *ends, sign, inner))
         low, high = (corner, high) if sign > 0.0 else (low, corner)
-        layer = WIDER * layer
+        layer = LAYER_GROWTH * layer
     return np.logaddexp.reduce(parts)
 
 
-def distance(place: Array, sign: float) -> Array:
+def deviance_at_start(place: Array, sign: float) -> Array:
     """The deviance ``D`` at ``place`` where the gain starts beyond the mean, else 0."""
     beyond = np.where(place > 0.0, sign * np.maximum(sign * (place - 1.0), 0.0), 0.0)
     return beyond - np.log1p(beyond)
 
 
-def log_panel(
+def log_panel_integral(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float, inner: int
 ) -> Array:
     """``ln int e^(-k D(w)) (1 - e^(-rate k sign (w - place))) dw/w`` over ``[low, high]``."""
     width = np.maximum(high - low, 0.0)
-    share, rest, weights = mapped(sign, inner)
+    share, rest, weights = crowded_nodes(sign, inner)
     w = low[..., None] + width[..., None] * share
     beyond, part = (low - place, share) if sign > 0.0 else (place - high, rest)
     gain = -np.expm1((-rate * k)[..., None] * (beyond[..., None] + width[..., None] * part))
@@ -104,12 +106,12 @@ def log_panel(
         # -k D(w) - ln w = (k - 1)(ln w - (w - 1)) - (w - 1), less its value where the gain starts
         away = w - 1.0
         exponent = (k - 1.0) * (np.log1p(away) - away) - away + k * reached[..., None]
-        total = (np.exp(np.minimum(exponent, LARGEST_EXPONENT)) * gain) @ weights * width
+        total = (np.exp(np.minimum(exponent, LARGEST_DENSITY_EXPONENT)) * gain) @ weights * width
         return np.where(width > 0.0, np.log(total) - reached * k, -np.inf)
 
 
 @lru_cache(maxsize=8)
-def mapped(sign: float, inner: int) -> tuple[Array, Array, Array]:
+def crowded_nodes(sign: float, inner: int) -> tuple[Array, Array, Array]:
     """``(place, 1 - place, weight)`` of nodes on [0, 1] that crowd where the gain starts.
 
     For ``sign = -1`` they crowd at 0 too, where ``U`` starts.

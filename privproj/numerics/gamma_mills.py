@@ -28,25 +28,25 @@ from privproj.errors import NotConverged
 from privproj.numerics.arrays import Array, gauss_nodes
 from privproj.numerics.kernels import stirling_remainder
 
-DEGREE = 24
+PANEL_COEFFICIENTS = 24
 """Coefficients of a panel; the error is computed for the value taken. Speed only."""
 
-ELLIPSE = 6.0
+PANEL_ELLIPSE = 6.0
 """Sum of the semi-axes of the ellipse around a panel on which the ratios are bounded. Speed only."""
 
-NODES = 32
+RATIO_NODES = 32
 """Gauss nodes of each part of a ratio's own integral; the error is computed. Speed only."""
 
-PARTS = 3
+RATIO_PARTS = 3
 """Parts of a ratio's own integral. Speed only."""
 
-MORE_PARTS = 40
+MORE_RATIO_PARTS = 40
 """This number over ``k`` of further parts. Speed only."""
 
-DROP = 44.0
+CUT_OFF_NATS = 44.0
 """Nats below the start (or the top) of a ratio's integrand where it is cut off; the rest is bounded. Speed only."""
 
-SLIM = 0.1
+SLIM_SHARE = 0.1
 """Differences over less than this share of the natural scale are integrals of the slope. Speed only."""
 
 SLOPE_NODES = 8
@@ -55,40 +55,40 @@ SLOPE_NODES = 8
 SLIM_ELLIPSE = 17.0
 """Sum of the semi-axes of its ellipse, which lies in that of the panel (C20). Proof."""
 
-ROUNDED = 2e-15
+POLYNOMIAL_RELATIVE_ROUNDING = 2e-15
 """Relative rounding of a polynomial (measured). Proof."""
 
-CASES = 8.0
+GAIN_ERROR_FACTOR = 8.0
 """By how much the sums of a gain amplify relative errors (C20). Proof."""
 
-FARTHEST = 1e9
+FARTHEST_DEVIANCE = 1e9
 """``k D`` up to which ``above`` is tabulated; beyond, gains are below ``e^-1e9``, and are negligible (C20). Proof."""
 
-LOWEST = -40.0
+LOWEST_LOG_THRESHOLD = -40.0
 """``w`` from which ``below`` is tabulated; gains below are negligible (C20). Proof."""
 
-NEARER = -1.0
+DIFFERENCE_FROM = -1.0
 """``w`` from which ``below - 1/k`` is formed as a difference. Speed only."""
 
-MOST_ERROR = 1e-11
+LARGEST_GAIN_ERROR = 1e-11
 """Proved relative error of a gain beyond which no table is used, and :class:`NotConverged` is raised. Contract."""
 
-SERIES = 0.3
+SERIES_RANGE = 0.3
 """``|w|`` below which ``D`` is summed in powers. Proof."""
 
-TERMS = 14
+SERIES_TERMS = 14
 """Powers in that sum: its remainder is below ``0.3^13 2/15! < 1e-18`` of it. Proof."""
 
-ELLIPSES = (1.3, 1.6, 2.0, 2.5, 3.0, 4.0, 6.0)
+PART_ELLIPSES = (1.3, 1.6, 2.0, 2.5, 3.0, 4.0, 6.0)
 """Ellipses tried for the error of the Gauss rule on one part: sums of their semi-axes. Speed only."""
 
 
 def deviance(w: Array) -> Array:
     """``D(w) = e^w - 1 - w``."""
-    small = np.abs(w) < SERIES
+    small = np.abs(w) < SERIES_RANGE
     v = np.where(small, w, 0.0)
     series = np.zeros_like(v)
-    for divisor in range(TERMS, 2, -1):
+    for divisor in range(SERIES_TERMS, 2, -1):
         series = v / divisor * (1.0 + series)
     wide = np.where(small, 1.0, w)
     return np.where(small, 0.5 * v * v * (1.0 + series), np.expm1(wide) - wide)
@@ -99,42 +99,42 @@ def gauss_error(count: int, ellipse: Array | float) -> Array | float:
     return 2.1 * ellipse ** (-2.0 * count) / (1.0 - ellipse**-2.0)
 
 
-def exponent(k: float, sign: float, w: Array, y: Array, turn: Array | float = 1.0) -> Array:
+def ratio_exponent(k: float, sign: float, w: Array, y: Array, turn: Array | float = 1.0) -> Array:
     """``-k (D(w +- y) - D(w)) = k (+-y - e^w (e^(+-y) turn - 1))``, ``turn`` the cosine off the real line."""
     return k * (sign * y - np.exp(w) * (np.expm1(sign * y) * turn - (1.0 - turn)))
 
 
-def reach(k: float, sign: float, w: Array) -> Array:
-    """``y`` where that has come down to :data:`DROP` below its largest value, by Newton's method from beyond."""
+def cut_off_place(k: float, sign: float, w: Array) -> Array:
+    """``y`` where that is :data:`CUT_OFF_NATS` below its largest value, by Newton's method from beyond."""
     top = np.maximum(-sign * w, 0.0)
-    level = exponent(k, sign, w, top) - DROP
-    most = 10.0 / math.sqrt(k) + (2.0 * DROP + 2.0) / k
-    y = top + (min(most, math.log(2.0 + 2.0 * DROP / k) + 2.0) if sign > 0.0 else most)
+    level = ratio_exponent(k, sign, w, top) - CUT_OFF_NATS
+    most = 10.0 / math.sqrt(k) + (2.0 * CUT_OFF_NATS + 2.0) / k
+    y = top + (min(most, math.log(2.0 + 2.0 * CUT_OFF_NATS / k) + 2.0) if sign > 0.0 else most)
     for _ in range(40):
         fall = -sign * k * (1.0 - np.exp(np.minimum(w + sign * y, 30.0)))
-        step = (level - exponent(k, sign, w, np.minimum(y, 30.0 if sign > 0.0 else 1e9))) / fall
+        step = (level - ratio_exponent(k, sign, w, np.minimum(y, 30.0 if sign > 0.0 else 1e9))) / fall
         y = np.maximum(y - np.clip(step, 0.0, 0.9 * (y - top)), top)
     return y
 
 
-def ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]:
+def mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]:
     """``(ratio, size of its slope, proved relative error of both)`` at each ``w``; of ``below``, what exceeds ``1/k``.
 
     ``below(w) = 1/k + int_0^inf e^(-k y) (e^q - 1) dy``, ``q = k e^w (1 - e^-y)``: positive, and small where ``w`` is.
     """
-    nodes, weights = gauss_nodes(NODES)
-    end, parts = reach(k, sign, w), PARTS + int(MORE_PARTS / k)
+    nodes, weights = gauss_nodes(RATIO_NODES)
+    end, parts = cut_off_place(k, sign, w), RATIO_PARTS + int(MORE_RATIO_PARTS / k)
     ratio, slope, error, error_of_slope = (np.zeros_like(w) for _ in range(4))
     for part in range(parts):
         left, width = end * part / parts, end / parts
         y = left[:, None] + width[:, None] * nodes
-        values = np.exp(exponent(k, sign, w[:, None], y)) * weights * width[:, None]
-        ratio += values.sum(axis=1) if sign > 0.0 else (values * rise(k, w[:, None], y)).sum(axis=1)
+        values = np.exp(ratio_exponent(k, sign, w[:, None], y)) * weights * width[:, None]
+        ratio += values.sum(axis=1) if sign > 0.0 else (values * small_rise(k, w[:, None], y)).sum(axis=1)
         slope += k * np.exp(w) * (values * np.abs(np.expm1(sign * y))).sum(axis=1)
-        missed = part_error(k, sign, w, left, width)
+        missed = gauss_part_error(k, sign, w, left, width)
         error, error_of_slope = error + missed[0], error_of_slope + missed[1]
-    ratio -= np.where((w > NEARER) & (sign < 0.0), 1.0 / k, 0.0)
-    last, fall = np.exp(exponent(k, sign, w, end)), sign * k * np.expm1(w + sign * end)
+    ratio -= np.where((w > DIFFERENCE_FROM) & (sign < 0.0), 1.0 / k, 0.0)
+    last, fall = np.exp(ratio_exponent(k, sign, w, end)), sign * k * np.expm1(w + sign * end)
     lever = k * np.exp(w) * np.abs(np.expm1(sign * end))
     rest_of_slope = last * lever / (fall - 1.0 / np.abs(np.expm1(-sign * end)))
     rest = last / fall if sign > 0.0 else np.minimum(last / fall, rest_of_slope)
@@ -142,30 +142,30 @@ def ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]:
     return ratio, slope, np.where(rest_of_slope > 0.0, both, np.inf)
 
 
-def rise(k: float, w: Array, y: Array) -> Array:
-    """``1 - e^-q`` where ``w`` is below :data:`NEARER`, and else 1: there ``1/k`` is taken off in the end."""
-    return np.where(w > NEARER, 1.0, -np.expm1(k * np.exp(w) * np.expm1(-y)))
+def small_rise(k: float, w: Array, y: Array) -> Array:
+    """``1 - e^-q`` where ``w`` is below :data:`DIFFERENCE_FROM`, and else 1: there ``1/k`` is taken off in the end."""
+    return np.where(w > DIFFERENCE_FROM, 1.0, -np.expm1(k * np.exp(w) * np.expm1(-y)))
 
 
-def part_error(k: float, sign: float, w: Array, left: Array, width: Array) -> tuple[Array, Array]:
+def gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array) -> tuple[Array, Array]:
     """Proved errors of the Gauss rule on one part, of the ratio and of its slope: the best of a few ellipses."""
     best = np.full_like(w, np.inf), np.full_like(w, np.inf)
-    for ellipse in ELLIPSES:
+    for ellipse in PART_ELLIPSES:
         beyond = 0.25 * width * (ellipse + 1.0 / ellipse - 2.0)
         height = 0.25 * width * (ellipse - 1.0 / ellipse)
         turn = np.cos(np.minimum(height, math.pi))
         low, high = left - beyond, left + width + beyond
         with np.errstate(all="ignore"):
             top = np.where(turn > 0.0, -sign * (w + np.log(turn)), high if sign > 0.0 else low)
-        size = np.exp(np.minimum(exponent(k, sign, w, np.clip(top, low, high), turn), 700.0))
+        size = np.exp(np.minimum(ratio_exponent(k, sign, w, np.clip(top, low, high), turn), 700.0))
         growth = np.exp(np.maximum(np.maximum(sign * low, sign * high), 0.0))
         lever = k * np.exp(w) * np.minimum(growth + 1.0, growth * (np.maximum(-low, high) + height))
-        missed = gauss_error(NODES, ellipse) * width * size
+        missed = gauss_error(RATIO_NODES, ellipse) * width * size
         excess = missed
         if sign < 0.0:
             flat = np.exp(np.minimum(-k * low, 700.0))
-            excess = gauss_error(NODES, ellipse) * width * np.minimum(lever, 2.0) * np.maximum(size, flat)
-            excess = np.where(w > NEARER, missed, excess)
+            excess = gauss_error(RATIO_NODES, ellipse) * width * np.minimum(lever, 2.0) * np.maximum(size, flat)
+            excess = np.where(w > DIFFERENCE_FROM, missed, excess)
         best = np.minimum(best[0], excess), np.minimum(best[1], missed * lever)
     return best
 
@@ -190,7 +190,7 @@ class RatioTable:
         """The value of the polynomials with these coefficients at ``w``, by Clenshaw's sum."""
         panel, y = self.place(w)
         ahead, last, twice = np.zeros_like(y), np.zeros_like(y), 2.0 * y
-        for j in range(DEGREE - 1, 0, -1):
+        for j in range(PANEL_COEFFICIENTS - 1, 0, -1):
             ahead, last = coefficients[j][panel] + twice * ahead - last, ahead
         return coefficients[0][panel] + y * ahead - last
 
@@ -198,7 +198,7 @@ class RatioTable:
 def panel_edges(k: float, sign: float) -> Array:
     """Edges of panels as wide as the ratios are smooth: 0.45 of the scale, from beyond 0 on the other side outward."""
     unit, edges = 1.0 / math.sqrt(k), []
-    end = farthest(k) if sign > 0.0 else -LOWEST
+    end = farthest_log_threshold(k) if sign > 0.0 else -LOWEST_LOG_THRESHOLD
     place = -2.2 * unit
     while place < end:
         edges.append(place)
@@ -206,53 +206,56 @@ def panel_edges(k: float, sign: float) -> Array:
     return sign * np.array([*edges, place])[:: int(sign)]
 
 
-def farthest(k: float) -> float:
-    """``w > 0`` with ``k D(w)`` at least :data:`FARTHEST`."""
-    return math.log1p(2.0 * FARTHEST / k) + 2.0
+def farthest_log_threshold(k: float) -> float:
+    """``w > 0`` with ``k D(w)`` at least :data:`FARTHEST_DEVIANCE`."""
+    return math.log1p(2.0 * FARTHEST_DEVIANCE / k) + 2.0
 
 
-def table(k: float, sign: float) -> RatioTable:
+def build_ratio_table(k: float, sign: float) -> RatioTable:
     """The table of ``above`` (``sign = 1``) or ``below`` of ``Gamma(k)``, with its proved error (C20).
 
     The error is that of interpolation in Chebyshev points of the first kind, of the Gauss rules, and of rounding.
     """
     edges = panel_edges(k, sign)
-    angle = (np.arange(DEGREE) + 0.5) * math.pi / DEGREE
+    angle = (np.arange(PANEL_COEFFICIENTS) + 0.5) * math.pi / PANEL_COEFFICIENTS
     middle, half = 0.5 * (edges[1:] + edges[:-1]), 0.5 * np.diff(edges)
     points = (middle[:, None] + half[:, None] * np.cos(angle)).ravel()
-    ratio, slope, missed = ratios(k, sign, points)
-    transform = 2.0 / DEGREE * np.cos(np.arange(DEGREE)[:, None] * angle)
+    ratio, slope, missed = mills_ratios(k, sign, points)
+    transform = 2.0 / PANEL_COEFFICIENTS * np.cos(np.arange(PANEL_COEFFICIENTS)[:, None] * angle)
     transform[0] *= 0.5
-    parts = [transform @ part.reshape(len(middle), DEGREE).T for part in (ratio, slope)]
-    flat, spread, slope_spread, loss = spreads(k, sign, edges)
-    interpolated = 4.0 * ELLIPSE ** (1.0 - DEGREE) / (ELLIPSE - 1.0) * spread
-    lebesgue = 2.0 / math.pi * math.log(DEGREE) + 1.0
-    error = interpolated + lebesgue * flat * float(np.max(missed)) + ROUNDED
+    parts = [transform @ part.reshape(len(middle), PANEL_COEFFICIENTS).T for part in (ratio, slope)]
+    flat, spread, slope_spread, loss = panel_spreads(k, sign, edges)
+    interpolated = 4.0 * PANEL_ELLIPSE ** (1.0 - PANEL_COEFFICIENTS) / (PANEL_ELLIPSE - 1.0) * spread
+    lebesgue = 2.0 / math.pi * math.log(PANEL_COEFFICIENTS) + 1.0
+    error = interpolated + lebesgue * flat * float(np.max(missed)) + POLYNOMIAL_RELATIVE_ROUNDING
     slim = gauss_error(SLOPE_NODES, SLIM_ELLIPSE) * slope_spread * flat
     return RatioTable(edges, parts[0], parts[1], error, max(error * loss, float(slim) + error))
 
 
-def spreads(k: float, sign: float, edges: Array) -> tuple[float, float, float, float]:
+def panel_spreads(k: float, sign: float, edges: Array) -> tuple[float, float, float, float]:
     """What the error of the table needs, each the largest over its panels; ratios and slopes are monotone.
 
     The largest over the smallest value on a panel; the bound on its ellipse over the smallest value, of both and of the
-    slope; and how much a difference over :data:`SLIM` of the scale amplifies a relative error.
+    slope; and how much a difference over :data:`SLIM_SHARE` of the scale amplifies a relative error.
     """
     near, far = (edges[:-1], edges[1:]) if sign > 0.0 else (edges[1:], edges[:-1])
     half = 0.5 * np.abs(far - near)
-    beyond, height = 0.5 * half * (ELLIPSE + 1.0 / ELLIPSE - 2.0), 0.5 * half * (ELLIPSE - 1.0 / ELLIPSE)
+    beyond, height = (
+        0.5 * half * (PANEL_ELLIPSE + 1.0 / PANEL_ELLIPSE - 2.0),
+        0.5 * half * (PANEL_ELLIPSE - 1.0 / PANEL_ELLIPSE),
+    )
     turn = np.cos(height) if sign > 0.0 else np.ones_like(half)
-    shift = SLIM * scale(k, sign, far)
+    shift = SLIM_SHARE * ratio_scale(k, sign, far)
     (top, steep, _), (high, bent, _), (least, flat, _), (_, flattest, _) = (
-        ratios(k, sign, w) for w in (near - sign * beyond + np.log(turn), near, far, far + sign * shift)
+        mills_ratios(k, sign, w) for w in (near - sign * beyond + np.log(turn), near, far, far + sign * shift)
     )
     flatness = np.maximum(high / least, bent / flattest)
-    loss = 2.0 * high / (SLIM * scale(k, sign, near) * flattest)
+    loss = 2.0 * high / (SLIM_SHARE * ratio_scale(k, sign, near) * flattest)
     found = (flatness, np.maximum(top / least, steep / turn / flat), steep / turn / flat, loss)
     return tuple(1.01 * float(np.max(part)) for part in found)  # pyright: ignore
 
 
-def scale(k: float, sign: float, w: Array) -> Array:
+def ratio_scale(k: float, sign: float, w: Array) -> Array:
     """The distance in ``w`` over which a ratio varies."""
     return np.minimum(np.maximum(sign * w, 0.0) + 1.0 / math.sqrt(k), 1.0)
 
@@ -273,7 +276,7 @@ class GammaGain:
         ``w`` is where ``above`` is larger, or ``below``.
         """
         sign = 1.0 if table is self.above else -1.0
-        slim = x < SLIM * scale(self.k, sign, w)
+        slim = x < SLIM_SHARE * ratio_scale(self.k, sign, w)
         found = np.empty_like(w)
         wide = ~slim
         found[wide] = table.at(w[wide], table.ratio) - table.at(w[wide] + sign * x[wide], table.ratio)
@@ -332,9 +335,9 @@ class GammaGain:
 def gamma_gain(k: float) -> GammaGain:
     """The tables of ``Gamma(k)``, ``k >= 1``; raises :class:`NotConverged` where their proved error is too large."""
     with np.errstate(all="ignore"):
-        above, below = table(k, 1.0), table(k, -1.0)
+        above, below = build_ratio_table(k, 1.0), build_ratio_table(k, -1.0)
     log_front = 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
-    error = CASES * max(above.amplified, below.amplified)
-    if not error < MOST_ERROR:
+    error = GAIN_ERROR_FACTOR * max(above.amplified, below.amplified)
+    if not error < LARGEST_GAIN_ERROR:
         raise NotConverged(f"the table of the Gamma law is only right to {error:.1e}; please report k={k!r}")
     return GammaGain(k, above, below, log_front, error)

@@ -1,7 +1,7 @@
 """Scalar kernels: plain functions of floats on ``math``, in one file.
 
 Each function runs as it is (one evaluation costs microseconds and no import) and, through
-:func:`compiled`, as machine code made by numba from the very same source. Two rules keep both
+:func:`compile_kernels`, as machine code made by numba from the very same source. Two rules keep both
 speeds equal: plain Python raises on overflow, ``log(0)`` and ``1/0`` where compiled code returns
 inf or nan, so no kernel lets an argument get there; and ``-inf`` stands for the log of zero.
 
@@ -21,7 +21,7 @@ SQRT_HALF = math.sqrt(0.5)
 SQRT_HALF_PI = math.sqrt(0.5 * math.pi)
 """``sqrt(pi/2)``, the Mills ratio at 0. Proof."""
 
-GAUSS_3 = math.sqrt(0.6)
+GAUSS_3_OUTER_NODE = math.sqrt(0.6)
 """Outer node of the three-point Gauss rule on [-1, 1]. Proof."""
 
 RESIDUAL_17 = 1.0 / 17.0
@@ -33,7 +33,7 @@ RESIDUAL_19 = 1.0 / 19.0
 RESIDUAL_27 = 1.0 / 27.0
 """Last coefficient of its longer series. Proof."""
 
-SPLITTER = 134217729.0
+DEKKER_SPLITTER = 134217729.0
 """``2^27 + 1``, which splits a double into two halves (Dekker). Proof."""
 
 LEAST_LOG_QUANTILE = -705.0
@@ -43,7 +43,7 @@ Below e^-708 doubles lose digits, and a quantile comes out too small; above, the
 against mpmath). Proof.
 """
 
-TINY_LOG = -745.0
+LOG_LEAST_DOUBLE = -745.0
 """``ln`` of the least double, nearly. A search for epsilon ends where ``ln delta`` is a million times that.
 
 Contract.
@@ -60,7 +60,7 @@ def log_add(x, y):
 
 def product_error(x, y, product):
     """The rounding error of ``product = x * y``, exactly (Dekker)."""
-    cx, cy = SPLITTER * x, SPLITTER * y
+    cx, cy = DEKKER_SPLITTER * x, DEKKER_SPLITTER * y
     x_high, y_high = cx - (cx - x), cy - (cy - y)
     x_low, y_low = x - x_high, y - y_high
     return ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low
@@ -101,7 +101,7 @@ def mills_drop(u, mu):
     """``R(u) - R(u + mu)`` for ``mu > 0``; where the difference would cancel, three-point Gauss on ``-R'``."""
     if mu >= 0.01 * max(1.0, fabs(u)):
         return mills(u) - mills(u + mu)
-    centre, reach = u + 0.5 * mu, 0.5 * mu * GAUSS_3
+    centre, reach = u + 0.5 * mu, 0.5 * mu * GAUSS_3_OUTER_NODE
     outer = mills_slope(centre - reach) + mills_slope(centre + reach)
     return mu * (5.0 * outer + 8.0 * mills_slope(centre)) / 18.0
 
@@ -480,7 +480,7 @@ def beta_tail_epsilon(a, b, k, mu, log_delta, sharp):
         if t_best < 35.0:
             t = t_best
             m = mu * sqrt(1.0 / (1.0 + exp(-t)))
-        if low > 1e9 or value <= TINY_LOG * 1e6:
+        if low > 1e9 or value <= LOG_LEAST_DOUBLE * 1e6:
             return inf
         slope = exp(tail_profile_epsilon_slope(eps, m, sharp) - value)
         if fabs(excess) <= tolerance:
@@ -505,7 +505,7 @@ def beta_tail_epsilons(a, b, k, mu, log_delta, sharp, out):
         out[i] = beta_tail_epsilon(a[i], b[i], k[i], mu[i], log_delta[i], sharp)
 
 
-def compiled():
+def compile_kernels():
     """A namespace of the same kernels compiled by numba (imported here and nowhere else), cached on disk.
 
     The functions are rebuilt over one shared table of globals in which each name is replaced by its
@@ -516,7 +516,7 @@ def compiled():
     import numba
 
     table = dict(globals())
-    kernels = [f for f in globals().values() if isinstance(f, types.FunctionType) and f is not compiled]
+    kernels = [f for f in globals().values() if isinstance(f, types.FunctionType) and f is not compile_kernels]
     for kernel in kernels:
         copy = types.FunctionType(kernel.__code__, table, kernel.__name__)
         copy.__module__, copy.__qualname__ = __name__, kernel.__qualname__

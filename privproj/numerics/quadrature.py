@@ -9,22 +9,22 @@ from itertools import pairwise
 from privproj.errors import NotConverged
 from privproj.numerics.enclosure import Enclosure
 
-ENOUGH = 1e-6
+LARGEST_QUADRATURE_ERROR = 1e-6
 """Relative error of a quadrature beyond which no number is returned; a smaller one widens the enclosure. Contract."""
 
-GOAL = 1e-12
+QUADRATURE_GOAL = 1e-12
 """Relative error of a quadrature at which no more panels are halved. A larger one widens the enclosure. Speed only."""
 
-LOG_NEGLIGIBLE = -1000.0
+LOG_NEGLIGIBLE_HEIGHT = -1000.0
 """Log of an integrand's height below which a quadrature that fails is replaced by a rough bound. Contract."""
 
-DROPPED = 46.0
+LOG_DROP_AT_EDGE = 46.0
 """Nats below its height where an integrand is left out: ``e^-46`` is below a rounding. Proof."""
 
-FINE = 20
+FINE_NODES = 20
 """Gauss nodes of a panel whose sum is the value. Speed only."""
 
-CHECK = 13
+CHECK_NODES = 13
 """Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved. Proof."""
 
 
@@ -48,7 +48,7 @@ def gauss_legendre(n: int) -> tuple[tuple[float, float], ...]:
     return tuple(rule)
 
 
-def log_rule(log_f: Callable[[float], float], edges: list[float], n: int, reference: float) -> float:
+def gauss_rule_sum(log_f: Callable[[float], float], edges: list[float], n: int, reference: float) -> float:
     """``sum of panels of  int e^(log_f(t) - reference) dt`` by the n-point Gauss rule."""
     total = 0.0
     for left, right in itertools.pairwise(edges):
@@ -67,33 +67,33 @@ def log_integral(log_f: Callable[[float], float], start: float, step: float, hig
     rounding of a huge exponent leaves. Where that fails for an integral far below anything representable, its height
     times its width is returned, with an error of three in the log.
     """
-    edges, peak = hill(log_f, start, step, high)
+    edges, peak = hill_panels(log_f, start, step, high)
     if peak == -math.inf:
         return Enclosure(-math.inf, 0.0)
-    fine, error, enough = 0.0, math.inf, max(GOAL, 4e-15 * abs(peak))
+    fine, error, enough = 0.0, math.inf, max(QUADRATURE_GOAL, 4e-15 * abs(peak))
     for _ in range(7):
-        fine, coarse = log_rule(log_f, edges, FINE, peak), log_rule(log_f, edges, CHECK, peak)
+        fine, coarse = gauss_rule_sum(log_f, edges, FINE_NODES, peak), gauss_rule_sum(log_f, edges, CHECK_NODES, peak)
         error = abs(fine - coarse) / fine if fine > 0.0 else math.inf
         if error <= enough:
             break
         edges = sorted({*edges, *(0.5 * (a + b) for a, b in pairwise(edges))})
-    if not error <= max(ENOUGH, enough) and peak < LOG_NEGLIGIBLE:
+    if not error <= max(LARGEST_QUADRATURE_ERROR, enough) and peak < LOG_NEGLIGIBLE_HEIGHT:
         width = max(edges[-1] - edges[0], 1e-15 * abs(edges[0]) + 1e-300)
         return Enclosure(peak + math.log(width), 3.0)
-    if not error <= max(ENOUGH, enough):
+    if not error <= max(LARGEST_QUADRATURE_ERROR, enough):
         raise NotConverged(f"the quadrature reached only a relative {error:.1e}; please report these parameters")
-    return Enclosure(peak + math.log(fine), max(error, enough - GOAL))
+    return Enclosure(peak + math.log(fine), max(error, enough - QUADRATURE_GOAL))
 
 
-def hill(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[list[float], float]:
+def hill_panels(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[list[float], float]:
     """Panel edges around the hill of ``log_f`` on ``(-inf, high]``, and (nearly) its height."""
-    top, peak = climb(log_f, min(start, high - 0.01 * step), step, high)
-    left = drop_off(log_f, top, peak, -step, -math.inf)
-    right = drop_off(log_f, top, peak, step, high)
+    top, peak = climb_hill(log_f, min(start, high - 0.01 * step), step, high)
+    left = find_drop_off(log_f, top, peak, -step, -math.inf)
+    right = find_drop_off(log_f, top, peak, step, high)
     return [left, left + 0.6 * (top - left), top, top + 0.4 * (right - top), right], peak
 
 
-def climb(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[float, float]:
+def climb_hill(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[float, float]:
     """A point near the top of the hill and the height there."""
     t, value = start, log_f(start)
     stride = step if t + step <= high and log_f(t + step) > value else -step
@@ -109,15 +109,15 @@ def climb(log_f: Callable[[float], float], start: float, step: float, high: floa
     return t, value
 
 
-def drop_off(log_f: Callable[[float], float], top: float, peak: float, stride: float, limit: float) -> float:
+def find_drop_off(log_f: Callable[[float], float], top: float, peak: float, stride: float, limit: float) -> float:
     """The point beyond ``top``, towards ``stride``, where ``log_f`` is about 46 below ``peak`` (or ``limit``)."""
     inside = outside = top
-    while log_f(outside) > peak - DROPPED:
+    while log_f(outside) > peak - LOG_DROP_AT_EDGE:
         if outside == limit:
             return limit
         inside, stride = outside, 2.0 * stride
         outside = min(outside + stride, limit) if stride > 0.0 else outside + stride
     for _ in range(3):
         middle = 0.5 * (inside + outside)
-        inside, outside = (middle, outside) if log_f(middle) > peak - DROPPED else (inside, middle)
+        inside, outside = (middle, outside) if log_f(middle) > peak - LOG_DROP_AT_EDGE else (inside, middle)
     return outside

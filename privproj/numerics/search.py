@@ -6,17 +6,17 @@ from collections.abc import Callable
 from privproj.errors import NotConverged
 from privproj.numerics.enclosure import Enclosure
 
-LAST_BITS = 2.0**-51
+LEAST_RELATIVE_LOOK = 2.0**-51
 """Least relative distance of the next look from the ends of a bracket. Speed only."""
 
-STEEPEST_STEP = 1e60
+LARGEST_BRACKET_FACTOR = 1e60
 """Largest factor from one look to the next while a bracket is sought. Speed only."""
 
 
 # --- search -------------------------------------------------------------------------------------
 
 
-def crossing(
+def find_crossing(
     excess: Callable[[float], float],
     guess: float,
     *,
@@ -49,16 +49,18 @@ def crossing(
         near, at_near = far, at_far
         far = min(high, far * factor) if seeks_safe else max(low, far / factor)
         at_far = checked(far)
-        factor = min(factor**3, STEEPEST_STEP)
+        factor = min(factor**3, LARGEST_BRACKET_FACTOR)
     ends = (near, at_near, far, at_far) if seeks_safe else (far, at_far, near, at_near)
-    return shrink(checked, *ends, rtol=rtol)
+    return shrink_bracket(checked, *ends, rtol=rtol)
 
 
-def shrink(f: Callable[[float], float], x1: float, f1: float, x2: float, f2: float, *, rtol: float) -> Enclosure:
+def shrink_bracket(
+    f: Callable[[float], float], x1: float, f1: float, x2: float, f2: float, *, rtol: float
+) -> Enclosure:
     """Shrink a bracket ``f(x1) > 0 >= f(x2)`` to relative width ``rtol`` (Chandrupatla; geometric halving first)."""
     while x2 > 4.0 * x1:
         middle = math.sqrt(x1) * math.sqrt(x2)
-        x1, f1, x2, f2 = replaced(x1, f1, x2, f2, middle, f(middle))
+        x1, f1, x2, f2 = update_bracket(x1, f1, x2, f2, middle, f(middle))
     last, at_last, share = x1, f1, 0.5
     while x2 - x1 > rtol * x2:
         x = x1 + share * (x2 - x1)
@@ -68,12 +70,14 @@ def shrink(f: Callable[[float], float], x1: float, f1: float, x2: float, f2: flo
             break
         value = f(x)
         last, at_last = (x1, f1) if value > 0.0 else (x2, f2)
-        x1, f1, x2, f2 = replaced(x1, f1, x2, f2, x, value)
-        share = interpolated_share(x1, f1, x2, f2, last, at_last, max(0.5 * rtol, LAST_BITS) * x2)
+        x1, f1, x2, f2 = update_bracket(x1, f1, x2, f2, x, value)
+        share = interpolated_share(x1, f1, x2, f2, last, at_last, max(0.5 * rtol, LEAST_RELATIVE_LOOK) * x2)
     return Enclosure(x1, x2)
 
 
-def replaced(x1: float, f1: float, x2: float, f2: float, x: float, value: float) -> tuple[float, float, float, float]:
+def update_bracket(
+    x1: float, f1: float, x2: float, f2: float, x: float, value: float
+) -> tuple[float, float, float, float]:
     """The bracket ``(x1, f1, x2, f2)`` with the end where ``f`` has the sign of ``value`` moved to ``x``."""
     return (x, value, x2, f2) if value > 0.0 else (x1, f1, x, value)
 

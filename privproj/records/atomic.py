@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def replaced(path: str | Path, fill: Callable[[BinaryIO], object]) -> None:
+def write_atomically(path: str | Path, fill: Callable[[BinaryIO], object]) -> None:
     """Let ``fill`` write beside ``path``, flush to the disk, and put the result in its place, its mode kept."""
     target = Path(path)
     handle, beside = tempfile.mkstemp(dir=target.resolve().parent, prefix=f".{target.name}.")

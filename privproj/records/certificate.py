@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privproj.accounting.question import Question
-from privproj.bounds import find, mechanism_named
+from privproj.bounds import find_bound, mechanism_named
 from privproj.errors import InvalidParameter, NotConverged, PrecisionLimit, Refused
 from privproj.mechanisms import Mechanism
-from privproj.records.atomic import replaced
-from privproj.records.strict_json import Ambiguous, parse, same, shown
-from privproj.result import Outcome, Result, plain
+from privproj.records.atomic import write_atomically
+from privproj.records.strict_json import Ambiguous, parse_json, quoted, same_json
+from privproj.result import Outcome, Result, as_plain_value
 from privproj.runs import NeighbouringRelation, Run
 from privproj.validation import privacy_epsilon
 
 if TYPE_CHECKING:
     from flint import arb
 
-    from privproj.rigorous.profiles import Profile
+    from privproj.rigorous.profiles import BallProfile
 
 SCHEMA = 2
 """Version of the certificate's fields."""
@@ -37,11 +37,11 @@ SCHEMA = 2
 ARITHMETIC = "ball arithmetic"
 """What a certificate says about how it was computed."""
 
-SPREAD = Decimal("4e-19")
+WRITTEN_SPREAD = Decimal("4e-19")
 """Relative. Proof: the ends that are written lie this far outside their ball, whose radius is below 2^-64 = 5.4e-20 of
 it, so that any other ball of such a radius around the same number lies within them."""
 
-AGREES = Decimal("1e-12")
+SECOND_OPINION_RTOL = Decimal("1e-12")
 """Relative difference allowed to the mpmath value, which has no proved error. Speed only: the balls prove the claim."""
 
 WRITTEN_DIGITS = 25
@@ -83,14 +83,14 @@ class Certificate:
     @property
     def record(self) -> dict[str, Any]:
         """The JSON object in the file."""
-        return {"certificate": plain(asdict(self))}
+        return {"certificate": as_plain_value(asdict(self))}
 
     def save(self, path: str | Path) -> None:
         """Write the JSON file, whole or not at all."""
         import json
 
         text = json.dumps(self.record, indent=2, allow_nan=False) + "\n"
-        replaced(path, lambda file: file.write(text.encode()))
+        write_atomically(path, lambda file: file.write(text.encode()))
 
 
 FOUNDATION = ("bound_version", "side", "status", "promises", "assumes", "source")
@@ -113,10 +113,10 @@ def certify(result: Result) -> Certificate:
     witness = profile.witness(result.epsilon)
     ball, bits = enclosure(profile, result.epsilon, witness)
     check_side(result, ball)
-    return stated(result, ball, bits, witness)
+    return certificate_of_enclosure(result, ball, bits, witness)
 
 
-def stated(result: Result, ball: "arb", bits: int, witness: dict[str, float]) -> Certificate:
+def certificate_of_enclosure(result: Result, ball: "arb", bits: int, witness: dict[str, float]) -> Certificate:
     """The certificate of an answer whose enclosure is known; raises :class:`Refused` if it is not the tool's own."""
     lower, upper = written_ends(ball)
     found = Certificate(
@@ -129,7 +129,7 @@ def stated(result: Result, ball: "arb", bits: int, witness: dict[str, float]) ->
         witness=witness,
         target=target_field(result),
         bits=bits,
-        **foundation(result.bound, result.mechanism, own_parameters(result.run)),
+        **tool_foundation(result.bound, result.mechanism, own_parameters(result.run)),
     )
     said = {**foundation_of(result), "side": found.side}
     wrong = [name for name in FOUNDATION if getattr(found, name) != said[name]]
@@ -139,14 +139,14 @@ def stated(result: Result, ball: "arb", bits: int, witness: dict[str, float]) ->
 
 
 def written_ends(ball: "arb") -> tuple[str, str]:
-    """``(lower, upper)`` as decimal text around the ball, each :data:`SPREAD` further out; at most 1."""
-    from privproj.rigorous.balls import EXACT, decimal_ends
+    """``(lower, upper)`` as decimal text around the ball, each :data:`WRITTEN_SPREAD` further out; at most 1."""
+    from privproj.rigorous.balls import EXACT_DECIMALS, decimal_ends
 
     low, high = map(Decimal, decimal_ends(ball, WRITTEN_DIGITS))
-    down, up = EXACT.copy(), EXACT.copy()
+    down, up = EXACT_DECIMALS.copy(), EXACT_DECIMALS.copy()
     down.prec = up.prec = WRITTEN_DIGITS
     down.rounding, up.rounding = ROUND_FLOOR, ROUND_CEILING
-    return str(down.multiply(low, 1 - SPREAD)), str(min(up.multiply(high, 1 + SPREAD), Decimal(1)))
+    return str(down.multiply(low, 1 - WRITTEN_SPREAD)), str(min(up.multiply(high, 1 + WRITTEN_SPREAD), Decimal(1)))
 
 
 def own_parameters(part: dict[str, Any]) -> dict[str, Any]:
@@ -166,52 +166,52 @@ def foundation_of(result: Result) -> dict[str, Any]:
     }
 
 
-def foundation(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
+def tool_foundation(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
     """What the tool itself says of this bound for these parameters, its side for a delta at a given epsilon."""
-    asked = question(bound, mechanism, run)
+    asked = question_of(bound, mechanism, run)
     return foundation_of(asked.result("delta", None, None, side=asked.side(asked.curve())))
 
 
-def question(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> Question:
+def question_of(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> Question:
     """The question that has these parameters, which have to be written as the tool writes them.
 
     Raises :class:`InvalidParameter` where they are not, :class:`Refused` where the bound does not answer.
     """
-    built = rebuilt(mechanism)
-    found = Question(built, asked_run(run), find(type(built), bound))
+    built = mechanism_of(mechanism)
+    found = Question(built, run_of(run), find_bound(type(built), bound))
     found.check()
     return found
 
 
-def asked_run(run: dict[str, Any]) -> Run:
+def run_of(run: dict[str, Any]) -> Run:
     """The run with these parameters, all of them and no others."""
-    expected_keys(run, Run().parameters(), "run")
+    check_keys(run, Run().parameters(), "run")
     found = Run(**run)
-    expected_table(run, found.parameters(), "run")
+    check_table(run, found.parameters(), "run")
     return found
 
 
-def expected_keys(given: dict[str, Any], names: Iterable[str], where: str) -> None:
+def check_keys(given: dict[str, Any], names: Iterable[str], where: str) -> None:
     """Raise :class:`InvalidParameter` unless the keys are these."""
     known = tuple(names)
     for key in given:
         if key not in known:
-            raise InvalidParameter(where, shown(key), "the keys " + ", ".join(known) + " and no others")
+            raise InvalidParameter(where, quoted(key), "the keys " + ", ".join(known) + " and no others")
     for key in known:
         if key not in given:
             raise InvalidParameter(where, "nothing", f"the key {key} in the certificate")
 
 
-def expected_table(given: dict[str, Any], own: dict[str, Any], where: str) -> None:
+def check_table(given: dict[str, Any], own: dict[str, Any], where: str) -> None:
     """Raise :class:`InvalidParameter` unless the table is the one that the tool writes for what it describes."""
     for key in (*given, *own):
-        if key not in given or key not in own or not same(given[key], own[key]):
-            said = f"{key} {shown(own[key])}" if key in own else f"no {key}"
-            value = shown(given[key]) if key in given else "nothing"
+        if key not in given or key not in own or not same_json(given[key], own[key]):
+            said = f"{key} {quoted(own[key])}" if key in own else f"no {key}"
+            value = quoted(given[key]) if key in given else "nothing"
             raise InvalidParameter(where, value, f"{said}, as this tool writes it, in the certificate")
 
 
-def certified(result: Result, certificate: Certificate) -> Result:
+def with_certificate(result: Result, certificate: Certificate) -> Result:
     """The result with the ends of its certificate among its numerics."""
     import flint
 
@@ -230,13 +230,13 @@ def target_field(result: Result) -> dict[str, float]:
 
 def check_side(result: Result, ball: "arb") -> None:
     """Raise unless the answer is on the safe side of the enclosure."""
-    if not meets(target_field(result), ball):
+    if not ball_meets(target_field(result), ball):
         raise NotConverged(
             f"the floating-point {result.quantity} is on the unsafe side of its enclosure; please report it"
         )
 
 
-def meets(target: dict[str, float], ball: "arb") -> bool:
+def ball_meets(target: dict[str, float], ball: "arb") -> bool:
     """True if the whole ball is at most the target (a delta of 1 is met by definition)."""
     from flint import arb, ctx
 
@@ -246,27 +246,27 @@ def meets(target: dict[str, float], ball: "arb") -> bool:
         return bool(ball.upper() <= arb(10) ** arb(target["log10_delta"]))
 
 
-def enclosure(profile: "Profile", epsilon: float, witness: dict[str, float], first: int = 0) -> "tuple[arb, int]":
+def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float], first: int = 0) -> "tuple[arb, int]":
     """``(ball, bits)`` of the profile, from the ``first`` precision of the ladder on."""
     from flint import arb
 
-    from privproj.rigorous.balls import LADDER, enclosed
+    from privproj.rigorous.balls import PRECISION_LADDER, enclose_to_goal
 
-    return enclosed(lambda: profile.delta(arb(epsilon), witness), LADDER[first:])
+    return enclose_to_goal(lambda: profile.delta(arb(epsilon), witness), PRECISION_LADDER[first:])
 
 
-def profile_of(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> "Profile":
+def profile_of(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> "BallProfile":
     """What encloses this bound for these parameters; raises :class:`Refused` where nothing does."""
-    needs_flint()
-    asked = question(bound, mechanism, run)
-    check_run(asked)
+    require_flint()
+    asked = question_of(bound, mechanism, run)
+    check_provable(asked)
     assert asked.bound.provable is not None
     replaces = asked.run.relation is NeighbouringRelation.REPLACE
     built = asked.mechanism.for_replacement() if replaces else asked.mechanism
     return asked.bound.provable(built, asked.run.steps)
 
 
-def rebuilt(mechanism: dict[str, Any]) -> Mechanism:
+def mechanism_of(mechanism: dict[str, Any]) -> Mechanism:
     """The mechanism with these parameters; raises :class:`InvalidParameter` where they are not its own."""
     given = own_parameters(mechanism)
     if "layers" in given:
@@ -275,16 +275,16 @@ def rebuilt(mechanism: dict[str, Any]) -> Mechanism:
     parts = {name: value for name, value in given.items() if name != "name"}
     for name, value in parts.items():
         if name not in kind.__dataclass_fields__:
-            raise InvalidParameter("mechanism", shown(name), f"parameters of {kind.name} in the certificate")
+            raise InvalidParameter("mechanism", quoted(name), f"parameters of {kind.name} in the certificate")
         flag = kind.__dataclass_fields__[name].type is bool
         if isinstance(value, list | dict) or (flag and not isinstance(value, bool)):
-            raise InvalidParameter(name, shown(value), "true or false" if flag else "a number or a word")
+            raise InvalidParameter(name, quoted(value), "true or false" if flag else "a number or a word")
     found = kind(**parts)
-    expected_table(given, {"name": kind.name, **found.parameters()}, "mechanism")
+    check_table(given, {"name": kind.name, **found.parameters()}, "mechanism")
     return found
 
 
-def check_run(asked: Question) -> None:
+def check_provable(asked: Question) -> None:
     """Raise :class:`Refused` where delta has no closed form or single integral, or nothing encloses it."""
     bound, run = asked.bound, asked.run
     several = run.steps > 1 and not bound.provable_steps
@@ -304,7 +304,7 @@ def provable_names() -> list[str]:
     return [f"{bound.mechanism.name}.{bound.name}" for bound in registry() if bound.provable is not None]
 
 
-def needs_flint() -> None:
+def require_flint() -> None:
     """Raise :class:`InvalidParameter` where python-flint is not installed."""
     from importlib.util import find_spec
 
@@ -312,11 +312,11 @@ def needs_flint() -> None:
         raise InvalidParameter("certify", "no python-flint", "python-flint", "pip install 'privproj[certify]'")
 
 
-def load(path: str | Path) -> Certificate:
+def load_certificate(path: str | Path) -> Certificate:
     """A certificate from its file; raises :class:`InvalidParameter` for a file that is none."""
     try:
         with Path(path).open("rb") as file:
-            content = parse(file.read(LARGEST_FILE).decode("utf-8"))
+            content = parse_json(file.read(LARGEST_FILE).decode("utf-8"))
     except OSError as error:
         raise InvalidParameter("certificate", path, "a readable file", str(error.strerror)) from None
     except Ambiguous as error:
@@ -343,63 +343,65 @@ def from_record(content: object) -> Certificate:
     """
     inner = content.get("certificate") if isinstance(content, dict) and len(content) == 1 else None
     if not isinstance(inner, dict):
-        raise InvalidParameter("certificate", shown(content), "a certificate as --certificate writes it")
+        raise InvalidParameter("certificate", quoted(content), "a certificate as --certificate writes it")
     given: dict[str, Any] = inner
-    if not same(given.get("schema", SCHEMA), SCHEMA):
+    if not same_json(given.get("schema", SCHEMA), SCHEMA):
         raise InvalidParameter(
-            "schema", shown(given["schema"]), f"a certificate of schema {SCHEMA}", "write it again with --certificate"
+            "schema", quoted(given["schema"]), f"a certificate of schema {SCHEMA}", "write it again with --certificate"
         )
-    expected_keys(given, (field.name for field in fields(Certificate)), "certificate")
+    check_keys(given, (field.name for field in fields(Certificate)), "certificate")
     for name, kind in KINDS.items():
-        expected_kind(name, given[name], kind)
+        check_kind(name, given[name], kind)
     found = Certificate(**{**given, "promises": tuple(given["promises"]), "assumes": tuple(given["assumes"])})
     check_numbers(found)
     return found
 
 
-def expected_kind(name: str, value: Any, kind: type) -> None:
+def check_kind(name: str, value: Any, kind: type) -> None:
     """Raise :class:`InvalidParameter` unless a field has its type, and text that can be printed."""
     if type(value) is not kind:
-        raise InvalidParameter(name, shown(value), f"{WORDS[kind]} in the certificate")
+        raise InvalidParameter(name, quoted(value), f"{WORDS[kind]} in the certificate")
     inside = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
     for part in inside:
         if isinstance(value, list) and not isinstance(part, str):
-            raise InvalidParameter(name, shown(part), "words in the certificate")
+            raise InvalidParameter(name, quoted(part), "words in the certificate")
         if isinstance(part, str) and not (part.isprintable() and part):
-            raise InvalidParameter(name, shown(part), "words that can be printed, in the certificate")
+            raise InvalidParameter(name, quoted(part), "words that can be printed, in the certificate")
 
 
 def check_numbers(certificate: Certificate) -> None:
     """Raise :class:`InvalidParameter` unless the numbers of a claim are such numbers."""
-    from privproj.rigorous.balls import LADDER
+    from privproj.rigorous.balls import PRECISION_LADDER
 
     for name in ("lower", "upper"):
         text = getattr(certificate, name)
         if not DECIMAL.fullmatch(text):
-            raise InvalidParameter(name, shown(text), "a decimal number in the certificate")
+            raise InvalidParameter(name, quoted(text), "a decimal number in the certificate")
     privacy_epsilon(certificate.epsilon, zero=True)
-    if certificate.bits not in LADDER:
-        raise InvalidParameter("bits", certificate.bits, "one of the precisions " + ", ".join(map(str, LADDER)))
+    if certificate.bits not in PRECISION_LADDER:
+        raise InvalidParameter(
+            "bits", certificate.bits, "one of the precisions " + ", ".join(map(str, PRECISION_LADDER))
+        )
     if certificate.arithmetic != ARITHMETIC:
-        raise InvalidParameter("arithmetic", shown(certificate.arithmetic), ARITHMETIC)
-    numbers(certificate.witness, "witness")
-    target = numbers(certificate.target, "target")
+        raise InvalidParameter("arithmetic", quoted(certificate.arithmetic), ARITHMETIC)
+    finite_numbers(certificate.witness, "witness")
+    target = finite_numbers(certificate.target, "target")
     if list(target) not in (["delta"], ["log10_delta"]):
-        raise InvalidParameter("target", shown(list(target)), "one target: either delta or log10_delta")
+        raise InvalidParameter("target", quoted(list(target)), "one target: either delta or log10_delta")
     if not 0.0 < target.get("delta", 0.5) < 1.0 or not target.get("log10_delta", -1.0) < 0.0:
-        raise InvalidParameter("target", shown(target), "a delta above 0 and below 1, or a negative log10_delta")
+        raise InvalidParameter("target", quoted(target), "a delta above 0 and below 1, or a negative log10_delta")
 
 
-def numbers(given: dict[str, Any], name: str) -> dict[str, float]:
+def finite_numbers(given: dict[str, Any], name: str) -> dict[str, float]:
     """A table of finite numbers; raises :class:`InvalidParameter` for anything else."""
     for value in given.values():
         if type(value) is not float or not math.isfinite(value):
-            raise InvalidParameter(name, shown(value), "finite numbers with a point in the certificate")
+            raise InvalidParameter(name, quoted(value), "finite numbers with a point in the certificate")
     return given
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CertificateVerdict:
     """What checking a certificate found: each claim, and whether it holds."""
 
     claims: dict[str, bool]
@@ -413,28 +415,28 @@ class Verdict:
         return all(self.claims.values())
 
 
-def verify(certificate: Certificate) -> Verdict:
+def verify(certificate: Certificate) -> CertificateVerdict:
     """Check a certificate from its parameters alone: a new enclosure at a higher precision, and mpmath's value.
 
     Raises like :func:`certify`, and :class:`InvalidParameter` for a certificate that the tool does not write.
     """
-    from privproj.rigorous.balls import LADDER, decimal_ends
+    from privproj.rigorous.balls import PRECISION_LADDER, decimal_ends
 
     claim = from_record(certificate.record)
     profile = profile_of(claim.bound, claim.mechanism, claim.run)
-    said = foundation(claim.bound, claim.mechanism, claim.run)
+    said = tool_foundation(claim.bound, claim.mechanism, claim.run)
     check_witness(claim, profile)
-    ball, _ = enclosure(profile, claim.epsilon, claim.witness, first=max(1, LADDER.index(claim.bits)))
+    ball, _ = enclosure(profile, claim.epsilon, claim.witness, first=max(1, PRECISION_LADDER.index(claim.bits)))
     lower, upper = decimal_ends(ball, WRITTEN_DIGITS)
     value = second_opinion(claim)
-    return Verdict(
+    return CertificateVerdict(
         {
-            "the enclosure holds": contains(claim, Decimal(lower), Decimal(upper)),
+            "the enclosure holds": contains_enclosure(claim, Decimal(lower), Decimal(upper)),
             "the target is met": target_met(claim),
-            "status and promises are those of the bound": agree(claim, said, "status", "promises"),
-            "side, assumptions, source and version too": agree(claim, said, *FOUNDATION),
-            f"{claim.bits} bits are enough": enough(profile, claim),
-            **agreement(Decimal(upper), value),
+            "status and promises are those of the bound": says_what_the_tool_says(claim, said, "status", "promises"),
+            "side, assumptions, source and version too": says_what_the_tool_says(claim, said, *FOUNDATION),
+            f"{claim.bits} bits are enough": is_precise_enough(profile, claim),
+            **claim_of_second_opinion(Decimal(upper), value),
         },
         lower,
         upper,
@@ -442,48 +444,50 @@ def verify(certificate: Certificate) -> Verdict:
     )
 
 
-def agree(certificate: Certificate, said: dict[str, Any], *names: str) -> bool:
+def says_what_the_tool_says(certificate: Certificate, said: dict[str, Any], *names: str) -> bool:
     """True if the certificate says what the tool says."""
     return all(getattr(certificate, name) == said[name] for name in names)
 
 
-def contains(certificate: Certificate, lower: Decimal, upper: Decimal) -> bool:
+def contains_enclosure(certificate: Certificate, lower: Decimal, upper: Decimal) -> bool:
     """True if the new enclosure lies within the claimed one."""
     return Decimal(certificate.lower) <= lower <= upper <= Decimal(certificate.upper)
 
 
 def target_met(certificate: Certificate) -> bool:
     """True if the claimed upper end is at most the target: ``upper <= delta``, or ``log10(upper) <= log10_delta``."""
-    from privproj.rigorous.balls import EXACT
+    from privproj.rigorous.balls import EXACT_DECIMALS
 
     upper, target = Decimal(certificate.upper), certificate.target
     if "delta" in target:
         return upper <= Decimal(target["delta"])
     # The decimal logarithm is right to a unit of its last of 100 digits; 1e-90 of it is more than that.
-    power = EXACT.log10(upper) if upper else Decimal("-Infinity")
-    return EXACT.add(power, EXACT.multiply(abs(power), Decimal("1e-90"))) <= Decimal(target["log10_delta"])
+    power = EXACT_DECIMALS.log10(upper) if upper else Decimal("-Infinity")
+    return EXACT_DECIMALS.add(power, EXACT_DECIMALS.multiply(abs(power), Decimal("1e-90"))) <= Decimal(
+        target["log10_delta"]
+    )
 
 
-def enough(profile: "Profile", certificate: Certificate) -> bool:
+def is_precise_enough(profile: "BallProfile", certificate: Certificate) -> bool:
     """True if the claimed working precision makes the enclosure right to the goal."""
     from flint import arb
 
-    from privproj.rigorous.balls import enclosed
+    from privproj.rigorous.balls import enclose_to_goal
 
     try:
-        enclosed(lambda: profile.delta(arb(certificate.epsilon), certificate.witness), (certificate.bits,))
+        enclose_to_goal(lambda: profile.delta(arb(certificate.epsilon), certificate.witness), (certificate.bits,))
     except PrecisionLimit:
         return False
     return True
 
 
-def check_witness(certificate: Certificate, profile: "Profile") -> None:
+def check_witness(certificate: Certificate, profile: "BallProfile") -> None:
     """Raise :class:`InvalidParameter` for free parameters that prove nothing, or that the profile does not have."""
     for name, value in certificate.witness.items():
         top = 1.0 if name == "tau" else math.inf
         if name not in profile.free or not 0.0 < value <= top:
             expected = {"tau": "a tau in (0, 1]", "tangent": "a positive tangent"}.get("".join(profile.free), "none")
-            raise InvalidParameter("witness", shown({name: value}), f"the free parameters of the bound: {expected}")
+            raise InvalidParameter("witness", quoted({name: value}), f"the free parameters of the bound: {expected}")
     for name in profile.needed:
         if name not in certificate.witness:
             raise InvalidParameter("witness", "nothing", f"the free parameter {name} of the bound")
@@ -493,7 +497,7 @@ def second_opinion(certificate: Certificate) -> str | None:
     """The value in mpmath, by other code and another quadrature; None where there is none for these parameters."""
     from privproj import reference
 
-    built = rebuilt(certificate.mechanism)
+    built = mechanism_of(certificate.mechanism)
     if certificate.run["relation"] == NeighbouringRelation.REPLACE:
         built = built.for_replacement()
     name = f"{built.name}.{certificate.bound}"
@@ -507,11 +511,11 @@ def second_opinion(certificate: Certificate) -> str | None:
     return reference.mp.nstr(value, 20)
 
 
-def agreement(upper: Decimal, value: str | None) -> dict[str, bool]:
+def claim_of_second_opinion(upper: Decimal, value: str | None) -> dict[str, bool]:
     """The claim that mpmath finds what the balls found; no claim where it has nothing to say."""
     if value is None:
         return {}
-    from privproj.rigorous.balls import EXACT
+    from privproj.rigorous.balls import EXACT_DECIMALS
 
-    away = EXACT.subtract(Decimal(value), upper).copy_abs()
-    return {"independent code in mpmath agrees": away <= EXACT.multiply(AGREES, upper)}
+    away = EXACT_DECIMALS.subtract(Decimal(value), upper).copy_abs()
+    return {"independent code in mpmath agrees": away <= EXACT_DECIMALS.multiply(SECOND_OPINION_RTOL, upper)}

@@ -5,9 +5,9 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, get_args
 
-from privproj.accounting.evaluate import FOUND, TARGETS, targets_of
+from privproj.accounting.evaluate import FOUND, TARGETS, target_names
 from privproj.accounting.question import Question, question_of
-from privproj.bounds import find, mechanism_named
+from privproj.bounds import find_bound, mechanism_named
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import Layer, Mechanism
 from privproj.result import Result
@@ -44,7 +44,7 @@ TYPES = {
 """The type of every key that is not a number or a truth value of a mechanism."""
 
 
-def once(entry: Any, where: str) -> dict[str, Any]:
+def with_unique_keys(entry: Any, where: str) -> dict[str, Any]:
     """The keys of an entry in one spelling, ``noise-multiplier`` as ``noise_multiplier``.
 
     Raises :class:`InvalidParameter` for an entry that is no table and for a key in both spellings.
@@ -60,11 +60,11 @@ def once(entry: Any, where: str) -> dict[str, Any]:
     return found
 
 
-def kind_of(given: Mapping[str, Any]) -> type[Mechanism]:
+def mechanism_type_of(given: Mapping[str, Any]) -> type[Mechanism]:
     """The mechanism that an entry names."""
     if "mechanism" not in given:
         raise InvalidParameter("mechanism", "nothing", "a mechanism")
-    name: str = of_type("mechanism", given["mechanism"], TEXT)
+    name: str = check_type("mechanism", given["mechanism"], TEXT)
     return mechanism_named(ALIASES.get(name, name))
 
 
@@ -81,12 +81,12 @@ def parameters_of(kind: type[Mechanism]) -> dict[str, str]:
 
 def keys_of(kind: type[Mechanism], others: tuple[str, ...], query: str = "") -> dict[str, str]:
     """Every key that an entry about this mechanism may have, and its type; not what the query finds."""
-    plain = (*RUN_KEYS, *BATCH_KEYS, *(targets_of(query) if query else ()), *others)
+    plain = (*RUN_KEYS, *BATCH_KEYS, *(target_names(query) if query else ()), *others)
     known = {**parameters_of(kind), **{name: TYPES[name] for name in plain}}
     return {name: words for name, words in known.items() if name not in FOUND.get(query, ())}
 
 
-def of_type(name: str, value: Any, words: str) -> Any:
+def check_type(name: str, value: Any, words: str) -> Any:
     """The value, if it is of the type; nothing is converted. Raises :class:`InvalidParameter`."""
     real = isinstance(value, int | float) and not isinstance(value, bool)
     fits = {
@@ -108,12 +108,12 @@ def check_keys(given: Mapping[str, Any], known: Mapping[str, str]) -> None:
     for name, value in given.items():
         if name not in known:
             raise InvalidParameter(name, value, "one of the keys " + ", ".join(known))
-        of_type(name, value, known[name])
+        check_type(name, value, known[name])
 
 
-def parts_from(given: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, dict[str, Any]]:
+def mechanism_bound_and_run(given: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, dict[str, Any]]:
     """Mechanism, bound and run of an entry whose keys are known; what the query finds is still missing."""
-    kind = kind_of(given)
+    kind = mechanism_type_of(given)
     own = {name: given[name] for name in parameters_of(kind) if name in given}
     if "layer" in own:
         texts = own.pop("layer")
@@ -125,13 +125,13 @@ def parts_from(given: Mapping[str, Any], query: str = "") -> tuple[Mechanism, st
 
 def question_from(given: Mapping[str, Any], query: str = "") -> Question:
     """The question that the known keys of an entry put."""
-    mechanism, bound, run = parts_from(given, query)
-    return question_of(mechanism, find(type(mechanism), bound), run)  # pyright: ignore[reportArgumentType]
+    mechanism, bound, run = mechanism_bound_and_run(given, query)
+    return question_of(mechanism, find_bound(type(mechanism), bound), run)  # pyright: ignore[reportArgumentType]
 
 
 def target_from(given: Mapping[str, Any], query: str) -> dict[str, Any]:
     """The targets of the query; raises :class:`InvalidParameter` for one that is missing, doubled or out of range."""
-    found = {name: given[name] for name in targets_of(query) if name in given}
+    found = {name: given[name] for name in target_names(query) if name in given}
     if "epsilon" in TARGETS[query][1]:
         privacy_epsilon(found.get("epsilon"), zero=query != "sigma")
     if "delta" in TARGETS[query][1]:
@@ -139,7 +139,7 @@ def target_from(given: Mapping[str, Any], query: str) -> dict[str, Any]:
     return found
 
 
-def answer(query: str, given: Mapping[str, Any]) -> Result:
+def answer_entry(query: str, given: Mapping[str, Any]) -> Result:
     """The answer to the query that the known keys of an entry put."""
-    mechanism, bound, run = parts_from(given, query)
+    mechanism, bound, run = mechanism_bound_and_run(given, query)
     return TARGETS[query][0](mechanism, bound=bound, **target_from(given, query), **run)

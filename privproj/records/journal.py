@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from privproj.errors import InvalidParameter
-from privproj.records.workers import Doer, Row, Work
+from privproj.records.workers import Row, Runner, Work
 
-SECONDS = 0.5
+BATCH_SECONDS = 0.5
 """Seconds that a batch should take: a kill loses about that much work. Speed only."""
 
-MOST = 500
+MOST_TASKS_PER_BATCH = 500
 """Tasks of a batch at most. Speed only."""
 
 
@@ -48,7 +48,7 @@ class Journal:
             raise InvalidParameter("journal", self.path, "a journal of this very question", "name another file")
         good = len(head) if content.startswith(head) else 0
         for line in content[good:].splitlines(keepends=True):
-            row = whole_row(line)
+            row = parse_row(line)
             if row is None:
                 break
             good += len(line)
@@ -73,7 +73,7 @@ class Journal:
         self.file.close()
 
 
-def whole_row(line: bytes) -> Row | None:
+def parse_row(line: bytes) -> Row | None:
     """The row of a line that was written to its end (a last field says so), else None."""
     try:
         (row,) = csv.reader([line.decode()])
@@ -82,11 +82,11 @@ def whole_row(line: bytes) -> Row | None:
     return row[:-1] if line.endswith(b";\n") and len(row) > 1 and row[0].isdecimal() else None
 
 
-def done(
+def complete_rows(
     work: Work,
     tasks: Iterable[tuple[int, Any]],
     journal: Journal,
-    doer: Doer,
+    doer: Runner,
     progress: Callable[[int], object] = lambda count: None,
 ) -> dict[int, Row]:
     """The rows of all tasks, by number: those of the journal, and the others as ``doer`` does them."""
@@ -99,7 +99,7 @@ def done(
 
 
 class Batches:
-    """Tasks in batches that take about :data:`SECONDS` each, judged by how many were done so far."""
+    """Tasks in batches that take about :data:`BATCH_SECONDS` each, judged by how many were done so far."""
 
     def __init__(self, tasks: Iterator[tuple[int, Any]]) -> None:
         self.tasks, self.size, self.since = tasks, 1, time.monotonic()
@@ -117,7 +117,7 @@ class Batches:
         """Double the size while batches are quick, halve it while they are slow."""
         now = time.monotonic()
         seconds, self.since = now - self.since, now
-        if seconds > 2.0 * SECONDS:
+        if seconds > 2.0 * BATCH_SECONDS:
             self.size = max(1, self.size // 2)
-        elif seconds < SECONDS and count >= self.size:
-            self.size = min(MOST, 2 * self.size)
+        elif seconds < BATCH_SECONDS and count >= self.size:
+            self.size = min(MOST_TASKS_PER_BATCH, 2 * self.size)

@@ -26,7 +26,7 @@ from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter
 from privproj.records.run_file import phase_from
-from privproj.records.strict_json import Ambiguous, parse, same, shown
+from privproj.records.strict_json import Ambiguous, parse_json, quoted, same_json
 from privproj.result import Result
 from privproj.runs import delta_target
 from privproj.validation import privacy_epsilon, probability, whole
@@ -76,17 +76,17 @@ class Account:
         phase, target = entry["phase"], entry.get("target")
         for key in entry:
             if key not in ("phase", "target", "insecure"):
-                raise InvalidParameter(where, shown(key), "the keys phase, target and insecure")
+                raise InvalidParameter(where, quoted(key), "the keys phase, target and insecure")
         if not isinstance(phase, dict) or "planned" in phase:
-            raise InvalidParameter(where, shown(phase), "a phase as privproj writes it")
+            raise InvalidParameter(where, quoted(phase), "a phase as privproj writes it")
         phase_from(phase, {}, where)
         whole("steps", phase.get("steps"), f"a whole number of steps in {where}")
         if entry.get("insecure", True) is not True:
-            raise InvalidParameter(where, shown(entry["insecure"]), "insecure to be true, or left out")
+            raise InvalidParameter(where, quoted(entry["insecure"]), "insecure to be true, or left out")
         return replace(
             self,
             phases=(*self.phases, (phase, 0)),
-            target=None if target is None else goal(target, where),
+            target=None if target is None else check_target(target, where),
             insecure=self.insecure or "insecure" in entry,
         )
 
@@ -166,10 +166,10 @@ class Account:
         return replace(found, mechanism={**found.mechanism, "assumes": tuple(assumed)}, warnings=tuple(notes))
 
 
-def goal(given: Any, where: str) -> dict[str, float]:
+def check_target(given: Any, where: str) -> dict[str, float]:
     """The target of a phase: an epsilon, a delta or both; raises :class:`InvalidParameter` for anything else."""
     if not isinstance(given, dict) or not given or not given.keys() <= {"epsilon", "delta"}:
-        raise InvalidParameter(where, shown(given), "a target with an epsilon, a delta or both")
+        raise InvalidParameter(where, quoted(given), "a target with an epsilon, a delta or both")
     try:
         if "epsilon" in given:
             privacy_epsilon(given["epsilon"], zero=False)
@@ -197,7 +197,7 @@ class Chain:
         self.state.update(written)
 
 
-def read(path: str | Path) -> Account:
+def read_ledger(path: str | Path) -> Account:
     """What a ledger says.
 
     A last line that cannot be read (the end of a run that was killed while it wrote) counts as a release. Raises
@@ -207,10 +207,10 @@ def read(path: str | Path) -> Account:
         content = Path(path).read_bytes()
     except OSError as error:
         raise InvalidParameter("ledger", path, "a readable ledger", str(error.strerror)) from None
-    return parsed(content, str(path))
+    return parse_ledger(content, str(path))
 
 
-def parsed(content: bytes, path: str) -> Account:
+def parse_ledger(content: bytes, path: str) -> Account:
     """The account of a ledger's bytes; raises :class:`InvalidParameter` for a line that is not what was written."""
     lines = content.split(b"\n")
     lines = lines if lines[-1] else lines[:-1]
@@ -231,7 +231,7 @@ def parsed(content: bytes, path: str) -> Account:
 def is_unchained(line: bytes) -> bool:
     """True for the header of version 1."""
     try:
-        return same(parse(line.decode()), UNCHAINED)
+        return same_json(parse_json(line.decode()), UNCHAINED)
     except (ValueError, RecursionError):
         return False
 
@@ -258,7 +258,7 @@ class Reading:
     def entry_of(self, line: bytes, number: int) -> dict[str, Any] | None:
         """A whole line as data, its hash checked and left out; None for what is not whole."""
         try:
-            entry = parse(line.decode())
+            entry = parse_json(line.decode())
         except Ambiguous as error:
             raise self.damaged(number, f"it has {error}") from None
         except (ValueError, RecursionError):
@@ -282,8 +282,8 @@ class Reading:
                 "ledger", self.path, f"the phase that line {number} belongs to", "the file is damaged"
             )
         expected = {"step": self.account.phases[-1][1] + 1}
-        if not same(entry, expected):
-            raise self.damaged(number, f"it says {shown(entry)} where {expected} comes next")
+        if not same_json(entry, expected):
+            raise self.damaged(number, f"it says {quoted(entry)} where {expected} comes next")
         self.account = self.account.stepped()
 
     def cut_short(self, line: bytes, number: int) -> None:
@@ -340,7 +340,7 @@ class Ledger:
         self, path: str | Path, phase: Phase, target: Mapping[str, Any] | None = None, insecure: bool = False
     ) -> None:
         self.path = Path(path)
-        self.file = exclusive(self.path)
+        self.file = open_exclusively(self.path)
         try:
             self.begin(phase, {"target": dict(target)} if target else {}, insecure)
         except BaseException:
@@ -349,7 +349,7 @@ class Ledger:
 
     def begin(self, phase: Phase, target: dict[str, Any], insecure: bool) -> None:
         """Continue the last phase if it is this one, else append it."""
-        account = read(self.path)
+        account = read_ledger(self.path)
         entry = json.loads(json.dumps(phase.as_dict()))
         self.unsure, self.chain, self.size = False, Chain(), 0
         if not account.phases:
@@ -376,7 +376,7 @@ class Ledger:
     @property
     def account(self) -> Account:
         """What the ledger says now."""
-        return read(self.path)
+        return read_ledger(self.path)
 
     def record(self) -> int:
         """Record one release; returns its number within the phase. It is on the disk when this returns."""
@@ -418,7 +418,7 @@ class Ledger:
             self.file = -1
 
 
-def exclusive(path: Path) -> int:
+def open_exclusively(path: Path) -> int:
     """The file opened for appending under a lock that no other process holds."""
     import fcntl
 

@@ -9,14 +9,14 @@ from privproj.accounting.evaluate import TARGETS
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within
 from privproj.records.entries import (
     TEXT,
-    answer,
+    answer_entry,
     check_keys,
+    check_type,
     keys_of,
-    kind_of,
-    of_type,
-    once,
+    mechanism_type_of,
     question_from,
     target_from,
+    with_unique_keys,
 )
 from privproj.result import Outcome, Result
 from privproj.validation import real
@@ -29,7 +29,7 @@ ENTRY_KEYS = ("name", "query", "mechanism", "bound", "expect", "rtol", "at_most"
 
 
 @dataclass(frozen=True)
-class Entry:
+class ExpectedBound:
     """One ``[[bound]]`` of a regression file: a question, the value it is expected to have, a bound it must keep."""
 
     name: str
@@ -43,20 +43,20 @@ class Entry:
     def ask(self) -> Result:
         """The answer of today; raises :class:`PrivprojError`."""
         try:
-            return answer(self.query, self.given)
+            return answer_entry(self.query, self.given)
         except InvalidParameter as error:
             raise_within(error, self.place)
 
-    def check(self) -> "Verdict":
+    def check(self) -> "CheckVerdict":
         """The verdict: within tolerance of what is expected, not above ``at_most``, and an answer at all."""
         try:
             result = self.ask()
         except Unanswered as error:
-            return Verdict(self, None, f"no answer: {error}")
+            return CheckVerdict(self, None, f"no answer: {error}")
         value = None if result.value is None else float(result.value)
         if result.outcome is not Outcome.OK or value is None or not math.isfinite(value):
-            return Verdict(self, None, f"no finite answer (outcome {result.outcome})")
-        return Verdict(self, value, self.judged(value, self.expect))
+            return CheckVerdict(self, None, f"no finite answer (outcome {result.outcome})")
+        return CheckVerdict(self, value, self.judged(value, self.expect))
 
     def judged(self, value: float | None, expect: float | None) -> str:
         """What is wrong with this value, if anything."""
@@ -71,10 +71,10 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckVerdict:
     """What became of an entry; ``problem`` is empty where it holds."""
 
-    entry: Entry
+    entry: ExpectedBound
     value: float | None
     problem: str
 
@@ -84,7 +84,7 @@ class Verdict:
         return not self.problem
 
 
-def entries_from(data: Mapping[str, Any], where: str = "regression file") -> list[Entry]:
+def entries_from(data: Mapping[str, Any], where: str = "regression file") -> list[ExpectedBound]:
     """The entries of a regression file; raises :class:`InvalidParameter` naming file, entry and key."""
     for key in data:
         if key != "bound":
@@ -100,17 +100,17 @@ def entries_from(data: Mapping[str, Any], where: str = "regression file") -> lis
     return found
 
 
-def entry_from(entry: Any, where: str) -> Entry:
+def entry_from(entry: Any, where: str) -> ExpectedBound:
     """One entry, its parameters checked."""
-    given = once(entry, where)
+    given = with_unique_keys(entry, where)
     name = given.get("name", where.rsplit(": ", 1)[-1])
     label = f"{where} ({name})" if isinstance(given.get("name"), str) else where
     try:
-        query = of_type("query", given.get("query", "epsilon"), TEXT)
+        query = check_type("query", given.get("query", "epsilon"), TEXT)
         if query not in TARGETS:
             raise InvalidParameter("query", query, "one of " + ", ".join(TARGETS))
-        check_keys(given, keys_of(kind_of(given), ENTRY_KEYS, query))
-        numbers = judged_by(given)
+        check_keys(given, keys_of(mechanism_type_of(given), ENTRY_KEYS, query))
+        numbers = expectations_from(given)
         question_from(given, query)
         target_from(given, query)
     except InvalidParameter as error:
@@ -118,19 +118,19 @@ def entry_from(entry: Any, where: str) -> Entry:
     except PrivprojError as error:
         raise InvalidParameter(label, name, "a valid entry", str(error)) from None
     rtol = DEFAULT_RTOL if numbers["rtol"] is None else numbers["rtol"]
-    return Entry(name, query, given, numbers["expect"], rtol, numbers["at_most"], label)
+    return ExpectedBound(name, query, given, numbers["expect"], rtol, numbers["at_most"], label)
 
 
-def judged_by(given: Mapping[str, Any]) -> dict[str, float | None]:
+def expectations_from(given: Mapping[str, Any]) -> dict[str, float | None]:
     """What the answer is held against; raises :class:`InvalidParameter` where that is nothing."""
     if "expect" not in given and "at_most" not in given:
         raise InvalidParameter("expect", "nothing", "expect, at_most or both")
     if "rtol" in given and "expect" not in given:
         raise InvalidParameter("rtol", given["rtol"], "expect with rtol", "at_most has no tolerance")
-    return {key: number(given, key) for key in ("expect", "rtol", "at_most")}
+    return {key: finite_number(given, key) for key in ("expect", "rtol", "at_most")}
 
 
-def number(given: Mapping[str, Any], key: str) -> float | None:
+def finite_number(given: Mapping[str, Any], key: str) -> float | None:
     """A finite number, not negative where it is a tolerance; None where the key is missing."""
     if key not in given:
         return None

@@ -5,7 +5,7 @@ from typing import Any
 
 from privproj.accounting.schedule import Phase, Schedule
 from privproj.errors import InvalidParameter, Refused, raise_within
-from privproj.records.entries import TYPES, check_keys, keys_of, kind_of, once, question_from
+from privproj.records.entries import TYPES, check_keys, keys_of, mechanism_type_of, question_from, with_unique_keys
 
 FOR_ALL = ("relation", "discretization", "composer")
 """Keys of a run file that hold for all its phases."""
@@ -18,7 +18,7 @@ def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
 
     Raises :class:`InvalidParameter` that names the file, the entry and the key.
     """
-    given = once(data, where)
+    given = with_unique_keys(data, where)
     entries = given.pop("phase", None)
     try:
         check_keys(given, {name: TYPES[name] for name in FOR_ALL})
@@ -36,12 +36,12 @@ def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
 
 def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
     """One phase of a run file."""
-    given = once(entry, where)
+    given = with_unique_keys(entry, where)
     try:
         for key in (*shared, *(name for name in FOR_ALL if name != "relation")):
             if key in given:
                 raise InvalidParameter(key, given[key], f"{key} once, before the phases")
-        check_keys(given, keys_of(kind_of(given), PHASE_KEYS))
+        check_keys(given, keys_of(mechanism_type_of(given), PHASE_KEYS))
         question = question_from({**given, **shared})
         question.check()
     except InvalidParameter as error:

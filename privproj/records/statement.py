@@ -40,7 +40,7 @@ class Section:
     items: bool = False
 
 
-def sentence(epsilon: float) -> str:
+def meaning_of_epsilon(epsilon: float) -> str:
     """What an epsilon of this size means, without calling it good or bad."""
     return (
         "Whatever anyone concludes from the release, its odds change by a factor of at most "
@@ -55,15 +55,18 @@ def sections(result: Result, curve: Curve) -> list[Section]:
     claim = f"epsilon is at most {rounded_up(result.epsilon)} at delta {result.delta:g}."
     rates = true_positive_rates(curve, RATES)
     attacks = [
-        f"A membership attack with a false positive rate of {percent(rate)} has a true positive rate of at most "
-        f"{percent(found)}."
+        f"A membership attack with a false positive rate of {percent_rounded_up(rate)} has a true positive rate of "
+        "at most "
+        f"{percent_rounded_up(found)}."
         for rate, found in zip(RATES, rates, strict=True)
     ]
     unit = UNITS[str(result.run["relation"])]
-    whole = f"True minus false positive rate of any membership attack is at most {percent(advantage(curve))}."
+    whole = (
+        f"True minus false positive rate of any membership attack is at most {percent_rounded_up(advantage(curve))}."
+    )
     return [
-        Section("Guarantee", (f"This release is differentially private: {claim}", sentence(result.epsilon))),
-        Section("Unit of privacy", (f"Neighbouring data sets differ by {unit}.", group(result))),
+        Section("Guarantee", (f"This release is differentially private: {claim}", meaning_of_epsilon(result.epsilon))),
+        Section("Unit of privacy", (f"Neighbouring data sets differ by {unit}.", group_words(result))),
         Section("What was done", what_was_done(result), items=True),
         Section("What it rests on", what_it_rests_on(result), items=True),
         Section("What it means for attacks", (*attacks, whole), items=True),
@@ -77,12 +80,12 @@ def rounded_up(value: float) -> str:
     return f"{value:.3g}" if shown >= value else f"{float(f'{value * (1 + 5e-3):.3g}'):.3g}"
 
 
-def percent(share: float) -> str:
+def percent_rounded_up(share: float) -> str:
     """A share in per cent, rounded up."""
     return f"{rounded_up(100.0 * share)} %"
 
 
-def group(result: Result) -> str:
+def group_words(result: Result) -> str:
     """How many records one person may have."""
     size = result.run["group_size"]
     return "One person has one record." if size == 1 else f"One person has at most {size} records."

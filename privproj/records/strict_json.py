@@ -17,7 +17,7 @@ class Ambiguous(ValueError):
     """Whole JSON that says something twice, or a number that is no double; the words say which."""
 
 
-def parse(text: str) -> Any:
+def parse_json(text: str) -> Any:
     """The value of a JSON text.
 
     Raises :class:`Ambiguous`; ``json.JSONDecodeError`` or RecursionError for what is not JSON, or nested too deeply.
@@ -30,18 +30,18 @@ def parse(text: str) -> Any:
         raise Ambiguous(str(error)) from None
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """A value as a message repeats it: in ASCII, cut where it is long."""
     words = ascii(value)
     return words if len(words) <= MOST_WORDS else words[: MOST_WORDS - 3] + "..."
 
 
-def same(one: object, other: object) -> bool:
+def same_json(one: object, other: object) -> bool:
     """True for equal JSON values of the same types: 1 is not 1.0, and not true. The order of keys does not matter."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+        return one.keys() == other.keys() and all(same_json(value, other[key]) for key, value in one.items())
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and all(map(same_json, one, other))
     return type(one) is type(other) and one == other
 
 
@@ -50,7 +50,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         double = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
-        raise Ambiguous(f"the key {shown(double)} twice")
+        raise Ambiguous(f"the key {quoted(double)} twice")
     return found
 
 
@@ -62,13 +62,13 @@ def _double(text: str) -> float:
             return value
     except ArithmeticError:
         pass
-    raise Ambiguous(f"the number {shown(text)}, which is no double")
+    raise Ambiguous(f"the number {quoted(text)}, which is no double")
 
 
 def _whole(text: str) -> int:
     """A whole number of a size that anything here can have."""
     if len(text) > 20:
-        raise Ambiguous(f"the whole number {shown(text)}")
+        raise Ambiguous(f"the whole number {quoted(text)}")
     return int(text)
 
 

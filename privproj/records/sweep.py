@@ -11,26 +11,26 @@ from typing import Any
 
 from privproj.accounting.evaluate import FOUND, TARGETS
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within
-from privproj.records.atomic import replaced
+from privproj.records.atomic import write_atomically
 from privproj.records.entries import (
     TEXT,
-    answer,
+    answer_entry,
     check_keys,
+    check_type,
     keys_of,
-    kind_of,
-    of_type,
-    once,
+    mechanism_type_of,
     question_from,
     target_from,
+    with_unique_keys,
 )
-from privproj.records.journal import Journal, done
-from privproj.records.workers import Doer, Row, here
+from privproj.records.journal import Journal, complete_rows
+from privproj.records.workers import Row, Runner, run_inline
 from privproj.result import Result
 
-LARGEST = 10**7
+MOST_POINTS = 10**7
 """Points of a grid at most. Contract."""
 
-PROBED = 10**5
+PROBED_POINTS = 10**5
 """How many points are looked at, at most, for one that is a question.  Speed only."""
 FIXED_KEYS = ("mechanism", "bound")
 """Keys that are one for the whole grid."""
@@ -78,19 +78,19 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
 
     Raises :class:`InvalidParameter` naming the key for anything else, and where no point is a question.
     """
-    given = once(data, where)
-    axes = once(given.pop("grid", None), f"{where}: grid")
+    given = with_unique_keys(data, where)
+    axes = with_unique_keys(given.pop("grid", None), f"{where}: grid")
     try:
-        query = of_type("query", given.pop("query", "epsilon"), TEXT)
+        query = check_type("query", given.pop("query", "epsilon"), TEXT)
         if query not in TARGETS:
             raise InvalidParameter("query", query, "one of " + ", ".join(TARGETS))
         if not axes:
             raise InvalidParameter("grid", "nothing", "a table [grid] of lists")
-        check_keys(given, keys_of(kind_of(given), FIXED_KEYS, query))
+        check_keys(given, keys_of(mechanism_type_of(given), FIXED_KEYS, query))
         check_axes(axes, given, query)
         found = Grid(query, given, axes)
-        if len(found) > LARGEST:
-            raise InvalidParameter("grid", f"{len(found)} points", f"at most {LARGEST} points")
+        if len(found) > MOST_POINTS:
+            raise InvalidParameter("grid", f"{len(found)} points", f"at most {MOST_POINTS} points")
         check_points(found)
     except InvalidParameter as error:
         raise_within(error, where)
@@ -99,7 +99,7 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
 
 def check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -> None:
     """Raise :class:`InvalidParameter` unless every axis is a list of different values of a key not fixed."""
-    known = keys_of(kind_of(fixed), ("bound",), query)
+    known = keys_of(mechanism_type_of(fixed), ("bound",), query)
     for name, values in axes.items():
         place = f"grid.{name}"
         if name in fixed:
@@ -116,9 +116,9 @@ def check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) ->
 
 
 def check_points(grid: Grid) -> None:
-    """Raise what is wrong with the first point if every one of the first :data:`PROBED` is no question."""
+    """Raise what is wrong with the first point if every one of the first :data:`PROBED_POINTS` is no question."""
     first = None
-    for _, (query, given) in islice(grid.tasks(), PROBED):
+    for _, (query, given) in islice(grid.tasks(), PROBED_POINTS):
         try:
             question, _ = question_from(given, query), target_from(given, query)
             question.check()
@@ -129,11 +129,11 @@ def check_points(grid: Grid) -> None:
             if error.name in FOUND.get(query, ()):
                 return
             first = first or error
-    if first is not None and len(grid) <= PROBED:
+    if first is not None and len(grid) <= PROBED_POINTS:
         raise first
 
 
-def asked(tasks: list[tuple[str, dict[str, Any]]]) -> list[Row]:
+def answer_points(tasks: list[tuple[str, dict[str, Any]]]) -> list[Row]:
     """The rows of some points (the work of :mod:`privproj.records.journal`)."""
     return [row_of(*task) for task in tasks]
 
@@ -141,89 +141,97 @@ def asked(tasks: list[tuple[str, dict[str, Any]]]) -> list[Row]:
 def row_of(query: str, given: dict[str, Any]) -> Row:
     """The answer of one point as text, in :data:`COLUMNS`; what was refused says why in its note."""
     try:
-        return record(answer(query, given))
+        return result_row(answer_entry(query, given))
     except Unanswered as error:
         found = error.result
-        return record(found, str(error)) if isinstance(found, Result) else failed(error.outcome, str(error))
+        return (
+            result_row(found, str(error))
+            if isinstance(found, Result)
+            else row_without_result(error.outcome, str(error))
+        )
     except InvalidParameter as error:
-        return failed("invalid", str(error))
+        return row_without_result("invalid", str(error))
     except PrivprojError as error:
-        return failed("not_converged", str(error))
+        return row_without_result("not_converged", str(error))
     except (ArithmeticError, ValueError, LookupError, RuntimeError, MemoryError) as error:
-        return failed("not_converged", f"an undefined value ({error}); please report these parameters")
+        return row_without_result("not_converged", f"an undefined value ({error}); please report these parameters")
 
 
-def record(result: Result, note: str = "") -> Row:
+def result_row(result: Result, note: str = "") -> Row:
     """A result as text."""
     plain = result.as_dict()
     values = [plain[name] for name in FIELDS] + [plain["noise_multiplier"]]
-    return [*map(text, values), note or "; ".join(result.warnings)]
+    return [*map(number_text, values), note or "; ".join(result.warnings)]
 
 
-def failed(outcome: str, note: str) -> Row:
+def row_without_result(outcome: str, note: str) -> Row:
     """The row of a point without a result."""
     return [outcome if name == "outcome" else note if name == "note" else "" for name in COLUMNS]
 
 
-def text(value: object) -> str:
+def number_text(value: object) -> str:
     """A number with all its digits, nothing for None."""
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
-def swept(grid: Grid, out: str | Path, doer: Doer = here, progress: Any = lambda count: None) -> dict[str, int]:
+def run_sweep(
+    grid: Grid, out: str | Path, doer: Runner = run_inline, progress: Any = lambda count: None
+) -> dict[str, int]:
     """Ask every point, write the table, and count the outcomes.
 
     The journal beside the table makes it resumable; it goes when the table is there. Raises :class:`InvalidParameter`
     where ``out`` holds anything but this very table.
     """
     path, journal = Path(out), Path(f"{out}.journal")
-    writer = parquet if path.suffix == ".parquet" else as_csv
+    writer = write_parquet if path.suffix == ".parquet" else write_csv
     if path.exists() and not journal.exists():
-        return counted(grid, existing(grid, path))
+        return count_outcomes(grid, rows_on_disk(grid, path))
     book = Journal(journal, grid.title())
     try:
         progress(len(book.rows))
-        found = done(asked, grid.tasks(), book, doer, progress)
+        found = complete_rows(answer_points, grid.tasks(), book, doer, progress)
         kept = [i for i, name in enumerate(COLUMNS) if name not in grid.axes]
-        rows = [[*map(cell, grid.point(i).values()), *(found[i][k] for k in kept)] for i in range(len(grid))]
-        writer(path, columns_of(grid), rows)
+        rows = [[*map(value_text, grid.point(i).values()), *(found[i][k] for k in kept)] for i in range(len(grid))]
+        writer(path, column_names(grid), rows)
         journal.unlink()
     finally:
         book.close()
-    return counted(grid, rows)
+    return count_outcomes(grid, rows)
 
 
-def columns_of(grid: Grid) -> list[str]:
+def column_names(grid: Grid) -> list[str]:
     """The names of the table: the axes, then :data:`COLUMNS` but for those that are axes."""
     return [*grid.axes, *(name for name in COLUMNS if name not in grid.axes)]
 
 
-def cell(value: object) -> str:
+def value_text(value: object) -> str:
     """A value of the grid as text."""
-    return " ".join(map(str, value)) if isinstance(value, list) else text(value)
+    return " ".join(map(str, value)) if isinstance(value, list) else number_text(value)
 
 
-def existing(grid: Grid, path: Path) -> list[Row]:
+def rows_on_disk(grid: Grid, path: Path) -> list[Row]:
     """The rows of a table that is already there; raises :class:`InvalidParameter` if it is not the grid's."""
     names, rows = read_parquet(path) if path.suffix == ".parquet" else read_csv(path)
-    points = [list(map(cell, grid.point(i).values())) for i in range(len(grid))] if len(rows) == len(grid) else None
-    if names != columns_of(grid) or points != [row[: len(grid.axes)] for row in rows]:
+    points = (
+        [list(map(value_text, grid.point(i).values())) for i in range(len(grid))] if len(rows) == len(grid) else None
+    )
+    if names != column_names(grid) or points != [row[: len(grid.axes)] for row in rows]:
         raise InvalidParameter("--output", path, "a new file, or the table of this very grid", "name another file")
     return rows
 
 
-def counted(grid: Grid, rows: list[Row]) -> dict[str, int]:
+def count_outcomes(grid: Grid, rows: list[Row]) -> dict[str, int]:
     """How many rows had which outcome."""
-    place = columns_of(grid).index("outcome")
+    place = column_names(grid).index("outcome")
     outcomes = [row[place] for row in rows]
     return {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))}
 
 
-def as_csv(path: Path, names: list[str], rows: list[Row]) -> None:
+def write_csv(path: Path, names: list[str], rows: list[Row]) -> None:
     """Write the table as CSV, whole or not at all."""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows([names, *rows])
-    replaced(path, lambda file: file.write(buffer.getvalue().encode()))
+    write_atomically(path, lambda file: file.write(buffer.getvalue().encode()))
 
 
 def read_csv(path: Path) -> tuple[list[str], list[Row]]:
@@ -236,7 +244,7 @@ def read_csv(path: Path) -> tuple[list[str], list[Row]]:
     return names, rows
 
 
-def arrow() -> tuple[Any, Any]:
+def import_arrow() -> tuple[Any, Any]:
     """Arrow and its Parquet module; raises :class:`InvalidParameter` where they are missing."""
     try:
         import pyarrow
@@ -247,15 +255,15 @@ def arrow() -> tuple[Any, Any]:
     return pyarrow, parquet
 
 
-def parquet(path: Path, names: list[str], rows: list[Row]) -> None:
+def write_parquet(path: Path, names: list[str], rows: list[Row]) -> None:
     """Write the table as Parquet; columns that are all numbers become numbers."""
-    pyarrow, module = arrow()
-    columns = [typed(list(column)) for column in zip(*rows, strict=True)]
+    pyarrow, module = import_arrow()
+    columns = [typed_column(list(column)) for column in zip(*rows, strict=True)]
     table = pyarrow.table(dict(zip(names, columns, strict=True)))
-    replaced(path, lambda file: module.write_table(table, file))
+    write_atomically(path, lambda file: module.write_table(table, file))
 
 
-def typed(column: list[str]) -> list[Any]:
+def typed_column(column: list[str]) -> list[Any]:
     """Whole numbers, numbers or text; nothing for empty cells of numbers."""
     for kind in (int, float):
         try:
@@ -267,10 +275,10 @@ def typed(column: list[str]) -> list[Any]:
 
 def read_parquet(path: Path) -> tuple[list[str], list[Row]]:
     """The names and the rows of a Parquet table, as text."""
-    pyarrow, module = arrow()
+    pyarrow, module = import_arrow()
     try:
         table = module.read_table(path)
     except (OSError, ValueError, pyarrow.ArrowException):
         raise InvalidParameter("--output", path, "a new file, or the table of this very grid") from None
-    columns = [[text(value) for value in table[name].to_pylist()] for name in table.column_names]
+    columns = [[number_text(value) for value in table[name].to_pylist()] for name in table.column_names]
     return table.column_names, [list(row) for row in zip(*columns, strict=True)]

@@ -1,7 +1,7 @@
 """Who computes the rows of many independent tasks: this process, several, or a Dask cluster.
 
-Work is a function of a list of tasks, so that it can be sent to other processes (:func:`by_processes`) or to a Dask
-cluster (:func:`by_dask`).
+Work is a function of a list of tasks, so that it can be sent to other processes (:func:`run_in_processes`) or to a Dask
+cluster (:func:`run_on_dask`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,20 +12,20 @@ from privproj.errors import InvalidParameter, NotConverged
 Row = list[str]
 Work = Callable[[list[Any]], list[Row]]
 """What is done: a function from a list of tasks to as many rows."""
-Doer = Callable[[Work, Iterator[list[tuple[int, Any]]]], Iterator[tuple[list[int], list[Row]]]]
+Runner = Callable[[Work, Iterator[list[tuple[int, Any]]]], Iterator[tuple[list[int], list[Row]]]]
 """Sends batches of numbered tasks to work; yields the numbers and the rows of each batch as it is done."""
-PATIENCE = 5
+MOST_RESTARTS = 5
 """How many times a pool whose process died is built anew, before giving up. Contract."""
 
 
-def here(work: Work, batches: Iterator[list[tuple[int, Any]]]) -> Iterator[tuple[list[int], list[Row]]]:
+def run_inline(work: Work, batches: Iterator[list[tuple[int, Any]]]) -> Iterator[tuple[list[int], list[Row]]]:
     """Do the work in this process, batch by batch."""
     for batch in batches:
         numbers, tasks = zip(*batch, strict=True)
         yield list(numbers), work(list(tasks))
 
 
-def by_processes(count: int) -> Doer:
+def run_in_processes(count: int) -> Runner:
     """Who does the work: ``count`` processes of this machine. One that dies is replaced, and its batch done again."""
 
     def run(work: Work, batches: Iterator[list[tuple[int, Any]]]) -> Iterator[tuple[list[int], list[Row]]]:
@@ -34,20 +34,20 @@ def by_processes(count: int) -> Doer:
         from multiprocessing import get_context
 
         waiting: list[list[tuple[int, Any]]] = []
-        for _ in range(PATIENCE):
+        for _ in range(MOST_RESTARTS):
             with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
                 try:
-                    yield from drained(Pool(pool.submit), work, batches, waiting, 2 * count)
+                    yield from keep_in_flight(Pool(pool.submit), work, batches, waiting, 2 * count)
                 except BrokenProcessPool:
                     continue
                 return
-        raise NotConverged(f"expected processes that live, but {PATIENCE} pools lost one; is there enough memory?")
+        raise NotConverged(f"expected processes that live, but {MOST_RESTARTS} pools lost one; is there enough memory?")
 
     return run
 
 
 class Pool:
-    """What :func:`drained` needs of an executor."""
+    """What :func:`keep_in_flight` needs of an executor."""
 
     def __init__(self, submit: Callable[..., Any]) -> None:
         self.submit = submit
@@ -67,7 +67,7 @@ class Cluster:
 
     def submit(self, work: Work, tasks: list[Any]) -> Any:
         """Send work; a batch whose worker dies is sent to another one."""
-        return self.client.submit(work, tasks, pure=False, retries=PATIENCE)
+        return self.client.submit(work, tasks, pure=False, retries=MOST_RESTARTS)
 
     def first(self, jobs: Iterable[Any]) -> Any:
         """A job that is done."""
@@ -77,7 +77,7 @@ class Cluster:
         return next(iter(found.done))
 
 
-def drained(
+def keep_in_flight(
     pool: Pool | Cluster,
     work: Work,
     batches: Iterator[list[tuple[int, Any]]],
@@ -104,7 +104,7 @@ def drained(
         yield [number for number, _ in batch], rows
 
 
-def by_dask(address: str) -> Doer:
+def run_on_dask(address: str) -> Runner:
     """Who does the work: an existing Dask cluster at this address."""
 
     def run(work: Work, batches: Iterator[list[tuple[int, Any]]]) -> Iterator[tuple[list[int], list[Row]]]:
@@ -120,6 +120,6 @@ def by_dask(address: str) -> Doer:
             raise InvalidParameter("dask", address, "the address of a running scheduler", str(error)) from None
         with client, client.as_current():
             most = 2 * max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
-            yield from drained(Cluster(client), work, batches, [], most)
+            yield from keep_in_flight(Cluster(client), work, batches, [], most)
 
     return run

@@ -10,12 +10,12 @@ docstring, with more digits where the float code avoids a cancellation. :func:`v
 import mpmath as mp
 
 from privproj.reference import composition, gaussian, m1, m2, sketch, wishart
-from privproj.reference.calculus import Function, Real, settled
+from privproj.reference.calculus import Function, Real, evaluate_until_settled
 from privproj.reference.m2 import beta_tail_bound, expected_profile
 from privproj.reference.special import beta_lower, beta_tail, gaussian_delta, normal_tail, two_sided
 
 __all__ = [
-    "COARSE",
+    "COARSE_DIGITS",
     "DELTAS",
     "EPSILONS",
     "Real",
@@ -38,15 +38,15 @@ DELTAS: dict[str, Function] = {name: f for family in FAMILIES for name, f in fam
 EPSILONS: dict[str, Function] = {name: f for family in FAMILIES for name, f in family.EPSILONS.items()}
 """``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""
 
-OTHERS: dict[str, Function] = {
-    "sketch.rdp": sketch.divergence,
+OTHER_QUANTITIES: dict[str, Function] = {
+    "sketch.rdp": sketch.divergence_at_order,
     "wishart.preprocess.gain": wishart.preprocessing_gain,
     "rule.basic-composition.epsilon": composition.basic_composition,
     "rule.advanced-composition.epsilon": composition.advanced_composition,
 }
 """Quantities that are neither a delta nor an epsilon. Contract."""
 
-COARSE = {
+COARSE_DIGITS = {
     "m1.known-projection": 14,
     "m1.known-projection-rank1": 14,
     "m1.secret-projection": 14,
@@ -61,30 +61,32 @@ COARSE = {
 Contract.
 """
 
-LARGE = {"m2.mixture-rdp": 16, "m2.rank-free": 25, "m2.exact-rank1": 25}
+LARGE_DIM_DIGITS = {"m2.mixture-rdp": 16, "m2.rank-free": 25, "m2.exact-rank1": 25}
 """Digits of others where the dimension is a million or more. Contract."""
 
 
 def value(quantity: str, digits: int | None = None, **parameters: Real) -> Real:
     """The reference for ``privproj.evaluate(quantity, **parameters)``, at a precision confirmed by a higher one."""
     name, _, asked = quantity.rpartition(".")
-    aim = digits or digits_of(quantity, parameters)
-    return settled(lambda: once(name, asked, parameters), aim, *((6, 4) if aim <= 25 else (8, 15)))
+    aim = digits or reference_digits(quantity, parameters)
+    return evaluate_until_settled(
+        lambda: evaluate_once(name, asked, parameters), aim, *((6, 4) if aim <= 25 else (8, 15))
+    )
 
 
-def digits_of(quantity: str, parameters: dict[str, Real]) -> int:
+def reference_digits(quantity: str, parameters: dict[str, Real]) -> int:
     """How many digits :func:`value` gives."""
     name = quantity.rpartition(".")[0]
     if "t" in parameters:
         return 50
-    few = LARGE if parameters.get("dim", 0) >= 10**6 else {}
-    return min(COARSE.get(name, 50), few.get(name, 50))
+    few = LARGE_DIM_DIGITS if parameters.get("dim", 0) >= 10**6 else {}
+    return min(COARSE_DIGITS.get(name, 50), few.get(name, 50))
 
 
-def once(name: str, asked: str, parameters: dict[str, Real]) -> Real:
+def evaluate_once(name: str, asked: str, parameters: dict[str, Real]) -> Real:
     """One evaluation at the current precision; the inverse where a reference answers the other question."""
-    if f"{name}.{asked}" in OTHERS:
-        return OTHERS[f"{name}.{asked}"](**parameters)
+    if f"{name}.{asked}" in OTHER_QUANTITIES:
+        return OTHER_QUANTITIES[f"{name}.{asked}"](**parameters)
     if "t" in parameters:
         return (DELTAS if asked == "delta" else EPSILONS)[name](None, **parameters)
     rest = dict(parameters)
@@ -92,5 +94,5 @@ def once(name: str, asked: str, parameters: dict[str, Real]) -> Real:
     known, other = (DELTAS, EPSILONS) if asked == "delta" else (EPSILONS, DELTAS)
     if name in known:
         return known[name](given, **rest)
-    invert = composition.delta_of if asked == "delta" else composition.epsilon_of
+    invert = composition.delta_of_rule if asked == "delta" else composition.epsilon_of_profile
     return invert(lambda x: other[name](x, **rest), given)

@@ -15,14 +15,14 @@ MOST_HALVINGS = 14
 """Halvings of the trapezoidal rule after which :class:`ArithmeticError` is raised. Contract."""
 
 
-def line(f: Function, start: Real = 0, step: Real = 1) -> Real:
+def integrate_line(f: Function, start: Real = 0, step: Real = 1) -> Real:
     """``int_-inf^inf f(t) dt`` of a positive smooth ``f`` with one hill, by trapezoidal sums ``h sum f(t0 + h j)``.
 
     Their error falls like ``e^(-c/h)``, so it is squared when ``h`` is halved: halved until two sums agree to half of
     the digits.
     """
-    top, width = hill(f, mp.mpf(start), mp.mpf(step))
-    right, left = reach(f, top, width), reach(f, top, -width)
+    top, width = find_hill(f, mp.mpf(start), mp.mpf(step))
+    right, left = find_negligible(f, top, width), find_negligible(f, top, -width)
     count = max(8, int(mp.ceil((right - left) / width)))
     h = (right - left) / count
     total = h * mp.fsum(f(left + h * j) for j in range(count + 1))
@@ -34,7 +34,7 @@ def line(f: Function, start: Real = 0, step: Real = 1) -> Real:
     raise ArithmeticError("the trapezoidal sums did not settle")
 
 
-def hill(f: Function, start: Real, step: Real) -> tuple[Real, Real]:
+def find_hill(f: Function, start: Real, step: Real) -> tuple[Real, Real]:
     """The top of the hill, nearly, and a step in which ``f`` falls by about ``e`` from there."""
     with mp.workdps(20):
         top, value = start, f(start)
@@ -50,7 +50,7 @@ def hill(f: Function, start: Real, step: Real) -> tuple[Real, Real]:
     raise ArithmeticError("no hill was found")
 
 
-def reach(f: Function, top: Real, stride: Real) -> Real:
+def find_negligible(f: Function, top: Real, stride: Real) -> Real:
     """A place beyond ``top``, towards ``stride``, where ``f`` is negligible against ``f(top)``: checked twice over."""
     least, x = f(top) * mp.mpf(10) ** (-mp.mp.dps - 3), top
     while f(x) > least or f(x + stride) > least:
@@ -59,22 +59,22 @@ def reach(f: Function, top: Real, stride: Real) -> Real:
     return x + stride
 
 
-def half_line(f: Function, cut: Real, scale: Real = 1) -> Real:
+def integrate_below(f: Function, cut: Real, scale: Real = 1) -> Real:
     """``int_-inf^cut f(t) dt``, ``f`` falling exponentially: ``t = cut - scale e^(s - e^-s)`` on the whole line."""
 
     def integrand(s: Real) -> Real:
         away = scale * mp.exp(s - mp.exp(-s))
         return f(cut - away) * away * (1 + mp.exp(-s))
 
-    return line(integrand)
+    return integrate_line(integrand)
 
 
-def upper_half_line(f: Function, cut: Real, scale: Real = 1) -> Real:
-    """``int_cut^inf f(t) dt``, the mirror image of :func:`half_line`."""
-    return half_line(lambda t: f(-t), -cut, scale)
+def integrate_above(f: Function, cut: Real, scale: Real = 1) -> Real:
+    """``int_cut^inf f(t) dt``, the mirror image of :func:`integrate_below`."""
+    return integrate_below(lambda t: f(-t), -cut, scale)
 
 
-def root(f: Function, start: Real, step: Real = 1) -> Real:
+def find_root(f: Function, start: Real, step: Real = 1) -> Real:
     """The place where a monotone ``f`` changes sign, sought outwards from ``start``, to nearly all digits.
 
     Raises :class:`ArithmeticError` where there is none up to a step of 1e9.
@@ -90,10 +90,10 @@ def root(f: Function, start: Real, step: Real = 1) -> Real:
             raise ArithmeticError("no change of sign")
         a, fa, b = b, fb, b + sign * step
         fb = f(b)
-    return between(f, a, fa, b, fb)
+    return root_in_bracket(f, a, fa, b, fb)
 
 
-def between(f: Function, a: Real, fa: Real, b: Real, fb: Real) -> Real:
+def root_in_bracket(f: Function, a: Real, fa: Real, b: Real, fb: Real) -> Real:
     """The root in a bracket: the Illinois rule, every fourth step a bisection."""
     close = mp.mpf(10) ** (3 - mp.mp.dps)
     for step in range(2000):
@@ -109,7 +109,7 @@ def between(f: Function, a: Real, fa: Real, b: Real, fb: Real) -> Real:
     raise ArithmeticError("the search for a root did not end")
 
 
-def minimum(f: Function, low: Real, high: Real, points: int = 40) -> tuple[Real, Real]:
+def find_minimum(f: Function, low: Real, high: Real, points: int = 40) -> tuple[Real, Real]:
     """``(x, f(x))`` at the least ``f`` on ``[low, high]``: a scan, golden sections, then Newton's rule.
 
     Newton's rule uses differences. It ends when ``x`` has nearly half of the digits, which makes ``f(x)`` right to
@@ -120,12 +120,12 @@ def minimum(f: Function, low: Real, high: Real, points: int = 40) -> tuple[Real,
         scan = [low + (high - low) * j / points for j in range(points + 1)]
         values = [f(x) for x in scan]
         best = min(range(points + 1), key=values.__getitem__)
-        cell = golden(f, scan[max(0, best - 1)], scan[min(points, best + 1)], (high - low) / 100000)
-    found = newton(f, *cell, low, high)
+        cell = golden_bracket(f, scan[max(0, best - 1)], scan[min(points, best + 1)], (high - low) / 100000)
+    found = newton_minimum(f, *cell, low, high)
     return min(((x, f(x)) for x in (found, sum(cell) / 2, scan[best])), key=lambda pair: pair[1])
 
 
-def golden(f: Function, a: Real, b: Real, width: Real) -> tuple[Real, Real]:
+def golden_bracket(f: Function, a: Real, b: Real, width: Real) -> tuple[Real, Real]:
     """A bracket of at most this width around a least value."""
     share = (mp.sqrt(5) - 1) / 2
     x, y = b - share * (b - a), a + share * (b - a)
@@ -142,7 +142,7 @@ def golden(f: Function, a: Real, b: Real, width: Real) -> tuple[Real, Real]:
     return a, b
 
 
-def newton(f: Function, a: Real, b: Real, low: Real, high: Real) -> Real:
+def newton_minimum(f: Function, a: Real, b: Real, low: Real, high: Real) -> Real:
     """``x - h (f(x+h) - f(x-h)) / (2 (f(x+h) - 2 f(x) + f(x-h)))`` repeated, ``h`` falling with the last change."""
     x, h = (a + b) / 2, (b - a) / 2
     least = (high - low) * mp.mpf(10) ** (-mp.mp.dps * 2 // 5)
@@ -160,7 +160,7 @@ def newton(f: Function, a: Real, b: Real, low: Real, high: Real) -> Real:
     return x
 
 
-def settled(value: Callable[[], Any], digits: int, extra: int = 8, grown: int = 15) -> Real:
+def evaluate_until_settled(value: Callable[[], Any], digits: int, extra: int = 8, grown: int = 15) -> Real:
     """``value()`` at ever higher precision until two precisions agree to ``digits`` decimal digits.
 
     Raises :class:`ArithmeticError` where they never do.

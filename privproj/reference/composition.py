@@ -2,15 +2,15 @@
 
 import mpmath as mp
 
-from privproj.reference.calculus import Function, Real, minimum, root
+from privproj.reference.calculus import Function, Real, find_minimum, find_root
 
 
-def mu_of(noise_multiplier: Real, steps: int = 1) -> Real:
+def gaussian_mu(noise_multiplier: Real, steps: int = 1) -> Real:
     """The shift ``mu = sqrt(T) / z`` of ``T`` Gaussian releases with noise multiplier ``z``."""
     return mp.sqrt(steps) / mp.mpf(noise_multiplier)
 
 
-def poisson(profile: Function, eps: Real, q: Real) -> Real:
+def poisson_delta(profile: Function, eps: Real, q: Real) -> Real:
     """One sampled release: the larger of ``q delta_0(ln(1 + (e^eps - 1)/q))`` (remove) and
     ``(1 - (1-q) e^eps) delta_0(ln q + eps - ln(1 - (1-q) e^eps))`` (add, ``eps < -ln(1-q)``); ``eps >= 0``.
     """
@@ -50,7 +50,7 @@ def least_over_orders(objective: Function, low: Real, high: Real) -> Real:
             share = mp.exp(s) if mp.isinf(high) else (mp.mpf(high) - low) / (1 + mp.exp(-s))
             return objective(low + share)
 
-    return minimum(at, -40 if low == 1 else -20, 40 if mp.isinf(high) else 70, points=110)[1]
+    return find_minimum(at, -40 if low == 1 else -20, 40 if mp.isinf(high) else 70, points=110)[1]
 
 
 def delta_from_whole_orders(divergence: Function, eps: Real) -> Real:
@@ -136,18 +136,18 @@ def composed_rule(rule: Function, delta: Real, steps: int, limit: Real = mp.inf)
         eps = step((1 - share) * delta / steps)
         return advanced_composition(eps, steps, share * delta) if eps < mp.inf else mp.inf
 
-    return min(basic_composition(step(delta / steps), steps), minimum(advanced, -30, 30)[1])
+    return min(basic_composition(step(delta / steps), steps), find_minimum(advanced, -30, 30)[1])
 
 
-def epsilon_of(profile: Function, delta: Real, guess: Real = 1) -> Real:
+def epsilon_of_profile(profile: Function, delta: Real, guess: Real = 1) -> Real:
     """The ``eps`` at which a falling ``profile(eps)`` is ``delta``; 0 if it starts below."""
     delta = mp.mpf(delta)
     if profile(mp.mpf(0)) <= delta:
         return mp.mpf(0)
-    return mp.exp(root(lambda s: mp.log(profile(mp.exp(s)) / delta), mp.log(mp.mpf(guess))))
+    return mp.exp(find_root(lambda s: mp.log(profile(mp.exp(s)) / delta), mp.log(mp.mpf(guess))))
 
 
-def delta_of(rule: Function, eps: Real, guess: Real = "1e-5") -> Real:
+def delta_of_rule(rule: Function, eps: Real, guess: Real = "1e-5") -> Real:
     """The ``delta`` at which a falling ``rule(delta)`` is ``eps``, searched in ``ln ln(1/delta)``."""
     eps = mp.mpf(eps)
 
@@ -155,4 +155,4 @@ def delta_of(rule: Function, eps: Real, guess: Real = "1e-5") -> Real:
         found = rule(mp.exp(-mp.exp(s)))
         return mp.log(found / eps) if found < mp.inf else mp.mpf(10) ** 6
 
-    return mp.exp(-mp.exp(root(excess, mp.log(-mp.log(mp.mpf(guess))), mp.mpf(1) / 4)))
+    return mp.exp(-mp.exp(find_root(excess, mp.log(-mp.log(mp.mpf(guess))), mp.mpf(1) / 4)))

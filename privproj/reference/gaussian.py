@@ -2,16 +2,16 @@
 
 import mpmath as mp
 
-import privproj.reference.composition as runs
+from privproj.reference import composition
 from privproj.reference.calculus import Function, Real
-from privproj.reference.composition import mu_of
+from privproj.reference.composition import gaussian_mu
 from privproj.reference.special import gaussian_delta, two_sided
 
 
 def analytic(epsilon: Real, noise_multiplier: Real, steps: int = 1, sampling_rate: Real = 1) -> Real:
     """``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``, ``mu = sqrt(T)/z``; one release may be sampled."""
-    mu = mu_of(noise_multiplier, steps)
-    return runs.poisson(lambda eps: gaussian_delta(eps, mu), epsilon, sampling_rate)
+    mu = gaussian_mu(noise_multiplier, steps)
+    return composition.poisson_delta(lambda eps: gaussian_delta(eps, mu), epsilon, sampling_rate)
 
 
 def gdp(epsilon: Real, noise_multiplier: Real, steps: int = 1) -> Real:
@@ -21,17 +21,19 @@ def gdp(epsilon: Real, noise_multiplier: Real, steps: int = 1) -> Real:
 
 def two_sided_tail(epsilon: Real, noise_multiplier: Real) -> Real:
     """``Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``."""
-    return two_sided(epsilon, mu_of(noise_multiplier))
+    return two_sided(epsilon, gaussian_mu(noise_multiplier))
 
 
-def rule(delta: Real, noise_multiplier: Real, constant: Real) -> Real:
+def gaussian_rule(delta: Real, noise_multiplier: Real, constant: Real) -> Real:
     """``eps = mu sqrt(2 ln(constant/delta))``."""
-    return mu_of(noise_multiplier) * mp.sqrt(2 * mp.log(mp.mpf(constant) / mp.mpf(delta)))
+    return gaussian_mu(noise_multiplier) * mp.sqrt(2 * mp.log(mp.mpf(constant) / mp.mpf(delta)))
 
 
 def classical(delta: Real, noise_multiplier: Real, steps: int = 1, constant: Real = "1.25") -> Real:
     """The rule with this constant, proved below ``eps = 1``, composed over ``steps``."""
-    return runs.composed_rule(lambda part: rule(part, noise_multiplier, constant), delta, steps, limit=1)
+    return composition.composed_rule(
+        lambda part: gaussian_rule(part, noise_multiplier, constant), delta, steps, limit=1
+    )
 
 
 def classical_2(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
@@ -41,37 +43,37 @@ def classical_2(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
 
 def divergence(noise_multiplier: Real, steps: int) -> Function:
     """``D(alpha) = T alpha mu^2/2``."""
-    mu = mu_of(noise_multiplier, steps)
+    mu = gaussian_mu(noise_multiplier, steps)
     return lambda alpha: alpha * mu**2 / 2
 
 
 def rdp(epsilon: Real, noise_multiplier: Real, steps: int = 1, sampling_rate: Real = 1) -> Real:
     """``delta`` by the Renyi curve at its best order; sampled: ``log_moment(j) = j (j-1) mu^2/2`` at whole orders."""
     if sampling_rate == 1:
-        return runs.delta_from_renyi(divergence(noise_multiplier, steps), epsilon)
-    mu = mu_of(noise_multiplier)
-    one = runs.sampled_divergence(lambda j: j * (j - 1) * mu**2 / 2, sampling_rate)
-    return runs.delta_from_whole_orders(lambda alpha: steps * one(alpha), epsilon)
+        return composition.delta_from_renyi(divergence(noise_multiplier, steps), epsilon)
+    mu = gaussian_mu(noise_multiplier)
+    one = composition.sampled_divergence(lambda j: j * (j - 1) * mu**2 / 2, sampling_rate)
+    return composition.delta_from_whole_orders(lambda alpha: steps * one(alpha), epsilon)
 
 
 def rdp_epsilon(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
     """``eps`` by the Renyi curve at its best order."""
-    return runs.epsilon_from_renyi(divergence(noise_multiplier, steps), delta)
+    return composition.epsilon_from_renyi(divergence(noise_multiplier, steps), delta)
 
 
 def zcdp(epsilon: Real, noise_multiplier: Real, steps: int = 1) -> Real:
     """``delta`` of ``rho``-zCDP at ``rho = T mu^2/2``."""
-    return runs.concentrated_delta(mu_of(noise_multiplier, steps) ** 2 / 2, epsilon)
+    return composition.concentrated_delta(gaussian_mu(noise_multiplier, steps) ** 2 / 2, epsilon)
 
 
 def zcdp_epsilon(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
     """``eps = rho + 2 sqrt(rho ln(1/delta))`` at ``rho = T mu^2/2``."""
-    return runs.concentrated_epsilon(mu_of(noise_multiplier, steps) ** 2 / 2, delta)
+    return composition.concentrated_epsilon(gaussian_mu(noise_multiplier, steps) ** 2 / 2, delta)
 
 
 def laplace(epsilon: Real, noise_multiplier: Real) -> Real:
     """``1 - e^((eps - mu)/2)`` for ``eps < mu = 1/z``, else 0."""
-    return max(mp.mpf(0), 1 - mp.exp((mp.mpf(epsilon) - mu_of(noise_multiplier)) / 2))
+    return max(mp.mpf(0), 1 - mp.exp((mp.mpf(epsilon) - gaussian_mu(noise_multiplier)) / 2))
 
 
 DELTAS: dict[str, Function] = {

@@ -8,12 +8,12 @@ from functools import lru_cache
 
 import mpmath as mp
 
-from privproj.reference.calculus import Function, Real, between, half_line, line, root
+from privproj.reference.calculus import Function, Real, find_root, integrate_below, integrate_line, root_in_bracket
 from privproj.reference.special import beta_tail, gamma_upper, gaussian_delta, normal_density
 
 
 @dataclass(frozen=True)
-class Law:
+class ReferenceLaw:
     """A positive ``X = value(t)`` with ``t`` of smooth ``density``; ``coordinate`` is the inverse of ``value``.
 
     ``hill = (place, width)`` says where most of it lies; ``tail(x) = P(X > x)``, ``moment(x) = E[X; X > x]``.
@@ -54,10 +54,10 @@ def gamma_density(a: Real, t: Real) -> Real:
         return mp.exp(a * t - mp.exp(t) - log_gamma(a, mp.mp.prec))
 
 
-def beta_law(a: Real, b: Real, scale: Real) -> Law:
+def beta_law(a: Real, b: Real, scale: Real) -> ReferenceLaw:
     """``X = scale B``, ``B ~ Beta(a, b)``, ``t = ln(B/(1-B))``; ``E[B; B > x] = a/(a+b) P(Beta(a+1, b) > x)``."""
     a, b, scale = mp.mpf(a), mp.mpf(b), mp.mpf(scale)
-    return Law(
+    return ReferenceLaw(
         density=lambda t: beta_density(a, b, t),
         value=lambda t: scale / (1 + mp.exp(-t)),
         coordinate=lambda x: mp.log(x / (scale - x)),
@@ -68,10 +68,10 @@ def beta_law(a: Real, b: Real, scale: Real) -> Law:
     )
 
 
-def gamma_law(a: Real, scale: Real) -> Law:
+def gamma_law(a: Real, scale: Real) -> ReferenceLaw:
     """``X = scale U``, ``U ~ Gamma(a)``, ``t = ln U``; ``E[U; U > x] = a Q(a+1, x)``."""
     a, scale = mp.mpf(a), mp.mpf(scale)
-    return Law(
+    return ReferenceLaw(
         density=lambda t: gamma_density(a, t),
         value=lambda t: scale * mp.exp(t),
         coordinate=lambda x: mp.log(x / scale),
@@ -81,79 +81,81 @@ def gamma_law(a: Real, scale: Real) -> Law:
     )
 
 
-def h(eps: Real, x: Real) -> Real:
+def gaussian_delta_of_square(eps: Real, x: Real) -> Real:
     """``h_eps(x)``, the Gaussian delta at ``mu = sqrt(x)``."""
     return gaussian_delta(eps, mp.sqrt(x))
 
 
-def slope(eps: Real, x: Real) -> Real:
+def gaussian_delta_slope(eps: Real, x: Real) -> Real:
     """``h_eps'(x) = phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))``."""
     mu = mp.sqrt(x)
     return normal_density(mu / 2 - eps / mu) / (2 * mu)
 
 
-def inflection(eps: Real) -> Real:
+def inflection_point(eps: Real) -> Real:
     """``x0 = 2 (sqrt(1 + eps^2) - 1)``."""
     with mp.workdps(2 * mp.mp.dps + 20):
         return 2 * (mp.sqrt(1 + mp.mpf(eps) ** 2) - 1)
 
 
-def expected(eps: Real, law: Law) -> Real:
+def expected_delta(eps: Real, law: ReferenceLaw) -> Real:
     """``E[h_eps(X)]``."""
-    return line(lambda t: law.density(t) * h(eps, law.value(t)), *law.hill)
+    return integrate_line(lambda t: law.density(t) * gaussian_delta_of_square(eps, law.value(t)), *law.hill)
 
 
-def expected_below(eps: Real, law: Law, cut: Real) -> Real:
+def expected_delta_below(eps: Real, law: ReferenceLaw, cut: Real) -> Real:
     """``E[h_eps(X); X <= cut]``."""
-    return half_line(lambda t: law.density(t) * h(eps, law.value(t)), law.coordinate(cut), law.hill[1])
+    return integrate_below(
+        lambda t: law.density(t) * gaussian_delta_of_square(eps, law.value(t)), law.coordinate(cut), law.hill[1]
+    )
 
 
-def crossing(eps: Real, p: Real) -> Real:
+def tangent_crossing(eps: Real, p: Real) -> Real:
     """The ``c < x0`` at which the tangent of ``h`` at ``p >= x0`` meets ``h``; 0 if it lies above ``h`` throughout."""
-    high, rise = h(eps, p), slope(eps, p)
+    high, rise = gaussian_delta_of_square(eps, p), gaussian_delta_slope(eps, p)
     if high >= p * rise:
         return mp.mpf(0)
-    top = mp.log(inflection(eps))
+    top = mp.log(inflection_point(eps))
 
     def gap(s: Real) -> Real:
         c = mp.exp(s)
-        return (high + rise * (c - p) - h(eps, c)) / high
+        return (high + rise * (c - p) - gaussian_delta_of_square(eps, c)) / high
 
     low = mp.log(p - high / rise)  # there the tangent is 0
-    return mp.exp(between(gap, low, gap(low), top, gap(top)))
+    return mp.exp(root_in_bracket(gap, low, gap(low), top, gap(top)))
 
 
-def majorant(eps: Real, law: Law, p: Real) -> Real:
+def expected_majorant(eps: Real, law: ReferenceLaw, p: Real) -> Real:
     """``E[g_p(X)]``: ``h`` up to the crossing ``c``, the tangent at ``p`` above."""
-    c = crossing(eps, p)
+    c = tangent_crossing(eps, p)
     tail, moment = law.tail(c), law.moment(c)
-    above = h(eps, p) * tail + slope(eps, p) * (moment - p * tail)
-    return above if c == 0 else expected_below(eps, law, c) + above
+    above = gaussian_delta_of_square(eps, p) * tail + gaussian_delta_slope(eps, p) * (moment - p * tail)
+    return above if c == 0 else expected_delta_below(eps, law, c) + above
 
 
-def any_rank(eps: Real, law: Law) -> Real:
+def any_rank_delta(eps: Real, law: ReferenceLaw) -> Real:
     """``min over p >= x0 of E[g_p(X)]``: at ``p = E[X | X > c(p)]``, sought to half of the digits."""
-    eps, start = mp.mpf(eps), inflection(eps)
+    eps, start = mp.mpf(eps), inflection_point(eps)
     if law.supremum <= start:
-        return expected(eps, law)
+        return expected_delta(eps, law)
     mean = law.moment(mp.mpf(0)) / law.tail(mp.mpf(0))
-    if mean >= start and crossing(eps, mean) == 0:
-        return h(eps, mean)
+    if mean >= start and tangent_crossing(eps, mean) == 0:
+        return gaussian_delta_of_square(eps, mean)
 
     def excess(s: Real) -> Real:
         p = mp.exp(s)
-        c = crossing(eps, p)
+        c = tangent_crossing(eps, p)
         return mp.log(law.moment(c) / (law.tail(c) * p))
 
     with mp.workdps(mp.mp.dps // 2 + 2):
         s = best_tangent(excess, mp.log(max(start, mean)), mp.log(start), mp.log(law.supremum))
-    return majorant(eps, law, max(start, mp.exp(s)))
+    return expected_majorant(eps, law, max(start, mp.exp(s)))
 
 
 def best_tangent(excess: Function, first: Real, low: Real, high: Real) -> Real:
     """The root of a falling ``excess`` between ``low`` and ``high``, where that is finite."""
     if mp.isinf(high):
-        return root(excess, first, mp.mpf(1) / 4)
+        return find_root(excess, first, mp.mpf(1) / 4)
     low = low + (high - low) * mp.mpf(10) ** -12
     at_low = excess(low)
-    return low if at_low <= 0 else between(excess, low, at_low, high, mp.mpf(-1) * at_low)
+    return low if at_low <= 0 else root_in_bracket(excess, low, at_low, high, mp.mpf(-1) * at_low)

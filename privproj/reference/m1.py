@@ -4,17 +4,24 @@ from functools import lru_cache
 
 import mpmath as mp
 
-import privproj.reference.composition as runs
-import privproj.reference.wishart as wishart
-from privproj.reference.calculus import Function, Real, line, upper_half_line
-from privproj.reference.composition import mu_of
-from privproj.reference.laws import Law, any_rank, beta_density, expected, gamma_density, h, log_gamma
+from privproj.reference import composition, wishart
+from privproj.reference.calculus import Function, Real, integrate_above, integrate_line
+from privproj.reference.composition import gaussian_mu
+from privproj.reference.laws import (
+    ReferenceLaw,
+    any_rank_delta,
+    beta_density,
+    expected_delta,
+    gamma_density,
+    gaussian_delta_of_square,
+    log_gamma,
+)
 from privproj.reference.sketch import epsilon_at_split, least_over_radius
 from privproj.reference.special import chi2_quantile, gaussian_delta, normal_density, student_quantile
 
 
 @lru_cache(maxsize=64)
-def shares(a: Real, b: Real, digits: int) -> tuple[tuple[Real, Real], ...]:
+def beta_nodes(a: Real, b: Real, digits: int) -> tuple[tuple[Real, Real], ...]:
     """``(B^(-1/2), weight B^(-(a+b)/2))`` at the nodes of the trapezoidal rule over ``t = ln(B/(1-B))``.
 
     The rule is fine enough for ``ln N`` as well.
@@ -36,12 +43,12 @@ def energy_density(a: Real, b: Real, y: Real) -> Real:
     Gamma(a + b)``: ``(N/2)^(a+b) e^(-N/2) / Gamma(a+b)`` at ``N = e^(y/2) B^(-1/2)``.
     """
     n, half = a + b, mp.exp(y / 2) / 2
-    total = mp.exp(-half) if b == 0 else mp.fsum(w * mp.exp(-half * s) for s, w in shares(a, b, mp.mp.dps))
+    total = mp.exp(-half) if b == 0 else mp.fsum(w * mp.exp(-half * s) for s, w in beta_nodes(a, b, mp.mp.dps))
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + n))):
         return mp.exp(n * mp.log(half) - log_gamma(n, mp.mp.prec)) * total / 2
 
 
-def energy_law(first: int, second: int, rank: int, scale: Real) -> Law:
+def energy_law(first: int, second: int, rank: int, scale: Real) -> ReferenceLaw:
     """``X = scale U (U + Y)/r^2 = scale B N^2/r^2``: ``U``, ``Y`` chi-squares, ``B ~ Beta(first/2, second/2)``,
     ``N ~ chi2_(first+second)``; tails by quadrature over ``y = ln(B N^2)``.
     """
@@ -56,10 +63,12 @@ def energy_law(first: int, second: int, rank: int, scale: Real) -> Law:
         def integrand(y: Real) -> Real:
             return at(y) * (unit * mp.exp(y)) ** power
 
-        return upper_half_line(integrand, mp.log(x / unit), width) if x > 0 else line(integrand, centre, width)
+        return (
+            integrate_above(integrand, mp.log(x / unit), width) if x > 0 else integrate_line(integrand, centre, width)
+        )
 
     centre = mp.log(4 * a * (a + b))
-    return Law(
+    return ReferenceLaw(
         density=at,
         value=lambda y: unit * mp.exp(y),
         coordinate=lambda x: mp.log(x / unit),
@@ -71,12 +80,12 @@ def energy_law(first: int, second: int, rank: int, scale: Real) -> Law:
 
 def known_projection_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
     """``E[h_eps(mu^2 U (U + Y)/r^2)]``, ``U ~ chi2_r``, ``Y ~ chi2_(d-1)``."""
-    return expected(epsilon, energy_law(rank, dim - 1, rank, mu_of(noise_multiplier) ** 2))
+    return expected_delta(epsilon, energy_law(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
 
 def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
     """``min_p E[g_p(mu^2 X)]`` for the law of :func:`known_projection_rank1`."""
-    return any_rank(epsilon, energy_law(rank, dim - 1, rank, mu_of(noise_multiplier) ** 2))
+    return any_rank_delta(epsilon, energy_law(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
 
 def norm_radius(dim: int, rank: int) -> Function:
@@ -88,14 +97,14 @@ def operator_norm(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1
 ) -> Real:
     """``min over d0 of T d0 + delta_gauss(eps; mu sqrt(T) radius)``."""
-    return least_over_radius(norm_radius(dim, rank), mu_of(noise_multiplier, steps), epsilon, steps)
+    return least_over_radius(norm_radius(dim, rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
 
 
 def operator_norm_epsilon(
     delta: Real, dim: int, rank: int, noise_multiplier: Real, split: Real = "even", steps: int = 1
 ) -> Real:
     """``eps`` of :func:`operator_norm` at a given split of delta."""
-    return epsilon_at_split(norm_radius(dim, rank), mu_of(noise_multiplier, steps), delta, steps, split)
+    return epsilon_at_split(norm_radius(dim, rank), gaussian_mu(noise_multiplier, steps), delta, steps, split)
 
 
 def secret_projection(
@@ -118,11 +127,13 @@ def secret_projection(
 
     def over_xi(v: Real) -> Real:
         scale, c = parts(v)
-        return line(lambda xi: normal_density(xi) * h(eps, (scale * (c + xi)) ** 2), 0, 1)
+        return integrate_line(
+            lambda xi: normal_density(xi) * gaussian_delta_of_square(eps, (scale * (c + xi)) ** 2), 0, 1
+        )
 
     half, spread = mp.mpf(rank) / 2, mp.sqrt(mp.mpf(2) / rank)
     if parts(mp.mpf(0))[1] > 40:
-        return line(lambda v: gamma_density(half, v + mp.log(half)) * over_xi(v), 0, spread)
+        return integrate_line(lambda v: gamma_density(half, v + mp.log(half)) * over_xi(v), 0, spread)
 
     def density(y: Real) -> Real:
         def at(v: Real) -> Real:
@@ -130,14 +141,14 @@ def secret_projection(
             u = mp.exp(y) / scale
             return gamma_density(half, v + mp.log(half)) * (normal_density(u - c) + normal_density(u + c)) * u
 
-        return line(at, 0, spread)
+        return integrate_line(at, 0, spread)
 
     scale, c = parts(mp.mpf(0))
     start = mp.log(scale * (c + 1))
-    return line(lambda y: density(y) * h(eps, mp.exp(2 * y)), start, mp.mpf(1) / 2)
+    return integrate_line(lambda y: density(y) * gaussian_delta_of_square(eps, mp.exp(2 * y)), start, mp.mpf(1) / 2)
 
 
-def beta_of(residual_norm: Real, other: Real, misalignment: Real) -> Real:
+def residual_shift(residual_norm: Real, other: Real, misalignment: Real) -> Real:
     """The shift ``beta = |kappa b - kappa' b'|``: ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``."""
     return mp.sqrt((residual_norm - other) ** 2 + 2 * residual_norm * other * misalignment)
 
@@ -156,7 +167,7 @@ def residual(
     first = mp.mpf(residual_norm)
     ratio = first / mp.mpf(residual_norm if other_residual_norm is None else other_residual_norm)
     n, free = dim - span_dim, rank - span_dim
-    return wishart.exact(epsilon, n, free, residual_misalignment, max(ratio, 1 / ratio))
+    return wishart.exact_delta(epsilon, n, free, residual_misalignment, max(ratio, 1 / ratio))
 
 
 def column_exact(
@@ -234,16 +245,16 @@ def column(
     share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
     delta, m, k = mp.mpf(delta), mp.mpf(residual_misalignment), span_dim
     norm, alpha = mp.mpf(residual_norm), mp.mpf(shift_in_span)
-    beta = beta_of(norm, norm, m)
+    beta = residual_shift(norm, norm, m)
     count = 0 if k == 0 else 2 if rank <= k else 3
     whole = 1 if count == 0 else share
     loss = column_loss(dim, rank, k, m, 0, delta * whole / 2, delta * whole / 2) if rank > k else mp.mpf(0)
     if count == 0:
         return loss
     rest = delta * (1 - share if rank > k else 1) / 2
-    unit = mu_of(noise_multiplier) / mp.hypot(alpha, beta)
+    unit = gaussian_mu(noise_multiplier) / mp.hypot(alpha, beta)
     shift = shift_bound(dim, rank, k, alpha * unit, beta * unit, rest / count)
-    return loss + runs.epsilon_of(lambda eps: gaussian_delta(eps, shift), rest)
+    return loss + composition.epsilon_of_profile(lambda eps: gaussian_delta(eps, shift), rest)
 
 
 def column_published(
@@ -264,7 +275,7 @@ def column_published(
     gauss = mp.sqrt(2 * mp.log(mp.mpf("1.25") / part)) * (mp.sqrt(dim) + m + t) * (m + t) / rank
     misalignment = mp.mpf(residual_misalignment)
     loss = column_loss(dim, rank, span_dim, misalignment, 0, part, part) if there else mp.mpf(0)
-    return loss + gauss * mu_of(noise_multiplier)
+    return loss + gauss * gaussian_mu(noise_multiplier)
 
 
 DELTAS: dict[str, Function] = {

@@ -4,37 +4,37 @@ from itertools import pairwise
 
 import mpmath as mp
 
-import privproj.reference.composition as runs
-from privproj.reference.calculus import Function, Real, between, line, root
-from privproj.reference.composition import mu_of
-from privproj.reference.laws import Law, any_rank, beta_density, beta_law, expected
+from privproj.reference import composition
+from privproj.reference.calculus import Function, Real, find_root, integrate_line, root_in_bracket
+from privproj.reference.composition import gaussian_mu
+from privproj.reference.laws import ReferenceLaw, any_rank_delta, beta_density, beta_law, expected_delta
 from privproj.reference.special import beta_tail, gaussian_delta, normal_density, two_sided
 
 
-def law(dim: int, rank: int, noise_multiplier: Real) -> Law:
+def captured_law(dim: int, rank: int, noise_multiplier: Real) -> ReferenceLaw:
     """The law of ``X = mu^2 B``."""
-    return beta_law(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, mu_of(noise_multiplier) ** 2)
+    return beta_law(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, gaussian_mu(noise_multiplier) ** 2)
 
 
 def exact_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
     """``E[h_eps(mu^2 B)]``; the Gaussian profile where ``r = d``."""
     if rank == dim:
-        return gaussian_delta(epsilon, mu_of(noise_multiplier))
-    return expected(epsilon, law(dim, rank, noise_multiplier))
+        return gaussian_delta(epsilon, gaussian_mu(noise_multiplier))
+    return expected_delta(epsilon, captured_law(dim, rank, noise_multiplier))
 
 
 def rank_free(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, sampling_rate: Real = 1) -> Real:
     """``min_p E[g_p(mu^2 B)]``; one release may be sampled."""
     if rank == dim:
-        return gaussian_delta(epsilon, mu_of(noise_multiplier))
-    energy = law(dim, rank, noise_multiplier)
+        return gaussian_delta(epsilon, gaussian_mu(noise_multiplier))
+    energy = captured_law(dim, rank, noise_multiplier)
 
     def profile(eps: Real) -> Real:
         if eps >= 0:
-            return any_rank(eps, energy)
-        return 1 - mp.exp(eps) + mp.exp(eps) * any_rank(-eps, energy)
+            return any_rank_delta(eps, energy)
+        return 1 - mp.exp(eps) + mp.exp(eps) * any_rank_delta(-eps, energy)
 
-    return runs.poisson(profile, epsilon, sampling_rate)
+    return composition.poisson_delta(profile, epsilon, sampling_rate)
 
 
 def expected_profile(eps: Real, mu: Real, dim: int, rank: int) -> Real:
@@ -50,7 +50,7 @@ def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real
     return profile(eps, mu * mp.sqrt(tau)) + k * tail
 
 
-def best_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bool) -> Real:
+def least_over_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bool) -> Real:
     """The least :func:`beta_tail_bound` over ``tau``.
 
     It is at ``tau = 1``, or where the derivative in ``s = ln(tau/(1-tau))`` turns positive: ``dG/dm m (1 - tau)/2``
@@ -60,7 +60,7 @@ def best_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bool) -> 
 
     def derivative(s: Real) -> Real:
         m, rest = mu / mp.sqrt(1 + mp.exp(-s)), 1 / (1 + mp.exp(s))
-        return mp.log(gain(eps, m, sharp) * m * rest / (2 * k * beta_density(a, b, s)))
+        return mp.log(gaussian_term_slope(eps, m, sharp) * m * rest / (2 * k * beta_density(a, b, s)))
 
     def value(s: Real) -> Real:
         return beta_tail_bound(eps, mu, dim, rank, k, 1 / (1 + mp.exp(-s)), sharp)
@@ -70,7 +70,7 @@ def best_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bool) -> 
     return min([beta_tail_bound(eps, mu, dim, rank, k, 1, sharp), *map(value, places)])
 
 
-def gain(eps: Real, m: Real, sharp: bool) -> Real:
+def gaussian_term_slope(eps: Real, m: Real, sharp: bool) -> Real:
     """``dG/dm`` of the Gaussian term: ``phi(m/2 - eps/m)`` where it is the profile (``sharp``).
 
     Where it is the two-sided tail, ``(1/2 + eps/m^2) phi(m/2 - eps/m) - (1/2 - eps/m^2) phi(m/2 + eps/m)``.
@@ -89,22 +89,22 @@ def turning_points(derivative: Function, centre: Real, width: Real, count: int =
     with mp.workdps(20):
         signs = [derivative(s) for s in grid]
     cells = [cell for cell, one, two in zip(pairwise(grid), signs, signs[1:], strict=False) if one < 0 <= two]
-    return [between(derivative, a, derivative(a), b, derivative(b)) for a, b in cells]
+    return [root_in_bracket(derivative, a, derivative(a), b, derivative(b)) for a, b in cells]
 
 
 def beta_tail_published(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int) -> Real:
     """``min_tau T(eps; mu sqrt(tau)) + k P(B > tau)``."""
-    return best_tau(epsilon, mu_of(noise_multiplier), dim, rank, change_rank, sharp=False)
+    return least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=False)
 
 
 def beta_tail_sharp(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int) -> Real:
     """``min_tau delta_gauss(eps; mu sqrt(tau)) + k P(B > tau)``."""
-    return best_tau(epsilon, mu_of(noise_multiplier), dim, rank, change_rank, sharp=True)
+    return least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=True)
 
 
 def good_event(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, steps: int = 1) -> Real:
     """``min_tau T k P(B > tau) + delta_gauss(eps; mu sqrt(T tau))``, with or without the factor ``q = 1``."""
-    return best_tau(epsilon, mu_of(noise_multiplier, steps), dim, rank, steps * change_rank, sharp=True)
+    return least_over_tau(epsilon, gaussian_mu(noise_multiplier, steps), dim, rank, steps * change_rank, sharp=True)
 
 
 def good_event_split(
@@ -113,9 +113,9 @@ def good_event_split(
     """``eps`` with ``T k P(B > tau) = split delta`` and ``delta_gauss(eps; mu sqrt(T tau)) = (1 - split) delta``."""
     share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
     a, b, bad = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, mp.mpf(delta) * share / (steps * change_rank)
-    odds = root(lambda s: mp.log(beta_tail(a, b, 1 / (1 + mp.exp(-s))) / bad), mp.log(a / b))
-    mu = mu_of(noise_multiplier, steps) / mp.sqrt(1 + mp.exp(-odds))
-    return runs.epsilon_of(lambda eps: gaussian_delta(eps, mu), mp.mpf(delta) * (1 - share))
+    odds = find_root(lambda s: mp.log(beta_tail(a, b, 1 / (1 + mp.exp(-s))) / bad), mp.log(a / b))
+    mu = gaussian_mu(noise_multiplier, steps) / mp.sqrt(1 + mp.exp(-odds))
+    return composition.epsilon_of_profile(lambda eps: gaussian_delta(eps, mu), mp.mpf(delta) * (1 - share))
 
 
 def log_moment(dim: int, rank: int, c: Real) -> Real:
@@ -123,27 +123,29 @@ def log_moment(dim: int, rank: int, c: Real) -> Real:
     a, b = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2
     if c < 2000:
         return mp.log(mp.hyp1f1(a, a + b, c))
-    return c + mp.log(line(lambda t: beta_density(a, b, t) * mp.exp(-c / (1 + mp.exp(t))), mp.log(a * (1 + c) / b)))
+    return c + mp.log(
+        integrate_line(lambda t: beta_density(a, b, t) * mp.exp(-c / (1 + mp.exp(t))), mp.log(a * (1 + c) / b))
+    )
 
 
 def mixture_rdp(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, steps: int = 1, sampling_rate: Real = 1
 ) -> Real:
     """``D(alpha) = ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)``; sampled: a binomial mixture."""
-    mu = mu_of(noise_multiplier)
+    mu = gaussian_mu(noise_multiplier)
 
     def moment(alpha: Real) -> Real:
         return log_moment(dim, rank, alpha * (alpha - 1) * mu**2 / 2)
 
     if sampling_rate == 1:
-        return runs.delta_from_renyi(lambda alpha: steps * moment(alpha) / (alpha - 1), epsilon)
-    one = runs.sampled_divergence(moment, sampling_rate)
-    return runs.delta_from_whole_orders(lambda alpha: steps * one(alpha), epsilon)
+        return composition.delta_from_renyi(lambda alpha: steps * moment(alpha) / (alpha - 1), epsilon)
+    one = composition.sampled_divergence(moment, sampling_rate)
+    return composition.delta_from_whole_orders(lambda alpha: steps * one(alpha), epsilon)
 
 
-def unprojected(epsilon: Real, noise_multiplier: Real, steps: int = 1, dim: int = 1, rank: int = 1) -> Real:
+def unprojected_delta(epsilon: Real, noise_multiplier: Real, steps: int = 1, dim: int = 1, rank: int = 1) -> Real:
     """The plain Gaussian profile."""
-    return gaussian_delta(epsilon, mu_of(noise_multiplier, steps))
+    return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, steps))
 
 
 DELTAS: dict[str, Function] = {
@@ -154,7 +156,7 @@ DELTAS: dict[str, Function] = {
     "m2.good-event-q": good_event,
     "m2.beta-tail": beta_tail_published,
     "m2.beta-tail-sharp": beta_tail_sharp,
-    "m2.gaussian": unprojected,
+    "m2.gaussian": unprojected_delta,
 }
 """``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
 

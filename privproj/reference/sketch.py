@@ -2,21 +2,21 @@
 
 import mpmath as mp
 
-import privproj.reference.composition as runs
-from privproj.reference.calculus import Function, Real, minimum
-from privproj.reference.composition import mu_of
-from privproj.reference.laws import any_rank, expected, gamma_law
+from privproj.reference import composition
+from privproj.reference.calculus import Function, Real, find_minimum
+from privproj.reference.composition import gaussian_mu
+from privproj.reference.laws import any_rank_delta, expected_delta, gamma_law
 from privproj.reference.special import chi2_above, chi2_below, gaussian_delta
 
 
-def tight(alpha: Real, front: Real, gamma: Real) -> Real:
+def tight_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
     """``front / (alpha-1) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)]``, ``front = r L n/2``."""
     with mp.workdps(2 * mp.mp.dps + 20):
         gamma = mp.mpf(gamma)
         return front / (alpha - 1) * (alpha * mp.log(1 - 1 / gamma) - mp.log(1 - alpha / gamma))
 
 
-def sharp(alpha: Real, front: Real, gamma: Real) -> Real:
+def sharp_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
     """``front / (alpha-1) [-(alpha-1) ln(1 + 1/Gamma) - ln(1 - (alpha-1)/Gamma)]``."""
     with mp.workdps(2 * mp.mp.dps + 20):
         gamma = mp.mpf(gamma)
@@ -26,7 +26,7 @@ def sharp(alpha: Real, front: Real, gamma: Real) -> Real:
 def rdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int = 1, steps: int = 1, layer_count: int = 1) -> Real:
     """The printed curve, converted at the best order below ``Gamma``."""
     front = mp.mpf(rank * eigenvalues * steps * layer_count) / 2
-    return runs.delta_from_renyi(lambda alpha: tight(alpha, front, gamma), epsilon, 1, mp.mpf(gamma))
+    return composition.delta_from_renyi(lambda alpha: tight_divergence(alpha, front, gamma), epsilon, 1, mp.mpf(gamma))
 
 
 def rdp_tight(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
@@ -37,22 +37,24 @@ def rdp_tight(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count
 def rdp_best(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
     """The smaller of ``tight`` and, for ``2 <= alpha < Gamma + 1``, ``sharp``."""
     front, gamma = mp.mpf(rank * steps * layer_count) / 2, mp.mpf(gamma)
-    one = runs.delta_from_renyi(lambda alpha: tight(alpha, front, gamma), epsilon, 1, gamma)
-    return min(one, runs.delta_from_renyi(lambda alpha: sharp(alpha, front, gamma), epsilon, 2, gamma + 1))
+    one = composition.delta_from_renyi(lambda alpha: tight_divergence(alpha, front, gamma), epsilon, 1, gamma)
+    return min(
+        one, composition.delta_from_renyi(lambda alpha: sharp_divergence(alpha, front, gamma), epsilon, 2, gamma + 1)
+    )
 
 
-def divergence(order: Real, rank: int, gamma: Real, eigenvalues: int) -> Real:
+def divergence_at_order(order: Real, rank: int, gamma: Real, eigenvalues: int) -> Real:
     """The printed curve at one order."""
-    return tight(mp.mpf(order), mp.mpf(rank * eigenvalues) / 2, gamma)
+    return tight_divergence(mp.mpf(order), mp.mpf(rank * eigenvalues) / 2, gamma)
 
 
-def one_step(epsilon: Real, rank: int, frobenius_bound: Real, sensitivity: Real, noise_sigma: Real) -> Real:
+def one_step_delta(epsilon: Real, rank: int, frobenius_bound: Real, sensitivity: Real, noise_sigma: Real) -> Real:
     """``Gamma = r sigma_g^2 / (2 B_F B_S)``: ``sigma_A^2 = 1/r`` and no floor on the eigenvalues."""
     change = 2 * mp.mpf(frobenius_bound) * mp.mpf(sensitivity)
     return rdp_best(epsilon, rank, rank * mp.mpf(noise_sigma) ** 2 / change)
 
 
-def by_design(
+def by_design_delta(
     epsilon: Real,
     rank: int,
     frobenius_bound: Real,
@@ -71,7 +73,7 @@ def by_design(
 def tcdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int, steps: int = 1) -> Real:
     """``(T r n/(2 Gamma^2), 2 Gamma/5)``-tCDP."""
     gamma = mp.mpf(gamma)
-    return runs.concentrated_delta(steps * rank * eigenvalues / (2 * gamma**2), epsilon, 2 * gamma / 5)
+    return composition.concentrated_delta(steps * rank * eigenvalues / (2 * gamma**2), epsilon, 2 * gamma / 5)
 
 
 def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
@@ -80,10 +82,13 @@ def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_cou
     """
     degrees, nu = rank * steps * layer_count, 1 / mp.mpf(gamma)
     with mp.workdps(mp.mp.dps + 20 + int(2 * abs(mp.log10(nu)))):
-        return max(one_order(degrees, nu, epsilon, chi2_below), one_order(degrees, -nu / (1 + nu), epsilon, chi2_above))
+        return max(
+            one_order_delta(degrees, nu, epsilon, chi2_below),
+            one_order_delta(degrees, -nu / (1 + nu), epsilon, chi2_above),
+        )
 
 
-def one_order(degrees: int, nu: Real, epsilon: Real, tail: Function) -> Real:
+def one_order_delta(degrees: int, nu: Real, epsilon: Real, tail: Function) -> Real:
     """``F(w) - e^eps F(w/(1+nu))``."""
     w = (degrees * mp.log(1 + nu) - 2 * mp.mpf(epsilon)) * (1 + nu) / nu
     return tail(degrees, w) - mp.exp(epsilon) * tail(degrees, w / (1 + nu)) if w > 0 else mp.mpf(0)
@@ -91,12 +96,12 @@ def one_order(degrees: int, nu: Real, epsilon: Real, tail: Function) -> Real:
 
 def public_exact_rank1(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
     """``E[h_eps(mu^2 chi2_r / r)]``."""
-    return expected(epsilon, gamma_law(mp.mpf(rank) / 2, 2 * mu_of(noise_multiplier) ** 2 / rank))
+    return expected_delta(epsilon, gamma_law(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
 
 
 def public_rank_free(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
     """``min_p E[g_p(mu^2 chi2_r / r)]``."""
-    return any_rank(epsilon, gamma_law(mp.mpf(rank) / 2, 2 * mu_of(noise_multiplier) ** 2 / rank))
+    return any_rank_delta(epsilon, gamma_law(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
 
 
 def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> Real:
@@ -106,14 +111,14 @@ def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> 
         log_bad = -mp.exp(s)
         return mp.log(count * mp.exp(log_bad) + gaussian_delta(epsilon, mu * radius(log_bad)))
 
-    return min(mp.mpf(1), mp.exp(minimum(total, -2, 12, points=80)[1]))
+    return min(mp.mpf(1), mp.exp(find_minimum(total, -2, 12, points=80)[1]))
 
 
 def epsilon_at_split(radius: Function, mu: Real, delta: Real, count: int, split: Real) -> Real:
     """``eps`` with ``n d0 = split delta`` and ``delta_gauss(eps; mu radius(ln d0)) = (1 - split) delta``."""
     share, delta = mp.mpf("0.5") if split == "even" else mp.mpf(split), mp.mpf(delta)
     shift = mu * radius(mp.log(share * delta / count))
-    return runs.epsilon_of(lambda eps: gaussian_delta(eps, shift), (1 - share) * delta)
+    return composition.epsilon_of_profile(lambda eps: gaussian_delta(eps, shift), (1 - share) * delta)
 
 
 def public_radius(rank: int) -> Function:
@@ -123,12 +128,12 @@ def public_radius(rank: int) -> Function:
 
 def public_norm(epsilon: Real, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1) -> Real:
     """``delta`` of a public sketch by its norm, at the best ``d0``."""
-    return least_over_radius(public_radius(rank), mu_of(noise_multiplier, steps), epsilon, steps)
+    return least_over_radius(public_radius(rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
 
 
 def public_norm_epsilon(delta: Real, rank: int, noise_multiplier: Real, split: Real = "even", steps: int = 1) -> Real:
     """``eps`` of a public sketch by its norm, at a given split of delta."""
-    return epsilon_at_split(public_radius(rank), mu_of(noise_multiplier, steps), delta, steps, split)
+    return epsilon_at_split(public_radius(rank), gaussian_mu(noise_multiplier, steps), delta, steps, split)
 
 
 DELTAS: dict[str, Function] = {
@@ -137,8 +142,8 @@ DELTAS: dict[str, Function] = {
     "sketch.rdp-tight": rdp_tight,
     "sketch.rdp": rdp,
     "sketch.tcdp": tcdp,
-    "sketch.lora-one-step": one_step,
-    "sketch.lora-by-design": by_design,
+    "sketch.lora-one-step": one_step_delta,
+    "sketch.lora-by-design": by_design_delta,
     "sketch-public.rank-free": public_rank_free,
     "sketch-public.exact-rank1": public_exact_rank1,
     "sketch-public.operator-norm": public_norm,

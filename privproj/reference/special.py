@@ -2,7 +2,7 @@
 
 import mpmath as mp
 
-from privproj.reference.calculus import Real, root
+from privproj.reference.calculus import Real, find_root
 
 
 def normal_tail(x: Real) -> Real:
@@ -130,7 +130,7 @@ def chi2_quantile(degrees: Real, share: Real, upper: bool) -> Real:
     """``w`` with ``P(chi2 > w) = share`` (``upper``), or ``P(chi2 <= w) = share``."""
     tail, target = (chi2_above if upper else chi2_below), mp.log(share)
     spread = mp.sqrt(mp.mpf(2) / degrees)
-    return mp.exp(root(lambda s: mp.log(tail(degrees, mp.exp(s))) - target, mp.log(degrees), spread))
+    return mp.exp(find_root(lambda s: mp.log(tail(degrees, mp.exp(s))) - target, mp.log(degrees), spread))
 
 
 def student_quantile(degrees: int, share: Real) -> Real:
@@ -140,7 +140,7 @@ def student_quantile(degrees: int, share: Real) -> Real:
     def excess(s: Real) -> Real:
         return mp.log(beta_tail(half, degrees * half, 1 / (1 + mp.exp(-s)))) - target
 
-    return mp.sqrt(degrees * mp.exp(root(excess, -mp.log(degrees))))
+    return mp.sqrt(degrees * mp.exp(find_root(excess, -mp.log(degrees))))
 
 
 def student_density(degrees: int, t: Real) -> Real:

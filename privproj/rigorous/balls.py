@@ -7,18 +7,18 @@ from flint import acb, arb, ctx
 
 from privproj.errors import PrecisionLimit
 
-EXACT = Context(prec=100, Emin=MIN_EMIN, Emax=MAX_EMAX)
+EXACT_DECIMALS = Context(prec=100, Emin=MIN_EMIN, Emax=MAX_EMAX)
 """Decimal arithmetic that neither rounds what is written here nor underflows. Proof."""
 
-GOAL = 64
+GOAL_BITS = 64
 """Bits of relative accuracy that an enclosure must have (C21). Proof."""
 
-LADDER = (128, 256, 512, 1024)
+PRECISION_LADDER = (128, 256, 512, 1024)
 """Working precisions tried in turn, in bits; where none is enough the certificate is refused. Contract."""
 
 
-def enclosed(value: Callable[[], arb], ladder: tuple[int, ...] = LADDER) -> tuple[arb, int]:
-    """``(ball, bits)``: ``value()`` at the first working precision that makes it right to :data:`GOAL` bits.
+def enclose_to_goal(value: Callable[[], arb], ladder: tuple[int, ...] = PRECISION_LADDER) -> tuple[arb, int]:
+    """``(ball, bits)``: ``value()`` at the first working precision that makes it right to :data:`GOAL_BITS` bits.
 
     ``value`` must return a ball that holds the exact value at every precision. Raises :class:`PrecisionLimit` where no
     precision of the ladder is enough.
@@ -26,36 +26,36 @@ def enclosed(value: Callable[[], arb], ladder: tuple[int, ...] = LADDER) -> tupl
     for bits in ladder:
         with ctx.workprec(bits):
             ball = value()
-        if ball.is_finite() and ball.rel_accuracy_bits() >= GOAL:
+        if ball.is_finite() and ball.rel_accuracy_bits() >= GOAL_BITS:
             return ball, bits
     raise PrecisionLimit(
-        f"expected an enclosure right to {GOAL} bits, got none at up to {ladder[-1]} bits of precision"
+        f"expected an enclosure right to {GOAL_BITS} bits, got none at up to {ladder[-1]} bits of precision"
     )
 
 
 def decimal_ends(ball: arb, digits: int = 25) -> tuple[str, str]:
     """``(lower, upper)`` of a ball as decimal numbers, rounded outward; they may lie far outside double precision."""
     middle, radius, exponent = (int(part) for part in ball.mid_rad_10exp(digits))
-    low, high = (str(Decimal(end).scaleb(exponent, EXACT)) for end in (middle - radius, middle + radius))
+    low, high = (str(Decimal(end).scaleb(exponent, EXACT_DECIMALS)) for end in (middle - radius, middle + radius))
     return low, high
 
 
-def log(ball: arb) -> float:
+def log_of_upper_end(ball: arb) -> float:
     """``ln`` of (nearly) the upper end as a float, to guide searches only; ``-inf`` where it is not positive."""
     top = ball.upper()
     return float(top.log()) if top > 0 else float("-inf")
 
 
-def point(t: acb) -> bool:
+def is_point(t: acb) -> bool:
     """True for a ball that is a real number known nearly to the working precision."""
     return bool(t.imag.is_zero()) and (t.real.is_exact() or t.real.rel_accuracy_bits() > ctx.prec // 2)
 
 
-def wide(size: arb) -> acb:
+def ball_of_size(size: arb) -> acb:
     """The complex ball around 0 that holds every number of at most this size in each coordinate."""
     side = arb(0, size.upper())
     return acb(side, side)
 
 
-UNDEFINED = acb(arb.nan(), arb.nan())
+UNDEFINED_BALL = acb(arb.nan(), arb.nan())
 """What an integrand returns where it is not analytic. Proof."""

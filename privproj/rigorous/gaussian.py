@@ -2,7 +2,7 @@
 
 from flint import acb, arb
 
-from privproj.rigorous.balls import point, wide
+from privproj.rigorous.balls import ball_of_size, is_point
 
 
 def delta(eps: arb, mu: arb) -> arb:
@@ -18,7 +18,7 @@ def delta_around(eps: arb, mu: acb) -> acb:
     With ``w = eps/mu + mu/2`` the second term is ``e^(-u^2/2) erfcx(w/sqrt 2)/2``, as ``w^2 - u^2 = 2 eps``; for
     ``Re w > 0`` its size is at most ``e^(-Re u^2/2) min(1, sqrt(2/pi) / Re w)/2``, and does not blow up with the ball.
     """
-    if point(mu):
+    if is_point(mu):
         return acb(delta(eps, mu.real))
     # u = eps/mu - mu/2, w = u + mu; erfc(u/sqrt 2)/2 and a ball of the size of the second term
     u, half = eps / mu - mu / 2, arb(2).rsqrt()
@@ -26,7 +26,7 @@ def delta_around(eps: arb, mu: acb) -> acb:
     if not reach > 0:
         return acb(arb.nan())
     size = (-u * u / 2).exp().abs_upper() / 2 * (1 / (reach * (arb.pi() / 2).sqrt())).min(arb(1))
-    return (u * half).erfc() / 2 - wide(size)
+    return (u * half).erfc() / 2 - ball_of_size(size)
 
 
 def two_sided(eps: arb, mu: arb) -> arb:

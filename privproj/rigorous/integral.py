@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 from flint import acb, arb, ctx
 
-from privproj.numerics.quadrature import climb
-from privproj.rigorous.balls import GOAL, log
+from privproj.numerics.quadrature import climb_hill
+from privproj.rigorous.balls import GOAL_BITS, log_of_upper_end
 
-EVALUATIONS = 20_000
+MOST_EVALUATIONS = 20_000
 """Evaluations after which an integral is left as wide as it is. Speed only."""
 
-GUARD = 16
-"""Bits beyond :data:`GOAL` to which an integral is computed. Speed only."""
+GUARD_BITS = 16
+"""Bits beyond :data:`GOAL_BITS` to which an integral is computed. Speed only."""
 
 Integrand = Callable[[acb, bool], acb]
 """``f(t, analytic)`` encloses a function on a complex ball; asked for it, it is not finite where ``f`` is not analytic.
@@ -40,50 +40,50 @@ def positive_integral(
     will be added, is not followed.
     """
     ends = [None if end is None else float(end.mid()) for end in (low, high)]
-    top, peak = highest(f, start, step, ends)
+    top, peak = find_top(f, start, step, ends)
     if peak == float("-inf"):
         return arb.nan()
-    floor = peak - 0.7 * (GOAL + 24) - 10.0
-    a = low.upper() if low is not None else outward(left, top, -step, floor)
-    b = arb("inf") if right is None else outward(right, top, step, floor)
+    floor = peak - 0.7 * (GOAL_BITS + 24) - 10.0
+    a = low.upper() if low is not None else search_outward(left, top, -step, floor)
+    b = arb("inf") if right is None else search_outward(right, top, step, floor)
     if high is not None and not b < high:
         b, right = high.lower(), None
     scale = arb(peak).exp()
-    tolerance = arb(2) ** -(GOAL + GUARD)
+    tolerance = arb(2) ** -(GOAL_BITS + GUARD_BITS)
     enough = tolerance if known is None else (tolerance * known.lower() / scale).max(tolerance)
     inside = acb.integral(
-        lambda t, analytic: f(t, analytic) / scale, a, b, rel_tol=tolerance, abs_tol=enough, eval_limit=EVALUATIONS
+        lambda t, analytic: f(t, analytic) / scale, a, b, rel_tol=tolerance, abs_tol=enough, eval_limit=MOST_EVALUATIONS
     ).real
     beyond = sum((bound(end) for bound, end in ((left, a), (right, b)) if bound is not None), arb(0))
-    at_ends = sum((sliver(f, end) for end in (low, high if right is None else None) if end is not None), arb(0))
+    at_ends = sum((end_sliver(f, end) for end in (low, high if right is None else None) if end is not None), arb(0))
     return scale * inside + arb(0).union(beyond + at_ends)
 
 
-def sliver(f: Integrand, end: arb) -> arb:
+def end_sliver(f: Integrand, end: arb) -> arb:
     """The integral over the ball of an end that is not known exactly, from above."""
     return 2 * arb(end.rad()) * f(acb(end), False).real.upper()
 
 
-def highest(f: Integrand, start: float, step: float, ends: list[float | None]) -> tuple[float, float]:
+def find_top(f: Integrand, start: float, step: float, ends: list[float | None]) -> tuple[float, float]:
     """A point near the top of the hill between the ends, and the log of the height there, to guide the rest."""
 
     def height(t: float) -> float:
         with ctx.workprec(64):
-            return log(f(acb(t), False).real)
+            return log_of_upper_end(f(acb(t), False).real)
 
     low, high = ends[0], float("inf") if ends[1] is None else ends[1]
     inside = start if low is None else max(start, low + 1e-9 * step)
-    top, peak = climb(height, min(inside, high - 0.01 * step), step, high)
+    top, peak = climb_hill(height, min(inside, high - 0.01 * step), step, high)
     return (top, peak) if low is None or top >= low else (low, height(low + 1e-9 * step))
 
 
-def outward(bound: Remainder | None, top: float, stride: float, floor: float) -> arb:
+def search_outward(bound: Remainder | None, top: float, stride: float, floor: float) -> arb:
     """A point beyond ``top`` where the log of the remainder is below ``floor``."""
     assert bound is not None
 
     def enough(t: float) -> bool:
         with ctx.workprec(64):
-            return log(bound(arb(t))) < floor
+            return log_of_upper_end(bound(arb(t))) < floor
 
     inside, t = top, top + stride
     for _ in range(60):

@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 
 from flint import acb, arb
 
-from privproj.rigorous.balls import UNDEFINED
+from privproj.rigorous.balls import UNDEFINED_BALL
 from privproj.rigorous.integral import positive_integral
 
 
-class Law(ABC):
+class BallLaw(ABC):
     """``X`` as an increasing function of ``t``, whose log density is concave and analytic near the line."""
 
     a: arb
@@ -34,7 +34,7 @@ class Law(ABC):
 
     @property
     @abstractmethod
-    def tilted(self) -> "Law":
+    def tilted(self) -> "BallLaw":
         """The size-biased law, with density ``x f(x) / E X``."""
 
     @abstractmethod
@@ -56,7 +56,7 @@ class Law(ABC):
     def density(self, t: acb, analytic: bool) -> acb:
         """The density of ``t``, over a wide ball by Taylor's formula at its middle: dependencies would blow up."""
         if analytic and not self.strip(t):
-            return UNDEFINED
+            return UNDEFINED_BALL
         # ln f(t) = v(m) + v'(m) (t - m) + v''(ball) (t - m)^2/2
         middle = acb(t.real.mid(), t.imag.mid())
         value, slope, _ = self.derivatives(middle)
@@ -66,19 +66,19 @@ class Law(ABC):
     def below(self, t: arb) -> arb:
         """``P(T <= t)`` from above: ``f/(ln f)'`` for a log-concave density, where it rises."""
         _, slope, _ = self.derivatives(acb(t))
-        return smaller_of(self.density(acb(t), False).real / slope.real) if slope.real > 0 else arb(1)
+        return cap_probability(self.density(acb(t), False).real / slope.real) if slope.real > 0 else arb(1)
 
     def above(self, t: arb) -> arb:
         """``P(T > t)`` from above: ``-f/(ln f)'``, where it falls."""
         _, slope, _ = self.derivatives(acb(t))
-        return smaller_of(self.density(acb(t), False).real / -slope.real) if slope.real < 0 else arb(1)
+        return cap_probability(self.density(acb(t), False).real / -slope.real) if slope.real < 0 else arb(1)
 
     def tail(self, t: arb) -> arb:
         """``P(T > t)``, by an integral."""
         return positive_integral(self.density, *self.hill, low=t, right=self.above)
 
 
-class BetaLaw(Law):
+class BallBetaLaw(BallLaw):
     """``scale * B``, ``B ~ Beta(a, b)``, ``t = ln(B / (1 - B))``: density ``e^(a t) (1 + e^t)^-(a+b) / Beta(a, b)``."""
 
     def __init__(self, a: arb, b: arb, scale: arb) -> None:
@@ -98,8 +98,8 @@ class BetaLaw(Law):
         return float((self.a / self.b).log()), float((1 / self.a + 1 / self.b).sqrt())
 
     @property
-    def tilted(self) -> "BetaLaw":
-        return BetaLaw(self.a + 1, self.b, self.scale)
+    def tilted(self) -> "BallBetaLaw":
+        return BallBetaLaw(self.a + 1, self.b, self.scale)
 
     def strip(self, t: acb) -> bool:
         return soft_plus(t, True).is_finite() and soft_plus(-t, True).is_finite()
@@ -115,7 +115,7 @@ class BetaLaw(Law):
         return self.a * t - n * soft_plus(t, False) - self.log_front, self.a - n * share, -n * share * (1 - share)
 
 
-class GammaLaw(Law):
+class BallGammaLaw(BallLaw):
     """``scale * U``, ``U ~ Gamma(a)``, ``t = ln(U / c)``, ``c = a`` by default.
 
     The density is ``c^a e^(a t - c e^t) / Gamma(a)``.
@@ -138,8 +138,8 @@ class GammaLaw(Law):
         return float((self.a / self.centre).log()), float(self.a.rsqrt())
 
     @property
-    def tilted(self) -> "GammaLaw":
-        return GammaLaw(self.a + 1, self.scale, self.centre)
+    def tilted(self) -> "BallGammaLaw":
+        return BallGammaLaw(self.a + 1, self.scale, self.centre)
 
     def strip(self, t: acb) -> bool:
         return True
@@ -162,6 +162,6 @@ def soft_plus(t: acb, analytic: bool) -> acb:
     return (1 + t.exp()).log(analytic=analytic)
 
 
-def smaller_of(bound: arb) -> arb:
+def cap_probability(bound: arb) -> arb:
     """The smaller of the bound of a probability and 1."""
     return bound if bound < 1 else arb(1)

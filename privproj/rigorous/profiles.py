@@ -11,15 +11,15 @@ from flint import acb, arb
 
 from privproj.errors import PrecisionLimit
 from privproj.rigorous import gamma, gaussian
-from privproj.rigorous.balls import UNDEFINED
+from privproj.rigorous.balls import UNDEFINED_BALL
 from privproj.rigorous.integral import positive_integral
-from privproj.rigorous.laws import BetaLaw, GammaLaw, Law
+from privproj.rigorous.laws import BallBetaLaw, BallGammaLaw, BallLaw
 
 Witness = dict[str, float]
 """The values of the free parameters of a profile, by name."""
 
 
-class Profile(Protocol):
+class BallProfile(Protocol):
     """``delta(eps)`` in balls, at the working precision of the call.
 
     ``free`` names the free parameters, ``needed`` those among them that no value is defined without.
@@ -37,7 +37,7 @@ class Profile(Protocol):
         ...
 
 
-class Exact:
+class ExactProfile:
     """A profile without free parameters."""
 
     free: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Exact:
         return {}
 
 
-class GaussianProfile(Exact):
+class BallGaussianProfile(ExactProfile):
     """``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` at ``mu = sqrt(T)/z``."""
 
     def __init__(self, noise_multiplier: float, steps: int = 1) -> None:
@@ -59,7 +59,7 @@ class GaussianProfile(Exact):
         return gaussian.delta(eps, arb(self.steps).sqrt() / arb(self.noise))
 
 
-class BetaTail:
+class BallBetaTail:
     """``delta(eps) = G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)`` at a ``tau`` in (0, 1]."""
 
     free: tuple[str, ...] = ("tau",)
@@ -86,30 +86,30 @@ class BetaTail:
         term = (gaussian.delta if self.sharp else gaussian.two_sided)(eps, mu * tau.sqrt())
         if not tau < 1:
             return term
-        law = BetaLaw(arb(self.rank) / 2, arb(self.dim - self.rank) / 2, arb(1))
+        law = BallBetaLaw(arb(self.rank) / 2, arb(self.dim - self.rank) / 2, arb(1))
         return term + self.k * law.tail(law.coordinate(tau))
 
 
-class RandomSensitivity(Exact):
+class BallRandomSensitivity(ExactProfile):
     """``delta(eps) = E[h_eps(X)]``: a change of rank one whose squared shift is ``X``."""
 
     def __init__(self, shape: tuple[int, int] | int, noise_multiplier: float) -> None:
         self.shape, self.noise = shape, noise_multiplier
 
-    def law(self) -> Law:
+    def law(self) -> BallLaw:
         """``mu^2 Beta(r/2, (d-r)/2)`` for a shape ``(d, r)``, ``mu^2 chi2_r / r`` for a rank ``r``."""
         scale = 1 / arb(self.noise) ** 2
         if isinstance(self.shape, int):
-            return GammaLaw(arb(self.shape) / 2, 2 * scale / self.shape)
+            return BallGammaLaw(arb(self.shape) / 2, 2 * scale / self.shape)
         dim, rank = self.shape
-        return BetaLaw(arb(rank) / 2, arb(dim - rank) / 2, scale)
+        return BallBetaLaw(arb(rank) / 2, arb(dim - rank) / 2, scale)
 
     def delta(self, eps: arb, witness: Witness) -> arb:
         """The integral of ``h_eps`` over the law (C4)."""
-        return expected(eps, self.law())
+        return expected_delta(eps, self.law())
 
 
-class AnyRank(RandomSensitivity):
+class BallAnyRank(BallRandomSensitivity):
     """``delta(eps) <= E[g_p(X)]``, ``g_p`` the convex majorant of ``h_eps`` with its tangent at ``p >= x0(eps)``.
 
     Below the crossing ``c`` of tangent and ``h`` it is ``h``, above it is the tangent:
@@ -137,7 +137,7 @@ class AnyRank(RandomSensitivity):
         if "tangent" not in witness:
             if law.supremum is None or not bool(law.supremum <= least):
                 raise PrecisionLimit("expected a tangent: the profile is not convex on the whole range")
-            return expected(eps, law)
+            return expected_delta(eps, law)
         p = arb(witness["tangent"])
         if not p >= least:
             raise PrecisionLimit(
@@ -147,19 +147,19 @@ class AnyRank(RandomSensitivity):
         height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
         if height >= slope * p:
             return height + slope * (law.mean - p)
-        t = crossing(eps, law, p)
+        t = tangent_crossing(eps, law, p)
         # E[h(X); X <= c] + h(p) P(X > c) + h'(p) (E[X; X > c] - p P(X > c)), E[X; X > c] = E X P(size-biased X > c)
-        below = expected(eps, law, t)
+        below = expected_delta(eps, law, t)
         mass, moment = law.tail(t), law.mean * law.tilted.tail(t)
         return below + height * mass + slope * (moment - p * mass)
 
 
-def expected(eps: arb, law: Law, up_to: arb | None = None) -> arb:
+def expected_delta(eps: arb, law: BallLaw, up_to: arb | None = None) -> arb:
     """``E[h_eps(X); T <= up_to]``; ``h_eps(X)`` rises with ``t``, which bounds what lies beyond the window."""
 
     def integrand(t: acb, analytic: bool) -> acb:
         density = law.density(t, analytic)
-        return density * gaussian.delta_around(eps, law.value(t)) if density.is_finite() else UNDEFINED
+        return density * gaussian.delta_around(eps, law.value(t)) if density.is_finite() else UNDEFINED_BALL
 
     def left(t: arb) -> arb:
         return gaussian.delta(eps, law.value(acb(t)).real) * law.below(t)
@@ -171,7 +171,7 @@ def expected(eps: arb, law: Law, up_to: arb | None = None) -> arb:
     return positive_integral(integrand, *law.hill, left=left, right=right, high=up_to)
 
 
-def crossing(eps: arb, law: Law, p: arb) -> arb:
+def tangent_crossing(eps: arb, law: BallLaw, p: arb) -> arb:
     """A ball around the ``t`` below which ``h_eps(X)`` exceeds its tangent at ``p``, and above which it does not.
 
     ``h - l_p`` is convex up to the inflection and at most 0 there, so a change of sign is the only one.
@@ -196,7 +196,7 @@ def crossing(eps: arb, law: Law, p: arb) -> arb:
     return law.coordinate(low).union(law.coordinate(high))
 
 
-class SecretSketch(Exact):
+class BallSecretSketch(ExactProfile):
     """The larger of two orders, ``F`` the ``chi2_r`` CDF, ``k = nu/(1+nu)``, ``w = (r ln(1+nu) - 2 eps)/k``:
 
     ``F(w) - e^eps F(w/(1+nu))``, and with ``w' = (r ln(1+nu) + 2 eps)/nu``: ``(1-F)(w') - e^eps (1-F)(w' (1+nu))``.

@@ -16,15 +16,15 @@ from collections.abc import Callable
 from flint import acb, arb
 
 from privproj.rigorous import gamma
-from privproj.rigorous.balls import UNDEFINED, point, wide
+from privproj.rigorous.balls import UNDEFINED_BALL, ball_of_size, is_point
 from privproj.rigorous.integral import positive_integral
-from privproj.rigorous.profiles import Exact, Witness
+from privproj.rigorous.profiles import ExactProfile, Witness
 
-Gain = Callable[[acb, bool], acb]
+BallGain = Callable[[acb, bool], acb]
 """``g(x, analytic)`` on a complex ball, as an :data:`privproj.rigorous.integral.Integrand`."""
 
 
-class WishartProfile(Exact):
+class BallWishartProfile(ExactProfile):
     """``delta(eps) = E[max(0, 1 - e^(eps - L))]`` at misalignment ``m``, equal norms."""
 
     def __init__(self, dim: int, rank: int, misalignment: float) -> None:
@@ -32,12 +32,12 @@ class WishartProfile(Exact):
 
     def delta(self, eps: arb, witness: Witness) -> arb:
         """The integral over both sides of ``A = 1``, and ``P(A <= 0)``."""
-        pair = Pair(self.dim, self.rank, arb(self.misalignment), eps)
+        pair = RatioPair(self.dim, self.rank, arb(self.misalignment), eps)
         known = pair.floor() + pair.closer()
         return known + pair.farther(known)
 
 
-class Pair:
+class RatioPair:
     """One pair at one epsilon: ``n = r + d - 1``, ``k = n/2``, ``a = (d + 1 - r)/2``."""
 
     def __init__(self, dim: int, rank: int, misalignment: arb, eps: arb) -> None:
@@ -75,14 +75,14 @@ class Pair:
         """The part of ``A > 1``: nothing unless ``a > 0``, then only ``x > eps/a``; ``known``: the other parts."""
         return self.side(self.gain_above, -1, self.eps / self.a, known=known) if self.a > 0 else arb(0)
 
-    def side(self, gain: Gain, sign: int, origin: arb, end: arb | None = None, known: arb | None = None) -> arb:
+    def side(self, gain: BallGain, sign: int, origin: arb, end: arb | None = None, known: arb | None = None) -> arb:
         """``int weight gain dx`` for ``x`` from ``origin`` (to ``end``), over ``t = ln(x - origin)``."""
 
         def integrand(t: acb, analytic: bool) -> acb:
             away = t.exp()
             x = origin + away
             weight = self.weight(x, sign, analytic)
-            return weight * away * gain(x, analytic) if weight.is_finite() else UNDEFINED
+            return weight * away * gain(x, analytic) if weight.is_finite() else UNDEFINED_BALL
 
         def left(t: arb) -> arb:
             away = t.exp()
@@ -108,15 +108,17 @@ class Pair:
 
     def gain_below(self, x: acb, analytic: bool) -> acb:
         """``g_- = Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x)``, where ``U2 > 0``."""
-        threshold, tilt = self.a * bernoulli(x) + self.eps / x.expm1(), (self.eps - (self.r - 1) * x).exp()
-        if point(x) and threshold.real > 0:
+        threshold, tilt = self.a * bernoulli_ratio(x) + self.eps / x.expm1(), (self.eps - (self.r - 1) * x).exp()
+        if is_point(x) and threshold.real > 0:
             z, growth = threshold.real, x.real.exp()
             return acb(gamma.upper(self.k, z) - tilt.real * gamma.upper(self.k, z * growth))
         if threshold.real > 0:
             moved = threshold * x.exp()
             if moved.real > 0:
-                return wide(gamma.upper_size(self.k, threshold) + tilt.abs_upper() * gamma.upper_size(self.k, moved))
-        return UNDEFINED if analytic else acb(arb(0).union(1))
+                return ball_of_size(
+                    gamma.upper_size(self.k, threshold) + tilt.abs_upper() * gamma.upper_size(self.k, moved)
+                )
+        return UNDEFINED_BALL if analytic else acb(arb(0).union(1))
 
     def gain_certain(self, x: acb, analytic: bool) -> acb:
         """``g_- = 1 - e^(eps - (r-1)x)``, where ``U2 <= 0``."""
@@ -124,20 +126,22 @@ class Pair:
 
     def gain_above(self, x: acb, analytic: bool) -> acb:
         """``g_+ = P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x)``, where ``U1 > 0``."""
-        threshold, tilt = self.a * bernoulli(-x) + self.eps / (-x).expm1(), (self.eps + (self.r - 1) * x).exp()
-        if point(x):
+        threshold, tilt = self.a * bernoulli_ratio(-x) + self.eps / (-x).expm1(), (self.eps + (self.r - 1) * x).exp()
+        if is_point(x):
             z, growth = threshold.real, x.real.exp()
             return acb(gamma.lower(self.k, z) - tilt.real * gamma.lower(self.k, z / growth))
         if threshold.real > 0:
             moved = threshold * (-x).exp()
             if moved.real > 0:
-                return wide(gamma.lower_size(self.k, threshold) + tilt.abs_upper() * gamma.lower_size(self.k, moved))
-        return UNDEFINED if analytic else acb(arb(0).union(1))
+                return ball_of_size(
+                    gamma.lower_size(self.k, threshold) + tilt.abs_upper() * gamma.lower_size(self.k, moved)
+                )
+        return UNDEFINED_BALL if analytic else acb(arb(0).union(1))
 
 
-def bernoulli(x: acb) -> acb:
+def bernoulli_ratio(x: acb) -> acb:
     """``x / (e^x - 1)``; its slope is at most 1 for ``|x| <= 1`` (coefficients ``|B_n|/n! <= 4/(2 pi)^n``)."""
-    if point(x) or not x.abs_upper() <= 1:
+    if is_point(x) or not x.abs_upper() <= 1:
         return x / x.expm1()
     middle = acb(x.real.mid(), x.imag.mid())
-    return middle / middle.expm1() + wide((x - middle).abs_upper())
+    return middle / middle.expm1() + ball_of_size((x - middle).abs_upper())

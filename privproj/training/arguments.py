@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2, Gaussian
-from privproj.runs import NeighbouringRelation, named
+from privproj.runs import NeighbouringRelation, member_named
 from privproj.training.algorithms import ALGORITHMS, load
 from privproj.training.algorithms.algorithm import Algorithm
 from privproj.training.algorithms.subspace import Subspace
@@ -60,7 +60,7 @@ def calibration_target(z: float | None, epsilon: float | None, delta: float | No
 def relation_of(relation: str | None, sampling: str, rate: float) -> NeighbouringRelation:
     """Add-remove unless said otherwise; fixed-size sampling has a theorem for replace only."""
     fallback = "replace" if sampling == "fixed" and rate < 1.0 else "add-remove"
-    return named(NeighbouringRelation, "relation", relation or fallback)
+    return member_named(NeighbouringRelation, "relation", relation or fallback)
 
 
 def shares_of(clipping: str, shares: tuple[float, ...] | None, tensors: int) -> tuple[float, ...] | None:

@@ -25,9 +25,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from privproj.accounting.two_stage import dp_sft
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter
-from privproj.records.atomic import replaced
-from privproj.records.ledger import NOT_CHAINED, Account, read
-from privproj.records.strict_json import parse
+from privproj.records.atomic import write_atomically
+from privproj.records.ledger import NOT_CHAINED, Account, read_ledger
+from privproj.records.strict_json import parse_json
 from privproj.result import Result
 from privproj.training.algorithms import load as load_algorithm
 from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
@@ -231,7 +231,7 @@ def restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) ->
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, EOFError, UnpicklingError) as error:
         words = str(error).strip().split("\n")[0][:200]
         raise InvalidParameter("resume", path, "a checkpoint of this run, for the same data", words) from None
-    if not ledger.exists() or read(ledger).spent < released:
+    if not ledger.exists() or read_ledger(ledger).spent < released:
         raise InvalidParameter("ledger", ledger, f"a ledger with the {released} releases of the checkpoint beside it")
     return state
 
@@ -287,7 +287,9 @@ class ClassifierTraining:
 
     def start_next_stage(self) -> None:
         """Start the stage that is to be done next, as the ledger has it."""
-        done = self.processes.agree(read(self.ledger).phases if self.ledger and Path(self.ledger).exists() else ())
+        done = self.processes.agree(
+            read_ledger(self.ledger).phases if self.ledger and Path(self.ledger).exists() else ()
+        )
         half = self.total // 2
         two_stages = load_algorithm(self.settings.mechanism).needs_subspace
         if two_stages and self.total < 2:
@@ -359,7 +361,7 @@ class ClassifierTraining:
             state |= {"start": self.trajectory.start, "rows": self.trajectory.rows}
         if "basis" in self.state:
             state["basis"] = self.state["basis"]
-        replaced(self.folder / FILES["checkpoint"], lambda file: torch.save(state, file))
+        write_atomically(self.folder / FILES["checkpoint"], lambda file: torch.save(state, file))
 
     def train(self, progress: Callable[[int], object] = lambda steps: None) -> TrainingReport:
         """All steps that are left, then the report; the run is closed, whatever happens."""
@@ -423,7 +425,7 @@ def begin_run(settings: Settings, folder: Path) -> None:
     if any((folder / file).exists() for file in FILES.values()):
         raise InvalidParameter("output", folder, "a folder without a run", "resume it with --resume, or name another")
     kept = {**asdict(settings), "sha256": fingerprint(asdict(settings))}
-    replaced(folder / FILES["settings"], lambda file: file.write(json.dumps(kept, indent=2).encode()))
+    write_atomically(folder / FILES["settings"], lambda file: file.write(json.dumps(kept, indent=2).encode()))
 
 
 def fingerprint(settings: dict[str, Any]) -> str:
@@ -434,7 +436,7 @@ def fingerprint(settings: dict[str, Any]) -> str:
 def remove_unused_folder(folder: Path) -> None:
     """Remove a folder in which nothing was released."""
     ledger = folder / FILES["ledger"]
-    if not ledger.exists() or not read(ledger).spent:
+    if not ledger.exists() or not read_ledger(ledger).spent:
         for file in FILES.values():
             (folder / file).unlink(missing_ok=True)
         with suppress(OSError):
@@ -444,7 +446,7 @@ def remove_unused_folder(folder: Path) -> None:
 def saved_settings(folder: Path) -> Settings:
     """The settings of a run that was begun; raises :class:`InvalidParameter` where they were changed since."""
     try:
-        kept = parse((folder / FILES["settings"]).read_text())
+        kept = parse_json((folder / FILES["settings"]).read_text())
         claimed = kept.pop("sha256", None)
         settings = Settings(**kept)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
@@ -459,4 +461,4 @@ def saved_settings(folder: Path) -> Settings:
 
 def is_of_version_1(ledger: Path) -> bool:
     """True for a run of an earlier version, which kept no hashes."""
-    return ledger.exists() and NOT_CHAINED in read(ledger).notes
+    return ledger.exists() and NOT_CHAINED in read_ledger(ledger).notes

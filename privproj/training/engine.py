@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from privproj.assumptions import PUBLIC_SUBSPACE
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2
-from privproj.records.ledger import Account, Ledger, read
+from privproj.records.ledger import Account, Ledger, read_ledger
 from privproj.training.algorithms import load
 from privproj.training.algorithms.algorithm import Algorithm
 from privproj.training.algorithms.subspace import Subspace
@@ -232,9 +232,9 @@ def earlier_account(book: Ledger | None, subspace: Subspace | None) -> Account:
 
 def calibrate_after_ledger(plan: Plan, subspace: Subspace | None, ledger: str | None, target: dict[str, float]) -> Plan:
     """The plan calibrated together with what was released before; a resumed plan is not counted twice."""
-    if ledger is None or not os.path.exists(ledger) or not read(ledger).spent:
+    if ledger is None or not os.path.exists(ledger) or not read_ledger(ledger).spent:
         return with_smallest_noise(plan, subspace_account(subspace), **target)
-    account = read(ledger)
+    account = read_ledger(ledger)
     resumed = with_smallest_noise(plan, Account(account.phases[:-1]), **target)
     if json.loads(json.dumps(resumed.phase(resumed.steps).as_dict())) == account.phases[-1][0]:
         return resumed

@@ -13,9 +13,9 @@ from privproj.curves.inversion import meets, smallest_passing
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import M2, Gaussian
-from privproj.numerics.search import crossing
+from privproj.numerics.search import find_crossing
 from privproj.records.ledger import Account
-from privproj.runs import NeighbouringRelation, from_batches, full_target
+from privproj.runs import NeighbouringRelation, full_target, rate_and_steps_from_batches
 from privproj.validation import real, whole
 
 GRID = 2.0**-24
@@ -124,7 +124,7 @@ def with_smallest_noise(plan: Plan, earlier: Account, *, epsilon: float, delta: 
         return meets(joint_curve(z), target)
 
     # The crossing is where to look. What is returned passed the question itself: with this noise the target is met.
-    found = crossing(excess, 1.0, low=1e-3, high=1e6, spread=0.2, rtol=1e-7).upper
+    found = find_crossing(excess, 1.0, low=1e-3, high=1e6, spread=0.2, rtol=1e-7).upper
     if found == math.inf:
         raise Refused(f"the {earlier.spent} earlier releases leave nothing of epsilon {epsilon:g} at delta {delta:g}")
     return with_noise(smallest_passing(fits, found, 1e-9))
@@ -143,7 +143,7 @@ def rate_and_steps(
         raise InvalidParameter("steps", steps, "exactly one of steps and epochs")
     epochs = 1 if epochs is None else real("epochs", epochs, "a positive number of epochs", 0.0, 1e9, open_low=True)
     if sampling_rate is None:
-        sampling_rate, per_epochs = from_batches(batch_size or 0, dataset_size, epochs)
+        sampling_rate, per_epochs = rate_and_steps_from_batches(batch_size or 0, dataset_size, epochs)
     else:
         real("sampling_rate", sampling_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
         per_epochs = math.ceil(epochs * math.ceil(1.0 / sampling_rate))

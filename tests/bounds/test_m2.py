@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Refused, reference
-from privproj.bounds import find
+from privproj.bounds import find_bound
 from privproj.bounds.m2.mixture_rdp import log_energy_moment
-from privproj.laws.squared_shift import log_h
+from privproj.laws.squared_shift import log_gaussian_delta_at
 from privproj.numerics import kernels
 
 
 def log_delta(bound, eps, **parameters):
     """The enclosure of the log of a bound's delta."""
-    return find(M2, bound).representation(M2(**parameters)).log_delta(eps)
+    return find_bound(M2, bound).representation(M2(**parameters)).log_delta(eps)
 
 
 @settings(max_examples=60, deadline=None)
@@ -63,7 +63,7 @@ def test_monotone_in_rank_and_dim(setting):
 @given(settings_of_m2, st.floats(1.01, 20))
 def test_mixture_moment_is_below_the_gaussian_moment(setting, alpha):
     dim, rank, mu, _ = setting
-    curve = find(M2, "mixture-rdp").representation(M2(dim=dim, rank=rank, noise_multiplier=1 / mu))
+    curve = find_bound(M2, "mixture-rdp").representation(M2(dim=dim, rank=rank, noise_multiplier=1 / mu))
     with mp.workdps(30):
         c = alpha * (alpha - 1) * mu**2 / 2
         exact = float(mp.log(mp.hyp1f1(mp.mpf(rank) / 2, mp.mpf(dim) / 2, c, maxterms=10**6)) / (alpha - 1))
@@ -140,7 +140,7 @@ def test_rank_five_exceeds_the_rank_one_profile_at_small_epsilon():
     dim, rank, mu, eps = 200, 4, 5.0, 0.05
     frames = np.linalg.qr(rng.standard_normal((20_000, dim, rank)))[0]
     energy = mu * mu * (frames[:, :5, :] ** 2).sum(axis=(1, 2)) / 5
-    deltas = np.array([math.exp(log_h(eps, x)) for x in energy])
+    deltas = np.array([math.exp(log_gaussian_delta_at(eps, x)) for x in energy])
     mean, error = deltas.mean(), deltas.std() / math.sqrt(len(deltas))
     given = {"dim": dim, "rank": rank, "noise_multiplier": 1 / mu}
     assert mean - 5 * error > math.exp(log_delta("exact-rank1", eps, **given).upper)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj import InvalidParameter, PublicSketch, Refused, Sketch
-from privproj.bounds.sketch._divergence import bracket, sharp, sharp_bracket, tight
-from privproj.bounds.sketch.exact_rank1 import profile
+from privproj.bounds.sketch._divergence import divergence_bracket, sharp_curve, sharp_divergence_bracket, tight_curve
+from privproj.bounds.sketch.exact_rank1 import sketch_profile
 
 sizes = st.floats(math.log(1.2), math.log(1e6)).map(math.exp)
 
@@ -40,10 +40,10 @@ def test_no_spectrum_is_worse_than_one_eigenvalue(gamma, alpha):
         nu = nu / np.linalg.norm(nu) / gamma * (1.0 if rng.random() < 0.5 else rng.random())
         if np.all(1 + alpha * nu > 0):
             exact = (alpha * np.log1p(nu) - np.log1p(alpha * nu)).sum() / (alpha - 1)
-            assert exact <= tight(mechanism, gamma).divergence(alpha) * (1 + 1e-12) + 1e-15
+            assert exact <= tight_curve(mechanism, gamma).divergence(alpha) * (1 + 1e-12) + 1e-15
         if alpha >= 2 and np.all(1 - (alpha - 1) * nu > 0):
             exact = (-(alpha - 1) * np.log1p(nu) - np.log1p(-(alpha - 1) * nu)).sum() / (alpha - 1)
-            assert exact <= sharp(mechanism, gamma).divergence(alpha) * (1 + 1e-12) + 1e-15
+            assert exact <= sharp_curve(mechanism, gamma).divergence(alpha) * (1 + 1e-12) + 1e-15
 
 
 @given(share=st.floats(1e-9, 0.999), alpha=st.floats(-5, 3).map(lambda x: 1 + 10**x))
@@ -51,12 +51,12 @@ def test_brackets_against_50_digits(share, alpha):
     with mpmath.workdps(50):
         a, t = mpmath.mpf(alpha), mpmath.mpf(share / alpha)
         first = a * mpmath.log1p(-t) - mpmath.log1p(-a * t)
-        found = bracket(alpha, share / alpha)
+        found = divergence_bracket(alpha, share / alpha)
         assert first <= found <= first * (1 + mpmath.mpf(1e-11) + mpmath.mpf(1e-13) / (a - 1))
         t = mpmath.mpf(share / (alpha - 1)) if alpha >= 2 else mpmath.mpf(0)
         if alpha >= 2:
             second = -(a - 1) * mpmath.log1p(t) - mpmath.log1p(-(a - 1) * t)
-            assert second <= sharp_bracket(alpha, float(t)) <= second * (1 + mpmath.mpf("1e-11"))
+            assert second <= sharp_divergence_bracket(alpha, float(t)) <= second * (1 + mpmath.mpf("1e-11"))
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3, 16, 64, 1000])
@@ -80,7 +80,7 @@ def test_exact_rank1_against_50_digits(rank, nu):
             exact = max(first, second)
             if exact < mpmath.mpf("1e-250"):
                 continue
-            low, high = profile(rank, nu).log_delta(eps)
+            low, high = sketch_profile(rank, nu).log_delta(eps)
             assert low <= mpmath.log(exact) <= high < low + 1e-9
 
 
@@ -100,7 +100,7 @@ def test_exact_rank1_is_what_the_sketch_leaks():
     ]
     gains = np.clip(-np.expm1(0.4 - (logs[0] - logs[1])), 0, None)
     nu = float(column @ np.linalg.solve(laws[1], column))
-    exact = math.exp(profile(rank, nu).log_delta(0.4).upper)
+    exact = math.exp(sketch_profile(rank, nu).log_delta(0.4).upper)
     promised = privproj.evaluate(
         "sketch.exact-rank1.delta", rank=rank, gamma=floor / float(column @ column), epsilon=0.4
     )

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from privproj_cli.render import rounded
+from privproj_cli.render import round_outward
 
 GAUSSIAN = "gaussian --noise-multiplier 1"
 
@@ -26,8 +26,8 @@ def test_gain_line_of_a_projection_mechanism(run):
 
 @pytest.mark.parametrize("value", [0.98765, 1.00004, 123456.0, 3.2e-7, 9.99951e-12, 1.0])
 def test_text_rounds_outward(value):
-    assert value <= float(rounded(value)) <= value * 1.0011
-    assert value * 0.9989 <= float(rounded(value, up=False)) <= value
+    assert value <= float(round_outward(value)) <= value * 1.0011
+    assert value * 0.9989 <= float(round_outward(value, up=False)) <= value
 
 
 def test_tiny_delta_is_not_shown_as_zero(run):

@@ -15,7 +15,7 @@ from privproj_cli.main import exit_code
 import privproj
 from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
 from privproj.errors import Refused
-from privproj.records.ledger import read
+from privproj.records.ledger import read_ledger
 
 needs("torch", "opacus", "sklearn")
 
@@ -50,7 +50,7 @@ def test_the_fixed_call(tmp_path, monkeypatch, capsys):
     assert found["epsilon"] == again.value
     assert json.loads((tmp_path / "privproj-train" / "report.json").read_text()) == found
     assert "differentially private" in (tmp_path / "privproj-train" / "statement.md").read_text()
-    assert read(tmp_path / "privproj-train" / "ledger.jsonl").spent == 300
+    assert read_ledger(tmp_path / "privproj-train" / "ledger.jsonl").spent == 300
     assert exit_code(FIXED.split()) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("test accuracy = ") and "rests on: rank-free (proved" in shown
@@ -78,7 +78,7 @@ def test_a_finished_run_resumes_to_the_same_report(small, tmp_path, capsys):
     assert exit_code(["train", "--resume", str(tmp_path / "run"), "--json"]) == 0
     second = json.loads(capsys.readouterr().out)
     assert {**first, "seconds": 0} == {**second, "seconds": 0}
-    assert read(tmp_path / "run" / "ledger.jsonl").spent == 6
+    assert read_ledger(tmp_path / "run" / "ledger.jsonl").spent == 6
 
 
 def test_a_second_run_on_a_ledger_is_calibrated_with_the_first(tmp_path):
@@ -256,7 +256,7 @@ def killed_runs(small, folder, kills, seed):
         worker.send_signal(signal.SIGKILL)
         worker.wait()
         used = (folder / "used").stat().st_size
-        assert used <= read(folder / "ledger.jsonl").spent <= used + kills
+        assert used <= read_ledger(folder / "ledger.jsonl").spent <= used + kills
     return settings
 
 
@@ -264,7 +264,7 @@ def killed_runs(small, folder, kills, seed):
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_killed_run_never_under_counts_and_ends_like_one_that_was_not(small, tmp_path, capsys, kills):
     settings = killed_runs(small, tmp_path / "run", kills, seed=kills)
-    assert 0 < read(tmp_path / "run" / "ledger.jsonl").spent < settings.steps
+    assert 0 < read_ledger(tmp_path / "run" / "ledger.jsonl").spent < settings.steps
     assert exit_code(["train", "--resume", str(tmp_path / "run"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     line = f"train --data {small} --mechanism m2 --rank 4 --epsilon 3 --steps 900 --batch-size 30 --json"

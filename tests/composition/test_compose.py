@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj import M2, Gaussian, Laplace
-from privproj.bounds import find
+from privproj.bounds import find_bound
 from privproj.composition.compose import compose_on_grid, compose_phases
 from privproj.curves import gaussian_arrays
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import PrecisionLimit
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure
-from privproj.numerics.search import crossing
+from privproj.numerics.search import find_crossing
 from privproj.runs import Run
 
 DP_SGD = ((1.0, 0.01, 1000), (0.6, 0.001, 10**5), (2.0, 0.05, 10**6))
 
 
 def epsilon_of_unit_gaussian(log_delta):
-    return crossing(lambda e: kernels.log_gaussian_delta(e, 1.0) - log_delta, 1.0, low=1e-9, high=100.0).upper
+    return find_crossing(lambda e: kernels.log_gaussian_delta(e, 1.0) - log_delta, 1.0, low=1e-9, high=100.0).upper
 
 
 @pytest.mark.parametrize("steps", [1, 100, 10**4, 10**6])
@@ -184,7 +184,7 @@ def test_composed_gaussian_is_never_below_the_closed_form(steps, log10_delta, mu
     exact = privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta, steps=steps).value
     run = Run(steps=steps)
     ours = compose_on_grid(
-        [(find(Gaussian, "analytic").representation(Gaussian(noise_multiplier=z)), run)],
+        [(find_bound(Gaussian, "analytic").representation(Gaussian(noise_multiplier=z)), run)],
         run.discretization,
         run.composer,
     )
@@ -195,7 +195,7 @@ def test_composed_gaussian_is_never_below_the_closed_form(steps, log10_delta, mu
 
 
 def test_two_phases_compose_jointly():
-    form = find(Gaussian, "analytic").representation
+    form = find_bound(Gaussian, "analytic").representation
     strong, weak = (form(Gaussian(noise_multiplier=z)) for z in (20.0, 40.0))
     joint = compose_phases([(strong, Run(steps=100)), (weak, Run(steps=300))])
     mu = math.sqrt(100 / 20**2 + 300 / 40**2)
@@ -206,7 +206,7 @@ def test_two_phases_compose_jointly():
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 def test_one_subsampled_step_is_the_amplification_theorem(sampling):
     q, z = 0.05, 0.7
-    profile = find(Gaussian, "analytic").representation(Gaussian(noise_multiplier=z))
+    profile = find_bound(Gaussian, "analytic").representation(Gaussian(noise_multiplier=z))
     for eps in (0.0, 0.1, 0.5, 1.5):
         inner = math.log1p(math.expm1(eps) / q)
         theorem = q * math.exp(profile.log_delta(inner).upper)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privproj import Gaussian
-from privproj.bounds import find
+from privproj.bounds import find_bound
 from privproj.composition import dominating_pairs
 from privproj.composition.compose import compose_on_grid
 from privproj.curves.profile import PrivacyProfile
@@ -36,9 +36,9 @@ def profile_values(pair, eps):
 )
 def test_pairs_bracket_the_sampled_profile_between_the_knots_too(z, rate, sampling, coarse):
     profile, run = gaussian(z), Run(steps=100, sampling_rate=rate, sampling=sampling)
-    shape = dominating_pairs.outline(profile, run)
+    shape = dominating_pairs.outline_step(profile, run)
     step = shape.deviation / 256.0 * 4.0**coarse
-    above, below = dominating_pairs.pairs(profile, run, shape, step)
+    above, below = dominating_pairs.step_pairs(profile, run, shape, step)
     for place in (0.0, 0.1234, 0.5, 1.71, 3.3, 6.1):
         loss = place * shape.deviation
         exact = math.log(rate) + kernels.log_gaussian_delta(math.log1p(math.expm1(loss) / rate), 1 / z)
@@ -56,8 +56,8 @@ def test_the_add_order_is_the_theorem_for_one_step():
     """``(1 - (1-q) e^eps) delta_0(ln q + eps - ln(1 - (1-q) e^eps))`` below ``-ln(1-q)``, else 0 (Balle et al.)."""
     q, z = 0.3, 1.0
     profile, run = gaussian(z), Run(steps=1, sampling_rate=q)
-    shape = dominating_pairs.outline(profile, run)
-    above = dominating_pairs.pairs(profile, run, shape, shape.deviation / 256)[0].mirrored()
+    shape = dominating_pairs.outline_step(profile, run)
+    above = dominating_pairs.step_pairs(profile, run, shape, shape.deviation / 256)[0].mirrored()
     for eps in (0.0, 0.05, 0.2, 0.3):
         rest = 1.0 - (1.0 - q) * math.exp(eps)
         exact = rest * math.exp(privproj_delta(profile, math.log(q) + eps - math.log(rest)))
@@ -74,8 +74,8 @@ def test_a_bound_that_is_not_convex_is_replaced_by_its_hull():
         lambda e: Enclosure(-math.inf, min(0.0, kernels.log_gaussian_delta(e, 1.0) + 0.5 * (1 + math.sin(9 * e))))
     )
     run = Run(steps=3, sampling_rate=0.1)
-    shape = dominating_pairs.outline(bumpy, run)
-    above, below = dominating_pairs.pairs(bumpy, run, shape, shape.deviation / 12)
+    shape = dominating_pairs.outline_step(bumpy, run)
+    above, below = dominating_pairs.step_pairs(bumpy, run, shape, shape.deviation / 12)
     assert below is None
     values = [profile_values(above, e) for e in np.linspace(0, 3, 40)]
     assert all(x >= y for x, y in pairwise(values))
@@ -86,7 +86,7 @@ def test_a_bound_that_is_not_convex_is_replaced_by_its_hull():
 
 def test_a_kink_that_rounds_below_its_place_ends_the_hull():
     """A step for which lowering the excess at 1 gives the same float again and again."""
-    closed = find(Gaussian, "analytic").representation(Gaussian(noise_multiplier=0.5817958562471157))
+    closed = find_bound(Gaussian, "analytic").representation(Gaussian(noise_multiplier=0.5817958562471157))
     found = compose_on_grid(
         [(closed, Run(steps=6, discretization=0.00013263950792452898))], 0.00013263950792452898
     ).epsilon(-11.5)

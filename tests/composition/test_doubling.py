@@ -71,8 +71,8 @@ def test_moved_atoms_show_more_and_merged_ones_less(losses, points):
     """For every grid, in both orders: the law that the proof rests on."""
     unit = 2.0**-40
     losses, points = (np.unique(np.rint(np.array(x) / unit)) * unit for x in (losses, points))
-    law = doubling.Law(losses, np.full(len(losses), 1.0 / len(losses)), 0.0, 0.0, unit)
-    placed, merge = doubling.placed(law, points, unit), doubling.merged(law, points, unit)
+    law = doubling.AtomLaw(losses, np.full(len(losses), 1.0 / len(losses)), 0.0, 0.0, unit)
+    placed, merge = doubling.split_atoms(law, points, unit), doubling.merge_atoms(law, points, unit)
     for eps in np.linspace(-5.0, 5.0, 21):
         for one, two in ((law, placed), (law.mirrored(), placed.mirrored())):
             assert whole_delta(two, eps) >= whole_delta(one, eps) * (1.0 - 1e-12)

@@ -12,12 +12,12 @@ from privproj.runs import Run
 def test_sparse_and_full_spectra_agree_within_their_errors(monkeypatch):
     run = Run(steps=400, sampling_rate=0.02)
     profile = gaussian(1.0)
-    shape = dominating_pairs.outline(profile, run)
-    pair = dominating_pairs.pairs(profile, run, shape, shape.deviation / 64)[0]
+    shape = dominating_pairs.outline_step(profile, run)
+    pair = dominating_pairs.step_pairs(profile, run, shape, shape.deviation / 64)[0]
     sparse = fourier.Composition([(pair, run.steps)])
     theta = sparse.tilt_for_delta(math.log(1e-6))
     assert len(sparse.tilted(theta).frequencies) < 2000
-    monkeypatch.setattr(fourier.Tilted, "wanted", lambda self: None)
+    monkeypatch.setattr(fourier.TiltedSum, "wanted", lambda self: None)
     full = fourier.Composition([(pair, run.steps)])
     assert len(full.tilted(theta).frequencies) > 2000 or full.tilted(theta).length > 2**14
     for eps in (0.5, 1.0, 1.5, 2.0):
@@ -28,8 +28,8 @@ def test_sparse_and_full_spectra_agree_within_their_errors(monkeypatch):
 
 def test_any_tilt_gives_a_sound_answer():
     profile, run = gaussian(10.0), Run(steps=100)
-    shape = dominating_pairs.outline(profile, run)
-    pair = dominating_pairs.pairs(profile, run, shape, shape.deviation / 64)[0]
+    shape = dominating_pairs.outline_step(profile, run)
+    pair = dominating_pairs.step_pairs(profile, run, shape, shape.deviation / 64)[0]
     whole = fourier.Composition([(pair, 100)])
     best = whole.delta(2.0)
     for theta in (0.01, 0.5, 2.0, 6.0, 20.0):
@@ -39,8 +39,8 @@ def test_any_tilt_gives_a_sound_answer():
 
 def test_convolution_without_fourier_agrees():
     profile, run = gaussian(1.5), Run(steps=4, sampling_rate=0.2)
-    shape = dominating_pairs.outline(profile, run)
-    pair = dominating_pairs.pairs(profile, run, shape, 0.02)[0]
+    shape = dominating_pairs.outline_step(profile, run)
+    pair = dominating_pairs.step_pairs(profile, run, shape, 0.02)[0]
     dense = np.zeros(int(pair.cells[-1] - pair.cells[0]) + 1)
     dense[pair.cells - pair.cells[0]] = pair.masses
     law = dense

@@ -5,11 +5,11 @@ import math
 import numpy as np
 
 from privproj import Gaussian
-from privproj.bounds import find
+from privproj.bounds import find_bound
 
 
 def test_gaussian_table_is_an_upper_bound():
-    form = find(Gaussian, "analytic").representation(Gaussian(noise_multiplier=0.5))
+    form = find_bound(Gaussian, "analytic").representation(Gaussian(noise_multiplier=0.5))
     eps = np.linspace(0, 20, 50)
     for e, below, above in zip(eps, *form.table(eps), strict=True):
         low, high = form.log_delta(float(e))

@@ -135,7 +135,7 @@ def test_a_log10_delta_is_floored_to_the_lattice_and_stays_there(power):
 
 def test_a_reading_does_not_depend_on_what_was_asked_before():
     mechanism, run = RUNS["m2"]
-    question = privproj.accounting.question.ask(mechanism, None, run)
+    question = privproj.accounting.question.ask_by_name(mechanism, None, run)
     fresh = {eps: question.curve().log_delta(eps) for eps in (0.05, 0.3, 0.31, 1.0, 2.0)}
     used = question.curve()
     epsilon_at(used, math.log(1e-9))

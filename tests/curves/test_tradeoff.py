@@ -6,12 +6,12 @@ import pytest
 from scipy import stats
 
 from privproj import M2, Gaussian
-from privproj.accounting.question import ask
+from privproj.accounting.question import ask_by_name
 from privproj.curves.tradeoff import advantage, profile_points, tradeoff, true_positive_rates
 
 
 def curve_of(mechanism, **run):
-    return ask(mechanism, None, run).curve()
+    return ask_by_name(mechanism, None, run).curve()
 
 
 def test_trade_off_of_the_gaussian_is_the_known_one_from_below():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj import M2, Layer
-from privproj.bounds import find
+from privproj.bounds import find_bound
 from privproj.errors import PrecisionLimit
 from privproj.laws import binned, binned_profiles
 from privproj.laws.profiles import log_any_rank_profile
@@ -53,7 +53,7 @@ def test_tables_refuse_dimensions_beyond_their_margin():
 def test_tables_keep_falling_far_beyond_the_bulk():
     """A tangent at a far atom must not take over: two phases failed on it."""
     stack = M2(layers=(Layer(dim=768, rank=16, count=24),), clipping="per-layer", noise_multiplier=0.2)
-    _, upper = find(M2, "rank-free").representation(stack).table(np.linspace(0.0, 12.0, 80))
+    _, upper = find_bound(M2, "rank-free").representation(stack).table(np.linspace(0.0, 12.0, 80))
     assert np.all(np.diff(upper) <= 1e-12 * upper[:-1])
 
 

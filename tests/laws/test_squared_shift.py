@@ -6,7 +6,7 @@ import numpy as np
 from helpers import settings_of_m2
 from hypothesis import given, settings
 
-from privproj.laws.squared_shift import ScaledBeta, log_h
+from privproj.laws.squared_shift import ScaledBeta, log_gaussian_delta_at
 
 
 @settings(max_examples=25, deadline=None)
@@ -17,7 +17,7 @@ def test_expectation_against_a_dense_trapezoid(setting):
     law = ScaledBeta(rank / 2, (dim - rank) / 2, mu * mu)
     step = law.step / 64
     points = law.start + step * np.arange(-64 * 40, 64 * 90)
-    logs = np.array([log_h(eps, law.value(t)) + law.log_density(t) for t in points if abs(t) < 600])
+    logs = np.array([log_gaussian_delta_at(eps, law.value(t)) + law.log_density(t) for t in points if abs(t) < 600])
     dense = logs.max() + math.log(math.fsum(np.exp(logs - logs.max())) * step)
     low, high = law.expected_profile(eps)
     assert low <= dense <= high

@@ -102,7 +102,7 @@ def test_enclosures_overlap_whatever_the_nodes(monkeypatch, dim, rank, m, eps):
     """Fewer nodes and a larger share only widen the enclosure: its error is proved."""
     close = VectorWishart(dim, rank, m).log_delta_anew(eps)
     for nodes, share in ((6, 1e-6), (9, 1e-8)):
-        monkeypatch.setattr(wishart_integral, "NODES", nodes)
+        monkeypatch.setattr(wishart_integral, "PANEL_NODES", nodes)
         pair = VectorWishart(dim, rank, m)
         whole, error = pair.log_deltas(np.array([eps]), share)
         assert whole[0] - error[0] <= close.upper and close.lower <= whole[0] + error[0]
@@ -112,7 +112,7 @@ def test_the_error_of_the_panels_is_needed(monkeypatch):
     """Were the bound of a Gauss rule left out, few nodes would give a wrong number for a sure one."""
     pair, eps = VectorWishart(300000, 2, 5.220740386781583e-07), np.array([0.0])
     close = pair.log_delta_anew(0.0)
-    monkeypatch.setattr(wishart_integral, "NODES", 2)
+    monkeypatch.setattr(wishart_integral, "PANEL_NODES", 2)
     monkeypatch.setattr(wishart_integral.WishartIntegral, "log_error", lambda self, p: np.full_like(p.low, -np.inf))
     whole, error = pair.log_deltas(eps)
     assert not whole[0] - error[0] <= close.upper or not close.lower <= whole[0] + error[0]

@@ -8,7 +8,7 @@ from laws.pairs import one_pair
 from scipy import stats
 
 from privproj.laws.wishart_conditional_gain import AlignmentLaw, ConditionalGain
-from privproj.laws.wishart_unequal_cells import Grid, bounds_on, tails_at
+from privproj.laws.wishart_unequal_cells import CellGrid, bounds_on, tails_on_grid
 from privproj.laws.wishart_unequal_norms import UnequalNorms
 
 
@@ -17,7 +17,7 @@ def test_a_coarse_grid_is_above_the_pairs_between_its_nodes(dim, rank, m, ratio)
     """With three nodes of everything but ``x`` the bounds of the cells still cover what is inside."""
     gain, law = ConditionalGain(dim, rank), AlignmentLaw(rank)
     points = np.unique(np.concatenate([UnequalNorms(dim, rank, m, ratio).first_grid().points, [-ratio, ratio]]))
-    grid = Grid(np.array([0.0, 0.1 * m, m]), np.array([-ratio, 0.0, ratio]), points)
+    grid = CellGrid(np.array([0.0, 0.1 * m, m]), np.array([-ratio, 0.0, ratio]), points)
     for eps in (0.0, 0.4, 1.5):
         with np.errstate(all="ignore"):
             cells = bounds_on(gain, law, grid, np.array([eps])).cells[:, :, 0]
@@ -27,8 +27,8 @@ def test_a_coarse_grid_is_above_the_pairs_between_its_nodes(dim, rank, m, ratio)
 
 
 def test_means_of_tails_are_between_their_bounds():
-    grid = Grid(np.array([0.0, 1e-3, 0.2, 1.4]), np.array([0.0]), np.linspace(-3.0, 2.0, 41))
-    tails = tails_at(AlignmentLaw(5), grid)
+    grid = CellGrid(np.array([0.0, 1e-3, 0.2, 1.4]), np.array([0.0]), np.linspace(-3.0, 2.0, 41))
+    tails = tails_on_grid(AlignmentLaw(5), grid)
     for i, (left, right) in enumerate(zip(grid.points[:-1], grid.points[1:], strict=True)):
         inner = np.linspace(left, right, 401)
         for row, m in enumerate(grid.misalignments[1:], 1):

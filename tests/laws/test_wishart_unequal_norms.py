@@ -14,7 +14,7 @@ import privproj
 from privproj import M1, Wishart
 from privproj.bounds.m1._one_column import residual_profile
 from privproj.laws.wishart_loss import VectorWishart
-from privproj.laws.wishart_unequal_norms import CLOSE, UnequalNorms, searched
+from privproj.laws.wishart_unequal_norms import SEARCH_GOAL, UnequalNorms, search_grid
 
 
 def largest(dim, rank, m, ratio, eps):
@@ -49,7 +49,7 @@ def test_the_enclosure_holds_the_worst_pair(dim, rank, m, ratio, eps):
     upper, lower, reference = law_of(dim, rank, m, ratio, eps)
     assert reference <= upper * (1 + 1e-6)
     assert lower <= reference * (1 + 5e-3), "the pair behind the lower end exists"
-    assert upper <= lower * (1 + 1.5 * CLOSE)
+    assert upper <= lower * (1 + 1.5 * SEARCH_GOAL)
 
 
 @pytest.mark.full
@@ -70,7 +70,7 @@ def test_the_upper_end_is_above_every_pair(dim, share, m, ratio, eps):
 @given(m=st.floats(-12, 0.2).map(lambda x: 10.0**x), ratio=st.floats(-8, 1).map(lambda x: 10.0**x), eps=st.floats(0, 3))
 def test_the_search_covers_the_whole_promise(m, ratio, eps):
     worst = UnequalNorms(30, 7, m, ratio)
-    for grid in (worst.first_grid(), searched(worst, np.array([eps]), worst.first_grid())):
+    for grid in (worst.first_grid(), search_grid(worst, np.array([eps]), worst.first_grid())):
         assert (grid.misalignments[0], grid.misalignments[-1]) == (0.0, m)
         assert (grid.ratios[0], grid.ratios[-1]) == (-ratio, ratio)
         assert np.all(np.isin([0.0, *grid.ratios], grid.points)) and np.all(np.diff(grid.points) > 0.0)
@@ -106,7 +106,7 @@ def test_a_larger_promise_leaks_no_less():
 def test_results_are_guarantees_without_a_reservation():
     found = privproj.delta(Wishart(dim=1000, rank=16, misalignment=0.0023, norm_ratio=1.05), epsilon=1.0)
     assert found.numerics["worst_pair"] == "enclosed" and not any("observed" in note for note in found.warnings)
-    assert found.lower is not None and found.lower <= found.value <= found.lower * (1 + 2 * CLOSE)
+    assert found.lower is not None and found.lower <= found.value <= found.lower * (1 + 2 * SEARCH_GOAL)
     column = M1(dim=100, rank=64, noise_multiplier=5.0, span_dim=20, residual_misalignment=1e-3, residual_norm=1.0,
         other_residual_norm=1.2)  # fmt: skip
     profile = residual_profile(column)
@@ -119,7 +119,7 @@ def test_results_are_guarantees_without_a_reservation():
 def test_releases_compose_above_one_release():
     mechanism = Wishart(dim=20, rank=4, misalignment=1e-3, norm_ratio=1.05)
     one, two = (privproj.epsilon(mechanism, delta=1e-3, steps=steps) for steps in (1, 2))
-    assert one.value <= two.value * (1 + CLOSE) and two.value <= 2 * privproj.epsilon(mechanism, delta=5e-4).value
+    assert one.value <= two.value * (1 + SEARCH_GOAL) and two.value <= 2 * privproj.epsilon(mechanism, delta=5e-4).value
 
 
 @pytest.mark.full

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privproj.numerics.enclosure import Enclosure, log1m_exp, outward
+from privproj.numerics.enclosure import Enclosure, log1m_exp, widen_outward
 
 
 @given(st.floats(-700, -1e-12))
@@ -15,8 +15,8 @@ def test_log1m_exp(x):
 
 
 def test_outward_contains_and_never_exceeds_one():
-    assert outward(-1e-15).upper == 0.0
-    low, high = outward(-300.0)
+    assert widen_outward(-1e-15).upper == 0.0
+    low, high = widen_outward(-300.0)
     assert low < -300.0 < high
-    assert isinstance(outward(-math.inf), Enclosure)
-    assert outward(-math.inf).upper > -math.inf
+    assert isinstance(widen_outward(-math.inf), Enclosure)
+    assert widen_outward(-math.inf).upper > -math.inf

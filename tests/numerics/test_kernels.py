@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from privproj import reference
 from privproj.bounds.m2._beta_tail import beta_tail_epsilons
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import outward
+from privproj.numerics.enclosure import widen_outward
 
 wide = st.floats(-6, 2).map(lambda x: 10.0**x)
 
@@ -41,7 +41,7 @@ def test_gaussian_profiles(eps, mu):
 def test_gaussian_far_tail_lies_inside_the_margin(mu, reach):
     eps = mu * (reach + mu / 2)
     truth = mp.log(reference.gaussian_delta(eps, mu))
-    low, high = outward(kernels.log_gaussian_delta(eps, mu), steepness=mu * mu)
+    low, high = widen_outward(kernels.log_gaussian_delta(eps, mu), steepness=mu * mu)
     assert low <= truth <= high
     assert high - low < 1e-10
 

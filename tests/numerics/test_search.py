@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privproj.errors import NotConverged
-from privproj.numerics.search import crossing, largest_integer, minimise
+from privproj.numerics.search import find_crossing, largest_integer, minimise
 
 LIMITS = {"low": 1e-100, "high": 1e100}
 
@@ -24,16 +24,16 @@ def test_crossing_brackets_the_root(root, guess, shape):
     def excess(x):
         return shape(min(1e100, max(-1e100, math.log(root) - math.log(x))))
 
-    low, high = crossing(excess, guess, **LIMITS)
+    low, high = find_crossing(excess, guess, **LIMITS)
     assert excess(low) > 0 >= excess(high)
     assert high - low <= 1e-14 * high or math.nextafter(low, high) == high or excess(0.5 * (low + high)) == 0
 
 
 def test_crossing_says_when_there_is_none():
-    assert crossing(lambda x: 1.0, 1.0, **LIMITS) == (1e100, math.inf)
-    assert crossing(lambda x: -1.0, 1.0, **LIMITS) == (0.0, 1e-100)
+    assert find_crossing(lambda x: 1.0, 1.0, **LIMITS) == (1e100, math.inf)
+    assert find_crossing(lambda x: -1.0, 1.0, **LIMITS) == (0.0, 1e-100)
     with pytest.raises(NotConverged):
-        crossing(lambda x: math.nan, 1.0, **LIMITS)
+        find_crossing(lambda x: math.nan, 1.0, **LIMITS)
 
 
 @given(low=st.integers(1, 50), span=st.integers(0, 10**6), cut=st.integers(0, 10**6))

@@ -36,7 +36,7 @@ def test_the_law_sees_a_dropped_and_a_coerced_key(monkeypatch):
     monkeypatch.setattr(
         "privproj.records.run_file.once", lambda entry, where: {k.replace("-", "_"): entry[k] for k in entry}
     )
-    monkeypatch.setattr("privproj.records.entries.of_type", lambda name, value, words: value)
+    monkeypatch.setattr("privproj.records.entries.check_type", lambda name, value, words: value)
     assert keys.judged(file, file.answer[1], "removed", "epochs", without).startswith("the same answer")
     assert keys.judged(file, before, "doubled", "noise_multiplier", spelled).startswith("answered")
     assert keys.judged(file, before, "mistyped", "planned", planned).startswith("answered")

@@ -7,35 +7,35 @@ from records.grids import GRID
 
 import privproj
 from privproj.records import journal
-from privproj.records.sweep import asked, grid_from, swept
+from privproj.records.sweep import answer_points, grid_from, run_sweep
 
 
 def test_a_journal_of_another_grid_is_refused_and_kept(tmp_path):
     out = tmp_path / "out.csv"
     book = journal.Journal(f"{out}.journal", grid_from(GRID).title())
-    book.add([0], asked([next(grid_from(GRID).tasks())[1]]))
+    book.add([0], answer_points([next(grid_from(GRID).tasks())[1]]))
     book.close()
     before = (tmp_path / "out.csv.journal").read_bytes()
     with pytest.raises(privproj.InvalidParameter, match="this very question"):
-        swept(grid_from({**GRID, "epsilon": 2.0}), out)
+        run_sweep(grid_from({**GRID, "epsilon": 2.0}), out)
     assert (tmp_path / "out.csv.journal").read_bytes() == before
 
 
 def test_a_journal_cut_anywhere_gives_the_same_table(tmp_path):
     out, kept = tmp_path / "out.csv", tmp_path / "out.csv.journal"
     grid = grid_from(GRID)
-    swept(grid, out)
+    run_sweep(grid, out)
     whole = out.read_bytes()
     book = journal.Journal(kept, grid.title())
     for number, task in grid.tasks():
-        book.add([number], asked([task]))
+        book.add([number], answer_points([task]))
     book.close()
     content = kept.read_bytes()
     random.seed(3)
     for cut in (0, 1, len(content), *random.sample(range(len(content)), 25)):
         out.unlink(missing_ok=True)
         kept.write_bytes(content[:cut])
-        swept(grid, out)
+        run_sweep(grid, out)
         assert out.read_bytes() == whole
 
 
@@ -49,14 +49,14 @@ def test_only_what_is_missing_is_asked(tmp_path):
 
     book = journal.Journal(tmp_path / "out.csv.journal", grid.title())
     tasks = list(grid.tasks())
-    book.add([3, 7], asked([tasks[3][1], tasks[7][1]]))
+    book.add([3, 7], answer_points([tasks[3][1], tasks[7][1]]))
     book.close()
-    swept(grid, tmp_path / "out.csv", counting)
+    run_sweep(grid, tmp_path / "out.csv", counting)
     assert sorted(calls) == [i for i in range(len(grid)) if i not in (3, 7)]
 
 
 def test_two_sweeps_cannot_share_a_journal(tmp_path):
     book = journal.Journal(tmp_path / "out.csv.journal", grid_from(GRID).title())
     with pytest.raises(privproj.InvalidParameter, match="no other process"):
-        swept(grid_from(GRID), tmp_path / "out.csv")
+        run_sweep(grid_from(GRID), tmp_path / "out.csv")
     book.close()

@@ -14,7 +14,7 @@ import privproj
 from privproj.accounting.schedule import phase_of
 from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
 from privproj.errors import InvalidParameter
-from privproj.records.ledger import CUT_SHORT, NOT_CHAINED, Ledger, read
+from privproj.records.ledger import CUT_SHORT, NOT_CHAINED, Ledger, read_ledger
 from privproj.records.run_file import phase_from
 
 RELEASE = privproj.M2(dim=64, rank=4, noise_multiplier=1.0)
@@ -38,7 +38,7 @@ def spend(path, steps, phase=PHASE):
 
 def test_what_is_spent_is_the_phase_with_the_steps_made(path):
     spend(path, 7)
-    account = read(path)
+    account = read_ledger(path)
     assert (account.spent, account.left, account.target) == (7, 13, TARGET)
     known = privproj.epsilon(RELEASE, delta=1e-5, **{**RUN, "steps": 7}).value
     assert account.epsilon(1e-5).value == known
@@ -49,7 +49,7 @@ def test_a_resumed_run_continues_the_count(path):
     spend(path, 7)
     book = Ledger(path, PHASE, TARGET)
     assert (book.steps, book.earlier) == (7, ())
-    assert book.record() == 8 and read(path).spent == 8
+    assert book.record() == 8 and read_ledger(path).spent == 8
     book.close()
 
 
@@ -58,8 +58,8 @@ def test_another_plan_is_another_phase(path):
     louder = phase_of(privproj.Gaussian(noise_multiplier=2.0), "dp-sgd", steps=5)
     book = spend(path, 3, louder)
     assert len(book.earlier) == 1
-    joint = read(path).epsilon(1e-5)
-    assert read(path).spent == 10 and joint.bound == "m2.rank-free + gaussian.analytic"
+    joint = read_ledger(path).epsilon(1e-5)
+    assert read_ledger(path).spent == 10 and joint.bound == "m2.rank-free + gaussian.analytic"
     assert joint.value > privproj.epsilon(RELEASE, delta=1e-5, **{**RUN, "steps": 7}).value
 
 
@@ -76,9 +76,9 @@ def test_a_release_is_on_the_disk_before_it_is_used(path, monkeypatch):
     monkeypatch.setattr(os, "fsync", broken)
     with pytest.raises(OSError, match="No space"):
         book.record()
-    assert read(path).spent == 2
+    assert read_ledger(path).spent == 2
     monkeypatch.undo()
-    assert book.record() == 3 and read(path).spent == 3
+    assert book.record() == 3 and read_ledger(path).spent == 3
     book.close()
 
 
@@ -90,13 +90,13 @@ def test_a_torn_ledger_counts_every_whole_line_and_goes_on(tmp_path_factory, cut
     kept = whole[: max(len(whole) - cut, 0)]
     path.write_bytes(kept)
     lines = kept.count(b"\n")
-    assert read(path).spent >= max(lines - 2, 0)
-    before = read(path).spent
+    assert read_ledger(path).spent >= max(lines - 2, 0)
+    before = read_ledger(path).spent
     book = Ledger(path, PHASE, TARGET)
     assert book.steps == before
     book.record()
     book.close()
-    assert read(path).spent == before + 1
+    assert read_ledger(path).spent == before + 1
 
 
 def hold(path, ready, done):
@@ -114,7 +114,7 @@ def test_two_processes_cannot_write_one_ledger(path):
     assert ready.wait(30)
     with pytest.raises(InvalidParameter, match="no other process"):
         Ledger(path, PHASE)
-    assert read(path).spent == 0
+    assert read_ledger(path).spent == 0
     done.set()
     other.join()
     Ledger(path, PHASE).close()
@@ -124,7 +124,7 @@ def test_a_damaged_phase_is_refused_and_nothing_is_erased(path):
     spend(path, 20)
     damaged = path.read_bytes().replace(b'{"phase"', b'{"phas', 1)
     path.write_bytes(damaged)
-    for use in (read, lambda p: Ledger(p, PHASE, TARGET)):
+    for use in (read_ledger, lambda p: Ledger(p, PHASE, TARGET)):
         with pytest.raises(InvalidParameter, match="damaged"):
             use(path)
     assert path.read_bytes() == damaged
@@ -147,10 +147,10 @@ def test_an_unreadable_last_line_counts_as_a_release_and_is_refused_where_it_may
     spend(path, 2)
     whole = path.read_text()
     path.write_text(whole + "[" * 40 + "\n")
-    assert read(path).spent == 3 and CUT_SHORT in read(path).epsilon(1e-5).warnings
+    assert read_ledger(path).spent == 3 and CUT_SHORT in read_ledger(path).epsilon(1e-5).warnings
     path.write_text(whole + "[" * 100_000 + "\n")
     with pytest.raises(InvalidParameter, match=r"line 5.*damaged"):
-        read(path)
+        read_ledger(path)
 
 
 def test_a_removed_ledger_is_noticed(path):
@@ -165,7 +165,7 @@ def test_phases_of_two_relations_are_refused_before_anything_is_spent(path):
     spend(path, 2)
     with pytest.raises(InvalidParameter, match="one neighbouring relation"):
         Ledger(path, phase_of(privproj.Gaussian(noise_multiplier=1.0), relation="replace"))
-    assert read(path).spent == 2 and len(read(path).phases) == 1
+    assert read_ledger(path).spent == 2 and len(read_ledger(path).phases) == 1
 
 
 def test_errors_survive_a_process_boundary():
@@ -214,14 +214,14 @@ def two_phases(path):
     """A ledger of two phases, its account, its lines."""
     spend(path, 3)
     spend(path, 4, SECOND)
-    return path, read(path), path.read_bytes().splitlines(keepends=True)
+    return path, read_ledger(path), path.read_bytes().splitlines(keepends=True)
 
 
 def altered(path, content):
     """What an altered ledger is read as; None where it is refused by one sentence that names the file."""
     path.write_bytes(content)
     try:
-        return read(path)
+        return read_ledger(path)
     except InvalidParameter as error:
         assert str(path) in str(error) and "\n" not in str(error)
         return None
@@ -301,12 +301,12 @@ def by_hand(path, *lines, version=1):
 
 def test_a_ledger_of_version_1_is_read_with_a_warning_and_goes_on_with_hashes(path, capsys):
     by_hand(path, '{"step": 1}', '{"step": 2}')
-    account = read(path)
+    account = read_ledger(path)
     assert account.spent == 2 and NOT_CHAINED in account.epsilon(1e-5).warnings
     assert exit_code(["ledger", str(path)]) == 0
     assert "without hashes" in capsys.readouterr().out
     spend(path, 3)
-    known = read(path)
+    known = read_ledger(path)
     assert [steps for _, steps in known.phases] == [2, 3] and NOT_CHAINED in known.notes
     lines = path.read_bytes().splitlines(keepends=True)
     for cut in range(len(b"".join(lines[4:]))):
@@ -347,7 +347,7 @@ def test_a_ledger_that_was_changed_under_the_run_stops_it(path):
 
 def test_a_run_that_was_stopped_has_the_epsilon_of_its_plan(path, capsys):
     spend(path, 7)
-    account = read(path)
+    account = read_ledger(path)
     assert PLAN_FIXED_IN_ADVANCE in account.epsilon(1e-5).mechanism["assumes"]
     assert any("7 of 20 planned steps" in note for note in account.epsilon(1e-5).warnings)
     assert exit_code(["ledger", str(path), "--json"]) == 0
@@ -364,7 +364,7 @@ def test_a_run_that_was_stopped_has_the_epsilon_of_its_plan(path, capsys):
 
 def test_a_run_that_made_its_plan_assumes_nothing_of_it(path, capsys):
     spend(path, 20)
-    assert PLAN_FIXED_IN_ADVANCE not in read(path).epsilon(1e-5).mechanism["assumes"]
+    assert PLAN_FIXED_IN_ADVANCE not in read_ledger(path).epsilon(1e-5).mechanism["assumes"]
     assert exit_code(["ledger", str(path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["assumes"] == [] and shown["epsilon_of_plan"] == shown["epsilon"]
@@ -373,7 +373,7 @@ def test_a_run_that_made_its_plan_assumes_nothing_of_it(path, capsys):
 def test_the_plan_of_several_phases_is_all_of_each(path):
     spend(path, 7)
     spend(path, 5, SECOND)
-    account = read(path)
+    account = read_ledger(path)
     assert account.assumes == (PLAN_FIXED_IN_ADVANCE,) and len(account.stopped) == 1
     assert [steps for _, steps in account.planned.phases] == [20, 5]
     assert account.planned.epsilon(1e-5).value > account.epsilon(1e-5).value
@@ -383,16 +383,19 @@ def test_the_plan_of_several_phases_is_all_of_each(path):
 def test_a_phase_given_up_before_its_first_release_is_no_part_of_the_plan(path):
     spend(path, 0)
     spend(path, 5, SECOND)
-    assert read(path).assumes == () and [steps for _, steps in read(path).planned.phases] == [5]
+    assert read_ledger(path).assumes == () and [steps for _, steps in read_ledger(path).planned.phases] == [5]
 
 
 def test_layers_with_shares_that_are_no_short_decimals_keep_them(path):
     layers = tuple(privproj.Layer(dim=dim, rank=4, share=1 / 3) for dim in (64, 32, 16))
     release = privproj.M2(layers=layers, clipping="per-layer", noise_multiplier=1.0)
     spend(path, 2, phase_of(release, steps=2))
-    (entry, _), *_ = read(path).phases
+    (entry, _), *_ = read_ledger(path).phases
     again = phase_from(entry, {}, "ledger").question.mechanism
-    assert again == release and read(path).epsilon(1e-5).value == privproj.epsilon(release, delta=1e-5, steps=2).value
+    assert (
+        again == release
+        and read_ledger(path).epsilon(1e-5).value == privproj.epsilon(release, delta=1e-5, steps=2).value
+    )
 
 
 @pytest.mark.parametrize("releases", [1, 2])

@@ -18,12 +18,12 @@ from records.grids import GRID, table, written
 
 import privproj
 from privproj import InvalidParameter
-from privproj.records.sweep import COLUMNS, asked, columns_of, grid_from, swept
+from privproj.records.sweep import COLUMNS, answer_points, column_names, grid_from, run_sweep
 
 
 def test_rows_are_the_library_calls_in_the_order_of_the_loops(tmp_path):
     out = tmp_path / "out.csv"
-    counts = swept(grid_from(GRID), out)
+    counts = run_sweep(grid_from(GRID), out)
     rows = table(out)
     points = list(itertools.product(*GRID["grid"].values()))
     assert len(rows) == len(points) == sum(counts.values()) and not (tmp_path / "out.csv.journal").exists()
@@ -40,12 +40,12 @@ def test_rows_are_the_library_calls_in_the_order_of_the_loops(tmp_path):
 
 def test_a_finished_sweep_is_left_alone_and_another_one_is_not_overwritten(tmp_path):
     out = tmp_path / "out.csv"
-    first = swept(grid_from(GRID), out)
+    first = run_sweep(grid_from(GRID), out)
     before = out.read_bytes(), out.stat().st_mtime_ns
-    assert swept(grid_from(GRID), out) == first and (out.read_bytes(), out.stat().st_mtime_ns) == before
+    assert run_sweep(grid_from(GRID), out) == first and (out.read_bytes(), out.stat().st_mtime_ns) == before
     for other in ({**GRID, "grid": {"dim": [64], "rank": [4], "noise_multiplier": [1.0]}},):
         with pytest.raises(privproj.InvalidParameter, match="new file"):
-            swept(grid_from(other), out)
+            run_sweep(grid_from(other), out)
     assert (out.read_bytes(), out.stat().st_mtime_ns) == before
 
 
@@ -70,7 +70,7 @@ def killed_often(grid, out, times, options=()):
 @pytest.mark.parametrize("options", [(), ("--workers", "2")])
 def test_a_sweep_killed_again_and_again_ends_with_the_same_table(tmp_path, options):
     grid = written(tmp_path, 400)
-    swept(grid_from(tomllib.loads(grid.read_text())), tmp_path / "whole.csv")
+    run_sweep(grid_from(tomllib.loads(grid.read_text())), tmp_path / "whole.csv")
     kills = killed_often(grid, tmp_path / "out.csv", 3, options)
     assert kills >= 1 and (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
 
@@ -78,13 +78,13 @@ def test_a_sweep_killed_again_and_again_ends_with_the_same_table(tmp_path, optio
 def test_parquet_holds_the_same_numbers(tmp_path):
     pyarrow = needs("pyarrow.parquet")
     grid = grid_from(GRID)
-    swept(grid, tmp_path / "out.csv")
-    swept(grid, tmp_path / "out.parquet")
+    run_sweep(grid, tmp_path / "out.csv")
+    run_sweep(grid, tmp_path / "out.parquet")
     found = pyarrow.read_table(tmp_path / "out.parquet").to_pydict()
     rows = table(tmp_path / "out.csv")
-    assert list(found) == columns_of(grid) == list(rows[0])
+    assert list(found) == column_names(grid) == list(rows[0])
     assert [None if not row["value"] else float(row["value"]) for row in rows] == found["value"]
-    assert swept(grid, tmp_path / "out.parquet") == swept(grid, tmp_path / "out.csv")
+    assert run_sweep(grid, tmp_path / "out.parquet") == run_sweep(grid, tmp_path / "out.csv")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_bad_places_and_workers_are_refused(tmp_path, capsys):
 
 
 def test_every_row_has_every_column():
-    assert all(len(row) == len(COLUMNS) for row in asked([task for _, task in grid_from(GRID).tasks()]))
+    assert all(len(row) == len(COLUMNS) for row in answer_points([task for _, task in grid_from(GRID).tasks()]))
 
 
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}

@@ -9,14 +9,14 @@ from helpers import needs
 from records.grids import written
 
 from privproj.records import journal, workers
-from privproj.records.sweep import grid_from, swept
+from privproj.records.sweep import grid_from, run_sweep
 
 
 @pytest.mark.full
 def test_a_worker_that_dies_is_replaced(tmp_path):
     marker = tmp_path / "died"
     book = journal.Journal(tmp_path / "journal", {"of": "deaths"})
-    found = journal.done(mortal, ((i, (str(marker), i)) for i in range(12)), book, workers.by_processes(2))
+    found = journal.complete_rows(mortal, ((i, (str(marker), i)) for i in range(12)), book, workers.run_in_processes(2))
     book.close()
     assert marker.exists() and {i: row for i, (row,) in found.items()} == {i: str(i * i) for i in range(12)}
 
@@ -34,7 +34,7 @@ def test_a_dask_cluster_that_loses_a_worker(tmp_path):
     distributed = needs("distributed")
     grid_path = written(tmp_path, 240)
     grid = grid_from(tomllib.loads(grid_path.read_text()))
-    swept(grid, tmp_path / "whole.csv")
+    run_sweep(grid, tmp_path / "whole.csv")
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
     ) as cluster:
@@ -46,6 +46,6 @@ def test_a_dask_cluster_that_loses_a_worker(tmp_path):
             if len(seen) == 4:
                 os.kill(pids[0], signal.SIGKILL)
 
-        swept(grid, tmp_path / "out.csv", workers.by_dask(cluster.scheduler_address), progress)
+        run_sweep(grid, tmp_path / "out.csv", workers.run_on_dask(cluster.scheduler_address), progress)
     assert len(seen) > 4 and sum(seen) == len(grid)
     assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()

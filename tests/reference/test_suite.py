@@ -104,7 +104,7 @@ def test_stored_references_are_what_is_computed_now(bound):
     known = {str(setting): setting for setting in settings()}
     for row in (row for row in QUICK if row["bound"] == bound):
         setting = known[row["setting"]]
-        digits = reference.digits_of(setting.quantity, dict(setting.parameters))
+        digits = reference.reference_digits(setting.quantity, dict(setting.parameters))
         with mp.workdps(60):
             now, then = mp.mpf(truth(setting)), mp.mpf(row["reference"])
             assert abs(now - then) <= abs(then) * mp.mpf(10) ** (2 - digits)

@@ -12,7 +12,7 @@ from helpers import needs
 from privproj_cli.main import exit_code
 from scipy import stats
 
-from privproj.records.ledger import read
+from privproj.records.ledger import read_ledger
 
 needs("torch", "opacus")
 
@@ -105,7 +105,7 @@ def test_two_processes_with_one_seed_do_what_one_does(ran, algorithm):
     assert first["sizes"] != second["sizes"] and 0 in second["sizes"] + first["sizes"]
     assert first["start"] == second["start"] == pytest.approx(one["start"], rel=0, abs=0)
     assert first["end"] == second["end"] == pytest.approx(one["end"], rel=1e-9, abs=1e-12)
-    assert first["end"] != first["start"] and read(folder / f"{algorithm}.jsonl").spent == 6
+    assert first["end"] != first["start"] and read_ledger(folder / f"{algorithm}.jsonl").spent == 6
 
 
 @pytest.mark.full
@@ -115,7 +115,7 @@ def test_every_process_knows_what_the_ledger_knows(ran):
     found, folder = ran
     first, second = ([rank[name]["epsilon"] for rank in found[2]] for name in ("first", "second"))
     assert first[0] == first[1] < second[0] == second[1]
-    assert second[0] == read(folder / "phases.jsonl").epsilon(1e-5).value
+    assert second[0] == read_ledger(folder / "phases.jsonl").epsilon(1e-5).value
 
 
 @pytest.mark.full
@@ -135,7 +135,7 @@ def test_the_command_runs_on_two_processes_and_resumes(tmp_path, capsys):
     folder = tmp_path / "run"
     out = torchrun(2, command, *line, "-o", str(folder))
     found = json.loads(out)
-    assert found["epsilon"] <= 8.0 and found["steps"] == 12 and read(folder / "ledger.jsonl").spent == 12
+    assert found["epsilon"] <= 8.0 and found["steps"] == 12 and read_ledger(folder / "ledger.jsonl").spent == 12
     assert exit_code(["train", "--resume", str(folder), "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
     assert (again["epsilon"], again["test_accuracy"]) == (found["epsilon"], found["test_accuracy"])

@@ -7,20 +7,20 @@ from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import Gaussian, NoisyMechanism
 
 if TYPE_CHECKING:
-    from privproj.rigorous.profiles import Profile
-from privproj.curves.gaussian import profile
+    from privproj.rigorous.profiles import BallProfile
+from privproj.curves.gaussian import gaussian_profile
 
 
 def representation(mechanism: NoisyMechanism) -> PrivacyProfile:
     """The profile at ``mu = 1/z``."""
-    return profile(mechanism.mu)
+    return gaussian_profile(mechanism.mu)
 
 
-def provable(mechanism: NoisyMechanism, steps: int) -> "Profile":
+def provable(mechanism: NoisyMechanism, steps: int) -> "BallProfile":
     """The profile in balls, at ``mu = sqrt(T)/z``."""
-    from privproj.rigorous.profiles import GaussianProfile
+    from privproj.rigorous.profiles import BallGaussianProfile
 
-    return GaussianProfile(mechanism.z, steps)
+    return BallGaussianProfile(mechanism.z, steps)
 
 
 BOUND = Bound(

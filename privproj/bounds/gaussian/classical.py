@@ -7,7 +7,7 @@ from privproj.curves.epsilon_delta import EpsilonDeltaRule
 from privproj.mechanisms import Gaussian
 
 
-def rule(mu: float, constant: float) -> EpsilonDeltaRule:
+def classical_rule(mu: float, constant: float) -> EpsilonDeltaRule:
     """``eps = mu sqrt(2 ln(constant/delta))``, so ``delta = constant e^(-eps^2/(2 mu^2))``; ``0 < eps < 1``."""
     return EpsilonDeltaRule(
         epsilon_at=lambda log_delta: mu * math.sqrt(2.0 * (math.log(constant) - log_delta)),
@@ -19,7 +19,7 @@ def rule(mu: float, constant: float) -> EpsilonDeltaRule:
 
 def representation(mechanism: Gaussian) -> EpsilonDeltaRule:
     """``sigma = s sqrt(2 ln(1.25/delta)) / eps``."""
-    return rule(mechanism.mu, 1.25)
+    return classical_rule(mechanism.mu, 1.25)
 
 
 BOUND = Bound(

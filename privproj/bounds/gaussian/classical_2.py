@@ -1,14 +1,14 @@
 """The textbook rule with the larger constant of the early version (its Lemma 1), held to the same range."""
 
 from privproj.bounds.bound import Bound
-from privproj.bounds.gaussian.classical import rule
+from privproj.bounds.gaussian.classical import classical_rule
 from privproj.curves.epsilon_delta import EpsilonDeltaRule
 from privproj.mechanisms import Gaussian
 
 
 def representation(mechanism: Gaussian) -> EpsilonDeltaRule:
     """``sigma = s sqrt(2 ln(2/delta)) / eps``; printed without a limit on eps, treated like the textbook rule."""
-    return rule(mechanism.mu, 2.0)
+    return classical_rule(mechanism.mu, 2.0)
 
 
 BOUND = Bound(

@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 from privproj.bounds.bound import Bound
-from privproj.curves.gaussian import profile
+from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import Gaussian
 
 
 def representation(mechanism: Gaussian) -> PrivacyProfile:
     """``f(a) = Phi(Phi^-1(1 - a) - mu)``, whose profile is the analytic one; ``T`` releases are ``mu sqrt(T)``-GDP."""
-    return replace(profile(mechanism.mu), amplifies=False)
+    return replace(gaussian_profile(mechanism.mu), amplifies=False)
 
 
 BOUND = Bound(

@@ -4,7 +4,7 @@ from privproj.bounds.bound import Bound
 from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import Gaussian
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import Enclosure, outward
+from privproj.numerics.enclosure import Enclosure, widen_outward
 
 
 def representation(mechanism: Gaussian) -> PrivacyProfile:
@@ -14,7 +14,7 @@ def representation(mechanism: Gaussian) -> PrivacyProfile:
     def log_delta(eps: float) -> Enclosure:
         if eps == 0.0:
             return Enclosure(0.0, 0.0)
-        return outward(kernels.log_two_sided(eps, mu), steepness=mu * mu)
+        return widen_outward(kernels.log_two_sided(eps, mu), steepness=mu * mu)
 
     return PrivacyProfile(log_delta)
 

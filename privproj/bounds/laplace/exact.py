@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from privproj.bounds.bound import Bound
 from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import Laplace
-from privproj.numerics.enclosure import LOG_FLOOR, Enclosure, outward
+from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure, widen_outward
 
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
@@ -18,9 +18,9 @@ def representation(mechanism: Laplace) -> PrivacyProfile:
 
     def log_delta(eps: float) -> Enclosure:
         if eps >= mu:
-            return Enclosure(-math.inf, LOG_FLOOR)
+            return Enclosure(-math.inf, LOG_OF_ZERO_FROM_ABOVE)
         delta = -math.expm1(0.5 * (eps - mu))
-        return outward(math.log(delta), 4e-16 * mu / delta)
+        return widen_outward(math.log(delta), 4e-16 * mu / delta)
 
     def table(eps: "Array") -> "tuple[Array, Array]":
         import numpy as np

@@ -11,17 +11,17 @@ import math
 from dataclasses import dataclass
 
 from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule, log_delta_by_search
-from privproj.curves.gaussian import profile as gaussian_profile
+from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import Refused
 from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import M1
 from privproj.numerics.enclosure import Enclosure, next_up
 from privproj.numerics.kernels import LEAST_LOG_QUANTILE, log_add
-from privproj.numerics.search import crossing, minimise
+from privproj.numerics.search import find_crossing, minimise
 from privproj.runs import Run
 
-SPACING = 2.0**-29
+ANSWER_SPACING = 2.0**-29
 """Spacing of the log deltas that are answered with: both directions are searched for. Speed only."""
 
 
@@ -35,7 +35,7 @@ def has_residual(mechanism: M1) -> bool:
     return first != second or (m > 0.0 and dim - k > 1)
 
 
-def told_apart(mechanism: M1) -> bool:
+def is_told_apart(mechanism: M1) -> bool:
     """True where exactly one residual is zero: whether ``M_perp`` shows is certain, so delta is 1."""
     return has_residual(mechanism) and min(mechanism.norms) == 0.0
 
@@ -47,7 +47,7 @@ def residual_profile(mechanism: M1) -> PrivacyProfile | None:
     """
     if not has_residual(mechanism):
         return None
-    if told_apart(mechanism):
+    if is_told_apart(mechanism):
         return PrivacyProfile(lambda eps: Enclosure(0.0, 0.0))
     from privproj.laws.wishart_loss import VectorWishart
     from privproj.laws.wishart_unequal_norms import UnequalNorms
@@ -98,7 +98,7 @@ def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> floa
 
 
 def correlated_shift(mechanism: M1, log_d: float) -> float:
-    """A bound on ``|C (v - v')| / sigma`` that fails with at most :func:`events` times ``e^log_d``.
+    """A bound on ``|C (v - v')| / sigma`` that fails with at most :func:`count_of_events` times ``e^log_d``.
 
     ``(1/r) (sqrt(d+r-k) + sqrt k + t) (alpha (sqrt r + t) + beta (sqrt k + t))`` for ``r > k >= 1``,
     ``(1/r) (sqrt d + sqrt r + t) (sqrt r + t) sqrt(alpha^2 + beta^2)`` for ``r <= k``, 0 for ``k = 0``;
@@ -117,7 +117,7 @@ def correlated_shift(mechanism: M1, log_d: float) -> float:
     return next_up((math.sqrt(dim + rank - k) + math.sqrt(k) + t) / rank * stretched)
 
 
-def events(mechanism: M1) -> int:
+def count_of_events(mechanism: M1) -> int:
     """How many events of :func:`correlated_shift` can fail."""
     k, (_, rank) = mechanism.span_residual[0], mechanism.shape
     return 0 if k == 0 else 2 if rank <= k else 3
@@ -174,12 +174,12 @@ def promises(mechanism: M1) -> tuple[str, ...]:
     )
 
 
-SWEEPS = 3
+SEARCH_ROUNDS = 3
 """Rounds of the search over the shares of delta, one share at a time. Speed only: any shares give a bound."""
 
 
 @dataclass(frozen=True)
-class ColumnForm:
+class ColumnBound:
     """``(eps_R + eps_C, delta_T + delta_W + delta_C + d1 + d2 + d3)``, the shares of delta optimised unless given."""
 
     mechanism: M1
@@ -191,17 +191,17 @@ class ColumnForm:
             lambda log_delta: self.epsilon(log_delta, split),
             lambda eps: self.log_delta(eps, split),
             margin=1.0,
-            inverse_spacing=SPACING,
+            inverse_spacing=ANSWER_SPACING,
         ).over_run(run)
 
     def epsilon(self, log_delta: float, split: float | str) -> float:
         """``eps(delta)``; several changed columns are a chain of equal links (Theorem 3)."""
         count = self.mechanism.changed_columns
-        if told_apart(self.mechanism):
+        if is_told_apart(self.mechanism):
             return math.inf
         if count == 1:
             return self.link(log_delta, split)
-        link = crossing(
+        link = find_crossing(
             lambda e: self.link(chained_log_delta(log_delta, e, count), split) - e, 1.0, low=1e-9, high=1e6, rtol=1e-9
         ).upper
         return count * link
@@ -213,7 +213,7 @@ class ColumnForm:
             odds[0] = math.log(split) - math.log1p(-split)
             return self.at(log_delta, odds)
         best = self.at(log_delta, odds)
-        for _ in range(SWEEPS):
+        for _ in range(SEARCH_ROUNDS):
             for i in range(3):
 
                 def trial(x: float, i: int = i) -> float:
@@ -224,8 +224,8 @@ class ColumnForm:
 
     def at(self, log_delta: float, odds: list[float]) -> float:
         """``eps`` with these log odds: residual against the rest, ``T`` against ``W``, Gaussian against the radius."""
-        (residual, rest), (t, w), (gauss, radius) = (shares(x) for x in odds)
-        count, there = events(self.mechanism), has_residual(self.mechanism)
+        (residual, rest), (t, w), (gauss, radius) = (shares_from_odds(x) for x in odds)
+        count, there = count_of_events(self.mechanism), has_residual(self.mechanism)
         if not count:
             residual = 0.0
         if not there:
@@ -241,6 +241,6 @@ class ColumnForm:
         return log_delta_by_search(lambda log_delta: self.epsilon(log_delta, split), eps)
 
 
-def shares(odds: float) -> tuple[float, float]:
+def shares_from_odds(odds: float) -> tuple[float, float]:
     """``ln`` of a share and of the rest, from its log odds."""
     return -math.log1p(math.exp(-odds)), -math.log1p(math.exp(odds))

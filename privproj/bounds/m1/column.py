@@ -1,7 +1,7 @@
 """One changed column, secret projection: quantiles of the residual, the corrected radius of the correlated part."""
 
 from privproj.bounds.bound import Bound
-from privproj.bounds.m1._one_column import ColumnForm, promises
+from privproj.bounds.m1._one_column import ColumnBound, promises
 from privproj.mechanisms import M1
 from privproj.result import Status
 
@@ -15,7 +15,7 @@ BOUND = Bound(
     proof="C13",
     example="privproj epsilon m1 --bound column --dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 "
     "--noise-multiplier 20 --delta 1e-5",
-    representation=ColumnForm,
+    representation=ColumnBound,
     groups=False,
     splits=True,
     status=Status.CONDITIONAL,

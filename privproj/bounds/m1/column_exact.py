@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from privproj.bounds.bound import Bound
-from privproj.bounds.m1._one_column import correlated_profile, promises, residual_profile, told_apart
+from privproj.bounds.m1._one_column import correlated_profile, is_told_apart, promises, residual_profile
 from privproj.composition.compose import compose_phases
 from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import M1
-from privproj.numerics.enclosure import LOG_FLOOR, Enclosure
+from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure
 from privproj.result import Status
 from privproj.runs import Run
 
@@ -24,7 +24,7 @@ class TwoParts:
         if run.sampling_rate < 1.0:
             raise Refused("column-exact has no theorem under subsampling; use known-projection")
         if not self.parts:
-            return PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_FLOOR))
+            return PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_FROM_ABOVE))
         return compose_phases([(part, run) for part in self.parts], run.discretization, run.composer)
 
 
@@ -34,7 +34,7 @@ def representation(mechanism: M1) -> TwoParts | PrivacyProfile:
         raise InvalidParameter(
             "changed_columns", mechanism.changed_columns, "1 for column-exact; column chains several"
         )
-    if told_apart(mechanism):
+    if is_told_apart(mechanism):
         return PrivacyProfile(lambda eps: Enclosure(0.0, 0.0))
     found = (residual_profile(mechanism), correlated_profile(mechanism))
     return TwoParts(tuple(part for part in found if part is not None))

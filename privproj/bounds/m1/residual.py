@@ -5,13 +5,13 @@ from privproj.bounds.m1._one_column import promises, residual_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M1
-from privproj.numerics.enclosure import LOG_FLOOR, Enclosure
+from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure
 from privproj.result import Status
 
 
 def representation(mechanism: M1) -> PrivacyProfile:
     """A vector Wishart release with ``(d, r) -> (d-k, r-k)``; without a residual nothing is lost."""
-    return residual_profile(mechanism) or PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_FLOOR))
+    return residual_profile(mechanism) or PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_FROM_ABOVE))
 
 
 def refuses(mechanism: M1) -> str | None:

@@ -7,20 +7,20 @@ from privproj.curves.profile import PrivacyProfile
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import Enclosure, next_up, outward
-from privproj.numerics.search import crossing, minimise
+from privproj.numerics.enclosure import Enclosure, next_up, widen_outward
+from privproj.numerics.search import find_crossing, minimise
 from privproj.validation import probability, real
 
 WORTH_COMPILING = 30_000
 """Rows from which compiling (or loading compiled code) costs less than it saves."""
 
 
-def change_rank(mechanism: M2) -> int:
+def rank_of_change(mechanism: M2) -> int:
     """``k``: as promised, or else the most that ``d`` and ``m`` allow."""
     return mechanism.change_rank or mechanism.largest_rank
 
 
-def log_union(mechanism: M2, t: float) -> float:
+def log_union_tail(mechanism: M2, t: float) -> float:
     """``ln sum_l n_l k_l P(B_l > tau)`` at ``tau = 1/(1 + e^-t)``: some direction of some layer captures more."""
     y = 1.0 / (1.0 + math.exp(t))
     total = -math.inf
@@ -31,37 +31,37 @@ def log_union(mechanism: M2, t: float) -> float:
     return total
 
 
-def profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
+def beta_tail_profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
     """``delta(eps) = min over tau in (0, 1] of  G(eps; mu sqrt(tau)) + sum_l n_l k_l P(B_l > tau)``.
 
     ``G`` is the two-sided tail ``T``, or the analytic delta if ``sharp``; ``B_l ~ Beta(r_l/2, (d_l-r_l)/2)``.
     """
     mu = mechanism.mu
     if mechanism.unprojected:
-        return PrivacyProfile(lambda eps: outward(kernels.log_tail_profile(eps, mu, sharp), steepness=mu * mu))
+        return PrivacyProfile(lambda eps: widen_outward(kernels.log_tail_profile(eps, mu, sharp), steepness=mu * mu))
     if mechanism.layers:
-        return PrivacyProfile(lambda eps: layered(mechanism, eps, sharp))
-    k = float(change_rank(mechanism))
+        return PrivacyProfile(lambda eps: layered_log_delta(mechanism, eps, sharp))
+    k = float(rank_of_change(mechanism))
     a, b = mechanism.beta_shape
 
     def log_delta(eps: float) -> Enclosure:
         if eps == 0.0 and not sharp:
             return Enclosure(0.0, 0.0)
-        return outward(kernels.beta_tail_delta(a, b, k, mu, eps, sharp)[0], steepness=mu * mu)
+        return widen_outward(kernels.beta_tail_delta(a, b, k, mu, eps, sharp)[0], steepness=mu * mu)
 
     return PrivacyProfile(log_delta, guess=lambda log_delta: kernels.beta_tail_epsilon(a, b, k, mu, log_delta, sharp))
 
 
-def layered(mechanism: M2, eps: float, sharp: bool) -> Enclosure:
+def layered_log_delta(mechanism: M2, eps: float, sharp: bool) -> Enclosure:
     """The bound over several layers, one ``tau`` for all; the lower end is not known (the minimum is searched for)."""
     mu = mechanism.mu
 
     def at(t: float) -> float:
         gaussian = kernels.log_tail_profile(eps, mu / math.sqrt(1.0 + math.exp(-t)), sharp)
-        return kernels.log_add(gaussian, log_union(mechanism, t))
+        return kernels.log_add(gaussian, log_union_tail(mechanism, t))
 
     value = min(minimise(at, -30.0, 20.0, rtol=1e-8, points=101)[1], kernels.log_tail_profile(eps, mu, sharp))
-    return Enclosure(-math.inf, outward(min(value, 0.0), steepness=mu * mu).upper)
+    return Enclosure(-math.inf, widen_outward(min(value, 0.0), steepness=mu * mu).upper)
 
 
 def beta_tail_epsilons(
@@ -88,10 +88,10 @@ def beta_tail_epsilons(
     fine = whole & (d <= 1e12) & (r >= 1) & (r < d) & (k >= 1) & (k <= d) & (m >= 1e-12) & (m <= 1e12)
     fine &= (p > 0) & (p < 1)
     if not fine.all():
-        raise complaint(*(column[np.argmin(fine)].item() for column in columns))
+        raise invalid_column(*(column[np.argmin(fine)].item() for column in columns))
     out = np.empty(len(d))
     if compiled or (compiled is None and len(d) >= WORTH_COMPILING):
-        kernels.compiled().beta_tail_epsilons(r / 2, (d - r) / 2, k, m, np.log(p), sharp, out)
+        kernels.compile_kernels().beta_tail_epsilons(r / 2, (d - r) / 2, k, m, np.log(p), sharp, out)
         return out.tolist()
     plain: list[float] = out.tolist()
     a, b, ranks, ratios, log_delta = (column.tolist() for column in (r / 2, (d - r) / 2, k, m, np.log(p)))
@@ -99,7 +99,7 @@ def beta_tail_epsilons(
     return plain
 
 
-def complaint(dim: float, rank: float, change_rank: float, mu: float, delta: float) -> InvalidParameter:
+def invalid_column(dim: float, rank: float, change_rank: float, mu: float, delta: float) -> InvalidParameter:
     """Why this row has no answer."""
     try:
         M2(dim=dim, rank=rank, change_rank=change_rank, noise_multiplier=1.0 / mu if mu else None)  # pyright: ignore
@@ -110,12 +110,12 @@ def complaint(dim: float, rank: float, change_rank: float, mu: float, delta: flo
     return InvalidParameter("rank", rank, f"a rank below dim={dim:.15g}")
 
 
-def captured(mechanism: M2) -> Callable[[float], float]:
+def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
     """``ln p -> sqrt(tau)``, the smallest with ``k P(Beta(r/2, (d-r)/2) > tau) <= p``, rounded up."""
 
     def radius(log_bad: float) -> float:
-        odds = crossing(
-            lambda odds: log_union(mechanism, math.log(odds)) - log_bad, 1.0, low=1e-30, high=1e15, rtol=1e-12
+        odds = find_crossing(
+            lambda odds: log_union_tail(mechanism, math.log(odds)) - log_bad, 1.0, low=1e-30, high=1e15, rtol=1e-12
         ).upper
         return 1.0 if odds == math.inf else math.sqrt(next_up(odds / (1.0 + odds)))
 

@@ -3,22 +3,22 @@
 from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import RANK_PROMISE, Baseline, Bound
-from privproj.bounds.m2._beta_tail import change_rank, profile
+from privproj.bounds.m2._beta_tail import beta_tail_profile, rank_of_change
 from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import M2
 
 if TYPE_CHECKING:
-    from privproj.rigorous.profiles import Profile
+    from privproj.rigorous.profiles import BallProfile
 
 
 def representation(mechanism: M2) -> PrivacyProfile:
     """The bound with the two-sided tail, as published."""
-    return profile(mechanism, sharp=False)
+    return beta_tail_profile(mechanism, sharp=False)
 
 
 def promises(mechanism: M2) -> tuple[str, ...]:
     """A rank below what the shape allows must be promised."""
-    k = change_rank(mechanism)
+    k = rank_of_change(mechanism)
     return () if k >= mechanism.largest_rank else (RANK_PROMISE.format(k=k),)
 
 
@@ -29,11 +29,11 @@ def needs(mechanism: M2) -> str | None:
     return None
 
 
-def provable(mechanism: M2, steps: int, sharp: bool = False) -> "Profile":
+def provable(mechanism: M2, steps: int, sharp: bool = False) -> "BallProfile":
     """The bound at one ``tau`` in balls."""
-    from privproj.rigorous.profiles import BetaTail
+    from privproj.rigorous.profiles import BallBetaTail
 
-    return BetaTail(*mechanism.shape, change_rank(mechanism), mechanism.z, sharp)
+    return BallBetaTail(*mechanism.shape, rank_of_change(mechanism), mechanism.z, sharp)
 
 
 BOUND = Bound(

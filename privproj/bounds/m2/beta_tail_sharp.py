@@ -4,21 +4,21 @@ from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import Bound
 from privproj.bounds.m2 import beta_tail as beta_tail
-from privproj.bounds.m2._beta_tail import profile
+from privproj.bounds.m2._beta_tail import beta_tail_profile
 from privproj.bounds.m2.beta_tail import needs, promises
 from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import M2
 
 if TYPE_CHECKING:
-    from privproj.rigorous.profiles import Profile
+    from privproj.rigorous.profiles import BallProfile
 
 
 def representation(mechanism: M2) -> PrivacyProfile:
     """The Beta-tail bound with ``delta_gauss(eps; mu sqrt(tau))`` for ``T``."""
-    return profile(mechanism, sharp=True)
+    return beta_tail_profile(mechanism, sharp=True)
 
 
-def provable(mechanism: M2, steps: int) -> "Profile":
+def provable(mechanism: M2, steps: int) -> "BallProfile":
     """The bound at one ``tau`` in balls."""
     return beta_tail.provable(mechanism, steps, sharp=True)
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import RANK_PROMISE, Bound
 from privproj.bounds.m2.rank_free import law
-from privproj.curves.gaussian import profile as gaussian_profile
+from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import M2
@@ -12,7 +12,7 @@ from privproj.result import Status
 from privproj.runs import NeighbouringRelation
 
 if TYPE_CHECKING:
-    from privproj.rigorous.profiles import Profile
+    from privproj.rigorous.profiles import BallProfile
 
 
 def representation(mechanism: M2) -> PrivacyProfile:
@@ -43,13 +43,13 @@ def notes(mechanism: M2) -> tuple[str, ...]:
     return ()
 
 
-def provable(mechanism: M2, steps: int) -> "Profile":
+def provable(mechanism: M2, steps: int) -> "BallProfile":
     """The integral in balls; the Gaussian profile where nothing is projected."""
-    from privproj.rigorous.profiles import GaussianProfile, RandomSensitivity
+    from privproj.rigorous.profiles import BallGaussianProfile, BallRandomSensitivity
 
     if mechanism.unprojected:
-        return GaussianProfile(mechanism.z)
-    return RandomSensitivity(mechanism.shape, mechanism.z)
+        return BallGaussianProfile(mechanism.z)
+    return BallRandomSensitivity(mechanism.shape, mechanism.z)
 
 
 BOUND = Bound(

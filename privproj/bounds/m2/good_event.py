@@ -1,7 +1,7 @@
 """The published accounting of many M2 releases (2601.21719, Appendix F.2): a good event, then a Gaussian run."""
 
 from privproj.bounds.bound import Baseline, Bound
-from privproj.bounds.m2._beta_tail import captured
+from privproj.bounds.m2._beta_tail import captured_energy_radius
 from privproj.bounds.m2.beta_tail import needs, promises
 from privproj.composition.good_event import GoodEvent
 from privproj.mechanisms import M2
@@ -9,7 +9,7 @@ from privproj.mechanisms import M2
 
 def representation(mechanism: M2) -> GoodEvent:
     """The union bound over all releases, as published."""
-    return GoodEvent(mechanism.mu, captured(mechanism))
+    return GoodEvent(mechanism.mu, captured_energy_radius(mechanism))
 
 
 BOUND = Bound(

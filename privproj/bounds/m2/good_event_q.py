@@ -1,7 +1,7 @@
 """The good-event accounting under Poisson sampling, where a failure matters only when the record is sampled."""
 
 from privproj.bounds.bound import Bound
-from privproj.bounds.m2._beta_tail import captured
+from privproj.bounds.m2._beta_tail import captured_energy_radius
 from privproj.bounds.m2.beta_tail import needs, promises
 from privproj.composition.good_event import GoodEvent
 from privproj.mechanisms import M2
@@ -10,7 +10,7 @@ from privproj.runs import NeighbouringRelation
 
 def representation(mechanism: M2) -> GoodEvent:
     """The union costs ``T q k P(Beta > tau)``."""
-    return GoodEvent(mechanism.mu, captured(mechanism), sampled=True)
+    return GoodEvent(mechanism.mu, captured_energy_radius(mechanism), sampled=True)
 
 
 BOUND = Bound(

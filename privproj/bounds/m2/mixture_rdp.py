@@ -8,7 +8,7 @@ from privproj.curves.renyi import RenyiCurve, poisson_curve
 from privproj.laws.squared_shift import ScaledBeta
 from privproj.mechanisms import M2
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import ROUNDING, next_up
+from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR, next_up
 from privproj.numerics.quadrature import log_integral
 
 
@@ -21,14 +21,14 @@ def log_energy_moment(a: float, b: float, c: float) -> float:
     if c > 500.0:
         rest = ScaledBeta(b, a, 1.0)
         value, error = log_integral(lambda t: rest.log_density(t) - c * rest.value(t), rest.start, rest.step)
-        return next_up(c + value + ROUNDING + error)
+        return next_up(c + value + FUNCTION_RELATIVE_ERROR + error)
     law = ScaledBeta(a, b, 1.0)
 
     def integrand(t: float) -> float:
         return math.log(math.expm1(c * law.value(t)) or 5e-324) + law.log_density(t)
 
     value, error = log_integral(integrand, law.start, law.step)
-    return kernels.log_add(0.0, value + ROUNDING + error)
+    return kernels.log_add(0.0, value + FUNCTION_RELATIVE_ERROR + error)
 
 
 def log_layer_moment(dim: int, rank: int, c: float) -> float:

@@ -7,14 +7,14 @@ computation are in :mod:`privproj.laws.squared_shift`.
 from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import Bound
-from privproj.curves.gaussian import profile as gaussian_profile
+from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import any_rank_profile, any_rank_profile_of_bins
 from privproj.laws.squared_shift import ScaledBeta
 from privproj.mechanisms import M2
 
 if TYPE_CHECKING:
-    from privproj.rigorous.profiles import Profile
+    from privproj.rigorous.profiles import BallProfile
 
 
 def law(mechanism: M2) -> ScaledBeta:
@@ -27,31 +27,31 @@ def representation(mechanism: M2) -> PrivacyProfile:
     if mechanism.unprojected:
         return gaussian_profile(mechanism.mu)
     if mechanism.alike.layers:
-        return layered(mechanism)
+        return layered_profile(mechanism)
     return any_rank_profile(law(mechanism.alike))
 
 
-def layered(mechanism: M2) -> PrivacyProfile:
+def layered_profile(mechanism: M2) -> PrivacyProfile:
     """Layers of several shapes: ``min_p max_l E[g_p(mu^2 B_l)]`` under a joint clip.
 
     Under per-layer clips ``C_l`` the law is that of ``mu^2 sum_l (C_l^2/C^2) B_l``, independent, by convolution.
     """
-    from privproj.laws.binned import beta_bins, convolved_bins
+    from privproj.laws.binned import beta_bins, convolve_layers
 
     scale = mechanism.mu**2
     if mechanism.clipping == "per-layer":
-        return any_rank_profile_of_bins((convolved_bins(mechanism.parts, scale),))
+        return any_rank_profile_of_bins((convolve_layers(mechanism.parts, scale),))
     shapes = {(0.5 * rank, 0.5 * (dim - rank)) for dim, rank, _, _ in mechanism.parts}
     return any_rank_profile_of_bins(tuple(beta_bins(a, b, scale) for a, b in sorted(shapes)))
 
 
-def provable(mechanism: M2, steps: int) -> "Profile":
+def provable(mechanism: M2, steps: int) -> "BallProfile":
     """The bound at one tangent in balls; the Gaussian profile where nothing is projected."""
-    from privproj.rigorous.profiles import AnyRank, GaussianProfile
+    from privproj.rigorous.profiles import BallAnyRank, BallGaussianProfile
 
     if mechanism.unprojected:
-        return GaussianProfile(mechanism.z)
-    return AnyRank(mechanism.shape, mechanism.z)
+        return BallGaussianProfile(mechanism.z)
+    return BallAnyRank(mechanism.shape, mechanism.z)
 
 
 BOUND = Bound(

@@ -30,7 +30,7 @@ It also covers a rounded ``t = 1/Gamma``: ``-ln(1 - x) - x`` moves by ``x/(1 - x
 """
 
 
-def bracket(alpha: float, t: float) -> float:
+def divergence_bracket(alpha: float, t: float) -> float:
     """``f(t) = alpha ln(1-t) - ln(1 - alpha t)`` for ``0 < alpha t < 1``, rounded up."""
     x = alpha * t
     if x < SERIES_BELOW:
@@ -45,30 +45,30 @@ def bracket(alpha: float, t: float) -> float:
     return grown - plain + ROUNDED * (4.0 * (grown + plain) + x / (1.0 - x))
 
 
-def sharp_bracket(alpha: float, t: float) -> float:
+def sharp_divergence_bracket(alpha: float, t: float) -> float:
     """``-(alpha-1) ln(1 + t) - ln(1 - (alpha-1) t)`` for ``0 < (alpha-1) t < 1``: two positive terms, rounded up."""
     x = (alpha - 1.0) * t
     value = -log_residual(-x, 1.0 - x) - (alpha - 1.0) * log_residual(t, 1.0 + t)
     return value * (1.0 + 8.0 * ROUNDED) + 2.0 * ROUNDED * x * x / (1.0 - x)
 
 
-def tight(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiCurve:
+def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiCurve:
     """``D(alpha) = r n/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)]``, ``1 < alpha < Gamma``."""
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count * eigenvalues
 
     def divergence(alpha: float) -> float:
-        return front / (alpha - 1.0) * bracket(alpha, 1.0 / gamma) if alpha < gamma else math.inf
+        return front / (alpha - 1.0) * divergence_bracket(alpha, 1.0 / gamma) if alpha < gamma else math.inf
 
     return RenyiCurve(divergence, high=gamma)
 
 
-def sharp(mechanism: Sketch, gamma: float) -> RenyiCurve:
+def sharp_curve(mechanism: Sketch, gamma: float) -> RenyiCurve:
     """``D(alpha) = r/(2 (alpha-1)) [-(alpha-1) ln(1 + 1/Gamma) - ln(1 - (alpha-1)/Gamma)]``, ``2 <= alpha <
     Gamma+1``.
     """
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count
 
     def divergence(alpha: float) -> float:
-        return front / (alpha - 1.0) * sharp_bracket(alpha, 1.0 / gamma) if alpha - 1.0 < gamma else math.inf
+        return front / (alpha - 1.0) * sharp_divergence_bracket(alpha, 1.0 / gamma) if alpha - 1.0 < gamma else math.inf
 
     return RenyiCurve(divergence, low=2.0, high=gamma + 1.0)

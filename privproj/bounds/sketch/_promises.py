@@ -3,7 +3,7 @@
 from privproj.mechanisms import Sketch
 
 
-def promises(mechanism: Sketch) -> tuple[str, ...]:
+def matrix_promises(mechanism: Sketch) -> tuple[str, ...]:
     """Nothing where clipping enforces the norms and no eigenvalue floor is used; else each of them."""
     if mechanism.gamma is not None:
         return (
@@ -21,10 +21,10 @@ def column_promises(mechanism: Sketch) -> tuple[str, ...]:
     one = "a record is one column of Q, so that Q Q^T - Q' Q'^T has rank one"
     if mechanism.gamma is not None:
         return (one, f"(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / B_S^2 >= {mechanism.gamma:g}, B_S the column's norm")
-    return (one, *promises(mechanism))
+    return (one, *matrix_promises(mechanism))
 
 
-def refuses(mechanism: Sketch) -> str | None:
+def refuses_infinite_divergence(mechanism: Sketch) -> str | None:
     """The divergence is finite only for ``Gamma > 1``."""
     if mechanism.gamma_of_matrices <= 1.0:
         return (
@@ -34,6 +34,6 @@ def refuses(mechanism: Sketch) -> str | None:
     return None
 
 
-def several_layers(mechanism: Sketch) -> bool:
+def has_several_layers(mechanism: Sketch) -> bool:
     """One release has several sketches, whose losses add only if they are independent."""
     return mechanism.layer_count > 1

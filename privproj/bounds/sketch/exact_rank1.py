@@ -4,16 +4,16 @@ import math
 from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import Bound
-from privproj.bounds.sketch._promises import column_promises, several_layers
+from privproj.bounds.sketch._promises import column_promises, has_several_layers
 from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import Sketch
-from privproj.numerics.enclosure import Enclosure, outward
+from privproj.numerics.enclosure import Enclosure, widen_outward
 from privproj.result import Status
 from privproj.runs import NeighbouringRelation
 
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
-    from privproj.rigorous.profiles import Profile
+    from privproj.rigorous.profiles import BallProfile
 
 
 def log_deltas(eps: "Array", rank: int, nu: float) -> "Array":
@@ -24,38 +24,38 @@ def log_deltas(eps: "Array", rank: int, nu: float) -> "Array":
     """
     import numpy as np
 
-    from privproj.numerics.gamma_hockey_stick import mean_gain
+    from privproj.numerics.gamma_hockey_stick import log_gamma_hockey_stick
 
     half, k = 0.5 * rank * math.log1p(nu), nu / (1.0 + nu)
-    rise = mean_gain(0.5 * rank, np.full_like(eps, nu), (half + eps) / nu, 1.0)
-    fall = mean_gain(0.5 * rank, np.full_like(eps, k), (half - eps) / k, -1.0)
+    rise = log_gamma_hockey_stick(0.5 * rank, np.full_like(eps, nu), (half + eps) / nu, 1.0)
+    fall = log_gamma_hockey_stick(0.5 * rank, np.full_like(eps, k), (half - eps) / k, -1.0)
     return np.maximum(rise, fall)
 
 
-def profile(rank: int, nu: float) -> PrivacyProfile:
+def sketch_profile(rank: int, nu: float) -> PrivacyProfile:
     """The profile at ``rank`` and ``nu``; ``T`` fresh releases are one of rank ``T r``, since chi-squares add."""
 
     def log_delta(eps: float) -> Enclosure:
         import numpy as np
 
-        from privproj.numerics.gamma_hockey_stick import QUADRATURE
+        from privproj.numerics.gamma_hockey_stick import QUADRATURE_RELATIVE_ERROR
 
         value = float(log_deltas(np.array([eps]), rank, nu)[0])
-        return outward(value, QUADRATURE, 4.0 * abs(value) + 40.0)
+        return widen_outward(value, QUADRATURE_RELATIVE_ERROR, 4.0 * abs(value) + 40.0)
 
-    return PrivacyProfile(log_delta, closed_form=lambda steps: profile(steps * rank, nu))
+    return PrivacyProfile(log_delta, closed_form=lambda steps: sketch_profile(steps * rank, nu))
 
 
 def representation(mechanism: Sketch) -> PrivacyProfile:
     """``nu = B_S^2 / (lam + sigma_g^2/sigma_A^2) = 1/Gamma``, the largest a column can cause, which is the worst."""
-    return profile(mechanism.needed_rank * mechanism.layer_count, 1.0 / mechanism.gamma_of_one_column)
+    return sketch_profile(mechanism.needed_rank * mechanism.layer_count, 1.0 / mechanism.gamma_of_one_column)
 
 
-def provable(mechanism: Sketch, steps: int) -> "Profile":
+def provable(mechanism: Sketch, steps: int) -> "BallProfile":
     """The closed form in balls."""
-    from privproj.rigorous.profiles import SecretSketch
+    from privproj.rigorous.profiles import BallSecretSketch
 
-    return SecretSketch(steps * mechanism.needed_rank * mechanism.layer_count, mechanism.gamma_of_one_column)
+    return BallSecretSketch(steps * mechanism.needed_rank * mechanism.layer_count, mechanism.gamma_of_one_column)
 
 
 def attained(mechanism: Sketch) -> bool:
@@ -76,7 +76,7 @@ BOUND = Bound(
     representation=representation,
     provable=provable,
     provable_steps=True,
-    independent_layers=several_layers,
+    independent_layers=has_several_layers,
     status=Status.CONDITIONAL,
     exact=True,
     attained=attained,

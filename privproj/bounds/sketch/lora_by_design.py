@@ -3,7 +3,7 @@
 import math
 
 from privproj.bounds.bound import Bound
-from privproj.bounds.sketch._divergence import tight
+from privproj.bounds.sketch._divergence import tight_curve
 from privproj.curves.renyi import RenyiCurve
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Sketch
@@ -21,7 +21,7 @@ class WholeTraining:
         """The printed curve of a whole run."""
         if run.sampling_rate < 1.0:
             raise Refused("the printed formula has no sampled form; expected sampling_rate=1")
-        return tight(self.mechanism, self.gamma(run.steps))
+        return tight_curve(self.mechanism, self.gamma(run.steps))
 
     def gamma(self, steps: int) -> float:
         """``Gamma = (eta beta/4) b (lam + r sigma_g^2) / (C^2 T ((1 + eta beta)^T - 1))``, needed above 1."""

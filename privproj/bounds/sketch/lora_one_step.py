@@ -1,7 +1,7 @@
 """One LoRA step read as a secret sketch: what is left of the claim that LoRA is private by design."""
 
 from privproj.bounds.bound import Bound
-from privproj.bounds.sketch._promises import promises, refuses
+from privproj.bounds.sketch._promises import matrix_promises, refuses_infinite_divergence
 from privproj.bounds.sketch.rdp_best import representation as best
 from privproj.curves.renyi import BestCurve
 from privproj.errors import Refused
@@ -43,6 +43,6 @@ BOUND = Bound(
     representation=representation,
     status=Status.CONDITIONAL,
     groups=False,
-    promises_of=promises,
-    refuses=refuses,
+    promises_of=matrix_promises,
+    refuses=refuses_infinite_divergence,
 )

@@ -1,8 +1,8 @@
 """Lemma 7.1 of 2409.17538v9 as printed."""
 
 from privproj.bounds.bound import Bound
-from privproj.bounds.sketch._divergence import tight
-from privproj.bounds.sketch._promises import promises, refuses, several_layers
+from privproj.bounds.sketch._divergence import tight_curve
+from privproj.bounds.sketch._promises import has_several_layers, matrix_promises, refuses_infinite_divergence
 from privproj.curves.renyi import RenyiCurve
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import Sketch
@@ -20,7 +20,7 @@ def eigenvalues_of(mechanism: Sketch) -> int:
 
 def representation(mechanism: Sketch) -> RenyiCurve:
     """``D(alpha) = r n_eig/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)]``."""
-    return tight(mechanism, mechanism.gamma_of_matrices, eigenvalues_of(mechanism))
+    return tight_curve(mechanism, mechanism.gamma_of_matrices, eigenvalues_of(mechanism))
 
 
 BOUND = Bound(
@@ -32,9 +32,9 @@ BOUND = Bound(
     proof="C14",
     example="privproj epsilon sketch --bound rdp --rank 16 --gamma 1000 --eigenvalues 768 --delta 1e-5",
     representation=representation,
-    independent_layers=several_layers,
+    independent_layers=has_several_layers,
     status=Status.CONDITIONAL,
     groups=False,
-    promises_of=promises,
-    refuses=refuses,
+    promises_of=matrix_promises,
+    refuses=refuses_infinite_divergence,
 )

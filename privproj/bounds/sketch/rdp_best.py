@@ -1,8 +1,8 @@
 """The default bound of the secret sketch: the smaller of its two Renyi curves, order by order."""
 
 from privproj.bounds.bound import Bound
-from privproj.bounds.sketch._divergence import sharp, tight
-from privproj.bounds.sketch._promises import promises, refuses, several_layers
+from privproj.bounds.sketch._divergence import sharp_curve, tight_curve
+from privproj.bounds.sketch._promises import has_several_layers, matrix_promises, refuses_infinite_divergence
 from privproj.curves.renyi import BestCurve
 from privproj.mechanisms import Sketch
 from privproj.result import Status
@@ -11,7 +11,7 @@ from privproj.result import Status
 def representation(mechanism: Sketch) -> BestCurve:
     """``rdp-tight`` for ``alpha < Gamma`` and the sharper curve for ``2 <= alpha < Gamma + 1``."""
     gamma = mechanism.gamma_of_matrices
-    return BestCurve((tight(mechanism, gamma), sharp(mechanism, gamma)))
+    return BestCurve((tight_curve(mechanism, gamma), sharp_curve(mechanism, gamma)))
 
 
 BOUND = Bound(
@@ -24,9 +24,9 @@ BOUND = Bound(
     proof="C14",
     example="privproj epsilon sketch --rank 16 --gamma 1000 --delta 1e-5",
     representation=representation,
-    independent_layers=several_layers,
+    independent_layers=has_several_layers,
     status=Status.CONDITIONAL,
     groups=False,
-    promises_of=promises,
-    refuses=refuses,
+    promises_of=matrix_promises,
+    refuses=refuses_infinite_divergence,
 )

@@ -1,8 +1,8 @@
 """The published Renyi curve of the secret sketch without its factor n."""
 
 from privproj.bounds.bound import Bound
-from privproj.bounds.sketch._divergence import tight
-from privproj.bounds.sketch._promises import promises, refuses, several_layers
+from privproj.bounds.sketch._divergence import tight_curve
+from privproj.bounds.sketch._promises import has_several_layers, matrix_promises, refuses_infinite_divergence
 from privproj.curves.renyi import RenyiCurve
 from privproj.mechanisms import Sketch
 from privproj.result import Status
@@ -10,7 +10,7 @@ from privproj.result import Status
 
 def representation(mechanism: Sketch) -> RenyiCurve:
     """``D(alpha) = r/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)]``."""
-    return tight(mechanism, mechanism.gamma_of_matrices)
+    return tight_curve(mechanism, mechanism.gamma_of_matrices)
 
 
 BOUND = Bound(
@@ -22,10 +22,10 @@ BOUND = Bound(
     proof="C14",
     example="privproj epsilon sketch --bound rdp-tight --rank 16 --gamma 1000 --delta 1e-5",
     representation=representation,
-    independent_layers=several_layers,
+    independent_layers=has_several_layers,
     status=Status.CONDITIONAL,
     groups=False,
-    promises_of=promises,
-    refuses=refuses,
+    promises_of=matrix_promises,
+    refuses=refuses_infinite_divergence,
     renyi=True,
 )

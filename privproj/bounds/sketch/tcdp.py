@@ -1,7 +1,7 @@
 """Truncated concentrated DP of the secret sketch (2409.17538v9, Corollary 7.3 for one release)."""
 
 from privproj.bounds.bound import Bound
-from privproj.bounds.sketch._promises import promises, several_layers
+from privproj.bounds.sketch._promises import has_several_layers, matrix_promises
 from privproj.bounds.sketch.rdp import eigenvalues_of
 from privproj.curves.renyi import ConcentratedCurve
 from privproj.mechanisms import Sketch
@@ -30,9 +30,9 @@ BOUND = Bound(
     proof="C14",
     example="privproj epsilon sketch --bound tcdp --rank 16 --gamma 1000 --eigenvalues 768 --delta 1e-5",
     representation=representation,
-    independent_layers=several_layers,
+    independent_layers=has_several_layers,
     status=Status.CONDITIONAL,
     groups=False,
-    promises_of=promises,
+    promises_of=matrix_promises,
     refuses=refuses,
 )

@@ -11,7 +11,7 @@ from privproj.result import Status
 from privproj.runs import NeighbouringRelation
 
 if TYPE_CHECKING:
-    from privproj.rigorous.profiles import Profile
+    from privproj.rigorous.profiles import BallProfile
 
 
 def representation(mechanism: PublicSketch) -> PrivacyProfile:
@@ -24,11 +24,11 @@ def promises(mechanism: PublicSketch) -> tuple[str, ...]:
     return (RANK_PROMISE.format(k=1),)
 
 
-def provable(mechanism: PublicSketch, steps: int) -> "Profile":
+def provable(mechanism: PublicSketch, steps: int) -> "BallProfile":
     """The bound in balls."""
-    from privproj.rigorous.profiles import RandomSensitivity
+    from privproj.rigorous.profiles import BallRandomSensitivity
 
-    return RandomSensitivity(mechanism.needed_rank, mechanism.z)
+    return BallRandomSensitivity(mechanism.needed_rank, mechanism.z)
 
 
 BOUND = Bound(

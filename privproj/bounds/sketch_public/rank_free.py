@@ -9,7 +9,7 @@ from privproj.laws.squared_shift import ScaledGamma
 from privproj.mechanisms import PublicSketch
 
 if TYPE_CHECKING:
-    from privproj.rigorous.profiles import Profile
+    from privproj.rigorous.profiles import BallProfile
 
 
 def law(mechanism: PublicSketch) -> ScaledGamma:
@@ -23,11 +23,11 @@ def representation(mechanism: PublicSketch) -> PrivacyProfile:
     return any_rank_profile(law(mechanism))
 
 
-def provable(mechanism: PublicSketch, steps: int) -> "Profile":
+def provable(mechanism: PublicSketch, steps: int) -> "BallProfile":
     """The bound in balls."""
-    from privproj.rigorous.profiles import AnyRank
+    from privproj.rigorous.profiles import BallAnyRank
 
-    return AnyRank(mechanism.needed_rank, mechanism.z)
+    return BallAnyRank(mechanism.needed_rank, mechanism.z)
 
 
 BOUND = Bound(

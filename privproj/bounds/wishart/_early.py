@@ -9,20 +9,20 @@ from privproj.errors import InvalidParameter
 from privproj.mechanisms import Wishart
 from privproj.numerics.enclosure import log1m_exp
 from privproj.numerics.kernels import log_add, log_gamma_below, log_gamma_tail
-from privproj.numerics.search import crossing, minimise
+from privproj.numerics.search import find_crossing, minimise
 from privproj.runs import Run
 
-SPACING = 2.0**-29
+ANSWER_SPACING = 2.0**-29
 """Spacing of the log deltas that are answered with: both directions are searched for. Speed only."""
 
-SEARCHED = 1e-5
+THRESHOLD_RTOL = 1e-5
 """Relative width in which the best threshold is sought. Speed only: every threshold is sound."""
 
-SPECTRAL = 0.5
+SPECTRAL_CONSTANT = 0.5
 """The constant ``c`` of the spectral tail ``P(|G| >= sqrt d + sqrt r + u) <= 2 exp(-c u^2)``, at its proved value."""
 
 
-def loss(mechanism: Wishart, t: float, radius: float) -> float:
+def early_loss(mechanism: Wishart, t: float, radius: float) -> float:
     """``|d-r-1|/2 ln(rho + sqrt(1-rho^2) sqrt(R^2/t^2 - 1)) + R^3 sqrt(2(1-rho)) / (2 t^2)`` for ``R > t > 0``.
 
     The logarithm is that of ``(R/t) cos(theta - theta_R)``, largest at ``theta_R = arccos(t/R)``: beyond it a better
@@ -53,7 +53,7 @@ def log_below(rank: int, x: float) -> float:
     return log1m_exp(log_gamma_tail(*place)) if x > rank else log_gamma_below(*place)
 
 
-def log_spectral(mechanism: Wishart, radius: float, c: float = SPECTRAL) -> float:
+def log_spectral(mechanism: Wishart, radius: float, c: float = SPECTRAL_CONSTANT) -> float:
     """``ln[2 exp(-c (sqrt R - sqrt d - sqrt r)^2)]``."""
     dim, rank, _ = mechanism.shape
     return math.log(2.0) - c * (math.sqrt(radius) - math.sqrt(dim) - math.sqrt(rank)) ** 2
@@ -62,11 +62,11 @@ def log_spectral(mechanism: Wishart, radius: float, c: float = SPECTRAL) -> floa
 def spectral_radius(mechanism: Wishart, log_bad: float) -> float:
     """The ``R`` whose spectral tail is ``e^log_bad``."""
     dim, rank, _ = mechanism.shape
-    return (math.sqrt(dim) + math.sqrt(rank) + math.sqrt(max(math.log(2.0) - log_bad, 0.0) / SPECTRAL)) ** 2
+    return (math.sqrt(dim) + math.sqrt(rank) + math.sqrt(max(math.log(2.0) - log_bad, 0.0) / SPECTRAL_CONSTANT)) ** 2
 
 
 @dataclass(frozen=True)
-class EarlyForm:
+class EarlyBound:
     """The rule for any run: the best ``t`` and ``R``; ``log_tail(t)`` is the part of delta that depends on ``t``."""
 
     mechanism: Wishart
@@ -74,21 +74,23 @@ class EarlyForm:
 
     def over_run(self, run: Run) -> EpsilonDeltaRule | ComposedRule:
         """The rule of the run; ``t`` and ``R`` are searched for, so the lower end is unknown."""
-        return EpsilonDeltaRule(self.epsilon, self.log_delta, margin=1.0, inverse_spacing=SPACING).over_run(run)
+        return EpsilonDeltaRule(self.epsilon, self.log_delta, margin=1.0, inverse_spacing=ANSWER_SPACING).over_run(run)
 
     def epsilon(self, log_delta: float) -> float:
         """``eps(delta)``: ``t`` up to where its tail uses delta up, ``R`` from what is left."""
         rank = vars(self.mechanism)["rank"]
-        x = crossing(lambda x: self.log_tail(rank / x) - log_delta, 2.0, low=1e-3, high=1e60, rtol=1e-6).upper
+        x = find_crossing(lambda x: self.log_tail(rank / x) - log_delta, 2.0, low=1e-3, high=1e60, rtol=1e-6).upper
         if x == math.inf:
             return math.inf
 
         def at(share: float) -> float:
             t = rank / x * math.exp(-math.exp(share))
             left = log_delta + log1m_exp(min(self.log_tail(t) - log_delta, -1e-300))
-            return loss(self.mechanism, t, spectral_radius(self.mechanism, left)) if left > -math.inf else math.inf
+            return (
+                early_loss(self.mechanism, t, spectral_radius(self.mechanism, left)) if left > -math.inf else math.inf
+            )
 
-        return minimise(at, -14.0, 4.0, rtol=SEARCHED, points=17)[1]
+        return minimise(at, -14.0, 4.0, rtol=THRESHOLD_RTOL, points=17)[1]
 
     def log_delta(self, eps: float) -> float:
         """``ln delta(eps)``: the least ``tail(t) + spectral(R)`` with ``loss(t, R) <= eps``; 0 where none is below 1.
@@ -98,19 +100,19 @@ class EarlyForm:
         least = least_radius(self.mechanism)
 
         def excess(t: float, radius: float) -> float:
-            return loss(self.mechanism, t, radius) - eps if radius > t else -eps
+            return early_loss(self.mechanism, t, radius) - eps if radius > t else -eps
 
-        x = crossing(lambda x: -excess(least / x, least), 2.0, low=1.0, high=1e60, rtol=1e-6)
+        x = find_crossing(lambda x: -excess(least / x, least), 2.0, low=1.0, high=1e60, rtol=1e-6)
         smallest = least / x.lower if x.upper < math.inf and x.lower > 0.0 else least * 1e-60
 
         def at(share: float) -> float:
             t = smallest * math.exp(math.exp(share))
-            room = crossing(lambda y: excess(t, least / y), 1e-3, low=1e-60, high=1.0, rtol=1e-12).upper
+            room = find_crossing(lambda y: excess(t, least / y), 1e-3, low=1e-60, high=1.0, rtol=1e-12).upper
             if room == math.inf:
                 return 0.0
             return log_add(self.log_tail(t), log_spectral(self.mechanism, least / room))
 
-        return min(0.0, minimise(at, -14.0, 5.0, rtol=SEARCHED, points=17)[1] + 1e-12)
+        return min(0.0, minimise(at, -14.0, 5.0, rtol=THRESHOLD_RTOL, points=17)[1] + 1e-12)
 
 
 def least_radius(mechanism: Wishart) -> float:
@@ -119,12 +121,14 @@ def least_radius(mechanism: Wishart) -> float:
     return (math.sqrt(dim) + math.sqrt(rank)) ** 2 * (1.0 + 1e-12)
 
 
-def at_values(mechanism: Wishart, t: float, eta: float, radius: float, c: float = SPECTRAL) -> tuple[float, float]:
+def early_bound_at(
+    mechanism: Wishart, t: float, eta: float, radius: float, c: float = SPECTRAL_CONSTANT
+) -> tuple[float, float]:
     """``(eps, ln delta)`` at given analysis parameters; raises :class:`InvalidParameter` outside their range."""
     dim, rank, _ = mechanism.shape
-    if not t > 0.0 or not eta >= 0.0 or not 0.0 < c <= SPECTRAL:
+    if not t > 0.0 or not eta >= 0.0 or not 0.0 < c <= SPECTRAL_CONSTANT:
         raise InvalidParameter("t, eta, c", (t, eta, c), "t > 0, eta >= 0 and 0 < c <= 1/2")
     if not radius > max(t, (math.sqrt(dim) + math.sqrt(rank)) ** 2):
         raise InvalidParameter("R", radius, f"R above t and (sqrt d + sqrt r)^2 = {(dim**0.5 + rank**0.5) ** 2:.6g}")
     bad = log_add(log_two_tails(mechanism, t, eta), log_spectral(mechanism, radius, c))
-    return loss(mechanism, t, radius), min(0.0, bad + 1e-12)
+    return early_loss(mechanism, t, radius), min(0.0, bad + 1e-12)

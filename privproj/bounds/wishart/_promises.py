@@ -3,7 +3,7 @@
 from privproj.mechanisms import Wishart
 
 
-def promises(mechanism: Wishart) -> tuple[str, ...]:
+def alignment_promises(mechanism: Wishart) -> tuple[str, ...]:
     """The promise on neighbouring vectors."""
     m = mechanism.misalignment
     most = "at most the misalignment that is found" if m is None else f"<= {m:g}"
@@ -13,7 +13,7 @@ def promises(mechanism: Wishart) -> tuple[str, ...]:
     )
 
 
-def refuses_norms(mechanism: Wishart) -> str | None:
+def refuses_unequal_norms(mechanism: Wishart) -> str | None:
     """Bounds for equal norms only."""
     if mechanism.norm_ratio != 1.0:
         return f"this bound needs equal norms, got norm_ratio={mechanism.norm_ratio:g}: normalise the vector first"

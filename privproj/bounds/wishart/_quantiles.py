@@ -10,10 +10,10 @@ from privproj.numerics.kernels import LEAST_LOG_QUANTILE
 from privproj.numerics.search import minimise
 from privproj.runs import Run
 
-ROUNDED = 1e-12
+QUANTILE_RTOL = 1e-12
 """Relative margin for the quantile functions, whose answers are moved outward by it."""
 
-SPACING = 2.0**-32
+ANSWER_SPACING = 2.0**-32
 """Spacing of the log deltas that are answered with: both directions are searched for. Speed only."""
 
 
@@ -44,11 +44,11 @@ def quantiles(mechanism: Wishart, log_delta_t: float, log_delta_w: float) -> Qua
         float(f(k, share * delta)) * 2.0
         for f, share in ((special.gammainccinv, 1.0), (special.gammaincinv, 0.5), (special.gammainccinv, 0.5))
     )
-    out = 1.0 + ROUNDED
+    out = 1.0 + QUANTILE_RTOL
     return Quantiles(m + spread * out, m - spread * out, above * out, (below / out, outer * out))
 
 
-def published(mechanism: Wishart, found: Quantiles) -> float:
+def published_loss(mechanism: Wishart, found: Quantiles) -> float:
     """``|d+1-r|/2 |ln a_-| + (w/2) (1/a_- - 1)``; ``inf`` unless ``a_- > 0``."""
     dim, rank, _ = mechanism.shape
     if found.low >= 1.0:
@@ -60,7 +60,7 @@ LossBound = Callable[[Wishart, Quantiles], float]
 
 
 @dataclass(frozen=True)
-class QuantileForm:
+class QuantileBound:
     """The rule for any run: ``delta`` is split between ``T`` and ``W``, evenly unless the run says otherwise."""
 
     mechanism: Wishart
@@ -73,14 +73,16 @@ class QuantileForm:
             lambda x: self.epsilon(x, split),
             lambda eps: self.log_delta(eps, split),
             margin=self.margin,
-            inverse_spacing=SPACING,
+            inverse_spacing=ANSWER_SPACING,
         )
         return rule.over_run(run)
 
     @property
     def margin(self) -> float:
-        """Relative error of the loss for quantiles moved by :data:`ROUNDED`; unknown where the ends nearly cancel."""
-        return 1e-10 if self.loss is published else 1.0
+        """Relative error of the loss for quantiles moved by :data:`QUANTILE_RTOL`; unknown where the ends nearly
+        cancel.
+        """
+        return 1e-10 if self.loss is published_loss else 1.0
 
     def epsilon(self, log_delta: float, split: float | str) -> float:
         """``eps(delta)`` at this share for ``T``, or at the best one."""

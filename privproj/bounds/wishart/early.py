@@ -4,28 +4,28 @@ import math
 from functools import cache
 
 from privproj.bounds.bound import Bound
-from privproj.bounds.wishart._early import EarlyForm, log_two_tails
-from privproj.bounds.wishart._promises import promises, refuses_norms
+from privproj.bounds.wishart._early import EarlyBound, log_two_tails
+from privproj.bounds.wishart._promises import alignment_promises, refuses_unequal_norms
 from privproj.mechanisms import Wishart
 from privproj.numerics.search import minimise
 from privproj.result import Status
 
 
-def representation(mechanism: Wishart) -> EarlyForm:
+def representation(mechanism: Wishart) -> EarlyBound:
     """``delta = 1 - PhiBar(z) P(chi2_r > t + eta) + 2 exp(-c (sqrt R - sqrt d - sqrt r)^2)``, at the best ``eta``."""
 
     @cache
     def log_tail(t: float) -> float:
         return minimise(lambda s: log_two_tails(mechanism, t, t * math.exp(s)), -25.0, 5.0, rtol=1e-9)[1]
 
-    return EarlyForm(mechanism, log_tail)
+    return EarlyBound(mechanism, log_tail)
 
 
 def refuses(mechanism: Wishart) -> str | None:
     """Proved for ``rho > 0``."""
     if mechanism.shape[2] >= 1.0:
         return f"this bound needs an alignment above 0, got misalignment={mechanism.shape[2]:g}; use exact"
-    return refuses_norms(mechanism)
+    return refuses_unequal_norms(mechanism)
 
 
 BOUND = Bound(
@@ -41,6 +41,6 @@ BOUND = Bound(
     representation=representation,
     status=Status.CONDITIONAL,
     groups=False,
-    promises_of=promises,
+    promises_of=alignment_promises,
     refuses=refuses,
 )

@@ -4,8 +4,8 @@ import math
 from functools import cache
 
 from privproj.bounds.bound import Bound
-from privproj.bounds.wishart._early import EarlyForm, log_below
-from privproj.bounds.wishart._promises import promises
+from privproj.bounds.wishart._early import EarlyBound, log_below
+from privproj.bounds.wishart._promises import alignment_promises
 from privproj.bounds.wishart.early import refuses
 from privproj.mechanisms import Wishart
 from privproj.numerics.kernels import log_add, log_gamma_front
@@ -56,14 +56,14 @@ def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
     return value + error + 1e-12
 
 
-def representation(mechanism: Wishart) -> EarlyForm:
+def representation(mechanism: Wishart) -> EarlyBound:
     """The rule of the early version with this tail in place of its bound."""
 
     @cache
     def log_tail(t: float) -> float:
         return log_mixed_tail(mechanism, t)
 
-    return EarlyForm(mechanism, log_tail)
+    return EarlyBound(mechanism, log_tail)
 
 
 BOUND = Bound(
@@ -78,7 +78,7 @@ BOUND = Bound(
     representation=representation,
     status=Status.CONDITIONAL,
     groups=False,
-    promises_of=promises,
+    promises_of=alignment_promises,
     refuses=refuses,
     version=2,
 )

@@ -4,25 +4,25 @@ import math
 from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import Bound
-from privproj.bounds.wishart._promises import promises
+from privproj.bounds.wishart._promises import alignment_promises
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import Refused
 from privproj.mechanisms import Wishart
-from privproj.numerics.enclosure import Enclosure, next_up, outward
+from privproj.numerics.enclosure import Enclosure, next_up, widen_outward
 from privproj.result import Status
 
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
-    from privproj.rigorous.profiles import Profile
+    from privproj.rigorous.profiles import BallProfile
 
 
 def representation(mechanism: Wishart) -> PrivacyProfile:
     """``delta(eps) = E[max(0, 1 - e^(eps - L))]`` of the least aligned pair that is promised."""
     dim, rank, misalignment = mechanism.shape
     if mechanism.norm_ratio != 1.0:
-        return unequal(mechanism)
+        return unequal_norms_profile(mechanism)
     if dim == 1:
-        return PrivacyProfile(lambda eps: outward(-math.inf), closed_form=lambda steps: representation(mechanism))
+        return PrivacyProfile(lambda eps: widen_outward(-math.inf), closed_form=lambda steps: representation(mechanism))
 
     def log_delta(eps: float) -> Enclosure:
         from privproj.laws.wishart_loss import VectorWishart
@@ -37,20 +37,20 @@ def representation(mechanism: Wishart) -> PrivacyProfile:
     return PrivacyProfile(log_delta, table=table, resolution=24.0)
 
 
-def unequal(mechanism: Wishart) -> PrivacyProfile:
+def unequal_norms_profile(mechanism: Wishart) -> PrivacyProfile:
     """The worst pair, enclosed: every better alignment, smaller ratio of norms and order (claim C12)."""
     from privproj.laws.wishart_unequal_norms import UnequalNorms
 
     return UnequalNorms(*mechanism.shape, next_up(math.log(mechanism.norm_ratio))).profile()
 
 
-def provable(mechanism: Wishart, steps: int) -> "Profile":
+def provable(mechanism: Wishart, steps: int) -> "BallProfile":
     """The integral in balls, for equal norms."""
-    from privproj.rigorous.wishart import WishartProfile
+    from privproj.rigorous.wishart import BallWishartProfile
 
     if mechanism.norm_ratio != 1.0:
         raise Refused("certificates of the wishart profile are for equal norms; expected norm_ratio=1")
-    return WishartProfile(*mechanism.shape)
+    return BallWishartProfile(*mechanism.shape)
 
 
 BOUND = Bound(
@@ -67,6 +67,6 @@ BOUND = Bound(
     status=Status.CONDITIONAL,
     exact=True,
     groups=False,
-    promises_of=promises,
+    promises_of=alignment_promises,
     version=2,
 )

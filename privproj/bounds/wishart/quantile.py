@@ -1,15 +1,15 @@
 """Theorem 1 of 2601.21719: the privacy loss at quantiles of its two variables."""
 
 from privproj.bounds.bound import Baseline, Bound
-from privproj.bounds.wishart._promises import promises, refuses_norms
-from privproj.bounds.wishart._quantiles import QuantileForm, published
+from privproj.bounds.wishart._promises import alignment_promises, refuses_unequal_norms
+from privproj.bounds.wishart._quantiles import QuantileBound, published_loss
 from privproj.mechanisms import Wishart
 from privproj.result import Status
 
 
-def representation(mechanism: Wishart) -> QuantileForm:
+def representation(mechanism: Wishart) -> QuantileBound:
     """The published loss bound."""
-    return QuantileForm(mechanism, published)
+    return QuantileBound(mechanism, published_loss)
 
 
 BOUND = Bound(
@@ -25,7 +25,7 @@ BOUND = Bound(
     status=Status.CONDITIONAL,
     groups=False,
     splits=True,
-    promises_of=promises,
-    refuses=refuses_norms,
+    promises_of=alignment_promises,
+    refuses=refuses_unequal_norms,
     baseline=Baseline("published", "unsampled"),
 )

@@ -3,8 +3,8 @@
 import math
 
 from privproj.bounds.bound import Bound
-from privproj.bounds.wishart._promises import promises, refuses_norms
-from privproj.bounds.wishart._quantiles import QuantileForm, Quantiles
+from privproj.bounds.wishart._promises import alignment_promises, refuses_unequal_norms
+from privproj.bounds.wishart._quantiles import QuantileBound, Quantiles
 from privproj.mechanisms import Wishart
 from privproj.result import Status
 
@@ -31,9 +31,9 @@ def at_ends(mechanism: Wishart, found: Quantiles, least: float, most: float) -> 
     return max(left, right, 0.0) + 1e-14 * size + 1e-300
 
 
-def representation(mechanism: Wishart) -> QuantileForm:
+def representation(mechanism: Wishart) -> QuantileBound:
     """The sharp loss bound."""
-    return QuantileForm(mechanism, largest_loss)
+    return QuantileBound(mechanism, largest_loss)
 
 
 BOUND = Bound(
@@ -48,6 +48,6 @@ BOUND = Bound(
     status=Status.CONDITIONAL,
     groups=False,
     splits=True,
-    promises_of=promises,
-    refuses=refuses_norms,
+    promises_of=alignment_promises,
+    refuses=refuses_unequal_norms,
 )

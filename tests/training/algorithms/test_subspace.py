@@ -5,7 +5,7 @@ from helpers import needs
 
 import privproj
 from privproj.errors import InvalidParameter
-from privproj.records.ledger import Account, read
+from privproj.records.ledger import Account, read_ledger
 
 torch = needs("torch", "opacus")
 
@@ -120,8 +120,8 @@ def test_both_stages_are_accounted_and_share_a_ledger(tmp_path):
             tuned.backward(losses_of(module, a, b))
             tuned.step()
     tuned.close()
-    assert 2.99 < tuned.epsilon(1e-5).value <= 3.0 and read(path).spent == 20
-    assert tuned.epsilon(1e-5).value == read(path).epsilon(1e-5).value
+    assert 2.99 < tuned.epsilon(1e-5).value <= 3.0 and read_ledger(path).spent == 20
+    assert tuned.epsilon(1e-5).value == read_ledger(path).epsilon(1e-5).value
     alone = privproj.epsilon(tuned.plan.mechanism, delta=1e-5, steps=8, sampling_rate=0.5).value
     assert tuned.epsilon(1e-5).value > alone
 
