@@ -136,7 +136,7 @@ def sampled(bound: Bound, mechanism: Mechanism, scheme: str) -> bool:
     relation = {"poisson": "add-remove", "fixed": "replace"}[scheme]
     found = attempt(bound, mechanism, sampling_rate=0.01, sampling=scheme, relation=relation)
     if found is None or isinstance(found[0], PrivacyProfile):
-        return found is not None and found[0].amplifies
+        return found is not None and found[0].can_be_subsampled
     return runs(*found)
 
 

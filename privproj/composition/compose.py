@@ -19,7 +19,7 @@ def compose(profile: PrivacyProfile, run: Run) -> Curve:
         return profile
     if run.sampling_rate == 1.0 and profile.closed_form is not None:
         return profile.closed_form(run.steps)
-    if run.sampling_rate < 1.0 and not profile.amplifies:
+    if run.sampling_rate < 1.0 and not profile.can_be_subsampled:
         raise Refused("this bound has no amplification by subsampling in its own terms; expected sampling_rate=1")
     if run.steps == 1 and run.discretization is None and run.composer == "privproj":
         return profile.sampled(run.sampling_rate)

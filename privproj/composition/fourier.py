@@ -96,7 +96,7 @@ THINNED_ATOMS = 300
 ANCHOR_SPACING = 32
 """``e^(-i w_k c)`` is computed exactly at every 32nd frequency, and by few multiplications between. A power of 2.
 
-The error bound of :meth:`TiltedSum.summed` counts it. Proof.
+The error bound of :meth:`TiltedSum.transform_by_sums` counts it. Proof.
 """
 
 LARGEST_CHERNOFF_EXPONENT = 300.0
@@ -202,7 +202,7 @@ class Composition:
             _, mean, variance = self.moments(theta)
             return mean - eps - math.log1p(1.0 / theta), variance + 1.0 / (theta * (theta + 1.0))
 
-        return self.tamed(self.solved(gap, max(eps - self.mean, self.deviation) / self.deviation**2))
+        return self.limit_tilt(self.solve_tilt(gap, max(eps - self.mean, self.deviation) / self.deviation**2))
 
     def tilt_for_delta(self, log_delta: float) -> float:
         """The tilt for which :meth:`chernoff`, at the ``eps`` that this tilt is best for, is ``log_delta``."""
@@ -212,9 +212,9 @@ class Composition:
             value, mean, variance = self.moments(theta)
             return log_delta + theta * mean - value + math.log1p(theta), theta * variance + 1.0 / (1.0 + theta)
 
-        return self.tamed(self.solved(gap, math.sqrt(2.0 * max(-log_delta, 0.5)) / self.deviation))
+        return self.limit_tilt(self.solve_tilt(gap, math.sqrt(2.0 * max(-log_delta, 0.5)) / self.deviation))
 
-    def solved(self, gap: Callable[[float], tuple[float, float]], theta: float) -> float:
+    def solve_tilt(self, gap: Callable[[float], tuple[float, float]], theta: float) -> float:
         """A tilt near the root of an increasing function, given with its slope: Newton in ``ln theta``, bracketed.
 
         Any tilt gives a sound answer; a poor one gives a large error.
@@ -230,7 +230,7 @@ class Composition:
             theta = nearer
         return theta
 
-    def tamed(self, theta: float) -> float:
+    def limit_tilt(self, theta: float) -> float:
         """The tilt, made smaller where the variance explodes: there a few huge losses of negligible mass take over.
 
         The tilt also stays below 600 / (largest loss of one step), so that ``e^(theta loss)`` does not overflow.
@@ -251,7 +251,7 @@ class Composition:
         finite = exponent + 1e-12 * (1.0 + abs(value) + theta * eps + 10.0 * self.rounding_of_steps)
         return math.log(max(math.exp(min(finite, 1.0)) + self.at_infinity, LEAST_LOG_MASS))
 
-    def tilted(self, theta: float) -> "TiltedSum":
+    def tilted_sum(self, theta: float) -> "TiltedSum":
         """The spectrum at the rung of the ladder below this tilt; raises :class:`GridLimit` where it costs too much.
 
         Kept, with what it raised, and a function of the rung alone: kept or not, the value is the same.
@@ -275,7 +275,7 @@ class Composition:
             return self.direct(eps)
         if eps > self.largest:
             return DeltaValue(0.0, 0.0, 0.0)
-        return self.tilted(self.tilt_for(eps)).delta(eps)
+        return self.tilted_sum(self.tilt_for(eps)).delta(eps)
 
     def direct(self, eps: float) -> "DeltaValue":
         """The finite part of delta of one release: a sum of positive terms."""
@@ -312,9 +312,9 @@ class Composition:
             theta = self.tilt_for_delta(math.log(delta))
             size = self.moments(theta)[0] - math.log1p(theta) - math.log(delta)
             near = max(size / theta - math.log1p(1.0 / theta), 0.0)
-        return self.refined(excess, near or 0.0, sign)
+        return self.refine_root(excess, near or 0.0, sign)
 
-    def refined(self, excess: Callable[[float], tuple[float, float]], eps: float, sign: float) -> float:
+    def refine_root(self, excess: Callable[[float], tuple[float, float]], eps: float, sign: float) -> float:
         """The root of a decreasing function by bracketed Newton, moved to where its sign is certain."""
         low, high = 0.0, float(sum(max(phase.losses[-1], 0.0) * phase.steps for phase in self.phases))
         for _ in range(100):
@@ -346,7 +346,7 @@ class TiltedSum:
         self.log_mass = math.fsum(p.steps * k for p, k in zip(whole.phases, self.logs, strict=True))
         self.start, self.length, self.tail = self.window()
         self.frequencies, values, errors = self.transform()
-        self.prepare(values, errors)
+        self.prepare_sums(values, errors)
 
     def add(self, phase: Factor) -> None:
         """Tilt one factor: its masses ``p~``, their rounding, and their variance in cells."""
@@ -413,7 +413,7 @@ class TiltedSum:
     def transform(self) -> tuple[Cells, Spectrum, FloatArray]:
         """``(k, R_k, error of R_k)`` for every frequency that is not negligible."""
         n = self.length
-        wanted = None if n <= 2**16 else self.wanted()
+        wanted = None if n <= 2**16 else self.wanted_frequencies()
         atoms = sum(len(m) for m in self.masses)
         if wanted is None or len(wanted) * atoms > 10 * n:
             if n > self.whole.most_fft:
@@ -421,10 +421,10 @@ class TiltedSum:
                     f"expected a composed grid of at most {self.whole.most_fft:.2g} cells, got {n:.2g} of "
                     f"discretization={self.step:.3g}; give a larger discretization, {REMEDY}"
                 )
-            parts = [self.fast(i, n) for i in range(len(self.masses))]
+            parts = [self.transform_by_fft(i, n) for i in range(len(self.masses))]
             wanted = np.arange(n // 2 + 1)
         else:
-            parts = [self.summed(i, wanted) for i in range(len(self.masses))]
+            parts = [self.transform_by_sums(i, wanted) for i in range(len(self.masses))]
         # Frequencies with prod |phi_i|^T_i <= SKIPPED are left out: error (iv).
         kept = np.flatnonzero(
             self.log_bound([squared_size_bound(phi, error) for phi, error in parts]) > math.log(SKIPPED_SPECTRUM)
@@ -440,7 +440,7 @@ class TiltedSum:
             error += phase.steps * e / r * size
         return wanted[kept], value, error
 
-    def fast(self, i: int, n: int) -> tuple[Spectrum, float]:
+    def transform_by_fft(self, i: int, n: int) -> tuple[Spectrum, float]:
         """``phi_i`` at all multiples of ``2 pi / n`` by FFT, and a bound of its error."""
         wrapped = np.bincount(self.whole.phases[i].pair.cells % n, self.masses[i], n)
         # FFT log2(n) sqrt(n) |p~|_2
@@ -449,7 +449,7 @@ class TiltedSum:
         )
         return np.fft.rfft(wrapped), self.errors[i] + error + len(self.masses[i]) * UNIT_ROUNDING
 
-    def summed(self, i: int, wanted: Cells) -> tuple[Spectrum, float]:
+    def transform_by_sums(self, i: int, wanted: Cells) -> tuple[Spectrum, float]:
         """``phi_i`` at these frequencies, atom by atom, and a bound of its error."""
         cells, masses, n = self.whole.phases[i].pair.cells % self.length, self.masses[i], self.length
         # e^(-i w_k c) = e^(-i w_(32 q) c) e^(-i w_p c), k = 32 q + p: anchors times powers of one factor.
@@ -475,7 +475,7 @@ class TiltedSum:
             return np.where(squares[0] > math.exp(2.0 * math.log(SKIPPED_SPECTRUM) / steps), 0.0, -math.inf)
         return reduce(np.add, (0.5 * p.steps * np.log(f) for p, f in zip(self.whole.phases, squares, strict=True)))
 
-    def wanted(self) -> Cells | None:
+    def wanted_frequencies(self) -> Cells | None:
         """Frequencies ``k <= n / 2`` that may matter; None where that cannot be told by a shorter FFT."""
         n, phases = self.length, self.whole.phases
         sizes = [
@@ -488,7 +488,7 @@ class TiltedSum:
         between = []
         for i, variance in enumerate(self.variances):
             # f <= max of both neighbours + (2 pi / N)^2 V / 4
-            f = squared_size_bound(*self.fast(i, short))
+            f = squared_size_bound(*self.transform_by_fft(i, short))
             between.append(np.maximum(f[1:], f[:-1]) + (2.0 * np.pi / short) ** 2 * variance / 4.0 * (1.0 + 1e-9))
         arcs = np.flatnonzero(self.log_bound(between) > math.log(SKIPPED_SPECTRUM))
         starts, stops = (
@@ -502,7 +502,7 @@ class TiltedSum:
 
     # --- delta --------------------------------------------------------------------------------------
 
-    def prepare(self, values: Spectrum, errors: FloatArray) -> None:
+    def prepare_sums(self, values: Spectrum, errors: FloatArray) -> None:
         """Compute what does not depend on ``eps``: the two geometric series and the sums of errors."""
         # 1 / (1 - e^(-x h) e^(i w_k)), x = theta and theta + 1: the two series of W_k without their ends.
         angle = -2.0 * np.pi / self.length * self.frequencies

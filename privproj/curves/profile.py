@@ -61,7 +61,7 @@ class PrivacyProfile:
       faster than one at a time. They hold as well for every ``eps`` off by a relative 1e-15, and where ``e^-eps`` is
       off by 1e-15.
     * ``resolution`` is how many evaluations per standard deviation of the loss are worth their time.
-    * ``amplifies`` is False where subsampling has no theorem in the bound's own terms.
+    * ``can_be_subsampled`` is False where subsampling has no theorem in the bound's own terms.
     * ``numerics`` says how it is computed where that is more than a closed form or a quadrature.
     * ``inverse_spacing`` and ``inverse_rtol`` are as :class:`Curve` says: wider where evaluations are slow or an
       enclosure is wide.
@@ -72,7 +72,7 @@ class PrivacyProfile:
     closed_form: "Callable[[int], PrivacyProfile] | None" = None
     table: "Callable[[Array], tuple[Array, Array]] | None" = None
     resolution: float = 12.0
-    amplifies: bool = True
+    can_be_subsampled: bool = True
     numerics: dict[str, object] = field(default_factory=dict)
     inverse_spacing: float = 2.0**-36
     inverse_rtol: float = INVERSE_RTOL

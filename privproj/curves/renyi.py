@@ -81,7 +81,7 @@ class RenyiCurve:
             step = self.poisson(run.sampling_rate)
         return replace(step, divergence=lambda alpha: run.steps * step.divergence(alpha), poisson=None)
 
-    def least(self, objective: Callable[[float], float]) -> float:
+    def least_over_orders(self, objective: Callable[[float], float]) -> float:
         """The least value of ``objective(alpha)`` that a search over the orders finds."""
         if self.integer_orders:
             return self.least_whole(objective)
@@ -113,7 +113,7 @@ class RenyiCurve:
         def at(alpha: float) -> float:
             return (alpha - 1.0) * (next_up(self.divergence(alpha)) - eps + math.log1p(-1.0 / alpha)) - math.log(alpha)
 
-        return Enclosure(UNKNOWN_END, min(0.0, self.least(at) + 1e-12))
+        return Enclosure(UNKNOWN_END, min(0.0, self.least_over_orders(at) + 1e-12))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)``; the lower end is not known (the infimum is searched for)."""
@@ -122,7 +122,7 @@ class RenyiCurve:
             spent = (-log_delta - math.log(alpha)) / (alpha - 1.0)
             return next_up(self.divergence(alpha)) + spent + math.log1p(-1.0 / alpha)
 
-        return Enclosure(UNKNOWN_END, next_up(max(0.0, self.least(at) + 1e-15)))
+        return Enclosure(UNKNOWN_END, next_up(max(0.0, self.least_over_orders(at) + 1e-15)))
 
 
 def least_of_valley(f: Callable[[int], float], low: int, high: int) -> float:

@@ -140,7 +140,7 @@ class ProjectionPLDAccountant(PLDAccountant):
         try:
             found = question_of_event(ours, rate, self.neighboring_relation, None)
             release, run = found.release()
-            if not isinstance(release, PrivacyProfile) or (run.sampling_rate < 1.0 and not release.amplifies):
+            if not isinstance(release, PrivacyProfile) or (run.sampling_rate < 1.0 and not release.can_be_subsampled):
                 return Problem(event, f"{found.bound.name} has no privacy profile to compose here")
             if do_compose and count:
                 warn_of_scale(ours, self.neighboring_relation)

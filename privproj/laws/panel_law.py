@@ -105,7 +105,7 @@ class Panels:
         count = max(8, math.ceil((high - low) / width))
         return low, (high - low) / count, count
 
-    def fresh(self, left: Array, right: Array) -> Nodes:
+    def evaluate_panels(self, left: Array, right: Array) -> Nodes:
         """Nodes on these panels, not remembered."""
         nodes, weights = (
             np.concatenate(x) for x in zip(gauss_nodes(NODES_FINE), gauss_nodes(NODES_CHECK), strict=True)
@@ -121,7 +121,7 @@ class Panels:
         memory = self.kept.setdefault(level, {})
         missing = np.array([i for i in indices.tolist() if i not in memory], dtype=float)
         if len(missing):
-            found = self.fresh(low + missing * width, low + (missing + 1.0) * width)
+            found = self.evaluate_panels(low + missing * width, low + (missing + 1.0) * width)
             memory.update({int(i): (found.x[j], found.weighted[j]) for j, i in enumerate(missing)})
         rows = [memory[int(i)] for i in indices.tolist()]
         left = np.asarray(low + indices * width, dtype=np.float64)
@@ -154,7 +154,7 @@ class Panels:
         if place >= count:
             return 0.0, 0.0
         after = int(place) + 1
-        part = self.fresh(np.array([math.log(x)]), np.array([low + after * width]))
+        part = self.evaluate_panels(np.array([math.log(x)]), np.array([low + after * width]))
         more = [float(part.sums(v)[0][0]) for v in (np.ones_like(part.x), part.x)]
         return float(mass[after]) + more[0], float(moment[after]) + more[1]
 
@@ -165,14 +165,14 @@ class Panels:
         whole = max(int(place), 0)
         pieces = [self.at(0, np.arange(whole))] if whole else []
         if place > whole:
-            pieces.append(self.fresh(np.array([low + whole * width]), np.array([low + place * width])))
+            pieces.append(self.evaluate_panels(np.array([low + whole * width]), np.array([low + place * width])))
         value = error = 0.0
         for piece in pieces:
-            part, gap = self.refined(eps, scale, piece, piece is pieces[0] and whole > 0)
+            part, gap = self.integrate_panels(eps, scale, piece, piece is pieces[0] and whole > 0)
             value, error = value + part, error + gap
         return value, error / value if value > 0.0 else 0.0
 
-    def refined(self, eps: float, scale: float, piece: Nodes, aligned: bool) -> tuple[float, float]:
+    def integrate_panels(self, eps: float, scale: float, piece: Nodes, aligned: bool) -> tuple[float, float]:
         """The integral of the profile over these panels, halved where both rules disagree, and its absolute error."""
         value = error = 0.0
         indices = np.arange(len(piece.left)) if aligned else None
@@ -192,7 +192,7 @@ class Panels:
             else:
                 middle = 0.5 * (piece.left[wide] + piece.right[wide])
                 ends = np.concatenate([piece.left[wide], middle]), np.concatenate([middle, piece.right[wide]])
-                piece = self.fresh(*ends)
+                piece = self.evaluate_panels(*ends)
         raise AssertionError
 
     def bins(self, scale: float, count: int = PANEL_BINS) -> "Bins":

@@ -120,7 +120,7 @@ class ScaledBeta(HillLaw):
         return kernels.beta_constant(self.a, self.b)
 
     @cached_property
-    def tilted(self) -> "ScaledBeta":
+    def size_biased(self) -> "ScaledBeta":
         """The size-biased law, with density ``x f(x) / E X``: ``Beta(a + 1, b)`` times ``scale``."""
         return ScaledBeta(self.a + 1.0, self.b, self.scale)
 
@@ -159,7 +159,7 @@ class ScaledBeta(HillLaw):
 
     def mean_above(self, x: float) -> float:
         # E[X | X > x] = E X P(size-biased X > x) / P(X > x)
-        log_ratio = self.tilted.log_tail(x) - self.log_tail(x)
+        log_ratio = self.size_biased.log_tail(x) - self.log_tail(x)
         return min(self.scale, max(x, self.mean * math.exp(log_ratio)))
 
     def bins(self) -> "Bins":

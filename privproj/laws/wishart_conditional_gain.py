@@ -85,7 +85,7 @@ class ConditionalGain:
         # Q(k, b) - e^(e' - (r-1) y) Q(k, b e^y)
         first = special.gammaincc(k, b)
         value = safe_difference(first, start - c * y, special.gammaincc(k, b * (1.0 + grown)))
-        return self.mended(value, first, np.broadcast_to(grown, place.shape), place, 1.0)
+        return self.mend_difference(value, first, np.broadcast_to(grown, place.shape), place, 1.0)
 
     def rising(self, y: Array, start: Array) -> Array:
         """``G(tau + y)``: ``P(k, b) - e^e P(k, b e^-y)``, ``b = (a y - e')/(1 - e^-y)``, ``e = e' + (r-1) y``."""
@@ -97,9 +97,9 @@ class ConditionalGain:
         # P(k, b) - e^(e' + (r-1) y) P(k, b e^-y)
         first = special.gammainc(k, b)
         value = safe_difference(first, start + c * y, special.gammainc(k, b * (1.0 - shrunk)))
-        return self.mended(value, first, np.broadcast_to(shrunk, place.shape), place, -1.0)
+        return self.mend_difference(value, first, np.broadcast_to(shrunk, place.shape), place, -1.0)
 
-    def mended(self, value: Array, first: Array, rate: Array, place: Array, sign: float) -> Array:
+    def mend_difference(self, value: Array, first: Array, rate: Array, place: Array, sign: float) -> Array:
         """The difference ``value``, by quadrature where it keeps too few digits, and 0 where it is invisible."""
         weak = (first > INVISIBLE_PROBABILITY) & ~(value > LEAST_SHARE_OF_DIFFERENCE * first)
         value = np.where(first > INVISIBLE_PROBABILITY, value, 0.0)

@@ -100,7 +100,7 @@ class IntegralPanels:
     def __getitem__(self, chosen: NDArray[np.bool_]) -> "IntegralPanels":
         return IntegralPanels(self.index[chosen], self.kind[chosen], self.low[chosen], self.high[chosen])
 
-    def halved(self) -> "IntegralPanels":
+    def halve(self) -> "IntegralPanels":
         """The panels with each cut in two."""
         middle = 0.5 * (self.low + self.high)
         both = np.concatenate
@@ -263,7 +263,7 @@ class WishartIntegral:
 
     # --- bounds on a panel ----------------------------------------------------------------------
 
-    def between(self, p: IntegralPanels) -> tuple[Array, Array]:
+    def panel_bounds(self, p: IntegralPanels) -> tuple[Array, Array]:
         """``ln`` of a lower and of an upper bound of the integral over each panel.
 
         ``g`` rises with the place, and ``f`` has one hill: the bounds are the width times the least, or the largest,
@@ -482,7 +482,7 @@ class WishartIntegral:
         panels = self.first_panels()
         for _ in range(MOST_HALVINGS):
             # Each panel is in [low, high]: half of the gap is the error of the middle.
-            low, high = self.between(panels)
+            low, high = self.panel_bounds(panels)
             least = np.logaddexp(total, log_sums_by_index(panels.index, low, count))
             enough = (least + math.log(self.share))[panels.index]
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -506,7 +506,7 @@ class WishartIntegral:
             panels = panels[~done]
             if not len(panels.low):
                 return total, np.exp(missed - total), np.exp(leaning - total)
-            panels = panels.halved()
+            panels = panels.halve()
         raise NotConverged("the quadrature of the exact profile did not settle; please report these parameters")
 
 

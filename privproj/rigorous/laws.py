@@ -34,7 +34,7 @@ class BallLaw(ABC):
 
     @property
     @abstractmethod
-    def tilted(self) -> "BallLaw":
+    def size_biased(self) -> "BallLaw":
         """The size-biased law, with density ``x f(x) / E X``."""
 
     @abstractmethod
@@ -98,7 +98,7 @@ class BallBetaLaw(BallLaw):
         return float((self.a / self.b).log()), float((1 / self.a + 1 / self.b).sqrt())
 
     @property
-    def tilted(self) -> "BallBetaLaw":
+    def size_biased(self) -> "BallBetaLaw":
         return BallBetaLaw(self.a + 1, self.b, self.scale)
 
     def strip(self, t: acb) -> bool:
@@ -138,7 +138,7 @@ class BallGammaLaw(BallLaw):
         return float((self.a / self.centre).log()), float(self.a.rsqrt())
 
     @property
-    def tilted(self) -> "BallGammaLaw":
+    def size_biased(self) -> "BallGammaLaw":
         return BallGammaLaw(self.a + 1, self.scale, self.centre)
 
     def strip(self, t: acb) -> bool:

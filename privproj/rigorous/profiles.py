@@ -150,7 +150,7 @@ class BallAnyRank(BallRandomSensitivity):
         t = tangent_crossing(eps, law, p)
         # E[h(X); X <= c] + h(p) P(X > c) + h'(p) (E[X; X > c] - p P(X > c)), E[X; X > c] = E X P(size-biased X > c)
         below = expected_delta(eps, law, t)
-        mass, moment = law.tail(t), law.mean * law.tilted.tail(t)
+        mass, moment = law.tail(t), law.mean * law.size_biased.tail(t)
         return below + height * mass + slope * (moment - p * mass)
 
 

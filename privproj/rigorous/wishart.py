@@ -33,8 +33,8 @@ class BallWishartProfile(ExactProfile):
     def delta(self, eps: arb, witness: Witness) -> arb:
         """The integral over both sides of ``A = 1``, and ``P(A <= 0)``."""
         pair = RatioPair(self.dim, self.rank, arb(self.misalignment), eps)
-        known = pair.floor() + pair.closer()
-        return known + pair.farther(known)
+        known = pair.floor() + pair.part_below_one()
+        return known + pair.part_above_one(known)
 
 
 class RatioPair:
@@ -63,7 +63,7 @@ class RatioPair:
         log_spread = spread.log(analytic=analytic)
         return (self.log_front + sign * (self.r - 1) * x / 2 - log_spread * (self.r + 1) / 2).exp()
 
-    def closer(self) -> arb:
+    def part_below_one(self) -> arb:
         """The part of ``0 < A < 1``: in two pieces where ``U2`` changes its sign (``r > d + 1``)."""
         if not self.a < 0:
             return self.side(self.gain_below, 1, arb(0))
@@ -71,7 +71,7 @@ class RatioPair:
         beyond = self.side(self.gain_certain, 1, turn)
         return beyond if self.eps == 0 else self.side(self.gain_below, 1, arb(0), turn) + beyond
 
-    def farther(self, known: arb) -> arb:
+    def part_above_one(self, known: arb) -> arb:
         """The part of ``A > 1``: nothing unless ``a > 0``, then only ``x > eps/a``; ``known``: the other parts."""
         return self.side(self.gain_above, -1, self.eps / self.a, known=known) if self.a > 0 else arb(0)
 

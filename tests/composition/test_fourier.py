@@ -16,12 +16,12 @@ def test_sparse_and_full_spectra_agree_within_their_errors(monkeypatch):
     pair = dominating_pairs.step_pairs(profile, run, shape, shape.deviation / 64)[0]
     sparse = fourier.Composition([(pair, run.steps)])
     theta = sparse.tilt_for_delta(math.log(1e-6))
-    assert len(sparse.tilted(theta).frequencies) < 2000
-    monkeypatch.setattr(fourier.TiltedSum, "wanted", lambda self: None)
+    assert len(sparse.tilted_sum(theta).frequencies) < 2000
+    monkeypatch.setattr(fourier.TiltedSum, "wanted_frequencies", lambda self: None)
     full = fourier.Composition([(pair, run.steps)])
-    assert len(full.tilted(theta).frequencies) > 2000 or full.tilted(theta).length > 2**14
+    assert len(full.tilted_sum(theta).frequencies) > 2000 or full.tilted_sum(theta).length > 2**14
     for eps in (0.5, 1.0, 1.5, 2.0):
-        one, two = sparse.tilted(theta).delta(eps), full.tilted(theta).delta(eps)
+        one, two = sparse.tilted_sum(theta).delta(eps), full.tilted_sum(theta).delta(eps)
         assert abs(one.value - two.value) <= one.error + two.error
         assert one.error < 1e-6 * one.value
 
@@ -33,7 +33,7 @@ def test_any_tilt_gives_a_sound_answer():
     whole = fourier.Composition([(pair, 100)])
     best = whole.delta(2.0)
     for theta in (0.01, 0.5, 2.0, 6.0, 20.0):
-        found = whole.tilted(theta).delta(2.0)
+        found = whole.tilted_sum(theta).delta(2.0)
         assert abs(found.value - best.value) <= found.error + best.error
 
 

@@ -10,7 +10,7 @@ from privproj.mechanisms import Gaussian
 
 def representation(mechanism: Gaussian) -> PrivacyProfile:
     """``f(a) = Phi(Phi^-1(1 - a) - mu)``, whose profile is the analytic one; ``T`` releases are ``mu sqrt(T)``-GDP."""
-    return replace(gaussian_profile(mechanism.mu), amplifies=False)
+    return replace(gaussian_profile(mechanism.mu), can_be_subsampled=False)
 
 
 BOUND = Bound(
