@@ -107,7 +107,7 @@ class Run:
             set_field(self, "discretization", grid)
         if self.composer not in get_args(ComposerName):
             raise InvalidParameter("composer", self.composer, "one of " + ", ".join(get_args(ComposerName)))
-        set_field(self, "split", parse_split(self.split))
+        set_field(self, "split", _parse_split(self.split))
         rate = real("sampling_rate", self.sampling_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
         set_field(self, "sampling_rate", rate)
         if not isinstance(self.public_size, bool):
@@ -194,7 +194,7 @@ def member_named(kind: type[Member], name: str, value: object) -> Member:
         raise InvalidParameter(name, value, "one of " + ", ".join(kind)) from None
 
 
-def parse_split(value: Any) -> float | str | None:
+def _parse_split(value: Any) -> float | str | None:
     """A split of delta as a share in (0, 1), "optimal", or None for the bound's own choice."""
     if value is None or value == "optimal":
         return value
@@ -217,7 +217,7 @@ def run_options_from_batches(given: Mapping[str, Any], finds: str = "") -> dict[
     names the one that the query finds. Files and the command line both come through here. Raises
     :class:`InvalidParameter` where one of them would be dropped or contradicts another.
     """
-    check_batches(given, finds)
+    _check_batches(given, finds)
     run = {name: given[name] for name in ("steps", "sampling_rate", "sampling") if name in given}
     if "batch_size" not in given:
         return run
@@ -228,7 +228,7 @@ def run_options_from_batches(given: Mapping[str, Any], finds: str = "") -> dict[
     return {**({} if finds == "steps" else {"steps": steps}), **run, "sampling_rate": rate, "public_size": True}
 
 
-def check_batches(given: Mapping[str, Any], finds: str = "") -> None:
+def _check_batches(given: Mapping[str, Any], finds: str = "") -> None:
     """Raise :class:`InvalidParameter` for keys that need another one, and for two that say the same."""
     if "batch_size" in given and "dataset_size" not in given:
         raise InvalidParameter("dataset_size", "nothing", "dataset_size with batch_size")

@@ -33,7 +33,7 @@ def compare_with_baselines(result: Result, mechanism: Mechanism, run: RunOptions
     ask, targets = ASKS[result.quantity]
     target = {name: getattr(result, name) for name in targets}
     rows = []
-    for bound, baseline in baselines_of(mechanism, result.run):
+    for bound, baseline in _baselines_of(mechanism, result.run):
         try:
             value = ask(setting, bound=bound, **target, **{**run, "split": baseline.split}).value
         except (Unanswered, InvalidParameter):
@@ -43,7 +43,7 @@ def compare_with_baselines(result: Result, mechanism: Mechanism, run: RunOptions
     return rows
 
 
-def baselines_of(mechanism: Mechanism, run: dict[str, object]) -> list[tuple[str, Baseline]]:
+def _baselines_of(mechanism: Mechanism, run: dict[str, object]) -> list[tuple[str, Baseline]]:
     """The bounds that are baselines for this run, by name, the plainest first."""
     unsampled = run["sampling_rate"] == 1.0
     single = unsampled and run["steps"] == 1

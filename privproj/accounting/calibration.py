@@ -57,10 +57,10 @@ def sigma(
     >>> round(sigma(M2(dim=2048, rank=16), epsilon=1.0, delta=1e-5).value, 4)
     0.3814
     """
-    require_unset(mechanism, "noise_multiplier", "sigma")
+    _require_unset(mechanism, "noise_multiplier", "sigma")
     target = full_target(epsilon, delta, log10_delta, zero=False)
     question = ask_by_name(mechanism, bound, run)
-    return answer(question, "sigma", solve_sigma, target)
+    return answer(question, "sigma", _solve_sigma, target)
 
 
 def rank(
@@ -95,12 +95,12 @@ def rank(
     >>> rank(M2(dim=2048, noise_multiplier=0.5), epsilon=1.0, delta=1e-5).value
     31
     """
-    require_unset(mechanism, "rank", "rank")
+    _require_unset(mechanism, "rank", "rank")
     if vars(mechanism).get("layers"):
         raise InvalidParameter("layers", mechanism.parameters()["layers"], "dim, not layers, for the rank query")
     target = full_target(epsilon, delta, log10_delta, zero=True)
     question = ask_by_name(mechanism, bound, run)
-    return answer(question, "rank", solve_rank, target)
+    return answer(question, "rank", _solve_rank, target)
 
 
 def steps(
@@ -133,10 +133,10 @@ def steps(
     >>> steps(Gaussian(noise_multiplier=10.0), epsilon=1.0, delta=1e-5).value
     7
     """
-    require_unset_in_run(run, "steps", "steps")
+    _require_unset_in_run(run, "steps", "steps")
     target = full_target(epsilon, delta, log10_delta, zero=True)
     question = ask_by_name(mechanism, bound, run)
-    return answer(question, "steps", solve_steps, target)
+    return answer(question, "steps", _solve_steps, target)
 
 
 def rate(
@@ -169,13 +169,13 @@ def rate(
     >>> 0.0 < rate(Gaussian(noise_multiplier=1.0), epsilon=1.0, delta=1e-5, steps=100).value < 1.0
     True
     """
-    require_unset_in_run(run, "sampling_rate", "rate")
+    _require_unset_in_run(run, "sampling_rate", "rate")
     target = full_target(epsilon, delta, log10_delta, zero=True)
     relation = run.get("relation") or mechanism.default_relation
     wanted = run.get("sampling")
     wanted = ("fixed" if relation == "replace" else "poisson") if wanted is None else wanted
     question = ask_by_name(mechanism, bound, {**run, "sampling": wanted, "sampling_rate": 0.5})
-    return answer(question, "rate", solve_rate, target)
+    return answer(question, "rate", _solve_rate, target)
 
 
 def misalignment(
@@ -207,13 +207,13 @@ def misalignment(
     >>> 0.0 < misalignment(Wishart(dim=1000, rank=16), epsilon=1.0, delta=1e-5).value < 1.0
     True
     """
-    require_unset(mechanism, "misalignment", "misalignment")
+    _require_unset(mechanism, "misalignment", "misalignment")
     target = full_target(epsilon, delta, log10_delta, zero=True)
     question = ask_by_name(mechanism, bound, run)
-    return answer(question, "misalignment", solve_misalignment, target)
+    return answer(question, "misalignment", _solve_misalignment, target)
 
 
-def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
+def _require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
     """Raise unless the mechanism has this parameter and leaves it out."""
     if parameter not in vars(mechanism):
         raise InvalidParameter("mechanism", mechanism.name, f"a mechanism with a {parameter}")
@@ -221,13 +221,13 @@ def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
         raise InvalidParameter(parameter, vars(mechanism)[parameter], f"no {parameter}: it is what {quantity} finds")
 
 
-def require_unset_in_run(run: RunOptions, parameter: str, quantity: str) -> None:
+def _require_unset_in_run(run: RunOptions, parameter: str, quantity: str) -> None:
     """Raise where the run has the parameter that is to be found."""
     if parameter in run:
         raise InvalidParameter(parameter, run[parameter], f"no {parameter}: it is what {quantity} finds")
 
 
-def solve_sigma(question: Question, target: FullTarget) -> Result:
+def _solve_sigma(question: Question, target: FullTarget) -> Result:
     """:func:`sigma` of a question that is already parsed."""
 
     def at(z: float) -> Enclosure:
@@ -235,17 +235,17 @@ def solve_sigma(question: Question, target: FullTarget) -> Result:
 
     limits = {"low": SMALLEST_NOISE, "high": LARGEST_NOISE}
     guess, spread, rtol = classical_noise(target), 1.0, 1e-14
-    if not question.run.single and grid_of(question, guess):
+    if not question.run.single and _grid_of(question, guess):
         guess, spread = coarse_noise(question, target, guess), 1e-3
         # Grids that follow the losses have an error of their own: a closer search is not worth its time.
-        rtol = 1e-3 if "grid" in grid_of(question, guess) else 1e-7
+        rtol = 1e-3 if "grid" in _grid_of(question, guess) else 1e-7
     found = find_crossing(lambda z: at(z).upper - target.log_delta, guess, spread=spread, rtol=rtol, **limits).upper
     if found == math.inf:
         question.with_mechanism(noise_multiplier=guess).curve().epsilon(target.log_delta)  # raises below a floor
-        return vacuous_answer(question, "sigma", **target.fields())
+        return _vacuous_answer(question, "sigma", **target.fields())
     found = smallest_passing(lambda z: question.with_mechanism(noise_multiplier=z).meets(target), found, 1e-2 * rtol)
     if found > LARGEST_NOISE:
-        return vacuous_answer(question, "sigma", **target.fields())
+        return _vacuous_answer(question, "sigma", **target.fields())
     lower = None
     if at(found).lower > -math.inf:
         wide = max(1e-11, rtol)
@@ -256,12 +256,12 @@ def solve_sigma(question: Question, target: FullTarget) -> Result:
     return answered.result("sigma", found, lower, side=side, **target.fields())
 
 
-def grid_of(question: Question, z: float) -> dict[str, object]:
+def _grid_of(question: Question, z: float) -> dict[str, object]:
     """How the curve was computed at this noise multiplier: nothing for a closed form."""
     return numerics_of(question.with_mechanism(noise_multiplier=z).curve())
 
 
-def solve_rank(question: Question, target: FullTarget) -> Result:
+def _solve_rank(question: Question, target: FullTarget) -> Result:
     """:func:`rank` of a question that is already parsed."""
 
     @cache
@@ -277,19 +277,19 @@ def solve_rank(question: Question, target: FullTarget) -> Result:
 
     limit, looked = question.mechanism.rank_limit, None if question.run.single else rough
     smallest, largest = rank_ends(excess, question.mechanism.with_rank, limit, looked)
-    largest = largest and first_integer_that_passes(meets, largest, -1, smallest or 1)
-    smallest = smallest and first_integer_that_passes(meets, smallest, 1, largest or limit)
+    largest = largest and _first_integer_that_passes(meets, largest, -1, smallest or 1)
+    smallest = smallest and _first_integer_that_passes(meets, smallest, 1, largest or limit)
     found = largest or smallest
     side = Side.LOWER if largest else Side.UPPER
     if found is None:
-        return vacuous_answer(question, "rank", side=side, **target.fields())
+        return _vacuous_answer(question, "rank", side=side, **target.fields())
     upper = found if smallest else None
     return question.with_mechanism(rank=found).result(
         "rank", found, smallest or found, upper=upper, side=side, **target.fields()
     )
 
 
-def solve_steps(question: Question, target: FullTarget) -> Result:
+def _solve_steps(question: Question, target: FullTarget) -> Result:
     """:func:`steps` of a question that is already parsed."""
 
     @cache
@@ -301,16 +301,16 @@ def solve_steps(question: Question, target: FullTarget) -> Result:
 
     x = find_crossing(lambda x: excess(count_at(x)), 1.0, low=1.0 / MOST_STEPS, high=1.0, spread=3.0, rtol=1e-9).upper
     if x == math.inf:
-        return vacuous_answer(question, "steps", side=Side.LOWER, **target.fields())
-    found = first_integer_that_passes(lambda count: question.with_run(steps=count).meets(target), count_at(x), -1, 1)
+        return _vacuous_answer(question, "steps", side=Side.LOWER, **target.fields())
+    found = _first_integer_that_passes(lambda count: question.with_run(steps=count).meets(target), count_at(x), -1, 1)
     if found is None:
-        return vacuous_answer(question, "steps", side=Side.LOWER, **target.fields())
+        return _vacuous_answer(question, "steps", side=Side.LOWER, **target.fields())
     if found == MOST_STEPS:
         raise NotConverged(f"more than {MOST_STEPS:.0e} steps fit; expected a target that fewer steps use up")
     return question.with_run(steps=found).result("steps", found, found, upper=None, side=Side.LOWER, **target.fields())
 
 
-def solve_rate(question: Question, target: FullTarget) -> Result:
+def _solve_rate(question: Question, target: FullTarget) -> Result:
     """:func:`rate` of a question that is already parsed, by search over ``x = 1/q``."""
 
     def excess(x: float) -> float:
@@ -320,17 +320,17 @@ def solve_rate(question: Question, target: FullTarget) -> Result:
     x = find_crossing(excess, 100.0, low=1.0, high=MOST_RARE, rtol=1e-7).upper
     fields: dict = {"upper": None, "side": Side.LOWER, "warnings": question.notes, **target.fields()}
     if x == math.inf:
-        return vacuous_answer(question, "rate", **fields)
+        return _vacuous_answer(question, "rate", **fields)
     x = smallest_passing(lambda x: question.with_run(sampling_rate=1.0 / x, sampling=sampling).meets(target), x, 1e-9)
     if x > MOST_RARE:
-        return vacuous_answer(question, "rate", **fields)
+        return _vacuous_answer(question, "rate", **fields)
     answered = question.with_run(sampling_rate=1.0 / x, sampling=sampling)
     if x == 1.0:
         fields["warnings"] = (*question.notes, "even the whole data set at every step meets the target")
     return answered.result("rate", 1.0 / x, 1.0 / x, **fields)
 
 
-def solve_misalignment(question: Question, target: FullTarget) -> Result:
+def _solve_misalignment(question: Question, target: FullTarget) -> Result:
     """:func:`misalignment` of a question that is already parsed, by search over ``x = 1/m``."""
 
     def excess(x: float) -> float:
@@ -348,21 +348,21 @@ def solve_misalignment(question: Question, target: FullTarget) -> Result:
     x = find_crossing(excess, **search, rtol=rtol).upper
     fields: dict = {"upper": None, "side": Side.LOWER, **target.fields()}
     if x == math.inf:
-        return vacuous_answer(question, "misalignment", **fields)
+        return _vacuous_answer(question, "misalignment", **fields)
     x = smallest_passing(lambda x: question.with_mechanism(misalignment=1.0 / x).meets(target), x, 1e-11)
     if x > MOST_ALIGNED:
-        return vacuous_answer(question, "misalignment", **fields)
+        return _vacuous_answer(question, "misalignment", **fields)
     answered = question.with_mechanism(misalignment=1.0 / x)
     return answered.result("misalignment", 1.0 / x, 1.0 / x, **fields)
 
 
-def vacuous_answer(question: Question, quantity: str, **fields: Any) -> Result:
+def _vacuous_answer(question: Question, quantity: str, **fields: Any) -> Result:
     """The answer that nothing meets the target."""
     warnings = (*question.notes, "nothing meets this target; expected a larger epsilon or delta, or an easier run")
     return question.result(quantity, None, None, **{"outcome": Outcome.VACUOUS, "warnings": warnings, **fields})
 
 
-def first_integer_that_passes(passes: Callable[[int], bool], n: int, direction: int, last: int) -> int | None:
+def _first_integer_that_passes(passes: Callable[[int], bool], n: int, direction: int, last: int) -> int | None:
     """The first integer from ``n`` in this direction that passes, tried ever further apart; None beyond ``last``."""
     stride = 1
     while not passes(n):

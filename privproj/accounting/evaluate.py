@@ -69,11 +69,11 @@ def evaluate(quantity: str, **parameters: object) -> Result:
     >>> round(evaluate("m2.rank-free.delta", dim=64, rank=4, mu=1, epsilon=1).value, 6) > 0.0
     True
     """
-    given = {name: parse_number(value) for name, value in parameters.items()}
+    given = {name: _parse_number(value) for name, value in parameters.items()}
     special = SPECIAL.get((quantity, "order" in given or "t" in given))
     if special is not None:
         return special(quantity, given)
-    mechanism_name, bound, target = split_name(quantity)
+    mechanism_name, bound, target = _split_name(quantity)
     call, wanted = TARGETS[target]
     for name in FOUND.get(target, ()):
         if name in given:
@@ -86,10 +86,10 @@ def evaluate(quantity: str, **parameters: object) -> Result:
         if name not in outside:
             raise InvalidParameter(name, None, f"the parameter {name} of {quantity}")
     kind = mechanism_named(mechanism_name)
-    return call(build_mechanism(kind, quantity, given, (*wanted, *RUN_PARAMETERS)), bound=bound, **outside)  # pyright: ignore
+    return call(_build_mechanism(kind, quantity, given, (*wanted, *RUN_PARAMETERS)), bound=bound, **outside)  # pyright: ignore
 
 
-def build_mechanism(kind: type[Mechanism], quantity: str, given: dict[str, Any], others: tuple[str, ...] = ()) -> Any:
+def _build_mechanism(kind: type[Mechanism], quantity: str, given: dict[str, Any], others: tuple[str, ...] = ()) -> Any:
     """The mechanism with these parameters, under any of their names."""
     plain: dict[str, Any] = {}
     for name, value in given.items():
@@ -106,7 +106,7 @@ def build_mechanism(kind: type[Mechanism], quantity: str, given: dict[str, Any],
     return kind(**plain)
 
 
-def pop_numbers(quantity: str, given: dict[str, Any], *names: str) -> list[float]:
+def _pop_numbers(quantity: str, given: dict[str, Any], *names: str) -> list[float]:
     """These parameters, removed from ``given``."""
     for name in names:
         if name not in given:
@@ -114,10 +114,10 @@ def pop_numbers(quantity: str, given: dict[str, Any], *names: str) -> list[float
     return [real(name, given.pop(name), "a number", -1e300, 1e300) for name in names]
 
 
-def renyi_divergence_at_order(quantity: str, given: dict[str, Any]) -> Result:
+def _renyi_divergence_at_order(quantity: str, given: dict[str, Any]) -> Result:
     """The Renyi divergence of the secret sketch at one order."""
-    (order,) = pop_numbers(quantity, given, "order")
-    mechanism = build_mechanism(Sketch, quantity, given)
+    (order,) = _pop_numbers(quantity, given, "order")
+    mechanism = _build_mechanism(Sketch, quantity, given)
     question = Question(mechanism, Run(relation="replace"), find_bound(Sketch, "rdp"))  # pyright: ignore
     question.check()
     top = mechanism.gamma_of_matrices
@@ -126,13 +126,13 @@ def renyi_divergence_at_order(quantity: str, given: dict[str, Any]) -> Result:
     return question.result("renyi divergence", question.bound.representation(mechanism).divergence(order), None)  # pyright: ignore
 
 
-def early_bound_at_values(quantity: str, given: dict[str, Any]) -> Result:
+def _early_bound_at_values(quantity: str, given: dict[str, Any]) -> Result:
     """Theorem 1 of the early version at given ``t``, ``eta``, ``R``."""
     from privproj.bounds.wishart._early import SPECTRAL_CONSTANT, early_bound_at
 
-    c = pop_numbers(quantity, given, "c")[0] if "c" in given else SPECTRAL_CONSTANT
-    t, eta, radius = pop_numbers(quantity, given, "t", "eta", "R")
-    mechanism = build_mechanism(Wishart, quantity, given)
+    c = _pop_numbers(quantity, given, "c")[0] if "c" in given else SPECTRAL_CONSTANT
+    t, eta, radius = _pop_numbers(quantity, given, "t", "eta", "R")
+    mechanism = _build_mechanism(Wishart, quantity, given)
     question = Question(mechanism, Run(relation="replace"), find_bound(Wishart, "early"))  # pyright: ignore
     question.check()
     epsilon, log_delta = early_bound_at(mechanism, t, eta, radius, c)
@@ -142,12 +142,12 @@ def early_bound_at_values(quantity: str, given: dict[str, Any]) -> Result:
     return question.result(asked, value, None, numerics={"t": t, "eta": eta, "R": radius, "c": c}, **fields)
 
 
-def gain_of_preprocessing(quantity: str, given: dict[str, Any]) -> Result:
+def _gain_of_preprocessing(quantity: str, given: dict[str, Any]) -> Result:
     """What pre-processing adds to the alignment; ``beta`` must be added to delta."""
     from privproj.diagnostics.alignment import preprocessing_gain
 
-    gamma, beta = pop_numbers(quantity, given, "gamma", "beta")
-    mechanism = build_mechanism(Wishart, quantity, {"rank": 1, **given})
+    gamma, beta = _pop_numbers(quantity, given, "gamma", "beta")
+    mechanism = _build_mechanism(Wishart, quantity, {"rank": 1, **given})
     dim, _, misalignment = mechanism.shape
     value = preprocessing_gain(misalignment, gamma, dim, beta)
     question = Question(mechanism, Run(relation="replace"), find_bound(Wishart, None))  # pyright: ignore
@@ -157,15 +157,15 @@ def gain_of_preprocessing(quantity: str, given: dict[str, Any]) -> Result:
 
 
 SPECIAL: dict[tuple[str, bool], Callable[[str, dict[str, Any]], Result]] = {
-    ("sketch.rdp", True): renyi_divergence_at_order,
-    ("wishart.early.epsilon", True): early_bound_at_values,
-    ("wishart.early.delta", True): early_bound_at_values,
-    ("wishart.preprocess.gain", False): gain_of_preprocessing,
+    ("sketch.rdp", True): _renyi_divergence_at_order,
+    ("wishart.early.epsilon", True): _early_bound_at_values,
+    ("wishart.early.delta", True): _early_bound_at_values,
+    ("wishart.preprocess.gain", False): _gain_of_preprocessing,
 }
 """Quantities with parameters of their own, by name and by whether an order or a ``t`` is given."""
 
 
-def split_name(quantity: str) -> tuple[str, str, str]:
+def _split_name(quantity: str) -> tuple[str, str, str]:
     """``mechanism.bound.quantity`` in its three parts."""
     parts = tuple(quantity.split("."))
     if len(parts) != 3 or parts[2] not in TARGETS:
@@ -173,7 +173,7 @@ def split_name(quantity: str) -> tuple[str, str, str]:
     return parts
 
 
-def parse_number(value: object) -> object:
+def _parse_number(value: object) -> object:
     """Text that is a number as that number, everything else as it is."""
     if isinstance(value, str):
         try:

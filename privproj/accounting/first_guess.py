@@ -24,7 +24,7 @@ def classical_noise(target: FullTarget) -> float:
     return min(math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon, LARGEST_NOISE)
 
 
-def renyi_noise(question: Question, target: FullTarget, guess: float) -> float:
+def _renyi_noise(question: Question, target: FullTarget, guess: float) -> float:
     """The noise multiplier by a Renyi bound of the mechanism, or of the Gaussian: a guess without a composition."""
     run = replace(question.run, sampling=None, relation=None, group_size=1)
     mechanism, bound = question.mechanism, renyi_bound(type(question.mechanism))
@@ -49,7 +49,7 @@ def renyi_noise(question: Question, target: FullTarget, guess: float) -> float:
 
 def coarse_noise(question: Question, target: FullTarget, guess: float) -> float:
     """The noise multiplier on a coarse grid, a close guess for a fine one; roughly, where that has no answer."""
-    guess = renyi_noise(question, target, guess)
+    guess = _renyi_noise(question, target, guess)
 
     def rough(asked: Question, spread: float) -> float:
         return find_crossing(

@@ -99,7 +99,7 @@ def solve_delta(question: Accounted, target: EpsilonTarget) -> Result:
             "rounding; use a Renyi bound (mixture-rdp, rdp)"
         )
     found = read_log_delta(curve, epsilon)
-    value, lower = probability_ends(found)
+    value, lower = _probability_ends(found)
     return question.result(
         "delta",
         value,
@@ -113,7 +113,7 @@ def solve_delta(question: Accounted, target: EpsilonTarget) -> Result:
     )
 
 
-def probability_ends(log_value: Enclosure) -> tuple[float, float | None]:
+def _probability_ends(log_value: Enclosure) -> tuple[float, float | None]:
     """``(upper, lower)`` as numbers: never 0, the lower end None where it is unknown or below 1e-300."""
     lower = math.exp(log_value.lower) if log_value.lower > LEAST_LOG_VALUE else None
     return delta_value(log_value.upper), lower
@@ -162,11 +162,11 @@ def compare(
     for bound in bounds_of(type(mechanism)):
         question = question_of(mechanism, bound, run)
         fitting = question.run if bound.splits else replace(question.run, split=None)
-        rows.append(compare_one(replace(question, run=fitting), question_target))
-    return sorted(rows, key=comparison_order)
+        rows.append(_compare_one(replace(question, run=fitting), question_target))
+    return sorted(rows, key=_comparison_order)
 
 
-def compare_one(question: Question, target: Target | EpsilonTarget) -> Comparison:
+def _compare_one(question: Question, target: Target | EpsilonTarget) -> Comparison:
     """One row: the answer, or the reason why there is none."""
     try:
         if isinstance(target, Target):
@@ -178,7 +178,7 @@ def compare_one(question: Question, target: Target | EpsilonTarget) -> Compariso
         return Comparison(question.bound, None, str(error))
 
 
-def comparison_order(row: Comparison) -> tuple[int, float]:
+def _comparison_order(row: Comparison) -> tuple[int, float]:
     """Rows in the order of :func:`compare`."""
     if row.result is None or row.result.value is None:
         return 2, 0.0

@@ -93,7 +93,7 @@ class Question:
     @property
     def reuses_projection(self) -> bool:
         """True for a projection that is drawn once, where the bound needs a fresh one for each release."""
-        return not self.bound.any_projection and has_fixed_projection(self.mechanism)
+        return not self.bound.any_projection and _has_fixed_projection(self.mechanism)
 
     def release(self) -> tuple[Representation, Run]:
         """The bound of one release in its own representation, and the run it is for."""
@@ -249,6 +249,6 @@ def remedy_for_fixed_projection(mechanism: Mechanism) -> str:
     return " or ".join(f"--bound {name} holds for any projection" for name in names) or "no bound here allows that"
 
 
-def has_fixed_projection(mechanism: Mechanism) -> bool:
+def _has_fixed_projection(mechanism: Mechanism) -> bool:
     """True for a projection that is drawn once and reused."""
     return bool(getattr(mechanism, "fixed_projection", False))

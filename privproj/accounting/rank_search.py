@@ -27,15 +27,15 @@ def rank_ends(
             return None, None
         return (largest_integer(lambda rank: not fits(rank), 1, limit) or 0) + 1, None
     rough = rough or excess
-    best = best_rank(rough, limit)
+    best = _best_rank(rough, limit)
     if not fits(best):
         best = round(math.exp(minimise(lambda x: excess(round(math.exp(x))), 0.0, math.log(limit), rtol=1e-3)[0]))
     if not fits(best):
         return None, None
-    return rank_end(excess, rough, best, 1), rank_end(excess, rough, best, limit)
+    return _rank_end(excess, rough, best, 1), _rank_end(excess, rough, best, limit)
 
 
-def best_rank(excess: Callable[[int], float], limit: int) -> int:
+def _best_rank(excess: Callable[[int], float], limit: int) -> int:
     """A rank that fits, or else nearly the one with the least excess."""
 
     def at(x: float) -> float:
@@ -48,23 +48,23 @@ def best_rank(excess: Callable[[int], float], limit: int) -> int:
     return round(math.exp(minimise(at, scan[max(best - 1, 0)], scan[min(best + 1, 12)], rtol=1e-3, points=7)[0]))
 
 
-def rank_end(excess: Callable[[int], float], rough: Callable[[int], float], best: int, end: int) -> int:
+def _rank_end(excess: Callable[[int], float], rough: Callable[[int], float], best: int, end: int) -> int:
     """The last rank without excess from ``best``, which has none, to ``end``: from where ``rough`` sees it."""
     near = best
     if rough(best) <= 0.0 < rough(end):
-        near = last_fitting_rank(rough, best, end, 1e-3)
+        near = _last_fitting_rank(rough, best, end, 1e-3)
     if excess(near) > 0.0:
-        return last_fitting_rank(excess, best, near, 0.0)
+        return _last_fitting_rank(excess, best, near, 0.0)
     stride, toward = max(1, round(1e-3 * near)), 1 if end > best else -1
     while near != end:
         further = min(near + stride, end) if toward > 0 else max(near - stride, end)
         if excess(further) > 0.0:
-            return last_fitting_rank(excess, near, further, 0.0)
+            return _last_fitting_rank(excess, near, further, 0.0)
         near, stride = further, 4 * stride
     return end
 
 
-def last_fitting_rank(excess: Callable[[int], float], inside: int, outside: int, rtol: float) -> int:
+def _last_fitting_rank(excess: Callable[[int], float], inside: int, outside: int, rtol: float) -> int:
     """The last rank without excess between one that fits and one that does not, by secants in ``ln rank``."""
     at_inside, at_outside = excess(inside), excess(outside)
     for count in range(200):

@@ -137,7 +137,7 @@ class Schedule:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of any number of this run should know."""
-        return tuple(each_once(note for phase in self.phases for note in phase.question.notes))
+        return tuple(_each_once(note for phase in self.phases for note in phase.question.notes))
 
     @property
     def remedy(self) -> str:
@@ -157,14 +157,14 @@ class Schedule:
             "mechanism": {
                 "name": "run",
                 "phases": [phase.as_dict() for phase in self.phases],
-                "assumes": tuple(each_once(a for q in questions for a in q.mechanism_assumes)),
+                "assumes": tuple(_each_once(a for q in questions for a in q.mechanism_assumes)),
             },
             "run": {**self.run(questions), "assumes": self.run_assumes(questions)},
-            "bound": " + ".join(each_once(f"{q.mechanism.name}.{q.bound.name}" for q in questions)),
+            "bound": " + ".join(_each_once(f"{q.mechanism.name}.{q.bound.name}" for q in questions)),
             "bound_version": max(question.bound.version for question in questions),
             "status": Status.CONDITIONAL if Status.CONDITIONAL in statuses else Status.PROVED,
-            "promises": tuple(each_once(promise for question in questions for promise in question.promises)),
-            "source": "; ".join(each_once(question.bound.source for question in questions)),
+            "promises": tuple(_each_once(promise for question in questions for promise in question.promises)),
+            "source": "; ".join(_each_once(question.bound.source for question in questions)),
             "outcome": Outcome.OK,
             "warnings": self.notes,
         }
@@ -183,11 +183,11 @@ class Schedule:
     def run_assumes(self, questions: list[Question]) -> tuple[str, ...]:
         """What the joint number takes for granted about the phases and their order."""
         planned = (PLAN_FIXED_IN_ADVANCE,) if len(questions) > 1 else ()
-        return tuple(each_once((*self.assumes, *(a for q in questions for a in q.run_assumes), *planned)))
+        return tuple(_each_once((*self.assumes, *(a for q in questions for a in q.run_assumes), *planned)))
 
     def scaled(self, factor: float) -> "Schedule":
         """The schedule with every noise multiplier times ``factor``."""
-        return replace(self, phases=tuple(with_scaled_noise(phase, factor) for phase in self.phases))
+        return replace(self, phases=tuple(_with_scaled_noise(phase, factor) for phase in self.phases))
 
     def calibrated(self, *, epsilon: float, delta: float) -> "Schedule":
         """The schedule whose noise multipliers, scaled by one common factor, just meet ``(epsilon, delta)``.
@@ -234,12 +234,12 @@ class Schedule:
         return found
 
 
-def each_once(items: Any) -> list[str]:
+def _each_once(items: Any) -> list[str]:
     """Each once, in order."""
     return list(dict.fromkeys(items))
 
 
-def with_scaled_noise(phase: Phase, factor: float) -> Phase:
+def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
     """The phase with its noise multiplier times ``factor``; raises :class:`InvalidParameter` where it has none."""
     mechanism = phase.question.mechanism
     if not isinstance(mechanism, NoisyMechanism) or mechanism.noise_multiplier is None:

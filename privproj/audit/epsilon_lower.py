@@ -75,7 +75,7 @@ def ceiling(members: int, others: int, delta: float, confidence: float) -> float
     return Counts(members, members, 0, others).epsilon(delta, confidence)
 
 
-def split_scores(scores: Array) -> tuple[Array, Array]:
+def _split_scores(scores: Array) -> tuple[Array, Array]:
     """The scores in two halves: one to choose the threshold on, one to count with."""
     return scores[: len(scores) // 2], scores[len(scores) // 2 :]
 
@@ -87,7 +87,7 @@ def counts_on_second_half(inside: Array, outside: Array, worth: Callable[[list[C
     """
     if min(len(inside), len(outside)) < 4:
         raise InvalidParameter("trials", min(len(inside), len(outside)), "at least four runs in each arm")
-    (chosen_in, counted_in), (chosen_out, counted_out) = split_scores(inside), split_scores(outside)
+    (chosen_in, counted_in), (chosen_out, counted_out) = _split_scores(inside), _split_scores(outside)
     tried = np.quantile(np.concatenate([chosen_in, chosen_out]), np.linspace(0.0, 1.0, THRESHOLDS))
     sizes = len(chosen_in), len(chosen_out)
     first = [Counts(int((chosen_in >= t).sum()), sizes[0], int((chosen_out >= t).sum()), sizes[1]) for t in tried]
@@ -162,11 +162,11 @@ def judge(
         trials=len(a) + len(b),
         claimed_epsilon=None if claim is None else privacy_epsilon(claim, zero=True),
         delta=target,
-        profile_refuted=curve is not None and breaks_profile(a, b, curve, each),
+        profile_refuted=curve is not None and _breaks_profile(a, b, curve, each),
     )
 
 
-def breaks_profile(inside: Array, outside: Array, curve: Curve, confidence: float) -> bool:
+def _breaks_profile(inside: Array, outside: Array, curve: Curve, confidence: float) -> bool:
     """Whether the error rates at the most telling threshold are beyond a whole profile."""
 
     def margins(tried: list[Counts]) -> list[float]:
@@ -187,7 +187,7 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
     (Steinke, Nasr, Jagielski 2023).
     """
     rate = 1.0 / (1.0 + math.exp(-epsilon))
-    tail = np.array([upper_tail(guesses, v, rate) for v in range(correct + 1)])
+    tail = np.array([_upper_tail(guesses, v, rate) for v in range(correct + 1)])
     reached = float(tail[correct])
     if not correct or not delta:
         return reached
@@ -195,7 +195,7 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
     return min(1.0, reached + 2.0 * canaries * delta * float(shares.max()))
 
 
-def upper_tail(trials: int, least: int, rate: float) -> float:
+def _upper_tail(trials: int, least: int, rate: float) -> float:
     """``P(Binomial(trials, rate) >= least)``."""
     return 1.0 if least <= 0 else float(special.betainc(least, trials - least + 1, rate))
 

@@ -32,7 +32,7 @@ RECORDS = 8
 """Records in the data set, all but the canary without a gradient; any number of at least 1 does. Speed only."""
 
 
-class IsotropicNoise(Projected):
+class _IsotropicNoise(Projected):
     """Planted: noise of one size on every coordinate of ``G A^T``, not on those of ``G Q``."""
 
     def refresh(self, streams: Streams) -> None:
@@ -42,7 +42,7 @@ class IsotropicNoise(Projected):
         self.q = draw / self.rank**0.5
 
 
-class ReusedProjection(Projected):
+class _ReusedProjection(Projected):
     """Planted: one projection for all releases."""
 
     def refresh(self, streams: Streams) -> None:
@@ -52,7 +52,7 @@ class ReusedProjection(Projected):
         self.fresh = True
 
 
-class ClipAfterMean(PrivateRelease):
+class _ClipAfterMean(PrivateRelease):
     """Planted: the mean of the batch is clipped, and the noise is that of a mean of clipped records."""
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class ClipAfterMean(PrivateRelease):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
+class _Scene:
     """A mechanism to audit: ``steps`` releases, maybe with a planted ``fault``."""
 
     mechanism: M2 | Gaussian
@@ -103,10 +103,10 @@ class Scene:
         boundary = optimizer.boundary
         boundary.record = lambda: None
         planted: dict[str, Callable[[PrivateRelease], Any]] = {
-            "half-noise": plant_half_noise,
-            "isotropic": lambda b: plant_view(b, IsotropicNoise),
-            "reused-projection": lambda b: plant_view(b, ReusedProjection),
-            "clip-after-mean": lambda b: setattr(b, "__class__", ClipAfterMean),
+            "half-noise": _plant_half_noise,
+            "isotropic": lambda b: _plant_view(b, _IsotropicNoise),
+            "reused-projection": lambda b: _plant_view(b, _ReusedProjection),
+            "clip-after-mean": lambda b: setattr(b, "__class__", _ClipAfterMean),
         }
         if self.fault in planted:
             planted[self.fault](boundary)
@@ -153,13 +153,13 @@ class Scene:
         return x, g
 
 
-def plant_half_noise(boundary: PrivateRelease) -> None:
+def _plant_half_noise(boundary: PrivateRelease) -> None:
     """Planted: half the noise."""
     plan = boundary.plan
     boundary.plan = replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=0.5 * plan.noise_multiplier))
 
 
-def plant_view(boundary: PrivateRelease, kind: type[Projected]) -> None:
+def _plant_view(boundary: PrivateRelease, kind: type[Projected]) -> None:
     """Planted: the layer is looked at by a faulty view."""
     (view,) = boundary.views
     assert isinstance(view, Projected)
@@ -167,16 +167,16 @@ def plant_view(boundary: PrivateRelease, kind: type[Projected]) -> None:
 
 
 def judge_scene(
-    scene: Scene, scores: tuple[Array, Array], delta: float, confidence: float, claim: float | None
+    scene: _Scene, scores: tuple[Array, Array], delta: float, confidence: float, claim: float | None
 ) -> AuditVerdict:
     """The verdict on a claim, or on the tool's own epsilon and its whole profile."""
     if claim is not None:
         return judge(*scores, delta=delta, confidence=confidence, claim=claim)
-    curve = curve_of(scene.claimed, scene.steps)
+    curve = _curve_of(scene.claimed, scene.steps)
     return judge(*scores, delta=delta, confidence=confidence, claim=scene.claim(delta), curve=curve)
 
 
-def curve_of(mechanism: M2 | Gaussian, steps: int) -> Any:
+def _curve_of(mechanism: M2 | Gaussian, steps: int) -> Any:
     """The claimed profile of the run."""
     from privproj.accounting.question import ask_by_name
 

@@ -99,7 +99,7 @@ class Game:
         x, y = self.problem()[:2]
         short = Game(**{**asdict(self), "records": 10, "steps": 1})
         optimizer = short.train_model(x[:10], y[:10], torch.ones(10), 0)[1]
-        found = account_of_steps(optimizer.plan, self.steps).epsilon(delta).value
+        found = _account_of_steps(optimizer.plan, self.steps).epsilon(delta).value
         return None if found is None else float(found)
 
     def problem(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -111,14 +111,14 @@ class Game:
         return found.x[:n], found.y[:n], found.x[n:], found.y[n:]
 
 
-def account_of_steps(plan: Any, steps: int) -> Any:
+def _account_of_steps(plan: Any, steps: int) -> Any:
     """What so many releases of a plan are to the accountant."""
     from privproj.records.ledger import Account
 
     return Account(((plan.phase(steps).as_dict(), steps),))
 
 
-def canary(game: Game) -> tuple[Tensor, Tensor]:
+def _canary(game: Game) -> tuple[Tensor, Tensor]:
     """Features from N(0, I), and the class that a model without noise finds least likely."""
     x, y, _, _ = game.problem()
     plain = Game(**{**asdict(game), "noise_multiplier": 0.0})
@@ -128,7 +128,7 @@ def canary(game: Game) -> tuple[Tensor, Tensor]:
         return features, module(features).argmin(1)
 
 
-def shadow_score(game: Game, inside: bool, index: int, features: Tensor, label: Tensor) -> float:
+def _shadow_score(game: Game, inside: bool, index: int, features: Tensor, label: Tensor) -> float:
     """Minus the canary's loss under one model trained with it, or without."""
     x, y, _, _ = game.problem()
     weights = torch.ones(len(x) + 1)
@@ -148,7 +148,7 @@ def poisoned(
 ) -> tuple[Array, Array]:
     """Scores of ``models`` shadow models with the canary and as many without; a journal makes it resumable."""
     count = whole("models", models, "a whole number of models of at least 4", 4, 10**6)
-    features, label = canary(game)
+    features, label = _canary(game)
     arms = [(i, inside) for i in range(count) for inside in (True, False)]
     tasks = [(number, (game, inside, i, features, label)) for number, (i, inside) in enumerate(arms)]
     with contextlib.ExitStack() as stack:
@@ -156,18 +156,18 @@ def poisoned(
         book = Journal(place, {"game": asdict(game), "models": count, "version": __version__})
         stack.callback(book.close)
         progress(len(book.rows))
-        rows = complete_rows(shadow_rows, tasks, book, run_in_processes(workers), progress)
+        rows = complete_rows(_shadow_rows, tasks, book, run_in_processes(workers), progress)
     scores = [float(rows[number][0]) for number, _ in tasks]
     return np.array(scores[0::2]), np.array(scores[1::2])
 
 
-def shadow_rows(tasks: list[tuple[Game, bool, int, Tensor, Tensor]]) -> list[Row]:
+def _shadow_rows(tasks: list[tuple[Game, bool, int, Tensor, Tensor]]) -> list[Row]:
     """The scores of some shadow models, as rows of the journal."""
-    return [[repr(shadow_score(*task))] for task in tasks]
+    return [[repr(_shadow_score(*task))] for task in tasks]
 
 
 @dataclass(frozen=True)
-class RateInterval:
+class _RateInterval:
     """A true positive rate at a false positive rate, with its Clopper-Pearson interval."""
 
     at: float
@@ -176,13 +176,13 @@ class RateInterval:
     high: float
 
 
-def separates(area: float, members: int, others: int, confidence: float) -> bool:
+def _separates(area: float, members: int, others: int, confidence: float) -> bool:
     """Whether an AUC is above 1/2 beyond chance; its variance is at most ``A (1 - A)/min(n, m)``."""
     deviation = math.sqrt(area * (1.0 - area) / min(members, others))
     return area - float(special.ndtri(confidence)) * deviation > 0.5
 
 
-def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float, list[RateInterval], bool]:
+def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float, list[_RateInterval], bool]:
     """The calibrated-loss attack on one model: AUC, its rates at 10 % and 1 %, whether the AUC is beyond chance.
 
     Score ``-(L(x; theta) - L(x; theta_ref))``; the threshold is the loosest whose false positive rate is below the
@@ -207,6 +207,6 @@ def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float,
     for level in RATES:
         threshold = np.sort(outside)[::-1][max(math.ceil(level * len(outside)) - 1, 0)]
         hits = int((inside > threshold).sum())
-        rates.append(RateInterval(level, hits / n, at_least(hits, n, error), at_most(hits, n, error)))
+        rates.append(_RateInterval(level, hits / n, at_least(hits, n, error), at_most(hits, n, error)))
     area = auc(inside, outside)
-    return area, rates, separates(area, n, len(outside), confidence)
+    return area, rates, _separates(area, n, len(outside), confidence)

@@ -71,19 +71,19 @@ ROLES: dict[tuple[str, str], Literal["baseline", "renyi"]] = {
 """Bounds whose records have a ``baseline`` or are ``renyi``, so that only their files are read to find them."""
 
 
-def load_bound(mechanism: str, name: str) -> Bound:
+def _load_bound(mechanism: str, name: str) -> Bound:
     """The record of a bound, from its file."""
     return import_module(f"privproj.bounds.{mechanism}.{name}".replace("-", "_")).BOUND
 
 
 def registry() -> tuple[Bound, ...]:
     """Every bound."""
-    return tuple(load_bound(*line) for line in LINES)
+    return tuple(_load_bound(*line) for line in LINES)
 
 
 def bounds_of(mechanism: type[Mechanism]) -> tuple[Bound, ...]:
     """The bounds of a mechanism, default first."""
-    return tuple(load_bound(kind, name) for kind, name in LINES if kind == mechanism.name)
+    return tuple(_load_bound(kind, name) for kind, name in LINES if kind == mechanism.name)
 
 
 def find_bound(mechanism: type[Mechanism], name: str | None) -> Bound:
@@ -91,7 +91,7 @@ def find_bound(mechanism: type[Mechanism], name: str | None) -> Bound:
     known = [line for kind, line in LINES if kind == mechanism.name]
     if name is not None and name not in known:
         raise InvalidParameter("bound", name, f"a bound of {mechanism.name}: " + ", ".join(known))
-    return load_bound(mechanism.name, name or known[0])
+    return _load_bound(mechanism.name, name or known[0])
 
 
 def mechanism_named(name: str) -> type[Mechanism]:
@@ -99,12 +99,12 @@ def mechanism_named(name: str) -> type[Mechanism]:
     first = dict(reversed(LINES))
     if name not in first:
         raise InvalidParameter("mechanism", name, "one of " + ", ".join(dict.fromkeys(kind for kind, _ in LINES)))
-    return load_bound(name, first[name]).mechanism
+    return _load_bound(name, first[name]).mechanism
 
 
 def with_role(mechanism: type[Mechanism], role: Literal["baseline", "renyi"]) -> tuple[Bound, ...]:
     """The bounds of a mechanism that have this role, in the order of the registry."""
-    return tuple(load_bound(*line) for line in LINES if line[0] == mechanism.name and ROLES.get(line) == role)
+    return tuple(_load_bound(*line) for line in LINES if line[0] == mechanism.name and ROLES.get(line) == role)
 
 
 def renyi_bound(mechanism: type[Mechanism]) -> Bound | None:

@@ -40,7 +40,7 @@ PeerOrder = list[tuple[DominatingPair, int]]
 
 
 @dataclass(frozen=True)
-class PeerCurve:
+class _PeerCurve:
     """The curve of a composed run: the larger of the two orders. Lower ends are not known."""
 
     distributions: tuple[pld_pmf.PLDPmf, ...]
@@ -73,45 +73,45 @@ class PeerCurve:
         return Enclosure(-math.inf, next_up(max(eps, 0.0)))
 
 
-def compose(orders: list[PeerOrder]) -> PeerCurve:
+def compose(orders: list[PeerOrder]) -> _PeerCurve:
     """The curve of a run from the dominating pairs of its phases, in one order or in both; rounding is measured only.
 
     Raises :class:`PrecisionLimit` for a grid of more than :data:`MOST_PEER_CELLS` cells.
     """
-    whole = tuple(compose_order(order) for order in orders)
+    whole = tuple(_compose_order(order) for order in orders)
     steps = sum(steps for _, steps in orders[0])
     noise = FFT_NOISE + FFT_NOISE_PER_STEP * steps
     numerics = {"composer": "dp-accounting", "grid_step": orders[0][0][0].step}
     numerics |= {"grid_points": sum(len(pair.cells) for pair, _ in orders[0])}
     numerics |= {"added_to_delta": noise, "rounding": "measured, not proved"}
-    return PeerCurve(whole, noise, numerics)
+    return _PeerCurve(whole, noise, numerics)
 
 
-def compose_order(order: PeerOrder) -> pld_pmf.PLDPmf:
+def _compose_order(order: PeerOrder) -> pld_pmf.PLDPmf:
     """The law of all phases of one order."""
-    first, *others = (self_compose_pair(pair, steps) for pair, steps in order)
+    first, *others = (_self_compose_pair(pair, steps) for pair, steps in order)
     for other in others:
         first = first.compose(other)
     return first
 
 
-def self_compose_pair(pair: DominatingPair, steps: int) -> pld_pmf.PLDPmf:
+def _self_compose_pair(pair: DominatingPair, steps: int) -> pld_pmf.PLDPmf:
     """The law of ``steps`` releases of one pair; raises :class:`PrecisionLimit` before a grid that is too large is
     made.
 
     It is dense from the start, because composing a sparse law raises its size to the power of the steps.
     """
     width = int(pair.cells[-1] - pair.cells[0]) + 1
-    check_cell_count(width, pair.step)
+    _check_cell_count(width, pair.step)
     cells = dict(zip(pair.cells.tolist(), pair.masses.tolist(), strict=True))
     single = pld_pmf.create_pmf(cells, pair.step, pair.at_infinity, pessimistic_estimate=True).to_dense_pmf()
     if steps * width > MOST_PEER_CELLS:
-        lower, upper = common.compute_self_convolve_bounds(dense_masses(pair, width), steps, PEER_TRUNCATED_MASS)
-        check_cell_count(upper - lower + 1, pair.step)
+        lower, upper = common.compute_self_convolve_bounds(_dense_masses(pair, width), steps, PEER_TRUNCATED_MASS)
+        _check_cell_count(upper - lower + 1, pair.step)
     return single.self_compose(steps) if steps > 1 else single
 
 
-def dense_masses(pair: DominatingPair, width: int) -> list[float]:
+def _dense_masses(pair: DominatingPair, width: int) -> list[float]:
     """The masses of every cell, also of the empty ones."""
     masses = [0.0] * width
     for cell, mass in zip((pair.cells - pair.cells[0]).tolist(), pair.masses.tolist(), strict=True):
@@ -119,7 +119,7 @@ def dense_masses(pair: DominatingPair, width: int) -> list[float]:
     return masses
 
 
-def check_cell_count(cells: float, step: float) -> None:
+def _check_cell_count(cells: float, step: float) -> None:
     """Raise :class:`PrecisionLimit` for a grid that would take too much memory."""
     if not cells <= MOST_PEER_CELLS:
         given = f"discretization={step:.3g} with {cells:.2g} cells"

@@ -31,7 +31,7 @@ class CappedCurve:
             (profile if run.sampling_rate == 1.0 else profile.sampled(run.sampling_rate), run.steps)
             for profile, run in phases
         ]
-        self.log_sampled, self.shares = log_ever_sampled([run for _, run in phases]), even_shares(self.releases)
+        self.log_sampled, self.shares = _log_ever_sampled([run for _, run in phases]), _even_shares(self.releases)
 
     @property
     def numerics(self) -> dict[str, object]:
@@ -72,7 +72,7 @@ class CappedCurve:
         return min(top + math.log(math.fsum(math.exp(x - top) for x in logs)) + 1e-13 * (1.0 + abs(top)), 0.0)
 
 
-def log_ever_sampled(runs: list[Run]) -> float:
+def _log_ever_sampled(runs: list[Run]) -> float:
     """``ln(1 - prod (1 - q_i)^T_i)``, rounded up: the record is in at least one batch (C23)."""
     if any(run.sampling_rate == 1.0 for run in runs):
         return 0.0
@@ -80,7 +80,7 @@ def log_ever_sampled(runs: list[Run]) -> float:
     return min(log1m_exp(untouched) + 1e-12, 0.0)
 
 
-def even_shares(releases: list[tuple[PrivacyProfile, int]]) -> list[float]:
+def _even_shares(releases: list[tuple[PrivacyProfile, int]]) -> list[float]:
     """Shares ``w_i`` of epsilon, ``sum T_i w_i = 1``: as one release of each spends at a small delta."""
     if len(releases) == 1:
         return [1.0 / releases[0][1]]

@@ -21,7 +21,7 @@ function lies below it outside them: between the knots ``i`` and ``i + 2`` the t
 their ends, which is below both (their kink is concave). At each knot the smaller of the two ends that meet there is
 taken, and 0 from where a segment is not positive at both ends.
 
-**From a polygon to masses** (:func:`scale_polygon`). The lower convex hull of the polygon has the slopes of a pair;
+**From a polygon to masses** (:func:`_scale_polygon`). The lower convex hull of the polygon has the slopes of a pair;
 its kinks are the masses. In floating point they are only nearly right, so the masses are *verified*. With
 ``dt_l = t_(l+1) - t_l`` the excess of a pair at the knot ``i`` is, above and below ``t = 1``,
 
@@ -94,7 +94,7 @@ UNIT_ROUNDING = 2.0**-53
 NESTED_SUM_RELATIVE_ERROR = 1e-11
 """Relative error of two nested cumulative sums of at most 2e4 positive terms, each of a dozen roundings.
 
-With more terms it grows in proportion: :func:`scale_polygon` takes 5 units of rounding for each term where that is
+With more terms it grows in proportion: :func:`_scale_polygon` takes 5 units of rounding for each term where that is
 more. Proof.
 """
 
@@ -170,7 +170,7 @@ def distinct_cells(cells: Cells) -> Cells:
     return ordered[np.concatenate([[True], ordered[1:] > ordered[:-1]])]
 
 
-def delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Lower and upper bounds of delta at these ``eps >= 0``, guaranteed by the profile; upper ones at least 1e-300."""
     if profile.table is not None:
         lower, upper = profile.table(np.asarray(eps, float))
@@ -192,10 +192,10 @@ def outline_step(profile: PrivacyProfile, run: Run) -> Outline:
     than :data:`MOST_MASS_BEYOND` of the loss lies beyond :data:`LARGEST_LOSS`.
     """
     q = run.sampling_rate
-    start = 0.05 * float(delta_bounds(profile, np.zeros(1))[1][0])
+    start = 0.05 * float(_delta_bounds(profile, np.zeros(1))[1][0])
     eps = np.geomspace(min(start, 1.0), LARGEST_LOSS, 1 + math.ceil(5.0 * math.log(LARGEST_LOSS / min(start, 1.0))))
     eps = np.concatenate([[0.0], eps])
-    delta = np.minimum.accumulate(delta_bounds(profile, eps)[1])
+    delta = np.minimum.accumulate(_delta_bounds(profile, eps)[1])
     if delta[-1] > MOST_MASS_BEYOND:
         raise PrecisionLimit(
             f"expected a step whose losses lie below {LARGEST_LOSS:g}, got one with a share of {delta[-1]:.2g} beyond; "
@@ -207,14 +207,14 @@ def outline_step(profile: PrivacyProfile, run: Run) -> Outline:
     if is_one_sided(run):
         left, below = np.log1p(q * np.expm1(-eps)), above * np.exp(-eps)
     log_least = math.log(TRUNCATED_RUN_MASS) - math.log(run.steps)
-    right, above = cut_tail(right, np.log(above), log_least)
-    left, below = cut_tail(-left, np.log(np.maximum(below, SMALLEST_UPPER_BOUND)), log_least)
+    right, above = _cut_tail(right, np.log(above), log_least)
+    left, below = _cut_tail(-left, np.log(np.maximum(below, SMALLEST_UPPER_BOUND)), log_least)
     losses = np.concatenate([-left[:0:-1], right])
     log_excess = np.concatenate([below[:0:-1], above])
-    return Outline(losses, log_excess, deviation(losses, np.exp(log_excess)))
+    return Outline(losses, log_excess, _deviation(losses, np.exp(log_excess)))
 
 
-def cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> tuple[FloatArray, FloatArray]:
+def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> tuple[FloatArray, FloatArray]:
     """Losses and excess up to where the excess has come down to ``log_least``, or to where a floor of the profile
     begins.
 
@@ -234,9 +234,9 @@ def cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> tu
     return np.append(losses[:last], end), np.append(log_excess[:last], max(log_least, float(log_excess[last])))
 
 
-def deviation(losses: FloatArray, excess: FloatArray) -> float:
+def _deviation(losses: FloatArray, excess: FloatArray) -> float:
     """Standard deviation (nats) of the finite losses, the masses of the polygon taken at its knots."""
-    masses = np.maximum(polygon_kinks(np.diff(losses), excess), 0.0)
+    masses = np.maximum(_polygon_kinks(np.diff(losses), excess), 0.0)
     masses[losses == 0.0] = max(1.0 - float(masses.sum() - masses[losses == 0.0].sum()), 0.0)
     total = masses.sum()
     mean = np.sum(masses * losses) / total
@@ -268,7 +268,7 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
     if not is_one_sided(run):
         # E = q delta(log1p(tau)), tau = expm1(j h) / q, and E(1/t) = E(t) / t.
         right = distinct_cells(np.abs(cells))
-        lower, upper = (q * end for end in delta_bounds(profile, np.log1p(np.expm1(step * right) / q)))
+        lower, upper = (q * end for end in _delta_bounds(profile, np.log1p(np.expm1(step * right) / q)))
         weight = np.exp(-step * right[:0:-1])
         lower, upper = (np.concatenate([weight * end[:0:-1], end]) for end in (lower, upper))
         return (
@@ -282,7 +282,7 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
     tau = inner[kept]
     share = np.minimum(1.0 + tau + np.where(tau < LEAST_SAMPLED_SHARE - 1.0, 1e-15, 0.0), 1.0)
     lower, upper = (
-        q * share * end for end in delta_bounds(profile, np.where(tau < -0.5, -np.log(share), np.abs(np.log1p(tau))))
+        q * share * end for end in _delta_bounds(profile, np.where(tau < -0.5, -np.log(share), np.abs(np.log1p(tau))))
     )
     lower = np.where(share < LEAST_SAMPLED_SHARE, 0.0, lower * (1.0 - SAMPLING_MAP_RELATIVE_ERROR))
     upper, found = upper * (1.0 + SAMPLING_MAP_RELATIVE_ERROR), cells[kept]
@@ -294,10 +294,10 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
 
 def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
     """The pair whose profile is, at every ``t``, at least any convex one that these upper bounds hold for (C18)."""
-    cells, upper = lower_hull(cells, upper, step)
+    cells, upper = _lower_hull(cells, upper, step)
     # Left of the first knot the line to (t, E) = (0, 0) has the slope lost = E_0 / t_0.
     lost = float(upper[0] * np.exp(-step * cells[0])) * (1.0 + 1e-14)
-    found = scale_polygon(cells, upper, step, float(upper[-1]), lost)
+    found = _scale_polygon(cells, upper, step, float(upper[-1]), lost)
     assert found is not None
     return found
 
@@ -323,13 +323,13 @@ def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) 
         return None
     cells, value = cells[first : last + 1], value[first : last + 1]
     value[[0, -1]] = 0.0
-    return scale_polygon(*lower_hull(cells, value, step), step, 0.0, 0.0, below=True)
+    return _scale_polygon(*_lower_hull(cells, value, step), step, 0.0, 0.0, below=True)
 
 
-def lower_hull(cells: Cells, values: FloatArray, step: float) -> tuple[Cells, FloatArray]:
+def _lower_hull(cells: Cells, values: FloatArray, step: float) -> tuple[Cells, FloatArray]:
     """The lower convex hull of ``delta`` through these points and ``(t, E) = (0, 0)``; cell 0 stays, lowered to it."""
     while True:
-        kink, zero = polygon_kinks(step * np.diff(cells), values), int(np.searchsorted(cells, 0))
+        kink, zero = _polygon_kinks(step * np.diff(cells), values), int(np.searchsorted(cells, 0))
         convex = (kink > 0.0) | (cells == 0)
         convex[-1] = True
         if convex.all() and kink[zero] >= -1.0 - 1e-12:
@@ -346,7 +346,7 @@ def lower_hull(cells: Cells, values: FloatArray, step: float) -> tuple[Cells, Fl
         cells, values = cells[convex], values[convex]
 
 
-def polygon_kinks(gap: FloatArray, values: FloatArray) -> FloatArray:
+def _polygon_kinks(gap: FloatArray, values: FloatArray) -> FloatArray:
     """``t`` times the kinks of the polygon through ``E``: the ``P``-masses, except at ``t = 1``.
 
     ``gap`` are the differences of the losses.
@@ -358,7 +358,7 @@ def polygon_kinks(gap: FloatArray, values: FloatArray) -> FloatArray:
     return right - left
 
 
-def scale_polygon(
+def _scale_polygon(
     cells: Cells, values: FloatArray, step: float, at_infinity: float, lost: float, *, below: bool = False
 ) -> DominatingPair | None:
     """The pair with this convex polygon as its excess, scaled to be on the safe side of it at every knot.
@@ -367,9 +367,9 @@ def scale_polygon(
     """
     losses, zero = step * cells, int(np.searchsorted(cells, 0))
     gap, summed = step * np.diff(cells), max(NESTED_SUM_RELATIVE_ERROR, 5.0 * UNIT_ROUNDING * len(cells))
-    masses = np.maximum(polygon_kinks(gap, values), 0.0)
+    masses = np.maximum(_polygon_kinks(gap, values), 0.0)
     masses[zero] = 0.0
-    right, left = excess_sums(losses, gap, masses, zero)
+    right, left = _excess_sums(losses, gap, masses, zero)
     # F_0 = sum_(j > 0) p_j (1 - 1/t_j),  G_0 = sum_(j < 0) p_j (1/t_j - 1)
     away = -masses * np.expm1(-losses)
     f, g = float(away[zero + 1 :].sum()), float(-away[:zero].sum())
@@ -377,12 +377,12 @@ def scale_polygon(
     want_right = values[zero:-1] - at_infinity
     want_left = values[1 : zero + 1] - lost * np.exp(losses[1 : zero + 1])
     if below:
-        scale = min(least_ratio(want_right, right), least_ratio(want_left, left) * g / max(f, SMALLEST_UPPER_BOUND)) * (
-            1.0 - summed
-        )
+        scale = min(
+            _least_ratio(want_right, right), _least_ratio(want_left, left) * g / max(f, SMALLEST_UPPER_BOUND)
+        ) * (1.0 - summed)
     else:
-        need = largest_ratio(want_left, left) * g + lost - at_infinity
-        scale = max(largest_ratio(want_right, right), need / max(f, SMALLEST_UPPER_BOUND)) * (1.0 + summed)
+        need = _largest_ratio(want_left, left) * g + lost - at_infinity
+        scale = max(_largest_ratio(want_right, right), need / max(f, SMALLEST_UPPER_BOUND)) * (1.0 + summed)
     if not 0.0 < scale < 2.0:
         if below:
             return None
@@ -403,17 +403,17 @@ def scale_polygon(
     return DominatingPair(cells, masses, step, at_infinity, lost, rounding)
 
 
-def largest_ratio(wanted: FloatArray, found: FloatArray) -> float:
+def _largest_ratio(wanted: FloatArray, found: FloatArray) -> float:
     """The largest ratio of what is wanted to what was found."""
     return float(np.max(wanted / np.maximum(found, SMALLEST_UPPER_BOUND)))
 
 
-def least_ratio(wanted: FloatArray, found: FloatArray) -> float:
+def _least_ratio(wanted: FloatArray, found: FloatArray) -> float:
     """The least ratio of what is wanted to what was found."""
     return float(np.min(wanted / np.maximum(found, SMALLEST_UPPER_BOUND)))
 
 
-def excess_sums(losses: FloatArray, gap: FloatArray, masses: FloatArray, zero: int) -> tuple[FloatArray, FloatArray]:
+def _excess_sums(losses: FloatArray, gap: FloatArray, masses: FloatArray, zero: int) -> tuple[FloatArray, FloatArray]:
     """``(F_i for i from cell 0 to the last but one, G_i for i from the second to cell 0)`` of the module docstring."""
     # weight_j = p_j / t_j,  width_l = dt_l = t_(l+1) - t_l
     t = np.exp(losses)

@@ -18,7 +18,7 @@ magnitude more. No lattice of equal cells holds both. Here a law has a few hundr
 
 ``(P, Q) -> sum (P - t Q)_+`` is subadditive and each atom is the sum of its parts, so ``D`` only grows, for every
 ``t``, in both orders; and a larger factor only enlarges a product (C18). So every law here dominates its releases
-whatever the grid, which needs no proof: :func:`choose_grid` puts points where a split would enlarge ``D``.
+whatever the grid, which needs no proof: :func:`_choose_grid` puts points where a split would enlarge ``D``.
 
 **Below.** All atoms between two neighbours become one with the sum of their ``P``- and of their ``Q``-masses, at
 ``x' = -ln(sum Q / sum P)``, moved down by its rounding, which only adds to ``Q``; those beyond the last point join the
@@ -182,15 +182,15 @@ class DoubledCurve:
 
 def first_laws(profile: PrivacyProfile, run: Run, shape: Outline) -> tuple[AtomLaw, AtomLaw | None]:
     """The laws of one release in the remove order, on knots of every scale: from above, and from below or None."""
-    unit = unit_for(max(-shape.losses[0], shape.losses[-1]))
-    cells, lower, upper = dominating_pairs.excess_bounds(profile, run, first_knots(profile, run, shape, unit), unit)
+    unit = _unit_for(max(-shape.losses[0], shape.losses[-1]))
+    cells, lower, upper = dominating_pairs.excess_bounds(profile, run, _first_knots(profile, run, shape, unit), unit)
     below = dominating_pairs.pair_below(cells, lower, upper, unit)
-    return law_from_pair(dominating_pairs.pair_above(cells, upper, unit), 1.0), law_from_pair(
+    return _law_from_pair(dominating_pairs.pair_above(cells, upper, unit), 1.0), _law_from_pair(
         below, -1.0
     ) if below else None
 
 
-def law_from_pair(pair: DominatingPair, sign: float) -> AtomLaw:
+def _law_from_pair(pair: DominatingPair, sign: float) -> AtomLaw:
     """The pair as a law; the absolute error of its cell 0 is added or taken away."""
     masses = np.maximum(pair.masses + np.where(pair.cells == 0, sign * pair.rounding, 0.0), 0.0)
     kept = masses > 0.0
@@ -198,7 +198,7 @@ def law_from_pair(pair: DominatingPair, sign: float) -> AtomLaw:
     return AtomLaw(losses, masses[kept], pair.at_infinity, pair.lost, pair.step, pair.rounding)
 
 
-def first_knots(profile: PrivacyProfile, run: Run, shape: Outline, unit: float) -> dominating_pairs.Cells:
+def _first_knots(profile: PrivacyProfile, run: Run, shape: Outline, unit: float) -> dominating_pairs.Cells:
     """Lattice cells to evaluate (losses over ``unit``): a constant share of the loss, or of the decay length, apart."""
     losses, log_excess = shape.losses, shape.log_excess
     middle, width = np.abs(0.5 * (losses[1:] + losses[:-1])), np.diff(losses)
@@ -213,7 +213,7 @@ def first_knots(profile: PrivacyProfile, run: Run, shape: Outline, unit: float) 
     return distinct_cells(np.append(np.rint(at / unit), 0.0).astype(np.int64))
 
 
-def unit_for(reach: float) -> float:
+def _unit_for(reach: float) -> float:
     """The finest unit, a power of two, in which losses up to ``reach`` are below ``2^BITS``."""
     return 2.0 ** (math.ceil(math.log2(reach)) - LOSS_BITS)
 
@@ -222,7 +222,7 @@ def unit_for(reach: float) -> float:
 
 
 @dataclass(frozen=True)
-class GridCare:
+class _GridCare:
     """How closely a grid follows a law: ``error`` is relative, below the excess ``floor`` less will do.
 
     ``most`` is the largest number of points.
@@ -234,7 +234,7 @@ class GridCare:
 
 
 @dataclass(frozen=True)
-class PilotLaw:
+class _PilotLaw:
     """A rough picture of a product: atoms in order of their losses, and the lowest and highest loss of its grid."""
 
     losses: FloatArray
@@ -243,7 +243,7 @@ class PilotLaw:
     high: float
 
 
-def thin_atoms(law: AtomLaw) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+def _thin_atoms(law: AtomLaw) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """``(mean loss, mass, least loss, largest loss)`` of groups of neighbouring atoms."""
     count = len(law.losses)
     starts = np.unique(np.linspace(0, count, min(PILOT_ATOMS, count), endpoint=False).astype(int))
@@ -252,10 +252,10 @@ def thin_atoms(law: AtomLaw) -> tuple[FloatArray, FloatArray, FloatArray, FloatA
     return np.clip(np.add.reduceat(law.masses * law.losses, starts) / masses, first, last), masses, first, last
 
 
-def thin_product(one: AtomLaw, two: AtomLaw) -> PilotLaw:
+def _thin_product(one: AtomLaw, two: AtomLaw) -> _PilotLaw:
     """The pilot of the product of both laws."""
-    ours = thin_atoms(one)
-    theirs = ours if one is two else thin_atoms(two)
+    ours = _thin_atoms(one)
+    theirs = ours if one is two else _thin_atoms(two)
     masses = np.outer(ours[1], theirs[1]).ravel()
     middle, first, last = (np.add.outer(ours[i], theirs[i]).ravel() for i in (0, 2, 3))
     order = np.argsort(middle)
@@ -264,18 +264,18 @@ def thin_product(one: AtomLaw, two: AtomLaw) -> PilotLaw:
     high = last[max(len(last) - 1 - int(np.searchsorted(np.cumsum(masses[::-1]), CUT_MASS)), 0)]
     if not low < high:
         low, high = first[0], last[-1]
-    return PilotLaw(np.clip(middle, low, high), masses, float(low), float(high))
+    return _PilotLaw(np.clip(middle, low, high), masses, float(low), float(high))
 
 
-def mean_and_deviation(losses: FloatArray, masses: FloatArray) -> tuple[float, float]:
+def _mean_and_deviation(losses: FloatArray, masses: FloatArray) -> tuple[float, float]:
     """Mean and standard deviation of a law, in nats."""
     total = float(np.sum(masses))
     mean = float(np.sum(masses * losses)) / total
     return mean, math.sqrt(float(np.sum(masses * (losses - mean) ** 2)) / total)
 
 
-def candidate_points(sight: PilotLaw, bulks: list[tuple[float, float]]) -> FloatArray:
-    """Losses at every scale, and more about the bulk of either order, between which :func:`choose_grid` distributes
+def _candidate_points(sight: _PilotLaw, bulks: list[tuple[float, float]]) -> FloatArray:
+    """Losses at every scale, and more about the bulk of either order, between which :func:`_choose_grid` distributes
     points.
     """
     largest = max(-sight.low, sight.high)
@@ -288,7 +288,7 @@ def candidate_points(sight: PilotLaw, bulks: list[tuple[float, float]]) -> Float
     return np.concatenate([[sight.low], inner, [sight.high]])
 
 
-def choose_grid(sight: PilotLaw, care: GridCare) -> FloatArray:
+def _choose_grid(sight: _PilotLaw, care: _GridCare) -> FloatArray:
     """Grid points, ``sqrt(p h / (8 E error))`` of them to each candidate interval.
 
     ``h`` is its length, ``p`` its mass and ``E`` the excess: a split to points at a distance ``s`` adds about
@@ -297,8 +297,8 @@ def choose_grid(sight: PilotLaw, care: GridCare) -> FloatArray:
     if sight.low == sight.high:
         return np.array([sight.low])
     others = sight.masses * np.exp(-sight.losses)
-    bulks = [mean_and_deviation(sight.losses, masses) for masses in (sight.masses, others)]
-    points = candidate_points(sight, bulks)
+    bulks = [_mean_and_deviation(sight.losses, masses) for masses in (sight.masses, others)]
+    points = _candidate_points(sight, bulks)
     masses = np.bincount(np.searchsorted(0.5 * (points[1:] + points[:-1]), sight.losses), sight.masses, len(points))
     gap = np.clip(points[:, None] - points[None, :], -LARGEST_REACH, LARGEST_REACH)
     right = points >= 0.0
@@ -319,7 +319,7 @@ def choose_grid(sight: PilotLaw, care: GridCare) -> FloatArray:
 # --- products --------------------------------------------------------------------------------------
 
 
-def multiply_laws(one: AtomLaw, two: AtomLaw, care: GridCare, *, below: bool = False) -> AtomLaw:
+def _multiply_laws(one: AtomLaw, two: AtomLaw, care: _GridCare, *, below: bool = False) -> AtomLaw:
     """The law of both releases together (C23): one that dominates it or, with ``below``, one that it dominates.
 
     Raises :class:`GridLimit` where losses reach :data:`LARGEST_REACH`.
@@ -329,29 +329,29 @@ def multiply_laws(one: AtomLaw, two: AtomLaw, care: GridCare, *, below: bool = F
     reach = one.reach + two.reach
     if not reach < LARGEST_REACH:
         raise GridLimit(f"expected a run whose losses stay below {LARGEST_REACH:g}, got {reach:.3g}; {REMEDY}")
-    unit, move = unit_for(reach), merge_atoms if below else split_atoms
+    unit, move = _unit_for(reach), merge_atoms if below else split_atoms
     if one is not two:
-        one, two = (fit_to_unit(law, unit, care, move) for law in (one, two))
+        one, two = (_fit_to_unit(law, unit, care, move) for law in (one, two))
     return move(
-        product_atoms(one, two, below=below), round_to_unit(choose_grid(thin_product(one, two), care), unit), unit
+        _product_atoms(one, two, below=below), _round_to_unit(_choose_grid(_thin_product(one, two), care), unit), unit
     )
 
 
-def round_to_unit(points: FloatArray, unit: float) -> FloatArray:
+def _round_to_unit(points: FloatArray, unit: float) -> FloatArray:
     """The points as multiples of the unit, increasing, with 0 among them."""
     return distinct_cells(np.append(np.rint(points / unit), 0.0).astype(np.int64)) * unit
 
 
-def fit_to_unit(
-    law: AtomLaw, unit: float, care: GridCare, move: Callable[[AtomLaw, FloatArray, float], AtomLaw]
+def _fit_to_unit(
+    law: AtomLaw, unit: float, care: _GridCare, move: Callable[[AtomLaw, FloatArray, float], AtomLaw]
 ) -> AtomLaw:
     """The law, moved to a coarser unit where its own is too fine for exact sums with losses of that size."""
     if law.unit * 2.0 ** (52 - LOSS_BITS) >= unit or law is IDENTITY_LAW:
         return law
-    return move(law, round_to_unit(choose_grid(thin_product(law, IDENTITY_LAW), care), unit), unit)
+    return move(law, _round_to_unit(_choose_grid(_thin_product(law, IDENTITY_LAW), care), unit), unit)
 
 
-def product_atoms(one: AtomLaw, two: AtomLaw, *, below: bool) -> AtomLaw:
+def _product_atoms(one: AtomLaw, two: AtomLaw, *, below: bool) -> AtomLaw:
     """The product of both laws, atom by atom and unsorted; negligible atoms are counted as infinite, or dropped."""
     if one is two:
         i, j = np.triu_indices(len(one.losses))
@@ -364,10 +364,10 @@ def product_atoms(one: AtomLaw, two: AtomLaw, *, below: bool) -> AtomLaw:
     kept = ((masses > NEGLIGIBLE_MASS) | (others > NEGLIGIBLE_MASS)) & (masses > LEAST_PLACED_MASS)
     at_infinity = lost = 0.0
     if not below:
-        at_infinity = product_infinite_part(one.at_infinity, one.masses, two.at_infinity, two.masses) + float(
+        at_infinity = _product_infinite_part(one.at_infinity, one.masses, two.at_infinity, two.masses) + float(
             np.sum(masses[~kept])
         )
-        lost = product_infinite_part(one.lost, one.others, two.lost, two.others) + float(np.sum(others[~kept]))
+        lost = _product_infinite_part(one.lost, one.others, two.lost, two.others) + float(np.sum(others[~kept]))
     losses = one.losses[i[kept]] + two.losses[j[kept]]
     growth = one.growth + two.growth
     return AtomLaw(
@@ -380,7 +380,7 @@ def product_atoms(one: AtomLaw, two: AtomLaw, *, below: bool) -> AtomLaw:
     )
 
 
-def product_infinite_part(
+def _product_infinite_part(
     infinite: float, masses: FloatArray, other_infinite: float, other_masses: FloatArray
 ) -> float:
     """The infinite part of a product, where either factor is infinite: ``m_1 (|P_2| + m_2) + |P_1| m_2``."""
@@ -432,7 +432,7 @@ IDENTITY_LAW = AtomLaw(np.zeros(1), np.ones(1), 0.0, 0.0, 1e-300)
 """The law of no release: all mass at loss 0, exactly, with a unit finer than every other. Proof."""
 
 
-def compose_steps(law: AtomLaw, steps: int, *, below: bool = False) -> AtomLaw:
+def _compose_steps(law: AtomLaw, steps: int, *, below: bool = False) -> AtomLaw:
     """The law of ``steps`` releases of one law, by repeated squaring."""
     levels = steps.bit_length() + steps.bit_count() - 1
     error, most = (
@@ -441,21 +441,22 @@ def compose_steps(law: AtomLaw, steps: int, *, below: bool = False) -> AtomLaw:
     )
     most = 2 * most // 3 if below else most
 
-    def care(done: int) -> GridCare:
-        return GridCare(error, ROUGH_EXCESS * min(1.0, done / steps), most)
+    def care(done: int) -> _GridCare:
+        return _GridCare(error, ROUGH_EXCESS * min(1.0, done / steps), most)
 
-    law = multiply_laws(law, IDENTITY_LAW, care(1), below=below)
+    law = _multiply_laws(law, IDENTITY_LAW, care(1), below=below)
     whole, done = law, 1
     for bit in bin(steps)[3:]:
-        whole, done = multiply_laws(whole, whole, care(2 * done), below=below), 2 * done
+        whole, done = _multiply_laws(whole, whole, care(2 * done), below=below), 2 * done
         if bit == "1":
-            whole, done = multiply_laws(whole, law, care(done + 1), below=below), done + 1
+            whole, done = _multiply_laws(whole, law, care(done + 1), below=below), done + 1
     return whole
 
 
 def compose_laws(laws: list[tuple[AtomLaw, int]], *, below: bool = False) -> AtomLaw:
     """The law of a run whose phases are each a law and its number of releases."""
-    care = GridCare(GRID_RELATIVE_ERROR / 4.0, ROUGH_EXCESS, GRID_POINT_LIMITS[1])
+    care = _GridCare(GRID_RELATIVE_ERROR / 4.0, ROUGH_EXCESS, GRID_POINT_LIMITS[1])
     return reduce(
-        lambda one, two: multiply_laws(one, two, care, below=below), starmap(partial(compose_steps, below=below), laws)
+        lambda one, two: _multiply_laws(one, two, care, below=below),
+        starmap(partial(_compose_steps, below=below), laws),
     )

@@ -133,7 +133,7 @@ class DeltaValue(NamedTuple):
     slope: float
 
 
-class Factor:
+class _Factor:
     """``steps`` releases of one pair; its losses, the logs of its masses, and both thinned for searches."""
 
     def __init__(self, pair: DominatingPair, steps: int) -> None:
@@ -156,7 +156,7 @@ class Composition:
 
     def __init__(self, phases: list[tuple[DominatingPair, int]], most_fft: int = MOST_FFT_CELLS) -> None:
         self.most_fft = most_fft
-        self.phases = list(starmap(Factor, phases))
+        self.phases = list(starmap(_Factor, phases))
         self.step = phases[0][0].step
         # Infinite part of delta: sum_i T_i m_i, times the product of the masses of P where these exceed 1 (C19).
         excess = sum(t * math.log(max(1.0, float(pair.masses.sum()) + pair.at_infinity)) for pair, t in phases)
@@ -172,7 +172,7 @@ class Composition:
         self.largest = sum(max(phase.losses[-1], 0.0) * phase.steps for phase in self.phases) * (1.0 + 1e-9)
 
     @staticmethod
-    def gain(phase: Factor) -> float:
+    def gain(phase: _Factor) -> float:
         """The finite part of one release's delta at ``eps = 0``, rounded up: they add up over releases."""
         above = phase.losses > 0.0
         return -float(phase.pair.masses[above] @ np.expm1(-phase.losses[above])) * (1.0 + 3e-6)
@@ -187,7 +187,7 @@ class Composition:
         total = [0.0, 0.0, 0.0]
         for phase in self.phases:
             losses, logs = phase.thin
-            log_mass, weight = tilt_masses(theta * losses, logs)
+            log_mass, weight = _tilt_masses(theta * losses, logs)
             mean = float(weight @ losses)
             total[0] += phase.steps * log_mass
             total[1] += phase.steps * mean
@@ -246,7 +246,7 @@ class Composition:
         """``ln`` of an upper bound of delta, ``e^(sum T_i K_i) max_l e^(-theta l) (1 - e^(eps - l))`` at one tilt."""
         theta = self.tilt_for(eps)
         # The largest is at l = eps + ln(1 + 1/theta): ln = sum T_i K_i - theta eps - ln(1+theta) - theta ln(1+1/theta).
-        value = math.fsum(p.steps * tilt_masses(theta * p.losses, p.logs)[0] for p in self.phases)
+        value = math.fsum(p.steps * _tilt_masses(theta * p.losses, p.logs)[0] for p in self.phases)
         exponent = value - theta * eps - math.log1p(theta) - theta * math.log1p(1.0 / theta)
         finite = exponent + 1e-12 * (1.0 + abs(value) + theta * eps + 10.0 * self.rounding_of_steps)
         return math.log(max(math.exp(min(finite, 1.0)) + self.at_infinity, LEAST_LOG_MASS))
@@ -348,11 +348,11 @@ class TiltedSum:
         self.frequencies, values, errors = self.transform()
         self.prepare_sums(values, errors)
 
-    def add(self, phase: Factor) -> None:
+    def add(self, phase: _Factor) -> None:
         """Tilt one factor: its masses ``p~``, their rounding, and their variance in cells."""
         # K = ln sum_j p_j e^(theta j h),  p~_j = p_j e^(theta j h - K)
         exponent = self.theta * phase.losses
-        log_mass = tilt_masses(exponent, phase.logs)[0]
+        log_mass = _tilt_masses(exponent, phase.logs)[0]
         tilted = phase.pair.masses * np.exp(exponent - log_mass)
         # Error (iii) of the masses: u (6 + 3 theta |j h| + 2 |K|) + rounding, relative; cell 0 has an absolute error.
         relative = UNIT_ROUNDING * (6.0 + 3.0 * np.abs(exponent) + 2.0 * abs(log_mass)) + phase.pair.rounding
@@ -383,7 +383,7 @@ class TiltedSum:
                 f"expected a composed grid of at most {MOST_WINDOW_CELLS:.2g} cells, got {count:.2g} of "
                 f"discretization={self.step:.3g}; give a larger discretization, {REMEDY}"
             )
-        return start, even_length(count), 2.0 * PROBABILITY_OUTSIDE_WINDOW * (1.0 + 1e-6)
+        return start, _even_length(count), 2.0 * PROBABILITY_OUTSIDE_WINDOW * (1.0 + 1e-6)
 
     def reach(self, orders: list[float], sign: float, mean: float) -> float:
         """Cells from the mean beyond which the tilted mass is below :data:`PROBABILITY_OUTSIDE_WINDOW`, by the best of
@@ -427,7 +427,7 @@ class TiltedSum:
             parts = [self.transform_by_sums(i, wanted) for i in range(len(self.masses))]
         # Frequencies with prod |phi_i|^T_i <= SKIPPED are left out: error (iv).
         kept = np.flatnonzero(
-            self.log_bound([squared_size_bound(phi, error) for phi, error in parts]) > math.log(SKIPPED_SPECTRUM)
+            self.log_bound([_squared_size_bound(phi, error) for phi, error in parts]) > math.log(SKIPPED_SPECTRUM)
         )
         parts = [(phi[kept], error) for phi, error in parts]
         # r_i = |phi_i| + e_i,  size = prod r_i^T_i,  error (iii) of R = size (8 T u + sum T_i e_i / r_i).
@@ -436,7 +436,7 @@ class TiltedSum:
         value = np.ones(len(size), complex)
         error = 8.0 * UNIT_ROUNDING * self.steps * size
         for (phi, e), r, phase in zip(parts, bounds, self.whole.phases, strict=True):
-            value *= spectrum_power(phi, phase.steps)
+            value *= _spectrum_power(phi, phase.steps)
             error += phase.steps * e / r * size
         return wanted[kept], value, error
 
@@ -488,7 +488,7 @@ class TiltedSum:
         between = []
         for i, variance in enumerate(self.variances):
             # f <= max of both neighbours + (2 pi / N)^2 V / 4
-            f = squared_size_bound(*self.transform_by_fft(i, short))
+            f = _squared_size_bound(*self.transform_by_fft(i, short))
             between.append(np.maximum(f[1:], f[:-1]) + (2.0 * np.pi / short) ** 2 * variance / 4.0 * (1.0 + 1e-9))
         arcs = np.flatnonzero(self.log_bound(between) > math.log(SKIPPED_SPECTRUM))
         starts, stops = (
@@ -498,7 +498,7 @@ class TiltedSum:
         count = int(np.sum(stops - starts + 1))
         if count * sum(len(m) for m in self.masses) > MOST_SUMMED_PRODUCTS:
             return None
-        return join_ranges(starts, stops)
+        return _join_ranges(starts, stops)
 
     # --- delta --------------------------------------------------------------------------------------
 
@@ -506,7 +506,7 @@ class TiltedSum:
         """Compute what does not depend on ``eps``: the two geometric series and the sums of errors."""
         # 1 / (1 - e^(-x h) e^(i w_k)), x = theta and theta + 1: the two series of W_k without their ends.
         angle = -2.0 * np.pi / self.length * self.frequencies
-        self.series = tuple(1.0 / one_minus_exp(x * self.step, angle) for x in (self.theta, self.theta + 1.0))
+        self.series = tuple(1.0 / _one_minus_exp(x * self.step, angle) for x in (self.theta, self.theta + 1.0))
         # Frequencies k and n - k together: the real part counts twice but for k = 0 and k = n/2. All over n.
         weight = np.where((self.frequencies == 0) | (2 * self.frequencies == self.length), 1.0, 2.0) / self.length
         self.weighted = weight * values
@@ -551,7 +551,7 @@ class TiltedSum:
         return DeltaValue(scale * value, error, -scale * second_sum)
 
 
-def tilt_masses(exponent: FloatArray, logs: FloatArray) -> tuple[float, FloatArray]:
+def _tilt_masses(exponent: FloatArray, logs: FloatArray) -> tuple[float, FloatArray]:
     """``(ln sum of masses e^exponent, masses e^exponent over their sum)`` from the logs of the masses."""
     weight = exponent + logs
     top = float(weight.max())
@@ -560,7 +560,7 @@ def tilt_masses(exponent: FloatArray, logs: FloatArray) -> tuple[float, FloatArr
     return math.log(mass) + top, weight / mass
 
 
-def join_ranges(starts: Cells, stops: Cells) -> Cells:
+def _join_ranges(starts: Cells, stops: Cells) -> Cells:
     """All whole numbers of the ranges ``starts..stops``, which are in order and share ends at most, each once."""
     starts = np.maximum(starts, np.concatenate([starts[:1], stops[:-1] + 1]))
     counts = np.maximum(stops - starts + 1, 0)
@@ -568,19 +568,19 @@ def join_ranges(starts: Cells, stops: Cells) -> Cells:
     return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
 
 
-def squared_size_bound(phi: Spectrum, error: float) -> FloatArray:
+def _squared_size_bound(phi: Spectrum, error: float) -> FloatArray:
     """An upper bound of ``|phi|^2`` for values right to ``error``."""
     return (phi.real**2 + phi.imag**2) * (1.0 + 1e-12) + 3.0 * error
 
 
-def one_minus_exp(x: float, angle: FloatArray) -> Spectrum:
+def _one_minus_exp(x: float, angle: FloatArray) -> Spectrum:
     """``1 - e^(-x - i angle)`` without cancellation."""
     half = np.sin(0.5 * angle)
     fall = math.exp(-x)
     return (-math.expm1(-x) + 2.0 * fall * half * half) + 1j * fall * np.sin(angle)
 
 
-def spectrum_power(base: Spectrum, exponent: int) -> Spectrum:
+def _spectrum_power(base: Spectrum, exponent: int) -> Spectrum:
     """``base^exponent`` at every entry, by repeated squaring."""
     result = np.ones_like(base)
     while exponent:
@@ -592,7 +592,7 @@ def spectrum_power(base: Spectrum, exponent: int) -> Spectrum:
     return result
 
 
-def even_length(count: int) -> int:
+def _even_length(count: int) -> int:
     """The least even number of the form ``2^k`` or ``3 * 2^k`` that is at least ``count``."""
     power_of_two = max(2, 2 ** math.ceil(math.log2(count)))
     return power_of_two * 3 // 4 if power_of_two * 3 // 4 >= count and power_of_two > 4 else power_of_two

@@ -101,8 +101,8 @@ class DefaultGrid:
 
     def __init__(self, phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> None:
         self.phases, self.shapes = phases, shapes
-        step = default_grid_step(phases, shapes)
-        first, then = (0.0, step) if has_many_scales(phases, shapes) else (step, 0.0)
+        step = _default_grid_step(phases, shapes)
+        first, then = (0.0, step) if _has_many_scales(phases, shapes) else (step, 0.0)
         self.steps = [first, then, *(step * COARSENING_FACTOR**k for k in range(1, MOST_COARSENINGS + 1))]
         self.levels: dict[int, ComposedCurve] = {}
         self.used = 0
@@ -127,7 +127,7 @@ class DefaultGrid:
             new = (
                 compose_on_lattice(self.phases, self.shapes, step, QUICK_FFT_CELLS)
                 if step
-                else compose_by_doubling(self.phases, self.shapes)
+                else _compose_by_doubling(self.phases, self.shapes)
             )
             self.levels[level] = new
         return self.levels[level]
@@ -144,14 +144,14 @@ class DefaultGrid:
         return read(self.level(len(self.steps) - 1))
 
 
-def has_many_scales(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> bool:
+def _has_many_scales(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> bool:
     """True where the losses of one step reach far beyond the spread of the whole run: no lattice holds both."""
     spread = math.sqrt(sum(run.steps * s.deviation**2 for s, (_, run) in zip(shapes, phases, strict=True)))
     releases = sum(run.steps for _, run in phases)
     return releases > 1 and max(shape.span for shape in shapes) > LEAST_SPAN_TO_DOUBLE * spread
 
 
-def compose_by_doubling(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> ComposedCurve:
+def _compose_by_doubling(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> ComposedCurve:
     """The curve of the run by repeated squaring, in the orders that differ."""
     found = [doubling.first_laws(profile, run, shape) for (profile, run), shape in zip(phases, shapes, strict=True)]
     steps = [run.steps for _, run in phases]
@@ -163,7 +163,7 @@ def compose_by_doubling(phases: list[tuple[PrivacyProfile, Run]], shapes: list[O
     return ComposedCurve(above, below, DOUBLED_NUMERICS)
 
 
-def default_grid_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> float:
+def _default_grid_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> float:
     """Distance of lattice points, in nats: as fine as the profiles are worth, within :data:`MOST_DEFAULT_CELLS`."""
     finest = min(s.deviation / profile.resolution for s, (profile, _) in zip(shapes, phases, strict=True))
     spread = math.sqrt(sum(run.steps * s.deviation**2 for s, (_, run) in zip(shapes, phases, strict=True)))
@@ -198,10 +198,10 @@ def pairs_in_both_orders(
     known = lower if len(lower) == len(upper) else None
     if not any(is_one_sided(run) for _, run in phases):
         return [(upper, known)]
-    return [(upper, known), (mirror_order(upper), mirror_order(known) if known else None)]
+    return [(upper, known), (_mirror_order(upper), _mirror_order(known) if known else None)]
 
 
-def mirror_order(order: PairOrder) -> PairOrder:
+def _mirror_order(order: PairOrder) -> PairOrder:
     """The pairs of the other order."""
     return [(pair.mirrored(), steps) for pair, steps in order]
 

@@ -10,7 +10,7 @@ function of ``e``, and ``H`` a lattice of log deltas. The answers are
 *First law.* Let ``e = E(h)``. The point ``h`` has ``D(e) <= h`` and ``E(h) <= e``, so the first such point from
 ``D(e)`` upwards is at most ``h``, and ``value(h) <= d``. *Second law.* ``delta(e) = value(h)`` with ``E(h) <= e``, and
 the largest point whose value is at most ``value(h)`` is ``h``. Nothing is asked of ``D`` or ``E`` beyond that: neither
-monotonicity nor a small error (but see :data:`FINE_STEPS`, and :func:`leads_with_epsilon`).
+monotonicity nor a small error (but see :data:`FINE_STEPS`, and :func:`_leads_with_epsilon`).
 """
 
 import math
@@ -57,7 +57,7 @@ WIDTHS_APART = 8.0
 """How many widths of the enclosure two values differ when the cheap test decides; any number above 2 will do. Proof."""
 
 
-def spacing_of(curve: Curve, log_delta: float) -> float:
+def _spacing_of(curve: Curve, log_delta: float) -> float:
     """Distance of the points of ``H`` at this log delta; a power of two."""
     own = float(getattr(curve, "inverse_spacing", DEFAULT_SPACING))
     return own * COARSE_LATTICE_FACTOR if log_delta < -LARGE_LOG_DELTA else own
@@ -81,7 +81,7 @@ def floor_log_delta(curve: Curve, target: Target) -> float:
         return log10_value(point) <= target.log10_delta if asked is None else delta_value(point) <= asked
 
     near = target.log_delta
-    step = spacing_of(curve, near)
+    step = _spacing_of(curve, near)
     point = math.floor(near / step) * step
     while point + step <= 0.0 and allowed(point + step):
         point += step
@@ -90,9 +90,9 @@ def floor_log_delta(curve: Curve, target: Target) -> float:
     return point
 
 
-def points_above(curve: Curve, log_delta: float) -> Iterator[float]:
+def _points_above(curve: Curve, log_delta: float) -> Iterator[float]:
     """The points of ``H`` from this log delta upwards: :data:`FINE_STEPS` neighbours, then ever sparser, last 0."""
-    step, count = spacing_of(curve, log_delta), 0
+    step, count = _spacing_of(curve, log_delta), 0
     point = math.ceil(log_delta / step) * step
     while point < 0.0:
         yield point
@@ -104,7 +104,7 @@ def points_above(curve: Curve, log_delta: float) -> Iterator[float]:
 def epsilon_at(curve: Curve, log_delta: float) -> Enclosure:
     """``E(h)``: the curve's own inverse, moved up until ``D(E(h)) <= h``; the lower end as the curve has it."""
     found = curve.epsilon(log_delta)
-    if found.upper == math.inf or leads_with_epsilon(curve):
+    if found.upper == math.inf or _leads_with_epsilon(curve):
         return found
     if found.upper < NEARLY_ZERO_EPSILON and curve.log_delta(0.0).upper <= log_delta:
         return Enclosure(0.0, 0.0)
@@ -112,14 +112,14 @@ def epsilon_at(curve: Curve, log_delta: float) -> Enclosure:
     def passes(e: float) -> bool:
         return curve.log_delta(e).upper <= log_delta
 
-    spacing = spacing_of(curve, log_delta)
+    spacing = _spacing_of(curve, log_delta)
     eps = smallest_passing(passes, found.upper, max(1e-15, FIRST_STEP * spacing))
     if eps < math.inf and log_delta - curve.log_delta(eps).upper > LOOSE_POINTS * spacing:
-        eps = tighten_to_last_bit(passes, eps)
+        eps = _tighten_to_last_bit(passes, eps)
     return Enclosure(min(found.lower, eps), eps)
 
 
-def tighten_to_last_bit(passes: Callable[[float], bool], x: float) -> float:
+def _tighten_to_last_bit(passes: Callable[[float], bool], x: float) -> float:
     """The last double before ``passes`` turns false, downwards from ``x``, which passes; by halving a bracket."""
     low, step = x, 2.0**-52
     while passes(low) and step < 1.0:
@@ -160,13 +160,13 @@ def read_log_delta(curve: Curve, eps: float) -> Enclosure:
     """``ln delta(e)``: its upper end is the first point ``h`` of ``H`` from ``D(e)`` upwards with ``E(h) <= e``."""
     found = curve.log_delta(eps)
     start = found.upper
-    if leads_with_epsilon(curve):
-        start -= POINTS_BACK * spacing_of(curve, start)
-    inside = (p for p in points_above(curve, start) if p == 0.0 or is_answered_within(curve, eps, p, found.upper))
+    if _leads_with_epsilon(curve):
+        start -= POINTS_BACK * _spacing_of(curve, start)
+    inside = (p for p in _points_above(curve, start) if p == 0.0 or _is_answered_within(curve, eps, p, found.upper))
     return Enclosure(found.lower, next(inside))
 
 
-def leads_with_epsilon(curve: Curve) -> bool:
+def _leads_with_epsilon(curve: Curve) -> bool:
     """True for a rule ``eps(delta)`` whose ``log_delta`` is a search for its inverse.
 
     There ``E`` needs no check: ``E(h) <= e`` is itself the proof of ``(e, e^h)``. The delta of ``e`` is the first
@@ -175,7 +175,7 @@ def leads_with_epsilon(curve: Curve) -> bool:
     return bool(getattr(curve, "leads_with_epsilon", False))
 
 
-def is_answered_within(curve: Curve, eps: float, log_delta: float, known: float) -> bool:
+def _is_answered_within(curve: Curve, eps: float, log_delta: float, known: float) -> bool:
     """True unless the curve, asked for its epsilon at this point, answers a number above ``eps``.
 
     Where it has no answer the point will do only if ``D(e)``, which is ``known``, is not above it.
@@ -205,4 +205,4 @@ def meets(curve: Curve, target: FullTarget) -> bool:
     point = floor_log_delta(curve, target)
     if epsilon_at(curve, point).upper > target.epsilon:
         return False
-    return leads_with_epsilon(curve) or curve.log_delta(target.epsilon).upper <= point
+    return _leads_with_epsilon(curve) or curve.log_delta(target.epsilon).upper <= point

@@ -93,7 +93,7 @@ class PrivacyProfile:
         """
 
         def log_delta(eps: float) -> Enclosure:
-            inner = amplified_epsilon(eps, rate)
+            inner = _amplified_epsilon(eps, rate)
             ends = self.log_delta(inner * (1.0 + 1e-15)).lower, self.log_delta(inner * (1.0 - 1e-15)).upper
             return Enclosure(ends[0] + math.log(rate) - 1e-15, min(0.0, ends[1] + math.log(rate) + 1e-15))
 
@@ -117,14 +117,14 @@ class PrivacyProfile:
         return Enclosure(min(close.lower, safe), safe)
 
 
-def amplified_epsilon(eps: float, rate: float) -> float:
+def _amplified_epsilon(eps: float, rate: float) -> float:
     """``ln(1 + (e^eps - 1)/q)``."""
     if eps < 30.0:
         return math.log1p(math.expm1(eps) / rate)
     return eps - math.log(rate) + math.log1p(-(1.0 - rate) * math.exp(-eps))
 
 
-class RunRepresentation(Protocol):
+class _RunRepresentation(Protocol):
     """A bound that accounts for a whole run in its own terms: a Renyi curve, an ``(eps, delta)`` rule, a good event."""
 
     def over_run(self, run: Run) -> Curve:
@@ -132,5 +132,5 @@ class RunRepresentation(Protocol):
         ...
 
 
-Representation = PrivacyProfile | RunRepresentation
+Representation = PrivacyProfile | _RunRepresentation
 """What a bound says of one release, in its own terms."""

@@ -18,7 +18,7 @@ NOT_PRIVACY = "a diagnostic, not a privacy guarantee: G A^T A reveals G (symmetr
 
 
 @dataclass(frozen=True)
-class NoiseMoments:
+class _NoiseMoments:
     """Mean and variance of one entry of ``u``; ``rank_rate = 9/sqrt(r) (|q|_1/|q|_2)^3`` where ``q`` was given in full.
 
     The total-variation distance of the entry to a Gaussian with these moments is at most an unspecified constant times
@@ -39,7 +39,7 @@ def lora_noise(
     initialisation: Initialisation = "gaussian",
     variance: float | None = None,
     row_sum: float | None = None,
-) -> NoiseMoments:
+) -> _NoiseMoments:
     """Moments of ``u_i`` for a row with ``q_i = entry``, ``|q|_2 = row_norm`` and, if given, ``|q|_1 = row_sum``.
 
     ``variance = v`` of the entries of ``A``, ``1/rank`` by default, which makes the mean 0:
@@ -57,4 +57,4 @@ def lora_noise(
     if row_sum is not None:
         total = real("row_sum", row_sum, f"a sum of sizes of at least row_norm={norm:g}", norm * (1.0 - 1e-12), 1e100)
         rate = 9.0 / math.sqrt(r) * (total / norm) ** 3
-    return NoiseMoments((r * v - 1.0) * q, r * v * v * (norm * norm + excess), rate)
+    return _NoiseMoments((r * v - 1.0) * q, r * v * v * (norm * norm + excess), rate)

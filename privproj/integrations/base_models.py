@@ -64,14 +64,14 @@ class Family:
         if kind in (HEADS, GIVEN_HEADS):
             if config.get("head_dim") is None and kind == HEADS:
                 return self.size(config, HIDDEN)
-            return positive_size(config, "head_dim") * positive_size(config, "num_attention_heads")
+            return _positive_size(config, "head_dim") * _positive_size(config, "num_attention_heads")
         name = self.keys[kind]
         if name == "n_inner" and config.get(name) is None:
             return 4 * self.size(config, HIDDEN)
-        return positive_size(config, name)
+        return _positive_size(config, name)
 
 
-def positive_size(config: dict[str, Any], name: str) -> int:
+def _positive_size(config: dict[str, Any], name: str) -> int:
     """A size that has to be there."""
     value = config.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -79,7 +79,7 @@ def positive_size(config: dict[str, Any], name: str) -> int:
     return value
 
 
-def gated_block(heads: str) -> dict[str, str]:
+def _gated_block(heads: str) -> dict[str, str]:
     """A block with separate attention projections and a gated feed-forward layer."""
     attention = dict.fromkeys(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), HIDDEN)
     return {
@@ -99,8 +99,8 @@ DECODER_OUTSIDE = ("lm_head", "model.embed_tokens", "embed_tokens", "score")
 
 
 FAMILIES = (
-    Family(("llama", "mistral", "qwen2"), DECODER, gated_block(HEADS), DECODER_OUTSIDE),
-    Family(("gemma", "gemma2", "qwen3"), DECODER, gated_block(GIVEN_HEADS), DECODER_OUTSIDE),
+    Family(("llama", "mistral", "qwen2"), DECODER, _gated_block(HEADS), DECODER_OUTSIDE),
+    Family(("gemma", "gemma2", "qwen3"), DECODER, _gated_block(GIVEN_HEADS), DECODER_OUTSIDE),
     Family(
         ("phi3",),
         DECODER,

@@ -42,7 +42,7 @@ RELATIONS: dict[Relation, RelationName] = {
 """dp-accounting's neighbouring relations that have one here."""
 
 
-def known_relation(_: object, __: object, value: str | None) -> None:
+def _known_relation(_: object, __: object, value: str | None) -> None:
     """Raise :class:`InvalidParameter` for a name that is no neighbouring relation."""
     if value is not None:
         member_named(NeighbouringRelation, "relation", value)
@@ -58,7 +58,7 @@ class ReleaseDpEvent(dp_event.DpEvent):
 
     mechanism: Mechanism
     bound: str | None = None
-    relation: RelationName | None = attrs.field(default=None, validator=known_relation)
+    relation: RelationName | None = attrs.field(default=None, validator=_known_relation)
 
 
 OVER_SENSITIVITY = "sensitivity"
@@ -68,7 +68,7 @@ OVER_CLIP = "clip"
 """Noise multipliers are noise over the clip, as in dp-accounting under replace."""
 
 
-def scales_of(event: dp_event.DpEvent) -> Iterator[str]:
+def _scales_of(event: dp_event.DpEvent) -> Iterator[str]:
     """What the noise multipliers in an event are relative to."""
     if isinstance(event, ReleaseDpEvent):
         if isinstance(event.mechanism, NoisyMechanism):
@@ -76,12 +76,12 @@ def scales_of(event: dp_event.DpEvent) -> Iterator[str]:
     elif hasattr(event, "noise_multiplier"):
         yield OVER_CLIP
     for part in (*getattr(event, "events", ()), *([event.event] if hasattr(event, "event") else [])):  # pyright: ignore
-        yield from scales_of(part)
+        yield from _scales_of(part)
 
 
-def mixes_scales(event: dp_event.DpEvent, held: frozenset[str], relation: Relation) -> Problem | None:
+def _mixes_scales(event: dp_event.DpEvent, held: frozenset[str], relation: Relation) -> Problem | None:
     """The problem of an event whose noise multipliers, with those held already, are relative to two sensitivities."""
-    if relation is not Relation.REPLACE_ONE or len(held.union(scales_of(event))) < 2:
+    if relation is not Relation.REPLACE_ONE or len(held.union(_scales_of(event))) < 2:
         return None
     return Problem(
         event,
@@ -90,7 +90,7 @@ def mixes_scales(event: dp_event.DpEvent, held: frozenset[str], relation: Relati
     )
 
 
-def without_sampling(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, float]:
+def _without_sampling(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, float]:
     """``(our release, sampling rate)``; ``(None, 1)`` for any other event."""
     if isinstance(event, ReleaseDpEvent):
         return event, 1.0
@@ -99,7 +99,7 @@ def without_sampling(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, fl
     return None, 1.0
 
 
-def question_of_event(
+def _question_of_event(
     event: ReleaseDpEvent, rate: float, relation: Relation, bound: str | None, count: int = 1
 ) -> Question:
     """The question that ``count`` such events put."""
@@ -116,7 +116,7 @@ def question_of_event(
     return put
 
 
-def warn_of_scale(event: ReleaseDpEvent, relation: Relation) -> None:
+def _warn_of_scale(event: ReleaseDpEvent, relation: Relation) -> None:
     """Warn of an event that leaves open what its noise multiplier is relative to, where that is not the clip."""
     if event.relation is None and relation is Relation.REPLACE_ONE and isinstance(event.mechanism, NoisyMechanism):
         warnings.warn(f"{REPLACE_SENSITIVITY}; say so by ReleaseDpEvent(..., relation='replace')", stacklevel=2)
@@ -129,25 +129,25 @@ class ProjectionPLDAccountant(PLDAccountant):
     """What the noise multipliers so far are relative to."""
 
     def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Problem | None:
-        problem = mixes_scales(event, self.held, self.neighboring_relation)
+        problem = _mixes_scales(event, self.held, self.neighboring_relation)
         if problem is not None:
             return problem
         if do_compose:
-            self.held = self.held.union(scales_of(event))
-        ours, rate = without_sampling(event)
+            self.held = self.held.union(_scales_of(event))
+        ours, rate = _without_sampling(event)
         if ours is None:
             return super()._maybe_compose(event, count, do_compose)
         try:
-            found = question_of_event(ours, rate, self.neighboring_relation, None)
+            found = _question_of_event(ours, rate, self.neighboring_relation, None)
             release, run = found.release()
             if not isinstance(release, PrivacyProfile) or (run.sampling_rate < 1.0 and not release.can_be_subsampled):
                 return Problem(event, f"{found.bound.name} has no privacy profile to compose here")
             if do_compose and count:
-                warn_of_scale(ours, self.neighboring_relation)
+                _warn_of_scale(ours, self.neighboring_relation)
                 orders = grid.pairs_in_both_orders(
                     [(release, run)], [outline_step(release, run)], self._value_discretization_interval
                 )
-                parts = [as_pmf(order[0][0]) for order, _ in orders]
+                parts = [_as_pmf(order[0][0]) for order, _ in orders]
                 self._pld = self._pld.compose(
                     privacy_loss_distribution.PrivacyLossDistribution(*parts).self_compose(count)
                 )
@@ -156,7 +156,7 @@ class ProjectionPLDAccountant(PLDAccountant):
         return None
 
 
-def as_pmf(pair: DominatingPair) -> pld_pmf.PLDPmf:
+def _as_pmf(pair: DominatingPair) -> pld_pmf.PLDPmf:
     """A dominating pair as dp-accounting holds it."""
     cells = dict(zip(pair.cells.tolist(), pair.masses.tolist(), strict=True))
     return pld_pmf.create_pmf(cells, pair.step, pair.at_infinity, pessimistic_estimate=True).to_dense_pmf()
@@ -166,24 +166,24 @@ class ProjectionRdpAccountant(RdpAccountant):
     """dp-accounting's Renyi accountant that also takes :class:`ReleaseDpEvent` of mechanisms with a Renyi curve."""
 
     def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Problem | None:
-        if self.neighboring_relation is Relation.REPLACE_ONE and OVER_CLIP in scales_of(event):
+        if self.neighboring_relation is Relation.REPLACE_ONE and OVER_CLIP in _scales_of(event):
             return Problem(
                 event,
                 "dp-accounting's Renyi accountant leaves the sensitivity at the clip under REPLACE_ONE; use "
                 "ReleaseDpEvent(Gaussian(...)), whose noise multiplier is over twice the clip",
             )
-        ours, rate = without_sampling(event)
+        ours, rate = _without_sampling(event)
         if ours is None:
             return super()._maybe_compose(event, count, do_compose)
         try:
             renyi = renyi_bound(type(ours.mechanism))
-            found = question_of_event(ours, rate, self.neighboring_relation, renyi.name if renyi else None, count)
+            found = _question_of_event(ours, rate, self.neighboring_relation, renyi.name if renyi else None, count)
             form, run = found.release()
             if not isinstance(form, RenyiCurve):
                 return Problem(event, f"{found.bound.name} has no Renyi curve; use ProjectionPLDAccountant")
             curve = form.over_run(run)
             if do_compose and count:
-                warn_of_scale(ours, self.neighboring_relation)
+                _warn_of_scale(ours, self.neighboring_relation)
                 self._rdp = self._rdp + [self.at(curve, float(order)) for order in self._orders]
         except PrivprojError as error:
             return Problem(event, str(error))

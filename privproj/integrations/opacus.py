@@ -83,14 +83,14 @@ class ProjectionAccountant:
     def phase(i: int, mechanism: NoisyMechanism | float, rate: float, steps: int) -> Phase:
         """One entry of the history as a phase; a number is a noise multiplier, as Opacus' calibration writes it."""
         if not isinstance(mechanism, NoisyMechanism):
-            mechanism, rate = Gaussian(noise_multiplier=mechanism), sampler_rate(rate)
+            mechanism, rate = Gaussian(noise_multiplier=mechanism), _sampler_rate(rate)
         return phase_of(mechanism, f"phase {i + 1}", steps=steps, sampling_rate=rate)
 
     def get_epsilon(self, delta: float, *, poisson: bool = True, **options: Any) -> float:
         """Epsilon so far, rounded up; 0 before the first step."""
         target = probability("delta", delta)
         if poisson is not True:
-            raise non_poisson_refusal()
+            raise _non_poisson_refusal()
         for name in options:
             if name not in OPACUS_OPTIONS:
                 raise InvalidParameter(name, options[name], "no option but delta, poisson=True and Opacus' own")
@@ -114,15 +114,15 @@ class ProjectionAccountant:
         Called by Opacus' ``make_private``, it raises :class:`Refused` at once for a loader or an optimizer whose steps
         are not the subsampled Gaussian mechanism.
         """
-        made = variables_of_make_private()
+        made = _variables_of_make_private()
         if made is not None:
-            check_optimizer(made["optimizer"])
+            _check_optimizer(made["optimizer"])
             sample_rate = max(sample_rate, loader_rate(made["data_loader"]))
 
         def hook(optimizer: Any) -> None:
-            check_optimizer(optimizer)
-            check_accumulation(getattr(optimizer, "accumulated_iterations", 1))
-            check_plan(optimizer, sample_rate)
+            _check_optimizer(optimizer)
+            _check_accumulation(getattr(optimizer, "accumulated_iterations", 1))
+            _check_plan(optimizer, sample_rate)
             noise = optimizer.noise_multiplier
             if isinstance(optimizer, ReleasesProjection):
                 self.record(replace(optimizer.release, noise_multiplier=noise), sample_rate)
@@ -159,19 +159,19 @@ class ProjectionAccountant:
             raise InvalidParameter(f"{where}: mechanism", mechanism.name, "a mechanism with a noise multiplier")
         written = self.phase(i, mechanism, run.sampling_rate, run.steps).as_dict()
         for key in sorted({*written, *entry} - {"name"}):
-            if as_json_data(entry.get(key)) != as_json_data(written.get(key)):
+            if _as_json_data(entry.get(key)) != _as_json_data(written.get(key)):
                 raise InvalidParameter(
                     f"{where}: {key}", entry.get(key), f"{written.get(key)}, as this accountant has it"
                 )
         return mechanism, run.sampling_rate, run.steps
 
 
-def as_json_data(value: Any) -> Any:
+def _as_json_data(value: Any) -> Any:
     """A value as JSON would give it back."""
-    return [as_json_data(part) for part in value] if isinstance(value, list | tuple) else value
+    return [_as_json_data(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def non_poisson_refusal() -> Refused:
+def _non_poisson_refusal() -> Refused:
     """What is said of shuffled and ordered batches."""
     return Refused(
         "poisson_sampling=False has no amplification theorem here: batches of a shuffled or ordered loader are no "
@@ -179,7 +179,7 @@ def non_poisson_refusal() -> Refused:
     )
 
 
-def variables_of_make_private() -> dict[str, Any] | None:
+def _variables_of_make_private() -> dict[str, Any] | None:
     """The local variables of Opacus' ``make_private`` that is being called; None outside of one."""
     frame = inspect.currentframe()
     while frame is not None:
@@ -189,14 +189,14 @@ def variables_of_make_private() -> dict[str, Any] | None:
     return None
 
 
-def check_optimizer(optimizer: Any) -> None:
+def _check_optimizer(optimizer: Any) -> None:
     """Raise :class:`Refused` for an optimizer whose steps are not the subsampled Gaussian mechanism."""
     for kind in type(optimizer).__mro__:
         if kind.__name__ in UNACCOUNTED:
             raise Refused(f"{kind.__name__} is not accounted: {UNACCOUNTED[kind.__name__]}")
 
 
-def check_accumulation(batches: int) -> None:
+def _check_accumulation(batches: int) -> None:
     """Raise :class:`Refused` for a step on several batches: a record in two of them adds twice the clip."""
     if batches != 1:
         raise Refused(
@@ -210,7 +210,7 @@ def loader_rate(loader: Any) -> float:
     from opacus.data_loader import DPDataLoader  # pyright: ignore[reportMissingImports]
 
     if not isinstance(loader, DPDataLoader):
-        raise non_poisson_refusal()
+        raise _non_poisson_refusal()
     if getattr(loader, "distributed", False):
         raise Refused(f"a distributed loader is not accounted: {UNACCOUNTED['DistributedDPOptimizer']}")
     if getattr(loader.collate_fn, "rand_on_empty", False):
@@ -218,17 +218,17 @@ def loader_rate(loader: Any) -> float:
             "rand_on_empty=True puts a random record into an empty batch, so that one record changes the sum by up to "
             "twice the clip; use rand_on_empty=False"
         )
-    return sampler_rate(loader.sample_rate)
+    return _sampler_rate(loader.sample_rate)
 
 
-def sampler_rate(rate: float) -> float:
+def _sampler_rate(rate: float) -> float:
     """The probability that a uniform number with 24 bits is below ``rate``, in single or double precision."""
     rate = real("sample_rate", rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
     single = struct.unpack("f", struct.pack("f", rate))[0]
     return min(1.0, max(math.ceil(rate / SAMPLER_GRID), math.ceil(single / SAMPLER_GRID)) * SAMPLER_GRID)
 
 
-def check_plan(optimizer: Any, rate: float) -> None:
+def _check_plan(optimizer: Any, rate: float) -> None:
     """Raise :class:`Refused` for an optimizer of this package that samples otherwise than is accounted."""
     plan = getattr(optimizer, "plan", None)
     if plan is None:

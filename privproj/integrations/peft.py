@@ -113,9 +113,9 @@ def layers_from_peft(directory: str, base: str | None = None) -> tuple[Layer, ..
     :class:`InvalidParameter` for all that is not understood or trains more than is projected.
     """
     home = Path(directory)
-    adapter = read_json(home / "adapter_config.json")
+    adapter = _read_json(home / "adapter_config.json")
     try:
-        return adapted_layers(home, adapter, base)
+        return _adapted_layers(home, adapter, base)
     except InvalidParameter as error:
         if error.name == "from_peft" or ".json" in error.name or ".safetensors" in error.name:
             raise
@@ -123,27 +123,27 @@ def layers_from_peft(directory: str, base: str | None = None) -> tuple[Layer, ..
         raise InvalidParameter(name, error.value, error.expected, error.remedy) from None
 
 
-def adapted_layers(home: Path, adapter: dict[str, Any], base: str | None) -> tuple[Layer, ...]:
+def _adapted_layers(home: Path, adapter: dict[str, Any], base: str | None) -> tuple[Layer, ...]:
     """The layers of an adapter whose configuration is read."""
-    check_adapter(adapter)
-    config, places = base_config(home, adapter, base)
-    saved = saved_layers(home / "adapter_model.safetensors", adapter)
+    _check_adapter(adapter)
+    config, places = _base_config(home, adapter, base)
+    saved = _saved_layers(home / "adapter_model.safetensors", adapter)
     if config is None and (saved is None or base):
         searched = ", ".join(str(place) for place in places)
         raise InvalidParameter("from_peft", searched, "a config.json of the base model", "give --base DIR")
-    found = agreed_layers(saved, adapter, config)
+    found = _agreed_layers(saved, adapter, config)
     return tuple(Layer(dim=dim, rank=rank, count=count) for (dim, rank), count in sorted(found.items()))
 
 
 Shapes = Counter[tuple[int, int]]
 
 
-def agreed_layers(saved: Shapes | None, adapter: dict[str, Any], config: dict[str, Any] | None) -> Shapes:
+def _agreed_layers(saved: Shapes | None, adapter: dict[str, Any], config: dict[str, Any] | None) -> Shapes:
     """The layers as saved; raises where the configurations say otherwise. As configured, where none are saved."""
     if saved is None:
-        return configured_layers(adapter, config or {})
+        return _configured_layers(adapter, config or {})
     try:
-        known = saved if config is None else configured_layers(adapter, config)
+        known = saved if config is None else _configured_layers(adapter, config)
     except InvalidParameter:
         known = saved
     if known != saved:
@@ -156,7 +156,7 @@ def agreed_layers(saved: Shapes | None, adapter: dict[str, Any], config: dict[st
 # --- files ----------------------------------------------------------------------------------------
 
 
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A table whose keys are all different."""
     table = dict(pairs)
     if len(table) < len(pairs):
@@ -165,67 +165,67 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def parse_object(text: str | bytes) -> dict[str, Any]:
+def _parse_object(text: str | bytes) -> dict[str, Any]:
     """A JSON object; raises :class:`ValueError` for anything else, for doubled keys and for nan."""
 
     def refuse(word: str) -> float:
         raise ValueError(f"{word} is no JSON number")
 
-    data = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+    data = json.loads(text, object_pairs_hook=_unique, parse_constant=refuse)
     if not isinstance(data, dict):
         raise ValueError("it is no JSON object")
     return data
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     """A JSON file as a table; raises :class:`InvalidParameter` where it is missing or malformed."""
     try:
-        return parse_object(path.read_text(encoding="utf-8"))
+        return _parse_object(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidParameter("from_peft", str(path), "a readable file with one JSON object", str(error)) from None
 
 
-def base_config(home: Path, adapter: dict[str, Any], base: str | None) -> tuple[dict[str, Any] | None, list[Path]]:
+def _base_config(home: Path, adapter: dict[str, Any], base: str | None) -> tuple[dict[str, Any] | None, list[Path]]:
     """The base model's ``config.json``, if it is found, and the places that were searched."""
     named = adapter.get("base_model_name_or_path")
     if named is not None and not isinstance(named, str):
         raise InvalidParameter("base_model_name_or_path", named, "a name or a directory")
     places = [Path(base)] if base else [home, *([Path(named)] if named else [])]
-    return next((read_json(p / "config.json") for p in places if (p / "config.json").is_file()), None), places
+    return next((_read_json(p / "config.json") for p in places if (p / "config.json").is_file()), None), places
 
 
-def saved_layers(path: Path, adapter: dict[str, Any]) -> Shapes | None:
+def _saved_layers(path: Path, adapter: dict[str, Any]) -> Shapes | None:
     """``(inputs, rank)`` of every layer that a saved adapter holds; None where nothing is saved."""
     if not path.is_file():
         return None
     layers: dict[str, dict[str, list[int]]] = {}
-    for tensor, shape in shapes_in(path).items():
+    for tensor, shape in _shapes_in(path).items():
         match = TENSOR.fullmatch(tensor)
         if match is None or len(shape) != 2:
             raise InvalidParameter(path.name, f"{tensor} {shape}", "the A and B of linear layers only", BY_HAND)
         layers.setdefault(match[1], {})[match[2]] = shape
     if not layers:
         raise InvalidParameter(path.name, "no tensor", "the A and B of linear layers")
-    key_of = pattern_rule(adapter)
-    return Counter(saved_shape(path.name, name, factors, adapter, key_of) for name, factors in layers.items())
+    key_of = _pattern_rule(adapter)
+    return Counter(_saved_shape(path.name, name, factors, adapter, key_of) for name, factors in layers.items())
 
 
-def saved_shape(
+def _saved_shape(
     file: str, name: str, factors: dict[str, list[int]], adapter: dict[str, Any], key_of: "Rule"
 ) -> tuple[int, int]:
     """``(inputs, rank)`` of one saved layer, whose factors fit each other and the configuration."""
     a, b = factors.get("A"), factors.get("B")
     if a is None or b is None or a[0] != b[1] or min(*a, *b) < 1:
         raise InvalidParameter(file, f"{name}: A {a}, B {b}", "an A of rank x inputs and a B of outputs x rank")
-    if not takes_all(adapter) and not is_target(adapter, name):
+    if not _takes_all(adapter) and not is_target(adapter, name):
         raise InvalidParameter(file, name, "only layers that target_modules of adapter_config.json names", BY_HAND)
-    rank = rank_of(adapter, name, key_of)
+    rank = _rank_of(adapter, name, key_of)
     if a[0] != rank:
         raise InvalidParameter(file, f"{name}: rank {a[0]}", f"rank {rank}, as adapter_config.json says", BY_HAND)
     return a[1], min(rank, a[1])
 
 
-def shapes_in(path: Path) -> dict[str, list[int]]:
+def _shapes_in(path: Path) -> dict[str, list[int]]:
     """The shapes of the tensors in a safetensors file: an eight-byte length, a JSON header, the tensors in a row."""
     try:
         total = path.stat().st_size
@@ -233,7 +233,7 @@ def shapes_in(path: Path) -> dict[str, list[int]]:
             length = int.from_bytes(file.read(8), "little")
             if length > total - 8:
                 raise ValueError("its header is cut off")
-            header = parse_object(file.read(length))
+            header = _parse_object(file.read(length))
         header.pop("__metadata__", None)
         ends = sorted(tuple(entry["data_offsets"]) for entry in header.values())
         starts = [0, *(end for _, end in ends)]
@@ -247,96 +247,96 @@ def shapes_in(path: Path) -> dict[str, list[int]]:
 # --- adapter_config.json --------------------------------------------------------------------------
 
 
-def quoted(value: Any) -> str:
+def _quoted(value: Any) -> str:
     """A value of a file, short enough for a sentence."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def is_off(value: Any) -> bool:
+def _is_off(value: Any) -> bool:
     """True for what switches a key off."""
     return value is None or value is False or value in ([], {})
 
 
-def check_adapter(adapter: dict[str, Any]) -> None:
+def _check_adapter(adapter: dict[str, Any]) -> None:
     """Raise for a configuration that trains anything but ``B A`` of linear layers, or that is damaged."""
     kind = adapter.get("peft_type", "LORA")
     if not isinstance(kind, str) or kind.upper() != "LORA":
-        raise InvalidParameter("peft_type", quoted(kind), "an adapter of type LORA", BY_HAND)
+        raise InvalidParameter("peft_type", _quoted(kind), "an adapter of type LORA", BY_HAND)
     for key, value in adapter.items():
-        check_key(key, value)
-    check_start(adapter)
+        _check_key(key, value)
+    _check_start(adapter)
     whole("r", adapter.get("r"), "a whole number r >= 1 in adapter_config.json")
-    ranks = patterns_of(adapter)
+    ranks = _patterns_of(adapter)
     for key, rank in ranks.items():
-        compile_pattern("rank_pattern", key, r"(.*\.)?({})$")
+        _compile_pattern("rank_pattern", key, r"(.*\.)?({})$")
         whole(f"rank_pattern: {key}", rank, "a whole rank >= 1")
-    check_targets(adapter)
+    _check_targets(adapter)
 
 
-def check_key(key: str, value: Any) -> None:
+def _check_key(key: str, value: Any) -> None:
     """Raise for a key that trains more than is accounted, that is unknown, or whose value has the wrong type."""
     if key in HARMLESS:
         types = HARMLESS[key][0]
         if value is not None and (not isinstance(value, types) or (isinstance(value, bool) and types is NUMBER)):
-            raise InvalidParameter(key, quoted(value), "null or " + " or ".join(kind.__name__ for kind in types))
+            raise InvalidParameter(key, _quoted(value), "null or " + " or ".join(kind.__name__ for kind in types))
     elif key in REFUSED:
-        if not (is_off(value) or (key == "bias" and value == "none")):
+        if not (_is_off(value) or (key == "bias" and value == "none")):
             expected, why = REFUSED[key]
-            raise InvalidParameter(key, quoted(value), expected, f"{why}; {BY_HAND}")
-    elif key not in READ and not is_off(value):
+            raise InvalidParameter(key, _quoted(value), expected, f"{why}; {BY_HAND}")
+    elif key not in READ and not _is_off(value):
         raise InvalidParameter(
-            key, quoted(value), "only keys of adapter_config.json that are known here", f"it may train more; {BY_HAND}"
+            key, _quoted(value), "only keys of adapter_config.json that are known here", f"it may train more; {BY_HAND}"
         )
 
 
-def check_start(adapter: dict[str, Any]) -> None:
+def _check_start(adapter: dict[str, Any]) -> None:
     """Raise for tasks with a trained head and for adapters that do not start at ``B = 0``."""
     task, start = adapter.get("task_type"), adapter.get("init_lora_weights", True)
     if task in HEADS:
         raise InvalidParameter("task_type", task, FULL, f"PEFT trains this task's head unprojected; {BY_HAND}")
     if task is not None and task not in TASKS:
-        raise InvalidParameter("task_type", quoted(task), "null or one of " + ", ".join((*TASKS, *HEADS)))
+        raise InvalidParameter("task_type", _quoted(task), "null or one of " + ", ".join((*TASKS, *HEADS)))
     if not any(type(start) is type(known) and start == known for known in STARTS):
         why = "other starts look at the data or the weights, change the base weights, or leave B nonzero"
-        raise InvalidParameter("init_lora_weights", quoted(start), "true or gaussian", f"{why}; {BY_HAND}")
+        raise InvalidParameter("init_lora_weights", _quoted(start), "true or gaussian", f"{why}; {BY_HAND}")
 
 
-def check_targets(adapter: dict[str, Any]) -> None:
+def _check_targets(adapter: dict[str, Any]) -> None:
     """Raise for targets that are no names or regular expressions, or that PEFT would not take together."""
     for key, around in (("target_modules", "{}"), ("exclude_modules", "{}"), ("layers_pattern", BLOCK)):
         given = adapter.get(key)
         if isinstance(given, str) and given:
-            compile_pattern(key, given, around)
+            _compile_pattern(key, given, around)
         elif given is not None and not (isinstance(given, list) and all(isinstance(n, str) and n for n in given)):
-            raise InvalidParameter(key, quoted(given), "a regular expression or a list of names")
+            raise InvalidParameter(key, _quoted(given), "a regular expression or a list of names")
     targets, chosen, pattern = (adapter.get(key) for key in ("target_modules", "layers_to_transform", "layers_pattern"))
     if not targets:
-        raise InvalidParameter("target_modules", quoted(targets), "names of the adapted modules", BY_HAND)
+        raise InvalidParameter("target_modules", _quoted(targets), "names of the adapted modules", BY_HAND)
     if chosen is not None:
         for index in chosen if isinstance(chosen, list) else [chosen]:
-            whole("layers_to_transform", quoted(index) if isinstance(index, str) else index, "indices of blocks", 0)
+            whole("layers_to_transform", _quoted(index) if isinstance(index, str) else index, "indices of blocks", 0)
     for name in pattern if isinstance(pattern, list) else []:
-        compile_pattern("layers_pattern", name, BLOCK)
+        _compile_pattern("layers_pattern", name, BLOCK)
     if isinstance(targets, str) and not (chosen is None and pattern is None):
         raise InvalidParameter("target_modules", targets, "a list of names with layers_to_transform or layers_pattern")
     if pattern and chosen is None:
-        raise InvalidParameter("layers_pattern", quoted(pattern), "layers_to_transform with it")
+        raise InvalidParameter("layers_pattern", _quoted(pattern), "layers_to_transform with it")
 
 
-def compile_pattern(key: str, pattern: str, around: str) -> None:
+def _compile_pattern(key: str, pattern: str, around: str) -> None:
     """Raise for a regular expression that is none where it is used."""
     try:
         re.compile(around.replace("{}", pattern))
     except (re.error, RecursionError, OverflowError) as error:
-        raise InvalidParameter(key, quoted(pattern), "a regular expression", str(error)) from None
+        raise InvalidParameter(key, _quoted(pattern), "a regular expression", str(error)) from None
 
 
-def patterns_of(adapter: dict[str, Any]) -> dict[str, Any]:
+def _patterns_of(adapter: dict[str, Any]) -> dict[str, Any]:
     """``rank_pattern``."""
     found = adapter.get("rank_pattern")
     if found is not None and not isinstance(found, dict):
-        raise InvalidParameter("rank_pattern", quoted(found), "a table from names to ranks")
+        raise InvalidParameter("rank_pattern", _quoted(found), "a table from names to ranks")
     return found or {}
 
 
@@ -348,7 +348,7 @@ def pattern_key(keys: Iterable[str], name: str) -> str:
     return next((key for key in keys if re.match(rf"(.*\.)?({key})$", name)), name)
 
 
-def earlier_key(keys: Iterable[str], name: str) -> str:
+def _earlier_key(keys: Iterable[str], name: str) -> str:
     """The rule of PEFT's first versions: the key is not in parentheses, and something has to stand before it."""
     return next((key for key in keys if re.match(rf".*\.{key}$", name)), name)
 
@@ -356,12 +356,12 @@ def earlier_key(keys: Iterable[str], name: str) -> str:
 Rule = Callable[[Iterable[str], str], str]
 
 
-def pattern_rule(adapter: dict[str, Any]) -> Rule:
+def _pattern_rule(adapter: dict[str, Any]) -> Rule:
     """The rule by which the installed PEFT matches patterns; where none is, one on which all its versions agree."""
-    version = installed_version()
-    if version is None or not patterns_of(adapter):
-        return every_version
-    return known_rule if version < UNKNOWN_VERSION else own_rule
+    version = _installed_version()
+    if version is None or not _patterns_of(adapter):
+        return _every_version
+    return known_rule if version < UNKNOWN_VERSION else _own_rule
 
 
 UNKNOWN_VERSION = (0, 22)
@@ -369,7 +369,7 @@ UNKNOWN_VERSION = (0, 22)
 seconds, and where both rules agree it is not needed."""
 
 
-def installed_version() -> tuple[int, ...] | None:
+def _installed_version() -> tuple[int, ...] | None:
     """PEFT's version, None where it is not installed; nothing is imported."""
     try:
         return tuple(int(part) for part in re.findall(r"\d+", metadata.version("peft"))[:2])
@@ -380,21 +380,21 @@ def installed_version() -> tuple[int, ...] | None:
 def known_rule(keys: Iterable[str], name: str) -> str:
     """PEFT's rule, by PEFT itself only where its versions differ."""
     key = pattern_key(keys, name)
-    return key if key == earlier_key(keys, name) else own_rule(keys, name)
+    return key if key == _earlier_key(keys, name) else _own_rule(keys, name)
 
 
-def own_rule(keys: Iterable[str], name: str) -> str:
+def _own_rule(keys: Iterable[str], name: str) -> str:
     """The installed PEFT's own rule; one on which all versions agree where it cannot be imported."""
     try:
         from peft.utils import other  # pyright: ignore[reportMissingImports]
     except (ImportError, RuntimeError, OSError):
-        return every_version(keys, name)
-    return getattr(other, "get_pattern_key", earlier_key)(keys, name)
+        return _every_version(keys, name)
+    return getattr(other, "get_pattern_key", _earlier_key)(keys, name)
 
 
-def every_version(keys: Iterable[str], name: str) -> str:
+def _every_version(keys: Iterable[str], name: str) -> str:
     """The key by every version of PEFT's rule; raises :class:`InvalidParameter` where they differ."""
-    key, earlier = pattern_key(keys, name), earlier_key(keys, name)
+    key, earlier = pattern_key(keys, name), _earlier_key(keys, name)
     if key != earlier:
         remedy = "install PEFT as it trains, or write each key as the end of a module's name"
         raise InvalidParameter("rank_pattern", key, "a key that every version of PEFT matches alike", remedy)
@@ -407,25 +407,25 @@ def is_target(adapter: dict[str, Any], name: str) -> bool:
     if isinstance(excluded, str):
         if re.fullmatch(excluded, name):
             return False
-    elif ends_with(name, excluded):
+    elif _ends_with(name, excluded):
         return False
     if isinstance(targets, str):
         return re.fullmatch(targets, name) is not None
-    return name in targets or (ends_with(name, targets) and in_chosen_block(adapter, name))
+    return name in targets or (_ends_with(name, targets) and _in_chosen_block(adapter, name))
 
 
-def takes_all(adapter: dict[str, Any]) -> bool:
+def _takes_all(adapter: dict[str, Any]) -> bool:
     """Whether every linear layer but the output embedding is adapted."""
     targets = adapter["target_modules"]
     return isinstance(targets, str) and targets.lower() == "all-linear"
 
 
-def ends_with(name: str, ends: Iterable[str]) -> bool:
+def _ends_with(name: str, ends: Iterable[str]) -> bool:
     """Whether the name is one of these, or ends with one after a dot."""
     return any(name == end or name.endswith(f".{end}") for end in ends)
 
 
-def in_chosen_block(adapter: dict[str, Any], name: str) -> bool:
+def _in_chosen_block(adapter: dict[str, Any], name: str) -> bool:
     """Whether ``layers_to_transform`` lets this module through; none chosen: all are."""
     chosen, given = adapter.get("layers_to_transform"), adapter.get("layers_pattern")
     if chosen is None or chosen == []:
@@ -438,32 +438,32 @@ def in_chosen_block(adapter: dict[str, Any], name: str) -> bool:
     return False
 
 
-def rank_of(adapter: dict[str, Any], name: str, key_of: Rule) -> int:
+def _rank_of(adapter: dict[str, Any], name: str, key_of: Rule) -> int:
     """LoRA's rank for the module of this name."""
-    ranks = patterns_of(adapter)
+    ranks = _patterns_of(adapter)
     return int(ranks.get(key_of(list(ranks), name), adapter["r"]))
 
 
 # --- layers ---------------------------------------------------------------------------------------
 
 
-def configured_layers(adapter: dict[str, Any], config: dict[str, Any]) -> Shapes:
+def _configured_layers(adapter: dict[str, Any], config: dict[str, Any]) -> Shapes:
     """``(inputs, rank)`` of every adapted layer, by the two configurations.
 
     Names are tried as every model has them that the base model's configuration may stand for. Raises
     :class:`InvalidParameter` where none fits, or where several do and differ.
     """
-    if takes_all(adapter) and config.get("model_type") is None:
+    if _takes_all(adapter) and config.get("model_type") is None:
         raise InvalidParameter(
             "target_modules", "all-linear", "a list of module names, or a model_type in config.json", BY_HAND
         )
     tried = possible_families(config, adapter.get("task_type") == "CAUSAL_LM")
-    tried.sort(key=lambda pair: -count_of_known_targets(pair[0], adapter["target_modules"]))
-    key_of = pattern_rule(adapter)
+    tried.sort(key=lambda pair: -_count_of_known_targets(pair[0], adapter["target_modules"]))
+    key_of = _pattern_rule(adapter)
     found, failures = [], []
     for family, stack in tried:
         try:
-            found.append(layers_in(family, stack, adapter, config, key_of))
+            found.append(_layers_in(family, stack, adapter, config, key_of))
         except InvalidParameter as error:
             failures.append(error)
     if not found:
@@ -476,29 +476,29 @@ def configured_layers(adapter: dict[str, Any], config: dict[str, Any]) -> Shapes
     return found[0]
 
 
-def count_of_known_targets(family: Family, targets: Any) -> int:
+def _count_of_known_targets(family: Family, targets: Any) -> int:
     """How many of the targets a family's blocks hold."""
     names = targets if isinstance(targets, list) else []
-    return sum(any(ends_with(f".{layer}", [name]) for layer in family.block) for name in names)
+    return sum(any(_ends_with(f".{layer}", [name]) for layer in family.block) for name in names)
 
 
-def layers_in(family: Family, stack: str, adapter: dict[str, Any], config: dict[str, Any], key_of: Rule) -> Shapes:
+def _layers_in(family: Family, stack: str, adapter: dict[str, Any], config: dict[str, Any], key_of: Rule) -> Shapes:
     """The adapted layers, were the base model of this family with its blocks under this name."""
     names = dict(family.names(stack, config))
-    check_outside(family, adapter, typed=config.get("model_type") is not None)
-    if takes_all(adapter):
+    _check_outside(family, adapter, typed=config.get("model_type") is not None)
+    if _takes_all(adapter):
         chosen = [name for name in names if is_target({**adapter, "target_modules": [name]}, name)]
     else:
         chosen = [name for name in names if is_target(adapter, name)]
-    check_used(adapter, list(names), chosen, family.size(config, "blocks"), key_of)
-    shapes = [(family.size(config, names[name]), rank_of(adapter, name, key_of)) for name in chosen]
+    _check_used(adapter, list(names), chosen, family.size(config, "blocks"), key_of)
+    shapes = [(family.size(config, names[name]), _rank_of(adapter, name, key_of)) for name in chosen]
     return Counter((dim, min(rank, dim)) for dim, rank in shapes)
 
 
-def check_outside(family: Family, adapter: dict[str, Any], *, typed: bool) -> None:
+def _check_outside(family: Family, adapter: dict[str, Any], *, typed: bool) -> None:
     """Raise for targets that match a module outside the blocks, which some models of the family have."""
     remedy = f"name the modules from the block's index on; or {BY_HAND}"
-    if takes_all(adapter):
+    if _takes_all(adapter):
         if family.heads:
             raise InvalidParameter(
                 "target_modules", "all-linear", f"names, since {family.heads[0]} is there or not", remedy
@@ -508,22 +508,22 @@ def check_outside(family: Family, adapter: dict[str, Any], *, typed: bool) -> No
         return
     for name in (*family.outside, *family.heads):
         if is_target(adapter, name):
-            targets = quoted(adapter["target_modules"])
+            targets = _quoted(adapter["target_modules"])
             raise InvalidParameter("target_modules", targets, f"layers of the blocks only, not {name}", remedy)
 
 
-def check_used(adapter: dict[str, Any], names: list[str], chosen: list[str], blocks: int, key_of: Rule) -> None:
+def _check_used(adapter: dict[str, Any], names: list[str], chosen: list[str], blocks: int, key_of: Rule) -> None:
     """Raise for a target, a pattern or a block that matches nothing: it was meant for another model."""
     targets, indices = adapter["target_modules"], adapter.get("layers_to_transform")
     for target in targets if isinstance(targets, list) else []:
-        if not any(ends_with(name, [target]) for name in names):
+        if not any(_ends_with(name, [target]) for name in names):
             raise InvalidParameter("target_modules", target, "a module whose size is known", BY_HAND)
     for index in indices if isinstance(indices, list) else [] if indices is None else [indices]:
         if index >= blocks:
             raise InvalidParameter("layers_to_transform", index, f"a block from 0 to {blocks - 1}")
     if not chosen:
         key = "exclude_modules" if adapter.get("exclude_modules") else "target_modules"
-        raise InvalidParameter(key, quoted(adapter[key]), "at least one adapted module whose size is known", BY_HAND)
-    for key in patterns_of(adapter):
+        raise InvalidParameter(key, _quoted(adapter[key]), "at least one adapted module whose size is known", BY_HAND)
+    for key in _patterns_of(adapter):
         if all(key_of([key], name) != key for name in chosen):
             raise InvalidParameter("rank_pattern", key, "keys that match an adapted module", "remove it or correct it")

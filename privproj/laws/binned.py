@@ -53,9 +53,9 @@ class Bins:
 def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
     """The law of ``scale * Beta(a, b)`` in bins, narrowest in the logit above the centre, up to a tail of 1e-45.
 
-    Raises :class:`PrecisionLimit` where scipy is not trusted (:func:`check_beta_shape`).
+    Raises :class:`PrecisionLimit` where scipy is not trusted (:func:`_check_beta_shape`).
     """
-    check_beta_shape(a, b)
+    _check_beta_shape(a, b)
     centre, width = np.log(a / b), np.sqrt(1.0 / a + 1.0 / b)
     top = centre + width * np.linspace(0.0, 60.0, 241)
     tails = special.betainc(b, a, special.expit(-top))
@@ -67,7 +67,7 @@ def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
     kept = np.concatenate([[True], np.diff(share) > 0.0])
     share, rest = share[kept], rest[kept]
     # E[B; u < B < v] = a/(a+b) P(u < Beta(a+1, b) < v)
-    mass, first = beta_masses(a, b, share, rest), a / (a + b) * beta_masses(a + 1.0, b, share, rest)
+    mass, first = _beta_masses(a, b, share, rest), a / (a + b) * _beta_masses(a + 1.0, b, share, rest)
     mean = np.divide(first, mass, out=share[1:].copy(), where=mass > LEAST_DIVIDED_MASS)
     return Bins(scale * share, mass, scale * np.clip(mean, share[:-1], share[1:]))
 
@@ -85,18 +85,18 @@ def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
     inner = np.exp(np.interp(np.linspace(0.0, 1.0, count - 1), [0.0, 0.15, 0.75, 1.0], places))
     edges = np.unique(np.concatenate([[0.0], inner, [2.0 * end + 10.0]]))
     # E[U; u < U < v] = a P(u < Gamma(a+1) < v)
-    mass, first = (gamma_masses(shape, np.append(edges[:-1], np.inf)) for shape in (a, a + 1.0))
+    mass, first = (_gamma_masses(shape, np.append(edges[:-1], np.inf)) for shape in (a, a + 1.0))
     mean = np.divide(a * first, mass, out=edges[1:].copy(), where=mass > LEAST_DIVIDED_MASS)
     return Bins(scale * edges, mass, scale * np.clip(mean, edges[:-1], edges[1:]), unbounded=True)
 
 
-def gamma_masses(a: float, points: Array) -> Array:
+def _gamma_masses(a: float, points: Array) -> Array:
     """Mass of ``Gamma(a)`` between consecutive points, each difference taken on the side of the smaller tail."""
     lower, upper = special.gammainc(a, points), special.gammaincc(a, points)
     return np.maximum(np.where(points[1:] <= a, np.diff(lower), -np.diff(upper)), 0.0)
 
 
-def check_beta_shape(a: float, b: float) -> None:
+def _check_beta_shape(a: float, b: float) -> None:
     """Raise :class:`PrecisionLimit` where scipy's incomplete beta no longer reaches the margin kept here."""
     if a + b > 5e6:
         raise PrecisionLimit(
@@ -111,12 +111,12 @@ def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float
     sum, larger in convex order. Unprojected layers (``dim == rank``) add their share.
     """
     moving = [part for part in parts if part[0] > part[1]]
-    width = cell_width(moving) if moving else 1.0
+    width = _cell_width(moving) if moving else 1.0
     shift = sum(n * share for dim, rank, n, share in parts if dim == rank)
     atoms = np.ones(1)
     for dim, rank, n, share in moving:
         atoms = np.convolve(
-            atoms, convolve_n_times(spread_beta_atoms(0.5 * rank, 0.5 * (dim - rank), share / width), n)
+            atoms, _convolve_n_times(_spread_beta_atoms(0.5 * rank, 0.5 * (dim - rank), share / width), n)
         )
     atoms = np.pad(atoms, (0, 3))
     last = int(np.argmax(np.cumsum(atoms[::-1])[::-1] < 1e-34)) or len(atoms)
@@ -132,7 +132,7 @@ def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float
     return Bins(scale * np.maximum(edges, 0.0), mass * (1.0 + 1e-12), scale * np.maximum(mean, 0.0))
 
 
-def cell_width(parts: list[tuple[int, int, int, float]]) -> float:
+def _cell_width(parts: list[tuple[int, int, int, float]]) -> float:
     """Distance of the grid points, in units of the sum.
 
     On this grid spreading the layers adds at most a thousandth to the variance of the sum, or there are 2^13 cells up
@@ -145,14 +145,14 @@ def cell_width(parts: list[tuple[int, int, int, float]]) -> float:
     return float(max(np.sqrt(variance / (250.0 * sum(n for _, _, n, _ in parts))), mean / 2**13))
 
 
-def spread_beta_atoms(a: float, b: float, cells: float) -> Array:
+def _spread_beta_atoms(a: float, b: float, cells: float) -> Array:
     """``cells * Beta(a, b)`` spread to whole numbers with its mean kept; tails below 1e-40 go to the top."""
-    check_beta_shape(a, b)
+    _check_beta_shape(a, b)
     share = np.minimum(np.arange(int(np.ceil(cells)) + 1) / cells, 1.0)
     top = max(int(np.argmax(special.betainc(b, a, 1.0 - share) < 1e-40)), 1)
     share = np.append(share[:top], 1.0) if share[top] >= 1.0 else share[: top + 1]
-    mass = beta_masses(a, b, share, 1.0 - share)
-    first = a / (a + b) * beta_masses(a + 1.0, b, share, 1.0 - share)
+    mass = _beta_masses(a, b, share, 1.0 - share)
+    first = a / (a + b) * _beta_masses(a + 1.0, b, share, 1.0 - share)
     mean = np.divide(first, mass, out=share[1:].copy(), where=mass > LEAST_DIVIDED_MASS) * cells
     # A mean j + w goes to j with the share 1 - w and to j + 1 with the share w.
     weight = np.clip(mean - np.arange(len(mass)), 0.0, 1.0)
@@ -161,26 +161,26 @@ def spread_beta_atoms(a: float, b: float, cells: float) -> Array:
     return atoms
 
 
-def convolve_n_times(atoms: Array, count: int) -> Array:
+def _convolve_n_times(atoms: Array, count: int) -> Array:
     """The law of a sum of ``count`` independent copies, by repeated squaring without FFT: all terms are positive."""
     result = np.ones(1)
     while count:
         if count % 2:
-            result = drop_tail(np.convolve(result, atoms))
+            result = _drop_tail(np.convolve(result, atoms))
         count //= 2
         if count:
-            atoms = drop_tail(np.convolve(atoms, atoms))
+            atoms = _drop_tail(np.convolve(atoms, atoms))
     return result
 
 
-def drop_tail(atoms: Array) -> Array:
+def _drop_tail(atoms: Array) -> Array:
     """The atoms without their far tail, whose mass is below 1e-45; what all such cuts lose is below
     :data:`MASS_LOST_TO_CUTS`.
     """
     return atoms[: int(np.max(np.nonzero(np.cumsum(atoms[::-1])[::-1] >= BINNED_TAIL))) + 1]
 
 
-def beta_masses(a: float, b: float, share: Array, rest: Array) -> Array:
+def _beta_masses(a: float, b: float, share: Array, rest: Array) -> Array:
     """Mass of ``Beta(a, b)`` between consecutive points, each difference taken on the side of the smaller tail."""
     lower, upper = special.betainc(a, b, share), special.betainc(b, a, rest)
     below = share[1:] <= a / (a + b)

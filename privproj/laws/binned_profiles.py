@@ -36,7 +36,7 @@ def chord_means(values: Array, law: Bins) -> Array:
     return law.mass * (values[..., :-1] * (1.0 - weight) + values[..., 1:] * weight)
 
 
-def inflections(eps: Array) -> Array:
+def _inflections(eps: Array) -> Array:
     """``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``: the array twin of :func:`privproj.laws.squared_shift.inflection`."""
     return 2.0 * eps * (eps / (1.0 + np.hypot(1.0, eps)))
 
@@ -46,7 +46,7 @@ def rank_one_deltas(eps: Array, law: Bins) -> Array:
 
     A bin that holds ``x0`` counts with the value at its upper edge.
     """
-    column, x0 = eps[:, None], inflections(eps)[:, None]
+    column, x0 = eps[:, None], _inflections(eps)[:, None]
     at_edges = gaussian_deltas(column, np.sqrt(law.edges))
     convex = chord_means(at_edges, law)
     concave = law.mass * gaussian_deltas(column, np.sqrt(law.mean))
@@ -66,13 +66,13 @@ def any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
     ``E[h(X); X < c] + P(X > c) h(M(c))`` of its law. Each such ``p >= x0`` gives an upper bound, as does ``x0`` itself,
     which is best where only a far atom lies beyond. The least of these bounds is taken.
     """
-    x0 = inflections(eps)
+    x0 = _inflections(eps)
     convex_everywhere = np.array([law.supremum for law in laws]).max() <= x0
     tables = [(law, gaussian_deltas(eps[:, None], np.sqrt(law.edges))) for law in laws]
     least_point = np.maximum(x0, SMALLEST_UPPER_DELTA)
     # Candidates for p: x0, and M(c) at the best c of each law. For each p, max_l E[g_p(X_l)].
-    points = [least_point, *(np.maximum(best_tangents(eps, law, at), least_point) for law, at in tables)]
-    bounds = [np.max([tangent_deltas(eps, p, law, at) for law, at in tables], axis=0) for p in points]
+    points = [least_point, *(np.maximum(_best_tangents(eps, law, at), least_point) for law, at in tables)]
+    bounds = [np.max([_tangent_deltas(eps, p, law, at) for law, at in tables], axis=0) for p in points]
     least = np.min(bounds, axis=0)
     # Where sup X <= x0 (C5, case 2) the bound is E[h(X)], by chords.
     if np.any(convex_everywhere):
@@ -81,9 +81,9 @@ def any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
     return np.minimum(least, 1.0)
 
 
-def best_tangents(eps: Array, law: Bins, at_edges: Array) -> Array:
+def _best_tangents(eps: Array, law: Bins, at_edges: Array) -> Array:
     """``M(c)`` at the edge ``c <= x0`` that maximises the dual value, for every ``eps``."""
-    column, x0 = eps[:, None], inflections(eps)[:, None]
+    column, x0 = eps[:, None], _inflections(eps)[:, None]
     tail, means = law.above()
     below = np.cumsum(chord_means(at_edges, law), axis=1)
     below = np.concatenate([np.zeros((len(eps), 1)), below[:, :-1]], axis=1)
@@ -93,12 +93,12 @@ def best_tangents(eps: Array, law: Bins, at_edges: Array) -> Array:
     return means[np.argmax(dual, axis=1)]
 
 
-def tangent_deltas(eps: Array, p: Array, law: Bins, at_edges: Array) -> Array:
+def _tangent_deltas(eps: Array, p: Array, law: Bins, at_edges: Array) -> Array:
     """``E[g_p(X)]`` from above: ``g_p`` is convex, so its chords over the bins bound it.
 
     It never rises faster than its tangent, which bounds it in a last bin without an end.
     """
-    column, x0, p = eps[:, None], inflections(eps)[:, None], p[:, None]
+    column, x0, p = eps[:, None], _inflections(eps)[:, None], p[:, None]
     root = np.sqrt(p)
     # h'(p) = phi(eps/sqrt p - sqrt p/2) / (2 sqrt p),  l_p(x) = h(p) + h'(p) (x - p)
     with np.errstate(over="ignore", under="ignore"):

@@ -57,7 +57,7 @@ LEAST_DIVIDED_PANEL_MASS = 1e-290
 
 
 class LogDensity(Protocol):
-    """The law of ``y = ln X``, as :class:`Panels` needs it."""
+    """The law of ``y = ln X``, as :class:`_Panels` needs it."""
 
     @property
     def ends(self) -> tuple[float, float, float]:
@@ -73,7 +73,7 @@ class LogDensity(Protocol):
 
 
 @dataclass(frozen=True)
-class Nodes:
+class _Nodes:
     """Panels ``[left, right]`` of ``y`` with their nodes, a row for each panel.
 
     ``x`` holds ``X`` at the nodes, first those of the fine rule, then those of the check. ``weighted`` holds the
@@ -92,7 +92,7 @@ class Nodes:
 
 
 @dataclass
-class Panels:
+class _Panels:
     """All panels of a law, by level: those of level 0 span the law, and each further level halves them."""
 
     law: LogDensity
@@ -105,16 +105,16 @@ class Panels:
         count = max(8, math.ceil((high - low) / width))
         return low, (high - low) / count, count
 
-    def evaluate_panels(self, left: Array, right: Array) -> Nodes:
+    def evaluate_panels(self, left: Array, right: Array) -> _Nodes:
         """Nodes on these panels, not remembered."""
         nodes, weights = (
             np.concatenate(x) for x in zip(gauss_nodes(NODES_FINE), gauss_nodes(NODES_CHECK), strict=True)
         )
         y = left[:, None] + (right - left)[:, None] * nodes
         density = self.law.density(y.ravel()).reshape(y.shape)
-        return Nodes(left, right, np.exp(y), density * weights * (right - left)[:, None])
+        return _Nodes(left, right, np.exp(y), density * weights * (right - left)[:, None])
 
-    def at(self, level: int, indices: NDArray[np.int64]) -> Nodes:
+    def at(self, level: int, indices: NDArray[np.int64]) -> _Nodes:
         """The panels with these indices, from memory where they are there."""
         low, width, _ = self.grid
         width /= 2.0**level
@@ -125,10 +125,10 @@ class Panels:
             memory.update({int(i): (found.x[j], found.weighted[j]) for j, i in enumerate(missing)})
         rows = [memory[int(i)] for i in indices.tolist()]
         left = np.asarray(low + indices * width, dtype=np.float64)
-        return Nodes(left, left + width, np.stack([r[0] for r in rows]), np.stack([r[1] for r in rows]))
+        return _Nodes(left, left + width, np.stack([r[0] for r in rows]), np.stack([r[1] for r in rows]))
 
     @cached_property
-    def base(self) -> Nodes:
+    def base(self) -> _Nodes:
         """Level 0; raises :class:`NotConverged` unless its total mass is 1 to twice :data:`DENSITY_MARGIN`."""
         found = self.at(0, np.arange(self.grid[2]))
         mass = float(found.sums(np.ones_like(found.x))[0].sum())
@@ -172,12 +172,12 @@ class Panels:
             value, error = value + part, error + gap
         return value, error / value if value > 0.0 else 0.0
 
-    def integrate_panels(self, eps: float, scale: float, piece: Nodes, aligned: bool) -> tuple[float, float]:
+    def integrate_panels(self, eps: float, scale: float, piece: _Nodes, aligned: bool) -> tuple[float, float]:
         """The integral of the profile over these panels, halved where both rules disagree, and its absolute error."""
         value = error = 0.0
         indices = np.arange(len(piece.left)) if aligned else None
         for level in range(MOST_LEVELS + 1):
-            fine, coarse = piece.sums(gaussian_delta_values(eps, scale * piece.x))
+            fine, coarse = piece.sums(_gaussian_delta_values(eps, scale * piece.x))
             gap = np.abs(fine - coarse)
             wide = gap > 0.1 * PANEL_ERROR_SHARE * (value + float(fine.sum()))
             if level == MOST_LEVELS or not wide.any():
@@ -227,7 +227,7 @@ class ScaledEnergy:
     least_tail: float = -660.0
 
     @property
-    def panels(self) -> Panels:
+    def panels(self) -> _Panels:
         """The panels of ``X``."""
         return panels_of(self.law)
 
@@ -269,7 +269,7 @@ def log_sum_exp(logs: Array) -> float:
     return peak + math.log(float(np.exp(logs - peak).sum()))
 
 
-def gaussian_delta_values(eps: float, x: Array) -> Array:
+def _gaussian_delta_values(eps: float, x: Array) -> Array:
     """``h_eps(x)`` at every entry: the Gaussian delta at ``mu = sqrt(x)``."""
     roots = np.sqrt(x)
     logs = [kernels.log_gaussian_delta(eps, mu) if mu > 0.0 else -math.inf for mu in roots.ravel().tolist()]
@@ -277,6 +277,6 @@ def gaussian_delta_values(eps: float, x: Array) -> Array:
 
 
 @lru_cache(maxsize=64)
-def panels_of(law: LogDensity) -> Panels:
+def panels_of(law: LogDensity) -> _Panels:
     """The panels of a law, kept for the next question."""
-    return Panels(law)
+    return _Panels(law)

@@ -85,11 +85,11 @@ def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
     if law.supremum <= inflection(eps):
         return law.expected_profile(eps)
     # C5, case 1: the tangent at the mean lies above h from 0 on, and the bound is h(E X).
-    if tangent_gap(eps, law.mean, 0.0) >= 0.0:
+    if _tangent_gap(eps, law.mean, 0.0) >= 0.0:
         value = log_gaussian_delta_at(eps, law.mean)
         return widen_outward(value, 0.0, gaussian_steepness(value, law))
     # V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) at the root c of l_M(c)(c) = h(c).
-    cut = tangent_cut(eps, law)
+    cut = _tangent_cut(eps, law)
     if law.log_tail(cut) < law.least_tail:
         whole = law.expected_profile(eps)
         return Enclosure(whole.lower, min(0.0, kernels.log_add(whole.upper, law.least_tail)))
@@ -103,10 +103,10 @@ def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
     return widen_outward(whole, below.upper - below.lower, gaussian_steepness(whole, law))
 
 
-def tangent_cut(eps: float, law: SensitivityLaw) -> float:
+def _tangent_cut(eps: float, law: SensitivityLaw) -> float:
     """The ``c`` where the tangent at ``M(c)`` meets ``h_eps``."""
     return find_crossing(
-        lambda c: -tangent_gap(eps, law.mean_above(c), c),
+        lambda c: -_tangent_gap(eps, law.mean_above(c), c),
         0.5 * inflection(eps),
         low=1e-9 * min(inflection(eps), law.mean),
         high=inflection(eps),
@@ -116,11 +116,11 @@ def tangent_cut(eps: float, law: SensitivityLaw) -> float:
 
 def best_tangent(eps: float, law: SensitivityLaw) -> float:
     """The ``p >= x0`` at which ``E g_p(X)`` is least (nearly; any ``p >= x0`` gives a bound)."""
-    best = law.mean if tangent_gap(eps, law.mean, 0.0) >= 0.0 else law.mean_above(tangent_cut(eps, law))
+    best = law.mean if _tangent_gap(eps, law.mean, 0.0) >= 0.0 else law.mean_above(_tangent_cut(eps, law))
     return max(best, inflection(eps) * (1.0 + 1e-14))
 
 
-def tangent_gap(eps: float, p: float, c: float) -> float:
+def _tangent_gap(eps: float, p: float, c: float) -> float:
     """``(l_p(c) - h(c)) / h(p)``: the tangent of ``h`` at ``p`` against ``h`` itself at ``c``."""
     # 1 - (h'(p) / h(p)) (p - c) - h(c) / h(p)
     at_p = log_gaussian_delta_at(eps, p)

@@ -41,7 +41,7 @@ class ProjectedEnergy:
         centre = math.log(4.0 * self.a * n / self.rank**2)
         drop = 50.0 / self.a
         low = centre - 11.0 * width - drop
-        return low, centre + reach_above_centre(self.a, self.b), min(0.8 * width, 1.0)
+        return low, centre + _reach_above_centre(self.a, self.b), min(0.8 * width, 1.0)
 
     @cached_property
     def grid(self) -> tuple[Array, Array]:
@@ -99,7 +99,7 @@ class ProjectedEnergy:
         return np.exp(peak[:, 0]) * np.exp(exponent - peak).sum(axis=1)
 
 
-def reach_above_centre(a: float, b: float) -> float:
+def _reach_above_centre(a: float, b: float) -> float:
     """How far above its centre ``ln(B N^2)`` leaves a tail of e^-720: where the best split of the exponent ends."""
     n = a + b
 

@@ -80,7 +80,7 @@ class SecretShift:
         place = np.exp(0.5 * y[:, None] - np.log(scale))
         ends = np.logaddexp(-0.5 * (place - c) ** 2, -0.5 * (place + c) ** 2)
         logs = weights + ends + np.log(place) - math.log(2.0 * math.sqrt(2.0 * math.pi))
-        return row_sums_exp(logs)
+        return _row_sums_exp(logs)
 
     def over_xi(self, y: Array) -> Array:
         """``sum over xi of phi(xi) f(ln g) d(ln g)/dy`` at the ``g`` for which the shift is ``e^(y/2)``."""
@@ -95,7 +95,7 @@ class SecretShift:
                 break
         slope = self.log_shift(v, xi)[1]
         logs = self.log_gamma(v) - 0.5 * xi * xi - np.log(2.0 * slope) + math.log(step / math.sqrt(2.0 * math.pi))
-        return row_sums_exp(np.where(np.isfinite(logs), logs, -np.inf))
+        return _row_sums_exp(np.where(np.isfinite(logs), logs, -np.inf))
 
     def log_shift(self, v: Array, xi: Array) -> tuple[Array, Array]:
         """``ln shift`` at ``ln g = v`` and its slope in ``v``."""
@@ -107,7 +107,7 @@ class SecretShift:
         return np.log(scale) + np.log(np.maximum(c + xi, LEAST_SHIFT)), slope
 
 
-def row_sums_exp(logs: Array) -> Array:
+def _row_sums_exp(logs: Array) -> Array:
     """``sum of e^logs`` over each row."""
     peak = np.maximum(np.max(logs, axis=1, keepdims=True), -1e4)
     return np.exp(peak[:, 0]) * np.exp(logs - peak).sum(axis=1)

@@ -58,7 +58,7 @@ class SensitivityLaw(Protocol):
         ...
 
 
-class HillLaw(ABC):
+class _HillLaw(ABC):
     """A law given in a coordinate ``t`` in which its density is smooth with one hill."""
 
     least_tail = -1e7
@@ -107,7 +107,7 @@ class HillLaw(ABC):
 
 
 @dataclass(frozen=True)
-class ScaledBeta(HillLaw):
+class ScaledBeta(_HillLaw):
     """``X = scale * B`` with ``B ~ Beta(a, b)``, in the coordinate ``t = ln(B / (1 - B))``."""
 
     a: float
@@ -169,7 +169,7 @@ class ScaledBeta(HillLaw):
 
 
 @dataclass(frozen=True)
-class ScaledGamma(HillLaw):
+class ScaledGamma(_HillLaw):
     """``X = scale * U`` with ``U ~ Gamma(a)``, in the coordinate ``t = ln(U / a)``."""
 
     a: float
@@ -231,7 +231,7 @@ def log_gaussian_delta_slope(eps: float, x: float) -> float:
     return kernels.log_normal_density(kernels.gaussian_shift(eps, root)) - math.log(2.0 * root)
 
 
-def gaussian_steepness(log_value: float, law: "SensitivityLaw | HillLaw") -> float:
+def gaussian_steepness(log_value: float, law: "SensitivityLaw | _HillLaw") -> float:
     """``(v + sqrt 3)(v + mu + sqrt 3)``, ``v^2 = 2 |ln delta|``: bounds ``|d ln delta / d ln mu|`` (C20)."""
     v = math.sqrt(2.0 * min(abs(log_value), 1e300)) + math.sqrt(3.0)
     scale = law.supremum if math.isfinite(law.supremum) else law.mean

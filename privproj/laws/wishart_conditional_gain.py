@@ -45,7 +45,7 @@ def exp_from_above(x: Array) -> Array:
     return np.where(x > LARGEST_BOUND_EXPONENT, HUGE_BOUND, np.exp(np.minimum(x, LARGEST_BOUND_EXPONENT)))
 
 
-def safe_difference(first: Array, exponent: Array, second: Array) -> Array:
+def _safe_difference(first: Array, exponent: Array, second: Array) -> Array:
     """``first - e^exponent second``; -1 where ``second`` is lost to underflow that the exponential would undo."""
     return np.where(
         (second < INVISIBLE_PROBABILITY) & (exponent > 0.0), -1.0, first - exp_from_above(exponent) * second
@@ -53,7 +53,7 @@ def safe_difference(first: Array, exponent: Array, second: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class SlopePanels:
+class _SlopePanels:
     """Bounds of the slope of a gain between neighbouring nodes: ``high >= G' >= low`` (of ``-G'`` where it falls)."""
 
     high: Array
@@ -84,7 +84,7 @@ class ConditionalGain:
         b = np.maximum(place, 0.0)
         # Q(k, b) - e^(e' - (r-1) y) Q(k, b e^y)
         first = special.gammaincc(k, b)
-        value = safe_difference(first, start - c * y, special.gammaincc(k, b * (1.0 + grown)))
+        value = _safe_difference(first, start - c * y, special.gammaincc(k, b * (1.0 + grown)))
         return self.mend_difference(value, first, np.broadcast_to(grown, place.shape), place, 1.0)
 
     def rising(self, y: Array, start: Array) -> Array:
@@ -96,7 +96,7 @@ class ConditionalGain:
         b = np.maximum(place, 0.0)
         # P(k, b) - e^(e' + (r-1) y) P(k, b e^-y)
         first = special.gammainc(k, b)
-        value = safe_difference(first, start + c * y, special.gammainc(k, b * (1.0 - shrunk)))
+        value = _safe_difference(first, start + c * y, special.gammainc(k, b * (1.0 - shrunk)))
         return self.mend_difference(value, first, np.broadcast_to(shrunk, place.shape), place, -1.0)
 
     def mend_difference(self, value: Array, first: Array, rate: Array, place: Array, sign: float) -> Array:
@@ -125,7 +125,7 @@ class ConditionalGain:
         k, _, c = self.constants
         return self.density(v) - c * special.gammainc(k, np.maximum(v, 0.0))
 
-    def falling_slopes(self, y: Array, start: Array) -> SlopePanels:
+    def falling_slopes(self, y: Array, start: Array) -> _SlopePanels:
         """Bounds of ``-G'(x) = e^(e' - (r-1) y) R(v)``, ``v = (a y + e')/(1 - e^-y)``, between increasing ``y >= 0``.
 
         ``R(v(y))`` is quasi-concave, so its least value is at an end and its largest at an end or the peak.
@@ -147,11 +147,11 @@ class ConditionalGain:
             spot = np.where(start >= 0.0, lowest, a)
             top[peaked] = np.maximum(top[peaked], self.falling_rate(spot[peaked]))
         exponent = start - c * y
-        return SlopePanels(
+        return _SlopePanels(
             exp_from_above(exponent[:-1]) * top, np.exp(np.minimum(exponent[1:], LARGEST_BOUND_EXPONENT)) * least
         )
 
-    def rising_slopes(self, y: Array, start: Array) -> SlopePanels:
+    def rising_slopes(self, y: Array, start: Array) -> _SlopePanels:
         """Bounds of ``G'(x) = e^(e' + (r-1) y) J(v)``, ``v = (a y - e')/(e^y - 1)``, between increasing ``y >= 0``."""
         _, a, c = self.constants
         y = y[:, None]
@@ -171,7 +171,7 @@ class ConditionalGain:
             spot = np.where(start >= 0.0, np.maximum(highest, 0.0), a)
             top[peaked] = np.maximum(top[peaked], self.rising_rate(spot[peaked]))
         light, heavy = np.exp(np.minimum(start + c * y[:-1], LARGEST_BOUND_EXPONENT)), exp_from_above(start + c * y[1:])
-        return SlopePanels(np.where(top > 0.0, heavy, light) * top, np.where(least > 0.0, light, heavy) * least)
+        return _SlopePanels(np.where(top > 0.0, heavy, light) * top, np.where(least > 0.0, light, heavy) * least)
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ LEAST_DIVISOR = 1e-300
 """Least divisor and least argument of a logarithm, of numbers that are 0 or far larger. Proof."""
 
 
-def log_sums_by_index(index: Index, logs: Array, count: int) -> Array:
+def _log_sums_by_index(index: Index, logs: Array, count: int) -> Array:
     """``ln`` of the sums of ``e^logs`` over equal ``index``, for the indices below ``count``."""
     top = np.full(count, -np.inf)
     np.maximum.at(top, index, logs)
@@ -79,7 +79,7 @@ def log_sums_by_index(index: Index, logs: Array, count: int) -> Array:
         return safe + np.log(np.bincount(index, np.exp(logs - safe[index]), count))
 
 
-def bernoulli_less_one(x: Array) -> Array:
+def _bernoulli_less_one(x: Array) -> Array:
     """``x/(e^x - 1) - 1`` for ``x >= 0``."""
     small = np.minimum(x, 0.1)
     v = small * small
@@ -89,7 +89,7 @@ def bernoulli_less_one(x: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class IntegralPanels:
+class _IntegralPanels:
     """Panels ``[low, high]``, each of one part and one epsilon; a place is ``|A - 1|``, above 1 ``A - e^(eps/a)``."""
 
     index: Index
@@ -97,14 +97,14 @@ class IntegralPanels:
     low: Array
     high: Array
 
-    def __getitem__(self, chosen: NDArray[np.bool_]) -> "IntegralPanels":
-        return IntegralPanels(self.index[chosen], self.kind[chosen], self.low[chosen], self.high[chosen])
+    def __getitem__(self, chosen: NDArray[np.bool_]) -> "_IntegralPanels":
+        return _IntegralPanels(self.index[chosen], self.kind[chosen], self.low[chosen], self.high[chosen])
 
-    def halve(self) -> "IntegralPanels":
+    def halve(self) -> "_IntegralPanels":
         """The panels with each cut in two."""
         middle = 0.5 * (self.low + self.high)
         both = np.concatenate
-        return IntegralPanels(
+        return _IntegralPanels(
             both([self.index, self.index]),
             both([self.kind, self.kind]),
             both([self.low, middle]),
@@ -113,7 +113,7 @@ class IntegralPanels:
 
 
 @dataclass(frozen=True)
-class ThresholdBox:
+class _ThresholdBox:
     """``x1 <= Re x <= x2, |Im x| <= turn <= 1``, and on it ``B(x) = x/(e^x - 1)`` and ``N(x) = 1/(e^x - 1)`` (C20).
 
     At the ends; ``|Re B - B(Re x)| <= bend``, ``Re N >= N(Re x) - n_bend``; ``..._aside`` bounds imaginary parts.
@@ -132,17 +132,17 @@ class ThresholdBox:
     n_aside: Array
 
     @staticmethod
-    def around(x1: Array, x2: Array, turn: Array) -> "ThresholdBox":
+    def around(x1: Array, x2: Array, turn: Array) -> "_ThresholdBox":
         """The box; rounded outward by 1e-12 relative where sizes are compared."""
         rise = np.expm1(np.minimum(x1, 200.0))
         n1, n2 = 1.0 / rise, 1.0 / np.expm1(np.minimum(x2, 700.0))
         fall, curve = (1.0 + rise) / rise**2, (1.0 + rise) * (2.0 + rise) / rise**3
-        b1, b2 = (1.0 + bernoulli_less_one(x) for x in (x1, x2))
+        b1, b2 = (1.0 + _bernoulli_less_one(x) for x in (x1, x2))
         far = x2 + 1.0
         bend = turn**2 * np.minimum(BERNOULLI_BEND, fall + 0.5 * far * curve)
         b_aside = turn * np.minimum(0.5, n1 + far * fall)
         slack = 1e-12
-        return ThresholdBox(
+        return _ThresholdBox(
             x1, x2, turn, b1, b2, n1, n2, bend + slack * b2, 0.5 * turn**2 * curve + slack * n2, b_aside, turn * fall
         )
 
@@ -216,7 +216,7 @@ class WishartIntegral:
         x = -np.log1p(-np.where(inside, place, 0.5))
         # U2 = a x/(e^x - 1) + eps/(e^x - 1) and k = a + (r - 1):
         # U2/k - 1 = [a (B(x) - 1) + eps N(x) - (r - 1)] / k, so small differences keep their digits; w = ln(U2/k).
-        terms = a * bernoulli_less_one(x), eps / np.expm1(x)
+        terms = a * _bernoulli_less_one(x), eps / np.expm1(x)
         w = np.log1p(np.maximum((terms[0] + terms[1] - (self.rank - 1.0)) / k, -1.0 + 1e-16))
         # g_- = E[(1 - e^(-(e^x - 1)(U - U2)))_+], and e^E = e^(eps - (r-1) x)
         found = self.gain.log_over(np.maximum(w, -39.0), x, eps - (self.rank - 1.0) * x)
@@ -244,7 +244,7 @@ class WishartIntegral:
         x = np.maximum(kink + beyond, LEAST_DIVISOR)
         threshold = a * beyond / -np.expm1(-x)
         # x/(1 - e^-x) = x + B(x), so U1/k - 1 = [a (x + B(x) - 1) - eps/(1 - e^-x) - (r - 1)] / k near k.
-        terms = a * (x + bernoulli_less_one(x)), eps / -np.expm1(-x)
+        terms = a * (x + _bernoulli_less_one(x)), eps / -np.expm1(-x)
         near = np.log1p(np.maximum((terms[0] - terms[1] - (self.rank - 1.0)) / k, -0.9))
         with np.errstate(divide="ignore"):
             w = np.where(threshold > 0.5 * k, near, np.log(threshold / k))
@@ -263,7 +263,7 @@ class WishartIntegral:
 
     # --- bounds on a panel ----------------------------------------------------------------------
 
-    def panel_bounds(self, p: IntegralPanels) -> tuple[Array, Array]:
+    def panel_bounds(self, p: _IntegralPanels) -> tuple[Array, Array]:
         """``ln`` of a lower and of an upper bound of the integral over each panel.
 
         ``g`` rises with the place, and ``f`` has one hill: the bounds are the width times the least, or the largest,
@@ -281,7 +281,7 @@ class WishartIntegral:
         low_gain[new] = self.log_gain(p.kind[new], p.index[new], p.low[new])[0]
         return width + np.minimum(at_near, at_far) + low_gain - 1e-9, width + most + high_gain + 1e-9
 
-    def gauss(self, p: IntegralPanels) -> tuple[Array, Array, Array]:
+    def gauss(self, p: _IntegralPanels) -> tuple[Array, Array, Array]:
         """``ln`` of the Gauss rule on each panel, of its error, and the mean of the steepness."""
         nodes, weights = gauss_nodes(PANEL_NODES)
         width = (p.high - p.low)[:, None]
@@ -297,7 +297,7 @@ class WishartIntegral:
         with np.errstate(divide="ignore"):
             return peak + np.log(total), self.log_error(p), leaning
 
-    def log_error(self, p: IntegralPanels) -> Array:
+    def log_error(self, p: _IntegralPanels) -> Array:
         """``ln`` of the proved error of the Gauss rule: the least over a few ellipses."""
         best = np.full_like(p.low, np.inf)
         for ellipse in PANEL_ELLIPSES:
@@ -305,7 +305,7 @@ class WishartIntegral:
             best = np.fmin(best, np.where(np.isnan(bound), np.inf, bound))
         return best + np.log(p.high - p.low)
 
-    def log_size(self, p: IntegralPanels, ellipse: float) -> Array:
+    def log_size(self, p: _IntegralPanels, ellipse: float) -> Array:
         """``ln`` of a bound of ``|f g|`` on the ellipse, by the rectangle around it; ``inf`` where there is none."""
         half = 0.5 * (p.high - p.low)
         wide, tall = half * 0.5 * (ellipse + 1.0 / ellipse), half * 0.5 * (ellipse - 1.0 / ellipse)
@@ -345,7 +345,7 @@ class WishartIntegral:
         x1, x2 = -0.5 * np.log((1.0 - most) ** 2 + tall**2), -np.log(least)
         turn = np.arctan(tall / least)
         valid &= (turn <= 1.0) & (x1 > 0.0)
-        box = ThresholdBox.around(np.where(valid, x1, 0.1), x2, turn)
+        box = _ThresholdBox.around(np.where(valid, x1, 0.1), x2, turn)
         # U2 = a B + eps N falls on the real line: Re U2 >= a B(x2) + eps N(x2) - |a| bend - eps n_bend, and
         # |Im U2| <= |a| b_aside + eps n_aside.
         real = self.a * box.b2 + eps * box.n2 - abs(self.a) * box.bend - eps * box.n_bend
@@ -358,7 +358,7 @@ class WishartIntegral:
             found = np.minimum(found, self.full_below(eps, box, real, imaginary))
         return np.where(valid, found, np.inf)
 
-    def full_below(self, eps: Array, box: "ThresholdBox", real: Array, imaginary: Array) -> Array:
+    def full_below(self, eps: Array, box: "_ThresholdBox", real: Array, imaginary: Array) -> Array:
         """``|g_-| <= 1 + |P(k, z)| + |e^(eps-(r-1)x) Q(k, z e^x)|``, ``z`` below ``k`` and ``z e^x`` above."""
         size = np.hypot(self.a * (box.b1 + box.bend) + eps * box.n1, imaginary)
         moved = self.a * (box.x1 + box.b1 - box.bend) + eps * (1.0 + box.n2 - box.n_bend)
@@ -395,7 +395,7 @@ class WishartIntegral:
         least, most = centre - wide, np.hypot(1.0 + centre + wide, tall)
         x1, x2, turn = np.log1p(np.maximum(least, 0.0)), np.log(most), np.arctan(tall / (1.0 + np.maximum(least, 0.0)))
         valid = (least > 0.0) & (x1 > eps / self.a) & (turn <= 1.0)
-        box = ThresholdBox.around(np.where(valid, x1, 0.1), x2, turn)
+        box = _ThresholdBox.around(np.where(valid, x1, 0.1), x2, turn)
         # U1 = a (x + B(x)) - eps (1 + N(x)): its least and its largest real part, and |Im U1| <= a turn + eps n_aside.
         real = self.a * (box.x1 + box.b1 - box.bend) - eps * (1.0 + box.n1)
         most_real = self.a * (box.x2 + box.b2 + box.bend) - eps * (1.0 + box.n2 - box.n_bend)
@@ -409,7 +409,7 @@ class WishartIntegral:
         found = np.minimum(excess + gain, self.full_above(eps, box, real, excess))
         return np.where(valid, found, np.inf)
 
-    def full_above(self, eps: Array, box: "ThresholdBox", real: Array, excess: Array) -> Array:
+    def full_above(self, eps: Array, box: "_ThresholdBox", real: Array, excess: Array) -> Array:
         """``|g_+| <= 1 + |Q(k, z)| + |e^(eps+(r-1)x) P(k, z e^-x)|``, ``z`` above ``k`` and ``z e^-x`` below."""
         aside = self.a * box.b_aside + eps * box.n_aside
         moved = self.a * (box.b2 - box.bend) - eps * box.n1
@@ -420,7 +420,7 @@ class WishartIntegral:
 
     # --- panels ---------------------------------------------------------------------------------
 
-    def first_panels(self) -> IntegralPanels:
+    def first_panels(self) -> _IntegralPanels:
         """Panels that grow from ``A = 1`` and towards ``A = 0``, and others around the bulk of ``A``."""
         shrinking = 1.0 - 0.5 ** np.arange(1, PANELS_TOWARDS_ZERO + 1)
         start = 1e-7 * min(self.spread, 1.0)
@@ -429,11 +429,11 @@ class WishartIntegral:
         )
         growing = start * 2.0 ** np.arange(0, math.ceil(math.log2(0.5 / start)))
         below = np.concatenate([[0.0, 1.0], growing, shrinking, self.misalignment + bulk])
-        below = distinct_edges(below[(below >= 0.0) & (below <= 1.0)])
+        below = _distinct_edges(below[(below >= 0.0) & (below <= 1.0)])
         parts = []
         for i, kink in enumerate(self.kink.tolist()):
             parts.extend(self.parts(i, kink, below, bulk))
-        return IntegralPanels(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        return _IntegralPanels(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def parts(
         self, i: int, kink: float, below: Array, bulk: Array
@@ -442,7 +442,7 @@ class WishartIntegral:
         if self.a > 0.0:
             top = math.exp(min(kink, 600.0))
             if kink > FARTHEST_LOG_ALIGNMENT:
-                return [panels_between(i, BELOW_ONE, below)]
+                return [_panels_between(i, BELOW_ONE, below)]
             scale = min(self.spread, 1.0, kink if kink > 0.0 else 1.0)
             growing = (
                 1e-7
@@ -451,17 +451,17 @@ class WishartIntegral:
             )
             centre = -self.misalignment - (top - 1.0)
             above = np.concatenate([[0.0], growing, centre + bulk])
-            above = distinct_edges(above[(above >= 0.0) & (above <= growing[-1])])
-            return [panels_between(i, BELOW_ONE, below), panels_between(i, ABOVE_ONE, above)]
+            above = _distinct_edges(above[(above >= 0.0) & (above <= growing[-1])])
+            return [_panels_between(i, BELOW_ONE, below), _panels_between(i, ABOVE_ONE, above)]
         turn = -math.expm1(-kink) if self.a < 0.0 else float(self.eps[i] > 0.0)
-        before = distinct_edges(
+        before = _distinct_edges(
             np.concatenate(
                 [below[below < turn], turn * (1.0 - 0.5 ** np.arange(1.0, PANELS_TOWARDS_THRESHOLD)), [turn]]
             )
         )
         after = np.append(turn, below[below > turn])
         return [
-            panels_between(i, part, edges)
+            _panels_between(i, part, edges)
             for part, edges in ((BELOW_ONE, before), (CERTAIN_GAIN, after))
             if len(edges) > 1
         ]
@@ -483,14 +483,14 @@ class WishartIntegral:
         for _ in range(MOST_HALVINGS):
             # Each panel is in [low, high]: half of the gap is the error of the middle.
             low, high = self.panel_bounds(panels)
-            least = np.logaddexp(total, log_sums_by_index(panels.index, low, count))
+            least = np.logaddexp(total, _log_sums_by_index(panels.index, low, count))
             enough = (least + math.log(self.share))[panels.index]
             with np.errstate(divide="ignore", invalid="ignore"):
                 half = high + np.log1p(-np.exp(np.minimum(low - high, 0.0))) - math.log(2.0)
             idle = (half <= enough) | (high == -np.inf)
             middle = np.logaddexp(low, high) - math.log(2.0)
-            total = np.logaddexp(total, log_sums_by_index(panels.index[idle], middle[idle], count))
-            missed = np.logaddexp(missed, log_sums_by_index(panels.index[idle], half[idle], count))
+            total = np.logaddexp(total, _log_sums_by_index(panels.index[idle], middle[idle], count))
+            missed = np.logaddexp(missed, _log_sums_by_index(panels.index[idle], half[idle], count))
             panels = panels[~idle]
             if not len(panels.low):
                 return total, np.exp(missed - total), np.exp(leaning - total)
@@ -498,10 +498,10 @@ class WishartIntegral:
             value, error, steep = self.gauss(panels)
             done = error <= enough[~idle]
             here = panels.index[done]
-            total = np.logaddexp(total, log_sums_by_index(here, value[done], count))
-            missed = np.logaddexp(missed, log_sums_by_index(here, error[done], count))
+            total = np.logaddexp(total, _log_sums_by_index(here, value[done], count))
+            missed = np.logaddexp(missed, _log_sums_by_index(here, error[done], count))
             leaning = np.logaddexp(
-                leaning, log_sums_by_index(here, value[done] + np.log(steep[done] + LEAST_DIVISOR), count)
+                leaning, _log_sums_by_index(here, value[done] + np.log(steep[done] + LEAST_DIVISOR), count)
             )
             panels = panels[~done]
             if not len(panels.low):
@@ -510,13 +510,13 @@ class WishartIntegral:
         raise NotConverged("the quadrature of the exact profile did not settle; please report these parameters")
 
 
-def distinct_edges(edges: Array) -> Array:
+def _distinct_edges(edges: Array) -> Array:
     """These edges in increasing order, each once."""
     ordered = np.sort(edges)
     return ordered[np.concatenate([[True], np.diff(ordered) > 0.0])]
 
 
-def panels_between(i: int, kind: int, edges: Array) -> tuple[Index, NDArray[np.int8], Array, Array]:
+def _panels_between(i: int, kind: int, edges: Array) -> tuple[Index, NDArray[np.int8], Array, Array]:
     """Index, kind, low and high ends of the panels between these edges."""
     count = len(edges) - 1
     return np.full(count, i, np.intp), np.full(count, kind, np.int8), edges[:-1], edges[1:]

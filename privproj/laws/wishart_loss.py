@@ -58,7 +58,7 @@ def log_gamma_ratio(r: float) -> float:
 
 
 @lru_cache(maxsize=KEPT_VALUES)
-def kept_log_delta(pair: "VectorWishart", eps: float) -> Enclosure:
+def _kept_log_delta(pair: "VectorWishart", eps: float) -> Enclosure:
     """:meth:`VectorWishart.log_delta_anew`, remembered for the next question."""
     return pair.log_delta_anew(eps)
 
@@ -84,7 +84,7 @@ class VectorWishart:
         In one dimension two vectors of equal norm and a cosine above -1 are the same vector. Runs of different length
         ask for the same values again, so they are kept.
         """
-        return kept_log_delta(self, eps)
+        return _kept_log_delta(self, eps)
 
     def log_delta_anew(self, eps: float) -> Enclosure:
         """:meth:`log_delta`, computed and not remembered."""

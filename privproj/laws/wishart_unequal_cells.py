@@ -9,7 +9,7 @@ Three facts bound it between nodes. On a panel of width ``h`` where ``G'`` is in
 a monotone tail is that of the means but for ``(h/4) (S - s)`` times the change of the tail, and the mean of the tail is
 that of its ends but for ``h/8`` times the range of the density of ``x``. At fixed ``x <= 0`` both tails are monotone
 in the alignment; at ``x > 0`` they turn once, at ``rho = e^-x``. In ``tau = ln kappa`` a falling part grows and a
-rising one shrinks, and ``G + K tau^2/2`` is convex for the ``K`` of :func:`second_slope_bounds`.
+rising one shrinks, and ``G + K tau^2/2`` is convex for the ``K`` of :func:`_second_slope_bounds`.
 """
 
 import math
@@ -47,7 +47,7 @@ class CellGrid:
 
 
 @dataclass(frozen=True)
-class TailWeights:
+class _TailWeights:
     """What one part of a gain is multiplied with on each panel: the mean of the tail, its largest value, its change."""
 
     mean: Array
@@ -56,7 +56,7 @@ class TailWeights:
 
 
 @dataclass(frozen=True)
-class GainPart:
+class _GainPart:
     """One part of the gain on each panel, by ``(panel, ratio, eps)``.
 
     ``fine`` is its change where means are used, with the error ``spread`` per change of the tail; ``coarse`` its change
@@ -67,18 +67,18 @@ class GainPart:
     coarse: Array
     spread: Array
 
-    def times(self, weights: TailWeights) -> Array:
+    def times(self, weights: _TailWeights) -> Array:
         """The sum over the panels, by ``(row of the weights, ratio, eps)``."""
         pairs = ((weights.mean, self.fine), (weights.most, self.coarse), (weights.change, self.spread))
-        return sum((sum_over_panels(flush_invisible(w), flush_invisible(part)) for w, part in pairs), np.zeros(()))
+        return sum((_sum_over_panels(_flush_invisible(w), _flush_invisible(part)) for w, part in pairs), np.zeros(()))
 
 
-def sum_over_panels(weights: Array, part: Array) -> Array:
+def _sum_over_panels(weights: Array, part: Array) -> Array:
     """The sum over the panels, one ratio at a time: products of this size start no threads."""
     return np.stack([weights @ part[:, i] for i in range(part.shape[1])], axis=1)
 
 
-def flush_invisible(values: Array) -> Array:
+def _flush_invisible(values: Array) -> Array:
     """The values with 0 for those that are invisible (denormal numbers are slow).
 
     The caller's floor is above the sum of all of them.
@@ -87,12 +87,12 @@ def flush_invisible(values: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class GainLayers:
+class _GainLayers:
     """The gain at each ratio: what falls before ``tau``, what falls and rises beyond it, and values at nodes."""
 
-    before: GainPart
-    falling: GainPart
-    rising: GainPart
+    before: _GainPart
+    falling: _GainPart
+    rising: _GainPart
     valley: Array
     values: Array
 
@@ -101,7 +101,7 @@ class GainLayers:
 
 
 @dataclass(frozen=True)
-class AlignmentTails:
+class _AlignmentTails:
     """Tails at the nodes, and bounds of their means on the panels, for each misalignment; row 0 is ``A = 1``."""
 
     below: Array
@@ -110,18 +110,18 @@ class AlignmentTails:
     above_means: tuple[Array, Array]
     never: Array
 
-    def weights(self, upper: bool) -> tuple[TailWeights, TailWeights]:
+    def weights(self, upper: bool) -> tuple[_TailWeights, _TailWeights]:
         """Weights of falling and rising parts, for upper or lower bounds of single pairs."""
         side, sign = (0, 1.0) if upper else (1, -1.0)
         change = self.below[:, 1:] - self.below[:, :-1], self.above[:, :-1] - self.above[:, 1:]
         most = (self.below[:, 1:], self.above[:, :-1]) if upper else (self.below[:, :-1], self.above[:, 1:])
         return (
-            TailWeights(self.below_means[side], most[0], sign * change[0]),
-            TailWeights(self.above_means[side], most[1], sign * change[1]),
+            _TailWeights(self.below_means[side], most[0], sign * change[0]),
+            _TailWeights(self.above_means[side], most[1], sign * change[1]),
         )
 
 
-def tails_on_grid(law: AlignmentLaw, grid: CellGrid) -> AlignmentTails:
+def tails_on_grid(law: AlignmentLaw, grid: CellGrid) -> _AlignmentTails:
     """The tails; the mean over a panel is within ``(h/8)(sup f - inf f)`` of the mean of the ends, ``f`` unimodal."""
     x, m = grid.points, grid.misalignments[1:, None]
     below, above = law.tails(m, x)
@@ -132,7 +132,7 @@ def tails_on_grid(law: AlignmentLaw, grid: CellGrid) -> AlignmentTails:
     slack = np.diff(x) / 8.0 * (highest - np.minimum(density[:, 1:], density[:, :-1]))
     low, high = 0.5 * (below[:, 1:] + below[:, :-1]), 0.5 * (above[:, 1:] + above[:, :-1])
     passed, whole = (x > 0.0)[None, :].astype(float), (x[1:] > 0.0)[None, :].astype(float)
-    return AlignmentTails(
+    return _AlignmentTails(
         np.vstack([passed, below]),
         np.vstack([1.0 - passed, above]),
         (
@@ -148,17 +148,17 @@ def tails_on_grid(law: AlignmentLaw, grid: CellGrid) -> AlignmentTails:
 
 
 @dataclass(frozen=True)
-class AlignmentCells:
+class _AlignmentCells:
     """Weights, and tails at the nodes, for cells of misalignments: bounds for every one between two neighbours."""
 
-    falling: TailWeights
-    rising: TailWeights
+    falling: _TailWeights
+    rising: _TailWeights
     below_most: Array
     below_least: Array
     above_most: Array
 
 
-def bounds_over_alignments(law: AlignmentLaw, grid: CellGrid, tails: AlignmentTails) -> AlignmentCells:
+def _bounds_over_alignments(law: AlignmentLaw, grid: CellGrid, tails: _AlignmentTails) -> _AlignmentCells:
     """The bounds over cells of misalignments (C12, step 4).
 
     Where a tail is monotone over the whole cell and panel, its mean is largest at one end of the cell. Elsewhere the
@@ -180,9 +180,9 @@ def bounds_over_alignments(law: AlignmentLaw, grid: CellGrid, tails: AlignmentTa
     mean, high = tails.below_means[0], tails.above_means[0]
     falling = np.where(below_rises, mean[1:], np.where(below_falls, mean[:-1], most))
     rising = np.where(below_rises, high[:-1], np.where(below_falls, high[1:], top))
-    return AlignmentCells(
-        TailWeights(np.minimum(falling, most), most, most - below_least[:, :-1]),
-        TailWeights(np.minimum(rising, top), top, top - above_least[:, 1:]),
+    return _AlignmentCells(
+        _TailWeights(np.minimum(falling, most), most, most - below_least[:, :-1]),
+        _TailWeights(np.minimum(rising, top), top, top - above_least[:, 1:]),
         below,
         below_least,
         above,
@@ -192,24 +192,24 @@ def bounds_over_alignments(law: AlignmentLaw, grid: CellGrid, tails: AlignmentTa
 # --- the gain ---------------------------------------------------------------------------------------
 
 
-def gain_layers(gain: ConditionalGain, grid: CellGrid, eps: Array) -> GainLayers:
+def _gain_layers(gain: ConditionalGain, grid: CellGrid, eps: Array) -> _GainLayers:
     """The gain and the bounds of its slope at every ratio and node."""
     x, shape = grid.points, (len(grid.points) - 1, len(grid.ratios), len(eps))
-    parts = [GainPart(*(np.zeros(shape) for _ in range(3))) for _ in range(3)]
+    parts = [_GainPart(*(np.zeros(shape) for _ in range(3))) for _ in range(3)]
     values, valley = np.zeros((shape[1], len(x), shape[2])), np.zeros(shape[1:])
     for i, tau in enumerate(grid.ratios):
         at, start = int(np.searchsorted(x, tau)), eps + gain.constants[2] * tau
         own = -np.expm1(np.minimum(start, 0.0))[None, :]
-        fill_panels_before(gain, parts[0], values, i, np.append(0.0, (tau - x[:at])[::-1]), start, own)
+        _fill_panels_before(gain, parts[0], values, i, np.append(0.0, (tau - x[:at])[::-1]), start, own)
         y = np.append(0.0, x[at + 1 :] - tau)
         values[i, at:] = np.vstack([own, gain.rising(y[1:], start)])
         valley[i] = values[i, at:].min(axis=0)
-        fill_panels_beyond(gain, parts[1:], values[i, at:], i, y, start)
-    return GainLayers(parts[0], parts[1], parts[2], valley, values)
+        _fill_panels_beyond(gain, parts[1:], values[i, at:], i, y, start)
+    return _GainLayers(parts[0], parts[1], parts[2], valley, values)
 
 
-def fill_panels_before(
-    gain: ConditionalGain, part: GainPart, values: Array, i: int, y: Array, start: Array, own: Array
+def _fill_panels_before(
+    gain: ConditionalGain, part: _GainPart, values: Array, i: int, y: Array, start: Array, own: Array
 ) -> None:
     """The panels left of ``tau``, where the gain grows with ``y``."""
     side = np.maximum.accumulate(np.vstack([own, gain.falling(y[1:], start)]), axis=0)
@@ -224,8 +224,8 @@ def fill_panels_before(
     values[i, : at + 1] = side[::-1]
 
 
-def fill_panels_beyond(
-    gain: ConditionalGain, parts: list[GainPart], side: Array, i: int, y: Array, start: Array
+def _fill_panels_beyond(
+    gain: ConditionalGain, parts: list[_GainPart], side: Array, i: int, y: Array, start: Array
 ) -> None:
     """The panels right of ``tau``: falling up to the least node, rising from there; means where a valley may be."""
     slopes, change, count = gain.rising_slopes(y, start), np.diff(side, axis=0), len(y) - 1
@@ -239,7 +239,7 @@ def fill_panels_beyond(
         part.spread[-count:, i] = np.where(fine & chosen, spread, 0.0)
 
 
-def second_slope_bounds(gain: ConditionalGain, grid: CellGrid, eps: Array) -> tuple[Array, Array, Array]:
+def _second_slope_bounds(gain: ConditionalGain, grid: CellGrid, eps: Array) -> tuple[Array, Array, Array]:
     """``K >= -d^2 G/d tau^2`` on each panel, below the first node and beyond the last, by ``(., cell of ratios, eps)``.
 
     At fixed ``x``: ``e^e N(v) (v - k)_+`` for ``x < tau`` and ``e^e N(v) (k - v)_+`` for ``x > tau``, where ``N(v) = v
@@ -251,19 +251,19 @@ def second_slope_bounds(gain: ConditionalGain, grid: CellGrid, eps: Array) -> tu
     first, last = grid.ratios[None, :-1, None], grid.ratios[None, 1:, None]
     e = eps + c * x
     least, most = e[:-1], e[1:]
-    left = log_largest_bend(gain, *threshold_range_left(k, first - x[1:], last - x[:-1], least, most), 1.0) + most
-    right = log_largest_bend(gain, *threshold_range_right(k, x[:-1] - last, x[1:] - first, least, most), -1.0) + most
+    left = _log_largest_bend(gain, *_threshold_range_left(k, first - x[1:], last - x[:-1], least, most), 1.0) + most
+    right = _log_largest_bend(gain, *_threshold_range_right(k, x[:-1] - last, x[1:] - first, least, most), -1.0) + most
     left, right = np.where(last > x[:-1], left, -np.inf), np.where(x[1:] > first, right, -np.inf)
     on_panels = exp_from_above(np.maximum(left, right))
     reached = a * (first - LOWEST_LOG_ALIGNMENT) + eps + c * first if a > 0.0 else 0.0 * (first + eps)
     under = (
-        log_largest_bend(gain, reached, np.maximum(reached, UNBOUNDED_THRESHOLD), 1.0) + eps + c * LOWEST_LOG_ALIGNMENT
+        _log_largest_bend(gain, reached, np.maximum(reached, UNBOUNDED_THRESHOLD), 1.0) + eps + c * LOWEST_LOG_ALIGNMENT
     )
     over = k * float(gain.density(np.array(k)))
     return on_panels, exp_from_above(under)[0], np.full_like(under[0], over)
 
 
-def threshold_range_left(k: float, low: Array, high: Array, least: Array, most: Array) -> tuple[Array, Array]:
+def _threshold_range_left(k: float, low: Array, high: Array, least: Array, most: Array) -> tuple[Array, Array]:
     """The range of ``v = k y/(1 - e^-y) + e/(1 - e^-y)``, ``low <= y <= high`` cut at 0, ``least <= e <= most``."""
     low, high = np.maximum(low, LEAST_POSITIVE), np.maximum(high, LEAST_POSITIVE)
     near, far = -np.expm1(-low), -np.expm1(-high)
@@ -273,7 +273,7 @@ def threshold_range_left(k: float, low: Array, high: Array, least: Array, most: 
     )
 
 
-def threshold_range_right(k: float, low: Array, high: Array, least: Array, most: Array) -> tuple[Array, Array]:
+def _threshold_range_right(k: float, low: Array, high: Array, least: Array, most: Array) -> tuple[Array, Array]:
     """The range of ``v = k w/(e^w - 1) - e/(e^w - 1)``, ``w = -y`` between ``low`` (cut at 0) and ``high``."""
     low, high = np.maximum(low, LEAST_POSITIVE), np.maximum(high, LEAST_POSITIVE)
     near, far = np.expm1(low), np.expm1(high)
@@ -283,7 +283,7 @@ def threshold_range_right(k: float, low: Array, high: Array, least: Array, most:
     )
 
 
-def log_largest_bend(gain: ConditionalGain, low: Array, high: Array, sign: float) -> Array:
+def _log_largest_bend(gain: ConditionalGain, low: Array, high: Array, sign: float) -> Array:
     """``ln`` of the largest ``N(v) (sign (v - k))_+`` for ``low <= v <= high``; it peaks where ``(v - k)^2 = v``."""
     k = gain.constants[0]
     peak = k + 0.5 + sign * math.sqrt(k + 0.25)
@@ -308,29 +308,29 @@ class CellBounds:
     over_ratios: Array
     upper: Array
     lower: Array
-    tails: AlignmentTails
-    layers: GainLayers
+    tails: _AlignmentTails
+    layers: _GainLayers
 
 
 def bounds_on(gain: ConditionalGain, law: AlignmentLaw, grid: CellGrid, eps: Array) -> CellBounds:
     """Every bound on this grid (C12, steps 2 to 6)."""
-    tails, layers = tails_on_grid(law, grid), gain_layers(gain, grid, eps)
-    cells, at = bounds_over_alignments(law, grid, tails), np.searchsorted(grid.points, grid.ratios)
+    tails, layers = tails_on_grid(law, grid), _gain_layers(gain, grid, eps)
+    cells, at = _bounds_over_alignments(law, grid, tails), np.searchsorted(grid.points, grid.ratios)
     edges = cells.below_most[:, 0], cells.above_most[:, -1]
-    before, beyond = sum_both_sides(layers, (cells.falling, cells.rising), edges)
-    alone, kappa = before + beyond, bend_between_ratios(gain, grid, eps, cells)
+    before, beyond = _sum_both_sides(layers, (cells.falling, cells.rising), edges)
+    alone, kappa = before + beyond, _bend_between_ratios(gain, grid, eps, cells)
     overlap = np.maximum(cells.below_most[:, at[1:]] - cells.below_least[:, at[:-1]], 0.0)
     own = layers.values[np.arange(len(at)), at]
     # Step 5: what falls before tau at t2, the rest at t1, and G_t2(t2) P_<(t2) - G_t1(t1) P_<(t1) from above.
     mixed = before[:, 1:] + beyond[:, :-1] + overlap[:, :, None] * own[None, 1:]
     # The smaller of step 5 and of step 6, max(delta(t1), delta(t2)) + K (t2 - t1)^2/8.
     by_cells = np.minimum(mixed, np.maximum(alone[:, 1:], alone[:, :-1]) + kappa)
-    upper, lower = bounds_at_nodes(grid, tails, layers)
+    upper, lower = _bounds_at_nodes(grid, tails, layers)
     return CellBounds(by_cells, alone, kappa, upper, lower, tails, layers)
 
 
-def sum_both_sides(
-    layers: GainLayers, weights: tuple[TailWeights, TailWeights], edges: tuple[Array, Array]
+def _sum_both_sides(
+    layers: _GainLayers, weights: tuple[_TailWeights, _TailWeights], edges: tuple[Array, Array]
 ) -> tuple[Array, Array]:
     """``(what falls before tau, the rest)`` of the layers (step 2), with what is beyond the outermost nodes."""
     before = layers.before.times(weights[0]) + (1.0 - layers.values[None, :, 0]) * edges[0][:, None, None]
@@ -338,19 +338,19 @@ def sum_both_sides(
     return before, beyond + (1.0 - layers.values[None, :, -1]) * edges[1][:, None, None]
 
 
-def bend_between_ratios(gain: ConditionalGain, grid: CellGrid, eps: Array, cells: AlignmentCells) -> Array:
+def _bend_between_ratios(gain: ConditionalGain, grid: CellGrid, eps: Array, cells: _AlignmentCells) -> Array:
     """``K h^2/8`` with ``K`` averaged over ``x``: how far a profile can be above its values at two ratios."""
-    on_panels, under, over = second_slope_bounds(gain, grid, eps)
+    on_panels, under, over = _second_slope_bounds(gain, grid, eps)
     mass = np.minimum(cells.falling.change, cells.rising.change)
-    total = sum_over_panels(mass, on_panels)
+    total = _sum_over_panels(mass, on_panels)
     total = total + cells.below_most[:, 0, None, None] * under + cells.above_most[:, -1, None, None] * over
     return total * np.diff(grid.ratios)[None, :, None] ** 2 / 8.0
 
 
-def bounds_at_nodes(grid: CellGrid, tails: AlignmentTails, layers: GainLayers) -> tuple[Array, Array]:
+def _bounds_at_nodes(grid: CellGrid, tails: _AlignmentTails, layers: _GainLayers) -> tuple[Array, Array]:
     """Upper and lower bounds of the pairs at the nodes; parallel vectors have the gain at ``x = 0``."""
     nothing = np.zeros(len(grid.misalignments))
-    upper = np.add(*sum_both_sides(layers, tails.weights(True), (tails.below[:, 0], tails.above[:, -1])))
-    lower = np.add(*sum_both_sides(layers, tails.weights(False), (tails.never, nothing)))
+    upper = np.add(*_sum_both_sides(layers, tails.weights(True), (tails.below[:, 0], tails.above[:, -1])))
+    lower = np.add(*_sum_both_sides(layers, tails.weights(False), (tails.never, nothing)))
     upper[0] = lower[0] = layers.values[:, int(np.searchsorted(grid.points, 0.0))]
     return upper, lower

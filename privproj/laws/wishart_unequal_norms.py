@@ -102,7 +102,7 @@ class UnequalNorms:
     def log_delta(self, eps: float) -> Enclosure:
         """An enclosure of the largest ``ln H_eps`` over all pairs."""
         grid = (
-            None if self.parallel else kept_grid(self, math.floor(math.log2(max(eps, 1e-6)) / LOG2_EPSILONS_PER_GRID))
+            None if self.parallel else _kept_grid(self, math.floor(math.log2(max(eps, 1e-6)) / LOG2_EPSILONS_PER_GRID))
         )
         lower, upper = self.on_one_grid(np.array([eps]), grid)
         if not lower[0] > 0.0:
@@ -129,7 +129,7 @@ class UnequalNorms:
         if grid is None:
             lower = upper = self.parallel_gain(eps - shift)
         else:
-            lower, upper = delta_ends(self.bounds(grid, eps - shift))
+            lower, upper = _delta_ends(self.bounds(grid, eps - shift))
         return (
             np.maximum(lower * (1.0 - UNEQUAL_NORMS_MARGIN - STEEPEST_LOG_DELTA * shift) - UNDERFLOW_FLOOR, 0.0),
             np.minimum(upper * (1.0 + UNEQUAL_NORMS_MARGIN) + UNDERFLOW_FLOOR, 1.0),
@@ -166,13 +166,13 @@ class UnequalNorms:
         return CellGrid(steps, ratios, np.unique(np.clip(points, LOWEST_LOG_ALIGNMENT, HIGHEST_LOG_ALIGNMENT)))
 
 
-def delta_ends(bounds: CellBounds) -> tuple[Array, Array]:
+def _delta_ends(bounds: CellBounds) -> tuple[Array, Array]:
     """The largest lower bound of a pair at a node, and the largest upper bound of a cell (C12, step 7)."""
     return bounds.lower.max(axis=(0, 1)), bounds.cells.max(axis=(0, 1))
 
 
 @lru_cache(maxsize=KEPT_GRIDS)
-def kept_grid(worst: UnequalNorms, place: int) -> CellGrid:
+def _kept_grid(worst: UnequalNorms, place: int) -> CellGrid:
     """A grid for every ``eps`` between ``2^(BIN place)`` and the next power, so that a search asks the same one."""
     return search_grid(worst, 2.0 ** (LOG2_EPSILONS_PER_GRID * np.array([place, place + 1.0])), worst.first_grid())
 
@@ -181,43 +181,43 @@ def search_grid(worst: UnequalNorms, eps: Array, grid: CellGrid) -> CellGrid:
     """A grid on which these ``eps`` are enclosed to :data:`SEARCH_GOAL`, or the last one that was tried."""
     for _ in range(MOST_REFINEMENTS):
         bounds = worst.bounds(grid, eps)
-        finer = refine_grid(grid, bounds)
+        finer = _refine_grid(grid, bounds)
         if finer is None:
             return grid
         grid = finer
     return grid
 
 
-def refine_grid(grid: CellGrid, bounds: CellBounds) -> CellGrid | None:
+def _refine_grid(grid: CellGrid, bounds: CellBounds) -> CellGrid | None:
     """The grid with panels and cells halved where they cost most; None where it is close enough, or full."""
-    lower, upper = delta_ends(bounds)
+    lower, upper = _delta_ends(bounds)
     goal = lower * (1.0 + SEARCH_GOAL) + UNDERFLOW_FLOOR
     todo = upper > goal
     if not todo.any():
         return None
-    panels = costly_panels(bounds, todo, SEARCH_GOAL * lower) & (len(grid.points) < MOST_NODES)
+    panels = _costly_panels(bounds, todo, SEARCH_GOAL * lower) & (len(grid.points) < MOST_NODES)
     active = (bounds.cells > goal) & todo
-    alignments, ratios = costly_cells(bounds, active, SEARCH_GOAL * lower, bool(panels.any()))
+    alignments, ratios = _costly_cells(bounds, active, SEARCH_GOAL * lower, bool(panels.any()))
     alignments &= len(grid.misalignments) < MOST_ALIGNMENTS
     ratios &= len(grid.ratios) < MOST_RATIOS
     if not (panels.any() or alignments.any() or ratios.any()):
         return None
     near, far = grid.misalignments[:-1][alignments], grid.misalignments[1:][alignments]
     middle = np.where(near > 0.0, np.sqrt(near * far), far / 16.0)
-    halves = interval_middles(grid.ratios, ratios)
+    halves = _interval_middles(grid.ratios, ratios)
     return CellGrid(
         np.unique(np.concatenate([grid.misalignments, middle])),
         np.unique(np.concatenate([grid.ratios, halves])),
-        np.unique(np.concatenate([grid.points, halves, interval_middles(grid.points, panels)])),
+        np.unique(np.concatenate([grid.points, halves, _interval_middles(grid.points, panels)])),
     )
 
 
-def interval_middles(nodes: Array, chosen: ChosenCells) -> Array:
+def _interval_middles(nodes: Array, chosen: ChosenCells) -> Array:
     """The middles of the chosen intervals."""
     return 0.5 * (nodes[:-1] + nodes[1:])[chosen]
 
 
-def costly_panels(bounds: CellBounds, todo: ChosenCells, allowed: Array) -> ChosenCells:
+def _costly_panels(bounds: CellBounds, todo: ChosenCells, allowed: Array) -> ChosenCells:
     """Panels that cost the largest upper bound of a pair more than their share."""
     worst = bounds.upper.reshape(-1, len(todo)).argmax(axis=0)
     rows, columns = np.unravel_index(worst, bounds.upper.shape[:2])
@@ -238,7 +238,7 @@ def costly_panels(bounds: CellBounds, todo: ChosenCells, allowed: Array) -> Chos
     return found
 
 
-def costly_cells(
+def _costly_cells(
     bounds: CellBounds, active: ChosenCells, allowed: Array, panels: bool
 ) -> tuple[ChosenCells, ChosenCells]:
     """Cells of misalignments and of ratios to be halved: those that cost more, or both where neither does."""

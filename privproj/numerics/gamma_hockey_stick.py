@@ -53,18 +53,18 @@ def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float, inn
     """
     # sqrt(k/2 pi) e^-R int e^(-k D(w)) gain(w) dw/w, R the remainder of Stirling's formula
     place = np.clip(start / k, -FARTHEST_PLACE, FARTHEST_PLACE)
-    reached = deviance_at_start(place, sign)
-    low, high = deviance_interval(reached + (DROPPED_NATS + 0.5 * math.log(k + 1.0)) / k)
+    reached = _deviance_at_start(place, sign)
+    low, high = _deviance_interval(reached + (DROPPED_NATS + 0.5 * math.log(k + 1.0)) / k)
     low, high = (np.maximum(low, place), high) if sign > 0.0 else (low, np.minimum(high, place))
-    log_total = log_panel_integral(k, rate, place, reached, low, high, sign, inner)
+    log_total = _log_panel_integral(k, rate, place, reached, low, high, sign, inner)
     steep = rate * k * (high - low) > LARGEST_RISE_WITHOUT_LAYERS
     if inner >= INNER_NODES and np.any(steep):
         some = [np.broadcast_to(x, steep.shape)[steep] for x in (rate, place, reached, low, high)]
-        log_total[steep] = log_integral_by_layers(k, some[0], some[1], some[2], some[3], some[4], sign, inner)
+        log_total[steep] = _log_integral_by_layers(k, some[0], some[1], some[2], some[3], some[4], sign, inner)
     return log_total + 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
 
 
-def deviance_interval(t: Array) -> tuple[Array, Array]:
+def _deviance_interval(t: Array) -> tuple[Array, Array]:
     """``(w, w')``, ``w < 1 < w'``, just beyond where the deviance is ``t``, by the series of its inverse in
     ``sqrt(2t)``.
     """
@@ -73,7 +73,7 @@ def deviance_interval(t: Array) -> tuple[Array, Array]:
     return np.maximum(1.0 + low, 0.0), 1.0 + s + np.minimum(t, s * s * (1.0 / 3.0 + s / 36.0))
 
 
-def log_integral_by_layers(
+def _log_integral_by_layers(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float, inner: int
 ) -> Array:
     """``ln`` of the integral by layers from ``place``, each :data:`LAYER_GROWTH` times as wide as the one before."""
@@ -81,24 +81,24 @@ def log_integral_by_layers(
     while np.any(low < high):
         corner = np.clip(place + sign * layer, low, high)
         ends = (low, corner) if sign > 0.0 else (corner, high)
-        parts.append(log_panel_integral(k, rate, place, reached, *ends, sign, inner))
+        parts.append(_log_panel_integral(k, rate, place, reached, *ends, sign, inner))
         low, high = (corner, high) if sign > 0.0 else (low, corner)
         layer = LAYER_GROWTH * layer
     return np.logaddexp.reduce(parts)
 
 
-def deviance_at_start(place: Array, sign: float) -> Array:
+def _deviance_at_start(place: Array, sign: float) -> Array:
     """The deviance ``D`` at ``place`` where the gain starts beyond the mean, else 0."""
     beyond = np.where(place > 0.0, sign * np.maximum(sign * (place - 1.0), 0.0), 0.0)
     return beyond - np.log1p(beyond)
 
 
-def log_panel_integral(
+def _log_panel_integral(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float, inner: int
 ) -> Array:
     """``ln int e^(-k D(w)) (1 - e^(-rate k sign (w - place))) dw/w`` over ``[low, high]``."""
     width = np.maximum(high - low, 0.0)
-    share, rest, weights = crowded_nodes(sign, inner)
+    share, rest, weights = _crowded_nodes(sign, inner)
     w = low[..., None] + width[..., None] * share
     beyond, part = (low - place, share) if sign > 0.0 else (place - high, rest)
     gain = -np.expm1((-rate * k)[..., None] * (beyond[..., None] + width[..., None] * part))
@@ -111,7 +111,7 @@ def log_panel_integral(
 
 
 @lru_cache(maxsize=8)
-def crowded_nodes(sign: float, inner: int) -> tuple[Array, Array, Array]:
+def _crowded_nodes(sign: float, inner: int) -> tuple[Array, Array, Array]:
     """``(place, 1 - place, weight)`` of nodes on [0, 1] that crowd where the gain starts.
 
     For ``sign = -1`` they crowd at 0 too, where ``U`` starts.

@@ -99,42 +99,42 @@ def gauss_error(count: int, ellipse: Array | float) -> Array | float:
     return 2.1 * ellipse ** (-2.0 * count) / (1.0 - ellipse**-2.0)
 
 
-def ratio_exponent(k: float, sign: float, w: Array, y: Array, turn: Array | float = 1.0) -> Array:
+def _ratio_exponent(k: float, sign: float, w: Array, y: Array, turn: Array | float = 1.0) -> Array:
     """``-k (D(w +- y) - D(w)) = k (+-y - e^w (e^(+-y) turn - 1))``, ``turn`` the cosine off the real line."""
     return k * (sign * y - np.exp(w) * (np.expm1(sign * y) * turn - (1.0 - turn)))
 
 
-def cut_off_place(k: float, sign: float, w: Array) -> Array:
+def _cut_off_place(k: float, sign: float, w: Array) -> Array:
     """``y`` where that is :data:`CUT_OFF_NATS` below its largest value, by Newton's method from beyond."""
     top = np.maximum(-sign * w, 0.0)
-    level = ratio_exponent(k, sign, w, top) - CUT_OFF_NATS
+    level = _ratio_exponent(k, sign, w, top) - CUT_OFF_NATS
     most = 10.0 / math.sqrt(k) + (2.0 * CUT_OFF_NATS + 2.0) / k
     y = top + (min(most, math.log(2.0 + 2.0 * CUT_OFF_NATS / k) + 2.0) if sign > 0.0 else most)
     for _ in range(40):
         fall = -sign * k * (1.0 - np.exp(np.minimum(w + sign * y, 30.0)))
-        step = (level - ratio_exponent(k, sign, w, np.minimum(y, 30.0 if sign > 0.0 else 1e9))) / fall
+        step = (level - _ratio_exponent(k, sign, w, np.minimum(y, 30.0 if sign > 0.0 else 1e9))) / fall
         y = np.maximum(y - np.clip(step, 0.0, 0.9 * (y - top)), top)
     return y
 
 
-def mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]:
+def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]:
     """``(ratio, size of its slope, proved relative error of both)`` at each ``w``; of ``below``, what exceeds ``1/k``.
 
     ``below(w) = 1/k + int_0^inf e^(-k y) (e^q - 1) dy``, ``q = k e^w (1 - e^-y)``: positive, and small where ``w`` is.
     """
     nodes, weights = gauss_nodes(RATIO_NODES)
-    end, parts = cut_off_place(k, sign, w), RATIO_PARTS + int(MORE_RATIO_PARTS / k)
+    end, parts = _cut_off_place(k, sign, w), RATIO_PARTS + int(MORE_RATIO_PARTS / k)
     ratio, slope, error, error_of_slope = (np.zeros_like(w) for _ in range(4))
     for part in range(parts):
         left, width = end * part / parts, end / parts
         y = left[:, None] + width[:, None] * nodes
-        values = np.exp(ratio_exponent(k, sign, w[:, None], y)) * weights * width[:, None]
-        ratio += values.sum(axis=1) if sign > 0.0 else (values * small_rise(k, w[:, None], y)).sum(axis=1)
+        values = np.exp(_ratio_exponent(k, sign, w[:, None], y)) * weights * width[:, None]
+        ratio += values.sum(axis=1) if sign > 0.0 else (values * _small_rise(k, w[:, None], y)).sum(axis=1)
         slope += k * np.exp(w) * (values * np.abs(np.expm1(sign * y))).sum(axis=1)
-        missed = gauss_part_error(k, sign, w, left, width)
+        missed = _gauss_part_error(k, sign, w, left, width)
         error, error_of_slope = error + missed[0], error_of_slope + missed[1]
     ratio -= np.where((w > DIFFERENCE_FROM) & (sign < 0.0), 1.0 / k, 0.0)
-    last, fall = np.exp(ratio_exponent(k, sign, w, end)), sign * k * np.expm1(w + sign * end)
+    last, fall = np.exp(_ratio_exponent(k, sign, w, end)), sign * k * np.expm1(w + sign * end)
     lever = k * np.exp(w) * np.abs(np.expm1(sign * end))
     rest_of_slope = last * lever / (fall - 1.0 / np.abs(np.expm1(-sign * end)))
     rest = last / fall if sign > 0.0 else np.minimum(last / fall, rest_of_slope)
@@ -142,12 +142,12 @@ def mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]:
     return ratio, slope, np.where(rest_of_slope > 0.0, both, np.inf)
 
 
-def small_rise(k: float, w: Array, y: Array) -> Array:
+def _small_rise(k: float, w: Array, y: Array) -> Array:
     """``1 - e^-q`` where ``w`` is below :data:`DIFFERENCE_FROM`, and else 1: there ``1/k`` is taken off in the end."""
     return np.where(w > DIFFERENCE_FROM, 1.0, -np.expm1(k * np.exp(w) * np.expm1(-y)))
 
 
-def gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array) -> tuple[Array, Array]:
+def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array) -> tuple[Array, Array]:
     """Proved errors of the Gauss rule on one part, of the ratio and of its slope: the best of a few ellipses."""
     best = np.full_like(w, np.inf), np.full_like(w, np.inf)
     for ellipse in PART_ELLIPSES:
@@ -157,7 +157,7 @@ def gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array)
         low, high = left - beyond, left + width + beyond
         with np.errstate(all="ignore"):
             top = np.where(turn > 0.0, -sign * (w + np.log(turn)), high if sign > 0.0 else low)
-        size = np.exp(np.minimum(ratio_exponent(k, sign, w, np.clip(top, low, high), turn), 700.0))
+        size = np.exp(np.minimum(_ratio_exponent(k, sign, w, np.clip(top, low, high), turn), 700.0))
         growth = np.exp(np.maximum(np.maximum(sign * low, sign * high), 0.0))
         lever = k * np.exp(w) * np.minimum(growth + 1.0, growth * (np.maximum(-low, high) + height))
         missed = gauss_error(RATIO_NODES, ellipse) * width * size
@@ -171,7 +171,7 @@ def gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array)
 
 
 @dataclass(frozen=True)
-class RatioTable:
+class _RatioTable:
     """One Mills ratio and the size of its slope by polynomials between edges, and their proved relative error."""
 
     edges: Array
@@ -195,10 +195,10 @@ class RatioTable:
         return coefficients[0][panel] + y * ahead - last
 
 
-def panel_edges(k: float, sign: float) -> Array:
+def _panel_edges(k: float, sign: float) -> Array:
     """Edges of panels as wide as the ratios are smooth: 0.45 of the scale, from beyond 0 on the other side outward."""
     unit, edges = 1.0 / math.sqrt(k), []
-    end = farthest_log_threshold(k) if sign > 0.0 else -LOWEST_LOG_THRESHOLD
+    end = _farthest_log_threshold(k) if sign > 0.0 else -LOWEST_LOG_THRESHOLD
     place = -2.2 * unit
     while place < end:
         edges.append(place)
@@ -206,33 +206,33 @@ def panel_edges(k: float, sign: float) -> Array:
     return sign * np.array([*edges, place])[:: int(sign)]
 
 
-def farthest_log_threshold(k: float) -> float:
+def _farthest_log_threshold(k: float) -> float:
     """``w > 0`` with ``k D(w)`` at least :data:`FARTHEST_DEVIANCE`."""
     return math.log1p(2.0 * FARTHEST_DEVIANCE / k) + 2.0
 
 
-def build_ratio_table(k: float, sign: float) -> RatioTable:
+def _build_ratio_table(k: float, sign: float) -> _RatioTable:
     """The table of ``above`` (``sign = 1``) or ``below`` of ``Gamma(k)``, with its proved error (C20).
 
     The error is that of interpolation in Chebyshev points of the first kind, of the Gauss rules, and of rounding.
     """
-    edges = panel_edges(k, sign)
+    edges = _panel_edges(k, sign)
     angle = (np.arange(PANEL_COEFFICIENTS) + 0.5) * math.pi / PANEL_COEFFICIENTS
     middle, half = 0.5 * (edges[1:] + edges[:-1]), 0.5 * np.diff(edges)
     points = (middle[:, None] + half[:, None] * np.cos(angle)).ravel()
-    ratio, slope, missed = mills_ratios(k, sign, points)
+    ratio, slope, missed = _mills_ratios(k, sign, points)
     transform = 2.0 / PANEL_COEFFICIENTS * np.cos(np.arange(PANEL_COEFFICIENTS)[:, None] * angle)
     transform[0] *= 0.5
     parts = [transform @ part.reshape(len(middle), PANEL_COEFFICIENTS).T for part in (ratio, slope)]
-    flat, spread, slope_spread, loss = panel_spreads(k, sign, edges)
+    flat, spread, slope_spread, loss = _panel_spreads(k, sign, edges)
     interpolated = 4.0 * PANEL_ELLIPSE ** (1.0 - PANEL_COEFFICIENTS) / (PANEL_ELLIPSE - 1.0) * spread
     lebesgue = 2.0 / math.pi * math.log(PANEL_COEFFICIENTS) + 1.0
     error = interpolated + lebesgue * flat * float(np.max(missed)) + POLYNOMIAL_RELATIVE_ROUNDING
     slim = gauss_error(SLOPE_NODES, SLIM_ELLIPSE) * slope_spread * flat
-    return RatioTable(edges, parts[0], parts[1], error, max(error * loss, float(slim) + error))
+    return _RatioTable(edges, parts[0], parts[1], error, max(error * loss, float(slim) + error))
 
 
-def panel_spreads(k: float, sign: float, edges: Array) -> tuple[float, float, float, float]:
+def _panel_spreads(k: float, sign: float, edges: Array) -> tuple[float, float, float, float]:
     """What the error of the table needs, each the largest over its panels; ratios and slopes are monotone.
 
     The largest over the smallest value on a panel; the bound on its ellipse over the smallest value, of both and of the
@@ -245,17 +245,17 @@ def panel_spreads(k: float, sign: float, edges: Array) -> tuple[float, float, fl
         0.5 * half * (PANEL_ELLIPSE - 1.0 / PANEL_ELLIPSE),
     )
     turn = np.cos(height) if sign > 0.0 else np.ones_like(half)
-    shift = SLIM_SHARE * ratio_scale(k, sign, far)
+    shift = SLIM_SHARE * _ratio_scale(k, sign, far)
     (top, steep, _), (high, bent, _), (least, flat, _), (_, flattest, _) = (
-        mills_ratios(k, sign, w) for w in (near - sign * beyond + np.log(turn), near, far, far + sign * shift)
+        _mills_ratios(k, sign, w) for w in (near - sign * beyond + np.log(turn), near, far, far + sign * shift)
     )
     flatness = np.maximum(high / least, bent / flattest)
-    loss = 2.0 * high / (SLIM_SHARE * ratio_scale(k, sign, near) * flattest)
+    loss = 2.0 * high / (SLIM_SHARE * _ratio_scale(k, sign, near) * flattest)
     found = (flatness, np.maximum(top / least, steep / turn / flat), steep / turn / flat, loss)
     return tuple(1.01 * float(np.max(part)) for part in found)  # pyright: ignore
 
 
-def ratio_scale(k: float, sign: float, w: Array) -> Array:
+def _ratio_scale(k: float, sign: float, w: Array) -> Array:
     """The distance in ``w`` over which a ratio varies."""
     return np.minimum(np.maximum(sign * w, 0.0) + 1.0 / math.sqrt(k), 1.0)
 
@@ -265,18 +265,18 @@ class GammaGain:
     """The gains of ``Gamma(k)``: see the module docstring; ``error`` is proved and relative."""
 
     k: float
-    above: RatioTable
-    below: RatioTable
+    above: _RatioTable
+    below: _RatioTable
     log_front: float
     error: float
 
-    def drop(self, table: RatioTable, w: Array, x: Array) -> Array:
+    def drop(self, table: _RatioTable, w: Array, x: Array) -> Array:
         """``|ratio(w) - ratio(w')|``, ``w' = w + x`` (above) or ``w - x`` (below): one term, or its slope's integral.
 
         ``w`` is where ``above`` is larger, or ``below``.
         """
         sign = 1.0 if table is self.above else -1.0
-        slim = x < SLIM_SHARE * ratio_scale(self.k, sign, w)
+        slim = x < SLIM_SHARE * _ratio_scale(self.k, sign, w)
         found = np.empty_like(w)
         wide = ~slim
         found[wide] = table.at(w[wide], table.ratio) - table.at(w[wide] + sign * x[wide], table.ratio)
@@ -335,7 +335,7 @@ class GammaGain:
 def gamma_gain(k: float) -> GammaGain:
     """The tables of ``Gamma(k)``, ``k >= 1``; raises :class:`NotConverged` where their proved error is too large."""
     with np.errstate(all="ignore"):
-        above, below = build_ratio_table(k, 1.0), build_ratio_table(k, -1.0)
+        above, below = _build_ratio_table(k, 1.0), _build_ratio_table(k, -1.0)
     log_front = 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
     error = GAIN_ERROR_FACTOR * max(above.amplified, below.amplified)
     if not error < LARGEST_GAIN_ERROR:

@@ -48,7 +48,7 @@ def gauss_legendre(n: int) -> tuple[tuple[float, float], ...]:
     return tuple(rule)
 
 
-def gauss_rule_sum(log_f: Callable[[float], float], edges: list[float], n: int, reference: float) -> float:
+def _gauss_rule_sum(log_f: Callable[[float], float], edges: list[float], n: int, reference: float) -> float:
     """``sum of panels of  int e^(log_f(t) - reference) dt`` by the n-point Gauss rule."""
     total = 0.0
     for left, right in itertools.pairwise(edges):
@@ -67,12 +67,12 @@ def log_integral(log_f: Callable[[float], float], start: float, step: float, hig
     rounding of a huge exponent leaves. Where that fails for an integral far below anything representable, its height
     times its width is returned, with an error of three in the log.
     """
-    edges, peak = hill_panels(log_f, start, step, high)
+    edges, peak = _hill_panels(log_f, start, step, high)
     if peak == -math.inf:
         return Enclosure(-math.inf, 0.0)
     fine, error, enough = 0.0, math.inf, max(QUADRATURE_GOAL, 4e-15 * abs(peak))
     for _ in range(7):
-        fine, coarse = gauss_rule_sum(log_f, edges, FINE_NODES, peak), gauss_rule_sum(log_f, edges, CHECK_NODES, peak)
+        fine, coarse = _gauss_rule_sum(log_f, edges, FINE_NODES, peak), _gauss_rule_sum(log_f, edges, CHECK_NODES, peak)
         error = abs(fine - coarse) / fine if fine > 0.0 else math.inf
         if error <= enough:
             break
@@ -85,11 +85,11 @@ def log_integral(log_f: Callable[[float], float], start: float, step: float, hig
     return Enclosure(peak + math.log(fine), max(error, enough - QUADRATURE_GOAL))
 
 
-def hill_panels(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[list[float], float]:
+def _hill_panels(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[list[float], float]:
     """Panel edges around the hill of ``log_f`` on ``(-inf, high]``, and (nearly) its height."""
     top, peak = climb_hill(log_f, min(start, high - 0.01 * step), step, high)
-    left = find_drop_off(log_f, top, peak, -step, -math.inf)
-    right = find_drop_off(log_f, top, peak, step, high)
+    left = _find_drop_off(log_f, top, peak, -step, -math.inf)
+    right = _find_drop_off(log_f, top, peak, step, high)
     return [left, left + 0.6 * (top - left), top, top + 0.4 * (right - top), right], peak
 
 
@@ -109,7 +109,7 @@ def climb_hill(log_f: Callable[[float], float], start: float, step: float, high:
     return t, value
 
 
-def find_drop_off(log_f: Callable[[float], float], top: float, peak: float, stride: float, limit: float) -> float:
+def _find_drop_off(log_f: Callable[[float], float], top: float, peak: float, stride: float, limit: float) -> float:
     """The point beyond ``top``, towards ``stride``, where ``log_f`` is about 46 below ``peak`` (or ``limit``)."""
     inside = outside = top
     while log_f(outside) > peak - LOG_DROP_AT_EDGE:

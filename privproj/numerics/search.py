@@ -51,16 +51,16 @@ def find_crossing(
         at_far = checked(far)
         factor = min(factor**3, LARGEST_BRACKET_FACTOR)
     ends = (near, at_near, far, at_far) if seeks_safe else (far, at_far, near, at_near)
-    return shrink_bracket(checked, *ends, rtol=rtol)
+    return _shrink_bracket(checked, *ends, rtol=rtol)
 
 
-def shrink_bracket(
+def _shrink_bracket(
     f: Callable[[float], float], x1: float, f1: float, x2: float, f2: float, *, rtol: float
 ) -> Enclosure:
     """Shrink a bracket ``f(x1) > 0 >= f(x2)`` to relative width ``rtol`` (Chandrupatla; geometric halving first)."""
     while x2 > 4.0 * x1:
         middle = math.sqrt(x1) * math.sqrt(x2)
-        x1, f1, x2, f2 = update_bracket(x1, f1, x2, f2, middle, f(middle))
+        x1, f1, x2, f2 = _update_bracket(x1, f1, x2, f2, middle, f(middle))
     last, at_last, share = x1, f1, 0.5
     while x2 - x1 > rtol * x2:
         x = x1 + share * (x2 - x1)
@@ -70,19 +70,19 @@ def shrink_bracket(
             break
         value = f(x)
         last, at_last = (x1, f1) if value > 0.0 else (x2, f2)
-        x1, f1, x2, f2 = update_bracket(x1, f1, x2, f2, x, value)
-        share = interpolated_share(x1, f1, x2, f2, last, at_last, max(0.5 * rtol, LEAST_RELATIVE_LOOK) * x2)
+        x1, f1, x2, f2 = _update_bracket(x1, f1, x2, f2, x, value)
+        share = _interpolated_share(x1, f1, x2, f2, last, at_last, max(0.5 * rtol, LEAST_RELATIVE_LOOK) * x2)
     return Enclosure(x1, x2)
 
 
-def update_bracket(
+def _update_bracket(
     x1: float, f1: float, x2: float, f2: float, x: float, value: float
 ) -> tuple[float, float, float, float]:
     """The bracket ``(x1, f1, x2, f2)`` with the end where ``f`` has the sign of ``value`` moved to ``x``."""
     return (x, value, x2, f2) if value > 0.0 else (x1, f1, x, value)
 
 
-def interpolated_share(x1: float, f1: float, x2: float, f2: float, x3: float, f3: float, tolerance: float) -> float:
+def _interpolated_share(x1: float, f1: float, x2: float, f2: float, x3: float, f3: float, tolerance: float) -> float:
     """Where to look next, as a share of the bracket: inverse quadratic where it is safe, else the middle."""
     if not all(map(math.isfinite, (f1, f2, f3))) or f3 in (f1, f2):
         return 0.5

@@ -109,19 +109,19 @@ def certify(result: Result) -> Certificate:
             f"{result.outcome}"
         )
     assert result.epsilon is not None
-    profile = profile_of(result.bound, result.mechanism, own_parameters(result.run))
+    profile = profile_of(result.bound, result.mechanism, _own_parameters(result.run))
     witness = profile.witness(result.epsilon)
     ball, bits = enclosure(profile, result.epsilon, witness)
-    check_side(result, ball)
-    return certificate_of_enclosure(result, ball, bits, witness)
+    _check_side(result, ball)
+    return _certificate_of_enclosure(result, ball, bits, witness)
 
 
-def certificate_of_enclosure(result: Result, ball: "arb", bits: int, witness: dict[str, float]) -> Certificate:
+def _certificate_of_enclosure(result: Result, ball: "arb", bits: int, witness: dict[str, float]) -> Certificate:
     """The certificate of an answer whose enclosure is known; raises :class:`Refused` if it is not the tool's own."""
-    lower, upper = written_ends(ball)
+    lower, upper = _written_ends(ball)
     found = Certificate(
-        mechanism=own_parameters(result.mechanism),
-        run=own_parameters(result.run),
+        mechanism=_own_parameters(result.mechanism),
+        run=_own_parameters(result.run),
         bound=result.bound,
         epsilon=result.epsilon,  # pyright: ignore[reportArgumentType]
         lower=lower,
@@ -129,16 +129,16 @@ def certificate_of_enclosure(result: Result, ball: "arb", bits: int, witness: di
         witness=witness,
         target=target_field(result),
         bits=bits,
-        **tool_foundation(result.bound, result.mechanism, own_parameters(result.run)),
+        **_tool_foundation(result.bound, result.mechanism, _own_parameters(result.run)),
     )
-    said = {**foundation_of(result), "side": found.side}
+    said = {**_foundation_of(result), "side": found.side}
     wrong = [name for name in FOUNDATION if getattr(found, name) != said[name]]
-    if wrong or not target_met(found):
+    if wrong or not _target_met(found):
         raise Refused(f"the {wrong[0] if wrong else 'value'} of this answer is not what its parameters give")
     return found
 
 
-def written_ends(ball: "arb") -> tuple[str, str]:
+def _written_ends(ball: "arb") -> tuple[str, str]:
     """``(lower, upper)`` as decimal text around the ball, each :data:`WRITTEN_SPREAD` further out; at most 1."""
     from privproj.rigorous.balls import EXACT_DECIMALS, decimal_ends
 
@@ -149,12 +149,12 @@ def written_ends(ball: "arb") -> tuple[str, str]:
     return str(down.multiply(low, 1 - WRITTEN_SPREAD)), str(min(up.multiply(high, 1 + WRITTEN_SPREAD), Decimal(1)))
 
 
-def own_parameters(part: dict[str, Any]) -> dict[str, Any]:
+def _own_parameters(part: dict[str, Any]) -> dict[str, Any]:
     """The mechanism or the run of a result without what it assumes."""
     return {name: value for name, value in part.items() if name != "assumes"}
 
 
-def foundation_of(result: Result) -> dict[str, Any]:
+def _foundation_of(result: Result) -> dict[str, Any]:
     """What a result says besides its numbers."""
     return {
         "bound_version": result.bound_version,
@@ -166,32 +166,32 @@ def foundation_of(result: Result) -> dict[str, Any]:
     }
 
 
-def tool_foundation(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
+def _tool_foundation(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
     """What the tool itself says of this bound for these parameters, its side for a delta at a given epsilon."""
-    asked = question_of(bound, mechanism, run)
-    return foundation_of(asked.result("delta", None, None, side=asked.side(asked.curve())))
+    asked = _question_of(bound, mechanism, run)
+    return _foundation_of(asked.result("delta", None, None, side=asked.side(asked.curve())))
 
 
-def question_of(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> Question:
+def _question_of(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> Question:
     """The question that has these parameters, which have to be written as the tool writes them.
 
     Raises :class:`InvalidParameter` where they are not, :class:`Refused` where the bound does not answer.
     """
-    built = mechanism_of(mechanism)
-    found = Question(built, run_of(run), find_bound(type(built), bound))
+    built = _mechanism_of(mechanism)
+    found = Question(built, _run_of(run), find_bound(type(built), bound))
     found.check()
     return found
 
 
-def run_of(run: dict[str, Any]) -> Run:
+def _run_of(run: dict[str, Any]) -> Run:
     """The run with these parameters, all of them and no others."""
-    check_keys(run, Run().parameters(), "run")
+    _check_keys(run, Run().parameters(), "run")
     found = Run(**run)
-    check_table(run, found.parameters(), "run")
+    _check_table(run, found.parameters(), "run")
     return found
 
 
-def check_keys(given: dict[str, Any], names: Iterable[str], where: str) -> None:
+def _check_keys(given: dict[str, Any], names: Iterable[str], where: str) -> None:
     """Raise :class:`InvalidParameter` unless the keys are these."""
     known = tuple(names)
     for key in given:
@@ -202,7 +202,7 @@ def check_keys(given: dict[str, Any], names: Iterable[str], where: str) -> None:
             raise InvalidParameter(where, "nothing", f"the key {key} in the certificate")
 
 
-def check_table(given: dict[str, Any], own: dict[str, Any], where: str) -> None:
+def _check_table(given: dict[str, Any], own: dict[str, Any], where: str) -> None:
     """Raise :class:`InvalidParameter` unless the table is the one that the tool writes for what it describes."""
     for key in (*given, *own):
         if key not in given or key not in own or not same_json(given[key], own[key]):
@@ -228,7 +228,7 @@ def target_field(result: Result) -> dict[str, float]:
     return {"log10_delta": result.log10_delta}
 
 
-def check_side(result: Result, ball: "arb") -> None:
+def _check_side(result: Result, ball: "arb") -> None:
     """Raise unless the answer is on the safe side of the enclosure."""
     if not ball_meets(target_field(result), ball):
         raise NotConverged(
@@ -257,18 +257,18 @@ def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float],
 
 def profile_of(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> "BallProfile":
     """What encloses this bound for these parameters; raises :class:`Refused` where nothing does."""
-    require_flint()
-    asked = question_of(bound, mechanism, run)
-    check_provable(asked)
+    _require_flint()
+    asked = _question_of(bound, mechanism, run)
+    _check_provable(asked)
     assert asked.bound.provable is not None
     replaces = asked.run.relation is NeighbouringRelation.REPLACE
     built = asked.mechanism.for_replacement() if replaces else asked.mechanism
     return asked.bound.provable(built, asked.run.steps)
 
 
-def mechanism_of(mechanism: dict[str, Any]) -> Mechanism:
+def _mechanism_of(mechanism: dict[str, Any]) -> Mechanism:
     """The mechanism with these parameters; raises :class:`InvalidParameter` where they are not its own."""
-    given = own_parameters(mechanism)
+    given = _own_parameters(mechanism)
     if "layers" in given:
         raise Refused("certificates are about one projected layer; expected dim and rank, not layers")
     kind = mechanism_named(str(given.get("name")))
@@ -280,11 +280,11 @@ def mechanism_of(mechanism: dict[str, Any]) -> Mechanism:
         if isinstance(value, list | dict) or (flag and not isinstance(value, bool)):
             raise InvalidParameter(name, quoted(value), "true or false" if flag else "a number or a word")
     found = kind(**parts)
-    check_table(given, {"name": kind.name, **found.parameters()}, "mechanism")
+    _check_table(given, {"name": kind.name, **found.parameters()}, "mechanism")
     return found
 
 
-def check_provable(asked: Question) -> None:
+def _check_provable(asked: Question) -> None:
     """Raise :class:`Refused` where delta has no closed form or single integral, or nothing encloses it."""
     bound, run = asked.bound, asked.run
     several = run.steps > 1 and not bound.provable_steps
@@ -304,7 +304,7 @@ def provable_names() -> list[str]:
     return [f"{bound.mechanism.name}.{bound.name}" for bound in registry() if bound.provable is not None]
 
 
-def require_flint() -> None:
+def _require_flint() -> None:
     """Raise :class:`InvalidParameter` where python-flint is not installed."""
     from importlib.util import find_spec
 
@@ -323,7 +323,7 @@ def load_certificate(path: str | Path) -> Certificate:
         raise InvalidParameter("certificate", path, "one meaning for every word of it", f"it has {error}") from None
     except (ValueError, RecursionError):
         raise InvalidParameter("certificate", path, "a certificate as --certificate writes it") from None
-    return from_record(content)
+    return _from_record(content)
 
 
 KINDS: dict[str, type] = {
@@ -336,7 +336,7 @@ WORDS = {dict: "a table", list: "a list of words", str: "text", int: "a whole nu
 """The kinds of JSON values, as messages call them."""
 
 
-def from_record(content: object) -> Certificate:
+def _from_record(content: object) -> Certificate:
     """The certificate that a JSON object describes: every key known, none missing, each of its type.
 
     Raises :class:`InvalidParameter`.
@@ -349,15 +349,15 @@ def from_record(content: object) -> Certificate:
         raise InvalidParameter(
             "schema", quoted(given["schema"]), f"a certificate of schema {SCHEMA}", "write it again with --certificate"
         )
-    check_keys(given, (field.name for field in fields(Certificate)), "certificate")
+    _check_keys(given, (field.name for field in fields(Certificate)), "certificate")
     for name, kind in KINDS.items():
-        check_kind(name, given[name], kind)
+        _check_kind(name, given[name], kind)
     found = Certificate(**{**given, "promises": tuple(given["promises"]), "assumes": tuple(given["assumes"])})
-    check_numbers(found)
+    _check_numbers(found)
     return found
 
 
-def check_kind(name: str, value: Any, kind: type) -> None:
+def _check_kind(name: str, value: Any, kind: type) -> None:
     """Raise :class:`InvalidParameter` unless a field has its type, and text that can be printed."""
     if type(value) is not kind:
         raise InvalidParameter(name, quoted(value), f"{WORDS[kind]} in the certificate")
@@ -369,7 +369,7 @@ def check_kind(name: str, value: Any, kind: type) -> None:
             raise InvalidParameter(name, quoted(part), "words that can be printed, in the certificate")
 
 
-def check_numbers(certificate: Certificate) -> None:
+def _check_numbers(certificate: Certificate) -> None:
     """Raise :class:`InvalidParameter` unless the numbers of a claim are such numbers."""
     from privproj.rigorous.balls import PRECISION_LADDER
 
@@ -384,15 +384,15 @@ def check_numbers(certificate: Certificate) -> None:
         )
     if certificate.arithmetic != ARITHMETIC:
         raise InvalidParameter("arithmetic", quoted(certificate.arithmetic), ARITHMETIC)
-    finite_numbers(certificate.witness, "witness")
-    target = finite_numbers(certificate.target, "target")
+    _finite_numbers(certificate.witness, "witness")
+    target = _finite_numbers(certificate.target, "target")
     if list(target) not in (["delta"], ["log10_delta"]):
         raise InvalidParameter("target", quoted(list(target)), "one target: either delta or log10_delta")
     if not 0.0 < target.get("delta", 0.5) < 1.0 or not target.get("log10_delta", -1.0) < 0.0:
         raise InvalidParameter("target", quoted(target), "a delta above 0 and below 1, or a negative log10_delta")
 
 
-def finite_numbers(given: dict[str, Any], name: str) -> dict[str, float]:
+def _finite_numbers(given: dict[str, Any], name: str) -> dict[str, float]:
     """A table of finite numbers; raises :class:`InvalidParameter` for anything else."""
     for value in given.values():
         if type(value) is not float or not math.isfinite(value):
@@ -422,21 +422,21 @@ def verify(certificate: Certificate) -> CertificateVerdict:
     """
     from privproj.rigorous.balls import PRECISION_LADDER, decimal_ends
 
-    claim = from_record(certificate.record)
+    claim = _from_record(certificate.record)
     profile = profile_of(claim.bound, claim.mechanism, claim.run)
-    said = tool_foundation(claim.bound, claim.mechanism, claim.run)
-    check_witness(claim, profile)
+    said = _tool_foundation(claim.bound, claim.mechanism, claim.run)
+    _check_witness(claim, profile)
     ball, _ = enclosure(profile, claim.epsilon, claim.witness, first=max(1, PRECISION_LADDER.index(claim.bits)))
     lower, upper = decimal_ends(ball, WRITTEN_DIGITS)
-    value = second_opinion(claim)
+    value = _second_opinion(claim)
     return CertificateVerdict(
         {
-            "the enclosure holds": contains_enclosure(claim, Decimal(lower), Decimal(upper)),
-            "the target is met": target_met(claim),
-            "status and promises are those of the bound": says_what_the_tool_says(claim, said, "status", "promises"),
-            "side, assumptions, source and version too": says_what_the_tool_says(claim, said, *FOUNDATION),
-            f"{claim.bits} bits are enough": is_precise_enough(profile, claim),
-            **claim_of_second_opinion(Decimal(upper), value),
+            "the enclosure holds": _contains_enclosure(claim, Decimal(lower), Decimal(upper)),
+            "the target is met": _target_met(claim),
+            "status and promises are those of the bound": _says_what_the_tool_says(claim, said, "status", "promises"),
+            "side, assumptions, source and version too": _says_what_the_tool_says(claim, said, *FOUNDATION),
+            f"{claim.bits} bits are enough": _is_precise_enough(profile, claim),
+            **_claim_of_second_opinion(Decimal(upper), value),
         },
         lower,
         upper,
@@ -444,17 +444,17 @@ def verify(certificate: Certificate) -> CertificateVerdict:
     )
 
 
-def says_what_the_tool_says(certificate: Certificate, said: dict[str, Any], *names: str) -> bool:
+def _says_what_the_tool_says(certificate: Certificate, said: dict[str, Any], *names: str) -> bool:
     """True if the certificate says what the tool says."""
     return all(getattr(certificate, name) == said[name] for name in names)
 
 
-def contains_enclosure(certificate: Certificate, lower: Decimal, upper: Decimal) -> bool:
+def _contains_enclosure(certificate: Certificate, lower: Decimal, upper: Decimal) -> bool:
     """True if the new enclosure lies within the claimed one."""
     return Decimal(certificate.lower) <= lower <= upper <= Decimal(certificate.upper)
 
 
-def target_met(certificate: Certificate) -> bool:
+def _target_met(certificate: Certificate) -> bool:
     """True if the claimed upper end is at most the target: ``upper <= delta``, or ``log10(upper) <= log10_delta``."""
     from privproj.rigorous.balls import EXACT_DECIMALS
 
@@ -468,7 +468,7 @@ def target_met(certificate: Certificate) -> bool:
     )
 
 
-def is_precise_enough(profile: "BallProfile", certificate: Certificate) -> bool:
+def _is_precise_enough(profile: "BallProfile", certificate: Certificate) -> bool:
     """True if the claimed working precision makes the enclosure right to the goal."""
     from flint import arb
 
@@ -481,7 +481,7 @@ def is_precise_enough(profile: "BallProfile", certificate: Certificate) -> bool:
     return True
 
 
-def check_witness(certificate: Certificate, profile: "BallProfile") -> None:
+def _check_witness(certificate: Certificate, profile: "BallProfile") -> None:
     """Raise :class:`InvalidParameter` for free parameters that prove nothing, or that the profile does not have."""
     for name, value in certificate.witness.items():
         top = 1.0 if name == "tau" else math.inf
@@ -493,11 +493,11 @@ def check_witness(certificate: Certificate, profile: "BallProfile") -> None:
             raise InvalidParameter("witness", "nothing", f"the free parameter {name} of the bound")
 
 
-def second_opinion(certificate: Certificate) -> str | None:
+def _second_opinion(certificate: Certificate) -> str | None:
     """The value in mpmath, by other code and another quadrature; None where there is none for these parameters."""
     from privproj import reference
 
-    built = mechanism_of(certificate.mechanism)
+    built = _mechanism_of(certificate.mechanism)
     if certificate.run["relation"] == NeighbouringRelation.REPLACE:
         built = built.for_replacement()
     name = f"{built.name}.{certificate.bound}"
@@ -511,7 +511,7 @@ def second_opinion(certificate: Certificate) -> str | None:
     return reference.mp.nstr(value, 20)
 
 
-def claim_of_second_opinion(upper: Decimal, value: str | None) -> dict[str, bool]:
+def _claim_of_second_opinion(upper: Decimal, value: str | None) -> dict[str, bool]:
     """The claim that mpmath finds what the balls found; no claim where it has nothing to say."""
     if value is None:
         return {}

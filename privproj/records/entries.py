@@ -69,7 +69,7 @@ def mechanism_type_of(given: Mapping[str, Any]) -> type[Mechanism]:
 
 
 @cache
-def parameters_of(kind: type[Mechanism]) -> dict[str, str]:
+def _parameters_of(kind: type[Mechanism]) -> dict[str, str]:
     """The keys that are parameters of a mechanism, and their types; layers are given one by one."""
     found = {}
     for field in fields(kind):
@@ -82,7 +82,7 @@ def parameters_of(kind: type[Mechanism]) -> dict[str, str]:
 def keys_of(kind: type[Mechanism], others: tuple[str, ...], query: str = "") -> dict[str, str]:
     """Every key that an entry about this mechanism may have, and its type; not what the query finds."""
     plain = (*RUN_KEYS, *BATCH_KEYS, *(target_names(query) if query else ()), *others)
-    known = {**parameters_of(kind), **{name: TYPES[name] for name in plain}}
+    known = {**_parameters_of(kind), **{name: TYPES[name] for name in plain}}
     return {name: words for name, words in known.items() if name not in FOUND.get(query, ())}
 
 
@@ -111,10 +111,10 @@ def check_keys(given: Mapping[str, Any], known: Mapping[str, str]) -> None:
         check_type(name, value, known[name])
 
 
-def mechanism_bound_and_run(given: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, dict[str, Any]]:
+def _mechanism_bound_and_run(given: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, dict[str, Any]]:
     """Mechanism, bound and run of an entry whose keys are known; what the query finds is still missing."""
     kind = mechanism_type_of(given)
-    own = {name: given[name] for name in parameters_of(kind) if name in given}
+    own = {name: given[name] for name in _parameters_of(kind) if name in given}
     if "layer" in own:
         texts = own.pop("layer")
         own["layers"] = tuple(map(Layer.parse, [texts] if isinstance(texts, str) else texts))
@@ -125,7 +125,7 @@ def mechanism_bound_and_run(given: Mapping[str, Any], query: str = "") -> tuple[
 
 def question_from(given: Mapping[str, Any], query: str = "") -> Question:
     """The question that the known keys of an entry put."""
-    mechanism, bound, run = mechanism_bound_and_run(given, query)
+    mechanism, bound, run = _mechanism_bound_and_run(given, query)
     return question_of(mechanism, find_bound(type(mechanism), bound), run)  # pyright: ignore[reportArgumentType]
 
 
@@ -141,5 +141,5 @@ def target_from(given: Mapping[str, Any], query: str) -> dict[str, Any]:
 
 def answer_entry(query: str, given: Mapping[str, Any]) -> Result:
     """The answer to the query that the known keys of an entry put."""
-    mechanism, bound, run = mechanism_bound_and_run(given, query)
+    mechanism, bound, run = _mechanism_bound_and_run(given, query)
     return TARGETS[query][0](mechanism, bound=bound, **target_from(given, query), **run)

@@ -48,7 +48,7 @@ class Journal:
             raise InvalidParameter("journal", self.path, "a journal of this very question", "name another file")
         good = len(head) if content.startswith(head) else 0
         for line in content[good:].splitlines(keepends=True):
-            row = parse_row(line)
+            row = _parse_row(line)
             if row is None:
                 break
             good += len(line)
@@ -73,7 +73,7 @@ class Journal:
         self.file.close()
 
 
-def parse_row(line: bytes) -> Row | None:
+def _parse_row(line: bytes) -> Row | None:
     """The row of a line that was written to its end (a last field says so), else None."""
     try:
         (row,) = csv.reader([line.decode()])
@@ -90,7 +90,7 @@ def complete_rows(
     progress: Callable[[int], object] = lambda count: None,
 ) -> dict[int, Row]:
     """The rows of all tasks, by number: those of the journal, and the others as ``doer`` does them."""
-    batches = Batches((number, task) for number, task in tasks if number not in journal.rows)
+    batches = _Batches((number, task) for number, task in tasks if number not in journal.rows)
     for numbers, rows in doer(work, batches):
         journal.add(numbers, rows)
         batches.learn(len(rows))
@@ -98,7 +98,7 @@ def complete_rows(
     return journal.rows
 
 
-class Batches:
+class _Batches:
     """Tasks in batches that take about :data:`BATCH_SECONDS` each, judged by how many were done so far."""
 
     def __init__(self, tasks: Iterator[tuple[int, Any]]) -> None:

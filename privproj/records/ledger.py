@@ -86,7 +86,7 @@ class Account:
         return replace(
             self,
             phases=(*self.phases, (phase, 0)),
-            target=None if target is None else check_target(target, where),
+            target=None if target is None else _check_target(target, where),
             insecure=self.insecure or "insecure" in entry,
         )
 
@@ -166,7 +166,7 @@ class Account:
         return replace(found, mechanism={**found.mechanism, "assumes": tuple(assumed)}, warnings=tuple(notes))
 
 
-def check_target(given: Any, where: str) -> dict[str, float]:
+def _check_target(given: Any, where: str) -> dict[str, float]:
     """The target of a phase: an epsilon, a delta or both; raises :class:`InvalidParameter` for anything else."""
     if not isinstance(given, dict) or not given or not given.keys() <= {"epsilon", "delta"}:
         raise InvalidParameter(where, quoted(given), "a target with an epsilon, a delta or both")
@@ -180,7 +180,7 @@ def check_target(given: Any, where: str) -> dict[str, float]:
     return given
 
 
-class Chain:
+class _Chain:
     """The hash of all bytes of a ledger so far, and lines that carry it on."""
 
     def __init__(self, before: bytes = b"") -> None:
@@ -207,28 +207,28 @@ def read_ledger(path: str | Path) -> Account:
         content = Path(path).read_bytes()
     except OSError as error:
         raise InvalidParameter("ledger", path, "a readable ledger", str(error.strerror)) from None
-    return parse_ledger(content, str(path))
+    return _parse_ledger(content, str(path))
 
 
-def parse_ledger(content: bytes, path: str) -> Account:
+def _parse_ledger(content: bytes, path: str) -> Account:
     """The account of a ledger's bytes; raises :class:`InvalidParameter` for a line that is not what was written."""
     lines = content.split(b"\n")
     lines = lines if lines[-1] else lines[:-1]
-    header = Chain().line(HEADER)
-    old = bool(lines) and is_unchained(lines[0])
+    header = _Chain().line(HEADER)
+    old = bool(lines) and _is_unchained(lines[0])
     if not old and lines[:1] != [header]:
         whole_headers = (header, json.dumps(UNCHAINED).encode())
         if len(lines) <= 1 and any(known.startswith(b"".join(lines)) for known in whole_headers):
             return Account()
         raise InvalidParameter("ledger", path, "a ledger of privproj (its first line says so)")
-    reading = Reading(path, chained=not old)
+    reading = _Reading(path, chained=not old)
     reading.chain.take(lines[0] + b"\n")
     for number, line in enumerate(lines[1:], 2):
         reading.take(line, number)
     return reading.account.noted(NOT_CHAINED) if old else reading.account
 
 
-def is_unchained(line: bytes) -> bool:
+def _is_unchained(line: bytes) -> bool:
     """True for the header of version 1."""
     try:
         return same_json(parse_json(line.decode()), UNCHAINED)
@@ -236,11 +236,11 @@ def is_unchained(line: bytes) -> bool:
         return False
 
 
-class Reading:
+class _Reading:
     """A ledger as far as it was read."""
 
     def __init__(self, path: str, chained: bool) -> None:
-        self.path, self.chained, self.chain = path, chained, Chain()
+        self.path, self.chained, self.chain = path, chained, _Chain()
         self.account, self.orphaned = Account(), False
 
     def take(self, line: bytes, number: int) -> None:
@@ -293,7 +293,7 @@ class Reading:
         """
         starts = b'{"phase"'
         of_phase = line.startswith(starts) and line.isascii() and line.decode().isprintable()
-        if holds_entry(line) or not line:
+        if _holds_entry(line) or not line:
             raise self.damaged(number, "it is more than one line, or none")
         if of_phase or (not self.account.phases and starts.startswith(line)):
             self.orphaned = True
@@ -319,7 +319,7 @@ class Reading:
         )
 
 
-def holds_entry(line: bytes) -> bool:
+def _holds_entry(line: bytes) -> bool:
     """True if a line begins with a whole entry and goes on: two lines run together."""
     try:
         json.JSONDecoder().raw_decode(line.decode("utf-8", "replace"))
@@ -340,7 +340,7 @@ class Ledger:
         self, path: str | Path, phase: Phase, target: Mapping[str, Any] | None = None, insecure: bool = False
     ) -> None:
         self.path = Path(path)
-        self.file = open_exclusively(self.path)
+        self.file = _open_exclusively(self.path)
         try:
             self.begin(phase, {"target": dict(target)} if target else {}, insecure)
         except BaseException:
@@ -351,7 +351,7 @@ class Ledger:
         """Continue the last phase if it is this one, else append it."""
         account = read_ledger(self.path)
         entry = json.loads(json.dumps(phase.as_dict()))
-        self.unsure, self.chain, self.size = False, Chain(), 0
+        self.unsure, self.chain, self.size = False, _Chain(), 0
         if not account.phases:
             os.ftruncate(self.file, 0)
             self.append(HEADER)
@@ -364,14 +364,14 @@ class Ledger:
         if account.spent:
             Schedule((*account.made(), phase))
         self.append({"phase": entry} | target | ({"insecure": True} if insecure else {}))
-        sync_folder(self.path)
+        _sync_folder(self.path)
         self.earlier, self.steps = account.phases, 0
 
     def take_stock(self) -> None:
         """Go on behind what the file holds, its last line ended."""
         self.end_line()
         written = self.path.read_bytes()
-        self.chain, self.size, self.unsure = Chain(written), len(written), False
+        self.chain, self.size, self.unsure = _Chain(written), len(written), False
 
     @property
     def account(self) -> Account:
@@ -418,7 +418,7 @@ class Ledger:
             self.file = -1
 
 
-def open_exclusively(path: Path) -> int:
+def _open_exclusively(path: Path) -> int:
     """The file opened for appending under a lock that no other process holds."""
     import fcntl
 
@@ -436,7 +436,7 @@ def open_exclusively(path: Path) -> int:
     return file
 
 
-def sync_folder(path: Path) -> None:
+def _sync_folder(path: Path) -> None:
     """Make the file's name durable too."""
     folder = os.open(path.resolve().parent, os.O_RDONLY)
     try:

@@ -29,7 +29,7 @@ ENTRY_KEYS = ("name", "query", "mechanism", "bound", "expect", "rtol", "at_most"
 
 
 @dataclass(frozen=True)
-class ExpectedBound:
+class _ExpectedBound:
     """One ``[[bound]]`` of a regression file: a question, the value it is expected to have, a bound it must keep."""
 
     name: str
@@ -74,7 +74,7 @@ class ExpectedBound:
 class CheckVerdict:
     """What became of an entry; ``problem`` is empty where it holds."""
 
-    entry: ExpectedBound
+    entry: _ExpectedBound
     value: float | None
     problem: str
 
@@ -84,7 +84,7 @@ class CheckVerdict:
         return not self.problem
 
 
-def entries_from(data: Mapping[str, Any], where: str = "regression file") -> list[ExpectedBound]:
+def entries_from(data: Mapping[str, Any], where: str = "regression file") -> list[_ExpectedBound]:
     """The entries of a regression file; raises :class:`InvalidParameter` naming file, entry and key."""
     for key in data:
         if key != "bound":
@@ -92,7 +92,7 @@ def entries_from(data: Mapping[str, Any], where: str = "regression file") -> lis
     entries = data.get("bound")
     if not isinstance(entries, list) or not entries:
         raise InvalidParameter(f"{where}: bound", entries, "a list of entries ([[bound]] in TOML)")
-    found = [entry_from(entry, f"{where}: entry {i + 1}") for i, entry in enumerate(entries)]
+    found = [_entry_from(entry, f"{where}: entry {i + 1}") for i, entry in enumerate(entries)]
     names = [entry.name for entry in found]
     for name in names:
         if names.count(name) > 1:
@@ -100,7 +100,7 @@ def entries_from(data: Mapping[str, Any], where: str = "regression file") -> lis
     return found
 
 
-def entry_from(entry: Any, where: str) -> ExpectedBound:
+def _entry_from(entry: Any, where: str) -> _ExpectedBound:
     """One entry, its parameters checked."""
     given = with_unique_keys(entry, where)
     name = given.get("name", where.rsplit(": ", 1)[-1])
@@ -110,7 +110,7 @@ def entry_from(entry: Any, where: str) -> ExpectedBound:
         if query not in TARGETS:
             raise InvalidParameter("query", query, "one of " + ", ".join(TARGETS))
         check_keys(given, keys_of(mechanism_type_of(given), ENTRY_KEYS, query))
-        numbers = expectations_from(given)
+        numbers = _expectations_from(given)
         question_from(given, query)
         target_from(given, query)
     except InvalidParameter as error:
@@ -118,19 +118,19 @@ def entry_from(entry: Any, where: str) -> ExpectedBound:
     except PrivprojError as error:
         raise InvalidParameter(label, name, "a valid entry", str(error)) from None
     rtol = DEFAULT_RTOL if numbers["rtol"] is None else numbers["rtol"]
-    return ExpectedBound(name, query, given, numbers["expect"], rtol, numbers["at_most"], label)
+    return _ExpectedBound(name, query, given, numbers["expect"], rtol, numbers["at_most"], label)
 
 
-def expectations_from(given: Mapping[str, Any]) -> dict[str, float | None]:
+def _expectations_from(given: Mapping[str, Any]) -> dict[str, float | None]:
     """What the answer is held against; raises :class:`InvalidParameter` where that is nothing."""
     if "expect" not in given and "at_most" not in given:
         raise InvalidParameter("expect", "nothing", "expect, at_most or both")
     if "rtol" in given and "expect" not in given:
         raise InvalidParameter("rtol", given["rtol"], "expect with rtol", "at_most has no tolerance")
-    return {key: finite_number(given, key) for key in ("expect", "rtol", "at_most")}
+    return {key: _finite_number(given, key) for key in ("expect", "rtol", "at_most")}
 
 
-def finite_number(given: Mapping[str, Any], key: str) -> float | None:
+def _finite_number(given: Mapping[str, Any], key: str) -> float | None:
     """A finite number, not negative where it is a tolerance; None where the key is missing."""
     if key not in given:
         return None

@@ -40,11 +40,11 @@ class Section:
     items: bool = False
 
 
-def meaning_of_epsilon(epsilon: float) -> str:
+def _meaning_of_epsilon(epsilon: float) -> str:
     """What an epsilon of this size means, without calling it good or bad."""
     return (
         "Whatever anyone concludes from the release, its odds change by a factor of at most "
-        f"e^{rounded_up(epsilon)} through one unit of privacy, but for a probability of delta."
+        f"e^{_rounded_up(epsilon)} through one unit of privacy, but for a probability of delta."
     )
 
 
@@ -52,46 +52,46 @@ def sections(result: Result, curve: Curve) -> list[Section]:
     """The statement for an epsilon at a delta."""
     if result.outcome is not Outcome.OK or result.epsilon is None or result.delta is None:
         return [Section("No guarantee", (f"There is no finite epsilon at delta {result.delta:g}: {result.outcome}.",))]
-    claim = f"epsilon is at most {rounded_up(result.epsilon)} at delta {result.delta:g}."
+    claim = f"epsilon is at most {_rounded_up(result.epsilon)} at delta {result.delta:g}."
     rates = true_positive_rates(curve, RATES)
     attacks = [
-        f"A membership attack with a false positive rate of {percent_rounded_up(rate)} has a true positive rate of "
+        f"A membership attack with a false positive rate of {_percent_rounded_up(rate)} has a true positive rate of "
         "at most "
-        f"{percent_rounded_up(found)}."
+        f"{_percent_rounded_up(found)}."
         for rate, found in zip(RATES, rates, strict=True)
     ]
     unit = UNITS[str(result.run["relation"])]
     whole = (
-        f"True minus false positive rate of any membership attack is at most {percent_rounded_up(advantage(curve))}."
+        f"True minus false positive rate of any membership attack is at most {_percent_rounded_up(advantage(curve))}."
     )
     return [
-        Section("Guarantee", (f"This release is differentially private: {claim}", meaning_of_epsilon(result.epsilon))),
-        Section("Unit of privacy", (f"Neighbouring data sets differ by {unit}.", group_words(result))),
-        Section("What was done", what_was_done(result), items=True),
-        Section("What it rests on", what_it_rests_on(result), items=True),
+        Section("Guarantee", (f"This release is differentially private: {claim}", _meaning_of_epsilon(result.epsilon))),
+        Section("Unit of privacy", (f"Neighbouring data sets differ by {unit}.", _group_words(result))),
+        Section("What was done", _what_was_done(result), items=True),
+        Section("What it rests on", _what_it_rests_on(result), items=True),
         Section("What it means for attacks", (*attacks, whole), items=True),
         Section("What is not covered", NOT_COVERED, items=True),
     ]
 
 
-def rounded_up(value: float) -> str:
+def _rounded_up(value: float) -> str:
     """Three significant digits, rounded up."""
     shown = float(f"{value:.3g}")
     return f"{value:.3g}" if shown >= value else f"{float(f'{value * (1 + 5e-3):.3g}'):.3g}"
 
 
-def percent_rounded_up(share: float) -> str:
+def _percent_rounded_up(share: float) -> str:
     """A share in per cent, rounded up."""
-    return f"{rounded_up(100.0 * share)} %"
+    return f"{_rounded_up(100.0 * share)} %"
 
 
-def group_words(result: Result) -> str:
+def _group_words(result: Result) -> str:
     """How many records one person may have."""
     size = result.run["group_size"]
     return "One person has one record." if size == 1 else f"One person has at most {size} records."
 
 
-def what_was_done(result: Result) -> tuple[str, ...]:
+def _what_was_done(result: Result) -> tuple[str, ...]:
     """Mechanism, parameters and run, or the phases of a run."""
     phases = result.mechanism.get("phases")
     if isinstance(phases, list):
@@ -107,7 +107,7 @@ def what_was_done(result: Result) -> tuple[str, ...]:
     return (f"mechanism {result.mechanism['name']}: {given}", f"releases: {run['steps']}, {sampling}")
 
 
-def what_it_rests_on(result: Result) -> tuple[str, ...]:
+def _what_it_rests_on(result: Result) -> tuple[str, ...]:
     """Bound, strength, promises, assumptions, numerics."""
     strength = STRENGTH.get(result.status, str(result.status))
     return (

@@ -43,7 +43,7 @@ COLUMNS = (*FIELDS, "noise_multiplier", "note")
 
 
 @dataclass(frozen=True)
-class Grid:
+class _Grid:
     """Fixed keys and lists of values; points in the order of nested loops over the lists, the last one innermost."""
 
     query: str
@@ -73,7 +73,7 @@ class Grid:
         return {"sweep": self.query, "fixed": self.fixed, "grid": self.axes, "version": __version__}
 
 
-def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
+def grid_from(data: Mapping[str, Any], where: str = "grid file") -> _Grid:
     """The grid of a file: ``query``, ``mechanism``, fixed keys and a table ``[grid]`` of lists.
 
     Raises :class:`InvalidParameter` naming the key for anything else, and where no point is a question.
@@ -87,17 +87,17 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
         if not axes:
             raise InvalidParameter("grid", "nothing", "a table [grid] of lists")
         check_keys(given, keys_of(mechanism_type_of(given), FIXED_KEYS, query))
-        check_axes(axes, given, query)
-        found = Grid(query, given, axes)
+        _check_axes(axes, given, query)
+        found = _Grid(query, given, axes)
         if len(found) > MOST_POINTS:
             raise InvalidParameter("grid", f"{len(found)} points", f"at most {MOST_POINTS} points")
-        check_points(found)
+        _check_points(found)
     except InvalidParameter as error:
         raise_within(error, where)
     return found
 
 
-def check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -> None:
+def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -> None:
     """Raise :class:`InvalidParameter` unless every axis is a list of different values of a key not fixed."""
     known = keys_of(mechanism_type_of(fixed), ("bound",), query)
     for name, values in axes.items():
@@ -115,7 +115,7 @@ def check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) ->
                 raise InvalidParameter(place, error.value, error.expected) from None
 
 
-def check_points(grid: Grid) -> None:
+def _check_points(grid: _Grid) -> None:
     """Raise what is wrong with the first point if every one of the first :data:`PROBED_POINTS` is no question."""
     first = None
     for _, (query, given) in islice(grid.tasks(), PROBED_POINTS):
@@ -135,47 +135,47 @@ def check_points(grid: Grid) -> None:
 
 def answer_points(tasks: list[tuple[str, dict[str, Any]]]) -> list[Row]:
     """The rows of some points (the work of :mod:`privproj.records.journal`)."""
-    return [row_of(*task) for task in tasks]
+    return [_row_of(*task) for task in tasks]
 
 
-def row_of(query: str, given: dict[str, Any]) -> Row:
+def _row_of(query: str, given: dict[str, Any]) -> Row:
     """The answer of one point as text, in :data:`COLUMNS`; what was refused says why in its note."""
     try:
-        return result_row(answer_entry(query, given))
+        return _result_row(answer_entry(query, given))
     except Unanswered as error:
         found = error.result
         return (
-            result_row(found, str(error))
+            _result_row(found, str(error))
             if isinstance(found, Result)
-            else row_without_result(error.outcome, str(error))
+            else _row_without_result(error.outcome, str(error))
         )
     except InvalidParameter as error:
-        return row_without_result("invalid", str(error))
+        return _row_without_result("invalid", str(error))
     except PrivprojError as error:
-        return row_without_result("not_converged", str(error))
+        return _row_without_result("not_converged", str(error))
     except (ArithmeticError, ValueError, LookupError, RuntimeError, MemoryError) as error:
-        return row_without_result("not_converged", f"an undefined value ({error}); please report these parameters")
+        return _row_without_result("not_converged", f"an undefined value ({error}); please report these parameters")
 
 
-def result_row(result: Result, note: str = "") -> Row:
+def _result_row(result: Result, note: str = "") -> Row:
     """A result as text."""
     plain = result.as_dict()
     values = [plain[name] for name in FIELDS] + [plain["noise_multiplier"]]
-    return [*map(number_text, values), note or "; ".join(result.warnings)]
+    return [*map(_number_text, values), note or "; ".join(result.warnings)]
 
 
-def row_without_result(outcome: str, note: str) -> Row:
+def _row_without_result(outcome: str, note: str) -> Row:
     """The row of a point without a result."""
     return [outcome if name == "outcome" else note if name == "note" else "" for name in COLUMNS]
 
 
-def number_text(value: object) -> str:
+def _number_text(value: object) -> str:
     """A number with all its digits, nothing for None."""
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
 def run_sweep(
-    grid: Grid, out: str | Path, doer: Runner = run_inline, progress: Any = lambda count: None
+    grid: _Grid, out: str | Path, doer: Runner = run_inline, progress: Any = lambda count: None
 ) -> dict[str, int]:
     """Ask every point, write the table, and count the outcomes.
 
@@ -183,58 +183,58 @@ def run_sweep(
     where ``out`` holds anything but this very table.
     """
     path, journal = Path(out), Path(f"{out}.journal")
-    writer = write_parquet if path.suffix == ".parquet" else write_csv
+    writer = _write_parquet if path.suffix == ".parquet" else _write_csv
     if path.exists() and not journal.exists():
-        return count_outcomes(grid, rows_on_disk(grid, path))
+        return _count_outcomes(grid, _rows_on_disk(grid, path))
     book = Journal(journal, grid.title())
     try:
         progress(len(book.rows))
         found = complete_rows(answer_points, grid.tasks(), book, doer, progress)
         kept = [i for i, name in enumerate(COLUMNS) if name not in grid.axes]
-        rows = [[*map(value_text, grid.point(i).values()), *(found[i][k] for k in kept)] for i in range(len(grid))]
+        rows = [[*map(_value_text, grid.point(i).values()), *(found[i][k] for k in kept)] for i in range(len(grid))]
         writer(path, column_names(grid), rows)
         journal.unlink()
     finally:
         book.close()
-    return count_outcomes(grid, rows)
+    return _count_outcomes(grid, rows)
 
 
-def column_names(grid: Grid) -> list[str]:
+def column_names(grid: _Grid) -> list[str]:
     """The names of the table: the axes, then :data:`COLUMNS` but for those that are axes."""
     return [*grid.axes, *(name for name in COLUMNS if name not in grid.axes)]
 
 
-def value_text(value: object) -> str:
+def _value_text(value: object) -> str:
     """A value of the grid as text."""
-    return " ".join(map(str, value)) if isinstance(value, list) else number_text(value)
+    return " ".join(map(str, value)) if isinstance(value, list) else _number_text(value)
 
 
-def rows_on_disk(grid: Grid, path: Path) -> list[Row]:
+def _rows_on_disk(grid: _Grid, path: Path) -> list[Row]:
     """The rows of a table that is already there; raises :class:`InvalidParameter` if it is not the grid's."""
-    names, rows = read_parquet(path) if path.suffix == ".parquet" else read_csv(path)
+    names, rows = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
     points = (
-        [list(map(value_text, grid.point(i).values())) for i in range(len(grid))] if len(rows) == len(grid) else None
+        [list(map(_value_text, grid.point(i).values())) for i in range(len(grid))] if len(rows) == len(grid) else None
     )
     if names != column_names(grid) or points != [row[: len(grid.axes)] for row in rows]:
         raise InvalidParameter("--output", path, "a new file, or the table of this very grid", "name another file")
     return rows
 
 
-def count_outcomes(grid: Grid, rows: list[Row]) -> dict[str, int]:
+def _count_outcomes(grid: _Grid, rows: list[Row]) -> dict[str, int]:
     """How many rows had which outcome."""
     place = column_names(grid).index("outcome")
     outcomes = [row[place] for row in rows]
     return {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))}
 
 
-def write_csv(path: Path, names: list[str], rows: list[Row]) -> None:
+def _write_csv(path: Path, names: list[str], rows: list[Row]) -> None:
     """Write the table as CSV, whole or not at all."""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows([names, *rows])
     write_atomically(path, lambda file: file.write(buffer.getvalue().encode()))
 
 
-def read_csv(path: Path) -> tuple[list[str], list[Row]]:
+def _read_csv(path: Path) -> tuple[list[str], list[Row]]:
     """The names and the rows of a CSV table."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -244,7 +244,7 @@ def read_csv(path: Path) -> tuple[list[str], list[Row]]:
     return names, rows
 
 
-def import_arrow() -> tuple[Any, Any]:
+def _import_arrow() -> tuple[Any, Any]:
     """Arrow and its Parquet module; raises :class:`InvalidParameter` where they are missing."""
     try:
         import pyarrow
@@ -255,15 +255,15 @@ def import_arrow() -> tuple[Any, Any]:
     return pyarrow, parquet
 
 
-def write_parquet(path: Path, names: list[str], rows: list[Row]) -> None:
+def _write_parquet(path: Path, names: list[str], rows: list[Row]) -> None:
     """Write the table as Parquet; columns that are all numbers become numbers."""
-    pyarrow, module = import_arrow()
-    columns = [typed_column(list(column)) for column in zip(*rows, strict=True)]
+    pyarrow, module = _import_arrow()
+    columns = [_typed_column(list(column)) for column in zip(*rows, strict=True)]
     table = pyarrow.table(dict(zip(names, columns, strict=True)))
     write_atomically(path, lambda file: module.write_table(table, file))
 
 
-def typed_column(column: list[str]) -> list[Any]:
+def _typed_column(column: list[str]) -> list[Any]:
     """Whole numbers, numbers or text; nothing for empty cells of numbers."""
     for kind in (int, float):
         try:
@@ -273,12 +273,12 @@ def typed_column(column: list[str]) -> list[Any]:
     return column
 
 
-def read_parquet(path: Path) -> tuple[list[str], list[Row]]:
+def _read_parquet(path: Path) -> tuple[list[str], list[Row]]:
     """The names and the rows of a Parquet table, as text."""
-    pyarrow, module = import_arrow()
+    pyarrow, module = _import_arrow()
     try:
         table = module.read_table(path)
     except (OSError, ValueError, pyarrow.ArrowException):
         raise InvalidParameter("--output", path, "a new file, or the table of this very grid") from None
-    columns = [[number_text(value) for value in table[name].to_pylist()] for name in table.column_names]
+    columns = [[_number_text(value) for value in table[name].to_pylist()] for name in table.column_names]
     return table.column_names, [list(row) for row in zip(*columns, strict=True)]

@@ -37,7 +37,7 @@ def run_in_processes(count: int) -> Runner:
         for _ in range(MOST_RESTARTS):
             with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
                 try:
-                    yield from keep_in_flight(Pool(pool.submit), work, batches, waiting, 2 * count)
+                    yield from _keep_in_flight(_Pool(pool.submit), work, batches, waiting, 2 * count)
                 except BrokenProcessPool:
                     continue
                 return
@@ -46,8 +46,8 @@ def run_in_processes(count: int) -> Runner:
     return run
 
 
-class Pool:
-    """What :func:`keep_in_flight` needs of an executor."""
+class _Pool:
+    """What :func:`_keep_in_flight` needs of an executor."""
 
     def __init__(self, submit: Callable[..., Any]) -> None:
         self.submit = submit
@@ -59,7 +59,7 @@ class Pool:
         return next(iter(wait(jobs, return_when=FIRST_COMPLETED).done))
 
 
-class Cluster:
+class _Cluster:
     """The same of a Dask cluster."""
 
     def __init__(self, client: Any) -> None:
@@ -77,8 +77,8 @@ class Cluster:
         return next(iter(found.done))
 
 
-def keep_in_flight(
-    pool: Pool | Cluster,
+def _keep_in_flight(
+    pool: _Pool | _Cluster,
     work: Work,
     batches: Iterator[list[tuple[int, Any]]],
     waiting: list[list[tuple[int, Any]]],
@@ -120,6 +120,6 @@ def run_on_dask(address: str) -> Runner:
             raise InvalidParameter("dask", address, "the address of a running scheduler", str(error)) from None
         with client, client.as_current():
             most = 2 * max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
-            yield from keep_in_flight(Cluster(client), work, batches, [], most)
+            yield from _keep_in_flight(_Cluster(client), work, batches, [], most)
 
     return run

@@ -70,7 +70,7 @@ def value(quantity: str, digits: int | None = None, **parameters: Real) -> Real:
     name, _, asked = quantity.rpartition(".")
     aim = digits or reference_digits(quantity, parameters)
     return evaluate_until_settled(
-        lambda: evaluate_once(name, asked, parameters), aim, *((6, 4) if aim <= 25 else (8, 15))
+        lambda: _evaluate_once(name, asked, parameters), aim, *((6, 4) if aim <= 25 else (8, 15))
     )
 
 
@@ -83,7 +83,7 @@ def reference_digits(quantity: str, parameters: dict[str, Real]) -> int:
     return min(COARSE_DIGITS.get(name, 50), few.get(name, 50))
 
 
-def evaluate_once(name: str, asked: str, parameters: dict[str, Real]) -> Real:
+def _evaluate_once(name: str, asked: str, parameters: dict[str, Real]) -> Real:
     """One evaluation at the current precision; the inverse where a reference answers the other question."""
     if f"{name}.{asked}" in OTHER_QUANTITIES:
         return OTHER_QUANTITIES[f"{name}.{asked}"](**parameters)

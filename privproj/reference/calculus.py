@@ -21,8 +21,8 @@ def integrate_line(f: Function, start: Real = 0, step: Real = 1) -> Real:
     Their error falls like ``e^(-c/h)``, so it is squared when ``h`` is halved: halved until two sums agree to half of
     the digits.
     """
-    top, width = find_hill(f, mp.mpf(start), mp.mpf(step))
-    right, left = find_negligible(f, top, width), find_negligible(f, top, -width)
+    top, width = _find_hill(f, mp.mpf(start), mp.mpf(step))
+    right, left = _find_negligible(f, top, width), _find_negligible(f, top, -width)
     count = max(8, int(mp.ceil((right - left) / width)))
     h = (right - left) / count
     total = h * mp.fsum(f(left + h * j) for j in range(count + 1))
@@ -34,7 +34,7 @@ def integrate_line(f: Function, start: Real = 0, step: Real = 1) -> Real:
     raise ArithmeticError("the trapezoidal sums did not settle")
 
 
-def find_hill(f: Function, start: Real, step: Real) -> tuple[Real, Real]:
+def _find_hill(f: Function, start: Real, step: Real) -> tuple[Real, Real]:
     """The top of the hill, nearly, and a step in which ``f`` falls by about ``e`` from there."""
     with mp.workdps(20):
         top, value = start, f(start)
@@ -50,7 +50,7 @@ def find_hill(f: Function, start: Real, step: Real) -> tuple[Real, Real]:
     raise ArithmeticError("no hill was found")
 
 
-def find_negligible(f: Function, top: Real, stride: Real) -> Real:
+def _find_negligible(f: Function, top: Real, stride: Real) -> Real:
     """A place beyond ``top``, towards ``stride``, where ``f`` is negligible against ``f(top)``: checked twice over."""
     least, x = f(top) * mp.mpf(10) ** (-mp.mp.dps - 3), top
     while f(x) > least or f(x + stride) > least:
@@ -120,12 +120,12 @@ def find_minimum(f: Function, low: Real, high: Real, points: int = 40) -> tuple[
         scan = [low + (high - low) * j / points for j in range(points + 1)]
         values = [f(x) for x in scan]
         best = min(range(points + 1), key=values.__getitem__)
-        cell = golden_bracket(f, scan[max(0, best - 1)], scan[min(points, best + 1)], (high - low) / 100000)
-    found = newton_minimum(f, *cell, low, high)
+        cell = _golden_bracket(f, scan[max(0, best - 1)], scan[min(points, best + 1)], (high - low) / 100000)
+    found = _newton_minimum(f, *cell, low, high)
     return min(((x, f(x)) for x in (found, sum(cell) / 2, scan[best])), key=lambda pair: pair[1])
 
 
-def golden_bracket(f: Function, a: Real, b: Real, width: Real) -> tuple[Real, Real]:
+def _golden_bracket(f: Function, a: Real, b: Real, width: Real) -> tuple[Real, Real]:
     """A bracket of at most this width around a least value."""
     share = (mp.sqrt(5) - 1) / 2
     x, y = b - share * (b - a), a + share * (b - a)
@@ -142,7 +142,7 @@ def golden_bracket(f: Function, a: Real, b: Real, width: Real) -> tuple[Real, Re
     return a, b
 
 
-def newton_minimum(f: Function, a: Real, b: Real, low: Real, high: Real) -> Real:
+def _newton_minimum(f: Function, a: Real, b: Real, low: Real, high: Real) -> Real:
     """``x - h (f(x+h) - f(x-h)) / (2 (f(x+h) - 2 f(x) + f(x-h)))`` repeated, ``h`` falling with the last change."""
     x, h = (a + b) / 2, (b - a) / 2
     least = (high - low) * mp.mpf(10) ** (-mp.mp.dps * 2 // 5)

@@ -29,7 +29,7 @@ def delta_from_renyi(divergence: Function, eps: Real, low: Real = 1, high: Real 
     def objective(alpha: Real) -> Real:
         return (alpha - 1) * (divergence(alpha) - eps + mp.log(1 - 1 / alpha)) - mp.log(alpha)
 
-    return min(mp.mpf(1), mp.exp(least_over_orders(objective, low, high)))
+    return min(mp.mpf(1), mp.exp(_least_over_orders(objective, low, high)))
 
 
 def epsilon_from_renyi(divergence: Function, delta: Real, low: Real = 1, high: Real = mp.inf) -> Real:
@@ -39,10 +39,10 @@ def epsilon_from_renyi(divergence: Function, delta: Real, low: Real = 1, high: R
     def objective(alpha: Real) -> Real:
         return divergence(alpha) - (log_delta + mp.log(alpha)) / (alpha - 1) + mp.log(1 - 1 / alpha)
 
-    return max(mp.mpf(0), least_over_orders(objective, low, high))
+    return max(mp.mpf(0), _least_over_orders(objective, low, high))
 
 
-def least_over_orders(objective: Function, low: Real, high: Real) -> Real:
+def _least_over_orders(objective: Function, low: Real, high: Real) -> Real:
     """The least ``objective(alpha)``: ``alpha = low + e^s``, or ``low + (high - low)/(1 + e^-s)``."""
 
     def at(s: Real) -> Real:

@@ -29,7 +29,7 @@ class ReferenceLaw:
 
 
 @lru_cache(maxsize=4000)
-def log_beta(a: Real, b: Real, prec: int) -> Real:
+def _log_beta(a: Real, b: Real, prec: int) -> Real:
     """``ln Beta(a, b)`` at this precision."""
     return mp.loggamma(a) + mp.loggamma(b) - mp.loggamma(a + b)
 
@@ -43,7 +43,7 @@ def log_gamma(a: Real, prec: int) -> Real:
 def beta_density(a: Real, b: Real, t: Real) -> Real:
     """The density ``B^a (1-B)^b / Beta(a, b)`` of ``t = ln(B/(1-B))``."""
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + a + b))):
-        return mp.exp(-a * mp.log(1 + mp.exp(-t)) - b * mp.log(1 + mp.exp(t)) - log_beta(a, b, mp.mp.prec))
+        return mp.exp(-a * mp.log(1 + mp.exp(-t)) - b * mp.log(1 + mp.exp(t)) - _log_beta(a, b, mp.mp.prec))
 
 
 def gamma_density(a: Real, t: Real) -> Real:
@@ -86,13 +86,13 @@ def gaussian_delta_of_square(eps: Real, x: Real) -> Real:
     return gaussian_delta(eps, mp.sqrt(x))
 
 
-def gaussian_delta_slope(eps: Real, x: Real) -> Real:
+def _gaussian_delta_slope(eps: Real, x: Real) -> Real:
     """``h_eps'(x) = phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))``."""
     mu = mp.sqrt(x)
     return normal_density(mu / 2 - eps / mu) / (2 * mu)
 
 
-def inflection_point(eps: Real) -> Real:
+def _inflection_point(eps: Real) -> Real:
     """``x0 = 2 (sqrt(1 + eps^2) - 1)``."""
     with mp.workdps(2 * mp.mp.dps + 20):
         return 2 * (mp.sqrt(1 + mp.mpf(eps) ** 2) - 1)
@@ -103,19 +103,19 @@ def expected_delta(eps: Real, law: ReferenceLaw) -> Real:
     return integrate_line(lambda t: law.density(t) * gaussian_delta_of_square(eps, law.value(t)), *law.hill)
 
 
-def expected_delta_below(eps: Real, law: ReferenceLaw, cut: Real) -> Real:
+def _expected_delta_below(eps: Real, law: ReferenceLaw, cut: Real) -> Real:
     """``E[h_eps(X); X <= cut]``."""
     return integrate_below(
         lambda t: law.density(t) * gaussian_delta_of_square(eps, law.value(t)), law.coordinate(cut), law.hill[1]
     )
 
 
-def tangent_crossing(eps: Real, p: Real) -> Real:
+def _tangent_crossing(eps: Real, p: Real) -> Real:
     """The ``c < x0`` at which the tangent of ``h`` at ``p >= x0`` meets ``h``; 0 if it lies above ``h`` throughout."""
-    high, rise = gaussian_delta_of_square(eps, p), gaussian_delta_slope(eps, p)
+    high, rise = gaussian_delta_of_square(eps, p), _gaussian_delta_slope(eps, p)
     if high >= p * rise:
         return mp.mpf(0)
-    top = mp.log(inflection_point(eps))
+    top = mp.log(_inflection_point(eps))
 
     def gap(s: Real) -> Real:
         c = mp.exp(s)
@@ -125,34 +125,34 @@ def tangent_crossing(eps: Real, p: Real) -> Real:
     return mp.exp(root_in_bracket(gap, low, gap(low), top, gap(top)))
 
 
-def expected_majorant(eps: Real, law: ReferenceLaw, p: Real) -> Real:
+def _expected_majorant(eps: Real, law: ReferenceLaw, p: Real) -> Real:
     """``E[g_p(X)]``: ``h`` up to the crossing ``c``, the tangent at ``p`` above."""
-    c = tangent_crossing(eps, p)
+    c = _tangent_crossing(eps, p)
     tail, moment = law.tail(c), law.moment(c)
-    above = gaussian_delta_of_square(eps, p) * tail + gaussian_delta_slope(eps, p) * (moment - p * tail)
-    return above if c == 0 else expected_delta_below(eps, law, c) + above
+    above = gaussian_delta_of_square(eps, p) * tail + _gaussian_delta_slope(eps, p) * (moment - p * tail)
+    return above if c == 0 else _expected_delta_below(eps, law, c) + above
 
 
 def any_rank_delta(eps: Real, law: ReferenceLaw) -> Real:
     """``min over p >= x0 of E[g_p(X)]``: at ``p = E[X | X > c(p)]``, sought to half of the digits."""
-    eps, start = mp.mpf(eps), inflection_point(eps)
+    eps, start = mp.mpf(eps), _inflection_point(eps)
     if law.supremum <= start:
         return expected_delta(eps, law)
     mean = law.moment(mp.mpf(0)) / law.tail(mp.mpf(0))
-    if mean >= start and tangent_crossing(eps, mean) == 0:
+    if mean >= start and _tangent_crossing(eps, mean) == 0:
         return gaussian_delta_of_square(eps, mean)
 
     def excess(s: Real) -> Real:
         p = mp.exp(s)
-        c = tangent_crossing(eps, p)
+        c = _tangent_crossing(eps, p)
         return mp.log(law.moment(c) / (law.tail(c) * p))
 
     with mp.workdps(mp.mp.dps // 2 + 2):
-        s = best_tangent(excess, mp.log(max(start, mean)), mp.log(start), mp.log(law.supremum))
-    return expected_majorant(eps, law, max(start, mp.exp(s)))
+        s = _best_tangent(excess, mp.log(max(start, mean)), mp.log(start), mp.log(law.supremum))
+    return _expected_majorant(eps, law, max(start, mp.exp(s)))
 
 
-def best_tangent(excess: Function, first: Real, low: Real, high: Real) -> Real:
+def _best_tangent(excess: Function, first: Real, low: Real, high: Real) -> Real:
     """The root of a falling ``excess`` between ``low`` and ``high``, where that is finite."""
     if mp.isinf(high):
         return find_root(excess, first, mp.mpf(1) / 4)

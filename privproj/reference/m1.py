@@ -21,7 +21,7 @@ from privproj.reference.special import chi2_quantile, gaussian_delta, normal_den
 
 
 @lru_cache(maxsize=64)
-def beta_nodes(a: Real, b: Real, digits: int) -> tuple[tuple[Real, Real], ...]:
+def _beta_nodes(a: Real, b: Real, digits: int) -> tuple[tuple[Real, Real], ...]:
     """``(B^(-1/2), weight B^(-(a+b)/2))`` at the nodes of the trapezoidal rule over ``t = ln(B/(1-B))``.
 
     The rule is fine enough for ``ln N`` as well.
@@ -38,22 +38,22 @@ def beta_nodes(a: Real, b: Real, digits: int) -> tuple[tuple[Real, Real], ...]:
     return tuple(nodes)
 
 
-def energy_density(a: Real, b: Real, y: Real) -> Real:
+def _energy_density(a: Real, b: Real, y: Real) -> Real:
     """The density of ``y = ln(B N^2)``: ``sum over B of weight f((y - ln B)/2)/2``, ``f`` that of ``ln N``, ``N/2 ~
     Gamma(a + b)``: ``(N/2)^(a+b) e^(-N/2) / Gamma(a+b)`` at ``N = e^(y/2) B^(-1/2)``.
     """
     n, half = a + b, mp.exp(y / 2) / 2
-    total = mp.exp(-half) if b == 0 else mp.fsum(w * mp.exp(-half * s) for s, w in beta_nodes(a, b, mp.mp.dps))
+    total = mp.exp(-half) if b == 0 else mp.fsum(w * mp.exp(-half * s) for s, w in _beta_nodes(a, b, mp.mp.dps))
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + n))):
         return mp.exp(n * mp.log(half) - log_gamma(n, mp.mp.prec)) * total / 2
 
 
-def energy_law(first: int, second: int, rank: int, scale: Real) -> ReferenceLaw:
+def _energy_law(first: int, second: int, rank: int, scale: Real) -> ReferenceLaw:
     """``X = scale U (U + Y)/r^2 = scale B N^2/r^2``: ``U``, ``Y`` chi-squares, ``B ~ Beta(first/2, second/2)``,
     ``N ~ chi2_(first+second)``; tails by quadrature over ``y = ln(B N^2)``.
     """
     a, b, unit = mp.mpf(first) / 2, mp.mpf(second) / 2, mp.mpf(scale) / mp.mpf(rank) ** 2
-    density = lru_cache(maxsize=200000)(lambda y, digits: energy_density(a, b, y))
+    density = lru_cache(maxsize=200000)(lambda y, digits: _energy_density(a, b, y))
     width = mp.sqrt(4 / (a + b) + (1 / a + 1 / b if b else 0))
 
     def at(y: Real) -> Real:
@@ -78,36 +78,36 @@ def energy_law(first: int, second: int, rank: int, scale: Real) -> ReferenceLaw:
     )
 
 
-def known_projection_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
+def _known_projection_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
     """``E[h_eps(mu^2 U (U + Y)/r^2)]``, ``U ~ chi2_r``, ``Y ~ chi2_(d-1)``."""
-    return expected_delta(epsilon, energy_law(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
+    return expected_delta(epsilon, _energy_law(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
 
-def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
-    """``min_p E[g_p(mu^2 X)]`` for the law of :func:`known_projection_rank1`."""
-    return any_rank_delta(epsilon, energy_law(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
+def _known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
+    """``min_p E[g_p(mu^2 X)]`` for the law of :func:`_known_projection_rank1`."""
+    return any_rank_delta(epsilon, _energy_law(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
 
-def norm_radius(dim: int, rank: int) -> Function:
+def _norm_radius(dim: int, rank: int) -> Function:
     """The radius ``(sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r`` as a function of ``ln d0``."""
     return lambda log_bad: (mp.sqrt(dim) + mp.sqrt(rank) + mp.sqrt(-2 * log_bad)) ** 2 / rank
 
 
-def operator_norm(
+def _operator_norm(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1
 ) -> Real:
     """``min over d0 of T d0 + delta_gauss(eps; mu sqrt(T) radius)``."""
-    return least_over_radius(norm_radius(dim, rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
+    return least_over_radius(_norm_radius(dim, rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
 
 
-def operator_norm_epsilon(
+def _operator_norm_epsilon(
     delta: Real, dim: int, rank: int, noise_multiplier: Real, split: Real = "even", steps: int = 1
 ) -> Real:
-    """``eps`` of :func:`operator_norm` at a given split of delta."""
-    return epsilon_at_split(norm_radius(dim, rank), gaussian_mu(noise_multiplier, steps), delta, steps, split)
+    """``eps`` of :func:`_operator_norm` at a given split of delta."""
+    return epsilon_at_split(_norm_radius(dim, rank), gaussian_mu(noise_multiplier, steps), delta, steps, split)
 
 
-def secret_projection(
+def _secret_projection(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, misalignment: Real, columns: int = 1
 ) -> Real:
     """``E[h_eps(shift^2)]``: ``shift = S (c + xi)``, ``g ~ chi2_r/r``, ``S = (2 sin eta cos eta/(sigma tau)) g/r``,
@@ -148,12 +148,12 @@ def secret_projection(
     return integrate_line(lambda y: density(y) * gaussian_delta_of_square(eps, mp.exp(2 * y)), start, mp.mpf(1) / 2)
 
 
-def residual_shift(residual_norm: Real, other: Real, misalignment: Real) -> Real:
+def _residual_shift(residual_norm: Real, other: Real, misalignment: Real) -> Real:
     """The shift ``beta = |kappa b - kappa' b'|``: ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``."""
     return mp.sqrt((residual_norm - other) ** 2 + 2 * residual_norm * other * misalignment)
 
 
-def residual(
+def _residual(
     epsilon: Real,
     dim: int,
     rank: int,
@@ -170,7 +170,7 @@ def residual(
     return wishart.exact_delta(epsilon, n, free, residual_misalignment, max(ratio, 1 / ratio))
 
 
-def column_exact(
+def _column_exact(
     epsilon: Real,
     dim: int,
     rank: int,
@@ -186,12 +186,12 @@ def column_exact(
     x|^2/sigma^2)]`` with ``|C x|^2`` as ``X_r (X_r + Y_(d-1))/r^2``, of squared norm ``mu^2``.
     """
     if span_dim == 0 and shift_in_span == 0:
-        return residual(epsilon, dim, rank, noise_multiplier, residual_misalignment)
+        return _residual(epsilon, dim, rank, noise_multiplier, residual_misalignment)
     assert rank <= span_dim or residual_misalignment == 0
-    return known_projection_rank1(epsilon, dim, rank, noise_multiplier)
+    return _known_projection_rank1(epsilon, dim, rank, noise_multiplier)
 
 
-def column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: Real, delta_w: Real) -> Real:
+def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: Real, delta_w: Real) -> Real:
     """``max of p ln A - q ln tau + (W/2)(tau/A - 1)`` over corners, or 0.
 
     ``A_-+ = cos th -+ t sin th`` (``A_+`` at the worst angle up to the promised one), ``w_-+`` are the quantiles at
@@ -214,7 +214,7 @@ def column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: Re
     return max(mp.mpf(0), *losses)
 
 
-def shift_bound(dim: int, rank: int, k: int, alpha: Real, beta: Real, part: Real) -> Real:
+def _shift_bound(dim: int, rank: int, k: int, alpha: Real, beta: Real, part: Real) -> Real:
     """The shift that is not exceeded but for ``part`` at each of two or three events, ``t = sqrt(2 ln(1/part))``.
 
     ``(1/r)(sqrt(d+r-k) + sqrt k + t)(alpha (sqrt r + t) + beta (sqrt k + t))`` for ``r > k``, and ``(1/r)(sqrt d + sqrt
@@ -227,7 +227,7 @@ def shift_bound(dim: int, rank: int, k: int, alpha: Real, beta: Real, part: Real
     return (mp.sqrt(dim + rank - k) + mp.sqrt(k) + t) * stretched / rank
 
 
-def column(
+def _column(
     delta: Real,
     dim: int,
     rank: int,
@@ -245,19 +245,19 @@ def column(
     share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
     delta, m, k = mp.mpf(delta), mp.mpf(residual_misalignment), span_dim
     norm, alpha = mp.mpf(residual_norm), mp.mpf(shift_in_span)
-    beta = residual_shift(norm, norm, m)
+    beta = _residual_shift(norm, norm, m)
     count = 0 if k == 0 else 2 if rank <= k else 3
     whole = 1 if count == 0 else share
-    loss = column_loss(dim, rank, k, m, 0, delta * whole / 2, delta * whole / 2) if rank > k else mp.mpf(0)
+    loss = _column_loss(dim, rank, k, m, 0, delta * whole / 2, delta * whole / 2) if rank > k else mp.mpf(0)
     if count == 0:
         return loss
     rest = delta * (1 - share if rank > k else 1) / 2
     unit = gaussian_mu(noise_multiplier) / mp.hypot(alpha, beta)
-    shift = shift_bound(dim, rank, k, alpha * unit, beta * unit, rest / count)
+    shift = _shift_bound(dim, rank, k, alpha * unit, beta * unit, rest / count)
     return loss + composition.epsilon_of_profile(lambda eps: gaussian_delta(eps, shift), rest)
 
 
-def column_published(
+def _column_published(
     delta: Real,
     dim: int,
     rank: int,
@@ -274,23 +274,23 @@ def column_published(
     t = mp.sqrt(2 * mp.log(2 / part))
     gauss = mp.sqrt(2 * mp.log(mp.mpf("1.25") / part)) * (mp.sqrt(dim) + m + t) * (m + t) / rank
     misalignment = mp.mpf(residual_misalignment)
-    loss = column_loss(dim, rank, span_dim, misalignment, 0, part, part) if there else mp.mpf(0)
+    loss = _column_loss(dim, rank, span_dim, misalignment, 0, part, part) if there else mp.mpf(0)
     return loss + gauss * gaussian_mu(noise_multiplier)
 
 
 DELTAS: dict[str, Function] = {
-    "m1.known-projection": known_projection,
-    "m1.known-projection-rank1": known_projection_rank1,
-    "m1.operator-norm": operator_norm,
-    "m1.secret-projection": secret_projection,
-    "m1.column-exact": column_exact,
-    "m1.residual": residual,
+    "m1.known-projection": _known_projection,
+    "m1.known-projection-rank1": _known_projection_rank1,
+    "m1.operator-norm": _operator_norm,
+    "m1.secret-projection": _secret_projection,
+    "m1.column-exact": _column_exact,
+    "m1.residual": _residual,
 }
 """``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
 
 EPSILONS: dict[str, Function] = {
-    "m1.operator-norm": operator_norm_epsilon,
-    "m1.column": column,
-    "m1.column-published": column_published,
+    "m1.operator-norm": _operator_norm_epsilon,
+    "m1.column": _column,
+    "m1.column-published": _column_published,
 }
 """``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""

@@ -11,23 +11,23 @@ from privproj.reference.laws import ReferenceLaw, any_rank_delta, beta_density, 
 from privproj.reference.special import beta_tail, gaussian_delta, normal_density, two_sided
 
 
-def captured_law(dim: int, rank: int, noise_multiplier: Real) -> ReferenceLaw:
+def _captured_law(dim: int, rank: int, noise_multiplier: Real) -> ReferenceLaw:
     """The law of ``X = mu^2 B``."""
     return beta_law(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, gaussian_mu(noise_multiplier) ** 2)
 
 
-def exact_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
+def _exact_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
     """``E[h_eps(mu^2 B)]``; the Gaussian profile where ``r = d``."""
     if rank == dim:
         return gaussian_delta(epsilon, gaussian_mu(noise_multiplier))
-    return expected_delta(epsilon, captured_law(dim, rank, noise_multiplier))
+    return expected_delta(epsilon, _captured_law(dim, rank, noise_multiplier))
 
 
-def rank_free(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, sampling_rate: Real = 1) -> Real:
+def _rank_free(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, sampling_rate: Real = 1) -> Real:
     """``min_p E[g_p(mu^2 B)]``; one release may be sampled."""
     if rank == dim:
         return gaussian_delta(epsilon, gaussian_mu(noise_multiplier))
-    energy = captured_law(dim, rank, noise_multiplier)
+    energy = _captured_law(dim, rank, noise_multiplier)
 
     def profile(eps: Real) -> Real:
         if eps >= 0:
@@ -39,7 +39,7 @@ def rank_free(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, sampli
 
 def expected_profile(eps: Real, mu: Real, dim: int, rank: int) -> Real:
     """``E[h_eps(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)``."""
-    return exact_rank1(eps, dim, rank, 1 / mp.mpf(mu))
+    return _exact_rank1(eps, dim, rank, 1 / mp.mpf(mu))
 
 
 def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real, sharp: bool) -> Real:
@@ -50,7 +50,7 @@ def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real
     return profile(eps, mu * mp.sqrt(tau)) + k * tail
 
 
-def least_over_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bool) -> Real:
+def _least_over_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bool) -> Real:
     """The least :func:`beta_tail_bound` over ``tau``.
 
     It is at ``tau = 1``, or where the derivative in ``s = ln(tau/(1-tau))`` turns positive: ``dG/dm m (1 - tau)/2``
@@ -60,17 +60,17 @@ def least_over_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: boo
 
     def derivative(s: Real) -> Real:
         m, rest = mu / mp.sqrt(1 + mp.exp(-s)), 1 / (1 + mp.exp(s))
-        return mp.log(gaussian_term_slope(eps, m, sharp) * m * rest / (2 * k * beta_density(a, b, s)))
+        return mp.log(_gaussian_term_slope(eps, m, sharp) * m * rest / (2 * k * beta_density(a, b, s)))
 
     def value(s: Real) -> Real:
         return beta_tail_bound(eps, mu, dim, rank, k, 1 / (1 + mp.exp(-s)), sharp)
 
     with mp.workdps(mp.mp.dps // 2 + 10):
-        places = turning_points(derivative, mp.log(a / b), mp.sqrt(1 / a + 1 / b))
+        places = _turning_points(derivative, mp.log(a / b), mp.sqrt(1 / a + 1 / b))
     return min([beta_tail_bound(eps, mu, dim, rank, k, 1, sharp), *map(value, places)])
 
 
-def gaussian_term_slope(eps: Real, m: Real, sharp: bool) -> Real:
+def _gaussian_term_slope(eps: Real, m: Real, sharp: bool) -> Real:
     """``dG/dm`` of the Gaussian term: ``phi(m/2 - eps/m)`` where it is the profile (``sharp``).
 
     Where it is the two-sided tail, ``(1/2 + eps/m^2) phi(m/2 - eps/m) - (1/2 - eps/m^2) phi(m/2 + eps/m)``.
@@ -82,7 +82,7 @@ def gaussian_term_slope(eps: Real, m: Real, sharp: bool) -> Real:
     return (mp.mpf(1) / 2 + pull) * near - (mp.mpf(1) / 2 - pull) * normal_density(m / 2 + eps / m)
 
 
-def turning_points(derivative: Function, centre: Real, width: Real, count: int = 500) -> list[Real]:
+def _turning_points(derivative: Function, centre: Real, width: Real, count: int = 500) -> list[Real]:
     """The places where ``derivative`` turns positive, on a grid that is fine around ``centre`` and coarse far off."""
     most = mp.asinh(150 / width)
     grid = [centre + width * mp.sinh(most * j / count) for j in range(-count, count + 1)]
@@ -92,22 +92,22 @@ def turning_points(derivative: Function, centre: Real, width: Real, count: int =
     return [root_in_bracket(derivative, a, derivative(a), b, derivative(b)) for a, b in cells]
 
 
-def beta_tail_published(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int) -> Real:
+def _beta_tail_published(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int) -> Real:
     """``min_tau T(eps; mu sqrt(tau)) + k P(B > tau)``."""
-    return least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=False)
+    return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=False)
 
 
-def beta_tail_sharp(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int) -> Real:
+def _beta_tail_sharp(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int) -> Real:
     """``min_tau delta_gauss(eps; mu sqrt(tau)) + k P(B > tau)``."""
-    return least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=True)
+    return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=True)
 
 
-def good_event(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, steps: int = 1) -> Real:
+def _good_event(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, steps: int = 1) -> Real:
     """``min_tau T k P(B > tau) + delta_gauss(eps; mu sqrt(T tau))``, with or without the factor ``q = 1``."""
-    return least_over_tau(epsilon, gaussian_mu(noise_multiplier, steps), dim, rank, steps * change_rank, sharp=True)
+    return _least_over_tau(epsilon, gaussian_mu(noise_multiplier, steps), dim, rank, steps * change_rank, sharp=True)
 
 
-def good_event_split(
+def _good_event_split(
     delta: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, split: Real, steps: int = 1
 ) -> Real:
     """``eps`` with ``T k P(B > tau) = split delta`` and ``delta_gauss(eps; mu sqrt(T tau)) = (1 - split) delta``."""
@@ -118,7 +118,7 @@ def good_event_split(
     return composition.epsilon_of_profile(lambda eps: gaussian_delta(eps, mu), mp.mpf(delta) * (1 - share))
 
 
-def log_moment(dim: int, rank: int, c: Real) -> Real:
+def _log_moment(dim: int, rank: int, c: Real) -> Real:
     """``ln 1F1(r/2; d/2; c)``, where the series is long ``c + ln E[e^(-c (1 - B))]`` by quadrature."""
     a, b = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2
     if c < 2000:
@@ -128,14 +128,14 @@ def log_moment(dim: int, rank: int, c: Real) -> Real:
     )
 
 
-def mixture_rdp(
+def _mixture_rdp(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, steps: int = 1, sampling_rate: Real = 1
 ) -> Real:
     """``D(alpha) = ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)``; sampled: a binomial mixture."""
     mu = gaussian_mu(noise_multiplier)
 
     def moment(alpha: Real) -> Real:
-        return log_moment(dim, rank, alpha * (alpha - 1) * mu**2 / 2)
+        return _log_moment(dim, rank, alpha * (alpha - 1) * mu**2 / 2)
 
     if sampling_rate == 1:
         return composition.delta_from_renyi(lambda alpha: steps * moment(alpha) / (alpha - 1), epsilon)
@@ -143,22 +143,22 @@ def mixture_rdp(
     return composition.delta_from_whole_orders(lambda alpha: steps * one(alpha), epsilon)
 
 
-def unprojected_delta(epsilon: Real, noise_multiplier: Real, steps: int = 1, dim: int = 1, rank: int = 1) -> Real:
+def _unprojected_delta(epsilon: Real, noise_multiplier: Real, steps: int = 1, dim: int = 1, rank: int = 1) -> Real:
     """The plain Gaussian profile."""
     return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, steps))
 
 
 DELTAS: dict[str, Function] = {
-    "m2.rank-free": rank_free,
-    "m2.exact-rank1": exact_rank1,
-    "m2.mixture-rdp": mixture_rdp,
-    "m2.good-event": good_event,
-    "m2.good-event-q": good_event,
-    "m2.beta-tail": beta_tail_published,
-    "m2.beta-tail-sharp": beta_tail_sharp,
-    "m2.gaussian": unprojected_delta,
+    "m2.rank-free": _rank_free,
+    "m2.exact-rank1": _exact_rank1,
+    "m2.mixture-rdp": _mixture_rdp,
+    "m2.good-event": _good_event,
+    "m2.good-event-q": _good_event,
+    "m2.beta-tail": _beta_tail_published,
+    "m2.beta-tail-sharp": _beta_tail_sharp,
+    "m2.gaussian": _unprojected_delta,
 }
 """``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
 
-EPSILONS: dict[str, Function] = {"m2.good-event": good_event_split, "m2.good-event-q": good_event_split}
+EPSILONS: dict[str, Function] = {"m2.good-event": _good_event_split, "m2.good-event-q": _good_event_split}
 """``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""

@@ -41,10 +41,10 @@ def beta_lower(a: Real, b: Real, x: Real) -> Real:
         term = term * ((n + j) * fixed_x) // ((below + j) << bits)
         total += term
         j += 2
-    return beta_front(a, b, x) / a * mp.ldexp(total, -bits)
+    return _beta_front(a, b, x) / a * mp.ldexp(total, -bits)
 
 
-def beta_front(a: Real, b: Real, x: Real) -> Real:
+def _beta_front(a: Real, b: Real, x: Real) -> Real:
     """``x^a (1-x)^b / Beta(a, b)``, whose logs cancel to all but ``log10(a + b)`` digits."""
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + a + b))):
         front = mp.loggamma(a + b) - mp.loggamma(a) - mp.loggamma(b)
@@ -69,7 +69,7 @@ def beta_tail(a: Real, b: Real, x: Real) -> Real:
         return 1 - beta_lower(a, b, x)
 
 
-def power_front(a: Real, x: Real) -> Real:
+def _power_front(a: Real, x: Real) -> Real:
     """``x^a e^-x / Gamma(a+1)``, whose logs cancel to all but ``log10(a + x)`` digits."""
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + abs(a) + x))):
         return mp.exp(a * mp.log(x) - x - mp.loggamma(a + 1))
@@ -90,7 +90,7 @@ def gamma_lower(a: Real, x: Real) -> Real:
         j += 1
         term = term * fixed_x // (fixed_a + (j << bits))
         total += term
-    return power_front(a, x) * mp.ldexp(total, -bits)
+    return _power_front(a, x) * mp.ldexp(total, -bits)
 
 
 def gamma_upper(a: Real, x: Real) -> Real:
@@ -112,7 +112,7 @@ def gamma_upper(a: Real, x: Real) -> Real:
         term = term * left * (1 << bits) // fixed_x
         total += term
         left -= 2
-    value = power_front(a - 1, x) * mp.ldexp(total, -bits)
+    value = _power_front(a - 1, x) * mp.ldexp(total, -bits)
     return value + mp.erfc(mp.sqrt(x)) if left == 1 else value
 
 

@@ -16,7 +16,7 @@ from privproj.reference.special import (
 )
 
 
-def conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Real) -> Real:
+def _conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Real) -> Real:
     """``g(A)`` at ``A = kappa e^-x``: with ``n = r + d - 1``, ``b = (d+1-r)/2 ln A - (n/2) ln kappa``,
     ``c = (kappa/A - 1)/2``, ``w = (eps - b)/c``, the value ``Q(n/2, w/2) - e^eps W Q(n/2, w kappa/(2A))`` for
     ``A < kappa`` (``w <= 0``: ``1 - e^eps W``), with ``P`` for ``A > kappa`` (``w <= 0``: 0).
@@ -32,51 +32,51 @@ def conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Rea
         return tail(n / 2, w / 2) - weight * tail(n / 2, w / 2 * mp.exp(x))
 
 
-def pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real = 0) -> Real:
+def _pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real = 0) -> Real:
     """``delta(eps) = P(A <= 0) + E_T[g(A); A > 0]``, ``A = rho + sqrt(1-rho^2) T/sqrt(r)``, over ``y = |ln A - ln
     kappa|``, split where ``w`` or the argument of ``ln`` passes 0.
     """
     m, eps, log_kappa = mp.mpf(misalignment), mp.mpf(epsilon), mp.mpf(log_kappa)
     if m == 0:
-        return max(mp.mpf(0), conditional_gain(dim, rank, log_kappa, eps, log_kappa))
+        return max(mp.mpf(0), _conditional_gain(dim, rank, log_kappa, eps, log_kappa))
     spread = mp.sqrt(m * (2 - m) / rank)
 
     def integrand(x: Real) -> Real:
         excess = (mp.exp(log_kappa - x) - 1 + m) / spread
         return (
-            conditional_gain(dim, rank, log_kappa, eps, x)
+            _conditional_gain(dim, rank, log_kappa, eps, x)
             * student_density(rank, excess)
             * mp.exp(log_kappa - x)
             / spread
         )
 
-    finite = integrate_both_sides(integrand, dim, rank, eps + (rank - 1) * log_kappa, m + abs(log_kappa))
-    return infinite_part(rank, m) + finite
+    finite = _integrate_both_sides(integrand, dim, rank, eps + (rank - 1) * log_kappa, m + abs(log_kappa))
+    return _infinite_part(rank, m) + finite
 
 
-def infinite_part(rank: int, m: Real) -> Real:
+def _infinite_part(rank: int, m: Real) -> Real:
     """``P(A <= 0) = P(Beta(r/2, 1/2) < m (2-m))/2``, or 1 minus that for ``m > 1``."""
     half = beta_tail(mp.mpf(1) / 2, mp.mpf(rank) / 2, 1 - m * (2 - m)) / 2
     return half if m <= 1 else 1 - half
 
 
-def integrate_both_sides(integrand: Function, dim: int, rank: int, shifted: Real, size: Real) -> Real:
+def _integrate_both_sides(integrand: Function, dim: int, rank: int, shifted: Real, size: Real) -> Real:
     """Over ``x > 0`` and ``x < 0``, cut where ``eps - b`` is 0: at ``a |x| = eps'`` below (``a > 0``) or above."""
     a = mp.mpf(dim + 1 - rank) / 2
     start = mp.log(mp.sqrt(size / rank) + size)
     cuts = [mp.mpf(0)] if a == 0 or shifted == 0 else [mp.mpf(0), -shifted / a]
-    pieces = [integrate_beyond(integrand, max(cuts), 1, start), integrate_between(integrand, cuts)]
+    pieces = [_integrate_beyond(integrand, max(cuts), 1, start), _integrate_between(integrand, cuts)]
     if a > 0:
-        pieces.append(integrate_beyond(integrand, min(cuts), -1, start))
+        pieces.append(_integrate_beyond(integrand, min(cuts), -1, start))
     return mp.fsum(pieces)
 
 
-def integrate_beyond(integrand: Function, cut: Real, sign: int, start: Real) -> Real:
+def _integrate_beyond(integrand: Function, cut: Real, sign: int, start: Real) -> Real:
     """``int over x beyond cut``, ``x = cut + sign e^s``."""
     return integrate_line(lambda s: integrand(cut + sign * mp.exp(s)) * mp.exp(s), start)
 
 
-def integrate_between(integrand: Function, cuts: list[Real]) -> Real:
+def _integrate_between(integrand: Function, cuts: list[Real]) -> Real:
     """``int between the two cuts`` where the gain is not 0 there: ``x`` above 0."""
     low, high = min(cuts), max(cuts)
     if low == high or high <= 0:
@@ -94,51 +94,51 @@ def exact_delta(epsilon: Real, dim: int, rank: int, misalignment: Real, norm_rat
     if dim == 1:
         return mp.mpf(0)
     if norm_ratio == 1:
-        return pair_delta(dim, rank, misalignment, epsilon)
+        return _pair_delta(dim, rank, misalignment, epsilon)
     log_kappa = mp.log(mp.mpf(norm_ratio))
-    return max(worst_pair_delta(dim, rank, misalignment, epsilon, sign * log_kappa) for sign in (1, -1))
+    return max(_worst_pair_delta(dim, rank, misalignment, epsilon, sign * log_kappa) for sign in (1, -1))
 
 
-def worst_pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real) -> Real:
-    """The largest :func:`pair_delta` over the misalignments ``m (j/8)^2``, ``j = 0 .. 8``."""
+def _worst_pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real) -> Real:
+    """The largest :func:`_pair_delta` over the misalignments ``m (j/8)^2``, ``j = 0 .. 8``."""
     m = mp.mpf(misalignment)
-    return max(pair_delta(dim, rank, m * mp.mpf(j * j) / 64, epsilon, log_kappa) for j in range(9))
+    return max(_pair_delta(dim, rank, m * mp.mpf(j * j) / 64, epsilon, log_kappa) for j in range(9))
 
 
-def alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, Real]:
+def _alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, Real]:
     """``a_-+ = rho -+ sqrt(1-rho^2) t/sqrt(r)``, ``P(|T| > t) = delta_T``."""
     reach = mp.sqrt(m * (2 - m)) * student_quantile(rank, delta_t) / mp.sqrt(rank)
     return 1 - m - reach, 1 - m + reach
 
 
-def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
+def _published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
     """``|d+1-r|/2 |ln a_-| + (w/2)(1/a_- - 1)``."""
-    low = alignment_ends(dim, rank, m, delta_t)[0]
+    low = _alignment_ends(dim, rank, m, delta_t)[0]
     if low <= 0:
         return mp.inf
     w = chi2_quantile(rank + dim - 1, delta_w, upper=True)
     return abs(mp.mpf(dim + 1 - rank)) / 2 * abs(mp.log(low)) + w / 2 * (1 / low - 1)
 
 
-def largest_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
+def _largest_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
     """``max of (d+1-r)/2 ln A + (W/2)(1/A - 1)`` over ``a_- <= A <= a_+``, ``W <= w`` or ``w_- <= W <= w_+``."""
-    low, high = alignment_ends(dim, rank, m, delta_t)
+    low, high = _alignment_ends(dim, rank, m, delta_t)
     if low <= 0:
         return mp.inf
     n = rank + dim - 1
     one = (mp.mpf(0), chi2_quantile(n, delta_w, upper=True))
     two = (chi2_quantile(n, delta_w / 2, upper=False), chi2_quantile(n, delta_w / 2, upper=True))
-    return min(largest_corner_loss(dim, rank, (low, high), one), largest_corner_loss(dim, rank, (low, high), two))
+    return min(_largest_corner_loss(dim, rank, (low, high), one), _largest_corner_loss(dim, rank, (low, high), two))
 
 
-def largest_corner_loss(dim: int, rank: int, ends_of_a: tuple[Real, Real], ends_of_w: tuple[Real, Real]) -> Real:
+def _largest_corner_loss(dim: int, rank: int, ends_of_a: tuple[Real, Real], ends_of_w: tuple[Real, Real]) -> Real:
     """The largest loss at a corner or at ``A = 1``: linear in ``W``, convex or monotone in ``1/A``."""
     a = mp.mpf(dim + 1 - rank) / 2
     inside = [x for x in (*ends_of_a, mp.mpf(1)) if ends_of_a[0] <= x <= ends_of_a[1]]
     return max(a * mp.log(x) + w / 2 * (1 / x - 1) for x in inside for w in ends_of_w)
 
 
-def loss_at_split(loss: Function, delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
+def _loss_at_split(loss: Function, delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
     """``eps`` with ``delta_T = split delta``, or at the best split."""
     delta, m = mp.mpf(delta), mp.mpf(misalignment)
 
@@ -151,19 +151,19 @@ def loss_at_split(loss: Function, delta: Real, dim: int, rank: int, misalignment
     return loss(dim, rank, m, delta * share, delta * (1 - share))
 
 
-def quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even", steps: int = 1) -> Real:
+def _quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even", steps: int = 1) -> Real:
     """``eps`` by Theorem 1 at a split of delta, composed over ``steps``."""
     return composition.composed_rule(
-        lambda part: loss_at_split(published_loss, part, dim, rank, misalignment, split), delta, steps
+        lambda part: _loss_at_split(_published_loss, part, dim, rank, misalignment, split), delta, steps
     )
 
 
-def quantile_sharp(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
+def _quantile_sharp(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
     """``eps`` as the largest loss within the quantiles, at a split of delta."""
-    return loss_at_split(largest_loss, delta, dim, rank, misalignment, split)
+    return _loss_at_split(_largest_loss, delta, dim, rank, misalignment, split)
 
 
-def early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
+def _early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
     """``|d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 (1-rho))/(2 t^2)``, ``cos theta_R = t/R``.
 
     The cosine is that of the promised angle, or 1 where a better aligned pair reaches ``theta_R``: with ``theta <=
@@ -174,14 +174,14 @@ def early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
     return abs(mp.mpf(dim - rank - 1)) / 2 * max(growth, 0) + radius**3 * mp.sqrt(2 * m) / (2 * t**2)
 
 
-def two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
+def _two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
     """``1 - PhiBar(z) P(chi2_r > t + eta) = p + (1 - p) q``, ``z = (t(1-rho) - rho eta)/sqrt((1-rho^2)(t+eta))``."""
     z = (t * m - (1 - m) * eta) / mp.sqrt(m * (2 - m) * (t + eta))
     p, q = normal_tail(-z), chi2_below(rank, t + eta)
     return p + (1 - p) * q
 
 
-def mixed_tail(rank: int, m: Real, t: Real) -> Real:
+def _mixed_tail(rank: int, m: Real, t: Real) -> Real:
     """``P(X <= t) + E[1{X > t} Phi((t - rho X)/sqrt((1-rho^2) X))]``, ``X ~ chi2_r``, over ``ln X``."""
 
     def integrand(s: Real) -> Real:
@@ -192,12 +192,12 @@ def mixed_tail(rank: int, m: Real, t: Real) -> Real:
     return chi2_below(rank, t) + integrate_above(integrand, mp.log(t), min(mp.sqrt(m * (2 - m) / t), mp.mpf(1)))
 
 
-def spectral_tail(dim: int, rank: int, radius: Real, c: Real) -> Real:
+def _spectral_tail(dim: int, rank: int, radius: Real, c: Real) -> Real:
     """``2 exp(-c (sqrt R - sqrt d - sqrt r)^2)``."""
     return 2 * mp.exp(-c * (mp.sqrt(radius) - mp.sqrt(dim) - mp.sqrt(rank)) ** 2)
 
 
-def early_delta(
+def _early_delta(
     epsilon: Real | None,
     dim: int,
     rank: int,
@@ -209,10 +209,10 @@ def early_delta(
 ) -> Real:
     """``delta`` of the early theorem at given ``t``, ``eta`` and ``R``."""
     m = mp.mpf(misalignment)
-    return two_tails(rank, m, mp.mpf(t), mp.mpf(eta)) + spectral_tail(dim, rank, mp.mpf(R), mp.mpf(c))
+    return _two_tails(rank, m, mp.mpf(t), mp.mpf(eta)) + _spectral_tail(dim, rank, mp.mpf(R), mp.mpf(c))
 
 
-def early_epsilon(delta: Real, tail: Function, dim: int, rank: int, misalignment: Real) -> Real:
+def _early_epsilon(delta: Real, tail: Function, dim: int, rank: int, misalignment: Real) -> Real:
     """The least loss over ``t`` with ``tail(t) < delta``, ``R`` from what is left of delta."""
     delta, m = mp.mpf(delta), mp.mpf(misalignment)
     highest = mp.exp(find_root(lambda s: mp.log(tail(mp.exp(s)) / delta), mp.log(rank), mp.mpf(-1)))
@@ -221,12 +221,12 @@ def early_epsilon(delta: Real, tail: Function, dim: int, rank: int, misalignment
         t = highest * mp.exp(-mp.exp(s))
         left = delta - tail(t)
         edge = mp.sqrt(dim) + mp.sqrt(rank)
-        return early_loss(dim, rank, m, t, (edge + mp.sqrt(2 * mp.log(2 / left))) ** 2)
+        return _early_loss(dim, rank, m, t, (edge + mp.sqrt(2 * mp.log(2 / left))) ** 2)
 
     return find_minimum(at, -12, 2)[1]
 
 
-def early(
+def _early(
     delta: Real | None,
     dim: int,
     rank: int,
@@ -239,17 +239,17 @@ def early(
     """``eps`` of the early theorem at given ``t`` and ``R``, or at the best ones."""
     m = mp.mpf(misalignment)
     if t is not None:
-        return early_loss(dim, rank, m, mp.mpf(t), mp.mpf(R))
+        return _early_loss(dim, rank, m, mp.mpf(t), mp.mpf(R))
 
     def tail(x: Real) -> Real:
-        return find_minimum(lambda s: two_tails(rank, m, x, x * mp.exp(s)), -40, 5)[1]
+        return find_minimum(lambda s: _two_tails(rank, m, x, x * mp.exp(s)), -40, 5)[1]
 
-    return early_epsilon(delta, tail, dim, rank, misalignment)
+    return _early_epsilon(delta, tail, dim, rank, misalignment)
 
 
-def early_exact_tail(delta: Real, dim: int, rank: int, misalignment: Real) -> Real:
+def _early_exact_tail(delta: Real, dim: int, rank: int, misalignment: Real) -> Real:
     """``eps`` of the early theorem with the exact mixed tail, at the best ``t`` and ``R``."""
-    return early_epsilon(delta, lambda t: mixed_tail(rank, mp.mpf(misalignment), t), dim, rank, misalignment)
+    return _early_epsilon(delta, lambda t: _mixed_tail(rank, mp.mpf(misalignment), t), dim, rank, misalignment)
 
 
 def preprocessing_gain(dim: int, misalignment: Real, gamma: Real, beta: Real) -> Real:
@@ -259,13 +259,13 @@ def preprocessing_gain(dim: int, misalignment: Real, gamma: Real, beta: Real) ->
     return (gamma**2 * m - 2 * gamma * t * (2 - m)) / (1 + gamma**2 + 2 * gamma * t)
 
 
-DELTAS: dict[str, Function] = {"wishart.exact": exact_delta, "wishart.early": early_delta}
+DELTAS: dict[str, Function] = {"wishart.exact": exact_delta, "wishart.early": _early_delta}
 """``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
 
 EPSILONS: dict[str, Function] = {
-    "wishart.quantile-sharp": quantile_sharp,
-    "wishart.quantile": quantile,
-    "wishart.early-exact-tail": early_exact_tail,
-    "wishart.early": early,
+    "wishart.quantile-sharp": _quantile_sharp,
+    "wishart.quantile": _quantile,
+    "wishart.early-exact-tail": _early_exact_tail,
+    "wishart.early": _early,
 }
 """``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""

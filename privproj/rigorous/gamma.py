@@ -17,10 +17,10 @@ def lower(k: arb, z: arb) -> arb:
         return arb(0).union(lower(k, z.upper())) if z.upper() > 0 else arb(0)
     if z > k - 4 * k.sqrt():
         return 1 - z.gamma_upper(k, regularized=1)
-    return (k * z.log() - z - (k + 1).lgamma()).exp() * lower_gamma_series(k, z)
+    return (k * z.log() - z - (k + 1).lgamma()).exp() * _lower_gamma_series(k, z)
 
 
-def lower_gamma_series(k: arb, z: arb) -> arb:
+def _lower_gamma_series(k: arb, z: arb) -> arb:
     """``sum_j z^j / (k+1)_j`` for ``z`` not above ``k``: its terms fall."""
     total = term = arb(1)
     least = arb(2) ** -ctx.prec
@@ -44,21 +44,21 @@ def upper_size(k: arb, z: acb) -> arb:
     Chernoff's bound stands for the right side above ``k``.
     """
     size = z.abs_lower()
-    return skew_factor(z) * (chernoff_bound(k, size) if size > k else arb(1))
+    return _skew_factor(z) * (_chernoff_bound(k, size) if size > k else arb(1))
 
 
 def lower_size(k: arb, z: acb) -> arb:
     """``|P(k, z)| <= e^(|z| - Re z) P(k, |z|)`` for ``Re z > 0`` (the series, term by term); Chernoff below ``k``."""
     size = z.abs_upper()
-    return skew_factor(z) * (chernoff_bound(k, size) if size < k else arb(1))
+    return _skew_factor(z) * (_chernoff_bound(k, size) if size < k else arb(1))
 
 
-def chernoff_bound(k: arb, y: arb) -> arb:
+def _chernoff_bound(k: arb, y: arb) -> arb:
     """``e^-(y - k - k ln(y/k))``, a bound of the tail of ``Gamma(k)`` beyond ``y``."""
     return (k + k * (y / k).log() - y).exp() if y > 0 else arb(0)
 
 
-def skew_factor(z: acb) -> arb:
+def _skew_factor(z: acb) -> arb:
     """``e^(|z| - Re z)`` from above: ``|z| - Re z = Im^2 / (|z| + Re z)``."""
     aside = z.imag.abs_upper()
     return (aside * aside / (z.abs_lower() + z.real.lower())).exp()

@@ -40,12 +40,12 @@ def positive_integral(
     will be added, is not followed.
     """
     ends = [None if end is None else float(end.mid()) for end in (low, high)]
-    top, peak = find_top(f, start, step, ends)
+    top, peak = _find_top(f, start, step, ends)
     if peak == float("-inf"):
         return arb.nan()
     floor = peak - 0.7 * (GOAL_BITS + 24) - 10.0
-    a = low.upper() if low is not None else search_outward(left, top, -step, floor)
-    b = arb("inf") if right is None else search_outward(right, top, step, floor)
+    a = low.upper() if low is not None else _search_outward(left, top, -step, floor)
+    b = arb("inf") if right is None else _search_outward(right, top, step, floor)
     if high is not None and not b < high:
         b, right = high.lower(), None
     scale = arb(peak).exp()
@@ -55,16 +55,16 @@ def positive_integral(
         lambda t, analytic: f(t, analytic) / scale, a, b, rel_tol=tolerance, abs_tol=enough, eval_limit=MOST_EVALUATIONS
     ).real
     beyond = sum((bound(end) for bound, end in ((left, a), (right, b)) if bound is not None), arb(0))
-    at_ends = sum((end_sliver(f, end) for end in (low, high if right is None else None) if end is not None), arb(0))
+    at_ends = sum((_end_sliver(f, end) for end in (low, high if right is None else None) if end is not None), arb(0))
     return scale * inside + arb(0).union(beyond + at_ends)
 
 
-def end_sliver(f: Integrand, end: arb) -> arb:
+def _end_sliver(f: Integrand, end: arb) -> arb:
     """The integral over the ball of an end that is not known exactly, from above."""
     return 2 * arb(end.rad()) * f(acb(end), False).real.upper()
 
 
-def find_top(f: Integrand, start: float, step: float, ends: list[float | None]) -> tuple[float, float]:
+def _find_top(f: Integrand, start: float, step: float, ends: list[float | None]) -> tuple[float, float]:
     """A point near the top of the hill between the ends, and the log of the height there, to guide the rest."""
 
     def height(t: float) -> float:
@@ -77,7 +77,7 @@ def find_top(f: Integrand, start: float, step: float, ends: list[float | None]) 
     return (top, peak) if low is None or top >= low else (low, height(low + 1e-9 * step))
 
 
-def search_outward(bound: Remainder | None, top: float, stride: float, floor: float) -> arb:
+def _search_outward(bound: Remainder | None, top: float, stride: float, floor: float) -> arb:
     """A point beyond ``top`` where the log of the remainder is below ``floor``."""
     assert bound is not None
 

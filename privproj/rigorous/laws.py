@@ -66,12 +66,12 @@ class BallLaw(ABC):
     def below(self, t: arb) -> arb:
         """``P(T <= t)`` from above: ``f/(ln f)'`` for a log-concave density, where it rises."""
         _, slope, _ = self.derivatives(acb(t))
-        return cap_probability(self.density(acb(t), False).real / slope.real) if slope.real > 0 else arb(1)
+        return _cap_probability(self.density(acb(t), False).real / slope.real) if slope.real > 0 else arb(1)
 
     def above(self, t: arb) -> arb:
         """``P(T > t)`` from above: ``-f/(ln f)'``, where it falls."""
         _, slope, _ = self.derivatives(acb(t))
-        return cap_probability(self.density(acb(t), False).real / -slope.real) if slope.real < 0 else arb(1)
+        return _cap_probability(self.density(acb(t), False).real / -slope.real) if slope.real < 0 else arb(1)
 
     def tail(self, t: arb) -> arb:
         """``P(T > t)``, by an integral."""
@@ -102,17 +102,17 @@ class BallBetaLaw(BallLaw):
         return BallBetaLaw(self.a + 1, self.b, self.scale)
 
     def strip(self, t: acb) -> bool:
-        return soft_plus(t, True).is_finite() and soft_plus(-t, True).is_finite()
+        return _soft_plus(t, True).is_finite() and _soft_plus(-t, True).is_finite()
 
     def value(self, t: acb) -> acb:
-        return self.scale.sqrt() * (-soft_plus(-t, False) / 2).exp()
+        return self.scale.sqrt() * (-_soft_plus(-t, False) / 2).exp()
 
     def coordinate(self, x: arb) -> arb:
         return (x / (self.scale - x)).log()
 
     def derivatives(self, t: acb) -> tuple[acb, acb, acb]:
         n, share = self.a + self.b, 1 / (1 + (-t).exp())
-        return self.a * t - n * soft_plus(t, False) - self.log_front, self.a - n * share, -n * share * (1 - share)
+        return self.a * t - n * _soft_plus(t, False) - self.log_front, self.a - n * share, -n * share * (1 - share)
 
 
 class BallGammaLaw(BallLaw):
@@ -155,13 +155,13 @@ class BallGammaLaw(BallLaw):
         return self.a * t - u - self.log_front, self.a - u, -u
 
 
-def soft_plus(t: acb, analytic: bool) -> acb:
+def _soft_plus(t: acb, analytic: bool) -> acb:
     """``ln(1 + e^t)``."""
     if t.real.mid() > 0:
         return t + (1 + (-t).exp()).log(analytic=analytic)
     return (1 + t.exp()).log(analytic=analytic)
 
 
-def cap_probability(bound: arb) -> arb:
+def _cap_probability(bound: arb) -> arb:
     """The smaller of the bound of a probability and 1."""
     return bound if bound < 1 else arb(1)

@@ -106,7 +106,7 @@ class BallRandomSensitivity(ExactProfile):
 
     def delta(self, eps: arb, witness: Witness) -> arb:
         """The integral of ``h_eps`` over the law (C4)."""
-        return expected_delta(eps, self.law())
+        return _expected_delta(eps, self.law())
 
 
 class BallAnyRank(BallRandomSensitivity):
@@ -137,7 +137,7 @@ class BallAnyRank(BallRandomSensitivity):
         if "tangent" not in witness:
             if law.supremum is None or not bool(law.supremum <= least):
                 raise PrecisionLimit("expected a tangent: the profile is not convex on the whole range")
-            return expected_delta(eps, law)
+            return _expected_delta(eps, law)
         p = arb(witness["tangent"])
         if not p >= least:
             raise PrecisionLimit(
@@ -147,14 +147,14 @@ class BallAnyRank(BallRandomSensitivity):
         height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
         if height >= slope * p:
             return height + slope * (law.mean - p)
-        t = tangent_crossing(eps, law, p)
+        t = _tangent_crossing(eps, law, p)
         # E[h(X); X <= c] + h(p) P(X > c) + h'(p) (E[X; X > c] - p P(X > c)), E[X; X > c] = E X P(size-biased X > c)
-        below = expected_delta(eps, law, t)
+        below = _expected_delta(eps, law, t)
         mass, moment = law.tail(t), law.mean * law.size_biased.tail(t)
         return below + height * mass + slope * (moment - p * mass)
 
 
-def expected_delta(eps: arb, law: BallLaw, up_to: arb | None = None) -> arb:
+def _expected_delta(eps: arb, law: BallLaw, up_to: arb | None = None) -> arb:
     """``E[h_eps(X); T <= up_to]``; ``h_eps(X)`` rises with ``t``, which bounds what lies beyond the window."""
 
     def integrand(t: acb, analytic: bool) -> acb:
@@ -171,7 +171,7 @@ def expected_delta(eps: arb, law: BallLaw, up_to: arb | None = None) -> arb:
     return positive_integral(integrand, *law.hill, left=left, right=right, high=up_to)
 
 
-def tangent_crossing(eps: arb, law: BallLaw, p: arb) -> arb:
+def _tangent_crossing(eps: arb, law: BallLaw, p: arb) -> arb:
     """A ball around the ``t`` below which ``h_eps(X)`` exceeds its tangent at ``p``, and above which it does not.
 
     ``h - l_p`` is convex up to the inflection and at most 0 there, so a change of sign is the only one.

@@ -32,12 +32,12 @@ class BallWishartProfile(ExactProfile):
 
     def delta(self, eps: arb, witness: Witness) -> arb:
         """The integral over both sides of ``A = 1``, and ``P(A <= 0)``."""
-        pair = RatioPair(self.dim, self.rank, arb(self.misalignment), eps)
+        pair = _RatioPair(self.dim, self.rank, arb(self.misalignment), eps)
         known = pair.floor() + pair.part_below_one()
         return known + pair.part_above_one(known)
 
 
-class RatioPair:
+class _RatioPair:
     """One pair at one epsilon: ``n = r + d - 1``, ``k = n/2``, ``a = (d + 1 - r)/2``."""
 
     def __init__(self, dim: int, rank: int, misalignment: arb, eps: arb) -> None:

@@ -77,7 +77,7 @@ def shares_of(clipping: str, shares: tuple[float, ...] | None, tensors: int) -> 
     return found
 
 
-def names_where(holds: Callable[[Algorithm], bool]) -> str:
+def _names_where(holds: Callable[[Algorithm], bool]) -> str:
     """The names of all algorithms of which something holds, for a message."""
     return " or ".join(name for name in ALGORITHMS if holds(load(name)))
 
@@ -105,7 +105,7 @@ def mechanism_of(
 def check_frame(algorithm: Algorithm, frame: str | None) -> None:
     """Raise for a frame that does not exist, or that the algorithm has no choice of."""
     if frame not in (None, "haar", "wishart") or (frame and not algorithm.has_frame):
-        having = names_where(lambda one: one.has_frame)
+        having = _names_where(lambda one: one.has_frame)
         raise InvalidParameter("frame", frame, f"haar or wishart, with {having} only")
 
 
@@ -128,7 +128,7 @@ def clip_of(algorithm: Algorithm, max_grad_norm: float | None, feature_bound: fl
 def check_layers(algorithm: Algorithm, taps: Taps, subspace: Subspace | None, clipping: str) -> None:
     """Raise unless the algorithm can train every trained layer, under this clipping and with or without a subspace."""
     if algorithm.needs_subspace != (subspace is not None):
-        needing = names_where(lambda one: one.needs_subspace)
+        needing = _names_where(lambda one: one.needs_subspace)
         raise InvalidParameter("subspace", subspace, f"a subspace for {needing}, and for nothing else")
     if algorithm.needs_subspace and clipping != "joint":
         raise InvalidParameter("clipping", clipping, "joint, since all layers share the coordinates of a subspace")

@@ -64,7 +64,7 @@ class BatchTurn:
         self.drawn = None
 
 
-class CountedBatches(Sampler[list[int]]):
+class _CountedBatches(Sampler[list[int]]):
     """A batch sampler that hands out this process's share of each batch and remembers its size."""
 
     def __init__(self, batches: Sampler[list[int]], steps: int, processes: Processes) -> None:
@@ -80,7 +80,7 @@ class CountedBatches(Sampler[list[int]]):
             yield batch
 
 
-class FixedSize(Sampler[list[int]]):
+class _FixedSize(Sampler[list[int]]):
     """Batches of one size, each drawn afresh from all records without replacement."""
 
     def __init__(self, records: int, size: int, steps: int, generator: torch.Generator) -> None:
@@ -106,14 +106,14 @@ class PrivateLoader:
         turn: BatchTurn,
         processes: Processes,
     ) -> None:
-        refuse_other_samplers(loader)
+        _refuse_other_samplers(loader)
         self.plan, self.generator, self.done, self.turn, self.processes = plan, generator, done, turn, processes
         self.dataset = loader.dataset
         self.settings = {
             name: getattr(loader, name)
             for name in ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
         }
-        self.collate = collate_with_empty(loader)
+        self.collate = _collate_with_empty(loader)
 
     def __len__(self) -> int:
         """Steps of the next pass."""
@@ -125,22 +125,22 @@ class PrivateLoader:
             self.turn.open(sampler.sizes.popleft())
             yield batch
 
-    def sampler(self, steps: int) -> CountedBatches:
+    def sampler(self, steps: int) -> _CountedBatches:
         """A sampler of so many fresh batches, drawn as the plan says."""
         from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
         plan, records = self.plan, self.plan.dataset_size
         if plan.sampling == "fixed" or plan.sampling_rate == 1.0:
-            return CountedBatches(
-                FixedSize(records, round(plan.expected_batch), steps, self.generator), steps, self.processes
+            return _CountedBatches(
+                _FixedSize(records, round(plan.expected_batch), steps, self.generator), steps, self.processes
             )
         batches = UniformWithReplacementSampler(
             num_samples=records, sample_rate=plan.sampling_rate, generator=self.generator, steps=steps
         )
-        return CountedBatches(batches, steps, self.processes)
+        return _CountedBatches(batches, steps, self.processes)
 
 
-def refuse_other_samplers(loader: DataLoader) -> None:
+def _refuse_other_samplers(loader: DataLoader) -> None:
     """Raise for a loader with its own way of drawing batches, which ours would silently replace."""
     data = loader.dataset
     if isinstance(data, IterableDataset):
@@ -157,7 +157,7 @@ def refuse_other_samplers(loader: DataLoader) -> None:
         )  # fmt: skip
 
 
-def collate_with_empty(loader: DataLoader) -> Any:
+def _collate_with_empty(loader: DataLoader) -> Any:
     """The loader's way of joining records, which learned from one record what an empty batch looks like."""
     from opacus.data_loader import wrap_collate_with_empty
 

@@ -56,7 +56,7 @@ class Tap:
         """``(g, x)`` over all uses, tokens of every use side by side; None where nothing came back."""
         if not self.uses:
             return None
-        pairs = [tokens(module, x, g) for module, x, g in self.uses]
+        pairs = [_tokens(module, x, g) for module, x, g in self.uses]
         g, x = pairs[0] if len(pairs) == 1 else (torch.cat(parts, 1) for parts in zip(*pairs, strict=True))
         dtype = self.weight.dtype
         x = x.to(dtype)
@@ -96,7 +96,7 @@ class SampledTap:
         """The per-example gradients of one use."""
         dtype = self.parameters[0].dtype
         x = x.to(dtype) if x.is_floating_point() else x
-        by_parameter = opacus_samplers()[type(module)](module, [x], g.to(dtype))
+        by_parameter = _opacus_samplers()[type(module)](module, [x], g.to(dtype))
         return torch.cat([by_parameter[p].flatten(1) for p in self.parameters], 1)
 
     def split(self, vector: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
@@ -108,14 +108,14 @@ class SampledTap:
 AnyTap = Tap | SampledTap
 
 
-def opacus_samplers() -> dict[type[nn.Module], Callable[..., dict[Tensor, Tensor]]]:
+def _opacus_samplers() -> dict[type[nn.Module], Callable[..., dict[Tensor, Tensor]]]:
     """Opacus' per-example gradients by layer type."""
     from opacus.grad_sample import GradSampleModule
 
     return GradSampleModule.GRAD_SAMPLERS  # pyright: ignore[reportReturnType]
 
 
-def tokens(module: nn.Module, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+def _tokens(module: nn.Module, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """``(g, x)`` of a layer as examples x tokens x width; a convolution's tokens are its positions."""
     if type(module) is nn.Conv2d:
         padding: Any = module.padding
@@ -125,7 +125,7 @@ def tokens(module: nn.Module, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     return g.reshape(g.shape[0], count, g.shape[-1]), x.reshape(x.shape[0], count, x.shape[-1])
 
 
-def is_matrix(module: nn.Module) -> bool:
+def _is_matrix(module: nn.Module) -> bool:
     """True for a layer whose per-example gradient is a sum of outer products that this package forms itself."""
     if type(module) is nn.Conv2d:
         return module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
@@ -148,9 +148,9 @@ class Taps:
         self.check_once(module)
         for name, part in module.named_modules():
             if isinstance(part, BATCH_NORM):
-                self.handles.append(part.register_forward_pre_hook(batch_norm_guard(name)))
+                self.handles.append(part.register_forward_pre_hook(_batch_norm_guard(name)))
         for tap in self.taps:
-            self.handles += [part.register_forward_hook(capture_hook(tap), with_kwargs=True) for part in tap.modules]
+            self.handles += [part.register_forward_hook(_capture_hook(tap), with_kwargs=True) for part in tap.modules]
             if isinstance(tap, Tap):
                 for parameter in tap.parameters:
                     parameter.requires_grad_(False)
@@ -158,11 +158,11 @@ class Taps:
     def add(self, name: str, module: nn.Module) -> None:
         """The tap of one module's own tensors, if any of them is trained."""
         trained = [p for p in module.parameters(recurse=False) if p.requires_grad]
-        check_layer_kind(name, module, trained)
+        _check_layer_kind(name, module, trained)
         if not trained:
             return
         weight = getattr(module, "weight", None)
-        own = is_matrix(module) and weight is not None and weight.requires_grad
+        own = _is_matrix(module) and weight is not None and weight.requires_grad
         make = getattr(module, "private_tap", Tap if own else SampledTap)
         tap: AnyTap = make(name, module)
         if {id(p) for p in trained} != {id(p) for p in tap.parameters}:
@@ -208,12 +208,12 @@ class Taps:
                 parameter.requires_grad_(True)
 
 
-def check_layer_kind(name: str, module: nn.Module, trained: list[nn.Parameter]) -> None:
+def _check_layer_kind(name: str, module: nn.Module, trained: list[nn.Parameter]) -> None:
     """Refuse layers that mix examples, layers without per-example gradients, and tensors of low precision."""
     if isinstance(module, BATCH_NORM):
-        refuse_mixing(name, module)
+        _refuse_mixing(name, module)
     padded = getattr(module, "padding_mode", "zeros") != "zeros"
-    known = is_matrix(module) or (type(module) in opacus_samplers() and not padded) or hasattr(module, "private_tap")
+    known = _is_matrix(module) or (type(module) in _opacus_samplers() and not padded) or hasattr(module, "private_tap")
     if trained and not known:
         raise InvalidParameter(
             name, type(module).__name__, "a layer with per-example gradients", "freeze it: requires_grad_(False)"
@@ -223,7 +223,7 @@ def check_layer_kind(name: str, module: nn.Module, trained: list[nn.Parameter]) 
             raise InvalidParameter(name, parameter.dtype, "trained tensors in float32 or float64", "keep them so")
 
 
-def refuse_mixing(name: str, module: nn.Module) -> None:
+def _refuse_mixing(name: str, module: nn.Module) -> None:
     """Refuse batch statistics, which make one example's gradient depend on the others."""
     if module.training or not module.track_running_stats:
         raise InvalidParameter(
@@ -231,12 +231,12 @@ def refuse_mixing(name: str, module: nn.Module) -> None:
         )
 
 
-def batch_norm_guard(name: str) -> Callable[..., None]:
+def _batch_norm_guard(name: str) -> Callable[..., None]:
     """A hook that refuses batch statistics, should someone switch them on later."""
-    return lambda module, _: refuse_mixing(name, module)
+    return lambda module, _: _refuse_mixing(name, module)
 
 
-def capture_hook(tap: AnyTap) -> Callable[..., Tensor | None]:
+def _capture_hook(tap: AnyTap) -> Callable[..., Tensor | None]:
     """A forward hook that keeps what a layer sees and, once it comes back, the gradient of its output."""
 
     def hook(module: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> Tensor | None:

@@ -106,7 +106,7 @@ class Settings:
 
 
 @dataclass
-class TrainingReport:
+class _TrainingReport:
     """What a finished run reports."""
 
     test_accuracy: float
@@ -131,19 +131,19 @@ def load(name: str) -> Data:
         from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
 
         x, y = load_digits(return_X_y=True)
-        return split_train_test(np.asarray(x) / 16.0, np.asarray(y))
-    arrays = read_features(name)
+        return _split_train_test(np.asarray(x) / 16.0, np.asarray(y))
+    arrays = _read_features(name)
     if "test_x" in arrays:
-        found = Data(*checked_tensors(arrays["x"], arrays["y"]), *checked_tensors(arrays["test_x"], arrays["test_y"]))
+        found = Data(*_checked_tensors(arrays["x"], arrays["y"]), *_checked_tensors(arrays["test_x"], arrays["test_y"]))
         if found.x.shape[1] != found.test_x.shape[1]:
             raise InvalidParameter(
                 "data", f"widths {found.x.shape[1]} and {found.test_x.shape[1]}", "x as wide as test_x"
             )
         return found
-    return split_train_test(arrays["x"], arrays["y"])
+    return _split_train_test(arrays["x"], arrays["y"])
 
 
-def read_features(name: str) -> dict[str, np.ndarray]:
+def _read_features(name: str) -> dict[str, np.ndarray]:
     """The arrays of a file of features; raises :class:`InvalidParameter` where it has not what training needs."""
     try:
         with np.load(name, allow_pickle=False) as file:
@@ -156,7 +156,7 @@ def read_features(name: str) -> dict[str, np.ndarray]:
     return arrays
 
 
-def checked_tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
+def _checked_tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     """Checked features and classes."""
     if (
         x.ndim != 2
@@ -173,9 +173,9 @@ def checked_tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     return torch.tensor(x, dtype=torch.float32), torch.tensor(y.astype(np.int64))
 
 
-def split_train_test(x: np.ndarray, y: np.ndarray) -> Data:
+def _split_train_test(x: np.ndarray, y: np.ndarray) -> Data:
     """Training and test records: a quarter, picked by a public permutation, is kept for the test."""
-    found = checked_tensors(x, y)
+    found = _checked_tensors(x, y)
     order = torch.tensor(np.random.default_rng(0).permutation(len(x)))
     kept = len(x) - math.ceil(TEST_SHARE * len(x))
     if kept < 1:
@@ -184,7 +184,7 @@ def split_train_test(x: np.ndarray, y: np.ndarray) -> Data:
     return Data(found[0][train], found[1][train], found[0][test], found[1][test])
 
 
-def network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
+def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
     """A linear head that starts at zero, or one hidden layer; with the adapters of algorithms that train these."""
     width, classes = data.x.shape[1], data.classes
     seed = 0 if settings.insecure_seed is None else settings.insecure_seed
@@ -200,18 +200,18 @@ def network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
     nn.init.zeros_(layers[-1].weight)
     adapt = load_algorithm(settings.mechanism).adapt
     if adapt is not None:
-        module = adapt(module, needed_rank(settings), seed)
+        module = adapt(module, _needed_rank(settings), seed)
     return module.to(device)
 
 
-def needed_rank(settings: Settings) -> int:
+def _needed_rank(settings: Settings) -> int:
     """The rank; raises :class:`InvalidParameter` where it is missing."""
     if settings.rank is None:
         raise InvalidParameter("rank", "nothing", f"a rank for {settings.mechanism}")
     return settings.rank
 
 
-def device_named(name: str | None) -> torch.device:
+def _device_named(name: str | None) -> torch.device:
     """The device with this name, which has to be there; a GPU where there is one and none is named."""
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -221,7 +221,7 @@ def device_named(name: str | None) -> torch.device:
     return device
 
 
-def restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -> dict[str, Any]:
+def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -> dict[str, Any]:
     """Take up a checkpoint; raises :class:`InvalidParameter` if it is damaged or newer than the ledger beside it."""
     path, ledger = folder / FILES["checkpoint"], folder / FILES["ledger"]
     try:
@@ -254,11 +254,11 @@ class ClassifierTraining:
 
         A run whose epsilon could not be told at its end is refused here, before anything is released.
         """
-        data, device, processes = load(settings.data), device_named(settings.device), join_processes()
-        module = network(data, settings, device)
+        data, device, processes = load(settings.data), _device_named(settings.device), join_processes()
+        module = _network(data, settings, device)
         state: dict[str, Any] = {}
         if folder is not None and (folder / FILES["checkpoint"]).exists():
-            state = restore_checkpoint(folder, module, device)
+            state = _restore_checkpoint(folder, module, device)
         run = cls(settings, data, folder if processes.first else None, module, device, state, processes)
         run.start_next_stage()
         try:
@@ -321,7 +321,7 @@ class ClassifierTraining:
             stages = dp_sft(**budget, sampling_rate=rate, steps=(half, self.total - half)).phases
             noise = {"noise_multiplier": stages[0].question.mechanism.noise_multiplier}
         self.start_stage("dp-sgd", half, noise)
-        self.trajectory = Trajectory(self.optimizer, needed_rank(settings))
+        self.trajectory = Trajectory(self.optimizer, _needed_rank(settings))
         if "rows" in self.state:
             self.trajectory.start, self.trajectory.rows = self.state["start"], list(self.state["rows"])
 
@@ -332,7 +332,7 @@ class ClassifierTraining:
         if basis is None and not self.state.get("rows"):
             raise InvalidParameter("resume", self.folder, "a run whose search left snapshots", "start it anew")
         if basis is None:
-            basis = leading(torch.stack(self.state["rows"]), needed_rank(self.settings))
+            basis = leading(torch.stack(self.state["rows"]), _needed_rank(self.settings))
         self.state["basis"] = basis
         subspace = Subspace(basis, "dp", "full", Account(done[:1]))
         self.start_stage(self.settings.mechanism, self.total - half, self.noise(done[1:]), subspace=subspace)
@@ -363,7 +363,7 @@ class ClassifierTraining:
             state["basis"] = self.state["basis"]
         write_atomically(self.folder / FILES["checkpoint"], lambda file: torch.save(state, file))
 
-    def train(self, progress: Callable[[int], object] = lambda steps: None) -> TrainingReport:
+    def train(self, progress: Callable[[int], object] = lambda steps: None) -> _TrainingReport:
         """All steps that are left, then the report; the run is closed, whatever happens."""
         began = time.monotonic()
         try:
@@ -394,10 +394,10 @@ class ClassifierTraining:
         if self.optimizer.steps % self.settings.checkpoint_every == 0:
             self.save()
 
-    def report(self, began: float) -> TrainingReport:
+    def report(self, began: float) -> _TrainingReport:
         """The report."""
         plan, account = self.optimizer.plan, self.optimizer.spending.account
-        return TrainingReport(
+        return _TrainingReport(
             test_accuracy=self.accuracy(),
             epsilon=self.optimizer.epsilon(self.settings.delta),
             seconds=time.monotonic() - began,
@@ -424,11 +424,11 @@ def begin_run(settings: Settings, folder: Path) -> None:
         raise InvalidParameter("output", folder, "a folder that can be written", str(error.strerror)) from None
     if any((folder / file).exists() for file in FILES.values()):
         raise InvalidParameter("output", folder, "a folder without a run", "resume it with --resume, or name another")
-    kept = {**asdict(settings), "sha256": fingerprint(asdict(settings))}
+    kept = {**asdict(settings), "sha256": _fingerprint(asdict(settings))}
     write_atomically(folder / FILES["settings"], lambda file: file.write(json.dumps(kept, indent=2).encode()))
 
 
-def fingerprint(settings: dict[str, Any]) -> str:
+def _fingerprint(settings: dict[str, Any]) -> str:
     """A hash of the settings, so that a run is not resumed with others by accident."""
     return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
@@ -451,7 +451,7 @@ def saved_settings(folder: Path) -> Settings:
         settings = Settings(**kept)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         raise InvalidParameter("resume", folder, "a folder that privproj train has written") from None
-    if claimed != fingerprint(kept) and not (claimed is None and is_of_version_1(folder / FILES["ledger"])):
+    if claimed != _fingerprint(kept) and not (claimed is None and _is_of_version_1(folder / FILES["ledger"])):
         raise InvalidParameter(
             "resume", folder / FILES["settings"], "the settings with which the run began",
             "later parameters must not depend on earlier outputs; start another run in another folder",
@@ -459,6 +459,6 @@ def saved_settings(folder: Path) -> Settings:
     return settings
 
 
-def is_of_version_1(ledger: Path) -> bool:
+def _is_of_version_1(ledger: Path) -> bool:
     """True for a run of an earlier version, which kept no hashes."""
     return ledger.exists() and NOT_CHAINED in read_ledger(ledger).notes

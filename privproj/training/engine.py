@@ -150,16 +150,16 @@ def make_private(
             beta=beta,
         )
         if target is not None:
-            plan = calibrate_after_ledger(plan, subspace, ledger, target)
-        ingredients = Ingredients(chosen, module, optimizer, data_loader, taps, subspace)
-        return start_run(plan, ingredients, ledger, target, insecure_seed)
+            plan = _calibrate_after_ledger(plan, subspace, ledger, target)
+        ingredients = _Ingredients(chosen, module, optimizer, data_loader, taps, subspace)
+        return _start_run(plan, ingredients, ledger, target, insecure_seed)
     except BaseException:
         taps.close()
         raise
 
 
 @dataclass(frozen=True)
-class Ingredients:
+class _Ingredients:
     """What a run is made of, beside its plan."""
 
     algorithm: Algorithm
@@ -175,8 +175,8 @@ class Ingredients:
         return (PUBLIC_SUBSPACE,) if self.subspace is not None and self.subspace.source == "public" else ()
 
 
-def start_run(
-    plan: Plan, parts: Ingredients, ledger: str | None, target: dict[str, float] | None, insecure_seed: int | None
+def _start_run(
+    plan: Plan, parts: _Ingredients, ledger: str | None, target: dict[str, float] | None, insecure_seed: int | None
 ) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
     """The module, the private optimizer and the private loader of a run, fresh or resumed from its ledger."""
     processes = current_processes()
@@ -187,7 +187,7 @@ def start_run(
     book = Ledger(ledger, phase, target, insecure) if ledger is not None and processes.first else None
     try:
         said = Account() if book is None else book.account
-        earlier = earlier_account(book, parts.subspace)
+        earlier = _earlier_account(book, parts.subspace)
         before = processes.agree(replace(earlier, insecure=insecure or said.insecure, notes=said.notes))
         spending, turn = Spending(plan, book, before, parts.assumes), BatchTurn()
         # Only the first process has the ledger. The others learn the count from it.
@@ -212,14 +212,14 @@ def start_run(
         raise
 
 
-def subspace_account(subspace: Subspace | None) -> Account:
+def _subspace_account(subspace: Subspace | None) -> Account:
     """What finding the subspace has released."""
     return Account() if subspace is None or subspace.account is None else subspace.account
 
 
-def earlier_account(book: Ledger | None, subspace: Subspace | None) -> Account:
+def _earlier_account(book: Ledger | None, subspace: Subspace | None) -> Account:
     """The phases before this one: the ledger's, which have to hold what finding the subspace has released."""
-    found = subspace_account(subspace)
+    found = _subspace_account(subspace)
     if book is None:
         return found
     made = [(json.dumps(entry), steps) for entry, steps in book.earlier]
@@ -230,10 +230,12 @@ def earlier_account(book: Ledger | None, subspace: Subspace | None) -> Account:
     return Account(book.earlier)
 
 
-def calibrate_after_ledger(plan: Plan, subspace: Subspace | None, ledger: str | None, target: dict[str, float]) -> Plan:
+def _calibrate_after_ledger(
+    plan: Plan, subspace: Subspace | None, ledger: str | None, target: dict[str, float]
+) -> Plan:
     """The plan calibrated together with what was released before; a resumed plan is not counted twice."""
     if ledger is None or not os.path.exists(ledger) or not read_ledger(ledger).spent:
-        return with_smallest_noise(plan, subspace_account(subspace), **target)
+        return with_smallest_noise(plan, _subspace_account(subspace), **target)
     account = read_ledger(ledger)
     resumed = with_smallest_noise(plan, Account(account.phases[:-1]), **target)
     if json.loads(json.dumps(resumed.phase(resumed.steps).as_dict())) == account.phases[-1][0]:

@@ -74,7 +74,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.hooks: list[Callable[[Any], None]] = []
         self.moved = self.separate = False
         turn.on_open = self.remember
-        check_owned(optimizer, views)
+        _check_owned(optimizer, views)
         self.check_covered()
 
     # What schedulers and checkpoints expect of an optimizer is the wrapped one's.
@@ -144,7 +144,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             self.check_separate(losses)
             losses.sum().backward()
             self.check_unwritten()
-            check_batch_first(self.taps, len(losses))
+            _check_batch_first(self.taps, len(losses))
             self.boundary.add(len(losses))
         finally:
             self.taps.clear()
@@ -157,7 +157,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.turn.close()
         try:
             self.check_covered()
-            before = None if self.moved else probe(self.views)
+            before = None if self.moved else _probe(self.views)
             self.use(self.boundary.release())
         finally:
             self.drop_gradients()
@@ -235,7 +235,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """Raise unless the first step at a positive learning rate moved every trained tensor."""
         rates = {id(p): float(group["lr"]) for group in self.param_groups for p in group["params"]}
         moving = [any(rates[id(p)] for p in view.held) for view in self.views]
-        for view, moves, old, new in zip(self.views, moving, before, probe(self.views), strict=True):
+        for view, moves, old, new in zip(self.views, moving, before, _probe(self.views), strict=True):
             if moves and not view.moved(old, new):
                 raise InvalidParameter(
                     view.name, "unmoved after a step", "trained weights that move",
@@ -260,7 +260,7 @@ class ProjectingOptimizer(PrivateOptimizer, ReleasesProjection):
         return self.plan.mechanism
 
 
-def check_owned(optimizer: torch.optim.Optimizer, views: list[View]) -> None:
+def _check_owned(optimizer: torch.optim.Optimizer, views: list[View]) -> None:
     """Raise unless the optimizer holds every trained tensor."""
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for view in views:
@@ -271,7 +271,7 @@ def check_owned(optimizer: torch.optim.Optimizer, views: list[View]) -> None:
             )  # fmt: skip
 
 
-def check_batch_first(taps: Taps, records: int) -> None:
+def _check_batch_first(taps: Taps, records: int) -> None:
     """Raise unless every layer saw one row for each record."""
     for tap in taps.taps:
         for _, x, g in tap.uses:
@@ -281,12 +281,12 @@ def check_batch_first(taps: Taps, records: int) -> None:
                 )
 
 
-def probe(views: list[View]) -> list[list[tuple[float, float]]]:
+def _probe(views: list[View]) -> list[list[tuple[float, float]]]:
     """Two sums over each trained tensor, enough to see whether it moves."""
-    return [[sums(parameter) for parameter in view.parameters] for view in views]
+    return [[_sums(parameter) for parameter in view.parameters] for view in views]
 
 
-def sums(parameter: Tensor) -> tuple[float, float]:
+def _sums(parameter: Tensor) -> tuple[float, float]:
     """The sum and the sum of squares; raises :class:`InvalidParameter` where they are not finite."""
     values = parameter.detach().double()
     found = float(values.sum()), float(values.square().sum())

@@ -24,19 +24,19 @@ def squared_norms(g: Tensor, x: Tensor) -> Tensor:
     """
     if g.shape[1] == 1:
         return to_double(g[:, 0]).square().sum(1) * to_double(x[:, 0]).square().sum(1)
-    (g, size_g), (x, size_x) = scaled(g), scaled(x)
-    return to_double(gram_norms(g, x)) * (to_double(size_g) * to_double(size_x)).square()
+    (g, size_g), (x, size_x) = _scaled(g), _scaled(x)
+    return to_double(_gram_norms(g, x)) * (to_double(size_g) * to_double(size_x)).square()
 
 
-def gram_norms(g: Tensor, x: Tensor) -> Tensor:
+def _gram_norms(g: Tensor, x: Tensor) -> Tensor:
     """The same for rows scaled to size 1. A bound on its rounding error is added."""
     if 2 * g.shape[1] ** 2 >= g.shape[2] * x.shape[2]:
-        return torch.einsum("nto,nti->noi", g, x).square().sum((1, 2)) + rounding(g, x)
+        return torch.einsum("nto,nti->noi", g, x).square().sum((1, 2)) + _rounding(g, x)
     gram = (g @ g.transpose(1, 2)) * (x @ x.transpose(1, 2))
-    return gram.sum((1, 2)).clamp_min(0.0) + rounding(g, x)
+    return gram.sum((1, 2)).clamp_min(0.0) + _rounding(g, x)
 
 
-def scaled(part: Tensor) -> tuple[Tensor, Tensor]:
+def _scaled(part: Tensor) -> tuple[Tensor, Tensor]:
     """Every example divided by its largest entry, and that entry."""
     size = part.abs().amax((1, 2))
     return part / torch.where(size > 0.0, size, 1.0)[:, None, None], size
@@ -47,7 +47,7 @@ def to_double(part: Tensor) -> Tensor:
     return part if part.device.type == "mps" else part.double()
 
 
-def rounding(g: Tensor, x: Tensor) -> Tensor:
+def _rounding(g: Tensor, x: Tensor) -> Tensor:
     """How far rounding can have lowered a squared norm whose tokens cancel."""
     bound = (g.norm(dim=2) * x.norm(dim=2)).sum(1).square()
     return CANCELLATION * torch.finfo(g.dtype).eps * bound

@@ -52,7 +52,7 @@ class View(ABC):
         """
         left, right = self.update(mean)
         if right is not None and plain:
-            return merge(self.tap, left, right, group)
+            return _merge(self.tap, left, right, group)
         for parameter, part in self.tap.split(left if right is None else left @ right):
             parameter.grad = part.reshape(parameter.shape).contiguous()
 
@@ -82,7 +82,7 @@ class View(ABC):
 
 
 @torch.no_grad()
-def merge(tap: Tap, left: Tensor, right: Tensor, group: dict[str, Any]) -> None:
+def _merge(tap: Tap, left: Tensor, right: Tensor, group: dict[str, Any]) -> None:
     """``W <- (1 - lr wd) W - lr L R`` in place."""
     for parameter, part in tap.split(right):
         parameter.mul_(1.0 - group["lr"] * group["weight_decay"])

@@ -98,7 +98,7 @@ def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> floa
 
 
 def correlated_shift(mechanism: M1, log_d: float) -> float:
-    """A bound on ``|C (v - v')| / sigma`` that fails with at most :func:`count_of_events` times ``e^log_d``.
+    """A bound on ``|C (v - v')| / sigma`` that fails with at most :func:`_count_of_events` times ``e^log_d``.
 
     ``(1/r) (sqrt(d+r-k) + sqrt k + t) (alpha (sqrt r + t) + beta (sqrt k + t))`` for ``r > k >= 1``,
     ``(1/r) (sqrt d + sqrt r + t) (sqrt r + t) sqrt(alpha^2 + beta^2)`` for ``r <= k``, 0 for ``k = 0``;
@@ -117,7 +117,7 @@ def correlated_shift(mechanism: M1, log_d: float) -> float:
     return next_up((math.sqrt(dim + rank - k) + math.sqrt(k) + t) / rank * stretched)
 
 
-def count_of_events(mechanism: M1) -> int:
+def _count_of_events(mechanism: M1) -> int:
     """How many events of :func:`correlated_shift` can fail."""
     k, (_, rank) = mechanism.span_residual[0], mechanism.shape
     return 0 if k == 0 else 2 if rank <= k else 3
@@ -224,8 +224,8 @@ class ColumnBound:
 
     def at(self, log_delta: float, odds: list[float]) -> float:
         """``eps`` with these log odds: residual against the rest, ``T`` against ``W``, Gaussian against the radius."""
-        (residual, rest), (t, w), (gauss, radius) = (shares_from_odds(x) for x in odds)
-        count, there = count_of_events(self.mechanism), has_residual(self.mechanism)
+        (residual, rest), (t, w), (gauss, radius) = (_shares_from_odds(x) for x in odds)
+        count, there = _count_of_events(self.mechanism), has_residual(self.mechanism)
         if not count:
             residual = 0.0
         if not there:
@@ -241,6 +241,6 @@ class ColumnBound:
         return log_delta_by_search(lambda log_delta: self.epsilon(log_delta, split), eps)
 
 
-def shares_from_odds(odds: float) -> tuple[float, float]:
+def _shares_from_odds(odds: float) -> tuple[float, float]:
     """``ln`` of a share and of the rest, from its log odds."""
     return -math.log1p(math.exp(-odds)), -math.log1p(math.exp(odds))

@@ -13,7 +13,7 @@ from privproj.runs import Run
 
 
 @dataclass(frozen=True)
-class PublishedColumnBound:
+class _PublishedColumnBound:
     """``eps_R + sqrt(2 ln(1.25/delta_C)) (1/r)(sqrt d + sqrt m + t)(sqrt m + t) s/sigma``, ``m = min(k, r)``.
 
     ``t = sqrt(2 ln(1/d0))``, ``delta = delta_T + delta_W + delta_C + 2 d0`` in equal parts.
@@ -58,7 +58,7 @@ BOUND = Bound(
     source="arXiv 2601.21719, Theorem 4 and Lemma 14, reconstructed from their proofs",
     example="privproj epsilon m1 --bound column-published --dim 40 --rank 2 --span-dim 4 --residual-misalignment 1e-6 "
     "--noise-multiplier 1e4 --delta 1e-5",
-    representation=PublishedColumnBound,
+    representation=_PublishedColumnBound,
     groups=False,
     status=Status.REFUTED,
     status_of=status_of,

@@ -20,7 +20,7 @@ def rank_of_change(mechanism: M2) -> int:
     return mechanism.change_rank or mechanism.largest_rank
 
 
-def log_union_tail(mechanism: M2, t: float) -> float:
+def _log_union_tail(mechanism: M2, t: float) -> float:
     """``ln sum_l n_l k_l P(B_l > tau)`` at ``tau = 1/(1 + e^-t)``: some direction of some layer captures more."""
     y = 1.0 / (1.0 + math.exp(t))
     total = -math.inf
@@ -40,7 +40,7 @@ def beta_tail_profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
     if mechanism.unprojected:
         return PrivacyProfile(lambda eps: widen_outward(kernels.log_tail_profile(eps, mu, sharp), steepness=mu * mu))
     if mechanism.layers:
-        return PrivacyProfile(lambda eps: layered_log_delta(mechanism, eps, sharp))
+        return PrivacyProfile(lambda eps: _layered_log_delta(mechanism, eps, sharp))
     k = float(rank_of_change(mechanism))
     a, b = mechanism.beta_shape
 
@@ -52,13 +52,13 @@ def beta_tail_profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
     return PrivacyProfile(log_delta, guess=lambda log_delta: kernels.beta_tail_epsilon(a, b, k, mu, log_delta, sharp))
 
 
-def layered_log_delta(mechanism: M2, eps: float, sharp: bool) -> Enclosure:
+def _layered_log_delta(mechanism: M2, eps: float, sharp: bool) -> Enclosure:
     """The bound over several layers, one ``tau`` for all; the lower end is not known (the minimum is searched for)."""
     mu = mechanism.mu
 
     def at(t: float) -> float:
         gaussian = kernels.log_tail_profile(eps, mu / math.sqrt(1.0 + math.exp(-t)), sharp)
-        return kernels.log_add(gaussian, log_union_tail(mechanism, t))
+        return kernels.log_add(gaussian, _log_union_tail(mechanism, t))
 
     value = min(minimise(at, -30.0, 20.0, rtol=1e-8, points=101)[1], kernels.log_tail_profile(eps, mu, sharp))
     return Enclosure(-math.inf, widen_outward(min(value, 0.0), steepness=mu * mu).upper)
@@ -88,7 +88,7 @@ def beta_tail_epsilons(
     fine = whole & (d <= 1e12) & (r >= 1) & (r < d) & (k >= 1) & (k <= d) & (m >= 1e-12) & (m <= 1e12)
     fine &= (p > 0) & (p < 1)
     if not fine.all():
-        raise invalid_column(*(column[np.argmin(fine)].item() for column in columns))
+        raise _invalid_column(*(column[np.argmin(fine)].item() for column in columns))
     out = np.empty(len(d))
     if compiled or (compiled is None and len(d) >= WORTH_COMPILING):
         kernels.compile_kernels().beta_tail_epsilons(r / 2, (d - r) / 2, k, m, np.log(p), sharp, out)
@@ -99,7 +99,7 @@ def beta_tail_epsilons(
     return plain
 
 
-def invalid_column(dim: float, rank: float, change_rank: float, mu: float, delta: float) -> InvalidParameter:
+def _invalid_column(dim: float, rank: float, change_rank: float, mu: float, delta: float) -> InvalidParameter:
     """Why this row has no answer."""
     try:
         M2(dim=dim, rank=rank, change_rank=change_rank, noise_multiplier=1.0 / mu if mu else None)  # pyright: ignore
@@ -115,7 +115,7 @@ def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
 
     def radius(log_bad: float) -> float:
         odds = find_crossing(
-            lambda odds: log_union_tail(mechanism, math.log(odds)) - log_bad, 1.0, low=1e-30, high=1e15, rtol=1e-12
+            lambda odds: _log_union_tail(mechanism, math.log(odds)) - log_bad, 1.0, low=1e-30, high=1e15, rtol=1e-12
         ).upper
         return 1.0 if odds == math.inf else math.sqrt(next_up(odds / (1.0 + odds)))
 

@@ -31,7 +31,7 @@ def log_energy_moment(a: float, b: float, c: float) -> float:
     return kernels.log_add(0.0, value + FUNCTION_RELATIVE_ERROR + error)
 
 
-def log_layer_moment(dim: int, rank: int, c: float) -> float:
+def _log_layer_moment(dim: int, rank: int, c: float) -> float:
     """``ln E[e^(c B)]`` of one layer; an unprojected one has ``B = 1``."""
     return c if dim == rank else log_energy_moment(0.5 * rank, 0.5 * (dim - rank), c)
 
@@ -48,8 +48,8 @@ def representation(mechanism: M2) -> RenyiCurve:
     def log_moment(alpha: float) -> float:
         c = 0.5 * alpha * (alpha - 1.0) * mu * mu
         if joint:
-            return max(log_layer_moment(d, r, c) for d, r in {(d, r) for d, r, _, _ in mechanism.parts})
-        return math.fsum(n * log_layer_moment(d, r, c * share) for d, r, n, share in mechanism.parts)
+            return max(_log_layer_moment(d, r, c) for d, r in {(d, r) for d, r, _, _ in mechanism.parts})
+        return math.fsum(n * _log_layer_moment(d, r, c * share) for d, r, n, share in mechanism.parts)
 
     return RenyiCurve(lambda alpha: log_moment(alpha) / (alpha - 1.0), poisson=poisson_curve(log_moment))
 

@@ -27,11 +27,11 @@ def representation(mechanism: M2) -> PrivacyProfile:
     if mechanism.unprojected:
         return gaussian_profile(mechanism.mu)
     if mechanism.alike.layers:
-        return layered_profile(mechanism)
+        return _layered_profile(mechanism)
     return any_rank_profile(law(mechanism.alike))
 
 
-def layered_profile(mechanism: M2) -> PrivacyProfile:
+def _layered_profile(mechanism: M2) -> PrivacyProfile:
     """Layers of several shapes: ``min_p max_l E[g_p(mu^2 B_l)]`` under a joint clip.
 
     Under per-layer clips ``C_l`` the law is that of ``mu^2 sum_l (C_l^2/C^2) B_l``, independent, by convolution.

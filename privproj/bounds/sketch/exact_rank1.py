@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile
 
 
-def log_deltas(eps: "Array", rank: int, nu: float) -> "Array":
+def _log_deltas(eps: "Array", rank: int, nu: float) -> "Array":
     """``ln delta(eps)``: the larger of the two orders, as gains of ``U = X/2 ~ Gamma(r/2)`` over a threshold.
 
     Present against absent, ``L = nu X/2 - r ln(1+nu)/2``; absent against present, ``L = r ln(1+nu)/2 - k X/2`` with
@@ -40,7 +40,7 @@ def sketch_profile(rank: int, nu: float) -> PrivacyProfile:
 
         from privproj.numerics.gamma_hockey_stick import QUADRATURE_RELATIVE_ERROR
 
-        value = float(log_deltas(np.array([eps]), rank, nu)[0])
+        value = float(_log_deltas(np.array([eps]), rank, nu)[0])
         return widen_outward(value, QUADRATURE_RELATIVE_ERROR, 4.0 * abs(value) + 40.0)
 
     return PrivacyProfile(log_delta, closed_form=lambda steps: sketch_profile(steps * rank, nu))

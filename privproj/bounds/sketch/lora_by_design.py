@@ -11,7 +11,7 @@ from privproj.result import Status
 from privproj.runs import Run
 
 
-class WholeTraining:
+class _WholeTraining:
     """The printed formula for ``T`` steps."""
 
     def __init__(self, mechanism: Sketch) -> None:
@@ -46,7 +46,7 @@ BOUND = Bound(
     proof="C22",
     example="privproj epsilon sketch --bound lora-by-design --rank 16 --frobenius-bound 1 --sensitivity 0.01 "
     "--noise-sigma 1 --step-smoothness 0.01 --steps 2 --delta 1e-5 --allow-refuted",
-    representation=WholeTraining,
+    representation=_WholeTraining,
     groups=False,
     status=Status.REFUTED,
     reason="the released weights W_T - W_0 = -eta (G A^T) A contain A a second time, so they are no post-processing "

@@ -10,7 +10,7 @@ from privproj.result import Status
 from privproj.runs import Run
 
 
-class OneStep:
+class _OneStep:
     """The curve of one release; several are refused, since the second gradient depends on ``A``."""
 
     def __init__(self, curve: BestCurve) -> None:
@@ -26,9 +26,9 @@ class OneStep:
         return self.curve.over_run(run)
 
 
-def representation(mechanism: Sketch) -> OneStep:
+def representation(mechanism: Sketch) -> _OneStep:
     """``rdp-best`` with ``B_F = C``, ``B_S = 2C/b``: ``Gamma = b (lam + r sigma_g^2) / (4 C^2)``."""
-    return OneStep(best(mechanism))
+    return _OneStep(best(mechanism))
 
 
 BOUND = Bound(

@@ -22,7 +22,7 @@ SPECTRAL_CONSTANT = 0.5
 """The constant ``c`` of the spectral tail ``P(|G| >= sqrt d + sqrt r + u) <= 2 exp(-c u^2)``, at its proved value."""
 
 
-def early_loss(mechanism: Wishart, t: float, radius: float) -> float:
+def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
     """``|d-r-1|/2 ln(rho + sqrt(1-rho^2) sqrt(R^2/t^2 - 1)) + R^3 sqrt(2(1-rho)) / (2 t^2)`` for ``R > t > 0``.
 
     The logarithm is that of ``(R/t) cos(theta - theta_R)``, largest at ``theta_R = arccos(t/R)``: beyond it a better
@@ -53,13 +53,13 @@ def log_below(rank: int, x: float) -> float:
     return log1m_exp(log_gamma_tail(*place)) if x > rank else log_gamma_below(*place)
 
 
-def log_spectral(mechanism: Wishart, radius: float, c: float = SPECTRAL_CONSTANT) -> float:
+def _log_spectral(mechanism: Wishart, radius: float, c: float = SPECTRAL_CONSTANT) -> float:
     """``ln[2 exp(-c (sqrt R - sqrt d - sqrt r)^2)]``."""
     dim, rank, _ = mechanism.shape
     return math.log(2.0) - c * (math.sqrt(radius) - math.sqrt(dim) - math.sqrt(rank)) ** 2
 
 
-def spectral_radius(mechanism: Wishart, log_bad: float) -> float:
+def _spectral_radius(mechanism: Wishart, log_bad: float) -> float:
     """The ``R`` whose spectral tail is ``e^log_bad``."""
     dim, rank, _ = mechanism.shape
     return (math.sqrt(dim) + math.sqrt(rank) + math.sqrt(max(math.log(2.0) - log_bad, 0.0) / SPECTRAL_CONSTANT)) ** 2
@@ -87,7 +87,7 @@ class EarlyBound:
             t = rank / x * math.exp(-math.exp(share))
             left = log_delta + log1m_exp(min(self.log_tail(t) - log_delta, -1e-300))
             return (
-                early_loss(self.mechanism, t, spectral_radius(self.mechanism, left)) if left > -math.inf else math.inf
+                _early_loss(self.mechanism, t, _spectral_radius(self.mechanism, left)) if left > -math.inf else math.inf
             )
 
         return minimise(at, -14.0, 4.0, rtol=THRESHOLD_RTOL, points=17)[1]
@@ -97,10 +97,10 @@ class EarlyBound:
 
         ``t`` from where the least ``R`` already spends ``eps``; the loss grows with ``R`` and falls with ``t``.
         """
-        least = least_radius(self.mechanism)
+        least = _least_radius(self.mechanism)
 
         def excess(t: float, radius: float) -> float:
-            return early_loss(self.mechanism, t, radius) - eps if radius > t else -eps
+            return _early_loss(self.mechanism, t, radius) - eps if radius > t else -eps
 
         x = find_crossing(lambda x: -excess(least / x, least), 2.0, low=1.0, high=1e60, rtol=1e-6)
         smallest = least / x.lower if x.upper < math.inf and x.lower > 0.0 else least * 1e-60
@@ -110,12 +110,12 @@ class EarlyBound:
             room = find_crossing(lambda y: excess(t, least / y), 1e-3, low=1e-60, high=1.0, rtol=1e-12).upper
             if room == math.inf:
                 return 0.0
-            return log_add(self.log_tail(t), log_spectral(self.mechanism, least / room))
+            return log_add(self.log_tail(t), _log_spectral(self.mechanism, least / room))
 
         return min(0.0, minimise(at, -14.0, 5.0, rtol=THRESHOLD_RTOL, points=17)[1] + 1e-12)
 
 
-def least_radius(mechanism: Wishart) -> float:
+def _least_radius(mechanism: Wishart) -> float:
     """``(sqrt d + sqrt r)^2``, above which every ``R`` is."""
     dim, rank, _ = mechanism.shape
     return (math.sqrt(dim) + math.sqrt(rank)) ** 2 * (1.0 + 1e-12)
@@ -130,5 +130,5 @@ def early_bound_at(
         raise InvalidParameter("t, eta, c", (t, eta, c), "t > 0, eta >= 0 and 0 < c <= 1/2")
     if not radius > max(t, (math.sqrt(dim) + math.sqrt(rank)) ** 2):
         raise InvalidParameter("R", radius, f"R above t and (sqrt d + sqrt r)^2 = {(dim**0.5 + rank**0.5) ** 2:.6g}")
-    bad = log_add(log_two_tails(mechanism, t, eta), log_spectral(mechanism, radius, c))
-    return early_loss(mechanism, t, radius), min(0.0, bad + 1e-12)
+    bad = log_add(log_two_tails(mechanism, t, eta), _log_spectral(mechanism, radius, c))
+    return _early_loss(mechanism, t, radius), min(0.0, bad + 1e-12)

@@ -27,7 +27,7 @@ class Quantiles:
     both: tuple[float, float]
 
 
-def quantiles(mechanism: Wishart, log_delta_t: float, log_delta_w: float) -> Quantiles:
+def _quantiles(mechanism: Wishart, log_delta_t: float, log_delta_w: float) -> Quantiles:
     """``t`` with ``P(|T_r| > t) = delta_T``, ``1 - a_-+ = m +- sqrt(m (2-m)) t/sqrt(r)``; ``P(W > w) = delta_W``.
 
     Infinite where a share of delta is too small for the quantile functions.
@@ -96,7 +96,7 @@ class QuantileBound:
 
     def at(self, log_delta_t: float, log_delta_w: float) -> float:
         """``eps`` at these two shares."""
-        return self.loss(self.mechanism, quantiles(self.mechanism, log_delta_t, log_delta_w))
+        return self.loss(self.mechanism, _quantiles(self.mechanism, log_delta_t, log_delta_w))
 
     def log_delta(self, eps: float, split: float | str) -> float:
         """The inverse by search over ``x = 1/ln(1/delta)``; 0 where no delta below 1 will do."""

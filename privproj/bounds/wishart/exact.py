@@ -20,7 +20,7 @@ def representation(mechanism: Wishart) -> PrivacyProfile:
     """``delta(eps) = E[max(0, 1 - e^(eps - L))]`` of the least aligned pair that is promised."""
     dim, rank, misalignment = mechanism.shape
     if mechanism.norm_ratio != 1.0:
-        return unequal_norms_profile(mechanism)
+        return _unequal_norms_profile(mechanism)
     if dim == 1:
         return PrivacyProfile(lambda eps: widen_outward(-math.inf), closed_form=lambda steps: representation(mechanism))
 
@@ -37,7 +37,7 @@ def representation(mechanism: Wishart) -> PrivacyProfile:
     return PrivacyProfile(log_delta, table=table, resolution=24.0)
 
 
-def unequal_norms_profile(mechanism: Wishart) -> PrivacyProfile:
+def _unequal_norms_profile(mechanism: Wishart) -> PrivacyProfile:
     """The worst pair, enclosed: every better alignment, smaller ratio of norms and order (claim C12)."""
     from privproj.laws.wishart_unequal_norms import UnequalNorms
 

@@ -9,7 +9,7 @@ from privproj.mechanisms import Wishart
 from privproj.result import Status
 
 
-def largest_loss(mechanism: Wishart, found: Quantiles) -> float:
+def _largest_loss(mechanism: Wishart, found: Quantiles) -> float:
     """``max a ln A + (W/2) (1/A - 1)`` over ``a_- <= A <= a_+``, ``W`` between its quantiles (one end, or both).
 
     It is about the pair at the promised misalignment, which dominates every better aligned one (the exact profile falls
@@ -18,10 +18,10 @@ def largest_loss(mechanism: Wishart, found: Quantiles) -> float:
     """
     if found.low >= 1.0:
         return math.inf
-    return min(at_ends(mechanism, found, 0.0, found.top), at_ends(mechanism, found, *found.both))
+    return min(_at_ends(mechanism, found, 0.0, found.top), _at_ends(mechanism, found, *found.both))
 
 
-def at_ends(mechanism: Wishart, found: Quantiles, least: float, most: float) -> float:
+def _at_ends(mechanism: Wishart, found: Quantiles, least: float, most: float) -> float:
     """The larger of the losses at ``(a_-, most)``, ``(a_+, least)`` and 0."""
     dim, rank, _ = mechanism.shape
     a = 0.5 * (dim + 1 - rank)
@@ -33,7 +33,7 @@ def at_ends(mechanism: Wishart, found: Quantiles, least: float, most: float) -> 
 
 def representation(mechanism: Wishart) -> QuantileBound:
     """The sharp loss bound."""
-    return QuantileBound(mechanism, largest_loss)
+    return QuantileBound(mechanism, _largest_loss)
 
 
 BOUND = Bound(

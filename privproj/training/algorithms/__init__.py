@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from privproj.training.algorithms.algorithm import Algorithm
 
 
-class Line(NamedTuple):
+class _Line(NamedTuple):
     """One line of the registry.
 
     ``name`` is what users call the algorithm, ``file`` the file in this folder that holds its record, ``membership``
@@ -27,15 +27,15 @@ class Line(NamedTuple):
 
 
 LINES = (
-    Line("dp-sgd", "dp_sgd", membership=True),
-    Line("lora-fa", "lora", membership=True),
-    Line("lora-resampled", "lora"),
-    Line("flora", "flora"),
-    Line("m2", "projected", membership=True),
-    Line("m2-projected-clip", "projected", membership=True),
-    Line("m1", "projected", membership=True),
-    Line("prism", "prism"),
-    Line("dp-sft", "subspace"),
+    _Line("dp-sgd", "dp_sgd", membership=True),
+    _Line("lora-fa", "lora", membership=True),
+    _Line("lora-resampled", "lora"),
+    _Line("flora", "flora"),
+    _Line("m2", "projected", membership=True),
+    _Line("m2-projected-clip", "projected", membership=True),
+    _Line("m1", "projected", membership=True),
+    _Line("prism", "prism"),
+    _Line("dp-sft", "subspace"),
 )
 """Every algorithm, in the order in which users see them."""
 

@@ -19,12 +19,12 @@ Accounting = Callable[[list[Shape], tuple[int, ...], tuple[float, ...] | None], 
 """From the shapes of all trained tensors, a rank for each and the shares of the squared clip to the mechanism."""
 
 
-def as_gaussian(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[float, ...] | None) -> Gaussian:
+def _as_gaussian(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[float, ...] | None) -> Gaussian:
     """The Gaussian mechanism, whatever the shapes: right for every algorithm that sums exactly what it clips."""
     return Gaussian()
 
 
-def whole_gradient(tap: Any, plan: Plan, rank: int) -> View:
+def _whole_gradient(tap: Any, plan: Plan, rank: int) -> View:
     """The view of algorithms that release the whole gradient of what is trained."""
     return WholeGradient(tap)
 
@@ -57,8 +57,8 @@ class Algorithm:
     rank: Literal["none", "projection", "module"] = "none"
     has_frame: bool = False
     never_lengthens: bool = False
-    accounted_as: Accounting = as_gaussian
-    view: Callable[[Any, Plan, int], View] = whole_gradient
+    accounted_as: Accounting = _as_gaussian
+    view: Callable[[Any, Plan, int], View] = _whole_gradient
     subspace_view: Callable[[list[AnyTap], Any], View] | None = None
     check_layer: Callable[[str, AnyTap], None] = lambda algorithm, tap: None
     adapt: Callable[[nn.Module, int, int | None], nn.Module] | None = None

@@ -59,17 +59,17 @@ def from_flat(row: Tensor, at: Point) -> Tangent:
     """Coordinates from a row, ``Up`` and ``Vp`` made orthogonal to the bases."""
     (m, r), n = at.u.shape, at.v.shape[0]
     k, up, vp = row.split([r * r, m * r, n * r])
-    return orthogonal(Tangent(k.view(r, r), up.view(m, r), vp.view(n, r)), at)
+    return _orthogonal(Tangent(k.view(r, r), up.view(m, r), vp.view(n, r)), at)
 
 
-def orthogonal(xi: Tangent, at: Point) -> Tangent:
+def _orthogonal(xi: Tangent, at: Point) -> Tangent:
     """``((I - U U^T) Up, (I - V V^T) Vp)`` in place of ``Up`` and ``Vp``."""
     return Tangent(xi.k, xi.up - at.u @ (at.u.T @ xi.up), xi.vp - at.v @ (at.v.T @ xi.vp))
 
 
 def from_products(gv: Tensor, gtu: Tensor, at: Point) -> Tangent:
     """``P_T(G)`` from ``G V`` and ``G^T U``: ``K = U^T G V``, ``Up = G V - U K``, ``Vp = G^T U - V K^T``."""
-    return orthogonal(Tangent(at.u.T @ gv, gv, gtu), at)
+    return _orthogonal(Tangent(at.u.T @ gv, gv, gtu), at)
 
 
 def projected(g: Tensor, at: Point) -> Tangent:

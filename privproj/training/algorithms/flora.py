@@ -16,7 +16,7 @@ from privproj.training.plan import Plan
 from privproj.training.view import Update
 
 
-class Flora(Projected):
+class _Flora(Projected):
     """A momentum kept in the sketch: ``m <- beta m A_old A^T + (1 - beta) R / (q N)``, ``W <- W - lr m A``.
 
     ``R = sum_j c_j G_j A^T + noise`` is clipped after the projection, ``A`` (rank x inputs, entries N(0, 1/rank)) is
@@ -46,9 +46,9 @@ class Flora(Projected):
         return self.moment, self.a
 
 
-def flora_view(tap: Any, plan: Plan, rank: int) -> Flora:
+def _flora_view(tap: Any, plan: Plan, rank: int) -> _Flora:
     """A sketch of one matrix; its rank may exceed the inputs, since it is no orthogonal projection."""
-    return Flora(tap, rank, plan.beta, plan.every)
+    return _Flora(tap, rank, plan.beta, plan.every)
 
 
 RECORDS = (
@@ -56,6 +56,6 @@ RECORDS = (
         name="flora",
         summary="Clip a random sketch of every record's gradient, add noise to the sum, keep momentum in the sketch.",
         rank="projection",
-        view=flora_view,
+        view=_flora_view,
     ),
 )

@@ -103,7 +103,7 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
     if not layers:
         raise InvalidParameter("model", type(model).__name__, "a model that PEFT wrapped for LoRA")
     for layer in layers:
-        check_plain_lora(layer)
+        _check_plain_lora(layer)
     model.requires_grad_(False)
     for layer in layers:
         factors = [part.weight for part in layer.lora_B.values()]
@@ -118,7 +118,7 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
     return model
 
 
-def check_plain_lora(layer: Any) -> None:
+def _check_plain_lora(layer: Any) -> None:
     """Raise for an adapter that is more than a linear layer's ``B A``."""
     variant = [*getattr(layer, "lora_variant", {}), *(k for k, on in getattr(layer, "use_dora", {}).items() if on)]
     if variant or not len(layer.lora_B):
@@ -127,7 +127,7 @@ def check_plain_lora(layer: Any) -> None:
         raise InvalidParameter("model", what, "plain LoRA (no DoRA or the like) of linear layers only")
 
 
-class Resampling:
+class _Resampling:
     """After every ``every`` steps the adapters of a module are merged and drawn anew: ``W <- W + s B A``, ``B = 0``.
 
     Each step between is DP-LoRA-FA's, and is accounted so: gradients depend on ``A`` from the second step on, so no
@@ -149,7 +149,7 @@ class Resampling:
                 optimizer.state.pop(layer.lora_B.weight, None)
 
 
-def check_trains_b(algorithm: str, tap: AnyTap) -> None:
+def _check_trains_b(algorithm: str, tap: AnyTap) -> None:
     """Raise for a trained layer that is no B factor."""
     if ".lora_B" not in f".{tap.name}":
         raise InvalidParameter(
@@ -158,14 +158,14 @@ def check_trains_b(algorithm: str, tap: AnyTap) -> None:
         )  # fmt: skip
 
 
-def adapt_with_lora(module: nn.Module, rank: int, insecure_seed: int | None) -> nn.Module:
+def _adapt_with_lora(module: nn.Module, rank: int, insecure_seed: int | None) -> nn.Module:
     """Frozen adapters around all linear layers."""
     return add_frozen_lora(module, rank, insecure_seed=insecure_seed)
 
 
-def resample_after_steps(module: nn.Module, plan: Plan, drawn: Streams) -> Resampling:
+def _resample_after_steps(module: nn.Module, plan: Plan, drawn: Streams) -> _Resampling:
     """What re-sampled LoRA does after every step."""
-    return Resampling(module, plan.every, drawn)
+    return _Resampling(module, plan.every, drawn)
 
 
 RECORDS = (
@@ -173,15 +173,15 @@ RECORDS = (
         name="lora-fa",
         summary="DP-SGD on the B factors of LoRA, the random A factors frozen.",
         rank="module",
-        check_layer=check_trains_b,
-        adapt=adapt_with_lora,
+        check_layer=_check_trains_b,
+        adapt=_adapt_with_lora,
     ),
     Algorithm(
         name="lora-resampled",
         summary="DP-SGD on the B factors of LoRA; the adapters are merged and drawn anew every few steps.",
         rank="module",
-        check_layer=check_trains_b,
-        adapt=adapt_with_lora,
-        step_hook=resample_after_steps,
+        check_layer=_check_trains_b,
+        adapt=_adapt_with_lora,
+        step_hook=_resample_after_steps,
     ),
 )

@@ -74,9 +74,9 @@ class PrismLinear(nn.Module):
         return self.base(x) + ((x @ self.v) * self.s) @ self.u.T
 
     @staticmethod
-    def private_tap(name: str, module: "PrismLinear") -> "PrismTap":
+    def private_tap(name: str, module: "PrismLinear") -> "_PrismTap":
         """What the private optimizer listens with."""
-        return PrismTap(name, module)
+        return _PrismTap(name, module)
 
 
 def add_prism(
@@ -102,13 +102,13 @@ OVERSTATEMENT = 8.0
 ``<M, U (U^T U - I) U^T M>``."""
 
 
-def orthonormality_error(at: Point) -> float:
+def _orthonormality_error(at: Point) -> float:
     """The larger of ``|U^T U - I|`` and ``|V^T V - I|``."""
     eye = torch.eye(len(at.s), dtype=torch.float64, device=at.s.device)
     return max(float((basis.double().T @ basis.double() - eye).norm()) for basis in (at.u, at.v))
 
 
-class PrismTap(Tap):
+class _PrismTap(Tap):
     """What a :class:`PrismLinear` saw and got back."""
 
     only_for = "prism"
@@ -128,13 +128,13 @@ class PrismTap(Tap):
         return self.module.u.shape[0], self.module.v.shape[0]
 
 
-class TangentView(View):
+class _TangentView(View):
     """The tangent vector ``P_T(G_j)``, clipped over all modules, noised in its coordinates.
 
     ``|P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T U|^2``, a sum in which nothing cancels.
     """
 
-    def __init__(self, tap: PrismTap, deviation: float) -> None:
+    def __init__(self, tap: _PrismTap, deviation: float) -> None:
         self.tap, self.deviation = tap, deviation
         self.steps = tap.module.steps
         self.moment: Tangent | None = None
@@ -156,7 +156,7 @@ class TangentView(View):
     def refresh(self, streams: Streams) -> None:
         """Make bases orthonormal that were loaded or edited; the matrix stays what it is."""
         at = self.point
-        if orthonormality_error(at) > MENDED_ABOVE:
+        if _orthonormality_error(at) > MENDED_ABOVE:
             new = truncated(at.u, torch.diag(at.s), at.v, len(at.s))
             self.moment = None if self.moment is None else transported(self.moment, at, new)
             self.move(new)
@@ -167,7 +167,7 @@ class TangentView(View):
         if seen is None:
             return None
         (g, x), at = seen, self.point
-        loose = orthonormality_error(at)
+        loose = _orthonormality_error(at)
         if loose > REFUSED_ABOVE:
             raise InvalidParameter(
                 self.tap.name, "bases that are not orthonormal", "U and V as the last step left them",
@@ -244,18 +244,18 @@ class TangentView(View):
         return truncated(torch.cat([a, steps[0]], 1), core, torch.cat([b, steps[1]], 1), len(root))
 
 
-def tangent_view(tap: Any, plan: Plan, rank: int) -> TangentView:
+def _tangent_view(tap: Any, plan: Plan, rank: int) -> _TangentView:
     """The view of one PRISM layer; the rank is that of the layer."""
-    return TangentView(tap, plan.noise_std / plan.expected_batch)
+    return _TangentView(tap, plan.noise_std / plan.expected_batch)
 
 
-def check_prism_layer(algorithm: str, tap: AnyTap) -> None:
+def _check_prism_layer(algorithm: str, tap: AnyTap) -> None:
     """Raise unless PRISM trains a PRISM layer: no other algorithm may, and PRISM trains nothing else."""
-    if algorithm != "prism" or not isinstance(tap, PrismTap):
+    if algorithm != "prism" or not isinstance(tap, _PrismTap):
         raise InvalidParameter("algorithm", algorithm, f"prism, and only add_prism's layers trained, not {tap.name}")
 
 
-def adapt_with_prism(module: nn.Module, rank: int, insecure_seed: int | None) -> nn.Module:
+def _adapt_with_prism(module: nn.Module, rank: int, insecure_seed: int | None) -> nn.Module:
     """PRISM layers around all linear layers."""
     return add_prism(module, rank, insecure_seed=insecure_seed)
 
@@ -265,8 +265,8 @@ RECORDS = (
         name="prism",
         summary="Clip and noise the tangent vectors of a low-rank matrix, and step on the manifold of its rank.",
         rank="module",
-        view=tangent_view,
-        check_layer=check_prism_layer,
-        adapt=adapt_with_prism,
+        view=_tangent_view,
+        check_layer=_check_prism_layer,
+        adapt=_adapt_with_prism,
     ),
 )

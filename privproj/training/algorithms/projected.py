@@ -61,7 +61,7 @@ class Projected(WholeGradient):
         return mean, self.back
 
 
-class ProjectedFirst(WholeGradient):
+class _ProjectedFirst(WholeGradient):
     """M1: ``G_j A^T A`` with a fresh ``A`` (rank x inputs, entries N(0, 1/rank)) is clipped, then noise is added."""
 
     def __init__(self, tap: Tap, rank: int) -> None:
@@ -78,14 +78,14 @@ class ProjectedFirst(WholeGradient):
         return (x @ self.a.T) @ self.a
 
 
-def m2_mechanism(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[float, ...] | None) -> Gaussian | M2:
+def _m2_mechanism(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[float, ...] | None) -> Gaussian | M2:
     """M2 with full clipping, its noise left out.
 
     Per layer, a tensor with fewer inputs than its rank is not projected, and is accounted so. Raises
     :class:`InvalidParameter` where the joint clip would take the gain of the projection away.
     """
     if shares is None:
-        check_ranks(shapes, ranks)
+        _check_ranks(shapes, ranks)
     if len(shapes) == 1:
         outputs, inputs, _ = shapes[0]
         return M2(dim=inputs, rank=min(ranks[0], inputs), columns=outputs)
@@ -97,7 +97,7 @@ def m2_mechanism(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[floa
     return M2(layers=found, clipping="per-layer" if shares else "joint")
 
 
-def check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
+def _check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
     """Raise where a tensor under the joint clip is not projected to less than its inputs."""
     for (outputs, inputs, projected), rank in zip(shapes, ranks, strict=True):
         if not projected or rank > inputs or (rank == inputs and len(shapes) > 1):
@@ -108,19 +108,19 @@ def check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
             )  # fmt: skip
 
 
-def m2_view(tap: Any, plan: Plan, rank: int) -> Projected:
+def _m2_view(tap: Any, plan: Plan, rank: int) -> Projected:
     """M2's view: the norm is that of the whole gradient."""
     return Projected(tap, min(rank, tap.shape[1]), plan.frame, clip_projected=False)
 
 
-def projected_clip_view(tap: Any, plan: Plan, rank: int) -> Projected:
+def _projected_clip_view(tap: Any, plan: Plan, rank: int) -> Projected:
     """The same projection, with the norm of the projected gradient."""
     return Projected(tap, min(rank, tap.shape[1]), plan.frame, clip_projected=True)
 
 
-def m1_view(tap: Any, plan: Plan, rank: int) -> ProjectedFirst:
+def _m1_view(tap: Any, plan: Plan, rank: int) -> _ProjectedFirst:
     """M1's view."""
-    return ProjectedFirst(tap, rank)
+    return _ProjectedFirst(tap, rank)
 
 
 RECORDS = (
@@ -130,8 +130,8 @@ RECORDS = (
         rank="projection",
         has_frame=True,
         never_lengthens=True,
-        accounted_as=m2_mechanism,
-        view=m2_view,
+        accounted_as=_m2_mechanism,
+        view=_m2_view,
     ),
     Algorithm(
         name="m2-projected-clip",
@@ -139,12 +139,12 @@ RECORDS = (
         rank="projection",
         has_frame=True,
         never_lengthens=True,
-        view=projected_clip_view,
+        view=_projected_clip_view,
     ),
     Algorithm(
         name="m1",
         summary="Project every record's gradient and lift it back, clip it, add noise of full dimension to the sum.",
         rank="projection",
-        view=m1_view,
+        view=_m1_view,
     ),
 )

@@ -85,14 +85,14 @@ class Trajectory:
                 "rank", self.k, f"at most one direction for each of the {optimizer.plan.steps} steps"
             )
         self.every = optimizer.plan.steps // self.k
-        self.start = flat_weights(optimizer.taps.taps)
+        self.start = _flat_weights(optimizer.taps.taps)
         self.rows: list[Tensor] = []
         optimizer.attach_step_hook(self.take_snapshot)
 
     def take_snapshot(self, optimizer: PrivateOptimizer) -> None:
         """Keep the weights after every so many steps."""
         if optimizer.steps % self.every == 0:
-            self.rows.append(flat_weights(optimizer.taps.taps) - self.start)
+            self.rows.append(_flat_weights(optimizer.taps.taps) - self.start)
 
     def subspace(self, mode: Literal["full", "subspace"] = "full") -> Subspace:
         """The subspace of the snapshots, with the account of the run that made them, which has to be over."""
@@ -103,12 +103,12 @@ class Trajectory:
         return Subspace(basis, "dp", mode, self.optimizer.spending.account)
 
 
-def flat_weights(taps: list[AnyTap]) -> Tensor:
+def _flat_weights(taps: list[AnyTap]) -> Tensor:
     """All trained weights in a row."""
     return torch.cat([p.detach().flatten() for tap in taps for p in tap.parameters])
 
 
-class SubspaceView(View):
+class _SubspaceView(View):
     """``z_j = P^T vec(G_j)`` in ``R^k``, over all trained tensors: clipped, summed, noised."""
 
     def __init__(self, taps: list[AnyTap], subspace: Subspace) -> None:
@@ -198,6 +198,6 @@ RECORDS = (
     Algorithm(
         name="dp-sft",
         summary="Clip and noise the coordinates of every record's gradient in a subspace of all weights.",
-        subspace_view=SubspaceView,
+        subspace_view=_SubspaceView,
     ),
 )
