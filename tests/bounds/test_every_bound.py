@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from helpers import GUARANTEES, SECONDS, ids, mechanism_for
+from helpers import GUARANTEES, SECONDS, full_if, ids, mechanism_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,10 +31,8 @@ def is_rule(bound):
 
 
 def over(bounds):
-    """A test over bounds; those that take seconds are asked in the full run, each in one process."""
-    marks = [pytest.mark.full, pytest.mark.xdist_group("forms")]
-    chosen = [pytest.param(b, marks=marks if b.name in SECONDS else []) for b in bounds]
-    return pytest.mark.parametrize("bound", chosen, ids=ids)
+    """A test over bounds; those that take seconds are asked in the full run."""
+    return pytest.mark.parametrize("bound", full_if(bounds, lambda b: b.name in SECONDS), ids=ids)
 
 
 CONVEX = ("analytic", "gdp", "rank-free", "exact-rank1", "gaussian", "exact")

@@ -25,7 +25,6 @@ def shown(found, laws):
 
 
 @pytest.mark.full
-@pytest.mark.xdist_group("questions")
 @pytest.mark.parametrize(
     "laws",
     [
@@ -43,7 +42,6 @@ def test_quick_questions_keep_the_laws(quick, laws):
 
 
 @pytest.mark.full
-@pytest.mark.xdist_group("questions")
 def test_the_judge_leaves_few_questions_open(quick):
     answered = [v for v in quick if v.flags & {"judged", "not judged"}]
     assert len(answered) >= 0.8 * QUESTIONS
@@ -51,7 +49,6 @@ def test_the_judge_leaves_few_questions_open(quick):
 
 
 @pytest.mark.full
-@pytest.mark.xdist_group("questions")
 def test_no_quick_question_is_slow_or_a_usage_error(quick):
     assert [v.asked.command() for v in quick if v.flags & {"slow", "overtime", "usage"}] == []
 

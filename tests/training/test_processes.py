@@ -96,7 +96,6 @@ def ran(tmp_path_factory):
 
 
 @pytest.mark.full
-@pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("algorithm", SEEDED)
 def test_two_processes_with_one_seed_do_what_one_does(ran, algorithm):
     found, folder = ran
@@ -109,7 +108,6 @@ def test_two_processes_with_one_seed_do_what_one_does(ran, algorithm):
 
 
 @pytest.mark.full
-@pytest.mark.xdist_group("processes")
 def test_every_process_knows_what_the_ledger_knows(ran):
     """A second phase on one ledger: the epsilon of both, in every process."""
     found, folder = ran
@@ -119,7 +117,6 @@ def test_every_process_knows_what_the_ledger_knows(ran):
 
 
 @pytest.mark.full
-@pytest.mark.xdist_group("processes")
 def test_the_noise_of_two_processes_is_that_of_one(ran):
     """Nothing but noise: the moves of a DP-SGD run on one record, whose part is clipped to next to nothing."""
     rows = [ran[0][count][0]["noise"] for count in (1, 2)]
