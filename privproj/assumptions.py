@@ -38,3 +38,4 @@ REPLACE_SENSITIVITY = (
     "relation replace: noise multipliers are the noise standard deviation over 2C, twice the clip, since one record "
     "takes another's place"
 )
+"""Where noise multipliers are relative to the sensitivity under replace."""

@@ -61,7 +61,7 @@ class _ClipAfterMean(PrivateRelease):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Scene:
+class Scene:
     """A mechanism to audit: ``steps`` releases, maybe with a planted ``fault``."""
 
     mechanism: M2 | Gaussian
@@ -167,7 +167,7 @@ def _plant_view(boundary: PrivateRelease, kind: type[Projected]) -> None:
 
 
 def judge_scene(
-    scene: _Scene, scores: tuple[Array, Array], delta: float, confidence: float, claim: float | None
+    scene: Scene, scores: tuple[Array, Array], delta: float, confidence: float, claim: float | None
 ) -> AuditVerdict:
     """The verdict on a claim, or on the tool's own epsilon and its whole profile."""
     if claim is not None:

@@ -28,7 +28,7 @@ MOST_LOG_ODDS = 2.5
 
 
 @dataclass(frozen=True)
-class _GoodEventCurve:
+class GoodEventCurve:
     """``delta = n p + delta_gauss(eps; mu radius(p))``, ``n`` how often the event of probability ``p`` can occur.
 
     Outside the event that some release stretches the change by more than ``radius(p)`` the run is a (subsampled)
@@ -119,7 +119,7 @@ class GoodEvent:
     once: bool = False
     default_split: float | str = "optimal"
 
-    def over_run(self, run: Run) -> _GoodEventCurve:
+    def over_run(self, run: Run) -> GoodEventCurve:
         """The curve of the run, with the number ``n`` of times that the event can occur in it."""
         count = (run.sampling_rate if self.sampled else 1.0) * (1 if self.once else run.steps)
-        return _GoodEventCurve(self.mu, self.radius, run, math.log(count), self.default_split)
+        return GoodEventCurve(self.mu, self.radius, run, math.log(count), self.default_split)

@@ -8,18 +8,18 @@ from privproj.reference.composition import gaussian_mu
 from privproj.reference.special import gaussian_delta, two_sided
 
 
-def _analytic(epsilon: Real, noise_multiplier: Real, steps: int = 1, sampling_rate: Real = 1) -> Real:
+def analytic(epsilon: Real, noise_multiplier: Real, steps: int = 1, sampling_rate: Real = 1) -> Real:
     """``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``, ``mu = sqrt(T)/z``; one release may be sampled."""
     mu = gaussian_mu(noise_multiplier, steps)
     return composition.poisson_delta(lambda eps: gaussian_delta(eps, mu), epsilon, sampling_rate)
 
 
-def _gdp(epsilon: Real, noise_multiplier: Real, steps: int = 1) -> Real:
+def gdp(epsilon: Real, noise_multiplier: Real, steps: int = 1) -> Real:
     """``Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2)`` at ``mu^2 = T/z^2`` (Dong, Roth, Su, Corollary 2.13)."""
-    return _analytic(epsilon, noise_multiplier, steps)
+    return analytic(epsilon, noise_multiplier, steps)
 
 
-def _two_sided_tail(epsilon: Real, noise_multiplier: Real) -> Real:
+def two_sided_tail(epsilon: Real, noise_multiplier: Real) -> Real:
     """``Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``."""
     return two_sided(epsilon, gaussian_mu(noise_multiplier))
 
@@ -29,16 +29,16 @@ def _gaussian_rule(delta: Real, noise_multiplier: Real, constant: Real) -> Real:
     return gaussian_mu(noise_multiplier) * mp.sqrt(2 * mp.log(mp.mpf(constant) / mp.mpf(delta)))
 
 
-def _classical(delta: Real, noise_multiplier: Real, steps: int = 1, constant: Real = "1.25") -> Real:
+def classical(delta: Real, noise_multiplier: Real, steps: int = 1, constant: Real = "1.25") -> Real:
     """The rule with this constant, proved below ``eps = 1``, composed over ``steps``."""
     return composition.composed_rule(
         lambda part: _gaussian_rule(part, noise_multiplier, constant), delta, steps, limit=1
     )
 
 
-def _classical_2(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """:func:`_classical` with the constant 2."""
-    return _classical(delta, noise_multiplier, steps, constant=2)
+def classical_2(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
+    """:func:`classical` with the constant 2."""
+    return classical(delta, noise_multiplier, steps, constant=2)
 
 
 def _divergence(noise_multiplier: Real, steps: int) -> Function:
@@ -47,7 +47,7 @@ def _divergence(noise_multiplier: Real, steps: int) -> Function:
     return lambda alpha: alpha * mu**2 / 2
 
 
-def _rdp(epsilon: Real, noise_multiplier: Real, steps: int = 1, sampling_rate: Real = 1) -> Real:
+def rdp(epsilon: Real, noise_multiplier: Real, steps: int = 1, sampling_rate: Real = 1) -> Real:
     """``delta`` by the Renyi curve at its best order; sampled: ``log_moment(j) = j (j-1) mu^2/2`` at whole orders."""
     if sampling_rate == 1:
         return composition.delta_from_renyi(_divergence(noise_multiplier, steps), epsilon)
@@ -56,40 +56,40 @@ def _rdp(epsilon: Real, noise_multiplier: Real, steps: int = 1, sampling_rate: R
     return composition.delta_from_whole_orders(lambda alpha: steps * one(alpha), epsilon)
 
 
-def _rdp_epsilon(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
+def rdp_epsilon(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
     """``eps`` by the Renyi curve at its best order."""
     return composition.epsilon_from_renyi(_divergence(noise_multiplier, steps), delta)
 
 
-def _zcdp(epsilon: Real, noise_multiplier: Real, steps: int = 1) -> Real:
+def zcdp(epsilon: Real, noise_multiplier: Real, steps: int = 1) -> Real:
     """``delta`` of ``rho``-zCDP at ``rho = T mu^2/2``."""
     return composition.concentrated_delta(gaussian_mu(noise_multiplier, steps) ** 2 / 2, epsilon)
 
 
-def _zcdp_epsilon(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
+def zcdp_epsilon(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
     """``eps = rho + 2 sqrt(rho ln(1/delta))`` at ``rho = T mu^2/2``."""
     return composition.concentrated_epsilon(gaussian_mu(noise_multiplier, steps) ** 2 / 2, delta)
 
 
-def _laplace(epsilon: Real, noise_multiplier: Real) -> Real:
+def laplace(epsilon: Real, noise_multiplier: Real) -> Real:
     """``1 - e^((eps - mu)/2)`` for ``eps < mu = 1/z``, else 0."""
     return max(mp.mpf(0), 1 - mp.exp((mp.mpf(epsilon) - gaussian_mu(noise_multiplier)) / 2))
 
 
 DELTAS: dict[str, Function] = {
-    "gaussian.analytic": _analytic,
-    "gaussian.two-sided": _two_sided_tail,
-    "gaussian.rdp": _rdp,
-    "gaussian.zcdp": _zcdp,
-    "gaussian.gdp": _gdp,
-    "laplace.exact": _laplace,
+    "gaussian.analytic": analytic,
+    "gaussian.two-sided": two_sided_tail,
+    "gaussian.rdp": rdp,
+    "gaussian.zcdp": zcdp,
+    "gaussian.gdp": gdp,
+    "laplace.exact": laplace,
 }
 """``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
 
 EPSILONS: dict[str, Function] = {
-    "gaussian.classical": _classical,
-    "gaussian.classical-2": _classical_2,
-    "gaussian.rdp": _rdp_epsilon,
-    "gaussian.zcdp": _zcdp_epsilon,
+    "gaussian.classical": classical,
+    "gaussian.classical-2": classical_2,
+    "gaussian.rdp": rdp_epsilon,
+    "gaussian.zcdp": zcdp_epsilon,
 }
 """``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""

@@ -78,13 +78,13 @@ def _energy_law(first: int, second: int, rank: int, scale: Real) -> ReferenceLaw
     )
 
 
-def _known_projection_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
+def known_projection_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
     """``E[h_eps(mu^2 U (U + Y)/r^2)]``, ``U ~ chi2_r``, ``Y ~ chi2_(d-1)``."""
     return expected_delta(epsilon, _energy_law(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
 
-def _known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
-    """``min_p E[g_p(mu^2 X)]`` for the law of :func:`_known_projection_rank1`."""
+def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
+    """``min_p E[g_p(mu^2 X)]`` for the law of :func:`known_projection_rank1`."""
     return any_rank_delta(epsilon, _energy_law(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
 
@@ -93,21 +93,21 @@ def _norm_radius(dim: int, rank: int) -> Function:
     return lambda log_bad: (mp.sqrt(dim) + mp.sqrt(rank) + mp.sqrt(-2 * log_bad)) ** 2 / rank
 
 
-def _operator_norm(
+def operator_norm(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1
 ) -> Real:
     """``min over d0 of T d0 + delta_gauss(eps; mu sqrt(T) radius)``."""
     return least_over_radius(_norm_radius(dim, rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
 
 
-def _operator_norm_epsilon(
+def operator_norm_epsilon(
     delta: Real, dim: int, rank: int, noise_multiplier: Real, split: Real = "even", steps: int = 1
 ) -> Real:
-    """``eps`` of :func:`_operator_norm` at a given split of delta."""
+    """``eps`` of :func:`operator_norm` at a given split of delta."""
     return epsilon_at_split(_norm_radius(dim, rank), gaussian_mu(noise_multiplier, steps), delta, steps, split)
 
 
-def _secret_projection(
+def secret_projection(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, misalignment: Real, columns: int = 1
 ) -> Real:
     """``E[h_eps(shift^2)]``: ``shift = S (c + xi)``, ``g ~ chi2_r/r``, ``S = (2 sin eta cos eta/(sigma tau)) g/r``,
@@ -153,7 +153,7 @@ def _residual_shift(residual_norm: Real, other: Real, misalignment: Real) -> Rea
     return mp.sqrt((residual_norm - other) ** 2 + 2 * residual_norm * other * misalignment)
 
 
-def _residual(
+def residual(
     epsilon: Real,
     dim: int,
     rank: int,
@@ -170,7 +170,7 @@ def _residual(
     return wishart.exact_delta(epsilon, n, free, residual_misalignment, max(ratio, 1 / ratio))
 
 
-def _column_exact(
+def column_exact(
     epsilon: Real,
     dim: int,
     rank: int,
@@ -186,9 +186,9 @@ def _column_exact(
     x|^2/sigma^2)]`` with ``|C x|^2`` as ``X_r (X_r + Y_(d-1))/r^2``, of squared norm ``mu^2``.
     """
     if span_dim == 0 and shift_in_span == 0:
-        return _residual(epsilon, dim, rank, noise_multiplier, residual_misalignment)
+        return residual(epsilon, dim, rank, noise_multiplier, residual_misalignment)
     assert rank <= span_dim or residual_misalignment == 0
-    return _known_projection_rank1(epsilon, dim, rank, noise_multiplier)
+    return known_projection_rank1(epsilon, dim, rank, noise_multiplier)
 
 
 def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: Real, delta_w: Real) -> Real:
@@ -227,7 +227,7 @@ def _shift_bound(dim: int, rank: int, k: int, alpha: Real, beta: Real, part: Rea
     return (mp.sqrt(dim + rank - k) + mp.sqrt(k) + t) * stretched / rank
 
 
-def _column(
+def column(
     delta: Real,
     dim: int,
     rank: int,
@@ -257,7 +257,7 @@ def _column(
     return loss + composition.epsilon_of_profile(lambda eps: gaussian_delta(eps, shift), rest)
 
 
-def _column_published(
+def column_published(
     delta: Real,
     dim: int,
     rank: int,
@@ -279,18 +279,18 @@ def _column_published(
 
 
 DELTAS: dict[str, Function] = {
-    "m1.known-projection": _known_projection,
-    "m1.known-projection-rank1": _known_projection_rank1,
-    "m1.operator-norm": _operator_norm,
-    "m1.secret-projection": _secret_projection,
-    "m1.column-exact": _column_exact,
-    "m1.residual": _residual,
+    "m1.known-projection": known_projection,
+    "m1.known-projection-rank1": known_projection_rank1,
+    "m1.operator-norm": operator_norm,
+    "m1.secret-projection": secret_projection,
+    "m1.column-exact": column_exact,
+    "m1.residual": residual,
 }
 """``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
 
 EPSILONS: dict[str, Function] = {
-    "m1.operator-norm": _operator_norm_epsilon,
-    "m1.column": _column,
-    "m1.column-published": _column_published,
+    "m1.operator-norm": operator_norm_epsilon,
+    "m1.column": column,
+    "m1.column-published": column_published,
 }
 """``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""

@@ -16,14 +16,14 @@ def _captured_law(dim: int, rank: int, noise_multiplier: Real) -> ReferenceLaw:
     return beta_law(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, gaussian_mu(noise_multiplier) ** 2)
 
 
-def _exact_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
+def exact_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
     """``E[h_eps(mu^2 B)]``; the Gaussian profile where ``r = d``."""
     if rank == dim:
         return gaussian_delta(epsilon, gaussian_mu(noise_multiplier))
     return expected_delta(epsilon, _captured_law(dim, rank, noise_multiplier))
 
 
-def _rank_free(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, sampling_rate: Real = 1) -> Real:
+def rank_free(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, sampling_rate: Real = 1) -> Real:
     """``min_p E[g_p(mu^2 B)]``; one release may be sampled."""
     if rank == dim:
         return gaussian_delta(epsilon, gaussian_mu(noise_multiplier))
@@ -39,7 +39,7 @@ def _rank_free(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, sampl
 
 def expected_profile(eps: Real, mu: Real, dim: int, rank: int) -> Real:
     """``E[h_eps(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)``."""
-    return _exact_rank1(eps, dim, rank, 1 / mp.mpf(mu))
+    return exact_rank1(eps, dim, rank, 1 / mp.mpf(mu))
 
 
 def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real, sharp: bool) -> Real:
@@ -92,17 +92,17 @@ def _turning_points(derivative: Function, centre: Real, width: Real, count: int 
     return [root_in_bracket(derivative, a, derivative(a), b, derivative(b)) for a, b in cells]
 
 
-def _beta_tail_published(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int) -> Real:
+def beta_tail_published(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int) -> Real:
     """``min_tau T(eps; mu sqrt(tau)) + k P(B > tau)``."""
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=False)
 
 
-def _beta_tail_sharp(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int) -> Real:
+def beta_tail_sharp(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int) -> Real:
     """``min_tau delta_gauss(eps; mu sqrt(tau)) + k P(B > tau)``."""
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=True)
 
 
-def _good_event(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, steps: int = 1) -> Real:
+def good_event(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, steps: int = 1) -> Real:
     """``min_tau T k P(B > tau) + delta_gauss(eps; mu sqrt(T tau))``, with or without the factor ``q = 1``."""
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier, steps), dim, rank, steps * change_rank, sharp=True)
 
@@ -128,7 +128,7 @@ def _log_moment(dim: int, rank: int, c: Real) -> Real:
     )
 
 
-def _mixture_rdp(
+def mixture_rdp(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, steps: int = 1, sampling_rate: Real = 1
 ) -> Real:
     """``D(alpha) = ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)``; sampled: a binomial mixture."""
@@ -143,20 +143,20 @@ def _mixture_rdp(
     return composition.delta_from_whole_orders(lambda alpha: steps * one(alpha), epsilon)
 
 
-def _unprojected_delta(epsilon: Real, noise_multiplier: Real, steps: int = 1, dim: int = 1, rank: int = 1) -> Real:
+def unprojected_delta(epsilon: Real, noise_multiplier: Real, steps: int = 1, dim: int = 1, rank: int = 1) -> Real:
     """The plain Gaussian profile."""
     return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, steps))
 
 
 DELTAS: dict[str, Function] = {
-    "m2.rank-free": _rank_free,
-    "m2.exact-rank1": _exact_rank1,
-    "m2.mixture-rdp": _mixture_rdp,
-    "m2.good-event": _good_event,
-    "m2.good-event-q": _good_event,
-    "m2.beta-tail": _beta_tail_published,
-    "m2.beta-tail-sharp": _beta_tail_sharp,
-    "m2.gaussian": _unprojected_delta,
+    "m2.rank-free": rank_free,
+    "m2.exact-rank1": exact_rank1,
+    "m2.mixture-rdp": mixture_rdp,
+    "m2.good-event": good_event,
+    "m2.good-event-q": good_event,
+    "m2.beta-tail": beta_tail_published,
+    "m2.beta-tail-sharp": beta_tail_sharp,
+    "m2.gaussian": unprojected_delta,
 }
 """``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
 

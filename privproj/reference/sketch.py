@@ -23,18 +23,18 @@ def _sharp_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
         return front / (alpha - 1) * (-(alpha - 1) * mp.log(1 + 1 / gamma) - mp.log(1 - (alpha - 1) / gamma))
 
 
-def _rdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int = 1, steps: int = 1, layer_count: int = 1) -> Real:
+def rdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int = 1, steps: int = 1, layer_count: int = 1) -> Real:
     """The printed curve, converted at the best order below ``Gamma``."""
     front = mp.mpf(rank * eigenvalues * steps * layer_count) / 2
     return composition.delta_from_renyi(lambda alpha: _tight_divergence(alpha, front, gamma), epsilon, 1, mp.mpf(gamma))
 
 
-def _rdp_tight(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
-    """:func:`_rdp` with one eigenvalue."""
-    return _rdp(epsilon, rank, gamma, 1, steps, layer_count)
+def rdp_tight(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
+    """:func:`rdp` with one eigenvalue."""
+    return rdp(epsilon, rank, gamma, 1, steps, layer_count)
 
 
-def _rdp_best(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
+def rdp_best(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
     """The smaller of ``tight`` and, for ``2 <= alpha < Gamma + 1``, ``sharp``."""
     front, gamma = mp.mpf(rank * steps * layer_count) / 2, mp.mpf(gamma)
     one = composition.delta_from_renyi(lambda alpha: _tight_divergence(alpha, front, gamma), epsilon, 1, gamma)
@@ -48,13 +48,13 @@ def divergence_at_order(order: Real, rank: int, gamma: Real, eigenvalues: int) -
     return _tight_divergence(mp.mpf(order), mp.mpf(rank * eigenvalues) / 2, gamma)
 
 
-def _one_step_delta(epsilon: Real, rank: int, frobenius_bound: Real, sensitivity: Real, noise_sigma: Real) -> Real:
+def one_step_delta(epsilon: Real, rank: int, frobenius_bound: Real, sensitivity: Real, noise_sigma: Real) -> Real:
     """``Gamma = r sigma_g^2 / (2 B_F B_S)``: ``sigma_A^2 = 1/r`` and no floor on the eigenvalues."""
     change = 2 * mp.mpf(frobenius_bound) * mp.mpf(sensitivity)
-    return _rdp_best(epsilon, rank, rank * mp.mpf(noise_sigma) ** 2 / change)
+    return rdp_best(epsilon, rank, rank * mp.mpf(noise_sigma) ** 2 / change)
 
 
-def _by_design_delta(
+def by_design_delta(
     epsilon: Real,
     rank: int,
     frobenius_bound: Real,
@@ -67,16 +67,16 @@ def _by_design_delta(
     product, norm = mp.mpf(step_smoothness), mp.mpf(frobenius_bound)
     batch = 2 * norm / mp.mpf(sensitivity)
     gamma = product / 4 * batch * rank * mp.mpf(noise_sigma) ** 2
-    return _rdp(epsilon, rank, gamma / (norm**2 * steps * ((1 + product) ** steps - 1)))
+    return rdp(epsilon, rank, gamma / (norm**2 * steps * ((1 + product) ** steps - 1)))
 
 
-def _tcdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int, steps: int = 1) -> Real:
+def tcdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int, steps: int = 1) -> Real:
     """``(T r n/(2 Gamma^2), 2 Gamma/5)``-tCDP."""
     gamma = mp.mpf(gamma)
     return composition.concentrated_delta(steps * rank * eigenvalues / (2 * gamma**2), epsilon, 2 * gamma / 5)
 
 
-def _exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
+def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
     """``nu = 1/Gamma``: the larger of ``F(w) - e^eps F(w/(1+nu))``, ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu`` (0 unless
     ``w > 0``), and the same at ``nu' = -nu/(1+nu)`` with upper tails; ``r`` adds over releases.
     """
@@ -94,12 +94,12 @@ def _one_order_delta(degrees: int, nu: Real, epsilon: Real, tail: Function) -> R
     return tail(degrees, w) - mp.exp(epsilon) * tail(degrees, w / (1 + nu)) if w > 0 else mp.mpf(0)
 
 
-def _public_exact_rank1(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
+def public_exact_rank1(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
     """``E[h_eps(mu^2 chi2_r / r)]``."""
     return expected_delta(epsilon, gamma_law(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
 
 
-def _public_rank_free(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
+def public_rank_free(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
     """``min_p E[g_p(mu^2 chi2_r / r)]``."""
     return any_rank_delta(epsilon, gamma_law(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
 
@@ -126,7 +126,7 @@ def _public_radius(rank: int) -> Function:
     return lambda log_bad: 1 + mp.sqrt(-2 * log_bad / rank)
 
 
-def _public_norm(epsilon: Real, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1) -> Real:
+def public_norm(epsilon: Real, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1) -> Real:
     """``delta`` of a public sketch by its norm, at the best ``d0``."""
     return least_over_radius(_public_radius(rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
 
@@ -137,16 +137,16 @@ def _public_norm_epsilon(delta: Real, rank: int, noise_multiplier: Real, split: 
 
 
 DELTAS: dict[str, Function] = {
-    "sketch.rdp-best": _rdp_best,
-    "sketch.exact-rank1": _exact_rank1,
-    "sketch.rdp-tight": _rdp_tight,
-    "sketch.rdp": _rdp,
-    "sketch.tcdp": _tcdp,
-    "sketch.lora-one-step": _one_step_delta,
-    "sketch.lora-by-design": _by_design_delta,
-    "sketch-public.rank-free": _public_rank_free,
-    "sketch-public.exact-rank1": _public_exact_rank1,
-    "sketch-public.operator-norm": _public_norm,
+    "sketch.rdp-best": rdp_best,
+    "sketch.exact-rank1": exact_rank1,
+    "sketch.rdp-tight": rdp_tight,
+    "sketch.rdp": rdp,
+    "sketch.tcdp": tcdp,
+    "sketch.lora-one-step": one_step_delta,
+    "sketch.lora-by-design": by_design_delta,
+    "sketch-public.rank-free": public_rank_free,
+    "sketch-public.exact-rank1": public_exact_rank1,
+    "sketch-public.operator-norm": public_norm,
 }
 """``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
 

@@ -151,14 +151,14 @@ def _loss_at_split(loss: Function, delta: Real, dim: int, rank: int, misalignmen
     return loss(dim, rank, m, delta * share, delta * (1 - share))
 
 
-def _quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even", steps: int = 1) -> Real:
+def quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even", steps: int = 1) -> Real:
     """``eps`` by Theorem 1 at a split of delta, composed over ``steps``."""
     return composition.composed_rule(
         lambda part: _loss_at_split(_published_loss, part, dim, rank, misalignment, split), delta, steps
     )
 
 
-def _quantile_sharp(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
+def quantile_sharp(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
     """``eps`` as the largest loss within the quantiles, at a split of delta."""
     return _loss_at_split(_largest_loss, delta, dim, rank, misalignment, split)
 
@@ -197,7 +197,7 @@ def _spectral_tail(dim: int, rank: int, radius: Real, c: Real) -> Real:
     return 2 * mp.exp(-c * (mp.sqrt(radius) - mp.sqrt(dim) - mp.sqrt(rank)) ** 2)
 
 
-def _early_delta(
+def early_delta(
     epsilon: Real | None,
     dim: int,
     rank: int,
@@ -226,7 +226,7 @@ def _early_epsilon(delta: Real, tail: Function, dim: int, rank: int, misalignmen
     return find_minimum(at, -12, 2)[1]
 
 
-def _early(
+def early(
     delta: Real | None,
     dim: int,
     rank: int,
@@ -247,7 +247,7 @@ def _early(
     return _early_epsilon(delta, tail, dim, rank, misalignment)
 
 
-def _early_exact_tail(delta: Real, dim: int, rank: int, misalignment: Real) -> Real:
+def early_exact_tail(delta: Real, dim: int, rank: int, misalignment: Real) -> Real:
     """``eps`` of the early theorem with the exact mixed tail, at the best ``t`` and ``R``."""
     return _early_epsilon(delta, lambda t: _mixed_tail(rank, mp.mpf(misalignment), t), dim, rank, misalignment)
 
@@ -259,13 +259,13 @@ def preprocessing_gain(dim: int, misalignment: Real, gamma: Real, beta: Real) ->
     return (gamma**2 * m - 2 * gamma * t * (2 - m)) / (1 + gamma**2 + 2 * gamma * t)
 
 
-DELTAS: dict[str, Function] = {"wishart.exact": exact_delta, "wishart.early": _early_delta}
+DELTAS: dict[str, Function] = {"wishart.exact": exact_delta, "wishart.early": early_delta}
 """``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
 
 EPSILONS: dict[str, Function] = {
-    "wishart.quantile-sharp": _quantile_sharp,
-    "wishart.quantile": _quantile,
-    "wishart.early-exact-tail": _early_exact_tail,
-    "wishart.early": _early,
+    "wishart.quantile-sharp": quantile_sharp,
+    "wishart.quantile": quantile,
+    "wishart.early-exact-tail": early_exact_tail,
+    "wishart.early": early,
 }
 """``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""

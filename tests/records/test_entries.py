@@ -34,7 +34,8 @@ def test_the_law_sees_a_dropped_and_a_coerced_key(monkeypatch):
     assert keys.judged(file, before, "mistyped", "planned", planned) == "error"
     monkeypatch.setattr("privproj.runs.math.ceil", lambda x: 5)
     monkeypatch.setattr(
-        "privproj.records.run_file.once", lambda entry, where: {k.replace("-", "_"): entry[k] for k in entry}
+        "privproj.records.run_file.with_unique_keys",
+        lambda entry, where: {k.replace("-", "_"): entry[k] for k in entry},
     )
     monkeypatch.setattr("privproj.records.entries.check_type", lambda name, value, words: value)
     assert keys.judged(file, file.answer[1], "removed", "epochs", without).startswith("the same answer")

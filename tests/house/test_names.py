@@ -1,0 +1,67 @@
+"""Names say who may use them, constants say what they are, and the examples of public functions run."""
+
+import ast
+import doctest
+import re
+from importlib import import_module
+
+import pytest
+from helpers import ROOT
+
+SOURCES = sorted((ROOT / "privproj").rglob("*.py"))
+FOLDERS = ("privproj", "cli", "tests", "benchmarks", "docs")
+RECORD_FIELDS = {"representation", "provable", "promises", "needs", "refuses", "notes", "law", "attained", "status_of"}
+"""Functions of a bound that are named after the field of its record."""
+
+WORDS = {
+    path: set(re.findall(r"\w+", path.read_text())) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")
+}
+
+
+def ids(path):
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=ids)
+def test_what_only_its_own_file_uses_begins_with_an_underscore(path):
+    if path.parts[-2:] == ("numerics", "kernels.py") or path.parts[-2] == "reference":
+        return  # compiled together, as one namespace; named after the bounds that they are references of
+    others = set().union(*(words for other, words in WORDS.items() if other != path))
+    named = [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    public = {name for name in named if not name.startswith("_")} - RECORD_FIELDS
+    assert public <= others
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=ids)
+def test_private_names_stay_in_their_file(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("privproj"):
+            assert not [
+                alias.name for alias in node.names if alias.name.startswith("_") and alias.name != "__version__"
+            ]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=ids)
+def test_a_constant_has_a_line_and_words_of_its_own(path):
+    body = ast.parse(path.read_text()).body
+    lines = path.read_text().splitlines()
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        names = [part.id for part in ast.walk(target) if isinstance(part, ast.Name)]
+        if not names or not names[0].isupper() or names[0] in ("BOUND", "RECORDS"):
+            continue
+        said = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        begin = node.lineno - 1
+        while begin and lines[begin - 1].strip():
+            begin -= 1
+        grouped = lines[begin].startswith("#")
+        assert len(names) == 1, names
+        assert said or grouped, names
+
+
+@pytest.mark.parametrize("room", ["accounting.queries", "accounting.calibration", "accounting.evaluate"])
+def test_examples_of_public_functions_print_what_they_say(room):
+    found = doctest.testmod(import_module(f"privproj.{room}"))
+    assert found.attempted > 0 and found.failed == 0
