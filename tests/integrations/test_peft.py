@@ -348,6 +348,7 @@ def peft_model(**adapter):
 )
 def test_the_layers_accounted_are_the_layers_trained(tmp_path, adapter, saved):
     torch = needs("torch")
+    needs("torch", "opacus")
     training = needs("privproj.training")
     model = peft_model(**adapter)
     if saved:
@@ -386,6 +387,7 @@ def drawn(optimizer, model, loader):
 )
 @pytest.mark.parametrize("algorithm", ["m2", "lora-fa"])
 def test_adapters_that_are_more_than_b_a_are_not_trained(adapter, algorithm):
+    needs("torch", "opacus")
     training = needs("privproj.training")
     with pytest.raises(InvalidParameter, match="plain LoRA"):
         training.prepare_peft(peft_model(**adapter), algorithm)
