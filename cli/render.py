@@ -248,7 +248,7 @@ def run_notes(result: Result) -> tuple[str, ...]:
 
 def bound_record(bound: Bound) -> dict[str, Any]:
     """A bound as plain values."""
-    names = ("name", "summary", "formula", "source", "example", "status", "relations", "version")
+    names = ("name", "summary", "formula", "source", "proof", "example", "status", "relations", "version")
     return {"mechanism": bound.mechanism.name, **{name: as_plain_value(getattr(bound, name)) for name in names}}
 
 
@@ -265,7 +265,7 @@ def bound_page(bound: Bound) -> str:
         "bound": f"{bound.mechanism.name}.{bound.name}, version {bound.version}",
         "summary": bound.summary,
         "formula": bound.formula,
-        "source": bound.source,
+        "source": bound.citation,
         "status": STATUS_WORDS[bound.status],
         "relations": ", ".join(bound.relations),
         "assumes": "; ".join(bound.assumes(bound.mechanism)) or "nothing beyond the sensitivity of the query",

@@ -188,7 +188,7 @@ class Question:
             "bound_version": self.bound.version,
             "status": self.status,
             "promises": self.promises,
-            "source": self.bound.source,
+            "source": self.bound.citation,
             "outcome": Outcome.OK,
             "noise_multiplier": mechanism.noise_multiplier,
             "warnings": self.notes,

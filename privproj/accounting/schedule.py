@@ -164,7 +164,7 @@ class Schedule:
             "bound_version": max(question.bound.version for question in questions),
             "status": Status.CONDITIONAL if Status.CONDITIONAL in statuses else Status.PROVED,
             "promises": tuple(_each_once(promise for question in questions for promise in question.promises)),
-            "source": "; ".join(_each_once(question.bound.source for question in questions)),
+            "source": "; ".join(_each_once(question.bound.citation for question in questions)),
             "outcome": Outcome.OK,
             "warnings": self.notes,
         }

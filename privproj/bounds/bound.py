@@ -99,6 +99,11 @@ class Bound:
     renyi: bool = False
     version: int = 1
 
+    @property
+    def citation(self) -> str:
+        """The source, and the claim that proves it here."""
+        return f"{self.source}; docs/proofs.md, {self.proof}" if self.proof else self.source
+
     def assumes(self, mechanism: type[Mechanism]) -> tuple[str, ...]:
         """What the mechanism must have done; nothing of its projection where any projection will do."""
         known = (KNOWN_PROJECTION,) if self.sees_projection else ()
