@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privproj
-from privproj import InvalidParameter, Refused, Wishart
+from privproj import M1, InvalidParameter, Refused, Wishart
+from privproj.bounds.m1._one_column import residual_loss
+from privproj.bounds.wishart._quantiles import QuantileBound, published_loss
 from privproj.bounds.wishart.early_exact_tail import log_mixed_tail
 from privproj.laws.wishart_loss import VectorWishart
 
@@ -133,3 +135,15 @@ def test_ranks_that_fit_are_an_interval():
     assert found.lower < found.value == found.upper
     for rank, fits in ((found.lower, 1), (found.value, 1), (found.lower - 1, 0), (found.value + 1, 0), (64, 1)):
         assert (bound_of(Wishart(dim=1000, rank=rank, misalignment=8e-6), "exact") <= 0.2) == bool(fits)
+
+
+@pytest.mark.parametrize("log_delta", [-706.0, -720.0, -740.0, -760.0])
+def test_quantiles_are_not_asked_for_below_what_doubles_hold(log_delta):
+    release = Wishart(dim=1000, rank=256, misalignment=1e-12)
+    column = M1(dim=1000, rank=256, noise_multiplier=20.0, span_dim=0, residual_misalignment=1e-9)
+    rule = QuantileBound(release, published_loss)
+    assert rule.at(-700.0, -700.0) < math.inf
+    assert residual_loss(column, -700.0, -700.0) < math.inf
+    for parts in ((log_delta, -20.0), (-20.0, log_delta)):
+        assert rule.at(*parts) == math.inf
+        assert residual_loss(column, *parts) == math.inf
