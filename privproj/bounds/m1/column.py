@@ -20,4 +20,5 @@ BOUND = Bound(
     splits=True,
     status=Status.CONDITIONAL,
     promises_of=promises,
+    version=2,
 )

@@ -67,4 +67,5 @@ BOUND = Bound(
     "becomes the plain Gaussian mechanism at the full sensitivity, yet the claimed sensitivity tends to 0 (dim 40, "
     "span 2, rank 1000: it claims epsilon 0.459 at delta 3e-6 where delta is at least 0.248). Use column-exact or "
     "column, or known-projection, which asks nothing of the data",
+    version=2,
 )

@@ -28,4 +28,5 @@ BOUND = Bound(
     promises_of=alignment_promises,
     refuses=refuses_unequal_norms,
     baseline=Baseline("published", "unsampled"),
+    version=2,
 )

@@ -50,4 +50,5 @@ BOUND = Bound(
     splits=True,
     promises_of=alignment_promises,
     refuses=refuses_unequal_norms,
+    version=2,
 )
