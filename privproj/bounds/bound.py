@@ -102,7 +102,7 @@ class Bound:
     @property
     def citation(self) -> str:
         """The source, and the claim that proves it here."""
-        return f"{self.source}; docs/proofs.md, {self.proof}" if self.proof else self.source
+        return f"{self.source} (docs/proofs.md, {self.proof})" if self.proof else self.source
 
     def assumes(self, mechanism: type[Mechanism]) -> tuple[str, ...]:
         """What the mechanism must have done; nothing of its projection where any projection will do."""
