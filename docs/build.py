@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from privproj_cli.main import exit_code
+from privproj_cli.render import bounds_markdown
 
 from privproj.accounting.question import question_of
 from privproj.bounds import mechanism_named, registry
@@ -25,6 +26,7 @@ from privproj.result import Status
 from privproj.runs import Run
 
 DOCS = Path(__file__).parent
+README = DOCS.parent / "README.md"
 PAGES = DOCS / "bounds"
 HEADER = "<!-- Written by docs/build.py from the registry and docs/notes.toml: edit those. -->\n"
 
@@ -246,7 +248,15 @@ def index(bounds: tuple[Bound, ...]) -> str:
 def pages() -> dict[Path, str]:
     """Every file and what belongs in it."""
     bounds = registry()
-    return {PAGES / "README.md": index(bounds), **{PAGES / f"{name_of(b)}.md": page(b) for b in bounds}}
+    own = {PAGES / f"{name_of(b)}.md": page(b) for b in bounds}
+    return {README: readme(), PAGES / "README.md": index(bounds), **own}
+
+
+def readme() -> str:
+    """The README with the table of all bounds as it is now."""
+    text = README.read_text()
+    begin = text.index("| mechanism | bound | status |")
+    return text[:begin] + bounds_markdown(registry()).strip() + text[text.index("\n\n", begin) :]
 
 
 def write(wanted: dict[Path, str]) -> None:
@@ -260,7 +270,8 @@ def write(wanted: dict[Path, str]) -> None:
 def differing(wanted: dict[Path, str]) -> list[str]:
     """Files that are missing, outdated, or left over."""
     old = {path for path, text in wanted.items() if not path.exists() or path.read_text() != text}
-    return sorted(path.name for path in old | (set(PAGES.glob("*.md")) - set(wanted)))
+    left_over = set(PAGES.glob("*.md")) - set(wanted)
+    return sorted(path.name if path.parent == PAGES else f"../../{path.name}" for path in old | left_over)
 
 
 def main(arguments: list[str]) -> int:

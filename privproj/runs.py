@@ -78,13 +78,13 @@ class Run:
     """``steps`` adaptive releases, each on a batch sampled at rate ``q = sampling_rate``.
 
     At ``q = 1`` Poisson and fixed sampling have no effect and the scheme is None. Below, it is Poisson unless said
-    otherwise: Poisson goes with add-remove and zero-out, a fixed batch size with replace; other pairs are refused.
-    With ``partition`` a step is an epoch, ``q = 1``: each record is in one of its batches, each batch is one release,
-    and only one of them concerns a record (C17); it goes with zero-out and replace. ``public_size`` says that rate or
-    steps were computed from the number of records.
-    ``split`` is the share of delta for the first of two events, where a bound has two ("even": 1/2; "optimal").
-    ``group_size = K`` protects the K records of one person. ``discretization`` is the grid of a composition,
-    ``composer`` who composes ("dp-accounting" is the alternative; its rounding is measured, not proved).
+    otherwise: Poisson goes with add-remove and zero-out, a fixed batch size with replace; other pairs are refused. With
+    ``partition`` a step is an epoch, ``q = 1``: each record is in one of its batches, each batch is one release, and
+    only one of them concerns a record (C17); it goes with zero-out and replace. ``public_size`` says that rate or steps
+    were computed from the number of records. ``split`` is the share of delta for the first of two events, where a bound
+    has two ("even": 1/2; "optimal"). ``group_size = K`` protects the K records of one person. ``discretization`` is the
+    grid of a composition, ``composer`` who composes ("dp-accounting" is the alternative; its rounding is measured, not
+    proved).
     """
 
     steps: int = 1

@@ -18,13 +18,13 @@ from privproj.runs import FullTarget, RunOptions, full_target
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
 
 MOST_STEPS = 10**8
-"""Releases that the steps query searches to. Contract of the command line."""
+"""Releases that the steps query searches to. Contract."""
 
 MOST_RARE = 1e12
-"""One over the smallest sampling rate that is tried."""
+"""One over the smallest sampling rate that is tried. Contract."""
 
 MOST_ALIGNED = 1e15
-"""One over the smallest misalignment that is tried."""
+"""One over the smallest misalignment that is tried. Contract."""
 
 
 def sigma(

@@ -19,7 +19,7 @@ from privproj.runs import Run, delta_target, epsilon_target, full_target
 from privproj.validation import privacy_epsilon, probability
 
 MOST_STEPS = 10**8
-"""Releases that ``remaining`` searches to. Contract of the command line."""
+"""Releases that ``remaining`` searches to. Contract."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ other half is the mirror image. With ``tau = expm1(j h) / q`` the excess on the 
 ``q delta(log1p(tau))`` above, ``q (1 + tau) delta(-log1p(tau))`` below and 0 where ``tau <= -1``.
 
 **Above** (:func:`pair_above`). Where the profile was evaluated (*knots*, all on the lattice) upper bounds are known;
-``delta`` is convex in ``t``, so chords between them are upper bounds, as is the line to ``(0, 0)`` left of the first
+``delta`` is convex in ``t``, so chords between them are upper bounds, as is the line to ``(0, 1)`` left of the first
 knot and the last value right of the last. **Below** (:func:`pair_below`). The line through two points of a convex
 function lies below it outside them: between the knots ``i`` and ``i + 2`` the two lines through the lower bound at
 ``i + 1`` and the upper bound at one of its neighbours bound ``delta`` from below, and so does the segment between
@@ -215,8 +215,7 @@ def outline_step(profile: PrivacyProfile, run: Run) -> Outline:
 
 
 def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> tuple[FloatArray, FloatArray]:
-    """Losses and excess up to where the excess has come down to ``log_least``, or to where a floor of the profile
-    begins.
+    """Losses and excess up to where the excess is down at ``log_least``, or a floor of the profile begins.
 
     At least three points are kept. A floor (see :data:`PLATEAU_NATS`) is cut because it would put a little mass at very
     large losses. That mass makes no bound smaller, and a tilt of the law would give it all the weight.

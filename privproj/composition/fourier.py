@@ -27,11 +27,12 @@ frequencies ``k <= n/2`` are evaluated, and all but ``k = 0`` and ``k = n/2`` co
   into the window by aliasing, is at most that times the mass outside. Both are non-negative: the larger bounds their
   difference.
 * (iii) *Rounding of phi.* Masses are right to ``rounding``; a tilt adds ``u (6 + 3 theta |j h| + 2 |K|)`` relative. A
-  sum of ``N`` atoms against phases right to ``b u`` costs ``(b + N + 40) u``; an FFT costs ``FFT log2(n) sqrt(n)
-  |p~|_2`` at each frequency (Higham 2002, Theorem 24.2, its relative error in the 2-norm, for roots of unity right to
-  2 u). With ``e_i`` the sum of these and ``r_i = |phi_i| + e_i``, the error of ``R`` is at most ``prod r_i^T_i sum T_i
-  e_i / r_i``, and repeated squaring adds ``8 T u`` relative.
-* (iv) *Skipped frequencies.* One with ``prod |phi_i|^T_i <= SKIPPED`` is left out, which costs ``SKIPPED W_0``.
+  sum of ``N`` atoms against phases right to ``b u`` costs ``(b + N + 40) u``; an FFT costs ``g log2(n) sqrt(n)
+  |p~|_2`` at each frequency, ``g`` = :data:`FFT_RELATIVE_ERROR_PER_DOUBLING` (Higham 2002, Theorem 24.2, its relative
+  error in the 2-norm, for roots of unity right to 2 u). With ``e_i`` the sum of these and ``r_i = |phi_i| + e_i``, the
+  error of ``R`` is at most ``prod r_i^T_i sum T_i e_i / r_i``, and repeated squaring adds ``8 T u`` relative.
+* (iv) *Skipped frequencies.* One with ``prod |phi_i|^T_i <= s``, ``s`` = :data:`SKIPPED_SPECTRUM`, is left out, which
+  costs ``s W_0``.
 * (v) *Rounding of sums and of the scale.* ``(60 + N/8) u`` of the sum of all ``|R_k|`` times the two series, ``N`` the
   number of frequencies (numpy adds in eight interleaved sums, and pairwise), and the rounding of the exponents.
 
@@ -391,7 +392,8 @@ class TiltedSum:
         """
         best = math.inf
         for order in orders:
-            # growth = sum_i T_i ln sum_j p~_ij e^(+- s (j - mean/T)): P~(+-(S - mean) >= B) <= e^(growth - s B) = TAIL.
+            # growth = sum_i T_i ln sum_j p~_ij e^(+- s (j - mean/T)): P~(+-(S - mean) >= B) <= e^(growth - s B),
+            # which has to be PROBABILITY_OUTSIDE_WINDOW.
             growth = 0.0
             for phase, masses in zip(self.whole.phases, self.masses, strict=True):
                 logs = (sign * order) * (phase.pair.cells - mean / self.steps) + np.log(
@@ -425,7 +427,7 @@ class TiltedSum:
             wanted = np.arange(n // 2 + 1)
         else:
             parts = [self.transform_by_sums(i, wanted) for i in range(len(self.masses))]
-        # Frequencies with prod |phi_i|^T_i <= SKIPPED are left out: error (iv).
+        # Frequencies with prod |phi_i|^T_i <= SKIPPED_SPECTRUM are left out: error (iv).
         kept = np.flatnonzero(
             self.log_bound([_squared_size_bound(phi, error) for phi, error in parts]) > math.log(SKIPPED_SPECTRUM)
         )
@@ -443,7 +445,7 @@ class TiltedSum:
     def transform_by_fft(self, i: int, n: int) -> tuple[Spectrum, float]:
         """``phi_i`` at all multiples of ``2 pi / n`` by FFT, and a bound of its error."""
         wrapped = np.bincount(self.whole.phases[i].pair.cells % n, self.masses[i], n)
-        # FFT log2(n) sqrt(n) |p~|_2
+        # g log2(n) sqrt(n) |p~|_2, and the sums of masses that fall on one cell: N u
         error = (
             FFT_RELATIVE_ERROR_PER_DOUBLING * math.log2(n) * math.sqrt(n) * math.sqrt(float(np.sum(wrapped * wrapped)))
         )

@@ -41,8 +41,7 @@ MOST_DEFAULT_PEER_CELLS = 2.0**20
 """Most cells on dp-accounting's grid: a coarser one, still sound, is used where there would be more. Speed only."""
 
 MOST_DEFAULT_CELLS = 2.0**29
-"""Cells that the default grid may have in 24 deviations of the composed loss: a coarser one is used beyond. Speed only.
-"""
+"""Cells that the default grid may have in 24 deviations of the composed loss, else it is coarser. Speed only."""
 
 COMPOSED_INVERSE_SPACING = 2.0**-33
 """Spacing of the log deltas with which composed runs are answered. Speed only."""

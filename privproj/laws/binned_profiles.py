@@ -25,10 +25,9 @@ def enclose_from_table(table: Callable[[Array], tuple[Array, Array]], eps: float
 
 
 def chord_means(values: Array, law: Bins) -> Array:
-    """``E[f; bin]`` of the piecewise linear ``f`` with these values at the edges, for every bin; one row for each
-    ``f``.
+    """``E[f; bin]`` of the piecewise linear ``f`` with these values at the edges, for every bin.
 
-    It is an upper bound for a convex function with these values.
+    Rows of values are one function each. It is an upper bound for a convex function with these values.
     """
     # mass (f(left) (1 - w) + f(right) w),  w = (mean - left) / (right - left)
     left, right = law.edges[:-1], law.edges[1:]

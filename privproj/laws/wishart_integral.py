@@ -332,7 +332,6 @@ class WishartIntegral:
         t = np.maximum(np.abs(centre + self.misalignment) - wide, 0.0) / unit
         v2 = np.clip(1.0 - t * t, 0.0, (tall / unit) ** 2)
         # (1 + t^2 + v^2)^2 - 4 v^2 = (1 + t^2 - v^2)^2 + 4 t^2 v^2
-        # (1 + t^2 + v^2)^2 - 4 v^2 = (1 + t^2 - v^2)^2 + 4 t^2 v^2
         square = (1.0 + t * t - v2) ** 2 + 4.0 * t * t * v2
         with np.errstate(divide="ignore"):
             return self.log_density_front - 0.25 * (self.rank + 1.0) * np.log(square)

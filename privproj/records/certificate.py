@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile
 
 SCHEMA = 2
-"""Version of the certificate's fields."""
+"""Version of the certificate's fields. Contract."""
 
 ARITHMETIC = "ball arithmetic"
 """What a certificate says about how it was computed."""

@@ -38,7 +38,7 @@ UNCHAINED = {"ledger": "privproj", "version": 1}
 """The first line of a ledger of version 1, without hashes."""
 
 HASH_DIGITS = 32
-"""Hexadecimal digits of SHA-256 that a line keeps. Proof: none; enough that no accident repeats one."""
+"""Hexadecimal digits of SHA-256 that a line keeps: enough that no accident repeats one. Contract."""
 
 INSECURE = "the noise came from a given seed: whoever knows it can take the noise away, so nothing is protected"
 """Warning for noise from a given seed."""

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 MOST_WORDS = 60
-"""Characters of an unexpected value that a message repeats."""
+"""Characters of an unexpected value that a message repeats. Contract."""
 
 
 class Ambiguous(ValueError):

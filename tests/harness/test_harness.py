@@ -8,10 +8,14 @@ from dataclasses import replace
 import pytest
 
 from harness import compose, pairs, questions, verdicts
+from privproj.bounds import registry
 
 QUESTIONS, MANY = 500, 20_000
 NOT_JUDGED = 0.2
 """Share of the quick questions that the judge may leave open."""
+
+NOT_ASKED = {("m1", "column-published"), ("sketch", "lora-one-step")}
+"""Refuted for some parameters, and one release under another name."""
 
 
 @pytest.fixture(scope="module")
@@ -242,3 +246,10 @@ def test_many_questions(tmp_path, capsys):
         print(f"\nquestions: {json.dumps(counts)} in {time.time() - start:.0f} s")
     broken = shown(found, {law for v in found for law, _ in v.broken})
     assert not broken, "\n".join(broken[:50])
+
+
+def test_questions_are_asked_of_every_bound_that_is_a_guarantee():
+    asked = {(mechanism, bound) for mechanism, bounds in questions.BOUNDS.items() for bound in bounds}
+    known = {(bound.mechanism.name, bound.name) for bound in registry() if bound.guarantee}
+    unasked = known - asked - NOT_ASKED
+    assert not unasked, f"BOUNDS in tests/harness/questions.py lacks {sorted(unasked)}"

@@ -12,7 +12,7 @@ import privproj
 def test_the_wheel_holds_every_folder():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     folders = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "privproj").rglob("__init__.py")}
-    assert set(settings["packages"]) == folders | {"privproj_cli"}
+    assert set(settings["packages"]) == folders | {"privproj_cli"}, "packages in pyproject.toml"
 
 
 def test_one_version_string():

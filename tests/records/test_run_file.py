@@ -94,5 +94,6 @@ def test_the_schema_of_run_files_has_the_keys_that_are_read(name):
     known = {key for key in keys_of(mechanism_named(name), PHASE_KEYS) if key not in FOR_ALL or key == "relation"}
     rules = [rule["then"]["propertyNames"]["enum"] for rule in phase["allOf"]
              if name in rule.get("if", {}).get("properties", {}).get("mechanism", {}).get("enum", ())]  # fmt: skip
-    assert [set(rule) for rule in rules] == [known] and known <= set(phase["properties"])
+    expected = f"privproj/run_schema.json: one rule for {name} with these keys"
+    assert [set(rule) for rule in rules] == [known] and known <= set(phase["properties"]), expected
     assert set(SCHEMA["properties"]) == {*FOR_ALL, "phase"}

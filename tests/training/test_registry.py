@@ -18,10 +18,9 @@ def test_names_cost_neither_torch_nor_numpy():
 
 
 def test_the_names_are_the_published_ones():
-    assert ALGORITHMS == (
-        "dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-clip", "m1", "prism", "dp-sft",
-    )  # fmt: skip
-    assert MEMBERSHIP_ALGORITHMS == ("dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1")
+    published = "dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-clip", "m1", "prism", "dp-sft"
+    assert tuple(name for name in ALGORITHMS if name in published) == published
+    assert {"dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1"} <= set(MEMBERSHIP_ALGORITHMS) <= set(ALGORITHMS)
 
 
 @pytest.mark.parametrize("name", ["sgd", "", None, ["m2"], "M2"])

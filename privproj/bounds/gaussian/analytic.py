@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import Bound
+from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import Gaussian, NoisyMechanism
 
 if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile
-from privproj.curves.gaussian import gaussian_profile
 
 
 def representation(mechanism: NoisyMechanism) -> PrivacyProfile:

@@ -12,7 +12,7 @@ from privproj.numerics.search import find_crossing, minimise
 from privproj.validation import probability, real
 
 WORTH_COMPILING = 30_000
-"""Rows from which compiling (or loading compiled code) costs less than it saves."""
+"""Rows from which compiling (or loading compiled code) costs less than it saves. Speed only."""
 
 
 def rank_of_change(mechanism: M2) -> int:

@@ -1,7 +1,7 @@
 """The default bound of M2: a change of any rank, no promise on the data.
 
 ``delta(eps) <= min over p >= x0(eps) of E[g_p(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)``; proof and
-computation are in :mod:`privproj.laws.squared_shift`.
+computation are in :mod:`privproj.laws.profiles`.
 """
 
 from typing import TYPE_CHECKING

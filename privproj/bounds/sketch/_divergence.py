@@ -21,7 +21,7 @@ from privproj.mechanisms import Sketch
 from privproj.numerics.kernels import log_residual
 
 SERIES_BELOW = 0.3
-"""Where ``alpha t`` is smaller, a power series is used: the closed form would cancel. Proof: both are right there."""
+"""Where ``alpha t`` is smaller, a power series is used, since the closed form would cancel. Speed only."""
 
 ROUNDED = 1e-15
 """Relative margin for the rounding of the closed form, on the sum of its parts. Proof.

@@ -19,7 +19,10 @@ THRESHOLD_RTOL = 1e-5
 """Relative width in which the best threshold is sought. Speed only: every threshold is sound."""
 
 SPECTRAL_CONSTANT = 0.5
-"""The constant ``c`` of the spectral tail ``P(|G| >= sqrt d + sqrt r + u) <= 2 exp(-c u^2)``, at its proved value."""
+"""The constant ``c`` of the spectral tail ``P(|G| >= sqrt d + sqrt r + u) <= 2 exp(-c u^2)``, at its proved value.
+
+Proof.
+"""
 
 
 def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:

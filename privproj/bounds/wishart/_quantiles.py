@@ -11,7 +11,7 @@ from privproj.numerics.search import minimise
 from privproj.runs import Run
 
 QUANTILE_RTOL = 1e-12
-"""Relative margin for the quantile functions, whose answers are moved outward by it."""
+"""Relative margin for the quantile functions, whose answers are moved outward by it. Proof."""
 
 ANSWER_SPACING = 2.0**-32
 """Spacing of the log deltas that are answered with: both directions are searched for. Speed only."""
