@@ -48,5 +48,5 @@ def _baselines_of(mechanism: Mechanism, run: dict[str, object]) -> list[tuple[st
     unsampled = run["sampling_rate"] == 1.0
     single = unsampled and run["steps"] == 1
     fits = {"single": single, "composed": not single, "unsampled": unsampled, "any": True}
-    bounds = reversed(with_role(type(mechanism), "baseline"))
-    return [(bound.name, bound.baseline) for bound in bounds if bound.baseline and fits[bound.baseline.runs]]
+    bounds = with_role(type(mechanism), "baseline", *(() if single else ("composed baseline",)))
+    return [(bound.name, bound.baseline) for bound in reversed(bounds) if bound.baseline and fits[bound.baseline.runs]]

@@ -57,18 +57,20 @@ LINES = (
 )
 """Mechanism and name of every bound; its file is ``MECHANISM/NAME.py`` with underscores."""
 
-ROLES: dict[tuple[str, str], Literal["baseline", "renyi"]] = {
+Role = Literal["baseline", "composed baseline", "renyi"]
+
+ROLES: dict[tuple[str, str], Role] = {
     ("m1", "operator-norm"): "baseline",
     ("sketch-public", "operator-norm"): "baseline",
     ("wishart", "quantile"): "baseline",
     ("m2", "gaussian"): "baseline",
     ("m2", "beta-tail"): "baseline",
-    ("m2", "good-event"): "baseline",
+    ("m2", "good-event"): "composed baseline",
     ("m2", "mixture-rdp"): "renyi",
     ("gaussian", "rdp"): "renyi",
     ("sketch", "rdp-tight"): "renyi",
 }
-"""Bounds whose records have a ``baseline`` or are ``renyi``, so that only their files are read to find them."""
+"""Bounds with a ``baseline`` (composed: for runs only) or ``renyi`` in their record: only their files are read."""
 
 
 def _load_bound(mechanism: str, name: str) -> Bound:
@@ -102,9 +104,9 @@ def mechanism_named(name: str) -> type[Mechanism]:
     return _load_bound(name, first[name]).mechanism
 
 
-def with_role(mechanism: type[Mechanism], role: Literal["baseline", "renyi"]) -> tuple[Bound, ...]:
-    """The bounds of a mechanism that have this role, in the order of the registry."""
-    return tuple(_load_bound(*line) for line in LINES if line[0] == mechanism.name and ROLES.get(line) == role)
+def with_role(mechanism: type[Mechanism], *roles: Role) -> tuple[Bound, ...]:
+    """The bounds of a mechanism that have one of these roles, in the order of the registry."""
+    return tuple(_load_bound(*line) for line in LINES if line[0] == mechanism.name and ROLES.get(line) in roles)
 
 
 def renyi_bound(mechanism: type[Mechanism]) -> Bound | None:
