@@ -18,7 +18,7 @@ from privproj.runs import FullTarget, RunOptions, full_target
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
 
 MOST_STEPS = 10**8
-"""Releases that the steps query searches to. Contract."""
+"""Releases that steps and remaining search to. Contract."""
 
 MOST_RARE = 1e12
 """One over the smallest sampling rate that is tried. Contract."""

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from privproj.accounting.calibration import MOST_STEPS
 from privproj.accounting.queries import solve_delta, solve_epsilon
 from privproj.accounting.question import Question, question_of, remedy_for_fixed_projection
 from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
@@ -17,9 +18,6 @@ from privproj.numerics.search import find_crossing, largest_integer
 from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import Run, delta_target, epsilon_target, full_target
 from privproj.validation import privacy_epsilon, probability
-
-MOST_STEPS = 10**8
-"""Releases that ``remaining`` searches to. Contract."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +139,8 @@ class Schedule:
 
     @property
     def remedy(self) -> str:
-        """What makes epsilon smaller."""
-        return "more noise"
+        """What makes epsilon smaller, in any phase."""
+        return " or ".join(_each_once(phase.question.remedy for phase in self.phases))
 
     def result(self, quantity: str, value: float | None, lower: float | None, **details: Any) -> Result:
         """A result that names every phase; its status is the weakest of theirs."""
