@@ -115,11 +115,6 @@ def promises(bound: Bound) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def proof_link(bound: Bound) -> str:
-    """The claim that proves (or refutes) the bound here."""
-    return f" Claim [{bound.proof}](../proofs.md#{bound.proof.lower()})." if bound.proof else ""
-
-
 def kind(bound: Bound) -> str:
     """How the bound composes: a key of :data:`COMPOSES`."""
     form = next((found[0] for found in (attempt(bound, m) for m in variants(bound)) if found), None)
@@ -223,7 +218,7 @@ def page(bound: Bound) -> str:
     words = note(bound)
     proof = f"{words['proof'].strip()}\n\nIn full: {links(words['claims'])}."
     parts = {
-        "Formula": f"```\n{bound.formula}\n```\n\nSource: {bound.source}.{proof_link(bound)}",
+        "Formula": f"```\n{bound.formula}\n```\n\nSource: {bound.source}.",
         "Status": status(bound),
         "When to use it": words["when"].strip(),
         "What it rests on": foundations(bound),

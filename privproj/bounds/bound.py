@@ -46,7 +46,8 @@ class Bound:
     * ``source``: the paper and theorem, or the argument if it is our own.
     * ``representation``: from the mechanism to exactly one representation, a privacy profile or what accounts for runs
       in its own terms.
-    * ``proof``: the claim of docs/proofs.md that proves (or refutes) it; empty where the source is enough.
+    * ``proof``: the claim of docs/proofs.md that answers cite, which proves or refutes it; empty where the source is
+      enough. Its page lists every claim that it rests on.
     * ``any_projection``: a projection reused over releases does no harm.
     * ``exact``: the value is the truth for the release as stated, where ``attained`` says that the worst pair is
       allowed by all that is promised.

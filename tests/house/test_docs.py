@@ -106,6 +106,7 @@ def test_every_bound_has_a_note(bound):
     words = BUILD.note(bound)
     assert words["when"].strip() and words["proof"].strip()
     assert set(words["claims"]) <= anchored_claims()
+    assert not bound.proof or bound.proof in words["claims"]
 
 
 def test_every_note_is_about_a_bound():
