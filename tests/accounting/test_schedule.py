@@ -8,6 +8,7 @@ from helpers import GAUSSIAN_PHASE, M2_PHASE
 import privproj
 from privproj import M2, Gaussian, Refused
 from privproj.records.run_file import from_data
+from privproj.schedule import Schedule, phase_of
 
 
 def eps_of(*phases):
@@ -70,3 +71,10 @@ def test_a_fixed_projection_serves_one_phase_only():
     with pytest.raises(Refused, match="fresh projection"):
         eps_of(phase, phase)
     assert eps_of({**phase, "bound": "gaussian"}, {**phase, "bound": "gaussian"}) > 0
+
+
+def test_a_run_names_what_helps_each_of_its_phases():
+    wishart = phase_of(privproj.Wishart(dim=50, rank=4, misalignment=0.5), steps=2)
+    gaussian = phase_of(privproj.Gaussian(noise_multiplier=1.0), relation="replace")
+    assert Schedule((wishart,)).remedy == privproj.Wishart.remedy != privproj.Gaussian.remedy
+    assert Schedule((wishart, gaussian)).remedy == f"{privproj.Wishart.remedy} or {privproj.Gaussian.remedy}"
