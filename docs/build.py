@@ -1,7 +1,7 @@
 """Writes the pages of ``docs/`` that have a source elsewhere.
 
-``docs/bounds`` comes from the registry and ``docs/notes.toml``, ``docs/api`` from the docstrings (with griffe, which the
-extra ``docs`` brings), ``docs/explain.md`` from the words of ``privproj explain``.
+``docs/bounds`` comes from the registry and ``docs/notes.toml``, ``docs/api`` from the docstrings (with griffe, of
+the extra ``docs``), ``docs/explain.md`` from the words of ``privproj explain``.
 
 ``python docs/build.py`` writes; ``python docs/build.py --check`` exits 1 if a file differs or should not be there.
 """

@@ -1,8 +1,8 @@
 """The documentation: its commands print what it says, every bound has a page and a note, and its links lead somewhere.
 
 A block of commands looks like a terminal: ``$ privproj ...`` and the output below it, of which lines may be left out
-(``...`` stands for what changes from run to run). ``; echo "exit $?"`` shows the exit code, as in a shell. The blocks of
-a page run in one folder, in order. The quick run leaves out blocks that are costly or need an extra, with all they write.
+(``...`` stands for what changes from run to run). ``; echo "exit $?"`` shows the exit code, as in a shell. The
+blocks of a page run in one folder, in order. The quick run leaves out blocks that are costly or need an extra.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """Public names have full docstrings whose examples run; the rest of the code speaks in whole sentences.
 
-A full docstring is a summary sentence, ``Args:`` (or ``Attributes:``) with every parameter, ``Returns:``, ``Raises:`` and
-a doctest. Public is what ``__all__`` of a public module lists.
+A full docstring is a summary sentence, ``Args:`` (or ``Attributes:``) with every parameter, ``Returns:``, ``Raises:``
+and a doctest. Public is what ``__all__`` of a public module lists.
 """
 
 import ast
