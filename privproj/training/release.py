@@ -24,8 +24,8 @@ from privproj.training.processes import Processes
 from privproj.training.view import View, WholeGradient
 
 SLACK = 1e-6
-"""The relative amount by which norms are overstated; far above the rounding of a sum in single precision. It ensures that
-no contribution exceeds the clip. Proof."""
+"""The relative amount by which norms are overstated, so that no contribution exceeds the clip. It is far above the
+rounding of a sum in single precision. Proof."""
 
 RESIDUAL = math.sqrt(2.0)
 """The largest norm of a softmax residual ``p - e_y``, for ``p`` has entries that sum to 1; no unit. Proof."""
