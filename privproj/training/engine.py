@@ -117,8 +117,8 @@ def make_private(
         beta: Momentum of ``flora``, from 0 to 1. The other algorithms do not use it.
         sampling_rate: ``q``, the probability that a record is in a batch, above 0 and at most 1. None: batch size over
             number of records of ``data_loader``.
-        sampling: "poisson" draws every record independently with probability ``q``; "fixed" draws batches of one size,
-            ``q`` times the number of records, rounded up.
+        sampling: "poisson" draws every record independently with probability ``q``, rounded up to a multiple of ``2^-24``;
+            "fixed" draws batches of one size, ``q`` times the number of records, rounded up.
         relation: Which data sets are neighbours: "add-remove", "zero-out" or "replace". None: add-remove, but replace
             for batches of a fixed size at a rate below 1.
         bound: Name of the bound that accounts the run. None: the default of the mechanism.
@@ -238,7 +238,7 @@ def _start_run(
         # The boundary comes after the views and the streams, because it draws the projections of the first release as
         # soon as it is made, before any data is seen.
         boundary = kind(plan, views, drawn, spending.record, processes)
-        # The optimizer comes after the loader, because it opens and closes the turns of the loader's batches.
+        # Loader and optimizer share one turn. The loader opens it with every batch, and the optimizer closes it.
         wrapper = ProjectingOptimizer if isinstance(plan.mechanism, M2) else PrivateOptimizer
         optimizer = wrapper(parts.optimizer, parts.taps, views, boundary, spending, turn)
         if parts.algorithm.step_hook is not None:
