@@ -117,8 +117,8 @@ def make_private(
         beta: Momentum of ``flora``, from 0 to 1. The other algorithms do not use it.
         sampling_rate: ``q``, the probability that a record is in a batch, above 0 and at most 1. None: batch size over
             number of records of ``data_loader``.
-        sampling: "poisson" draws every record independently with probability ``q``, rounded up to a multiple of ``2^-24``;
-            "fixed" draws batches of one size, ``q`` times the number of records, rounded up.
+        sampling: "poisson" draws every record independently with probability ``q``, rounded up to a multiple of
+            ``2^-24``; "fixed" draws batches of one size, ``q`` times the number of records, rounded up.
         relation: Which data sets are neighbours: "add-remove", "zero-out" or "replace". None: add-remove, but replace
             for batches of a fixed size at a rate below 1.
         bound: Name of the bound that accounts the run. None: the default of the mechanism.
