@@ -111,6 +111,7 @@ def add_frozen_lora(
         rank: Rank of every adapter, from 1 to the number of inputs of the narrowest adapted layer.
         alpha: LoRA's ``alpha``, which makes the scale ``s = alpha / rank``. None: ``s = 1``.
         where: Called with the name of a linear layer and the layer; returns True if it is to be adapted. None: all are.
+            It is not asked about a module that is a linear layer itself.
         insecure_seed: A whole number of at least 0 that makes the factors ``A`` repeatable. None: they come from a
             generator seeded by the operating system.
 

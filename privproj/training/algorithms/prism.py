@@ -137,6 +137,7 @@ def add_prism(
         rank: Rank of every trained part, from 1 to the smallest side of an adapted layer.
         steps: How a released tangent vector becomes a step. None: ``Steps()``, plain steps without momentum.
         where: Called with the name of a linear layer and the layer; returns True if it is to be adapted. None: all are.
+            It is not asked about a module that is a linear layer itself.
         insecure_seed: A whole number of at least 0 that makes the bases repeatable. None: they come from a generator
             seeded by the operating system.
 
