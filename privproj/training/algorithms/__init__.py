@@ -40,14 +40,28 @@ LINES = (
 """Every algorithm, in the order in which users see them."""
 
 ALGORITHMS = tuple(line.name for line in LINES)
-"""The names of all algorithms."""
+"""The names of all training algorithms, in the order in which users see them. Contract."""
 
 MEMBERSHIP_ALGORITHMS = tuple(line.name for line in LINES if line.membership)
-"""The names of those that membership audits offer."""
+"""The names of the algorithms that ``privproj audit membership`` offers. Contract."""
 
 
 def load(name: str) -> "Algorithm":
-    """The record of an algorithm, from its file; raises :class:`InvalidParameter` if there is none of that name."""
+    """Load the record of a training algorithm from its file.
+
+    Args:
+        name: One of :data:`ALGORITHMS`.
+
+    Returns:
+        Its :class:`privproj.training.algorithms.algorithm.Algorithm`.
+
+    Raises:
+        InvalidParameter: There is no algorithm of that name.
+
+    >>> from privproj.training.algorithms import load
+    >>> load("dp-sgd").summary
+    "Clip every record's gradient, add noise to the sum."
+    """
     if name not in ALGORITHMS:
         raise InvalidParameter("algorithm", name, "one of " + ", ".join(ALGORITHMS))
     file = LINES[ALGORITHMS.index(name)].file
