@@ -30,7 +30,10 @@ DEFAULT_SPACING = 2.0**-20
 """Distance of the points of ``H`` where a curve does not say its own: a relative 1e-6 of delta. Speed only."""
 
 LARGE_LOG_DELTA = 2.0**16
-"""``|ln delta|`` beyond which the lattice is wider by :data:`COARSE_LATTICE_FACTOR`: its points must be doubles. Proof."""
+"""``|ln delta|`` beyond which the lattice is coarser by :data:`COARSE_LATTICE_FACTOR`.
+
+Its points must be doubles. Proof.
+"""
 
 COARSE_LATTICE_FACTOR = 2.0**12
 """How much wider the lattice is beyond :data:`LARGE_LOG_DELTA`: 53 bits then hold every point up to 2^28. Proof."""
