@@ -38,12 +38,13 @@ where ``lost`` is the ``Q``-mass at ``-inf``. These are sums of positive terms, 
 
 1. The masses above are scaled by ``kappa`` and those below by ``c = (kappa F_0 + m - lost) / G_0``. Then both sides
    meet at ``t = 1``.
-2. ``kappa`` is such that every knot is on the right side of its bound. Between knots both are straight.
+2. ``kappa`` is such that the excess of the pair is on the right side of the polygon at every knot. Between knots both
+   are straight.
 3. ``p_0 = 1 - m - sum of the others`` completes ``P``. Where that is negative, ``p_0 = 0``, which only adds to the pair
    from above; from below, no pair is returned.
 
-``c`` and ``p_0`` are real numbers by definition. What rounding them costs is ``rounding``, an error of the masses that
-:mod:`privproj.composition.fourier` and :mod:`privproj.composition.doubling` account for.
+What is proved holds for the pair with the exact ``c`` and ``p_0``. How far the computed masses may be from it is
+``rounding``, which :mod:`privproj.composition.fourier` and :mod:`privproj.composition.doubling` account for.
 """
 
 import math
@@ -61,7 +62,7 @@ FloatArray = NDArray[np.floating[Any]]
 """An array of floats."""
 
 Cells = NDArray[np.int64]
-"""Losses of lattice points, each a whole multiple of the lattice's step."""
+"""Losses of lattice points as whole multiples of the lattice's step."""
 
 TRUNCATED_RUN_MASS = 1e-36
 """What the truncated tails of all steps together are meant to add to delta. It is counted. Speed only."""
@@ -108,9 +109,9 @@ more. Proof.
 """
 
 SAMPLING_MAP_RELATIVE_ERROR = 1e-11
-"""Relative error of the weights of the sampling map. Proof.
+"""Relative error of the weights of the sampling map.
 
-It is more than 8 units of rounding over :data:`LEAST_SAMPLED_SHARE`.
+It is more than 8 units of rounding over :data:`LEAST_SAMPLED_SHARE`. Proof.
 """
 
 CORE_DEVIATIONS = 8.0
@@ -360,7 +361,10 @@ def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) 
 
 
 def _lower_hull(cells: Cells, values: FloatArray, step: float) -> tuple[Cells, FloatArray]:
-    """The lower convex hull of ``delta`` through these points and ``(t, E) = (0, 0)``; cell 0 stays, lowered to it."""
+    """The cells and excesses of the lower convex hull of ``delta``, which goes through ``(t, E) = (0, 0)`` too (C18).
+
+    Cell 0 stays among them, with its excess lowered to the hull.
+    """
     while True:
         kink, zero = _polygon_kinks(step * np.diff(cells), values), int(np.searchsorted(cells, 0))
         convex = (kink > 0.0) | (cells == 0)

@@ -116,10 +116,10 @@ KNOT_DECAY_SHARE = 0.1
 
 @dataclass(frozen=True)
 class AtomLaw:
-    """A pair of measures with atoms anywhere. What it dominates is for whoever made it to guarantee (C23)."""
+    """Two measures ``P`` and ``Q`` with atoms at any losses. Whoever makes one guarantees what it dominates (C23)."""
 
     losses: FloatArray
-    """The losses ``x_j`` in nats, multiples of ``unit``; increasing but in a product before it is moved to a grid."""
+    """The losses ``x_j`` in nats, multiples of ``unit``; in increasing order, except in a product not yet on a grid."""
 
     masses: FloatArray
     """The ``P``-masses ``p_j`` at these losses."""
@@ -170,7 +170,7 @@ class DoubledCurve:
         return DeltaValue(value, 0.0, -float(np.sum(masses * np.exp(gap))))
 
     def chernoff(self, eps: float) -> float:
-        """``ln delta(eps)`` with its infinite part. What is only a bound on a lattice is the value itself here."""
+        """``ln delta(eps)`` with its infinite part. On a lattice this is a Chernoff bound; here the value is as cheap."""
         return math.log(max(self.delta(eps).value + self.at_infinity, SMALLEST_UPPER_BOUND))
 
     def epsilon(self, delta: float, *, above: bool, near: float | None = None) -> float:
@@ -215,7 +215,7 @@ def _law_from_pair(pair: DominatingPair, sign: float) -> AtomLaw:
 
 
 def _first_knots(profile: PrivacyProfile, run: Run, shape: Outline, unit: float) -> dominating_pairs.Cells:
-    """The lattice cells (losses over ``unit``) to evaluate: a share of the loss, or of the decay length, apart."""
+    """The lattice cells (losses over ``unit``) to evaluate, spaced by a share of the loss or of the decay length."""
     losses, log_excess = shape.losses, shape.log_excess
     middle, width = np.abs(0.5 * (losses[1:] + losses[:-1])), np.diff(losses)
     decay = width / np.maximum(np.abs(np.diff(log_excess)), 1e-9)
@@ -334,7 +334,7 @@ def _choose_grid(sight: _PilotLaw, care: _GridCare) -> FloatArray:
     excess = np.maximum(np.sum(weights * beyond * (1.0 - fall), axis=1), LEAST_EXCESS)
     slope = np.sum(weights * beyond * fall, axis=1) / excess
     away = np.where(right, points - max(bulks[0][0], 0.0), min(bulks[1][0], 0.0) - points)
-    # sqrt(p h / (8 error E))
+    # sqrt(p h / (8 error E)), and fewer points away from the bulk and where the excess is below the floor.
     wanted = np.sqrt(np.diagonal(weights) * np.gradient(points) / (8.0 * care.error * excess))
     wanted = wanted / np.sqrt(np.maximum(away * slope, 1.0)) * np.minimum(1.0, excess / care.floor) ** (1.0 / 8.0)
     wanted = np.minimum(wanted, 40.0) + 0.05
@@ -390,7 +390,7 @@ def _product_atoms(one: AtomLaw, two: AtomLaw, *, below: bool) -> AtomLaw:
     # P-masses p_i p_j and Q-masses q_i q_j at x_i + x_j; in a square the pairs (i, j) and (j, i) together.
     masses, others = times * one.masses[i] * two.masses[j], times * one.others[i] * two.others[j]
     kept = ((masses > NEGLIGIBLE_MASS) | (others > NEGLIGIBLE_MASS)) & (masses > LEAST_PLACED_MASS)
-    # (iv) Negligible atoms are infinite parts, or dropped from below. The other infinite parts are those of a product.
+    # (iv) Negligible atoms add to the infinite parts of the product. From below, they and all infinite parts are dropped.
     at_infinity = lost = 0.0
     if not below:
         at_infinity = _product_infinite_part(one.at_infinity, one.masses, two.at_infinity, two.masses) + float(

@@ -45,7 +45,7 @@ twice.
 * (vi) *Skipped frequencies.* One with ``prod |phi_i|^T_i <= x``, ``x`` = :data:`SKIPPED_SPECTRUM`, is left out. All of
   them together cost at most ``x W_0``.
 * (vii) *Sum over frequencies.* Its rounding is at most ``(60 + N/8) u`` of the sum of all ``|R_k|`` times the sizes of
-  the two series, ``N`` the number of frequencies (numpy adds in eight interleaved sums, and pairwise).
+  the two series, ``N`` the number of frequencies (numpy adds in eight interleaved partial sums, and pairwise).
 * (viii) *Exponents* of ``scale`` and ``b``: a relative ``8 u (4 + |sum T_i K_i| + |theta h s| + theta |eps|)`` of the
   sum.
 
@@ -199,7 +199,7 @@ class Composition:
 
     @property
     def single(self) -> bool:
-        """True where there is one release in all."""
+        """True where the whole composition is one release, whose delta needs no Fourier inversion."""
         return len(self.phases) == 1 and self.phases[0].steps == 1
 
     def moments(self, theta: float) -> tuple[float, float, float]:
@@ -278,6 +278,7 @@ class Composition:
         # The maximum is at l = eps + ln(1 + 1/theta); the log of the bound is
         # sum T_i K_i - theta eps - ln(1 + theta) - theta ln(1 + 1/theta).
         exponent = value - theta * eps - math.log1p(theta) - theta * math.log1p(1.0 / theta)
+        # Its rounding is added, and then the infinite part.
         finite = exponent + 1e-12 * (1.0 + abs(value) + theta * eps + 10.0 * self.rounding_of_steps)
         return math.log(max(math.exp(min(finite, 1.0)) + self.at_infinity, LEAST_LOG_MASS))
 
@@ -462,7 +463,7 @@ class TiltedSum:
 
     @property
     def steps(self) -> int:
-        """The number of releases of all factors."""
+        """The number of releases of all phases together, ``T``."""
         return sum(phase.steps for phase in self.whole.phases)
 
     # --- the transform ------------------------------------------------------------------------------
@@ -614,8 +615,8 @@ class TiltedSum:
         second_sum = b * float(np.sum((self.weighted * second_series).real))
         # W_0 <= 1 / (1 - e^(-theta h)) - b / (1 - e^(-(theta + 1) h))
         w_0 = -1.0 / math.expm1(-theta * h) + b / math.expm1(-(theta + 1.0) * h)
-        # Errors over scale: (v), which contains (iii) and (iv), by the series or by W_0; (vii); (vi) = SKIPPED_SPECTRUM
-        # W_0.
+        # Errors over scale: (v), which contains (iii) and (iv), by the series or by W_0; (vii); and (vi), which is
+        # SKIPPED_SPECTRUM W_0.
         error = min(self.error_by_series, w_0 * self.error_sum) + self.error_of_sums + SKIPPED_SPECTRUM * w_0
         value, scale = first_sum - second_sum, math.exp(log_scale)
         # Error (viii), exponents: 8 u (4 + |sum T_i K_i| + |theta h s| + theta |eps|) of the sum.
@@ -657,7 +658,7 @@ def _one_minus_exp(x: float, angle: FloatArray) -> Spectrum:
 
 
 def _spectrum_power(base: Spectrum, exponent: int) -> Spectrum:
-    """``base^exponent`` at every entry, by repeated squaring."""
+    """``base^exponent`` at every frequency, by repeated squaring; ``exponent`` is a number of releases."""
     result = np.ones_like(base)
     while exponent:
         if exponent % 2:
