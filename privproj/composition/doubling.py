@@ -170,7 +170,7 @@ class DoubledCurve:
         return DeltaValue(value, 0.0, -float(np.sum(masses * np.exp(gap))))
 
     def chernoff(self, eps: float) -> float:
-        """``ln delta(eps)`` with its infinite part. On a lattice this is a Chernoff bound; here the value is as cheap."""
+        """``ln delta(eps)`` with its infinite part: the value, which is as cheap here as a bound is on a lattice."""
         return math.log(max(self.delta(eps).value + self.at_infinity, SMALLEST_UPPER_BOUND))
 
     def epsilon(self, delta: float, *, above: bool, near: float | None = None) -> float:
@@ -390,7 +390,7 @@ def _product_atoms(one: AtomLaw, two: AtomLaw, *, below: bool) -> AtomLaw:
     # P-masses p_i p_j and Q-masses q_i q_j at x_i + x_j; in a square the pairs (i, j) and (j, i) together.
     masses, others = times * one.masses[i] * two.masses[j], times * one.others[i] * two.others[j]
     kept = ((masses > NEGLIGIBLE_MASS) | (others > NEGLIGIBLE_MASS)) & (masses > LEAST_PLACED_MASS)
-    # (iv) Negligible atoms add to the infinite parts of the product. From below, they and all infinite parts are dropped.
+    # (iv) Negligible atoms add to the infinite parts of the product. From below, all of these are dropped.
     at_infinity = lost = 0.0
     if not below:
         at_infinity = _product_infinite_part(one.at_infinity, one.masses, two.at_infinity, two.masses) + float(

@@ -38,7 +38,7 @@ class GoodEventCurve:
     """The curve ``delta(eps) = n p + H^tau(eps)`` of a run (C16); the bound that gives ``radius`` guarantees it."""
 
     mu: float
-    """Sensitivity over noise, without what the mechanism does to the change."""
+    """Sensitivity over noise, ``1/z``."""
 
     radius: Callable[[float], float]
     """From ``ln p`` to the largest factor by which a release stretches a change, but for a probability ``p``."""
@@ -126,7 +126,7 @@ class GoodEvent:
     """What a good-event bound says of one release; the bound guarantees ``radius`` (C16)."""
 
     mu: float
-    """Sensitivity over noise, without what the mechanism does to the change."""
+    """Sensitivity over noise, ``1/z``."""
 
     radius: Callable[[float], float]
     """From ``ln p`` to the largest factor by which a release stretches a change, but for a probability ``p``."""

@@ -112,7 +112,7 @@ class DefaultGrid:
 
     def __init__(self, phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> None:
         self.phases, self.shapes = phases, shapes
-        # The ways to compose, in the order in which they are tried: the step of a lattice in nats, or 0 for doubling.
+        # The ways to compose (levels), in the order of trial: a lattice's step in nats, or 0 for doubling.
         step = _default_grid_step(phases, shapes)
         first, then = (0.0, step) if _has_many_scales(phases, shapes) else (step, 0.0)
         self.steps = [first, then, *(step * COARSENING_FACTOR**k for k in range(1, MOST_COARSENINGS + 1))]
@@ -133,7 +133,7 @@ class DefaultGrid:
         return self.answer(lambda grid: grid.epsilon(log_delta))
 
     def level(self, level: int) -> ComposedCurve:
-        """The curve composed in this way, kept: on the lattice with its step, or by doubling where that step is 0."""
+        """The curve on the lattice with the step ``steps[level]``, or by doubling where that is 0. It is kept."""
         if level not in self.levels:
             step = self.steps[level]
             new = (

@@ -51,7 +51,7 @@ class EpsilonDeltaRule:
     """What a refusal beyond ``limit`` advises."""
 
     margin: float = 1e-15
-    """``epsilon_at`` is never below the exact value, and above it by at most this, relative."""
+    """How far above the exact value ``epsilon_at`` may be, relative. It is never below it, but for rounding."""
 
     inverse_spacing: float = 2.0**-40
     """Spacing of the log deltas that are answered (C24); wider where one direction is searched for."""

@@ -1,4 +1,4 @@
-"""A curve read both ways as exact inverses: ``delta(epsilon(d)) <= d`` and ``epsilon(delta(e)) <= e``, not nearly so.
+"""A curve read both ways: ``delta(epsilon(d)) <= d`` and ``epsilon(delta(e)) <= e`` hold without any tolerance.
 
 Two searches in floating point are inverses only up to rounding, and rounding differs between processors. Here both
 laws hold by construction (claim C24). ``D(e)`` is the upper end of ``ln delta`` as the curve evaluates it at the
@@ -60,9 +60,10 @@ LOOSE_POINTS = 32.0
 """An epsilon whose delta lies more points than this below the one asked for is tightened. Speed only."""
 
 WIDTHS_APART = 8.0
-"""The test that saves a search decides where two values differ by more than this many widths of the enclosure (C24).
+"""How many widths of the enclosure apart two values must be for the test that saves a search to decide (C24).
 
-Any number above 2 will do. Proof.
+It rests on the width changing by less than this factor over a few roundings of epsilon, which is observed, not proved
+(docs/proofs.md, what is only observed). Proof.
 """
 
 
@@ -132,7 +133,7 @@ def epsilon_at(curve: Curve, log_delta: float) -> Enclosure:
 
 
 def _tighten_to_last_bit(passes: Callable[[float], bool], x: float) -> float:
-    """The last double before ``passes`` turns false, downwards from ``x``, which passes; found by halving a bracket."""
+    """The last double that passes on the way down from ``x``, which passes; found by halving a bracket."""
     low, step = x, 2.0**-52
     while passes(low) and step < 1.0:
         x, low, step = low, x * (1.0 - step), 4.0 * step
@@ -209,7 +210,7 @@ def is_certainly_inside(curve: Curve, eps: float, log_delta: float) -> bool:
     """True where ``E(h) <= e`` is known without a search, from the accuracy ``rtol`` that the curve's inverse states.
 
     The search for ``E(h)`` evaluated ``D(x) > h`` at some ``x >= E(h) (1 - rtol)``. So the true profile at ``x`` is
-    above ``h`` less the width of one enclosure, which is at most :data:`WIDTHS_APART` times that at
+    above ``h`` less the width of the enclosure there, which is taken to be at most :data:`WIDTHS_APART` times that at
     ``e' = e (1 - 4 rtol)``. Where the profile is below that at ``e'`` already, ``x < e'``, as the true profile falls.
     Then ``E(h) < e`` (C24, "A test that saves a search").
     """

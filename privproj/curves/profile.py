@@ -108,7 +108,7 @@ class PrivacyProfile:
         ``w = 1 - (1-q) t <= q`` and ``t q/w >= 1 + (t-1)/q``, so it is never larger.
         """
 
-        # ln q + ln delta_0(ln(1 + (e^eps - 1)/q)), each end outward by the rounding of the inner epsilon and of ln q
+        # ln q + ln delta_0(ln(1 + (e^eps - 1)/q)): outward by a relative 1e-15 of the inner epsilon, and by 1e-15.
         def log_delta(eps: float) -> Enclosure:
             inner = _amplified_epsilon(eps, rate)
             ends = self.log_delta(inner * (1.0 + 1e-15)).lower, self.log_delta(inner * (1.0 - 1e-15)).upper
