@@ -7,8 +7,8 @@ dominates. Domination composes, also adaptively and without any normalisation: g
 two is ``int P2(dy) D_1(t e^-loss(y))``, which only grows when one factor is replaced by a larger one. The same with
 ``<=`` gives lower bounds.
 
-**The excess** (C17). ``E(t) = delta(t) - max(0, 1 - t)`` is free of cancellation. A profile that is the same in both
-orders has ``E(1/t) = E(t) / t``. Sampling at rate ``q`` maps ``t`` to ``1 + q (t - 1)`` and ``E`` to ``q E`` (Balle,
+**The excess.** ``E(t) = delta(t) - max(0, 1 - t)`` is free of cancellation. A profile that is the same in both orders
+has ``E(1/t) = E(t) / t`` (C1). Sampling at rate ``q`` maps ``t`` to ``1 + q (t - 1)`` and ``E`` to ``q E`` (C17; Balle,
 Barthe, Gaboardi 2018). Under Poisson sampling that holds in the remove order; for a fixed batch size it holds at ``t >=
 1``, and the other half is the mirror image. With ``tau = expm1(j h) / q`` the excess on the lattice is therefore
 
@@ -227,7 +227,7 @@ def outline_step(profile: PrivacyProfile, run: Run) -> Outline:
             f"expected a step whose losses lie below {LARGEST_LOSS:g}, got one with a share of {delta[-1]:.2g} beyond; "
             f"{REMEDY}"
         )
-    # Sampling maps t to 1 + q (t - 1) and E to q E (C17); in a symmetric pair E(1/t) = E(t) / t.
+    # Sampling maps t to 1 + q (t - 1) and E to q E (C17); in a symmetric pair E(1/t) = E(t) / t (C1).
     right, above = np.log1p(q * np.expm1(eps)), q * delta
     left, below = -right, above * np.exp(-right)
     if is_one_sided(run):
@@ -293,7 +293,7 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
     """
     q = run.sampling_rate
     if not is_one_sided(run):
-        # E = q delta(log1p(tau)), tau = expm1(j h) / q, for t >= 1, and E(1/t) = E(t) / t (C17).
+        # E = q delta(log1p(tau)), tau = expm1(j h) / q, for t >= 1 (C17), and E(1/t) = E(t) / t (C1).
         right = distinct_cells(np.abs(cells))
         lower, upper = (q * end for end in _delta_bounds(profile, np.log1p(np.expm1(step * right) / q)))
         weight = np.exp(-step * right[:0:-1])

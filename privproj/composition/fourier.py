@@ -26,7 +26,8 @@ of ``R_k`` and ``W_k``, only the frequencies ``k <= n/2`` are evaluated, and all
 twice.
 
 **Errors** (claim C19). There are eight; :meth:`TiltedSum.delta` adds them on the safe side. (i) and (ii) are absolute,
-(iii) to (viii) are relative to ``scale``, and ``u`` is the unit of rounding.
+(iii) to (viii) are relative to ``scale``, and ``u`` is the unit of rounding. In C19, (i) and (ii) stand under "Window",
+(v) under "Powers", (vi) under "Skipped frequencies" and the others under "Rounding".
 
 * (i) *Tail:* what lies outside the window, and (ii) *aliasing:* what that puts into the window. By Chernoff,
   ``P~(S >= B) <= e^(sum T_i (K_i(theta + x) - K_i(theta)) - x h B)`` for every ``x > 0``, and likewise below. The
