@@ -100,10 +100,7 @@ def _log_ever_sampled(runs: list[Run]) -> float:
 
 
 def _even_shares(releases: list[tuple[PrivacyProfile, int]]) -> list[float]:
-    """Shares ``w_i`` of epsilon for one release of each phase, ``sum T_i w_i = 1``; any shares are sound.
-
-    They are in proportion to what one release of each phase spends at a small delta.
-    """
+    """Shares ``w_i`` of epsilon, ``sum T_i w_i = 1``, in proportion to what one release spends at a small delta."""
     if len(releases) == 1:
         return [1.0 / releases[0][1]]
     sizes = [

@@ -361,10 +361,7 @@ def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) 
 
 
 def _lower_hull(cells: Cells, values: FloatArray, step: float) -> tuple[Cells, FloatArray]:
-    """The cells and excesses of the lower convex hull of ``delta``, which goes through ``(t, E) = (0, 0)`` too (C18).
-
-    Cell 0 stays among them, with its excess lowered to the hull.
-    """
+    """Cells and excesses on the lower convex hull of ``delta`` and ``(t, E) = (0, 0)``; cell 0 stays in it (C18)."""
     while True:
         kink, zero = _polygon_kinks(step * np.diff(cells), values), int(np.searchsorted(cells, 0))
         convex = (kink > 0.0) | (cells == 0)

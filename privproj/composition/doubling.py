@@ -300,10 +300,7 @@ def _mean_and_deviation(losses: FloatArray, masses: FloatArray) -> tuple[float, 
 
 
 def _candidate_points(sight: _PilotLaw, bulks: list[tuple[float, float]]) -> FloatArray:
-    """Losses (nats) at every scale, and more about the bulk of either order; :func:`_choose_grid` fills in between.
-
-    ``bulks`` are the mean and the standard deviation of the loss under ``P`` and under ``Q``.
-    """
+    """Losses (nats) at every scale, and more about both ``bulks``, each a mean and a standard deviation of the loss."""
     largest = max(-sight.low, sight.high)
     smallest = 1e-3 * min(float(np.sum(sight.masses * np.abs(sight.losses))), largest)
     smallest = max(smallest, 1e-12 * largest)
