@@ -188,6 +188,7 @@ class ProjectionPLDAccountant(PLDAccountant):
                 return Problem(event, f"{found.bound.name} has no privacy profile to compose here")
             if do_compose and count:
                 _warn_of_scale(ours, self.neighboring_relation)
+                # One release in each order: the pairs that dominate it (C18). Its products dominate the run (C2).
                 orders = grid.pairs_in_both_orders(
                     [(release, run)], [outline_step(release, run)], self._value_discretization_interval
                 )
