@@ -27,7 +27,7 @@ def main() -> None:
     module = torch.nn.Linear(64, 10)
     release = privproj.M2(dim=65, rank=RANK)  # 64 inputs and the bias
     needed = privproj.sigma(release, epsilon=EPSILON, delta=DELTA, steps=STEPS, sampling_rate=SAMPLING_RATE)
-    print(f"noise multiplier {needed.value:.4f} is enough for epsilon {EPSILON:g} at delta {DELTA:g}")
+    print(f"noise multiplier {needed.value} is enough for epsilon {EPSILON:g} at delta {DELTA:g}")
     module, optimizer, loader = make_private(
         module=module,
         optimizer=torch.optim.SGD(module.parameters(), lr=1.0),
@@ -43,7 +43,7 @@ def main() -> None:
         for inputs, targets in loader:
             optimizer.backward(cross_entropy(module(inputs), targets, reduction="none"))
             optimizer.step()
-    print(f"spent: epsilon = {optimizer.epsilon(DELTA).value:.4f} after {optimizer.steps} steps")
+    print(f"spent: epsilon = {optimizer.epsilon(DELTA).value} after {optimizer.steps} steps")
     accuracy = (module(test[0]).argmax(1) == test[1]).float().mean().item()
     print(f"test accuracy = {100 * accuracy:.1f} %")
 

@@ -19,7 +19,7 @@ from privproj.records.certificate import certify, load_certificate, verify
 
 def main() -> None:
     answer = privproj.sigma(privproj.M2(dim=2048, rank=16), epsilon=1.0, delta=1e-5)
-    print(f"answer: noise multiplier {answer.value:.6f} meets epsilon 1 at delta 1e-05 ({answer.bound})")
+    print(f"answer: noise multiplier {answer.value} meets epsilon 1 at delta 1e-05 ({answer.bound})")
     certificate = certify(answer)
     print(f"proved: delta(1) is at least {certificate.lower} and at most {certificate.upper}")
     with tempfile.TemporaryDirectory() as folder:

@@ -36,7 +36,7 @@ def main() -> None:
     }
     answers = {name: privproj.epsilon(release, delta=DELTA, **RUN) for name, release in releases.items()}
     for name, answer in answers.items():
-        print(f"{name}: epsilon = {answer.value:.3f} at delta {DELTA:g} ({answer.bound}, {answer.status})")
+        print(f"{name}: epsilon = {answer.value} at delta {DELTA:g} ({answer.bound}, {answer.status})")
     for words in answers["one clip for all layers"].assumes:
         print("the first number assumes:", words)
 

@@ -1,8 +1,8 @@
 """Fine-tune a language model that PEFT wrapped for LoRA, privately.
 
-The model is a tiny Llama with random weights, so nothing is downloaded; the private records are short texts of random
-tokens that each count upwards. With "m2" the weights under the adapters are trained by fresh projections to the rank of
-each adapter; with "lora-fa" the adapters' B factors are trained.
+The model is a tiny Llama with random weights, so nothing is downloaded. Each private record is a short text that starts
+at a random token and counts upwards. With "m2" the weights under the adapters are trained, by fresh projections to the
+rank of each adapter; with "lora-fa" the B factors of the adapters are trained.
 
 Needs: the extras torch and peft.
 Run:   python examples/private_finetuning.py
@@ -54,7 +54,7 @@ def main() -> None:
             optimizer.backward(losses(model, tokens))
             optimizer.step()
     print(f"loss after:  {losses(model, fresh).mean().item():.2f}")
-    print(f"spent: epsilon = {optimizer.epsilon(DELTA).value:.4f} at delta {DELTA:g}, {optimizer.steps} steps")
+    print(f"spent: epsilon = {optimizer.epsilon(DELTA).value} at delta {DELTA:g}, {optimizer.steps} steps")
 
 
 if __name__ == "__main__":

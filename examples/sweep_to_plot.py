@@ -25,7 +25,7 @@ def main() -> None:
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp()) / "sweep.png"
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
-    print("noise multiplier: epsilon at rank", ", ".join(map(str, RANKS)))
+    print("noise multiplier: epsilon, rounded, at rank", ", ".join(map(str, RANKS)))
     for z in NOISE_MULTIPLIERS:
         values = [epsilon(M2(dim=2048, rank=rank, noise_multiplier=z), **RUN).value for rank in RANKS]
         print(f"{z}:", ", ".join(f"{value:.3f}" for value in values))

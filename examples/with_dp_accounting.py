@@ -5,8 +5,8 @@ histogram of the whole data set.
 
 Needs: the core only (dp-accounting comes with it).
 Run:   python examples/with_dp_accounting.py
-Prints the epsilon of each part and of all together (about 0.72, less than their sum). dp-accounting bounds its
-own discretization but not its rounding; privproj.schedule composes with a proved error bound.
+Prints the epsilon of each part and of all together (about 0.72, less than their sum). dp-accounting bounds its own
+discretization but not its rounding; privproj.schedule composes with a proved error bound.
 """
 
 from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
@@ -34,9 +34,9 @@ def main() -> None:
         "one histogram": GaussianDpEvent(10.0),
     }
     for name, event in parts.items():
-        print(f"{name}: epsilon = {epsilon_of(event):.3f}")
+        print(f"{name}: epsilon = {epsilon_of(event)}")
     together = ComposedDpEvent(list(parts.values()))
-    print(f"all together: epsilon = {epsilon_of(together):.3f} at delta {DELTA:g}")
+    print(f"all together: epsilon = {epsilon_of(together)} at delta {DELTA:g}")
 
 
 if __name__ == "__main__":
