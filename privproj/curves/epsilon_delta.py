@@ -9,6 +9,7 @@ from privproj.errors import Refused
 from privproj.numerics.enclosure import Enclosure, next_up
 from privproj.numerics.search import find_crossing, minimise
 from privproj.runs import Run
+from privproj.validation import real, whole
 
 LEAST_INVERSE_LOG = 1e-3
 """Least ``x = 1/ln(1/delta)`` at which a delta is searched for, so no answer is below ``e^-1000``.
@@ -99,13 +100,15 @@ def basic_composition(eps: float, delta: float, steps: int) -> tuple[float, floa
         ``(epsilon, delta)`` of all releases together. Both are rounded up, and a delta above 1 stays as it is.
 
     Raises:
-        Nothing: the arguments are not checked.
+        InvalidParameter: An argument is outside its range.
 
     >>> from privproj import basic_composition
     >>> eps, delta = basic_composition(0.1, 1e-7, 100)
     >>> f"{eps:.4g} {delta:.4g}"
     '10 1e-05'
     """
+    eps, delta, steps = _checked(eps, delta, steps)
+    # (k eps, k delta)
     return next_up(steps * eps), next_up(steps * delta)
 
 
@@ -129,17 +132,32 @@ def advanced_composition(eps: float, delta: float, steps: int, slack: float) -> 
         ``(epsilon, delta)`` of all releases together. Both are rounded up, and a delta above 1 stays as it is.
 
     Raises:
-        ZeroDivisionError: ``slack`` is 0.
-        ValueError: ``slack`` is negative or above 1. Other arguments are not checked.
+        InvalidParameter: An argument is outside its range.
 
     >>> from privproj import advanced_composition
     >>> eps, delta = advanced_composition(0.1, 1e-7, 100, slack=1e-6)
     >>> f"{eps:.4f} {delta:.4g}"
     '5.7561 1.1e-05'
     """
-    # eps sqrt(2 k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1), where (e^eps - 1)/(e^eps + 1) = tanh(eps/2);  k delta + d'
-    drift = steps * eps * math.tanh(0.5 * eps)
-    return next_up(eps * math.sqrt(2.0 * steps * math.log(1.0 / slack)) + drift), next_up(steps * delta + slack)
+    eps, delta, steps = _checked(eps, delta, steps)
+    slack = real("slack", slack, "a slack above 0 and at most 1", 0.0, 1.0, open_low=True)
+    return _advanced_epsilon(eps, steps, slack), next_up(steps * delta + slack)
+
+
+def _checked(eps: float, delta: float, steps: int) -> tuple[float, float, int]:
+    """One release and a number of them, in range."""
+    return (
+        real("eps", eps, "a number eps from 0 to 1e9", 0.0, 1e9),
+        real("delta", delta, "a number delta from 0 to 1", 0.0, 1.0),
+        whole("steps", steps, "a whole number steps >= 1"),
+    )
+
+
+def _advanced_epsilon(eps: float, steps: int, slack: float) -> float:
+    """Epsilon (nats) of advanced composition, rounded up."""
+    # eps sqrt(2 k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1), where (e^eps - 1)/(e^eps + 1) = tanh(eps/2). The logarithm
+    # is not that of 1/d', whose rounding counts where d' is near 1.
+    return next_up(eps * math.sqrt(-2.0 * steps * math.log(slack)) + steps * eps * math.tanh(0.5 * eps))
 
 
 @dataclass(frozen=True)
@@ -180,7 +198,7 @@ class ComposedRule:
     def basic(self, log_delta: float) -> float:
         """``eps`` (nats) of the run at this ``ln delta`` by basic composition."""
         # k eps(delta / k)
-        return basic_composition(self.per_step(log_delta - math.log(self.steps)), 0.0, self.steps)[0]
+        return next_up(self.steps * self.per_step(log_delta - math.log(self.steps)))
 
     def advanced(self, log_delta: float) -> float:
         """``eps`` (nats) of the run at this ``ln delta`` by advanced composition, at the best slack that was found."""
@@ -191,7 +209,7 @@ class ComposedRule:
             step = self.per_step(log_delta + math.log1p(-share) - math.log(self.steps))
             if step == math.inf:
                 return math.inf
-            return advanced_composition(step, 0.0, self.steps, math.exp(log_delta) * share)[0]
+            return _advanced_epsilon(step, self.steps, math.exp(log_delta) * share)
 
         return minimise(at, -12.0, 12.0, rtol=1e-6)[1] if log_delta > -690.0 else math.inf
 

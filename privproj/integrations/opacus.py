@@ -98,8 +98,9 @@ class ProjectionAccountant:
             steps: Number of releases, at least 1.
 
         Raises:
-            InvalidParameter: ``sample_rate`` is outside its range.
+            InvalidParameter: ``sample_rate`` or ``steps`` is outside its range.
         """
+        steps = whole("steps", steps, "a whole number steps >= 1")
         rate = real("sample_rate", sample_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
         if self.history and self.history[-1][:2] == (mechanism, rate):
             steps += self.history.pop()[2]
