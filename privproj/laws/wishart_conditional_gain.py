@@ -202,7 +202,7 @@ class ConditionalGain:
 
 @dataclass(frozen=True)
 class AlignmentLaw:
-    """The law of ``A = rho + sqrt(1 - rho^2) T/sqrt(r)``, ``T`` of Student's law with ``r`` degrees of freedom (C9, C12).
+    """The law of ``A = rho + sqrt(1 - rho^2) T/sqrt(r)``, where ``T`` has Student's law ``t_r`` (C9, C12).
 
     Misalignments ``m = 1 - rho > 0`` are a column, and places ``x = ln A`` a row; the results have a row for each
     ``m``.
@@ -218,7 +218,7 @@ class AlignmentLaw:
         return np.where(z < 0.0, half, 1.0 - half), np.where(z < 0.0, 1.0 - half, half)
 
     def beyond_any(self, x: Array) -> Array:
-        """Return the largest ``P(A > e^x)`` over all alignments, for ``x >= 0``: it is at ``rho = e^-x`` (C12, step 4)."""
+        """Return the largest ``P(A > e^x)`` over all alignments, for ``x >= 0``: that at ``rho = e^-x``."""
         # P(A > e^x) = I_q(r/2, 1/2)/2, q = e^-2x (C12, step 4)
         return 0.5 * special.betainc(0.5 * self.rank, 0.5, np.exp(-2.0 * np.maximum(x, 0.0)))
 
