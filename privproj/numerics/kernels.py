@@ -75,9 +75,10 @@ def product_error(x, y, product):
 
 
 def mills_tail(x, start):
-    """Return ``x + start/(x + (start+1)/(x + (start+2)/(x + ...)))``, a tail of Laplace's continued fraction, ``x >= 4``.
+    """Return ``x + start/(x + (start+1)/(x + (start+2)/(x + ...)))`` for ``x >= 4``, a tail of Laplace's fraction.
 
-    ``R(x) = 1 / mills_tail(x, 1)``. The fraction is cut off where ``c = x + k/c`` would stay the same.
+    Laplace's continued fraction gives ``R(x) = 1 / mills_tail(x, 1)``. It is cut off where ``c = x + k/c`` would stay
+    the same.
     """
     last = int(9.0 + 320.0 / (x * x))
     # The fraction starts at the fixed point c = x + (last + 1)/c.
