@@ -22,7 +22,7 @@ BINNED_TAIL = 1e-45
 """Upper tail at which the bins of a law end; what is beyond is in the last bin. Speed only."""
 
 LEAST_DIVIDED_MASS = 1e-290
-"""Least mass of a bin whose mean is computed. The mean of another is its upper edge, which is sound. Proof."""
+"""Least mass of a bin whose mean is computed. A lighter bin has its upper edge for a mean, which is sound. Proof."""
 
 
 @dataclass(frozen=True)

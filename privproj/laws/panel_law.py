@@ -40,7 +40,7 @@ MOST_LEVELS = 12
 """Halvings of a panel of level 0; what remains then is added to the answer. Speed only."""
 
 SMALLEST_TOLD_DELTA = 1e-290
-"""Smallest delta that is told apart. What the panels leave out of the upper tail is far below it. Proof."""
+"""Smallest delta that is told apart from 0. What the panels leave out of the upper tail is far below it. Proof."""
 
 DENSITY_MARGIN = 1e-12
 """Relative margin for the Gaussian profile and the densities, whose total mass is checked to twice that. Proof."""
@@ -55,7 +55,7 @@ LEAST_OUTER_MASS = 1e-300
 """Least mass of the outermost bins. It enlarges what it replaces. Proof."""
 
 LEAST_DIVIDED_PANEL_MASS = 1e-290
-"""Least mass of a bin whose mean is computed. The mean of another is its upper edge, which is sound. Proof."""
+"""Least mass of a bin whose mean is computed. A lighter bin has its upper edge for a mean, which is sound. Proof."""
 
 
 class LogDensity(Protocol):
@@ -137,7 +137,7 @@ class _Panels:
 
     @cached_property
     def base(self) -> _Nodes:
-        """The nodes of level 0. Raises :class:`NotConverged` unless their mass is 1 to twice :data:`DENSITY_MARGIN`."""
+        """The nodes of level 0. Raises :class:`NotConverged` unless the mass is 1 within twice :data:`DENSITY_MARGIN`."""
         found = self.at(0, np.arange(self.grid[2]))
         mass = float(found.sums(np.ones_like(found.x))[0].sum())
         if not abs(mass - 1.0) < 2.0 * DENSITY_MARGIN:
@@ -221,6 +221,7 @@ class _Panels:
         mass, moment = self.above
         end = int(np.argmax(mass < PANEL_TAIL)) or panels
         start = max(int(np.argmin(mass > 1.0 - 1e-9)) - 1, 0)
+        # The first level with at least ``count`` panels: each level has twice as many as the one before.
         level = max(0, math.ceil(math.log2(count / max(end - start, 1))))
         indices = np.arange(start << level, end << level)
         nodes = self.at(level, indices)

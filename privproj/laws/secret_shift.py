@@ -96,8 +96,8 @@ class SecretShift:
     def over_xi(self, y: Array) -> Array:
         """Return the density of ``y`` as a sum over ``xi``: for each ``xi`` one ``g`` makes the shift ``e^(y/2)``.
 
-        ``g`` is found by Newton's method in ``v = ln g``. Where it fails, the mass of the law is not 1, and
-        :mod:`privproj.laws.panel_law` raises an error.
+        ``g`` is found by Newton's method in ``v = ln g``. A failure shows in the mass of the law, which
+        :mod:`privproj.laws.panel_law` checks.
         """
         step = 0.25 / max(1.0, math.sqrt(0.5 / self.rank) * 4.0)
         xi = np.arange(-38.0, 38.0 + step, step)

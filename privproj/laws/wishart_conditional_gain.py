@@ -59,7 +59,7 @@ def _safe_difference(first: Array, exponent: Array, second: Array) -> Array:
 class _SlopePanels:
     """Bounds of the slope of a gain between neighbouring nodes, each of shape ``(n - 1, e)``.
 
-    ``high >= G' >= low`` where the gain is that beyond ``tau``, and the same of ``-G'`` before ``tau``, where it falls.
+    Beyond ``tau``, ``high >= G' >= low``. Before ``tau``, where the gain falls, ``high >= -G' >= low``.
     """
 
     high: Array

@@ -44,7 +44,7 @@ PANEL_ERROR_SHARE = 1e-13
 """What a panel may add to the relative error of one value without being halved. It is added. Speed only."""
 
 TABLE_PANEL_ERROR_SHARE = 1e-12
-"""The same for the values of a table. Speed only."""
+"""What a panel may add to the relative error of a value of a table without being halved. It is added. Speed only."""
 
 MOST_HALVINGS = 90
 """Halvings after which :class:`NotConverged` is raised. Contract."""
@@ -146,7 +146,7 @@ class _ThresholdBox:
     def around(x1: Array, x2: Array, turn: Array) -> "_ThresholdBox":
         """Return the box with its bounds, rounded outward by 1e-12 relative where sizes are compared."""
         # N = 1/rise, |N'| = (1 + rise)/rise^2, N'' = (1 + rise)(2 + rise)/rise^3, largest at x1
-        # bend = turn^2 min(0.28, |N'| + |x| N''/2), b_aside = turn min(1/2, N + |x| |N'|)            (C20)
+        # bend = turn^2 min(0.28, |N'| + |x| N''/2), b_aside = turn min(1/2, N + |x| |N'|) (C20)
         rise = np.expm1(np.minimum(x1, 200.0))
         n1, n2 = 1.0 / rise, 1.0 / np.expm1(np.minimum(x2, 700.0))
         fall, curve = (1.0 + rise) / rise**2, (1.0 + rise) * (2.0 + rise) / rise**3

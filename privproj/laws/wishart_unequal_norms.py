@@ -57,7 +57,7 @@ PANEL_COST_SHARE = 600.0
 """Panels with more than one part in so many of the error that is allowed are halved. Speed only."""
 
 EPSILONS_PER_GRID = 32
-"""Values of eps of a table that share a grid. Speed only."""
+"""How many values of eps of a table share a grid. Speed only."""
 
 LOG2_EPSILONS_PER_GRID = 0.125
 """Log to base 2 of the factor within which single values of eps share a grid: ``2^(1/8)``. Speed only."""
@@ -134,6 +134,7 @@ class UnequalNorms:
 
         Parallel vectors need no grid: ``grid`` is None for them.
         """
+        # eps is lowered by a few roundings of eps + r R, and the ends move outward by 1e-8 (C12, as evaluated).
         shift = 4e-15 * (eps + self.rank * self.log_ratio)
         if grid is None:
             lower = upper = self.parallel_gain(eps - shift)
@@ -220,6 +221,7 @@ def _refine_grid(grid: CellGrid, bounds: CellBounds) -> CellGrid | None:
     if not (panels.any() or alignments.any() or ratios.any()):
         return None
     near, far = grid.misalignments[:-1][alignments], grid.misalignments[1:][alignments]
+    # Cells of misalignments are halved in their logs; the cell at 0 is cut at a sixteenth.
     middle = np.where(near > 0.0, np.sqrt(near * far), far / 16.0)
     halves = _interval_middles(grid.ratios, ratios)
     return CellGrid(
@@ -249,6 +251,7 @@ def _costly_panels(bounds: CellBounds, todo: ChosenCells, allowed: Array) -> Cho
             (bounds.layers.falling, fall, fall_low),
             (bounds.layers.rising, rise, rise_low),
         ):
+            # The gap of both bounds of the mean times the change of the gain, and the change of the tail times the errors
             cost += (high.mean - low.mean)[row] * part.fine[:, column, i]
             cost += high.change[row] * (part.coarse + 2.0 * part.spread)[:, column, i]
         found |= cost > 0.4 * allowed[i] / PANEL_COST_SHARE

@@ -41,7 +41,7 @@ RATIO_PARTS = 3
 """Parts of a ratio's own integral. Speed only."""
 
 MORE_RATIO_PARTS = 40
-"""This number over ``k`` of further parts. Speed only."""
+"""This number over ``k`` more parts: for a small shape the integral is longer. Speed only."""
 
 CUT_OFF_NATS = 44.0
 """Nats below the start (or the top) of a ratio's integrand where it is cut off; the rest is bounded. Speed only."""
@@ -50,10 +50,10 @@ SLIM_SHARE = 0.1
 """Differences over less than this share of the natural scale are integrals of the slope. Speed only."""
 
 SLOPE_NODES = 8
-"""Gauss nodes of such an integral; the error is computed. Speed only."""
+"""Gauss nodes of the integral of a slope; the error is computed. Speed only."""
 
 SLIM_ELLIPSE = 17.0
-"""Sum of the semi-axes of its ellipse, which lies in that of the panel (C20). Proof."""
+"""Sum of the semi-axes of the ellipse for the integral of a slope; it lies in that of the panel (C20). Proof."""
 
 POLYNOMIAL_RELATIVE_ROUNDING = 2e-15
 """Relative rounding of a polynomial (measured). Proof."""
@@ -161,6 +161,7 @@ def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array
         low, high = left - beyond, left + width + beyond
         with np.errstate(all="ignore"):
             top = np.where(turn > 0.0, -sign * (w + np.log(turn)), high if sign > 0.0 else low)
+        # On the ellipse the exponent is at most its value with e^w cos v for e^w: concave, with its peak at top (C20)
         size = np.exp(np.minimum(_ratio_exponent(k, sign, w, np.clip(top, low, high), turn), 700.0))
         growth = np.exp(np.maximum(np.maximum(sign * low, sign * high), 0.0))
         lever = k * np.exp(w) * np.minimum(growth + 1.0, growth * (np.maximum(-low, high) + height))

@@ -32,10 +32,10 @@ RESIDUAL_17 = 1.0 / 17.0
 """Last coefficient of the short series of :func:`log_residual`. Proof."""
 
 RESIDUAL_19 = 1.0 / 19.0
-"""First coefficient of its longer series. Proof."""
+"""First coefficient of the longer series of :func:`log_residual`. Proof."""
 
 RESIDUAL_27 = 1.0 / 27.0
-"""Last coefficient of its longer series. Proof."""
+"""Last coefficient of the longer series of :func:`log_residual`. Proof."""
 
 DEKKER_SPLITTER = 134217729.0
 """``2^27 + 1``, which splits a double into two halves (Dekker). Proof."""

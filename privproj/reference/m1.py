@@ -122,10 +122,10 @@ def secret_projection(
 ) -> Real:
     """Return ``E[h_eps(shift^2)]``, delta of a vector release whose projection stays secret (C8).
 
-    With ``g ~ chi2_r/r``, ``s = 2 sin eta = sqrt(2 m)`` and ``sigma = z s`` the shift is ``S (c + xi)``, ``xi ~ N(0,
-    1)``:
+    The shift is ``S (c + xi)`` with ``xi ~ N(0, 1)``, ``g ~ chi2_r/r``, ``s = 2 sin eta = sqrt(2 m)`` and ``sigma = z
+    s``:
 
-        S = (2 sin eta cos eta/(sigma tau)) g/r,   c = r sqrt(sigma^2 + (g/r) sin^2 eta)/cos eta,   tau^2 = sigma^2 + g/r
+        S = (2 sin eta cos eta/(sigma tau)) g/r,  c = r sqrt(sigma^2 + (g/r) sin^2 eta)/cos eta,  tau^2 = sigma^2 + g/r
 
     and ``S = (g/r)/(sigma tau)`` for ``s > sqrt 2``. The integral is over ``ln|shift/S|`` and ``ln g`` where both signs
     matter, else over ``xi`` and ``ln g``. Its twin in floats is :class:`privproj.laws.secret_shift.SecretShift`.

@@ -14,11 +14,13 @@ GUARD_BITS = 16
 """Bits beyond :data:`GOAL_BITS` to which an integral is computed. Speed only."""
 
 Integrand = Callable[[acb, bool], acb]
-"""``f(t, analytic)`` encloses a function on a complex ball; asked for it, it is not finite where ``f`` is not analytic.
+"""``f(t, analytic)`` encloses a function on a complex ball ``t``.
+
+With ``analytic`` it must not be finite unless the function is analytic on the whole ball.
 """
 
 Remainder = Callable[[arb], arb]
-"""``bound(t)`` bounds the integral beyond ``t``."""
+"""``bound(t)`` is an upper bound of the integral beyond ``t``."""
 
 
 def positive_integral(
