@@ -251,7 +251,7 @@ def _costly_panels(bounds: CellBounds, todo: ChosenCells, allowed: Array) -> Cho
             (bounds.layers.falling, fall, fall_low),
             (bounds.layers.rising, rise, rise_low),
         ):
-            # The gap of both bounds of the mean times the change of the gain, and the change of the tail times the errors
+            # The gap of both means times the change of the gain, and the change of the tail times the errors
             cost += (high.mean - low.mean)[row] * part.fine[:, column, i]
             cost += high.change[row] * (part.coarse + 2.0 * part.spread)[:, column, i]
         found |= cost > 0.4 * allowed[i] / PANEL_COST_SHARE

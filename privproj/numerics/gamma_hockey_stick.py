@@ -65,7 +65,7 @@ def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float, inn
 
 
 def _deviance_interval(t: Array) -> tuple[Array, Array]:
-    """Return ``(w, w')``, ``w < 1 < w'``, just beyond where the deviance is ``t``: a series in ``sqrt(2 t)``."""
+    """Return ``(w, w')``, ``w < 1 < w'``, where the deviance is a little above ``t``: a series in ``sqrt(2 t)``."""
     # w = 1 - s + s^2/3 - s^3/24 and w' = 1 + s + min(s^2/2, s^2/3 + s^3/36), s = sqrt(2 t)
     s = np.sqrt(2.0 * t)
     low = -s + s * s * (1.0 / 3.0 - s / 24.0)

@@ -28,9 +28,6 @@ CHECK_NODES = 13
 """Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved. Proof."""
 
 
-# --- quadrature ---------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=8)
 def gauss_legendre(n: int) -> tuple[tuple[float, float], ...]:
     """Return the nodes and weights of the n-point Gauss-Legendre rule on [0, 1], as pairs ``(node, weight)``."""

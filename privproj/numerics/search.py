@@ -13,9 +13,6 @@ LARGEST_BRACKET_FACTOR = 1e60
 """Largest factor from one look to the next while a bracket is sought. Speed only."""
 
 
-# --- search -------------------------------------------------------------------------------------
-
-
 def find_crossing(
     excess: Callable[[float], float],
     guess: float,
