@@ -137,7 +137,7 @@ class _Panels:
 
     @cached_property
     def base(self) -> _Nodes:
-        """The nodes of level 0. Raises :class:`NotConverged` unless their mass is 1 but for 2 :data:`DENSITY_MARGIN`."""
+        """The nodes of level 0. Raises :class:`NotConverged` if their mass is off 1 by 2 :data:`DENSITY_MARGIN`."""
         found = self.at(0, np.arange(self.grid[2]))
         mass = float(found.sums(np.ones_like(found.x))[0].sum())
         if not abs(mass - 1.0) < 2.0 * DENSITY_MARGIN:

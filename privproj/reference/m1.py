@@ -122,8 +122,7 @@ def secret_projection(
 ) -> Real:
     """Return ``E[h_eps(shift^2)]``, delta of a vector release whose projection stays secret (C8).
 
-    The shift is ``S (c + xi)`` with ``xi ~ N(0, 1)``, ``g ~ chi2_r/r``, ``s = 2 sin eta = sqrt(2 m)`` and ``sigma = z
-    s``:
+    The shift is ``S (c + xi)``, ``xi ~ N(0, 1)``. With ``g ~ chi2_r/r``, ``s = 2 sin eta = sqrt(2 m)``, ``sigma = z s``
 
         S = (2 sin eta cos eta/(sigma tau)) g/r,  c = r sqrt(sigma^2 + (g/r) sin^2 eta)/cos eta,  tau^2 = sigma^2 + g/r
 
