@@ -163,7 +163,7 @@ def _cell_width(parts: list[tuple[int, int, int, float]]) -> float:
 
 
 def _spread_beta_atoms(a: float, b: float, cells: float) -> Array:
-    """Return the masses of ``cells * Beta(a, b)`` spread to 0, 1, 2, ...; its mean is kept, its far tail at the top."""
+    """Return the masses of ``cells * Beta(a, b)`` spread to 0, 1, 2, ..., mean kept; a tail below 1e-40 is left out."""
     _check_beta_shape(a, b)
     share = np.minimum(np.arange(int(np.ceil(cells)) + 1) / cells, 1.0)
     top = max(int(np.argmax(special.betainc(b, a, 1.0 - share) < 1e-40)), 1)

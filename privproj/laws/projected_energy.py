@@ -83,7 +83,7 @@ class ProjectedEnergy:
         if self.b > LEAST_SHAPE_OVER_LENGTH and k * min(1.0 / self.a, 1.0) > LEAST_SHAPE_OVER_LENGTH:
             return self.over_length(y)
         # N/2 = k e^s, k = a + b, with density sqrt(k/2 pi) e^-R e^(-k (e^s - 1 - s)) of s, R Stirling's remainder:
-        # sum over B of weight(B) f(s) / 2 at s = (y + 2 ln r - ln B)/2 - ln(2 k).
+        # sum over B of weight(B) f(s) / 2 at s = (y + 2 ln r - ln B)/2 - ln(2 k) (C7)
         log_b, weights = self.grid
         front = 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k) - math.log(2.0)
         shift = 2.0 * (math.log(self.rank) - math.log(2.0 * k))
@@ -95,7 +95,8 @@ class ProjectedEnergy:
     def over_length(self, y: Array) -> Array:
         """Return the density of ``y`` at an array of points, as a sum over ``s = ln(N / 2n)``, ``n = a + b``."""
         a, b, n = self.a, self.b, self.a + self.b
-        # sum over s of f(s) f_B(y + 2 ln(r/2n) - 2 s): f as above, and f_B = B^a (1-B)^(b-1) / Beta(a, b) of ln B
+        # sum over s of f(s) f_B(y + 2 ln(r/2n) - 2 s), f(s) = sqrt(n/2 pi) e^-R e^(-n (e^s - 1 - s)), and the density
+        # f_B = B^a (1-B)^(b-1) / Beta(a, b) of ln B (C7)
         step = 0.35 / math.sqrt(n)
         s = np.arange(-40.0, 40.0, 0.35) * (step / 0.35)
         weights = 0.5 * math.log(n / (2.0 * math.pi)) - kernels.stirling_remainder(n) - n * (np.expm1(s) - s)
@@ -117,12 +118,13 @@ def _reach_above_centre(a: float, b: float) -> float:
     def log_tail(v: float) -> float:
         s = np.linspace(0.0, max(v, 1e-12), 400)
         if b:
+            # a ln B + b ln(1 - B) at the mean of B, less its value at ln B = ln(a/n) + v - s
             log_share = np.minimum(math.log(a / n) + (v - s), -1e-15)
             cost_b = -(a * log_share + b * np.log(-np.expm1(log_share))) + a * math.log(a / n) + b * math.log(b / n)
             cost_b = np.where(math.log(a / n) + (v - s) >= 0.0, np.inf, cost_b)
         else:
             cost_b = np.where(v - s > 0.0, np.inf, 0.0)
-        # ln(B N^2) = ln(4 a n) + v, v = (ln B - ln(a/n)) + s: N costs n (e^(s/2) - 1 - s/2), B its deviance.
+        # n (e^(s/2) - 1 - s/2) at s = 2 ln(N / 2n), so that ln(B N^2) = ln(4 a n) + v
         cost_n = n * (np.expm1(0.5 * s) - 0.5 * s)
         return float(np.min(cost_b + cost_n))
 
