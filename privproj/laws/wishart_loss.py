@@ -118,6 +118,7 @@ class VectorWishart:
             whole, missed, leaning = integral.log_delta()
         if not np.all(np.isfinite(whole)):
             raise NotConverged("the exact profile came out undefined; please report these parameters")
+        # panels and Gauss rules (proved) + tables of gains (proved) + 1.5e-15 times an estimate of the steepness (C20)
         return whole, missed + integral.gain.error + THRESHOLD_ROUNDING * leaning
 
     def steepness(self, log_delta: float) -> float:
@@ -136,6 +137,7 @@ class VectorWishart:
             for i in range(0, len(eps), EPSILONS_TOGETHER)
         ]
         whole, error = (np.concatenate(part) for part in zip(*parts, strict=True))
+        # The margin of widen_outward, with twice its error per nat
         margin = (
             FUNCTION_RELATIVE_ERROR
             + error

@@ -12,8 +12,8 @@ both tails are monotone in the alignment; at ``x > 0`` they turn once, at ``rho 
 falling part grows and a rising one shrinks, and ``G + K tau^2/2`` is convex for the ``K`` of
 :func:`_second_slope_bounds`.
 
-Shapes: a grid has ``a`` misalignments, ``t`` ratios and ``n`` nodes, so ``n - 1`` panels, and there are ``e`` values of
-eps. What belongs to gains is ``(panel, ratio, eps)``, what belongs to tails is ``(misalignment, panel or node)``.
+Shapes: ``n`` nodes make ``n - 1`` panels. What belongs to the panels of a gain is by ``(panel, ratio, eps)``, and what
+belongs to tails by ``(misalignment, panel or node)``.
 """
 
 import math
