@@ -216,8 +216,8 @@ def misalignment(
         **run: The run, as :class:`privproj.runs.RunOptions` lists it.
 
     Returns:
-        A :class:`Result` whose ``value`` is one minus the cosine that neighbouring vectors must have at least. It is
-        None (outcome vacuous) if not even 1e-15 fits.
+        A :class:`Result` whose ``value`` is the largest misalignment that fits: one minus the cosine of neighbouring
+        vectors. No more than 1.96 is tried. ``value`` is None (outcome vacuous) if not even 1e-15 fits.
 
     Raises:
         InvalidParameter: A value is outside its domain, or the mechanism has no misalignment or already has it set.
