@@ -40,7 +40,7 @@ class Outcome(StrEnum):
         PRECISION_LIMIT: The number lies below what the arithmetic in use can certify.
         REFUSED: The bound does not hold for this question, or it is refuted.
 
-    >>> from privproj import Gaussian, Outcome, rank, sigma
+    >>> from privproj import Gaussian, Outcome, sigma
     >>> sigma(Gaussian(), epsilon=1.0, delta=1e-5).outcome is Outcome.OK
     True
     """

@@ -55,7 +55,7 @@ class Sampling(StrEnum):
     >>> from privproj import Gaussian, Sampling, epsilon
     >>> epochs = epsilon(Gaussian(noise_multiplier=10.0), delta=1e-5, steps=3, sampling=Sampling.PARTITION)
     >>> round(epochs.value, 4), epochs.run["relation"]
-    (0.6378, 'zero-out')
+    (0.62, 'zero-out')
     """
 
     POISSON = "poisson"

@@ -74,9 +74,29 @@ def beta_tail_epsilons(
     sharp: bool = False,
     compiled: bool | None = None,
 ) -> list[float]:
-    """``eps`` of the bound, rounded up, for each row of equally long sequences (``1 <= rank < dim``).
+    """Evaluate the bound ``beta-tail`` of M2 for many settings at once, one epsilon for each row.
 
-    One source, two speeds: plain Python for few rows, numba from about 3e4 rows on, or as ``compiled`` says.
+    Few rows are evaluated in plain Python, many by compiled code (numba) of the same source.
+
+    Args:
+        dim: The dimensions, whole numbers up to 1e12.
+        rank: The ranks of the projections, from 1 to below ``dim``.
+        change_rank: The promised ranks of the change that one record makes, from 1 to ``dim``.
+        mu: The ratios of sensitivity to noise, from 1e-12 to 1e12.
+        delta: The deltas, above 0 and below 1.
+        sharp: True evaluates ``beta-tail-sharp``, which has the exact Gaussian delta in place of the two-sided tail.
+        compiled: True or False says whether to compile; None compiles from 30000 rows on.
+
+    Returns:
+        The epsilons of one release on the whole data set, rounded up, in the order of the rows.
+
+    Raises:
+        InvalidParameter: The sequences have different lengths, or a value of a row is outside its range.
+
+    >>> from privproj import beta_tail_epsilons
+    >>> found = beta_tail_epsilons([2048, 2048], [16, 64], [10, 10], [1.25, 1.25], [1e-5, 1e-5])
+    >>> [round(epsilon, 4) for epsilon in found]
+    [0.9731, 1.4564]
     """
     import numpy as np
 
