@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def representation(mechanism: NoisyMechanism) -> PrivacyProfile:
-    """The profile at ``mu = 1/z``."""
+    """The exact profile of one release at ``mu = 1/z``."""
     return gaussian_profile(mechanism.mu)
 
 
 def provable(mechanism: NoisyMechanism, steps: int) -> "BallProfile":
-    """The profile in balls, at ``mu = sqrt(T)/z``."""
+    """The exact profile of ``steps`` releases in balls."""
     from privproj.rigorous.profiles import BallGaussianProfile
 
     return BallGaussianProfile(mechanism.z, steps)

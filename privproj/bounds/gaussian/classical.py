@@ -8,7 +8,7 @@ from privproj.mechanisms import Gaussian
 
 
 def classical_rule(mu: float, constant: float) -> EpsilonDeltaRule:
-    """``eps = mu sqrt(2 ln(constant/delta))``, so ``delta = constant e^(-eps^2/(2 mu^2))``; ``0 < eps < 1``."""
+    """The textbook rule with this constant, which is proved for ``0 < eps < 1`` only."""
     return EpsilonDeltaRule(
         epsilon_at=lambda log_delta: mu * math.sqrt(2.0 * (math.log(constant) - log_delta)),
         log_delta_at=lambda eps: math.log(constant) - 0.5 * (eps / mu) ** 2,
@@ -18,7 +18,7 @@ def classical_rule(mu: float, constant: float) -> EpsilonDeltaRule:
 
 
 def representation(mechanism: Gaussian) -> EpsilonDeltaRule:
-    """``sigma = s sqrt(2 ln(1.25/delta)) / eps``."""
+    """The rule of one release with the textbook constant 1.25."""
     return classical_rule(mechanism.mu, 1.25)
 
 

@@ -9,7 +9,7 @@ from privproj.mechanisms import Gaussian
 
 
 def representation(mechanism: Gaussian) -> PrivacyProfile:
-    """``f(a) = Phi(Phi^-1(1 - a) - mu)``, whose profile is the analytic one; ``T`` releases are ``mu sqrt(T)``-GDP."""
+    """The profile that belongs to the trade-off function; it composes in closed form and is not subsampled."""
     return replace(gaussian_profile(mechanism.mu), can_be_subsampled=False)
 
 

@@ -8,7 +8,7 @@ from privproj.numerics.enclosure import Enclosure, widen_outward
 
 
 def representation(mechanism: Gaussian) -> PrivacyProfile:
-    """``T(eps; mu) = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``."""
+    """The probability that the absolute privacy loss exceeds eps, which is an upper bound of delta."""
     mu = mechanism.mu
 
     def log_delta(eps: float) -> Enclosure:

@@ -6,7 +6,7 @@ from privproj.mechanisms import Gaussian
 
 
 def representation(mechanism: Gaussian) -> ConcentratedCurve:
-    """``rho = mu^2/2``."""
+    """The zero-concentrated curve of one release."""
     mu = mechanism.mu
     return ConcentratedCurve(0.5 * mu * mu)
 

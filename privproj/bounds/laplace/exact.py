@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def representation(mechanism: Laplace) -> PrivacyProfile:
-    """``delta(eps) = 1 - e^((eps - mu)/2)`` for ``eps < mu = 1/z``, 0 from there on."""
+    """The exact profile of one release at ``mu = 1/z``, for one epsilon and as a table."""
     mu = mechanism.mu
 
     def log_delta(eps: float) -> Enclosure:

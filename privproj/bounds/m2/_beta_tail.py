@@ -1,4 +1,4 @@
-"""The Beta-tail bound of M2: over one layer, over several, and for columns of parameters."""
+"""The Beta-tail bound of M2: over one layer, over several, and for many settings at once."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,16 +12,19 @@ from privproj.numerics.search import find_crossing, minimise
 from privproj.validation import probability, real
 
 WORTH_COMPILING = 30_000
-"""Rows from which compiling (or loading compiled code) costs less than it saves. Speed only."""
+"""Rows from which compiling (or loading compiled code) costs less time than it saves. Speed only."""
 
 
 def rank_of_change(mechanism: M2) -> int:
-    """``k``: as promised, or else the most that ``d`` and ``m`` allow."""
+    """The rank ``k`` of the change by one record: as promised, or else the largest that ``d`` and ``m`` allow."""
     return mechanism.change_rank or mechanism.largest_rank
 
 
 def _log_union_tail(mechanism: M2, t: float) -> float:
-    """``ln sum_l n_l k_l P(B_l > tau)`` at ``tau = 1/(1 + e^-t)``: some direction of some layer captures more."""
+    """The log of the union bound on the event that some direction of some layer captures more than ``tau``.
+
+    ``tau = 1/(1 + e^-t)`` is given by its log odds ``t``, so that ``1 - tau`` keeps its digits.
+    """
     y = 1.0 / (1.0 + math.exp(t))
     total = -math.inf
     for dim, rank, count, _ in mechanism.parts:
@@ -32,9 +35,10 @@ def _log_union_tail(mechanism: M2, t: float) -> float:
 
 
 def beta_tail_profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
-    """``delta(eps) = min over tau in (0, 1] of  G(eps; mu sqrt(tau)) + sum_l n_l k_l P(B_l > tau)``.
+    """The Beta-tail profile: a Gaussian term at ``tau`` plus the probability that more is captured (C16).
 
-    ``G`` is the two-sided tail ``T``, or the analytic delta if ``sharp``; ``B_l ~ Beta(r_l/2, (d_l-r_l)/2)``.
+    ``tau`` is the best one for every epsilon. The Gaussian term ``G`` is the exact delta if ``sharp``, else the
+    two-sided tail ``T``.
     """
     mu = mechanism.mu
     if mechanism.unprojected:
@@ -53,7 +57,7 @@ def beta_tail_profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
 
 
 def _layered_log_delta(mechanism: M2, eps: float, sharp: bool) -> Enclosure:
-    """The bound over several layers, one ``tau`` for all; the lower end is not known (the minimum is searched for)."""
+    """The bound over several layers with one ``tau`` for all, which is searched for; the lower end is unknown."""
     mu = mechanism.mu
 
     def at(t: float) -> float:
@@ -120,7 +124,7 @@ def beta_tail_epsilons(
 
 
 def _invalid_column(dim: float, rank: float, change_rank: float, mu: float, delta: float) -> InvalidParameter:
-    """Why this row has no answer."""
+    """The error that says why this row has no answer."""
     try:
         M2(dim=dim, rank=rank, change_rank=change_rank, noise_multiplier=1.0 / mu if mu else None)  # pyright: ignore
         real("mu", mu, "a ratio mu from 1e-12 to 1e+12", 1e-12, 1e12)
@@ -131,7 +135,7 @@ def _invalid_column(dim: float, rank: float, change_rank: float, mu: float, delt
 
 
 def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
-    """``ln p -> sqrt(tau)``, the smallest with ``k P(Beta(r/2, (d-r)/2) > tau) <= p``, rounded up."""
+    """A function from ``ln p`` to ``sqrt(tau)``: more is captured with probability at most ``p``; rounded up."""
 
     def radius(log_bad: float) -> float:
         odds = find_crossing(

@@ -8,7 +8,7 @@ from privproj.mechanisms import M2
 
 
 def representation(mechanism: M2) -> GoodEvent:
-    """The union bound over all releases, as published."""
+    """Good-event accounting with the union bound over all releases, as published."""
     return GoodEvent(mechanism.mu, captured_energy_radius(mechanism))
 
 

@@ -9,7 +9,7 @@ from privproj.runs import NeighbouringRelation
 
 
 def representation(mechanism: M2) -> GoodEvent:
-    """The union costs ``T q k P(Beta > tau)``."""
+    """Good-event accounting in which a failure counts only where the record is sampled."""
     return GoodEvent(mechanism.mu, captured_energy_radius(mechanism), sampled=True)
 
 

@@ -15,8 +15,7 @@ from privproj.numerics.quadrature import log_integral
 def log_energy_moment(a: float, b: float, c: float) -> float:
     """``ln E[e^(c B)] = ln 1F1(a; a+b; c)`` for ``B ~ Beta(a, b)``, rounded up.
 
-    For moderate ``c`` as ``log1p E[expm1(c B)]``, which keeps small values; beyond as
-    ``c + ln E[e^(-c (1 - B))]`` (Kummer), which keeps the exponent exact.
+    Moderate ``c`` keep their small values in the first form, large ones their exponent in the second (Kummer's).
     """
     if c > 500.0:
         rest = ScaledBeta(b, a, 1.0)
@@ -32,15 +31,12 @@ def log_energy_moment(a: float, b: float, c: float) -> float:
 
 
 def _log_layer_moment(dim: int, rank: int, c: float) -> float:
-    """``ln E[e^(c B)]`` of one layer; an unprojected one has ``B = 1``."""
+    """``ln E[e^(c B)]`` of one layer; a layer that is not projected has ``B = 1``."""
     return c if dim == rank else log_energy_moment(0.5 * rank, 0.5 * (dim - rank), c)
 
 
 def representation(mechanism: M2) -> RenyiCurve:
-    """``D(alpha) = max_l ln 1F1(r_l/2; d_l/2; c) / (alpha-1)``, ``c = alpha (alpha-1) mu^2/2``, for real ``alpha > 1``.
-
-    Under per-layer clips the maximum becomes the product of ``1F1_l(c C_l^2/C^2)`` over the independent layers.
-    """
+    """The Renyi curve of one release, of the worst layer or, under per-layer clips, of all layers together."""
     if mechanism.unprojected:
         return gaussian_form(mechanism)
     mu, joint = mechanism.mu, mechanism.clipping == "joint"

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 def representation(mechanism: PublicSketch) -> PrivacyProfile:
-    """``delta(eps) = E[h_eps(mu^2 chi2_r / r)]``."""
+    """The exact profile for a change of rank one."""
     return rank_one_profile(law(mechanism))
 
 
 def promises(mechanism: PublicSketch) -> tuple[str, ...]:
-    """Rank one must be promised."""
+    """The promise of rank one."""
     return (RANK_PROMISE.format(k=1),)
 
 
 def provable(mechanism: PublicSketch, steps: int) -> "BallProfile":
-    """The bound in balls."""
+    """The integral in balls."""
     from privproj.rigorous.profiles import BallRandomSensitivity
 
     return BallRandomSensitivity(mechanism.needed_rank, mechanism.z)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def law(mechanism: PublicSketch) -> ScaledGamma:
-    """``X = mu^2 |A u|^2`` for a unit vector ``u``: ``mu^2 chi2_r / r``."""
+    """The law of the squared shift of a unit direction, in units of the noise."""
     rank = mechanism.needed_rank
     return ScaledGamma(0.5 * rank, 2.0 * mechanism.mu**2 / rank)
 
@@ -24,7 +24,7 @@ def representation(mechanism: PublicSketch) -> PrivacyProfile:
 
 
 def provable(mechanism: PublicSketch, steps: int) -> "BallProfile":
-    """The bound in balls."""
+    """The bound in balls; its tangent is the witness of the certificate."""
     from privproj.rigorous.profiles import BallAnyRank
 
     return BallAnyRank(mechanism.needed_rank, mechanism.z)

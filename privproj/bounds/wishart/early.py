@@ -12,7 +12,7 @@ from privproj.result import Status
 
 
 def representation(mechanism: Wishart) -> EarlyBound:
-    """``delta = 1 - PhiBar(z) P(chi2_r > t + eta) + 2 exp(-c (sqrt R - sqrt d - sqrt r)^2)``, at the best ``eta``."""
+    """The early rule, with ``eta`` optimised for every ``t``."""
 
     @cache
     def log_tail(t: float) -> float:
@@ -22,7 +22,7 @@ def representation(mechanism: Wishart) -> EarlyBound:
 
 
 def refuses(mechanism: Wishart) -> str | None:
-    """Proved for ``rho > 0``."""
+    """Why there is no bound: it is proved for ``rho > 0`` and equal norms; None there."""
     if mechanism.shape[2] >= 1.0:
         return f"this bound needs an alignment above 0, got misalignment={mechanism.shape[2]:g}; use exact"
     return refuses_unequal_norms(mechanism)

@@ -8,7 +8,7 @@ from privproj.result import Status
 
 
 def representation(mechanism: Wishart) -> QuantileBound:
-    """The published loss bound."""
+    """The rule with the published bound on the loss."""
     return QuantileBound(mechanism, published_loss)
 
 
