@@ -37,7 +37,7 @@ def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
 
 
 def log_two_tails(mechanism: Wishart, t: float, eta: float) -> float:
-    """The log of a bound on the probability that ``r v.y`` or ``r v'.y`` is at most ``t``, for any ``eta >= 0`` (C11)."""
+    """The log of a bound on the probability that ``r v.y`` or ``r v'.y`` is at most ``t``, at any ``eta`` (C11)."""
     from scipy import special
 
     _, rank, m = mechanism.shape
@@ -124,7 +124,7 @@ def _least_radius(mechanism: Wishart) -> float:
 def early_bound_at(
     mechanism: Wishart, t: float, eta: float, radius: float, c: float = SPECTRAL_CONSTANT
 ) -> tuple[float, float]:
-    """``(eps, ln delta)`` at given ``t``, ``eta``, ``R``, ``c``; raises :class:`InvalidParameter` outside their range."""
+    """``(eps, ln delta)`` at given ``t``, ``eta``, ``R``, ``c``; raises :class:`InvalidParameter` out of range."""
     dim, rank, _ = mechanism.shape
     if not t > 0.0 or not eta >= 0.0 or not 0.0 < c <= SPECTRAL_CONSTANT:
         raise InvalidParameter("t, eta, c", (t, eta, c), "t > 0, eta >= 0 and 0 < c <= 1/2")

@@ -17,7 +17,7 @@ FAR_BELOW = 0.1
 
 
 def log_mixed_tail(mechanism: Wishart, t: float) -> float:
-    """The log of the probability that ``r v.y`` or ``r v'.y`` is at most ``t``, as a sum of two positive terms (C11)."""
+    """The log of the probability that ``r v.y`` or ``r v'.y`` is at most ``t``, a sum of two positive terms (C11)."""
     _, rank, m = mechanism.shape
     spread = math.sqrt(m * (2.0 - m))
     beyond = _log_beyond if t < FAR_BELOW * spread * spread else _log_just_beyond
