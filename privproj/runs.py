@@ -160,6 +160,7 @@ class Run:
         """``1 - (1-q)^K``: the probability that a step samples any of the K records of a group, rounded up (C17)."""
         if self.group_size == 1 or self.sampling_rate == 1.0:
             return self.sampling_rate
+        # Q = 1 - (1-q)^K; the margin of 1e-15 is more than its rounding (C17).
         return min(1.0, -math.expm1(self.group_size * math.log1p(-self.sampling_rate)) * (1.0 + 1e-15))
 
     def check_pair(self) -> None:
@@ -285,6 +286,7 @@ def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: floa
     if batch > size:
         raise InvalidParameter("batch_size", batch, f"a batch size of at most dataset_size={size}")
     count = real("epochs", epochs, "a positive number of epochs", 0.0, 1e9, open_low=True)
+    # q = B/N, T = ceil(E ceil(N/B)).
     return batch / size, max(1, math.ceil(count * math.ceil(size / batch)))
 
 

@@ -21,6 +21,7 @@ ROUGH = 3.0
 
 def classical_noise(target: FullTarget) -> float:
     """The noise multiplier of the textbook rule for one Gaussian release, at most 1e12, as a first guess."""
+    # z = sqrt(2 ln(1.25/delta)) / eps (Dwork, Roth 2014, Theorem A.1).
     return min(math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon, LARGEST_NOISE)
 
 

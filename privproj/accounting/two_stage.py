@@ -51,6 +51,7 @@ def dp_sft(
     if budget not in ("joint", "split"):
         raise InvalidParameter("budget", budget, "joint or split")
     part = 0.0 if public else probability("share", share)
+    # Basic composition: (share eps, share delta) for the search, ((1 - share) eps, (1 - share) delta) for the training.
     stages = [("subspace", part, steps[0])] if part else []
     phases = []
     second = "training in a public subspace" if public else "training"

@@ -31,6 +31,7 @@ def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> flo
     bound = real("norm_bound", norm_bound, "a positive norm bound", 0.0, 1e100, open_low=True)
     floor = real("norm_floor", norm_floor, "a positive norm floor up to the norm bound", 0.0, bound, open_low=True)
     count = whole("records", records, "a whole number of records >= 1")
+    # 1 - rho <= 2 L^2 / (c0^2 n^2).
     found = 2.0 * (bound / floor / count) ** 2 * (1.0 + 1e-15)
     if found >= 2.0:
         raise InvalidParameter("norm_floor", norm_floor, f"a norm floor above norm_bound/records={bound / count:.4g}")
@@ -64,7 +65,9 @@ def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta:
     """
     m = real("misalignment", misalignment, "a misalignment from 0 to 2", 0.0, 2.0)
     size = real("gamma", gamma, "a positive noise norm gamma", 0.0, 1e100, open_low=True)
+    # t = sqrt((2/d) ln(8/beta)).
     t = math.sqrt(2.0 / whole("dim", dim, "a whole number dim >= 1") * math.log(8.0 / probability("beta", beta)))
+    # 1 - rho' = (1 - rho + 4 gamma t) / (1 + gamma^2 + 2 gamma t) (2601.21719, Lemma 10).
     found = (m + 4.0 * size * t) / (1.0 + size * size + 2.0 * size * t) * (1.0 + 1e-15)
     if found >= min(m, 1.0):
         least = 2.0 * t * (2.0 - m) / m if m > 0.0 else math.inf
@@ -118,8 +121,10 @@ def descent_condition(dim: int, rank: int, failure: float) -> float:
     2.4213
     """
     size, count = whole("dim", dim, "a whole number dim >= 1"), whole("rank", rank, "a whole number rank >= 1")
+    # edge = sqrt d + u, u = sqrt(2 ln(1/b)).
     edge = math.sqrt(size) + math.sqrt(2.0 * math.log(1.0 / probability("failure", failure)))
     root = math.sqrt(count)
     if root <= edge:
         raise InvalidParameter("rank", rank, f"a rank above {math.ceil(edge**2)} for these dim and failure")
+    # ((sqrt r + sqrt d + u)/(sqrt r - sqrt d - u))^2.
     return ((root + edge) / (root - edge)) ** 2 * (1.0 + 1e-14)

@@ -72,5 +72,7 @@ def lora_noise(
     rate = None
     if row_sum is not None:
         total = real("row_sum", row_sum, f"a sum of sizes of at least row_norm={norm:g}", norm * (1.0 - 1e-12), 1e100)
+        # rank_rate = 9/sqrt(r) (|q|_1/|q|_2)^3.
         rate = 9.0 / math.sqrt(r) * (total / norm) ** 3
+    # mean (r v - 1) q_i, variance r v^2 (|q|^2 + q_i^2), for uniform entries r v^2 (|q|^2 - q_i^2/5).
     return _NoiseMoments((r * v - 1.0) * q, r * v * v * (norm * norm + excess), rate)

@@ -121,6 +121,7 @@ class M1(NoisyMechanism):
             missing = "span_dim" if self.span_dim is None else "residual_misalignment"
             raise InvalidParameter(missing, "nothing", f"{missing} for a bound on one changed column")
         first, second = self.norms
+        # beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho).
         beta = math.sqrt((first - second) ** 2 + 2.0 * first * second * self.residual_misalignment)
         if not math.hypot(self.shift_in_span, beta) > 0.0:
             raise InvalidParameter("shift_in_span", self.shift_in_span, "a change of the column that is not 0")
@@ -134,6 +135,7 @@ class M1(NoisyMechanism):
             InvalidParameter: The noise multiplier or the promises about one column are missing.
         """
         _, _, alpha, beta = self.span_residual
+        # s = sqrt(c (alpha^2 + beta^2)), sigma = z s.
         size = math.hypot(alpha, beta) * math.sqrt(self.changed_columns)
         return self.mu * alpha / size, self.mu * beta / size
 

@@ -115,6 +115,7 @@ class Sketch(Mechanism):
         if noise is None:
             raise InvalidParameter("gamma", "nothing", "gamma, or noise_sigma with sensitivity")
         variance = 1.0 / self.needed_rank if self.sketch_sigma is None else self.sketch_sigma**2
+        # lam + sigma_g^2/sigma_A^2 (C14).
         return self.eigen_floor + noise**2 / variance
 
     def ratio(self, change: float | None) -> float:
@@ -134,6 +135,7 @@ class Sketch(Mechanism):
         if change is None or not change > 0.0:
             missing = "sensitivity" if self.sensitivity is None else "frobenius_bound"
             raise InvalidParameter(missing, "nothing", f"{missing}, or gamma")
+        # Gamma = (lam + sigma_g^2/sigma_A^2)/B_C (C14), rounded down.
         found = self.floor / change * (1.0 - 1e-14)
         if not 0.0 < found < math.inf:
             raise InvalidParameter("gamma", found, "norms and noise of comparable size")

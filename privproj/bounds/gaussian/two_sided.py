@@ -14,6 +14,7 @@ def representation(mechanism: Gaussian) -> PrivacyProfile:
     def log_delta(eps: float) -> Enclosure:
         if eps == 0.0:
             return Enclosure(0.0, 0.0)
+        # T(eps; mu) = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2) (C3); at eps = 0 it is 1.
         return widen_outward(kernels.log_two_sided(eps, mu), steepness=mu * mu)
 
     return PrivacyProfile(log_delta)

@@ -56,8 +56,10 @@ def residual_profile(mechanism: M1) -> PrivacyProfile | None:
     dim, rank = mechanism.shape
     first, second = mechanism.norms
     if first == second:
+        # (d, r) -> (d - k, r - k) (C13); its profile is that of C9.
         pair = VectorWishart(dim - k, rank - k, m)
         return PrivacyProfile(pair.log_delta, table=pair.table, resolution=24.0)
+    # The same with |ln(kappa/kappa')| <= R (C12, C13).
     return UnequalNorms(dim - k, rank - k, m, next_up(abs(math.log(first / second)))).profile()
 
 
@@ -75,17 +77,23 @@ def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> floa
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
     n, free = dim - k, rank - k
+    # P(|T_R| > t sqrt R) = I_y(R/2, 1/2) = delta_T with t^2 = (1 - y)/y.
     y = float(special.betaincinv(0.5 * free, 0.5, math.exp(log_delta_t)))
     t = math.sqrt((1.0 - y) / y) * (1.0 + 1e-12) if y > 0.0 else math.inf
+    # sine = sin theta = sqrt(m (2 - m)) at the promised angle, q = (n + R - 1)/2.
     sine, half, q = math.sqrt(m * (2.0 - m)), 0.5 * math.exp(log_delta_w), 0.5 * (n + free - 1)
+    # A_- = cos theta - t sin theta = 1 - low (C13).
     low = m + sine * t
     if not low < 1.0:
         return math.inf
+    # A_+ = cos theta + t sin theta, or its largest value sqrt(1 + t^2) if a smaller angle attains that (C13).
     high = math.sqrt(1.0 + t * t) if sine > t * (1.0 - m) else 1.0 - m + sine * t
+    # w_-/2 and w_+/2, the quantiles of W/2 ~ Gamma(q) that leave out delta_W/2 each.
     ends = (float(special.gammaincinv(q, half)) / (1.0 + 1e-12), float(special.gammainccinv(q, half)) * (1.0 + 1e-12))
     first, second = mechanism.norms
     ratio = math.log(first / second)
     p = 0.5 * (n + 1 - free)
+    # p ln A - q ln tau + (W/2)(tau/A - 1), tau = kappa/kappa' in both orders, p = (n + 1 - R)/2 (C12, C13).
     corners = [
         p * log_a - q * tau + u * math.expm1(tau - log_a)
         for log_a in (math.log1p(-low), math.log(high))
@@ -104,12 +112,15 @@ def correlated_shift(mechanism: M1, log_d: float) -> float:
     k = mechanism.span_residual[0]
     dim, rank = mechanism.shape
     alpha, beta = mechanism.column_shift
+    # t = sqrt(2 ln(1/d)); for k = 0 there is no correlated part.
     t = math.sqrt(max(-2.0 * log_d, 0.0))
     if k == 0:
         return 0.0
     if rank <= k:
+        # r <= k: (1/r) (sqrt d + sqrt r + t) (sqrt r + t) sqrt(alpha^2 + beta^2) (C13).
         whole = (math.sqrt(dim) + math.sqrt(rank) + t) * (math.sqrt(rank) + t)
         return next_up(whole / rank * math.hypot(alpha, beta))
+    # r > k: (1/r) (sqrt(d+r-k) + sqrt k + t) (alpha (sqrt r + t) + beta (sqrt k + t)) (C13).
     stretched = alpha * (math.sqrt(rank) + t) + beta * (math.sqrt(k) + t)
     return next_up((math.sqrt(dim + rank - k) + math.sqrt(k) + t) / rank * stretched)
 
@@ -134,19 +145,23 @@ def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
     if k == 0 and alpha == 0.0:
         return None
     if rank <= k or beta == 0.0:
+        # In the span, and always for r <= k: |C x|^2 = |x|^2 X_r (X_r + Y_(d-1))/r^2 (C13).
         law = ProjectedEnergy(0.5 * rank, 0.5 * (dim - 1), rank)
     elif alpha == 0.0:
+        # Orthogonal to the span: |C x|^2 = |x|^2 X_k (X_k + Y_(d+r-k-1))/r^2 (C13).
         law = ProjectedEnergy(0.5 * k, 0.5 * (dim + rank - k - 1), rank)
     else:
         raise Refused(
             "column-exact is about a change within the span or orthogonal to it, not both; use column or "
             "known-projection"
         )
+    # delta(eps) = E[h_eps(|C x|^2/sigma^2)] (C4).
     return rank_one_profile(ScaledEnergy(law, alpha * alpha + beta * beta))
 
 
 def chained_log_delta(log_delta: float, link: float, count: int) -> float:
     """``ln delta_i`` of each of ``count`` equal links of a chain, whose losses are ``link`` (C13, chain)."""
+    # delta = sum_i delta_i e^((i-1) link), all delta_i equal (C13, chain).
     total = -math.inf
     for i in range(count):
         total = log_add(total, i * link)
@@ -195,6 +210,7 @@ class ColumnBound:
             return math.inf
         if count == 1:
             return self.link(log_delta, split)
+        # The least link with eps(delta_i(link)) <= link; the chain costs count times as much (C13, chain).
         link = find_crossing(
             lambda e: self.link(chained_log_delta(log_delta, e, count), split) - e, 1.0, low=1e-9, high=1e6, rtol=1e-9
         ).upper
@@ -222,6 +238,7 @@ class ColumnBound:
         They divide delta between residual and correlated part, between ``T`` and ``W``, and between the Gaussian loss
         and its radius. Any odds are sound.
         """
+        # eps_R(delta_T, delta_W) + eps_C(delta_C) at the radius outside of the events; the shares add to delta (C13).
         (residual, rest), (t, w), (gauss, radius) = (_shares_from_odds(x) for x in odds)
         count, there = _count_of_events(self.mechanism), has_residual(self.mechanism)
         if not count:
@@ -241,4 +258,5 @@ class ColumnBound:
 
 def _shares_from_odds(odds: float) -> tuple[float, float]:
     """``ln`` of a share and of the rest, from the log odds of the share."""
+    # ln(1/(1 + e^-odds)) and ln(1/(1 + e^odds)).
     return -math.log1p(math.exp(-odds)), -math.log1p(math.exp(odds))

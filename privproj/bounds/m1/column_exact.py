@@ -25,6 +25,7 @@ class TwoParts:
             raise Refused("column-exact has no theorem under subsampling; use known-projection")
         if not self.parts:
             return PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_FROM_ABOVE))
+        # delta(eps) = E[delta_gauss(eps - L_R; |C x|/sigma)]: the losses are independent (C13) and compose (C2).
         return compose_phases([(part, run) for part in self.parts], run.discretization, run.composer)
 
 

@@ -32,8 +32,12 @@ class _PublishedColumnBound:
         k = self.mechanism.span_residual[0]
         dim, rank = self.mechanism.shape
         there = has_residual(self.mechanism)
+        # delta = delta_T + delta_W + delta_C + 2 d0 in equal parts; without a residual delta = delta_C + 2 d0.
         part = log_delta - math.log(4.0 if there else 2.0)
+        # t = sqrt(2 ln(1/d0)), m = min(k, r).
         t, m = math.sqrt(-2.0 * (part - math.log(2.0))), math.sqrt(min(k, rank))
+        # shift = (s/sigma) (sqrt d + sqrt m + t)(sqrt m + t)/r, and sqrt(2 ln(1.25/delta_C)) shift
+        # (2601.21719, Theorem 4 and Lemma 14, as reconstructed; refuted for r > k, see C13).
         shift = self.mechanism.mu * (math.sqrt(dim) + m + t) * (m + t) / rank
         gauss = math.sqrt(2.0 * (math.log(1.25) - part)) * shift
         loss = residual_loss(self.mechanism, part, part) if there else 0.0

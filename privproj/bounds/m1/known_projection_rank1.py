@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 def representation(mechanism: M1) -> PrivacyProfile:
     """The profile of the pair (projection, release) for a change of rank one."""
+    # delta(eps) = E[h_eps(mu^2 U (U + Y)/r^2)] (C4, C7).
     return rank_one_profile(law(mechanism))
 
 

@@ -17,6 +17,7 @@ def representation(mechanism: M1) -> GoodEvent:
     edge = math.sqrt(dim) + math.sqrt(rank)
 
     def radius(log_bad: float) -> float:
+        # |M|_op <= (sqrt d + sqrt r + t)^2 / r but for probability d0, t = sqrt(2 ln(1/d0)) (C16).
         return next_up((edge + math.sqrt(-2.0 * log_bad)) ** 2 / rank)
 
     return GoodEvent(mechanism.mu, radius, once=mechanism.fixed_projection, default_split=0.5)

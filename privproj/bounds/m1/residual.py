@@ -11,6 +11,7 @@ from privproj.result import Status
 
 def representation(mechanism: M1) -> PrivacyProfile:
     """The profile of the residual; without one nothing is lost."""
+    # A vector Wishart release with (d, r) -> (d - k, r - k) (C13), whose profile is exact (C9).
     return residual_profile(mechanism) or PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_FROM_ABOVE))
 
 

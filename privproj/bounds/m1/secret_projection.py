@@ -16,7 +16,9 @@ def representation(mechanism: M1) -> PrivacyProfile:
     if mechanism.misalignment is None:
         raise InvalidParameter("misalignment", "nothing", "columns=1 and a misalignment for secret-projection")
     _, rank = mechanism.shape
+    # In units of a unit vector: sigma = z s, s = |v - v'| = sqrt(2 m).
     sigma = (2.0 * mechanism.misalignment) ** 0.5 / mechanism.mu
+    # delta(eps) = E[h_eps(shift^2)] (C8).
     return rank_one_profile(ScaledEnergy(SecretShift(rank, sigma, mechanism.misalignment), 1.0))
 
 

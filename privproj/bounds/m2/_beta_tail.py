@@ -25,7 +25,9 @@ def _log_union_tail(mechanism: M2, t: float) -> float:
 
     ``tau = 1/(1 + e^-t)`` is given by its log odds ``t``, so that ``1 - tau`` keeps its digits.
     """
+    # y = 1 - tau and e^t y = tau.
     y = 1.0 / (1.0 + math.exp(t))
+    # ln sum_l n_l k_l P(B_l > tau), B_l ~ Beta(r_l/2, (d_l - r_l)/2) (C16, C7).
     total = -math.inf
     for dim, rank, count, _ in mechanism.parts:
         k = min(mechanism.change_rank or dim, dim, mechanism.columns or dim)
@@ -53,6 +55,7 @@ def beta_tail_profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
             return Enclosure(0.0, 0.0)
         return widen_outward(kernels.beta_tail_delta(a, b, k, mu, eps, sharp)[0], steepness=mu * mu)
 
+    # delta(eps) = min over tau in (0, 1] of G(eps; mu sqrt(tau)) + k P(B > tau) (C16).
     return PrivacyProfile(log_delta, guess=lambda log_delta: kernels.beta_tail_epsilon(a, b, k, mu, log_delta, sharp))
 
 
@@ -61,9 +64,11 @@ def _layered_log_delta(mechanism: M2, eps: float, sharp: bool) -> Enclosure:
     mu = mechanism.mu
 
     def at(t: float) -> float:
+        # G(eps; mu sqrt(tau)) + sum_l n_l k_l P(B_l > tau), sqrt(tau) = 1/sqrt(1 + e^-t) (C16).
         gaussian = kernels.log_tail_profile(eps, mu / math.sqrt(1.0 + math.exp(-t)), sharp)
         return kernels.log_add(gaussian, _log_union_tail(mechanism, t))
 
+    # The least over t, and tau = 1, where nothing is left out.
     value = min(minimise(at, -30.0, 20.0, rtol=1e-8, points=101)[1], kernels.log_tail_profile(eps, mu, sharp))
     return Enclosure(-math.inf, widen_outward(min(value, 0.0), steepness=mu * mu).upper)
 
@@ -138,6 +143,7 @@ def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
     """A function from ``ln p`` to ``sqrt(tau)``: more is captured with probability at most ``p``; rounded up."""
 
     def radius(log_bad: float) -> float:
+        # The least tau = odds/(1 + odds) with k P(B > tau) <= p (C16).
         odds = find_crossing(
             lambda odds: _log_union_tail(mechanism, math.log(odds)) - log_bad, 1.0, low=1e-30, high=1e15, rtol=1e-12
         ).upper

@@ -19,6 +19,7 @@ def representation(mechanism: M2) -> PrivacyProfile:
     """The profile of the pair (projection, release) for a change of rank one."""
     if mechanism.unprojected:
         return gaussian_profile(mechanism.mu)
+    # delta(eps) = E[h_eps(mu^2 B)], B ~ Beta(r/2, (d-r)/2) (C4, C7).
     return rank_one_profile(law(mechanism.alike))
 
 

@@ -18,9 +18,11 @@ def log_energy_moment(a: float, b: float, c: float) -> float:
     Moderate ``c`` keep their small values in the first form, large ones their exponent in the second (Kummer's).
     """
     if c > 500.0:
+        # ln E[e^(c B)] = c + ln E[e^(-c (1 - B))], 1 - B ~ Beta(b, a).
         rest = ScaledBeta(b, a, 1.0)
         value, error = log_integral(lambda t: rest.log_density(t) - c * rest.value(t), rest.start, rest.step)
         return next_up(c + value + FUNCTION_RELATIVE_ERROR + error)
+    # ln E[e^(c B)] = ln(1 + E[e^(c B) - 1]).
     law = ScaledBeta(a, b, 1.0)
 
     def integrand(t: float) -> float:
@@ -42,11 +44,15 @@ def representation(mechanism: M2) -> RenyiCurve:
     mu, joint = mechanism.mu, mechanism.clipping == "joint"
 
     def log_moment(alpha: float) -> float:
+        # c = alpha (alpha - 1) mu^2/2 (C15).
         c = 0.5 * alpha * (alpha - 1.0) * mu * mu
         if joint:
+            # max_l ln 1F1(r_l/2; d_l/2; c): one direction of the worst layer (C15).
             return max(_log_layer_moment(d, r, c) for d, r in {(d, r) for d, r, _, _ in mechanism.parts})
+        # sum_l n_l ln 1F1(r_l/2; d_l/2; c C_l^2/C^2): a product over independent layers (C15, C6).
         return math.fsum(n * _log_layer_moment(d, r, c * share) for d, r, n, share in mechanism.parts)
 
+    # D(alpha) = log_moment(alpha)/(alpha - 1) (C15).
     return RenyiCurve(lambda alpha: log_moment(alpha) / (alpha - 1.0), poisson=poisson_curve(log_moment))
 
 

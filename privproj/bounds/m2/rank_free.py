@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 def law(mechanism: M2) -> ScaledBeta:
     """The law of the squared shift of a unit direction, in units of the noise."""
+    # X = mu^2 |P u|^2 for a unit vector u: mu^2 Beta(r/2, (d-r)/2) (C7).
     return ScaledBeta(*mechanism.beta_shape, mechanism.mu**2)
 
 
@@ -28,6 +29,7 @@ def representation(mechanism: M2) -> PrivacyProfile:
         return gaussian_profile(mechanism.mu)
     if mechanism.alike.layers:
         return _layered_profile(mechanism)
+    # delta(eps) = min_p E[g_p(X)] (C5).
     return any_rank_profile(law(mechanism.alike))
 
 
@@ -37,7 +39,9 @@ def _layered_profile(mechanism: M2) -> PrivacyProfile:
 
     scale = mechanism.mu**2
     if mechanism.clipping == "per-layer":
+        # min_p E[g_p(mu^2 sum_l (C_l^2/C^2) B_l)], the B_l independent (C6).
         return any_rank_profile_of_bins((convolve_layers(mechanism.parts, scale),))
+    # min_p max_l E[g_p(mu^2 B_l)] (C5, joint clip over layers).
     shapes = {(0.5 * rank, 0.5 * (dim - rank)) for dim, rank, _, _ in mechanism.parts}
     return any_rank_profile_of_bins(tuple(beta_bins(a, b, scale) for a, b in sorted(shapes)))
 

@@ -34,6 +34,7 @@ def divergence_bracket(alpha: float, t: float) -> float:
     """``f(t) = alpha ln(1-t) - ln(1 - alpha t)`` for ``0 < alpha t < 1``, rounded up."""
     x = alpha * t
     if x < SERIES_BELOW:
+        # f(t) = alpha sum_{j>=2} (alpha^(j-1) - 1)/j t^j (C14).
         growth, power, total, j = math.log(alpha), t, 0.0, 1
         while True:
             j, power = j + 1, power * t
@@ -41,6 +42,7 @@ def divergence_bracket(alpha: float, t: float) -> float:
             total += term
             if term <= 1e-18 * total:
                 return alpha * total * (1.0 + 1e-14)
+    # f(t) = -(ln(1-x) + x) + alpha (ln(1-t) + t), x = alpha t: the linear terms are dropped, as they cancel (C14).
     grown, plain = -log_residual(-x, 1.0 - x), -alpha * log_residual(-t, 1.0 - t)
     return grown - plain + ROUNDED * (4.0 * (grown + plain) + x / (1.0 - x))
 
@@ -48,6 +50,7 @@ def divergence_bracket(alpha: float, t: float) -> float:
 def sharp_divergence_bracket(alpha: float, t: float) -> float:
     """``-(alpha-1) ln(1 + t) - ln(1 - (alpha-1) t)`` for ``0 < (alpha-1) t < 1``, as two positive terms, rounded up."""
     x = (alpha - 1.0) * t
+    # -(ln(1-x) + x) - (alpha-1) (ln(1+t) - t), x = (alpha-1) t: the linear terms cancel (C14).
     value = -log_residual(-x, 1.0 - x) - (alpha - 1.0) * log_residual(t, 1.0 + t)
     return value * (1.0 + 8.0 * ROUNDED) + 2.0 * ROUNDED * x * x / (1.0 - x)
 
@@ -57,6 +60,7 @@ def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiC
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count * eigenvalues
 
     def divergence(alpha: float) -> float:
+        # D(alpha) = r n/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (C14).
         return front / (alpha - 1.0) * divergence_bracket(alpha, 1.0 / gamma) if alpha < gamma else math.inf
 
     return RenyiCurve(divergence, high=gamma)
@@ -67,6 +71,7 @@ def sharp_curve(mechanism: Sketch, gamma: float) -> RenyiCurve:
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count
 
     def divergence(alpha: float) -> float:
+        # D(alpha) = r/(2 (alpha-1)) [-(alpha-1) ln(1 + 1/Gamma) - ln(1 - (alpha-1)/Gamma)] (C14).
         return front / (alpha - 1.0) * sharp_divergence_bracket(alpha, 1.0 / gamma) if alpha - 1.0 < gamma else math.inf
 
     return RenyiCurve(divergence, low=2.0, high=gamma + 1.0)

@@ -22,8 +22,11 @@ def _log_deltas(eps: "Array", rank: int, nu: float) -> "Array":
 
     from privproj.numerics.gamma_hockey_stick import log_gamma_hockey_stick
 
+    # half = r ln(1+nu)/2, k = nu/(1+nu) (C14).
     half, k = 0.5 * rank * math.log1p(nu), nu / (1.0 + nu)
+    # Present against absent: L = nu U - half > eps.
     rise = log_gamma_hockey_stick(0.5 * rank, np.full_like(eps, nu), (half + eps) / nu, 1.0)
+    # Absent against present: L = half - k U > eps.
     fall = log_gamma_hockey_stick(0.5 * rank, np.full_like(eps, k), (half - eps) / k, -1.0)
     return np.maximum(rise, fall)
 
@@ -44,6 +47,7 @@ def sketch_profile(rank: int, nu: float) -> PrivacyProfile:
 
 def representation(mechanism: Sketch) -> PrivacyProfile:
     """The profile at the largest ``nu`` that a column can cause, which is the worst."""
+    # nu = B_S^2 / (lam + sigma_g^2/sigma_A^2) = 1/Gamma (C14).
     return sketch_profile(mechanism.needed_rank * mechanism.layer_count, 1.0 / mechanism.gamma_of_one_column)
 
 
@@ -57,6 +61,7 @@ def provable(mechanism: Sketch, steps: int) -> "BallProfile":
 def attained(mechanism: Sketch) -> bool:
     """True if a column of norm ``B_S`` over the eigenvalue floor fits within ``|Q|_F <= B_F`` (C4, "Which sides")."""
     total, step = mechanism.frobenius_bound, mechanism.sensitivity or 0.0
+    # B_F^2 >= lam + B_S^2.
     return total is None or total**2 >= mechanism.eigen_floor + step**2
 
 

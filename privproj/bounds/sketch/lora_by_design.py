@@ -28,6 +28,8 @@ class _WholeTraining:
         product = self.mechanism.step_smoothness
         if product is None:
             raise InvalidParameter("step_smoothness", "nothing", "learning rate times smoothness, eta beta")
+        # Gamma = (eta beta/4) b (lam + r sigma_g^2) / (C^2 T ((1 + eta beta)^T - 1)), with gamma_of_matrices =
+        # b (lam + r sigma_g^2) / (4 C^2) (2409.17538v9, Lemma 7.2; refuted, C22).
         growth = steps * math.log1p(product)
         shrunk = product / (steps * math.expm1(growth)) if growth < 700.0 else 0.0
         found = self.mechanism.gamma_of_matrices * shrunk

@@ -28,6 +28,7 @@ class _OneStep:
 
 def representation(mechanism: Sketch) -> _OneStep:
     """The curve of ``rdp-best`` for one release, at the ``Gamma`` of a clipped and averaged gradient."""
+    # Gamma = b (lam + r sigma_g^2) / (4 C^2), since B_F = C and B_S = 2C/b (C14).
     return _OneStep(best(mechanism))
 
 

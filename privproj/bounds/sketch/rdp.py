@@ -20,6 +20,7 @@ def eigenvalues_of(mechanism: Sketch) -> int:
 
 def representation(mechanism: Sketch) -> RenyiCurve:
     """The printed Renyi curve of one release."""
+    # D(alpha) = r n_eig/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (2409.17538v9, Lemma 7.1; C14).
     return tight_curve(mechanism, mechanism.gamma_of_matrices, eigenvalues_of(mechanism))
 
 

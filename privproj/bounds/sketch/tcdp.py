@@ -11,6 +11,7 @@ from privproj.result import Status
 def representation(mechanism: Sketch) -> ConcentratedCurve:
     """The truncated concentrated curve of one release, for ``Gamma > 5/2``."""
     gamma, count = mechanism.gamma_of_matrices, mechanism.layer_count * eigenvalues_of(mechanism)
+    # (rho, omega) = (r L n_eig/(2 Gamma^2), 2 Gamma/5) (2409.17538v9, Corollary 7.3; C14).
     return ConcentratedCurve(0.5 * mechanism.needed_rank * count / gamma**2, 0.4 * gamma)
 
 

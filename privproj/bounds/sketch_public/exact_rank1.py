@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 def representation(mechanism: PublicSketch) -> PrivacyProfile:
     """The exact profile for a change of rank one."""
+    # delta(eps) = E[h_eps(mu^2 chi2_r / r)] (C4, C7).
     return rank_one_profile(law(mechanism))
 
 

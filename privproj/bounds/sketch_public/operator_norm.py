@@ -16,6 +16,7 @@ def representation(mechanism: PublicSketch) -> GoodEvent:
     root = math.sqrt(mechanism.needed_rank)
 
     def radius(log_bad: float) -> float:
+        # |D A^T|_F <= (1 + t/sqrt(r)) |D|_F but for probability d0, t = sqrt(2 ln(1/d0)) (C16).
         return next_up(1.0 + math.sqrt(-2.0 * log_bad) / root)
 
     return GoodEvent(mechanism.mu, radius, default_split=0.5)

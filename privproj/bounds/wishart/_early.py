@@ -29,9 +29,12 @@ def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
     aligned pair is worse, so it is taken there. A negative one counts as 0.
     """
     dim, rank, m = mechanism.shape
+    # slope = sqrt(R^2/t^2 - 1), sine = sqrt(1 - rho^2), m = 1 - rho.
     slope = math.sqrt((radius / t - 1.0) * (radius / t + 1.0))
     sine = math.sqrt(m * (2.0 - m))
+    # ln(rho + sine slope), or ln(R/t) beyond the angle where it is largest (C11).
     growth = math.log(radius / t) if sine > slope * (1.0 - m) else math.log1p(sine * slope - m)
+    # |d-r-1|/2 ln(...) + R^3 sqrt(2(1-rho)) / (2 t^2) (2601.21719, early version, Theorem 1; C11).
     front = 0.5 * abs(dim - rank - 1)
     return (front * max(growth, 0.0) + 0.5 * radius * (radius / t) ** 2 * math.sqrt(2.0 * m)) * (1.0 + 1e-12)
 
@@ -41,7 +44,9 @@ def log_two_tails(mechanism: Wishart, t: float, eta: float) -> float:
     from scipy import special
 
     _, rank, m = mechanism.shape
+    # z = (t(1-rho) - rho eta)/sqrt((1-rho^2)(t+eta)).
     z = (t * m - (1.0 - m) * eta) / math.sqrt(m * (2.0 - m) * (t + eta))
+    # 1 - PhiBar(z) P(chi2_r > t + eta) = Phi(z) + PhiBar(z) P(chi2_r <= t + eta) (C11).
     first = float(special.log_ndtr(z))
     second = log_below(rank, t + eta)
     return min(0.0, log_add(first, second + log1m_exp(first)))
@@ -56,12 +61,14 @@ def log_below(rank: int, x: float) -> float:
 def _log_spectral(mechanism: Wishart, radius: float, c: float = SPECTRAL_CONSTANT) -> float:
     """The log of the spectral tail: a bound on the probability that ``r |y|`` exceeds ``R``."""
     dim, rank, _ = mechanism.shape
+    # 2 exp(-c (sqrt R - sqrt d - sqrt r)^2) (C11).
     return math.log(2.0) - c * (math.sqrt(radius) - math.sqrt(dim) - math.sqrt(rank)) ** 2
 
 
 def _spectral_radius(mechanism: Wishart, log_bad: float) -> float:
     """The ``R`` whose spectral tail is ``e^log_bad``, the inverse of :func:`_log_spectral`."""
     dim, rank, _ = mechanism.shape
+    # sqrt R = sqrt d + sqrt r + sqrt(ln(2/p)/c).
     return (math.sqrt(dim) + math.sqrt(rank) + math.sqrt(max(math.log(2.0) - log_bad, 0.0) / SPECTRAL_CONSTANT)) ** 2
 
 
@@ -85,6 +92,7 @@ class EarlyBound:
 
         def at(share: float) -> float:
             t = rank / x * math.exp(-math.exp(share))
+            # 2 exp(-c (...)^2) = delta - tail(t).
             left = log_delta + log1m_exp(min(self.log_tail(t) - log_delta, -1e-300))
             return (
                 _early_loss(self.mechanism, t, _spectral_radius(self.mechanism, left)) if left > -math.inf else math.inf
@@ -130,5 +138,6 @@ def early_bound_at(
         raise InvalidParameter("t, eta, c", (t, eta, c), "t > 0, eta >= 0 and 0 < c <= 1/2")
     if not radius > max(t, (math.sqrt(dim) + math.sqrt(rank)) ** 2):
         raise InvalidParameter("R", radius, f"R above t and (sqrt d + sqrt r)^2 = {(dim**0.5 + rank**0.5) ** 2:.6g}")
+    # delta = 1 - PhiBar(z) P(chi2_r > t + eta) + 2 exp(-c (sqrt R - sqrt d - sqrt r)^2) (C11).
     bad = log_add(log_two_tails(mechanism, t, eta), _log_spectral(mechanism, radius, c))
     return _early_loss(mechanism, t, radius), min(0.0, bad + 1e-12)

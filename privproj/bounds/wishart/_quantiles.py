@@ -39,8 +39,10 @@ def _quantiles(mechanism: Wishart, log_delta_t: float, log_delta_w: float) -> Qu
     if min(log_delta_t, log_delta_w) < LEAST_LOG_QUANTILE:
         return Quantiles(math.inf, -math.inf, math.inf, (0.0, math.inf))
     dim, rank, m = mechanism.shape
+    # P(|T_r| > t) = I_y(r/2, 1/2) = delta_T with t^2/r = (1 - y)/y; 1 - a_-+ = m +- sqrt(m (2-m)) t/sqrt(r) (C11).
     y = float(special.betaincinv(0.5 * rank, 0.5, math.exp(log_delta_t)))
     spread = math.sqrt(m * (2.0 - m)) * math.sqrt((1.0 - y) / y) if y > 0.0 else math.inf
+    # P(W > w) = delta_W, or delta_W/2 on both sides; W/2 ~ Gamma(k), k = (r + d - 1)/2 (C9).
     k, delta = 0.5 * (rank + dim - 1), math.exp(log_delta_w)
     above, below, outer = (
         float(f(k, share * delta)) * 2.0
@@ -55,6 +57,7 @@ def published_loss(mechanism: Wishart, found: Quantiles) -> float:
     dim, rank, _ = mechanism.shape
     if found.low >= 1.0:
         return math.inf
+    # |d+1-r|/2 |ln a_-| + (w/2) (1/a_- - 1), low = 1 - a_- (2601.21719, Theorem 1; C11).
     return -0.5 * abs(dim + 1 - rank) * math.log1p(-found.low) + 0.5 * found.top * found.low / (1.0 - found.low)
 
 
@@ -90,6 +93,7 @@ class QuantileBound:
     def epsilon(self, log_delta: float, split: float | str) -> float:
         """Epsilon at this log delta with this share for ``T``, or with the best one."""
         if isinstance(split, float):
+            # delta_T = split delta, delta_W = (1 - split) delta.
             return self.at(log_delta + math.log(split), log_delta + math.log1p(-split))
 
         def at(odds: float) -> float:

@@ -16,6 +16,7 @@ def representation(mechanism: Wishart) -> EarlyBound:
 
     @cache
     def log_tail(t: float) -> float:
+        # 1 - PhiBar(z) P(chi2_r > t + eta) at the best eta = t e^s (C11).
         return minimise(lambda s: log_two_tails(mechanism, t, t * math.exp(s)), -25.0, 5.0, rtol=1e-9)[1]
 
     return EarlyBound(mechanism, log_tail)

@@ -18,6 +18,7 @@ FAR_BELOW = 0.1
 
 def log_mixed_tail(mechanism: Wishart, t: float) -> float:
     """The log of the probability that ``r v.y`` or ``r v'.y`` is at most ``t``, a sum of two positive terms (C11)."""
+    # 1 - E[1{X > t} PhiBar((t - rho X)/sqrt((1-rho^2) X))] = P(X <= t) + E[1{X > t} Phi(...)], X ~ chi2_r (C11).
     _, rank, m = mechanism.shape
     spread = math.sqrt(m * (2.0 - m))
     beyond = _log_beyond if t < FAR_BELOW * spread * spread else _log_just_beyond
@@ -34,6 +35,7 @@ def _log_just_beyond(rank: int, m: float, spread: float, t: float) -> float:
     def integrand(s: float) -> float:
         w = math.exp(s)
         x = t * math.exp(w)
+        # z = (t - rho X)/sqrt((1-rho^2) X) = sqrt(t) (m e^(w/2) - 2 sinh(w/2))/sqrt(1-rho^2), X = t e^w, w = e^s.
         z = math.sqrt(t) * (m * math.exp(0.5 * w) - 2.0 * math.sinh(0.5 * w)) / spread
         return float(special.log_ndtr(z)) + log_gamma_front(0.5 * rank, (x - rank) / rank, x / rank) + s
 
@@ -51,6 +53,7 @@ def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
 
     def integrand(u: float) -> float:
         x = math.exp(-u)
+        # z = (t - rho X)/sqrt((1-rho^2) X) with rho = 1 - m, X = e^-u.
         z = (t - x + m * x) / (spread * math.sqrt(x))
         return float(special.log_ndtr(z)) + log_gamma_front(0.5 * rank, (x - rank) / rank, x / rank)
 

@@ -27,6 +27,7 @@ def representation(mechanism: Wishart) -> PrivacyProfile:
     def log_delta(eps: float) -> Enclosure:
         from privproj.laws.wishart_loss import VectorWishart
 
+        # delta(eps) = E[max(0, 1 - e^(eps - L))], L = a ln A + (W/2)(1/A - 1), a = (d+1-r)/2 (C9, C10).
         return VectorWishart(dim, rank, misalignment).log_delta(eps)
 
     def table(eps: "Array") -> "tuple[Array, Array]":
@@ -41,6 +42,7 @@ def _unequal_norms_profile(mechanism: Wishart) -> PrivacyProfile:
     """The profile of the worst pair, enclosed: over every better alignment, smaller ratio of norms, and order (C12)."""
     from privproj.laws.wishart_unequal_norms import UnequalNorms
 
+    # The largest delta over all |ln kappa| <= ln(norm_ratio) and misalignments up to m (C12).
     return UnequalNorms(*mechanism.shape, next_up(math.log(mechanism.norm_ratio))).profile()
 
 

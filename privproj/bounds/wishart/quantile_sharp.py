@@ -17,6 +17,7 @@ def _largest_loss(mechanism: Wishart, found: Quantiles) -> float:
     """
     if found.low >= 1.0:
         return math.inf
+    # max a ln A + (W/2) (1/A - 1) over a_- <= A <= a_+ and W within its quantiles, a = (d+1-r)/2 (C11).
     return min(_at_ends(mechanism, found, 0.0, found.top), _at_ends(mechanism, found, *found.both))
 
 
@@ -24,6 +25,7 @@ def _at_ends(mechanism: Wishart, found: Quantiles, least: float, most: float) ->
     """The largest of the losses at ``(a_-, most)``, at ``(a_+, least)`` and 0, rounded up."""
     dim, rank, _ = mechanism.shape
     a = 0.5 * (dim + 1 - rank)
+    # a ln A + (W/2) (1/A - 1) at A = a_- = 1 - low with the largest W, and at A = a_+ = 1 - high with the least (C11).
     left = a * math.log1p(-found.low) + 0.5 * most * found.low / (1.0 - found.low)
     right = a * math.log1p(-found.high) + 0.5 * least * found.high / (1.0 - found.high) if found.high < 0.0 else 0.0
     size = abs(a * math.log1p(-found.low)) + abs(a * math.log1p(-min(found.high, 0.0)))
@@ -32,6 +34,7 @@ def _at_ends(mechanism: Wishart, found: Quantiles, least: float, most: float) ->
 
 def representation(mechanism: Wishart) -> QuantileBound:
     """The rule with the largest loss that the quantiles allow."""
+    # eps = max over A in [a_-, a_+] and W within its quantiles of a ln A + (W/2)(1/A - 1) (C11).
     return QuantileBound(mechanism, _largest_loss)
 
 
