@@ -135,7 +135,7 @@ class Question:
     def meets(self, target: FullTarget) -> bool:
         """True where the question, asked for its epsilon or its delta, answers no more than the target (C24).
 
-        This is the last word of every calibration.
+        Every calibration ends with this check, so that its answer still meets the target when it is asked back.
         """
         return meets(self.curve(), target)
 
@@ -158,13 +158,13 @@ class Question:
 
     @property
     def mechanism_assumes(self) -> tuple[str, ...]:
-        """What the bound takes for granted about one release of the mechanism."""
+        """What the bound takes for granted about one release of the mechanism, in words."""
         layers = (INDEPENDENT_LAYER_PROJECTIONS,) if self.bound.independent_layers(self.mechanism) else ()
         return (*self.bound.assumes(type(self.mechanism)), *layers)
 
     @property
     def run_assumes(self) -> tuple[str, ...]:
-        """What the number takes for granted about the run."""
+        """What the number takes for granted about the run, in words."""
         run, values = self.run, self.bound.promises_values(self.mechanism)
         projects = hasattr(self.mechanism, "fixed_projection") and not self.bound.any_projection
         scaled = isinstance(self.mechanism, NoisyMechanism) and not values

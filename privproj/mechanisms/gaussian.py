@@ -1,4 +1,4 @@
-"""The Gaussian mechanism."""
+"""The Gaussian mechanism: plain noise, without a projection."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The Laplace mechanism."""
+"""The Laplace mechanism, for sensitivities in the 1-norm."""
 
 from dataclasses import dataclass
 

@@ -12,9 +12,10 @@ from privproj.validation import boolean, real, whole
 class M1(NoisyMechanism):
     """Project first, then add noise: release ``M V + E`` with ``M = Z Z^T``, drawn afresh for each release.
 
-    ``Z`` has the shape ``dim x rank`` and independent entries ``N(0, 1/rank)``. The parameters from ``misalignment`` on
-    are promises on the data, which the conditional bounds ask for. They are about a vector of unit norm, or about one
-    changed column ``v -> v'`` of a matrix whose other columns span ``span_dim`` dimensions.
+    ``Z`` has the shape ``dim x rank`` and independent entries ``N(0, 1/rank)``. The parameters from
+    ``misalignment`` to ``changed_columns`` are promises on the data, which the conditional bounds ask for. They are
+    about a vector of unit norm, or about one changed column ``v -> v'`` of a matrix whose other columns span
+    ``span_dim`` dimensions.
 
     Args:
         noise_multiplier: ``z``, the noise deviation over the sensitivity ``s = max |V - V'|_F``, from 1e-12 to 1e12;

@@ -210,7 +210,10 @@ class M2(NoisyMechanism):
 
     @property
     def projects_apart(self) -> bool:
-        """True if several projected layers have clips of their own, so that their captured shares average (C6)."""
+        """True if several projected layers have clips of their own.
+
+        Their captured shares then average, which needs independent projections (C6).
+        """
         projected = sum(layer.count for layer in self.layers if layer.rank < layer.dim)
         return self.clipping == "per-layer" and projected > 1
 

@@ -19,8 +19,8 @@ class Sketch(Mechanism):
     """A secret Gaussian sketch with noise: release ``Q A^T + N``, where ``A`` is secret, fresh and used once.
 
     ``A`` has the shape ``rank x m`` and independent entries ``N(0, sketch_sigma^2)``, ``N`` has entries of deviation
-    ``noise_sigma``. Give either ``gamma``, or the parameters it is computed from. These are promises for all data sets
-    and all neighbours, unless ``enforced`` says that clipping sees to the norms.
+    ``noise_sigma``. Give either ``gamma``, or the parameters it is computed from. Either way they are promises
+    that hold for all data sets and all neighbours, unless ``enforced`` says that clipping sees to the norms.
 
     Args:
         rank: The number of rows of ``A``, from 1 to 1e9; left out only for the rank query.

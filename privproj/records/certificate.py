@@ -38,8 +38,10 @@ ARITHMETIC = "ball arithmetic"
 """What a certificate says about how it was computed."""
 
 WRITTEN_SPREAD = Decimal("4e-19")
-"""Relative. Proof: the ends that are written lie this far outside their ball, whose radius is below 2^-64 = 5.4e-20 of
-it, so that any other ball of such a radius around the same number lies within them."""
+"""Relative distance by which the ends that are written lie outside of their ball. Proof.
+
+The radius of a ball is below 2^-64 = 5.4e-20 of the number, so any other such ball around it lies within the ends.
+"""
 
 SECOND_OPINION_RTOL = Decimal("1e-12")
 """Relative difference allowed to the mpmath value, which has no proved error. Speed only: the balls prove the claim."""
@@ -494,7 +496,7 @@ class CertificateVerdict:
 
     @property
     def holds(self) -> bool:
-        """True if every claim holds."""
+        """True if every claim of the certificate holds."""
         return all(self.claims.values())
 
 

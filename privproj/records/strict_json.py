@@ -38,7 +38,7 @@ def quoted(value: object) -> str:
 
 
 def same_json(one: object, other: object) -> bool:
-    """True for equal JSON values of the same types: 1 is not 1.0, and not true. The order of keys does not matter."""
+    """True for equal JSON values of the same types, whatever the order of keys; 1 is neither 1.0 nor true."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same_json(value, other[key]) for key, value in one.items())
     if isinstance(one, list) and isinstance(other, list):

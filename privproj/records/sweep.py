@@ -1,4 +1,4 @@
-"""A grid of questions: one row of plain text for each point, the same whoever computes it."""
+"""A grid of questions: one row of plain text for each point, which does not depend on who computes it."""
 
 import csv
 import io

@@ -19,7 +19,7 @@ class _PublishedColumnBound:
     mechanism: M1
 
     def over_run(self, run: Run) -> EpsilonDeltaRule | ComposedRule:
-        """The rule of the run."""
+        """The rule of the run; its delta is searched for."""
         return EpsilonDeltaRule(self.epsilon, self.log_delta, margin=1.0, inverse_spacing=2.0**-29).over_run(run)
 
     def epsilon(self, log_delta: float) -> float:

@@ -21,12 +21,12 @@ def representation(mechanism: PublicSketch) -> PrivacyProfile:
 
 
 def promises(mechanism: PublicSketch) -> tuple[str, ...]:
-    """The promise of rank one."""
+    """The promise that every change has rank one."""
     return (RANK_PROMISE.format(k=1),)
 
 
 def provable(mechanism: PublicSketch, steps: int) -> "BallProfile":
-    """The integral in balls."""
+    """The integral of the exact profile in balls."""
     from privproj.rigorous.profiles import BallRandomSensitivity
 
     return BallRandomSensitivity(mechanism.needed_rank, mechanism.z)

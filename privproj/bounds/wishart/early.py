@@ -1,4 +1,4 @@
-"""Theorem 1 of the early version of 2601.21719: the loss where ``v.y`` is not small and ``M`` not large."""
+"""Theorem 1 of the early version of 2601.21719: the loss where ``r v.y`` is not small and ``M`` not large."""
 
 import math
 from functools import cache

@@ -1,4 +1,4 @@
-"""Theorem 1 of the early version with the exact probability that ``v.y`` or ``v'.y`` is small (its Figure 1a)."""
+"""Theorem 1 of the early version with the exact probability that ``r v.y`` or ``r v'.y`` is small (its Figure 1a)."""
 
 import math
 from functools import cache
