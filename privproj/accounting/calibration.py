@@ -50,9 +50,9 @@ def sigma(
         **run: The run, as :class:`privproj.runs.RunOptions` lists it.
 
     Returns:
-        A :class:`Result` whose ``value`` is the noise multiplier. The same bound, asked for its epsilon at that value,
-        never answers more than ``epsilon``. ``value`` is None (outcome vacuous) if no noise multiplier up to 1e12 meets
-        the target.
+        A result whose ``value`` is the noise multiplier. The same bound, asked for its epsilon at that value, never
+        answers more than ``epsilon``. ``value`` is None (outcome vacuous) if no noise multiplier up to 1e12 meets the
+        target.
 
     Raises:
         InvalidParameter: A value is outside its domain, or the mechanism has no noise multiplier or already has it set.
@@ -90,10 +90,10 @@ def rank(
         **run: The run, as :class:`privproj.runs.RunOptions` lists it.
 
     Returns:
-        A :class:`Result` whose ``value`` is a rank: the largest that fits where epsilon grows with the rank (m2,
-        sketch), the smallest where it falls (m1, sketch-public). Where it falls first and then grows (wishart),
-        ``value`` and ``upper`` are the largest and ``lower`` the smallest; that every rank between them fits is
-        observed, not proved. ``value`` is None (outcome vacuous) if no rank fits.
+        A result whose ``value`` is a rank: the largest that fits where epsilon grows with the rank (m2, sketch), the
+        smallest where it falls (m1, sketch-public). Where it falls first and then grows (wishart), ``value`` and
+        ``upper`` are the largest and ``lower`` the smallest; that every rank between them fits is observed, not proved.
+        ``value`` is None (outcome vacuous) if no rank fits.
 
     Raises:
         InvalidParameter: A value is outside its domain, or the mechanism has no rank, already has it set, or has
@@ -134,8 +134,8 @@ def steps(
         **run: The run, as :class:`privproj.runs.RunOptions` lists it, without ``steps``.
 
     Returns:
-        A :class:`Result` whose ``value`` is a number of releases (of epochs, for a partition). It is None (outcome
-        vacuous) if not even one release fits.
+        A result whose ``value`` is a number of releases (of epochs, for a partition). It is None (outcome vacuous) if
+        not even one release fits.
 
     Raises:
         InvalidParameter: A value is outside its domain, or ``steps`` is given.
@@ -173,8 +173,8 @@ def rate(
         **run: The run, as :class:`privproj.runs.RunOptions` lists it, without ``sampling_rate``.
 
     Returns:
-        A :class:`Result` whose ``value`` is a sampling rate above 0 and at most 1. It is 1, with a warning, if even the
-        whole data set at every step fits, and None (outcome vacuous) if not even a rate of 1e-12 does.
+        A result whose ``value`` is a sampling rate above 0 and at most 1. It is 1, with a warning, if even the whole
+        data set at every step fits, and None (outcome vacuous) if not even a rate of 1e-12 does.
 
     Raises:
         InvalidParameter: A value is outside its domain, or ``sampling_rate`` is given.
@@ -216,8 +216,8 @@ def misalignment(
         **run: The run, as :class:`privproj.runs.RunOptions` lists it.
 
     Returns:
-        A :class:`Result` whose ``value`` is the largest misalignment that fits: one minus the cosine of neighbouring
-        vectors. No more than 1.96 is tried. ``value`` is None (outcome vacuous) if not even 1e-15 fits.
+        A result whose ``value`` is the largest misalignment that fits: one minus the cosine of neighbouring vectors. No
+        more than 1.96 is tried. ``value`` is None (outcome vacuous) if not even 1e-15 fits.
 
     Raises:
         InvalidParameter: A value is outside its domain, or the mechanism has no misalignment or already has it set.

@@ -61,7 +61,7 @@ def evaluate(quantity: str, **parameters: object) -> Result:
             other names of ``gamma``, ``eigenvalues`` and ``alignment``.
 
     Returns:
-        The :class:`Result` of the query of that name.
+        The result of the query of that name.
 
     Raises:
         InvalidParameter: The name is unknown, a parameter is missing, unknown or given twice, or a value is outside its

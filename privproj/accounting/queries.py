@@ -33,8 +33,8 @@ def epsilon(
         **run: The run, as :class:`privproj.runs.RunOptions` lists it; none of them: one release on the whole data set.
 
     Returns:
-        A :class:`Result` whose ``value`` is epsilon. It is ``inf`` (outcome vacuous) if the bound proves no finite
-        epsilon at this delta.
+        A result whose ``value`` is epsilon. It is ``inf`` (outcome vacuous) if the bound proves no finite epsilon at
+        this delta.
 
     Raises:
         InvalidParameter: A value is outside its domain, one is missing, or two contradict each other.
@@ -76,8 +76,8 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
         **run: The run, as :class:`privproj.runs.RunOptions` lists it; none of them: one release on the whole data set.
 
     Returns:
-        A :class:`Result` whose ``value`` is delta. A delta of 1 guarantees nothing (outcome vacuous). Where delta is
-        below 1e-300, ``value`` is about 1e-300, which is an upper bound, and ``log10_delta`` carries the size.
+        A result whose ``value`` is delta. A delta of 1 guarantees nothing (outcome vacuous). Where delta is below
+        1e-300, ``value`` is about 1e-300, which is an upper bound, and ``log10_delta`` carries the size.
 
     Raises:
         InvalidParameter: A value is outside its domain, one is missing, or two contradict each other.
@@ -161,8 +161,8 @@ def compare(
         **run: The run, as :class:`privproj.runs.RunOptions` lists it; none of them: one release on the whole data set.
 
     Returns:
-        A :class:`Comparison` for each bound: first the proved ones without a promise, then the conditional ones, each
-        group from the smallest value to the largest; last those without an answer, with their reasons.
+        A row for each bound: first the proved ones without a promise, then the conditional ones, each group from the
+        smallest value to the largest; last those without an answer, with their reasons.
 
     Raises:
         InvalidParameter: Both or none of ``delta`` and ``epsilon`` are given, or a value is outside its domain.

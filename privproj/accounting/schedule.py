@@ -183,7 +183,7 @@ class Schedule:
             delta: The delta of the guarantee, above 0 and below 1.
 
         Returns:
-            A :class:`Result` whose ``value`` is epsilon.
+            A result whose ``value`` is epsilon.
 
         Raises:
             InvalidParameter: A value is outside its domain.
@@ -199,7 +199,7 @@ class Schedule:
             epsilon: The epsilon of the guarantee, from 0 to 1e9.
 
         Returns:
-            A :class:`Result` whose ``value`` is delta.
+            A result whose ``value`` is delta.
 
         Raises:
             InvalidParameter: A value is outside its domain.
@@ -239,7 +239,7 @@ class Schedule:
             **details: Further fields of the result, which replace those that are filled in here.
 
         Returns:
-            The :class:`Result`.
+            The result.
         """
         questions = [phase.question for phase in self.phases]
         statuses = {question.status for question in questions}
@@ -381,7 +381,7 @@ class Schedule:
             delta: The delta of the budget, above 0 and below 1.
 
         Returns:
-            A :class:`privproj.schedule.Remaining` for each planned phase, in order.
+            A record for each planned phase, in order.
 
         Raises:
             InvalidParameter: A value is outside its domain.
@@ -420,7 +420,7 @@ def phase_of(mechanism: Mechanism, name: str = "phase", bound: str | None = None
         **run: The run of the phase, as :class:`privproj.runs.RunOptions` lists it.
 
     Returns:
-        The :class:`privproj.schedule.Phase`, not merely planned.
+        The phase, which is not merely planned.
 
     Raises:
         InvalidParameter: A value is outside its domain, or the mechanism has no bound of that name.

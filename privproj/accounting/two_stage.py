@@ -37,7 +37,7 @@ def dp_sft(
             are not used.
 
     Returns:
-        A :class:`privproj.schedule.Schedule` of one or two phases with their noise multipliers.
+        A schedule of one or two phases with their noise multipliers.
 
     Raises:
         InvalidParameter: A value is outside its domain.

@@ -82,7 +82,7 @@ def registry() -> tuple[Bound, ...]:
     """Return the records of all bounds, the bounds of one mechanism together and its default first.
 
     Returns:
-        A :class:`privproj.bounds.bound.Bound` for each theorem.
+        A record for each theorem.
 
     >>> from privproj import M2, registry
     >>> [bound.name for bound in registry() if bound.mechanism is M2][:3]

@@ -137,7 +137,7 @@ def certify(result: Result) -> Certificate:
             for the Gaussian profile.
 
     Returns:
-        The :class:`privproj.records.Certificate`.
+        The certificate.
 
     Raises:
         InvalidParameter: python-flint is not installed, or the parameters are not those that the tool writes.
@@ -373,7 +373,7 @@ def load_certificate(path: str | Path) -> Certificate:
         path: A file that :meth:`Certificate.save` wrote.
 
     Returns:
-        The :class:`privproj.records.Certificate`.
+        The certificate.
 
     Raises:
         InvalidParameter: The file cannot be read, is no certificate, or says a thing twice.
@@ -509,7 +509,7 @@ def verify(certificate: Certificate) -> CertificateVerdict:
         certificate: The certificate, made here or read from a file.
 
     Returns:
-        A :class:`privproj.records.CertificateVerdict` with every claim and whether it holds.
+        A verdict with every claim and whether it holds.
 
     Raises:
         InvalidParameter: python-flint is not installed, or the tool does not write such a certificate.

@@ -176,7 +176,7 @@ class Account:
         """Return what was released, as phases of a schedule.
 
         Returns:
-            A :class:`privproj.schedule.Phase` for each phase with a release.
+            A phase of a schedule for each phase with a release.
 
         Raises:
             InvalidParameter: Nothing was released.
@@ -205,7 +205,7 @@ class Account:
             delta: The delta of the guarantee, above 0 and below 1.
 
         Returns:
-            A :class:`Result` whose ``value`` is epsilon, with what this account takes for granted.
+            A result whose ``value`` is epsilon, with what this account takes for granted.
 
         Raises:
             InvalidParameter: Nothing was released, or ``delta`` is outside its range.
@@ -274,7 +274,7 @@ def read_ledger(path: str | Path) -> Account:
         path: The file.
 
     Returns:
-        The :class:`privproj.records.Account` of the run; an empty one for a file without a phase.
+        The account of the run; an empty one for a file without a phase.
 
     Raises:
         InvalidParameter: The file cannot be read, is no ledger, or was altered.

@@ -22,7 +22,7 @@ def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
         where: The name of the file, for messages.
 
     Returns:
-        The :class:`privproj.schedule.Schedule`.
+        The schedule of these phases.
 
     Raises:
         InvalidParameter: A key is unknown, missing, of another type or given twice; the message names file, entry and
