@@ -173,7 +173,12 @@ class Schedule:
         return tuple(phase for phase in self.phases if not phase.planned)
 
     def curve(self) -> Curve:
-        """Return the joint curve, delta against epsilon: of one phase as its bound has it, of several on one grid."""
+        """Return the joint curve, delta against epsilon: of one phase as its bound has it, of several on one grid.
+
+        Raises:
+            InvalidParameter: A parameter of a phase is missing or outside its domain.
+            Refused: A phase has no privacy profile, or no amplification by subsampling.
+        """
         return compose_phases([phase.release for phase in self.phases], self.discretization, self.composer)
 
     def epsilon(self, *, delta: float) -> Result:
@@ -320,7 +325,7 @@ class Schedule:
 
         Raises:
             InvalidParameter: A value is outside its domain, or a phase has no noise multiplier.
-            Refused: No factor from 1e-6 to 1e6 meets the target.
+            Refused: No factor from 1e-6 to 1e6 meets the target, or a phase has no privacy profile.
         """
         target, log_delta = privacy_epsilon(epsilon, zero=False), math.log(probability("delta", delta))
 
@@ -344,6 +349,7 @@ class Schedule:
 
         Raises:
             InvalidParameter: A value is outside its domain.
+            Refused: A phase has no privacy profile, or no amplification by subsampling.
         """
         return meets(self.curve(), full_target(epsilon, delta, None, zero=True))
 
@@ -361,6 +367,7 @@ class Schedule:
 
         Raises:
             InvalidParameter: A value is outside its domain.
+            Refused: A phase has no privacy profile, or no amplification by subsampling.
         """
         target = privacy_epsilon(epsilon, zero=True)
         before = (*self.done_phases, *after)
@@ -385,6 +392,7 @@ class Schedule:
 
         Raises:
             InvalidParameter: A value is outside its domain.
+            Refused: A phase has no privacy profile, or no amplification by subsampling.
         """
         planned = tuple(phase for phase in self.phases if phase.planned)
         if not planned:
