@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from privproj.diagnostics.lora_noise import lora_noise
+from privproj.diagnostics.lora_moments import lora_noise
 
 from . import render
 from .options import option, with_options

@@ -1,23 +1,56 @@
-"""Every error the package raises on purpose, each with the exit code the command line gives it."""
+"""Every error that the package raises on purpose, each with the exit code that the command line gives it."""
 
 from typing import Any, NoReturn
 
 
 class PrivprojError(Exception):
-    """Base of the package's errors: one clear sentence, and the exit code of the command line."""
+    """Base class of all errors that the package raises on purpose; its message is one sentence.
+
+    Attributes:
+        exit_code: The exit code of the command line: 2 for a bad parameter, 3 for a refused question, 5 for any other.
+
+    >>> from privproj import Gaussian, PrivprojError, epsilon
+    >>> try:
+    ...     epsilon(Gaussian(noise_multiplier=1.0), delta=2.0)
+    ... except PrivprojError as error:
+    ...     print(f"exit code {error.exit_code}: {error}")
+    exit code 2: expected a number above 0 and below 1, got delta=2
+    """
 
     exit_code = 5
 
 
 class Unanswered(PrivprojError):
-    """A well-posed question without an answer; ``result`` is the :class:`privproj.Result` without a value."""
+    """A well-posed question without an answer; ``result`` is the :class:`privproj.Result` without a value.
+
+    Attributes:
+        outcome: The name of the member of :class:`privproj.Outcome` that the result gets.
+        result: The result without a value; None until the query that failed has set it.
+    """
 
     outcome = "not_converged"
     result: Any = None
 
 
 class InvalidParameter(PrivprojError, ValueError):
-    """A value outside its domain: what was expected, the name, the value, and a remedy where there is one."""
+    """Raised for a value outside its domain, and for parameters that are missing or contradict each other.
+
+    It is also a ValueError. The message says what was expected, the name and the value, and a remedy where there is
+    one. What it was made of stays readable under the same names.
+
+    Args:
+        name: The name of the parameter.
+        value: The value that was given.
+        expected: What was expected, in words.
+        remedy: What to do instead, in words; empty where there is nothing to say.
+
+    >>> from privproj import Gaussian, InvalidParameter
+    >>> try:
+    ...     Gaussian(noise_multiplier=-1.0)
+    ... except InvalidParameter as error:
+    ...     print(error.name, error.value, error, sep=" | ")
+    noise_multiplier | -1.0 | expected a noise multiplier from 1e-12 to 1e+12, got noise_multiplier=-1
+    """
 
     exit_code = 2
 
@@ -29,33 +62,62 @@ class InvalidParameter(PrivprojError, ValueError):
         return type(self), (self.name, self.value, self.expected, self.remedy)
 
     def sentence(self, name: str) -> str:
-        """The message with the parameter called ``name`` (the command line writes it as an option)."""
+        """Return the message with another name for the parameter, as the command line writes it.
+
+        Args:
+            name: The name to be written, for instance that of an option.
+
+        Returns:
+            The message, one sentence.
+        """
         tail = f"; {self.remedy}" if self.remedy else ""
         whole = isinstance(self.value, float) and self.value.is_integer() and abs(self.value) < 1e15
         return f"expected {self.expected}, got {name}={int(self.value) if whole else self.value}{tail}"  # pyright: ignore
 
 
 class Refused(Unanswered):
-    """There is no sound bound for this question, or the bound that was named is not one."""
+    """Raised where there is no sound bound for a question, or where the bound that was named is not one.
+
+    Attributes:
+        result: The :class:`Result` without a value, of outcome refused; None where no query had begun.
+
+    >>> from privproj import Gaussian, Refused, epsilon
+    >>> try:
+    ...     epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, bound="classical")
+    ... except Refused as error:
+    ...     print(str(error.result.outcome), error.result.value)
+    refused None
+    """
 
     exit_code = 3
     outcome = "refused"
 
 
 class NotConverged(Unanswered):
-    """A search or a quadrature did not reach its accuracy, so no number is returned."""
+    """Raised where a search or a quadrature did not reach its accuracy, so that no number is returned.
+
+    Attributes:
+        result: The :class:`Result` without a value, of outcome not_converged; None where no query had begun.
+
+    >>> from privproj import Gaussian, NotConverged, steps
+    >>> try:
+    ...     steps(Gaussian(noise_multiplier=1e6), epsilon=100.0, delta=1e-5)
+    ... except NotConverged as error:
+    ...     print(error)
+    more than 1e+08 steps fit; expected a target that fewer steps use up
+    """
 
 
 class PrecisionLimit(Unanswered):
-    """The number asked for lies below what the arithmetic in use can certify."""
+    """Raised where the number that was asked for lies below what the arithmetic in use can certify."""
 
     outcome = "precision_limit"
 
 
 class GridLimit(PrecisionLimit):
-    """The grid of a composition would take too much memory or time; a coarser one may do."""
+    """Raised where the grid of a composition would take too much memory or time; a coarser grid may do."""
 
 
 def raise_within(error: InvalidParameter, where: str) -> NoReturn:
-    """Raise the error again, with its place before the name of its key."""
+    """Raise the error again with its place, for instance a file and an entry, before the name of the parameter."""
     raise InvalidParameter(f"{where}: {error.name}", error.value, error.expected, error.remedy) from None

@@ -1,4 +1,4 @@
-"""What the tool answers: a number with its side, its bound, the bound's status and its promises."""
+"""What the tool answers: a number with its side, its bound, the status of the bound and its promises."""
 
 import math
 from dataclasses import dataclass, field
@@ -10,7 +10,18 @@ SCHEMA = 1
 
 
 class Status(StrEnum):
-    """What is known of a bound, whatever its value."""
+    """What is known of a bound, whatever its value is.
+
+    Attributes:
+        PROVED: The bound is proved and asks nothing of the data.
+        CONDITIONAL: The bound is proved for data that keep its promises, which nobody checks.
+        ASYMPTOTIC: A constant of the bound is left open, so no number follows from it.
+        REFUTED: The bound is known to be false.
+
+    >>> from privproj import M2, Status, epsilon
+    >>> epsilon(M2(dim=64, rank=4, noise_multiplier=1.0), delta=1e-5).status is Status.PROVED
+    True
+    """
 
     PROVED = "proved"
     CONDITIONAL = "conditional"
@@ -19,7 +30,20 @@ class Status(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How the evaluation ended, whatever the bound."""
+    """How the evaluation of a bound ended; only ``OK`` comes with a guarantee.
+
+    Attributes:
+        OK: There is a finite answer.
+        VACUOUS: The bound has no finite answer: an infinite epsilon, a delta of 1, or no parameter that meets the
+            target.
+        NOT_CONVERGED: A search or a quadrature did not reach its accuracy.
+        PRECISION_LIMIT: The number lies below what the arithmetic in use can certify.
+        REFUSED: The bound does not hold for this question, or it is refuted.
+
+    >>> from privproj import Gaussian, Outcome, sigma
+    >>> sigma(Gaussian(), epsilon=1.0, delta=1e-5).outcome is Outcome.OK
+    True
+    """
 
     OK = "ok"
     VACUOUS = "vacuous"
@@ -29,7 +53,18 @@ class Outcome(StrEnum):
 
 
 class Side(StrEnum):
-    """Where a value stands to the true quantity of the mechanism under the stated promises; none: it is refuted."""
+    """Where a value lies relative to the true quantity of the mechanism, as long as the promises are kept.
+
+    Attributes:
+        UPPER: The true quantity is at most the value.
+        EXACT: The value is the true quantity, but for its outward margin.
+        LOWER: The true quantity is at least the value, for instance the number of steps that fit.
+        NONE: Nothing is claimed, since the bound is refuted.
+
+    >>> from privproj import Gaussian, Side, epsilon
+    >>> epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5).side is Side.EXACT
+    True
+    """
 
     UPPER = "upper bound"
     EXACT = "exact"
@@ -39,12 +74,37 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One answer.
+    """One answer, with all that it rests on.
 
-    ``value`` is the safe end of ``[lower, upper]``, which encloses the exact value of the named bound (``lower`` is
-    None where it is not known): ``lower`` says nothing of the mechanism unless ``side`` is exact. ``inf`` says that no
-    finite epsilon exists, None that nothing fits. ``mechanism`` and ``run`` hold all parameters; ``numerics`` how the
-    value was computed.
+    Attributes:
+        quantity: What was asked: epsilon, delta, sigma, rank, steps, rate or misalignment.
+        value: The answer at its safe end: ``inf`` where no finite epsilon exists, None where nothing fits or there is
+            no answer.
+        lower: The lower end of the interval that encloses the exact value of the named bound; None where it is not
+            known. Of the mechanism it says something only where ``side`` is exact.
+        upper: The upper end of that interval; None where it is not known.
+        side: Where the value lies relative to the true quantity of the mechanism, a :class:`Side`.
+        mechanism: The name and all parameters of the mechanism, and under "assumes" what the program must have done.
+        run: All parameters of the run, and under "assumes" what is taken for granted about it.
+        bound: The name of the bound.
+        bound_version: Its version, which changes whenever a value of the bound may change.
+        status: What is known of the bound for these parameters, a :class:`Status`.
+        promises: What the data must keep, in words; empty for a bound that holds for all data.
+        source: The theorem, and the claim of docs/proofs.md that proves it here.
+        outcome: How the evaluation ended, an :class:`Outcome`.
+        epsilon: The epsilon of the guarantee, given or answered; None where it was neither.
+        delta: The delta of the guarantee, given or answered; None where only its logarithm is a double.
+        log10_delta: The decimal logarithm of that delta.
+        noise_multiplier: The noise standard deviation over the sensitivity, for mechanisms that have one.
+        noise_std: The noise standard deviation for a given clip, in the units of the clip; None where no clip was
+            given.
+        numerics: How the value was computed, by name; empty for a closed form.
+        warnings: What a reader of the number should know, in words.
+
+    >>> from privproj import M2, epsilon
+    >>> answer = epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5)
+    >>> round(answer.value, 4), str(answer.side), answer.bound, str(answer.status), answer.promises
+    (0.7382, 'upper bound', 'rank-free', 'proved', ())
     """
 
     quantity: str
@@ -70,17 +130,21 @@ class Result:
 
     @property
     def usable(self) -> bool:
-        """True if the value is a guarantee: evaluated, and by a bound that is one."""
+        """True if the value is a guarantee: the evaluation succeeded, and the bound is not refuted."""
         return self.outcome is Outcome.OK
 
     @property
     def assumes(self) -> tuple[str, ...]:
-        """All that is taken for granted about the program: mechanism first, then run."""
+        """All that is taken for granted about the program, in words: first for the mechanism, then for the run."""
         lists: Any = (self.mechanism.get("assumes", ()), self.run.get("assumes", ()))
         return tuple(dict.fromkeys(words for found in lists for words in found))
 
     def as_dict(self) -> dict[str, object]:
-        """The JSON object of the command line: plain values, None for what is not a finite number."""
+        """Return the JSON object of the command line: plain values, and None for what is not a finite number.
+
+        Returns:
+            The fields by name, with the version of the package and of the schema (``privproj/schema.json``).
+        """
         from privproj.version import __version__
 
         shown = {name: as_plain_value(value) for name, value in vars(self).items()}
@@ -91,7 +155,7 @@ class Result:
 
 
 def as_plain_value(value: object) -> object:
-    """``value`` in JSON's types."""
+    """The value in the types of JSON: text, finite numbers, lists and tables; None for ``nan`` and infinities."""
     if isinstance(value, StrEnum):
         return str(value)
     if isinstance(value, float):

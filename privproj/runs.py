@@ -21,8 +21,17 @@ ComposerName = Literal["privproj", "dp-accounting"]
 class NeighbouringRelation(StrEnum):
     """Which pairs of data sets count as neighbours.
 
-    A sum of per-example vectors clipped to norm ``C`` has sensitivity ``C`` under add-remove and
-    zero-out, ``2 C`` under replace.
+    A sum of per-example vectors clipped to norm ``C`` has sensitivity ``C`` under add-remove and zero-out, and ``2 C``
+    under replace.
+
+    Attributes:
+        ADD_REMOVE: One record is added or removed.
+        REPLACE: One record is replaced by any other.
+        ZERO_OUT: One record is replaced by nothing; the number of records stays.
+
+    >>> from privproj import NeighbouringRelation
+    >>> NeighbouringRelation("replace").clip_factor
+    2.0
     """
 
     ADD_REMOVE = "add-remove"
@@ -31,12 +40,23 @@ class NeighbouringRelation(StrEnum):
 
     @property
     def clip_factor(self) -> float:
-        """Sensitivity divided by the clipping norm."""
+        """The sensitivity of a clipped sum divided by its clipping norm: 2 under replace, else 1."""
         return 2.0 if self is NeighbouringRelation.REPLACE else 1.0
 
 
 class Sampling(StrEnum):
-    """How a step picks its batch: Poisson, a fixed size without replacement, or a partition of the data per epoch."""
+    """How a step of a run picks its batch.
+
+    Attributes:
+        POISSON: Each record is in the batch with the sampling rate as probability, independently of the others.
+        FIXED: The batch is a uniformly random subset of fixed size, drawn without replacement.
+        PARTITION: The data are divided into disjoint batches, so that each record is used once per epoch.
+
+    >>> from privproj import Gaussian, Sampling, epsilon
+    >>> epochs = epsilon(Gaussian(noise_multiplier=10.0), delta=1e-5, steps=3, sampling=Sampling.PARTITION)
+    >>> round(epochs.value, 4), epochs.run["relation"]
+    (0.62, 'zero-out')
+    """
 
     POISSON = "poisson"
     FIXED = "fixed"
@@ -55,11 +75,27 @@ DEFAULT_RELATIONS: dict[Sampling | None, tuple[str, str]] = {
         "record can shift every later batch",
     ),
 }
-"""The relation where none is given, and what is said about it; add-remove for any other sampling."""
+"""For a sampling scheme: the relation where none is given, and what is said about it; any other has add-remove."""
 
 
 class RunOptions(TypedDict):
-    """What every accounting call accepts besides the mechanism and the target."""
+    """The keyword arguments that describe the run in every accounting call; all of them may be left out.
+
+    Attributes:
+        steps: The number of releases (of epochs, for a partition), at least 1; 1 unless given.
+        sampling_rate: The probability that a record is in a batch, above 0 and at most 1; 1 unless given.
+        sampling: "poisson", "fixed" or "partition", see :class:`privproj.Sampling`; below rate 1 it is Poisson unless
+            given.
+        relation: "add-remove", "replace" or "zero-out", see :class:`privproj.NeighbouringRelation`; unless given, it is
+            that of the bound, else of the mechanism, else of the sampling.
+        group_size: The number of records of one person, from 1 to 1e6; 1 unless given.
+        discretization: The step of the grid of losses in a composition, from 1e-12 to 1; chosen unless given.
+        composer: "privproj", or "dp-accounting", whose rounding is measured and not proved.
+        split: The share of delta for the first of two events, where a bound has two: a number above 0 and below 1,
+            "even" or "optimal".
+        allow_refuted: True evaluates a refuted bound too, and marks the number as no guarantee.
+        public_size: True says that rate or steps were computed from a number of records that is public.
+    """
 
     steps: NotRequired[int]
     sampling_rate: NotRequired[float]
@@ -79,12 +115,9 @@ class Run:
 
     At ``q = 1`` Poisson and fixed sampling have no effect and the scheme is None. Below, it is Poisson unless said
     otherwise: Poisson goes with add-remove and zero-out, a fixed batch size with replace; other pairs are refused. With
-    ``partition`` a step is an epoch, ``q = 1``: each record is in one of its batches, each batch is one release, and
-    only one of them concerns a record (C17); it goes with zero-out and replace. ``public_size`` says that rate or steps
-    were computed from the number of records. ``split`` is the share of delta for the first of two events, where a bound
-    has two ("even": 1/2; "optimal"). ``group_size = K`` protects the K records of one person. ``discretization`` is the
-    grid of a composition, ``composer`` who composes ("dp-accounting" is the alternative; its rounding is measured, not
-    proved).
+    ``partition`` a step is an epoch and ``q = 1``: each record is in one of its batches, each batch is one release, and
+    only one of them concerns a record (C17). It goes with zero-out and replace. The fields are those of
+    :class:`privproj.runs.RunOptions`; ``notes`` says what a reader should know of a relation that was chosen here.
     """
 
     steps: int = 1
@@ -124,13 +157,14 @@ class Run:
 
     @property
     def group_rate(self) -> float:
-        """``1 - (1-q)^K``: the probability that a step samples any of the K records of a group, rounded up."""
+        """``1 - (1-q)^K``: the probability that a step samples any of the K records of a group, rounded up (C17)."""
         if self.group_size == 1 or self.sampling_rate == 1.0:
             return self.sampling_rate
+        # Q = 1 - (1-q)^K; the margin of 1e-15 is more than its rounding (C17).
         return min(1.0, -math.expm1(self.group_size * math.log1p(-self.sampling_rate)) * (1.0 + 1e-15))
 
     def check_pair(self) -> None:
-        """Raise :class:`Refused` for a sampling scheme and relation that no theorem here covers."""
+        """Raise :class:`Refused` for a pair of sampling scheme and relation that no theorem here covers."""
         if self.sampling is Sampling.PARTITION and self.relation is NeighbouringRelation.ADD_REMOVE:
             raise Refused(
                 "sampling=partition has no theorem with relation=add-remove, since a removed record can shift every "
@@ -152,7 +186,7 @@ class Run:
 
     @property
     def assumes(self) -> tuple[str, ...]:
-        """What the run takes for granted of the program, whatever it releases."""
+        """What the run takes for granted of the program, whatever is released."""
         partition = self.sampling is Sampling.PARTITION
         triggers = (
             (PARTITION_OF_POSITIONS, partition),
@@ -163,16 +197,16 @@ class Run:
 
     @property
     def in_batches(self) -> bool:
-        """True if a release sees a batch, not the whole data set."""
+        """True if a release sees a batch and not the whole data set."""
         return self.sampling_rate < 1.0 or self.sampling is Sampling.PARTITION
 
     @property
     def single(self) -> bool:
-        """One release on the whole data set, or one epoch of a partition, which costs as much."""
+        """True for one release on the whole data set, and for one epoch of a partition, which costs as much."""
         return self.steps == 1 and self.sampling_rate == 1.0
 
     def parameters(self) -> dict[str, object]:
-        """The run as plain values."""
+        """The run as plain values by key, as results and certificates write it."""
         return {
             "steps": self.steps,
             "sampling_rate": self.sampling_rate,
@@ -187,7 +221,7 @@ Member = TypeVar("Member", bound=StrEnum)
 
 
 def member_named(kind: type[Member], name: str, value: object) -> Member:
-    """The member of an enum with this value."""
+    """The member of an enum with this value; raises :class:`InvalidParameter` that lists the values there are."""
     try:
         return kind(value)
     except ValueError:
@@ -207,14 +241,14 @@ def _parse_split(value: Any) -> float | str | None:
 
 
 BATCH_KEYS = ("batch_size", "dataset_size", "epochs")
-"""What people have instead of a rate and a number of steps."""
+"""What people have instead of a rate and a number of steps: the sizes of a batch and of the data, and the epochs."""
 
 
 def run_options_from_batches(given: Mapping[str, Any], finds: str = "") -> dict[str, Any]:
     """``steps``, ``sampling_rate`` and ``sampling`` from :data:`BATCH_KEYS` and these three, as far as they are given.
 
-    ``(q, T) = (B/N, ceil(E ceil(N/B)))``; of a partition, each record once per epoch, ``(1, ceil(E))``. ``finds``
-    names the one that the query finds. Files and the command line both come through here. Raises
+    ``(q, T) = (B/N, ceil(E ceil(N/B)))``; for a partition, which uses each record once per epoch, ``(1, ceil(E))``.
+    ``finds`` names the one that the query finds. Files and the command line both come through here. Raises
     :class:`InvalidParameter` where one of them would be dropped or contradicts another.
     """
     _check_batches(given, finds)
@@ -246,18 +280,22 @@ def _check_batches(given: Mapping[str, Any], finds: str = "") -> None:
 
 
 def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple[float, int]:
-    """``(q, T) = (B/N, ceil(E ceil(N/B)))``: ``E`` epochs over ``N`` records in batches of ``B``."""
+    """``(q, T) = (B/N, ceil(E ceil(N/B)))``: rate and steps of ``E`` epochs over ``N`` records in batches of ``B``."""
     size = whole("dataset_size", dataset_size, "a whole number dataset_size >= 1")
     batch = whole("batch_size", batch_size, "a whole number batch_size >= 1")
     if batch > size:
         raise InvalidParameter("batch_size", batch, f"a batch size of at most dataset_size={size}")
     count = real("epochs", epochs, "a positive number of epochs", 0.0, 1e9, open_low=True)
+    # q = B/N, T = ceil(E ceil(N/B)).
     return batch / size, max(1, math.ceil(count * math.ceil(size / batch)))
 
 
 @dataclass(frozen=True)
 class Target:
-    """The delta to be met; ``delta`` is None where only its logarithm is a double, ``by_log`` if that was asked."""
+    """The delta to be met; ``delta`` is None where only its logarithm is a double.
+
+    ``log_delta`` is its natural logarithm, ``log10_delta`` the decimal one; ``by_log`` says that the latter was asked.
+    """
 
     delta: float | None
     log_delta: float
@@ -265,7 +303,7 @@ class Target:
     by_log: bool = field(default=False, kw_only=True)
 
     def fields(self) -> dict[str, Any]:
-        """The target as fields of a result."""
+        """The target by the names of the fields of a result."""
         return {"delta": self.delta, "log10_delta": self.log10_delta}
 
 
@@ -276,7 +314,7 @@ class EpsilonTarget:
     epsilon: float
 
     def fields(self) -> dict[str, Any]:
-        """The target as fields of a result."""
+        """The target by the names of the fields of a result."""
         return {"epsilon": self.epsilon}
 
 
@@ -285,17 +323,17 @@ AnyTarget = Target | EpsilonTarget
 
 @dataclass(frozen=True)
 class FullTarget(Target):
-    """The ``(epsilon, delta)`` to be met."""
+    """The pair ``(epsilon, delta)`` to be met."""
 
     epsilon: float
 
     def fields(self) -> dict[str, Any]:
-        """The target as fields of a result."""
+        """The target by the names of the fields of a result."""
         return {"epsilon": self.epsilon, **super().fields()}
 
 
 def epsilon_target(epsilon: float) -> EpsilonTarget:
-    """The target at ``epsilon >= 0``; raises :class:`InvalidParameter` for a value outside its domain."""
+    """The target at this epsilon, from 0 to 1e9; raises :class:`InvalidParameter` for any other value."""
     return EpsilonTarget(privacy_epsilon(epsilon, zero=True))
 
 
@@ -313,7 +351,7 @@ def delta_target(delta: float | None, log10_delta: float | None) -> Target:
 
 
 def full_target(epsilon: float, delta: float | None, log10_delta: float | None, *, zero: bool) -> FullTarget:
-    """Both, ``epsilon = 0`` allowed if ``zero``."""
+    """The target at an epsilon and a delta; ``epsilon = 0`` is allowed only if ``zero``."""
     found = delta_target(delta, log10_delta)
     eps = privacy_epsilon(epsilon, zero=zero)
     return FullTarget(found.delta, found.log_delta, found.log10_delta, eps, by_log=found.by_log)

@@ -1,7 +1,7 @@
-"""What every mechanism shares, and the checks of single parameters.
+"""The checks of single parameters, which every room shares.
 
-``noise_multiplier`` is ``z = sigma / s``: the noise standard deviation over the sensitivity of the
-query under the relation of the run. It may be left out only for the query that finds it.
+``noise_multiplier`` is ``z = sigma / s``: the noise standard deviation over the sensitivity of the query under the
+relation of the run. It may be left out only for the query that finds it.
 """
 
 import operator
@@ -19,7 +19,10 @@ LARGEST_EPSILON = 1e9
 
 
 def real(name: str, value: object, expected: str, low: float, high: float, *, open_low: bool = False) -> float:
-    """``value`` as a float in ``[low, high]`` (``open_low``: above ``low``); nan, strings and booleans are refused."""
+    """The value as a float in ``[low, high]``, above ``low`` if ``open_low``.
+
+    Raises :class:`InvalidParameter` for anything else, also for nan, strings and booleans.
+    """
     try:
         if isinstance(value, bool | str):
             raise TypeError
@@ -32,7 +35,10 @@ def real(name: str, value: object, expected: str, low: float, high: float, *, op
 
 
 def whole(name: str, value: object, expected: str, low: int = 1, high: int = 10**15) -> int:
-    """``value`` as an int in ``[low, high]``; ``2.5``, ``nan`` and booleans are refused, ``1e5`` is not."""
+    """The value as an int in ``[low, high]``; a float that is whole, such as ``1e5``, is accepted.
+
+    Raises :class:`InvalidParameter` for anything else, also for ``2.5``, nan, strings and booleans.
+    """
     try:
         if isinstance(value, bool | str):
             raise TypeError
@@ -47,19 +53,19 @@ def whole(name: str, value: object, expected: str, low: int = 1, high: int = 10*
 
 
 def boolean(name: str, value: object) -> bool:
-    """``value`` as it is, if it is True or False; numbers and text are refused."""
+    """The value as it is if it is True or False; raises :class:`InvalidParameter` for numbers and text."""
     if not isinstance(value, bool):
         raise InvalidParameter(name, value, "true or false")
     return value
 
 
 def noise(value: object) -> float:
-    """A noise multiplier."""
+    """The value as a noise multiplier, from 1e-12 to 1e12; raises :class:`InvalidParameter` for any other."""
     return real("noise_multiplier", value, "a noise multiplier from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE)
 
 
 def probability(name: str, value: object) -> float:
-    """A number strictly between 0 and 1."""
+    """The value as a number above 0 and below 1; raises :class:`InvalidParameter` for any other."""
     number = real(name, value, "a number above 0 and below 1", 0.0, 1.0, open_low=True)
     if number == 1.0:
         raise InvalidParameter(name, value, "a number above 0 and below 1")
@@ -67,6 +73,6 @@ def probability(name: str, value: object) -> float:
 
 
 def privacy_epsilon(value: object, *, zero: bool) -> float:
-    """A finite epsilon, ``>= 0`` if ``zero``, else positive."""
+    """The value as an epsilon up to 1e9, from 0 on if ``zero``, else above 0; raises :class:`InvalidParameter`."""
     expected = "an epsilon from 0 to 1e+09" if zero else "an epsilon above 0 and at most 1e+09"
     return real("epsilon", value, expected, 0.0, LARGEST_EPSILON, open_low=not zero)

@@ -17,13 +17,14 @@ ASKS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "delta": (delta, ("epsilon",)),
     "sigma": (sigma, ("epsilon", "delta")),
 }
-"""The quantities that have baselines: who answers them, and at which targets."""
+"""The quantities that have baselines: the function that answers each, and the targets at which it is asked."""
 
 
 def compare_with_baselines(result: Result, mechanism: Mechanism, run: RunOptions) -> list[tuple[str, float]]:
-    """The same epsilon, delta or noise multiplier by plainer accounting, as ``(label, value)`` rows, plainest first.
+    """The same epsilon, delta or noise multiplier by plainer accounting: ``(label, value)`` rows, plainest first.
 
-    The published bound of M2 needs the rank of the change; where none is given it gets the most the shape allows.
+    The published bound of M2 needs the rank of the change. Where none is promised, it gets the largest that the shape
+    allows. Baselines without an answer, and the bound of the result itself, are left out.
     """
     if result.quantity not in ASKS:
         return []
@@ -44,7 +45,7 @@ def compare_with_baselines(result: Result, mechanism: Mechanism, run: RunOptions
 
 
 def _baselines_of(mechanism: Mechanism, run: dict[str, object]) -> list[tuple[str, Baseline]]:
-    """The bounds that are baselines for this run, by name, the plainest first."""
+    """The names and records of the bounds that are baselines for this run, the plainest first."""
     unsampled = run["sampling_rate"] == 1.0
     single = unsampled and run["steps"] == 1
     fits = {"single": single, "composed": not single, "unsampled": unsampled, "any": True}

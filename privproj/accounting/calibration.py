@@ -1,4 +1,7 @@
-"""Calibration: the parameter that meets a target ``(epsilon, delta)``, returned at its safe end."""
+"""Calibration: the one parameter of a mechanism or a run that just meets a target ``(epsilon, delta)``.
+
+Every value is returned at its safe end: the last step of each search asks the question as a user would (C24).
+"""
 
 import math
 from collections.abc import Callable
@@ -18,13 +21,13 @@ from privproj.runs import FullTarget, RunOptions, full_target
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
 
 MOST_STEPS = 10**8
-"""Releases that steps and remaining search to. Contract."""
+"""The largest number of releases that the steps query and ``remaining`` search. Contract."""
 
 MOST_RARE = 1e12
-"""One over the smallest sampling rate that is tried. Contract."""
+"""One over the smallest sampling rate that the rate query tries. Contract."""
 
 MOST_ALIGNED = 1e15
-"""One over the smallest misalignment that is tried. Contract."""
+"""One over the smallest misalignment that the misalignment query tries. Contract."""
 
 
 def sigma(
@@ -36,22 +39,26 @@ def sigma(
     bound: str | None = None,
     **run: Unpack[RunOptions],
 ) -> Result:
-    """The smallest noise multiplier ``z = sigma / sensitivity`` that meets ``(epsilon, delta)``, rounded up.
+    """Find the smallest noise multiplier ``z = sigma / sensitivity`` that meets ``(epsilon, delta)``, rounded up.
 
     Args:
         mechanism: What is released, its ``noise_multiplier`` left out.
-        epsilon: A number above 0, at most 1e9.
-        delta: A number above 0 and below 1; or else ``log10_delta``, from -1e6 to below 0.
-        log10_delta: The same as a power of ten.
-        bound: The name of a bound of the mechanism (None: its default).
+        epsilon: The epsilon to be met, above 0 and at most 1e9.
+        delta: The delta to be met, above 0 and below 1; give either this or ``log10_delta``.
+        log10_delta: The decimal logarithm of delta, from -1e6 to below 0.
+        bound: The name of a bound of the mechanism; None takes its default.
         **run: The run, as :class:`privproj.runs.RunOptions` lists it.
 
     Returns:
-        A :class:`Result`. Asked for its epsilon at the returned value, the same bound never answers more than
-        ``epsilon``. ``value`` is None (outcome vacuous) if no amount of noise meets the target.
+        A result whose ``value`` is the noise multiplier. The same bound, asked for its epsilon at that value, never
+        answers more than ``epsilon``. ``value`` is None (outcome vacuous) if no noise multiplier up to 1e12 meets the
+        target.
 
     Raises:
-        InvalidParameter, Refused, NotConverged, PrecisionLimit: As :func:`privproj.epsilon` does.
+        InvalidParameter: A value is outside its domain, or the mechanism has no noise multiplier or already has it set.
+        Refused: The bound proves nothing for this mechanism and run.
+        NotConverged: A quadrature or a search did not reach its accuracy.
+        PrecisionLimit: A composition cannot tell so small a delta from its rounding.
 
     >>> from privproj import M2, sigma
     >>> round(sigma(M2(dim=2048, rank=16), epsilon=1.0, delta=1e-5).value, 4)
@@ -72,24 +79,28 @@ def rank(
     bound: str | None = None,
     **run: Unpack[RunOptions],
 ) -> Result:
-    """The ranks of the projection at which the bound meets ``(epsilon, delta)``.
+    """Find the ranks of the projection at which the bound meets ``(epsilon, delta)``.
 
     Args:
         mechanism: What is released, its ``rank`` left out.
-        epsilon: A number from 0 to 1e9.
-        delta: A number above 0 and below 1; or else ``log10_delta``, from -1e6 to below 0.
-        log10_delta: The same as a power of ten.
-        bound: The name of a bound of the mechanism (None: its default).
+        epsilon: The epsilon to be met, from 0 to 1e9.
+        delta: The delta to be met, above 0 and below 1; give either this or ``log10_delta``.
+        log10_delta: The decimal logarithm of delta, from -1e6 to below 0.
+        bound: The name of a bound of the mechanism; None takes its default.
         **run: The run, as :class:`privproj.runs.RunOptions` lists it.
 
     Returns:
-        A :class:`Result`. ``value`` is the largest rank where epsilon grows with it (m1, m2, sketch), the smallest
-        where it falls (sketch-public). Where it falls first and then grows (wishart), ``value`` and ``upper`` are the
-        largest and ``lower`` the smallest; that every rank between them fits is observed, not proved. ``value`` is
-        None (outcome vacuous) if no rank fits.
+        A result whose ``value`` is a rank: the largest that fits where epsilon grows with the rank (m2, sketch), the
+        smallest where it falls (m1, sketch-public). Where it falls first and then grows (wishart), ``value`` and
+        ``upper`` are the largest and ``lower`` the smallest; that every rank between them fits is observed, not proved.
+        ``value`` is None (outcome vacuous) if no rank fits.
 
     Raises:
-        InvalidParameter, Refused, NotConverged, PrecisionLimit: As :func:`privproj.epsilon` does.
+        InvalidParameter: A value is outside its domain, or the mechanism has no rank, already has it set, or has
+            layers.
+        Refused: The bound proves nothing for this mechanism and run.
+        NotConverged: A quadrature or a search did not reach its accuracy.
+        PrecisionLimit: A composition cannot tell so small a delta from its rounding.
 
     >>> from privproj import M2, rank
     >>> rank(M2(dim=2048, noise_multiplier=0.5), epsilon=1.0, delta=1e-5).value
@@ -112,22 +123,25 @@ def steps(
     bound: str | None = None,
     **run: Unpack[RunOptions],
 ) -> Result:
-    """The largest number of releases within ``(epsilon, delta)``, up to 1e8.
+    """Find the largest number of releases within ``(epsilon, delta)``, up to 1e8.
 
     Args:
-        mechanism: What is released.
-        epsilon: A number from 0 to 1e9.
-        delta: A number above 0 and below 1; or else ``log10_delta``, from -1e6 to below 0.
-        log10_delta: The same as a power of ten.
-        bound: The name of a bound of the mechanism (None: its default).
-        **run: The run, as :class:`privproj.runs.RunOptions` lists it, but for ``steps``.
+        mechanism: What is released, with its noise multiplier and its rank.
+        epsilon: The epsilon to be met, from 0 to 1e9.
+        delta: The delta to be met, above 0 and below 1; give either this or ``log10_delta``.
+        log10_delta: The decimal logarithm of delta, from -1e6 to below 0.
+        bound: The name of a bound of the mechanism; None takes its default.
+        **run: The run, as :class:`privproj.runs.RunOptions` lists it, without ``steps``.
 
     Returns:
-        A :class:`Result`; ``value`` is None (outcome vacuous) if not even one release fits.
+        A result whose ``value`` is a number of releases (of epochs, for a partition). It is None (outcome vacuous) if
+        not even one release fits.
 
     Raises:
-        InvalidParameter, Refused, PrecisionLimit: As :func:`privproj.epsilon` does.
-        NotConverged: More than 1e8 releases fit.
+        InvalidParameter: A value is outside its domain, or ``steps`` is given.
+        Refused: The bound proves nothing for this mechanism and run.
+        NotConverged: More than 1e8 releases fit, or a quadrature or a search did not reach its accuracy.
+        PrecisionLimit: A composition cannot tell so small a delta from its rounding.
 
     >>> from privproj import Gaussian, steps
     >>> steps(Gaussian(noise_multiplier=10.0), epsilon=1.0, delta=1e-5).value
@@ -148,26 +162,29 @@ def rate(
     bound: str | None = None,
     **run: Unpack[RunOptions],
 ) -> Result:
-    """The largest sampling rate within ``(epsilon, delta)``, rounded down.
+    """Find the largest sampling rate within ``(epsilon, delta)``, rounded down.
 
     Args:
-        mechanism: What is released.
-        epsilon: A number from 0 to 1e9.
-        delta: A number above 0 and below 1; or else ``log10_delta``, from -1e6 to below 0.
-        log10_delta: The same as a power of ten.
-        bound: The name of a bound of the mechanism (None: its default).
-        **run: The run, as :class:`privproj.runs.RunOptions` lists it, but for ``sampling_rate``.
+        mechanism: What is released, with its noise multiplier and its rank.
+        epsilon: The epsilon to be met, from 0 to 1e9.
+        delta: The delta to be met, above 0 and below 1; give either this or ``log10_delta``.
+        log10_delta: The decimal logarithm of delta, from -1e6 to below 0.
+        bound: The name of a bound of the mechanism; None takes its default.
+        **run: The run, as :class:`privproj.runs.RunOptions` lists it, without ``sampling_rate``.
 
     Returns:
-        A :class:`Result`; 1 with a warning if even the whole data set at every step fits, None (outcome vacuous) if not
-        even a rate of 1e-12 does.
+        A result whose ``value`` is a sampling rate above 0 and at most 1. It is 1, with a warning, if even the whole
+        data set at every step fits, and None (outcome vacuous) if not even a rate of 1e-12 does.
 
     Raises:
-        InvalidParameter, Refused, NotConverged, PrecisionLimit: As :func:`privproj.epsilon` does.
+        InvalidParameter: A value is outside its domain, or ``sampling_rate`` is given.
+        Refused: The bound proves nothing for this mechanism and run.
+        NotConverged: A quadrature or a search did not reach its accuracy.
+        PrecisionLimit: A composition cannot tell so small a delta from its rounding.
 
     >>> from privproj import Gaussian, rate
-    >>> 0.0 < rate(Gaussian(noise_multiplier=1.0), epsilon=1.0, delta=1e-5, steps=100).value < 1.0
-    True
+    >>> round(rate(Gaussian(noise_multiplier=1.0), epsilon=1.0, delta=1e-5, steps=100).value, 5)
+    0.01391
     """
     _require_unset_in_run(run, "sampling_rate", "rate")
     target = full_target(epsilon, delta, log10_delta, zero=True)
@@ -187,25 +204,30 @@ def misalignment(
     bound: str | None = None,
     **run: Unpack[RunOptions],
 ) -> Result:
-    """The largest misalignment ``1 - rho`` within ``(epsilon, delta)``, rounded down.
+    """Find the largest misalignment ``1 - rho`` within ``(epsilon, delta)``, rounded down.
 
     Args:
-        mechanism: A :class:`Wishart` mechanism, its ``misalignment`` left out.
-        epsilon: A number from 0 to 1e9.
-        delta: A number above 0 and below 1; or else ``log10_delta``, from -1e6 to below 0.
-        log10_delta: The same as a power of ten.
-        bound: The name of a bound of the mechanism (None: its default).
+        mechanism: A mechanism whose misalignment is left out: :class:`Wishart`, or :class:`M1` with its bound
+            secret-projection.
+        epsilon: The epsilon to be met, from 0 to 1e9.
+        delta: The delta to be met, above 0 and below 1; give either this or ``log10_delta``.
+        log10_delta: The decimal logarithm of delta, from -1e6 to below 0.
+        bound: The name of a bound of the mechanism; None takes its default.
         **run: The run, as :class:`privproj.runs.RunOptions` lists it.
 
     Returns:
-        A :class:`Result`; ``value`` is None (outcome vacuous) if not even 1e-15 fits.
+        A result whose ``value`` is the largest misalignment that fits: one minus the cosine of neighbouring vectors. No
+        more than 1.96 is tried. ``value`` is None (outcome vacuous) if not even 1e-15 fits.
 
     Raises:
-        InvalidParameter, Refused, NotConverged, PrecisionLimit: As :func:`privproj.epsilon` does.
+        InvalidParameter: A value is outside its domain, or the mechanism has no misalignment or already has it set.
+        Refused: The bound proves nothing for this mechanism and run.
+        NotConverged: A quadrature or a search did not reach its accuracy.
+        PrecisionLimit: A composition cannot tell so small a delta from its rounding.
 
     >>> from privproj import Wishart, misalignment
-    >>> 0.0 < misalignment(Wishart(dim=1000, rank=16), epsilon=1.0, delta=1e-5).value < 1.0
-    True
+    >>> f"{misalignment(Wishart(dim=1000, rank=16), epsilon=1.0, delta=1e-5).value:.4g}"
+    '0.0001244'
     """
     _require_unset(mechanism, "misalignment", "misalignment")
     target = full_target(epsilon, delta, log10_delta, zero=True)
@@ -214,7 +236,7 @@ def misalignment(
 
 
 def _require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
-    """Raise unless the mechanism has this parameter and leaves it out."""
+    """Raise :class:`InvalidParameter` unless the mechanism has this parameter and its value is None."""
     if parameter not in vars(mechanism):
         raise InvalidParameter("mechanism", mechanism.name, f"a mechanism with a {parameter}")
     if vars(mechanism)[parameter] is not None:
@@ -222,13 +244,13 @@ def _require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
 
 
 def _require_unset_in_run(run: RunOptions, parameter: str, quantity: str) -> None:
-    """Raise where the run has the parameter that is to be found."""
+    """Raise :class:`InvalidParameter` if the options of the run contain the parameter that is to be found."""
     if parameter in run:
         raise InvalidParameter(parameter, run[parameter], f"no {parameter}: it is what {quantity} finds")
 
 
 def _solve_sigma(question: Question, target: FullTarget) -> Result:
-    """:func:`sigma` of a question that is already parsed."""
+    """Answer :func:`privproj.sigma` for a question that is already parsed, by a search over the noise multiplier."""
 
     def at(z: float) -> Enclosure:
         return question.with_mechanism(noise_multiplier=z).curve().log_delta(target.epsilon)
@@ -257,12 +279,12 @@ def _solve_sigma(question: Question, target: FullTarget) -> Result:
 
 
 def _grid_of(question: Question, z: float) -> dict[str, object]:
-    """How the curve was computed at this noise multiplier: nothing for a closed form."""
+    """How the curve was computed at this noise multiplier; empty for a closed form."""
     return numerics_of(question.with_mechanism(noise_multiplier=z).curve())
 
 
 def _solve_rank(question: Question, target: FullTarget) -> Result:
-    """:func:`rank` of a question that is already parsed."""
+    """Answer :func:`privproj.rank` for a question that is already parsed."""
 
     @cache
     def excess(rank: int) -> float:
@@ -290,7 +312,7 @@ def _solve_rank(question: Question, target: FullTarget) -> Result:
 
 
 def _solve_steps(question: Question, target: FullTarget) -> Result:
-    """:func:`steps` of a question that is already parsed."""
+    """Answer :func:`privproj.steps` for a question that is already parsed, by a search over ``x = 1/steps``."""
 
     @cache
     def excess(count: int) -> float:
@@ -311,7 +333,7 @@ def _solve_steps(question: Question, target: FullTarget) -> Result:
 
 
 def _solve_rate(question: Question, target: FullTarget) -> Result:
-    """:func:`rate` of a question that is already parsed, by search over ``x = 1/q``."""
+    """Answer :func:`privproj.rate` for a question that is already parsed, by a search over ``x = 1/q``."""
 
     def excess(x: float) -> float:
         return question.with_run(sampling_rate=1.0 / x, sampling=sampling).excess(target)
@@ -331,7 +353,7 @@ def _solve_rate(question: Question, target: FullTarget) -> Result:
 
 
 def _solve_misalignment(question: Question, target: FullTarget) -> Result:
-    """:func:`misalignment` of a question that is already parsed, by search over ``x = 1/m``."""
+    """Answer :func:`privproj.misalignment` for a question that is already parsed, by a search over ``x = 1/m``."""
 
     def excess(x: float) -> float:
         return question.with_mechanism(misalignment=1.0 / x).excess(target)
@@ -357,13 +379,13 @@ def _solve_misalignment(question: Question, target: FullTarget) -> Result:
 
 
 def _vacuous_answer(question: Question, quantity: str, **fields: Any) -> Result:
-    """The answer that nothing meets the target."""
+    """The result of a calibration in which no value of the parameter meets the target."""
     warnings = (*question.notes, "nothing meets this target; expected a larger epsilon or delta, or an easier run")
     return question.result(quantity, None, None, **{"outcome": Outcome.VACUOUS, "warnings": warnings, **fields})
 
 
 def _first_integer_that_passes(passes: Callable[[int], bool], n: int, direction: int, last: int) -> int | None:
-    """The first integer from ``n`` in this direction that passes, tried ever further apart; None beyond ``last``."""
+    """The first integer from ``n`` towards ``last`` that passes, tried with growing strides; None if none does."""
     stride = 1
     while not passes(n):
         if n == last:

@@ -1,4 +1,4 @@
-"""The stable door for scripts: one dotted name and the parameters of the reference vectors."""
+"""The stable door for scripts: one dotted name, and parameters that may have the names of the papers."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ TARGETS = {
     "rate": (calibration.rate, ("epsilon", "delta")),
     "misalignment": (calibration.misalignment, ("epsilon", "delta")),
 }
-"""Every quantity: who answers it, and what it is asked at."""
+"""For every quantity: the function that answers it, and the targets at which it is asked."""
 
 FOUND = {
     "sigma": ("noise_multiplier",),
@@ -31,43 +31,48 @@ FOUND = {
     "steps": ("steps", "epochs"),
     "rate": ("sampling_rate", "batch_size", "dataset_size", "epochs"),
 }
-"""What a query finds, under each of its names: not to be given."""
+"""For every calibration: the names of the parameter that it finds, which must therefore not be given."""
 RUN_PARAMETERS = tuple(RunOptions.__annotations__)
-"""The parameters that describe a run."""
+"""The names of the parameters that describe a run."""
 
 OTHER_NAMES = {"Gamma": "gamma", "n_eig": "eigenvalues", "rho": "alignment"}
-"""Other names of parameters, as the papers write them."""
+"""Other names of parameters, as the papers write them, and the names used here."""
 
 RECIPROCALS = {"mu": "noise_multiplier", "nu": "gamma"}
-"""Names that stand for one over a parameter."""
+"""Names that stand for one over a parameter, and that parameter."""
 
 
 def target_names(query: str) -> tuple[str, ...]:
-    """The names under which a query's targets may be given."""
+    """The names under which the targets of a query may be given; ``log10_delta`` is one wherever ``delta`` is."""
     wanted = TARGETS[query][1]
     return (*wanted, "log10_delta") if "delta" in wanted else wanted
 
 
 def evaluate(quantity: str, **parameters: object) -> Result:
-    """Evaluate ``mechanism.bound.quantity`` by its dotted name: the stable door for scripts.
+    """Evaluate ``mechanism.bound.quantity`` by its dotted name; this is the stable door for scripts.
 
     Args:
-        quantity: For instance ``m2.rank-free.delta``. ``sketch.rdp`` at an ``order`` is the divergence;
-            ``wishart.early.epsilon`` and ``.delta`` with ``t``, ``eta`` and ``R`` the bound at these values;
-            ``wishart.preprocess.gain`` what pre-processing adds to the alignment.
+        quantity: A dotted name, for instance ``m2.rank-free.delta``. Four names have parameters of their own:
+            ``sketch.rdp`` at an ``order`` is the Renyi divergence of that order; ``wishart.early.epsilon`` and
+            ``wishart.early.delta`` with ``t``, ``eta``, ``R`` and, if given, ``c`` are the early theorem at these
+            values; ``wishart.preprocess.gain`` with ``gamma`` and ``beta`` is what preprocessing adds to the alignment.
         **parameters: Those of the mechanism, of the run and of the target; numbers may be given as text. ``mu`` may
-            stand for ``noise_multiplier = 1/mu``, ``nu`` for ``gamma = 1/nu``, and ``Gamma``, ``n_eig`` and ``rho`` for
-            gamma, eigenvalues and alignment.
+            stand for ``noise_multiplier = 1/mu`` and ``nu`` for ``gamma = 1/nu``; ``Gamma``, ``n_eig`` and ``rho`` are
+            other names of ``gamma``, ``eigenvalues`` and ``alignment``.
 
     Returns:
-        The :class:`Result` of the query of that name.
+        The result of the query of that name.
 
     Raises:
-        InvalidParameter: For an unknown name, and as the query itself does.
+        InvalidParameter: The name is unknown, a parameter is missing, unknown or given twice, or a value is outside its
+            domain.
+        Refused: The bound proves nothing for this mechanism and run.
+        NotConverged: A quadrature or a search did not reach its accuracy.
+        PrecisionLimit: A composition cannot tell so small a delta from its rounding.
 
     >>> from privproj import evaluate
-    >>> round(evaluate("m2.rank-free.delta", dim=64, rank=4, mu=1, epsilon=1).value, 6) > 0.0
-    True
+    >>> round(evaluate("m2.rank-free.delta", dim=64, rank=4, mu=1, epsilon=1).value, 6)
+    0.000156
     """
     given = {name: _parse_number(value) for name, value in parameters.items()}
     special = SPECIAL.get((quantity, "order" in given or "t" in given))
@@ -90,7 +95,7 @@ def evaluate(quantity: str, **parameters: object) -> Result:
 
 
 def _build_mechanism(kind: type[Mechanism], quantity: str, given: dict[str, Any], others: tuple[str, ...] = ()) -> Any:
-    """The mechanism with these parameters, under any of their names."""
+    """The mechanism of this type with these parameters, each under any of its names, but once."""
     plain: dict[str, Any] = {}
     for name, value in given.items():
         own = RECIPROCALS.get(name) or OTHER_NAMES.get(name, name)
@@ -107,7 +112,7 @@ def _build_mechanism(kind: type[Mechanism], quantity: str, given: dict[str, Any]
 
 
 def _pop_numbers(quantity: str, given: dict[str, Any], *names: str) -> list[float]:
-    """These parameters, removed from ``given``."""
+    """The values of these parameters as floats; they are removed from ``given``."""
     for name in names:
         if name not in given:
             raise InvalidParameter(name, "nothing", f"the parameter {name} of {quantity}")
@@ -115,7 +120,7 @@ def _pop_numbers(quantity: str, given: dict[str, Any], *names: str) -> list[floa
 
 
 def _renyi_divergence_at_order(quantity: str, given: dict[str, Any]) -> Result:
-    """The Renyi divergence of the secret sketch at one order."""
+    """Answer ``sketch.rdp`` with an ``order``: the Renyi divergence of the secret sketch at that order, in nats."""
     (order,) = _pop_numbers(quantity, given, "order")
     mechanism = _build_mechanism(Sketch, quantity, given)
     question = Question(mechanism, Run(relation="replace"), find_bound(Sketch, "rdp"))  # pyright: ignore
@@ -127,7 +132,7 @@ def _renyi_divergence_at_order(quantity: str, given: dict[str, Any]) -> Result:
 
 
 def _early_bound_at_values(quantity: str, given: dict[str, Any]) -> Result:
-    """Theorem 1 of the early version at given ``t``, ``eta``, ``R``."""
+    """Answer ``wishart.early.epsilon`` and ``.delta`` with given ``t``, ``eta`` and ``R`` (C11)."""
     from privproj.bounds.wishart._early import SPECTRAL_CONSTANT, early_bound_at
 
     c = _pop_numbers(quantity, given, "c")[0] if "c" in given else SPECTRAL_CONSTANT
@@ -143,7 +148,7 @@ def _early_bound_at_values(quantity: str, given: dict[str, Any]) -> Result:
 
 
 def _gain_of_preprocessing(quantity: str, given: dict[str, Any]) -> Result:
-    """What pre-processing adds to the alignment; ``beta`` must be added to delta."""
+    """Answer ``wishart.preprocess.gain``: what preprocessing adds to the alignment; ``beta`` must be added to delta."""
     from privproj.diagnostics.alignment import preprocessing_gain
 
     gamma, beta = _pop_numbers(quantity, given, "gamma", "beta")
@@ -162,11 +167,11 @@ SPECIAL: dict[tuple[str, bool], Callable[[str, dict[str, Any]], Result]] = {
     ("wishart.early.delta", True): _early_bound_at_values,
     ("wishart.preprocess.gain", False): _gain_of_preprocessing,
 }
-"""Quantities with parameters of their own, by name and by whether an order or a ``t`` is given."""
+"""Who answers quantities with parameters of their own, by name and by whether an ``order`` or a ``t`` is given."""
 
 
 def _split_name(quantity: str) -> tuple[str, str, str]:
-    """``mechanism.bound.quantity`` in its three parts."""
+    """The three parts of ``mechanism.bound.quantity``; raises :class:`InvalidParameter` for anything else."""
     parts = tuple(quantity.split("."))
     if len(parts) != 3 or parts[2] not in TARGETS:
         raise InvalidParameter("quantity", quantity, "mechanism.bound.quantity ending in " + ", ".join(TARGETS))
@@ -174,7 +179,7 @@ def _split_name(quantity: str) -> tuple[str, str, str]:
 
 
 def _parse_number(value: object) -> object:
-    """Text that is a number as that number, everything else as it is."""
+    """The number that a text says; every other value as it is."""
     if isinstance(value, str):
         try:
             return float(value)

@@ -1,6 +1,6 @@
-"""Where a calibration begins to look: cheap guesses of the noise, and a rough excess.
+"""Where a calibration begins to look: cheap guesses of the noise multiplier, and a rough excess of the log delta.
 
-Speed only: no answer depends on a guess but for the time that it takes to find it.
+Speed only: a guess decides how long a search takes, never what it answers.
 """
 
 import math
@@ -16,16 +16,17 @@ from privproj.runs import FullTarget
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
 
 ROUGH = 3.0
-"""Values of a profile per deviation of the loss where only a first guess is needed. Speed only."""
+"""Values of a profile per standard deviation of the loss where only a first guess is needed. Speed only."""
 
 
 def classical_noise(target: FullTarget) -> float:
-    """The textbook noise multiplier of one release, as a first guess."""
+    """The noise multiplier of the textbook rule for one Gaussian release, at most 1e12, as a first guess."""
+    # z = sqrt(2 ln(1.25/delta)) / eps (Dwork, Roth 2014, Theorem A.1).
     return min(math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon, LARGEST_NOISE)
 
 
 def _renyi_noise(question: Question, target: FullTarget, guess: float) -> float:
-    """The noise multiplier by a Renyi bound of the mechanism, or of the Gaussian: a guess without a composition."""
+    """The noise multiplier by the Renyi bound of the mechanism, or of the Gaussian: a guess without a composition."""
     run = replace(question.run, sampling=None, relation=None, group_size=1)
     mechanism, bound = question.mechanism, renyi_bound(type(question.mechanism))
     if bound is None:
@@ -48,7 +49,10 @@ def _renyi_noise(question: Question, target: FullTarget, guess: float) -> float:
 
 
 def coarse_noise(question: Question, target: FullTarget, guess: float) -> float:
-    """The noise multiplier on a coarse grid, a close guess for a fine one; roughly, where that has no answer."""
+    """The noise multiplier found on a grid ten times as coarse, as a guess for the fine one.
+
+    Where the coarse grid has no answer, the guess of a Renyi bound is returned.
+    """
     guess = _renyi_noise(question, target, guess)
 
     def rough(asked: Question, spread: float) -> float:
@@ -76,9 +80,9 @@ def coarse_noise(question: Question, target: FullTarget, guess: float) -> float:
 
 
 def rough_excess(question: Question, target: FullTarget) -> float:
-    """What the log delta is too large by, from a sparse table of the profile: where to look, never what to claim.
+    """``ln delta(eps) - ln delta`` from a sparse table of the profile; ``inf`` where there is no number.
 
-    Infinite where there is no number.
+    It only tells a search where to look. Every answer is evaluated with the full table afterwards.
     """
     whole = question.bound.representation
 

@@ -1,4 +1,4 @@
-"""Answers forwards: epsilon, delta, and all bounds side by side."""
+"""Answers forwards: epsilon at a delta, delta at an epsilon, and all bounds of a mechanism side by side."""
 
 import math
 from dataclasses import dataclass, replace
@@ -23,23 +23,24 @@ def epsilon(
     bound: str | None = None,
     **run: Unpack[RunOptions],
 ) -> Result:
-    """The smallest epsilon that ``bound`` proves at ``delta`` (or ``10^log10_delta``), rounded up.
+    """Return the smallest epsilon that the bound proves at a delta, rounded up.
 
     Args:
-        mechanism: What was released, with its noise multiplier, rank and promises.
-        delta: A number above 0 and below 1; or else ``log10_delta``, from -1e6 to below 0.
-        log10_delta: The same as a power of ten, for deltas below double precision.
-        bound: The name of a bound of the mechanism (None: its default, the first in the registry).
-        **run: The run, as :class:`privproj.runs.RunOptions` lists it (none: one release on the whole data set).
+        mechanism: What was released, with its noise multiplier, its rank and its promises.
+        delta: The delta of the guarantee, above 0 and below 1; give either this or ``log10_delta``.
+        log10_delta: The decimal logarithm of delta, from -1e6 to below 0, for deltas below double precision.
+        bound: The name of a bound of the mechanism; None takes its default, the first in the registry.
+        **run: The run, as :class:`privproj.runs.RunOptions` lists it; none of them: one release on the whole data set.
 
     Returns:
-        A :class:`Result`. ``value`` is ``inf`` (outcome vacuous) if the bound proves no finite epsilon there.
+        A result whose ``value`` is epsilon. It is ``inf`` (outcome vacuous) if the bound proves no finite epsilon at
+        this delta.
 
     Raises:
-        InvalidParameter: A value is outside its domain, or one is missing.
+        InvalidParameter: A value is outside its domain, one is missing, or two contradict each other.
         Refused: The bound proves nothing for this mechanism and run.
-        NotConverged: A quadrature or a search did not settle.
-        PrecisionLimit: A composition cannot tell such a delta from its rounding.
+        NotConverged: A quadrature or a search did not reach its accuracy.
+        PrecisionLimit: A composition cannot tell so small a delta from its rounding.
 
     >>> from privproj import M2, epsilon
     >>> round(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5).value, 4)
@@ -50,7 +51,7 @@ def epsilon(
 
 
 def solve_epsilon(question: Accounted, target: Target) -> Result:
-    """:func:`epsilon` of a question that is already parsed."""
+    """Answer :func:`privproj.epsilon` for a question or a schedule that is already parsed and checked."""
     curve = question.curve()
     found = read_epsilon(curve, target)
     lower = found.lower if math.isfinite(found.lower) and found.lower >= 0.0 else None
@@ -66,20 +67,23 @@ def solve_epsilon(question: Accounted, target: Target) -> Result:
 
 
 def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **run: Unpack[RunOptions]) -> Result:
-    """The smallest delta that ``bound`` proves at ``epsilon >= 0``, rounded up.
+    """Return the smallest delta that the bound proves at an epsilon, rounded up.
 
     Args:
-        mechanism: What was released.
-        epsilon: A number from 0 to 1e9.
-        bound: The name of a bound of the mechanism (None: its default).
-        **run: The run, as :class:`privproj.runs.RunOptions` lists it.
+        mechanism: What was released, with its noise multiplier, its rank and its promises.
+        epsilon: The epsilon of the guarantee, from 0 to 1e9.
+        bound: The name of a bound of the mechanism; None takes its default, the first in the registry.
+        **run: The run, as :class:`privproj.runs.RunOptions` lists it; none of them: one release on the whole data set.
 
     Returns:
-        A :class:`Result`. A delta of 1 says nothing (outcome vacuous). Below 1e-300 ``value`` stays there, an upper
-        bound, and ``log10_delta`` carries the size.
+        A result whose ``value`` is delta. A delta of 1 guarantees nothing (outcome vacuous). Where delta is below
+        1e-300, ``value`` is about 1e-300, which is an upper bound, and ``log10_delta`` carries the size.
 
     Raises:
-        InvalidParameter, Refused, NotConverged, PrecisionLimit: As :func:`epsilon` does.
+        InvalidParameter: A value is outside its domain, one is missing, or two contradict each other.
+        Refused: The bound proves nothing for this mechanism and run.
+        NotConverged: A quadrature or a search did not reach its accuracy.
+        PrecisionLimit: The composed delta is too small to be told from rounding.
 
     >>> from privproj import Gaussian, delta
     >>> round(delta(Gaussian(noise_multiplier=1.0), epsilon=1.0).value, 6)
@@ -90,7 +94,7 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
 
 
 def solve_delta(question: Accounted, target: EpsilonTarget) -> Result:
-    """:func:`delta` of a question that is already parsed."""
+    """Answer :func:`privproj.delta` for a question or a schedule that is already parsed and checked."""
     curve, epsilon = question.curve(), target.epsilon
     floor = getattr(curve, "floor", 0.0)
     if floor and curve.log_delta(epsilon).upper <= math.log(floor):
@@ -114,14 +118,26 @@ def solve_delta(question: Accounted, target: EpsilonTarget) -> Result:
 
 
 def _probability_ends(log_value: Enclosure) -> tuple[float, float | None]:
-    """``(upper, lower)`` as numbers: never 0, the lower end None where it is unknown or below 1e-300."""
+    """``(upper, lower)`` as probabilities: upper is never 0, lower is None where unknown or below 1e-300."""
     lower = math.exp(log_value.lower) if log_value.lower > LEAST_LOG_VALUE else None
     return delta_value(log_value.upper), lower
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One row of :func:`compare`: a bound with its result, or the reason why it gives none."""
+    """One row of :func:`privproj.compare`: a bound with its answer, or with the reason why it gives none.
+
+    Attributes:
+        bound: The record of the bound, a :class:`privproj.bounds.bound.Bound`.
+        result: The answer of this bound; None where the question does not fit the bound. It has no value where the
+            bound applies but has no answer.
+        reason: Why there is no answer, in one sentence; empty where there is one.
+
+    >>> from privproj import Gaussian, compare
+    >>> row = compare(Gaussian(noise_multiplier=1.0), delta=1e-5)[0]
+    >>> row.bound.name, round(row.result.value, 4), row.reason
+    ('analytic', 4.3772, '')
+    """
 
     bound: Bound
     result: Result | None
@@ -135,25 +151,26 @@ def compare(
     epsilon: float | None = None,
     **run: Unpack[RunOptions],
 ) -> list[Comparison]:
-    """Every bound of the mechanism on one question.
+    """Ask every bound of the mechanism the same question, and sort the answers.
 
     Args:
-        mechanism: What was released.
-        delta: The delta at which every epsilon is asked for; or else ``epsilon``.
-        epsilon: The epsilon at which every delta is asked for.
-        **run: The run, as :class:`privproj.runs.RunOptions` lists it.
+        mechanism: What was released, with its noise multiplier, its rank and its promises.
+        delta: The delta at which every bound is asked for epsilon, above 0 and below 1; give either this or
+            ``epsilon``.
+        epsilon: The epsilon at which every bound is asked for delta, from 0 to 1e9.
+        **run: The run, as :class:`privproj.runs.RunOptions` lists it; none of them: one release on the whole data set.
 
     Returns:
-        A row for each bound: those without a promise first, then conditional ones, each tightest first; last those that
-        do not apply, with their reasons.
+        A row for each bound: first the proved ones without a promise, then the conditional ones, each group from the
+        smallest value to the largest; last those without an answer, with their reasons.
 
     Raises:
         InvalidParameter: Both or none of ``delta`` and ``epsilon`` are given, or a value is outside its domain.
 
     >>> from privproj import M2, compare
     >>> rows = compare(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5)
-    >>> [row.bound.name for row in rows if row.result][:2]
-    ['rank-free', 'mixture-rdp']
+    >>> [(row.bound.name, round(row.result.value, 4)) for row in rows if row.result][:2]
+    [('rank-free', 0.7382), ('mixture-rdp', 0.8536)]
     """
     if (delta is None) == (epsilon is None):
         raise InvalidParameter("delta", delta, "exactly one of delta and epsilon")
@@ -167,7 +184,7 @@ def compare(
 
 
 def _compare_one(question: Question, target: Target | EpsilonTarget) -> Comparison:
-    """One row: the answer, or the reason why there is none."""
+    """Ask one bound: the row has its answer, or the reason why there is none."""
     try:
         if isinstance(target, Target):
             return Comparison(question.bound, answer(question, "epsilon", solve_epsilon, target))
@@ -179,7 +196,7 @@ def _compare_one(question: Question, target: Target | EpsilonTarget) -> Comparis
 
 
 def _comparison_order(row: Comparison) -> tuple[int, float]:
-    """Rows in the order of :func:`compare`."""
+    """Key that sorts rows by status and then by value; rows without a value come last."""
     if row.result is None or row.result.value is None:
         return 2, 0.0
     status = {Status.PROVED: 0, Status.CONDITIONAL: 1}.get(row.result.status, 3)

@@ -1,4 +1,4 @@
-"""A question: one mechanism, one run, one bound, checked, with all that its answer rests on."""
+"""A question: one mechanism, one run and one bound, checked, with all that its answer rests on."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,34 +25,37 @@ Aim = TypeVar("Aim", bound=AnyTarget)
 
 
 class Accounted(Protocol):
-    """What an epsilon or a delta can be asked of: one question, or a schedule of several."""
+    """What an epsilon or a delta can be asked of: one question, or a schedule of several phases."""
 
     def curve(self) -> Curve:
-        """The bound of the whole run."""
+        """The bound of the whole run, delta against epsilon."""
         ...
 
     def side(self, curve: Curve) -> Side:
-        """On which side of the truth what is read from the curve lies."""
+        """On which side of the truth the numbers that are read from this curve lie."""
         ...
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of any number for this question should know."""
+        """What a reader of any number for this question should know, in words."""
         ...
 
     @property
     def remedy(self) -> str:
-        """What makes epsilon smaller."""
+        """What makes epsilon smaller, in words for a message."""
         ...
 
     def result(self, quantity: str, value: float | None, lower: float | None, **details: Any) -> Result:
-        """A result with everything that does not depend on the quantity filled in."""
+        """A result in which everything that does not depend on the quantity is filled in."""
         ...
 
 
 @dataclass(frozen=True)
 class Question:
-    """One mechanism, one run, one bound: everything that fixes the curve to be read."""
+    """One mechanism, one run and one bound: everything that fixes the curve to be read.
+
+    ``allow_refuted`` lets a refuted bound be evaluated; its number is then marked as no guarantee.
+    """
 
     mechanism: Mechanism
     run: Run
@@ -60,7 +63,7 @@ class Question:
     allow_refuted: bool = False
 
     def check(self) -> None:
-        """Raise unless the bound answers this question soundly."""
+        """Raise :class:`InvalidParameter` or :class:`Refused` unless the bound answers this question soundly."""
         bound, relation = self.bound, self.run.relation
         if not bound.guarantees(self.mechanism) and not self.allow_refuted:
             raise Refused(f"{bound.name} is {self.status}, not a guarantee: {bound.reason}")
@@ -92,11 +95,14 @@ class Question:
 
     @property
     def reuses_projection(self) -> bool:
-        """True for a projection that is drawn once, where the bound needs a fresh one for each release."""
+        """True if the projection is drawn once, although the bound needs a fresh one for each release."""
         return not self.bound.any_projection and _has_fixed_projection(self.mechanism)
 
     def release(self) -> tuple[Representation, Run]:
-        """The bound of one release in its own representation, and the run it is for."""
+        """The bound of one release in its own representation, and the run that it is for.
+
+        A group of K records and the relation replace have changed the mechanism and the rate here (C17).
+        """
         self.check()
         mechanism, run = self.mechanism, self.run
         if run.group_size > 1:
@@ -107,7 +113,7 @@ class Question:
         return self.bound.representation(mechanism), run
 
     def curve(self) -> Curve:
-        """The bound of the whole run."""
+        """The bound of the whole run: composed from a profile, or in the bound's own terms."""
         form, run = self.release()
         try:
             return compose(form, run) if isinstance(form, PrivacyProfile) else form.over_run(run)
@@ -115,50 +121,50 @@ class Question:
             raise Refused(f"{self.bound.name}: {error}") from None
 
     def with_mechanism(self, **changes: object) -> "Question":
-        """The question with these parameters of its mechanism."""
+        """The same question with these parameters of its mechanism changed."""
         return replace(self, mechanism=replace(self.mechanism, **changes))  # pyright: ignore[reportArgumentType]
 
     def with_run(self, **changes: object) -> "Question":
-        """The question with these parameters of its run."""
+        """The same question with these parameters of its run changed."""
         return replace(self, run=replace(self.run, **changes))  # pyright: ignore[reportArgumentType]
 
     def excess(self, target: FullTarget) -> float:
-        """``ln delta(eps) - ln delta``: above 0 where the bound does not meet the target."""
+        """``ln delta(eps) - ln delta`` at the target; above 0 where the bound does not meet it."""
         return self.curve().log_delta(target.epsilon).upper - target.log_delta
 
     def meets(self, target: FullTarget) -> bool:
         """True where the question, asked for its epsilon or its delta, answers no more than the target (C24).
 
-        This is the last word of every calibration.
+        Every calibration ends with this check, so that its answer still meets the target when it is asked back.
         """
         return meets(self.curve(), target)
 
     @property
     def remedy(self) -> str:
-        """What makes epsilon smaller."""
+        """What makes epsilon smaller, in words for a message."""
         return self.mechanism.remedy
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of any number for this question should know."""
+        """What a reader of any number for this question should know, in words."""
         return (*self.mechanism.notes(), *self.run.notes, *self.bound.notes(self.mechanism))
 
     @property
     def promises(self) -> tuple[str, ...]:
-        """What the data must keep."""
+        """What the data must keep, in words; empty where the bound holds for all data."""
         group = self.run.group_size
         person = (f"one person contributes at most {group} records, each clipped on its own",) if group > 1 else ()
         return (*self.bound.promises_of(self.mechanism), *person)
 
     @property
     def mechanism_assumes(self) -> tuple[str, ...]:
-        """What the bound takes for granted about one release of the mechanism."""
+        """What the bound takes for granted about one release of the mechanism, in words."""
         layers = (INDEPENDENT_LAYER_PROJECTIONS,) if self.bound.independent_layers(self.mechanism) else ()
         return (*self.bound.assumes(type(self.mechanism)), *layers)
 
     @property
     def run_assumes(self) -> tuple[str, ...]:
-        """What the number takes for granted about the run."""
+        """What the number takes for granted about the run, in words."""
         run, values = self.run, self.bound.promises_values(self.mechanism)
         projects = hasattr(self.mechanism, "fixed_projection") and not self.bound.any_projection
         scaled = isinstance(self.mechanism, NoisyMechanism) and not values
@@ -170,7 +176,10 @@ class Question:
         return (*run.assumes, *(words for words, present in triggers if present))
 
     def result(self, quantity: str, value: float | None, lower: float | None, **details: object) -> Result:
-        """A result with everything that does not depend on the quantity filled in."""
+        """A result in which everything that does not depend on the quantity is filled in.
+
+        A value of a refuted bound is marked here: side none, outcome refused, and a warning.
+        """
         mechanism = self.mechanism
         fields: dict = {
             "quantity": quantity,
@@ -201,18 +210,18 @@ class Question:
 
     @property
     def status(self) -> Status:
-        """The status of the bound for these parameters; what one person contributes is a promise too."""
+        """The status of the bound for these parameters; how much one person contributes is a promise too."""
         status = self.bound.status_for(self.mechanism)
         return Status.CONDITIONAL if self.run.group_size > 1 and self.bound.guarantees(self.mechanism) else status
 
     def side(self, curve: Curve) -> Side:
-        """Exact only where the bound is the truth and nothing but a closed form was involved."""
+        """Exact only where the bound is the truth of the mechanism and the curve a closed form; else an upper bound."""
         exact = self.bound.exact and self.bound.attained(self.mechanism)
         return Side.EXACT if exact and not numerics_of(curve) else Side.UPPER
 
 
 def answer(question: Question, quantity: str, solve: Callable[[Question, Aim], Result], target: Aim) -> Result:
-    """``solve(question, target)``, the result for this quantity.
+    """Return ``solve(question, target)``, the result for this quantity.
 
     An error that leaves a well-posed question unanswered carries the result without a value.
     """
@@ -225,12 +234,12 @@ def answer(question: Question, quantity: str, solve: Callable[[Question, Aim], R
 
 
 def ask_by_name(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Question:
-    """The question put by keyword arguments."""
+    """The question that is put by a mechanism, the name of a bound (None: the default) and the options of a run."""
     return question_of(mechanism, find_bound(type(mechanism), bound), run)
 
 
 def question_of(mechanism: Mechanism, bound: Bound, run: RunOptions) -> Question:
-    """The question, under the bound's or the mechanism's own relation where none is given."""
+    """The question for this bound; a relation that is not given is that of the bound, or else of the mechanism."""
     options: Any = dict(run)
     allowed = boolean("allow_refuted", options.pop("allow_refuted", False))
     if options.get("relation") is None:
@@ -239,16 +248,16 @@ def question_of(mechanism: Mechanism, bound: Bound, run: RunOptions) -> Question
 
 
 def numerics_of(curve: Curve) -> dict[str, object]:
-    """How the curve was computed, where it says so."""
+    """How the curve was computed, by name; empty for a closed form."""
     return dict(getattr(curve, "numerics", {}))
 
 
 def remedy_for_fixed_projection(mechanism: Mechanism) -> str:
-    """What holds for a reused projection."""
+    """What to do where a projection is reused: the bounds that hold for any projection, in words for a message."""
     names = [bound.name for bound in bounds_of(type(mechanism)) if bound.any_projection]
     return " or ".join(f"--bound {name} holds for any projection" for name in names) or "no bound here allows that"
 
 
 def _has_fixed_projection(mechanism: Mechanism) -> bool:
-    """True for a projection that is drawn once and reused."""
+    """True if the mechanism says that its projection is drawn once and reused."""
     return bool(getattr(mechanism, "fixed_projection", False))

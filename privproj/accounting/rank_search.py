@@ -1,6 +1,6 @@
-"""The ranks that meet a target, where epsilon grows, falls, or falls and then grows with the rank.
+"""The ranks that meet a target, where epsilon grows, falls, or first falls and then grows with the rank.
 
-Whatever is returned as fitting was evaluated by ``excess``; ``rough`` only says where to look.
+Every rank that is returned was evaluated by ``excess``; ``rough`` only tells the search where to look.
 """
 
 import math
@@ -12,9 +12,11 @@ from privproj.numerics.search import largest_integer, minimise
 def rank_ends(
     excess: Callable[[int], float], shape: str, limit: int, rough: Callable[[int], float] | None = None
 ) -> tuple[int | None, int | None]:
-    """``(smallest, largest)`` rank up to ``limit`` without excess; None for an end that is not asked for or missing.
+    """``(smallest, largest)`` rank from 1 to ``limit`` at which ``excess`` is at most 0.
 
-    ``rough`` is a cheaper excess that says where to look.
+    ``shape`` says how epsilon depends on the rank: "grows" finds the largest only, "falls" the smallest only,
+    "u-shaped" both. An end that is not sought, or that does not exist, is None. ``rough`` is a cheaper excess for the
+    search.
     """
 
     def fits(rank: int) -> bool:
@@ -49,7 +51,7 @@ def _best_rank(excess: Callable[[int], float], limit: int) -> int:
 
 
 def _rank_end(excess: Callable[[int], float], rough: Callable[[int], float], best: int, end: int) -> int:
-    """The last rank without excess from ``best``, which has none, to ``end``: from where ``rough`` sees it."""
+    """The last rank that fits on the way from ``best``, which fits, to ``end``; ``rough`` says where to start."""
     near = best
     if rough(best) <= 0.0 < rough(end):
         near = _last_fitting_rank(rough, best, end, 1e-3)
@@ -65,7 +67,7 @@ def _rank_end(excess: Callable[[int], float], rough: Callable[[int], float], bes
 
 
 def _last_fitting_rank(excess: Callable[[int], float], inside: int, outside: int, rtol: float) -> int:
-    """The last rank without excess between one that fits and one that does not, by secants in ``ln rank``."""
+    """The last rank that fits between one that fits and one that does not, by secants in ``ln rank``."""
     at_inside, at_outside = excess(inside), excess(outside)
     for count in range(200):
         if abs(outside - inside) <= max(1.0, rtol * inside):

@@ -22,7 +22,21 @@ from privproj.validation import privacy_epsilon, probability
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase: what is released how often, by which bound it is accounted; ``planned`` ones have not happened yet."""
+    """One phase of a run: what is released how often, and by which bound it is accounted.
+
+    :func:`privproj.schedule.phase_of` makes one from a mechanism.
+
+    Attributes:
+        question: The mechanism, the run and the bound of the phase.
+        name: What the phase is called in answers and messages.
+        planned: True if the phase has not happened yet; what is left of a budget is then worked out for it.
+
+    >>> from privproj import Gaussian
+    >>> from privproj.schedule import phase_of
+    >>> phase = phase_of(Gaussian(noise_multiplier=1.0), "training", steps=1000, sampling_rate=0.01)
+    >>> phase.name, phase.question.run.steps, phase.planned
+    ('training', 1000, False)
+    """
 
     question: Question
     name: str
@@ -30,7 +44,12 @@ class Phase:
 
     @property
     def release(self) -> tuple[PrivacyProfile, Any]:
-        """The profile of one release and the run; raises :class:`Refused` for a bound without a profile."""
+        """The privacy profile of one release of the phase, and the run that it is composed over.
+
+        Raises:
+            InvalidParameter: A parameter of the phase is missing or outside its domain.
+            Refused: The bound of the phase has no privacy profile, or no amplification by subsampling.
+        """
         try:
             form, run = self.question.release()
         except InvalidParameter as error:
@@ -45,7 +64,7 @@ class Phase:
         return form, run
 
     def as_dict(self) -> dict[str, object]:
-        """The phase as an entry of a run file."""
+        """Return the phase as an entry of a run file, keys and plain values."""
         mechanism, run = self.question.mechanism, self.question.run.parameters()
         given = {"layer" if k == "layers" else k: v for k, v in mechanism.parameters().items()}
         shown: dict[str, object] = {
@@ -61,7 +80,19 @@ class Phase:
 
 @dataclass(frozen=True)
 class Remaining:
-    """How many releases like those of ``phase`` fit after all that is done and, in full, the planned ones ``after``."""
+    """What a budget leaves for one pattern of releases, after all that is done and after the planned phases before it.
+
+    Attributes:
+        phase: The pattern: a planned phase, or the last phase where none is planned.
+        more_steps: How many releases like those of ``phase`` still fit; 0 if none does.
+        after: The planned phases that are counted in full before it.
+
+    >>> from privproj import Gaussian
+    >>> from privproj.schedule import Schedule, phase_of
+    >>> run = Schedule((phase_of(Gaussian(noise_multiplier=10.0), "training", steps=3),))
+    >>> [(found.phase.name, found.more_steps) for found in run.remaining(epsilon=1.0, delta=1e-5)]
+    [('training', 4)]
+    """
 
     phase: Phase
     more_steps: int
@@ -69,13 +100,34 @@ class Remaining:
 
     @property
     def would_exceed(self) -> bool | None:
-        """True if a planned phase does not fit as a whole; None for a pattern that is not planned."""
+        """True if the planned phase does not fit as a whole; None for a pattern that is not planned."""
         return self.more_steps < self.phase.question.run.steps if self.phase.planned else None
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Phases under one neighbouring relation. Every number is a joint one: nothing is added up that can be composed."""
+    """Phases under one neighbouring relation, accounted jointly.
+
+    Every number is one of the whole run: the phases are composed, their epsilons are not added up.
+
+    Args:
+        phases: The phases in their order, at least one; all under one relation and with one group size.
+        discretization: The step of the grid of losses on which the phases are composed, from 1e-12 to 1; None lets the
+            composer choose it.
+        composer: Who composes: "privproj", or "dp-accounting", whose rounding is measured and not proved.
+        assumes: Further sentences that every number of this run takes for granted.
+
+    Raises:
+        InvalidParameter: There is no phase, or the phases have different relations or group sizes.
+        Refused: A phase reuses a fixed projection although its bound needs a fresh one for each release.
+
+    >>> from privproj import M2, Gaussian
+    >>> from privproj.schedule import Schedule, phase_of
+    >>> first = phase_of(Gaussian(noise_multiplier=1.0), "first", steps=1000, sampling_rate=0.01)
+    >>> second = phase_of(M2(dim=2048, rank=16, noise_multiplier=0.5), "second", steps=1000, sampling_rate=0.01)
+    >>> round(Schedule((first, second)).epsilon(delta=1e-5).value, 4)
+    1.8418
+    """
 
     phases: tuple[Phase, ...]
     discretization: float | None = None
@@ -101,49 +153,99 @@ class Schedule:
                 )
 
     def as_dict(self) -> dict[str, object]:
-        """The schedule as the data of a run file."""
+        """Return the schedule as the data of a run file, which :func:`privproj.schedule.from_data` reads again."""
         shared: dict[str, object] = {} if self.discretization is None else {"discretization": self.discretization}
         shared |= {} if self.composer == "privproj" else {"composer": self.composer}
         return {**shared, "phase": [phase.as_dict() for phase in self.phases]}
 
     @property
     def done(self) -> "Schedule":
-        """The phases that are not merely planned."""
+        """The schedule of the phases that have happened, those that are not merely planned.
+
+        Raises:
+            InvalidParameter: All phases are merely planned.
+        """
         return replace(self, phases=self.done_phases)
 
     @property
     def done_phases(self) -> tuple[Phase, ...]:
-        """The phases that are not merely planned, maybe none."""
+        """The phases that have happened, those that are not merely planned; there may be none."""
         return tuple(phase for phase in self.phases if not phase.planned)
 
     def curve(self) -> Curve:
-        """The joint curve: of one phase as its bound has it, of several on one grid."""
+        """Return the joint curve, delta against epsilon: of one phase as its bound has it, of several on one grid.
+
+        Raises:
+            InvalidParameter: A parameter of a phase is missing or outside its domain.
+            Refused: A phase has no privacy profile, or no amplification by subsampling.
+        """
         return compose_phases([phase.release for phase in self.phases], self.discretization, self.composer)
 
     def epsilon(self, *, delta: float) -> Result:
-        """The smallest epsilon of the whole run at ``delta``, rounded up."""
+        """Return the smallest epsilon of the whole run at a delta, rounded up.
+
+        Args:
+            delta: The delta of the guarantee, above 0 and below 1.
+
+        Returns:
+            A result whose ``value`` is epsilon.
+
+        Raises:
+            InvalidParameter: A value is outside its domain.
+            Refused: A phase has no privacy profile.
+            PrecisionLimit: The composition cannot tell so small a delta from its rounding.
+        """
         return solve_epsilon(self, delta_target(delta, None))
 
     def delta(self, *, epsilon: float) -> Result:
-        """The smallest delta of the whole run at ``epsilon``, rounded up."""
+        """Return the smallest delta of the whole run at an epsilon, rounded up.
+
+        Args:
+            epsilon: The epsilon of the guarantee, from 0 to 1e9.
+
+        Returns:
+            A result whose ``value`` is delta.
+
+        Raises:
+            InvalidParameter: A value is outside its domain.
+            Refused: A phase has no privacy profile.
+            PrecisionLimit: The composed delta is too small to be told from rounding.
+        """
         return solve_delta(self, epsilon_target(epsilon))
 
     def side(self, curve: Curve) -> Side:
-        """An upper bound, whatever the phases are."""
+        """Return the side of every number of a schedule: an upper bound, whatever the phases are.
+
+        Args:
+            curve: The joint curve, which plays no role here.
+
+        Returns:
+            The member ``UPPER`` of :class:`Side`.
+        """
         return Side.UPPER
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of any number of this run should know."""
+        """What a reader of any number of this run should know, in words, each note once."""
         return tuple(_each_once(note for phase in self.phases for note in phase.question.notes))
 
     @property
     def remedy(self) -> str:
-        """What makes epsilon smaller, in any phase."""
+        """What makes epsilon smaller in any of the phases, in words for a message."""
         return " or ".join(_each_once(phase.question.remedy for phase in self.phases))
 
     def result(self, quantity: str, value: float | None, lower: float | None, **details: Any) -> Result:
-        """A result that names every phase; its status is the weakest of theirs."""
+        """Return a result that names every phase; its status is the weakest of theirs.
+
+        Args:
+            quantity: What was asked, for instance "epsilon".
+            value: The answer, at its safe end.
+            lower: The other end of the enclosure; None where it is not known.
+            **details: Further fields of the result, which replace those that are filled in here.
+
+        Returns:
+            The result.
+        """
         questions = [phase.question for phase in self.phases]
         statuses = {question.status for question in questions}
         given: dict[str, Any] = {
@@ -170,7 +272,14 @@ class Schedule:
 
     @staticmethod
     def run(questions: list[Question]) -> dict[str, object]:
-        """The run as plain values; phases may sample differently, so several have no rate in common."""
+        """Return the run of these questions as plain values; several phases have no rate in common, so theirs is None.
+
+        Args:
+            questions: The questions of the phases.
+
+        Returns:
+            The run by key; ``steps`` is the sum over all phases.
+        """
         shown = questions[0].run.parameters()
         if len(questions) > 1:
             shown |= {"sampling_rate": None, "sampling": None}
@@ -179,18 +288,44 @@ class Schedule:
         return shown
 
     def run_assumes(self, questions: list[Question]) -> tuple[str, ...]:
-        """What the joint number takes for granted about the phases and their order."""
+        """Return what the joint number takes for granted about the phases and their order.
+
+        Args:
+            questions: The questions of the phases.
+
+        Returns:
+            Sentences, each once.
+        """
         planned = (PLAN_FIXED_IN_ADVANCE,) if len(questions) > 1 else ()
         return tuple(_each_once((*self.assumes, *(a for q in questions for a in q.run_assumes), *planned)))
 
     def scaled(self, factor: float) -> "Schedule":
-        """The schedule with every noise multiplier times ``factor``."""
+        """Return the schedule with every noise multiplier times one factor.
+
+        Args:
+            factor: The factor, above 0.
+
+        Returns:
+            The new schedule.
+
+        Raises:
+            InvalidParameter: A phase has no noise multiplier, or the product is outside its range.
+        """
         return replace(self, phases=tuple(_with_scaled_noise(phase, factor) for phase in self.phases))
 
     def calibrated(self, *, epsilon: float, delta: float) -> "Schedule":
-        """The schedule whose noise multipliers, scaled by one common factor, just meet ``(epsilon, delta)``.
+        """Return the schedule whose noise multipliers, all times one common factor, just meet ``(epsilon, delta)``.
 
-        Raises :class:`Refused` where no factor between 1e-6 and 1e6 does.
+        Args:
+            epsilon: The epsilon to be met, above 0 and at most 1e9.
+            delta: The delta to be met, above 0 and below 1.
+
+        Returns:
+            The scaled schedule, whose epsilon at ``delta`` is at most ``epsilon``.
+
+        Raises:
+            InvalidParameter: A value is outside its domain, or a phase has no noise multiplier.
+            Refused: No factor from 1e-6 to 1e6 meets the target, or a phase has no privacy profile.
         """
         target, log_delta = privacy_epsilon(epsilon, zero=False), math.log(probability("delta", delta))
 
@@ -203,11 +338,37 @@ class Schedule:
         return self.scaled(smallest_passing(lambda c: self.scaled(c).meets(epsilon=target, delta=delta), found, 1e-9))
 
     def meets(self, *, epsilon: float, delta: float) -> bool:
-        """True where the schedule, asked for its epsilon or its delta, answers no more than ``(epsilon, delta)``."""
+        """Return True if the schedule answers no more than ``(epsilon, delta)`` to both questions (C24).
+
+        Args:
+            epsilon: The epsilon to be met, from 0 to 1e9.
+            delta: The delta to be met, above 0 and below 1.
+
+        Returns:
+            True if both answers meet the target.
+
+        Raises:
+            InvalidParameter: A value is outside its domain.
+            Refused: A phase has no privacy profile, or no amplification by subsampling.
+        """
         return meets(self.curve(), full_target(epsilon, delta, None, zero=True))
 
     def more_steps(self, phase: Phase, *, epsilon: float, delta: float, after: tuple[Phase, ...] = ()) -> int:
-        """How many releases like those of ``phase`` fit after all that is done and all of ``after``; 0 if none does."""
+        """Return how many releases like those of a phase fit after all that is done and after further phases.
+
+        Args:
+            phase: The pattern; its own number of steps plays no role.
+            epsilon: The epsilon of the budget, from 0 to 1e9.
+            delta: The delta of the budget, above 0 and below 1.
+            after: Planned phases that come before it and are counted in full.
+
+        Returns:
+            A number of releases up to 1e8; 0 if none fits.
+
+        Raises:
+            InvalidParameter: A value is outside its domain.
+            Refused: A phase has no privacy profile, or no amplification by subsampling.
+        """
         target = privacy_epsilon(epsilon, zero=True)
         before = (*self.done_phases, *after)
 
@@ -218,9 +379,20 @@ class Schedule:
         return largest_integer(fits, 1, MOST_STEPS) or 0
 
     def remaining(self, *, epsilon: float, delta: float) -> list[Remaining]:
-        """What the budget leaves for every planned phase, each after all that is done and the planned ones before it.
+        """Return what the budget leaves for every planned phase, after all that is done and planned before it.
 
         Without a planned phase the last one is the pattern of what may follow.
+
+        Args:
+            epsilon: The epsilon of the budget, from 0 to 1e9.
+            delta: The delta of the budget, above 0 and below 1.
+
+        Returns:
+            A record for each planned phase, in order.
+
+        Raises:
+            InvalidParameter: A value is outside its domain.
+            Refused: A phase has no privacy profile, or no amplification by subsampling.
         """
         planned = tuple(phase for phase in self.phases if phase.planned)
         if not planned:
@@ -233,7 +405,7 @@ class Schedule:
 
 
 def _each_once(items: Any) -> list[str]:
-    """Each once, in order."""
+    """The items without repetitions, in the order of their first occurrence."""
     return list(dict.fromkeys(items))
 
 
@@ -247,5 +419,23 @@ def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
 
 
 def phase_of(mechanism: Mechanism, name: str = "phase", bound: str | None = None, **run: Any) -> Phase:
-    """A phase from a mechanism and the options of a run."""
+    """Make a phase of a schedule from a mechanism and the options of a run.
+
+    Args:
+        mechanism: What the phase releases, with its noise multiplier and its rank.
+        name: What the phase is called in answers and messages.
+        bound: The name of a bound of the mechanism; None takes its default.
+        **run: The run of the phase, as :class:`privproj.runs.RunOptions` lists it.
+
+    Returns:
+        The phase, which is not merely planned.
+
+    Raises:
+        InvalidParameter: A value is outside its domain, or the mechanism has no bound of that name.
+
+    >>> from privproj import M2
+    >>> from privproj.schedule import phase_of
+    >>> phase_of(M2(dim=2048, rank=16, noise_multiplier=0.5), "training", steps=10).question.bound.name
+    'rank-free'
+    """
     return Phase(question_of(mechanism, find_bound(type(mechanism), bound), run), name)  # pyright: ignore[reportArgumentType]

@@ -55,7 +55,7 @@ LINES = (
     ("sketch-public", "exact-rank1"),
     ("sketch-public", "operator-norm"),
 )
-"""Mechanism and name of every bound; its file is ``MECHANISM/NAME.py`` with underscores."""
+"""The mechanism and the name of every bound; its file is ``MECHANISM/NAME.py`` with underscores."""
 
 Role = Literal["baseline", "composed baseline", "renyi"]
 
@@ -70,26 +70,34 @@ ROLES: dict[tuple[str, str], Role] = {
     ("gaussian", "rdp"): "renyi",
     ("sketch", "rdp-tight"): "renyi",
 }
-"""Bounds with a ``baseline`` (composed: for runs only) or ``renyi`` in their record: only their files are read."""
+"""Bounds whose record has a ``baseline`` (composed: for runs only) or ``renyi``, so that only their files are read."""
 
 
 def _load_bound(mechanism: str, name: str) -> Bound:
-    """The record of a bound, from its file."""
+    """The record of a bound, imported from its file."""
     return import_module(f"privproj.bounds.{mechanism}.{name}".replace("-", "_")).BOUND
 
 
 def registry() -> tuple[Bound, ...]:
-    """Every bound."""
+    """Return the records of all bounds, the bounds of one mechanism together and its default first.
+
+    Returns:
+        A record for each theorem.
+
+    >>> from privproj import M2, registry
+    >>> [bound.name for bound in registry() if bound.mechanism is M2][:3]
+    ['rank-free', 'exact-rank1', 'mixture-rdp']
+    """
     return tuple(_load_bound(*line) for line in LINES)
 
 
 def bounds_of(mechanism: type[Mechanism]) -> tuple[Bound, ...]:
-    """The bounds of a mechanism, default first."""
+    """The records of the bounds of a mechanism, its default first."""
     return tuple(_load_bound(kind, name) for kind, name in LINES if kind == mechanism.name)
 
 
 def find_bound(mechanism: type[Mechanism], name: str | None) -> Bound:
-    """The bound called ``name``, or the default; raises :class:`InvalidParameter` if there is none of that name."""
+    """The bound of this name, or the default for None; raises :class:`InvalidParameter` if there is none."""
     known = [line for kind, line in LINES if kind == mechanism.name]
     if name is not None and name not in known:
         raise InvalidParameter("bound", name, f"a bound of {mechanism.name}: " + ", ".join(known))
@@ -97,7 +105,7 @@ def find_bound(mechanism: type[Mechanism], name: str | None) -> Bound:
 
 
 def mechanism_named(name: str) -> type[Mechanism]:
-    """The mechanism type of this name."""
+    """The type of the mechanism of this name; raises :class:`InvalidParameter` if there is none."""
     first = dict(reversed(LINES))
     if name not in first:
         raise InvalidParameter("mechanism", name, "one of " + ", ".join(dict.fromkeys(kind for kind, _ in LINES)))

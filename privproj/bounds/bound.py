@@ -1,4 +1,4 @@
-"""The record that makes a theorem a bound: what it is about, what it rests on, how it is evaluated."""
+"""The record that makes a theorem a bound: what it is about, what it rests on, and how it is evaluated."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,22 +14,23 @@ if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile
 
 ALL_RELATIONS = tuple(NeighbouringRelation)
-"""Every neighbouring relation, the default of a bound."""
+"""Every neighbouring relation; a bound holds under all of them unless its record says otherwise."""
 
 GUARANTEES = (Status.PROVED, Status.CONDITIONAL)
 """The statuses under which a number is a guarantee."""
 
 RANK_PROMISE = "every record changes the layer's gradient by a matrix of rank at most {k}"
-"""The promise on the rank of the change by one record."""
+"""The promise on the rank of the change that one record makes; ``{k}`` stands for the rank."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A bound that others are compared with: plainer accounting of the same question.
+    """What a bound is called where others are compared with it, as plainer accounting of the same question.
 
-    ``label`` is what it is called there; ``{k}`` stands for the rank of the change. ``runs`` says for which runs it is
-    the baseline: "single" (one release on the whole data set), "composed" (all others), "unsampled" (rate 1) or "any".
-    ``split`` is the published split of delta, where the bound has one.
+    * ``label``: its name in the comparison; ``{k}`` stands for the rank of the change.
+    * ``runs``: for which runs it is the baseline: "single" (one release on the whole data set), "composed" (all
+      others), "unsampled" (rate 1) or "any".
+    * ``split``: the published split of delta, where the bound has one.
     """
 
     label: str
@@ -39,35 +40,39 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """A bound on the privacy of one mechanism. The fields, in their order:
+    """A theorem about the privacy of one mechanism, as a record.
 
-    * ``name``, ``mechanism``: what it is called, and the type of mechanism that it is about.
-    * ``summary``, ``formula``, ``example``: for its documentation; the example is a command.
-    * ``source``: the paper and theorem, or the argument if it is our own.
-    * ``representation``: from the mechanism to exactly one representation, a privacy profile or what accounts for runs
-      in its own terms.
-    * ``proof``: the claim of docs/proofs.md that answers cite, which proves or refutes it; empty where the source is
-      enough. Its page lists every claim that it rests on.
-    * ``any_projection``: a projection reused over releases does no harm.
-    * ``exact``: the value is the truth for the release as stated, where ``attained`` says that the worst pair is
-      allowed by all that is promised.
-    * ``sees_projection``: it is the truth for the pair (projection, release) only.
-    * ``independent_layers``: whether projections of different layers must be independent.
-    * ``groups``: False where several records of one person break the promise.
-    * ``splits``: delta is divided between two events.
-    * ``provable``: from the mechanism and a number of releases to what encloses the profile by balls; more than one
-      release only where ``provable_steps``.
-    * ``status``: proved, conditional, refuted or asymptotic; ``status_of`` where it depends on the parameters.
-    * ``promises_of``: what the data must keep (none: status proved; some: conditional).
-    * ``needs``: a sentence when a parameter is missing, else None.
-    * ``refuses``: a sentence when the bound does not hold for these parameters, else None.
+    The fields, one line each, in their order:
+
+    * ``name``: what the bound is called on the command line and in files.
+    * ``mechanism``: the type of mechanism that it is about.
+    * ``summary``: what it is, in half a sentence, for tables.
+    * ``formula``: its formula in plain text, for its page and for ``privproj bounds NAME``.
+    * ``source``: the paper and the theorem, or the argument if it is our own.
+    * ``example``: a command that uses it.
+    * ``representation``: from the mechanism to a privacy profile of one release, or to an object with ``over_run``.
+    * ``proof``: the claim of docs/proofs.md that proves or refutes it; empty where the source is enough.
+    * ``any_projection``: True if a projection may be reused over releases.
+    * ``exact``: True if the value is the truth of the release as stated, wherever ``attained`` holds.
+    * ``attained``: True for parameters at which the worst pair of data sets is allowed by all that is promised.
+    * ``sees_projection``: True if the value is the truth only for the pair (projection, release) (C4).
+    * ``independent_layers``: True for parameters at which the projections of the layers must be independent (C6).
+    * ``groups``: False if several records of one person break the promise.
+    * ``splits``: True if delta is divided between two events.
+    * ``provable``: from the mechanism and a number of releases to the profile in balls; None: no certificate.
+    * ``provable_steps``: True if ``provable`` takes more than one release.
+    * ``status``: proved, conditional, asymptotic or refuted.
+    * ``status_of``: the status as a function of the parameters, where it depends on them.
+    * ``promises_of``: what the data must keep, in words; with none the status is proved, with some conditional.
+    * ``needs``: a sentence if a parameter is missing, else None.
+    * ``refuses``: a sentence if the bound does not hold for these parameters, else None.
     * ``notes``: what a reader of the number should know.
-    * ``relations``, ``default_relation``: where it holds; which relation is meant where none is given, if not the
-      mechanism's.
+    * ``relations``: the neighbouring relations under which it holds.
+    * ``default_relation``: the relation where none is given; None takes that of the mechanism.
     * ``reason``: why a refuted or asymptotic bound is no guarantee, and what to use instead.
-    * ``baseline``: as what other bounds of the mechanism are compared with it.
-    * ``renyi``: the Renyi curve by which the mechanism enters Renyi accountants.
-    * ``version``: changes whenever a returned value may change.
+    * ``baseline``: how it appears where other bounds are compared with it; None where it does not.
+    * ``renyi``: True if it is the Renyi curve by which the mechanism enters Renyi accountants.
+    * ``version``: a number that is raised whenever a returned value may change.
     """
 
     name: str
@@ -102,33 +107,33 @@ class Bound:
 
     @property
     def citation(self) -> str:
-        """The source, and the claim that proves it here."""
+        """The source, and the claim of docs/proofs.md that proves it here."""
         return f"{self.source} (docs/proofs.md, {self.proof})" if self.proof else self.source
 
     def assumes(self, mechanism: type[Mechanism]) -> tuple[str, ...]:
-        """What the mechanism must have done; nothing of its projection where any projection will do."""
+        """What the mechanism must have done, in words; nothing of its projection where any projection will do."""
         known = (KNOWN_PROJECTION,) if self.sees_projection else ()
         return known if self.any_projection else (*mechanism.assumes, *known)
 
     def promises_values(self, mechanism: Mechanism) -> bool:
-        """True if something is promised of query values, which under sampling are those of a batch.
+        """True if something is promised of the values of the query, which under sampling are those of a batch.
 
-        The rank of the change by one record is not: it does not depend on the batch.
+        A promise on the rank of the change does not count, since it does not depend on the batch.
         """
         return any(not words.startswith(RANK_PROMISE.split("{")[0]) for words in self.promises_of(mechanism))
 
     def status_for(self, mechanism: Mechanism) -> Status:
-        """The status for these parameters: conditional exactly where a promise on the data is needed."""
+        """The status for these parameters; a guarantee is conditional exactly where a promise on the data is needed."""
         status = self.status_of(mechanism) if self.status_of else self.status
         if status in GUARANTEES:
             return Status.CONDITIONAL if self.promises_of(mechanism) else Status.PROVED
         return status
 
     def guarantees(self, mechanism: Mechanism) -> bool:
-        """True unless the bound is refuted for these parameters, or asymptotic with a constant left open."""
+        """True unless the bound is refuted for these parameters, or asymptotic."""
         return (self.status_of(mechanism) if self.status_of else self.status) in GUARANTEES
 
     @property
     def guarantee(self) -> bool:
-        """True unless the bound is refuted or asymptotic for some parameters."""
+        """True unless the bound is refuted for some parameters, or asymptotic."""
         return self.status in GUARANTEES

@@ -1,4 +1,4 @@
-"""Mechanisms: frozen records of what was run. Parameters and their validity, nothing else."""
+"""Mechanisms: frozen records of what was run, with their parameters, the checks of these, and facts about them."""
 
 from privproj.mechanisms.base import Mechanism, NoisyMechanism
 from privproj.mechanisms.gaussian import Gaussian

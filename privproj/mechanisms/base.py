@@ -1,8 +1,4 @@
-"""What every mechanism shares, and the checks of single parameters.
-
-``noise_multiplier`` is ``z = sigma / s``: the noise standard deviation over the sensitivity of the
-query under the relation of the run. It may be left out only for the query that finds it.
-"""
+"""What every mechanism has: its facts, how a group or the replace relation sees it, and its noise multiplier."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
@@ -13,13 +9,15 @@ from privproj.validation import noise
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """What every mechanism has: a name, what it must have done, and how it looks under a relation.
+    """A mechanism: its name, what the program must have done, and how it looks under a neighbouring relation.
+
+    The facts of a type of mechanism, one line each:
 
     * ``name``: what it is called on the command line and in files.
     * ``assumes``: what the program must have done, in words.
     * ``default_relation``: the neighbouring relation where none is given.
     * ``poisson``: False where Poisson sampling has no amplification theorem.
-    * ``remedy``: what makes epsilon smaller.
+    * ``remedy``: what makes epsilon smaller, in words for a message.
     * ``with_rank``: epsilon "grows" or "falls" with the rank, or first falls and then grows ("u-shaped").
     * ``finds_rank``: True where a rank can be sought that meets a target.
     * ``can_be_sampled``: True where some bound holds under subsampling.
@@ -36,11 +34,18 @@ class Mechanism:
     noise_multiplier = None
 
     def for_group(self, size: int) -> "Mechanism":
-        """The same mechanism seen by a group of ``size`` records."""
+        """Return the same mechanism as a group of records sees it.
+
+        Args:
+            size: The number of records of one person, at least 1.
+
+        Returns:
+            The mechanism with the sensitivity and the promises of the whole group.
+        """
         return self
 
     def for_replacement(self) -> "Mechanism":
-        """The same mechanism under the replace relation, where that changes more than the sensitivity."""
+        """Return the mechanism under the replace relation, where that changes more than the sensitivity."""
         return self
 
     @property
@@ -49,11 +54,11 @@ class Mechanism:
         return 10**6
 
     def notes(self) -> list[str]:
-        """What a reader of any number for this mechanism should know."""
+        """Return what a reader of any number for this mechanism should know, in words."""
         return []
 
     def parameters(self) -> dict[str, object]:
-        """The parameters that were given, by name."""
+        """Return the parameters that were given, by name, as results and files write them."""
         given = {key: value for key, value in vars(self).items() if value is not None and value is not False}
         given = {key: value for key, value in given.items() if value != ()}
         if "layers" in given:
@@ -63,7 +68,7 @@ class Mechanism:
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyMechanism(Mechanism):
-    """A mechanism with a noise multiplier, which is left out where it is the question."""
+    """A mechanism with a noise multiplier, which is left out only where it is what a query finds."""
 
     noise_multiplier: float | None = None
 
@@ -73,16 +78,31 @@ class NoisyMechanism(Mechanism):
 
     @property
     def mu(self) -> float:
-        """``mu = 1/z = s/sigma``."""
+        """The ratio ``mu = 1/z`` of sensitivity to noise.
+
+        Raises:
+            InvalidParameter: The noise multiplier was left out.
+        """
         return 1.0 / self.z
 
     @property
     def z(self) -> float:
-        """The noise multiplier; raises :class:`InvalidParameter` where it was left out."""
+        """The noise multiplier ``z``, the ratio of noise to sensitivity.
+
+        Raises:
+            InvalidParameter: The noise multiplier was left out.
+        """
         if self.noise_multiplier is None:
             raise InvalidParameter("noise_multiplier", None, "a noise multiplier", "only the sigma query leaves it out")
         return self.noise_multiplier
 
     def for_group(self, size: int) -> "Mechanism":
-        """Sensitivity grows as many times as the group has records."""
+        """Return the mechanism as a group sees it: its sensitivity grows as many times as it has records.
+
+        Args:
+            size: The number of records of one person, at least 1.
+
+        Returns:
+            The mechanism with its noise multiplier divided by ``size``.
+        """
         return self if self.noise_multiplier is None else replace(self, noise_multiplier=self.noise_multiplier / size)

@@ -1,4 +1,4 @@
-"""The Gaussian mechanism."""
+"""The Gaussian mechanism: plain noise, without a projection."""
 
 from dataclasses import dataclass
 
@@ -7,6 +7,18 @@ from privproj.mechanisms.base import NoisyMechanism
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(NoisyMechanism):
-    """The Gaussian mechanism: ``V + E``, ``E`` i.i.d. ``N(0, sigma^2)``."""
+    """The Gaussian mechanism releases ``V + E``, where the entries of ``E`` are independent ``N(0, sigma^2)``.
+
+    Args:
+        noise_multiplier: ``z``, the deviation ``sigma`` over the sensitivity of ``V`` in the Frobenius norm, from 1e-12
+            to 1e12; left out (None) only for the sigma query.
+
+    Raises:
+        InvalidParameter: The noise multiplier is outside its range.
+
+    >>> from privproj import Gaussian, epsilon
+    >>> round(epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5).value, 4)
+    4.3772
+    """
 
     name = "gaussian"

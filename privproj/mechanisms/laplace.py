@@ -1,4 +1,4 @@
-"""The Laplace mechanism."""
+"""The Laplace mechanism, for sensitivities in the 1-norm."""
 
 from dataclasses import dataclass
 
@@ -7,6 +7,18 @@ from privproj.mechanisms.base import NoisyMechanism
 
 @dataclass(frozen=True, kw_only=True)
 class Laplace(NoisyMechanism):
-    """The Laplace mechanism: noise of scale ``z`` times the sensitivity in the 1-norm (``noise_multiplier = z``)."""
+    """The Laplace mechanism adds Laplace noise of scale ``z`` times the sensitivity in the 1-norm.
+
+    Args:
+        noise_multiplier: ``z``, the scale of the noise over the sensitivity, from 1e-12 to 1e12; left out (None) only
+            for the sigma query.
+
+    Raises:
+        InvalidParameter: The noise multiplier is outside its range.
+
+    >>> from privproj import Laplace, epsilon
+    >>> round(epsilon(Laplace(noise_multiplier=1.0), delta=1e-5).value, 5)
+    0.99998
+    """
 
     name = "laplace"

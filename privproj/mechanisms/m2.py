@@ -1,4 +1,4 @@
-"""M2: noise first, then project."""
+"""M2: add noise first, then project."""
 
 import re
 from dataclasses import dataclass, replace
@@ -9,14 +9,27 @@ from privproj.mechanisms.base import Mechanism, NoisyMechanism
 from privproj.validation import boolean, real, whole
 
 LAYER_TEXT = re.compile(r"([0-9]+)x([0-9]+)(?:x([0-9]+))?(?:@([0-9.]+(?:e[+-]?[0-9]+)?))?", re.ASCII | re.IGNORECASE)
-"""``DxR``, ``DxRxN`` or ``DxRxN@SHARE``."""
+"""How a layer is written: ``DxR``, ``DxRxN`` or ``DxRxN@SHARE``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """``count`` layers projected from ``dim`` to ``rank``, each by its own projection; ``dim = rank``: unprojected.
+    """Layers of one shape, each projected from ``dim`` to ``rank`` by a projection of its own.
 
-    ``share`` is the part of the squared clipping norm that all ``count`` together get under per-layer clipping.
+    Args:
+        dim: The side that is projected, from 1 to 1e12.
+        rank: The rank of the projection, from 1 to ``dim``; with ``rank = dim`` the layers are not projected.
+        count: How many layers there are of this shape, from 1 to 1e5.
+        share: The part of the squared clipping norm that all ``count`` layers together get, above 0 and at most 1; for
+            clipping per layer only. None: equal parts.
+
+    Raises:
+        InvalidParameter: A value is outside its range.
+
+    >>> from privproj import M2, Layer, epsilon
+    >>> layers = (Layer(dim=768, rank=16, count=24), Layer(dim=3072, rank=16, count=12))
+    >>> round(epsilon(M2(layers=layers, noise_multiplier=0.5), delta=1e-5).value, 4)
+    1.2784
     """
 
     dim: int
@@ -42,7 +55,17 @@ class Layer:
 
     @classmethod
     def parse(cls, text: object) -> "Layer":
-        """``DxR``, ``DxRxN`` or ``DxRxN@SHARE`` as a layer; raises :class:`InvalidParameter` for anything else."""
+        """Return the layer that a text ``DxR``, ``DxRxN`` or ``DxRxN@SHARE`` describes.
+
+        Args:
+            text: For instance ``768x16x24``: 24 layers of dimension 768, projected to rank 16.
+
+        Returns:
+            The layer.
+
+        Raises:
+            InvalidParameter: It is no such text, or a size is outside its range.
+        """
         found = LAYER_TEXT.fullmatch(text) if isinstance(text, str) else None
         if found is None:
             raise InvalidParameter("layer", text, "a layer DxR, DxRxN or DxRxN@SHARE, for instance 768x16x24")
@@ -57,12 +80,30 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class M2(NoisyMechanism):
-    """Noise first, then project: ``M (V + E)`` with ``M = Z Z^T``, ``Z`` of shape ``dim x rank``, fresh per release.
+    """Add noise first, then project: release ``M (V + E)`` with ``M = Z Z^T``, drawn afresh for each release.
 
-    ``dim`` is the side that is projected, ``rank`` the rank of the projection (left out only where it
-    is the question), ``columns`` the other side of the matrix, ``change_rank`` the largest rank ``k`` of
-    the change one record makes. Instead of ``dim`` and ``rank``, ``layers`` lists the projected tensors under one
-    joint clip, or each with its part of the clip (``clipping="per-layer"``; equal parts unless shares are given).
+    ``Z`` is a random frame of shape ``dim x rank``. This is LoRA with a resampled projection, and projected gradient
+    descent. Give either ``dim`` and ``rank``, or ``layers``.
+
+    Args:
+        noise_multiplier: ``z``, the noise deviation over the sensitivity of ``V`` in the Frobenius norm, from 1e-12 to
+            1e12; left out (None) only for the sigma query.
+        dim: The side of ``V`` that is projected, from 1 to 1e12.
+        rank: The rank of the projection, from 1 to ``dim``; left out only for the rank query.
+        layers: The projected tensors, each a :class:`Layer`, instead of ``dim`` and ``rank``.
+        clipping: "joint": one clip for all layers together. "per-layer": each layer has its part of the clip.
+        columns: The other side of ``V``, from 1 to 1e12.
+        change_rank: A promise: the largest rank of the change that one record makes, from 1 to ``min(dim, columns)``.
+        fixed_projection: True if one projection serves all releases; bounds that need a fresh one then refuse several.
+
+    Raises:
+        InvalidParameter: A value is outside its range, ``dim`` and ``layers`` are both given or both missing, or shares
+            do not sum to 1.
+
+    >>> from privproj import M2, epsilon
+    >>> run = epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5, steps=2000, sampling_rate=0.01)
+    >>> round(run.value, 4)
+    0.2705
     """
 
     name = "m2"
@@ -100,7 +141,11 @@ class M2(NoisyMechanism):
                 raise InvalidParameter("change_rank", self.change_rank, expected)
 
     def check_layers(self) -> None:
-        """Either ``dim`` or ``layers``; shares all or none, summing to 1, and only with per-layer clipping."""
+        """Raise :class:`InvalidParameter` unless the layers fit the other parameters.
+
+        Either ``dim`` or ``layers`` is given. Shares are given for all layers or for none, sum to 1, and need clipping
+        per layer.
+        """
         if bool(self.layers) == (self.dim is not None) or (self.layers and self.rank is not None):
             given = "nothing" if self.dim is None else self.dim
             raise InvalidParameter("dim", given, "either dim and rank, or layers")
@@ -116,7 +161,7 @@ class M2(NoisyMechanism):
             raise InvalidParameter("layer", total, "a share for every layer, summing to 1, with clipping=per-layer")
 
     def notes(self) -> list[str]:
-        """Where the projection gains nothing, and why."""
+        """Return where the projection gains nothing, and why, in words."""
         if not self.layers and self.rank is None:
             return []
         if self.unprojected and self.layers:
@@ -130,7 +175,11 @@ class M2(NoisyMechanism):
 
     @property
     def parts(self) -> tuple[tuple[int, int, int, float], ...]:
-        """``(dim, rank, count, share of the squared clip for each one)`` of every layer."""
+        """For every layer: ``(dim, rank, count, share of the squared clip for each one of them)``.
+
+        Raises:
+            InvalidParameter: Neither ``dim`` with ``rank`` nor ``layers`` were given.
+        """
         total = sum(layer.count for layer in self.layers)
         if not self.layers:
             if self.dim is None or self.rank is None:
@@ -142,7 +191,10 @@ class M2(NoisyMechanism):
 
     @property
     def alike(self) -> "M2":
-        """Under a joint clip, layers of one shape are as private as one of them: that one (else the same mechanism)."""
+        """The mechanism of one layer, if all layers have one shape and a joint clip; else the same mechanism.
+
+        Under a joint clip, layers of one shape are as private as one of them (C5).
+        """
         shapes = {(layer.dim, layer.rank) for layer in self.layers}
         several = sum(layer.count for layer in self.layers) > 1
         if len(shapes) != 1 or (several and self.clipping != "joint"):
@@ -152,40 +204,54 @@ class M2(NoisyMechanism):
 
     @property
     def unprojected(self) -> bool:
-        """True if some tensor under the joint clip is not projected: the whole norm may sit there."""
+        """True if some tensor under the joint clip is not projected, since the whole norm may sit there."""
         joint = self.clipping == "joint" or len(self.parts) == 1
         return joint and any(dim == rank for dim, rank, _, _ in self.parts)
 
     @property
     def projects_apart(self) -> bool:
-        """True if several projected layers have clips of their own, so that their captured shares average (C6)."""
+        """True if several projected layers have clips of their own.
+
+        Their captured shares then average, which needs independent projections (C6).
+        """
         projected = sum(layer.count for layer in self.layers if layer.rank < layer.dim)
         return self.clipping == "per-layer" and projected > 1
 
     @property
     def largest_rank(self) -> int:
-        """``min(d, m)``: the largest rank a change can have in one layer."""
+        """The largest rank that a change can have in one layer: ``min(d, m)``."""
         dim = self.dim or max(layer.dim for layer in self.layers)
         return dim if self.columns is None else min(dim, self.columns)
 
     @property
     def rank_limit(self) -> int:
-        """A projection has at most the rank of its dimension."""
+        """The largest rank that the rank query tries: a projection has at most the rank of its dimension."""
         return self.dim or 1
 
     def for_replacement(self) -> "M2":
-        """Replacing a record takes one change away and adds another: twice the rank."""
+        """Return the mechanism under replace: one change is taken away and one added, so the rank doubles."""
         promised = None if self.change_rank is None else min(2 * self.change_rank, self.largest_rank)
         return replace(self, change_rank=promised)
 
     def for_group(self, size: int) -> "Mechanism":
-        """Sensitivity and the rank of the change grow ``size`` times."""
+        """Return the mechanism as a group sees it: its sensitivity and the rank of its change grow ``size`` times.
+
+        Args:
+            size: The number of records of one person, at least 1.
+
+        Returns:
+            The mechanism with its noise multiplier divided, and its promised rank multiplied, by ``size``.
+        """
         promised = None if self.change_rank is None else min(self.change_rank * size, self.largest_rank)
         return replace(super().for_group(size), change_rank=promised)  # pyright: ignore[reportCallIssue]
 
     @property
     def shape(self) -> tuple[int, int]:
-        """``(d, r)`` of the one projected layer; raises :class:`InvalidParameter` where one of them was left out."""
+        """The pair ``(d, r)`` of dimension and rank of the one projected layer.
+
+        Raises:
+            InvalidParameter: One of them was left out.
+        """
         if self.rank is None or self.dim is None:
             raise InvalidParameter(
                 "rank", "nothing", "dim with rank, or layers", "only the rank query leaves the rank out"
@@ -194,6 +260,10 @@ class M2(NoisyMechanism):
 
     @property
     def beta_shape(self) -> tuple[float, float]:
-        """``(r/2, (d - r)/2)``: the law of ``|P u|^2`` is Beta with these parameters."""
+        """The pair ``(r/2, (d - r)/2)``: ``|P u|^2`` of a unit vector has the Beta law with these parameters (C7).
+
+        Raises:
+            InvalidParameter: The dimension or the rank was left out.
+        """
         dim, rank = self.shape
         return 0.5 * rank, 0.5 * (dim - rank)

@@ -1,4 +1,4 @@
-"""What an optimizer has to be, for an accountant to believe that its releases are M2's.
+"""What an optimizer has to be for an accountant to believe that its releases are those of M2.
 
 The marker stands here, below both sides: the training adapter makes such optimizers, and the accountants that listen to
 optimizers look for it. Neither has to import the other, and neither torch nor Opacus is needed.
@@ -8,6 +8,6 @@ from privproj.mechanisms.m2 import M2
 
 
 class ReleasesProjection:
-    """What an optimizer must be to be accounted as M2: it has a ``release``, the mechanism without its noise."""
+    """Base of an optimizer that is accounted as M2; its ``release`` is the mechanism without a noise multiplier."""
 
     release: M2

@@ -8,21 +8,41 @@ from privproj.mechanisms.base import Mechanism, NoisyMechanism
 from privproj.validation import boolean, real, whole
 
 EXPECTED_SIZE = "a positive number up to 1e100"
-"""What is expected of a norm or a deviation."""
+"""What is expected of a norm or a standard deviation, in messages."""
 
 MATRIX_PARAMETERS = ("eigen_floor", "frobenius_bound", "sensitivity", "sketch_sigma", "noise_sigma")
-"""The parameters that ``gamma`` stands for."""
+"""The parameters from which ``gamma`` is computed where it is not given."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sketch(Mechanism):
-    """Release ``Q A^T + N``: ``A`` of shape ``rank x m``, i.i.d. ``N(0, sketch_sigma^2)``, ``N`` of ``noise_sigma``.
+    """A secret Gaussian sketch with noise: release ``Q A^T + N``, where ``A`` is secret, fresh and used once.
 
-    ``A`` is secret, fresh for each release and used once. Either ``gamma`` is given, or what it is computed from:
-    ``eigen_floor <= lambda_min(Q Q^T)``, ``|Q|_F <= frobenius_bound`` and ``|Q - Q'|_F <= sensitivity`` for all
-    neighbours. ``sketch_sigma`` is ``1/sqrt(rank)`` unless given. ``enforced`` says that clipping enforces both norms.
-    ``eigenvalues`` is the rank of ``Q Q^T - Q' Q'^T`` (for the bounds as printed), ``layer_count`` how many independent
-    sketches one release has, ``step_smoothness`` the learning rate times the smoothness (``lora-by-design``).
+    ``A`` has the shape ``rank x m`` and independent entries ``N(0, sketch_sigma^2)``, ``N`` has entries of deviation
+    ``noise_sigma``. Give either ``gamma``, or the parameters it is computed from. Either way they are promises
+    that hold for all data sets and all neighbours, unless ``enforced`` says that clipping sees to the norms.
+
+    Args:
+        rank: The number of rows of ``A``, from 1 to 1e9; left out only for the rank query.
+        gamma: The eigenvalue floor and noise over the change, a number above 0 and up to 1e15.
+        eigen_floor: A lower bound of the least eigenvalue of ``Q Q^T``, from 0 to 1e100.
+        frobenius_bound: An upper bound of ``|Q|_F``, above 0 and up to 1e100.
+        sensitivity: An upper bound of ``|Q - Q'|_F`` for all neighbours, above 0 and up to 1e100.
+        sketch_sigma: The standard deviation of the entries of ``A``, above 0 and up to 1e100; ``1/sqrt(rank)`` unless
+            given.
+        noise_sigma: The standard deviation of the entries of ``N``, above 0 and up to 1e100.
+        eigenvalues: The rank of ``Q Q^T - Q' Q'^T``, from 1 to 1e12, which the bounds as printed multiply by.
+        layer_count: How many independent sketches one release has, from 1 to 1e6.
+        step_smoothness: The learning rate times the smoothness of the loss, for ``lora-by-design`` only.
+        enforced: True if clipping enforces both norms, so that they are no promises.
+        fixed_projection: True if one ``A`` serves all releases.
+
+    Raises:
+        InvalidParameter: A value is outside its range, or both ``gamma`` and what it is computed from are given.
+
+    >>> from privproj import Sketch, epsilon
+    >>> round(epsilon(Sketch(rank=16, gamma=1000.0), delta=1e-5).value, 5)
+    0.01107
     """
 
     name = "sketch"
@@ -75,27 +95,47 @@ class Sketch(Mechanism):
 
     @property
     def needed_rank(self) -> int:
-        """The rank; raises :class:`InvalidParameter` where it was left out."""
+        """The rank of the sketch.
+
+        Raises:
+            InvalidParameter: The rank was left out.
+        """
         if self.rank is None:
             raise InvalidParameter("rank", "nothing", "a rank", "only the rank query leaves it out")
         return self.rank
 
     @property
     def floor(self) -> float:
-        """``lam + sigma_g^2/sigma_A^2``, the least eigenvalue of ``Sigma/sigma_A^2``."""
+        """``lam + sigma_g^2/sigma_A^2``, the least eigenvalue of the covariance of a column over ``sigma_A^2``.
+
+        Raises:
+            InvalidParameter: The noise was left out.
+        """
         noise = self.noise_sigma
         if noise is None:
             raise InvalidParameter("gamma", "nothing", "gamma, or noise_sigma with sensitivity")
         variance = 1.0 / self.needed_rank if self.sketch_sigma is None else self.sketch_sigma**2
+        # lam + sigma_g^2/sigma_A^2 (C14).
         return self.eigen_floor + noise**2 / variance
 
     def ratio(self, change: float | None) -> float:
-        """``Gamma = floor / change``, rounded down."""
+        """Return ``Gamma = floor / change``, rounded down, or ``gamma`` where it was given.
+
+        Args:
+            change: The Frobenius norm of the change of ``Q Q^T``; None where it is not known.
+
+        Returns:
+            A number above 0, without a unit.
+
+        Raises:
+            InvalidParameter: Neither ``gamma`` nor a change is known, or the ratio is no positive double.
+        """
         if self.gamma is not None:
             return self.gamma
         if change is None or not change > 0.0:
             missing = "sensitivity" if self.sensitivity is None else "frobenius_bound"
             raise InvalidParameter(missing, "nothing", f"{missing}, or gamma")
+        # Gamma = (lam + sigma_g^2/sigma_A^2)/B_C (C14), rounded down.
         found = self.floor / change * (1.0 - 1e-14)
         if not 0.0 < found < math.inf:
             raise InvalidParameter("gamma", found, "norms and noise of comparable size")
@@ -103,17 +143,17 @@ class Sketch(Mechanism):
 
     @property
     def gamma_of_matrices(self) -> float:
-        """``Gamma`` with ``B_C = 2 B_F B_S``, which bounds ``|Q Q^T - Q' Q'^T|_F``."""
+        """``Gamma`` with ``B_C = 2 B_F B_S``, which bounds ``|Q Q^T - Q' Q'^T|_F`` (C14)."""
         known = self.frobenius_bound is not None and self.sensitivity is not None
         return self.ratio(2.0 * self.frobenius_bound * self.sensitivity if known else None)  # pyright: ignore
 
     @property
     def gamma_of_one_column(self) -> float:
-        """``Gamma`` with ``B_C = B_S^2``: one column of norm at most ``B_S`` appears or disappears."""
+        """``Gamma`` with ``B_C = B_S^2``: one column of norm at most ``B_S`` appears or disappears (C14)."""
         return self.ratio(None if self.sensitivity is None else self.sensitivity**2)
 
     def parameters(self) -> dict[str, object]:
-        """The parameters that were given."""
+        """Return the parameters that were given, by name, without those that say nothing."""
         given = super().parameters()
         return {
             k: v for k, v in given.items() if not (k == "layer_count" and v == 1) and not (k == "eigen_floor" and not v)
@@ -122,10 +162,23 @@ class Sketch(Mechanism):
 
 @dataclass(frozen=True, kw_only=True)
 class PublicSketch(NoisyMechanism):
-    """Release ``Q A^T + N`` together with ``A``, ``rank x m`` i.i.d. ``N(0, 1/rank)`` and fresh per release.
+    """A public Gaussian sketch with noise: release ``Q A^T + N`` together with ``A``, which is fresh for each release.
 
-    ``noise_multiplier = z`` is the standard deviation of ``N`` over the sensitivity ``max |Q - Q'|_F``. ``dim`` is
-    accepted and plays no role.
+    ``A`` has ``rank`` rows and independent entries ``N(0, 1/rank)``.
+
+    Args:
+        noise_multiplier: ``z``, the standard deviation of ``N`` over the sensitivity ``max |Q - Q'|_F``, from 1e-12 to
+            1e12; left out (None) only for the sigma query.
+        rank: The number of rows of ``A``, from 1 to 1e6; left out only for the rank query.
+        dim: The number of columns of ``A``, at least 1; it plays no role.
+        fixed_projection: True if one ``A`` serves all releases.
+
+    Raises:
+        InvalidParameter: A value is outside its range.
+
+    >>> from privproj import PublicSketch, epsilon
+    >>> round(epsilon(PublicSketch(rank=16, noise_multiplier=1.0), delta=1e-5).value, 4)
+    5.5039
     """
 
     name = "sketch-public"
@@ -152,7 +205,11 @@ class PublicSketch(NoisyMechanism):
 
     @property
     def needed_rank(self) -> int:
-        """The rank; raises :class:`InvalidParameter` where it was left out."""
+        """The rank of the sketch.
+
+        Raises:
+            InvalidParameter: The rank was left out.
+        """
         if self.rank is None:
             raise InvalidParameter("rank", "nothing", "a rank", "only the rank query leaves it out")
         return self.rank

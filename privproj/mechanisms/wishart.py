@@ -1,4 +1,4 @@
-"""A vector multiplied by a Wishart matrix."""
+"""A vector, or a matrix, multiplied by a random Wishart matrix without any noise."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,27 @@ from privproj.validation import boolean, real, whole
 
 @dataclass(frozen=True, kw_only=True)
 class Wishart(Mechanism):
-    """Release ``M v`` without noise: ``v = f(S)`` a vector in ``R^dim``, ``M ~ W_dim(I/rank, rank)`` fresh per release.
+    """A vector times a Wishart matrix, without noise: release ``M v`` with ``M`` fresh for each release.
 
-    Promise: neighbouring vectors have ``1 - cos(v, v') <= misalignment`` (or cosine at least ``alignment``) and equal
-    norms, or norms within a factor ``norm_ratio >= 1`` of each other: any ratio up to it, either one the larger.
-    ``rank`` may exceed ``dim``.
+    ``v`` is a vector of length ``dim``, and ``M ~ W_dim(I/rank, rank)`` stays secret. What neighbouring vectors must
+    keep is a promise on the data: their angle, and the ratio of their norms.
+
+    Args:
+        dim: The length of the vector, from 1 to 1e7.
+        rank: The degrees of freedom of ``M``, from 1 to 1e7, which may exceed ``dim``; left out only for the rank
+            query.
+        misalignment: The largest ``1 - cos(v, v')`` between neighbours, from 1e-15 to below 2; left out only for the
+            misalignment query.
+        alignment: The least ``cos(v, v')``, above -1 and below 1, in place of ``misalignment``.
+        norm_ratio: The largest ratio of the norms of neighbouring vectors, from 1 to 1e6; either may be the longer one.
+        fixed_projection: True if one matrix serves all releases.
+
+    Raises:
+        InvalidParameter: A value is outside its range, or both ``misalignment`` and ``alignment`` are given.
+
+    >>> from privproj import Wishart, epsilon
+    >>> round(epsilon(Wishart(dim=1000, rank=16, misalignment=8e-6), delta=1e-5).value, 4)
+    0.1925
     """
 
     name = "wishart"
@@ -55,7 +71,11 @@ class Wishart(Mechanism):
 
     @property
     def shape(self) -> tuple[int, int, float]:
-        """``(d, r, m)``; raises :class:`InvalidParameter` where one of them was left out."""
+        """The triple ``(d, r, m)`` of dimension, degrees of freedom and misalignment.
+
+        Raises:
+            InvalidParameter: One of them was left out.
+        """
         for name in ("dim", "rank", "misalignment"):
             if getattr(self, name) is None:
                 raise InvalidParameter(
@@ -65,14 +85,32 @@ class Wishart(Mechanism):
         return self.dim, self.rank, self.misalignment
 
     def parameters(self) -> dict[str, object]:
-        """The parameters that were given; equal norms go without saying."""
+        """Return the parameters that were given, by name; norms that are equal are not named."""
         given = super().parameters()
         return {name: value for name, value in given.items() if name != "norm_ratio" or value != 1.0}
 
 
 @dataclass(frozen=True, kw_only=True)
 class WishartMatrix(Mechanism):
-    """Release ``M V`` without noise, ``V`` of shape ``dim x columns``, ``M ~ W_dim(I/rank, rank)``: not private."""
+    """A matrix times a Wishart matrix, without noise: release ``M V``, which is not private.
+
+    It stands here so that the question can be asked and refused.
+
+    Args:
+        dim: The rows of ``V``, at least 1.
+        rank: The degrees of freedom of ``M ~ W_dim(I/rank, rank)``, at least 1.
+        columns: The columns of ``V``, at least 1.
+
+    Raises:
+        InvalidParameter: A value is no whole number of at least 1.
+
+    >>> from privproj import Refused, WishartMatrix, epsilon
+    >>> try:
+    ...     epsilon(WishartMatrix(dim=64, rank=16, columns=8), delta=1e-5)
+    ... except Refused as error:
+    ...     print(str(error)[:40])
+    early-matrix is refuted, not a guarantee
+    """
 
     name = "wishart-matrix"
     can_be_sampled = False

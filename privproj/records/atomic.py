@@ -8,7 +8,10 @@ from typing import BinaryIO
 
 
 def write_atomically(path: str | Path, fill: Callable[[BinaryIO], object]) -> None:
-    """Let ``fill`` write beside ``path``, flush to the disk, and put the result in its place, its mode kept."""
+    """Let ``fill`` write a file beside ``path``, flush it to the disk, and put it in the place of ``path``.
+
+    The mode of a file that is replaced is kept.
+    """
     target = Path(path)
     handle, beside = tempfile.mkstemp(dir=target.resolve().parent, prefix=f".{target.name}.")
     try:

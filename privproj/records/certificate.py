@@ -4,7 +4,7 @@ A certificate says that the delta of one bound, for these parameters (each doubl
 between two decimal numbers, that it meets the target of the question, and what the tool says of such a bound: its side,
 status, promises, assumptions. Nothing in it is taken on trust when it is checked: the enclosure is computed again at
 another precision, and once more by independent code in mpmath; every other word is asked of the tool again, and the
-file holds nothing besides.
+file holds nothing besides. Claim C21 says what is proved.
 """
 
 import math
@@ -38,28 +38,54 @@ ARITHMETIC = "ball arithmetic"
 """What a certificate says about how it was computed."""
 
 WRITTEN_SPREAD = Decimal("4e-19")
-"""Relative. Proof: the ends that are written lie this far outside their ball, whose radius is below 2^-64 = 5.4e-20 of
-it, so that any other ball of such a radius around the same number lies within them."""
+"""Relative distance by which the ends that are written lie outside of their ball. Proof.
+
+The radius of a ball is below 2^-64 = 5.4e-20 of the number, so any other such ball around it lies within the ends.
+"""
 
 SECOND_OPINION_RTOL = Decimal("1e-12")
 """Relative difference allowed to the mpmath value, which has no proved error. Speed only: the balls prove the claim."""
 
 WRITTEN_DIGITS = 25
-"""Digits of the ends that are written."""
+"""Decimal digits of the two ends that are written."""
 
 LARGEST_FILE = 1 << 20
-"""Bytes. A certificate has a few thousand."""
+"""Bytes of a certificate that are read at most; one has a few thousand."""
 
 DECIMAL = re.compile(r"[0-9]{1,60}(\.[0-9]{1,60})?([eE][+-]?[0-9]{1,15})?", re.ASCII)
-"""How the two ends are written: no sign, no spaces, no nan."""
+"""How the two ends are written: decimal digits with an exponent, no sign, no spaces, no nan."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """``lower <= delta(epsilon) <= upper`` for one bound with these free parameters (``witness``), and what it meets.
+    """A proved statement: ``lower <= delta(epsilon) <= upper`` for one bound, and the target that it meets.
 
-    ``lower`` and ``upper`` are decimal text, since they may lie below double precision. ``target`` is the ``delta`` or
-    ``log10_delta`` that ``upper`` does not exceed. ``bits`` is a working precision that is enough for the enclosure.
+    :func:`privproj.records.certify` makes one.
+
+    Attributes:
+        mechanism: The name and all parameters of the mechanism.
+        run: All parameters of the run.
+        bound: The name of the bound.
+        bound_version: Its version.
+        side: Where the value lies relative to the true quantity of the mechanism.
+        status: What is known of the bound, proved or conditional.
+        promises: What the data must keep, in words.
+        assumes: What the program must have done, in words.
+        source: The theorem, and the claim that proves it.
+        epsilon: The epsilon of the statement.
+        lower: The lower end of delta, as decimal text, since it may lie below double precision.
+        upper: The upper end of delta, as decimal text.
+        witness: The free parameters of the bound by name, for instance a tangent; any values prove the statement.
+        target: The ``delta`` or ``log10_delta`` that ``upper`` does not exceed.
+        bits: A working precision that is enough for the enclosure.
+        arithmetic: How it was computed.
+        schema: The version of these fields.
+
+    >>> from privproj import Gaussian, epsilon
+    >>> from privproj.records import certify
+    >>> found = certify(epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5))
+    >>> found.bound, round(found.epsilon, 4), found.target, float(found.upper) <= 1e-5
+    ('analytic', 4.3772, {'delta': 1e-05}, True)
     """
 
     mechanism: dict[str, Any]
@@ -82,11 +108,15 @@ class Certificate:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The JSON object in the file."""
+        """The JSON object that the file holds."""
         return {"certificate": as_plain_value(asdict(self))}
 
     def save(self, path: str | Path) -> None:
-        """Write the JSON file, whole or not at all."""
+        """Write the certificate to a JSON file, whole or not at all.
+
+        Args:
+            path: The file, which is replaced if it exists.
+        """
         import json
 
         text = json.dumps(self.record, indent=2, allow_nan=False) + "\n"
@@ -94,14 +124,33 @@ class Certificate:
 
 
 FOUNDATION = ("bound_version", "side", "status", "promises", "assumes", "source")
-"""What the tool says of a bound for these parameters, whatever the numbers are."""
+"""The fields that depend on the bound and the parameters, but not on the numbers of the enclosure."""
 
 
 def certify(result: Result) -> Certificate:
-    """Prove the answer: enclose delta at its epsilon by balls, and compare.
+    """Prove an answer: enclose delta at its epsilon in ball arithmetic, and compare.
 
-    Raises :class:`Refused` where there is no enclosure for the bound or the run, :class:`NotConverged` if the floating
-    point answer is on the unsafe side (a defect; please report), :class:`PrecisionLimit` if the enclosure stays wide.
+    It needs python-flint (``pip install 'privproj[certify]'``).
+
+    Args:
+        result: An answer to an epsilon, delta or sigma query: one release on the whole data set, or any number of them
+            for the Gaussian profile.
+
+    Returns:
+        The certificate.
+
+    Raises:
+        InvalidParameter: python-flint is not installed, or the parameters are not those that the tool writes.
+        Refused: There is no enclosure for this bound or run, or the result is no such answer or was altered.
+        NotConverged: The floating-point answer is on the unsafe side of its enclosure; this is a defect, please report
+            it.
+        PrecisionLimit: The enclosure stays too wide at every precision.
+
+    >>> from privproj import M2, epsilon
+    >>> from privproj.records import certify
+    >>> found = certify(epsilon(M2(dim=64, rank=4, noise_multiplier=1.0), delta=1e-5))
+    >>> float(found.lower) <= float(found.upper) <= 1e-5
+    True
     """
     if result.quantity not in ("epsilon", "delta", "sigma") or result.outcome is not Outcome.OK:
         raise Refused(
@@ -139,7 +188,7 @@ def _certificate_of_enclosure(result: Result, ball: "arb", bits: int, witness: d
 
 
 def _written_ends(ball: "arb") -> tuple[str, str]:
-    """``(lower, upper)`` as decimal text around the ball, each :data:`WRITTEN_SPREAD` further out; at most 1."""
+    """The two ends around the ball as decimal text, each :data:`WRITTEN_SPREAD` further out; the upper is at most 1."""
     from privproj.rigorous.balls import EXACT_DECIMALS, decimal_ends
 
     low, high = map(Decimal, decimal_ends(ball, WRITTEN_DIGITS))
@@ -150,12 +199,12 @@ def _written_ends(ball: "arb") -> tuple[str, str]:
 
 
 def _own_parameters(part: dict[str, Any]) -> dict[str, Any]:
-    """The mechanism or the run of a result without what it assumes."""
+    """The mechanism or the run of a result, without what it assumes."""
     return {name: value for name, value in part.items() if name != "assumes"}
 
 
 def _foundation_of(result: Result) -> dict[str, Any]:
-    """What a result says besides its numbers."""
+    """What a result says besides its numbers, by the names of :data:`FOUNDATION`."""
     return {
         "bound_version": result.bound_version,
         "side": str(result.side),
@@ -167,7 +216,7 @@ def _foundation_of(result: Result) -> dict[str, Any]:
 
 
 def _tool_foundation(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
-    """What the tool itself says of this bound for these parameters, its side for a delta at a given epsilon."""
+    """What the tool itself says of this bound for these parameters, by the names of :data:`FOUNDATION`."""
     asked = _question_of(bound, mechanism, run)
     return _foundation_of(asked.result("delta", None, None, side=asked.side(asked.curve())))
 
@@ -192,7 +241,7 @@ def _run_of(run: dict[str, Any]) -> Run:
 
 
 def _check_keys(given: dict[str, Any], names: Iterable[str], where: str) -> None:
-    """Raise :class:`InvalidParameter` unless the keys are these."""
+    """Raise :class:`InvalidParameter` unless the keys are exactly these."""
     known = tuple(names)
     for key in given:
         if key not in known:
@@ -203,7 +252,7 @@ def _check_keys(given: dict[str, Any], names: Iterable[str], where: str) -> None
 
 
 def _check_table(given: dict[str, Any], own: dict[str, Any], where: str) -> None:
-    """Raise :class:`InvalidParameter` unless the table is the one that the tool writes for what it describes."""
+    """Raise :class:`InvalidParameter` unless the table is what the tool writes for what it describes."""
     for key in (*given, *own):
         if key not in given or key not in own or not same_json(given[key], own[key]):
             said = f"{key} {quoted(own[key])}" if key in own else f"no {key}"
@@ -221,7 +270,7 @@ def with_certificate(result: Result, certificate: Certificate) -> Result:
 
 
 def target_field(result: Result) -> dict[str, float]:
-    """What the enclosure has to stay below: the delta of an epsilon or sigma query, or the delta that was answered."""
+    """What the enclosure must not exceed: the delta that was asked or answered, or its decimal logarithm."""
     if result.delta is not None and result.delta > 1.01e-300:
         return {"delta": result.delta}
     assert result.log10_delta is not None
@@ -229,7 +278,7 @@ def target_field(result: Result) -> dict[str, float]:
 
 
 def _check_side(result: Result, ball: "arb") -> None:
-    """Raise unless the answer is on the safe side of the enclosure."""
+    """Raise :class:`NotConverged` unless the answer is on the safe side of its enclosure."""
     if not ball_meets(target_field(result), ball):
         raise NotConverged(
             f"the floating-point {result.quantity} is on the unsafe side of its enclosure; please report it"
@@ -237,7 +286,7 @@ def _check_side(result: Result, ball: "arb") -> None:
 
 
 def ball_meets(target: dict[str, float], ball: "arb") -> bool:
-    """True if the whole ball is at most the target (a delta of 1 is met by definition)."""
+    """True if the whole ball is at most the target; a delta of 1 is met by definition."""
     from flint import arb, ctx
 
     with ctx.workprec(320):
@@ -247,7 +296,10 @@ def ball_meets(target: dict[str, float], ball: "arb") -> bool:
 
 
 def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float], first: int = 0) -> "tuple[arb, int]":
-    """``(ball, bits)`` of the profile, from the ``first`` precision of the ladder on."""
+    """``(ball, bits)``: delta at this epsilon, at the first precision that makes the ball narrow enough.
+
+    The search begins at rung ``first`` of the ladder of precisions.
+    """
     from flint import arb
 
     from privproj.rigorous.balls import PRECISION_LADDER, enclose_to_goal
@@ -256,7 +308,7 @@ def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float],
 
 
 def profile_of(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> "BallProfile":
-    """What encloses this bound for these parameters; raises :class:`Refused` where nothing does."""
+    """What encloses this bound for these parameters in balls; raises :class:`Refused` where nothing does."""
     _require_flint()
     asked = _question_of(bound, mechanism, run)
     _check_provable(asked)
@@ -298,7 +350,7 @@ def _check_provable(asked: Question) -> None:
 
 
 def provable_names() -> list[str]:
-    """``mechanism.bound`` of every bound that can be certified."""
+    """The names ``mechanism.bound`` of all bounds that can be certified."""
     from privproj.bounds import registry
 
     return [f"{bound.mechanism.name}.{bound.name}" for bound in registry() if bound.provable is not None]
@@ -313,7 +365,27 @@ def _require_flint() -> None:
 
 
 def load_certificate(path: str | Path) -> Certificate:
-    """A certificate from its file; raises :class:`InvalidParameter` for a file that is none."""
+    """Read a certificate from its file, and check that it is written as the tool writes it.
+
+    Its claims are not checked here; :func:`privproj.records.verify` does that.
+
+    Args:
+        path: A file that :meth:`Certificate.save` wrote.
+
+    Returns:
+        The certificate.
+
+    Raises:
+        InvalidParameter: The file cannot be read, is no certificate, or says a thing twice.
+
+    >>> import tempfile
+    >>> from privproj import Gaussian, epsilon
+    >>> from privproj.records import certify, load_certificate
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     certify(epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5)).save(file.name)
+    ...     round(load_certificate(file.name).epsilon, 4)
+    4.3772
+    """
     try:
         with Path(path).open("rb") as file:
             content = parse_json(file.read(LARGEST_FILE).decode("utf-8"))
@@ -331,15 +403,15 @@ KINDS: dict[str, type] = {
     "assumes": list, "source": str, "epsilon": float, "lower": str, "upper": str, "witness": dict, "target": dict,
     "bits": int, "arithmetic": str, "schema": int,
 }  # fmt: skip
-"""The JSON type of each field."""
+"""The JSON type of each field of a certificate."""
 WORDS = {dict: "a table", list: "a list of words", str: "text", int: "a whole number", float: "a number with a point"}
-"""The kinds of JSON values, as messages call them."""
+"""What messages call the types of JSON values."""
 
 
 def _from_record(content: object) -> Certificate:
     """The certificate that a JSON object describes: every key known, none missing, each of its type.
 
-    Raises :class:`InvalidParameter`.
+    Raises :class:`InvalidParameter` for anything else.
     """
     inner = content.get("certificate") if isinstance(content, dict) and len(content) == 1 else None
     if not isinstance(inner, dict):
@@ -358,7 +430,7 @@ def _from_record(content: object) -> Certificate:
 
 
 def _check_kind(name: str, value: Any, kind: type) -> None:
-    """Raise :class:`InvalidParameter` unless a field has its type, and text that can be printed."""
+    """Raise :class:`InvalidParameter` unless a field has its type, and its text can be printed."""
     if type(value) is not kind:
         raise InvalidParameter(name, quoted(value), f"{WORDS[kind]} in the certificate")
     inside = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
@@ -370,7 +442,7 @@ def _check_kind(name: str, value: Any, kind: type) -> None:
 
 
 def _check_numbers(certificate: Certificate) -> None:
-    """Raise :class:`InvalidParameter` unless the numbers of a claim are such numbers."""
+    """Raise :class:`InvalidParameter` unless every number is of the kind that a claim has."""
     from privproj.rigorous.balls import PRECISION_LADDER
 
     for name in ("lower", "upper"):
@@ -402,7 +474,20 @@ def _finite_numbers(given: dict[str, Any], name: str) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class CertificateVerdict:
-    """What checking a certificate found: each claim, and whether it holds."""
+    """What checking a certificate found.
+
+    Attributes:
+        claims: Every claim of the certificate in words, and whether it holds.
+        lower: The lower end of the new enclosure of delta, as decimal text.
+        upper: The upper end of the new enclosure of delta, as decimal text.
+        second_opinion: The value of delta by independent code in mpmath; "none for this bound" where there is none.
+
+    >>> from privproj import Gaussian, epsilon
+    >>> from privproj.records import certify, verify
+    >>> verdict = verify(certify(epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5)))
+    >>> verdict.claims["the target is met"], f"{float(verdict.upper):.4e}", f"{float(verdict.second_opinion):.4e}"
+    (True, '1.0000e-05', '1.0000e-05')
+    """
 
     claims: dict[str, bool]
     lower: str
@@ -411,14 +496,30 @@ class CertificateVerdict:
 
     @property
     def holds(self) -> bool:
-        """True if every claim holds."""
+        """True if every claim of the certificate holds."""
         return all(self.claims.values())
 
 
 def verify(certificate: Certificate) -> CertificateVerdict:
-    """Check a certificate from its parameters alone: a new enclosure at a higher precision, and mpmath's value.
+    """Check a certificate from its parameters alone: a new enclosure at a higher precision, and a value in mpmath.
 
-    Raises like :func:`certify`, and :class:`InvalidParameter` for a certificate that the tool does not write.
+    It needs python-flint (``pip install 'privproj[certify]'``).
+
+    Args:
+        certificate: The certificate, made here or read from a file.
+
+    Returns:
+        A verdict with every claim and whether it holds.
+
+    Raises:
+        InvalidParameter: python-flint is not installed, or the tool does not write such a certificate.
+        Refused: There is no enclosure for this bound or run.
+        PrecisionLimit: The new enclosure stays too wide at every precision.
+
+    >>> from privproj import M2, epsilon
+    >>> from privproj.records import certify, verify
+    >>> verify(certify(epsilon(M2(dim=64, rank=4, noise_multiplier=1.0), delta=1e-5))).holds
+    True
     """
     from privproj.rigorous.balls import PRECISION_LADDER, decimal_ends
 
@@ -445,7 +546,7 @@ def verify(certificate: Certificate) -> CertificateVerdict:
 
 
 def _says_what_the_tool_says(certificate: Certificate, said: dict[str, Any], *names: str) -> bool:
-    """True if the certificate says what the tool says."""
+    """True if these fields of the certificate are what the tool says."""
     return all(getattr(certificate, name) == said[name] for name in names)
 
 
@@ -455,7 +556,7 @@ def _contains_enclosure(certificate: Certificate, lower: Decimal, upper: Decimal
 
 
 def _target_met(certificate: Certificate) -> bool:
-    """True if the claimed upper end is at most the target: ``upper <= delta``, or ``log10(upper) <= log10_delta``."""
+    """True if the claimed upper end is at most the target, compared in exact decimals."""
     from privproj.rigorous.balls import EXACT_DECIMALS
 
     upper, target = Decimal(certificate.upper), certificate.target
@@ -469,7 +570,7 @@ def _target_met(certificate: Certificate) -> bool:
 
 
 def _is_precise_enough(profile: "BallProfile", certificate: Certificate) -> bool:
-    """True if the claimed working precision makes the enclosure right to the goal."""
+    """True if the claimed working precision makes the enclosure as narrow as it must be."""
     from flint import arb
 
     from privproj.rigorous.balls import enclose_to_goal
@@ -494,7 +595,7 @@ def _check_witness(certificate: Certificate, profile: "BallProfile") -> None:
 
 
 def _second_opinion(certificate: Certificate) -> str | None:
-    """The value in mpmath, by other code and another quadrature; None where there is none for these parameters."""
+    """The value of delta in mpmath, by other code and another quadrature; None where there is none."""
     from privproj import reference
 
     built = _mechanism_of(certificate.mechanism)
@@ -512,7 +613,7 @@ def _second_opinion(certificate: Certificate) -> str | None:
 
 
 def _claim_of_second_opinion(upper: Decimal, value: str | None) -> dict[str, bool]:
-    """The claim that mpmath finds what the balls found; no claim where it has nothing to say."""
+    """The claim that mpmath agrees with the balls, and whether it holds; no claim where there is no value."""
     if value is None:
         return {}
     from privproj.rigorous.balls import EXACT_DECIMALS

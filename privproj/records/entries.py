@@ -1,4 +1,4 @@
-"""Entries of files: every key known, of its type, given once and not contradicted, as on the command line."""
+"""Entries of files: every key is known, of its type, given once and not contradicted, as on the command line."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -20,10 +20,10 @@ RUN_KEYS = (
 """Keys of an entry that describe the run."""
 
 FROM_BATCHES = ("steps", "sampling_rate", "sampling")
-"""Keys that follow from a batch size and a number of records."""
+"""Keys that can also follow from a batch size and a number of records."""
 
 ALIASES: dict[str, str] = {"dp-sgd": "gaussian", "prism": "gaussian", "dp-lora-fa": "gaussian"}
-"""Algorithms that are a (subsampled) Gaussian mechanism, whatever their ranks: nothing of them improves epsilon."""
+"""Algorithms that are a (subsampled) Gaussian mechanism whatever their ranks are, so that no rank improves epsilon."""
 
 # The types of keys, as messages call them.
 WHOLE = "a whole number"
@@ -41,7 +41,7 @@ TYPES = {
     "name": TEXT, "query": TEXT, "mechanism": TEXT, "bound": TEXT, "planned": TRUTH, "layer": LAYERS,
     "public_size": TRUTH,
 }  # fmt: skip
-"""The type of every key that is not a number or a truth value of a mechanism."""
+"""The type of every key, as messages call it, but for the numbers and truth values of a mechanism."""
 
 
 def with_unique_keys(entry: Any, where: str) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def with_unique_keys(entry: Any, where: str) -> dict[str, Any]:
 
 
 def mechanism_type_of(given: Mapping[str, Any]) -> type[Mechanism]:
-    """The mechanism that an entry names."""
+    """The type of the mechanism that an entry names; raises :class:`InvalidParameter` if it names none."""
     if "mechanism" not in given:
         raise InvalidParameter("mechanism", "nothing", "a mechanism")
     name: str = check_type("mechanism", given["mechanism"], TEXT)
@@ -70,7 +70,7 @@ def mechanism_type_of(given: Mapping[str, Any]) -> type[Mechanism]:
 
 @cache
 def _parameters_of(kind: type[Mechanism]) -> dict[str, str]:
-    """The keys that are parameters of a mechanism, and their types; layers are given one by one."""
+    """The keys that are parameters of a mechanism, and their types; ``layers`` are given under the key ``layer``."""
     found = {}
     for field in fields(kind):
         kinds = get_args(field.type) or (field.type,)
@@ -80,14 +80,14 @@ def _parameters_of(kind: type[Mechanism]) -> dict[str, str]:
 
 
 def keys_of(kind: type[Mechanism], others: tuple[str, ...], query: str = "") -> dict[str, str]:
-    """Every key that an entry about this mechanism may have, and its type; not what the query finds."""
+    """Every key that an entry about this mechanism may have, and its type, without what the query finds."""
     plain = (*RUN_KEYS, *BATCH_KEYS, *(target_names(query) if query else ()), *others)
     known = {**_parameters_of(kind), **{name: TYPES[name] for name in plain}}
     return {name: words for name, words in known.items() if name not in FOUND.get(query, ())}
 
 
 def check_type(name: str, value: Any, words: str) -> Any:
-    """The value, if it is of the type; nothing is converted. Raises :class:`InvalidParameter`."""
+    """The value if it is of the type, unconverted; raises :class:`InvalidParameter` for a value of another type."""
     real = isinstance(value, int | float) and not isinstance(value, bool)
     fits = {
         WHOLE: real and value == value // 1,
@@ -112,7 +112,7 @@ def check_keys(given: Mapping[str, Any], known: Mapping[str, str]) -> None:
 
 
 def _mechanism_bound_and_run(given: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, dict[str, Any]]:
-    """Mechanism, bound and run of an entry whose keys are known; what the query finds is still missing."""
+    """Mechanism, bound and run of an entry whose keys were checked; what the query finds is still missing."""
     kind = mechanism_type_of(given)
     own = {name: given[name] for name in _parameters_of(kind) if name in given}
     if "layer" in own:
@@ -124,13 +124,13 @@ def _mechanism_bound_and_run(given: Mapping[str, Any], query: str = "") -> tuple
 
 
 def question_from(given: Mapping[str, Any], query: str = "") -> Question:
-    """The question that the known keys of an entry put."""
+    """The question that an entry puts, whose keys were checked."""
     mechanism, bound, run = _mechanism_bound_and_run(given, query)
     return question_of(mechanism, find_bound(type(mechanism), bound), run)  # pyright: ignore[reportArgumentType]
 
 
 def target_from(given: Mapping[str, Any], query: str) -> dict[str, Any]:
-    """The targets of the query; raises :class:`InvalidParameter` for one that is missing, doubled or out of range."""
+    """The targets of a query by name; raises :class:`InvalidParameter` for one missing, doubled or out of range."""
     found = {name: given[name] for name in target_names(query) if name in given}
     if "epsilon" in TARGETS[query][1]:
         privacy_epsilon(found.get("epsilon"), zero=query != "sigma")
@@ -140,6 +140,6 @@ def target_from(given: Mapping[str, Any], query: str) -> dict[str, Any]:
 
 
 def answer_entry(query: str, given: Mapping[str, Any]) -> Result:
-    """The answer to the query that the known keys of an entry put."""
+    """The answer to the query that an entry puts, whose keys were checked."""
     mechanism, bound, run = _mechanism_bound_and_run(given, query)
     return TARGETS[query][0](mechanism, bound=bound, **target_from(given, query), **run)

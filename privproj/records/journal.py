@@ -1,6 +1,6 @@
 """A journal of numbered rows that survives a kill at any moment.
 
-Rows go to the journal in the order in which they are done, each behind its index, flushed to the disk in batches; what
+Rows go to the journal in the order in which they are done, each behind its number, and reach the disk in batches. What
 is in the journal is not done again.
 """
 
@@ -18,14 +18,17 @@ from privproj.errors import InvalidParameter
 from privproj.records.workers import Row, Runner, Work
 
 BATCH_SECONDS = 0.5
-"""Seconds that a batch should take: a kill loses about that much work. Speed only."""
+"""Seconds that a batch should take; a kill loses about that much work. Speed only."""
 
 MOST_TASKS_PER_BATCH = 500
-"""Tasks of a batch at most. Speed only."""
+"""The largest number of tasks in a batch. Speed only."""
 
 
 class Journal:
-    """Numbered rows of text as CSV, behind a title that says what they belong to; open in one process at a time."""
+    """A file of numbered rows of text (CSV) behind a title that says what they belong to.
+
+    One process at a time may have it open; raises :class:`InvalidParameter` for a second one.
+    """
 
     def __init__(self, path: str | Path, title: dict[str, Any]) -> None:
         self.path, self.rows = Path(path), dict[int, Row]()
@@ -39,7 +42,7 @@ class Journal:
         self.take_up(json.dumps(title, sort_keys=True))
 
     def take_up(self, title: str) -> None:
-        """Read what is there, up to the first line that is not whole, and cut the rest off."""
+        """Read the rows up to the first line that is not whole, and cut off the rest."""
         self.file.seek(0)
         content = self.file.read()
         head = (title + "\n").encode()
@@ -59,7 +62,7 @@ class Journal:
             self.file.flush()
 
     def add(self, numbers: list[int], rows: list[Row]) -> None:
-        """Keep these rows; they are on the disk when this returns."""
+        """Append these rows under these numbers; they are on the disk when this returns."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerows([str(number), *row, ";"] for number, row in zip(numbers, rows, strict=True))
@@ -74,7 +77,7 @@ class Journal:
 
 
 def _parse_row(line: bytes) -> Row | None:
-    """The row of a line that was written to its end (a last field says so), else None."""
+    """The fields of a line that was written to its end, which its last field says; None for any other line."""
     try:
         (row,) = csv.reader([line.decode()])
     except (ValueError, csv.Error):
@@ -89,7 +92,7 @@ def complete_rows(
     doer: Runner,
     progress: Callable[[int], object] = lambda count: None,
 ) -> dict[int, Row]:
-    """The rows of all tasks, by number: those of the journal, and the others as ``doer`` does them."""
+    """The rows of all tasks by number: those of the journal as they are, the others computed by ``doer``."""
     batches = _Batches((number, task) for number, task in tasks if number not in journal.rows)
     for numbers, rows in doer(work, batches):
         journal.add(numbers, rows)
@@ -99,7 +102,7 @@ def complete_rows(
 
 
 class _Batches:
-    """Tasks in batches that take about :data:`BATCH_SECONDS` each, judged by how many were done so far."""
+    """Tasks in batches that take about :data:`BATCH_SECONDS` each, judged by the batches done so far."""
 
     def __init__(self, tasks: Iterator[tuple[int, Any]]) -> None:
         self.tasks, self.size, self.since = tasks, 1, time.monotonic()
@@ -114,7 +117,7 @@ class _Batches:
         return found
 
     def learn(self, count: int) -> None:
-        """Double the size while batches are quick, halve it while they are slow."""
+        """Double the size of batches while they are quick, halve it while they are slow."""
         now = time.monotonic()
         seconds, self.since = now - self.since, now
         if seconds > 2.0 * BATCH_SECONDS:

@@ -41,29 +41,43 @@ HASH_DIGITS = 32
 """Hexadecimal digits of SHA-256 that a line keeps: enough that no accident repeats one. Contract."""
 
 INSECURE = "the noise came from a given seed: whoever knows it can take the noise away, so nothing is protected"
-"""Warning for noise from a given seed."""
+"""The warning for noise from a given seed."""
 
 NOT_CHAINED = (
     "lines of this ledger were written by an earlier version, without hashes: numbers that were edited in them go "
     "unnoticed"
 )
-"""Warning for lines without hashes."""
+"""The warning for lines that have no hashes."""
 
 CUT_SHORT = "a line of this ledger was cut short by a crash; it counts as a release"
-"""Warning for a line that a crash cut short."""
+"""The warning for a line that a crash cut short."""
 
 STOPPED = (
     "phase {name} made {steps} of {planned} planned steps: if that was decided by looking at outputs, the epsilon to "
     "quote is that of the plan"
 )
-"""Warning for a phase that did not run as planned."""
+"""The warning for a phase that made fewer or more steps than planned."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """What a ledger says: for each phase its entry (with the planned number of steps) and the steps spent.
+    """What a ledger says: the phases of a run with the releases that each planned and made.
 
-    ``notes`` is what a reader of any number from the file should know of the file.
+    :func:`privproj.records.read_ledger` makes one from a file.
+
+    Args:
+        phases: For each phase its entry, which holds the planned number of steps, and the number of releases made.
+        target: The epsilon and the delta that the run set out to keep; None where none was named.
+        insecure: True if some noise came from a given seed, so that nothing is protected.
+        notes: What a reader of any number from the file should know of the file, in words.
+
+    >>> from privproj import Gaussian
+    >>> from privproj.records import Account
+    >>> from privproj.schedule import phase_of
+    >>> entry = phase_of(Gaussian(noise_multiplier=10.0), "training", steps=10).as_dict()
+    >>> account = Account(phases=((entry, 4),))
+    >>> account.spent, account.left, round(account.epsilon(1e-5).value, 4)
+    (4, 6, 0.7255)
     """
 
     phases: tuple[tuple[dict[str, Any], int], ...] = ()
@@ -72,7 +86,19 @@ class Account:
     notes: tuple[str, ...] = ()
 
     def opened(self, entry: dict[str, Any], where: str) -> "Account":
-        """With another phase; raises :class:`InvalidParameter` for one that is not."""
+        """Return the account with another phase, of which nothing has been released.
+
+        Args:
+            entry: The line of the ledger that opens the phase, as data.
+            where: The file and the line, for messages.
+
+        Returns:
+            The new account.
+
+        Raises:
+            InvalidParameter: The entry is not one that privproj writes.
+            Refused: The bound of the phase does not answer for it.
+        """
         phase, target = entry["phase"], entry.get("target")
         for key in entry:
             if key not in ("phase", "target", "insecure"):
@@ -91,33 +117,43 @@ class Account:
         )
 
     def stepped(self) -> "Account":
-        """With one more release of the last phase."""
+        """Return the account with one more release of the last phase."""
         entry, steps = self.phases[-1]
         return replace(self, phases=(*self.phases[:-1], (entry, steps + 1)))
 
     def noted(self, note: str) -> "Account":
-        """With a note, once."""
+        """Return the account with a further note, which is kept once.
+
+        Args:
+            note: What a reader should know, in words.
+
+        Returns:
+            The new account, or the same one if it has the note.
+        """
         return self if note in self.notes else replace(self, notes=(*self.notes, note))
 
     @property
     def spent(self) -> int:
-        """Releases in all."""
+        """The number of releases made, over all phases."""
         return sum(steps for _, steps in self.phases)
 
     @property
     def left(self) -> int:
-        """Releases of the last phase that were planned and not made."""
+        """The number of releases of the last phase that were planned and not made."""
         return max(0, int(self.phases[-1][0]["steps"]) - self.phases[-1][1]) if self.phases else 0
 
     @property
     def begun(self) -> "Account":
-        """Without the phases that were given up before their first release: no output can have had a part in that."""
+        """The account without the phases that were given up before their first release.
+
+        No output can have had a part in giving them up. The last phase stays, since it may be about to begin.
+        """
         last = len(self.phases) - 1
         return replace(self, phases=tuple(phase for i, phase in enumerate(self.phases) if phase[1] or i == last))
 
     @property
     def planned(self) -> "Account":
-        """The plan: every phase run to its planned end."""
+        """The account of the plan: every phase that was begun, run to its planned end."""
         ends = tuple((entry, max(steps, int(entry["steps"]))) for entry, steps in self.begun.phases)
         return replace(self, phases=ends)
 
@@ -133,23 +169,48 @@ class Account:
 
     @property
     def assumes(self) -> tuple[str, ...]:
-        """What a number from here takes for granted of the plan: nothing for one phase that ran as it was planned."""
+        """What a number from here takes for granted of the plan; nothing for one phase that ran as it was planned."""
         return (PLAN_FIXED_IN_ADVANCE,) if len(self.begun.phases) > 1 or self.stopped else ()
 
     def made(self) -> list[Phase]:
-        """What was released, as phases; raises :class:`InvalidParameter` if nothing was."""
+        """Return what was released, as phases of a schedule.
+
+        Returns:
+            A phase of a schedule for each phase with a release.
+
+        Raises:
+            InvalidParameter: Nothing was released.
+        """
         entries = [({**entry, "steps": steps}, i) for i, (entry, steps) in enumerate(self.phases) if steps]
         if not entries:
             raise InvalidParameter("ledger", "nothing released", "at least one release")
         return [phase_from(entry, {}, f"ledger: phase {i + 1}") for entry, i in entries]
 
     def curve(self) -> Curve:
-        """The curve of all that was released: of one phase as its bound has it, of several jointly."""
+        """Return the curve of all that was released, delta against epsilon.
+
+        Returns:
+            The curve of one phase as its bound has it, of several jointly.
+
+        Raises:
+            InvalidParameter: Nothing was released.
+        """
         phases = self.made()
         return phases[0].question.curve() if len(phases) == 1 else Schedule(tuple(phases)).curve()
 
     def epsilon(self, delta: float) -> Result:
-        """Epsilon of all that was released, rounded up."""
+        """Return epsilon of all that was released, rounded up.
+
+        Args:
+            delta: The delta of the guarantee, above 0 and below 1.
+
+        Returns:
+            A result whose ``value`` is epsilon, with what this account takes for granted.
+
+        Raises:
+            InvalidParameter: Nothing was released, or ``delta`` is outside its range.
+            PrecisionLimit: The composition cannot tell so small a delta from its rounding.
+        """
         phases = self.made()
         question, target = phases[0].question, delta_target(delta, None)
         if len(phases) > 1:
@@ -159,7 +220,14 @@ class Account:
         return self.explained(found)
 
     def explained(self, found: Result) -> Result:
-        """The result with what this account takes for granted, and what its reader should know."""
+        """Return a result with what this account takes for granted, and with what its reader should know.
+
+        Args:
+            found: A result about this run.
+
+        Returns:
+            The result with further assumptions and warnings.
+        """
         known: Any = found.mechanism["assumes"]
         assumed = dict.fromkeys((*known, *self.assumes))
         notes = dict.fromkeys((*found.warnings, *self.notes, *self.stopped, *([INSECURE] if self.insecure else [])))
@@ -167,7 +235,7 @@ class Account:
 
 
 def _check_target(given: Any, where: str) -> dict[str, float]:
-    """The target of a phase: an epsilon, a delta or both; raises :class:`InvalidParameter` for anything else."""
+    """The target of a phase, an epsilon, a delta or both; raises :class:`InvalidParameter` for anything else."""
     if not isinstance(given, dict) or not given or not given.keys() <= {"epsilon", "delta"}:
         raise InvalidParameter(where, quoted(given), "a target with an epsilon, a delta or both")
     try:
@@ -181,27 +249,49 @@ def _check_target(given: Any, where: str) -> dict[str, float]:
 
 
 class _Chain:
-    """The hash of all bytes of a ledger so far, and lines that carry it on."""
+    """The hash of all bytes of a ledger so far, which every new line carries on."""
 
     def __init__(self, before: bytes = b"") -> None:
         self.state = sha256(before)
 
     def line(self, entry: Mapping[str, Any]) -> bytes:
-        """The next line for this entry, without its end."""
+        """The next line for this entry with its hash, without the line end."""
         words = self.state.copy()
         words.update(json.dumps(entry).encode())
         return json.dumps({**entry, "chain": words.hexdigest()[:HASH_DIGITS]}).encode()
 
     def take(self, written: bytes) -> None:
-        """Go on behind these bytes."""
+        """Let the hash include these bytes, which were written."""
         self.state.update(written)
 
 
 def read_ledger(path: str | Path) -> Account:
-    """What a ledger says.
+    """Read the ledger of a training run.
 
-    A last line that cannot be read (the end of a run that was killed while it wrote) counts as a release. Raises
-    :class:`InvalidParameter` for a file that is not a ledger, or that was altered.
+    A last line that cannot be read (the end of a run that was killed while it wrote) counts as a release.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The account of the run; an empty one for a file without a phase.
+
+    Raises:
+        InvalidParameter: The file cannot be read, is no ledger, or was altered.
+
+    >>> import tempfile
+    >>> from privproj import Gaussian
+    >>> from privproj.records import read_ledger
+    >>> from privproj.records.ledger import Ledger
+    >>> from privproj.schedule import phase_of
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     ledger = Ledger(file.name, phase_of(Gaussian(noise_multiplier=10.0), "training", steps=10))
+    ...     for _ in range(4):
+    ...         number = ledger.record()
+    ...     ledger.close()
+    ...     account = read_ledger(file.name)
+    >>> account.spent, account.left
+    (4, 6)
     """
     try:
         content = Path(path).read_bytes()
@@ -211,7 +301,7 @@ def read_ledger(path: str | Path) -> Account:
 
 
 def _parse_ledger(content: bytes, path: str) -> Account:
-    """The account of a ledger's bytes; raises :class:`InvalidParameter` for a line that is not what was written."""
+    """The account of the bytes of a ledger; raises :class:`InvalidParameter` for a line that was not written so."""
     lines = content.split(b"\n")
     lines = lines if lines[-1] else lines[:-1]
     header = _Chain().line(HEADER)
@@ -244,7 +334,7 @@ class _Reading:
         self.account, self.orphaned = Account(), False
 
     def take(self, line: bytes, number: int) -> None:
-        """The next line."""
+        """Read the next line: a phase, a release, or the end of a line that a crash cut short."""
         if line or self.chained:
             entry = self.entry_of(line, number)
             if entry is None:
@@ -256,7 +346,7 @@ class _Reading:
         self.chain.take(line + b"\n")
 
     def entry_of(self, line: bytes, number: int) -> dict[str, Any] | None:
-        """A whole line as data, its hash checked and left out; None for what is not whole."""
+        """A whole line as data, its hash checked and left out; None for a line that is not whole."""
         try:
             entry = parse_json(line.decode())
         except Ambiguous as error:
@@ -276,7 +366,7 @@ class _Reading:
         return claimed
 
     def step(self, entry: dict[str, Any], number: int) -> None:
-        """One release, which has to be the next one."""
+        """Count one release, which has to carry the next number."""
         if self.orphaned or not self.account.phases:
             raise InvalidParameter(
                 "ledger", self.path, f"the phase that line {number} belongs to", "the file is damaged"
@@ -287,9 +377,9 @@ class _Reading:
         self.account = self.account.stepped()
 
     def cut_short(self, line: bytes, number: int) -> None:
-        """A line that a crash left without its end: of a phase it opens nothing, else it counts as a release.
+        """Take a line that a crash left without its end: of a phase it opens nothing, any other counts as a release.
 
-        Raises :class:`InvalidParameter` for what no crash leaves: more than one line could hold, or an end and more.
+        Raises :class:`InvalidParameter` for what no crash leaves: more bytes than one line has, or an end and more.
         """
         starts = b'{"phase"'
         of_phase = line.startswith(starts) and line.isascii() and line.decode().isprintable()
@@ -307,13 +397,13 @@ class _Reading:
             self.account = self.account.stepped().noted(CUT_SHORT)
 
     def longest_step(self, line: bytes) -> int:
-        """Bytes of the line that comes next if it is a release, without its end, and without a hash where none was."""
+        """The largest number of bytes that the line of the next release can have, without its end."""
         entry = {"step": self.account.phases[-1][1] + 1}
         bare = json.dumps(entry).encode()
         return len(self.chain.line(entry)) if self.chained or line.startswith(bare[:-1] + b",") else len(bare)
 
     def damaged(self, number: int, why: str) -> InvalidParameter:
-        """The error about a line."""
+        """The error that says what is wrong with a line."""
         return InvalidParameter(
             "ledger", self.path, f"line {number} as privproj wrote it", f"the file is damaged: {why}"
         )
@@ -329,11 +419,11 @@ def _holds_entry(line: bytes) -> bool:
 
 
 class Ledger:
-    """A ledger that this process writes, alone: a second writer is refused.
+    """A ledger that this process writes alone.
 
     Opening one with the phase that its last line of work belongs to continues the count; another phase is appended
     behind. ``steps`` is the number of releases of the current phase. Raises :class:`InvalidParameter` for a file that
-    is not a ledger or that another process is writing.
+    is not a ledger, and for one that another process is writing.
     """
 
     def __init__(
@@ -348,7 +438,7 @@ class Ledger:
             raise
 
     def begin(self, phase: Phase, target: dict[str, Any], insecure: bool) -> None:
-        """Continue the last phase if it is this one, else append it."""
+        """Continue the last phase of the file if it is this one, else append it."""
         account = read_ledger(self.path)
         entry = json.loads(json.dumps(phase.as_dict()))
         self.unsure, self.chain, self.size = False, _Chain(), 0
@@ -368,18 +458,18 @@ class Ledger:
         self.earlier, self.steps = account.phases, 0
 
     def take_stock(self) -> None:
-        """Go on behind what the file holds, its last line ended."""
+        """Carry the hash and the size on from what the file holds, its last line ended."""
         self.end_line()
         written = self.path.read_bytes()
         self.chain, self.size, self.unsure = _Chain(written), len(written), False
 
     @property
     def account(self) -> Account:
-        """What the ledger says now."""
+        """What the ledger says now, read from the file."""
         return read_ledger(self.path)
 
     def record(self) -> int:
-        """Record one release; returns its number within the phase. It is on the disk when this returns."""
+        """Record one release and return its number within the phase; it is on the disk when this returns."""
         if os.fstat(self.file).st_nlink == 0:
             raise InvalidParameter("ledger", self.path, "a ledger that stays where it is", "it was removed")
         if self.unsure:
@@ -394,7 +484,10 @@ class Ledger:
         return self.steps
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Write one line and wait until it is on the disk; after a failure the file is read again before the next."""
+        """Write one line and wait until it is on the disk.
+
+        After a failure the file is read again before the next line is written.
+        """
         self.unsure = True
         line = self.chain.line(entry) + b"\n"
         left = line
@@ -412,14 +505,14 @@ class Ledger:
             os.write(self.file, b"\n")
 
     def close(self) -> None:
-        """Let another process write."""
+        """Close the file, so that another process may write the ledger."""
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
 
 
 def _open_exclusively(path: Path) -> int:
-    """The file opened for appending under a lock that no other process holds."""
+    """The descriptor of the file, opened for appending under a lock that no other process holds."""
     import fcntl
 
     try:
@@ -437,7 +530,7 @@ def _open_exclusively(path: Path) -> int:
 
 
 def _sync_folder(path: Path) -> None:
-    """Make the file's name durable too."""
+    """Make the name of the file durable, by flushing its folder to the disk."""
     folder = os.open(path.resolve().parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -1,4 +1,4 @@
-"""Regression of bounds: entries that say what is asked, what was answered, and how far it may move."""
+"""Regression of bounds: entries that say what is asked, which value is expected, and how far it may move."""
 
 import math
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ ENTRY_KEYS = ("name", "query", "mechanism", "bound", "expect", "rtol", "at_most"
 
 @dataclass(frozen=True)
 class _ExpectedBound:
-    """One ``[[bound]]`` of a regression file: a question, the value it is expected to have, a bound it must keep."""
+    """One ``[[bound]]`` of a regression file: a question, the value it is expected to have, and a limit."""
 
     name: str
     query: str
@@ -41,14 +41,14 @@ class _ExpectedBound:
     place: str = "entry"
 
     def ask(self) -> Result:
-        """The answer of today; raises :class:`PrivprojError`."""
+        """The answer that the tool gives now; raises :class:`PrivprojError` where it gives none."""
         try:
             return answer_entry(self.query, self.given)
         except InvalidParameter as error:
             raise_within(error, self.place)
 
     def check(self) -> "CheckVerdict":
-        """The verdict: within tolerance of what is expected, not above ``at_most``, and an answer at all."""
+        """The verdict: there is a finite answer, within tolerance of what is expected, and not above ``at_most``."""
         try:
             result = self.ask()
         except Unanswered as error:
@@ -59,7 +59,7 @@ class _ExpectedBound:
         return CheckVerdict(self, value, self.judged(value, self.expect))
 
     def judged(self, value: float | None, expect: float | None) -> str:
-        """What is wrong with this value, if anything."""
+        """What is wrong with this value, in words; empty if nothing is."""
         if value is None:
             return "no answer"
         if expect is not None and not abs(value - expect) <= self.rtol * abs(expect):
@@ -72,7 +72,7 @@ class _ExpectedBound:
 
 @dataclass(frozen=True)
 class CheckVerdict:
-    """What became of an entry; ``problem`` is empty where it holds."""
+    """What became of an entry: its value, and what is wrong with it; ``problem`` is empty where it holds."""
 
     entry: _ExpectedBound
     value: float | None
@@ -80,12 +80,12 @@ class CheckVerdict:
 
     @property
     def holds(self) -> bool:
-        """True if nothing is wrong."""
+        """True if nothing is wrong with the entry."""
         return not self.problem
 
 
 def entries_from(data: Mapping[str, Any], where: str = "regression file") -> list[_ExpectedBound]:
-    """The entries of a regression file; raises :class:`InvalidParameter` naming file, entry and key."""
+    """The entries of a regression file; raises :class:`InvalidParameter` that names the file, the entry and the key."""
     for key in data:
         if key != "bound":
             raise InvalidParameter(f"{where}: {key}", data[key], "entries [[bound]] only")
@@ -101,7 +101,7 @@ def entries_from(data: Mapping[str, Any], where: str = "regression file") -> lis
 
 
 def _entry_from(entry: Any, where: str) -> _ExpectedBound:
-    """One entry, its parameters checked."""
+    """One entry of a regression file, its keys and parameters checked."""
     given = with_unique_keys(entry, where)
     name = given.get("name", where.rsplit(": ", 1)[-1])
     label = f"{where} ({name})" if isinstance(given.get("name"), str) else where
@@ -131,7 +131,7 @@ def _expectations_from(given: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def _finite_number(given: Mapping[str, Any], key: str) -> float | None:
-    """A finite number, not negative where it is a tolerance; None where the key is missing."""
+    """A finite number, at least 0 if it is a tolerance; None where the key is missing."""
     if key not in given:
         return None
     if key == "rtol":

@@ -14,9 +14,25 @@ PHASE_KEYS = ("name", "mechanism", "bound", "planned")
 
 
 def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
-    """A schedule from the data of a run file: a list ``phase`` and, for all, :data:`FOR_ALL`.
+    """Read a schedule from the data of a run file.
 
-    Raises :class:`InvalidParameter` that names the file, the entry and the key.
+    Args:
+        data: A list ``phase`` with a table for each phase, and the keys that hold for all phases: ``relation``,
+            ``discretization`` and ``composer``.
+        where: The name of the file, for messages.
+
+    Returns:
+        The schedule of these phases.
+
+    Raises:
+        InvalidParameter: A key is unknown, missing, of another type or given twice; the message names file, entry and
+            key.
+        Refused: The bound of a phase does not answer for it.
+
+    >>> from privproj.schedule import from_data
+    >>> phase = {"mechanism": "m2", "dim": 2048, "rank": 16, "noise_multiplier": 0.5, "steps": 10}
+    >>> round(from_data({"phase": [phase]}).epsilon(delta=1e-5).value, 4)
+    2.3256
     """
     given = with_unique_keys(data, where)
     entries = given.pop("phase", None)
@@ -35,7 +51,7 @@ def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
 
 
 def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
-    """One phase of a run file."""
+    """One phase of a run file; raises :class:`InvalidParameter` or :class:`Refused` with its file and entry."""
     given = with_unique_keys(entry, where)
     try:
         for key in (*shared, *(name for name in FOR_ALL if name != "relation")):

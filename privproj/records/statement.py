@@ -19,21 +19,21 @@ NOT_COVERED = (
     "anything else that is released: other models, statistics, logs, checkpoints trained without this accounting",
     "a program that differs from its description, a poor random number generator, timing, rounding of the noise",
 )
-"""What no statement covers."""
+"""What no statement covers, whatever the numbers are."""
 
 STRENGTH = {
     Status.PROVED: "proved, and asks nothing of the data beyond the clipping",
     Status.CONDITIONAL: "proved for data that keep the promises below, which the mechanism does not enforce",
 }
-"""What a status means, in words."""
+"""What the status of a bound means, in words."""
 
 RATES = (0.001, 0.01, 0.1)
-"""False positive rates at which an attacker's success is said."""
+"""The false positive rates at which a statement names an attacker's success."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with lines of text, each a sentence or an item."""
+    """A heading with lines of text, which are items of a list if ``items``, else sentences."""
 
     title: str
     lines: tuple[str, ...]
@@ -49,7 +49,7 @@ def _meaning_of_epsilon(epsilon: float) -> str:
 
 
 def sections(result: Result, curve: Curve) -> list[Section]:
-    """The statement for an epsilon at a delta."""
+    """The statement for a result that gives epsilon at a delta, and for the curve that it was read from."""
     if result.outcome is not Outcome.OK or result.epsilon is None or result.delta is None:
         return [Section("No guarantee", (f"There is no finite epsilon at delta {result.delta:g}: {result.outcome}.",))]
     claim = f"epsilon is at most {_rounded_up(result.epsilon)} at delta {result.delta:g}."
@@ -75,24 +75,24 @@ def sections(result: Result, curve: Curve) -> list[Section]:
 
 
 def _rounded_up(value: float) -> str:
-    """Three significant digits, rounded up."""
+    """The number with three significant digits, rounded up."""
     shown = float(f"{value:.3g}")
     return f"{value:.3g}" if shown >= value else f"{float(f'{value * (1 + 5e-3):.3g}'):.3g}"
 
 
 def _percent_rounded_up(share: float) -> str:
-    """A share in per cent, rounded up."""
+    """A share in per cent with three significant digits, rounded up."""
     return f"{_rounded_up(100.0 * share)} %"
 
 
 def _group_words(result: Result) -> str:
-    """How many records one person may have."""
+    """The sentence on how many records one person may have."""
     size = result.run["group_size"]
     return "One person has one record." if size == 1 else f"One person has at most {size} records."
 
 
 def _what_was_done(result: Result) -> tuple[str, ...]:
-    """Mechanism, parameters and run, or the phases of a run."""
+    """Mechanism, parameters and run in words, or the phases of a run."""
     phases = result.mechanism.get("phases")
     if isinstance(phases, list):
         return tuple(", ".join(f"{key} {value}" for key, value in phase.items()) for phase in phases)
@@ -108,7 +108,7 @@ def _what_was_done(result: Result) -> tuple[str, ...]:
 
 
 def _what_it_rests_on(result: Result) -> tuple[str, ...]:
-    """Bound, strength, promises, assumptions, numerics."""
+    """Bound, strength, promises, assumptions and notes in words."""
     strength = STRENGTH.get(result.status, str(result.status))
     return (
         f"bound {result.bound} ({result.source}): {strength}",

@@ -1,7 +1,7 @@
-"""JSON read without forgiveness: what two readers could understand differently is refused.
+"""JSON read strictly: what two readers could understand differently is refused.
 
-One key twice, nan and infinities, and numbers written with digits that a double does not hold are no values here: the
-usual reader keeps the last key, and rounds the number without a word.
+One key twice, nan and infinities, and numbers written with digits that a double does not hold are no values here. The
+usual reader keeps the last of two keys, and rounds the number without a word.
 """
 
 import json
@@ -10,17 +10,18 @@ from decimal import Decimal
 from typing import Any
 
 MOST_WORDS = 60
-"""Characters of an unexpected value that a message repeats. Contract."""
+"""Characters of an unexpected value that a message repeats at most. Contract."""
 
 
 class Ambiguous(ValueError):
-    """Whole JSON that says something twice, or a number that is no double; the words say which."""
+    """Raised for JSON that says something twice, or a number that is no double; the message says which."""
 
 
 def parse_json(text: str) -> Any:
     """The value of a JSON text.
 
-    Raises :class:`Ambiguous`; ``json.JSONDecodeError`` or RecursionError for what is not JSON, or nested too deeply.
+    Raises :class:`Ambiguous`, and ``json.JSONDecodeError`` or RecursionError for text that is no JSON or nested too
+    deeply.
     """
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_float=_double, parse_int=_whole, parse_constant=_none)
@@ -37,7 +38,7 @@ def quoted(value: object) -> str:
 
 
 def same_json(one: object, other: object) -> bool:
-    """True for equal JSON values of the same types: 1 is not 1.0, and not true. The order of keys does not matter."""
+    """True for equal JSON values of the same types, whatever the order of keys; 1 is neither 1.0 nor true."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same_json(value, other[key]) for key, value in one.items())
     if isinstance(one, list) and isinstance(other, list):
@@ -46,7 +47,7 @@ def same_json(one: object, other: object) -> bool:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object, each key once."""
+    """The object of these pairs; raises :class:`Ambiguous` for a key given twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         double = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
@@ -55,7 +56,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _double(text: str) -> float:
-    """A number whose shortest double says the same digits."""
+    """The double that says the same digits as the text; raises :class:`Ambiguous` where there is none."""
     value = float(text)
     try:
         if math.isfinite(value) and Decimal(text) == Decimal(repr(value)):
@@ -66,12 +67,12 @@ def _double(text: str) -> float:
 
 
 def _whole(text: str) -> int:
-    """A whole number of a size that anything here can have."""
+    """A whole number of at most 20 characters; raises :class:`Ambiguous` for a longer one."""
     if len(text) > 20:
         raise Ambiguous(f"the whole number {quoted(text)}")
     return int(text)
 
 
 def _none(text: str) -> None:
-    """Nan and infinities are no numbers."""
+    """Refuse nan and infinities by raising :class:`Ambiguous`."""
     raise Ambiguous(f"{text} for a number")

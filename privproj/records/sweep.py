@@ -1,4 +1,4 @@
-"""A grid of questions: one row of plain text for each point, the same whoever computes it."""
+"""A grid of questions: one row of plain text for each point, which does not depend on who computes it."""
 
 import csv
 import io
@@ -28,23 +28,23 @@ from privproj.records.workers import Row, Runner, run_inline
 from privproj.result import Result
 
 MOST_POINTS = 10**7
-"""Points of a grid at most. Contract."""
+"""The largest number of points of a grid. Contract."""
 
 PROBED_POINTS = 10**5
-"""How many points are looked at, at most, for one that is a question.  Speed only."""
+"""How many points are looked at, at most, until one is found that is a valid question. Speed only."""
 FIXED_KEYS = ("mechanism", "bound")
-"""Keys that are one for the whole grid."""
+"""Keys that have one value for the whole grid, besides the parameters."""
 
 FIELDS = ("value", "lower", "upper", "side", "bound", "status", "outcome", "epsilon", "delta", "log10_delta")
-"""Fields of a result that become columns."""
+"""Fields of a result that become columns of the table."""
 
 COLUMNS = (*FIELDS, "noise_multiplier", "note")
-"""The columns after those of the grid."""
+"""The columns of the table after those of the axes."""
 
 
 @dataclass(frozen=True)
 class _Grid:
-    """Fixed keys and lists of values; points in the order of nested loops over the lists, the last one innermost."""
+    """A query, fixed keys, and axes of values; its points are in the order of nested loops, the last axis innermost."""
 
     query: str
     fixed: dict[str, Any]
@@ -54,7 +54,7 @@ class _Grid:
         return math.prod(map(len, self.axes.values()))
 
     def point(self, index: int) -> dict[str, Any]:
-        """The values of the axes at a point."""
+        """The value of every axis at the point of this number."""
         found = {}
         for name, values in reversed(self.axes.items()):
             index, place = divmod(index, len(values))
@@ -62,12 +62,12 @@ class _Grid:
         return {name: found[name] for name in self.axes}
 
     def tasks(self) -> Iterator[tuple[int, tuple[str, dict[str, Any]]]]:
-        """Every point with its number: the query and all keys of the question."""
+        """Every point with its number: the query, and all keys of the question."""
         for index in range(len(self)):
             yield index, (self.query, {**self.fixed, **self.point(index)})
 
     def title(self) -> dict[str, Any]:
-        """What a journal of this grid belongs to."""
+        """What a journal of this grid belongs to: the query, the keys, the axes and the version."""
         from privproj.version import __version__
 
         return {"sweep": self.query, "fixed": self.fixed, "grid": self.axes, "version": __version__}
@@ -76,7 +76,7 @@ class _Grid:
 def grid_from(data: Mapping[str, Any], where: str = "grid file") -> _Grid:
     """The grid of a file: ``query``, ``mechanism``, fixed keys and a table ``[grid]`` of lists.
 
-    Raises :class:`InvalidParameter` naming the key for anything else, and where no point is a question.
+    Raises :class:`InvalidParameter` that names the key for anything else, and where no point is a valid question.
     """
     given = with_unique_keys(data, where)
     axes = with_unique_keys(given.pop("grid", None), f"{where}: grid")
@@ -98,7 +98,7 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> _Grid:
 
 
 def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -> None:
-    """Raise :class:`InvalidParameter` unless every axis is a list of different values of a key not fixed."""
+    """Raise :class:`InvalidParameter` unless every axis lists different values of a key that is not fixed."""
     known = keys_of(mechanism_type_of(fixed), ("bound",), query)
     for name, values in axes.items():
         place = f"grid.{name}"
@@ -116,7 +116,7 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
 
 
 def _check_points(grid: _Grid) -> None:
-    """Raise what is wrong with the first point if every one of the first :data:`PROBED_POINTS` is no question."""
+    """Raise the error of the first point if none of the points, up to :data:`PROBED_POINTS`, is a valid question."""
     first = None
     for _, (query, given) in islice(grid.tasks(), PROBED_POINTS):
         try:
@@ -134,12 +134,12 @@ def _check_points(grid: _Grid) -> None:
 
 
 def answer_points(tasks: list[tuple[str, dict[str, Any]]]) -> list[Row]:
-    """The rows of some points (the work of :mod:`privproj.records.journal`)."""
+    """The rows of some points, in their order (the work of :mod:`privproj.records.journal`)."""
     return [_row_of(*task) for task in tasks]
 
 
 def _row_of(query: str, given: dict[str, Any]) -> Row:
-    """The answer of one point as text, in :data:`COLUMNS`; what was refused says why in its note."""
+    """The answer of one point as text, in :data:`COLUMNS`; a refusal says why in the note."""
     try:
         return _result_row(answer_entry(query, given))
     except Unanswered as error:
@@ -158,19 +158,19 @@ def _row_of(query: str, given: dict[str, Any]) -> Row:
 
 
 def _result_row(result: Result, note: str = "") -> Row:
-    """A result as text."""
+    """A result as text, in :data:`COLUMNS`."""
     plain = result.as_dict()
     values = [plain[name] for name in FIELDS] + [plain["noise_multiplier"]]
     return [*map(_number_text, values), note or "; ".join(result.warnings)]
 
 
 def _row_without_result(outcome: str, note: str) -> Row:
-    """The row of a point without a result."""
+    """The row of a point without a result: its outcome and a note."""
     return [outcome if name == "outcome" else note if name == "note" else "" for name in COLUMNS]
 
 
 def _number_text(value: object) -> str:
-    """A number with all its digits, nothing for None."""
+    """A number with all its digits; empty for None."""
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
@@ -179,8 +179,8 @@ def run_sweep(
 ) -> dict[str, int]:
     """Ask every point, write the table, and count the outcomes.
 
-    The journal beside the table makes it resumable; it goes when the table is there. Raises :class:`InvalidParameter`
-    where ``out`` holds anything but this very table.
+    The journal beside the table makes the sweep resumable; it is removed when the table is there. Raises
+    :class:`InvalidParameter` where ``out`` holds anything but this very table.
     """
     path, journal = Path(out), Path(f"{out}.journal")
     writer = _write_parquet if path.suffix == ".parquet" else _write_csv
@@ -200,17 +200,17 @@ def run_sweep(
 
 
 def column_names(grid: _Grid) -> list[str]:
-    """The names of the table: the axes, then :data:`COLUMNS` but for those that are axes."""
+    """The columns of the table: the axes, then those of :data:`COLUMNS` that are no axes."""
     return [*grid.axes, *(name for name in COLUMNS if name not in grid.axes)]
 
 
 def _value_text(value: object) -> str:
-    """A value of the grid as text."""
+    """A value of an axis as text."""
     return " ".join(map(str, value)) if isinstance(value, list) else _number_text(value)
 
 
 def _rows_on_disk(grid: _Grid, path: Path) -> list[Row]:
-    """The rows of a table that is already there; raises :class:`InvalidParameter` if it is not the grid's."""
+    """The rows of a table that is already there; raises :class:`InvalidParameter` if it is not that of the grid."""
     names, rows = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
     points = (
         [list(map(_value_text, grid.point(i).values())) for i in range(len(grid))] if len(rows) == len(grid) else None
@@ -221,7 +221,7 @@ def _rows_on_disk(grid: _Grid, path: Path) -> list[Row]:
 
 
 def _count_outcomes(grid: _Grid, rows: list[Row]) -> dict[str, int]:
-    """How many rows had which outcome."""
+    """How many rows had which outcome, by the name of the outcome."""
     place = column_names(grid).index("outcome")
     outcomes = [row[place] for row in rows]
     return {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))}
@@ -235,7 +235,7 @@ def _write_csv(path: Path, names: list[str], rows: list[Row]) -> None:
 
 
 def _read_csv(path: Path) -> tuple[list[str], list[Row]]:
-    """The names and the rows of a CSV table."""
+    """The names of the columns and the rows of a CSV table."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             names, *rows = csv.reader(file)
@@ -264,7 +264,7 @@ def _write_parquet(path: Path, names: list[str], rows: list[Row]) -> None:
 
 
 def _typed_column(column: list[str]) -> list[Any]:
-    """Whole numbers, numbers or text; nothing for empty cells of numbers."""
+    """The column as whole numbers, as numbers or as text; empty cells of numbers become None."""
     for kind in (int, float):
         try:
             return [kind(value) if value else None for value in column]
@@ -274,7 +274,7 @@ def _typed_column(column: list[str]) -> list[Any]:
 
 
 def _read_parquet(path: Path) -> tuple[list[str], list[Row]]:
-    """The names and the rows of a Parquet table, as text."""
+    """The names of the columns and the rows of a Parquet table, as text."""
     pyarrow, module = _import_arrow()
     try:
         table = module.read_table(path)

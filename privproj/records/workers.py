@@ -1,4 +1,4 @@
-"""Who computes the rows of many independent tasks: this process, several, or a Dask cluster.
+"""Who computes the rows of many independent tasks: this process, several processes, or a Dask cluster.
 
 Work is a function of a list of tasks, so that it can be sent to other processes (:func:`run_in_processes`) or to a Dask
 cluster (:func:`run_on_dask`).
@@ -11,22 +11,26 @@ from privproj.errors import InvalidParameter, NotConverged
 
 Row = list[str]
 Work = Callable[[list[Any]], list[Row]]
-"""What is done: a function from a list of tasks to as many rows."""
+"""A function from a list of tasks to as many rows; it must be importable where the work is done."""
 Runner = Callable[[Work, Iterator[list[tuple[int, Any]]]], Iterator[tuple[list[int], list[Row]]]]
-"""Sends batches of numbered tasks to work; yields the numbers and the rows of each batch as it is done."""
+"""A function that sends batches of numbered tasks to work, and yields the numbers and rows of each batch done."""
 MOST_RESTARTS = 5
-"""How many times a pool whose process died is built anew, before giving up. Contract."""
+"""How often a pool is built anew after one of its processes died, before the sweep gives up. Contract."""
 
 
 def run_inline(work: Work, batches: Iterator[list[tuple[int, Any]]]) -> Iterator[tuple[list[int], list[Row]]]:
-    """Do the work in this process, batch by batch."""
+    """Do the work in this process: for each batch, yield its numbers and its rows."""
     for batch in batches:
         numbers, tasks = zip(*batch, strict=True)
         yield list(numbers), work(list(tasks))
 
 
 def run_in_processes(count: int) -> Runner:
-    """Who does the work: ``count`` processes of this machine. One that dies is replaced, and its batch done again."""
+    """A runner that does the work in ``count`` processes of this machine.
+
+    If a process dies, the pool is built anew and its batches are done again; raises :class:`NotConverged` after
+    :data:`MOST_RESTARTS` pools.
+    """
 
     def run(work: Work, batches: Iterator[list[tuple[int, Any]]]) -> Iterator[tuple[list[int], list[Row]]]:
         from concurrent.futures import ProcessPoolExecutor
@@ -47,30 +51,30 @@ def run_in_processes(count: int) -> Runner:
 
 
 class _Pool:
-    """What :func:`_keep_in_flight` needs of an executor."""
+    """What :func:`_keep_in_flight` needs of an executor of this machine."""
 
     def __init__(self, submit: Callable[..., Any]) -> None:
         self.submit = submit
 
     def first(self, jobs: Iterable[Any]) -> Any:
-        """A job that is done."""
+        """Wait until one of these jobs is done, and return it."""
         from concurrent.futures import FIRST_COMPLETED, wait
 
         return next(iter(wait(jobs, return_when=FIRST_COMPLETED).done))
 
 
 class _Cluster:
-    """The same of a Dask cluster."""
+    """What :func:`_keep_in_flight` needs of a Dask cluster."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
 
     def submit(self, work: Work, tasks: list[Any]) -> Any:
-        """Send work; a batch whose worker dies is sent to another one."""
+        """Send a batch to the cluster; if its worker dies, it is sent to another one."""
         return self.client.submit(work, tasks, pure=False, retries=MOST_RESTARTS)
 
     def first(self, jobs: Iterable[Any]) -> Any:
-        """A job that is done."""
+        """Wait until one of these jobs is done, and return it."""
         from distributed import wait
 
         found: Any = wait(list(jobs), return_when="FIRST_COMPLETED")
@@ -84,7 +88,7 @@ def _keep_in_flight(
     waiting: list[list[tuple[int, Any]]],
     most: int,
 ) -> Iterator[tuple[list[int], list[Row]]]:
-    """Keep ``most`` batches in flight until none is left; ``waiting`` holds those that are not done."""
+    """Keep up to ``most`` batches at work until none is left; ``waiting`` holds those that are not done."""
     jobs: dict[Any, list[tuple[int, Any]]] = {}
     again = list(waiting)
     while True:
@@ -105,7 +109,7 @@ def _keep_in_flight(
 
 
 def run_on_dask(address: str) -> Runner:
-    """Who does the work: an existing Dask cluster at this address."""
+    """A runner that does the work on the Dask cluster at this address; raises :class:`InvalidParameter` without one."""
 
     def run(work: Work, batches: Iterator[list[tuple[int, Any]]]) -> Iterator[tuple[list[int], list[Row]]]:
         try:

@@ -12,14 +12,16 @@ if TYPE_CHECKING:
 
 
 def representation(mechanism: NoisyMechanism) -> PrivacyProfile:
-    """The profile at ``mu = 1/z``."""
+    """The exact profile of one release at ``mu = 1/z``."""
+    # delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z (C3).
     return gaussian_profile(mechanism.mu)
 
 
 def provable(mechanism: NoisyMechanism, steps: int) -> "BallProfile":
-    """The profile in balls, at ``mu = sqrt(T)/z``."""
+    """The exact profile of ``steps`` releases in balls."""
     from privproj.rigorous.profiles import BallGaussianProfile
 
+    # T releases are one at mu = sqrt(T)/z (C3).
     return BallGaussianProfile(mechanism.z, steps)
 
 

@@ -8,9 +8,11 @@ from privproj.mechanisms import Gaussian
 
 
 def classical_rule(mu: float, constant: float) -> EpsilonDeltaRule:
-    """``eps = mu sqrt(2 ln(constant/delta))``, so ``delta = constant e^(-eps^2/(2 mu^2))``; ``0 < eps < 1``."""
+    """The textbook rule with this constant, which is proved for ``0 < eps < 1`` only."""
     return EpsilonDeltaRule(
+        # eps = mu sqrt(2 ln(constant/delta)) (Dwork, Roth 2014, Theorem A.1, for the constant 1.25).
         epsilon_at=lambda log_delta: mu * math.sqrt(2.0 * (math.log(constant) - log_delta)),
+        # The same solved for delta: ln delta = ln constant - eps^2/(2 mu^2).
         log_delta_at=lambda eps: math.log(constant) - 0.5 * (eps / mu) ** 2,
         limit=1.0,
         remedy="use --bound analytic, which is exact at every epsilon",
@@ -18,7 +20,8 @@ def classical_rule(mu: float, constant: float) -> EpsilonDeltaRule:
 
 
 def representation(mechanism: Gaussian) -> EpsilonDeltaRule:
-    """``sigma = s sqrt(2 ln(1.25/delta)) / eps``."""
+    """The rule of one release with the textbook constant 1.25."""
+    # sigma = s sqrt(2 ln(1.25/delta)) / eps (Dwork, Roth 2014, Theorem A.1).
     return classical_rule(mechanism.mu, 1.25)
 
 

@@ -7,7 +7,8 @@ from privproj.mechanisms import Gaussian
 
 
 def representation(mechanism: Gaussian) -> EpsilonDeltaRule:
-    """``sigma = s sqrt(2 ln(2/delta)) / eps``; printed without a limit on eps, treated like the textbook rule."""
+    """The rule of one release with constant 2; it is printed without a limit on eps, and held to the textbook range."""
+    # sigma = s sqrt(2 ln(2/delta)) / eps (2601.21719, early version, Lemma 1): more noise than the textbook asks for.
     return classical_rule(mechanism.mu, 2.0)
 
 

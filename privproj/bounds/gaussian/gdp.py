@@ -9,7 +9,9 @@ from privproj.mechanisms import Gaussian
 
 
 def representation(mechanism: Gaussian) -> PrivacyProfile:
-    """``f(a) = Phi(Phi^-1(1 - a) - mu)``, whose profile is the analytic one; ``T`` releases are ``mu sqrt(T)``-GDP."""
+    """The profile that belongs to the trade-off function; it composes in closed form and is not subsampled."""
+    # f(a) = Phi(Phi^-1(1 - a) - mu), mu = 1/z (Dong, Roth, Su 2022, Theorem 2.7): its profile is the analytic one, and
+    # T releases are mu sqrt(T)-GDP (Corollary 3.3).
     return replace(gaussian_profile(mechanism.mu), can_be_subsampled=False)
 
 

@@ -6,9 +6,11 @@ from privproj.mechanisms import Gaussian, NoisyMechanism
 
 
 def representation(mechanism: NoisyMechanism) -> RenyiCurve:
-    """``D(alpha) = alpha mu^2 / 2`` for all ``alpha > 1``."""
+    """The Renyi curve of one release, with the moments from which Poisson sampling builds its own."""
     mu = mechanism.mu
+    # ln E_Q[R^j] = j (j - 1) mu^2 / 2, R the likelihood ratio (C15).
     moments = poisson_curve(lambda j: 0.5 * j * (j - 1) * mu * mu)
+    # D(alpha) = alpha mu^2 / 2 (Mironov 2017, Corollary 3).
     return RenyiCurve(lambda alpha: 0.5 * alpha * mu * mu, poisson=moments)
 
 

@@ -8,12 +8,13 @@ from privproj.numerics.enclosure import Enclosure, widen_outward
 
 
 def representation(mechanism: Gaussian) -> PrivacyProfile:
-    """``T(eps; mu) = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``."""
+    """The probability that the absolute privacy loss exceeds eps, which is an upper bound of delta."""
     mu = mechanism.mu
 
     def log_delta(eps: float) -> Enclosure:
         if eps == 0.0:
             return Enclosure(0.0, 0.0)
+        # T(eps; mu) = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2) (C3); at eps = 0 it is 1.
         return widen_outward(kernels.log_two_sided(eps, mu), steepness=mu * mu)
 
     return PrivacyProfile(log_delta)

@@ -6,8 +6,9 @@ from privproj.mechanisms import Gaussian
 
 
 def representation(mechanism: Gaussian) -> ConcentratedCurve:
-    """``rho = mu^2/2``."""
+    """The zero-concentrated curve of one release."""
     mu = mechanism.mu
+    # rho = mu^2 / 2 (Bun, Steinke 2016, Proposition 1.6).
     return ConcentratedCurve(0.5 * mu * mu)
 
 

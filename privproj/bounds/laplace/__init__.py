@@ -1,1 +1,1 @@
-"""The bound of the Laplace mechanism."""
+"""The bound of the Laplace mechanism, its exact profile."""

@@ -1,4 +1,4 @@
-"""One changed column, secret projection: quantiles of the residual, the corrected radius of the correlated part."""
+"""One changed column, secret projection: quantiles of the residual, and a corrected radius of the correlated part."""
 
 from privproj.bounds.bound import Bound
 from privproj.bounds.m1._one_column import ColumnBound, promises

@@ -15,21 +15,22 @@ from privproj.runs import Run
 
 @dataclass(frozen=True)
 class TwoParts:
-    """``delta(eps) = E[delta_gauss(eps - L_R; |C x|/sigma)]``: two independent losses, composed like two releases."""
+    """Two independent losses, of the residual and of the correlated part, composed like two releases (C13)."""
 
     parts: tuple[PrivacyProfile, ...]
 
     def over_run(self, run: Run) -> Curve:
-        """The curve of ``T`` releases; there is no sampled form."""
+        """The curve of a run; raises :class:`Refused` under subsampling."""
         if run.sampling_rate < 1.0:
             raise Refused("column-exact has no theorem under subsampling; use known-projection")
         if not self.parts:
             return PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_FROM_ABOVE))
+        # delta(eps) = E[delta_gauss(eps - L_R; |C x|/sigma)]: the losses are independent (C13) and compose (C2).
         return compose_phases([(part, run) for part in self.parts], run.discretization, run.composer)
 
 
 def representation(mechanism: M1) -> TwoParts | PrivacyProfile:
-    """The parts that are there."""
+    """The parts of the loss that are there; raises :class:`InvalidParameter` for several changed columns."""
     if mechanism.changed_columns > 1:
         raise InvalidParameter(
             "changed_columns", mechanism.changed_columns, "1 for column-exact; column chains several"

@@ -14,38 +14,42 @@ from privproj.runs import Run
 
 @dataclass(frozen=True)
 class _PublishedColumnBound:
-    """``eps_R + sqrt(2 ln(1.25/delta_C)) (1/r)(sqrt d + sqrt m + t)(sqrt m + t) s/sigma``, ``m = min(k, r)``.
-
-    ``t = sqrt(2 ln(1/d0))``, ``delta = delta_T + delta_W + delta_C + 2 d0`` in equal parts.
-    """
+    """The published rule, with delta divided in equal parts among its events."""
 
     mechanism: M1
 
     def over_run(self, run: Run) -> EpsilonDeltaRule | ComposedRule:
-        """The rule; the textbook Gaussian term is proved up to 1 only."""
+        """The rule of the run; its delta is searched for."""
         return EpsilonDeltaRule(self.epsilon, self.log_delta, margin=1.0, inverse_spacing=2.0**-29).over_run(run)
 
     def epsilon(self, log_delta: float) -> float:
-        """``eps(delta)``; ``inf`` where the Gaussian term leaves its range."""
+        """Epsilon at this log delta.
+
+        Without a residual it is ``inf`` where the Gaussian term exceeds 1, up to which the textbook rule is proved.
+        """
         if self.mechanism.changed_columns > 1:
             raise InvalidParameter("changed_columns", self.mechanism.changed_columns, "1 for column-published")
         k = self.mechanism.span_residual[0]
         dim, rank = self.mechanism.shape
         there = has_residual(self.mechanism)
+        # delta = delta_T + delta_W + delta_C + 2 d0 in equal parts; without a residual delta = delta_C + 2 d0.
         part = log_delta - math.log(4.0 if there else 2.0)
+        # t = sqrt(2 ln(1/d0)), m = min(k, r).
         t, m = math.sqrt(-2.0 * (part - math.log(2.0))), math.sqrt(min(k, rank))
+        # shift = (s/sigma) (sqrt d + sqrt m + t)(sqrt m + t)/r, and sqrt(2 ln(1.25/delta_C)) shift
+        # (2601.21719, Theorem 4 and Lemma 14, as reconstructed; refuted for r > k, see C13).
         shift = self.mechanism.mu * (math.sqrt(dim) + m + t) * (m + t) / rank
         gauss = math.sqrt(2.0 * (math.log(1.25) - part)) * shift
         loss = residual_loss(self.mechanism, part, part) if there else 0.0
         return loss + gauss if gauss <= 1.0 or there else math.inf
 
     def log_delta(self, eps: float) -> float:
-        """The inverse by search over ``x = 1/ln(1/delta)``."""
+        """The least log delta whose epsilon is at most ``eps``, by a search over ``x = 1/ln(1/delta)``."""
         return log_delta_by_search(self.epsilon, eps)
 
 
 def status_of(mechanism: M1) -> Status:
-    """Without a residual (``r <= k``) the radius is right."""
+    """Refuted, but for ``r <= k``: without a residual the radius is right (C13)."""
     return Status.CONDITIONAL if mechanism.shape[1] <= mechanism.span_residual[0] else Status.REFUTED
 
 

@@ -12,16 +12,18 @@ if TYPE_CHECKING:
 
 
 def law(mechanism: M1) -> "ScaledEnergy":
-    """``X = mu^2 |M u|^2`` for a unit vector ``u``: ``mu^2 U (U + Y)/r^2``, ``U ~ chi2_r``, ``Y ~ chi2_(d-1)``."""
+    """The law of the squared shift of a unit direction, in units of the noise."""
     from privproj.laws.panel_law import ScaledEnergy
     from privproj.laws.projected_energy import ProjectedEnergy
 
     dim, rank = mechanism.shape
+    # X = mu^2 |M u|^2 for a unit vector u: mu^2 U (U + Y)/r^2, U ~ chi2_r, Y ~ chi2_(d-1) (C7).
     return ScaledEnergy(ProjectedEnergy(0.5 * rank, 0.5 * (dim - 1), rank), mechanism.mu**2)
 
 
 def representation(mechanism: M1) -> PrivacyProfile:
     """The any-rank profile of that law."""
+    # delta(eps) = min_p E[g_p(X)] (C5).
     return any_rank_profile(law(mechanism))
 
 

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 
 def representation(mechanism: M1) -> PrivacyProfile:
-    """``delta(eps) = E[h_eps(mu^2 U (U + Y)/r^2)]``."""
+    """The profile of the pair (projection, release) for a change of rank one."""
+    # delta(eps) = E[h_eps(mu^2 U (U + Y)/r^2)] (C4, C7).
     return rank_one_profile(law(mechanism))
 
 
 def promises(mechanism: M1) -> tuple[str, ...]:
-    """Rank one must be promised, unless the query has one column or one row."""
+    """The promise of rank one; none if the query has one column or one row."""
     return () if mechanism.largest_rank == 1 else (RANK_PROMISE.format(k=1),)
 
 

@@ -9,14 +9,15 @@ from privproj.numerics.enclosure import next_up
 
 
 def representation(mechanism: M1) -> GoodEvent:
-    """``|M|_op <= (sqrt d + sqrt r + t)^2 / r`` but for probability ``d0``, ``t = sqrt(2 ln(1/d0))``.
+    """A Gaussian run at the norm of the projection, outside of the event that it is larger.
 
-    It holds for every change at once, so a matrix that serves all releases fails once.
+    The event is the same for every change, so a matrix that serves all releases fails once.
     """
     dim, rank = mechanism.shape
     edge = math.sqrt(dim) + math.sqrt(rank)
 
     def radius(log_bad: float) -> float:
+        # |M|_op <= (sqrt d + sqrt r + t)^2 / r but for probability d0, t = sqrt(2 ln(1/d0)) (C16).
         return next_up((edge + math.sqrt(-2.0 * log_bad)) ** 2 / rank)
 
     return GoodEvent(mechanism.mu, radius, once=mechanism.fixed_projection, default_split=0.5)

@@ -10,12 +10,13 @@ from privproj.result import Status
 
 
 def representation(mechanism: M1) -> PrivacyProfile:
-    """A vector Wishart release with ``(d, r) -> (d-k, r-k)``; without a residual nothing is lost."""
+    """The profile of the residual; without one nothing is lost."""
+    # A vector Wishart release with (d, r) -> (d - k, r - k) (C13), whose profile is exact (C9).
     return residual_profile(mechanism) or PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_FROM_ABOVE))
 
 
 def refuses(mechanism: M1) -> str | None:
-    """Alone it bounds the release only where there is no correlated part."""
+    """Why the residual alone is no bound on the release: there is a correlated part, or several columns change."""
     if mechanism.span_residual[0] > 0:
         return (
             "the residual is one of two parts of the loss where other columns are there (span_dim > 0): use "

@@ -9,19 +9,21 @@ from privproj.result import Status
 
 
 def representation(mechanism: M1) -> PrivacyProfile:
-    """``delta(eps) = E[h_eps(shift^2)]`` with the law of :mod:`privproj.laws.secret_shift`."""
+    """The profile of a Gaussian pair whose shift has the law of :mod:`privproj.laws.secret_shift`."""
     from privproj.laws.panel_law import ScaledEnergy
     from privproj.laws.secret_shift import SecretShift
 
     if mechanism.misalignment is None:
         raise InvalidParameter("misalignment", "nothing", "columns=1 and a misalignment for secret-projection")
     _, rank = mechanism.shape
+    # In units of a unit vector: sigma = z s, s = |v - v'| = sqrt(2 m).
     sigma = (2.0 * mechanism.misalignment) ** 0.5 / mechanism.mu
+    # delta(eps) = E[h_eps(shift^2)] (C8).
     return rank_one_profile(ScaledEnergy(SecretShift(rank, sigma, mechanism.misalignment), 1.0))
 
 
 def promises(mechanism: M1) -> tuple[str, ...]:
-    """Unit vectors within the distance that the sensitivity is."""
+    """The promise of unit vectors within the distance that the sensitivity is."""
     return (
         "the query is a unit vector (for every batch that is sampled), and neighbouring ones have "
         f"1 - cos(v, v') <= {mechanism.misalignment or 0:g}: the sensitivity is sqrt(2 misalignment)",
@@ -30,7 +32,7 @@ def promises(mechanism: M1) -> tuple[str, ...]:
 
 
 def refuses(mechanism: M1) -> str | None:
-    """The argument is about one vector in two dimensions or more."""
+    """Why the argument does not hold: it is about one vector in two dimensions or more, and neighbours that differ."""
     if mechanism.columns != 1 or mechanism.dim == 1:
         return "secret-projection is about vectors (columns=1) in two dimensions or more; use known-projection"
     if mechanism.misalignment == 0.0:

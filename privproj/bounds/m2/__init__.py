@@ -1,1 +1,4 @@
-"""The bounds of M2 (add noise, then project to a random subspace), one theorem per file; ``_...`` is their workshop."""
+"""The bounds of M2 (add noise, then project to a random subspace), one theorem per file.
+
+Files with an underscore hold what several of these theorems share.
+"""

@@ -1,4 +1,4 @@
-"""The Beta-tail bound of M2: over one layer, over several, and for columns of parameters."""
+"""The Beta-tail bound of M2: over one layer, over several, and for many settings at once."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,17 +12,22 @@ from privproj.numerics.search import find_crossing, minimise
 from privproj.validation import probability, real
 
 WORTH_COMPILING = 30_000
-"""Rows from which compiling (or loading compiled code) costs less than it saves. Speed only."""
+"""Rows from which compiling (or loading compiled code) costs less time than it saves. Speed only."""
 
 
 def rank_of_change(mechanism: M2) -> int:
-    """``k``: as promised, or else the most that ``d`` and ``m`` allow."""
+    """The rank ``k`` of the change by one record: as promised, or else the largest that ``d`` and ``m`` allow."""
     return mechanism.change_rank or mechanism.largest_rank
 
 
 def _log_union_tail(mechanism: M2, t: float) -> float:
-    """``ln sum_l n_l k_l P(B_l > tau)`` at ``tau = 1/(1 + e^-t)``: some direction of some layer captures more."""
+    """The log of the union bound on the event that some direction of some layer captures more than ``tau``.
+
+    ``tau = 1/(1 + e^-t)`` is given by its log odds ``t``, so that ``1 - tau`` keeps its digits.
+    """
+    # y = 1 - tau and e^t y = tau.
     y = 1.0 / (1.0 + math.exp(t))
+    # ln sum_l n_l k_l P(B_l > tau), B_l ~ Beta(r_l/2, (d_l - r_l)/2) (C16, C7).
     total = -math.inf
     for dim, rank, count, _ in mechanism.parts:
         k = min(mechanism.change_rank or dim, dim, mechanism.columns or dim)
@@ -32,9 +37,10 @@ def _log_union_tail(mechanism: M2, t: float) -> float:
 
 
 def beta_tail_profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
-    """``delta(eps) = min over tau in (0, 1] of  G(eps; mu sqrt(tau)) + sum_l n_l k_l P(B_l > tau)``.
+    """The Beta-tail profile: a Gaussian term at ``tau`` plus the probability that more is captured (C16).
 
-    ``G`` is the two-sided tail ``T``, or the analytic delta if ``sharp``; ``B_l ~ Beta(r_l/2, (d_l-r_l)/2)``.
+    ``tau`` is the best one for every epsilon. The Gaussian term ``G`` is the exact delta if ``sharp``, else the
+    two-sided tail ``T``.
     """
     mu = mechanism.mu
     if mechanism.unprojected:
@@ -49,17 +55,20 @@ def beta_tail_profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
             return Enclosure(0.0, 0.0)
         return widen_outward(kernels.beta_tail_delta(a, b, k, mu, eps, sharp)[0], steepness=mu * mu)
 
+    # delta(eps) = min over tau in (0, 1] of G(eps; mu sqrt(tau)) + k P(B > tau) (C16).
     return PrivacyProfile(log_delta, guess=lambda log_delta: kernels.beta_tail_epsilon(a, b, k, mu, log_delta, sharp))
 
 
 def _layered_log_delta(mechanism: M2, eps: float, sharp: bool) -> Enclosure:
-    """The bound over several layers, one ``tau`` for all; the lower end is not known (the minimum is searched for)."""
+    """The bound over several layers with one ``tau`` for all, which is searched for; the lower end is unknown."""
     mu = mechanism.mu
 
     def at(t: float) -> float:
+        # G(eps; mu sqrt(tau)) + sum_l n_l k_l P(B_l > tau), sqrt(tau) = 1/sqrt(1 + e^-t) (C16).
         gaussian = kernels.log_tail_profile(eps, mu / math.sqrt(1.0 + math.exp(-t)), sharp)
         return kernels.log_add(gaussian, _log_union_tail(mechanism, t))
 
+    # The least over t, and tau = 1, where nothing is left out.
     value = min(minimise(at, -30.0, 20.0, rtol=1e-8, points=101)[1], kernels.log_tail_profile(eps, mu, sharp))
     return Enclosure(-math.inf, widen_outward(min(value, 0.0), steepness=mu * mu).upper)
 
@@ -74,9 +83,29 @@ def beta_tail_epsilons(
     sharp: bool = False,
     compiled: bool | None = None,
 ) -> list[float]:
-    """``eps`` of the bound, rounded up, for each row of equally long sequences (``1 <= rank < dim``).
+    """Evaluate the bound ``beta-tail`` of M2 for many settings at once, one epsilon for each row.
 
-    One source, two speeds: plain Python for few rows, numba from about 3e4 rows on, or as ``compiled`` says.
+    Few rows are evaluated in plain Python, many by compiled code (numba) of the same source.
+
+    Args:
+        dim: The dimensions, whole numbers up to 1e12.
+        rank: The ranks of the projections, from 1 to below ``dim``.
+        change_rank: The promised ranks of the change that one record makes, from 1 to ``dim``.
+        mu: The ratios of sensitivity to noise, from 1e-12 to 1e12.
+        delta: The deltas, above 0 and below 1.
+        sharp: True evaluates ``beta-tail-sharp``, which has the exact Gaussian delta in place of the two-sided tail.
+        compiled: True or False says whether to compile; None compiles from 30000 rows on.
+
+    Returns:
+        The epsilons of one release on the whole data set, rounded up, in the order of the rows.
+
+    Raises:
+        InvalidParameter: The sequences have different lengths, or a value of a row is outside its range.
+
+    >>> from privproj import beta_tail_epsilons
+    >>> found = beta_tail_epsilons([2048, 2048], [16, 64], [10, 10], [1.25, 1.25], [1e-5, 1e-5])
+    >>> [round(epsilon, 4) for epsilon in found]
+    [0.9731, 1.4564]
     """
     import numpy as np
 
@@ -100,7 +129,7 @@ def beta_tail_epsilons(
 
 
 def _invalid_column(dim: float, rank: float, change_rank: float, mu: float, delta: float) -> InvalidParameter:
-    """Why this row has no answer."""
+    """The error that says why this row has no answer."""
     try:
         M2(dim=dim, rank=rank, change_rank=change_rank, noise_multiplier=1.0 / mu if mu else None)  # pyright: ignore
         real("mu", mu, "a ratio mu from 1e-12 to 1e+12", 1e-12, 1e12)
@@ -111,9 +140,10 @@ def _invalid_column(dim: float, rank: float, change_rank: float, mu: float, delt
 
 
 def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
-    """``ln p -> sqrt(tau)``, the smallest with ``k P(Beta(r/2, (d-r)/2) > tau) <= p``, rounded up."""
+    """A function from ``ln p`` to ``sqrt(tau)``: more is captured with probability at most ``p``; rounded up."""
 
     def radius(log_bad: float) -> float:
+        # The least tau = odds/(1 + odds) with k P(B > tau) <= p (C16).
         odds = find_crossing(
             lambda odds: _log_union_tail(mechanism, math.log(odds)) - log_bad, 1.0, low=1e-30, high=1e15, rtol=1e-12
         ).upper

@@ -12,25 +12,25 @@ if TYPE_CHECKING:
 
 
 def representation(mechanism: M2) -> PrivacyProfile:
-    """The bound with the two-sided tail, as published."""
+    """The profile with the two-sided tail as its Gaussian term, as published."""
     return beta_tail_profile(mechanism, sharp=False)
 
 
 def promises(mechanism: M2) -> tuple[str, ...]:
-    """A rank below what the shape allows must be promised."""
+    """The promise on the rank of the change; none if the shape allows no larger rank."""
     k = rank_of_change(mechanism)
     return () if k >= mechanism.largest_rank else (RANK_PROMISE.format(k=k),)
 
 
 def needs(mechanism: M2) -> str | None:
-    """``k`` must come from somewhere."""
+    """What is missing where neither the rank of the change nor the number of columns is given."""
     if mechanism.change_rank is None and mechanism.columns is None:
         return "change_rank (a promise) or columns (the change has rank at most min(dim, columns))"
     return None
 
 
 def provable(mechanism: M2, steps: int, sharp: bool = False) -> "BallProfile":
-    """The bound at one ``tau`` in balls."""
+    """The bound in balls; its ``tau`` is the witness of the certificate."""
     from privproj.rigorous.profiles import BallBetaTail
 
     return BallBetaTail(*mechanism.shape, rank_of_change(mechanism), mechanism.z, sharp)

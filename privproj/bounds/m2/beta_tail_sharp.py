@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def representation(mechanism: M2) -> PrivacyProfile:
-    """The Beta-tail bound with ``delta_gauss(eps; mu sqrt(tau))`` for ``T``."""
+    """The Beta-tail bound with the exact Gaussian delta in place of the two-sided tail."""
     return beta_tail_profile(mechanism, sharp=True)
 
 
 def provable(mechanism: M2, steps: int) -> "BallProfile":
-    """The bound at one ``tau`` in balls."""
+    """The bound in balls; its ``tau`` is the witness of the certificate."""
     return beta_tail.provable(mechanism, steps, sharp=True)
 
 

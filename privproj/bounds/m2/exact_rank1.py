@@ -16,26 +16,27 @@ if TYPE_CHECKING:
 
 
 def representation(mechanism: M2) -> PrivacyProfile:
-    """``delta(eps) = E[h_eps(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)``."""
+    """The profile of the pair (projection, release) for a change of rank one."""
     if mechanism.unprojected:
         return gaussian_profile(mechanism.mu)
+    # delta(eps) = E[h_eps(mu^2 B)], B ~ Beta(r/2, (d-r)/2) (C4, C7).
     return rank_one_profile(law(mechanism.alike))
 
 
 def promises(mechanism: M2) -> tuple[str, ...]:
-    """Rank one must be promised, unless the query has one column or one row."""
+    """The promise of rank one; none if the query has one column or one row."""
     return () if mechanism.largest_rank == 1 else (RANK_PROMISE.format(k=1),)
 
 
 def refuses(mechanism: M2) -> str | None:
-    """Several layers can share the change between them, and rank one in one of them is not the worst case."""
+    """Why there is no bound for several layers: rank one in one of them need not be the worst case."""
     if sum(layer.count for layer in mechanism.layers) > 1:
         return "exact-rank1 is about one projected layer: over several, a spread change can cost more; use rank-free"
     return None
 
 
 def notes(mechanism: M2) -> tuple[str, ...]:
-    """A change of higher rank was promised than this bound is about."""
+    """A note where a change of higher rank was promised than this bound is about."""
     if (mechanism.change_rank or 1) > 1:
         return (
             f"change_rank={mechanism.change_rank} is given, but this bound holds only if every change has rank one",

@@ -8,7 +8,8 @@ from privproj.mechanisms import M2
 
 
 def representation(mechanism: M2) -> GoodEvent:
-    """The union bound over all releases, as published."""
+    """Good-event accounting with the union bound over all releases, as published."""
+    # delta = T p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).
     return GoodEvent(mechanism.mu, captured_energy_radius(mechanism))
 
 

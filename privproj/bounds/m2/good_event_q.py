@@ -9,7 +9,8 @@ from privproj.runs import NeighbouringRelation
 
 
 def representation(mechanism: M2) -> GoodEvent:
-    """The union costs ``T q k P(Beta > tau)``."""
+    """Good-event accounting in which a failure counts only where the record is sampled."""
+    # delta = T q p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).
     return GoodEvent(mechanism.mu, captured_energy_radius(mechanism), sampled=True)
 
 

@@ -15,13 +15,14 @@ from privproj.numerics.quadrature import log_integral
 def log_energy_moment(a: float, b: float, c: float) -> float:
     """``ln E[e^(c B)] = ln 1F1(a; a+b; c)`` for ``B ~ Beta(a, b)``, rounded up.
 
-    For moderate ``c`` as ``log1p E[expm1(c B)]``, which keeps small values; beyond as
-    ``c + ln E[e^(-c (1 - B))]`` (Kummer), which keeps the exponent exact.
+    Moderate ``c`` keep their small values in the first form, large ones their exponent in the second (Kummer's).
     """
     if c > 500.0:
+        # ln E[e^(c B)] = c + ln E[e^(-c (1 - B))], 1 - B ~ Beta(b, a).
         rest = ScaledBeta(b, a, 1.0)
         value, error = log_integral(lambda t: rest.log_density(t) - c * rest.value(t), rest.start, rest.step)
         return next_up(c + value + FUNCTION_RELATIVE_ERROR + error)
+    # ln E[e^(c B)] = ln(1 + E[e^(c B) - 1]).
     law = ScaledBeta(a, b, 1.0)
 
     def integrand(t: float) -> float:
@@ -32,25 +33,26 @@ def log_energy_moment(a: float, b: float, c: float) -> float:
 
 
 def _log_layer_moment(dim: int, rank: int, c: float) -> float:
-    """``ln E[e^(c B)]`` of one layer; an unprojected one has ``B = 1``."""
+    """``ln E[e^(c B)]`` of one layer; a layer that is not projected has ``B = 1``."""
     return c if dim == rank else log_energy_moment(0.5 * rank, 0.5 * (dim - rank), c)
 
 
 def representation(mechanism: M2) -> RenyiCurve:
-    """``D(alpha) = max_l ln 1F1(r_l/2; d_l/2; c) / (alpha-1)``, ``c = alpha (alpha-1) mu^2/2``, for real ``alpha > 1``.
-
-    Under per-layer clips the maximum becomes the product of ``1F1_l(c C_l^2/C^2)`` over the independent layers.
-    """
+    """The Renyi curve of one release, of the worst layer or, under per-layer clips, of all layers together."""
     if mechanism.unprojected:
         return gaussian_form(mechanism)
     mu, joint = mechanism.mu, mechanism.clipping == "joint"
 
     def log_moment(alpha: float) -> float:
+        # c = alpha (alpha - 1) mu^2/2 (C15).
         c = 0.5 * alpha * (alpha - 1.0) * mu * mu
         if joint:
+            # max_l ln 1F1(r_l/2; d_l/2; c): one direction of the worst layer (C15).
             return max(_log_layer_moment(d, r, c) for d, r in {(d, r) for d, r, _, _ in mechanism.parts})
+        # sum_l n_l ln 1F1(r_l/2; d_l/2; c C_l^2/C^2): a product over independent layers (C15, C6).
         return math.fsum(n * _log_layer_moment(d, r, c * share) for d, r, n, share in mechanism.parts)
 
+    # D(alpha) = log_moment(alpha)/(alpha - 1) (C15).
     return RenyiCurve(lambda alpha: log_moment(alpha) / (alpha - 1.0), poisson=poisson_curve(log_moment))
 
 

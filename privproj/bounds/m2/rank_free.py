@@ -1,7 +1,7 @@
-"""The default bound of M2: a change of any rank, no promise on the data.
+"""The default bound of M2: a change of any rank, and no promise on the data.
 
-``delta(eps) <= min over p >= x0(eps) of E[g_p(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)``; proof and
-computation are in :mod:`privproj.laws.profiles`.
+``delta(eps) <= min over p >= x0(eps) of E[g_p(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)`` (C5). It is computed in
+:mod:`privproj.laws.profiles`.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def law(mechanism: M2) -> ScaledBeta:
-    """``X = mu^2 |P u|^2`` for a unit vector ``u``: ``mu^2 Beta(r/2, (d-r)/2)``."""
+    """The law of the squared shift of a unit direction, in units of the noise."""
+    # X = mu^2 |P u|^2 for a unit vector u: mu^2 Beta(r/2, (d-r)/2) (C7).
     return ScaledBeta(*mechanism.beta_shape, mechanism.mu**2)
 
 
@@ -28,25 +29,25 @@ def representation(mechanism: M2) -> PrivacyProfile:
         return gaussian_profile(mechanism.mu)
     if mechanism.alike.layers:
         return _layered_profile(mechanism)
+    # delta(eps) = min_p E[g_p(X)] (C5).
     return any_rank_profile(law(mechanism.alike))
 
 
 def _layered_profile(mechanism: M2) -> PrivacyProfile:
-    """Layers of several shapes: ``min_p max_l E[g_p(mu^2 B_l)]`` under a joint clip.
-
-    Under per-layer clips ``C_l`` the law is that of ``mu^2 sum_l (C_l^2/C^2) B_l``, independent, by convolution.
-    """
+    """The any-rank profile of layers of several shapes, under a joint clip or with a clip for each."""
     from privproj.laws.binned import beta_bins, convolve_layers
 
     scale = mechanism.mu**2
     if mechanism.clipping == "per-layer":
+        # min_p E[g_p(mu^2 sum_l (C_l^2/C^2) B_l)], the B_l independent (C6).
         return any_rank_profile_of_bins((convolve_layers(mechanism.parts, scale),))
+    # min_p max_l E[g_p(mu^2 B_l)] (C5, joint clip over layers).
     shapes = {(0.5 * rank, 0.5 * (dim - rank)) for dim, rank, _, _ in mechanism.parts}
     return any_rank_profile_of_bins(tuple(beta_bins(a, b, scale) for a, b in sorted(shapes)))
 
 
 def provable(mechanism: M2, steps: int) -> "BallProfile":
-    """The bound at one tangent in balls; the Gaussian profile where nothing is projected."""
+    """The bound in balls, its tangent the witness; the Gaussian profile where nothing is projected."""
     from privproj.rigorous.profiles import BallAnyRank, BallGaussianProfile
 
     if mechanism.unprojected:

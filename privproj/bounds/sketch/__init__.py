@@ -1,1 +1,4 @@
-"""The bounds of the secret Gaussian sketch, one theorem per file; ``_...`` is their workshop."""
+"""The bounds of the secret Gaussian sketch, one theorem per file.
+
+Files with an underscore hold what several of these theorems share.
+"""

@@ -1,4 +1,4 @@
-"""Renyi divergences of the secret Gaussian sketch, without cancellation.
+"""Renyi divergences of the secret Gaussian sketch, without cancellation (C14).
 
 The ``rank`` columns of a release are i.i.d. Gaussian with covariances ``Sigma_1``, ``Sigma_2``; with the eigenvalues
 ``nu_i`` of ``Sigma_1^(-1/2) (Sigma_2 - Sigma_1) Sigma_1^(-1/2)``,
@@ -21,7 +21,7 @@ from privproj.mechanisms import Sketch
 from privproj.numerics.kernels import log_residual
 
 SERIES_BELOW = 0.3
-"""Where ``alpha t`` is smaller, a power series is used, since the closed form would cancel. Speed only."""
+"""Below this ``alpha t`` a power series is used, since the closed form would cancel. Speed only."""
 
 ROUNDED = 1e-15
 """Relative margin for the rounding of the closed form, on the sum of its parts. Proof.
@@ -34,6 +34,7 @@ def divergence_bracket(alpha: float, t: float) -> float:
     """``f(t) = alpha ln(1-t) - ln(1 - alpha t)`` for ``0 < alpha t < 1``, rounded up."""
     x = alpha * t
     if x < SERIES_BELOW:
+        # f(t) = alpha sum_{j>=2} (alpha^(j-1) - 1)/j t^j (C14).
         growth, power, total, j = math.log(alpha), t, 0.0, 1
         while True:
             j, power = j + 1, power * t
@@ -41,34 +42,36 @@ def divergence_bracket(alpha: float, t: float) -> float:
             total += term
             if term <= 1e-18 * total:
                 return alpha * total * (1.0 + 1e-14)
+    # f(t) = -(ln(1-x) + x) + alpha (ln(1-t) + t), x = alpha t: the linear terms are dropped, as they cancel (C14).
     grown, plain = -log_residual(-x, 1.0 - x), -alpha * log_residual(-t, 1.0 - t)
     return grown - plain + ROUNDED * (4.0 * (grown + plain) + x / (1.0 - x))
 
 
 def sharp_divergence_bracket(alpha: float, t: float) -> float:
-    """``-(alpha-1) ln(1 + t) - ln(1 - (alpha-1) t)`` for ``0 < (alpha-1) t < 1``: two positive terms, rounded up."""
+    """``-(alpha-1) ln(1 + t) - ln(1 - (alpha-1) t)`` for ``0 < (alpha-1) t < 1``, as two positive terms, rounded up."""
     x = (alpha - 1.0) * t
+    # -(ln(1-x) + x) - (alpha-1) (ln(1+t) - t), x = (alpha-1) t: the linear terms cancel (C14).
     value = -log_residual(-x, 1.0 - x) - (alpha - 1.0) * log_residual(t, 1.0 + t)
     return value * (1.0 + 8.0 * ROUNDED) + 2.0 * ROUNDED * x * x / (1.0 - x)
 
 
 def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiCurve:
-    """``D(alpha) = r n/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)]``, ``1 < alpha < Gamma``."""
+    """The Renyi curve ``rdp-tight`` at this ``Gamma``, for ``1 < alpha < Gamma``, times a number of eigenvalues."""
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count * eigenvalues
 
     def divergence(alpha: float) -> float:
+        # D(alpha) = r n/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (C14).
         return front / (alpha - 1.0) * divergence_bracket(alpha, 1.0 / gamma) if alpha < gamma else math.inf
 
     return RenyiCurve(divergence, high=gamma)
 
 
 def sharp_curve(mechanism: Sketch, gamma: float) -> RenyiCurve:
-    """``D(alpha) = r/(2 (alpha-1)) [-(alpha-1) ln(1 + 1/Gamma) - ln(1 - (alpha-1)/Gamma)]``, ``2 <= alpha <
-    Gamma+1``.
-    """
+    """The Renyi curve relative to the other covariance at this ``Gamma``, for ``2 <= alpha < Gamma + 1``."""
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count
 
     def divergence(alpha: float) -> float:
+        # D(alpha) = r/(2 (alpha-1)) [-(alpha-1) ln(1 + 1/Gamma) - ln(1 - (alpha-1)/Gamma)] (C14).
         return front / (alpha - 1.0) * sharp_divergence_bracket(alpha, 1.0 / gamma) if alpha - 1.0 < gamma else math.inf
 
     return RenyiCurve(divergence, low=2.0, high=gamma + 1.0)

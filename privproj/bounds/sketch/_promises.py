@@ -4,7 +4,7 @@ from privproj.mechanisms import Sketch
 
 
 def matrix_promises(mechanism: Sketch) -> tuple[str, ...]:
-    """Nothing where clipping enforces the norms and no eigenvalue floor is used; else each of them."""
+    """The promises on norms and on the eigenvalue floor; none where clipping enforces them and no floor is used."""
     if mechanism.gamma is not None:
         return (
             "(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / |Q Q^T - Q' Q'^T|_F >= "
@@ -17,7 +17,7 @@ def matrix_promises(mechanism: Sketch) -> tuple[str, ...]:
 
 
 def column_promises(mechanism: Sketch) -> tuple[str, ...]:
-    """One record is one column of ``Q``."""
+    """The promise that one record is one column of ``Q``, and those on norms and on the eigenvalue floor."""
     one = "a record is one column of Q, so that Q Q^T - Q' Q'^T has rank one"
     if mechanism.gamma is not None:
         return (one, f"(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / B_S^2 >= {mechanism.gamma:g}, B_S the column's norm")
@@ -25,7 +25,7 @@ def column_promises(mechanism: Sketch) -> tuple[str, ...]:
 
 
 def refuses_infinite_divergence(mechanism: Sketch) -> str | None:
-    """The divergence is finite only for ``Gamma > 1``."""
+    """Why there is no bound at ``Gamma <= 1``: the divergence may be infinite; None above."""
     if mechanism.gamma_of_matrices <= 1.0:
         return (
             f"expected gamma above 1, got {mechanism.gamma_of_matrices:.4g}: the Renyi divergence may be infinite; "
@@ -35,5 +35,5 @@ def refuses_infinite_divergence(mechanism: Sketch) -> str | None:
 
 
 def has_several_layers(mechanism: Sketch) -> bool:
-    """One release has several sketches, whose losses add only if they are independent."""
+    """True if one release has several sketches, whose losses add only if they are independent."""
     return mechanism.layer_count > 1

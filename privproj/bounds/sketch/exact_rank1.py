@@ -17,23 +17,22 @@ if TYPE_CHECKING:
 
 
 def _log_deltas(eps: "Array", rank: int, nu: float) -> "Array":
-    """``ln delta(eps)``: the larger of the two orders, as gains of ``U = X/2 ~ Gamma(r/2)`` over a threshold.
-
-    Present against absent, ``L = nu X/2 - r ln(1+nu)/2``; absent against present, ``L = r ln(1+nu)/2 - k X/2`` with
-    ``k = nu/(1+nu)``.
-    """
+    """``ln delta(eps)``, the larger of the two orders, as gains of ``U = X/2 ~ Gamma(r/2)`` over a threshold."""
     import numpy as np
 
     from privproj.numerics.gamma_hockey_stick import log_gamma_hockey_stick
 
+    # half = r ln(1+nu)/2, k = nu/(1+nu) (C14).
     half, k = 0.5 * rank * math.log1p(nu), nu / (1.0 + nu)
+    # Present against absent: L = nu U - half > eps.
     rise = log_gamma_hockey_stick(0.5 * rank, np.full_like(eps, nu), (half + eps) / nu, 1.0)
+    # Absent against present: L = half - k U > eps.
     fall = log_gamma_hockey_stick(0.5 * rank, np.full_like(eps, k), (half - eps) / k, -1.0)
     return np.maximum(rise, fall)
 
 
 def sketch_profile(rank: int, nu: float) -> PrivacyProfile:
-    """The profile at ``rank`` and ``nu``; ``T`` fresh releases are one of rank ``T r``, since chi-squares add."""
+    """The profile at ``rank`` and ``nu``; ``T`` fresh releases are one of rank ``T r``, since chi-squares add (C14)."""
 
     def log_delta(eps: float) -> Enclosure:
         import numpy as np
@@ -47,20 +46,22 @@ def sketch_profile(rank: int, nu: float) -> PrivacyProfile:
 
 
 def representation(mechanism: Sketch) -> PrivacyProfile:
-    """``nu = B_S^2 / (lam + sigma_g^2/sigma_A^2) = 1/Gamma``, the largest a column can cause, which is the worst."""
+    """The profile at the largest ``nu`` that a column can cause, which is the worst."""
+    # nu = B_S^2 / (lam + sigma_g^2/sigma_A^2) = 1/Gamma (C14).
     return sketch_profile(mechanism.needed_rank * mechanism.layer_count, 1.0 / mechanism.gamma_of_one_column)
 
 
 def provable(mechanism: Sketch, steps: int) -> "BallProfile":
-    """The closed form in balls."""
+    """The closed form in balls, for any number of releases."""
     from privproj.rigorous.profiles import BallSecretSketch
 
     return BallSecretSketch(steps * mechanism.needed_rank * mechanism.layer_count, mechanism.gamma_of_one_column)
 
 
 def attained(mechanism: Sketch) -> bool:
-    """True if a column of norm ``B_S`` over the eigenvalue floor fits within ``|Q|_F <= B_F``."""
+    """True if a column of norm ``B_S`` over the eigenvalue floor fits within ``|Q|_F <= B_F`` (C4, "Which sides")."""
     total, step = mechanism.frobenius_bound, mechanism.sensitivity or 0.0
+    # B_F^2 >= lam + B_S^2.
     return total is None or total**2 >= mechanism.eigen_floor + step**2
 
 

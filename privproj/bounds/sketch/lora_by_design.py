@@ -12,22 +12,24 @@ from privproj.runs import Run
 
 
 class _WholeTraining:
-    """The printed formula for ``T`` steps."""
+    """The printed formula for a whole training, which is refuted."""
 
     def __init__(self, mechanism: Sketch) -> None:
         self.mechanism = mechanism
 
     def over_run(self, run: Run) -> RenyiCurve:
-        """The printed curve of a whole run."""
+        """The printed curve of a run; raises :class:`Refused` under subsampling."""
         if run.sampling_rate < 1.0:
             raise Refused("the printed formula has no sampled form; expected sampling_rate=1")
         return tight_curve(self.mechanism, self.gamma(run.steps))
 
     def gamma(self, steps: int) -> float:
-        """``Gamma = (eta beta/4) b (lam + r sigma_g^2) / (C^2 T ((1 + eta beta)^T - 1))``, needed above 1."""
+        """The printed ``Gamma`` after ``steps`` steps; raises :class:`Refused` unless it is above 1."""
         product = self.mechanism.step_smoothness
         if product is None:
             raise InvalidParameter("step_smoothness", "nothing", "learning rate times smoothness, eta beta")
+        # Gamma = (eta beta/4) b (lam + r sigma_g^2) / (C^2 T ((1 + eta beta)^T - 1)), with gamma_of_matrices =
+        # b (lam + r sigma_g^2) / (4 C^2) (2409.17538v9, Lemma 7.2; refuted, C22).
         growth = steps * math.log1p(product)
         shrunk = product / (steps * math.expm1(growth)) if growth < 700.0 else 0.0
         found = self.mechanism.gamma_of_matrices * shrunk

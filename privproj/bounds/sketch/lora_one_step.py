@@ -17,7 +17,7 @@ class _OneStep:
         self.curve = curve
 
     def over_run(self, run: Run) -> BestCurve:
-        """The curve where the run is one release."""
+        """The curve of one release; raises :class:`Refused` for more than one."""
         if run.steps > 1:
             raise Refused(
                 f"expected steps=1, got steps={run.steps}: from the second step on the gradient depends on A, so its "
@@ -27,7 +27,8 @@ class _OneStep:
 
 
 def representation(mechanism: Sketch) -> _OneStep:
-    """``rdp-best`` with ``B_F = C``, ``B_S = 2C/b``: ``Gamma = b (lam + r sigma_g^2) / (4 C^2)``."""
+    """The curve of ``rdp-best`` for one release, at the ``Gamma`` of a clipped and averaged gradient."""
+    # Gamma = b (lam + r sigma_g^2) / (4 C^2), since B_F = C and B_S = 2C/b (C14).
     return _OneStep(best(mechanism))
 
 

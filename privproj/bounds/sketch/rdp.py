@@ -1,4 +1,4 @@
-"""Lemma 7.1 of 2409.17538v9 as printed."""
+"""The Renyi curve of the secret sketch as printed (2409.17538v9, Lemma 7.1)."""
 
 from privproj.bounds.bound import Bound
 from privproj.bounds.sketch._divergence import tight_curve
@@ -10,7 +10,7 @@ from privproj.result import Status
 
 
 def eigenvalues_of(mechanism: Sketch) -> int:
-    """The number of eigenvalues, which the bounds as printed multiply by."""
+    """The number of eigenvalues, a factor of the printed bounds; raises :class:`InvalidParameter` without it."""
     if mechanism.eigenvalues is None:
         raise InvalidParameter(
             "eigenvalues", "nothing", "the rank of Q Q^T - Q' Q'^T (at most n) for this bound", "rdp-best needs none"
@@ -19,7 +19,8 @@ def eigenvalues_of(mechanism: Sketch) -> int:
 
 
 def representation(mechanism: Sketch) -> RenyiCurve:
-    """``D(alpha) = r n_eig/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)]``."""
+    """The printed Renyi curve of one release."""
+    # D(alpha) = r n_eig/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (2409.17538v9, Lemma 7.1; C14).
     return tight_curve(mechanism, mechanism.gamma_of_matrices, eigenvalues_of(mechanism))
 
 

@@ -9,8 +9,9 @@ from privproj.result import Status
 
 
 def representation(mechanism: Sketch) -> BestCurve:
-    """``rdp-tight`` for ``alpha < Gamma`` and the sharper curve for ``2 <= alpha < Gamma + 1``."""
+    """The smaller of two Renyi curves at every order."""
     gamma = mechanism.gamma_of_matrices
+    # rdp-tight for 1 < alpha < Gamma, the sharper curve for 2 <= alpha < Gamma + 1 (C14).
     return BestCurve((tight_curve(mechanism, gamma), sharp_curve(mechanism, gamma)))
 
 

@@ -9,7 +9,8 @@ from privproj.result import Status
 
 
 def representation(mechanism: Sketch) -> RenyiCurve:
-    """``D(alpha) = r/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)]``."""
+    """The printed Renyi curve of one release with one eigenvalue, which is the worst case."""
+    # D(alpha) = r/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (C14).
     return tight_curve(mechanism, mechanism.gamma_of_matrices)
 
 

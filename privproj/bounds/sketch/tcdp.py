@@ -9,13 +9,14 @@ from privproj.result import Status
 
 
 def representation(mechanism: Sketch) -> ConcentratedCurve:
-    """``(r L n_eig/(2 Gamma^2), 2 Gamma/5)``-tCDP for ``Gamma > 5/2``."""
+    """The truncated concentrated curve of one release, for ``Gamma > 5/2``."""
     gamma, count = mechanism.gamma_of_matrices, mechanism.layer_count * eigenvalues_of(mechanism)
+    # (rho, omega) = (r L n_eig/(2 Gamma^2), 2 Gamma/5) (2409.17538v9, Corollary 7.3; C14).
     return ConcentratedCurve(0.5 * mechanism.needed_rank * count / gamma**2, 0.4 * gamma)
 
 
 def refuses(mechanism: Sketch) -> str | None:
-    """Proved for ``Gamma > 5/2``."""
+    """Why there is no bound at ``Gamma <= 5/2``; None above."""
     if mechanism.gamma_of_matrices <= 2.5:
         return f"tcdp is proved for gamma above 5/2, got {mechanism.gamma_of_matrices:.4g}; use rdp-best"
     return None

@@ -15,17 +15,18 @@ if TYPE_CHECKING:
 
 
 def representation(mechanism: PublicSketch) -> PrivacyProfile:
-    """``delta(eps) = E[h_eps(mu^2 chi2_r / r)]``."""
+    """The exact profile for a change of rank one."""
+    # delta(eps) = E[h_eps(mu^2 chi2_r / r)] (C4, C7).
     return rank_one_profile(law(mechanism))
 
 
 def promises(mechanism: PublicSketch) -> tuple[str, ...]:
-    """Rank one must be promised."""
+    """The promise that every change has rank one."""
     return (RANK_PROMISE.format(k=1),)
 
 
 def provable(mechanism: PublicSketch, steps: int) -> "BallProfile":
-    """The bound in balls."""
+    """The integral of the exact profile in balls."""
     from privproj.rigorous.profiles import BallRandomSensitivity
 
     return BallRandomSensitivity(mechanism.needed_rank, mechanism.z)

@@ -9,13 +9,14 @@ from privproj.numerics.enclosure import next_up
 
 
 def representation(mechanism: PublicSketch) -> GoodEvent:
-    """``|D A^T|_F <= (1 + t/sqrt(r)) |D|_F`` but for probability ``d0``, ``t = sqrt(2 ln(1/d0))``.
+    """A Gaussian run at the norm of the sketched change, outside of the event that it is larger.
 
     The norm is a Lipschitz function of the Gaussian matrix with constant ``|D|_op/sqrt(r)`` and mean at most ``|D|_F``.
     """
     root = math.sqrt(mechanism.needed_rank)
 
     def radius(log_bad: float) -> float:
+        # |D A^T|_F <= (1 + t/sqrt(r)) |D|_F but for probability d0, t = sqrt(2 ln(1/d0)) (C16).
         return next_up(1.0 + math.sqrt(-2.0 * log_bad) / root)
 
     return GoodEvent(mechanism.mu, radius, default_split=0.5)

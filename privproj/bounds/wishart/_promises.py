@@ -4,7 +4,7 @@ from privproj.mechanisms import Wishart
 
 
 def alignment_promises(mechanism: Wishart) -> tuple[str, ...]:
-    """The promise on neighbouring vectors."""
+    """The promise on the angle and on the norms of neighbouring vectors, in words."""
     m = mechanism.misalignment
     most = "at most the misalignment that is found" if m is None else f"<= {m:g}"
     norms = "equal norm" if mechanism.norm_ratio == 1.0 else f"norms within a factor {mechanism.norm_ratio:g}"
@@ -14,7 +14,7 @@ def alignment_promises(mechanism: Wishart) -> tuple[str, ...]:
 
 
 def refuses_unequal_norms(mechanism: Wishart) -> str | None:
-    """Bounds for equal norms only."""
+    """Why there is no bound for norms that differ; None where they are equal."""
     if mechanism.norm_ratio != 1.0:
         return f"this bound needs equal norms, got norm_ratio={mechanism.norm_ratio:g}: normalise the vector first"
     return None

@@ -1,4 +1,4 @@
-"""Theorem 1 of the early version of 2601.21719: the loss where ``v.y`` is not small and ``M`` not large."""
+"""Theorem 1 of the early version of 2601.21719: the loss where ``r v.y`` is not small and ``M`` not large."""
 
 import math
 from functools import cache
@@ -12,17 +12,18 @@ from privproj.result import Status
 
 
 def representation(mechanism: Wishart) -> EarlyBound:
-    """``delta = 1 - PhiBar(z) P(chi2_r > t + eta) + 2 exp(-c (sqrt R - sqrt d - sqrt r)^2)``, at the best ``eta``."""
+    """The early rule, with ``eta`` optimised for every ``t``."""
 
     @cache
     def log_tail(t: float) -> float:
+        # 1 - PhiBar(z) P(chi2_r > t + eta) at the best eta = t e^s (C11).
         return minimise(lambda s: log_two_tails(mechanism, t, t * math.exp(s)), -25.0, 5.0, rtol=1e-9)[1]
 
     return EarlyBound(mechanism, log_tail)
 
 
 def refuses(mechanism: Wishart) -> str | None:
-    """Proved for ``rho > 0``."""
+    """Why there is no bound: it is proved for ``rho > 0`` and equal norms; None there."""
     if mechanism.shape[2] >= 1.0:
         return f"this bound needs an alignment above 0, got misalignment={mechanism.shape[2]:g}; use exact"
     return refuses_unequal_norms(mechanism)

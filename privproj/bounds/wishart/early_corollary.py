@@ -9,11 +9,11 @@ REASON = (
     "its universal constant is left open, so no number follows from it. Use exact, the whole profile of the same "
     "mechanism under the same promise"
 )
-"""Why it is no guarantee."""
+"""Why the corollary is no guarantee, and what to use instead."""
 
 
 def representation(mechanism: Wishart) -> None:
-    """There is nothing to evaluate."""
+    """Raise :class:`Refused`: a rate with an open constant cannot be evaluated."""
     raise Refused(f"early-corollary has no formula to evaluate: {REASON}")
 
 

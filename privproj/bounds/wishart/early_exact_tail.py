@@ -1,4 +1,4 @@
-"""Theorem 1 of the early version with the exact probability that ``v.y`` or ``v'.y`` is small (its Figure 1a)."""
+"""Theorem 1 of the early version with the exact probability that ``r v.y`` or ``r v'.y`` is small (its Figure 1a)."""
 
 import math
 from functools import cache
@@ -17,10 +17,8 @@ FAR_BELOW = 0.1
 
 
 def log_mixed_tail(mechanism: Wishart, t: float) -> float:
-    """``ln(1 - E[1{X > t} PhiBar((t - rho X)/sqrt((1-rho^2) X))])``, ``X ~ chi2_r``, as a sum of positive terms:
-
-    ``P(X <= t) + E[1{X > t} Phi((t - rho X)/sqrt((1-rho^2) X))]``.
-    """
+    """The log of the probability that ``r v.y`` or ``r v'.y`` is at most ``t``, a sum of two positive terms (C11)."""
+    # 1 - E[1{X > t} PhiBar((t - rho X)/sqrt((1-rho^2) X))] = P(X <= t) + E[1{X > t} Phi(...)], X ~ chi2_r (C11).
     _, rank, m = mechanism.shape
     spread = math.sqrt(m * (2.0 - m))
     beyond = _log_beyond if t < FAR_BELOW * spread * spread else _log_just_beyond
@@ -28,12 +26,16 @@ def log_mixed_tail(mechanism: Wishart, t: float) -> float:
 
 
 def _log_just_beyond(rank: int, m: float, spread: float, t: float) -> float:
-    """The expectation over ``X = t e^w``, ``z = sqrt(t) (m e^(w/2) - 2 sinh(w/2))/sqrt(1-rho^2)``: narrow at ``t``."""
+    """The log of the expectation over ``X > t``, integrated over ``ln w`` with ``X = t e^w``.
+
+    It is for a ``t`` that is not tiny: the mass then lies close to ``t``.
+    """
     from scipy import special
 
     def integrand(s: float) -> float:
         w = math.exp(s)
         x = t * math.exp(w)
+        # z = (t - rho X)/sqrt((1-rho^2) X) = sqrt(t) (m e^(w/2) - 2 sinh(w/2))/sqrt(1-rho^2), X = t e^w, w = e^s.
         z = math.sqrt(t) * (m * math.exp(0.5 * w) - 2.0 * math.sinh(0.5 * w)) / spread
         return float(special.log_ndtr(z)) + log_gamma_front(0.5 * rank, (x - rank) / rank, x / rank) + s
 
@@ -43,11 +45,15 @@ def _log_just_beyond(rank: int, m: float, spread: float, t: float) -> float:
 
 
 def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
-    """The expectation over ``ln(1/X)``: where ``t`` is tiny the mass lies near ``1 - rho^2``, decades above ``t``."""
+    """The log of the expectation over ``X > t``, integrated over ``ln(1/X)``.
+
+    Where ``t`` is tiny, the mass lies near ``1 - rho^2``, decades above ``t``.
+    """
     from scipy import special
 
     def integrand(u: float) -> float:
         x = math.exp(-u)
+        # z = (t - rho X)/sqrt((1-rho^2) X) with rho = 1 - m, X = e^-u.
         z = (t - x + m * x) / (spread * math.sqrt(x))
         return float(special.log_ndtr(z)) + log_gamma_front(0.5 * rank, (x - rank) / rank, x / rank)
 
@@ -57,7 +63,7 @@ def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
 
 
 def representation(mechanism: Wishart) -> EarlyBound:
-    """The rule of the early version with this tail in place of its bound."""
+    """The early rule with the exact tail in place of its bound."""
 
     @cache
     def log_tail(t: float) -> float:

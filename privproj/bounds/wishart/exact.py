@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def representation(mechanism: Wishart) -> PrivacyProfile:
-    """``delta(eps) = E[max(0, 1 - e^(eps - L))]`` of the least aligned pair that is promised."""
+    """The exact profile of the least aligned pair that is promised, which is the worst (C10)."""
     dim, rank, misalignment = mechanism.shape
     if mechanism.norm_ratio != 1.0:
         return _unequal_norms_profile(mechanism)
@@ -27,6 +27,7 @@ def representation(mechanism: Wishart) -> PrivacyProfile:
     def log_delta(eps: float) -> Enclosure:
         from privproj.laws.wishart_loss import VectorWishart
 
+        # delta(eps) = E[max(0, 1 - e^(eps - L))], L = a ln A + (W/2)(1/A - 1), a = (d+1-r)/2 (C9, C10).
         return VectorWishart(dim, rank, misalignment).log_delta(eps)
 
     def table(eps: "Array") -> "tuple[Array, Array]":
@@ -38,14 +39,15 @@ def representation(mechanism: Wishart) -> PrivacyProfile:
 
 
 def _unequal_norms_profile(mechanism: Wishart) -> PrivacyProfile:
-    """The worst pair, enclosed: every better alignment, smaller ratio of norms and order (claim C12)."""
+    """The profile of the worst pair, enclosed: over every better alignment, smaller ratio of norms, and order (C12)."""
     from privproj.laws.wishart_unequal_norms import UnequalNorms
 
+    # The largest delta over all |ln kappa| <= ln(norm_ratio) and misalignments up to m (C12).
     return UnequalNorms(*mechanism.shape, next_up(math.log(mechanism.norm_ratio))).profile()
 
 
 def provable(mechanism: Wishart, steps: int) -> "BallProfile":
-    """The integral in balls, for equal norms."""
+    """The integral in balls; raises :class:`Refused` for norms that differ."""
     from privproj.rigorous.wishart import BallWishartProfile
 
     if mechanism.norm_ratio != 1.0:

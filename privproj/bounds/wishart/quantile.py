@@ -8,7 +8,8 @@ from privproj.result import Status
 
 
 def representation(mechanism: Wishart) -> QuantileBound:
-    """The published loss bound."""
+    """The rule with the published bound on the loss."""
+    # eps = |d+1-r|/2 |ln a_-| + (w/2)(1/a_- - 1) (2601.21719, Theorem 1; C11).
     return QuantileBound(mechanism, published_loss)
 
 

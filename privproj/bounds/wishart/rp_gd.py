@@ -11,11 +11,11 @@ REASON = (
     "For one step its constant is left open. Use exact for one step along the normalised gradient, or m2 for a whole "
     "run"
 )
-"""Why it is no guarantee."""
+"""Why the theorem is no guarantee, and what to use instead."""
 
 
 def representation(mechanism: Wishart) -> None:
-    """There is nothing to evaluate."""
+    """Raise :class:`Refused`: there is no formula to evaluate."""
     raise Refused(f"rp-gd has no formula to evaluate: {REASON}")
 
 

@@ -11,11 +11,11 @@ REASON = (
     "every epsilon. See for yourself with privproj.audit.symmetry_test. Use m1 or m2, which add noise; a single column "
     "is the wishart mechanism"
 )
-"""Why it is no guarantee."""
+"""Why the theorem is no guarantee, and what to use instead."""
 
 
 def representation(mechanism: WishartMatrix) -> None:
-    """There is nothing to evaluate."""
+    """Raise :class:`Refused`: there is no formula to evaluate."""
     raise Refused(f"a matrix query without noise has no bound: {REASON}")
 
 

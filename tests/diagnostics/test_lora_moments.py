@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from privproj.diagnostics.lora_noise import lora_noise
+from privproj.diagnostics.lora_moments import lora_noise
 
 
 @pytest.mark.parametrize("initialisation", ["gaussian", "uniform"])

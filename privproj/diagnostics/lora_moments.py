@@ -1,4 +1,4 @@
-"""What LoRA's random ``A`` does to a gradient row: exact moments of its noise term. No privacy guarantee.
+"""What LoRA's random ``A`` does to a gradient row: exact moments of its noise term, which are no privacy guarantee.
 
 With ``A`` of shape ``r x m`` a step of LoRA moves the weights along ``q A^T A = q + u`` for each gradient row ``q``:
 ``u = q (A^T A - I)`` (2409.17538v9, Lemmas 6.1, B.1, C.2). Its entries look Gaussian for large ``r``, with a constant
@@ -14,16 +14,12 @@ from privproj.validation import real, whole
 
 Initialisation = Literal["gaussian", "uniform"]
 NOT_PRIVACY = "a diagnostic, not a privacy guarantee: G A^T A reveals G (symmetry test)"
-"""Warning on every number of this file."""
+"""The warning that every number of this file carries."""
 
 
 @dataclass(frozen=True)
 class _NoiseMoments:
-    """Mean and variance of one entry of ``u``; ``rank_rate = 9/sqrt(r) (|q|_1/|q|_2)^3`` where ``q`` was given in full.
-
-    The total-variation distance of the entry to a Gaussian with these moments is at most an unspecified constant times
-    ``rank_rate``.
-    """
+    """Mean and variance of one entry of ``u``; ``rank_rate = 9/sqrt(r) (|q|_1/|q|_2)^3`` where ``|q|_1`` was given."""
 
     mean: float
     variance: float
@@ -40,11 +36,31 @@ def lora_noise(
     variance: float | None = None,
     row_sum: float | None = None,
 ) -> _NoiseMoments:
-    """Moments of ``u_i`` for a row with ``q_i = entry``, ``|q|_2 = row_norm`` and, if given, ``|q|_1 = row_sum``.
+    """Return the mean and the variance of an entry of LoRA's noise ``u = q (A^T A - I)`` for a gradient row ``q``.
 
-    ``variance = v`` of the entries of ``A``, ``1/rank`` by default, which makes the mean 0:
-    mean ``(r v - 1) q_i``; variance ``r v^2 (|q|^2 + q_i^2)`` (gaussian) or ``r v^2 (|q|^2 - q_i^2/5)`` (uniform, as
-    Kaiming: ``v = 2/m``). Raises :class:`InvalidParameter` for values outside their domain.
+    With entries of ``A`` of variance ``v`` the mean is ``(r v - 1) q_i``. The variance is ``r v^2 (|q|^2 + q_i^2)`` for
+    Gaussian entries and ``r v^2 (|q|^2 - q_i^2/5)`` for uniform ones. These numbers describe the noise; they are no
+    privacy guarantee.
+
+    Args:
+        entry: ``q_i``, the entry of the row, of size at most ``row_norm``.
+        row_norm: ``|q|_2``, the Euclidean norm of the row, above 0 and up to 1e100.
+        rank: ``r``, the number of rows of ``A``, at least 1.
+        initialisation: The law of the entries of ``A``: "gaussian" or "uniform" (as Kaiming's, where ``v = 2/m``).
+        variance: ``v``, above 0 and up to 1e100; ``1/rank`` unless given, which makes the mean 0.
+        row_sum: ``|q|_1``, the sum of the sizes of the entries, at least ``row_norm``; None leaves ``rank_rate`` out.
+
+    Returns:
+        A record with ``mean``, ``variance``, ``warning`` and ``rank_rate``. The total-variation distance of the entry
+        to a Gaussian with these moments is at most an unspecified constant times ``rank_rate``.
+
+    Raises:
+        InvalidParameter: A value is outside its range.
+
+    >>> from privproj.diagnostics import lora_noise
+    >>> found = lora_noise(entry=0.1, row_norm=1.0, rank=16)
+    >>> round(found.mean, 6), round(found.variance, 6)
+    (0.0, 0.063125)
     """
     if initialisation not in get_args(Initialisation):
         raise InvalidParameter("initialisation", initialisation, "gaussian or uniform")
@@ -56,5 +72,7 @@ def lora_noise(
     rate = None
     if row_sum is not None:
         total = real("row_sum", row_sum, f"a sum of sizes of at least row_norm={norm:g}", norm * (1.0 - 1e-12), 1e100)
+        # rank_rate = 9/sqrt(r) (|q|_1/|q|_2)^3.
         rate = 9.0 / math.sqrt(r) * (total / norm) ** 3
+    # mean (r v - 1) q_i, variance r v^2 (|q|^2 + q_i^2), for uniform entries r v^2 (|q|^2 - q_i^2/5).
     return _NoiseMoments((r * v - 1.0) * q, r * v * v * (norm * norm + excess), rate)
