@@ -8,11 +8,12 @@ import click
 from privproj.diagnostics import alignment
 
 from . import render
+from .groups import CommandGroup
 from .options import option, with_options
 
 SUMMARY = "Misalignment of means, the gain of pre-processing, the price of projected descent."
 
-command = click.Group("alignment", help=SUMMARY, short_help=SUMMARY)
+command = CommandGroup("alignment", help=SUMMARY, short_help=SUMMARY)
 
 
 BATCHES = (

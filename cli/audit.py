@@ -17,11 +17,12 @@ from privproj.training.algorithms import load as load_algorithm
 from privproj.validation import privacy_epsilon, probability, whole
 
 from . import render
-from .options import Once, option, with_options
+from .groups import CommandGroup
+from .options import Once, OneOf, option, with_options
 from .progress import bar
 
 SUMMARY = "Attacks that can refute a claimed epsilon; none can confirm one."
-command = click.Group("audit", help=SUMMARY, short_help=SUMMARY)
+command = CommandGroup("audit", help=SUMMARY, short_help=SUMMARY)
 
 
 def needing_torch(name: str) -> Any:
@@ -235,10 +236,10 @@ add(symmetry, "symmetry", "A matrix times a Wishart matrix gives itself away.", 
     option("--draws", "Releases.  [default: 200]", metavar="N", default=200.0), COMMON["claim"], COMMON["json"],
 ])  # fmt: skip
 add(mechanism, "mechanism", "A canary gradient through the real release code.", [
-    click.Argument(["mechanism"], type=click.Choice(["m2", "gaussian"])),
+    click.Argument(["mechanism"], type=OneOf(["m2", "gaussian"])),
     option("--dim", "Side of the layer that is projected.", metavar="D"), option("--rank", "Rank.", metavar="R"),
     COMMON["z"], option("--steps", "Releases in a run.  [default: 20]", metavar="T", default=20.0), COMMON["delta"],
-    COMMON["claim"], option("--fault", "Plant a fault, to see it found.", type=click.Choice(FAULTS)), level(0.999),
+    COMMON["claim"], option("--fault", "Plant a fault, to see it found.", type=OneOf(FAULTS)), level(0.999),
     option("--trials", "Runs, half of them with the canary.  [default: 4000]", metavar="N", default=4000.0),
     COMMON["workers"], COMMON["seed"], COMMON["json"],
 ])  # fmt: skip
@@ -249,9 +250,9 @@ add(one_run, "one-run", "Many canaries in one release.", [
 ])  # fmt: skip
 add(membership, "membership", "Shadow models with and without a canary record, or a calibrated-loss attack.", [
     option("--mechanism", "Training algorithm.  [default: m2]", default="m2",
-           type=click.Choice(MEMBERSHIP_ALGORITHMS)),
+           type=OneOf(MEMBERSHIP_ALGORITHMS)),
     option("--rank", "Rank.  [default: 16]", metavar="R"), COMMON["z"],
-    option("--attack", "Which attack.  [default: poison]", type=click.Choice(["poison", "calibrated"]),
+    option("--attack", "Which attack.  [default: poison]", type=OneOf(["poison", "calibrated"]),
            default="poison"),
     option("--models", "Shadow models, half with the canary.  [default: 200]", metavar="N", default=200.0),
     option("--records", "Training records.  [default: 200]", metavar="N"),

@@ -8,7 +8,7 @@ import click
 from privproj.diagnostics.lora_noise import lora_noise
 
 from . import render
-from .options import option, with_options
+from .options import OneOf, option, with_options
 
 HELP = """Exact moments of LoRA's noise term u = q (A^T A - I), entry by entry. Not a privacy guarantee.
 
@@ -37,7 +37,7 @@ command = with_options(
         option("--row-norm", "Euclidean norm of the row.", metavar="N", required=True),
         option("--row-sum", "Sum of the sizes of its entries.", metavar="S"),
         option("--variance", "Variance of the entries of A.  [default: 1/R]", metavar="V"),
-        option("--initialisation", "Law of the entries of A.", type=click.Choice(["gaussian", "uniform"])),
+        option("--initialisation", "Law of the entries of A.", type=OneOf(["gaussian", "uniform"])),
         option("--json", "JSON instead of text.", is_flag=True),
     ],
     show_noise,

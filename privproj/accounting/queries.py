@@ -121,11 +121,15 @@ def _probability_ends(log_value: Enclosure) -> tuple[float, float | None]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One row of :func:`compare`: a bound with its result, or the reason why it gives none."""
+    """One row of :func:`compare`: a bound with its result, or the reason why it gives none.
+
+    ``short`` is the reason in a few words, in those of the command line.
+    """
 
     bound: Bound
     result: Result | None
     reason: str = ""
+    short: str = ""
 
 
 def compare(
@@ -173,9 +177,16 @@ def _compare_one(question: Question, target: Target | EpsilonTarget) -> Comparis
             return Comparison(question.bound, answer(question, "epsilon", solve_epsilon, target))
         return Comparison(question.bound, answer(question, "delta", solve_delta, target))
     except Unanswered as error:
-        return Comparison(question.bound, error.result, str(error))
+        return Comparison(question.bound, error.result, str(error), _short_reason(question.bound, error))
     except PrivprojError as error:
-        return Comparison(question.bound, None, str(error))
+        return Comparison(question.bound, None, str(error), _short_reason(question.bound, error))
+
+
+def _short_reason(bound: Bound, error: PrivprojError) -> str:
+    """The reason in a few words, without the name of the bound, which stands before it."""
+    words = error.short.removeprefix(bound.name).removeprefix("this bound").lstrip(": ")
+    kind = {"precision_limit": "precision limit: ", "not_converged": "not converged: "}
+    return kind.get(getattr(error, "outcome", ""), "") + words
 
 
 def _comparison_order(row: Comparison) -> tuple[int, float]:
