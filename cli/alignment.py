@@ -23,6 +23,13 @@ BATCHES = (
 """The mean of a batch moves more than that of all records."""
 
 
+UNITS = {
+    "misalignment": "1 - cosine: 0 is the same direction, 1 a right angle, 2 the opposite",
+    "condition number": "largest over smallest eigenvalue: 1 is best",
+}
+"""The scale of each number, for whoever asks "of what?"."""
+
+
 def helper(
     name: str, ask: Callable[..., float], label: str, note: str, example: str, options: list, assumes: str = ""
 ) -> None:
@@ -31,7 +38,7 @@ def helper(
     def run(json: bool, **given: Any) -> int:
         value = ask(**given)
         assumed = [assumes.format(**given)] if assumes else []
-        lines = [f"{label} = {render.round_outward(value)}", f"  {note}"]
+        lines = [f"{label} = {render.round_outward(value)}  ({UNITS[label]})", f"  {note}"]
         lines += [line for words in assumed for line in render.wrap_line("  assumes:  ", words)]
         click.echo(render.as_json({label: value, "note": note, "assumes": assumed}) if json else "\n".join(lines))
         return 0

@@ -29,7 +29,7 @@ def compare_command(mechanism: str) -> click.Command:
         rows = compare(build_mechanism(kind, parameters), **options, **setting)
         click.echo(render.comparison_json(rows) if json else render.comparison_text(rows))
         if not any(row.result and row.result.value is not None for row in rows):
-            first = rows[0].reason.removeprefix(f"{rows[0].bound.name}: ")
+            first = rows[0].reason.removeprefix(rows[0].bound.name).lstrip(": ")
             click.echo(f"error: no bound gives a number here: {rows[0].bound.name}: {first}", err=True)
         outcomes = {row.result.outcome if row.result else Outcome.REFUSED for row in rows}
         return 0 if Outcome.OK in outcomes else 3 if outcomes == {Outcome.REFUSED} else 4

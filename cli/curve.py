@@ -93,7 +93,10 @@ def shown(
     head = f"{name:>20}" + "".join(f"  {bound:>22}" for bound in columns) + f"   {label}"
     rows = [f"{a:>20.6g}" + "".join(f"  {v:>22.4e}" for v in row) for a, *row in zip(x, *columns.values(), strict=True)]
     shared = dict.fromkeys(words for found in assumes.values() for words in found)
-    return "\n".join([head, *rows, *(line for words in shared for line in render.wrap_line("assumes: ", words))])
+    scale = ["rates are shares from 0 to 1: 0.01 is 1 %"] if "rate" in name else []
+    return "\n".join(
+        [head, *rows, *scale, *(line for words in shared for line in render.wrap_line("assumes: ", words))]
+    )
 
 
 def curve_command(name: str) -> click.Command:

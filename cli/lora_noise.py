@@ -24,6 +24,7 @@ def show_noise(json: bool, **options: Any) -> int:
         click.echo(render.as_json(asdict(moments)))
         return 0
     click.echo(f"mean = {moments.mean:.6g}, standard deviation = {moments.variance**0.5:.6g}")
+    click.echo("  of one entry of the noise term, in the unit of the gradient row")
     if moments.rank_rate is not None:
         click.echo(f"  Gaussian up to an open constant times {moments.rank_rate:.4g} in total variation")
     click.echo(f"  this is {moments.warning}")

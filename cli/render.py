@@ -179,7 +179,13 @@ def run_words(run: dict[str, Any]) -> str:
         return f"{steps}, sampled as each phase says"
     if run["sampling"] is None:
         return f"{steps} on the whole data set"
-    return f"{steps}, {run['sampling']} sampling at rate {run['sampling_rate']:g}"
+    rate = run["sampling_rate"]
+    return f"{steps}, {run['sampling']} sampling at rate {rate:g} ({percent(rate)} of the records per step)"
+
+
+def percent(share: float) -> str:
+    """A share from 0 to 1 in per cent, to three digits."""
+    return f"{100.0 * share:.3g} %"
 
 
 def gain_line(result: Result, mechanism: Mechanism, run: RunOptions) -> list[str]:
@@ -242,7 +248,7 @@ def comparison_text(rows: list[Comparison]) -> str:
     if free:
         lines.append(f"smallest without a promise on the data: {free[0].bound}")
     lines += unanswered_lines([row for row in rows if row.result is None or row.result.value is None])
-    shared = dict.fromkeys(words for row in rows if row.result for words in run_notes(row.result))
+    shared = dict.fromkeys(words for result in answered for words in run_notes(result))
     lines += [line for words in shared for line in wrap_line("assumes: ", words)]
     return "\n".join(lines)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, MissingPackage
 from privproj.records.statement import sections
 from privproj.training.algorithms import ALGORITHMS
 
@@ -61,9 +61,7 @@ def torch_adapter() -> Any:
     try:
         from privproj.training import classifier
     except ImportError as error:
-        raise InvalidParameter(
-            "train", error.name, "the extra torch to be installed", "pip install 'privproj[torch]'"
-        ) from None
+        raise MissingPackage(error.name, "`privproj train`", "torch") from None
     return classifier
 
 

@@ -63,6 +63,24 @@ class InvalidParameter(PrivprojError, ValueError):
         return f"expected {self.expected}, got {name}={int(self.value) if whole else self.value}{tail}"  # pyright: ignore
 
 
+class MissingPackage(InvalidParameter):
+    """A package of an optional extra is not installed: who needs it, and what to install."""
+
+    def __init__(self, package: str | None, needed_by: str, extra: str, otherwise: str = "") -> None:
+        self.missing = package, needed_by, extra, otherwise
+        super().__init__("package", package, "an installed package")
+
+    def __reduce__(self) -> tuple:
+        return type(self), self.missing
+
+    def sentence(self, name: str) -> str:
+        """The message; the name plays no role."""
+        package, needed_by, extra, otherwise = self.missing
+        return (
+            f"expected {package} to be installed, which {needed_by} needs; pip install 'privproj[{extra}]'{otherwise}"
+        )
+
+
 class Refused(Unanswered):
     """There is no sound bound for this question, or the bound that was named is not one."""
 

@@ -185,6 +185,7 @@ def _compare_one(question: Question, target: Target | EpsilonTarget) -> Comparis
 def _short_reason(bound: Bound, error: PrivprojError) -> str:
     """The reason in a few words, without the name of the bound, which stands before it."""
     words = error.short.removeprefix(bound.name).removeprefix("this bound").lstrip(": ")
+    words = "needs " + words.removeprefix("expected ") if words.startswith("expected ") else words
     kind = {"precision_limit": "precision limit: ", "not_converged": "not converged: "}
     return kind.get(getattr(error, "outcome", ""), "") + words
 

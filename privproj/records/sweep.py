@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from privproj.accounting.evaluate import FOUND, TARGETS
-from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within, unknown_name
+from privproj.errors import InvalidParameter, MissingPackage, PrivprojError, Unanswered, raise_within, unknown_name
 from privproj.records.atomic import write_atomically
 from privproj.records.entries import (
     TEXT,
@@ -250,8 +250,7 @@ def _import_arrow() -> tuple[Any, Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        remedy = "pip install 'privproj[sweep]', or write a .csv"
-        raise InvalidParameter("--output", "no pyarrow", "an installed pyarrow for Parquet", remedy) from None
+        raise MissingPackage("pyarrow", "a .parquet file", "sweep", ", or write a .csv") from None
     return pyarrow, parquet
 
 
