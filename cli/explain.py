@@ -8,6 +8,7 @@ import click
 
 from privproj.bounds import LINES, find_bound, mechanism_named
 from privproj.errors import unknown_name
+from privproj.result import Status
 
 from . import render
 from .options import option, with_options
@@ -25,14 +26,14 @@ Examples:
 
 
 def word_groups() -> list[dict[str, Any]]:
-    """The groups of words in their order: each a ``title`` and its ``word`` list.
+    """The groups of words in their order: each a ``title``, the ``kind`` of its words, and the list ``word``.
 
     A word has ``name`` and ``means``; where it has more, ``also`` are other spellings, ``cases`` pairs of ``when`` and
     ``instead``, and ``see`` related words.
     """
     import tomllib
 
-    return tomllib.loads(files(__package__).joinpath("words.toml").read_text(encoding="utf-8"))["group"]
+    return tomllib.loads(files("privproj_cli").joinpath("words.toml").read_text(encoding="utf-8"))["group"]
 
 
 def explain(word: tuple[str, ...], json: bool) -> int:
@@ -40,7 +41,7 @@ def explain(word: tuple[str, ...], json: bool) -> int:
     groups = word_groups()
     found = entries(groups, " ".join(word)) if word else []
     if json:
-        every = [{"kind": group["title"], **entry} for group in groups for entry in group["word"]]
+        every = [{"kind": group["kind"], **entry} for group in groups for entry in group["word"]]
         click.echo(render.as_json({"results": found or every}))
     else:
         click.echo("\n\n".join(map(text, found)) if found else overview(groups))
@@ -51,7 +52,7 @@ def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
     """Every entry and every bound of that name, an error with a suggestion where there is none."""
     asked = spelling(word)
     found = [
-        {"kind": group["title"], **entry}
+        {"kind": group["kind"], **entry}
         for group in groups
         for entry in group["word"]
         if asked in map(spelling, (entry["name"], *entry.get("also", ())))
@@ -75,14 +76,15 @@ def bound_entry(mechanism: str, name: str) -> dict[str, Any]:
     """A bound as an entry: its summary, its status, and where the rest is."""
     bound = find_bound(mechanism_named(mechanism), name)
     full = f"{mechanism}.{name}"
-    means = f"A bound of {mechanism}: {bound.summary}. Its status is {render.STATUS_WORDS[bound.status]}."
+    status = "proved" if bound.status is Status.PROVED else render.STATUS_WORDS[bound.status]
+    means = f"A bound of {mechanism}: {bound.summary}. Its status is {status}."
     page = f"`privproj bounds {full}` shows its formula, its source and what it assumes."
-    return {"kind": "Bounds", "name": full, "means": f"{means} {page}"}
+    return {"kind": "bound", "name": full, "means": f"{means} {page}"}
 
 
 def text(entry: dict[str, Any]) -> str:
     """An entry for the eye: name and kind, meaning, cases with what to do, related words."""
-    lines = [f"{entry['name']}  ({entry['kind'].lower()})", *render.wrap_line("  ", entry["means"])]
+    lines = [f"{entry['name']}  ({entry['kind']})", *render.wrap_line("  ", entry["means"])]
     for case in entry.get("cases", ()):
         lines += render.wrap_line("  - when ", f"{case['when']}:")
         lines += render.wrap_line("         ", case["instead"])

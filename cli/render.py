@@ -235,7 +235,7 @@ def comparison_text(rows: list[Comparison]) -> str:
     answered = [row.result for row in rows if row.result is not None and row.result.value is not None]
     lines, promises = [], {}
     if answered:
-        lines.append(question_line(answered))
+        lines += wrap_line("", question_words(answered))
         lines.append(f"{answered[0].quantity:>12}  {'bound':<22} {'status':<12} promise on the data")
     for result in answered:
         value: Any = result.value
@@ -253,7 +253,7 @@ def comparison_text(rows: list[Comparison]) -> str:
     return "\n".join(lines)
 
 
-def question_line(answered: list[Result]) -> str:
+def question_words(answered: list[Result]) -> str:
     """Which number every bound was asked for, at which target, of which run."""
     first = answered[0]
     at = f"epsilon {first.epsilon:g}" if first.quantity == "delta" else f"delta {first.delta:g}"

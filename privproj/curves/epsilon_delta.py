@@ -54,7 +54,7 @@ class EpsilonDeltaRule:
         if not 0.0 < eps < self.limit and not eps == self.limit == math.inf:
             raise Refused(
                 f"expected 0 < epsilon < {self.limit:g}, where this rule is proved, got {eps:.6g}; {self.remedy}",
-                brief=f"is proved for epsilon between 0 and {self.limit:g} only",
+                brief=f"is proved for 0 < epsilon < {self.limit:g} only",
             )
         return eps
 
