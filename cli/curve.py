@@ -94,9 +94,8 @@ def shown(
     rows = [f"{a:>20.6g}" + "".join(f"  {v:>22.4e}" for v in row) for a, *row in zip(x, *columns.values(), strict=True)]
     shared = dict.fromkeys(words for found in assumes.values() for words in found)
     scale = ["rates are shares from 0 to 1: 0.01 is 1 %"] if "rate" in name else []
-    return "\n".join(
-        [head, *rows, *scale, *(line for words in shared for line in render.wrap_line("assumes: ", words))]
-    )
+    assumed = [line for words in shared for line in render.wrap_line("assumes: ", words)]
+    return "\n".join([head, *rows, *assumed, *scale])
 
 
 def curve_command(name: str) -> click.Command:

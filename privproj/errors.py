@@ -134,5 +134,7 @@ def nearest_names(word: str, known: Iterable[str]) -> list[str]:
     from difflib import get_close_matches
 
     spelt = {name.lower(): name for name in known}
+    if word.lower() in spelt:
+        return [spelt[word.lower()]]
     cutoff = ALIKE_IF_SHORT if len(word) <= 3 else ALIKE
     return [spelt[name] for name in get_close_matches(word.lower(), spelt, cutoff=cutoff)]

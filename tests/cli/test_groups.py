@@ -7,6 +7,7 @@ from importlib import import_module
 
 import click
 import pytest
+from helpers import ROOT
 from privproj_cli.main import COMMANDS, GROUPS
 from privproj_cli.mechanisms import MECHANISMS
 
@@ -18,6 +19,8 @@ QUERIES = ("epsilon", "delta", "sigma", "steps", "rate", "rank", "misalignment",
 def test_every_command_stands_in_exactly_one_group():
     named = [name for commands in GROUPS.values() for name in commands]
     assert len(named) == len(set(named)) and list(COMMANDS) == named
+    with_command = [p for p in (ROOT / "cli").glob("*.py") if re.search(r"^(def )?command\b", p.read_text(), re.M)]
+    assert sorted(p.stem.replace("_", "-") for p in with_command) == sorted(named)
     for name in named:
         found = import_module("privproj_cli." + name.replace("-", "_")).command
         assert isinstance(found, click.Command) and found.name == name
@@ -41,9 +44,9 @@ def test_every_option_of_a_query_stands_under_one_heading(quantity, run):
         if name not in MECHANISMS:
             continue
         shown = run(f"{quantity} {name} --help")[1].splitlines()
-        begin = shown.index("Mechanism:")
-        assert begin < shown.index("Run:") < shown.index("Answer:") and "Options:" not in shown
-        assert ("Target:" in shown) == (quantity != "curve")
+        wanted = [f"{title}:" for title, options in command.sections.items() if options]
+        assert [line for line in shown if line in (*wanted, "Options:")] == wanted
+        assert {"Run:", "Answer:"} <= set(wanted) and ("Target:" in wanted) == (quantity != "curve")
         for option in [o for o in command.params if isinstance(o, click.Option)]:
             pattern = re.compile(rf"  (-\w, )?{option.opts[0]}(, -\w)?( .*)?")
             assert len([line for line in shown if pattern.fullmatch(line)]) == 1, option.opts
