@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from privproj.accounting.queries import epsilon
 from privproj.audit.epsilon_lower import Array, AuditVerdict, judge
 from privproj.audit.faults import FAULTS
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import M2, Gaussian
 from privproj.training import make_private
 from privproj.training.algorithms.projected import Projected
@@ -90,7 +90,7 @@ class Scene:
     def __post_init__(self) -> None:
         whole("steps", self.steps, "a whole number of steps >= 1", 1, 10**6)
         if self.fault is not None and self.fault not in FAULTS:
-            raise InvalidParameter("fault", self.fault, "one of " + ", ".join(FAULTS))
+            raise unknown_name("fault", self.fault, "a fault", FAULTS)
         projected = ("isotropic", "reused-projection", "wrong-dimension")
         if self.fault in projected and not isinstance(self.mechanism, M2):
             raise InvalidParameter("fault", self.fault, "a fault of noise or clipping, since nothing is projected")

@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.audit.epsilon_lower import Array, at_least, at_most, auc
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, unknown_name
 from privproj.records.journal import Journal, complete_rows
 from privproj.records.workers import Row, run_in_processes
 from privproj.training import make_private
@@ -66,7 +66,7 @@ class Game:
         for name, low in (("records", 10), ("steps", 1)):
             set_field(self, name, whole(name, getattr(self, name), f"a whole number of at least {low}", low, 10**6))
         if self.mechanism not in MEMBERSHIP_ALGORITHMS:
-            raise InvalidParameter("mechanism", self.mechanism, "one of " + ", ".join(MEMBERSHIP_ALGORITHMS))
+            raise unknown_name("mechanism", self.mechanism, "an algorithm", MEMBERSHIP_ALGORITHMS)
         needs = load_algorithm(self.mechanism).rank != "none"
         if needs != (self.rank is not None):
             raise InvalidParameter("rank", self.rank, f"{'a' if needs else 'no'} rank for {self.mechanism}")

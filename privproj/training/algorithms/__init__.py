@@ -8,7 +8,7 @@ registry itself is plain text and loads no torch, so that the command line can n
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from privproj.errors import InvalidParameter
+from privproj.errors import unknown_name
 
 if TYPE_CHECKING:
     from privproj.training.algorithms.algorithm import Algorithm
@@ -63,7 +63,7 @@ def load(name: str) -> "Algorithm":
     "Clip every record's gradient, add noise to the sum."
     """
     if name not in ALGORITHMS:
-        raise InvalidParameter("algorithm", name, "one of " + ", ".join(ALGORITHMS))
+        raise unknown_name("algorithm", name, "an algorithm", ALGORITHMS)
     file = LINES[ALGORITHMS.index(name)].file
     records: tuple[Algorithm, ...] = import_module(f"{__name__}.{file}").RECORDS
     return next(record for record in records if record.name == name)
