@@ -23,7 +23,7 @@ from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Gaussian, NoisyMechanism
 from privproj.mechanisms.releases import ReleasesProjection as ReleasesProjection
 from privproj.records.run_file import phase_from
-from privproj.validation import probability, real
+from privproj.validation import probability, real, whole
 
 __all__ = ["ProjectionAccountant", "loader_rate", "register"]
 
