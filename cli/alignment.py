@@ -8,11 +8,12 @@ import click
 from privproj.diagnostics import alignment
 
 from . import render
+from .groups import CommandGroup
 from .options import option, with_options
 
 SUMMARY = "Misalignment of means, the gain of pre-processing, the price of projected descent."
 
-command = click.Group("alignment", help=SUMMARY, short_help=SUMMARY)
+command = CommandGroup("alignment", help=SUMMARY, short_help=SUMMARY)
 
 
 BATCHES = (
@@ -20,6 +21,13 @@ BATCHES = (
     "--records the size of the smallest batch, and no Poisson sampling, whose batches may be of any size"
 )
 """The mean of a batch moves more than that of all records."""
+
+
+UNITS = {
+    "misalignment": "1 - cosine: 0 is the same direction, 1 a right angle, 2 the opposite",
+    "condition number": "largest over smallest eigenvalue: 1 is best",
+}
+"""The scale of each number, for whoever asks "of what?"."""
 
 
 def helper(
@@ -30,7 +38,7 @@ def helper(
     def run(json: bool, **given: Any) -> int:
         value = ask(**given)
         assumed = [assumes.format(**given)] if assumes else []
-        lines = [f"{label} = {render.round_outward(value)}", f"  {note}"]
+        lines = [f"{label} = {render.round_outward(value)}  ({UNITS[label]})", f"  {note}"]
         lines += [line for words in assumed for line in render.wrap_line("  assumes:  ", words)]
         click.echo(render.as_json({label: value, "note": note, "assumes": assumed}) if json else "\n".join(lines))
         return 0

@@ -10,18 +10,19 @@ from typing import Any
 import click
 
 from privproj.audit.faults import FAULTS
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, MissingPackage
 from privproj.mechanisms import M2, Gaussian
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
 from privproj.validation import privacy_epsilon, probability, whole
 
 from . import render
-from .options import Once, option, with_options
+from .groups import CommandGroup
+from .options import Once, OneOf, option, with_options
 from .progress import bar
 
 SUMMARY = "Attacks that can refute a claimed epsilon; none can confirm one."
-command = click.Group("audit", help=SUMMARY, short_help=SUMMARY)
+command = CommandGroup("audit", help=SUMMARY, short_help=SUMMARY)
 
 
 def needing_torch(name: str) -> Any:
@@ -31,8 +32,7 @@ def needing_torch(name: str) -> Any:
     try:
         return import_module(f"privproj.audit.{name}")
     except ImportError as error:
-        remedy = "pip install 'privproj[torch]'"
-        raise InvalidParameter("audit", error.name, "the extra torch to be installed", remedy) from None
+        raise MissingPackage(error.name, "this audit", "torch") from None
 
 
 def print_answer(found: dict[str, Any], lines: list[str], json: bool) -> None:
@@ -40,19 +40,26 @@ def print_answer(found: dict[str, Any], lines: list[str], json: bool) -> None:
     click.echo(render.as_json(found) if json else "\n".join(lines))
 
 
-def lines_of(found: dict[str, Any]) -> list[str]:
+def lines_of(found: dict[str, Any], trials: str = "runs") -> list[str]:
     """A verdict in words: the claim, what was shown, what could have been shown."""
     claim = found["claimed_epsilon"]
     named = "nothing was claimed" if claim is None else f"claimed epsilon {claim:.4g} at delta {found['delta']:g}"
     extra = (
         " (by the whole profile)" if found.get("profile_refuted") and found["epsilon_lower"] <= (claim or 0.0) else ""
     )
+    sure = f"with {render.percent(found['confidence'])} confidence"
+    most = f"{found['ceiling']:.4g} is the most that {found['trials']} {trials} can show"
     return [
         f"{found['verdict']}{extra}: {named}",
-        f"  shown:    epsilon at least {found['epsilon_lower']:.4g} with confidence {found['confidence']:g}",
-        f"  ceiling:  {found['ceiling']:.4g} is the most that {found['trials']} runs can show; an audit never confirms",
-        f"  attack:   AUC {found['auc']:.3f}, {found['seconds']:.1f} s",
+        f"  shown:    epsilon at least {found['epsilon_lower']:.4g} {sure}",
+        f"  ceiling:  {most}; an audit never confirms",
+        f"  attack:   {auc_words(found['auc'])}, in {found['seconds']:.1f} s",
     ]
+
+
+def auc_words(area: float) -> str:
+    """The area under the curve of an attack, with its scale."""
+    return f"AUC {area:.3f} (0.5 is guessing, 1 is always right)"
 
 
 def as_record(verdict: Any, began: float, **more: Any) -> dict[str, Any]:
@@ -84,7 +91,7 @@ def symmetry(dim: float, columns: float, rank: float, draws: float, claim: float
     found = {"auc": test.auc, "epsilon_lower": None, "confidence": None, "claimed_epsilon": claim, "ceiling": None,
              "verdict": verdict, "trials": test.draws, "seconds": time.monotonic() - began}  # fmt: skip
     words = "every release told neighbouring matrices apart" if test.separates else "nothing can be concluded"
-    print_answer(found, [f"{verdict}: {words}", f"  attack:   AUC {test.auc:.3f} over {test.draws} releases"], json)
+    print_answer(found, [f"{verdict}: {words}", f"  attack:   {auc_words(test.auc)}, over {test.draws} releases"], json)
     return 1 if test.separates and claim is not None else 0
 
 
@@ -159,9 +166,10 @@ def one_run(json: bool, **given: Any) -> int:
     found = {"auc": area, "epsilon_lower": lower, "confidence": confidence, "claimed_epsilon": claim,
              "ceiling": top, "verdict": "refuted" if lower > claim else "not refuted", "trials": guesses,
              "delta": delta, "seconds": time.monotonic() - began}  # fmt: skip
+    hits = f"{right} of {guesses} guesses right" + (f" ({render.percent(right / guesses)})" if guesses else "")
     print_answer(
         found,
-        [*lines_of(found)[:3], f"  attack:   {right} of {guesses} guesses right, AUC {area:.3f}, in one run"],
+        [*lines_of(found, "guesses")[:3], f"  attack:   {hits}, {auc_words(area)}, in one run"],
         json,
     )
     return 1 if lower > claim else 0
@@ -189,7 +197,7 @@ def membership(json: bool, attack: str, **given: Any) -> int:
                  "verdict": "separates" if beyond else "does not separate", "trials": 1,
                  "seconds": time.monotonic() - began}  # fmt: skip
         lines = [f"AUC {area:.3f} (an average over records: near 0.5 it is no evidence of privacy)"]
-        lines += [f"  TPR at FPR {r.at:g}: {r.value:.3f}, from {r.low:.3f} to {r.high:.3f}" for r in rates]
+        lines += [rate_line(rate, confidence) for rate in rates]
         print_answer(found, lines, json)
         return 0
     models = whole("models", given["models"], "a whole number of models of at least 8", 8, 10**6) // 2
@@ -202,10 +210,16 @@ def membership(json: bool, attack: str, **given: Any) -> int:
     claim = given["claim"] if given["claim"] is not None else game.claim(delta)
     answer = judge(*scores, delta=delta, confidence=confidence, claim=claim)
     found = as_record(answer, began, balanced_accuracy=balanced_accuracy(*scores))
-    print_answer(
-        found, [*lines_of(found), f"  best balanced accuracy {found['balanced_accuracy']:.3f} (optimistic)"], json
-    )
+    best = f"  best:     {render.percent(found['balanced_accuracy'])} balanced accuracy (optimistic: 50 % is guessing)"
+    print_answer(found, [*lines_of(found), best], json)
     return 1 if answer.refuted else 0
+
+
+def rate_line(rate: Any, confidence: float) -> str:
+    """The true positive rate at a false positive rate, with its interval."""
+    share, low, high = map(render.percent, (rate.value, rate.low, rate.high))
+    sure = f"{low} to {high} with {render.percent(confidence)} confidence"
+    return f"  true positive rate {share} at a false positive rate of {render.percent(rate.at)} ({sure})"
 
 
 COMMON = {
@@ -235,10 +249,10 @@ add(symmetry, "symmetry", "A matrix times a Wishart matrix gives itself away.", 
     option("--draws", "Releases.  [default: 200]", metavar="N", default=200.0), COMMON["claim"], COMMON["json"],
 ])  # fmt: skip
 add(mechanism, "mechanism", "A canary gradient through the real release code.", [
-    click.Argument(["mechanism"], type=click.Choice(["m2", "gaussian"])),
+    click.Argument(["mechanism"], type=OneOf(["m2", "gaussian"])),
     option("--dim", "Side of the layer that is projected.", metavar="D"), option("--rank", "Rank.", metavar="R"),
     COMMON["z"], option("--steps", "Releases in a run.  [default: 20]", metavar="T", default=20.0), COMMON["delta"],
-    COMMON["claim"], option("--fault", "Plant a fault, to see it found.", type=click.Choice(FAULTS)), level(0.999),
+    COMMON["claim"], option("--fault", "Plant a fault, to see it found.", type=OneOf(FAULTS)), level(0.999),
     option("--trials", "Runs, half of them with the canary.  [default: 4000]", metavar="N", default=4000.0),
     COMMON["workers"], COMMON["seed"], COMMON["json"],
 ])  # fmt: skip
@@ -249,9 +263,9 @@ add(one_run, "one-run", "Many canaries in one release.", [
 ])  # fmt: skip
 add(membership, "membership", "Shadow models with and without a canary record, or a calibrated-loss attack.", [
     option("--mechanism", "Training algorithm.  [default: m2]", default="m2",
-           type=click.Choice(MEMBERSHIP_ALGORITHMS)),
+           type=OneOf(MEMBERSHIP_ALGORITHMS)),
     option("--rank", "Rank.  [default: 16]", metavar="R"), COMMON["z"],
-    option("--attack", "Which attack.  [default: poison]", type=click.Choice(["poison", "calibrated"]),
+    option("--attack", "Which attack.  [default: poison]", type=OneOf(["poison", "calibrated"]),
            default="poison"),
     option("--models", "Shadow models, half with the canary.  [default: 200]", metavar="N", default=200.0),
     option("--records", "Training records.  [default: 200]", metavar="N"),

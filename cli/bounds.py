@@ -2,8 +2,8 @@
 
 import click
 
-from privproj.bounds import registry
-from privproj.errors import InvalidParameter
+from privproj.bounds import LINES, registry
+from privproj.errors import unknown_name
 
 from . import render
 
@@ -21,9 +21,8 @@ def command(name: str | None, as_json: bool, markdown: bool) -> int:
     """
     chosen = [b for b in registry() if name in (None, b.name, f"{b.mechanism.name}.{b.name}")]
     if not chosen:
-        raise InvalidParameter(
-            "NAME", name, "a bound: " + ", ".join(f"{b.mechanism.name}.{b.name}" for b in registry())
-        )
+        known = [f"{kind}.{bound}" for kind, bound in LINES] if "." in str(name) else [bound for _, bound in LINES]
+        raise unknown_name("NAME", name, "a bound", known, "`privproj bounds` lists them")
     if as_json:
         click.echo(render.as_json({"results": [render.bound_record(b) for b in chosen]}))
     elif markdown:

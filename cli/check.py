@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, MissingPackage
 from privproj.records.regression import CheckVerdict, entries_from
 
 from .files import read_data, refuse_same_file, write_text
@@ -66,8 +66,7 @@ def updated(file: str, found: list[CheckVerdict]) -> str:
     try:
         import tomlkit
     except ImportError:
-        remedy = "pip install 'privproj[check]' (tomlkit keeps comments and order)"
-        raise InvalidParameter("--update", "tomlkit", "an installed tomlkit", remedy) from None
+        raise MissingPackage("tomlkit", "--update", "check") from None
     with open(file, encoding="utf-8") as source:
         document: Any = tomlkit.load(source)
     for entry, verdict in zip(document["bound"], found, strict=True):

@@ -8,13 +8,14 @@ from privproj.accounting.queries import compare
 from privproj.result import Outcome
 
 from . import render
+from .groups import Group
 from .mechanisms import MECHANISMS, example_words, mechanism_options
-from .options import option, run_options, take_run, target_options, with_options
+from .options import option, run_options, sectioned, take_run, target_options, with_options
 from .query import build_mechanism
 
 SUMMARY = "Every bound of a mechanism, promise-free ones first, tightest first."
 
-command = click.Group("compare", help=SUMMARY, short_help=SUMMARY)
+command = Group("compare", help=SUMMARY, short_help=SUMMARY)
 
 
 def compare_command(mechanism: str) -> click.Command:
@@ -28,18 +29,19 @@ def compare_command(mechanism: str) -> click.Command:
         rows = compare(build_mechanism(kind, parameters), **options, **setting)
         click.echo(render.comparison_json(rows) if json else render.comparison_text(rows))
         if not any(row.result and row.result.value is not None for row in rows):
-            click.echo(f"error: no bound gives a number here: {rows[0].bound.name}: {rows[0].reason}", err=True)
+            first = rows[0].reason.removeprefix(rows[0].bound.name).lstrip(": ")
+            click.echo(f"error: no bound gives a number here: {rows[0].bound.name}: {first}", err=True)
         outcomes = {row.result.outcome if row.result else Outcome.REFUSED for row in rows}
         return 0 if Outcome.OK in outcomes else 3 if outcomes == {Outcome.REFUSED} else 4
 
     words = " ".join(example_words(mechanism, "compare"))
     return with_options(
-        [
-            *own,
-            *run_options("compare"),
-            *target_options("compare"),
-            option("--json", "JSON instead of text.", is_flag=True),
-        ],
+        sectioned(
+            own,
+            run_options("compare"),
+            target_options("compare"),
+            [option("--json", "JSON instead of text.", is_flag=True)],
+        ),
         run,
         name=mechanism,
         help=f"{summary}\n\n\b\nExample:\n  privproj compare {mechanism} {words} --delta 1e-5",

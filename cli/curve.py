@@ -12,14 +12,15 @@ from privproj.validation import privacy_epsilon, whole
 
 from . import render
 from .files import write_text
+from .groups import Group
 from .mechanisms import MECHANISMS, example_words, mechanism_options
-from .options import Once, option, run_options, take_run, with_options
+from .options import Once, OneOf, option, run_options, sectioned, take_run, with_options
 from .query import build_mechanism
 
 SUMMARY = "delta(eps) or the trade-off function: table, CSV, JSON, picture."
 COLUMN = {"delta": "epsilon", "trade-off": "false positive rate"}
 
-command = click.Group("curve", help=SUMMARY, short_help=SUMMARY)
+command = Group("curve", help=SUMMARY, short_help=SUMMARY)
 
 
 def questions(mechanism: Any, names: tuple[str, ...], run: Any) -> list[Question]:
@@ -92,7 +93,9 @@ def shown(
     head = f"{name:>20}" + "".join(f"  {bound:>22}" for bound in columns) + f"   {label}"
     rows = [f"{a:>20.6g}" + "".join(f"  {v:>22.4e}" for v in row) for a, *row in zip(x, *columns.values(), strict=True)]
     shared = dict.fromkeys(words for found in assumes.values() for words in found)
-    return "\n".join([head, *rows, *(line for words in shared for line in render.wrap_line("assumes: ", words))])
+    scale = ["rates are shares from 0 to 1: 0.01 is 1 %"] if "rate" in name else []
+    assumed = [line for words in shared for line in render.wrap_line("assumes: ", words)]
+    return "\n".join([head, *rows, *assumed, *scale])
 
 
 def curve_command(name: str) -> click.Command:
@@ -104,17 +107,20 @@ def curve_command(name: str) -> click.Command:
         return show_curves(entry.kind, options, [str(o.name) for o in own])
 
     return with_options(
-        [
-            *own,
-            *run_options("compare"),
-            option("--bound", "A bound to draw; may be repeated; all: every bound.", type=str, multiple=True),
-            option("--what", "What to draw.  [default: delta]", type=click.Choice(["delta", "trade-off"])),
-            option("--epsilon-max", "Largest epsilon.  [default: 5]", metavar="E"),
-            option("--points", "Number of points.  [default: 41]", metavar="N"),
-            option("--style", "How to print.  [default: table]", type=click.Choice(["table", "csv", "json"])),
-            Once(["--output", "-o"], help="Write the numbers to a file.", metavar="FILE"),
-            Once(["--plot"], help="Draw a picture (.png, .svg or .pdf; needs matplotlib).", metavar="FILE"),
-        ],
+        sectioned(
+            own,
+            run_options("compare"),
+            [],
+            [
+                option("--bound", "A bound to draw; may be repeated; all: every bound.", type=str, multiple=True),
+                option("--what", "What to draw.  [default: delta]", type=OneOf(["delta", "trade-off"])),
+                option("--epsilon-max", "Largest epsilon.  [default: 5]", metavar="E"),
+                option("--points", "Number of points.  [default: 41]", metavar="N"),
+                option("--style", "How to print.  [default: table]", type=OneOf(["table", "csv", "json"])),
+                Once(["--output", "-o"], help="Write the numbers to a file.", metavar="FILE"),
+                Once(["--plot"], help="Draw a picture (.png, .svg or .pdf; needs matplotlib).", metavar="FILE"),
+            ],
+        ),
         callback,
         name=name,
         help=f"{entry.summary}\n\n\b\nExample:\n  privproj curve {name} {' '.join(example_words(name, 'curve'))}",

@@ -7,7 +7,7 @@ from privproj.errors import InvalidParameter
 
 from . import render
 from .files import write_run_file
-from .options import Once, option, with_options
+from .options import Once, OneOf, option, with_options
 from .query import EXIT_CODES
 
 HELP = r"""Noise multipliers for DP-SFT: a private search for a subspace, then training within it.
@@ -57,7 +57,7 @@ command = with_options(
         option("--subspace-steps", "Steps of the search for the subspace.", metavar="T1", required=True),
         option("--steps", "Steps of the training.", metavar="T2", required=True),
         option("--share", "Share of the first stage in the split.  [default: 0.75]", metavar="P"),
-        option("--budget", "Compose jointly, or split.  [default: joint]", type=click.Choice(["joint", "split"])),
+        option("--budget", "Compose jointly, or split.  [default: joint]", type=OneOf(["joint", "split"])),
         option("--public", "The subspace comes from public data and costs nothing.", is_flag=True),
         Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
         option("--json", "One JSON object instead of text.", is_flag=True),

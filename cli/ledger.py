@@ -75,7 +75,9 @@ def text(shown: dict[str, Any]) -> str:
     so_far, planned = shown["so_far"], shown["planned"]
     lines = ["epsilon = 0  (nothing was released)"] if so_far is None else render.result_lines(so_far)
     goal = "" if shown["target_epsilon"] is None else f", target {shown['target_epsilon']:g}"
-    lines.append(f"  released: {shown['steps']} steps")
+    planned_steps = shown["steps"] + shown["steps_left"]
+    share = f" ({render.percent(shown['steps'] / planned_steps)} of the plan)" if planned_steps > 0 else ""
+    lines.append(f"  released: {shown['steps']} steps{share}")
     lines.append(f"  left:     {shown['steps_left']} planned steps")
     lines.append(f"  plan:     epsilon {render.round_outward(planned.value)} after all planned steps{goal}")
     lines += render.wrap_line("  quote:    ", shown["quote"])

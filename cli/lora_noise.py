@@ -8,7 +8,7 @@ import click
 from privproj.diagnostics.lora_moments import lora_noise
 
 from . import render
-from .options import option, with_options
+from .options import OneOf, option, with_options
 
 HELP = """Exact moments of LoRA's noise term u = q (A^T A - I), entry by entry. Not a privacy guarantee.
 
@@ -24,6 +24,7 @@ def show_noise(json: bool, **options: Any) -> int:
         click.echo(render.as_json(asdict(moments)))
         return 0
     click.echo(f"mean = {moments.mean:.6g}, standard deviation = {moments.variance**0.5:.6g}")
+    click.echo("  of one entry of the noise term, in the unit of the gradient row")
     if moments.rank_rate is not None:
         click.echo(f"  Gaussian up to an open constant times {moments.rank_rate:.4g} in total variation")
     click.echo(f"  this is {moments.warning}")
@@ -37,7 +38,7 @@ command = with_options(
         option("--row-norm", "Euclidean norm of the row.", metavar="N", required=True),
         option("--row-sum", "Sum of the sizes of its entries.", metavar="S"),
         option("--variance", "Variance of the entries of A.  [default: 1/R]", metavar="V"),
-        option("--initialisation", "Law of the entries of A.", type=click.Choice(["gaussian", "uniform"])),
+        option("--initialisation", "Law of the entries of A.", type=OneOf(["gaussian", "uniform"])),
         option("--json", "JSON instead of text.", is_flag=True),
     ],
     show_noise,

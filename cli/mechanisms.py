@@ -17,7 +17,7 @@ from privproj.mechanisms import (
     WishartMatrix,
 )
 
-from .options import LAYER, LAYER_HELP, NORMS, option
+from .options import LAYER, LAYER_HELP, NORMS, OneOf, option
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ MECHANISMS: dict[str, Entry] = {
             value("--layer", LAYER_HELP, "DxR[xN][@SHARE]", type=LAYER, multiple=True),
             value("--from-peft", "Layers of a PEFT LoRA directory (local files).", "DIR", type=str),
             value("--base", "Directory of its base model.", "DIR", type=str),
-            ("--clipping", "One clip for all layers, or one each.", {"type": click.Choice(["joint", "per-layer"])}),
+            ("--clipping", "One clip for all layers, or one each.", {"type": OneOf(["joint", "per-layer"])}),
             value("--columns", "The layer's other side.", "M"),
             value("--change-rank", "Promise: one record changes the gradient by at most this rank.", "K"),
             flag("--fixed-projection", "One projection for all steps."),

@@ -1,16 +1,18 @@
 """Options shared by the commands, each defined once, and the checks that need more than one of them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from privproj.accounting.evaluate import FOUND
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Layer
 from privproj.runs import BATCH_KEYS, RunOptions, run_options_from_batches
 from privproj.validation import whole
+
+from .groups import SectionedCommand
 
 
 class Number(click.ParamType):
@@ -33,6 +35,17 @@ class Number(click.ParamType):
         if number == 0.0 and any(c in "123456789" for c in mantissa):
             raise InvalidParameter(option, value, "a number above 1e-307 in size", "it underflows to zero")
         return number
+
+
+class OneOf(click.Choice):
+    """One of a few words; a mistyped one gets a suggestion."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value in self.choices:
+            return value
+        name = param.opts[0] if param is not None else "value"
+        name = name if name.startswith("-") else name.upper()
+        raise unknown_name(name, value, f"a {name.lstrip('-').lower().replace('-', ' ')}", map(str, self.choices))
 
 
 class LayerShape(click.ParamType):
@@ -107,11 +120,11 @@ def run_options(quantity: str) -> list[click.Option]:
     options = [
         option("--steps", "Number of releases.  [default: 1]", metavar="T"),
         option("--sampling-rate", "Rate at which a step samples records.  [default: 1]", metavar="Q"),
-        option("--sampling", "How a batch is drawn.", type=click.Choice(["poisson", "fixed", "partition"])),
-        option("--relation", "Neighbouring relation.", type=click.Choice(["add-remove", "replace", "zero-out"])),
+        option("--sampling", "How a batch is drawn.", type=OneOf(["poisson", "fixed", "partition"])),
+        option("--relation", "Neighbouring relation.", type=OneOf(["add-remove", "replace", "zero-out"])),
         option("--group-size", "Protect the K records of one person.  [default: 1]", metavar="K"),
         option("--discretization", "Grid of a composition.  [default: from the run]", metavar="H"),
-        option("--composer", "Who composes.", type=click.Choice(["privproj", "dp-accounting"])),
+        option("--composer", "Who composes.", type=OneOf(["privproj", "dp-accounting"])),
         SPLIT,
         option("--batch-size", "Batch size, instead of the rate.", metavar="B"),
         option("--dataset-size", "Number of records.", metavar="N"),
@@ -119,6 +132,25 @@ def run_options(quantity: str) -> list[click.Option]:
         option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C"),
     ]
     return [o for o in options if o.name not in found]
+
+
+COMPUTED = ("discretization", "composer", "split", "clip")
+"""Options of a run that say how its answer is computed and shown, not what was run."""
+
+
+def sectioned(
+    own: Sequence[click.Option],
+    run: Sequence[click.Option],
+    target: Sequence[click.Option],
+    answer: Sequence[click.Parameter],
+) -> dict[str, Sequence[click.Parameter]]:
+    """The options of a question under the headings of its help text."""
+    return {
+        "Mechanism": own,
+        "Run": [o for o in run if o.name not in COMPUTED],
+        "Target": target,
+        "Answer": [*answer, *(o for o in run if o.name in COMPUTED)],
+    }
 
 
 RUN_NAMES = ("steps", "sampling_rate", "sampling", *BATCH_KEYS)
@@ -137,6 +169,12 @@ def take_run(options: dict[str, Any], quantity: str = "") -> RunOptions:
     return run | run_options_from_batches(given, {"steps": "steps", "rate": "sampling_rate"}.get(quantity, ""))
 
 
-def with_options(options: Sequence[click.Parameter], callback: Callable[..., int], **settings: Any) -> click.Command:
-    """A command with these options."""
+def with_options(
+    options: Sequence[click.Parameter] | Mapping[str, Sequence[click.Parameter]],
+    callback: Callable[..., int],
+    **settings: Any,
+) -> click.Command:
+    """A command with these options, which stand under headings where they are given by heading."""
+    if isinstance(options, Mapping):
+        return SectionedCommand(options, callback=callback, **settings)
     return click.Command(params=list(options), callback=callback, **settings)

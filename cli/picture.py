@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, MissingPackage
 
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#666666")
 DASHES = ((), (6, 2), (2, 2), (6, 2, 2, 2), (1, 2), (8, 2, 2, 2, 2, 2), (4, 4), (3, 1))
@@ -18,8 +18,7 @@ def figure(x: list[float], columns: dict[str, list[float]], x_label: str, y_labe
         matplotlib.use("Agg")
         from matplotlib import pyplot
     except ImportError:
-        remedy = "pip install 'privproj[plot]'"
-        raise InvalidParameter("--plot", "matplotlib", "an installed matplotlib", remedy) from None
+        raise MissingPackage("matplotlib", "--plot", "plot") from None
     drawn, axes = pyplot.subplots(figsize=(6.4, 4.4), layout="constrained")
     for i, (name, values) in enumerate(columns.items()):
         style = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "markersize": 4}

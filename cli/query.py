@@ -14,8 +14,9 @@ from privproj.runs import NeighbouringRelation
 from privproj.validation import real
 
 from . import render
+from .groups import Group
 from .mechanisms import MECHANISMS, NOISY, example_words, mechanism_options
-from .options import option, run_options, take_run, target_options, with_options
+from .options import option, run_options, sectioned, take_run, target_options, with_options
 
 RUNS = {"steps": "--sampling-rate 0.01", "rate": "--steps 1000"}
 """What the example of a quantity says about the run, where the mechanism has a bound under subsampling."""
@@ -32,7 +33,7 @@ EXIT_CODES = {
 
 def query_group(quantity: str, ask: Callable[..., Result], summary: str, mechanisms: tuple[str, ...]) -> click.Group:
     """The command of a quantity: ``privproj QUANTITY MECHANISM [options]``."""
-    group = click.Group(quantity, help=summary, short_help=summary)
+    group = Group(quantity, help=summary, short_help=summary)
     for name in mechanisms:
         group.add_command(query_command(quantity, ask, name))
     return group
@@ -52,7 +53,7 @@ def query_command(quantity: str, ask: Callable[..., Result], mechanism: str) -> 
         return answer_query(ask, kind, json, {o.name for o in own}, options, proved, quantity)
 
     return with_options(
-        [*own, *run_options(quantity), *target, bound, refuted, *proof, as_json],
+        sectioned(own, run_options(quantity), target, [as_json, bound, refuted, *proof]),
         run,
         name=mechanism,
         help=f"{summary}\n\n\b\nExample:\n  {example(quantity, mechanism, target)}",

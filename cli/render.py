@@ -14,6 +14,9 @@ from privproj.runs import RunOptions
 if TYPE_CHECKING:
     from privproj.accounting.schedule import Schedule
 
+WIDEST = 100
+"""Columns that a line of text may have. Contract."""
+
 SYMBOLS = {"sigma": "noise multiplier", "rate": "sampling rate"}
 MEETS = {
     "sigma": "smallest that meets",
@@ -116,10 +119,10 @@ def shorten_numbers(text: str, *, up: bool = False) -> str:
 
 
 def wrap_line(label: str, text: str) -> list[str]:
-    """``text`` behind a label, in lines of at most 100 characters; nothing for an empty text."""
+    """``text`` behind a label, in lines of at most :data:`WIDEST` characters; nothing for an empty text."""
     lines, current = [], label
     for word in text.split():
-        if len(current) + len(word) > 99 and current.strip() != label.strip():
+        if len(current) + len(word) > WIDEST - 1 and current.strip() != label.strip():
             lines.append(current.rstrip())
             current = " " * len(label)
         current += word + " "
@@ -176,7 +179,13 @@ def run_words(run: dict[str, Any]) -> str:
         return f"{steps}, sampled as each phase says"
     if run["sampling"] is None:
         return f"{steps} on the whole data set"
-    return f"{steps}, {run['sampling']} sampling at rate {run['sampling_rate']:g}"
+    rate = run["sampling_rate"]
+    return f"{steps}, {run['sampling']} sampling at rate {rate:g} ({percent(rate)} of the records per step)"
+
+
+def percent(share: float) -> str:
+    """A share from 0 to 1 in per cent, to three digits."""
+    return f"{100.0 * share:.3g} %"
 
 
 def gain_line(result: Result, mechanism: Mechanism, run: RunOptions) -> list[str]:
@@ -222,23 +231,42 @@ def comparison_record(row: Comparison) -> dict[str, Any]:
 
 
 def comparison_text(rows: list[Comparison]) -> str:
-    """A table: value, bound, status, promise; then what does not apply and why."""
-    quantity = next((row.result.quantity for row in rows if row.result), "epsilon")
-    lines = [f"{quantity:>12}  {'bound':<22} {'status':<12} promise on the data"]
-    for row in rows:
-        if row.result is None or row.result.value is None:
-            reason = row.reason or "no number"
-            lines += wrap_line(f"{'-':>12}  {row.bound.name:<22} ", reason)
-        else:
-            shown = delta_shown(row.result.value) if quantity == "delta" else round_outward(row.result.value)
-            promise = "; ".join(row.result.promises) or "none"
-            lines.append(f"{shown:>12}  {row.bound.name:<22} {row.result.status:<12} {promise}")
-    free = [row for row in rows if row.result and row.result.usable and row.result.status is Status.PROVED]
+    """What was asked; a table of value, bound, status, promise; the promises; the bounds without an answer."""
+    answered = [row.result for row in rows if row.result is not None and row.result.value is not None]
+    lines, promises = [], {}
+    if answered:
+        lines += wrap_line("", question_words(answered))
+        lines.append(f"{answered[0].quantity:>12}  {'bound':<22} {'status':<12} promise on the data")
+    for result in answered:
+        value: Any = result.value
+        shown = delta_shown(value) if result.quantity == "delta" else round_outward(value)
+        marks = [f"({promises.setdefault(words, len(promises) + 1)})" for words in result.promises]
+        lines.append(f"{shown:>12}  {result.bound:<22} {result.status:<12} {', '.join(marks) or 'none'}")
+    for words, number in promises.items():
+        lines += wrap_line(f"promise ({number}): ", words)
+    free = [result for result in answered if result.usable and result.status is Status.PROVED]
     if free:
-        lines.append(f"smallest without a promise on the data: {free[0].bound.name}")
-    shared = dict.fromkeys(words for row in rows if row.result for words in run_notes(row.result))
+        lines.append(f"smallest without a promise on the data: {free[0].bound}")
+    lines += unanswered_lines([row for row in rows if row.result is None or row.result.value is None])
+    shared = dict.fromkeys(words for result in answered for words in run_notes(result))
     lines += [line for words in shared for line in wrap_line("assumes: ", words)]
     return "\n".join(lines)
+
+
+def question_words(answered: list[Result]) -> str:
+    """Which number every bound was asked for, at which target, of which run."""
+    first = answered[0]
+    at = f"epsilon {first.epsilon:g}" if first.quantity == "delta" else f"delta {first.delta:g}"
+    relations = ", ".join(dict.fromkeys(relation_words(result) for result in answered))
+    return f"{first.quantity} of {first.mechanism['name']} at {at}; {relations}; {run_words(first.run)}"
+
+
+def unanswered_lines(rows: list[Comparison]) -> list[str]:
+    """The bounds that do not apply, one line each: the name, and what it needs or why not."""
+    width = max((len(row.bound.name) for row in rows), default=0)
+    lines = [f"  {row.bound.name:<{width}}  {row.short or 'no number'}" for row in rows]
+    cut = [line if len(line) <= WIDEST else line[: WIDEST - 3].rsplit(" ", 1)[0] + "..." for line in lines]
+    return ["bounds that do not answer here, and why:", *cut] if rows else []
 
 
 def run_notes(result: Result) -> tuple[str, ...]:
@@ -267,6 +295,7 @@ def bound_page(bound: Bound) -> str:
         "formula": bound.formula,
         "source": bound.citation,
         "status": STATUS_WORDS[bound.status],
+        "reason": bound.reason,
         "relations": ", ".join(bound.relations),
         "assumes": "; ".join(bound.assumes(bound.mechanism)) or "nothing beyond the sensitivity of the query",
     }

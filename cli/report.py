@@ -19,8 +19,9 @@ from privproj.runs import delta_target
 
 from . import render
 from .files import read_data, write_text
+from .groups import Group
 from .mechanisms import MECHANISMS, example_words, mechanism_options
-from .options import Once, option, run_options, take_run, target_options, with_options
+from .options import Once, OneOf, option, run_options, sectioned, take_run, target_options, with_options
 from .query import build_mechanism
 
 SUMMARY = "A privacy statement for a model card: text, Markdown or HTML."
@@ -35,7 +36,7 @@ figure { margin: 1rem 0; background: #fff; } figure svg { width: 100%; height: a
 footer { margin-top: 2rem; font-size: .85rem; opacity: .75; }
 """
 
-command = click.Group("report", help=SUMMARY, short_help=SUMMARY)
+command = Group("report", help=SUMMARY, short_help=SUMMARY)
 
 
 def produce(result: Result, curve: Curve, rows: list[Comparison], style: str | None, output: str | None) -> int:
@@ -133,9 +134,7 @@ def drawing(result: Result, curve: Curve) -> str:
 def shared_options() -> list[click.Option]:
     """Format and output."""
     return [
-        option(
-            "--style", "How to write.  [default: from the file's name]", type=click.Choice(["text", "markdown", "html"])
-        ),
+        option("--style", "How to write.  [default: from the file's name]", type=OneOf(["text", "markdown", "html"])),
         Once(["--output", "-o"], help="File to write (.txt, .md, .html).", metavar="FILE"),
     ]
 
@@ -156,7 +155,7 @@ def report_command(name: str) -> click.Command:
         return produce(result, curve, compare(mechanism, delta=delta, **setting), style, output)
 
     return with_options(
-        [*own, *run_options("compare"), *target_options("report"), bound, *shared_options()],
+        sectioned(own, run_options("compare"), target_options("report"), [bound, *shared_options()]),
         callback,
         name=name,
         help=f"{entry.summary}\n\n\b\nExample:\n  privproj report {name} {words} --delta 1e-5",

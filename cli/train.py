@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, MissingPackage
 from privproj.records.statement import sections
 from privproj.training.algorithms import ALGORITHMS
 
 from . import render
 from .files import write_text
-from .options import Once, option, with_options
+from .options import Once, OneOf, option, with_options
 from .progress import bar
 from .query import EXIT_CODES
 from .report import as_markdown
@@ -61,9 +61,7 @@ def torch_adapter() -> Any:
     try:
         from privproj.training import classifier
     except ImportError as error:
-        raise InvalidParameter(
-            "train", error.name, "the extra torch to be installed", "pip install 'privproj[torch]'"
-        ) from None
+        raise MissingPackage(error.name, "`privproj train`", "torch") from None
     return classifier
 
 
@@ -125,7 +123,7 @@ def text(outcome: Any, shown: dict[str, Any]) -> str:
 command = with_options(
     [
         option("--data", "digits, or an .npz file with arrays x and y.", type=str, metavar="DATA"),
-        option("--mechanism", "What is released each step.", type=click.Choice(ALGORITHMS)),
+        option("--mechanism", "What is released each step.", type=OneOf(ALGORITHMS)),
         option("--rank", "Rank of the projection or the adapters, dimension of dp-sft's subspace.", metavar="R"),
         option("--epsilon", "Target epsilon.", metavar="E"),
         option("--delta", "Target delta.  [default: 1e-5]", metavar="D"),
@@ -136,8 +134,8 @@ command = with_options(
         option("--steps", "Steps, instead of passes.", metavar="T"),
         option("--learning-rate", "Learning rate.", metavar="LR"),
         option("--hidden", "Units of a hidden layer.  [default: none, a linear head]", metavar="H"),
-        option("--frame", "Projection of m2.", type=click.Choice(["haar", "wishart"])),
-        option("--clipping", "One clip for all layers, or one each.", type=click.Choice(["joint", "per-layer"])),
+        option("--frame", "Projection of m2.", type=OneOf(["haar", "wishart"])),
+        option("--clipping", "One clip for all layers, or one each.", type=OneOf(["joint", "per-layer"])),
         option("--every", "Steps that a re-sampled factor serves.  [default: 1]", metavar="T"),
         option("--bound", "Bound that accounts the run.", type=str, metavar="NAME"),
         option("--device", "cpu, cuda, ...  [default: cuda where there is one]", type=str, metavar="DEVICE"),

@@ -1,272 +1,56 @@
-"""Writes the pages of ``docs/bounds`` from the registry, ``docs/notes.toml`` and the real output of every example.
+"""Writes the pages of ``docs/`` that have a source elsewhere.
+
+``docs/bounds`` comes from the registry and ``docs/notes.toml``, ``docs/api`` from the docstrings (with griffe, of
+the extra ``docs``), ``docs/explain.md`` from the words of ``privproj explain``.
 
 ``python docs/build.py`` writes; ``python docs/build.py --check`` exits 1 if a file differs or should not be there.
 """
 
-import contextlib
-import io
-import shlex
 import sys
-import tomllib
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
-from privproj_cli.main import exit_code
-from privproj_cli.render import bounds_markdown
-
-from privproj.accounting.question import question_of
-from privproj.bounds import mechanism_named, registry
-from privproj.bounds.bound import GUARANTEES, Bound
-from privproj.curves.profile import PrivacyProfile
-from privproj.errors import PrivprojError, Refused
-from privproj.mechanisms import Mechanism
-from privproj.result import Status
-from privproj.runs import Run
+from pages_of_bounds import bound_pages
+from pages_of_words import word_pages
 
 DOCS = Path(__file__).parent
-README = DOCS.parent / "README.md"
-PAGES = DOCS / "bounds"
-HEADER = "<!-- Written by docs/build.py from the registry and docs/notes.toml: edit those. -->\n"
-
-MEANING = {
-    Status.PROVED: "There is a complete proof, and nothing is asked of the data beyond the stated sensitivity. "
-    "For parameters that need one of the promises below it is reported as conditional.",
-    Status.CONDITIONAL: "There is a complete proof, for data sets that keep the promises below. The mechanism does not "
-    "enforce them, so every answer prints them.",
-    Status.ASYMPTOTIC: "The source leaves a constant open, so no number follows. The tool refuses (exit 3).",
-    Status.REFUTED: "There is a counterexample. The tool refuses (exit 3); with `--allow-refuted` a formula that "
-    "can be evaluated is, and the number is marked as no guarantee.",
-}
-COMPOSES = {
-    "closed": "A privacy profile. Several fresh releases have a closed form: the same profile at other parameters.",
-    "PrivacyProfile": "A privacy profile. It becomes a pair of privacy loss distributions on a lattice, one that "
-    "dominates and, where lower values are known, one that is dominated; these are composed with every error bounded "
-    "([C18](../proofs.md#c18), [C19](../proofs.md#c19)).",
-    "TwoParts": "Two privacy profiles of independent losses. They are composed like two releases, and over a run like "
-    "twice as many, through privacy loss distributions ([C13](../proofs.md#c13)).",
-    "RenyiCurve": "A Renyi curve. Divergences add order by order; the sum is converted at the best order.",
-    "BestCurve": "Two Renyi curves. Each adds order by order; the smaller converted value is reported.",
-    "ConcentratedCurve": "A concentrated curve: rho adds over releases, and the conversion has a closed form.",
-    "ComposedRule": "An (epsilon, delta) rule, known at one point at a time: the smaller of basic and advanced "
-    "composition, the slack of the latter optimised.",
-    "GoodEventCurve": "A good event for the whole run, and a Gaussian run outside it: the failure is counted once for "
-    "each release, the Gaussian run composes in closed form or through privacy loss distributions.",
-    "single": "One release only: a second one is refused.",
-    "nothing": "Nothing to compose: there is no formula to evaluate.",
-}
-CERTIFIED = {
-    None: "No: `--certify` is refused for this bound.",
-    False: "Yes, one release on the whole data set: `--certify` encloses the value by balls ([C21](../proofs.md#c21)).",
-    True: "Yes, any number of releases on the whole data set: `--certify` encloses the value by balls "
-    "([C21](../proofs.md#c21)).",
-}
 
 
-@cache
-def notes() -> dict[str, Any]:
-    """The hand-written part."""
-    return tomllib.loads((DOCS / "notes.toml").read_text())
+def api_pages() -> dict[Path, str]:
+    """The pages of the Python interface; griffe is imported only here."""
+    from pages_of_api import api_pages
+
+    return api_pages()
 
 
-def note(bound: Bound) -> dict[str, Any]:
-    """What is written by hand about one bound."""
-    return notes()["bounds"][bound.mechanism.name][bound.name]
+SOURCES: dict[str, Callable[[], dict[Path, str]]] = {"bounds": bound_pages, "words": word_pages, "api": api_pages}
+"""Who writes which pages."""
 
 
-def name_of(bound: Bound) -> str:
-    """The name of its page."""
-    return f"{bound.mechanism.name}-{bound.name}"
-
-
-def variants(bound: Bound) -> list[Mechanism]:
-    """Mechanisms that show every promise the bound can ask for."""
-    name = bound.mechanism.name
-    return [mechanism_named(name)(**given) for given in notes()["variants"][name]]
-
-
-def attempt(bound: Bound, mechanism: Mechanism, **run: Any) -> Any:
-    """The bound's form and the run for one mechanism, or None where it does not apply."""
-    try:
-        return question_of(mechanism, bound, {**run, "allow_refuted": True}).release()
-    except PrivprojError:
-        return None
-
-
-def fitting(bound: Bound) -> Iterable[Mechanism]:
-    """The variants that the bound accepts."""
-    return (mechanism for mechanism in variants(bound) if attempt(bound, mechanism))
-
-
-def asked(bound: Bound, mechanism: Mechanism) -> tuple[str, ...]:
-    """The promises for these parameters, where they make sense."""
-    try:
-        return bound.promises_of(mechanism) if attempt(bound, mechanism) else ()
-    except PrivprojError:
-        return ()
-
-
-def promises(bound: Bound) -> list[str]:
-    """Every promise of any variant, each once."""
-    found = [text for mechanism in variants(bound) for text in asked(bound, mechanism)]
-    if bound.groups:
-        found.append("with `--group-size K`: one person contributes at most K records, each clipped on its own")
-    return list(dict.fromkeys(found))
-
-
-def kind(bound: Bound) -> str:
-    """How the bound composes: a key of :data:`COMPOSES`."""
-    form = next((found[0] for found in (attempt(bound, m) for m in variants(bound)) if found), None)
-    if isinstance(form, PrivacyProfile):
-        return "closed" if form.closed_form else "PrivacyProfile"
-    return "nothing" if form is None else kind_of_run(form)
-
-
-def kind_of_run(form: Any) -> str:
-    """:func:`kind` of a form that accounts for runs in its own terms."""
-    if type(form).__name__ in COMPOSES:
-        return type(form).__name__
-    try:
-        return type(form.over_run(Run(steps=2))).__name__
-    except Refused:
-        return "single"
-
-
-def sampled(bound: Bound, mechanism: Mechanism, scheme: str) -> bool:
-    """True if the bound holds for a run that samples its batches so."""
-    relation = {"poisson": "add-remove", "fixed": "replace"}[scheme]
-    found = attempt(bound, mechanism, sampling_rate=0.01, sampling=scheme, relation=relation)
-    if found is None or isinstance(found[0], PrivacyProfile):
-        return found is not None and found[0].can_be_subsampled
-    return runs(*found)
-
-
-def runs(form: Any, run: Run) -> bool:
-    """True unless the form refuses the run."""
-    try:
-        form.over_run(run)
-    except Refused:
-        return False
-    return True
-
-
-def subsampling(bound: Bound) -> str:
-    """Which sampling schemes have a theorem."""
-    words = {"poisson": "Poisson (add-remove, zero-out)", "fixed": "fixed batch size (replace)"}
-    held = [words[s] for s in words if any(sampled(bound, m, s) for m in fitting(bound))]
-    return "Subsampling: " + (" and ".join(held) if held else "none, a sampling rate below 1 is refused") + "."
-
-
-@cache
-def output(command: str) -> str:
-    """What the command prints."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        code = exit_code(shlex.split(command)[1:])
-    if code:
-        raise SystemExit(f"exit {code} from {command}: {printed.getvalue()}")
-    return printed.getvalue().rstrip()
-
-
-def bullets(lines: Iterable[str]) -> str:
-    """A list."""
-    return "\n".join(f"* {line}" for line in lines)
-
-
-def links(claims: list[str]) -> str:
-    """Where the proof is."""
-    return ", ".join(f"[{claim}](../proofs.md#{claim.lower()})" for claim in claims)
-
-
-def status(bound: Bound) -> str:
-    """The status, what it means, and why a refuted bound is refused."""
-    reason = "" if bound.status in GUARANTEES else f"\n\nReason: {bound.reason}."
-    return f"`{bound.status}`. {MEANING[bound.status]}{reason}"
-
-
-def foundations(bound: Bound) -> str:
-    """Promises and assumptions."""
-    promised = bullets(promises(bound)) or "* none"
-    assumed = bullets(bound.assumes(bound.mechanism)) or "* nothing beyond the sensitivity of the query"
-    head = "Promises (each is printed where it applies; the numbers are those of examples):"
-    return f"{head}\n\n{promised}\n\nAssumed of the program:\n\n{assumed}"
-
-
-def composition(bound: Bound) -> str:
-    """Relations, composition, subsampling, certificates."""
-    default = bound.default_relation or bound.mechanism.default_relation or "add-remove"
-    return bullets(
-        (
-            f"Relations: {', '.join(bound.relations)}; {default} where none is given.",
-            f"Composition: {COMPOSES[kind(bound)]}",
-            subsampling(bound),
-            "Projection: " + ("may be reused." if bound.any_projection else "as assumed above.")
-            + (" Delta is split between two events (`--split`)." if bound.splits else ""),
-            "Certificate: " + CERTIFIED[None if bound.provable is None else bound.provable_steps],
-        )
-    )  # fmt: skip
-
-
-def example(bound: Bound) -> str:
-    """The example and its output."""
-    return f"```\n$ {bound.example}\n{output(bound.example)}\n```"
-
-
-def page(bound: Bound) -> str:
-    """The page of one bound."""
-    words = note(bound)
-    proof = f"{words['proof'].strip()}\n\nIn full: {links(words['claims'])}."
-    parts = {
-        "Formula": f"```\n{bound.formula}\n```\n\nSource: {bound.source}.",
-        "Status": status(bound),
-        "When to use it": words["when"].strip(),
-        "What it rests on": foundations(bound),
-        "Runs": composition(bound),
-        "Why it holds" if bound.status in GUARANTEES else "Why it does not hold": proof,
-        "Example": example(bound),
-    }
-    title = f"# {bound.mechanism.name}: {bound.name}\n\n{bound.summary[0].upper()}{bound.summary[1:]}."
-    sections = "".join(f"\n## {head}\n\n{text}\n" for head, text in parts.items())
-    return f"{HEADER}\n{title}\n{sections}\nAll bounds: [index](README.md). Version of this bound: {bound.version}.\n"
-
-
-def index(bounds: tuple[Bound, ...]) -> str:
-    """The table of all bounds."""
-    rows = "\n".join(
-        f"| `{b.mechanism.name}` | [`{b.name}`]({name_of(b)}.md) | {b.status} | {b.summary} |" for b in bounds
-    )
-    table = f"| mechanism | bound | status | what it is |\n| --- | --- | --- | --- |\n{rows}\n"
-    return f"{HEADER}\n# The bounds\n\n{notes()['index'].strip()}\n\n{table}"
-
-
-def pages() -> dict[Path, str]:
+def pages(sources: Iterable[str] = SOURCES) -> dict[Path, str]:
     """Every file and what belongs in it."""
-    bounds = registry()
-    own = {PAGES / f"{name_of(b)}.md": page(b) for b in bounds}
-    return {README: readme(), PAGES / "README.md": index(bounds), **own}
+    return {path: text for name in sources for path, text in SOURCES[name]().items()}
 
 
-def readme() -> str:
-    """The README with the table of all bounds as it is now."""
-    text = README.read_text()
-    begin = text.index("| mechanism | bound | status |")
-    return text[:begin] + bounds_markdown(registry()).strip() + text[text.index("\n\n", begin) :]
+def left_over(wanted: dict[Path, str]) -> set[Path]:
+    """Pages in the folders that are written whole, which have no source any more."""
+    folders = {path.parent for path in wanted} - {DOCS}
+    return {path for folder in folders for path in folder.glob("*.md")} - set(wanted)
 
 
 def write(wanted: dict[Path, str]) -> None:
-    """Write every file, and remove what has no bound any more."""
-    for path in set(PAGES.glob("*.md")) - set(wanted):
+    """Write every file, and remove what has no source any more."""
+    for path in left_over(wanted):
         path.unlink()
     for path, text in wanted.items():
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text)
 
 
 def differing(wanted: dict[Path, str]) -> list[str]:
     """Files that are missing, outdated, or left over."""
     old = {path for path, text in wanted.items() if not path.exists() or path.read_text() != text}
-    left_over = set(PAGES.glob("*.md")) - set(wanted)
-    return sorted(path.name if path.parent == PAGES else f"../../{path.name}" for path in old | left_over)
+    return sorted(f"{path.parent.name}/{path.name}" for path in old | left_over(wanted))
 
 
 def main(arguments: list[str]) -> int:
@@ -276,7 +60,7 @@ def main(arguments: list[str]) -> int:
         write(wanted)
         return 0
     found = differing(wanted)
-    sys.stdout.write("".join(f"differs: docs/bounds/{name}\n" for name in found) or "docs/bounds is up to date\n")
+    sys.stdout.write("".join(f"differs: {name}\n" for name in found) or "all written pages are up to date\n")
     return bool(found)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Refused
     from privproj.mechanisms import M1, M2, Gaussian, Laplace, Layer, PublicSketch, Sketch, Wishart, WishartMatrix
     from privproj.result import Outcome, Result, Side, Status
-    from privproj.runs import NeighbouringRelation, Sampling
+    from privproj.runs import NeighbouringRelation, RunOptions, Sampling
 
 __all__ = [
     "M1",
@@ -35,6 +35,7 @@ __all__ = [
     "PublicSketch",
     "Refused",
     "Result",
+    "RunOptions",
     "Sampling",
     "Side",
     "Sketch",
@@ -66,7 +67,7 @@ HOMES = {
     "errors": ("InvalidParameter", "NotConverged", "PrivprojError", "Refused"),
     "mechanisms": ("M1", "M2", "Gaussian", "Laplace", "Layer", "PublicSketch", "Sketch", "Wishart", "WishartMatrix"),
     "result": ("Outcome", "Result", "Side", "Status"),
-    "runs": ("NeighbouringRelation", "Sampling"),
+    "runs": ("NeighbouringRelation", "RunOptions", "Sampling"),
 }
 """Where the public names live; a name is imported when it is asked for."""
 

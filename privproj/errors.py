@@ -1,6 +1,17 @@
 """Every error that the package raises on purpose, each with the exit code that the command line gives it."""
 
+import re
+from collections.abc import Iterable
 from typing import Any, NoReturn
+
+MOST_LISTED = 12
+"""How many names an error lists to whoever mistyped one of them. Contract."""
+
+ALIKE = 0.6
+"""Similarity, from 0 to 1, at which a name is suggested for a mistyped one. Contract."""
+
+ALIKE_IF_SHORT = 0.5
+"""The same for words of up to three letters, where one wrong letter is a large share. Contract."""
 
 
 class PrivprojError(Exception):
@@ -18,6 +29,12 @@ class PrivprojError(Exception):
     """
 
     exit_code = 5
+    brief = ""
+
+    @property
+    def short(self) -> str:
+        """The reason in a few words, for a table of the command line: ``brief`` where given, else the first clause."""
+        return self.brief or _first_clause(str(self))
 
 
 class Unanswered(PrivprojError):
@@ -30,6 +47,10 @@ class Unanswered(PrivprojError):
 
     outcome = "not_converged"
     result: Any = None
+
+    def __init__(self, sentence: str, brief: str = "") -> None:
+        self.brief = brief
+        super().__init__(sentence)
 
 
 class InvalidParameter(PrivprojError, ValueError):
@@ -54,12 +75,19 @@ class InvalidParameter(PrivprojError, ValueError):
 
     exit_code = 2
 
-    def __init__(self, name: str, value: object, expected: str, remedy: str = "") -> None:
-        self.name, self.value, self.expected, self.remedy = name, value, expected, remedy
+    def __init__(self, name: str, value: object, expected: str, remedy: str = "", brief: str = "") -> None:
+        self.name, self.value, self.expected, self.remedy, self.brief = name, value, expected, remedy, brief
         super().__init__(self.sentence(name))
 
     def __reduce__(self) -> tuple:
-        return type(self), (self.name, self.value, self.expected, self.remedy)
+        return type(self), (self.name, self.value, self.expected, self.remedy, self.brief)
+
+    @property
+    def short(self) -> str:
+        """What is missing, or what was expected."""
+        if self.value in (None, "nothing"):
+            return self.brief or f"needs --{self.name.replace('_', '-')}"
+        return self.brief or f"expected {_first_clause(self.expected)}, got {self.name}={self.value}"
 
     def sentence(self, name: str) -> str:
         """Return the message with another name for the parameter, as the command line writes it.
@@ -73,6 +101,24 @@ class InvalidParameter(PrivprojError, ValueError):
         tail = f"; {self.remedy}" if self.remedy else ""
         whole = isinstance(self.value, float) and self.value.is_integer() and abs(self.value) < 1e15
         return f"expected {self.expected}, got {name}={int(self.value) if whole else self.value}{tail}"  # pyright: ignore
+
+
+class MissingPackage(InvalidParameter):
+    """A package of an optional extra is not installed: who needs it, and what to install."""
+
+    def __init__(self, package: str | None, needed_by: str, extra: str, otherwise: str = "") -> None:
+        self.missing = package, needed_by, extra, otherwise
+        super().__init__("package", package, "an installed package")
+
+    def __reduce__(self) -> tuple:
+        return type(self), self.missing
+
+    def sentence(self, name: str) -> str:
+        """The message; the name plays no role."""
+        package, needed_by, extra, otherwise = self.missing
+        return (
+            f"expected {package} to be installed, which {needed_by} needs; pip install 'privproj[{extra}]'{otherwise}"
+        )
 
 
 class Refused(Unanswered):
@@ -121,3 +167,36 @@ class GridLimit(PrecisionLimit):
 def raise_within(error: InvalidParameter, where: str) -> NoReturn:
     """Raise the error again with its place, for instance a file and an entry, before the name of the parameter."""
     raise InvalidParameter(f"{where}: {error.name}", error.value, error.expected, error.remedy) from None
+
+
+def _first_clause(sentence: str) -> str:
+    """The words before the first colon, semicolon or comma that is not in parentheses."""
+    return re.split(r"[:;,] (?![^(]*\))", sentence, maxsplit=1)[0]
+
+
+def unknown_name(
+    name: str, value: object, what: str, known: Iterable[str], remedy: str = "", *, word: str | None = None
+) -> InvalidParameter:
+    """The error for a value, or for the ``word`` where that is not the value, that is none of the ``known`` names.
+
+    It suggests the names that are nearest. Where none is near it lists all of them, or says the remedy where they are
+    many.
+    """
+    names = list(dict.fromkeys(known))
+    near = nearest_names(str(value) if word is None else word, names)
+    if near:
+        return InvalidParameter(name, value, what, f"did you mean {' or '.join(near)}?")
+    if len(names) <= MOST_LISTED or not remedy:
+        return InvalidParameter(name, value, f"{what}: {', '.join(names)}")
+    return InvalidParameter(name, value, what, remedy)
+
+
+def nearest_names(word: str, known: Iterable[str]) -> list[str]:
+    """Up to three names that are spelt almost like a word, nearest first."""
+    from difflib import get_close_matches
+
+    spelt = {name.lower(): name for name in known}
+    if word.lower() in spelt:
+        return [spelt[word.lower()]]
+    cutoff = ALIKE_IF_SHORT if len(word) <= 3 else ALIKE
+    return [spelt[name] for name in get_close_matches(word.lower(), spelt, cutoff=cutoff)]

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Literal, NotRequired, TypedDict, TypeVar, get_args
 
 from privproj.assumptions import PARTITION_OF_POSITIONS, PLAN_FIXED_IN_ADVANCE, PUBLIC_RECORD_COUNT
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameter, Refused, unknown_name
 from privproj.validation import privacy_epsilon, probability, real, whole
 
 RelationName = Literal["add-remove", "replace", "zero-out"]
@@ -139,7 +139,7 @@ class Run:
             grid = real("discretization", self.discretization, "a grid step from 1e-12 to 1", 1e-12, 1.0)
             set_field(self, "discretization", grid)
         if self.composer not in get_args(ComposerName):
-            raise InvalidParameter("composer", self.composer, "one of " + ", ".join(get_args(ComposerName)))
+            raise unknown_name("composer", self.composer, "a composer", get_args(ComposerName))
         set_field(self, "split", _parse_split(self.split))
         rate = real("sampling_rate", self.sampling_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
         set_field(self, "sampling_rate", rate)
@@ -225,7 +225,7 @@ def member_named(kind: type[Member], name: str, value: object) -> Member:
     try:
         return kind(value)
     except ValueError:
-        raise InvalidParameter(name, value, "one of " + ", ".join(kind)) from None
+        raise unknown_name(name, value, f"a {name}", kind) from None
 
 
 def _parse_split(value: Any) -> float | str | None:

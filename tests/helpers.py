@@ -31,6 +31,8 @@ WORDS = {
     "import torch": ["torch", "opacus"],
     "privproj train": ["torch", "opacus", "sklearn"],
     "privproj audit m": ["torch", "opacus", "sklearn"],
+    "privproj audit o": ["torch", "opacus"],
+    "--plot": ["matplotlib"],
 }
 """Words of a page, and the modules of the extra that they ask for."""
 

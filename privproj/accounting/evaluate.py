@@ -7,7 +7,7 @@ from typing import Any
 from privproj.accounting import calibration, queries
 from privproj.accounting.question import Question
 from privproj.bounds import find_bound, mechanism_named
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Mechanism, Sketch, Wishart
 from privproj.result import Result
 from privproj.runs import Run, RunOptions
@@ -106,8 +106,8 @@ def _build_mechanism(kind: type[Mechanism], quantity: str, given: dict[str, Any]
         plain[own] = value
     for name in plain:
         if name not in kind.__dataclass_fields__:
-            known = ", ".join((*kind.__dataclass_fields__, *OTHER_NAMES, *RECIPROCALS, *others))
-            raise InvalidParameter(name, plain[name], f"a parameter of {quantity}: {known}")
+            known = (*kind.__dataclass_fields__, *OTHER_NAMES, *RECIPROCALS, *others)
+            raise unknown_name(name, plain[name], f"a parameter of {quantity}", known, word=name)
     return kind(**plain)
 
 
@@ -174,7 +174,8 @@ def _split_name(quantity: str) -> tuple[str, str, str]:
     """The three parts of ``mechanism.bound.quantity``; raises :class:`InvalidParameter` for anything else."""
     parts = tuple(quantity.split("."))
     if len(parts) != 3 or parts[2] not in TARGETS:
-        raise InvalidParameter("quantity", quantity, "mechanism.bound.quantity ending in " + ", ".join(TARGETS))
+        expected = "mechanism.bound.quantity, the last of them"
+        raise unknown_name("quantity", quantity, expected, TARGETS, word=parts[-1])
     return parts
 
 

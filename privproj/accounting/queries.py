@@ -132,6 +132,7 @@ class Comparison:
         result: The answer of this bound; None where the question does not fit the bound. It has no value where the
             bound applies but has no answer.
         reason: Why there is no answer, in one sentence; empty where there is one.
+        short: The reason in a few words, in those of the command line.
 
     >>> from privproj import Gaussian, compare
     >>> row = compare(Gaussian(noise_multiplier=1.0), delta=1e-5)[0]
@@ -142,6 +143,7 @@ class Comparison:
     bound: Bound
     result: Result | None
     reason: str = ""
+    short: str = ""
 
 
 def compare(
@@ -190,9 +192,17 @@ def _compare_one(question: Question, target: Target | EpsilonTarget) -> Comparis
             return Comparison(question.bound, answer(question, "epsilon", solve_epsilon, target))
         return Comparison(question.bound, answer(question, "delta", solve_delta, target))
     except Unanswered as error:
-        return Comparison(question.bound, error.result, str(error))
+        return Comparison(question.bound, error.result, str(error), _short_reason(question.bound, error))
     except PrivprojError as error:
-        return Comparison(question.bound, None, str(error))
+        return Comparison(question.bound, None, str(error), _short_reason(question.bound, error))
+
+
+def _short_reason(bound: Bound, error: PrivprojError) -> str:
+    """The reason in a few words, without the name of the bound, which stands before it."""
+    words = error.short.removeprefix(bound.name).removeprefix("this bound").lstrip(": ")
+    words = "needs " + words.removeprefix("expected ") if words.startswith("expected ") else words
+    kind = {"precision_limit": "precision limit: ", "not_converged": "not converged: "}
+    return kind.get(getattr(error, "outcome", ""), "") + words
 
 
 def _comparison_order(row: Comparison) -> tuple[int, float]:

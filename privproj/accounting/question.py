@@ -66,20 +66,26 @@ class Question:
         """Raise :class:`InvalidParameter` or :class:`Refused` unless the bound answers this question soundly."""
         bound, relation = self.bound, self.run.relation
         if not bound.guarantees(self.mechanism) and not self.allow_refuted:
-            raise Refused(f"{bound.name} is {self.status}, not a guarantee: {bound.reason}")
+            page = f"privproj bounds {self.mechanism.name}.{bound.name}"
+            sentence = f"{bound.name} is {self.status}, not a guarantee: {bound.reason}"
+            raise Refused(sentence, brief=f"{self.status}, not a guarantee; `{page}` says why")
         self.run.check_pair()
         if self.run.sampling == "poisson" and not self.mechanism.poisson:
             raise Refused(
-                f"no amplification theorem for {self.mechanism.name} under sampling=poisson; sampling=fixed has one"
+                f"no amplification theorem for {self.mechanism.name} under sampling=poisson; sampling=fixed has one",
+                brief="needs --sampling fixed",
             )
         missing = bound.needs(self.mechanism)
         if missing:
-            raise InvalidParameter("change_rank", "nothing", f"{missing} for {bound.name}")
+            brief = "needs --change-rank or --columns"
+            raise InvalidParameter("change_rank", "nothing", f"{missing} for {bound.name}", brief=brief)
         if relation not in bound.relations:
             allowed = ", ".join(bound.relations)
-            raise Refused(f"{bound.name} does not hold under relation={relation}; it holds under {allowed}")
+            sentence = f"{bound.name} does not hold under relation={relation}; it holds under {allowed}"
+            raise Refused(sentence, brief=f"holds under {allowed}, not under {relation}")
         if self.run.group_size > 1 and not bound.groups:
-            raise Refused(f"{bound.name} is about one record; group_size={self.run.group_size} changes more than that")
+            sentence = f"{bound.name} is about one record; group_size={self.run.group_size} changes more than that"
+            raise Refused(sentence, brief=f"is about one record, not a group of {self.run.group_size}")
         if self.run.split is not None and not bound.splits:
             raise InvalidParameter("split", self.run.split, f"no split, since {bound.name} does not divide delta")
         reason = bound.refuses(self.mechanism)
@@ -118,7 +124,7 @@ class Question:
         try:
             return compose(form, run) if isinstance(form, PrivacyProfile) else form.over_run(run)
         except Refused as error:
-            raise Refused(f"{self.bound.name}: {error}") from None
+            raise Refused(f"{self.bound.name}: {error}", brief=error.short) from None
 
     def with_mechanism(self, **changes: object) -> "Question":
         """The same question with these parameters of its mechanism changed."""

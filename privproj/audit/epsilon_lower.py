@@ -1,7 +1,7 @@
 """Lower bounds on epsilon from attacks: what a finished experiment can refute, and what its size cannot show.
 
 An attack gives scores of runs with the canary (IN) and without it (OUT). A threshold is chosen on one half of the
-scores, before the other half is counted; Clopper-Pearson intervals of the two error rates then hold jointly with the
+scores, before the other half is counted. Clopper-Pearson intervals of the two error rates then hold jointly with the
 stated confidence, and so does every bound that follows from them. An audit never certifies.
 """
 
@@ -25,26 +25,31 @@ THRESHOLDS = 201
 there gives a valid bound."""
 
 LARGEST_EPSILON_OF_ONE_RUN = 50.0
-"""The largest epsilon that one run can refute here; the search for it starts from 0. Sound: a smaller answer is weaker.
-"""
+"""The largest epsilon that one run can refute here, where the search ends. Speed only: a smaller one is sound."""
 
 HALVINGS = 60
-"""Halvings of that range, until it is one unit of rounding. Speed only: the lower end is returned, which is refuted."""
+"""Halvings of the range of that search, down to rounding. Speed only: the lower end is returned, which is refuted."""
 
 
 def at_least(successes: int, trials: int, error: float) -> float:
-    """The Clopper-Pearson lower end of a probability, wrong with probability at most ``error``."""
+    """The Clopper-Pearson lower end of a probability; it is above the true one with probability at most ``error``."""
+    # The quantile at ``error`` of Beta(k, n - k + 1).
     return float(special.betaincinv(successes, trials - successes + 1, error)) if successes else 0.0
 
 
 def at_most(successes: int, trials: int, error: float) -> float:
-    """The Clopper-Pearson upper end of a probability, wrong with probability at most ``error``."""
+    """The Clopper-Pearson upper end of a probability; it is below the true one with probability at most ``error``."""
+    # The quantile at 1 - ``error`` of Beta(k + 1, n - k).
     return float(special.betaincinv(successes + 1, trials - successes, 1.0 - error)) if successes < trials else 1.0
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How many runs of each arm scored above a threshold that was chosen without them."""
+    """How many runs of each arm scored above a threshold that was chosen without them.
+
+    ``members`` runs had the canary, ``others`` had not; ``true_positives`` and ``false_positives`` of them scored
+    above.
+    """
 
     true_positives: int
     members: int
@@ -52,26 +57,31 @@ class Counts:
     others: int
 
     def rates(self, confidence: float) -> tuple[float, float, float, float]:
-        """``(TPR low, FPR high, TNR low, FNR high)``, all at once with this confidence."""
+        """The bounds ``(TPR_L, FPR_U, TNR_L, FNR_U)`` on the error rates, which hold jointly with this confidence."""
         error = 0.5 * (1.0 - confidence)
         tpr = at_least(self.true_positives, self.members, error)
         fpr = at_most(self.false_positives, self.others, error)
         return tpr, fpr, 1.0 - fpr, 1.0 - tpr
 
     def epsilon(self, delta: float, confidence: float) -> float:
-        """``max(0, ln((TPR_L - delta)/FPR_U), ln((TNR_L - delta)/FNR_U))``: up to the confidence."""
+        """The epsilon at ``delta`` that these counts refute: the true one is at least this large, up to the confidence.
+
+        It is ``max(0, ln((TPR_L - delta)/FPR_U), ln((TNR_L - delta)/FNR_U))``.
+        """
         tpr, fpr, tnr, fnr = self.rates(confidence)
+        # max(0, ln((TPR_L - delta)/FPR_U), ln((TNR_L - delta)/FNR_U)).
         ratios = [(tpr - delta) / fpr if fpr else math.inf, (tnr - delta) / fnr if fnr else math.inf]
         return max([0.0, *(math.log(ratio) for ratio in ratios if ratio > 0.0)])
 
     def refutes(self, curve: Curve, confidence: float) -> bool:
         """True if no mechanism with this whole profile has such error rates: ``FNR_U < f(FPR_U)``."""
         _, fpr, _, fnr = self.rates(confidence)
+        # FNR_U < f(FPR_U), with f the trade-off function of the profile.
         return fnr < tradeoff(curve, [fpr])[0]
 
 
 def ceiling(members: int, others: int, delta: float, confidence: float) -> float:
-    """The largest epsilon that so many runs can show, with perfect separation."""
+    """The largest epsilon at ``delta`` that so many runs can show, with perfect separation."""
     return Counts(members, members, 0, others).epsilon(delta, confidence)
 
 
@@ -81,7 +91,7 @@ def _split_scores(scores: Array) -> tuple[Array, Array]:
 
 
 def counts_on_second_half(inside: Array, outside: Array, worth: Callable[[list[Counts]], Sequence[float]]) -> Counts:
-    """Counts on the second halves, at the threshold that is worth most on the first halves.
+    """Counts on the second halves of the scores, at the threshold that is worth most on the first halves.
 
     Raises :class:`InvalidParameter` for fewer than four scores in an arm.
     """
@@ -98,8 +108,9 @@ def counts_on_second_half(inside: Array, outside: Array, worth: Callable[[list[C
 
 
 def auc(inside: Array, outside: Array) -> float:
-    """How often a run with the canary scores above one without it, ties counting half (Mann-Whitney)."""
+    """The share of pairs in which the run with the canary scores higher, ties counting half (Mann-Whitney), 0 to 1."""
     ordered = np.sort(outside)
+    # P(OUT < IN) + P(OUT = IN)/2.
     below = np.searchsorted(ordered, inside, "left") + np.searchsorted(ordered, inside, "right")
     return float(below.mean() / (2.0 * len(outside)))
 
@@ -114,7 +125,25 @@ def balanced_accuracy(inside: Array, outside: Array) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditVerdict:
-    """What an audit found: ``epsilon_lower`` holds with ``confidence``; ``ceiling`` is the most it could have found."""
+    """What an audit found. It can refute a claim and never confirms one.
+
+    Attributes:
+        auc: The share of pairs of runs in which the one with the canary scores higher, from 0 to 1.
+        epsilon_lower: Epsilon at ``delta`` is at least this large, with the stated confidence.
+        confidence: The probability that a true claim is not refuted, above 0 and below 1.
+        ceiling: The largest ``epsilon_lower`` that so many runs could have shown.
+        trials: The number of runs, both arms together.
+        claimed_epsilon: The epsilon that was claimed at ``delta``; None where none was.
+        delta: The delta of both epsilons.
+        profile_refuted: True if the error rates contradict the claimed profile as a whole.
+
+    >>> from privproj.audit import AuditVerdict
+    >>> found = AuditVerdict(
+    ...     auc=0.9, epsilon_lower=1.5, confidence=0.999, ceiling=4.0, trials=2000, claimed_epsilon=1.0, delta=1e-5
+    ... )
+    >>> found.verdict
+    'refuted'
+    """
 
     auc: float
     epsilon_lower: float
@@ -133,7 +162,7 @@ class AuditVerdict:
 
     @property
     def verdict(self) -> str:
-        """The verdict in words. An audit never says that something is private."""
+        """The verdict in words, "refuted" or "not refuted". An audit never says that something is private."""
         return "refuted" if self.refuted else "not refuted"
 
 
@@ -148,10 +177,12 @@ def judge(
 ) -> AuditVerdict:
     """The verdict on a claim (``claim`` at ``delta``, and maybe a whole profile) from the scores of both arms.
 
-    With a profile, each of the two tests gets half of what the confidence leaves.
+    ``inside`` are the scores of runs with the canary, ``outside`` of those without, at least four each. With a profile,
+    each of the two tests gets half of the error that the confidence leaves, so that both hold together.
     """
     level, target = probability("confidence", confidence), probability("delta", delta)
     a, b = np.asarray(inside, float), np.asarray(outside, float)
+    # Two tests share the error: 1 - c = (1 - c)/2 + (1 - c)/2.
     each = level if curve is None else 1.0 - 0.5 * (1.0 - level)
     counts = counts_on_second_half(a, b, lambda tried: [counts.epsilon(target, each) for counts in tried])
     return AuditVerdict(
@@ -167,7 +198,7 @@ def judge(
 
 
 def _breaks_profile(inside: Array, outside: Array, curve: Curve, confidence: float) -> bool:
-    """Whether the error rates at the most telling threshold are beyond a whole profile."""
+    """True if the error rates at the most telling threshold are beyond a whole profile."""
 
     def margins(tried: list[Counts]) -> list[float]:
         rates = [counts.rates(confidence) for counts in tried]
@@ -183,25 +214,28 @@ def _breaks_profile(inside: Array, outside: Array, curve: Curve, confidence: flo
 def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     """The chance of at least ``correct`` right guesses of ``guesses``, if the run is ``(epsilon, delta)`` private.
 
-    ``W ~ Binomial(g, e^eps/(1 + e^eps))``, ``p = P(W >= v) + 2 m delta max_{1 <= i <= v} P(v - i <= W < v)/i``
-    (Steinke, Nasr, Jagielski 2023).
+    With ``W ~ Binomial(g, e^eps/(1 + e^eps))`` for ``g`` guesses, ``v`` of them right, and ``m`` canaries it is at most
+    ``P(W >= v) + 2 m delta max_{1 <= i <= v} P(v - i <= W < v)/i`` (Steinke, Nasr, Jagielski 2023), which is returned.
     """
+    # W ~ Binomial(g, e^eps/(1 + e^eps)).
     rate = 1.0 / (1.0 + math.exp(-epsilon))
     tail = np.array([_upper_tail(guesses, v, rate) for v in range(correct + 1)])
     reached = float(tail[correct])
     if not correct or not delta:
         return reached
+    # P(v - i <= W < v)/i for i = v, ..., 1.
     shares = (tail[:correct] - reached) / np.arange(correct, 0, -1)
+    # P(W >= v) + 2 m delta max_{1 <= i <= v} P(v - i <= W < v)/i.
     return min(1.0, reached + 2.0 * canaries * delta * float(shares.max()))
 
 
 def _upper_tail(trials: int, least: int, rate: float) -> float:
-    """``P(Binomial(trials, rate) >= least)``."""
+    """The probability ``P(Binomial(trials, rate) >= least)``."""
     return 1.0 if least <= 0 else float(special.betainc(least, trials - least + 1, rate))
 
 
 def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
-    """The largest epsilon that the guesses refute at this confidence, 0 if they refute none."""
+    """The largest epsilon at ``delta`` that the guesses refute at this confidence, 0 if they refute none."""
     if one_run_p_value(canaries, guesses, correct, 0.0, delta) >= 1.0 - confidence:
         return 0.0
     low, high = 0.0, LARGEST_EPSILON_OF_ONE_RUN

@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.audit.epsilon_lower import Array, at_least, at_most, auc
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, unknown_name
 from privproj.records.journal import Journal, complete_rows
 from privproj.records.workers import Row, run_in_processes
 from privproj.training import make_private
@@ -45,7 +45,11 @@ RATES = (0.1, 0.01)
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """Training with a given noise on a few records, so that one of them matters."""
+    """Training with a given noise on a few records, so that one of them matters.
+
+    The noise multiplier may be 0, for a model without noise. Raises :class:`InvalidParameter` for fields outside their
+    ranges.
+    """
 
     mechanism: str = "m2"
     rank: int | None = 16
@@ -62,7 +66,7 @@ class Game:
         for name, low in (("records", 10), ("steps", 1)):
             set_field(self, name, whole(name, getattr(self, name), f"a whole number of at least {low}", low, 10**6))
         if self.mechanism not in MEMBERSHIP_ALGORITHMS:
-            raise InvalidParameter("mechanism", self.mechanism, "one of " + ", ".join(MEMBERSHIP_ALGORITHMS))
+            raise unknown_name("mechanism", self.mechanism, "an algorithm", MEMBERSHIP_ALGORITHMS)
         needs = load_algorithm(self.mechanism).rank != "none"
         if needs != (self.rank is not None):
             raise InvalidParameter("rank", self.rank, f"{'a' if needs else 'no'} rank for {self.mechanism}")
@@ -70,7 +74,11 @@ class Game:
         real("learning_rate", self.learning_rate, "a positive learning rate", 0.0, 1e6, open_low=True)
 
     def train_model(self, x: Tensor, y: Tensor, weights: Tensor, seed: int | None) -> tuple[nn.Module, Any]:
-        """A linear head trained on weighted records; weight 0 takes a record out without changing a public number."""
+        """A linear head trained on weighted records, and its optimizer.
+
+        Weight 0 takes a record out without changing a public number. ``x`` is records x width, ``y`` and ``weights``
+        have one number for each record.
+        """
         torch.set_num_threads(1)
         module: nn.Module = nn.Linear(x.shape[1], int(y.max()) + 1)
         for parameter in module.parameters():
@@ -93,7 +101,7 @@ class Game:
         return module, optimizer
 
     def claim(self, delta: float) -> float | None:
-        """The tool's epsilon for one such model; None without noise."""
+        """The tool's epsilon at ``delta`` for one such model, rounded up; None without noise."""
         if self.noise_multiplier < NO_CLAIM:
             return None
         x, y = self.problem()[:2]
@@ -112,7 +120,7 @@ class Game:
 
 
 def _account_of_steps(plan: Any, steps: int) -> Any:
-    """What so many releases of a plan are to the accountant."""
+    """The account of so many releases of a plan."""
     from privproj.records.ledger import Account
 
     return Account(((plan.phase(steps).as_dict(), steps),))
@@ -129,7 +137,7 @@ def _canary(game: Game) -> tuple[Tensor, Tensor]:
 
 
 def _shadow_score(game: Game, inside: bool, index: int, features: Tensor, label: Tensor) -> float:
-    """Minus the canary's loss under one model trained with it, or without."""
+    """Minus the canary's loss, in nats, under one model trained with it, or without."""
     x, y, _, _ = game.problem()
     weights = torch.ones(len(x) + 1)
     weights[-1] = float(inside)
@@ -146,7 +154,10 @@ def poisoned(
     journal: Path | None = None,
     progress: Callable[[int], object] = lambda done: None,
 ) -> tuple[Array, Array]:
-    """Scores of ``models`` shadow models with the canary and as many without; a journal makes it resumable."""
+    """Scores of ``models`` shadow models with the canary and as many without, each minus the canary's loss in nats.
+
+    A journal makes it resumable. ``progress`` is called with the number of models that are done since the last call.
+    """
     count = whole("models", models, "a whole number of models of at least 4", 4, 10**6)
     features, label = _canary(game)
     arms = [(i, inside) for i in range(count) for inside in (True, False)]
@@ -177,16 +188,17 @@ class _RateInterval:
 
 
 def _separates(area: float, members: int, others: int, confidence: float) -> bool:
-    """Whether an AUC is above 1/2 beyond chance; its variance is at most ``A (1 - A)/min(n, m)``."""
+    """True if an AUC is above 1/2 beyond chance; its variance is at most ``A (1 - A)/min(n, m)``."""
+    # sqrt(A (1 - A)/min(n, m)).
     deviation = math.sqrt(area * (1.0 - area) / min(members, others))
     return area - float(special.ndtri(confidence)) * deviation > 0.5
 
 
 def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float, list[_RateInterval], bool]:
-    """The calibrated-loss attack on one model: AUC, its rates at 10 % and 1 %, whether the AUC is beyond chance.
+    """The calibrated-loss attack on one model: AUC, its rates at 10 % and 1 %, and whether the AUC is beyond chance.
 
-    Score ``-(L(x; theta) - L(x; theta_ref))``; the threshold is the loosest whose false positive rate is below the
-    target on the non-members.
+    The score is ``-(L(x; theta) - L(x; theta_ref))``. The threshold is the loosest whose false positive rate is below
+    the target on the non-members.
     """
     x, y, other_x, other_y = game.problem()
     n = len(x)
@@ -199,6 +211,7 @@ def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float,
     def scores(features: Tensor, labels: Tensor) -> Array:
         with torch.no_grad():
             target, plain = (cross_entropy(m(features), labels, reduction="none") for m in (module, basis))
+        # -(L(x; theta) - L(x; theta_ref)).
         return -(target - plain).numpy()
 
     inside, outside = scores(x, y), scores(out_x, out_y)

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Literal
 
 from privproj.bounds.bound import Bound
-from privproj.errors import InvalidParameter
+from privproj.errors import unknown_name
 from privproj.mechanisms import Mechanism
 
 LINES = (
@@ -100,7 +100,7 @@ def find_bound(mechanism: type[Mechanism], name: str | None) -> Bound:
     """The bound of this name, or the default for None; raises :class:`InvalidParameter` if there is none."""
     known = [line for kind, line in LINES if kind == mechanism.name]
     if name is not None and name not in known:
-        raise InvalidParameter("bound", name, f"a bound of {mechanism.name}: " + ", ".join(known))
+        raise unknown_name("bound", name, f"a bound of {mechanism.name}", known)
     return _load_bound(mechanism.name, name or known[0])
 
 
@@ -108,7 +108,7 @@ def mechanism_named(name: str) -> type[Mechanism]:
     """The type of the mechanism of this name; raises :class:`InvalidParameter` if there is none."""
     first = dict(reversed(LINES))
     if name not in first:
-        raise InvalidParameter("mechanism", name, "one of " + ", ".join(dict.fromkeys(kind for kind, _ in LINES)))
+        raise unknown_name("mechanism", name, "a mechanism", first)
     return _load_bound(name, first[name]).mechanism
 
 

@@ -1,7 +1,8 @@
 """Composition by dp-accounting: the cross-check of our own, and the only seam to that package.
 
-It composes the same pairs. Its FFT has no published error bound, so measured noise is added to every delta, deltas
-near it are refused, and no lower end is known.
+It composes the same dominating pairs (C18). Its FFT has no published error bound. So a measured noise is added to every
+delta, deltas near that noise are refused, and no lower end is known. What is measured and not proved is listed in
+docs/proofs.md under "What is only observed".
 """
 
 import math
@@ -21,7 +22,7 @@ the soundness of this composer rests on it. Proof.
 """
 
 FFT_NOISE_PER_STEP = 2e-16
-"""The same for each step: measured on Gaussian runs up to 1e6 steps (4e-17 a step), with a factor of 5. Proof."""
+"""The same noise for each step: measured on Gaussian runs up to 1e6 steps (4e-17 a step), with a factor of 5. Proof."""
 
 LEAST_DELTA_OVER_NOISE = 50.0
 """A delta below this many times the noise is refused. Any value is sound. Contract."""
@@ -36,37 +37,41 @@ MOST_PEER_CELLS = 2**23
 """Cells that a grid may have; one with more is refused. Contract."""
 
 PeerOrder = list[tuple[DominatingPair, int]]
-"""The dominating pairs of a run in one order, each with its number of steps."""
+"""The dominating pairs of a run in one order (remove or add), one to a phase, each with its number of steps."""
 
 
 @dataclass(frozen=True)
 class _PeerCurve:
-    """The curve of a composed run: the larger of the two orders. Lower ends are not known."""
+    """The curve of a composed run: the larger of the orders. Lower ends are not known, rounding is only measured."""
 
     distributions: tuple[pld_pmf.PLDPmf, ...]
+    """The composed law of the loss in each order, as dp-accounting holds it."""
+
     noise: float
+    """What is added to every delta for rounding."""
+
     numerics: dict[str, object]
+    """What an answer says about how it was computed."""
 
     @property
     def floor(self) -> float:
-        """The smallest composed delta that is answered.
-
-        Where delta would be smaller, this number is answered instead.
-        """
+        """The smallest composed delta that is answered; where delta would be smaller, this number is the answer."""
         return LEAST_DELTA_OVER_NOISE * self.noise
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)``, never below the floor (which is then a sound, loose answer)."""
+        """``ln delta(eps)`` for ``eps`` in nats, never below the floor, which is then a sound, loose answer."""
+        # max over orders of delta(eps), + noise
         delta = max(float(pmf.get_delta_for_epsilon(eps)) for pmf in self.distributions) + self.noise
         return Enclosure(-math.inf, math.log(min(1.0, max(delta, self.floor))))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)``; raises :class:`PrecisionLimit` below the floor or where losses leave double precision."""
+        """``eps(delta)`` in nats; raises :class:`PrecisionLimit` below the floor, or for losses beyond doubles."""
         delta = math.exp(log_delta)
         if delta < self.floor:
             raise PrecisionLimit(
                 f"expected a composed delta of at least {self.floor:.1e}, got {delta:.3g}; {PEER_REMEDY}"
             )
+        # max over orders of eps(delta - noise)
         eps = max(float(pmf.get_epsilon_for_delta(delta - self.noise)) for pmf in self.distributions)
         if eps == math.inf:
             raise PrecisionLimit(f"expected losses that double precision can hold, got larger ones; {PEER_REMEDY}")
@@ -74,9 +79,10 @@ class _PeerCurve:
 
 
 def compose(orders: list[PeerOrder]) -> _PeerCurve:
-    """The curve of a run from the dominating pairs of its phases, in one order or in both; rounding is measured only.
+    """The curve of a run from the dominating pairs of its phases, in one order or in both.
 
-    Raises :class:`PrecisionLimit` for a grid of more than :data:`MOST_PEER_CELLS` cells.
+    It is as sound as the pairs (C2, C18), but for rounding, which is measured and not proved. Raises
+    :class:`PrecisionLimit` for a grid of more than :data:`MOST_PEER_CELLS` cells.
     """
     whole = tuple(_compose_order(order) for order in orders)
     steps = sum(steps for _, steps in orders[0])
@@ -88,7 +94,7 @@ def compose(orders: list[PeerOrder]) -> _PeerCurve:
 
 
 def _compose_order(order: PeerOrder) -> pld_pmf.PLDPmf:
-    """The law of all phases of one order."""
+    """The law of the loss of all phases in one order, as dp-accounting holds it."""
     first, *others = (_self_compose_pair(pair, steps) for pair, steps in order)
     for other in others:
         first = first.compose(other)
@@ -96,10 +102,10 @@ def _compose_order(order: PeerOrder) -> pld_pmf.PLDPmf:
 
 
 def _self_compose_pair(pair: DominatingPair, steps: int) -> pld_pmf.PLDPmf:
-    """The law of ``steps`` releases of one pair; raises :class:`PrecisionLimit` before a grid that is too large is
-    made.
+    """The law of the loss of ``steps`` releases of one pair, dense from the start.
 
-    It is dense from the start, because composing a sparse law raises its size to the power of the steps.
+    Composing a sparse law would raise its size to the power of the steps. Raises :class:`PrecisionLimit` before a grid
+    that is too large is made.
     """
     width = int(pair.cells[-1] - pair.cells[0]) + 1
     _check_cell_count(width, pair.step)
@@ -112,7 +118,7 @@ def _self_compose_pair(pair: DominatingPair, steps: int) -> pld_pmf.PLDPmf:
 
 
 def _dense_masses(pair: DominatingPair, width: int) -> list[float]:
-    """The masses of every cell, also of the empty ones."""
+    """The masses of all ``width`` cells from the first to the last, 0 where a cell is empty."""
     masses = [0.0] * width
     for cell, mass in zip((pair.cells - pair.cells[0]).tolist(), pair.masses.tolist(), strict=True):
         masses[cell] = mass
@@ -120,7 +126,7 @@ def _dense_masses(pair: DominatingPair, width: int) -> list[float]:
 
 
 def _check_cell_count(cells: float, step: float) -> None:
-    """Raise :class:`PrecisionLimit` for a grid that would take too much memory."""
+    """Raise :class:`PrecisionLimit` for a grid of more than :data:`MOST_PEER_CELLS` cells, ``step`` nats apart."""
     if not cells <= MOST_PEER_CELLS:
         given = f"discretization={step:.3g} with {cells:.2g} cells"
         raise PrecisionLimit(f"expected a grid of at most {MOST_PEER_CELLS:.2g} cells, got {given}; {PEER_REMEDY}")

@@ -1,4 +1,10 @@
-"""A composed curve that is nowhere above basic composition or the probability of ever being sampled (C23)."""
+"""A composed curve that is nowhere above the simple bounds of a run (C23, "Simple bounds").
+
+* (i) *Ever sampled:* delta is at most ``1 - prod (1 - q_i)^T_i``, the probability that the record is in any batch.
+* (ii) *Basic composition:* delta is at most ``sum T_i delta_i(w_i eps)`` for all shares with ``sum T_i w_i = 1``.
+
+Here phase ``i`` has ``T_i`` releases at the sampling rate ``q_i``, each with the profile ``delta_i``.
+"""
 
 import math
 from typing import ClassVar
@@ -11,19 +17,26 @@ from privproj.numerics.search import find_crossing
 from privproj.runs import Run
 
 LARGEST_CAPPED_EPSILON = 1e15
-"""Largest epsilon at which a simple bound is looked for when the composition has no answer. Contract."""
+"""Largest epsilon, in nats, at which a simple bound is looked for when the composition has no answer. Contract."""
 
 SMALL_DELTA_NATS = 20.0
-"""Nats below ``ln delta(0)`` at which phases share epsilon as they spend it there. Any shares are sound. Speed only."""
+"""Phases share epsilon as they spend it where delta is this many nats below ``ln delta(0)``.
+
+Any shares are sound. Speed only.
+"""
 
 LEAST_CAPPED_EPSILON = 1e-200
-"""Where the search for a small epsilon ends, and the least size of a share. Speed only."""
+"""Where the search for a small epsilon ends, and the least epsilon that a share is computed from. Speed only."""
 
 
 class CappedCurve:
-    """A composed curve that is nowhere above the simple bounds of C23; its inverse is nowhere above theirs."""
+    """A composed curve that is nowhere above the simple bounds of C23; its inverse is nowhere above theirs.
+
+    It is as sound as ``curve`` and as the profiles of the phases.
+    """
 
     inverse_spacing: ClassVar[float] = COMPOSED_INVERSE_SPACING
+    """Spacing of the log deltas that are answered (C24)."""
 
     def __init__(self, curve: ComposedCurve | DefaultGrid, phases: list[tuple[PrivacyProfile, Run]]) -> None:
         self.curve = curve
@@ -35,17 +48,21 @@ class CappedCurve:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the composition was computed."""
+        """How the composition was computed: the composer, and the grid."""
         return self.curve.numerics
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln`` of the least of the composed delta, of ``P(ever sampled)`` and of basic composition."""
+        """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
         lower, upper = self.curve.log_delta(eps)
+        # The least of the composed delta, of (i) ever sampled and of (ii) basic composition.
         upper = min(upper, self.log_sampled, self.log_basic(eps))
         return Enclosure(min(lower, upper), upper)
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)``: the least of the inverses; raises as the composition does where no simple bound helps."""
+        """``eps(delta)`` in nats, enclosed: the least of the inverses of the composition and of both simple bounds.
+
+        Where the composition has no answer and no simple bound helps, it raises what the composition raised.
+        """
         if self.log_sampled <= log_delta or self.log_basic(0.0) <= log_delta:
             return Enclosure(0.0, 0.0)
         try:
@@ -63,7 +80,8 @@ class CappedCurve:
         return Enclosure(min(lower, upper), upper)
 
     def log_basic(self, eps: float) -> float:
-        """``ln sum T_i delta_i(w_i eps)``, where ``sum T_i w_i = 1``."""
+        """The log of the bound by basic composition at ``eps`` (nats), rounded up (C23)."""
+        # (ii) ln sum_i T_i delta_i(w_i eps)
         logs = [
             profile.log_delta(eps * share * (1.0 - 1e-15)).upper + math.log(steps)
             for (profile, steps), share in zip(self.releases, self.shares, strict=True)
@@ -73,15 +91,16 @@ class CappedCurve:
 
 
 def _log_ever_sampled(runs: list[Run]) -> float:
-    """``ln(1 - prod (1 - q_i)^T_i)``, rounded up: the record is in at least one batch (C23)."""
+    """The log of the probability that the record is in any batch, rounded up (C23)."""
     if any(run.sampling_rate == 1.0 for run in runs):
         return 0.0
+    # (i) ln(1 - prod_i (1 - q_i)^T_i)
     untouched = math.fsum(run.steps * math.log1p(-run.sampling_rate) for run in runs)
     return min(log1m_exp(untouched) + 1e-12, 0.0)
 
 
 def _even_shares(releases: list[tuple[PrivacyProfile, int]]) -> list[float]:
-    """Shares ``w_i`` of epsilon, ``sum T_i w_i = 1``: as one release of each spends at a small delta."""
+    """Shares ``w_i`` of epsilon, ``sum T_i w_i = 1``, in proportion to what one release spends at a small delta."""
     if len(releases) == 1:
         return [1.0 / releases[0][1]]
     sizes = [

@@ -10,10 +10,17 @@ from privproj.runs import Run
 def compose(profile: PrivacyProfile, run: Run) -> Curve:
     """The curve of ``run.steps`` adaptive releases that each have this profile, subsampled as the run says.
 
-    It is taken from the cheapest form that is valid: the profile itself (one release on the whole data set), its closed
-    form, its amplification by subsampling (one sampled release), else a composition on a grid of losses. Raises
-    :class:`Refused` where the bound has no amplification by subsampling, :class:`PrecisionLimit` where the grid takes
-    more memory or time than is allowed.
+    It is as sound as the profile. The cheapest form that is valid is taken:
+
+    1. one release on the whole data set, or one epoch of a partition: the profile itself;
+    2. several on the whole data set: the closed form of the profile, if it has one;
+    3. one on a sampled batch: the profile amplified by subsampling (C17), unless a grid or the other composer was asked
+       for;
+    4. else a composition on a grid of losses (C2, C18, C19, C23).
+
+    Raises:
+        Refused: The bound has no amplification by subsampling.
+        PrecisionLimit: The grid would take more memory or time than is allowed.
     """
     if run.single:
         return profile
@@ -29,9 +36,10 @@ def compose(profile: PrivacyProfile, run: Run) -> Curve:
 def compose_phases(
     phases: list[tuple[PrivacyProfile, Run]], step: float | None = None, composer: str = "privproj"
 ) -> Curve:
-    """The joint curve of phases with different profiles and runs; raises as :func:`compose` does.
+    """The joint curve of phases with different profiles and runs, as sound as these; raises as :func:`compose` does.
 
-    ``step`` is the grid of the whole composition (None: as fine as the profiles are worth), ``composer`` who composes.
+    ``step`` is the distance of lattice points of the whole composition in nats (None: as fine as the profiles are
+    worth). ``composer`` is "privproj" or "dp-accounting".
     """
     if len(phases) == 1:
         profile, run = phases[0]
@@ -42,9 +50,10 @@ def compose_phases(
 def compose_on_grid(
     phases: list[tuple[PrivacyProfile, Run]], step: float | None = None, composer: str = "privproj"
 ) -> Curve:
-    """Phases composed jointly on one grid, the finest that any of them asks for, whatever closed forms they have.
+    """Phases composed jointly on one grid of losses, whatever closed forms they have (C2).
 
-    Raises :class:`PrecisionLimit` where that takes more memory or time than is allowed.
+    Without ``step`` (nats) the grid is as fine as the profile that needs the finest one is worth. Raises
+    :class:`PrecisionLimit` where that takes more memory or time than is allowed.
     """
     from privproj.composition.capped import CappedCurve
     from privproj.composition.dominating_pairs import outline_step

@@ -1,40 +1,50 @@
 """From a privacy profile to pairs on a lattice of losses: one that dominates it and one that it dominates.
 
-**What is enough.** Write ``t = e^eps``. A pair of non-negative measures ``(P, Q)`` with ``P``-masses ``p_j`` at the
-losses ``j h``, so ``Q``-masses ``p_j / t_j`` with ``t_j = e^(j h)``, and ``P``-mass ``m`` at ``+inf`` has the profile
-``D(t) = m + sum over t_j > t of p_j (1 - t / t_j)``. If ``D(t) >= delta(t)`` for **every** ``t >= 0``, the pair
-dominates, and this composes, adaptively and without any normalisation: conditioned on the first release the profile
-of two is ``int P2(dy) D_1(t e^-loss(y))``, which only grows when one factor is replaced by a larger one. The same with
+**What is enough** (C2). Write ``t = e^eps``. A pair of non-negative measures ``(P, Q)`` with ``P``-masses ``p_j`` at
+the losses ``j h``, so ``Q``-masses ``p_j / t_j`` with ``t_j = e^(j h)``, and ``P``-mass ``m`` at ``+inf`` has the
+profile ``D(t) = m + sum over t_j > t of p_j (1 - t / t_j)``. If ``D(t) >= delta(t)`` for **every** ``t >= 0``, the pair
+dominates. Domination composes, also adaptively and without any normalisation: given the first release, the profile of
+two is ``int P2(dy) D_1(t e^-loss(y))``, which only grows when one factor is replaced by a larger one. The same with
 ``<=`` gives lower bounds.
 
 **The excess.** ``E(t) = delta(t) - max(0, 1 - t)`` is free of cancellation. A profile that is the same in both orders
-has ``E(1/t) = E(t) / t``. Sampling at rate ``q`` maps ``t`` to ``1 + q (t - 1)`` and ``E`` to ``q E``: in the remove
-order under Poisson sampling (Balle, Barthe, Gaboardi 2018), and for ``t >= 1`` under a fixed batch size, where the
-other half is the mirror image. With ``tau = expm1(j h) / q`` the excess on the lattice is therefore
-``q delta(log1p(tau))`` above, ``q (1 + tau) delta(-log1p(tau))`` below and 0 where ``tau <= -1``.
+has ``E(1/t) = E(t) / t`` (C1). Sampling at rate ``q`` maps ``t`` to ``1 + q (t - 1)`` and ``E`` to ``q E`` (C17; Balle,
+Barthe, Gaboardi 2018). Under Poisson sampling that holds in the remove order; for a fixed batch size it holds at ``t >=
+1``, and the other half is the mirror image. With ``tau = expm1(j h) / q`` the excess on the lattice is therefore
 
-**Above** (:func:`pair_above`). Where the profile was evaluated (*knots*, all on the lattice) upper bounds are known;
-``delta`` is convex in ``t``, so chords between them are upper bounds, as is the line to ``(0, 1)`` left of the first
-knot and the last value right of the last. **Below** (:func:`pair_below`). The line through two points of a convex
-function lies below it outside them: between the knots ``i`` and ``i + 2`` the two lines through the lower bound at
-``i + 1`` and the upper bound at one of its neighbours bound ``delta`` from below, and so does the segment between
-their ends, which is below both (their kink is concave). At each knot the smaller of the two ends that meet there is
-taken, and 0 from where a segment is not positive at both ends.
+    E = q delta(log1p(tau))               where tau >= 0
+    E = q (1 + tau) delta(-log1p(tau))    where -1 < tau < 0
+    E = 0                                 where tau <= -1.
 
-**From a polygon to masses** (:func:`_scale_polygon`). The lower convex hull of the polygon has the slopes of a pair;
-its kinks are the masses. In floating point they are only nearly right, so the masses are *verified*. With
+**Above** (:func:`pair_above`, C18). The profile is evaluated at *knots*, which are lattice points, 0 among them. There
+upper bounds of ``delta`` are known. As ``delta`` is convex in ``t``, chords between them are upper bounds too. Left of
+the first knot the line to ``(0, 1)`` is one, right of the last knot the last value.
+
+**Below** (:func:`pair_below`, C18). The line through two points of a convex function lies below the function outside
+them. So between the knots ``i`` and ``i + 2`` two lines bound ``delta`` from below: both go through the lower bound at
+``i + 1``, each through the upper bound at one neighbour. The segment between their far ends is below both, because
+their kink is concave. Where two segments meet the smaller end is taken; from the first segment on that is not positive
+at both ends, ``E`` is taken for 0.
+
+**From a polygon to masses** (:func:`_scale_polygon`, C18). The lower convex hull of the polygon is the profile of a
+pair, and its kinks are the masses. In floating point they are only nearly right, so the masses are verified. With
 ``dt_l = t_(l+1) - t_l`` the excess of a pair at the knot ``i`` is, above and below ``t = 1``,
 
     m + F_i,        F_i = sum_(l >= i) dt_l  sum_(j > l)  p_j / t_j
     t_i lost + G_i, G_i = sum_(l <  i) dt_l  sum_(j <= l) p_j / t_j
 
-where ``lost`` is the ``Q``-mass at ``-inf``. These are sums of positive terms, each right to
-:data:`NESTED_SUM_RELATIVE_ERROR` relative. The masses above are scaled by ``kappa`` and those below by ``c = (kappa
-F_0 + m - lost) / G_0``, which makes both sides meet at ``t = 1``, with ``kappa`` such that every knot is on the right
-side of its bound; between knots both are straight. ``p_0 = 1 - m - sum of the others`` completes ``P``; where that is
-negative it is 0, which only adds (above; below, no pair is returned). ``c`` and ``p_0`` are these real numbers by
-definition: what rounding them costs is ``rounding``, an error of the evaluation that
-:mod:`privproj.composition.fourier` accounts for.
+where ``lost`` is the ``Q``-mass at ``-inf``. These are sums of positive terms, right to a relative
+:data:`NESTED_SUM_RELATIVE_ERROR`. Three steps put the pair on the safe side:
+
+1. The masses above are scaled by ``kappa`` and those below by ``c = (kappa F_0 + m - lost) / G_0``. Then both sides
+   meet at ``t = 1``.
+2. ``kappa`` is such that the excess of the pair is on the right side of the polygon at every knot. Between knots both
+   are straight.
+3. ``p_0 = 1 - m - sum of the others`` completes ``P``. Where that is negative, ``p_0 = 0``, which only adds to the pair
+   from above; from below, no pair is returned.
+
+What is proved holds for the pair with the exact ``c`` and ``p_0``. How far the computed masses may be from it is
+``rounding``, which :mod:`privproj.composition.fourier` and :mod:`privproj.composition.doubling` account for.
 """
 
 import math
@@ -52,10 +62,10 @@ FloatArray = NDArray[np.floating[Any]]
 """An array of floats."""
 
 Cells = NDArray[np.int64]
-"""Losses of lattice points as multiples of the step."""
+"""Losses of lattice points as whole multiples of the lattice's step."""
 
 TRUNCATED_RUN_MASS = 1e-36
-"""Probability that the truncated tails of all steps together are meant to add to delta. It is counted. Speed only."""
+"""What the truncated tails of all steps together are meant to add to delta. It is counted. Speed only."""
 
 REMEDY = "ask for a larger delta, add noise, or use a Renyi bound (m2: mixture-rdp, gaussian: rdp)"
 """What an error about composition advises. Contract."""
@@ -99,8 +109,9 @@ more. Proof.
 """
 
 SAMPLING_MAP_RELATIVE_ERROR = 1e-11
-"""Relative error of the weights of the sampling map: at most 8 units of rounding over :data:`LEAST_SAMPLED_SHARE`.
-Proof.
+"""Relative error of the weights of the sampling map.
+
+It is more than 8 units of rounding over :data:`LEAST_SAMPLED_SHARE`. Proof.
 """
 
 CORE_DEVIATIONS = 8.0
@@ -112,20 +123,29 @@ TAIL_DECAY_SHARE = 0.04
 
 @dataclass(frozen=True)
 class DominatingPair:
-    """``P``-masses at the losses ``cells * step``, ``P``-mass at ``+inf``, ``Q``-mass at ``-inf``.
-
-    ``rounding`` bounds the relative error of every mass but that of cell 0, which has the absolute error ``rounding``.
-    """
+    """Two measures ``P`` and ``Q`` on a lattice of losses. Whoever builds one guarantees what it dominates (C18)."""
 
     cells: Cells
+    """The losses over ``step``, in increasing order."""
+
     masses: FloatArray
+    """The ``P``-mass at each of these losses; the ``Q``-mass is ``e^-loss`` times as much."""
+
     step: float
+    """Distance of two lattice points, in nats."""
+
     at_infinity: float
+    """``P``-mass at the loss ``+inf``."""
+
     lost: float
+    """``Q``-mass at the loss ``-inf``."""
+
     rounding: float
+    """Bound of the relative error of every mass, but for that of cell 0: there it bounds the absolute error."""
 
     def mirrored(self) -> "DominatingPair":
         """The pair ``(Q, P)``: the add order, where this one is the remove order."""
+        # Q-masses p_j e^(-j h) at the losses -j h. Each is off by 2 u (4 + |j h|) more.
         masses = (self.masses * np.exp(-self.step * self.cells))[::-1]
         spread = 2.0 * UNIT_ROUNDING * (4.0 + self.step * float(np.max(np.abs(self.cells))))
         return DominatingPair(-self.cells[::-1], masses, self.step, self.lost, self.at_infinity, self.rounding + spread)
@@ -136,23 +156,28 @@ class DominatingPair:
 
 @dataclass(frozen=True)
 class Outline:
-    """A rough picture of the loss of one step in the remove order. It only places knots: no bound depends on it.
-
-    ``losses`` (nats) increase, ``log_excess`` is ``ln E`` there, and ``deviation`` is the standard deviation of the
-    loss.
-    """
+    """A rough picture of the loss of one step in the remove order. It only places knots: no bound depends on it."""
 
     losses: FloatArray
+    """Some losses in nats, increasing."""
+
     log_excess: FloatArray
+    """``ln E`` at these losses."""
+
     deviation: float
+    """Standard deviation of the loss, in nats."""
 
     @property
     def span(self) -> float:
-        """The range, in nats, of the losses that are followed."""
+        """The range of the losses from the first to the last, in nats."""
         return float(self.losses[-1] - self.losses[0])
 
     def knots(self, step: float, resolution: float) -> Cells:
-        """Lattice cells to evaluate: ``resolution`` to a deviation in the core, fewer beyond, always -1, 0 and 1."""
+        """The lattice cells (losses over ``step``) at which the profile is to be evaluated. Any choice is sound.
+
+        In the core there are ``resolution`` of them to a standard deviation, beyond it fewer. -1, 0 and 1 are always
+        among them.
+        """
         core = max(step, self.deviation / resolution)
         middle = 0.5 * (self.losses[1:] + self.losses[:-1])
         decay = np.diff(self.losses) / np.maximum(np.abs(np.diff(self.log_excess)), 1e-9)
@@ -171,7 +196,7 @@ def distinct_cells(cells: Cells) -> Cells:
 
 
 def _delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Lower and upper bounds of delta at these ``eps >= 0``, guaranteed by the profile; upper ones at least 1e-300."""
+    """Lower and upper bounds of delta at these ``eps >= 0``, guaranteed by the profile; the latter at least 1e-300."""
     if profile.table is not None:
         lower, upper = profile.table(np.asarray(eps, float))
         return lower, np.maximum(upper, SMALLEST_UPPER_BOUND)
@@ -186,10 +211,11 @@ def is_one_sided(run: Run) -> bool:
 
 
 def outline_step(profile: PrivacyProfile, run: Run) -> Outline:
-    """The outline of one step, from about a hundred values of the profile.
+    """The outline of one sampled step, from about a hundred values of the profile.
 
-    It ends where the tails of the whole run add :data:`TRUNCATED_RUN_MASS`. Raises :class:`PrecisionLimit` where more
-    than :data:`MOST_MASS_BEYOND` of the loss lies beyond :data:`LARGEST_LOSS`.
+    It ends where the tails of the whole run add :data:`TRUNCATED_RUN_MASS` to delta. Raises :class:`PrecisionLimit`
+    where the loss of an unsampled step is beyond :data:`LARGEST_LOSS` with a probability above
+    :data:`MOST_MASS_BEYOND`.
     """
     q = run.sampling_rate
     start = 0.05 * float(_delta_bounds(profile, np.zeros(1))[1][0])
@@ -201,7 +227,7 @@ def outline_step(profile: PrivacyProfile, run: Run) -> Outline:
             f"expected a step whose losses lie below {LARGEST_LOSS:g}, got one with a share of {delta[-1]:.2g} beyond; "
             f"{REMEDY}"
         )
-    # Sampling maps t to 1 + q (t - 1) and E to q E (C17); E(1/t) = E(t) / t.
+    # Sampling maps t to 1 + q (t - 1) and E to q E (C17); in a symmetric pair E(1/t) = E(t) / t (C1).
     right, above = np.log1p(q * np.expm1(eps)), q * delta
     left, below = -right, above * np.exp(-right)
     if is_one_sided(run):
@@ -215,7 +241,7 @@ def outline_step(profile: PrivacyProfile, run: Run) -> Outline:
 
 
 def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> tuple[FloatArray, FloatArray]:
-    """Losses and excess up to where the excess is down at ``log_least``, or a floor of the profile begins.
+    """Losses (nats) and log excess up to where the excess is down at ``log_least``, or a floor of the profile begins.
 
     At least three points are kept. A floor (see :data:`PLATEAU_NATS`) is cut because it would put a little mass at very
     large losses. That mass makes no bound smaller, and a tilt of the law would give it all the weight.
@@ -248,9 +274,10 @@ def _deviation(losses: FloatArray, excess: FloatArray) -> float:
 def step_pairs(
     profile: PrivacyProfile, run: Run, shape: Outline, step: float
 ) -> tuple[DominatingPair, DominatingPair | None]:
-    """The pairs of one step in the remove order: one that dominates, and one that is dominated or None.
+    """The pairs of one sampled step in the remove order: one that dominates it, and one that it dominates or None.
 
-    Where the sampled pair is symmetric they serve for both orders.
+    ``step`` is the lattice's, in nats. Where the sampled pair is symmetric both serve for both orders. They are as
+    sound as the profile (C18).
     """
     finer = 4.0 if step < 0.99 * shape.deviation / profile.resolution else 1.0
     cells, lower, upper = excess_bounds(profile, run, shape.knots(step, finer * profile.resolution), step)
@@ -260,12 +287,13 @@ def step_pairs(
 def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) -> tuple[Cells, FloatArray, FloatArray]:
     """``(cells, E from below, E from above)`` of the sampled step (module docstring, "The excess"; C17).
 
-    A symmetric pair gets the mirror images too. Else the cells beyond the end of the support are replaced by one,
-    where ``E = 0``; near that end ``1 + tau`` loses digits, and as ``E`` rises with it a little is added above.
+    A symmetric pair gets the mirror images of the cells too. Otherwise the cells beyond the end of the support are
+    replaced by a single one, where ``E = 0``. Near that end ``1 + tau`` loses digits. As ``E`` rises with it, a little
+    is added to it for the upper bound.
     """
     q = run.sampling_rate
     if not is_one_sided(run):
-        # E = q delta(log1p(tau)), tau = expm1(j h) / q, and E(1/t) = E(t) / t.
+        # E = q delta(log1p(tau)), tau = expm1(j h) / q, for t >= 1 (C17), and E(1/t) = E(t) / t (C1).
         right = distinct_cells(np.abs(cells))
         lower, upper = (q * end for end in _delta_bounds(profile, np.log1p(np.expm1(step * right) / q)))
         weight = np.exp(-step * right[:0:-1])
@@ -275,7 +303,7 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
             lower * (1.0 - SAMPLING_MAP_RELATIVE_ERROR),
             upper * (1.0 + SAMPLING_MAP_RELATIVE_ERROR),
         )
-    # E = q delta(log1p(tau)) for tau >= 0, q (1 + tau) delta(-log1p(tau)) for -1 < tau < 0, and 0 for tau <= -1.
+    # E = q delta(log1p(tau)) for tau >= 0, q (1 + tau) delta(-log1p(tau)) for -1 < tau < 0, and 0 for tau <= -1 (C17).
     inner = np.minimum(np.expm1(step * cells) / q, 1e300)
     kept = inner > -1.0
     tau = inner[kept]
@@ -292,9 +320,12 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
 
 
 def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
-    """The pair whose profile is, at every ``t``, at least any convex one that these upper bounds hold for (C18)."""
+    """A pair whose profile is at least that of every release whose excess these upper bounds hold for (C18, "Above").
+
+    ``cells`` are the losses over ``step`` (nats), 0 among them.
+    """
     cells, upper = _lower_hull(cells, upper, step)
-    # Left of the first knot the line to (t, E) = (0, 0) has the slope lost = E_0 / t_0.
+    # m is the last value. Left of the first knot the line to (t, E) = (0, 0) has the slope lost = E_first / t_first.
     lost = float(upper[0] * np.exp(-step * cells[0])) * (1.0 + 1e-14)
     found = _scale_polygon(cells, upper, step, float(upper[-1]), lost)
     assert found is not None
@@ -302,18 +333,22 @@ def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
 
 
 def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) -> DominatingPair | None:
-    """A pair whose profile is at most any convex one with these bounds (C18); None where too little is known of it."""
+    """A pair whose profile is at most that of every release with these bounds of its excess (C18, "Below").
+
+    None where too little is known of the release: no segment next to ``t = 1`` is positive, or no scale fits.
+    """
     zero = int(np.searchsorted(cells, 0))
     start, stop = zero % 2, len(cells) - (len(cells) - 1 - zero) % 2
     cells, lower, upper = cells[start:stop], lower[start:stop], upper[start:stop]
     # ratio = (t_(i+1) - t_i) / (t_(i+2) - t_(i+1))
     gap, middle = step * np.diff(cells), lower[1::2]
     ratio = -np.expm1(-gap[0::2]) / np.expm1(gap[1::2])
-    # The line through L_(i+1) and U_(i+2), at t_i; and the line through U_i and L_(i+1), at t_(i+2).
+    # The line through L_(i+1) and U_(i+2), at t_i: (1 + ratio) L_(i+1) - ratio U_(i+2). The line through U_i and
+    # L_(i+1), at t_(i+2): (1 + 1/ratio) L_(i+1) - U_i / ratio. Both are lowered by their rounding.
     size = middle * (1.0 + 1.0 / ratio) * 1e-14
     at_left = (1.0 + ratio) * middle - ratio * upper[2::2] - ratio * size
     at_right = (1.0 + 1.0 / ratio) * middle - upper[0:-1:2] / ratio - size
-    # At each knot the smaller of the two ends that meet there.
+    # At each knot the smaller of the two ends that meet there; 0 beyond the first segment that is not positive.
     value = np.concatenate([[0.0], np.minimum(at_right[:-1], at_left[1:]), [0.0]])
     cells, zero = cells[0::2], (zero - start) // 2
     known = np.concatenate([[False], np.minimum(at_left, at_right) > 0.0, [False]])
@@ -326,7 +361,7 @@ def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) 
 
 
 def _lower_hull(cells: Cells, values: FloatArray, step: float) -> tuple[Cells, FloatArray]:
-    """The lower convex hull of ``delta`` through these points and ``(t, E) = (0, 0)``; cell 0 stays, lowered to it."""
+    """Cells and excesses on the lower convex hull of ``delta`` and ``(t, E) = (0, 0)``; cell 0 stays in it (C18)."""
     while True:
         kink, zero = _polygon_kinks(step * np.diff(cells), values), int(np.searchsorted(cells, 0))
         convex = (kink > 0.0) | (cells == 0)
@@ -346,11 +381,11 @@ def _lower_hull(cells: Cells, values: FloatArray, step: float) -> tuple[Cells, F
 
 
 def _polygon_kinks(gap: FloatArray, values: FloatArray) -> FloatArray:
-    """``t`` times the kinks of the polygon through ``E``: the ``P``-masses, except at ``t = 1``.
+    """``t`` times the change of slope of the polygon through ``E`` at each knot: the ``P``-masses, except at ``t = 1``.
 
-    ``gap`` are the differences of the losses.
+    ``gap`` are the differences of the losses, in nats.
     """
-    # t_i (E_(i+1) - E_i) / (t_(i+1) - t_i) on the right, t_i (E_i - E_(i-1)) / (t_i - t_(i-1)) on the left.
+    # p_i = t_i (E_(i+1) - E_i) / (t_(i+1) - t_i) - t_i (E_i - E_(i-1)) / (t_i - t_(i-1)): slope on the right less left.
     rise = np.diff(values)
     right = np.append(rise / np.expm1(gap), 0.0)
     left = np.concatenate([[values[0]], rise / -np.expm1(-gap)])
@@ -360,9 +395,9 @@ def _polygon_kinks(gap: FloatArray, values: FloatArray) -> FloatArray:
 def _scale_polygon(
     cells: Cells, values: FloatArray, step: float, at_infinity: float, lost: float, *, below: bool = False
 ) -> DominatingPair | None:
-    """The pair with this convex polygon as its excess, scaled to be on the safe side of it at every knot.
+    """The pair with this convex polygon as its excess, scaled to be on the safe side of it at every knot (C18).
 
-    From above it raises :class:`PrecisionLimit` where no scale is, and from below it returns None (C18).
+    Where no scale does that, the pair from above raises :class:`PrecisionLimit` and the pair from below is None.
     """
     losses, zero = step * cells, int(np.searchsorted(cells, 0))
     gap, summed = step * np.diff(cells), max(NESTED_SUM_RELATIVE_ERROR, 5.0 * UNIT_ROUNDING * len(cells))
@@ -372,7 +407,9 @@ def _scale_polygon(
     # F_0 = sum_(j > 0) p_j (1 - 1/t_j),  G_0 = sum_(j < 0) p_j (1/t_j - 1)
     away = -masses * np.expm1(-losses)
     f, g = float(away[zero + 1 :].sum()), float(-away[:zero].sum())
-    # Wanted: m + kappa F_i and t_i lost + c G_i on the safe side of E_i, with c G_0 = kappa F_0 + m - lost.
+    # Wanted: m + kappa F_i and t_i lost + c G_i on the safe side of E_i, with c G_0 = kappa F_0 + m - lost. So
+    # below: kappa <= min (E_i - m) / F_i  and  kappa <= min ((E_i - t_i lost) / G_i) G_0 / F_0  (m = lost = 0);
+    # above: kappa >= max (E_i - m) / F_i  and  kappa >= (max ((E_i - t_i lost) / G_i) G_0 + lost - m) / F_0.
     want_right = values[zero:-1] - at_infinity
     want_left = values[1 : zero + 1] - lost * np.exp(losses[1 : zero + 1])
     if below:
@@ -386,7 +423,7 @@ def _scale_polygon(
         if below:
             return None
         raise PrecisionLimit(f"expected losses below {LARGEST_LOSS:g} in one step, got larger ones; {REMEDY}")
-    # Masses above times kappa, masses below times c = (kappa F_0 + m - lost) / G_0, and p_0 = 1 - m - the others.
+    # Masses above times kappa, those below times c = (kappa F_0 + m - lost) / G_0, and p_0 = 1 - m - sum of the others.
     rise = scale * f + at_infinity - lost
     masses[zero + 1 :] *= scale
     masses[:zero] *= rise / g
@@ -394,6 +431,7 @@ def _scale_polygon(
     if below and centre < 0.0:
         return None
     masses[zero] = max(centre, 0.0)
+    # (100 + 4 max |loss|) u, more where the difference kappa F_0 + m - lost cancels.
     rounding = (
         (100.0 + 4.0 * float(np.max(np.abs(losses))))
         * UNIT_ROUNDING
@@ -403,17 +441,17 @@ def _scale_polygon(
 
 
 def _largest_ratio(wanted: FloatArray, found: FloatArray) -> float:
-    """The largest ratio of what is wanted to what was found."""
+    """The largest ratio of the excess that is wanted at a knot to the unscaled one that was found there."""
     return float(np.max(wanted / np.maximum(found, SMALLEST_UPPER_BOUND)))
 
 
 def _least_ratio(wanted: FloatArray, found: FloatArray) -> float:
-    """The least ratio of what is wanted to what was found."""
+    """The least ratio of the excess that is wanted at a knot to the unscaled one that was found there."""
     return float(np.min(wanted / np.maximum(found, SMALLEST_UPPER_BOUND)))
 
 
 def _excess_sums(losses: FloatArray, gap: FloatArray, masses: FloatArray, zero: int) -> tuple[FloatArray, FloatArray]:
-    """``(F_i for i from cell 0 to the last but one, G_i for i from the second to cell 0)`` of the module docstring."""
+    """``F_i`` for ``i`` from cell 0 to the last but one, and ``G_i`` for ``i`` from the second to cell 0 (C18)."""
     # weight_j = p_j / t_j,  width_l = dt_l = t_(l+1) - t_l
     t = np.exp(losses)
     weight, width = masses / t, t[:-1] * np.expm1(gap)

@@ -1,33 +1,36 @@
 """Composition by repeated squaring, each time on a grid that follows the losses: for laws of many scales.
 
-Where a batch is sampled at a tiny rate, a step mostly loses about the rate and once in a long while ten orders of
-magnitude more. No lattice of equal cells holds both. Here a law has a few hundred atoms, wherever they are needed.
+Where a batch is sampled at a tiny rate, a step mostly loses about the rate, and once in a long while ten orders of
+magnitude more. No lattice of equal cells holds both. Here a law has a few hundred atoms, wherever they are needed. All
+of this is claim C23.
 
 **A law** is a pair as in :mod:`privproj.composition.dominating_pairs`: ``P``-masses ``p_j`` at losses ``x_j``
-(``Q``-masses ``p_j e^-x_j``), ``P``-mass ``m`` at ``+inf`` and ``Q``-mass ``lost`` at ``-inf``. Its profile, in
-``t = e^eps >= 0``, is
-``D(t) = m + sum_j p_j max(0, 1 - t e^-x_j)``, and the mirrored pair has ``t D(1/t) + ...`` with ``Q`` for ``P``.
+(``Q``-masses ``q_j = p_j e^-x_j``), ``P``-mass ``m`` at ``+inf`` and ``Q``-mass ``lost`` at ``-inf``. Its profile in
+``t = e^eps >= 0`` is ``D(t) = m + sum_j p_j max(0, 1 - t e^-x_j)``. That of the other order is
+``lost + sum_j q_j max(0, 1 - t e^x_j)``.
 
-**Product.** The atoms of two releases together are ``p_i p_j`` at ``x_i + x_j``. Each is moved to the grid:
+**Product.** The atoms of two releases together are ``p_i p_j`` at ``x_i + x_j``. Each is moved to a grid, in one of
+these ways:
 
-* between neighbours ``a <= x <= b`` it is split so that its ``P``- and its ``Q``-mass both stay,
-  ``p_a = p expm1(b - x) / expm1(b - a)`` and ``p_b = p expm1(a - x) / expm1(a - b)``;
-* above the last point ``a`` it leaves ``p e^(a - x)`` there and the rest of its ``P``-mass at ``+inf``;
-* below the first point ``b`` it moves there and leaves ``p (e^-x - e^-b)`` of its ``Q``-mass at ``-inf``;
-* negligible atoms become ``P``-mass at ``+inf`` and ``Q``-mass at ``-inf``.
+* (i) Between neighbours ``a <= x <= b`` it is split so that its ``P``- and its ``Q``-mass both stay:
+  ``p_a = p expm1(b - x) / expm1(b - a)`` and ``p_b = p expm1(a - x) / expm1(a - b)``.
+* (ii) Above the last point ``a`` it leaves ``p e^(a - x)`` there and the rest of its ``P``-mass at ``+inf``.
+* (iii) Below the first point ``b`` it moves there and leaves ``p (e^-x - e^-b)`` of its ``Q``-mass at ``-inf``.
+* (iv) A negligible atom becomes ``P``-mass at ``+inf`` and ``Q``-mass at ``-inf``.
 
-``(P, Q) -> sum (P - t Q)_+`` is subadditive and each atom is the sum of its parts, so ``D`` only grows, for every
-``t``, in both orders; and a larger factor only enlarges a product (C18). So every law here dominates its releases
-whatever the grid, which needs no proof: :func:`_choose_grid` puts points where a split would enlarge ``D``.
+Each atom is the sum of its parts, and ``(P, Q) -> sum (P - t Q)_+`` is subadditive. So ``D`` only grows, for every
+``t`` and in both orders. A larger factor only enlarges a product (C2). So every law here dominates its releases,
+whatever the grid. :func:`_choose_grid` puts points where a split would enlarge ``D`` much; no proof rests on it.
 
-**Below.** All atoms between two neighbours become one with the sum of their ``P``- and of their ``Q``-masses, at
-``x' = -ln(sum Q / sum P)``, moved down by its rounding, which only adds to ``Q``; those beyond the last point join the
-last group, those below the first and negligible ones are dropped. By the same subadditivity ``D`` only falls. This is
-for the remove order only: delta is the larger of both orders.
+**Below** (v). All atoms between two neighbours become one, with the sum of their ``P``- and of their ``Q``-masses, at
+``x' = -ln(sum Q / sum P)``. It is moved down by its rounding, which only adds to ``Q``. Atoms beyond the last point
+join the last group; those below the first point and negligible ones are dropped. By the same subadditivity ``D`` only
+falls. This is done for the remove order only; delta is the larger of both orders, so that is a lower bound.
 
-**Rounding.** All losses are multiples of a power of two, ``unit``, and below ``2^52`` of them: sums and differences are
-exact. Masses are sums of positive terms; if each is right to a factor ``e^r``, so is ``D``, and ``r`` adds up over
-factors: ``growth`` counts it and multiplies what is read.
+**Rounding** (vi). All losses are multiples of a power of two, ``unit``, and below ``2^52`` of them, so that sums and
+differences are exact. Masses are sums of positive terms. If each is right to a factor ``e^r``, so is ``D``, and in a
+product the ``r`` of both factors add up. ``growth`` is this ``r``, and what is read is multiplied by ``e^growth`` or
+``e^-growth``.
 """
 
 import math
@@ -54,13 +57,13 @@ from privproj.errors import GridLimit
 from privproj.runs import Run
 
 CUT_MASS = 1e-38
-"""Mass of either side that one product leaves beyond its grid. It is counted. Speed only."""
+"""Mass of either side that one product leaves beyond its grid. It is counted by (ii) and (iii). Speed only."""
 
 NEGLIGIBLE_MASS = 1e-46
-"""Atoms of a product below this in both masses are not placed. They are counted. Speed only."""
+"""Atoms of a product below this in both masses are not placed. They are counted as (iv). Speed only."""
 
 LARGEST_REACH = 350.0
-"""Losses of a whole run, in nats, up to which ``e^-loss`` is far from underflow and overflow. Proof."""
+"""Losses of a whole run must stay below this, in nats: there ``e^-loss`` is far from underflow and overflow. Proof."""
 
 LEAST_PLACED_MASS = 1e-290
 """Least ``P``-mass of an atom that is placed. It is above every number that lost digits to underflow. Proof."""
@@ -72,7 +75,7 @@ That product is below 1e-148. Proof.
 """
 
 LOSS_BITS = 51
-"""Losses are below 2 to this power units, so that a sum of two is exact. Proof."""
+"""Losses are at most 2 to this power of units, so that a sum of two is exact. Proof."""
 
 SPLIT_ROUNDINGS = 40.0
 """Units of rounding allowed to one placed mass. Two expm1 of at most 4 units each and five operations need 13.
@@ -93,7 +96,7 @@ GRID_RELATIVE_ERROR = 0.0005
 """Relative error of delta that all grids of a run may cause together, roughly. Speed only."""
 
 MOST_ATOM_PRODUCTS = 8e6
-"""Atoms that all products of a run have together, about. Speed only."""
+"""About how many atoms all products of a run have together. Speed only."""
 
 GRID_POINT_LIMITS = (600, 1600)
 """Least and largest number of points that :data:`MOST_ATOM_PRODUCTS` leaves to one grid. Speed only."""
@@ -113,45 +116,53 @@ KNOT_DECAY_SHARE = 0.1
 
 @dataclass(frozen=True)
 class AtomLaw:
-    """Atoms at increasing losses (nats, multiples of ``unit``), both infinite parts, and what rounding may have cost.
-
-    ``at_infinity`` is ``P``-mass at ``+inf``, ``lost`` is ``Q``-mass at ``-inf``, and masses are right to a factor
-    ``e^growth`` (module docstring, "Rounding").
-    """
+    """Two measures ``P`` and ``Q`` with atoms at any losses. Whoever makes one guarantees what it dominates (C23)."""
 
     losses: FloatArray
+    """The losses ``x_j`` in nats, multiples of ``unit``; in increasing order, except in a product not yet on a grid."""
+
     masses: FloatArray
+    """The ``P``-masses ``p_j`` at these losses."""
+
     at_infinity: float
+    """``P``-mass at the loss ``+inf``."""
+
     lost: float
+    """``Q``-mass at the loss ``-inf``."""
+
     unit: float
+    """A power of two, in nats, that every loss is a multiple of."""
+
     growth: float = 0.0
+    """All masses are right to a factor ``e^growth`` (module docstring, (vi))."""
 
     @cached_property
     def others(self) -> FloatArray:
-        """The ``Q``-masses ``p_j e^-x_j``."""
+        """The ``Q``-masses ``p_j e^-x_j`` at the same losses."""
         return self.masses * np.exp(-self.losses)
 
     @property
     def reach(self) -> float:
-        """The largest absolute loss, in nats."""
+        """The largest absolute loss in nats, and at least one unit."""
         return float(max(-self.losses[0], self.losses[-1], self.unit))
 
     def mirrored(self) -> "AtomLaw":
-        """The pair in the other order."""
+        """The pair ``(Q, P)``: the law of the add order, where this one is that of the remove order."""
         growth = self.growth + 8.0 * UNIT_ROUNDING
         return AtomLaw(-self.losses[::-1], self.others[::-1], self.lost, self.at_infinity, self.unit, growth)
 
 
 class DoubledCurve:
-    """The profile of a composed law, moved to the safe side by what rounding may have cost: above, or below."""
+    """The profile of a composed law, moved up (``above``) or down by what rounding may have cost (C23, "Rounding")."""
 
     def __init__(self, law: AtomLaw, *, above: bool = True) -> None:
         self.law = law
+        # Rounding (vi): a factor e^growth from above, e^-growth from below.
         self.factor = math.exp(law.growth + 1e-12 if above else -law.growth - 1e-12)
         self.at_infinity = law.at_infinity * self.factor
 
     def delta(self, eps: float) -> DeltaValue:
-        """The finite part of delta at ``eps``, on the safe side: a sum of positive terms, without another error."""
+        """The finite part of delta at ``eps`` (nats), on the safe side already, so that its error is 0."""
         # sum_(x_j > eps) p_j (1 - e^(eps - x_j))
         first = int(np.searchsorted(self.law.losses, eps, side="right"))
         masses, gap = self.law.masses[first:], eps - self.law.losses[first:]
@@ -159,13 +170,15 @@ class DoubledCurve:
         return DeltaValue(value, 0.0, -float(np.sum(masses * np.exp(gap))))
 
     def chernoff(self, eps: float) -> float:
-        """``ln delta(eps)`` with its infinite part: here the bound itself is cheap."""
+        """``ln delta(eps)`` with its infinite part: the value, which is as cheap here as a bound is on a lattice."""
         return math.log(max(self.delta(eps).value + self.at_infinity, SMALLEST_UPPER_BOUND))
 
     def epsilon(self, delta: float, *, above: bool, near: float | None = None) -> float:
-        """An end of the inverse: with ``above`` an ``eps >= 0`` with ``delta(eps) <= delta``, nearly the least one.
+        """An end of the inverse ``eps(delta)`` in nats, by halving.
 
-        Without, an ``eps`` with a larger delta, nearly the largest one, or 0. ``near`` is not used.
+        With ``above`` it is nearly the least ``eps >= 0`` at which the curve is at most ``delta``. Without, it is
+        nearly the largest one at which the curve is larger, or 0. ``near`` is for curves that search from a start; it
+        is not used here.
         """
         limit = math.log(delta) + (-1e-12 if above else 1e-12)
         if self.chernoff(0.0) <= limit:
@@ -181,7 +194,10 @@ class DoubledCurve:
 
 
 def first_laws(profile: PrivacyProfile, run: Run, shape: Outline) -> tuple[AtomLaw, AtomLaw | None]:
-    """The laws of one release in the remove order, on knots of every scale: from above, and from below or None."""
+    """The laws of one sampled release in the remove order, on knots of every scale: from above, and from below or None.
+
+    They are as sound as the profile (C18).
+    """
     unit = _unit_for(max(-shape.losses[0], shape.losses[-1]))
     cells, lower, upper = dominating_pairs.excess_bounds(profile, run, _first_knots(profile, run, shape, unit), unit)
     below = dominating_pairs.pair_below(cells, lower, upper, unit)
@@ -191,7 +207,7 @@ def first_laws(profile: PrivacyProfile, run: Run, shape: Outline) -> tuple[AtomL
 
 
 def _law_from_pair(pair: DominatingPair, sign: float) -> AtomLaw:
-    """The pair as a law; the absolute error of its cell 0 is added or taken away."""
+    """The pair as a law; the absolute error of its cell 0 is added (``sign`` 1, from above) or taken away (-1)."""
     masses = np.maximum(pair.masses + np.where(pair.cells == 0, sign * pair.rounding, 0.0), 0.0)
     kept = masses > 0.0
     losses = pair.step * pair.cells[kept]
@@ -199,7 +215,7 @@ def _law_from_pair(pair: DominatingPair, sign: float) -> AtomLaw:
 
 
 def _first_knots(profile: PrivacyProfile, run: Run, shape: Outline, unit: float) -> dominating_pairs.Cells:
-    """Lattice cells to evaluate (losses over ``unit``): a constant share of the loss, or of the decay length, apart."""
+    """The lattice cells (losses over ``unit``) to evaluate, spaced by a share of the loss or of the decay length."""
     losses, log_excess = shape.losses, shape.log_excess
     middle, width = np.abs(0.5 * (losses[1:] + losses[:-1])), np.diff(losses)
     decay = width / np.maximum(np.abs(np.diff(log_excess)), 1e-9)
@@ -214,7 +230,7 @@ def _first_knots(profile: PrivacyProfile, run: Run, shape: Outline, unit: float)
 
 
 def _unit_for(reach: float) -> float:
-    """The finest unit, a power of two, in which losses up to ``reach`` are below ``2^BITS``."""
+    """The finest power of two, in nats, of which losses up to ``reach`` are at most ``2^LOSS_BITS``."""
     return 2.0 ** (math.ceil(math.log2(reach)) - LOSS_BITS)
 
 
@@ -223,28 +239,37 @@ def _unit_for(reach: float) -> float:
 
 @dataclass(frozen=True)
 class _GridCare:
-    """How closely a grid follows a law: ``error`` is relative, below the excess ``floor`` less will do.
-
-    ``most`` is the largest number of points.
-    """
+    """How closely a grid follows a law. Any values are sound."""
 
     error: float
+    """Relative error of the excess that the grid may cause, roughly."""
+
     floor: float
+    """Excess below which the grid may be coarser."""
+
     most: int
+    """Largest number of points."""
 
 
 @dataclass(frozen=True)
 class _PilotLaw:
-    """A rough picture of a product: atoms in order of their losses, and the lowest and highest loss of its grid."""
+    """A rough picture of a product, by which a grid is chosen for it."""
 
     losses: FloatArray
+    """Losses of a few atoms in nats, increasing."""
+
     masses: FloatArray
+    """Their ``P``-masses."""
+
     low: float
+    """The lowest loss of the grid, in nats."""
+
     high: float
+    """The highest loss of the grid, in nats."""
 
 
 def _thin_atoms(law: AtomLaw) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """``(mean loss, mass, least loss, largest loss)`` of groups of neighbouring atoms."""
+    """``(mean loss, mass, least loss, largest loss)`` of at most :data:`PILOT_ATOMS` groups of neighbouring atoms."""
     count = len(law.losses)
     starts = np.unique(np.linspace(0, count, min(PILOT_ATOMS, count), endpoint=False).astype(int))
     masses = np.maximum(np.add.reduceat(law.masses, starts), LEAST_PILOT_MASS)
@@ -253,7 +278,7 @@ def _thin_atoms(law: AtomLaw) -> tuple[FloatArray, FloatArray, FloatArray, Float
 
 
 def _thin_product(one: AtomLaw, two: AtomLaw) -> _PilotLaw:
-    """The pilot of the product of both laws."""
+    """The pilot of the product of both laws; beyond its ends lies about :data:`CUT_MASS` of either side."""
     ours = _thin_atoms(one)
     theirs = ours if one is two else _thin_atoms(two)
     masses = np.outer(ours[1], theirs[1]).ravel()
@@ -268,16 +293,14 @@ def _thin_product(one: AtomLaw, two: AtomLaw) -> _PilotLaw:
 
 
 def _mean_and_deviation(losses: FloatArray, masses: FloatArray) -> tuple[float, float]:
-    """Mean and standard deviation of a law, in nats."""
+    """The mean and the standard deviation, in nats, of a law that need not be normalised."""
     total = float(np.sum(masses))
     mean = float(np.sum(masses * losses)) / total
     return mean, math.sqrt(float(np.sum(masses * (losses - mean) ** 2)) / total)
 
 
 def _candidate_points(sight: _PilotLaw, bulks: list[tuple[float, float]]) -> FloatArray:
-    """Losses at every scale, and more about the bulk of either order, between which :func:`_choose_grid` distributes
-    points.
-    """
+    """Losses (nats) at every scale, and more about both ``bulks``, each a mean and a standard deviation of the loss."""
     largest = max(-sight.low, sight.high)
     smallest = 1e-3 * min(float(np.sum(sight.masses * np.abs(sight.losses))), largest)
     smallest = max(smallest, 1e-12 * largest)
@@ -289,10 +312,11 @@ def _candidate_points(sight: _PilotLaw, bulks: list[tuple[float, float]]) -> Flo
 
 
 def _choose_grid(sight: _PilotLaw, care: _GridCare) -> FloatArray:
-    """Grid points, ``sqrt(p h / (8 E error))`` of them to each candidate interval.
+    """Grid points in nats, about ``sqrt(p h / (8 E error))`` of them to each interval between candidates.
 
-    ``h`` is its length, ``p`` its mass and ``E`` the excess: a split to points at a distance ``s`` adds about
-    ``(p / h) s^2 / 8`` to the excess. Every grid is sound.
+    ``h`` is the length of the interval, ``p`` its mass and ``E`` the excess there. A split to points at a distance
+    ``s`` adds about ``(p / h) s^2 / 8`` to the excess, and that shall be ``error E``. Every grid is sound. Raises
+    :class:`GridLimit` where losses are too large for that.
     """
     if sight.low == sight.high:
         return np.array([sight.low])
@@ -307,6 +331,7 @@ def _choose_grid(sight: _PilotLaw, care: _GridCare) -> FloatArray:
     excess = np.maximum(np.sum(weights * beyond * (1.0 - fall), axis=1), LEAST_EXCESS)
     slope = np.sum(weights * beyond * fall, axis=1) / excess
     away = np.where(right, points - max(bulks[0][0], 0.0), min(bulks[1][0], 0.0) - points)
+    # sqrt(p h / (8 error E)), and fewer points away from the bulk and where the excess is below the floor.
     wanted = np.sqrt(np.diagonal(weights) * np.gradient(points) / (8.0 * care.error * excess))
     wanted = wanted / np.sqrt(np.maximum(away * slope, 1.0)) * np.minimum(1.0, excess / care.floor) ** (1.0 / 8.0)
     wanted = np.minimum(wanted, 40.0) + 0.05
@@ -320,7 +345,7 @@ def _choose_grid(sight: _PilotLaw, care: _GridCare) -> FloatArray:
 
 
 def _multiply_laws(one: AtomLaw, two: AtomLaw, care: _GridCare, *, below: bool = False) -> AtomLaw:
-    """The law of both releases together (C23): one that dominates it or, with ``below``, one that it dominates.
+    """A law that dominates both releases together or, with ``below``, one that they dominate (C23, "Products").
 
     Raises :class:`GridLimit` where losses reach :data:`LARGEST_REACH`.
     """
@@ -338,30 +363,31 @@ def _multiply_laws(one: AtomLaw, two: AtomLaw, care: _GridCare, *, below: bool =
 
 
 def _round_to_unit(points: FloatArray, unit: float) -> FloatArray:
-    """The points as multiples of the unit, increasing, with 0 among them."""
+    """The points moved to multiples of the unit (nats), increasing and distinct, with 0 among them."""
     return distinct_cells(np.append(np.rint(points / unit), 0.0).astype(np.int64)) * unit
 
 
 def _fit_to_unit(
     law: AtomLaw, unit: float, care: _GridCare, move: Callable[[AtomLaw, FloatArray, float], AtomLaw]
 ) -> AtomLaw:
-    """The law, moved to a coarser unit where its own is too fine for exact sums with losses of that size."""
+    """The law, moved by ``move`` to a coarser unit where its own is too fine for exact sums (C23, "Rounding")."""
     if law.unit * 2.0 ** (52 - LOSS_BITS) >= unit or law is IDENTITY_LAW:
         return law
     return move(law, _round_to_unit(_choose_grid(_thin_product(law, IDENTITY_LAW), care), unit), unit)
 
 
 def _product_atoms(one: AtomLaw, two: AtomLaw, *, below: bool) -> AtomLaw:
-    """The product of both laws, atom by atom and unsorted; negligible atoms are counted as infinite, or dropped."""
+    """The product of both laws, atom by atom and unsorted, with ``below`` without its infinite parts (C23)."""
     if one is two:
         i, j = np.triu_indices(len(one.losses))
         times = np.where(i == j, 1.0, 2.0)
     else:
         i, j = (x.ravel() for x in np.indices((len(one.losses), len(two.losses))))
         times = np.ones(len(i))
-    # P-masses p_i p_j and Q-masses q_i q_j at x_i + x_j
+    # P-masses p_i p_j and Q-masses q_i q_j at x_i + x_j; in a square the pairs (i, j) and (j, i) together.
     masses, others = times * one.masses[i] * two.masses[j], times * one.others[i] * two.others[j]
     kept = ((masses > NEGLIGIBLE_MASS) | (others > NEGLIGIBLE_MASS)) & (masses > LEAST_PLACED_MASS)
+    # (iv) Negligible atoms add to the infinite parts of the product. From below, all of these are dropped.
     at_infinity = lost = 0.0
     if not below:
         at_infinity = _product_infinite_part(one.at_infinity, one.masses, two.at_infinity, two.masses) + float(
@@ -383,41 +409,49 @@ def _product_atoms(one: AtomLaw, two: AtomLaw, *, below: bool) -> AtomLaw:
 def _product_infinite_part(
     infinite: float, masses: FloatArray, other_infinite: float, other_masses: FloatArray
 ) -> float:
-    """The infinite part of a product, where either factor is infinite: ``m_1 (|P_2| + m_2) + |P_1| m_2``."""
+    """The infinite part of a product of two laws, with either factor infinite (C23, "Products")."""
+    # m_1 (|P_2| + m_2) + |P_1| m_2
     return infinite * (float(np.sum(other_masses)) + other_infinite) + float(np.sum(masses)) * other_infinite
 
 
 def split_atoms(law: AtomLaw, points: FloatArray, unit: float) -> AtomLaw:
-    """The law with its atoms split between these points, which dominates it (C23, "Splitting")."""
+    """A law on these points that dominates the given one: its atoms split between neighbours (C23, "Splitting").
+
+    ``points`` are losses in nats, increasing multiples of ``unit``.
+    """
     under, over = law.losses < points[0], law.losses >= points[-1]
     inside = ~(under | over)
     x, p = law.losses[inside], law.masses[inside]
     at = np.searchsorted(points, x, side="right") - 1
     gap = np.diff(points)
     masses = np.zeros(len(points))
-    # p_a = p expm1(b - x) / expm1(b - a)
+    # (i) p_a = p expm1(b - x) / expm1(b - a)
     masses += np.bincount(at, p * (np.expm1(points[at + 1] - x) / np.expm1(gap)[at]), len(points))
-    # p_b = p expm1(a - x) / expm1(a - b)
+    # (i) p_b = p expm1(a - x) / expm1(a - b)
     masses[1:] += np.bincount(at, p * (np.expm1(points[at] - x) / np.expm1(-gap)[at]), len(points))[:-1]
     far, near = points[-1] - law.losses[over], points[0] - law.losses[under]
-    # Above the last point a: p e^(a - x) there, p (1 - e^(a - x)) at +inf.
+    # (ii) Above the last point a: p e^(a - x) there and, below, p (1 - e^(a - x)) at +inf.
     masses[-1] += float(np.sum(law.masses[over] * np.exp(far)))
-    # Below the first point b: p there, and Q-mass p (e^-x - e^-b) = e^-b p expm1(b - x) at -inf.
+    # (iii) Below the first point b: p there, and Q-mass p (e^-x - e^-b) = e^-b p expm1(b - x) at -inf.
     masses[0] += float(np.sum(law.masses[under]))
     at_infinity = law.at_infinity - float(np.sum(law.masses[over] * np.expm1(far)))
     lost = law.lost + math.exp(-points[0]) * float(np.sum(law.masses[under] * np.expm1(near)))
     kept = masses > 0.0
+    # Rounding (vi): of a placed mass, and of sums of N terms. Infinite parts get a margin, and what underflow can take.
     growth = law.growth + (SPLIT_ROUNDINGS + 2.0 * len(law.losses)) * UNIT_ROUNDING
     at_infinity, lost = (float(end) * INFINITE_PART_MARGIN + UNDERFLOWN_MASS for end in (at_infinity, lost))
     return AtomLaw(points[kept], masses[kept], at_infinity, lost, unit, growth)
 
 
 def merge_atoms(law: AtomLaw, points: FloatArray, unit: float) -> AtomLaw:
-    """The law with all atoms from one point to the next made one, which it dominates (C23); the rest is dropped."""
+    """A law that the given one dominates: all atoms from one point to the next made one, the rest dropped (C23).
+
+    ``points`` are losses in nats, increasing multiples of ``unit``. It is for the remove order only.
+    """
     inside = law.losses >= points[0]
     x, p = law.losses[inside], law.masses[inside]
     at = np.searchsorted(points, x, side="right") - 1
-    # x' = -ln(sum Q / sum P) = a - ln(1 + sum p expm1(a - x) / sum p), moved down by its rounding to a unit.
+    # (v) x' = -ln(sum Q / sum P) = a - ln(1 + sum p expm1(a - x) / sum p), moved down by its rounding and to a unit.
     masses = np.bincount(at, p, len(points)).astype(float)
     fall = np.bincount(at, p * np.expm1(points[at] - x), len(points))
     kept = masses > 0.0
@@ -433,7 +467,7 @@ IDENTITY_LAW = AtomLaw(np.zeros(1), np.ones(1), 0.0, 0.0, 1e-300)
 
 
 def _compose_steps(law: AtomLaw, steps: int, *, below: bool = False) -> AtomLaw:
-    """The law of ``steps`` releases of one law, by repeated squaring."""
+    """A law that dominates ``steps`` releases of one law or, with ``below``, that they dominate: repeated squaring."""
     levels = steps.bit_length() + steps.bit_count() - 1
     error, most = (
         GRID_RELATIVE_ERROR / levels,
@@ -454,7 +488,11 @@ def _compose_steps(law: AtomLaw, steps: int, *, below: bool = False) -> AtomLaw:
 
 
 def compose_laws(laws: list[tuple[AtomLaw, int]], *, below: bool = False) -> AtomLaw:
-    """The law of a run whose phases are each a law and its number of releases."""
+    """A law that dominates a run or, with ``below``, that the run dominates (C23).
+
+    The phases of the run are given as the law of one release and its number of releases. Raises :class:`GridLimit`
+    where losses reach :data:`LARGEST_REACH`.
+    """
     care = _GridCare(GRID_RELATIVE_ERROR / 4.0, ROUGH_EXCESS, GRID_POINT_LIMITS[1])
     return reduce(
         lambda one, two: _multiply_laws(one, two, care, below=below),

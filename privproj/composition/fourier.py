@@ -1,45 +1,60 @@
 """Composition of pairs on a lattice by Fourier inversion of a tilted law, every error bounded.
 
 **The number.** Phase ``i`` releases ``T_i`` times with ``P``-masses ``p_ij`` at the losses ``j h`` and ``m_i`` at
-``+inf``. With ``S`` the sum of all cells, the composed delta is at most (and without the last term, at least)
+``+inf``. With ``S`` the sum of all cells and ``M`` the product over all releases of their whole ``P``-mass (or 1, where
+that is less), the composed delta is at most
 
-    delta(eps) = sum_S P(S) max(0, 1 - e^(eps - S h)) + sum_i T_i m_i.
+    delta(eps) = sum_S P(S) max(0, 1 - e^(eps - S h)) + M sum_i T_i m_i,
 
-**Tilting.** For ``theta > 0`` let ``K_i = ln sum_j p_ij e^(theta j h)`` (a float, taken as it is) and
-``p~_ij = p_ij e^(theta j h - K_i)``. Then ``P(S) = e^(sum T_i K_i - theta h S) P~(S)``, and ``theta`` is chosen where
-``P~`` has its bulk near ``eps``, so that a relative error of the bulk is a relative error of delta, however small.
+and without the last term it is at least that. The first term is called the finite part, the last the infinite part.
 
-**Inversion.** On a window of ``n`` cells ``a <= S < a + n`` (aliasing wraps the rest into it),
+**Tilting.** For ``theta > 0`` let ``K_i = ln sum_j p_ij e^(theta j h)`` and ``p~_ij = p_ij e^(theta j h - K_i)``. Then
+``P(S) = e^(sum T_i K_i - theta h S) P~(S)``. That holds for any number ``K_i``, so the computed float is taken as it
+is. ``theta`` is chosen such that ``P~`` has its bulk near ``eps``: then a relative error of the bulk is a relative
+error of delta, however small delta is.
+
+**Inversion.** On a window of ``n`` cells ``a <= S < a + n`` the finite part is, but for aliasing (which wraps the cells
+outside into the window),
 
     sum = scale / n  sum_k R_k W_k,   R_k = prod_i phi_i(w_k)^T_i,   phi_i(w) = sum_j p~_ij e^(-i w j),
     w_k = 2 pi k / n,   scale = e^(sum T_i K_i - theta h s),   s = max(a, floor(eps / h) + 1),
     b = e^(eps - s h) <= 1,
-    W_k = sum_(S = s)^(a + n - 1) e^(-theta h (S - s)) (1 - b e^(-h (S - s))) e^(i w_k S),
+    W_k = sum_(S = s)^(a + n - 1) e^(-theta h (S - s)) (1 - b e^(-h (S - s))) e^(i w_k S).
 
-a difference of two geometric series. As ``R_(n-k)`` and ``W_(n-k)`` are the conjugates of ``R_k`` and ``W_k``, only the
-frequencies ``k <= n/2`` are evaluated, and all but ``k = 0`` and ``k = n/2`` count twice. ``W_0`` bounds ``|W_k|``.
+``W_k`` is a difference of two geometric series, and ``|W_k| <= W_0``. As ``R_(n-k)`` and ``W_(n-k)`` are the conjugates
+of ``R_k`` and ``W_k``, only the frequencies ``k <= n/2`` are evaluated, and all but ``k = 0`` and ``k = n/2`` count
+twice.
 
-**Errors** (claim C19), (iii) to (v) relative to ``scale``, all added on the safe side:
+**Errors** (claim C19). There are eight; :meth:`TiltedSum.delta` adds them on the safe side. (i) and (ii) are absolute,
+(iii) to (viii) are relative to ``scale``, and ``u`` is the unit of rounding. In C19, (i) and (ii) stand under "Window",
+(v) under "Powers", (vi) under "Skipped frequencies" and the others under "Rounding".
 
-* (i) *Tail* and (ii) *aliasing.* By Chernoff, ``P~(S >= B) <= e^(sum T_i (K_i(theta + s) - K_i(theta)) - s h B)`` for
-  every ``s > 0``, and likewise below; ``a`` and ``n`` make both at most :data:`PROBABILITY_OUTSIDE_WINDOW`. A cell
-  with ``S h > eps`` weighs at most ``e^(sum T_i K_i - theta eps)``, so what lies outside the window, and what it puts
-  into the window by aliasing, is at most that times the mass outside. Both are non-negative: the larger bounds their
-  difference.
-* (iii) *Rounding of phi.* Masses are right to ``rounding``; a tilt adds ``u (6 + 3 theta |j h| + 2 |K|)`` relative. A
-  sum of ``N`` atoms against phases right to ``b u`` costs ``(b + N + 40) u``; an FFT costs ``g log2(n) sqrt(n)
-  |p~|_2`` at each frequency, ``g`` = :data:`FFT_RELATIVE_ERROR_PER_DOUBLING` (Higham 2002, Theorem 24.2, its relative
-  error in the 2-norm, for roots of unity right to 2 u). With ``e_i`` the sum of these and ``r_i = |phi_i| + e_i``, the
-  error of ``R`` is at most ``prod r_i^T_i sum T_i e_i / r_i``, and repeated squaring adds ``8 T u`` relative.
-* (iv) *Skipped frequencies.* One with ``prod |phi_i|^T_i <= s``, ``s`` = :data:`SKIPPED_SPECTRUM`, is left out, which
-  costs ``s W_0``.
-* (v) *Rounding of sums and of the scale.* ``(60 + N/8) u`` of the sum of all ``|R_k|`` times the two series, ``N`` the
-  number of frequencies (numpy adds in eight interleaved sums, and pairwise), and the rounding of the exponents.
+* (i) *Tail:* what lies outside the window, and (ii) *aliasing:* what that puts into the window. By Chernoff,
+  ``P~(S >= B) <= e^(sum T_i (K_i(theta + x) - K_i(theta)) - x h B)`` for every ``x > 0``, and likewise below. The
+  window is so long that the mass beyond either end is at most :data:`PROBABILITY_OUTSIDE_WINDOW`. A cell with ``S h >
+  eps`` weighs at most ``e^(sum T_i K_i - theta eps)``, so (i) and (ii) are each at most that times the mass outside.
+  Both are non-negative and have opposite signs in the error, so this bound is added once.
+* (iii) *Tilted masses.* The masses of a pair are right to its ``rounding``, relative; the tilt adds
+  ``u (6 + 3 theta |j h| + 2 |K|)``.
+* (iv) *Transform.* Summed atom by atom, ``phi`` is off by ``(b + N + 40) u`` for ``N`` atoms and values of ``e^(-i w
+  j)`` right to ``b u``. By FFT it is off by ``g log2(n) sqrt(n) |p~|_2 + N u`` at each frequency, ``g`` =
+  :data:`FFT_RELATIVE_ERROR_PER_DOUBLING` (Higham 2002, Theorem 24.2: the relative error in the 2-norm, for roots of
+  unity right to ``2 u``).
+* (v) *Powers.* With ``e_i`` the sum of (iii) and (iv) for phase ``i``, and ``r_i = |phi_i| + e_i``, ``R`` is off by
+  ``prod r_i^T_i sum T_i e_i / r_i``. Repeated squaring adds a relative ``8 T u``, ``T = sum T_i``. (iii) to (v) reach
+  delta as this error of ``R_k`` times ``|W_k|``.
+* (vi) *Skipped frequencies.* One with ``prod |phi_i|^T_i <= x``, ``x`` = :data:`SKIPPED_SPECTRUM`, is left out. All of
+  them together cost at most ``x W_0``.
+* (vii) *Sum over frequencies.* Its rounding is at most ``(60 + N/8) u`` of the sum of all ``|R_k|`` times the sizes of
+  the two series, ``N`` the number of frequencies (numpy adds in eight interleaved partial sums, and pairwise).
+* (viii) *Exponents* of ``scale`` and ``b``: a relative ``8 u (4 + |sum T_i K_i| + |theta h s| + theta |eps|)`` of the
+  sum.
 
-**Which frequencies matter.** ``f = |phi|^2`` satisfies ``|f''| <= 2 V`` for the variance ``V`` of one step in cells, as
-``f`` is the transform of the law of the difference of two steps. Masses wrapped to ``N`` cells have the same transform
-at the multiples of ``2 pi / N``; between two neighbours ``f <= max of both + (2 pi / N)^2 V / 4``. So a short FFT tells
-which arcs of the circle are negligible, and phi is evaluated in the others only: often a few dozen of millions.
+**Which frequencies matter.** ``f = |phi|^2`` is the transform of the law of the difference of two steps, so
+``|f''| <= 2 V`` for the variance ``V`` of one step in squared cells. Masses wrapped to ``N`` cells have the same
+transform at the multiples of ``2 pi / N``, and between two neighbours ``f <= max of both + (2 pi / N)^2 V / 4``. So a
+short FFT tells which arcs of the circle are negligible, and phi is evaluated in the others only: often at a few dozen
+frequencies out of millions.
 """
 
 import math
@@ -58,13 +73,13 @@ Spectrum = NDArray[np.complex128]
 """Values of a transform at some frequencies."""
 
 PROBABILITY_OUTSIDE_WINDOW = 1e-12
-"""Tilted mass that may lie beyond either end of the window. It is counted as error (i), (ii). Speed only."""
+"""Tilted mass that may lie beyond either end of the window. It is counted in errors (i) and (ii). Speed only."""
 
 SKIPPED_SPECTRUM = 1e-13
-"""Bound of ``|R_k|`` below which a frequency is left out. It is counted as error (iv). Speed only."""
+"""Bound of ``|R_k|`` below which a frequency is left out. It is counted as error (vi). Speed only."""
 
 UNDERFLOWN_TILTED_MASS = 1e-300
-"""A mass that underflowed is taken for this much in Chernoff bounds, which only enlarges them. Proof."""
+"""A mass that underflowed counts as this much in the Chernoff bounds of (i), which only enlarges them. Proof."""
 
 LEAST_LOG_MASS = 1e-300
 """The least mass, or delta, whose log is taken. Larger than what it replaces, so bounds only grow. Proof."""
@@ -95,9 +110,9 @@ THINNED_ATOMS = 300
 """How many atoms the search for a tilt looks at. Every tilt gives a valid bound. Speed only."""
 
 ANCHOR_SPACING = 32
-"""``e^(-i w_k c)`` is computed exactly at every 32nd frequency, and by few multiplications between. A power of 2.
+"""``e^(-i w_k c)`` is computed directly at every 32nd frequency, and by multiplication between.
 
-The error bound of :meth:`TiltedSum.transform_by_sums` counts it. Proof.
+It is a power of 2. Error (iv) counts it: what is made so is right to ``b u``, ``b`` = 32 times this. Proof.
 """
 
 LARGEST_CHERNOFF_EXPONENT = 300.0
@@ -109,13 +124,13 @@ half of the 708 nats at which a double underflows. The bound holds with any, as 
 """
 
 TILT_LADDER_SPACING = 0.1
-"""Log spacing of the tilts: they are rounded down to a ladder, so that a value depends on ``eps`` alone (C24).
+"""Spacing of ``ln theta``: tilts are rounded down to a ladder, so that a value depends on ``eps`` alone (C24).
 
 The spacing may be any, but it must not change between questions. Proof.
 """
 
 KEPT_TILTS = 4
-"""Spectra that are kept. Speed only."""
+"""How many spectra a composition keeps for further questions. Speed only."""
 
 NEWTON_RTOL = 1e-11
 """Relative accuracy at which Newton's method for epsilon ends: the root is then moved until its side is certain.
@@ -125,17 +140,20 @@ Speed only.
 
 
 class DeltaValue(NamedTuple):
-    """A value of delta, a proved bound of its absolute error, and its derivative in ``eps``, which only guides
-    searches.
-    """
+    """The finite part of delta at one ``eps``, with its error. Whoever computed it guarantees the error."""
 
     value: float
+    """The computed delta, a probability."""
+
     error: float
+    """A proved bound of the absolute error of ``value``; ``inf`` where nothing is known."""
+
     slope: float
+    """The derivative of delta in ``eps``, roughly. It only guides searches."""
 
 
 class _Factor:
-    """``steps`` releases of one pair; its losses, the logs of its masses, and both thinned for searches."""
+    """``steps`` releases of one pair: losses (nats), natural logs of the masses, and both thinned for searches."""
 
     def __init__(self, pair: DominatingPair, steps: int) -> None:
         self.pair, self.steps, self.losses = pair, steps, pair.step * pair.cells
@@ -149,22 +167,23 @@ class _Factor:
 
 
 class Composition:
-    """The composition of several factors: ``delta(eps)`` with a proved error, from tilted spectra that are kept.
+    """The composition of phases, each a pair and its number of releases: ``delta(eps)`` with a proved error (C19).
 
-    It bounds delta from above with pairs that dominate, and from below with pairs that are dominated: the caller says
-    which pairs these are.
+    With pairs that dominate, ``value + error`` plus the infinite part bounds delta from above; with pairs that are
+    dominated, ``value - error`` bounds it from below. The caller guarantees which pairs these are. All pairs have one
+    step ``h``. ``most_fft`` is the longest FFT in cells; where a longer one is needed :class:`GridLimit` is raised.
     """
 
     def __init__(self, phases: list[tuple[DominatingPair, int]], most_fft: int = MOST_FFT_CELLS) -> None:
         self.most_fft = most_fft
         self.phases = list(starmap(_Factor, phases))
         self.step = phases[0][0].step
-        # Infinite part of delta: sum_i T_i m_i, times the product of the masses of P where these exceed 1 (C19).
+        # Infinite part of delta: M sum_i T_i m_i, M = prod_i max(1, |P_i|)^T_i (C19).
         excess = sum(t * math.log(max(1.0, float(pair.masses.sum()) + pair.at_infinity)) for pair, t in phases)
         self.at_infinity = (
             math.exp(min(excess, 700.0)) * sum(t * pair.at_infinity for pair, t in phases) * (1.0 + 1e-12)
         )
-        # delta(0) of the run is at most the sum of delta(0) over all releases (C23).
+        # delta(0) of the run is at most the sum of delta(0) over all releases (C23, simple bound (ii) at eps = 0).
         self.basic = sum(p.steps * (self.gain(p) + p.pair.at_infinity) for p in self.phases) if excess < 1e-6 else 1.0
         mean, variance = self.moments(0.0)[1:]
         self.mean, self.deviation = mean, math.sqrt(variance)
@@ -174,17 +193,18 @@ class Composition:
 
     @staticmethod
     def gain(phase: _Factor) -> float:
-        """The finite part of one release's delta at ``eps = 0``, rounded up: they add up over releases."""
+        """The finite part of delta at ``eps = 0`` of one release, rounded up."""
+        # sum_(j > 0) p_j (1 - e^(-j h))
         above = phase.losses > 0.0
         return -float(phase.pair.masses[above] @ np.expm1(-phase.losses[above])) * (1.0 + 3e-6)
 
     @property
     def single(self) -> bool:
-        """True where there is one release in all."""
+        """True where the whole composition is one release, whose delta needs no Fourier inversion."""
         return len(self.phases) == 1 and self.phases[0].steps == 1
 
     def moments(self, theta: float) -> tuple[float, float, float]:
-        """``sum T_i K_i`` and its first two derivatives in ``theta``, roughly."""
+        """``sum T_i K_i`` and its first two derivatives in ``theta``, from thinned masses: they only guide searches."""
         total = [0.0, 0.0, 0.0]
         for phase in self.phases:
             losses, logs = phase.thin
@@ -196,20 +216,25 @@ class Composition:
         return total[0], total[1], total[2]
 
     def tilt_for(self, eps: float) -> float:
-        """The tilt that minimises :meth:`chernoff`: the terms of ``delta(eps)`` are largest at its tilted mean."""
+        """The tilt at which the bound of :meth:`chernoff` is nearly least. Any tilt is sound.
+
+        The terms of ``delta(eps)`` are largest near the mean of the law tilted so.
+        """
 
         def gap(theta: float) -> tuple[float, float]:
-            # d/dtheta of K(theta) - theta eps - ln(1 + theta) - theta ln(1 + 1/theta), and its slope.
+            # The derivative of K(theta) - theta eps - ln(1 + theta) - theta ln(1 + 1/theta) is
+            # K'(theta) - eps - ln(1 + 1/theta), and its slope is K''(theta) + 1/(theta (theta + 1)).
             _, mean, variance = self.moments(theta)
             return mean - eps - math.log1p(1.0 / theta), variance + 1.0 / (theta * (theta + 1.0))
 
         return self.limit_tilt(self.solve_tilt(gap, max(eps - self.mean, self.deviation) / self.deviation**2))
 
     def tilt_for_delta(self, log_delta: float) -> float:
-        """The tilt for which :meth:`chernoff`, at the ``eps`` that this tilt is best for, is ``log_delta``."""
+        """The tilt whose bound of :meth:`chernoff`, at the ``eps`` that it is best for, is about ``log_delta``."""
 
         def gap(theta: float) -> tuple[float, float]:
-            # ln delta - K(theta) + theta K'(theta) + ln(1 + theta), and its slope.
+            # It is best for eps = K'(theta) - ln(1 + 1/theta), where chernoff is K - theta K' - ln(1 + theta). The root
+            # of ln delta - K + theta K' + ln(1 + theta) is sought, whose slope is theta K'' + 1/(1 + theta).
             value, mean, variance = self.moments(theta)
             return log_delta + theta * mean - value + math.log1p(theta), theta * variance + 1.0 / (1.0 + theta)
 
@@ -232,9 +257,10 @@ class Composition:
         return theta
 
     def limit_tilt(self, theta: float) -> float:
-        """The tilt, made smaller where the variance explodes: there a few huge losses of negligible mass take over.
+        """The tilt, made smaller where a few huge losses of negligible mass would take all its weight.
 
-        The tilt also stays below 600 / (largest loss of one step), so that ``e^(theta loss)`` does not overflow.
+        The mark of that is a variance that more than triples when ``theta`` grows from 0.85 of its value. The tilt also
+        stays below 600 / (largest loss of one step), so that ``e^(theta loss)`` does not overflow.
         """
         theta = min(theta, 600.0 / max(float(np.max(np.abs(phase.losses))) for phase in self.phases))
         for _ in range(60):
@@ -244,18 +270,24 @@ class Composition:
         return theta
 
     def chernoff(self, eps: float) -> float:
-        """``ln`` of an upper bound of delta, ``e^(sum T_i K_i) max_l e^(-theta l) (1 - e^(eps - l))`` at one tilt."""
+        """``ln`` of an upper bound of delta, by Chernoff at one tilt; its soundness is that of the pairs (C19).
+
+        The finite part is at most ``e^(sum T_i K_i) max_l e^(-theta l) (1 - e^(eps - l))``.
+        """
         theta = self.tilt_for(eps)
-        # The largest is at l = eps + ln(1 + 1/theta): ln = sum T_i K_i - theta eps - ln(1+theta) - theta ln(1+1/theta).
         value = math.fsum(p.steps * _tilt_masses(theta * p.losses, p.logs)[0] for p in self.phases)
+        # The maximum is at l = eps + ln(1 + 1/theta); the log of the bound is
+        # sum T_i K_i - theta eps - ln(1 + theta) - theta ln(1 + 1/theta).
         exponent = value - theta * eps - math.log1p(theta) - theta * math.log1p(1.0 / theta)
+        # Its rounding is added, and then the infinite part.
         finite = exponent + 1e-12 * (1.0 + abs(value) + theta * eps + 10.0 * self.rounding_of_steps)
         return math.log(max(math.exp(min(finite, 1.0)) + self.at_infinity, LEAST_LOG_MASS))
 
     def tilted_sum(self, theta: float) -> "TiltedSum":
         """The spectrum at the rung of the ladder below this tilt; raises :class:`GridLimit` where it costs too much.
 
-        Kept, with what it raised, and a function of the rung alone: kept or not, the value is the same.
+        The last few spectra are kept, and so are the errors that were raised. A spectrum depends on its rung alone, so
+        the value is the same whether it was kept or not.
         """
         rung = math.floor(math.log(theta) / TILT_LADDER_SPACING)
         if rung not in self.tilts:
@@ -279,23 +311,29 @@ class Composition:
         return self.tilted_sum(self.tilt_for(eps)).delta(eps)
 
     def direct(self, eps: float) -> "DeltaValue":
-        """The finite part of delta of one release: a sum of positive terms."""
+        """The finite part of delta at ``eps`` of one release: a sum of positive terms, with its rounding as error."""
         pair, losses = self.phases[0].pair, self.phases[0].losses
         above = losses > eps
         # sum_(j h > eps) p_j (1 - e^(eps - j h))
         masses, gap = pair.masses[above], eps - losses[above]
         value = -float(masses @ np.expm1(gap))
-        # Rounding of the sum and of the masses, and of each exponent eps - j h.
+        # Rounding of the sum and of the masses: value ((N + 40) u + rounding). Rounding of the exponents eps - j h:
+        # 16 u sum_(j h > eps) p_j (|j h| + eps + 1).
         error = value * ((len(losses) + 40.0) * UNIT_ROUNDING + pair.rounding)
         error += 16.0 * UNIT_ROUNDING * float(masses @ (np.abs(losses[above]) + eps + 1.0))
         return DeltaValue(value, error, -float(masses @ np.exp(gap)))
 
     def epsilon(self, delta: float, *, above: bool, near: "float | None" = None) -> float:
-        """An end of the inverse ``eps(delta)``, found by Newton's method in ``(eps, ln delta)`` from ``near``.
+        """An end of the inverse ``eps(delta)`` in nats, found by Newton's method in ``(eps, ln delta)``.
 
-        With ``above`` it is an ``eps >= 0``, nearly the least one, at which ``delta(eps) <= delta`` for certain.
-        Without, it is nearly the largest ``eps`` at which ``delta(eps)`` is certainly at least ``delta``, or 0. Raises
-        :class:`GridLimit` where the error of the composition is too large to tell.
+        Args:
+            delta: A probability above 0.
+            above: If true, the answer is an ``eps >= 0``, nearly the least one, at which ``delta(eps) <= delta`` for
+                certain. Else it is nearly the largest ``eps`` at which ``delta(eps) >= delta`` for certain, or 0.
+            near: Where the search starts, in nats (None: where the tilt for ``delta`` points to). Any start is sound.
+
+        Raises:
+            GridLimit: The error of the composition is too large to tell on which side of ``delta`` the value is.
         """
         sign = 1.0 if above else -1.0
         if above and self.basic <= delta:
@@ -311,12 +349,18 @@ class Composition:
 
         if near is None and not self.single:
             theta = self.tilt_for_delta(math.log(delta))
+            # The eps at which the bound of chernoff is delta: (sum T_i K_i - ln(1 + theta) - ln delta) / theta
+            # - ln(1 + 1/theta).
             size = self.moments(theta)[0] - math.log1p(theta) - math.log(delta)
             near = max(size / theta - math.log1p(1.0 / theta), 0.0)
         return self.refine_root(excess, near or 0.0, sign)
 
     def refine_root(self, excess: Callable[[float], tuple[float, float]], eps: float, sign: float) -> float:
-        """The root of a decreasing function by bracketed Newton, moved to where its sign is certain."""
+        """The root of a decreasing function by bracketed Newton, moved outward until its side is certain (C19).
+
+        ``excess(eps)`` is a log ratio, positive below the root, with the size of its slope. ``sign`` is 1 if the answer
+        must have ``excess <= 0`` and -1 if it must have ``excess >= 0``; in the latter case 0 is an answer too.
+        """
         low, high = 0.0, float(sum(max(phase.losses[-1], 0.0) * phase.steps for phase in self.phases))
         for _ in range(100):
             gap, fall = excess(eps)
@@ -337,7 +381,11 @@ class Composition:
 
 
 class TiltedSum:
-    """The tilted law ``P~`` of the sum of all steps: its window, and its transform where that is not negligible."""
+    """The tilted law ``P~`` of the sum of all steps at one ``theta``: its window, and its transform ``R_k``.
+
+    What does not depend on ``eps`` is computed once. ``window`` bounds errors (i) and (ii), ``add`` (iii), the two
+    ``transform_by_...`` (iv), ``transform`` (v) and (vi); ``prepare_sums`` and ``delta`` add all of them up.
+    """
 
     def __init__(self, whole: Composition, theta: float) -> None:
         self.whole, self.theta, self.step = whole, theta, whole.step
@@ -350,12 +398,13 @@ class TiltedSum:
         self.prepare_sums(values, errors)
 
     def add(self, phase: _Factor) -> None:
-        """Tilt one factor: its masses ``p~``, their rounding, and their variance in cells."""
+        """Tilt one factor: keep its ``K``, its masses ``p~``, their error (iii) and their variance in squared cells."""
         # K = ln sum_j p_j e^(theta j h),  p~_j = p_j e^(theta j h - K)
         exponent = self.theta * phase.losses
         log_mass = _tilt_masses(exponent, phase.logs)[0]
         tilted = phase.pair.masses * np.exp(exponent - log_mass)
-        # Error (iii) of the masses: u (6 + 3 theta |j h| + 2 |K|) + rounding, relative; cell 0 has an absolute error.
+        # Error (iii), tilted masses: sum_j p~_j (u (6 + 3 theta |j h| + 2 |K|) + rounding), and for cell 0, whose error
+        # is absolute, rounding e^(-K).
         relative = UNIT_ROUNDING * (6.0 + 3.0 * np.abs(exponent) + 2.0 * abs(log_mass)) + phase.pair.rounding
         at_one = phase.pair.rounding * math.exp(-log_mass)
         mean = float(tilted @ phase.pair.cells)
@@ -367,7 +416,10 @@ class TiltedSum:
     # --- the window ---------------------------------------------------------------------------------
 
     def window(self) -> tuple[int, int, float]:
-        """``(a, n, bound of the tilted mass outside)``; raises :class:`GridLimit` for a window that is too long."""
+        """``(a, n, bound of the tilted mass outside)``; raises :class:`GridLimit` for a window that is too long.
+
+        The last number is what errors (i) and (ii) are made of.
+        """
         phases = self.whole.phases
         mean = math.fsum(p.steps * float(m @ p.pair.cells) for p, m in zip(phases, self.masses, strict=True))
         deviation = math.sqrt(math.fsum(p.steps * v for p, v in zip(phases, self.variances, strict=True))) + 1e-3
@@ -378,22 +430,27 @@ class TiltedSum:
         narrow = [order for order, exponent in scales if exponent < LARGEST_CHERNOFF_EXPONENT]
         first = max(low, mean - self.reach([*narrow, 24.0 / span, 96.0 / span], -1.0, mean))
         last = min(high, mean + self.reach([*narrow, 6.0 / span, 12.0 / span], 1.0, mean))
+        # a = floor(first), and n is at least the number of cells up to last.
         start, count = math.floor(first), math.ceil(last) - math.floor(first) + 1
         if not count <= MOST_WINDOW_CELLS:
             raise GridLimit(
                 f"expected a composed grid of at most {MOST_WINDOW_CELLS:.2g} cells, got {count:.2g} of "
                 f"discretization={self.step:.3g}; give a larger discretization, {REMEDY}"
             )
+        # Errors (i) tail and (ii) aliasing: the mass beyond both ends is at most 2 PROBABILITY_OUTSIDE_WINDOW.
         return start, _even_length(count), 2.0 * PROBABILITY_OUTSIDE_WINDOW * (1.0 + 1e-6)
 
     def reach(self, orders: list[float], sign: float, mean: float) -> float:
-        """Cells from the mean beyond which the tilted mass is below :data:`PROBABILITY_OUTSIDE_WINDOW`, by the best of
-        these orders.
+        """Cells from the mean beyond which the tilted mass is at most :data:`PROBABILITY_OUTSIDE_WINDOW` (C19).
+
+        The best of these Chernoff orders (per cell) is taken; ``sign`` is 1 above the mean and -1 below. Every order is
+        sound.
         """
         best = math.inf
         for order in orders:
-            # growth = sum_i T_i ln sum_j p~_ij e^(+- s (j - mean/T)): P~(+-(S - mean) >= B) <= e^(growth - s B),
-            # which has to be PROBABILITY_OUTSIDE_WINDOW.
+            # P~(+-(S - mean) >= B) <= e^(growth - x B) for the order x, where
+            # growth = sum_i T_i ln sum_j p~_ij e^(+-x (j - mean/T)).
+            # That is PROBABILITY_OUTSIDE_WINDOW at B = (growth - ln PROBABILITY_OUTSIDE_WINDOW) / x.
             growth = 0.0
             for phase, masses in zip(self.whole.phases, self.masses, strict=True):
                 logs = (sign * order) * (phase.pair.cells - mean / self.steps) + np.log(
@@ -407,13 +464,16 @@ class TiltedSum:
 
     @property
     def steps(self) -> int:
-        """The number of releases of all factors."""
+        """The number of releases of all phases together, ``T``."""
         return sum(phase.steps for phase in self.whole.phases)
 
     # --- the transform ------------------------------------------------------------------------------
 
     def transform(self) -> tuple[Cells, Spectrum, FloatArray]:
-        """``(k, R_k, error of R_k)`` for every frequency that is not negligible."""
+        """``(k, R_k, bound of the error (v) of R_k)`` for every frequency that is not negligible.
+
+        Raises :class:`GridLimit` where the FFT would be longer than the composition allows.
+        """
         n = self.length
         wanted = None if n <= 2**16 else self.wanted_frequencies()
         atoms = sum(len(m) for m in self.masses)
@@ -427,12 +487,12 @@ class TiltedSum:
             wanted = np.arange(n // 2 + 1)
         else:
             parts = [self.transform_by_sums(i, wanted) for i in range(len(self.masses))]
-        # Frequencies with prod |phi_i|^T_i <= SKIPPED_SPECTRUM are left out: error (iv).
+        # Error (vi), skipped frequencies: those with prod |phi_i|^T_i <= SKIPPED_SPECTRUM are left out.
         kept = np.flatnonzero(
             self.log_bound([_squared_size_bound(phi, error) for phi, error in parts]) > math.log(SKIPPED_SPECTRUM)
         )
         parts = [(phi[kept], error) for phi, error in parts]
-        # r_i = |phi_i| + e_i,  size = prod r_i^T_i,  error (iii) of R = size (8 T u + sum T_i e_i / r_i).
+        # Error (v), powers: (8 T u + sum T_i e_i / r_i) prod r_i^T_i, where r_i = |phi_i| + e_i.
         bounds = [np.abs(phi) + error for phi, error in parts]
         size = np.exp(reduce(np.add, (p.steps * np.log(r) for p, r in zip(self.whole.phases, bounds, strict=True))))
         value = np.ones(len(size), complex)
@@ -443,18 +503,18 @@ class TiltedSum:
         return wanted[kept], value, error
 
     def transform_by_fft(self, i: int, n: int) -> tuple[Spectrum, float]:
-        """``phi_i`` at all multiples of ``2 pi / n`` by FFT, and a bound of its error."""
+        """``phi_i`` at the frequencies ``k = 0..n/2`` by FFT, and ``e_i``, the sum of errors (iii) and (iv)."""
         wrapped = np.bincount(self.whole.phases[i].pair.cells % n, self.masses[i], n)
-        # g log2(n) sqrt(n) |p~|_2, and the sums of masses that fall on one cell: N u
+        # Error (iv), transform by FFT: g log2(n) sqrt(n) |p~|_2 + N u, the latter for sums of masses on one cell.
         error = (
             FFT_RELATIVE_ERROR_PER_DOUBLING * math.log2(n) * math.sqrt(n) * math.sqrt(float(np.sum(wrapped * wrapped)))
         )
         return np.fft.rfft(wrapped), self.errors[i] + error + len(self.masses[i]) * UNIT_ROUNDING
 
     def transform_by_sums(self, i: int, wanted: Cells) -> tuple[Spectrum, float]:
-        """``phi_i`` at these frequencies, atom by atom, and a bound of its error."""
+        """``phi_i`` at these frequencies, atom by atom, and ``e_i``, the sum of errors (iii) and (iv)."""
         cells, masses, n = self.whole.phases[i].pair.cells % self.length, self.masses[i], self.length
-        # e^(-i w_k c) = e^(-i w_(32 q) c) e^(-i w_p c), k = 32 q + p: anchors times powers of one factor.
+        # e^(-i w_k c) = e^(-i w_(32 q) c) e^(-i w_p c), k = 32 q + p: anchors times powers of one factor, e^(-i w_1 c).
         powers, unit = np.ones((1, len(cells)), complex), np.exp(-2j * np.pi / n * cells)
         while len(powers) < ANCHOR_SPACING:
             powers, unit = np.concatenate([powers, powers * unit]), unit * unit
@@ -467,18 +527,25 @@ class TiltedSum:
             for some in np.split(anchors, range(rows, len(anchors), rows))
         ]
         place = np.searchsorted(anchors, wanted // ANCHOR_SPACING) * ANCHOR_SPACING + wanted % ANCHOR_SPACING
+        # Error (iv), transform by sums: u (b + N + 40), b = 32 ANCHOR_SPACING.
         error = self.errors[i] + UNIT_ROUNDING * (32.0 * ANCHOR_SPACING + len(masses) + 40.0)
         return np.concatenate(found).ravel()[place], error
 
     def log_bound(self, squares: list[FloatArray]) -> FloatArray:
-        """``ln prod |phi_i|^T_i`` from bounds of ``|phi_i|^2``; for one factor 0 or -inf, its side of the threshold."""
+        """``ln prod |phi_i|^T_i`` from bounds of ``|phi_i|^2``, to be compared with ``ln SKIPPED_SPECTRUM``.
+
+        For a single factor it is 0 above that threshold and ``-inf`` below, which saves the logarithms.
+        """
         if len(squares) == 1:
             steps = self.whole.phases[0].steps
             return np.where(squares[0] > math.exp(2.0 * math.log(SKIPPED_SPECTRUM) / steps), 0.0, -math.inf)
         return reduce(np.add, (0.5 * p.steps * np.log(f) for p, f in zip(self.whole.phases, squares, strict=True)))
 
     def wanted_frequencies(self) -> Cells | None:
-        """Frequencies ``k <= n / 2`` that may matter; None where that cannot be told by a shorter FFT."""
+        """The frequencies ``k <= n / 2`` that may matter, or None where a shorter FFT cannot tell or leaves too many.
+
+        What it leaves out is counted as error (vi).
+        """
         n, phases = self.length, self.whole.phases
         sizes = [
             math.sqrt(v) * min(256.0, max(32.0, 0.7 * math.sqrt(p.steps)))
@@ -489,7 +556,7 @@ class TiltedSum:
             return None
         between = []
         for i, variance in enumerate(self.variances):
-            # f <= max of both neighbours + (2 pi / N)^2 V / 4
+            # f <= max of both neighbours + (2 pi / N)^2 V / 4 (C19, "Skipped frequencies")
             f = _squared_size_bound(*self.transform_by_fft(i, short))
             between.append(np.maximum(f[1:], f[:-1]) + (2.0 * np.pi / short) ** 2 * variance / 4.0 * (1.0 + 1e-9))
         arcs = np.flatnonzero(self.log_bound(between) > math.log(SKIPPED_SPECTRUM))
@@ -505,50 +572,57 @@ class TiltedSum:
     # --- delta --------------------------------------------------------------------------------------
 
     def prepare_sums(self, values: Spectrum, errors: FloatArray) -> None:
-        """Compute what does not depend on ``eps``: the two geometric series and the sums of errors."""
-        # 1 / (1 - e^(-x h) e^(i w_k)), x = theta and theta + 1: the two series of W_k without their ends.
+        """Compute what does not depend on ``eps``: the two geometric series, and the sums in errors (v) and (vii)."""
+        # 1 / (1 - e^(-x h) e^(i w_k)), x = theta and theta + 1: the two series of W_k, without their ends.
         angle = -2.0 * np.pi / self.length * self.frequencies
         self.series = tuple(1.0 / _one_minus_exp(x * self.step, angle) for x in (self.theta, self.theta + 1.0))
-        # Frequencies k and n - k together: the real part counts twice but for k = 0 and k = n/2. All over n.
+        # Frequencies k and n - k together: the real part counts twice, but for k = 0 and k = n/2. All is over n.
         weight = np.where((self.frequencies == 0) | (2 * self.frequencies == self.length), 1.0, 2.0) / self.length
         self.weighted = weight * values
-        # Each of the two series is a difference of two ends of modulus at most 1: |W_k| <= 2 (|first| + |second|).
+        # Each series is multiplied by a difference of two ends of modulus at most 1: |W_k| <= 2 (|first| + |second|).
         size = 2.0 * (np.abs(self.series[0]) + np.abs(self.series[1]))
+        # Error (v), powers: sum_k error(R_k) |W_k| / n, by the sizes of the series, or by W_0 (a factor in delta).
         self.error_by_series = float(np.sum(weight * errors * size)) * (1.0 + 1e-9)
         self.error_sum = float(np.sum(weight * errors)) * (1.0 + 1e-9)
+        # Error (vii), sum over frequencies: (60 + N/8) u sum_k |R_k| 2 (|first| + |second|) / n.
         self.error_of_sums = (60.0 + len(size) / 8.0) * UNIT_ROUNDING * float(np.sum(np.abs(self.weighted) * size))
 
     def delta(self, eps: float) -> DeltaValue:
-        """The finite part of delta at ``eps`` with its error, which is infinite where the tilt is far from it (C19)."""
+        """The finite part of delta at ``eps`` (nats), with the sum of all eight errors (C19).
+
+        The error is infinite where the tilt is far from the one that ``eps`` asks for.
+        """
         h, theta, n = self.step, self.theta, self.length
         # The cells S = s .. a + n - 1 are the losses of the window above eps, s = max(a, floor(eps / h) + 1).
         first = max(self.start, math.floor(eps / h) + 1)
         count = self.start + n - first
         # scale = e^(sum T_i K_i - theta h s)
         log_scale = self.log_mass - theta * h * first
-        # Errors (i) tail and (ii) aliasing: the mass outside times e^(sum T_i K_i - theta eps), the largest weight
-        # of a cell above eps (rounded: the weight at the cell below s, where that is more).
+        # Errors (i) tail and (ii) aliasing: the mass outside times e^(sum T_i K_i - theta eps), the largest weight of
+        # a cell above eps. Where the cell below s is at or below eps, its weight is taken, which is no less.
         outside = self.tail * math.exp(min(self.log_mass - theta * min(eps, h * (first - 1)), 700.0))
         if count <= 0 or log_scale > 700.0:
             return DeltaValue(0.0, outside if count <= 0 else math.inf, 0.0)
         # b = e^(eps - s h)
         b = math.exp(min(eps - first * h, 0.0))
-        # W_k = sum_S e^(-theta h (S - s)) e^(i w_k S) - b sum_S e^(-(theta + 1) h (S - s)) e^(i w_k S), S = s .. a+n-1:
-        # each is (e^(i w_k s) - e^(i w_k (a + n)) e^(-x h count)) / (1 - e^(-x h) e^(i w_k)); e^(i w_k n) = 1.
+        # W_k = sum_S e^(-theta h (S - s)) e^(i w_k S) - b sum_S e^(-(theta + 1) h (S - s)) e^(i w_k S), S = s .. a+n-1.
+        # Each sum is (e^(i w_k s) - e^(i w_k (a + n)) e^(-x h count)) / (1 - e^(-x h) e^(i w_k)), and e^(i w_k n) = 1.
         begin, end = (np.exp(2j * np.pi / n * (self.frequencies * (s % n) % n)) for s in (first, self.start))
         one, two = self.series
         first_series = begin * one - (end * math.exp(-theta * h * count)) * one
         second_series = begin * two - (end * math.exp(-(theta + 1.0) * h * count)) * two
-        # sum = scale / n sum_k R_k W_k, as the difference of both series; the slope in eps is the second.
+        # sum = scale / n sum_k R_k W_k, the difference of both series; minus the second is its slope in eps.
         first_sum = float(np.sum((self.weighted * first_series).real))
         second_sum = b * float(np.sum((self.weighted * second_series).real))
         # W_0 <= 1 / (1 - e^(-theta h)) - b / (1 - e^(-(theta + 1) h))
         w_0 = -1.0 / math.expm1(-theta * h) + b / math.expm1(-(theta + 1.0) * h)
-        # Error (iii) of R_k times |W_k|, by the series or by W_0; error (v) of the sums; error (iv), SKIPPED W_0.
+        # Errors over scale: (v), which contains (iii) and (iv), by the series or by W_0; (vii); and (vi), which is
+        # SKIPPED_SPECTRUM W_0.
         error = min(self.error_by_series, w_0 * self.error_sum) + self.error_of_sums + SKIPPED_SPECTRUM * w_0
         value, scale = first_sum - second_sum, math.exp(log_scale)
-        # Error (v) of the exponents of scale and of b.
+        # Error (viii), exponents: 8 u (4 + |sum T_i K_i| + |theta h s| + theta |eps|) of the sum.
         exponent_error = 8.0 * UNIT_ROUNDING * (4.0 + abs(self.log_mass) + abs(theta * h * first) + theta * abs(eps))
+        # All eight: scale ((v) + (vii) + (vi) + |sum| (viii)) + (i), (ii).
         error = (scale * (error + abs(value) * exponent_error) + outside) * (1.0 + 1e-9)
         return DeltaValue(scale * value, error, -scale * second_sum)
 
@@ -571,19 +645,21 @@ def _join_ranges(starts: Cells, stops: Cells) -> Cells:
 
 
 def _squared_size_bound(phi: Spectrum, error: float) -> FloatArray:
-    """An upper bound of ``|phi|^2`` for values right to ``error``."""
+    """An upper bound of ``|phi|^2`` for values right to ``error``: ``|phi^|^2 + 3 error``, as sizes are at most 1."""
+    # (|phi^| + e)^2 = |phi^|^2 + (2 |phi^| + e) e, and 2 |phi^| + e <= 3.
     return (phi.real**2 + phi.imag**2) * (1.0 + 1e-12) + 3.0 * error
 
 
 def _one_minus_exp(x: float, angle: FloatArray) -> Spectrum:
-    """``1 - e^(-x - i angle)`` without cancellation."""
+    """``1 - e^(-x - i angle)`` without cancellation, for ``x > 0`` and many angles."""
+    # 1 - e^-x cos(angle) + i e^-x sin(angle), with 1 - e^-x cos(angle) = (1 - e^-x) + 2 e^-x sin^2(angle / 2)
     half = np.sin(0.5 * angle)
     fall = math.exp(-x)
     return (-math.expm1(-x) + 2.0 * fall * half * half) + 1j * fall * np.sin(angle)
 
 
 def _spectrum_power(base: Spectrum, exponent: int) -> Spectrum:
-    """``base^exponent`` at every entry, by repeated squaring."""
+    """``base^exponent`` at every frequency, by repeated squaring; ``exponent`` is a number of releases."""
     result = np.ones_like(base)
     while exponent:
         if exponent % 2:

@@ -1,8 +1,8 @@
 """The curve of a run on a grid of losses: which grid, and which way to compose on it.
 
-:mod:`privproj.composition.dominating_pairs` brackets one step between a dominating and a dominated pair.
-:mod:`privproj.composition.fourier` composes them with every error bounded, so that lower <= exact value of the bound <=
-upper. :mod:`privproj.composition.doubling` does so where the losses have many scales.
+:mod:`privproj.composition.dominating_pairs` brackets one step between a dominating and a dominated pair (C18).
+:mod:`privproj.composition.fourier` composes both with every error bounded (C19), so that they enclose the exact value
+of the bound. :mod:`privproj.composition.doubling` does so where the losses have many scales (C23).
 """
 
 import math
@@ -29,7 +29,7 @@ MOST_COARSENINGS = 8
 """How many times a default grid is made coarser before the question is refused. Contract."""
 
 DOUBLED_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "follows the losses"}
-"""Numerics of a run composed by doubling. Contract."""
+"""What an answer says of its numerics where the run was composed by doubling. Contract."""
 
 LEAST_SPAN_TO_DOUBLE = 5e3
 """Range of one step's losses over the deviation of the run's, above which it is composed by doubling. Speed only."""
@@ -54,16 +54,24 @@ SMALLEST_COMPOSED_DELTA = 1e-300
 class ComposedCurve:
     """The curve of a composed run: the larger of its orders, each from above and, where known, from below.
 
-    Soundness is that of the pairs (C18) and of what composed them (C19 or C23).
+    Its soundness is that of the pairs (C18) and of what composed them (C19 or C23).
     """
 
     above: tuple[Composition | DoubledCurve, ...]
+    """Upper bounds of delta: of the remove order and, unless both orders are the same, of the add order."""
+
     below: tuple[Composition | DoubledCurve, ...]
+    """Lower bounds of delta, of some of these orders; empty where none is known."""
+
     numerics: dict[str, object] = field(default_factory=dict)
+    """What an answer says about how it was computed."""
+
     inverse_spacing: ClassVar[float] = COMPOSED_INVERSE_SPACING
+    """Spacing of the log deltas that are answered (C24)."""
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)``, enclosed: the value of each order with its error on the safe side."""
+        """``ln delta(eps)`` (``eps`` in nats), enclosed: the value of each order with its error on the safe side."""
+        # upper = max over orders of value + error + infinite part,  lower = max over orders of value - error
         upper = max(finite.value + finite.error + c.at_infinity for c in self.above for finite in (c.delta(eps),))
         lower = max((finite.value - finite.error for c in self.below for finite in (c.delta(eps),)), default=0.0)
         return Enclosure(
@@ -71,7 +79,7 @@ class ComposedCurve:
         )
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)``; raises :class:`PrecisionLimit` where infinite losses alone exceed delta."""
+        """``eps(delta)`` in nats, enclosed; raises :class:`PrecisionLimit` where infinite losses alone exceed delta."""
         delta = math.exp(log_delta)
         infinite = max(c.at_infinity for c in self.above)
         if delta <= infinite:
@@ -79,6 +87,8 @@ class ComposedCurve:
                 f"expected a delta above {infinite:.1e}, which losses too large for double precision may cost, "
                 f"got {delta:.3g}; {REMEDY}"
             )
+        # The larger epsilon of both orders. The second order is only solved where its bound at the first epsilon is
+        # above delta.
         upper, worst = self.above[0].epsilon(delta, above=True), 0
         if len(self.above) > 1 and self.above[1].chernoff(upper) > log_delta:
             upper, worst = max((upper, 0), (self.above[1].epsilon(delta, above=True), 1))
@@ -90,16 +100,19 @@ class ComposedCurve:
 
 
 class DefaultGrid:
-    """The curve on the default grid, or by doubling where the losses have many scales.
+    """The curve on the default lattice, or by doubling where the losses have many scales.
 
-    A question that takes too much work there is answered by the other of both, then on coarser grids. Every question
-    starts with the first, so that its answer does not depend on what was asked before.
+    A question that takes too much work in the first way is answered in the second, then on coarser and coarser
+    lattices. Every question starts with the first way, so that its answer does not depend on what was asked before
+    (C24). All ways are sound.
     """
 
     inverse_spacing: ClassVar[float] = COMPOSED_INVERSE_SPACING
+    """Spacing of the log deltas that are answered (C24)."""
 
     def __init__(self, phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> None:
         self.phases, self.shapes = phases, shapes
+        # The ways to compose (levels), in the order of trial: a lattice's step in nats, or 0 for doubling.
         step = _default_grid_step(phases, shapes)
         first, then = (0.0, step) if _has_many_scales(phases, shapes) else (step, 0.0)
         self.steps = [first, then, *(step * COARSENING_FACTOR**k for k in range(1, MOST_COARSENINGS + 1))]
@@ -108,19 +121,19 @@ class DefaultGrid:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the last answer was computed."""
+        """How the last answer was computed: the composer, and the grid."""
         return self.level(self.used).numerics if self.steps[self.used] else DOUBLED_NUMERICS
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)`` on the first grid that can be used."""
+        """``ln delta(eps)``, enclosed, composed in the first way that does not take too much work."""
         return self.answer(lambda grid: grid.log_delta(eps))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` on the first grid that can be used."""
+        """``eps(delta)`` in nats, enclosed, composed in the first way that does not take too much work."""
         return self.answer(lambda grid: grid.epsilon(log_delta))
 
     def level(self, level: int) -> ComposedCurve:
-        """The curve of this level, kept: on a grid of its step, or by doubling where that step is 0."""
+        """The curve on the lattice with the step ``steps[level]``, or by doubling where that is 0. It is kept."""
         if level not in self.levels:
             step = self.steps[level]
             new = (
@@ -132,7 +145,7 @@ class DefaultGrid:
         return self.levels[level]
 
     def answer(self, read: Callable[[ComposedCurve], Enclosure]) -> Enclosure:
-        """What is read from the first level that can be used; the last one may raise."""
+        """What ``read`` finds on the first curve that raises no :class:`GridLimit`; the last one may raise it."""
         for level in range(len(self.steps) - 1):
             try:
                 found = read(self.level(level))
@@ -145,13 +158,14 @@ class DefaultGrid:
 
 def _has_many_scales(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> bool:
     """True where the losses of one step reach far beyond the spread of the whole run: no lattice holds both."""
+    # The deviation of the loss of the run is sqrt(sum T_i deviation_i^2).
     spread = math.sqrt(sum(run.steps * s.deviation**2 for s, (_, run) in zip(shapes, phases, strict=True)))
     releases = sum(run.steps for _, run in phases)
     return releases > 1 and max(shape.span for shape in shapes) > LEAST_SPAN_TO_DOUBLE * spread
 
 
 def _compose_by_doubling(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> ComposedCurve:
-    """The curve of the run by repeated squaring, in the orders that differ."""
+    """The curve of the run by repeated squaring: both orders from above, the remove order from below (C23)."""
     found = [doubling.first_laws(profile, run, shape) for (profile, run), shape in zip(phases, shapes, strict=True)]
     steps = [run.steps for _, run in phases]
     law = doubling.compose_laws([(above, count) for (above, _), count in zip(found, steps, strict=True)])
@@ -163,7 +177,7 @@ def _compose_by_doubling(phases: list[tuple[PrivacyProfile, Run]], shapes: list[
 
 
 def _default_grid_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> float:
-    """Distance of lattice points, in nats: as fine as the profiles are worth, within :data:`MOST_DEFAULT_CELLS`."""
+    """Distance of lattice points in nats: as fine as the profiles are worth, within :data:`MOST_DEFAULT_CELLS`."""
     finest = min(s.deviation / profile.resolution for s, (profile, _) in zip(shapes, phases, strict=True))
     spread = math.sqrt(sum(run.steps * s.deviation**2 for s, (_, run) in zip(shapes, phases, strict=True)))
     return max(finest, 24.0 * spread / MOST_DEFAULT_CELLS)
@@ -172,7 +186,11 @@ def _default_grid_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Ou
 def compose_on_lattice(
     phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline], step: float, most_fft: int = MOST_FFT_CELLS
 ) -> ComposedCurve:
-    """The curve on the grid with this step (nats); raises :class:`PrecisionLimit` above :data:`LARGEST_GRID_STEP`."""
+    """The curve on the lattice with this step (nats), by Fourier inversion (C18, C19).
+
+    ``shapes`` are the outlines of the steps of the phases, ``most_fft`` is the longest FFT in cells. Raises
+    :class:`PrecisionLimit` for a step above :data:`LARGEST_GRID_STEP`.
+    """
     if step > LARGEST_GRID_STEP:
         raise PrecisionLimit(f"expected a run whose grid is finer than {LARGEST_GRID_STEP:g}, got {step:.3g}; {REMEDY}")
     orders = pairs_in_both_orders(phases, shapes, step)
@@ -183,13 +201,16 @@ def compose_on_lattice(
 
 
 PairOrder = list[tuple[DominatingPair, int]]
-"""The pairs of a run in one order, each with its number of steps."""
+"""The pairs of a run in one order (remove or add), one to a phase, each with its number of steps."""
 
 
 def pairs_in_both_orders(
     phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline], step: float
 ) -> list[tuple[PairOrder, PairOrder | None]]:
-    """``(from above, from below or None)`` in the remove order and, unless every pair is symmetric, the add order."""
+    """``(from above, from below or None)`` in the remove order and, unless every pair is symmetric, in the add order.
+
+    The former dominate the releases, the latter are dominated by them, as :func:`step_pairs` guarantees (C18).
+    """
     found = [step_pairs(profile, run, shape, step) for (profile, run), shape in zip(phases, shapes, strict=True)]
     steps = [run.steps for _, run in phases]
     upper = [(pair, count) for (pair, _), count in zip(found, steps, strict=True)]
@@ -201,12 +222,16 @@ def pairs_in_both_orders(
 
 
 def _mirror_order(order: PairOrder) -> PairOrder:
-    """The pairs of the other order."""
+    """Every pair with ``P`` and ``Q`` exchanged: the pairs of the other order."""
     return [(pair.mirrored(), steps) for pair, steps in order]
 
 
 def peer_grid_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> float:
-    """The default grid for dp-accounting, whose window reaches far: its Chernoff orders are at least ``1 / span``."""
+    """The default distance of lattice points for dp-accounting, in nats. Every distance is sound.
+
+    Its window reaches far, as its Chernoff orders are at least ``1 / span`` (of a step's losses). Hence the step is so
+    coarse that there are about :data:`MOST_DEFAULT_PEER_CELLS` cells at most.
+    """
     step = min(shape.deviation for shape in shapes) / PEER_POINTS_PER_DEVIATION
     for shape, (_, run) in zip(shapes, phases, strict=True):
         spread = shape.deviation * math.sqrt(run.steps)

@@ -1,1 +1,1 @@
-"""What a bound says: a curve of delta against eps, in the representations of the field, and its exact inverses."""
+"""What a bound can say: a profile, a Renyi curve or an (epsilon, delta) rule, and how each is read both ways."""

@@ -1,4 +1,4 @@
-"""Bounds that are an ``(eps, delta)`` rule and nothing more, and what can be said of many of them."""
+"""Bounds that are an ``(eps, delta)`` rule and nothing more, and the composition theorems for many such releases."""
 
 import math
 from collections.abc import Callable
@@ -9,24 +9,25 @@ from privproj.errors import Refused
 from privproj.numerics.enclosure import Enclosure, next_up
 from privproj.numerics.search import find_crossing, minimise
 from privproj.runs import Run
+from privproj.validation import real, whole
 
 LEAST_INVERSE_LOG = 1e-3
-"""Least ``x = 1/ln(1/delta)`` at which a delta is searched for: no answer is below ``e^-1000``.
+"""Least ``x = 1/ln(1/delta)`` at which a delta is searched for, so no answer is below ``e^-1000``.
 
 That is below 1e-300, the least delta that is answered as a number. Where a smaller delta would do, this one is
 answered, which is sound. Contract.
 """
 
 LARGEST_INVERSE_LOG = 1e9
-"""Largest ``x`` there: where only a delta nearer to 1 would do, 1 is answered. Contract."""
+"""Largest ``x = 1/ln(1/delta)`` searched: where only a delta nearer to 1 would do, 1 is answered. Contract."""
 
 
 def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: float = 1e-12) -> float:
-    """``ln delta`` of a rule ``eps(ln delta)`` that falls: nearly the least one with ``epsilon_at(ln delta) <= eps``.
+    """The inverse of a falling rule ``eps(ln delta)``: nearly the least ``ln delta`` with ``epsilon_at(...) <= eps``.
 
-    The search is over ``x = 1/ln(1/delta)``, to a relative ``rtol`` in ``x``. The rule was evaluated at the answer,
-    which is as sound as the rule. It is never below :data:`LEAST_INVERSE_LOG` allows, and 0 where no delta below 1 will
-    do.
+    ``eps`` is in nats. The search is over ``x = 1/ln(1/delta)``, to a relative ``rtol`` in ``x``. The rule was
+    evaluated at the answer, which is therefore as sound as the rule. The answer is never below what
+    :data:`LEAST_INVERSE_LOG` allows, and 0 where no delta below 1 will do.
     """
     x = find_crossing(
         lambda x: epsilon_at(-1.0 / x) - eps, 0.1, low=LEAST_INVERSE_LOG, high=LARGEST_INVERSE_LOG, rtol=rtol
@@ -36,99 +37,183 @@ def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: 
 
 @dataclass(frozen=True)
 class EpsilonDeltaRule:
-    """A rule ``eps(ln delta)`` and its inverse ``ln delta(eps)``, proved for ``0 < eps < limit`` only.
-
-    ``eps(ln delta)`` is exact or above, by at most a relative ``margin``. ``inverse_spacing`` is wider where one
-    direction is searched for (:mod:`privproj.curves.inversion`).
-    """
+    """A rule ``eps(ln delta)`` and its inverse, proved for ``0 < eps < limit`` only. Its bound guarantees soundness."""
 
     epsilon_at: Callable[[float], float]
+    """From ``ln delta`` to ``eps`` (nats) of one release."""
+
     log_delta_at: Callable[[float], float]
+    """From ``eps`` (nats) to ``ln delta`` of one release."""
+
     limit: float = math.inf
+    """The rule is proved for ``eps`` below this, in nats."""
+
     remedy: str = ""
+    """What a refusal beyond ``limit`` advises."""
+
     margin: float = 1e-15
+    """How far above the exact value ``epsilon_at`` may be, relative. It is never below it, but for rounding."""
+
     inverse_spacing: float = 2.0**-40
+    """Spacing of the log deltas that are answered (C24); wider where one direction is searched for."""
 
     def within(self, eps: float) -> float:
-        """``eps`` if the rule is proved there; raises :class:`Refused` otherwise."""
+        """The same ``eps`` if the rule is proved there; raises :class:`Refused` otherwise."""
         if not 0.0 < eps < self.limit and not eps == self.limit == math.inf:
             raise Refused(
-                f"expected 0 < epsilon < {self.limit:g}, where this rule is proved, got {eps:.6g}; {self.remedy}"
+                f"expected 0 < epsilon < {self.limit:g}, where this rule is proved, got {eps:.6g}; {self.remedy}",
+                brief=f"is proved for 0 < epsilon < {self.limit:g} only",
             )
         return eps
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` of one release; raises :class:`Refused` outside the proved range."""
+        """``eps(delta)`` of one release in nats, enclosed; raises :class:`Refused` outside the proved range."""
         eps = self.within(self.epsilon_at(log_delta))
         return Enclosure(eps * (1.0 - self.margin) if math.isfinite(eps) else 0.0, next_up(eps))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)`` of one release; raises :class:`Refused` outside the proved range."""
+        """``ln delta(eps)`` of one release, enclosed; raises :class:`Refused` outside the proved range.
+
+        The lower end is not known where the rule has a ``margin`` of its own.
+        """
         value = self.log_delta_at(self.within(eps))
         margin = 1e-12 + 4e-15 * abs(value)
         return Enclosure(min(0.0, value) - margin if self.margin <= 1e-15 else -math.inf, min(0.0, value + margin))
 
     def over_run(self, run: Run) -> "EpsilonDeltaRule | ComposedRule":
-        """The rule for a run, by composition theorems; there is no sampled form."""
+        """The rule for a run, by composition theorems; raises :class:`Refused` for sampled batches."""
         if run.sampling_rate < 1.0:
             raise Refused(f"an (epsilon, delta) rule has no theorem for sampling={run.sampling}; use a profile bound")
         return self if run.steps == 1 else ComposedRule(self, run.steps)
 
 
 def basic_composition(eps: float, delta: float, steps: int) -> tuple[float, float]:
-    """``(k eps, k delta)``: basic composition of ``k`` equal releases, rounded up."""
+    """Basic composition of ``k`` releases that are each ``(eps, delta)``-private: ``(k eps, k delta)``, rounded up.
+
+    The releases may be chosen one after the other, each with the earlier outputs in view.
+
+    Args:
+        eps: Epsilon of each release, in nats, at least 0.
+        delta: Delta of each release, from 0 to 1.
+        steps: ``k``, the number of releases, at least 1.
+
+    Returns:
+        ``(epsilon, delta)`` of all releases together. Both are rounded up, and a delta above 1 stays as it is.
+
+    Raises:
+        InvalidParameter: An argument is outside its range.
+
+    >>> from privproj import basic_composition
+    >>> eps, delta = basic_composition(0.1, 1e-7, 100)
+    >>> f"{eps:.4g} {delta:.4g}"
+    '10 1e-05'
+    """
+    eps, delta, steps = _checked(eps, delta, steps)
+    # (k eps, k delta)
     return next_up(steps * eps), next_up(steps * delta)
 
 
 def advanced_composition(eps: float, delta: float, steps: int, slack: float) -> tuple[float, float]:
-    """``(eps sqrt(2k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1), k delta + d')``: advanced composition (Dwork, Roth)."""
-    drift = steps * eps * math.tanh(0.5 * eps)
-    return next_up(eps * math.sqrt(2.0 * steps * math.log(1.0 / slack)) + drift), next_up(steps * delta + slack)
+    """Advanced composition of ``k`` releases that are each ``(eps, delta)``-private, at the slack ``d'``, rounded up.
+
+    All together they are ``(eps', k delta + d')``-private with
+
+        eps' = eps sqrt(2 k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1)
+
+    (Dwork, Rothblum, Vadhan 2010; in this form Kairouz, Oh, Viswanath 2015). The releases may be chosen one after the
+    other, each with the earlier outputs in view. For few releases :func:`basic_composition` may give less.
+
+    Args:
+        eps: Epsilon of each release, in nats, at least 0.
+        delta: Delta of each release, from 0 to 1.
+        steps: ``k``, the number of releases, at least 1.
+        slack: ``d'``, above 0 and at most 1: what is added to delta for an epsilon that grows like ``sqrt k``.
+
+    Returns:
+        ``(epsilon, delta)`` of all releases together. Both are rounded up, and a delta above 1 stays as it is.
+
+    Raises:
+        InvalidParameter: An argument is outside its range.
+
+    >>> from privproj import advanced_composition
+    >>> eps, delta = advanced_composition(0.1, 1e-7, 100, slack=1e-6)
+    >>> f"{eps:.4f} {delta:.4g}"
+    '5.7561 1.1e-05'
+    """
+    eps, delta, steps = _checked(eps, delta, steps)
+    slack = real("slack", slack, "a slack above 0 and at most 1", 0.0, 1.0, open_low=True)
+    return _advanced_epsilon(eps, steps, slack), next_up(steps * delta + slack)
+
+
+def _checked(eps: float, delta: float, steps: int) -> tuple[float, float, int]:
+    """One release and a number of them, in range."""
+    return (
+        real("eps", eps, "a number eps from 0 to 1e9", 0.0, 1e9),
+        real("delta", delta, "a number delta from 0 to 1", 0.0, 1.0),
+        whole("steps", steps, "a whole number steps >= 1"),
+    )
+
+
+def _advanced_epsilon(eps: float, steps: int, slack: float) -> float:
+    """Epsilon (nats) of advanced composition, rounded up."""
+    # eps sqrt(2 k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1), where (e^eps - 1)/(e^eps + 1) = tanh(eps/2). The logarithm
+    # is not that of 1/d', whose rounding counts where d' is near 1.
+    return next_up(eps * math.sqrt(-2.0 * steps * math.log(slack)) + steps * eps * math.tanh(0.5 * eps))
 
 
 @dataclass(frozen=True)
 class ComposedRule:
-    """``steps`` releases of one rule: the smaller of basic and advanced composition, the latter's slack optimised."""
+    """The curve of ``steps`` releases of one rule: the smaller of basic and advanced composition, as sound as the rule.
+
+    The slack of advanced composition is searched for; every slack is sound.
+    """
 
     rule: EpsilonDeltaRule
+    """The rule of one release."""
+
     steps: int
+    """The number ``k`` of releases."""
+
     leads_with_epsilon: ClassVar[bool] = True
+    """Delta is searched for as the inverse of epsilon (C24, "Rules that lead with epsilon")."""
 
     @property
     def inverse_spacing(self) -> float:
-        """Spacing of the log deltas that are answered: that of the rule."""
+        """Spacing of the log deltas that are answered (C24): that of the rule."""
         return self.rule.inverse_spacing
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the run was composed."""
+        """How the run was composed, for an answer to say."""
         return {"composition": "the smaller of basic and advanced"}
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` of the run; the lower end is not known."""
+        """``eps(delta)`` of the run in nats; the lower end is not known."""
         return Enclosure(-math.inf, next_up(min(self.basic(log_delta), self.advanced(log_delta))))
 
     def per_step(self, log_delta: float) -> float:
-        """``eps`` of one release at ``delta``, ``inf`` where the rule proves nothing."""
+        """``eps`` (nats) of one release at this ``ln delta``, rounded up; ``inf`` where the rule proves nothing."""
         eps = self.rule.epsilon_at(log_delta)
         return next_up(eps) if 0.0 < eps < self.rule.limit else math.inf
 
     def basic(self, log_delta: float) -> float:
-        """Basic composition: ``k eps(delta/k)``."""
-        return basic_composition(self.per_step(log_delta - math.log(self.steps)), 0.0, self.steps)[0]
+        """``eps`` (nats) of the run at this ``ln delta`` by basic composition."""
+        # k eps(delta / k)
+        return next_up(self.steps * self.per_step(log_delta - math.log(self.steps)))
 
     def advanced(self, log_delta: float) -> float:
-        """Advanced composition with ``d' = share * delta`` and ``delta_i = (1 - share) delta / k``."""
+        """``eps`` (nats) of the run at this ``ln delta`` by advanced composition, at the best slack that was found."""
 
+        # With d' = share delta each release has delta_i = (1 - share) delta / k.
         def at(log_odds: float) -> float:
             share = 1.0 / (1.0 + math.exp(-log_odds))
             step = self.per_step(log_delta + math.log1p(-share) - math.log(self.steps))
             if step == math.inf:
                 return math.inf
-            return advanced_composition(step, 0.0, self.steps, math.exp(log_delta) * share)[0]
+            return _advanced_epsilon(step, self.steps, math.exp(log_delta) * share)
 
         return minimise(at, -12.0, 12.0, rtol=1e-6)[1] if log_delta > -690.0 else math.inf
 
     def log_delta(self, eps: float) -> Enclosure:
-        """The inverse of :meth:`epsilon`, by :func:`log_delta_by_search`; the lower end is not known."""
+        """``ln delta(eps)``, the inverse of :meth:`epsilon` by a search; the lower end is not known."""
         return Enclosure(-math.inf, log_delta_by_search(lambda x: self.epsilon(x).upper, eps, rtol=1e-15))

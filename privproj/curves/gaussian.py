@@ -1,4 +1,4 @@
-"""The exact profile of the Gaussian mechanism (Balle, Wang 2018, Theorem 8)."""
+"""The exact profile of the Gaussian mechanism (C3; Balle, Wang 2018, Theorem 8), one epsilon at a time."""
 
 import math
 from typing import TYPE_CHECKING
@@ -12,9 +12,14 @@ if TYPE_CHECKING:
 
 
 def gaussian_profile(mu: float) -> PrivacyProfile:
-    """``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``; ``T`` releases have ``mu sqrt(T)``."""
+    """The exact profile of a release whose sensitivity over noise is ``mu >= 0``; C3 and C20 make it sound.
+
+    ``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``. ``T`` releases have this profile at ``mu sqrt T``.
+    """
 
     def log_delta(eps: float) -> Enclosure:
+        # ln delta, widened for the rounding of mu: d ln delta / d ln mu is at most mu^2, and what the margin allows for
+        # each nat of ln delta (C20).
         return widen_outward(kernels.log_gaussian_delta(eps, mu), steepness=mu * mu)
 
     def table(eps: "Array") -> "tuple[Array, Array]":

@@ -1,16 +1,18 @@
-"""A curve read both ways as exact inverses: ``delta(epsilon(d)) <= d`` and ``epsilon(delta(e)) <= e``, not nearly so.
+"""A curve read both ways: ``delta(epsilon(d)) <= d`` and ``epsilon(delta(e)) <= e`` hold without any tolerance.
 
 Two searches in floating point are inverses only up to rounding, and rounding differs between processors. Here both
-laws hold by construction (claim C24). Let ``D(e)`` be the upper end of ``ln delta`` as the curve evaluates it, a pure
-function of ``e``, and ``H`` a lattice of log deltas. The answers are
+laws hold by construction (claim C24). ``D(e)`` is the upper end of ``ln delta`` as the curve evaluates it at the
+epsilon ``e``, a pure function. ``H`` is a lattice of log deltas, and ``value(h)`` the delta that is printed for its
+point ``h`` (:func:`delta_value`, or :func:`log10_value`). ``E(h)`` is the curve's own inverse, moved up until
+``D(E(h)) <= h`` was evaluated. The answers are
 
-    epsilon(d) = E(h)  with h the largest point of H with value(h) <= d,  and  D(E(h)) <= h, checked;
-    delta(e)   = value(h)  with h the first point of H, from D(e) upwards, that has E(h) <= e.
+    epsilon(d) = E(h)      where h is the largest point of H with value(h) <= d,
+    delta(e)   = value(h)  where h is the first point of H, from D(e) upwards, with E(h) <= e.
 
-*First law.* Let ``e = E(h)``. The point ``h`` has ``D(e) <= h`` and ``E(h) <= e``, so the first such point from
-``D(e)`` upwards is at most ``h``, and ``value(h) <= d``. *Second law.* ``delta(e) = value(h)`` with ``E(h) <= e``, and
-the largest point whose value is at most ``value(h)`` is ``h``. Nothing is asked of ``D`` or ``E`` beyond that: neither
-monotonicity nor a small error (but see :data:`FINE_STEPS`, and :func:`_leads_with_epsilon`).
+*First law.* Let ``e = E(h)``. Then ``D(e) <= h`` and ``E(h) <= e``, so the first such point from ``D(e)`` upwards is at
+most ``h``, and ``value(h) <= d``. *Second law.* ``delta(e) = value(h)`` with ``E(h) <= e``, and the largest point whose
+value is at most ``value(h)`` is ``h``. Nothing else is asked of ``D`` or ``E``: neither monotonicity nor a small error
+(but see :data:`FINE_STEPS`, and :func:`_leads_with_epsilon`).
 """
 
 import math
@@ -22,59 +24,67 @@ from privproj.numerics.enclosure import Enclosure, next_up
 from privproj.runs import FullTarget, Target
 
 LEAST_LOG_VALUE = math.log(1e-300)
-"""Log deltas below are answered by their logarithm alone. Contract."""
+"""Log deltas below this are answered by their logarithm alone. Contract."""
 
 DEFAULT_SPACING = 2.0**-20
-"""Points of ``H`` are so far apart where a curve does not say: 1e-6 of delta. Speed only."""
+"""Distance of the points of ``H`` where a curve does not say its own: a relative 1e-6 of delta. Speed only."""
 
 LARGE_LOG_DELTA = 2.0**16
-"""Beyond this ``|ln delta|`` the lattice is :data:`COARSE_LATTICE_FACTOR` times as wide, so that its points are
-doubles. Proof.
+"""``|ln delta|`` beyond which the lattice is coarser by :data:`COARSE_LATTICE_FACTOR`.
+
+Its points must be doubles. Proof.
 """
 
 COARSE_LATTICE_FACTOR = 2.0**12
-"""Factor of the lattice beyond :data:`LARGE_LOG_DELTA`: 53 bits hold every point up to 2^28. Proof."""
+"""How much wider the lattice is beyond :data:`LARGE_LOG_DELTA`: 53 bits then hold every point up to 2^28. Proof."""
 
 FINE_STEPS = 256
-"""So many neighbours are tried one after the other, then more distant ones. The first law holds up to there. Proof."""
+"""How many candidates for ``delta(e)`` are neighbours in ``H``; those beyond are ever further apart.
+
+The first law holds as long as a curve's own inverse is right to so many points. Proof.
+"""
 
 NEARLY_ZERO_EPSILON = 1e-6
-"""Below this epsilon 0 itself is tried: searches end just beside it. Speed only."""
+"""Below this epsilon 0 itself is tried, as searches end just beside it. Speed only."""
 
 FIRST_STEP = 1e-3
 """First relative step upwards where an inverse fell short, as a share of the lattice's spacing. Speed only."""
 
 POINTS_BACK = 8.0
-"""Points below the end of a search for an inverse from which candidates are tried.
+"""How many points below the end of a search for delta the first candidate lies, for a rule that leads with epsilon.
 
-The first law rests on it, where that search is right to so many points. Proof.
+The first law needs that search to be right to so many points. Proof.
 """
 
 LOOSE_POINTS = 32.0
-"""An epsilon whose delta lies so many points below the one asked for is tightened to its last bit. Speed only."""
+"""An epsilon whose delta lies more points than this below the one asked for is tightened. Speed only."""
 
 WIDTHS_APART = 8.0
-"""How many widths of the enclosure two values differ when the cheap test decides; any number above 2 will do. Proof."""
+"""How many widths of the enclosure apart two values must be for the test that saves a search to decide (C24).
+
+It rests on the width changing by less than this factor over a few roundings of epsilon, which is observed, not proved
+(docs/proofs.md, what is only observed). Proof.
+"""
 
 
 def _spacing_of(curve: Curve, log_delta: float) -> float:
-    """Distance of the points of ``H`` at this log delta; a power of two."""
+    """Distance of the points of ``H`` at this natural log of delta; a power of two."""
     own = float(getattr(curve, "inverse_spacing", DEFAULT_SPACING))
     return own * COARSE_LATTICE_FACTOR if log_delta < -LARGE_LOG_DELTA else own
 
 
 def delta_value(log_delta: float) -> float:
-    """``e^h`` rounded up, at most 1 and never below 1e-300: the delta that is printed for a point ``h`` of ``H``."""
+    """The delta that is printed for a point ``h`` of ``H``: ``e^h`` rounded up, at most 1 and at least 1e-300."""
     return min(1.0, next_up(math.exp(max(log_delta, LEAST_LOG_VALUE))))
 
 
 def log10_value(log_delta: float) -> float:
-    """``h / ln 10`` rounded up: the ``log10_delta`` that is printed for a point ``h`` of ``H``."""
+    """The ``log10_delta`` that is printed for a point ``h`` of ``H``: ``h / ln 10`` rounded up, at most 0."""
     return min(0.0, log_delta / math.log(10.0) + 8e-16 * abs(log_delta))
 
 
 def floor_log_delta(curve: Curve, target: Target) -> float:
-    """The largest point ``h`` of ``H`` whose printed value is at most the target, a delta or its logarithm."""
+    """The largest point ``h`` of ``H`` whose printed value is at most the target's delta, or its ``log10_delta``."""
     asked = None if target.by_log else target.delta
 
     def allowed(point: float) -> bool:
@@ -91,7 +101,7 @@ def floor_log_delta(curve: Curve, target: Target) -> float:
 
 
 def _points_above(curve: Curve, log_delta: float) -> Iterator[float]:
-    """The points of ``H`` from this log delta upwards: :data:`FINE_STEPS` neighbours, then ever sparser, last 0."""
+    """The points of ``H`` from this log delta upwards: :data:`FINE_STEPS` neighbours, then ever sparser, at last 0."""
     step, count = _spacing_of(curve, log_delta), 0
     point = math.ceil(log_delta / step) * step
     while point < 0.0:
@@ -102,7 +112,10 @@ def _points_above(curve: Curve, log_delta: float) -> Iterator[float]:
 
 
 def epsilon_at(curve: Curve, log_delta: float) -> Enclosure:
-    """``E(h)``: the curve's own inverse, moved up until ``D(E(h)) <= h``; the lower end as the curve has it."""
+    """``E(h)`` in nats for the log delta ``h``: the curve's own inverse, moved up until ``D(E(h)) <= h`` (C24).
+
+    The lower end is the curve's own. So is the upper end where it is ``inf``, or where the curve leads with epsilon.
+    """
     found = curve.epsilon(log_delta)
     if found.upper == math.inf or _leads_with_epsilon(curve):
         return found
@@ -120,7 +133,7 @@ def epsilon_at(curve: Curve, log_delta: float) -> Enclosure:
 
 
 def _tighten_to_last_bit(passes: Callable[[float], bool], x: float) -> float:
-    """The last double before ``passes`` turns false, downwards from ``x``, which passes; by halving a bracket."""
+    """The last double that passes on the way down from ``x``, which passes; found by halving a bracket."""
     low, step = x, 2.0**-52
     while passes(low) and step < 1.0:
         x, low, step = low, x * (1.0 - step), 4.0 * step
@@ -130,7 +143,10 @@ def _tighten_to_last_bit(passes: Callable[[float], bool], x: float) -> float:
 
 
 def read_epsilon(curve: Curve, target: Target) -> Enclosure:
-    """``epsilon(d)``, and a lower end of the curve's exact inverse at ``d`` itself, which ``h`` lies a little below."""
+    """``epsilon(d)`` in nats, as the module docstring says, with a lower end of the curve's exact inverse (C24).
+
+    The lower end is of the inverse at ``d`` itself, as ``h`` lies a little below ``ln d``.
+    """
     found = epsilon_at(curve, floor_log_delta(curve, target))
     if not 0.0 < found.lower < math.inf:
         return found
@@ -143,9 +159,9 @@ def read_epsilon(curve: Curve, target: Target) -> Enclosure:
 
 
 def smallest_passing(passes: Callable[[float], bool], start: float, step: float = 1e-15) -> float:
-    """``start``, moved up by as little as makes ``passes`` true: by ``step`` relative, four times that, and so on.
+    """The first number from ``start`` upwards that was tried and ``passes``; ``inf`` where nothing up to 1e18 does.
 
-    ``inf`` where nothing up to 1e18 passes.
+    The tries go up by a relative ``step``, then by four times that, and so on.
     """
     x = start
     while not passes(x):
@@ -157,7 +173,11 @@ def smallest_passing(passes: Callable[[float], bool], start: float, step: float 
 
 
 def read_log_delta(curve: Curve, eps: float) -> Enclosure:
-    """``ln delta(e)``: its upper end is the first point ``h`` of ``H`` from ``D(e)`` upwards with ``E(h) <= e``."""
+    """``ln delta(e)`` for ``e`` in nats: its upper end is the first point ``h`` of ``H`` with ``E(h) <= e`` (C24).
+
+    Points are tried from ``D(e)`` upwards, or from a little below where the curve leads with epsilon. The printed delta
+    is ``value(h)``. The lower end is the curve's.
+    """
     found = curve.log_delta(eps)
     start = found.upper
     if _leads_with_epsilon(curve):
@@ -167,18 +187,18 @@ def read_log_delta(curve: Curve, eps: float) -> Enclosure:
 
 
 def _leads_with_epsilon(curve: Curve) -> bool:
-    """True for a rule ``eps(delta)`` whose ``log_delta`` is a search for its inverse.
+    """True for a rule ``eps(delta)`` whose ``log_delta`` is a search for its inverse (C24).
 
-    There ``E`` needs no check: ``E(h) <= e`` is itself the proof of ``(e, e^h)``. The delta of ``e`` is the first
-    point with it, from a little below where that search ended.
+    There ``E`` needs no check: ``E(h) <= e`` is itself the proof of ``(e, e^h)``. ``delta(e)`` is the first point with
+    ``E(h) <= e``, from a little below where that search ended.
     """
     return bool(getattr(curve, "leads_with_epsilon", False))
 
 
 def _is_answered_within(curve: Curve, eps: float, log_delta: float, known: float) -> bool:
-    """True unless the curve, asked for its epsilon at this point, answers a number above ``eps``.
+    """True where ``E(h) <= e`` for the point ``log_delta`` and ``eps``.
 
-    Where it has no answer the point will do only if ``D(e)``, which is ``known``, is not above it.
+    Where the curve has no answer for that point, it will do if ``D(e)``, which is ``known``, is not above it.
     """
     try:
         return is_certainly_inside(curve, eps, log_delta) or epsilon_at(curve, log_delta).upper <= eps
@@ -187,21 +207,23 @@ def _is_answered_within(curve: Curve, eps: float, log_delta: float, known: float
 
 
 def is_certainly_inside(curve: Curve, eps: float, log_delta: float) -> bool:
-    """True where ``E(h) <= e`` is known without a search: from the accuracy ``rtol`` that the curve's inverse states.
+    """True where ``E(h) <= e`` is known without a search, from the accuracy ``rtol`` that the curve's inverse states.
 
-    The curve found ``D(x) > h`` at some ``x >= E(h) (1 - rtol)``, so the true profile there is above ``h`` less the
-    width of one enclosure, which is at most :data:`WIDTHS_APART` times that at ``e' = e (1 - 4 rtol)``. Where it is
-    below that already at ``e'``, ``x`` lies further left, as the true profile falls.
+    The search for ``E(h)`` evaluated ``D(x) > h`` at some ``x >= E(h) (1 - rtol)``. So the true profile at ``x`` is
+    above ``h`` less the width of the enclosure there, which is taken to be at most :data:`WIDTHS_APART` times that at
+    ``e' = e (1 - 4 rtol)``. Where the profile is below that at ``e'`` already, ``x < e'``, as the true profile falls.
+    Then ``E(h) < e`` (C24, "A test that saves a search").
     """
     rtol = getattr(curve, "inverse_rtol", None)
     if rtol is None or eps <= 0.0:
         return False
+    # D(e') + WIDTHS_APART (width at e') < h
     before = curve.log_delta(eps * (1.0 - 4.0 * rtol))
     return before.upper + WIDTHS_APART * (before.upper - before.lower) < log_delta
 
 
 def meets(curve: Curve, target: FullTarget) -> bool:
-    """True where both readings keep to the target: asked for its epsilon or its delta, the curve answers no more."""
+    """True where both readings keep to the target, ``epsilon(d) <= e`` and ``delta(e) <= d`` (C24, "Calibration")."""
     point = floor_log_delta(curve, target)
     if epsilon_at(curve, point).upper > target.epsilon:
         return False

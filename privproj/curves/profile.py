@@ -1,4 +1,7 @@
-"""Privacy profiles ``delta(eps)`` and the interface that every accounted curve shares."""
+"""Privacy profiles ``delta(eps)`` and the interface that every accounted curve shares.
+
+Epsilons are in nats, and deltas are kept as their natural logarithms.
+"""
 
 import math
 from collections.abc import Callable
@@ -14,10 +17,9 @@ if TYPE_CHECKING:
 
 
 INVERSE_RTOL = 2.0**-50
-"""Relative width of the bracket in which the inverse of a profile lies.
+"""Relative width of the bracket in which the inverse of a profile lies, with room for a search that ends early.
 
-It leaves room for a search that ends some neighbours early; :func:`privproj.curves.inversion.is_certainly_inside`
-rests on it. Proof.
+:func:`privproj.curves.inversion.is_certainly_inside` rests on it (C24). Proof.
 """
 
 INVERSE_SEARCH_RTOL = 2.0**-53
@@ -34,64 +36,79 @@ class Curve(Protocol):
     """A bound of a whole run, readable both ways. Each answer encloses the exact value of the bound.
 
     An end that is not known is ``-inf`` (below) or ``inf`` (above). ``log_delta`` is a pure function: the same ``eps``
-    gets the same answer, whatever was asked before. :mod:`privproj.curves.inversion` makes exact inverses of the two;
-    it looks for ``inverse_spacing``, the spacing of the log deltas it answers with, and ``inverse_rtol``, the relative
-    accuracy to which ``epsilon`` is bracketed (left out where none is stated).
+    gets the same answer, whatever was asked before. :mod:`privproj.curves.inversion` makes exact inverses of both
+    readings (C24). A curve may have three further attributes for it:
+
+    * ``inverse_spacing`` is the spacing of the log deltas that it answers with.
+    * ``inverse_rtol`` is the relative accuracy to which ``epsilon`` is bracketed. It is left out where none is stated.
+    * ``leads_with_epsilon`` is true for a rule ``eps(delta)`` whose ``log_delta`` is a search for its inverse.
     """
 
     def log_delta(self, eps: float, /) -> Enclosure:
-        """``ln delta(eps)`` for ``eps >= 0``."""
+        """``ln delta(eps)`` for ``eps >= 0``, enclosed; the upper end is what an answer rests on."""
         ...
 
     def epsilon(self, log_delta: float, /) -> Enclosure:
-        """Smallest ``eps >= 0`` with ``delta(eps) <= delta``; ``inf`` where there is none."""
+        """The smallest ``eps >= 0`` whose delta is at most ``e^log_delta``, enclosed; ``inf`` where there is none."""
         ...
 
 
 @dataclass(frozen=True)
 class PrivacyProfile:
-    """A profile that holds in both orders of the neighbouring pair, given on ``eps >= 0``.
+    """A profile of one release that holds in both orders of the neighbouring pair, given on ``eps >= 0``.
 
-    The bound that builds it guarantees its soundness. The fields:
-
-    * ``log_delta(eps)`` encloses the log of the bound.
-    * ``guess(log_delta)`` may return the inverse to about 1e-12. It only saves time.
-    * ``closed_form(T)`` is the profile of ``T`` releases. Without it they are composed numerically.
-    * ``table(eps)`` gives lower (0: unknown) and upper bounds of delta for an array of ``eps >= 0``, where that is
-      faster than one at a time. They hold as well for every ``eps`` off by a relative 1e-15, and where ``e^-eps`` is
-      off by 1e-15.
-    * ``resolution`` is how many evaluations per standard deviation of the loss are worth their time.
-    * ``can_be_subsampled`` is False where subsampling has no theorem in the bound's own terms.
-    * ``numerics`` says how it is computed where that is more than a closed form or a quadrature.
-    * ``inverse_spacing`` and ``inverse_rtol`` are as :class:`Curve` says: wider where evaluations are slow or an
-      enclosure is wide.
+    The bound that builds it guarantees its soundness.
     """
 
     log_delta: Callable[[float], Enclosure]
+    """From ``eps >= 0`` to an enclosure of the natural log of the bound."""
+
     guess: Callable[[float], float] | None = None
+    """From ``ln delta`` to its epsilon, right to about 1e-12. It only saves time."""
+
     closed_form: "Callable[[int], PrivacyProfile] | None" = None
+    """From ``T`` to the profile of ``T`` releases. Without it they are composed numerically."""
+
     table: "Callable[[Array], tuple[Array, Array]] | None" = None
+    """From an array of ``eps >= 0`` to lower bounds (0: unknown) and upper bounds of delta.
+
+    It is there where that is faster than one epsilon at a time. The bounds must also hold for every ``eps`` that is off
+    by a relative 1e-15, and where ``e^-eps`` is off by 1e-15.
+    """
+
     resolution: float = 12.0
+    """How many evaluations per standard deviation of the loss are worth their time."""
+
     can_be_subsampled: bool = True
+    """False where subsampling has no theorem in the bound's own terms."""
+
     numerics: dict[str, object] = field(default_factory=dict)
+    """How it is computed, for an answer to say, where that is more than a closed form or a quadrature."""
+
     inverse_spacing: float = 2.0**-36
+    """Spacing of the log deltas that are answered (C24): wider where evaluations are slow or an enclosure is wide."""
+
     inverse_rtol: float = INVERSE_RTOL
+    """Relative width of the bracket in which :meth:`epsilon` finds the inverse, as :class:`Curve` says."""
 
     def log_delta_anywhere(self, eps: float) -> Enclosure:
-        """``ln delta(eps)`` for every real ``eps``: ``delta(-e) = 1 - e^-e (1 - delta(e))``."""
+        """``ln delta(eps)`` for every real ``eps``, enclosed; sound in both orders (C1)."""
         if eps >= 0.0:
             return self.log_delta(eps)
+        # delta(eps) = 1 - e^eps (1 - delta(-eps)) for eps < 0
         mirrored = self.log_delta(-eps)
         return Enclosure(*(log1m_exp(eps + log1m_exp(end)) for end in mirrored))
 
     def sampled(self, rate: float) -> "PrivacyProfile":
-        """One release on a sampled batch, ``delta(eps) = q delta_0(ln(1 + (e^eps - 1)/q))`` for ``eps >= 0``.
+        """The profile of one release on a batch sampled at the rate ``q``, as sound as this one (C17).
 
-        Poisson sampling under add-remove or zero-out (the remove order; the add order is ``w delta_0(ln(t q/w))`` with
-        ``t = e^eps``, ``w = 1 - (1-q) t <= q`` and ``t q/w >= 1 + (t-1)/q``, so never larger), or a batch of fixed size
-        under replace (Balle, Barthe, Gaboardi 2018, Theorem 9).
+        ``delta(eps) = q delta_0(ln(1 + (e^eps - 1)/q))`` for ``eps >= 0``. That holds for a batch of fixed size under
+        replace neighbours (Balle, Barthe, Gaboardi 2018, Theorem 9), and for Poisson sampling under add-remove and
+        zero-out neighbours in the remove order. There the add order is ``w delta_0(ln(t q/w))`` with ``t = e^eps``,
+        ``w = 1 - (1-q) t <= q`` and ``t q/w >= 1 + (t-1)/q``, so it is never larger.
         """
 
+        # ln q + ln delta_0(ln(1 + (e^eps - 1)/q)): outward by a relative 1e-15 of the inner epsilon, and by 1e-15.
         def log_delta(eps: float) -> Enclosure:
             inner = _amplified_epsilon(eps, rate)
             ends = self.log_delta(inner * (1.0 + 1e-15)).lower, self.log_delta(inner * (1.0 - 1e-15)).upper
@@ -101,7 +118,7 @@ class PrivacyProfile:
         return replace(self, log_delta=log_delta, guess=None, closed_form=None, table=None, numerics=shown)
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Invert to the safe side: upper is where the upper end of the profile has come down to delta."""
+        """``eps(delta)``, enclosed: at the upper end the profile's upper end was evaluated to be at most delta."""
         if self.log_delta(0.0).upper <= log_delta:
             return Enclosure(0.0, 0.0)
         rtol = INVERSE_SEARCH_RTOL if self.inverse_rtol <= INVERSE_RTOL else 0.25 * self.inverse_rtol
@@ -118,14 +135,15 @@ class PrivacyProfile:
 
 
 def _amplified_epsilon(eps: float, rate: float) -> float:
-    """``ln(1 + (e^eps - 1)/q)``."""
+    """``ln(1 + (e^eps - 1)/q)``: the epsilon at which an unsampled release is asked (C17)."""
     if eps < 30.0:
         return math.log1p(math.expm1(eps) / rate)
+    # The same without overflow: eps - ln q + ln(1 - (1 - q) e^-eps).
     return eps - math.log(rate) + math.log1p(-(1.0 - rate) * math.exp(-eps))
 
 
 class _RunRepresentation(Protocol):
-    """A bound that accounts for a whole run in its own terms: a Renyi curve, an ``(eps, delta)`` rule, a good event."""
+    """A bound that accounts for a run in its own terms: a Renyi curve, an ``(eps, delta)`` rule, a good event."""
 
     def over_run(self, run: Run) -> Curve:
         """The curve of the run; raises :class:`privproj.Refused` where there is no theorem for it."""

@@ -1,4 +1,11 @@
-"""Renyi curves, concentrated DP, and their conversions to ``(eps, delta)``."""
+"""Renyi curves, concentrated DP, and their conversions to ``(eps, delta)`` (C14, C15).
+
+A Renyi curve bounds the divergence ``D(alpha)`` of the two laws of a release, in nats, in both orders. Over a run the
+divergences add. Conversions (Canonne, Kamath, Steinke 2020), where every order ``alpha`` is sound:
+
+    eps      = inf_alpha  D(alpha) + ln(1/delta)/(alpha - 1) - ln(alpha)/(alpha - 1) + ln(1 - 1/alpha)
+    ln delta = inf_alpha  (alpha - 1) (D(alpha) - eps + ln(1 - 1/alpha)) - ln(alpha)
+"""
 
 import math
 from collections.abc import Callable
@@ -13,7 +20,7 @@ from privproj.numerics.search import minimise
 from privproj.runs import Run
 
 UNKNOWN_END = -math.inf
-"""A lower end that is not known. Contract."""
+"""A lower end that is not known: the infimum over orders is searched for, and may be missed. Contract."""
 
 LARGEST_ORDER = 1200
 """Largest whole order that is tried. Every order is sound. Speed only."""
@@ -26,11 +33,12 @@ PROFILE_ADVICE = "bounds with a privacy profile have one (privproj compare shows
 
 
 def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], RenyiCurve]":
-    """Poisson sampling of a mechanism whose remove moments are mixtures of Gaussian ones, at whole orders.
+    """The Renyi curve under Poisson sampling at a rate ``q``, at whole orders, of a mixture of Gaussian releases (C15).
 
-    ``D(a) = 1/(a-1) ln sum_{j=0}^{a} C(a,j) (1-q)^(a-j) q^j e^{log_moment(j)}`` where ``log_moment(j)`` is the log of
-    ``E exp(j (j-1) S / (2 z^2))`` (Mironov, Talwar, Zhang 2019, Section 3.3, averaged over ``S``). Computed through the
-    excess over 1, so that tiny rates keep their digits. The add moment is at most the remove moment.
+    ``D(a) = 1/(a-1) ln sum_{j=0}^{a} C(a,j) (1-q)^(a-j) q^j e^{log_moment(j)}`` (Mironov, Talwar, Zhang 2019, Section
+    3.3, averaged over ``S``). ``log_moment(j)`` is the natural log of ``E exp(j (j-1) S / 2)``, with ``S`` the squared
+    shift of the release in units of its noise. That is the remove order; the add order is no worse. What is returned
+    maps ``q`` to the curve.
     """
     moment = lru_cache(maxsize=None)(log_moment)
 
@@ -38,12 +46,14 @@ def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], Reny
         def divergence(alpha: float) -> float:
             a, total = round(alpha), -math.inf
             for j in range(2, a + 1):
-                # C(a,j) (1-q)^(a-j) q^j (e^log_moment(j) - 1), in logs
+                # The excess of the sum over 1, so that tiny rates keep their digits, in logs:
+                # sum_{j=2}^{a} C(a,j) (1-q)^(a-j) q^j (e^log_moment(j) - 1)
                 grown = moment(j)
                 if grown > 0.0:
                     ways = math.lgamma(a + 1) - math.lgamma(j + 1) - math.lgamma(a - j + 1)
                     weight = ways + (a - j) * math.log1p(-q) + j * math.log(q)
                     total = log_add(total, weight + grown + log1m_exp(-grown))
+            # ln(1 + the excess) / (a - 1), the excess enlarged by a relative 1e-11 for its rounding
             return log_add(0.0, total + 1e-11) / (a - 1)
 
         return RenyiCurve(divergence, integer_orders=True)
@@ -53,27 +63,35 @@ def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], Reny
 
 @dataclass(frozen=True)
 class RenyiCurve:
-    """``alpha -> D(alpha)``, an upper bound on the Renyi divergence in both orders, at all real ``alpha > 1``.
-
-    It may hold for ``low <= alpha < high`` only. With ``integer_orders`` only whole ``alpha >= 2`` are used.
-    ``poisson(q)`` is the curve under Poisson sampling, where there is one. Conversion (Canonne, Kamath, Steinke
-    2020): ``eps = inf_alpha D(alpha) + ln(1/(alpha delta))/(alpha-1) + ln(1 - 1/alpha)``; solved for delta it reads
-    ``ln delta = inf_alpha (alpha-1) (D(alpha) - eps + ln(1 - 1/alpha)) - ln alpha``. Every order is sound.
-    """
+    """An upper bound of the Renyi divergence in both orders; the bound that builds it guarantees its soundness."""
 
     divergence: Callable[[float], float]
+    """From an order ``alpha > 1`` to ``D(alpha)``, in nats."""
+
     integer_orders: bool = False
+    """True where only whole orders ``alpha >= 2`` may be used."""
+
     poisson: "Callable[[float], RenyiCurve] | None" = None
+    """From a sampling rate to the curve of a release on a Poisson sampled batch; None where there is no theorem."""
+
     low: float = 1.0
+    """The curve holds from this order on, and only above 1."""
+
     high: float = math.inf
+    """The curve holds below this order."""
+
     inverse_spacing: ClassVar[float] = SEARCHED_SPACING
+    """Spacing of the log deltas that are answered (C24)."""
 
     def __post_init__(self) -> None:
         if self.integer_orders:  # both readings look at the same few orders again and again
             object.__setattr__(self, "divergence", lru_cache(maxsize=None)(self.divergence))
 
     def over_run(self, run: Run) -> "RenyiCurve":
-        """The curve of a run: divergences add, after Poisson sampling where the curve has a sampled form."""
+        """The curve of a run: divergences add, after Poisson sampling where the curve has a sampled form.
+
+        Raises :class:`Refused` for a sampled run where it has none.
+        """
         step = self
         if run.sampling_rate < 1.0:
             if self.poisson is None or run.sampling != "poisson":
@@ -82,7 +100,7 @@ class RenyiCurve:
         return replace(step, divergence=lambda alpha: run.steps * step.divergence(alpha), poisson=None)
 
     def least_over_orders(self, objective: Callable[[float], float]) -> float:
-        """The least value of ``objective(alpha)`` that a search over the orders finds."""
+        """The least value of ``objective(alpha)`` that a search over the orders finds; ``inf`` if there is no order."""
         if self.integer_orders:
             return self.least_whole(objective)
 
@@ -108,16 +126,18 @@ class RenyiCurve:
         return min(best, _least_of_valley(lambda a: objective(float(a)), low, high))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)``; the lower end is not known (the infimum is searched for)."""
+        """``ln delta(eps)`` for ``eps`` in nats; the lower end is not known."""
 
+        # (alpha - 1) (D(alpha) - eps + ln(1 - 1/alpha)) - ln(alpha)
         def at(alpha: float) -> float:
             return (alpha - 1.0) * (next_up(self.divergence(alpha)) - eps + math.log1p(-1.0 / alpha)) - math.log(alpha)
 
         return Enclosure(UNKNOWN_END, min(0.0, self.least_over_orders(at) + 1e-12))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)``; the lower end is not known (the infimum is searched for)."""
+        """``eps(delta)`` in nats; the lower end is not known."""
 
+        # D(alpha) + (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
         def at(alpha: float) -> float:
             spent = (-log_delta - math.log(alpha)) / (alpha - 1.0)
             return next_up(self.divergence(alpha)) + spent + math.log1p(-1.0 / alpha)
@@ -126,7 +146,7 @@ class RenyiCurve:
 
 
 def _least_of_valley(f: Callable[[int], float], low: int, high: int) -> float:
-    """The least value on ``low..high`` of a function with one valley."""
+    """The least value of a function with one valley on the whole numbers ``low..high``, by thirds."""
     while high - low > 4:
         left = low + (high - low) // 3
         right = high - (high - low) // 3
@@ -136,13 +156,16 @@ def _least_of_valley(f: Callable[[int], float], low: int, high: int) -> float:
 
 @dataclass(frozen=True)
 class BestCurve:
-    """The smaller of several Renyi curves, order by order."""
+    """Several Renyi curves of one release: each is converted by itself and the smaller answer is taken."""
 
     curves: tuple[RenyiCurve, ...]
+    """The curves, each sound by itself."""
+
     inverse_spacing: ClassVar[float] = SEARCHED_SPACING
+    """Spacing of the log deltas that are answered (C24)."""
 
     def over_run(self, run: Run) -> "BestCurve":
-        """The run's curves of them all."""
+        """Every curve's curve of the run; raises :class:`Refused` where one of them has no form for its sampling."""
         return BestCurve(tuple(curve.over_run(run) for curve in self.curves))
 
     def log_delta(self, eps: float) -> Enclosure:
@@ -150,30 +173,36 @@ class BestCurve:
         return Enclosure(UNKNOWN_END, min(curve.log_delta(eps).upper for curve in self.curves))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """The least ``eps(delta)`` of the curves; the lower end is not known."""
+        """The least ``eps(delta)`` of the curves, in nats; the lower end is not known."""
         return Enclosure(UNKNOWN_END, min(curve.epsilon(log_delta).upper for curve in self.curves))
 
 
 @dataclass(frozen=True)
 class ConcentratedCurve:
-    """``(rho, omega)``-tCDP, ``D(alpha) <= rho alpha`` for ``1 < alpha < omega``; ``omega = inf`` is ``rho``-zCDP.
+    """Concentrated DP, ``D(alpha) <= rho alpha`` for ``1 < alpha < omega``; its bound guarantees that (C14, C15).
 
     ``eps = rho + 2 sqrt(rho ln(1/delta))`` if ``ln(1/delta) <= (omega-1)^2 rho``, else
     ``rho omega + ln(1/delta)/(omega-1)`` (Bun, Dwork, Rothblum, Steinke 2018; Bun, Steinke 2016).
     """
 
     rho: float
+    """The slope of the divergence, in nats, above 0."""
+
     omega: float = math.inf
+    """The order up to which it holds: ``(rho, omega)``-tCDP, or ``rho``-zCDP if it is ``inf``."""
+
     inverse_spacing: ClassVar[float] = 2.0**-40
+    """Spacing of the log deltas that are answered (C24)."""
 
     def over_run(self, run: Run) -> "ConcentratedCurve":
-        """The curve of a run: ``rho`` adds; there is no sampled form."""
+        """The curve of a run: ``rho`` adds over releases; raises :class:`Refused` for sampled batches."""
         if run.sampling_rate < 1.0:
             raise Refused(f"concentrated DP has no theorem for sampling={run.sampling}; {PROFILE_ADVICE}")
         return ConcentratedCurve(run.steps * self.rho, self.omega)
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` by the formula above."""
+        """``eps(delta)`` in nats, enclosed."""
+        # rho + 2 sqrt(rho ln(1/delta)) if ln(1/delta) <= (omega - 1)^2 rho, else rho omega + ln(1/delta)/(omega - 1)
         if -log_delta <= (self.omega - 1.0) ** 2 * self.rho:
             eps = self.rho + 2.0 * math.sqrt(self.rho * -log_delta)
         else:
@@ -181,9 +210,10 @@ class ConcentratedCurve:
         return Enclosure(eps * (1.0 - 1e-15), next_up(eps))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """The inverse of :meth:`epsilon`: ``ln(1/delta) = (eps-rho)^2/(4 rho)``, or the linear branch."""
+        """``ln delta(eps)``, enclosed: the inverse of :meth:`epsilon`."""
         if eps <= self.rho:
             return Enclosure(0.0, 0.0)
+        # ln(1/delta) = (eps - rho)^2/(4 rho),  or (omega - 1) (eps - rho omega) on the linear branch
         reach = (eps - self.rho) ** 2 / (4.0 * self.rho)
         if reach > (self.omega - 1.0) ** 2 * self.rho:
             reach = (self.omega - 1.0) * (eps - self.rho * self.omega)

@@ -1,1 +1,1 @@
-"""Doors into other packages; each file imports its own, and nothing here is imported by the core."""
+"""Doors into other packages. Each file imports its own package, and nothing here is imported by the core."""

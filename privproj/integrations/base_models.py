@@ -22,25 +22,26 @@ GIVEN_HEADS = "given heads"
 """All attention heads feed the layer; ``head_dim`` has to be given, for its default is not ``hidden / heads``."""
 
 MOST_BLOCKS = 10_000
-"""Blocks of a base model at most; speed only."""
+"""The largest number of blocks of a base model. Speed only: it keeps a mistaken file from running for hours."""
 
 KEYS = {HIDDEN: "hidden_size", INNER: "intermediate_size", "blocks": "num_hidden_layers"}
-"""Where most configurations have a size."""
+"""The keys of ``config.json`` under which most base models have their sizes."""
 
 GPT2_KEYS = {HIDDEN: "n_embd", INNER: "n_inner", "blocks": "n_layer"}
-"""How GPT-2 calls them."""
+"""The same keys as GPT-2 calls them."""
 
 OPT_KEYS = {**KEYS, INNER: "ffn_dim"}
-"""How OPT calls them."""
+"""The same keys as OPT calls them."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """Models whose blocks hold the same linear layers: ``block`` says what feeds each.
+    """Models whose blocks hold the same linear layers.
 
-    ``stacks`` are the names of the list of blocks, in the model with a head and in the bare one. ``outside`` are
-    modules besides the blocks that some model of the family has, ``heads`` those that are linear and no output
-    embedding. ``keys`` are the sizes' names in ``config.json``.
+    ``types`` are the values of ``model_type``, and ``block`` says what feeds each linear layer of a block. ``stacks``
+    are the names of the list of blocks, in the model with a head and in the bare one. ``outside`` are modules besides
+    the blocks that some model of the family has, ``heads`` those that are linear and no output embedding. ``keys`` are
+    the sizes' names in ``config.json``.
     """
 
     types: tuple[str, ...]
@@ -51,7 +52,7 @@ class Family:
     keys: Mapping[str, str] = field(default_factory=lambda: KEYS)
 
     def names(self, stack: str, config: dict[str, Any]) -> Iterator[tuple[str, str]]:
-        """``(name, what feeds it)`` of every linear layer in the blocks."""
+        """``(name, what feeds it)`` of every linear layer in the blocks of the model that ``config`` describes."""
         blocks = self.size(config, "blocks")
         if blocks > MOST_BLOCKS:
             raise InvalidParameter("config.json", blocks, f"at most {MOST_BLOCKS} blocks")
@@ -60,7 +61,7 @@ class Family:
                 yield f"{stack}.{i}.{layer}", kind
 
     def size(self, config: dict[str, Any], kind: str) -> int:
-        """A size from the base model's configuration."""
+        """How many inputs a layer of this kind has, or how many blocks there are, by the base model's configuration."""
         if kind in (HEADS, GIVEN_HEADS):
             if config.get("head_dim") is None and kind == HEADS:
                 return self.size(config, HIDDEN)
@@ -72,7 +73,7 @@ class Family:
 
 
 def _positive_size(config: dict[str, Any], name: str) -> int:
-    """A size that has to be there."""
+    """A size that has to be there; raises :class:`InvalidParameter` otherwise."""
     value = config.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidParameter(f"config.json: {name}", value, "a whole number of at least 1 in the base model's file")
@@ -92,7 +93,7 @@ def _gated_block(heads: str) -> dict[str, str]:
 
 
 DECODER = ("model.layers", "layers")
-"""Where the blocks of a decoder are."""
+"""Names of the list of blocks of a decoder, in the model with a head and in the bare one."""
 
 DECODER_OUTSIDE = ("lm_head", "model.embed_tokens", "embed_tokens", "score")
 """Linear layers and embeddings of a decoder outside its blocks."""
@@ -188,9 +189,10 @@ UNUSUAL = {
 
 
 def possible_families(config: dict[str, Any], causal: bool) -> list[tuple[Family, str]]:
-    """The families and stacks that this configuration may stand for; ``causal``: the model has its head.
+    """The families and stacks that this configuration may stand for; ``causal`` says that the model has its head.
 
-    Without a ``model_type`` every family is one: the caller has to find that all which fit agree.
+    Without a ``model_type`` every family is possible, and the caller has to find that all which fit agree. Raises
+    :class:`InvalidParameter` for an unknown model type and for blocks that are not those of the table.
     """
     kind = config.get("model_type")
     remedy = "save the adapter with PEFT (adapter_model.safetensors names every layer) or give the layers with --layer"

@@ -1,16 +1,17 @@
 """Our releases as dp-accounting events, and accountants that take them together with its own.
 
-``ReleaseDpEvent(M2(...))`` is one release; it may stand alone or inside ``ComposedDpEvent``, ``SelfComposedDpEvent``
+``ReleaseDpEvent(M2(...))`` is one release. It may stand alone or inside ``ComposedDpEvent``, ``SelfComposedDpEvent``
 and ``PoissonSampledDpEvent``. dp-accounting's composition is not certified (see
 :mod:`privproj.composition.by_dp_accounting`): for a number with a proved error bound compose a
 :class:`privproj.schedule.Schedule`.
 
-What a noise multiplier is relative to: here, the sensitivity under the neighbouring relation, ``2C`` under replace. A
-``GaussianDpEvent`` states it relative to ``C``, the bound of one record; under ``REPLACE_ONE`` dp-accounting's PLD
-accountant doubles the sensitivity accordingly, while its Renyi accountant does not. So under ``REPLACE_ONE``
-``ReleaseDpEvent(Gaussian(noise_multiplier=z))`` is what ``GaussianDpEvent(2 z)`` is to the PLD accountant; the two
-kinds are refused together, and ``GaussianDpEvent`` is refused by the Renyi accountant. dp-accounting's events carry no
-relation, its accountants do: name it in ``ReleaseDpEvent(..., relation=...)``, and any other accountant refuses it.
+What a noise multiplier is relative to: here it is the sensitivity under the neighbouring relation, ``2C`` under
+replace. A ``GaussianDpEvent`` states it relative to ``C``, the bound of one record. Under ``REPLACE_ONE``
+dp-accounting's PLD accountant doubles the sensitivity accordingly, while its Renyi accountant does not. So under
+``REPLACE_ONE`` ``ReleaseDpEvent(Gaussian(noise_multiplier=z))`` is what ``GaussianDpEvent(2 z)`` is to the PLD
+accountant. The two kinds are refused together, and ``GaussianDpEvent`` is refused by the Renyi accountant.
+dp-accounting's events carry no relation, its accountants do: name it in ``ReleaseDpEvent(..., relation=...)``, and any
+other accountant refuses it.
 """
 
 import warnings
@@ -32,14 +33,20 @@ from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.runs import NeighbouringRelation, RelationName, RunOptions, member_named
 
+__all__ = ["ProjectionPLDAccountant", "ProjectionRdpAccountant", "ReleaseDpEvent"]
+
 Problem = privacy_accountant.PrivacyAccountant.CompositionErrorDetails
+"""What an accountant of dp-accounting returns for an event that it does not take."""
+
 Relation = privacy_accountant.NeighboringRelation
+"""The neighbouring relations of dp-accounting."""
+
 RELATIONS: dict[Relation, RelationName] = {
     Relation.ADD_OR_REMOVE_ONE: "add-remove",
     Relation.REPLACE_ONE: "replace",
     Relation.REPLACE_SPECIAL: "zero-out",
 }
-"""dp-accounting's neighbouring relations that have one here."""
+"""Our names of those neighbouring relations that both packages have. Proof: each pair means the same data sets."""
 
 
 def _known_relation(_: object, __: object, value: str | None) -> None:
@@ -50,10 +57,25 @@ def _known_relation(_: object, __: object, value: str | None) -> None:
 
 @attrs.frozen
 class ReleaseDpEvent(dp_event.DpEvent):
-    """One release of a mechanism of this package, accounted by ``bound`` (None: the default of the accountant).
+    """One release of a mechanism of this package, as an event of dp-accounting.
 
-    The noise multiplier is over the sensitivity under ``relation``; an accountant of another relation refuses the
-    event. None stands for the relation of the accountant; under replace that is warned of.
+    Its noise multiplier is the standard deviation of the noise over the sensitivity under ``relation``.
+
+    Args:
+        mechanism: The released mechanism, with its noise multiplier, rank and promises.
+        bound: Name of the bound that accounts it. None: the default of the mechanism; the Renyi accountant takes the
+            mechanism's Renyi bound.
+        relation: The neighbouring relation, "add-remove", "zero-out" or "replace"; an accountant of another relation
+            refuses the event. None: that of the accountant, which is warned of under replace.
+
+    Raises:
+        InvalidParameter: ``relation`` is no neighbouring relation.
+
+    >>> from privproj import M2
+    >>> from privproj.integrations.dp_accounting import ReleaseDpEvent
+    >>> event = ReleaseDpEvent(M2(dim=64, rank=8, noise_multiplier=2.0), relation="add-remove")
+    >>> event.mechanism.rank
+    8
     """
 
     mechanism: Mechanism
@@ -62,14 +84,14 @@ class ReleaseDpEvent(dp_event.DpEvent):
 
 
 OVER_SENSITIVITY = "sensitivity"
-"""Noise multipliers are noise over sensitivity, as everywhere here."""
+"""Says that noise multipliers are the noise over the sensitivity, as everywhere here."""
 
 OVER_CLIP = "clip"
-"""Noise multipliers are noise over the clip, as in dp-accounting under replace."""
+"""Says that noise multipliers are the noise over the clip, as in dp-accounting under replace."""
 
 
 def _scales_of(event: dp_event.DpEvent) -> Iterator[str]:
-    """What the noise multipliers in an event are relative to."""
+    """What the noise multipliers in an event are relative to, one word for each."""
     if isinstance(event, ReleaseDpEvent):
         if isinstance(event.mechanism, NoisyMechanism):
             yield OVER_SENSITIVITY
@@ -102,7 +124,11 @@ def _without_sampling(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, f
 def _question_of_event(
     event: ReleaseDpEvent, rate: float, relation: Relation, bound: str | None, count: int = 1
 ) -> Question:
-    """The question that ``count`` such events put."""
+    """The question that ``count`` such events at this sampling rate put to ``bound``.
+
+    Raises :class:`InvalidParameter` for an event of another relation, and :class:`Refused` for a bound that reuses its
+    projection, since an accountant cannot see the other releases.
+    """
     ours = RELATIONS[relation]
     if event.relation not in (None, ours):
         raise InvalidParameter("relation", event.relation, f"{ours}, the neighbouring relation of the accountant")
@@ -123,10 +149,28 @@ def _warn_of_scale(event: ReleaseDpEvent, relation: Relation) -> None:
 
 
 class ProjectionPLDAccountant(PLDAccountant):
-    """dp-accounting's PLD accountant that also takes :class:`ReleaseDpEvent`, alone or Poisson sampled."""
+    """dp-accounting's PLD accountant that also takes :class:`ReleaseDpEvent`, alone or Poisson sampled.
+
+    A release enters as a dominating pair of its bound, which is sound. dp-accounting then composes, and its rounding is
+    not certified.
+
+    Args:
+        neighboring_relation: dp-accounting's neighbouring relation; add-or-remove-one if left out.
+        value_discretization_interval: Distance of two privacy losses on the grid, in nats, above 0; 1e-4 if left out. A
+            larger one is faster and gives a larger epsilon.
+
+    >>> from dp_accounting import dp_event
+    >>> from privproj import M2
+    >>> from privproj.integrations.dp_accounting import ProjectionPLDAccountant, ReleaseDpEvent
+    >>> release = ReleaseDpEvent(M2(dim=64, rank=8, noise_multiplier=2.0))
+    >>> accountant = ProjectionPLDAccountant(value_discretization_interval=1e-2)
+    >>> _ = accountant.compose(dp_event.SelfComposedDpEvent(release, 10))
+    >>> round(float(accountant.compose(dp_event.GaussianDpEvent(4.0)).get_epsilon(1e-5)), 1)
+    2.6
+    """
 
     held: frozenset[str] = frozenset()
-    """What the noise multipliers so far are relative to."""
+    """What the noise multipliers of the events so far are relative to, sensitivity or clip."""
 
     def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Problem | None:
         problem = _mixes_scales(event, self.held, self.neighboring_relation)
@@ -144,6 +188,7 @@ class ProjectionPLDAccountant(PLDAccountant):
                 return Problem(event, f"{found.bound.name} has no privacy profile to compose here")
             if do_compose and count:
                 _warn_of_scale(ours, self.neighboring_relation)
+                # One release in each order: the pairs that dominate it (C18). Its products dominate the run (C2).
                 orders = grid.pairs_in_both_orders(
                     [(release, run)], [outline_step(release, run)], self._value_discretization_interval
                 )
@@ -157,13 +202,26 @@ class ProjectionPLDAccountant(PLDAccountant):
 
 
 def _as_pmf(pair: DominatingPair) -> pld_pmf.PLDPmf:
-    """A dominating pair as dp-accounting holds it."""
+    """A dominating pair in the form in which dp-accounting holds it."""
     cells = dict(zip(pair.cells.tolist(), pair.masses.tolist(), strict=True))
     return pld_pmf.create_pmf(cells, pair.step, pair.at_infinity, pessimistic_estimate=True).to_dense_pmf()
 
 
 class ProjectionRdpAccountant(RdpAccountant):
-    """dp-accounting's Renyi accountant that also takes :class:`ReleaseDpEvent` of mechanisms with a Renyi curve."""
+    """dp-accounting's Renyi accountant that also takes :class:`ReleaseDpEvent` of mechanisms with a Renyi curve.
+
+    Args:
+        orders: The orders at which divergences are kept, each above 1. None or left out: dp-accounting's default.
+        neighboring_relation: dp-accounting's neighbouring relation; add-or-remove-one if left out.
+
+    >>> from dp_accounting import dp_event
+    >>> from privproj import M2
+    >>> from privproj.integrations.dp_accounting import ProjectionRdpAccountant, ReleaseDpEvent
+    >>> release = ReleaseDpEvent(M2(dim=64, rank=8, noise_multiplier=2.0))
+    >>> accountant = ProjectionRdpAccountant().compose(dp_event.SelfComposedDpEvent(release, 10))
+    >>> round(float(accountant.get_epsilon(1e-5)), 1)
+    2.6
+    """
 
     def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Problem | None:
         if self.neighboring_relation is Relation.REPLACE_ONE and OVER_CLIP in _scales_of(event):
@@ -191,6 +249,14 @@ class ProjectionRdpAccountant(RdpAccountant):
 
     @staticmethod
     def at(curve: RenyiCurve, order: float) -> float:
-        """The divergence at this order, ``inf`` where the curve does not hold."""
+        """The Renyi divergence of a curve at one order.
+
+        Args:
+            curve: The Renyi curve of the release or of the run.
+            order: The order, above 1.
+
+        Returns:
+            The divergence in nats, ``inf`` where the curve does not hold.
+        """
         whole = not curve.integer_orders or order.is_integer()
         return curve.divergence(order) if whole and curve.low <= order < curve.high and order > 1.0 else float("inf")

@@ -1,13 +1,13 @@
 """An accountant with Opacus' interface that knows what a projecting optimizer really released.
 
-Importable without torch or Opacus. It gives the numbers of M2 only for steps of an optimizer that is a
-:class:`ReleasesProjection`, which only an optimizer that projects may be; every other step is accounted as the
+It can be imported without torch or Opacus. It gives the numbers of M2 only for steps of an optimizer that is a
+:class:`ReleasesProjection`, which only an optimizer that projects may be. Every other step is accounted as the
 subsampled Gaussian mechanism that it is. Pass it to Opacus as ``PrivacyEngine.accountant``, or call :func:`register`.
 
-All numbers are for Poisson sampling under add-remove, and what is known to be something else is refused, where
-possible before the first step. Opacus tells an accountant nothing but a rate; what its ``make_private`` has made of
-loader and optimizer is read off the call itself. Whoever hooks an optimizer up without ``make_private`` vouches for
-Poisson sampling at the rate given.
+All numbers are for Poisson sampling under add-remove, and what is known to be something else is refused, where possible
+before the first step. Opacus tells an accountant nothing but a rate. What its ``make_private`` has made of loader and
+optimizer is read off the call itself. Whoever hooks an optimizer up without ``make_private`` vouches for Poisson
+sampling at the rate given.
 """
 
 import inspect
@@ -25,8 +25,11 @@ from privproj.mechanisms.releases import ReleasesProjection as ReleasesProjectio
 from privproj.records.run_file import phase_from
 from privproj.validation import probability, real
 
+__all__ = ["ProjectionAccountant", "loader_rate", "register"]
+
 SAMPLER_GRID = 2.0**-24
-"""Opacus' sampler compares 24-bit uniform numbers with the rate. Proof: C 2^24 rounded up is how many are below C."""
+"""Unit: a probability. Opacus' sampler compares 24-bit uniform numbers with the rate, and ``ceil(C 2^24)`` of them are
+below ``C``. Proof."""
 
 UNACCOUNTED = {
     "AdaClipDPOptimizer": (
@@ -44,14 +47,26 @@ UNACCOUNTED = {
         "train in one process, or with privproj.training.make_private",
     ),
 }
-"""Optimizers of Opacus whose steps are not the subsampled Gaussian mechanism, and what to do instead."""
+"""Optimizers of Opacus whose steps are not the subsampled Gaussian mechanism, and what to do instead. Proof."""
 
 OPACUS_OPTIONS = ("alphas", "eps_error", "delta_error")
-"""What Opacus' own accountants take besides delta: how finely they compute, which is no question here."""
+"""Options of Opacus' own accountants that say how finely they compute. They are taken and have no effect. Contract."""
 
 
 class ProjectionAccountant:
-    """Opacus' ``IAccountant``: steps of equal noise, rate and release are kept together and composed jointly."""
+    """An accountant as Opacus expects one. Steps of equal noise, rate and release are composed jointly.
+
+    Attributes:
+        assumes: What every number takes for granted, as sentences.
+        history: What was released: tuples of mechanism, sampling rate and number of steps, in order.
+
+    >>> from privproj.integrations.opacus import ProjectionAccountant
+    >>> accountant = ProjectionAccountant()
+    >>> for _ in range(20):
+    ...     accountant.step(noise_multiplier=1.0, sample_rate=0.01)
+    >>> len(accountant), round(accountant.get_epsilon(1e-5), 2)
+    (20, 0.45)
+    """
 
     assumes: ClassVar[tuple[str, ...]] = (
         "Poisson sampling under the neighbouring relation add-remove",
@@ -63,31 +78,81 @@ class ProjectionAccountant:
         self.history: list[tuple[NoisyMechanism, float, int]] = []
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """One step of an optimizer about which nothing else is known: a subsampled Gaussian."""
+        """Record one step of an optimizer about which nothing else is known: a subsampled Gaussian.
+
+        Args:
+            noise_multiplier: ``z``, the standard deviation of the noise over the clip, from 1e-12 to 1e12.
+            sample_rate: The probability that a record is in the batch, above 0 and at most 1.
+
+        Raises:
+            InvalidParameter: A number is outside its range.
+        """
         self.record(Gaussian(noise_multiplier=noise_multiplier), sample_rate)
 
     def record(self, mechanism: NoisyMechanism, sample_rate: float, steps: int = 1) -> None:
-        """``steps`` releases of a mechanism at this rate."""
+        """Record releases of a mechanism at one sampling rate.
+
+        Args:
+            mechanism: The released mechanism with its noise multiplier.
+            sample_rate: The probability that a record is in a batch, above 0 and at most 1.
+            steps: Number of releases, at least 1.
+
+        Raises:
+            InvalidParameter: ``sample_rate`` or ``steps`` is outside its range.
+        """
+        steps = whole("steps", steps, "a whole number steps >= 1")
         rate = real("sample_rate", sample_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
         if self.history and self.history[-1][:2] == (mechanism, rate):
             steps += self.history.pop()[2]
         self.history.append((mechanism, rate, steps))
 
     def schedule(self) -> Schedule:
-        """All that was released, as phases."""
+        """Put all that was released into phases of one schedule.
+
+        Returns:
+            A :class:`privproj.schedule.Schedule`.
+
+        Raises:
+            InvalidParameter: Nothing was released.
+        """
         if not self.history:
             raise InvalidParameter("history", "nothing", "at least one step")
         return Schedule(tuple(self.phase(i, *entry) for i, entry in enumerate(self.history)))
 
     @staticmethod
     def phase(i: int, mechanism: NoisyMechanism | float, rate: float, steps: int) -> Phase:
-        """One entry of the history as a phase; a number is a noise multiplier, as Opacus' calibration writes it."""
+        """Put one entry of the history into a phase.
+
+        Args:
+            i: Number of the entry, from 0, for the phase's name.
+            mechanism: The released mechanism, or a noise multiplier, as Opacus' calibration writes it.
+            rate: The probability that a record is in a batch, above 0 and at most 1.
+            steps: Number of releases, at least 1.
+
+        Returns:
+            A phase of a schedule.
+        """
         if not isinstance(mechanism, NoisyMechanism):
             mechanism, rate = Gaussian(noise_multiplier=mechanism), _sampler_rate(rate)
         return phase_of(mechanism, f"phase {i + 1}", steps=steps, sampling_rate=rate)
 
     def get_epsilon(self, delta: float, *, poisson: bool = True, **options: Any) -> float:
-        """Epsilon so far, rounded up; 0 before the first step."""
+        """Epsilon of all that was released, rounded up; 0 before the first step.
+
+        Args:
+            delta: The delta at which epsilon is asked for, above 0 and below 1.
+            poisson: Must be True: batches are Poisson samples.
+            **options: Opacus' own options ``alphas``, ``eps_error`` and ``delta_error``, which have no effect.
+
+        Returns:
+            Epsilon, ``inf`` where the bound proves no finite one.
+
+        Raises:
+            InvalidParameter: ``delta`` is outside its range, or an option is unknown.
+            Refused: ``poisson`` is not True.
+            NotConverged: A quadrature or a search did not settle.
+            PrecisionLimit: The composition cannot tell such a delta from its rounding.
+        """
         target = probability("delta", delta)
         if poisson is not True:
             raise _non_poisson_refusal()
@@ -105,14 +170,27 @@ class ProjectionAccountant:
 
     @classmethod
     def mechanism(cls) -> str:
-        """The name under which Opacus knows it."""
+        """Give the name under which Opacus knows this accountant.
+
+        Returns:
+            The word "privproj".
+        """
         return "privproj"
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
-        """A hook for Opacus' optimizers: it looks at what the optimizer is, not at what it is called.
+        """Make a hook for Opacus' optimizers that looks at what the optimizer is, not at what it is called.
 
-        Called by Opacus' ``make_private``, it raises :class:`Refused` at once for a loader or an optimizer whose steps
-        are not the subsampled Gaussian mechanism.
+        Called by Opacus' ``make_private``, it refuses at once a loader or an optimizer whose steps are not the
+        subsampled Gaussian mechanism.
+
+        Args:
+            sample_rate: The probability that a record is in a batch, above 0 and at most 1.
+
+        Returns:
+            A function of the optimizer that records one step; Opacus calls it after every step.
+
+        Raises:
+            Refused: The loader draws no Poisson samples, or the optimizer's steps are not accounted.
         """
         made = _variables_of_make_private()
         if made is not None:
@@ -132,14 +210,28 @@ class ProjectionAccountant:
         return hook
 
     def state_dict(self, destination: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The history as plain data."""
+        """Write the history as plain data, which JSON can hold.
+
+        Args:
+            destination: A dictionary to write into. None: a new one.
+
+        Returns:
+            The dictionary, with the keys ``mechanism`` and ``phases``.
+        """
         state = {} if destination is None else destination
         phases = [phase.as_dict() for phase in self.schedule().phases] if self.history else []
         state.update(mechanism=self.mechanism(), phases=phases)
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`; raises :class:`InvalidParameter` for the state of another accountant."""
+        """Continue from a written history; what was recorded here before is dropped.
+
+        Args:
+            state_dict: What :meth:`state_dict` returned.
+
+        Raises:
+            InvalidParameter: It is the state of another accountant, or this accountant cannot have written it.
+        """
         if state_dict.get("mechanism") != self.mechanism():
             raise InvalidParameter("mechanism", state_dict.get("mechanism"), f"the state of {self.mechanism()}")
         phases = state_dict.get("phases")
@@ -151,7 +243,18 @@ class ProjectionAccountant:
             self.record(*entry)
 
     def restored(self, i: int, entry: Any) -> tuple[NoisyMechanism, float, int]:
-        """One entry of the history from its phase; one that this accountant cannot have written is refused."""
+        """Read one entry of the history from its phase.
+
+        Args:
+            i: Number of the entry, from 0, for messages.
+            entry: The phase as :meth:`state_dict` wrote it.
+
+        Returns:
+            The mechanism, the sampling rate and the number of steps.
+
+        Raises:
+            InvalidParameter: This accountant cannot have written the entry.
+        """
         where = f"state_dict: phase {i + 1}"
         question = phase_from(entry, {}, where).question
         mechanism, run = question.mechanism, question.run
@@ -167,12 +270,12 @@ class ProjectionAccountant:
 
 
 def _as_json_data(value: Any) -> Any:
-    """A value as JSON would give it back."""
+    """A value as JSON would give it back, with lists in place of tuples."""
     return [_as_json_data(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _non_poisson_refusal() -> Refused:
-    """What is said of shuffled and ordered batches."""
+    """The refusal of batches from a shuffled or ordered loader."""
     return Refused(
         "poisson_sampling=False has no amplification theorem here: batches of a shuffled or ordered loader are no "
         "Poisson samples; use poisson_sampling=True"
@@ -206,7 +309,24 @@ def _check_accumulation(batches: int) -> None:
 
 
 def loader_rate(loader: Any) -> float:
-    """The rate at which Opacus' loader includes a record; raises :class:`Refused` for any other loader."""
+    """The probability with which Opacus' loader puts a record into a batch, exactly as its sampler draws.
+
+    Args:
+        loader: A loader that Opacus made for Poisson sampling.
+
+    Returns:
+        The probability, rounded up to a multiple of ``2^-24``; above 0 and at most 1.
+
+    Raises:
+        Refused: It is any other loader, a distributed one, or one that puts a random record into an empty batch.
+
+    >>> import torch
+    >>> from opacus.data_loader import DPDataLoader
+    >>> from torch.utils.data import TensorDataset
+    >>> from privproj.integrations.opacus import loader_rate
+    >>> loader_rate(DPDataLoader(TensorDataset(torch.zeros(100, 2)), sample_rate=0.25))
+    0.25
+    """
     from opacus.data_loader import DPDataLoader  # pyright: ignore[reportMissingImports]
 
     if not isinstance(loader, DPDataLoader):
@@ -222,9 +342,10 @@ def loader_rate(loader: Any) -> float:
 
 
 def _sampler_rate(rate: float) -> float:
-    """The probability that a uniform number with 24 bits is below ``rate``, in single or double precision."""
+    """The probability that a 24-bit uniform number is below ``rate``, in single or double precision."""
     rate = real("sample_rate", rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
     single = struct.unpack("f", struct.pack("f", rate))[0]
+    # ceil(rate 2^24)/2^24, the larger one of both precisions.
     return min(1.0, max(math.ceil(rate / SAMPLER_GRID), math.ceil(single / SAMPLER_GRID)) * SAMPLER_GRID)
 
 
@@ -242,7 +363,14 @@ def _check_plan(optimizer: Any, rate: float) -> None:
 
 
 def register() -> None:
-    """Make ``PrivacyEngine(accountant="privproj")`` work; needs Opacus."""
+    """Make ``PrivacyEngine(accountant="privproj")`` work; needs Opacus.
+
+    >>> from opacus.accountants import create_accountant
+    >>> from privproj.integrations.opacus import register
+    >>> register()
+    >>> type(create_accountant("privproj")).__name__
+    'ProjectionAccountant'
+    """
     from opacus.accountants import register_accountant  # pyright: ignore[reportMissingImports]
 
     register_accountant(ProjectionAccountant.mechanism(), ProjectionAccountant, force=True)  # pyright: ignore

@@ -1,7 +1,7 @@
 """From a PEFT LoRA directory to the layers that are trained: local files only, nothing downloaded.
 
-LoRA's ``A`` projects a linear layer's input side, so a layer's ``dim`` is its number of inputs and its ``rank`` LoRA's,
-as PEFT resolves both: by ``adapter_model.safetensors`` where it is there, else by ``adapter_config.json`` and the
+LoRA's ``A`` projects a linear layer's input side. So a layer's ``dim`` is its number of inputs and its ``rank`` that of
+LoRA, as PEFT resolves both: by ``adapter_model.safetensors`` where it is there, else by ``adapter_config.json`` and the
 names of the base model's layers. Whatever else a configuration trains would share the clip unprojected, and is refused.
 """
 
@@ -17,6 +17,8 @@ from privproj.errors import InvalidParameter
 from privproj.integrations.base_models import Family, possible_families
 from privproj.mechanisms import Layer
 from privproj.validation import whole
+
+__all__ = ["layers_from_peft"]
 
 BY_HAND = "give the layers with --layer"
 """The remedy where a configuration cannot be read."""
@@ -105,12 +107,32 @@ TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 
 
 def layers_from_peft(directory: str, base: str | None = None) -> tuple[Layer, ...]:
-    """Every adapted layer ``(dim, rank, count)`` of a PEFT LoRA directory.
+    """Read from a PEFT LoRA directory which layers are adapted: their inputs, their rank and how many are alike.
 
-    ``base`` is the base model's directory; without it, ``config.json`` beside the adapter or in the directory that
-    the adapter names. With ``adapter_model.safetensors`` the configuration of the base model is only compared. Where
-    that has no ``model_type``, the layers of its blocks are counted, and nothing else. Raises
-    :class:`InvalidParameter` for all that is not understood or trains more than is projected.
+    With ``adapter_model.safetensors`` the configuration of the base model is only compared. Where that has no
+    ``model_type``, the layers of its blocks are counted, and nothing else.
+
+    Args:
+        directory: Path of the adapter, with ``adapter_config.json`` and maybe ``adapter_model.safetensors``.
+        base: Path of the base model's directory, with its ``config.json``. None: ``config.json`` beside the adapter or
+            in the directory that the adapter names.
+
+    Returns:
+        One :class:`privproj.Layer` for each pair of inputs and rank, with its count, in rising order.
+
+    Raises:
+        InvalidParameter: A file is missing or not understood, or the adapter trains more than is projected.
+
+    >>> import json, tempfile
+    >>> from pathlib import Path
+    >>> from privproj.integrations.peft import layers_from_peft
+    >>> adapter = {"peft_type": "LORA", "r": 8, "target_modules": ["q_proj", "v_proj"]}
+    >>> base = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    >>> with tempfile.TemporaryDirectory() as home:
+    ...     _ = Path(home, "adapter_config.json").write_text(json.dumps(adapter))
+    ...     _ = Path(home, "config.json").write_text(json.dumps(base))
+    ...     [(layer.dim, layer.rank, layer.count) for layer in layers_from_peft(home)]
+    [(64, 8, 4)]
     """
     home = Path(directory)
     adapter = _read_json(home / "adapter_config.json")
@@ -136,10 +158,14 @@ def _adapted_layers(home: Path, adapter: dict[str, Any], base: str | None) -> tu
 
 
 Shapes = Counter[tuple[int, int]]
+"""How many adapted layers there are of each ``(inputs, rank)``."""
 
 
 def _agreed_layers(saved: Shapes | None, adapter: dict[str, Any], config: dict[str, Any] | None) -> Shapes:
-    """The layers as saved; raises where the configurations say otherwise. As configured, where none are saved."""
+    """The layers as saved, or as configured where none are saved.
+
+    Raises :class:`InvalidParameter` where the configurations say otherwise than what is saved.
+    """
     if saved is None:
         return _configured_layers(adapter, config or {})
     try:
@@ -157,7 +183,7 @@ def _agreed_layers(saved: Shapes | None, adapter: dict[str, Any], config: dict[s
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A table whose keys are all different."""
+    """A table from pairs whose keys are all different; raises :class:`ValueError` for a doubled key."""
     table = dict(pairs)
     if len(table) < len(pairs):
         key = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
@@ -325,7 +351,7 @@ def _check_targets(adapter: dict[str, Any]) -> None:
 
 
 def _compile_pattern(key: str, pattern: str, around: str) -> None:
-    """Raise for a regular expression that is none where it is used."""
+    """Raise for text that is no regular expression in the place where it is used."""
     try:
         re.compile(around.replace("{}", pattern))
     except (re.error, RecursionError, OverflowError) as error:
@@ -333,7 +359,7 @@ def _compile_pattern(key: str, pattern: str, around: str) -> None:
 
 
 def _patterns_of(adapter: dict[str, Any]) -> dict[str, Any]:
-    """``rank_pattern``."""
+    """The table ``rank_pattern`` of an adapter, empty where there is none."""
     found = adapter.get("rank_pattern")
     if found is not None and not isinstance(found, dict):
         raise InvalidParameter("rank_pattern", _quoted(found), "a table from names to ranks")
@@ -344,20 +370,21 @@ def _patterns_of(adapter: dict[str, Any]) -> dict[str, Any]:
 
 
 def pattern_key(keys: Iterable[str], name: str) -> str:
-    """The first key that matches the end of a module's name, from a dot on; the name itself if none does."""
+    """PEFT's rule: the first key that matches the end of a module's name, from a dot on; else the name itself."""
     return next((key for key in keys if re.match(rf"(.*\.)?({key})$", name)), name)
 
 
 def _earlier_key(keys: Iterable[str], name: str) -> str:
-    """The rule of PEFT's first versions: the key is not in parentheses, and something has to stand before it."""
+    """The rule of PEFT's first versions: the key is not in parentheses, and something must stand before it."""
     return next((key for key in keys if re.match(rf".*\.{key}$", name)), name)
 
 
 Rule = Callable[[Iterable[str], str], str]
+"""From the keys of ``rank_pattern`` and the name of a module to the key that matches it, or to the name itself."""
 
 
 def _pattern_rule(adapter: dict[str, Any]) -> Rule:
-    """The rule by which the installed PEFT matches patterns; where none is, one on which all its versions agree."""
+    """The rule by which the installed PEFT matches patterns; without one, a rule on which all versions agree."""
     version = _installed_version()
     if version is None or not _patterns_of(adapter):
         return _every_version
@@ -365,8 +392,8 @@ def _pattern_rule(adapter: dict[str, Any]) -> Rule:
 
 
 UNKNOWN_VERSION = (0, 22)
-"""Versions of PEFT before this one match patterns by one of the two rules above. Speed only: importing PEFT takes
-seconds, and where both rules agree it is not needed."""
+"""Versions of PEFT before this one match patterns by one of the two rules above. Where both agree PEFT is not imported,
+which would take seconds. Speed only."""
 
 
 def _installed_version() -> tuple[int, ...] | None:
@@ -378,13 +405,13 @@ def _installed_version() -> tuple[int, ...] | None:
 
 
 def known_rule(keys: Iterable[str], name: str) -> str:
-    """PEFT's rule, by PEFT itself only where its versions differ."""
+    """The key by PEFT's rule; PEFT itself is asked only where its versions differ."""
     key = pattern_key(keys, name)
     return key if key == _earlier_key(keys, name) else _own_rule(keys, name)
 
 
 def _own_rule(keys: Iterable[str], name: str) -> str:
-    """The installed PEFT's own rule; one on which all versions agree where it cannot be imported."""
+    """The key by the installed PEFT's own rule; without PEFT, one on which all versions agree."""
     try:
         from peft.utils import other  # pyright: ignore[reportMissingImports]
     except (ImportError, RuntimeError, OSError):
@@ -402,7 +429,7 @@ def _every_version(keys: Iterable[str], name: str) -> str:
 
 
 def is_target(adapter: dict[str, Any], name: str) -> bool:
-    """Whether PEFT adapts the module of this name."""
+    """True if PEFT adapts the module of this name."""
     targets, excluded = adapter["target_modules"], adapter.get("exclude_modules") or []
     if isinstance(excluded, str):
         if re.fullmatch(excluded, name):
@@ -415,18 +442,18 @@ def is_target(adapter: dict[str, Any], name: str) -> bool:
 
 
 def _takes_all(adapter: dict[str, Any]) -> bool:
-    """Whether every linear layer but the output embedding is adapted."""
+    """True if every linear layer but the output embedding is adapted."""
     targets = adapter["target_modules"]
     return isinstance(targets, str) and targets.lower() == "all-linear"
 
 
 def _ends_with(name: str, ends: Iterable[str]) -> bool:
-    """Whether the name is one of these, or ends with one after a dot."""
+    """True if the name is one of these, or ends with one after a dot."""
     return any(name == end or name.endswith(f".{end}") for end in ends)
 
 
 def _in_chosen_block(adapter: dict[str, Any], name: str) -> bool:
-    """Whether ``layers_to_transform`` lets this module through; none chosen: all are."""
+    """True if ``layers_to_transform`` lets this module through; where it names none, all are let through."""
     chosen, given = adapter.get("layers_to_transform"), adapter.get("layers_pattern")
     if chosen is None or chosen == []:
         return True

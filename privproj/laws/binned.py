@@ -1,6 +1,7 @@
-"""Laws of the squared shift ``X`` in bins, on numpy: what composition needs of them.
+"""Laws of the squared shift ``X`` in bins, as numpy arrays: the form in which composition reads a law.
 
-Each bin has its mass and its mean, so that convex and concave functions of ``X`` can be bounded from above.
+Each bin has its mass and its mean. With these the mean of a convex or of a concave function of ``X`` is bounded from
+above (:mod:`privproj.laws.binned_profiles`). ``X`` is the squared shift in units of the squared noise deviation.
 """
 
 from dataclasses import dataclass
@@ -15,21 +16,30 @@ BINS = 144
 """Bins of a law. Every number of them gives a valid bound. Speed only."""
 
 MASS_LOST_TO_CUTS = 1e-36
-"""Mass put at the top for all that cutting the tails of up to 1e6 convolutions can lose. Proof."""
+"""Mass put at the top for what cut tails can lose. Proof: each of ``n <= 1e5`` equal layers counts at most two cuts of
+1e-45.
+"""
 
 BINNED_TAIL = 1e-45
 """Upper tail at which the bins of a law end; what is beyond is in the last bin. Speed only."""
 
 LEAST_DIVIDED_MASS = 1e-290
-"""Least mass of a bin whose mean is computed. The mean of another is its upper edge, which is sound. Proof."""
+"""Least mass of a bin whose mean is computed. A lighter bin has its upper edge for a mean, which is sound. Proof."""
 
 
 @dataclass(frozen=True)
 class Bins:
-    """A law on ``[0, inf)`` in bins: the edges of the bins, and the mass and the mean in each.
+    """A law on ``[0, inf)`` in ``n`` bins, one after the other.
 
-    What lies below the first edge is in the first bin, and what lies above the last is in the last, whose upper edge is
-    the supremum. With ``unbounded`` the supremum is ``inf``, and the last edge is only some point beyond the last mean.
+    * ``edges``, of shape ``(n + 1,)``: where the bins end, increasing, in the unit of ``X``.
+    * ``mass``, of shape ``(n,)``: the probability of each bin. What lies below the first edge is counted in the first
+      bin, and what lies above the last edge in the last.
+    * ``mean``, of shape ``(n,)``: ``E[X | bin]``, between the edges of its bin.
+    * ``unbounded``: False if the last edge is the supremum of ``X``. If True, the supremum is ``inf``, and the last
+      edge is only some point beyond the last mean.
+
+    Who makes the bins guarantees that they give no convex increasing function too small a mean, but for rounding, which
+    :mod:`privproj.laws.binned_profiles` allows for.
     """
 
     edges: Array
@@ -39,11 +49,12 @@ class Bins:
 
     @property
     def supremum(self) -> float:
-        """The supremum of the law, possibly inf."""
+        """The supremum of ``X``: the last edge, or ``inf`` for an unbounded law."""
         return np.inf if self.unbounded else float(self.edges[-1])
 
     def above(self) -> tuple[Array, Array]:
-        """``(P(X > edge), E[X | X > edge])`` for every edge but the last."""
+        """Return ``P(X > edge)`` and ``E[X | X > edge]`` for every edge but the last, two arrays of shape ``(n,)``."""
+        # P(X > edge) and E[X; X > edge] are sums over the bins above the edge.
         tail = np.cumsum(self.mass[::-1])[::-1]
         moment = np.cumsum((self.mass * self.mean)[::-1])[::-1]
         means = np.divide(moment, tail, out=self.edges[1:].copy(), where=tail > 0.0)
@@ -51,9 +62,10 @@ class Bins:
 
 
 def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
-    """The law of ``scale * Beta(a, b)`` in bins, narrowest in the logit above the centre, up to a tail of 1e-45.
+    """Return the law of ``scale * B``, ``B ~ Beta(a, b)``, in at most ``count`` bins up to a tail of 1e-45.
 
-    Raises :class:`PrecisionLimit` where scipy is not trusted (:func:`_check_beta_shape`).
+    In the logit of ``B`` the bins are narrowest just above the mean. Raises :class:`PrecisionLimit` where scipy's
+    incomplete beta function is not trusted (:func:`_check_beta_shape`).
     """
     _check_beta_shape(a, b)
     centre, width = np.log(a / b), np.sqrt(1.0 / a + 1.0 / b)
@@ -73,9 +85,10 @@ def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
 
 
 def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
-    """The law of ``scale * Gamma(a)`` in bins, narrowest above the mean, up to a tail of 1e-45.
+    """Return the law of ``scale * U``, ``U ~ Gamma(a)``, in at most ``count`` bins up to a tail of 1e-45.
 
-    Raises :class:`PrecisionLimit` for ``a`` above 5e6, where scipy is not trusted.
+    Three bins of five lie between the quantiles 0.1 and 0.9999. Raises :class:`PrecisionLimit` for ``a`` above 5e6,
+    where scipy's incomplete gamma function is not trusted.
     """
     if a > 5e6:
         raise PrecisionLimit(f"expected a rank of at most 1e7 for this route, got rank={2 * a:.3g}; use operator-norm")
@@ -91,7 +104,8 @@ def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
 
 
 def _gamma_masses(a: float, points: Array) -> Array:
-    """Mass of ``Gamma(a)`` between consecutive points, each difference taken on the side of the smaller tail."""
+    """Return the mass of ``Gamma(a)`` between consecutive points, each difference on the side of the smaller tail."""
+    # P(u < U < v) = P(U < v) - P(U < u) below the mean, P(U > u) - P(U > v) above it
     lower, upper = special.gammainc(a, points), special.gammaincc(a, points)
     return np.maximum(np.where(points[1:] <= a, np.diff(lower), -np.diff(upper)), 0.0)
 
@@ -105,13 +119,16 @@ def _check_beta_shape(a: float, b: float) -> None:
 
 
 def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float, count: int = 3 * BINS) -> Bins:
-    """The law of ``scale * sum of share * B`` over independent layers ``(dim, rank, count, share)``, from above (C6).
+    """Return a law that bounds ``scale * sum of share * B`` over independent layers from above (C6).
 
-    Each ``share * B`` is spread to the points of a uniform grid without changing its mean. This makes it, and so the
-    sum, larger in convex order. Unprojected layers (``dim == rank``) add their share.
+    Each of ``parts`` is ``(dim, rank, count, share)``: ``count`` layers with ``B ~ Beta(rank/2, (dim - rank)/2)`` and
+    the part ``share = C_l^2/C^2`` of the squared clip. A layer with ``dim == rank`` is not projected and adds its
+    share. Each ``share * B`` is spread to the points of a uniform grid without changing its mean, and what is cut off
+    is put at the supremum. Both make the mean of every convex increasing function larger.
     """
     moving = [part for part in parts if part[0] > part[1]]
     width = _cell_width(moving) if moving else 1.0
+    # The sum is shift + width j with the probability atoms[j] (C6, computed convolution).
     shift = sum(n * share for dim, rank, n, share in parts if dim == rank)
     atoms = np.ones(1)
     for dim, rank, n, share in moving:
@@ -119,11 +136,13 @@ def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float
             atoms, _convolve_n_times(_spread_beta_atoms(0.5 * rank, 0.5 * (dim - rank), share / width), n)
         )
     atoms = np.pad(atoms, (0, 3))
+    # What lies beyond the last atom is put at the supremum, which is at least 1: the shares add up to 1.
     last = int(np.argmax(np.cumsum(atoms[::-1])[::-1] < 1e-34)) or len(atoms)
     last = max(last, 3)
     beyond = float(atoms[last:].sum()) + MASS_LOST_TO_CUTS
     points = shift + width * np.arange(last)
     cuts = np.unique(np.concatenate([[0], np.linspace(2, last, min(count, last)).astype(int)]))
+    # Mass and E[X; bin] of the atoms between neighbouring cuts
     mass = np.add.reduceat(atoms[:last], cuts[:-1])
     first = np.add.reduceat(atoms[:last] * points, cuts[:-1])
     edges = np.concatenate([[points[0]], points[cuts[1:] - 1], [max(1.0, points[-1] + width)]])
@@ -133,7 +152,7 @@ def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float
 
 
 def _cell_width(parts: list[tuple[int, int, int, float]]) -> float:
-    """Distance of the grid points, in units of the sum.
+    """Return the distance of the grid points, in units of the sum.
 
     On this grid spreading the layers adds at most a thousandth to the variance of the sum, or there are 2^13 cells up
     to its mean, whichever is coarser. With very many layers the sum hardly varies, and a coarser grid costs nothing
@@ -146,10 +165,10 @@ def _cell_width(parts: list[tuple[int, int, int, float]]) -> float:
 
 
 def _spread_beta_atoms(a: float, b: float, cells: float) -> Array:
-    """``cells * Beta(a, b)`` spread to whole numbers with its mean kept; tails below 1e-40 go to the top."""
+    """Return the masses of ``cells * Beta(a, b)`` spread to 0, 1, 2, ..., mean kept; a tail below 1e-45 is left out."""
     _check_beta_shape(a, b)
     share = np.minimum(np.arange(int(np.ceil(cells)) + 1) / cells, 1.0)
-    top = max(int(np.argmax(special.betainc(b, a, 1.0 - share) < 1e-40)), 1)
+    top = max(int(np.argmax(special.betainc(b, a, 1.0 - share) < BINNED_TAIL)), 1)
     share = np.append(share[:top], 1.0) if share[top] >= 1.0 else share[: top + 1]
     mass = _beta_masses(a, b, share, 1.0 - share)
     first = a / (a + b) * _beta_masses(a + 1.0, b, share, 1.0 - share)
@@ -162,7 +181,7 @@ def _spread_beta_atoms(a: float, b: float, cells: float) -> Array:
 
 
 def _convolve_n_times(atoms: Array, count: int) -> Array:
-    """The law of a sum of ``count`` independent copies, by repeated squaring without FFT: all terms are positive."""
+    """Return the law of a sum of ``count`` copies by repeated squaring; without FFT all terms are positive."""
     result = np.ones(1)
     while count:
         if count % 2:
@@ -174,14 +193,13 @@ def _convolve_n_times(atoms: Array, count: int) -> Array:
 
 
 def _drop_tail(atoms: Array) -> Array:
-    """The atoms without their far tail, whose mass is below 1e-45; what all such cuts lose is below
-    :data:`MASS_LOST_TO_CUTS`.
-    """
+    """Return the atoms without their far tail of mass below 1e-45; :data:`MASS_LOST_TO_CUTS` covers all such cuts."""
     return atoms[: int(np.max(np.nonzero(np.cumsum(atoms[::-1])[::-1] >= BINNED_TAIL))) + 1]
 
 
 def _beta_masses(a: float, b: float, share: Array, rest: Array) -> Array:
-    """Mass of ``Beta(a, b)`` between consecutive points, each difference taken on the side of the smaller tail."""
+    """Return the mass of ``Beta(a, b)`` between consecutive points ``share``; ``rest`` is 1 less these points."""
+    # P(u < B < v) = P(B < v) - P(B < u) below the mean, P(B > u) - P(B > v) above it
     lower, upper = special.betainc(a, b, share), special.betainc(b, a, rest)
     below = share[1:] <= a / (a + b)
     return np.maximum(np.where(below, np.diff(lower), -np.diff(upper)), 0.0)

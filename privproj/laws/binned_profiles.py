@@ -1,7 +1,9 @@
 """Profiles for many eps at once from laws in bins: the array twin of :mod:`privproj.laws.profiles`.
 
-A convex function is replaced by its chord over a bin, a concave one by its value at the bin's mean (Jensen): both are
-upper bounds, right to second order in the width. Every value is an upper bound.
+A convex function is replaced by its chord over a bin, a concave one by its value at the bin's mean (Jensen's
+inequality). Both bound its mean over the bin from above, right to second order in the width. So every delta that is
+returned here is an upper bound; lower bounds are not known. Shapes: ``eps`` is ``(e,)``, a law has ``n`` bins, and
+values at its edges are ``(e, n + 1)``.
 """
 
 from collections.abc import Callable
@@ -15,19 +17,23 @@ from privproj.numerics.enclosure import Enclosure
 
 
 def upper_bounds_only(upper: Array) -> tuple[Array, Array]:
-    """``(0, upper)``: bounds of which only the upper ones are known."""
+    """Return ``(0, upper)``: lower and upper bounds of delta, of which only the upper ones are known."""
     return np.zeros_like(upper), upper
 
 
 def enclose_from_table(table: Callable[[Array], tuple[Array, Array]], eps: float) -> Enclosure:
-    """``ln delta(eps)`` from a table; the lower end is not known."""
+    """Return an enclosure of ``ln delta(eps)`` with the upper end of a table; the lower end is ``-inf``, not known.
+
+    ``table(eps)`` gives lower and upper bounds of delta for an array, and guarantees them.
+    """
     return Enclosure(-np.inf, float(np.log(max(table(np.array([eps]))[1][0], SMALLEST_UPPER_DELTA))))
 
 
 def chord_means(values: Array, law: Bins) -> Array:
-    """``E[f; bin]`` of the piecewise linear ``f`` with these values at the edges, for every bin.
+    """Return ``E[f; bin]`` for every bin, where ``f`` is linear between these ``values`` at the edges.
 
-    Rows of values are one function each. It is an upper bound for a convex function with these values.
+    The last axis of ``values`` runs over the ``n + 1`` edges, that of the result over the ``n`` bins; other axes are
+    one function each. It is an upper bound for a convex function with these values.
     """
     # mass (f(left) (1 - w) + f(right) w),  w = (mean - left) / (right - left)
     left, right = law.edges[:-1], law.edges[1:]
@@ -36,15 +42,18 @@ def chord_means(values: Array, law: Bins) -> Array:
 
 
 def _inflections(eps: Array) -> Array:
-    """``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``: the array twin of :func:`privproj.laws.squared_shift.inflection`."""
+    """Return ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``: array twin of :func:`privproj.laws.squared_shift.inflection`."""
+    # 2 (sqrt(1 + eps^2) - 1) = 2 eps^2 / (1 + sqrt(1 + eps^2)), without cancellation (C3)
     return 2.0 * eps * (eps / (1.0 + np.hypot(1.0, eps)))
 
 
 def rank_one_deltas(eps: Array, law: Bins) -> Array:
-    """``E[h_eps(X)]`` from above (C4): chords where ``h_eps`` is convex, the bin's mean where it is concave.
+    """Return upper bounds of ``E[h_eps(X)]`` (C4), the delta of a change of rank one, of shape ``(e,)``.
 
-    A bin that holds ``x0`` counts with the value at its upper edge.
+    ``h_eps`` is replaced by its chord where it is convex and by its value at the bin's mean where it is concave. A bin
+    that holds ``x0`` counts with the value at its upper edge.
     """
+    # E[h; bin] is at most its chord for right <= x0, mass h(mean) for left >= x0, else mass h(right) (C3, C4).
     column, x0 = eps[:, None], _inflections(eps)[:, None]
     at_edges = gaussian_deltas(column, np.sqrt(law.edges))
     convex = chord_means(at_edges, law)
@@ -59,11 +68,11 @@ def rank_one_deltas(eps: Array, law: Bins) -> Array:
 
 
 def any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
-    """``min_p max_l E[g_p(X_l)]`` from above, for every ``eps``: any rank, several laws under one joint clip (C5).
+    """Return upper bounds of ``min_p max_l E[g_p(X_l)]`` (C5), of shape ``(e,)``, for laws under one joint clip.
 
     ``p`` is sought among ``M(c) = E[X | X > c]`` of each law, ``c`` an edge: the best ``c`` maximises the dual value
-    ``E[h(X); X < c] + P(X > c) h(M(c))`` of its law. Each such ``p >= x0`` gives an upper bound, as does ``x0`` itself,
-    which is best where only a far atom lies beyond. The least of these bounds is taken.
+    ``E[h(X); X <= c] + P(X > c) h(M(c))`` of its law. Each such ``p >= x0`` gives an upper bound, as does ``x0``
+    itself, which is best where only a far atom lies beyond. The least of these bounds is taken.
     """
     x0 = _inflections(eps)
     convex_everywhere = np.array([law.supremum for law in laws]).max() <= x0
@@ -81,30 +90,31 @@ def any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
 
 
 def _best_tangents(eps: Array, law: Bins, at_edges: Array) -> Array:
-    """``M(c)`` at the edge ``c <= x0`` that maximises the dual value, for every ``eps``."""
+    """Return ``M(c)`` for every ``eps``, at the edge ``c <= x0`` that maximises the dual value ``V(c)`` (C5)."""
     column, x0 = eps[:, None], _inflections(eps)[:, None]
     tail, means = law.above()
     below = np.cumsum(chord_means(at_edges, law), axis=1)
     below = np.concatenate([np.zeros((len(eps), 1)), below[:, :-1]], axis=1)
-    # V(c) = E[h(X); X < c] + P(X > c) h(M(c))
+    # V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) (C5)
     dual = below + tail * gaussian_deltas(column, np.sqrt(means))
     dual[law.edges[:-1] > np.maximum(x0, 0.0)] = -1.0
     return means[np.argmax(dual, axis=1)]
 
 
 def _tangent_deltas(eps: Array, p: Array, law: Bins, at_edges: Array) -> Array:
-    """``E[g_p(X)]`` from above: ``g_p`` is convex, so its chords over the bins bound it.
+    """Return upper bounds of ``E[g_p(X)]``, one for every ``eps`` and its ``p``, by chords: ``g_p`` is convex.
 
-    It never rises faster than its tangent, which bounds it in a last bin without an end.
+    ``g_p`` never rises faster than its tangent, which bounds it in a last bin without an end.
     """
     column, x0, p = eps[:, None], _inflections(eps)[:, None], p[:, None]
     root = np.sqrt(p)
-    # h'(p) = phi(eps/sqrt p - sqrt p/2) / (2 sqrt p),  l_p(x) = h(p) + h'(p) (x - p)
+    # h'(p) = phi(eps/sqrt p - sqrt p/2) / (2 sqrt p),  l_p(x) = h(p) + h'(p) (x - p) (C3, C5)
     with np.errstate(over="ignore", under="ignore"):
         slope = np.exp(-0.5 * (column / root - 0.5 * root) ** 2) / (2.0 * root * np.sqrt(2.0 * np.pi))
     tangent = gaussian_deltas(column, root) + slope * (law.edges - p)
     # g_p = max(h, l_p) up to x0 and l_p beyond.
     majorant = np.where(law.edges > x0, tangent, np.maximum(at_edges, tangent))
+    # g_p(x) <= g_p(left) + h'(p) (x - left) in a last bin without an end
     if law.unbounded:
         beyond = majorant[:, -2] + slope[:, 0] * (law.edges[-1] - law.edges[-2])
         majorant[:, -1] = np.maximum(majorant[:, -1], beyond)

@@ -1,8 +1,10 @@
 """Laws of the squared shift that are integrals themselves, on panels of Gauss nodes, kept for every epsilon.
 
-``X`` is described by the density of ``y = ln X``, which each law gives as a trapezoidal sum over a second variable: all
-functions are analytic and decay at both ends, so the sum converges geometrically. Panels are halved where two rules
-disagree, and remembered: an epsilon after the first costs little more than the Gaussian profile at the nodes.
+``X`` is described by the density of ``y = ln X``, which each law gives as a trapezoidal sum over a second variable
+(:mod:`privproj.laws.projected_energy`, :mod:`privproj.laws.secret_shift`): all functions are analytic and decay at both
+ends, so the sum converges geometrically. Panels are halved where two Gauss rules disagree, and remembered: an epsilon
+after the first costs little more than the Gaussian profile at the nodes. The difference of the two rules is added as an
+error; that it bounds the error is observed, not proved.
 """
 
 import math
@@ -38,7 +40,7 @@ MOST_LEVELS = 12
 """Halvings of a panel of level 0; what remains then is added to the answer. Speed only."""
 
 SMALLEST_TOLD_DELTA = 1e-290
-"""Smallest delta that is told apart. What the panels leave out of the upper tail is far below it. Proof."""
+"""Smallest delta that is told apart from 0. What the panels leave out of the upper tail is far below it. Proof."""
 
 DENSITY_MARGIN = 1e-12
 """Relative margin for the Gaussian profile and the densities, whose total mass is checked to twice that. Proof."""
@@ -53,22 +55,23 @@ LEAST_OUTER_MASS = 1e-300
 """Least mass of the outermost bins. It enlarges what it replaces. Proof."""
 
 LEAST_DIVIDED_PANEL_MASS = 1e-290
-"""Least mass of a bin whose mean is computed. The mean of another is its upper edge, which is sound. Proof."""
+"""Least mass of a bin whose mean is computed. A lighter bin has its upper edge for a mean, which is sound. Proof."""
 
 
 class LogDensity(Protocol):
-    """The law of ``y = ln X``, as :class:`_Panels` needs it."""
+    """The law of ``y = ln X``, as :class:`_Panels` needs it. It must be hashable, since panels are kept for it."""
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """``(low, high, width)``: ``y`` is in ``[low, high]`` but for 1e-20 below and far less above.
+        """The range of ``y`` and the width of the hill of its density, as ``(low, high, width)``.
 
-        ``width`` is that of the hill of the density.
+        * ``low``, ``high``: ``y`` is between them but for a probability of 1e-20 below and far less above.
+        * ``width``: the width of the hill, about that of a panel.
         """
         ...
 
     def density(self, y: Array) -> Array:
-        """The density at an array of ``y``."""
+        """Return the density of ``y`` at an array of points, of the same shape ``(n,)``."""
         ...
 
 
@@ -76,8 +79,9 @@ class LogDensity(Protocol):
 class _Nodes:
     """Panels ``[left, right]`` of ``y`` with their nodes, a row for each panel.
 
-    ``x`` holds ``X`` at the nodes, first those of the fine rule, then those of the check. ``weighted`` holds the
-    density there times the weight of the node.
+    * ``left``, ``right``, of shape ``(panels,)``: the ends of the panels, in ``y = ln X``.
+    * ``x``, of shape ``(panels, nodes)``: ``X`` at the nodes, first those of the fine rule, then those of the check.
+    * ``weighted``, of the same shape: the density of ``y`` there times the weight of the node.
     """
 
     left: Array
@@ -86,36 +90,40 @@ class _Nodes:
     weighted: Array
 
     def sums(self, values: Array) -> tuple[Array, Array]:
-        """The integral of ``values`` times the density over each panel: by the fine rule, and by the check."""
+        """Return the integral of ``values`` times the density over each panel, by the fine rule and by the check."""
         terms = values * self.weighted
         return terms[:, :NODES_FINE].sum(axis=1), terms[:, NODES_FINE:].sum(axis=1)
 
 
 @dataclass
 class _Panels:
-    """All panels of a law, by level: those of level 0 span the law, and each further level halves them."""
+    """All panels of a law, by level: those of level 0 span the law, and each further level halves them.
+
+    ``kept[level][index]`` holds the rows ``x`` and ``weighted`` of a panel that was evaluated before.
+    """
 
     law: LogDensity
     kept: dict[int, dict[int, tuple[Array, Array]]] = field(default_factory=dict)
 
     @cached_property
     def grid(self) -> tuple[float, float, int]:
-        """``(low, width, count)`` of level 0."""
+        """The panels of level 0 as ``(low, width, count)``: panel ``i`` is ``[low + i width, low + (i + 1) width]``."""
         low, high, width = self.law.ends
         count = max(8, math.ceil((high - low) / width))
         return low, (high - low) / count, count
 
     def evaluate_panels(self, left: Array, right: Array) -> _Nodes:
-        """Nodes on these panels, not remembered."""
+        """Return the nodes of the panels between these ends in ``y``; they are not remembered."""
         nodes, weights = (
             np.concatenate(x) for x in zip(gauss_nodes(NODES_FINE), gauss_nodes(NODES_CHECK), strict=True)
         )
+        # int f(y) dy over a panel = sum of density(y_i) w_i (right - left) at y_i = left + (right - left) node_i
         y = left[:, None] + (right - left)[:, None] * nodes
         density = self.law.density(y.ravel()).reshape(y.shape)
         return _Nodes(left, right, np.exp(y), density * weights * (right - left)[:, None])
 
     def at(self, level: int, indices: NDArray[np.int64]) -> _Nodes:
-        """The panels with these indices, from memory where they are there."""
+        """Return the nodes of the panels of this level with these indices, from memory where they are there."""
         low, width, _ = self.grid
         width /= 2.0**level
         memory = self.kept.setdefault(level, {})
@@ -129,7 +137,7 @@ class _Panels:
 
     @cached_property
     def base(self) -> _Nodes:
-        """Level 0; raises :class:`NotConverged` unless its total mass is 1 to twice :data:`DENSITY_MARGIN`."""
+        """The nodes of level 0. Raises :class:`NotConverged` if their mass is off 1 by 2 :data:`DENSITY_MARGIN`."""
         found = self.at(0, np.arange(self.grid[2]))
         mass = float(found.sums(np.ones_like(found.x))[0].sum())
         if not abs(mass - 1.0) < 2.0 * DENSITY_MARGIN:
@@ -140,12 +148,12 @@ class _Panels:
 
     @cached_property
     def above(self) -> tuple[Array, Array]:
-        """``(P(X > edge), E[X; X > edge])`` at every left edge of level 0, and 0 at the end."""
+        """The pair ``P(X > edge)`` and ``E[X; X > edge]`` at every left edge of level 0, and 0 at the end."""
         mass, moment = (self.base.sums(v)[0] for v in (np.ones_like(self.base.x), self.base.x))
         return tuple(np.append(np.cumsum(v[::-1])[::-1], 0.0) for v in (mass, moment))  # pyright: ignore
 
     def tails(self, x: float) -> tuple[float, float]:
-        """``(P(X > x), E[X; X > x])``."""
+        """Return ``P(X > x)`` and ``E[X; X > x]``: the panels of level 0 after ``x``, and part of the one around it."""
         low, width, count = self.grid
         place = (math.log(x) - low) / width if x > 0.0 else -1.0
         mass, moment = self.above
@@ -153,13 +161,14 @@ class _Panels:
             return float(mass[0]), float(moment[0])
         if place >= count:
             return 0.0, 0.0
+        # P(X > x) = the part of its own panel above x, and all panels after it; E[X; X > x] likewise
         after = int(place) + 1
         part = self.evaluate_panels(np.array([math.log(x)]), np.array([low + after * width]))
         more = [float(part.sums(v)[0][0]) for v in (np.ones_like(part.x), part.x)]
         return float(mass[after]) + more[0], float(moment[after]) + more[1]
 
     def mean_profile(self, eps: float, scale: float, up_to: float = math.inf) -> tuple[float, float]:
-        """``E[h_eps(scale X); X <= up_to]`` and the relative error of the quadrature, the difference of two rules."""
+        """Return ``E[h_eps(scale X); X <= up_to]`` and the relative error that the difference of two rules shows."""
         low, width, count = self.grid
         place = min((math.log(up_to) - low) / width, float(count)) if up_to < math.inf else float(count)
         whole = max(int(place), 0)
@@ -173,10 +182,15 @@ class _Panels:
         return value, error / value if value > 0.0 else 0.0
 
     def integrate_panels(self, eps: float, scale: float, piece: _Nodes, aligned: bool) -> tuple[float, float]:
-        """The integral of the profile over these panels, halved where both rules disagree, and its absolute error."""
+        """Return the integral of ``h_eps(scale X)`` over the panels of ``piece``, and its absolute error.
+
+        Panels are halved where both rules disagree. ``aligned`` says that they are the first ones of level 0, so that
+        their halves can be remembered.
+        """
         value = error = 0.0
         indices = np.arange(len(piece.left)) if aligned else None
         for level in range(MOST_LEVELS + 1):
+            # E[h_eps(scale X); panel] = int h_eps(scale e^y) f(y) dy by both rules (C4)
             fine, coarse = piece.sums(_gaussian_delta_values(eps, scale * piece.x))
             gap = np.abs(fine - coarse)
             wide = gap > 0.1 * PANEL_ERROR_SHARE * (value + float(fine.sum()))
@@ -196,13 +210,18 @@ class _Panels:
         raise AssertionError
 
     def bins(self, scale: float, count: int = PANEL_BINS) -> "Bins":
-        """The law of ``scale X`` in about ``count`` bins for composition, each a panel of one level."""
+        """Return the law of ``scale X`` in about ``count`` bins for composition (:class:`privproj.laws.binned.Bins`).
+
+        Each bin is a panel of one level. The first bin holds what is below the panels, and the last, which has no end,
+        what is beyond them. Masses are raised by :data:`DENSITY_MARGIN`.
+        """
         from privproj.laws.binned import Bins
 
         _, width, panels = self.grid
         mass, moment = self.above
         end = int(np.argmax(mass < PANEL_TAIL)) or panels
         start = max(int(np.argmin(mass > 1.0 - 1e-9)) - 1, 0)
+        # The first level with at least ``count`` panels: each level has twice as many as the one before.
         level = max(0, math.ceil(math.log2(count / max(end - start, 1))))
         indices = np.arange(start << level, end << level)
         nodes = self.at(level, indices)
@@ -220,7 +239,12 @@ class _Panels:
 
 @dataclass(frozen=True)
 class ScaledEnergy:
-    """``scale * X`` as a law of the squared shift (:class:`privproj.laws.squared_shift.SensitivityLaw`)."""
+    """``scale * X`` as a law of the squared shift (:class:`privproj.laws.squared_shift.SensitivityLaw`).
+
+    * ``law``: the law of ``ln X``.
+    * ``scale``: what ``X`` is multiplied by, so that the product is in units of the squared noise deviation.
+    * ``least_tail``: the log of the smallest tail that is followed; doubles end near ``e^-708``.
+    """
 
     law: LogDensity
     scale: float
@@ -228,12 +252,12 @@ class ScaledEnergy:
 
     @property
     def panels(self) -> _Panels:
-        """The panels of ``X``."""
+        """The panels of ``X``, without the scale."""
         return panels_of(self.law)
 
     @property
     def mean(self) -> float:
-        """``E[scale X]``."""
+        """The mean ``E[scale X]``."""
         return self.scale * float(self.panels.above[1][0])
 
     @property
@@ -242,35 +266,39 @@ class ScaledEnergy:
         return math.inf
 
     def log_tail(self, x: float) -> float:
-        """``ln P(scale X > x)``."""
+        """Return ``ln P(scale X > x)``, ``-inf`` where the panels have nothing beyond ``x``."""
         found = self.panels.tails(x / self.scale)[0]
         return math.log(min(found, 1.0)) if found > 0.0 else -math.inf
 
     def mean_above(self, x: float) -> float:
-        """``E[scale X | scale X > x]``."""
+        """Return ``E[scale X | scale X > x]``, or ``x`` where the panels have nothing beyond it."""
         mass, moment = self.panels.tails(x / self.scale)
         return max(x, self.scale * moment / mass) if mass > 0.0 else x
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
-        """``ln E[h_eps(scale X); scale X <= up_to]``, from above by :data:`SMALLEST_TOLD_DELTA` where less is left."""
+        """Return an enclosure of ``ln E[h_eps(scale X); scale X <= up_to]`` (C4).
+
+        Where the mean is below :data:`SMALLEST_TOLD_DELTA`, that number is the upper end and the lower end is not
+        known. Else the margin is that of :func:`widen_outward` with the difference of both rules.
+        """
         value, error = self.panels.mean_profile(eps, self.scale, up_to / self.scale)
         if value < SMALLEST_TOLD_DELTA:
             return Enclosure(-math.inf, math.log(SMALLEST_TOLD_DELTA))
         return widen_outward(math.log(value), error + DENSITY_MARGIN, 4.0 * abs(math.log(value)) + 40.0)
 
     def bins(self) -> "Bins":
-        """The law in bins, for composition."""
+        """Return the law in bins, for composition."""
         return self.panels.bins(self.scale)
 
 
 def log_sum_exp(logs: Array) -> float:
-    """``ln sum of e^logs`` over all entries."""
+    """Return ``ln sum of e^logs`` over all entries of an array."""
     peak = float(np.max(logs))
     return peak + math.log(float(np.exp(logs - peak).sum()))
 
 
 def _gaussian_delta_values(eps: float, x: Array) -> Array:
-    """``h_eps(x)`` at every entry: the Gaussian delta at ``mu = sqrt(x)``."""
+    """Return ``h_eps(x)`` at every entry: the Gaussian delta at ``mu = sqrt(x)``, of the shape of ``x``."""
     roots = np.sqrt(x)
     logs = [kernels.log_gaussian_delta(eps, mu) if mu > 0.0 else -math.inf for mu in roots.ravel().tolist()]
     return np.exp(np.array(logs)).reshape(x.shape)
@@ -278,5 +306,5 @@ def _gaussian_delta_values(eps: float, x: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def panels_of(law: LogDensity) -> _Panels:
-    """The panels of a law, kept for the next question."""
+    """Return the panels of a law, kept for the next question."""
     return _Panels(law)

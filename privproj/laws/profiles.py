@@ -39,7 +39,11 @@ VALUES_PER_DEVIATION = 40.0
 
 
 def rank_one_profile(law: SensitivityLaw) -> PrivacyProfile:
-    """``delta(eps) = E[h_eps(X)]`` (C4)."""
+    """Return the privacy profile of a change of rank one, ``delta(eps) = E[h_eps(X)]`` (C4).
+
+    ``law`` is that of ``X`` for the largest permitted change, in units of the squared noise deviation. It guarantees
+    its own functions; the profile then holds in both orders.
+    """
 
     def table(eps: "Array") -> "tuple[Array, Array]":
         from privproj.laws import binned_profiles
@@ -50,7 +54,12 @@ def rank_one_profile(law: SensitivityLaw) -> PrivacyProfile:
 
 
 def any_rank_profile(law: SensitivityLaw) -> PrivacyProfile:
-    """``delta(eps) = min_p E[g_p(X)]`` (C5)."""
+    """Return the privacy profile of a change of any rank, ``delta(eps) = min_p E[g_p(X)]`` (C5).
+
+    ``law`` is that of ``X`` for one unit direction, times the largest squared change in units of the squared noise
+    deviation. It guarantees its own functions; the profile then holds in both orders, without a union bound over the
+    rank.
+    """
 
     def table(eps: "Array") -> "tuple[Array, Array]":
         from privproj.laws import binned_profiles
@@ -61,7 +70,11 @@ def any_rank_profile(law: SensitivityLaw) -> PrivacyProfile:
 
 
 def any_rank_profile_of_bins(laws: "tuple[Bins, ...]") -> PrivacyProfile:
-    """``delta(eps) = min_p max_l E[g_p(X_l)]`` from above, for laws that are given in bins only (C5, C6)."""
+    """Return an upper bound ``min_p max_l E[g_p(X_l)]`` of the profile, for laws that are given in bins only (C5, C6).
+
+    ``laws`` holds one law for each layer under a joint clip, or one law of the sum of all layers. Lower ends are not
+    known.
+    """
 
     def table(eps: "Array") -> "tuple[Array, Array]":
         from privproj.laws import binned_profiles
@@ -77,7 +90,7 @@ def any_rank_profile_of_bins(laws: "tuple[Bins, ...]") -> PrivacyProfile:
 
 
 def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
-    """``ln min_p E[g_p(X)]``: the bound for a change of any rank, by its dual form (C5).
+    """Return an enclosure of ``ln min_p E[g_p(X)]``: the bound for a change of any rank, by its dual form (C5).
 
     The enclosure is as good as the law's own functions; the margin is that of :func:`widen_outward`.
     """
@@ -88,7 +101,7 @@ def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
     if _tangent_gap(eps, law.mean, 0.0) >= 0.0:
         value = log_gaussian_delta_at(eps, law.mean)
         return widen_outward(value, 0.0, gaussian_steepness(value, law))
-    # V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) at the root c of l_M(c)(c) = h(c).
+    # Else V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) at the root c of l_M(c)(c) = h(c) (C5).
     cut = _tangent_cut(eps, law)
     if law.log_tail(cut) < law.least_tail:
         whole = law.expected_profile(eps)
@@ -104,7 +117,7 @@ def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
 
 
 def _tangent_cut(eps: float, law: SensitivityLaw) -> float:
-    """The ``c`` where the tangent at ``M(c)`` meets ``h_eps``."""
+    """Return the ``c <= x0`` where the tangent at ``M(c)`` meets ``h_eps``: the root of ``l_M(c)(c) - h(c)``."""
     return find_crossing(
         lambda c: -_tangent_gap(eps, law.mean_above(c), c),
         0.5 * inflection(eps),
@@ -115,14 +128,17 @@ def _tangent_cut(eps: float, law: SensitivityLaw) -> float:
 
 
 def best_tangent(eps: float, law: SensitivityLaw) -> float:
-    """The ``p >= x0`` at which ``E g_p(X)`` is least (nearly; any ``p >= x0`` gives a bound)."""
+    """Return the ``p >= x0`` at which ``E g_p(X)`` is least, nearly. Every ``p >= x0`` gives a bound.
+
+    Certificates take it as the tangent of :class:`privproj.rigorous.profiles.BallAnyRank`.
+    """
     best = law.mean if _tangent_gap(eps, law.mean, 0.0) >= 0.0 else law.mean_above(_tangent_cut(eps, law))
     return max(best, inflection(eps) * (1.0 + 1e-14))
 
 
 def _tangent_gap(eps: float, p: float, c: float) -> float:
-    """``(l_p(c) - h(c)) / h(p)``: the tangent of ``h`` at ``p`` against ``h`` itself at ``c``."""
-    # 1 - (h'(p) / h(p)) (p - c) - h(c) / h(p)
+    """Return ``(l_p(c) - h(c)) / h(p)``: how far the tangent of ``h_eps`` at ``p`` lies above ``h_eps`` at ``c``."""
+    # (l_p(c) - h(c)) / h(p) = 1 - (h'(p) / h(p)) (p - c) - h(c) / h(p) (C5)
     at_p = log_gaussian_delta_at(eps, p)
     at_c = math.exp(min(700.0, log_gaussian_delta_at(eps, c) - at_p)) if c > 0.0 else 0.0
     return 1.0 - math.exp(min(700.0, log_gaussian_delta_slope(eps, p) - at_p)) * (p - c) - at_c

@@ -1,7 +1,8 @@
 """The squared shift ``|M u|^2`` of one direction under M1 with a known projection: ``X = U (U + Y) / r^2`` (C7).
 
-The density of ``y = ln X`` is a trapezoidal sum over a second variable. All functions are analytic and decay at both
-ends, so the sum converges geometrically. :mod:`privproj.laws.panel_law` integrates over ``y``.
+``U ~ chi2_r`` and ``Y ~ chi2_(d-1)`` are independent. The density of ``y = ln X`` is a trapezoidal sum over a second
+variable. All functions are analytic and decay at both ends, so the sum converges geometrically.
+:mod:`privproj.laws.panel_law` integrates over ``y``.
 """
 
 import math
@@ -17,10 +18,13 @@ from privproj.numerics.arrays import Array
 
 @dataclass(frozen=True)
 class ProjectedEnergy:
-    """``X = |M u|^2`` for a unit vector ``u`` and ``M ~ W_d(I/r, r)``, more generally ``B N^2 / r^2``.
+    """``X = B N^2 / r^2``, the law of ``|M u|^2`` for a unit vector ``u`` and ``M ~ W_d(I/r, r)`` (C7).
 
-    ``B ~ Beta(a, b)`` and ``N ~ chi2_(2(a+b))`` independent, ``2a`` the degrees of the first chi-square and ``2b``
-    those of the second in ``X = U (U + Y) / r^2``; ``b = 0``: ``X = U^2 / r^2``.
+    ``B ~ Beta(a, b)`` and ``N ~ chi2_(2(a+b))`` are independent, and ``X = U (U + Y) / r^2`` with ``U = B N``.
+
+    * ``a``: half the degrees of freedom of ``U``, ``r/2`` for M1.
+    * ``b``: half those of ``Y``, ``(d - 1)/2`` for M1; with ``b = 0``, ``X = U^2 / r^2``.
+    * ``rank``: ``r``.
     """
 
     a: float
@@ -29,12 +33,12 @@ class ProjectedEnergy:
 
     @property
     def mean(self) -> float:
-        """``E X = 4 a (a + b + 1) / r^2``."""
+        """The mean ``E X = 4 a (a + b + 1) / r^2``."""
         return 4.0 * self.a * (self.a + self.b + 1.0) / self.rank**2
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """``(low, high, width)`` of ``ln B + 2 ln N - 2 ln r`` (:class:`privproj.laws.panel_law.LogDensity`)."""
+        """``(low, high, width)`` of ``y = ln B + 2 ln N - 2 ln r`` (:class:`privproj.laws.panel_law.LogDensity`)."""
         n = self.a + self.b
         spread_b = math.sqrt(self.b / (self.a * (n + 1.0)))
         width = math.hypot(spread_b, 2.0 / math.sqrt(n))
@@ -45,7 +49,11 @@ class ProjectedEnergy:
 
     @cached_property
     def grid(self) -> tuple[Array, Array]:
-        """``(ln B, ln of its trapezoidal weights)`` on a grid of logits, taken from that of the mean ``a/n``."""
+        """The values of ``ln B`` and the logs of their weights, by the trapezoidal rule in the logit ``t`` of ``B``.
+
+        ``t`` is counted from the logit of the mean ``a/n``. The weights add up to 1. With ``b = 0`` there is one point,
+        ``B = 1``; points that round to 1 are taken together.
+        """
         if self.b == 0.0:
             return np.zeros(1), np.zeros(1)
         a, b, n = self.a, self.b, self.a + self.b
@@ -53,6 +61,7 @@ class ProjectedEnergy:
         step = min(0.7 / math.sqrt(1.0 / spread**2 + 0.25 * rest * rest * n), 0.28)
         t = np.arange(-10.0 * spread - 60.0 / a, 40.0 * spread + 760.0 / b, step)
         t = t[(t > -700.0) & (t < 700.0)]
+        # B = (a/n) / (a/n + (b/n) e^-t) with the density B^a (1-B)^b / Beta(a, b) of t: ln(n B/a) and ln(n (1-B)/b)
         log_b, log_rest = -np.log1p(rest * np.expm1(-t)), -np.log1p((a / n) * np.expm1(t))
         logs = a * log_b + b * log_rest
         logs = logs - log_sum_exp(logs)
@@ -63,9 +72,10 @@ class ProjectedEnergy:
         return np.append(log_b[inside], [0.0] * len(together)), np.append(logs[inside], together)
 
     def density(self, y: Array) -> Array:
-        """``sum over the logits of (1/2) f_ln(N)((y + 2 ln r - ln B)/2)``.
+        """Return the density of ``y`` at an array of points, as a sum over the grid of ``B``.
 
-        Where ``N`` hardly varies and ``B`` stays far from 1, that is few points over ``ln N`` instead.
+        Where ``N`` hardly varies and ``B`` stays far from 1, :meth:`over_length` sums over ``ln N`` instead: fewer
+        points.
         """
         from privproj.numerics.kernels import stirling_remainder
 
@@ -73,7 +83,7 @@ class ProjectedEnergy:
         if self.b > LEAST_SHAPE_OVER_LENGTH and k * min(1.0 / self.a, 1.0) > LEAST_SHAPE_OVER_LENGTH:
             return self.over_length(y)
         # N/2 = k e^s, k = a + b, with density sqrt(k/2 pi) e^-R e^(-k (e^s - 1 - s)) of s, R Stirling's remainder:
-        # sum over B of weight(B) f(s) / 2 at s = (y + 2 ln r - ln B)/2 - ln(2 k).
+        # sum over B of weight(B) f(s) / 2 at s = (y + 2 ln r - ln B)/2 - ln(2 k) (C7)
         log_b, weights = self.grid
         front = 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k) - math.log(2.0)
         shift = 2.0 * (math.log(self.rank) - math.log(2.0 * k))
@@ -83,8 +93,10 @@ class ProjectedEnergy:
         return np.exp(peak[:, 0]) * np.exp(exponent - peak).sum(axis=1)
 
     def over_length(self, y: Array) -> Array:
-        """``sum over s = ln(N / 2n) of f(s) f_ln(B)(y + 2 ln r - 2 ln 2n - 2 s)``, ``n = a + b``."""
+        """Return the density of ``y`` at an array of points, as a sum over ``s = ln(N / 2n)``, ``n = a + b``."""
         a, b, n = self.a, self.b, self.a + self.b
+        # sum over s of f(s) f_B(y + 2 ln(r/2n) - 2 s), f(s) = sqrt(n/2 pi) e^-R e^(-n (e^s - 1 - s)), and the density
+        # f_B = B^a (1-B)^(b-1) / Beta(a, b) of ln B (C7)
         step = 0.35 / math.sqrt(n)
         s = np.arange(-40.0, 40.0, 0.35) * (step / 0.35)
         weights = 0.5 * math.log(n / (2.0 * math.pi)) - kernels.stirling_remainder(n) - n * (np.expm1(s) - s)
@@ -100,17 +112,19 @@ class ProjectedEnergy:
 
 
 def _reach_above_centre(a: float, b: float) -> float:
-    """How far above its centre ``ln(B N^2)`` leaves a tail of e^-720: where the best split of the exponent ends."""
+    """Return how far above ``ln(4 a n)`` the density of ``ln(B N^2)`` has fallen by 720 nats, at its best split."""
     n = a + b
 
     def log_tail(v: float) -> float:
         s = np.linspace(0.0, max(v, 1e-12), 400)
         if b:
+            # a ln B + b ln(1 - B) at the mean of B, less its value at ln B = ln(a/n) + v - s
             log_share = np.minimum(math.log(a / n) + (v - s), -1e-15)
             cost_b = -(a * log_share + b * np.log(-np.expm1(log_share))) + a * math.log(a / n) + b * math.log(b / n)
             cost_b = np.where(math.log(a / n) + (v - s) >= 0.0, np.inf, cost_b)
         else:
             cost_b = np.where(v - s > 0.0, np.inf, 0.0)
+        # n (e^(s/2) - 1 - s/2) at s = 2 ln(N / 2n), so that ln(B N^2) = ln(4 a n) + v
         cost_n = n * (np.expm1(0.5 * s) - 0.5 * s)
         return float(np.min(cost_b + cost_n))
 

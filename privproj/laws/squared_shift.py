@@ -1,12 +1,12 @@
 """Laws of the squared shift ``X`` of a Gaussian release whose sensitivity is random: every known projection.
 
-Given the projection the privacy loss is Gaussian with squared shift ``X`` (for a unit change, scaled
-by ``mu^2``), so the profile of a rank-one change is ``E[h_eps(X)]`` with
-``h_eps(x)`` = the analytic Gaussian delta at ``mu = sqrt(x)``. ``h_eps`` is convex up to
-``x0 = 2 (sqrt(1 + eps^2) - 1)`` and concave after. A release differs from another only in the law of ``X``.
+Given the projection the privacy loss is Gaussian with squared shift ``X`` (for a unit change, scaled by ``mu^2``), so
+the profile of a rank-one change is ``E[h_eps(X)]``, where ``h_eps(x)`` is the Gaussian delta at ``mu = sqrt(x)`` (C4).
+``h_eps`` is convex up to ``x0 = 2 (sqrt(1 + eps^2) - 1)`` and concave after (C3). One release differs from another only
+in the law of ``X`` (C7).
 
-The same laws stand on purpose in balls (:mod:`privproj.rigorous.laws`) and in mpmath
-(:mod:`privproj.reference.laws`).
+These laws stand in three arithmetics on purpose: in floats here, in balls in :mod:`privproj.rigorous.laws`, and in
+mpmath in :mod:`privproj.reference.laws`.
 """
 
 import math
@@ -24,81 +24,89 @@ if TYPE_CHECKING:
 
 
 class SensitivityLaw(Protocol):
-    """Law of the squared shift ``X``. A tail below ``e^least_tail`` is bounded by it and no longer followed."""
+    """Law of the squared shift ``X``, in units of the squared noise deviation, as the profiles need it.
+
+    A law guarantees its functions to the margins of :mod:`privproj.numerics.enclosure`. A tail below ``e^least_tail``
+    is bounded by that number and no longer followed.
+    """
 
     @property
     def least_tail(self) -> float:
-        """``ln`` of the least tail that is followed."""
+        """The log of the smallest tail that is followed."""
         ...
 
     @property
     def mean(self) -> float:
-        """``E X``."""
+        """The mean ``E X``."""
         ...
 
     @property
     def supremum(self) -> float:
-        """The supremum of ``X``, possibly inf."""
+        """The supremum of ``X``, ``inf`` where ``X`` is unbounded."""
         ...
 
     def log_tail(self, x: float) -> float:
-        """``ln P(X > x)``."""
+        """Return ``ln P(X > x)``, ``-inf`` beyond the supremum."""
         ...
 
     def mean_above(self, x: float) -> float:
-        """``E[X | X > x]``."""
+        """Return ``E[X | X > x]``, which is at least ``x``."""
         ...
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
-        """``ln E[h_eps(X); X <= up_to]``."""
+        """Return an enclosure of ``ln E[h_eps(X); X <= up_to]`` (C4)."""
         ...
 
     def bins(self) -> "Bins":
-        """The law in bins, for composition."""
+        """Return the law in bins, the form in which composition reads it."""
         ...
 
 
 class _HillLaw(ABC):
-    """A law given in a coordinate ``t`` in which its density is smooth with one hill."""
+    """A law given in a coordinate ``t`` in which ``X`` increases and the density is smooth with one hill."""
 
     least_tail = -1e7
 
     @property
     @abstractmethod
     def mean(self) -> float:
-        """``E X``."""
+        """The mean ``E X``."""
 
     @property
     @abstractmethod
     def supremum(self) -> float:
-        """The supremum of ``X``, possibly inf."""
+        """The supremum of ``X``, ``inf`` where ``X`` is unbounded."""
 
     @property
     @abstractmethod
     def start(self) -> float:
-        """A ``t`` in the bulk of the law."""
+        """A ``t`` in the bulk of the law, from which the hill is sought."""
 
     @property
     @abstractmethod
     def step(self) -> float:
-        """Width of the bulk in ``t``."""
+        """The width of the bulk in ``t``, the step of that search."""
 
     @abstractmethod
     def value(self, t: float) -> float:
-        """``X`` at the coordinate ``t``."""
+        """Return ``X`` at the coordinate ``t``."""
 
     @abstractmethod
     def coordinate(self, x: float) -> float:
-        """The coordinate at which ``X`` is ``x``."""
+        """Return the coordinate ``t`` at which ``X`` is ``x``."""
 
     @abstractmethod
     def log_density(self, t: float) -> float:
-        """Log of the density of ``t``."""
+        """Return the log of the density of ``t``."""
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
-        """``ln E[h_eps(X); X <= up_to]``, by two Gauss rules whose difference widens the enclosure (observed)."""
+        """Return an enclosure of ``ln E[h_eps(X); X <= up_to]`` (C4), by quadrature over ``t``.
+
+        The difference of two Gauss rules widens it; that this covers the error of the quadrature is observed.
+        """
 
         def integrand(t: float) -> float:
+            # E[h_eps(X)] = int h_eps(X(t)) f(t) dt (C4)
             return log_gaussian_delta_at(eps, self.value(t)) + self.log_density(t)
 
         high = self.coordinate(up_to) if up_to < self.supremum else math.inf
@@ -108,7 +116,10 @@ class _HillLaw(ABC):
 
 @dataclass(frozen=True)
 class ScaledBeta(_HillLaw):
-    """``X = scale * B`` with ``B ~ Beta(a, b)``, in the coordinate ``t = ln(B / (1 - B))``."""
+    """``X = scale * B`` with ``B ~ Beta(a, b)``, in the coordinate ``t = ln(B / (1 - B))``: the law of M2 (C7).
+
+    For M2 ``a = r/2``, ``b = (d - r)/2`` and ``scale = mu^2``.
+    """
 
     a: float
     b: float
@@ -116,7 +127,7 @@ class ScaledBeta(_HillLaw):
 
     @cached_property
     def constant(self) -> float:
-        """``ln`` of the front of the density at the mean, which the tails have in common with it."""
+        """The log of ``x^a (1-x)^b / Beta(a, b)`` at the mean ``x = a/(a+b)``, which density and tails need."""
         return kernels.beta_constant(self.a, self.b)
 
     @cached_property
@@ -126,27 +137,35 @@ class ScaledBeta(_HillLaw):
 
     @property
     def mean(self) -> float:
+        """The mean ``E X = scale a / (a + b)``."""
         return self.scale * (self.a / (self.a + self.b))
 
     @property
     def supremum(self) -> float:
+        """The supremum ``scale`` of ``X``."""
         return self.scale
 
     @property
     def start(self) -> float:
+        """The logit of the mean of ``B``."""
         return math.log(self.a / self.b)
 
     @property
     def step(self) -> float:
+        """The standard deviation of the logit of ``B``, to first order."""
         return kernels.beta_tail_scale(self.a, self.b)
 
     def value(self, t: float) -> float:
+        """Return ``X = scale / (1 + e^-t)``."""
         return self.scale / (1.0 + math.exp(-t)) if t > -700.0 else 0.0
 
     def coordinate(self, x: float) -> float:
+        """Return ``t = ln(x / (scale - x))``, ``inf`` from the supremum on."""
         return math.log(x / (self.scale - x)) if x < self.scale else math.inf
 
     def log_density(self, t: float) -> float:
+        """Return the log of the density ``B^a (1 - B)^b / Beta(a, b)`` of ``t``."""
+        # ln[x^a y^b / Beta(a, b)] at x = 1/(1 + e^-t), y = 1 - x, each from the smaller exponential
         if t < 0.0:
             y = 1.0 / (1.0 + math.exp(t))
             return kernels.beta_deviance(self.a, self.b, math.exp(t) * y, y) + self.constant
@@ -154,15 +173,18 @@ class ScaledBeta(_HillLaw):
         return kernels.beta_deviance(self.a, self.b, x, math.exp(-t) * x) + self.constant
 
     def log_tail(self, x: float) -> float:
+        """Return ``ln P(X > x) = ln P(B > x / scale)``."""
         share = x / self.scale, (self.scale - x) / self.scale
         return kernels.log_beta_tail_from(self.a, self.b, *share, self.constant)
 
     def mean_above(self, x: float) -> float:
-        # E[X | X > x] = E X P(size-biased X > x) / P(X > x)
+        # E[X | X > x] = E X P(size-biased X > x) / P(X > x) (C21, tangents)
+        """Return ``E[X | X > x]``, between ``x`` and the supremum."""
         log_ratio = self.size_biased.log_tail(x) - self.log_tail(x)
         return min(self.scale, max(x, self.mean * math.exp(log_ratio)))
 
     def bins(self) -> "Bins":
+        """Return the law in bins (:func:`privproj.laws.binned.beta_bins`)."""
         from privproj.laws.binned import beta_bins
 
         return beta_bins(self.a, self.b, self.scale)
@@ -170,69 +192,96 @@ class ScaledBeta(_HillLaw):
 
 @dataclass(frozen=True)
 class ScaledGamma(_HillLaw):
-    """``X = scale * U`` with ``U ~ Gamma(a)``, in the coordinate ``t = ln(U / a)``."""
+    """``X = scale * U`` with ``U ~ Gamma(a)``, in the coordinate ``t = ln(U / a)``: the law of the public sketch (C7).
+
+    For the public sketch ``a = r/2`` and ``scale = 2 mu^2 / r``.
+    """
 
     a: float
     scale: float
 
     @property
     def mean(self) -> float:
+        """The mean ``E X = scale a``."""
         return self.scale * self.a
 
     @property
     def supremum(self) -> float:
+        """The supremum ``inf``: ``X`` is unbounded."""
         return math.inf
 
     @property
     def start(self) -> float:
+        """The coordinate 0 of the mean of ``U``."""
         return 0.0
 
     @property
     def step(self) -> float:
+        """The standard deviation of ``ln U``, to first order."""
         return 1.0 / math.sqrt(self.a)
 
     def value(self, t: float) -> float:
+        """Return ``X = scale a e^t``."""
         return self.mean * math.exp(min(t, 700.0))
 
     def coordinate(self, x: float) -> float:
+        """Return ``t = ln(x / (scale a))``."""
         return math.log(x / self.mean)
 
     def log_density(self, t: float) -> float:
+        """Return the log of the density ``U^a e^-U / Gamma(a)`` of ``t``."""
+        # ln[U^a e^-U / Gamma(a)] at U = a e^t
         return kernels.log_gamma_front(self.a, math.expm1(t), math.exp(t)) if t < 700.0 else -math.inf
 
     def log_tail(self, x: float) -> float:
+        """Return ``ln P(X > x) = ln P(U > x / scale)``."""
         return kernels.log_gamma_tail(self.a, (x - self.mean) / self.mean, x / self.mean)
 
     def mean_above(self, x: float) -> float:
         # E[U | U > u] = a + u^a e^-u / Gamma(a) / P(U > u)
+        """Return ``E[X | X > x]``, at least ``x``."""
         place = (x - self.mean) / self.mean, x / self.mean
         excess = math.exp(kernels.log_gamma_front(self.a, *place) - kernels.log_gamma_tail(self.a, *place))
         return max(x, self.scale * (self.a + excess))
 
     def bins(self) -> "Bins":
+        """Return the law in bins (:func:`privproj.laws.binned.gamma_bins`)."""
         from privproj.laws.binned import gamma_bins
 
         return gamma_bins(self.a, self.scale)
 
 
 def inflection(eps: float) -> float:
-    """``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``, where ``h_eps`` turns from convex to concave."""
+    """Return ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``, where ``h_eps`` turns from convex to concave (C3).
+
+    It stands in balls as :func:`privproj.rigorous.gaussian.inflection`, and in mpmath in
+    :mod:`privproj.reference.laws`.
+    """
+    # 2 (sqrt(1 + eps^2) - 1) = 2 eps^2 / (1 + sqrt(1 + eps^2)), without cancellation (C3)
     return 2.0 * eps * (eps / (1.0 + math.hypot(1.0, eps)))
 
 
 def log_gaussian_delta_at(eps: float, x: float) -> float:
-    """``ln h_eps(x)``: the log of the Gaussian delta at ``mu = sqrt(x)``."""
+    """Return ``ln h_eps(x)``, the log of the Gaussian delta at the squared shift ``x``, ``mu = sqrt(x)`` (C3)."""
     return kernels.log_gaussian_delta(eps, math.sqrt(x))
 
 
 def log_gaussian_delta_slope(eps: float, x: float) -> float:
-    """``ln h_eps'(x)``, ``h' = phi(u) / (2 sqrt(x))`` with ``u = eps/sqrt(x) - sqrt(x)/2``."""
+    """Return ``ln h_eps'(x)``, the log of the slope of the Gaussian delta in the squared shift ``x > 0`` (C3).
+
+    It stands in balls as :func:`privproj.rigorous.gaussian.slope`, and in mpmath in :mod:`privproj.reference.laws`.
+    """
+    # h'(x) = phi(u) / (2 sqrt(x)), u = eps/sqrt(x) - sqrt(x)/2 (C3)
     root = math.sqrt(x)
     return kernels.log_normal_density(kernels.gaussian_shift(eps, root)) - math.log(2.0 * root)
 
 
 def gaussian_steepness(log_value: float, law: "SensitivityLaw | _HillLaw") -> float:
-    """``(v + sqrt 3)(v + mu + sqrt 3)``, ``v^2 = 2 |ln delta|``: bounds ``|d ln delta / d ln mu|`` (C20)."""
+    """Return ``(v + sqrt 3)(v + mu + sqrt 3)``, ``v^2 = 2 |ln delta|``, which bounds ``|d ln delta / d ln mu|`` (C20).
+
+    ``mu`` is the root of the supremum of the law, or of its mean where it is unbounded.
+    """
+    # (v + sqrt 3)(v + mu + sqrt 3), v = sqrt(2 |ln delta|) (C20)
     v = math.sqrt(2.0 * min(abs(log_value), 1e300)) + math.sqrt(3.0)
     scale = law.supremum if math.isfinite(law.supremum) else law.mean
     return v * (v + math.sqrt(scale))

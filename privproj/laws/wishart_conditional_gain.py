@@ -1,13 +1,16 @@
 """Two monotone ingredients of the vector Wishart profile with unequal norms: gains given ``A``, and tails of ``A``.
 
-With ``k = (d + r - 1)/2``, ``a = (d + 1 - r)/2``, ``A = e^x``, ``tau = ln kappa`` and ``e' = eps + (r-1) tau`` the
-pair has, given ``A``, the gain (claim C12)
+With ``k = (d + r - 1)/2``, ``a = (d + 1 - r)/2``, ``A = e^x``, ``tau = ln kappa`` and ``e' = eps + (r-1) tau`` the pair
+has, given ``A``, the gain (C12)
 
     G(x) = E[(1 - e^(-(e^y - 1)(U - (a y + e')/(e^y - 1))))_+]        x = tau - y, y > 0
     G(x) = E[(1 - e^(-(1 - e^-y)((a y - e')/(1 - e^-y) - U)))_+]      x = tau + y, y > 0
 
 with ``U ~ Gamma(k)``. It does not depend on the alignment, falls up to a valley at or beyond ``tau`` and rises from
 there. The alignment enters only by the tails of ``A``.
+
+Shapes: ``y`` is ``(n,)`` and ``start``, which holds ``e'`` for each epsilon, is ``(e,)``; what depends on both is ``(n,
+e)``, and bounds between neighbouring ``y`` are ``(n - 1, e)``.
 """
 
 import math
@@ -41,12 +44,12 @@ LARGEST_THRESHOLD = 1e300
 
 
 def exp_from_above(x: Array) -> Array:
-    """``e^x`` from above, and finite: :data:`HUGE_BOUND` beyond :data:`LARGEST_BOUND_EXPONENT`."""
+    """Return ``e^x`` from above, and finite: :data:`HUGE_BOUND` beyond :data:`LARGEST_BOUND_EXPONENT`."""
     return np.where(x > LARGEST_BOUND_EXPONENT, HUGE_BOUND, np.exp(np.minimum(x, LARGEST_BOUND_EXPONENT)))
 
 
 def _safe_difference(first: Array, exponent: Array, second: Array) -> Array:
-    """``first - e^exponent second``; -1 where ``second`` is lost to underflow that the exponential would undo."""
+    """Return ``first - e^exponent second``, or -1 where ``second`` underflows and the exponential would undo that."""
     return np.where(
         (second < INVISIBLE_PROBABILITY) & (exponent > 0.0), -1.0, first - exp_from_above(exponent) * second
     )
@@ -54,7 +57,10 @@ def _safe_difference(first: Array, exponent: Array, second: Array) -> Array:
 
 @dataclass(frozen=True)
 class _SlopePanels:
-    """Bounds of the slope of a gain between neighbouring nodes: ``high >= G' >= low`` (of ``-G'`` where it falls)."""
+    """Bounds of the slope of a gain between neighbouring nodes, each of shape ``(n - 1, e)``.
+
+    Beyond ``tau``, ``high >= G' >= low``. Before ``tau``, where the gain falls, ``high >= -G' >= low``.
+    """
 
     high: Array
     low: Array
@@ -62,45 +68,56 @@ class _SlopePanels:
 
 @dataclass(frozen=True)
 class ConditionalGain:
-    """``G`` and bounds of its slope, for ``eps`` in rows."""
+    """The gain ``G`` given ``A``, and bounds of its slope, for many ``eps`` at once (C12, step 1).
+
+    ``dim`` and ``rank`` are ``d`` and ``r`` of the mechanism. Gains are right to 1e-8 relative, which
+    :mod:`privproj.laws.wishart_unequal_norms` allows for.
+    """
 
     dim: int
     rank: int
 
     @property
     def constants(self) -> tuple[float, float, float]:
-        """``k``, ``a`` and ``r - 1``."""
+        """The constants ``k = (d + r - 1)/2``, ``a = (d + 1 - r)/2`` and ``r - 1``, in this order."""
         return 0.5 * (self.rank + self.dim - 1.0), 0.5 * (self.dim + 1.0 - self.rank), self.rank - 1.0
 
     def falling(self, y: Array, start: Array) -> Array:
-        """``G(tau - y)`` at ``y > 0`` (rows) and ``e'`` (columns): ``Q(k, b) - e^e Q(k, b e^y)``, ``e = e' - (r-1) y``.
+        """Return the gain ``G(tau - y)`` before ``tau`` at every ``y > 0``, of shape ``(n, e)``.
 
-        ``b = max(0, (a y + e')/(e^y - 1))``. By quadrature where the difference would cancel.
+        It is a difference of two incomplete gamma functions, or a quadrature where that would cancel.
         """
         k, a, c = self.constants
         y = y[:, None]
         grown = np.expm1(y)
         place = (a * y + start) / grown
         b = np.maximum(place, 0.0)
-        # Q(k, b) - e^(e' - (r-1) y) Q(k, b e^y)
+        # Q(k, b) - e^(e' - (r-1) y) Q(k, b e^y), b = (a y + e')/(e^y - 1) cut at 0 (C12)
         first = special.gammaincc(k, b)
         value = _safe_difference(first, start - c * y, special.gammaincc(k, b * (1.0 + grown)))
         return self.mend_difference(value, first, np.broadcast_to(grown, place.shape), place, 1.0)
 
     def rising(self, y: Array, start: Array) -> Array:
-        """``G(tau + y)``: ``P(k, b) - e^e P(k, b e^-y)``, ``b = (a y - e')/(1 - e^-y)``, ``e = e' + (r-1) y``."""
+        """Return the gain ``G(tau + y)`` beyond ``tau`` at every ``y > 0``, of shape ``(n, e)``.
+
+        It is a difference of two incomplete gamma functions, or a quadrature where that would cancel.
+        """
         k, a, c = self.constants
         y = y[:, None]
         shrunk = -np.expm1(-y)
         place = (a * y - start) / shrunk
         b = np.maximum(place, 0.0)
-        # P(k, b) - e^(e' + (r-1) y) P(k, b e^-y)
+        # P(k, b) - e^(e' + (r-1) y) P(k, b e^-y), b = (a y - e')/(1 - e^-y) cut at 0 (C12)
         first = special.gammainc(k, b)
         value = _safe_difference(first, start + c * y, special.gammainc(k, b * (1.0 - shrunk)))
         return self.mend_difference(value, first, np.broadcast_to(shrunk, place.shape), place, -1.0)
 
     def mend_difference(self, value: Array, first: Array, rate: Array, place: Array, sign: float) -> Array:
-        """The difference ``value``, by quadrature where it keeps too few digits, and 0 where it is invisible."""
+        """Return ``value``, but by quadrature where it keeps too few digits, and 0 where it is invisible.
+
+        ``value`` is a difference whose first term is ``first``. ``rate``, ``place`` and ``sign`` are those of
+        :func:`privproj.numerics.gamma_hockey_stick.log_gamma_hockey_stick`.
+        """
         weak = (first > INVISIBLE_PROBABILITY) & ~(value > LEAST_SHARE_OF_DIFFERENCE * first)
         value = np.where(first > INVISIBLE_PROBABILITY, value, 0.0)
         if np.any(weak):
@@ -108,7 +125,7 @@ class ConditionalGain:
         return np.clip(np.nan_to_num(value), 0.0, 1.0)
 
     def density(self, v: Array) -> Array:
-        """``v g_k(v)``, ``g_k`` the Gamma density."""
+        """Return ``N(v) = v g_k(v)``, where ``g_k`` is the density of ``Gamma(k)``; 0 for ``v <= 0``."""
         k = self.constants[0]
         # v g_k(v) = sqrt(k/2 pi) e^-R e^(-k (w - 1 - ln w)), w = v/k, R the remainder of Stirling's formula
         w = np.maximum(v, LEAST_LOG_ARGUMENT) / k
@@ -116,19 +133,22 @@ class ConditionalGain:
         return np.where(v > 0.0, np.exp(log_value), 0.0)
 
     def falling_rate(self, v: Array) -> Array:
-        """``R(v) = v g_k(v) + (r-1) Q(k, v)``, with ``R' = (a - v) g_k(v)``."""
+        """Return ``R(v) = v g_k(v) + (r-1) Q(k, v)``, whose slope is ``R' = (a - v) g_k(v)`` (C12, step 1)."""
         k, _, c = self.constants
+        # R(v) = v g_k(v) + (r-1) Q(k, v)
         return self.density(v) + c * special.gammaincc(k, np.maximum(v, 0.0))
 
     def rising_rate(self, v: Array) -> Array:
-        """``J(v) = v g_k(v) - (r-1) P(k, v)``, with ``J' = (a - v) g_k(v)``."""
+        """Return ``J(v) = v g_k(v) - (r-1) P(k, v)``, whose slope is ``J' = (a - v) g_k(v)`` (C12, step 1)."""
         k, _, c = self.constants
+        # J(v) = v g_k(v) - (r-1) P(k, v)
         return self.density(v) - c * special.gammainc(k, np.maximum(v, 0.0))
 
     def falling_slopes(self, y: Array, start: Array) -> _SlopePanels:
-        """Bounds of ``-G'(x) = e^(e' - (r-1) y) R(v)``, ``v = (a y + e')/(1 - e^-y)``, between increasing ``y >= 0``.
+        """Return bounds of ``-G'(tau - y)`` between neighbouring ``y``, which increase from 0 or above.
 
-        ``R(v(y))`` is quasi-concave, so its least value is at an end and its largest at an end or the peak.
+        ``-G'(x) = e^(e' - (r-1) y) R(v)`` at ``v = (a y + e')/(1 - e^-y)``. ``R(v(y))`` is quasi-concave, so its least
+        value is at an end and its largest at an end or the peak.
         """
         _, a, c = self.constants
         y = y[:, None]
@@ -146,13 +166,18 @@ class ConditionalGain:
             lowest = np.maximum((a * y[:-1] + start) / shrunk[1:], a)
             spot = np.where(start >= 0.0, lowest, a)
             top[peaked] = np.maximum(top[peaked], self.falling_rate(spot[peaked]))
+        # -G' = e^(e' - (r-1) y) R(v), and the exponential falls with y
         exponent = start - c * y
         return _SlopePanels(
             exp_from_above(exponent[:-1]) * top, np.exp(np.minimum(exponent[1:], LARGEST_BOUND_EXPONENT)) * least
         )
 
     def rising_slopes(self, y: Array, start: Array) -> _SlopePanels:
-        """Bounds of ``G'(x) = e^(e' + (r-1) y) J(v)``, ``v = (a y - e')/(e^y - 1)``, between increasing ``y >= 0``."""
+        """Return bounds of ``G'(tau + y)`` between neighbouring ``y``, which increase from 0 or above.
+
+        ``G'(x) = e^(e' + (r-1) y) J(v)`` at ``v = (a y - e')/(e^y - 1)``. ``J(v(y))`` is quasi-concave and may be
+        negative.
+        """
         _, a, c = self.constants
         y = y[:, None]
         grown = np.expm1(y)
@@ -170,42 +195,50 @@ class ConditionalGain:
                 highest = np.fmin((a * y[1:] - start) / grown[:-1], a)
             spot = np.where(start >= 0.0, np.maximum(highest, 0.0), a)
             top[peaked] = np.maximum(top[peaked], self.rising_rate(spot[peaked]))
+        # G' = e^(e' + (r-1) y) J(v), and the exponential rises with y
         light, heavy = np.exp(np.minimum(start + c * y[:-1], LARGEST_BOUND_EXPONENT)), exp_from_above(start + c * y[1:])
         return _SlopePanels(np.where(top > 0.0, heavy, light) * top, np.where(least > 0.0, light, heavy) * least)
 
 
 @dataclass(frozen=True)
 class AlignmentLaw:
-    """``A = rho + sqrt(1 - rho^2) T/sqrt(r)``, ``T ~ Student t_r``, for misalignments ``m > 0`` in a column."""
+    """The law of ``A = rho + sqrt(1 - rho^2) T/sqrt(r)``, where ``T`` has Student's law ``t_r`` (C9, C12).
+
+    Misalignments ``m = 1 - rho > 0`` are a column, and places ``x = ln A`` a row; the results have a row for each
+    ``m``.
+    """
 
     rank: int
 
     def tails(self, m: Array, x: Array) -> tuple[Array, Array]:
-        """``P(A < e^x)`` and ``P(A > e^x)``: ``I_q(r/2, 1/2)/2`` on the far side, ``q = s^2/(s^2 + (e^x - rho)^2)``."""
-        # z = e^x - rho,  square = s^2 = 1 - rho^2
+        """Return ``P(A < e^x)`` and ``P(A > e^x)``; the first counts ``A <= 0`` too."""
+        # I_q(r/2, 1/2)/2 on the far side, q = s^2/(s^2 + z^2), z = e^x - rho, s^2 = 1 - rho^2 = m (2 - m) (C12, step 4)
         z, square = np.expm1(x) + m, m * (2.0 - m)
         half = 0.5 * special.betainc(0.5 * self.rank, 0.5, square / (square + z * z))
         return np.where(z < 0.0, half, 1.0 - half), np.where(z < 0.0, 1.0 - half, half)
 
     def beyond_any(self, x: Array) -> Array:
-        """The largest ``P(A > e^x)`` over all alignments, ``x >= 0``: at ``rho = e^-x``, where ``q = e^-2x``."""
+        """Return the largest ``P(A > e^x)`` over all alignments, for ``x >= 0``: that at ``rho = e^-x``."""
+        # P(A > e^x) = I_q(r/2, 1/2)/2, q = e^-2x (C12, step 4)
         return 0.5 * special.betainc(0.5 * self.rank, 0.5, np.exp(-2.0 * np.maximum(x, 0.0)))
 
     def density(self, m: Array, x: Array) -> Array:
-        """The density of ``ln A``, ``c_r A s^r (s^2 + (A - rho)^2)^-(r+1)/2``."""
-        # A s^r (s^2 + z^2)^-(r+1)/2 = A (s^2 + z^2)^-1/2 (1 + z^2/s^2)^-r/2
+        """Return the density of ``ln A`` at ``x``, which is unimodal."""
+        # c_r A s^r (s^2 + z^2)^-(r+1)/2 = c_r A (s^2 + z^2)^-1/2 (1 + z^2/s^2)^-r/2, z = A - rho (C9)
         z, square = np.expm1(x) + m, m * (2.0 - m)
         log_rest = x - 0.5 * np.log(square + z * z) - 0.5 * self.rank * np.log1p(z * z / square)
         return np.exp(log_gamma_ratio(self.rank) + log_rest)
 
     def mode(self, m: Array) -> Array:
-        """The ``ln A`` where :meth:`density` is largest: ``r A^2 - (r-1) rho A - 1 = 0``."""
+        """Return the ``ln A`` where :meth:`density` is largest."""
+        # The positive root of r A^2 - (r-1) rho A - 1 = 0 (C12, step 3), without cancellation
         r = float(self.rank)
         b = (r - 1.0) * (1.0 - m)
         root = np.hypot(b, 2.0 * math.sqrt(r))
         return np.log(np.where(b > 0.0, (b + root) / (2.0 * r), 2.0 / (root + np.abs(b))))
 
     def never(self, m: Array) -> Array:
-        """``P(A <= 0)``, where the loss is infinite."""
+        """Return ``P(A <= 0)``, the probability that the loss is infinite."""
+        # P(A <= 0) = I_{m(2-m)}(r/2, 1/2)/2, one minus that for rho < 0 (C9)
         half = 0.5 * special.betainc(0.5 * self.rank, 0.5, m * (2.0 - m))
         return np.where(m < 1.0, half, 1.0 - half)

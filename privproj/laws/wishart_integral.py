@@ -1,13 +1,14 @@
-"""The integral of the exact profile of the vector Wishart mechanism by Gauss rules with a proved error.
+"""The integral of the exact profile of the vector Wishart mechanism by Gauss rules with a proved error (C9, C20).
 
-``delta(eps) = P(A <= 0) + int f(A) g(A) dA``: ``f`` the density of ``A = 1 - m + s T``, ``s = sqrt(m (2 - m)/r)``,
-``T`` of Student's law with ``r`` degrees of freedom, and ``g`` the gain of :mod:`privproj.laws.wishart_loss`, that
-rises on both sides of ``A = 1``. Three parts: below ``A = 1`` where the threshold ``U2`` is positive, where it is not
-(``g`` is ``1 - e^eps A^(r-1)``), and above ``A = 1``. On each panel the integral lies between its width times the least
-and the largest ``f`` and ``g``, which are monotone; and the error of the Gauss rule is at most ``2.1 M rho^-2n / (1 -
-rho^-2)`` widths, ``M`` a bound of ``|f g|`` on an ellipse around it (docs/proofs.md C20). A panel is left out,
-evaluated or halved by what these bounds say, so that the result is an enclosure wherever the panels are. Panels of
-many ``eps`` go together.
+``delta(eps) = P(A <= 0) + int f(A) g(A) dA``: ``f`` is the density of ``A = 1 - m + s T``, ``s = sqrt(m (2 - m)/r)``,
+``T`` has Student's law with ``r`` degrees of freedom, and ``g`` is the gain of :mod:`privproj.laws.wishart_loss`, which
+rises on both sides of ``A = 1``. There are three parts: below ``A = 1`` where the threshold ``U2`` is positive, where
+it is not (``g`` is ``1 - e^eps A^(r-1)``), and above ``A = 1``.
+
+On each panel the integral lies between its width times the least and the largest ``f`` and ``g``, which are monotone.
+The error of the Gauss rule is at most ``2.1 M rho^-2n / (1 - rho^-2)`` widths, ``M`` a bound of ``|f g|`` on an ellipse
+around it (C20). These bounds decide whether a panel is left out, evaluated or halved. So the result is an enclosure
+wherever the panels are. Panels of many ``eps`` go together: an array ``index`` says which epsilon each belongs to.
 """
 
 import math
@@ -43,7 +44,7 @@ PANEL_ERROR_SHARE = 1e-13
 """What a panel may add to the relative error of one value without being halved. It is added. Speed only."""
 
 TABLE_PANEL_ERROR_SHARE = 1e-12
-"""The same for the values of a table. Speed only."""
+"""What a panel may add to the relative error of a value of a table without being halved. It is added. Speed only."""
 
 MOST_HALVINGS = 90
 """Halvings after which :class:`NotConverged` is raised. Contract."""
@@ -71,7 +72,7 @@ LEAST_DIVISOR = 1e-300
 
 
 def _log_sums_by_index(index: Index, logs: Array, count: int) -> Array:
-    """``ln`` of the sums of ``e^logs`` over equal ``index``, for the indices below ``count``."""
+    """Return ``ln`` of the sums of ``e^logs`` over equal ``index``, for the indices below ``count``."""
     top = np.full(count, -np.inf)
     np.maximum.at(top, index, logs)
     safe = np.where(np.isfinite(top), top, 0.0)
@@ -80,9 +81,10 @@ def _log_sums_by_index(index: Index, logs: Array, count: int) -> Array:
 
 
 def _bernoulli_less_one(x: Array) -> Array:
-    """``x/(e^x - 1) - 1`` for ``x >= 0``."""
+    """Return ``B(x) - 1 = x/(e^x - 1) - 1`` for ``x >= 0``, without cancellation near 0."""
     small = np.minimum(x, 0.1)
     v = small * small
+    # B(x) - 1 = -x/2 + x^2/12 - x^4/720 + x^6/30240 - x^8/1209600 + ..., the Bernoulli numbers over factorials
     series = -0.5 * small + v * (1.0 / 12.0 - v * (1.0 / 720.0 - v * (1.0 / 30240.0 - v / 1209600.0)))
     wide = np.maximum(x, 0.1)
     return np.where(x < 0.1, series, wide / np.expm1(np.minimum(wide, 700.0)) - 1.0)
@@ -90,7 +92,12 @@ def _bernoulli_less_one(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class _IntegralPanels:
-    """Panels ``[low, high]``, each of one part and one epsilon; a place is ``|A - 1|``, above 1 ``A - e^(eps/a)``."""
+    """Panels ``[low, high]``, each of one part and one epsilon; all four arrays have one entry for each panel.
+
+    * ``index``: the number of its epsilon.
+    * ``kind``: its part, :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`.
+    * ``low``, ``high``: its ends as places. A place is ``1 - A`` below 1, and ``A - e^(eps/a)`` above.
+    """
 
     index: Index
     kind: NDArray[np.int8]
@@ -101,7 +108,7 @@ class _IntegralPanels:
         return _IntegralPanels(self.index[chosen], self.kind[chosen], self.low[chosen], self.high[chosen])
 
     def halve(self) -> "_IntegralPanels":
-        """The panels with each cut in two."""
+        """Return twice as many panels: each is cut in two."""
         middle = 0.5 * (self.low + self.high)
         both = np.concatenate
         return _IntegralPanels(
@@ -114,9 +121,13 @@ class _IntegralPanels:
 
 @dataclass(frozen=True)
 class _ThresholdBox:
-    """``x1 <= Re x <= x2, |Im x| <= turn <= 1``, and on it ``B(x) = x/(e^x - 1)`` and ``N(x) = 1/(e^x - 1)`` (C20).
+    """``x1 <= Re x <= x2, |Im x| <= turn <= 1``, and bounds of ``B(x) = x/(e^x - 1)`` and ``N(x) = 1/(e^x - 1)`` (C20).
 
-    At the ends; ``|Re B - B(Re x)| <= bend``, ``Re N >= N(Re x) - n_bend``; ``..._aside`` bounds imaginary parts.
+    * ``b1``, ``b2``, ``n1``, ``n2``: ``B`` and ``N`` at ``x1`` and ``x2``; both fall on the real line.
+    * ``bend``, ``n_bend``: ``|Re B - B(Re x)| <= bend`` and ``Re N >= N(Re x) - n_bend`` on the box.
+    * ``b_aside``, ``n_aside``: bounds of ``|Im B|`` and ``|Im N|`` on the box.
+
+    Each array has one entry for each panel.
     """
 
     x1: Array
@@ -133,7 +144,9 @@ class _ThresholdBox:
 
     @staticmethod
     def around(x1: Array, x2: Array, turn: Array) -> "_ThresholdBox":
-        """The box; rounded outward by 1e-12 relative where sizes are compared."""
+        """Return the box with its bounds, rounded outward by 1e-12 relative where sizes are compared."""
+        # N = 1/rise, |N'| = (1 + rise)/rise^2, N'' = (1 + rise)(2 + rise)/rise^3, largest at x1
+        # bend = turn^2 min(0.28, |N'| + |x| N''/2), b_aside = turn min(1/2, N + |x| |N'|) (C20)
         rise = np.expm1(np.minimum(x1, 200.0))
         n1, n2 = 1.0 / rise, 1.0 / np.expm1(np.minimum(x2, 700.0))
         fall, curve = (1.0 + rise) / rise**2, (1.0 + rise) * (2.0 + rise) / rise**3
@@ -149,7 +162,17 @@ class _ThresholdBox:
 
 @dataclass(frozen=True)
 class WishartIntegral:
-    """The profile at misalignment ``m`` for an array of ``eps >= 0``, ``dim >= 2``."""
+    """The profile of one pair for an array of ``eps >= 0``, ``dim >= 2``, with a proved error of its quadratures.
+
+    * ``dim``, ``rank``, ``misalignment``: ``d``, ``r`` and ``m``.
+    * ``log_infinite``: ``ln P(A <= 0)``.
+    * ``log_front``: the log of Student's density at 0, ``ln(c_r/sqrt(r))``.
+    * ``eps``: the values of epsilon, of shape ``(e,)``.
+    * ``share``: what a panel may add to the relative error of one value without being halved.
+
+    In the methods ``place``, ``kind`` and ``index`` are as in :class:`_IntegralPanels`, and of equal shape. A rectangle
+    around a panel is given by its ``centre``, which is ``A - 1``, and its half axes ``wide`` and ``tall``.
+    """
 
     dim: int
     rank: int
@@ -161,47 +184,48 @@ class WishartIntegral:
 
     @cached_property
     def gain(self) -> GammaGain:
-        """The gains over a threshold of ``U ~ Gamma((r + d - 1)/2)``."""
+        """The gains over a threshold of ``U ~ Gamma(k)``, with their own proved error."""
         return gamma_gain(self.k)
 
     @property
     def k(self) -> float:
-        """``(r + d - 1)/2``."""
+        """The shape ``k = (r + d - 1)/2`` of ``U``."""
         return 0.5 * (self.rank + self.dim - 1.0)
 
     @property
     def a(self) -> float:
-        """``(d + 1 - r)/2``."""
+        """The factor ``a = (d + 1 - r)/2`` of ``ln A`` in the loss."""
         return 0.5 * (self.dim + 1.0 - self.rank)
 
     @cached_property
     def spread(self) -> float:
-        """``s``, the scale of ``A``."""
+        """The scale ``s = sqrt(m (2 - m)/r)`` of ``A = 1 - m + s T``."""
         return math.sqrt(self.misalignment * (2.0 - self.misalignment) / self.rank)
 
     @cached_property
     def kink(self) -> Array:
-        """``eps/|a|``: where ``|ln A|`` is that large a threshold is 0."""
+        """The ``|ln A| = eps/|a|`` at which a threshold is 0, for each epsilon."""
         return self.eps / max(abs(self.a), LEAST_DIVISOR)
 
     @cached_property
     def log_density_front(self) -> float:
-        """``ln`` of the largest density ``f``."""
+        """The log of the largest density ``f``, that at ``A = 1 - m``."""
         return self.log_front - math.log(self.spread)
 
     # --- the integrand --------------------------------------------------------------------------
 
     def offset(self, kind: NDArray[np.int8], index: Index, place: Array) -> Array:
-        """``A - 1`` at these places."""
+        """Return ``A - 1`` at these places."""
         return np.where(kind == ABOVE_ONE, np.expm1(np.minimum(self.kink[index], 600.0)) + place, -place)
 
     def log_density(self, offset: Array) -> Array:
-        """``ln`` of the density ``f(A)`` at ``A = 1 + offset``."""
+        """Return ``ln f(A)``, the log of the density of ``A``, at ``A = 1 + offset``."""
+        # f(A) = c_r/(sqrt(r) s) (1 + t^2/r)^(-(r+1)/2), t = (A - 1 + m)/s (C9)
         t = (offset + self.misalignment) / self.spread
         return self.log_density_front - 0.5 * (self.rank + 1.0) * np.log1p(t * t / self.rank)
 
     def log_gain(self, kind: NDArray[np.int8], index: Index, place: Array) -> tuple[Array, Array]:
-        """``(ln g, how its relative error grows with that of the threshold)``."""
+        """Return ``ln g`` at these places, and by what a rounding of the threshold is multiplied in it."""
         found, steep = np.full_like(place, -np.inf), np.zeros_like(place)
         for part, gain in ((BELOW_ONE, self.below), (CERTAIN_GAIN, self.certain), (ABOVE_ONE, self.above)):
             here = kind == part
@@ -210,15 +234,18 @@ class WishartIntegral:
         return found, steep
 
     def below(self, eps: Array, kink: Array, place: Array) -> tuple[Array, Array]:
-        """``g_-`` where ``U2 > 0``; from 0 at ``A = 1``, and to 1 at ``A = 0``."""
+        """Return ``ln g_-`` and its steepness below ``A = 1`` where ``U2 > 0``.
+
+        ``g_-`` rises from 0 at ``A = 1`` to 1 at ``A = 0``.
+        """
         k, a = self.k, self.a
         inside = (place > 0.0) & (place < 1.0)
         x = -np.log1p(-np.where(inside, place, 0.5))
         # U2 = a x/(e^x - 1) + eps/(e^x - 1) and k = a + (r - 1):
-        # U2/k - 1 = [a (B(x) - 1) + eps N(x) - (r - 1)] / k, so small differences keep their digits; w = ln(U2/k).
+        # U2/k - 1 = [a (B(x) - 1) + eps N(x) - (r - 1)] / k, so small differences keep their digits; w = ln(U2/k) (C9).
         terms = a * _bernoulli_less_one(x), eps / np.expm1(x)
         w = np.log1p(np.maximum((terms[0] + terms[1] - (self.rank - 1.0)) / k, -1.0 + 1e-16))
-        # g_- = E[(1 - e^(-(e^x - 1)(U - U2)))_+], and e^E = e^(eps - (r-1) x)
+        # g_- = E[(1 - e^(-(e^x - 1)(U - U2)))_+] (C9), and e^E = e^(eps - (r-1) x) (C20)
         found = self.gain.log_over(np.maximum(w, -39.0), x, eps - (self.rank - 1.0) * x)
         steep = self.steepness(w, np.abs(terms[0]) + terms[1] + self.rank, 1.0)
         found = np.where(inside, found, np.where(place > 0.0, 0.0, self.gain_at_one(eps)))
@@ -226,17 +253,18 @@ class WishartIntegral:
 
     @staticmethod
     def gain_at_one(eps: Array) -> Array:
-        """``ln g`` at ``A = 1``: nothing is gained."""
+        """Return ``ln g = -inf`` at ``A = 1``, where nothing is gained, one for each of ``eps``."""
         return np.full_like(eps, -np.inf)
 
     def certain(self, eps: Array, kink: Array, place: Array) -> tuple[Array, Array]:
-        """``ln(1 - e^eps A^(r-1))``, the gain where ``U2 <= 0``, and its steepness."""
+        """Return ``ln g_- = ln(1 - e^eps A^(r-1))`` and its steepness, where ``U2 <= 0``."""
         with np.errstate(divide="ignore"):
+            # 1 - e^eps A^(r-1) (C9), A = 1 - place
             exponent = eps + (self.rank - 1.0) * np.log1p(-np.minimum(place, 1.0))
             return np.log(-np.expm1(np.minimum(exponent, 0.0))), np.full_like(place, 4.0)
 
     def above(self, eps: Array, kink: Array, place: Array) -> tuple[Array, Array]:
-        """``g_+`` where ``U1 > 0``; ``place`` counts from ``A = e^(eps/a)``."""
+        """Return ``ln g_+`` and its steepness above ``A = e^(eps/a)``, where ``U1 > 0``."""
         k, a = self.k, self.a
         # A = e^x, x = eps/a + beyond, beyond = ln(1 + place e^(-eps/a)):
         # U1 = (a x - eps)/(1 - e^-x) = a beyond/(1 - e^-x).
@@ -255,7 +283,12 @@ class WishartIntegral:
         return np.where(inside, self.gain.log_under(w, x), -np.inf), np.where(inside, steep, 0.0)
 
     def steepness(self, w: Array, terms: Array, sign: float) -> Array:
-        """``terms/U |d ln g/d ln U|`` at ``U = k e^w``, roughly from above."""
+        """Estimate ``terms |d ln g/d U|`` at ``U = k e^w``: the factor of a rounding of the threshold in ``ln g``.
+
+        ``terms`` are the sizes of what the threshold is a sum of. ``sign`` is 1 for ``g_-`` and -1 for ``g_+``. It is
+        not proved to be an upper bound (C20, the sum).
+        """
+        # k |d ln g/d U| is about sqrt(k) + k |e^w - 1| in the tail, and min(sqrt(k), 1/|e^w - 1|) elsewhere.
         k, away = self.k, np.abs(np.expm1(np.minimum(w, 50.0)))
         tail = math.sqrt(k) + k * away
         bulk = np.minimum(math.sqrt(k), 1.0 / np.maximum(away, 1e-300))
@@ -264,11 +297,12 @@ class WishartIntegral:
     # --- bounds on a panel ----------------------------------------------------------------------
 
     def panel_bounds(self, p: _IntegralPanels) -> tuple[Array, Array]:
-        """``ln`` of a lower and of an upper bound of the integral over each panel.
+        """Return ``ln`` of a lower and of an upper bound of the integral over each panel.
 
         ``g`` rises with the place, and ``f`` has one hill: the bounds are the width times the least, or the largest,
         ``f`` and ``g``.
         """
+        # width min(f) g(low) <= integral <= width max(f) g(high), with 1e-9 for rounding (C20, the sum)
         far, near = self.offset(p.kind, p.index, p.high), self.offset(p.kind, p.index, p.low)
         with np.errstate(divide="ignore"):
             width = np.log(p.high - p.low)
@@ -282,7 +316,7 @@ class WishartIntegral:
         return width + np.minimum(at_near, at_far) + low_gain - 1e-9, width + most + high_gain + 1e-9
 
     def gauss(self, p: _IntegralPanels) -> tuple[Array, Array, Array]:
-        """``ln`` of the Gauss rule on each panel, of its error, and the mean of the steepness."""
+        """Return ``ln`` of the Gauss rule on each panel, ``ln`` of its proved error, and the mean of the steepness."""
         nodes, weights = gauss_nodes(PANEL_NODES)
         width = (p.high - p.low)[:, None]
         place = p.low[:, None] + width * nodes
@@ -298,16 +332,18 @@ class WishartIntegral:
             return peak + np.log(total), self.log_error(p), leaning
 
     def log_error(self, p: _IntegralPanels) -> Array:
-        """``ln`` of the proved error of the Gauss rule: the least over a few ellipses."""
+        """Return ``ln`` of the proved error of the Gauss rule on each panel: the least over a few ellipses."""
         best = np.full_like(p.low, np.inf)
         for ellipse in PANEL_ELLIPSES:
+            # 2.1 M rho^-2n / (1 - rho^-2) widths (C20, Gauss rules)
             bound = self.log_size(p, ellipse) + math.log(gauss_error(PANEL_NODES, ellipse))
             best = np.fmin(best, np.where(np.isnan(bound), np.inf, bound))
         return best + np.log(p.high - p.low)
 
     def log_size(self, p: _IntegralPanels, ellipse: float) -> Array:
-        """``ln`` of a bound of ``|f g|`` on the ellipse, by the rectangle around it; ``inf`` where there is none."""
+        """Return ``ln`` of a bound of ``|f g|`` on the rectangle around the ellipse, ``inf`` if none is known."""
         half = 0.5 * (p.high - p.low)
+        # Half axes of the ellipse: h/4 (rho + 1/rho) and h/4 (rho - 1/rho)
         wide, tall = half * 0.5 * (ellipse + 1.0 / ellipse), half * 0.5 * (ellipse - 1.0 / ellipse)
         centre = self.offset(p.kind, p.index, 0.5 * (p.high + p.low))
         size = self.log_density_size(centre, wide, tall)
@@ -323,10 +359,10 @@ class WishartIntegral:
         return size + found
 
     def log_density_size(self, centre: Array, wide: Array, tall: Array) -> Array:
-        """``ln`` of a bound of ``|f|`` on the rectangle.
+        """Return ``ln`` of a bound of ``|f|`` on the rectangle (C20, gains off the real line).
 
-        ``|1 + T^2/r|^2 = (1 + t^2 + v^2)^2 - 4 v^2`` at ``T = sqrt r (t + i v)`` is least at the least ``|t|``, and
-        there at ``v^2 = 1 - t^2`` or the nearest possible value.
+        With ``T = sqrt(r) (t + i v)`` the size of ``1 + T^2/r`` is least at the least ``|t|``, and there at ``v^2 = 1 -
+        t^2`` or the nearest possible value.
         """
         unit = self.spread * math.sqrt(self.rank)
         t = np.maximum(np.abs(centre + self.misalignment) - wide, 0.0) / unit
@@ -337,7 +373,7 @@ class WishartIntegral:
             return self.log_density_front - 0.25 * (self.rank + 1.0) * np.log(square)
 
     def below_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
-        """``|g_-| <= 2.32 e^(|z| - Re z) E[(1 - e^(-|e^x - 1| (U - |z|)))_+]`` at ``z = U2``, or :meth:`full_below`."""
+        """Return ``ln`` of a bound of ``|g_-|`` on the rectangle, ``inf`` if none is known (C20)."""
         least, most = 1.0 + centre - wide, -centre - wide
         valid = (least > 0.0) & (least * (1.0 - least) >= tall**2) & ((1.0 - most) * most >= tall**2)
         least, most = np.where(valid, least, 0.5), np.where(valid, most, 0.1)
@@ -351,6 +387,7 @@ class WishartIntegral:
         imaginary = abs(self.a) * box.b_aside + eps * box.n_aside
         valid &= real > 0.0
         real = np.where(valid, real, 1.0)
+        # |g_-| <= 2.32 e^(|z| - Re z) E[(1 - e^(-|e^x - 1| (U - |z|)))_+], |z| - Re z <= Im^2/(2 Re z), z = U2 (C20)
         rate = np.hypot(centre - wide, tall) / least
         found = imaginary**2 / (2.0 * real) + self.log_gain_size(real, rate)
         if self.a > 0.0:
@@ -358,7 +395,11 @@ class WishartIntegral:
         return np.where(valid, found, np.inf)
 
     def full_below(self, eps: Array, box: "_ThresholdBox", real: Array, imaginary: Array) -> Array:
-        """``|g_-| <= 1 + |P(k, z)| + |e^(eps-(r-1)x) Q(k, z e^x)|``, ``z`` below ``k`` and ``z e^x`` above."""
+        """Return ``ln`` of another bound of ``|g_-|``, which is smaller where the gain is nearly 1.
+
+        ``real`` and ``imaginary`` bound the real part of ``z = U2`` from below and the size of its imaginary part.
+        """
+        # 1 + |P(k, z)| + |e^(eps-(r-1)x) Q(k, z e^x)|, z below k, z e^x = a (x + B) + eps (1 + N) above (C20, C21)
         size = np.hypot(self.a * (box.b1 + box.bend) + eps * box.n1, imaginary)
         moved = self.a * (box.x1 + box.b1 - box.bend) + eps * (1.0 + box.n2 - box.n_bend)
         aside = self.a * box.turn + eps * box.n_aside
@@ -372,25 +413,26 @@ class WishartIntegral:
         return np.logaddexp(np.logaddexp(0.0, low), high)
 
     def chernoff(self, threshold: Array, sign: float) -> Array:
-        """``-ln`` of Chernoff's bound of ``P(U > threshold)``, or below: ``-inf`` on the wrong side of ``k``."""
+        """Return ``-ln`` of Chernoff's bound of the tail of ``U`` above ``threshold`` (``sign = 1``) or below it (-1).
+
+        It is ``-inf`` on the other side of ``k``, where the bound says nothing.
+        """
+        # P(U > k e^w) <= e^(-k D(w)) for w > 0, and P(U < k e^w) for w < 0 (C21, Chernoff)
         w = np.log(np.maximum(threshold, LEAST_DIVISOR) / self.k)
         return np.where(sign * w > 0.0, self.k * deviance(w) * (1.0 - 1e-12), -np.inf)
 
     def log_gain_size(self, threshold: Array, rate: Array) -> Array:
-        """``ln 2.32 E[(1 - e^(-rate (U - threshold)))_+]``."""
+        """Return ``ln(2.32 E[(1 - e^(-rate (U - threshold)))_+])``, which bounds a gain off the real line."""
         x, w = np.log1p(rate), np.log(threshold / self.k)
         found = self.gain.log_over(np.maximum(w, -39.0), x, np.minimum(threshold * rate - self.k * x, 600.0))
         return math.log(MINIMUM_OVER_RISE) + np.where(w > -39.0, found, 0.0) + 1e-6
 
     def certain_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
-        """``|1 - e^eps A^(r-1)| <= 1 + e^eps |A|^(r-1)``."""
+        """Return ``ln`` of the bound ``1 + e^eps |A|^(r-1)`` of ``|1 - e^eps A^(r-1)|`` on the rectangle."""
         return np.logaddexp(0.0, eps + (self.rank - 1.0) * np.log(np.hypot(1.0 + centre + wide, tall)))
 
     def above_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
-        """``|g_+| <= 2.32 e^(|z| - Re z) E[(1 - e^(-(1 - e^-|x|)(|z| - U)))_+]`` at ``z = U1``, or :meth:`full_above`.
-
-        Wherever ``Re x > eps/a``.
-        """
+        """Return ``ln`` of a bound of ``|g_+|`` on the rectangle, ``inf`` if none is known (C20)."""
         least, most = centre - wide, np.hypot(1.0 + centre + wide, tall)
         x1, x2, turn = np.log1p(np.maximum(least, 0.0)), np.log(most), np.arctan(tall / (1.0 + np.maximum(least, 0.0)))
         valid = (least > 0.0) & (x1 > eps / self.a) & (turn <= 1.0)
@@ -399,6 +441,7 @@ class WishartIntegral:
         real = self.a * (box.x1 + box.b1 - box.bend) - eps * (1.0 + box.n1)
         most_real = self.a * (box.x2 + box.b2 + box.bend) - eps * (1.0 + box.n2 - box.n_bend)
         imaginary = self.a * turn + eps * box.n_aside
+        # |g_+| <= 2.32 e^(|z| - Re z) E[(1 - e^(-(1 - e^-|x|)(|z| - U)))_+], z = U1 (C20)
         size = np.hypot(np.maximum(most_real, -real), imaginary)
         excess = np.where(
             real > 0.0, np.minimum(imaginary**2 / (2.0 * np.maximum(real, LEAST_DIVISOR)), 2.0 * size), 2.0 * size
@@ -409,7 +452,11 @@ class WishartIntegral:
         return np.where(valid, found, np.inf)
 
     def full_above(self, eps: Array, box: "_ThresholdBox", real: Array, excess: Array) -> Array:
-        """``|g_+| <= 1 + |Q(k, z)| + |e^(eps+(r-1)x) P(k, z e^-x)|``, ``z`` above ``k`` and ``z e^-x`` below."""
+        """Return ``ln`` of another bound of ``|g_+|``, which is smaller where the gain is nearly 1.
+
+        ``real`` bounds the real part of ``z = U1`` from below, and ``excess`` bounds ``|z| - Re z``.
+        """
+        # 1 + |Q(k, z)| + |e^(eps+(r-1)x) P(k, z e^-x)|, z above k, z e^-x = a B(x) - eps N(x) below (C20, C21)
         aside = self.a * box.b_aside + eps * box.n_aside
         moved = self.a * (box.b2 - box.bend) - eps * box.n1
         size = np.hypot(np.maximum(self.a * (box.b1 + box.bend), -moved), aside)
@@ -420,7 +467,7 @@ class WishartIntegral:
     # --- panels ---------------------------------------------------------------------------------
 
     def first_panels(self) -> _IntegralPanels:
-        """Panels that grow from ``A = 1`` and towards ``A = 0``, and others around the bulk of ``A``."""
+        """Return panels that grow from ``A = 1`` and towards ``A = 0``, and others around the bulk of ``A``."""
         shrinking = 1.0 - 0.5 ** np.arange(1, PANELS_TOWARDS_ZERO + 1)
         start = 1e-7 * min(self.spread, 1.0)
         bulk = self.spread * np.array(
@@ -437,7 +484,11 @@ class WishartIntegral:
     def parts(
         self, i: int, kink: float, below: Array, bulk: Array
     ) -> list[tuple[Index, NDArray[np.int8], Array, Array]]:
-        """The first panels of epsilon number ``i``, one entry for each kind."""
+        """Return the first panels of epsilon number ``i``, one entry ``(index, kind, low, high)`` for each kind.
+
+        ``kink`` is its ``eps/|a|``, ``below`` holds edges of places below ``A = 1``, and ``bulk`` places around the
+        mode of ``A``.
+        """
         if self.a > 0.0:
             top = math.exp(min(kink, 600.0))
             if kink > FARTHEST_LOG_ALIGNMENT:
@@ -466,7 +517,7 @@ class WishartIntegral:
         ]
 
     def log_beyond(self) -> float:
-        """``ln P(ln A > 45)`` from above: ``f`` is at most a power."""
+        """Return ``ln`` of a bound of ``P(ln A > 45)``, beyond the panels, where ``f`` is at most a power."""
         # ln A > 45 iff T > (e^45 - 1 + m)/s >= t, and P(T > t) <= front int_t^inf (u^2/r)^-(r+1)/2 du, that is
         # front r^((r+1)/2) t^-r / r.
         t = (math.exp(FARTHEST_LOG_ALIGNMENT) - 1.0) / self.spread
@@ -474,7 +525,14 @@ class WishartIntegral:
         return self.log_front + 0.5 * (r + 1.0) * math.log(r) - r * math.log(t) - math.log(r)
 
     def log_delta(self) -> tuple[Array, Array, Array]:
-        """``ln delta`` for each ``eps``, its proved relative error, and what its rounding is multiplied by."""
+        """Return three arrays with an entry for each epsilon.
+
+        * ``ln delta``;
+        * its relative error, as far as it is proved: what panels and Gauss rules miss;
+        * what the rounding of a threshold is multiplied by in it, an estimate.
+
+        Raises :class:`NotConverged` after :data:`MOST_HALVINGS` halvings.
+        """
         count = len(self.eps)
         total, missed = np.full(count, self.log_infinite), np.full(count, self.log_beyond())
         leaning = np.full(count, -np.inf)
@@ -510,12 +568,12 @@ class WishartIntegral:
 
 
 def _distinct_edges(edges: Array) -> Array:
-    """These edges in increasing order, each once."""
+    """Return these edges in increasing order, each once."""
     ordered = np.sort(edges)
     return ordered[np.concatenate([[True], np.diff(ordered) > 0.0])]
 
 
 def _panels_between(i: int, kind: int, edges: Array) -> tuple[Index, NDArray[np.int8], Array, Array]:
-    """Index, kind, low and high ends of the panels between these edges."""
+    """Return index, kind, low and high ends of the panels between these edges."""
     count = len(edges) - 1
     return np.full(count, i, np.intp), np.full(count, kind, np.int8), edges[:-1], edges[1:]

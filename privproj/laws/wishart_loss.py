@@ -1,8 +1,8 @@
 """The exact privacy profile of the vector Wishart mechanism: release ``y = M v``, ``M ~ W_d(I/r, r)``, no noise.
 
 For unit vectors ``v, v'`` with misalignment ``m = 1 - v.v'`` the privacy loss is a function of two independent
-variables (2601.21719, proof of Theorem 1): with ``A = v'.y / v.y`` and ``U ~ Gamma(k)``, ``k = (r + d - 1)/2``,
-``a = (d + 1 - r)/2``,
+variables (C9; 2601.21719, proof of Theorem 1): with ``A = v'.y / v.y`` and ``U ~ Gamma(k)``, ``k = (r + d - 1)/2``, ``a
+= (d + 1 - r)/2``,
 
     L = a ln A + U (1/A - 1),  infinite where A <= 0;  A = rho + sqrt(1 - rho^2) T / sqrt(r),  T ~ Student t_r.
 
@@ -13,8 +13,11 @@ Averaging ``max(0, 1 - e^(eps - L))`` over ``U`` first and writing ``A = e^-+x``
     g(e^x) = E[(1 - e^(-(1 - e^-x)(U1 - U)))_+],    U1 = (a x - eps)/(1 - e^-x)
 
 which :mod:`privproj.laws.wishart_integral` encloses. All terms are positive: nothing cancels, and only ``m`` enters, so
-a misalignment of 1e-12 keeps its digits. The profile is non-increasing in ``rho``, so the pair at ``m`` dominates every
-better aligned one.
+a misalignment of 1e-12 keeps its digits. The profile does not increase with ``rho`` (C10), so the pair at ``m``
+dominates every better aligned one.
+
+The same profile stands in three arithmetics on purpose: in floats here, in balls in :mod:`privproj.rigorous.wishart`,
+and in mpmath in :mod:`privproj.reference.wishart`.
 """
 
 import math
@@ -45,7 +48,9 @@ KEPT_VALUES = 20000
 
 
 def log_gamma_ratio(r: float) -> float:
-    """``ln c_r = ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``."""
+    """Return ``ln c_r = ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``, the front of Student's law (C9)."""
+    # With z = r/2 and R the remainder of Stirling's formula it is
+    # z ln(1 + 1/(2z)) + ln(z)/2 - 1/2 + R(z + 1/2) - R(z) - ln(pi)/2: large terms have cancelled by hand.
     z = 0.5 * r
     return (
         z * math.log1p(0.5 / z)
@@ -59,35 +64,41 @@ def log_gamma_ratio(r: float) -> float:
 
 @lru_cache(maxsize=KEPT_VALUES)
 def _kept_log_delta(pair: "VectorWishart", eps: float) -> Enclosure:
-    """:meth:`VectorWishart.log_delta_anew`, remembered for the next question."""
+    """Return :meth:`VectorWishart.log_delta_anew`, remembered for the next question."""
     return pair.log_delta_anew(eps)
 
 
 @dataclass(frozen=True)
 class VectorWishart:
-    """The pair at misalignment ``m`` in ``dim >= 2`` dimensions, rank ``rank >= 1`` of any size."""
+    """The pair of unit vectors at misalignment ``m``, with its exact profile; it dominates better aligned pairs (C10).
+
+    * ``dim``: ``d``, at least 1.
+    * ``rank``: ``r``, at least 1 and of any size.
+    * ``misalignment``: ``m = 1 - v.v'``, below 2.
+    """
 
     dim: int
     rank: int
     misalignment: float
 
     def log_infinite(self) -> float:
-        """``ln P(A <= 0)``: ``I_{m(2-m)}(r/2, 1/2)/2`` for ``m <= 1``, one minus that beyond."""
-        # I_{m(2-m)}(r/2, 1/2) = P(Beta(1/2, r/2) > (1 - m)^2)
+        """Return ``ln P(A <= 0)``, the log of the probability that the loss is infinite."""
+        # P(A <= 0) = I_{m(2-m)}(r/2, 1/2)/2 for m <= 1, where I_{m(2-m)}(r/2, 1/2) = P(Beta(1/2, r/2) > (1 - m)^2),
+        # and one minus that beyond (C9)
         m = self.misalignment
         log_half = log_beta_tail(0.5, 0.5 * self.rank, (1.0 - m) ** 2, m * (2.0 - m)) - math.log(2.0)
         return log_half if m <= 1.0 else math.log1p(-math.exp(log_half))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)``, ``eps >= 0``; raises :class:`NotConverged` where the panels do not settle.
+        """Return an enclosure of ``ln delta(eps)`` for ``eps >= 0``, remembered for the next question.
 
-        In one dimension two vectors of equal norm and a cosine above -1 are the same vector. Runs of different length
-        ask for the same values again, so they are kept.
+        Runs of different length ask for the same values again. In one dimension two vectors of equal norm and a cosine
+        above -1 are the same vector, and delta is 0. Raises :class:`NotConverged` where the panels do not settle.
         """
         return _kept_log_delta(self, eps)
 
     def log_delta_anew(self, eps: float) -> Enclosure:
-        """:meth:`log_delta`, computed and not remembered."""
+        """Return what :meth:`log_delta` returns, computed and not remembered."""
         if self.dim == 1:
             return widen_outward(-math.inf)
         if eps > FARTHEST_EPSILON:  # the profile falls to P(A <= 0), which it has all but reached
@@ -96,9 +107,10 @@ class VectorWishart:
         return widen_outward(float(whole[0]), float(error[0]), self.steepness(float(whole[0])))
 
     def log_deltas(self, eps: Array, share: float = PANEL_ERROR_SHARE) -> tuple[Array, Array]:
-        """``ln delta`` and its relative error (C20).
+        """Return ``ln delta`` for each of ``eps``, and its relative error, two arrays of the shape of ``eps`` (C20).
 
-        The parts of the panels and of the gains are proved, the part of rounding is estimated.
+        The parts of the error that come from the panels and from the tables of gains are proved, the part of rounding
+        is estimated. ``share`` is what one panel may add to the error of one value without being halved.
         """
         front = log_gamma_ratio(self.rank) - 0.5 * math.log(self.rank)
         integral = WishartIntegral(self.dim, self.rank, self.misalignment, self.log_infinite(), front, eps, share)
@@ -106,14 +118,15 @@ class VectorWishart:
             whole, missed, leaning = integral.log_delta()
         if not np.all(np.isfinite(whole)):
             raise NotConverged("the exact profile came out undefined; please report these parameters")
+        # panels and Gauss rules (proved) + tables of gains (proved) + 1.5e-15 times an estimate of the steepness (C20)
         return whole, missed + integral.gain.error + THRESHOLD_ROUNDING * leaning
 
     def steepness(self, log_delta: float) -> float:
-        """``|d ln delta/d ln m|``, roughly: what a rounding of ``m`` is multiplied by."""
+        """Estimate ``|d ln delta/d ln m|``, by which a rounding of ``m`` is multiplied in ``ln delta``."""
         return 4.0 * abs(log_delta) + 40.0 + math.sqrt(self.misalignment * self.rank)
 
     def table(self, eps: Array) -> tuple[Array, Array]:
-        """Lower and upper bounds of delta for many ``eps``, which may be off by a relative 1e-15.
+        """Return lower and upper bounds of delta for many ``eps``, which may be off by a relative 1e-15.
 
         They are those of :meth:`log_delta` with the coarser :data:`TABLE_PANEL_ERROR_SHARE`.
         """
@@ -124,6 +137,7 @@ class VectorWishart:
             for i in range(0, len(eps), EPSILONS_TOGETHER)
         ]
         whole, error = (np.concatenate(part) for part in zip(*parts, strict=True))
+        # The margin of widen_outward, with twice its error per nat
         margin = (
             FUNCTION_RELATIVE_ERROR
             + error

@@ -1,15 +1,19 @@
 """Bounds of the unequal-norm profile over cells of alignments and ratios of norms, from finitely many nodes (C12).
 
-With ``A = e^x`` and the falling and rising parts of the gain ``G``
-(:mod:`privproj.laws.wishart_conditional_gain`) one pair has
+With ``A = e^x`` and the falling and rising parts of the gain ``G`` (:mod:`privproj.laws.wishart_conditional_gain`) one
+pair has
 
     delta = G(valley) + int_falling |dG(x)| P(A < e^x) + int_rising dG(x) P(A > e^x).
 
-Three facts bound it between nodes. On a panel of width ``h`` where ``G'`` is in ``[s, S]`` the integral of ``dG`` times
-a monotone tail is that of the means but for ``(h/4) (S - s)`` times the change of the tail, and the mean of the tail is
-that of its ends but for ``h/8`` times the range of the density of ``x``. At fixed ``x <= 0`` both tails are monotone
-in the alignment; at ``x > 0`` they turn once, at ``rho = e^-x``. In ``tau = ln kappa`` a falling part grows and a
-rising one shrinks, and ``G + K tau^2/2`` is convex for the ``K`` of :func:`_second_slope_bounds`.
+Three facts bound it between nodes. First, take a panel of width ``h`` on which ``G'`` is in ``[s, S]``. The integral of
+``dG`` times a monotone tail is that of the means but for ``(h/4) (S - s)`` times the change of the tail, and the mean
+of the tail is that of its ends but for ``h/8`` times the range of the density of ``x``. Second, at fixed ``x <= 0``
+both tails are monotone in the alignment; at ``x > 0`` they turn once, at ``rho = e^-x``. Third, in ``tau = ln kappa`` a
+falling part grows and a rising one shrinks, and ``G + K tau^2/2`` is convex for the ``K`` of
+:func:`_second_slope_bounds`.
+
+Shapes: ``n`` nodes make ``n - 1`` panels. What belongs to the panels of a gain is by ``(panel, ratio, eps)``, and what
+belongs to tails by ``(misalignment, panel or node)``.
 """
 
 import math
@@ -39,7 +43,12 @@ UNBOUNDED_THRESHOLD = 1e300
 
 @dataclass(frozen=True)
 class CellGrid:
-    """Misalignments from 0 on, values of ``ln kappa``, and nodes in ``x`` with 0 and these among them; increasing."""
+    """Where pairs are evaluated; all three arrays increase.
+
+    * ``misalignments``: ``m = 1 - rho``, from 0 on.
+    * ``ratios``: values of ``tau = ln kappa``.
+    * ``points``: nodes in ``x = ln A``, with 0 and the ratios among them.
+    """
 
     misalignments: Array
     ratios: Array
@@ -48,7 +57,13 @@ class CellGrid:
 
 @dataclass(frozen=True)
 class _TailWeights:
-    """What one part of a gain is multiplied with on each panel: the mean of the tail, its largest value, its change."""
+    """What one part of a gain is multiplied with, by ``(row, panel)``, a row for each misalignment or cell of them.
+
+    * ``mean``: a bound of the mean of the tail over the panel.
+    * ``most``: a bound of the tail on the whole panel. Both are from above for upper bounds of delta, from below for
+      lower.
+    * ``change``: how much the tail changes over the panel; negative for lower bounds, where the error is taken off.
+    """
 
     mean: Array
     most: Array
@@ -57,10 +72,11 @@ class _TailWeights:
 
 @dataclass(frozen=True)
 class _GainPart:
-    """One part of the gain on each panel, by ``(panel, ratio, eps)``.
+    """One part of the gain on each panel, three arrays by ``(panel, ratio, eps)``.
 
-    ``fine`` is its change where means are used, with the error ``spread`` per change of the tail; ``coarse`` its change
-    where the tail is replaced by its largest value.
+    * ``fine``: its change, on panels where means of the tail are used.
+    * ``coarse``: its change, on panels where the largest value of the tail stands for the tail.
+    * ``spread``: the error of ``fine`` for each unit by which the tail changes.
     """
 
     fine: Array
@@ -68,18 +84,18 @@ class _GainPart:
     spread: Array
 
     def times(self, weights: _TailWeights) -> Array:
-        """The sum over the panels, by ``(row of the weights, ratio, eps)``."""
+        """Return the sum over the panels of this part times the weights, by ``(row, ratio, eps)``."""
         pairs = ((weights.mean, self.fine), (weights.most, self.coarse), (weights.change, self.spread))
         return sum((_sum_over_panels(_flush_invisible(w), _flush_invisible(part)) for w, part in pairs), np.zeros(()))
 
 
 def _sum_over_panels(weights: Array, part: Array) -> Array:
-    """The sum over the panels, one ratio at a time: products of this size start no threads."""
+    """Return the sum over the panels, one ratio at a time: products of this size start no threads."""
     return np.stack([weights @ part[:, i] for i in range(part.shape[1])], axis=1)
 
 
 def _flush_invisible(values: Array) -> Array:
-    """The values with 0 for those that are invisible (denormal numbers are slow).
+    """Return the values with 0 for those that are invisible, because arithmetic with denormal numbers is slow.
 
     The caller's floor is above the sum of all of them.
     """
@@ -88,7 +104,13 @@ def _flush_invisible(values: Array) -> Array:
 
 @dataclass(frozen=True)
 class _GainLayers:
-    """The gain at each ratio: what falls before ``tau``, what falls and rises beyond it, and values at nodes."""
+    """The gain at each ratio ``tau``, cut into the layers of C12, step 2.
+
+    * ``before``: the panels left of ``tau``, where ``G`` falls.
+    * ``falling``, ``rising``: the panels right of ``tau``, where ``G`` falls to its valley and rises from there.
+    * ``valley``: the least ``G`` at a node from ``tau`` on, by ``(ratio, eps)``.
+    * ``values``: ``G`` at every node, by ``(ratio, node, eps)``.
+    """
 
     before: _GainPart
     falling: _GainPart
@@ -102,7 +124,12 @@ class _GainLayers:
 
 @dataclass(frozen=True)
 class _AlignmentTails:
-    """Tails at the nodes, and bounds of their means on the panels, for each misalignment; row 0 is ``A = 1``."""
+    """Tails of ``A``, a row for each misalignment; row 0 is that of parallel vectors, ``A = 1``.
+
+    * ``below``, ``above``: ``P(A < e^x)`` and ``P(A > e^x)`` at the nodes.
+    * ``below_means``, ``above_means``: upper and lower bounds of their means on the panels, in this order.
+    * ``never``: ``P(A <= 0)``.
+    """
 
     below: Array
     above: Array
@@ -111,7 +138,7 @@ class _AlignmentTails:
     never: Array
 
     def weights(self, upper: bool) -> tuple[_TailWeights, _TailWeights]:
-        """Weights of falling and rising parts, for upper or lower bounds of single pairs."""
+        """Return the weights of falling and of rising parts, for upper or for lower bounds of single pairs."""
         side, sign = (0, 1.0) if upper else (1, -1.0)
         change = self.below[:, 1:] - self.below[:, :-1], self.above[:, :-1] - self.above[:, 1:]
         most = (self.below[:, 1:], self.above[:, :-1]) if upper else (self.below[:, :-1], self.above[:, 1:])
@@ -122,13 +149,13 @@ class _AlignmentTails:
 
 
 def tails_on_grid(law: AlignmentLaw, grid: CellGrid) -> _AlignmentTails:
-    """The tails; the mean over a panel is within ``(h/8)(sup f - inf f)`` of the mean of the ends, ``f`` unimodal."""
+    """Return the tails at the nodes of a grid, and bounds of their means on its panels (C12, step 3)."""
     x, m = grid.points, grid.misalignments[1:, None]
     below, above = law.tails(m, x)
     density, mode = law.density(m, x), law.mode(m)
     highest = np.maximum(density[:, 1:], density[:, :-1])
     highest = np.where((mode >= x[:-1] - 1e-12) & (mode <= x[1:] + 1e-12), law.density(m, mode), highest)
-    # mean of T on a panel = mean of its ends -+ (h/8) (sup f - inf f)
+    # mean of T on a panel = mean of its ends -+ (h/8) (sup f - inf f), f unimodal (C12, step 3)
     slack = np.diff(x) / 8.0 * (highest - np.minimum(density[:, 1:], density[:, :-1]))
     low, high = 0.5 * (below[:, 1:] + below[:, :-1]), 0.5 * (above[:, 1:] + above[:, :-1])
     passed, whole = (x > 0.0)[None, :].astype(float), (x[1:] > 0.0)[None, :].astype(float)
@@ -149,7 +176,12 @@ def tails_on_grid(law: AlignmentLaw, grid: CellGrid) -> _AlignmentTails:
 
 @dataclass(frozen=True)
 class _AlignmentCells:
-    """Weights, and tails at the nodes, for cells of misalignments: bounds for every one between two neighbours."""
+    """Weights of the layers that hold for every misalignment of a cell, a row for each cell between neighbouring ones.
+
+    * ``falling``, ``rising``: the weights, from above.
+    * ``below_most``, ``below_least``: the largest and the least ``P(A < e^x)`` over the cell, at the nodes.
+    * ``above_most``: the largest ``P(A > e^x)`` over the cell, at the nodes.
+    """
 
     falling: _TailWeights
     rising: _TailWeights
@@ -159,12 +191,12 @@ class _AlignmentCells:
 
 
 def _bounds_over_alignments(law: AlignmentLaw, grid: CellGrid, tails: _AlignmentTails) -> _AlignmentCells:
-    """The bounds over cells of misalignments (C12, step 4).
+    """Return the weights over cells of misalignments (C12, step 4).
 
     Where a tail is monotone over the whole cell and panel, its mean is largest at one end of the cell. Elsewhere the
     largest value of the tail stands for its mean.
     """
-    # P(A > e^x) turns at rho = e^-x, that is at m = 1 - e^-x.
+    # P(A > e^x) turns at rho = e^-x, that is at m = 1 - e^-x (C12, step 4).
     x, near, far = grid.points, grid.misalignments[:-1, None], grid.misalignments[1:, None]
     turn = -np.expm1(-np.maximum(x, 0.0))[None, :]
     below_rises = (x[1:] <= 0.0)[None, :] | (near >= turn[:, 1:])
@@ -193,7 +225,7 @@ def _bounds_over_alignments(law: AlignmentLaw, grid: CellGrid, tails: _Alignment
 
 
 def _gain_layers(gain: ConditionalGain, grid: CellGrid, eps: Array) -> _GainLayers:
-    """The gain and the bounds of its slope at every ratio and node."""
+    """Return the layers of the gain, with bounds of its slope, at every ratio and node (C12, steps 2 and 3)."""
     x, shape = grid.points, (len(grid.points) - 1, len(grid.ratios), len(eps))
     parts = [_GainPart(*(np.zeros(shape) for _ in range(3))) for _ in range(3)]
     values, valley = np.zeros((shape[1], len(x), shape[2])), np.zeros(shape[1:])
@@ -211,7 +243,7 @@ def _gain_layers(gain: ConditionalGain, grid: CellGrid, eps: Array) -> _GainLaye
 def _fill_panels_before(
     gain: ConditionalGain, part: _GainPart, values: Array, i: int, y: Array, start: Array, own: Array
 ) -> None:
-    """The panels left of ``tau``, where the gain grows with ``y``."""
+    """Fill in ``part`` and ``values`` of ratio ``i`` on the panels left of ``tau``, where the gain grows with ``y``."""
     side = np.maximum.accumulate(np.vstack([own, gain.falling(y[1:], start)]), axis=0)
     # (h/4) (S - s): Gruess' inequality (C12, step 3). Where it is above half of the change, the largest tail is taken.
     slopes, change = gain.falling_slopes(y, start), np.diff(side, axis=0)
@@ -227,7 +259,8 @@ def _fill_panels_before(
 def _fill_panels_beyond(
     gain: ConditionalGain, parts: list[_GainPart], side: Array, i: int, y: Array, start: Array
 ) -> None:
-    """The panels right of ``tau``: falling up to the least node, rising from there; means where a valley may be."""
+    """Fill in the parts of ratio ``i`` right of ``tau``: falling to the least node, rising from there."""
+    # (h/4) (S - s) as before the ratio; where G' may change its sign, means are taken too (C12, step 3).
     slopes, change, count = gain.rising_slopes(y, start), np.diff(side, axis=0), len(y) - 1
     size = np.maximum(np.abs(slopes.high), np.abs(slopes.low))
     spread = 0.25 * np.diff(y)[:, None] * (slopes.high - slopes.low + SLOPE_RELATIVE_ERROR * size)
@@ -240,12 +273,12 @@ def _fill_panels_beyond(
 
 
 def _second_slope_bounds(gain: ConditionalGain, grid: CellGrid, eps: Array) -> tuple[Array, Array, Array]:
-    """``K >= -d^2 G/d tau^2`` on each panel, below the first node and beyond the last, by ``(., cell of ratios, eps)``.
+    """Return bounds ``K >= -d^2 G/d tau^2`` on each panel, below the first node and beyond the last (C12, step 6).
 
-    At fixed ``x``: ``e^e N(v) (v - k)_+`` for ``x < tau`` and ``e^e N(v) (k - v)_+`` for ``x > tau``, where ``N(v) = v
-    g_k(v)``, ``e = eps + (r-1) x``, ``v = (k y + e)/(1 - e^-y)`` and ``y = tau - x``.
+    The first is by ``(panel, cell of ratios, eps)``, the others by ``(cell of ratios, eps)``.
     """
-    # C12, step 6.
+    # K_x = e^e N(v) (v - k)_+ for x < tau and e^e N(v) (k - v)_+ for x > tau, where N(v) = v g_k(v),
+    # v = (k y + e)/(1 - e^-y), e = eps + (r-1) x and y = tau - x (C12, step 6)
     k, a, c = gain.constants
     x = grid.points[:, None, None]
     first, last = grid.ratios[None, :-1, None], grid.ratios[None, 1:, None]
@@ -264,8 +297,9 @@ def _second_slope_bounds(gain: ConditionalGain, grid: CellGrid, eps: Array) -> t
 
 
 def _threshold_range_left(k: float, low: Array, high: Array, least: Array, most: Array) -> tuple[Array, Array]:
-    """The range of ``v = k y/(1 - e^-y) + e/(1 - e^-y)``, ``low <= y <= high`` cut at 0, ``least <= e <= most``."""
+    """Return the range of ``v`` left of ``tau``, for ``low <= y <= high`` cut at 0 and ``least <= e <= most``."""
     low, high = np.maximum(low, LEAST_POSITIVE), np.maximum(high, LEAST_POSITIVE)
+    # v = k y/(1 - e^-y) + e/(1 - e^-y): the first term rises with y, the second is monotone in y and e.
     near, far = -np.expm1(-low), -np.expm1(-high)
     return (
         k * low / near + np.where(least > 0.0, least / far, least / near),
@@ -274,8 +308,9 @@ def _threshold_range_left(k: float, low: Array, high: Array, least: Array, most:
 
 
 def _threshold_range_right(k: float, low: Array, high: Array, least: Array, most: Array) -> tuple[Array, Array]:
-    """The range of ``v = k w/(e^w - 1) - e/(e^w - 1)``, ``w = -y`` between ``low`` (cut at 0) and ``high``."""
+    """Return the range of ``v`` right of ``tau``, for ``low <= w <= high`` cut at 0, ``w = -y``."""
     low, high = np.maximum(low, LEAST_POSITIVE), np.maximum(high, LEAST_POSITIVE)
+    # v = k w/(e^w - 1) - e/(e^w - 1): the first term falls with w, the second is monotone in w and e.
     near, far = np.expm1(low), np.expm1(high)
     return (
         k * high / far - np.where(most > 0.0, most / near, most / far),
@@ -284,8 +319,9 @@ def _threshold_range_right(k: float, low: Array, high: Array, least: Array, most
 
 
 def _log_largest_bend(gain: ConditionalGain, low: Array, high: Array, sign: float) -> Array:
-    """``ln`` of the largest ``N(v) (sign (v - k))_+`` for ``low <= v <= high``; it peaks where ``(v - k)^2 = v``."""
+    """Return ``ln`` of the largest ``N(v) (sign (v - k))_+`` for ``low <= v <= high``."""
     k = gain.constants[0]
+    # N(v) |v - k| is largest where (v - k)^2 = v, and N(v) = sqrt(k/2 pi) e^-R e^(-k (w - 1 - ln w)) at v = k w.
     peak = k + 0.5 + sign * math.sqrt(k + 0.25)
     v = np.minimum(np.maximum(peak, low), np.maximum(high, low))
     w = np.maximum(v, LEAST_POSITIVE) / k
@@ -298,9 +334,13 @@ def _log_largest_bend(gain: ConditionalGain, low: Array, high: Array, sign: floa
 
 @dataclass(frozen=True)
 class CellBounds:
-    """By ``(misalignment, ratio, eps)``: upper bounds over cells, and over what only one of the two is free in.
+    """Every bound on a grid; the leading axes are cells or nodes of misalignments and of ratios, the last is eps.
 
-    ``upper`` and ``lower`` enclose the pairs at the nodes; ``tails`` and ``layers`` are what they were made of.
+    * ``cells``, by ``(cell, cell, eps)``: upper bounds of delta of every pair in a cell.
+    * ``over_alignments``, by ``(cell, ratio, eps)``: upper bounds where only the misalignment is free.
+    * ``over_ratios``, by ``(cell, cell, eps)``: how far delta between two ratios may be above its values there.
+    * ``upper``, ``lower``, by ``(misalignment, ratio, eps)``: bounds of the pairs at the nodes.
+    * ``tails``, ``layers``: what they were made of.
     """
 
     cells: Array
@@ -313,7 +353,10 @@ class CellBounds:
 
 
 def bounds_on(gain: ConditionalGain, law: AlignmentLaw, grid: CellGrid, eps: Array) -> CellBounds:
-    """Every bound on this grid (C12, steps 2 to 6)."""
+    """Return every bound on this grid (C12, steps 2 to 6).
+
+    They hold for exact special functions; :mod:`privproj.laws.wishart_unequal_norms` adds the margin for theirs.
+    """
     tails, layers = tails_on_grid(law, grid), _gain_layers(gain, grid, eps)
     cells, at = _bounds_over_alignments(law, grid, tails), np.searchsorted(grid.points, grid.ratios)
     edges = cells.below_most[:, 0], cells.above_most[:, -1]
@@ -321,9 +364,9 @@ def bounds_on(gain: ConditionalGain, law: AlignmentLaw, grid: CellGrid, eps: Arr
     alone, kappa = before + beyond, _bend_between_ratios(gain, grid, eps, cells)
     overlap = np.maximum(cells.below_most[:, at[1:]] - cells.below_least[:, at[:-1]], 0.0)
     own = layers.values[np.arange(len(at)), at]
-    # Step 5: what falls before tau at t2, the rest at t1, and G_t2(t2) P_<(t2) - G_t1(t1) P_<(t1) from above.
+    # What falls before tau at t2, the rest at t1, and G_t2(t2) P_<(t2) - G_t1(t1) P_<(t1) from above (C12, step 5)
     mixed = before[:, 1:] + beyond[:, :-1] + overlap[:, :, None] * own[None, 1:]
-    # The smaller of step 5 and of step 6, max(delta(t1), delta(t2)) + K (t2 - t1)^2/8.
+    # The smaller of that and of max(delta(t1), delta(t2)) + K (t2 - t1)^2/8 (C12, steps 6 and 7)
     by_cells = np.minimum(mixed, np.maximum(alone[:, 1:], alone[:, :-1]) + kappa)
     upper, lower = _bounds_at_nodes(grid, tails, layers)
     return CellBounds(by_cells, alone, kappa, upper, lower, tails, layers)
@@ -332,14 +375,17 @@ def bounds_on(gain: ConditionalGain, law: AlignmentLaw, grid: CellGrid, eps: Arr
 def _sum_both_sides(
     layers: _GainLayers, weights: tuple[_TailWeights, _TailWeights], edges: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """``(what falls before tau, the rest)`` of the layers (step 2), with what is beyond the outermost nodes."""
+    """Return what falls before ``tau`` and the rest of the layers, each with what is beyond the outermost node."""
+    # delta = G_0 + int_falling |dG| P_< + int_rising dG P_>, and 1 - G of the outermost nodes times the tail beyond
+    # (C12, steps 2 and 3)
     before = layers.before.times(weights[0]) + (1.0 - layers.values[None, :, 0]) * edges[0][:, None, None]
     beyond = layers.falling.times(weights[0]) + layers.rising.times(weights[1]) + layers.valley[None]
     return before, beyond + (1.0 - layers.values[None, :, -1]) * edges[1][:, None, None]
 
 
 def _bend_between_ratios(gain: ConditionalGain, grid: CellGrid, eps: Array, cells: _AlignmentCells) -> Array:
-    """``K h^2/8`` with ``K`` averaged over ``x``: how far a profile can be above its values at two ratios."""
+    """Return ``K h^2/8``, how far a profile can be above its values at two ratios that are ``h`` apart."""
+    # K (t2 - t1)^2/8, K = E[K_x]: bounds of K_x on the panels times their largest probability (C12, step 6)
     on_panels, under, over = _second_slope_bounds(gain, grid, eps)
     mass = np.minimum(cells.falling.change, cells.rising.change)
     total = _sum_over_panels(mass, on_panels)
@@ -348,7 +394,7 @@ def _bend_between_ratios(gain: ConditionalGain, grid: CellGrid, eps: Array, cell
 
 
 def _bounds_at_nodes(grid: CellGrid, tails: _AlignmentTails, layers: _GainLayers) -> tuple[Array, Array]:
-    """Upper and lower bounds of the pairs at the nodes; parallel vectors have the gain at ``x = 0``."""
+    """Return upper and lower bounds of the pairs at the nodes; parallel vectors have the gain at ``x = 0``."""
     nothing = np.zeros(len(grid.misalignments))
     upper = np.add(*_sum_both_sides(layers, tails.weights(True), (tails.below[:, 0], tails.above[:, -1])))
     lower = np.add(*_sum_both_sides(layers, tails.weights(False), (tails.never, nothing)))

@@ -5,9 +5,9 @@ With ``|v| = kappa |v'|`` and the symbols of :mod:`privproj.laws.wishart_loss` t
     L = -d ln kappa + a ln(kappa A) + U (kappa/A - 1),    infinite where A <= 0.
 
 Neither order, alignment or ratio is the worst in general. The largest ``H_eps`` over every misalignment in ``[0, m]``
-and every ``|ln kappa| <= log_ratio`` is enclosed by branch and bound (claim C12): both ranges are cut into cells, each
-with a proved upper bound (:mod:`privproj.laws.wishart_unequal_cells`), and cells and quadrature panels are halved
-until the largest upper bound is close to the best pair. Where the search ends early the upper bound holds as well.
+and every ``|ln kappa| <= log_ratio`` is enclosed by branch and bound (C12): both ranges are cut into cells, each with a
+proved upper bound (:mod:`privproj.laws.wishart_unequal_cells`), and cells and quadrature panels are halved until the
+largest upper bound is close to the best pair. Where the search ends early the upper bound holds as well.
 """
 
 import math
@@ -57,10 +57,10 @@ PANEL_COST_SHARE = 600.0
 """Panels with more than one part in so many of the error that is allowed are halved. Speed only."""
 
 EPSILONS_PER_GRID = 32
-"""Values of eps of a table that share a grid. Speed only."""
+"""How many values of eps of a table share a grid. Speed only."""
 
 LOG2_EPSILONS_PER_GRID = 0.125
-"""A single eps shares a grid with those of the same factor ``2^BIN``. Speed only."""
+"""Log to base 2 of the factor within which single values of eps share a grid: ``2^(1/8)``. Speed only."""
 
 KEPT_GRIDS = 256
 """Grids that are remembered. Speed only."""
@@ -80,7 +80,12 @@ UNDERFLOW_FLOOR = 1e-270
 
 @dataclass(frozen=True)
 class UnequalNorms:
-    """Every pair with misalignment at most ``m`` and norms within a factor ``e^log_ratio``, in both orders (C12)."""
+    """Every pair with misalignment at most ``m`` and norms within a factor ``e^log_ratio``, in both orders (C12).
+
+    * ``dim``, ``rank``: ``d`` and ``r`` of the mechanism.
+    * ``misalignment``: the largest permitted ``m = 1 - rho``.
+    * ``log_ratio``: the largest permitted ``|ln kappa|``, the log of the ratio of norms, above 0.
+    """
 
     dim: int
     rank: int
@@ -88,7 +93,7 @@ class UnequalNorms:
     log_ratio: float
 
     def profile(self) -> PrivacyProfile:
-        """The privacy profile of the worst pair, with what composition and inversion need to know of it."""
+        """Return the privacy profile of the worst pair, with what composition and inversion need to know of it."""
         found = {"worst_pair": "enclosed", "search_goal": SEARCH_GOAL}
         return PrivacyProfile(
             self.log_delta,
@@ -100,7 +105,7 @@ class UnequalNorms:
         )
 
     def log_delta(self, eps: float) -> Enclosure:
-        """An enclosure of the largest ``ln H_eps`` over all pairs."""
+        """Return an enclosure of the largest ``ln H_eps`` over all pairs."""
         grid = (
             None if self.parallel else _kept_grid(self, math.floor(math.log2(max(eps, 1e-6)) / LOG2_EPSILONS_PER_GRID))
         )
@@ -110,7 +115,11 @@ class UnequalNorms:
         return Enclosure(max(math.log(lower[0]), LOG_OF_ZERO_FROM_ABOVE), min(0.0, math.log(upper[0])))
 
     def table(self, eps: Array) -> tuple[Array, Array]:
-        """Lower and upper bounds of delta for many ``eps``."""
+        """Return lower and upper bounds of delta for many ``eps``, two arrays of the shape of ``eps``.
+
+        Neighbouring values share a grid of :data:`EPSILONS_PER_GRID`, which is sought for two of them and valid for
+        all.
+        """
         order = np.argsort(eps)
         lower, upper = np.zeros(len(eps)), np.ones(len(eps))
         for begin in range(0, len(eps), EPSILONS_PER_GRID):
@@ -121,10 +130,11 @@ class UnequalNorms:
         return lower, upper
 
     def on_one_grid(self, eps: Array, grid: CellGrid | None) -> tuple[Array, Array]:
-        """Lower and upper bounds of delta with their margins, for ``eps`` off by a few roundings.
+        """Return lower and upper bounds of delta with their margins, for ``eps`` off by a few roundings.
 
-        Parallel vectors need no grid.
+        Parallel vectors need no grid: ``grid`` is None for them.
         """
+        # eps is lowered by a few roundings of eps + r R, and the ends move outward by 1e-8 (C12, as evaluated).
         shift = 4e-15 * (eps + self.rank * self.log_ratio)
         if grid is None:
             lower = upper = self.parallel_gain(eps - shift)
@@ -137,23 +147,24 @@ class UnequalNorms:
 
     @property
     def parallel(self) -> bool:
-        """True where no angle is possible."""
+        """True where no angle is possible: in one dimension, or with a misalignment of 0."""
         return self.dim == 1 or self.misalignment == 0.0
 
     def parallel_gain(self, eps: Array) -> Array:
-        """``max over both orders of G(0)`` at ``tau = -+ln kappa``: grows with ``|tau|``."""
+        """Return delta of parallel vectors, the larger gain at ``A = 1`` of both orders; it grows with the ratio."""
+        # max of G(0) at tau = ln kappa and tau = -ln kappa, e' = eps + (r-1) tau (C12, step 4, parallel vectors)
         gain, size, c = ConditionalGain(self.dim, self.rank), np.array([self.log_ratio]), self.rank - 1.0
         with np.errstate(all="ignore"):
             both = gain.falling(size, eps + c * size)[0], gain.rising(size, eps - c * size)[0]
         return np.maximum(*both)
 
     def bounds(self, grid: CellGrid, eps: Array) -> CellBounds:
-        """Every bound on this grid (:class:`CellBounds`)."""
+        """Return every bound on this grid (:class:`CellBounds`), without the margin for special functions."""
         with np.errstate(all="ignore"):
             return bounds_on(ConditionalGain(self.dim, self.rank), AlignmentLaw(self.rank), grid, eps)
 
     def first_grid(self) -> CellGrid:
-        """A coarse grid: nodes crowd at 0 and at the ends of the range of ``tau``."""
+        """Return a coarse grid, whose nodes crowd at 0 and at the ends of the range of ``tau``."""
         m, ratio = self.misalignment, self.log_ratio
         ratios = np.array([-ratio, 0.0, ratio])
         spread, width = math.sqrt(m * (2.0 - m) / self.rank), 1.0 / math.sqrt(0.5 * (self.rank + self.dim - 1.0))
@@ -167,18 +178,22 @@ class UnequalNorms:
 
 
 def _delta_ends(bounds: CellBounds) -> tuple[Array, Array]:
-    """The largest lower bound of a pair at a node, and the largest upper bound of a cell (C12, step 7)."""
+    """Return the largest lower bound of a pair at a node, and the largest upper bound of a cell (C12, step 7)."""
+    # max over nodes of the lower bounds <= worst pair <= max over cells of the upper bounds (C12, step 7)
     return bounds.lower.max(axis=(0, 1)), bounds.cells.max(axis=(0, 1))
 
 
 @lru_cache(maxsize=KEPT_GRIDS)
 def _kept_grid(worst: UnequalNorms, place: int) -> CellGrid:
-    """A grid for every ``eps`` between ``2^(BIN place)`` and the next power, so that a search asks the same one."""
+    """Return the grid that every ``eps`` from ``2^(place/8)`` to ``2^((place+1)/8)`` shares, remembered."""
     return search_grid(worst, 2.0 ** (LOG2_EPSILONS_PER_GRID * np.array([place, place + 1.0])), worst.first_grid())
 
 
 def search_grid(worst: UnequalNorms, eps: Array, grid: CellGrid) -> CellGrid:
-    """A grid on which these ``eps`` are enclosed to :data:`SEARCH_GOAL`, or the last one that was tried."""
+    """Return a grid on which these ``eps`` are enclosed to :data:`SEARCH_GOAL`, or the last one that was tried.
+
+    The search starts with ``grid``. Bounds on every grid are valid; the search only decides how close they are.
+    """
     for _ in range(MOST_REFINEMENTS):
         bounds = worst.bounds(grid, eps)
         finer = _refine_grid(grid, bounds)
@@ -189,7 +204,10 @@ def search_grid(worst: UnequalNorms, eps: Array, grid: CellGrid) -> CellGrid:
 
 
 def _refine_grid(grid: CellGrid, bounds: CellBounds) -> CellGrid | None:
-    """The grid with panels and cells halved where they cost most; None where it is close enough, or full."""
+    """Return the grid with panels and cells halved where they cost most.
+
+    None is returned where the enclosure is close enough, or the grid is full.
+    """
     lower, upper = _delta_ends(bounds)
     goal = lower * (1.0 + SEARCH_GOAL) + UNDERFLOW_FLOOR
     todo = upper > goal
@@ -203,6 +221,7 @@ def _refine_grid(grid: CellGrid, bounds: CellBounds) -> CellGrid | None:
     if not (panels.any() or alignments.any() or ratios.any()):
         return None
     near, far = grid.misalignments[:-1][alignments], grid.misalignments[1:][alignments]
+    # Cells of misalignments are halved in their logs; the cell at 0 is cut at a sixteenth.
     middle = np.where(near > 0.0, np.sqrt(near * far), far / 16.0)
     halves = _interval_middles(grid.ratios, ratios)
     return CellGrid(
@@ -213,12 +232,12 @@ def _refine_grid(grid: CellGrid, bounds: CellBounds) -> CellGrid | None:
 
 
 def _interval_middles(nodes: Array, chosen: ChosenCells) -> Array:
-    """The middles of the chosen intervals."""
+    """Return the middles of the chosen intervals between neighbouring nodes."""
     return 0.5 * (nodes[:-1] + nodes[1:])[chosen]
 
 
 def _costly_panels(bounds: CellBounds, todo: ChosenCells, allowed: Array) -> ChosenCells:
-    """Panels that cost the largest upper bound of a pair more than their share."""
+    """Return which panels cost the largest upper bound of a pair more than their share of ``allowed``."""
     worst = bounds.upper.reshape(-1, len(todo)).argmax(axis=0)
     rows, columns = np.unravel_index(worst, bounds.upper.shape[:2])
     (fall, rise), (fall_low, rise_low) = bounds.tails.weights(True), bounds.tails.weights(False)
@@ -232,6 +251,7 @@ def _costly_panels(bounds: CellBounds, todo: ChosenCells, allowed: Array) -> Cho
             (bounds.layers.falling, fall, fall_low),
             (bounds.layers.rising, rise, rise_low),
         ):
+            # The gap of both means times the change of the gain, and the change of the tail times the errors
             cost += (high.mean - low.mean)[row] * part.fine[:, column, i]
             cost += high.change[row] * (part.coarse + 2.0 * part.spread)[:, column, i]
         found |= cost > 0.4 * allowed[i] / PANEL_COST_SHARE
@@ -241,7 +261,7 @@ def _costly_panels(bounds: CellBounds, todo: ChosenCells, allowed: Array) -> Cho
 def _costly_cells(
     bounds: CellBounds, active: ChosenCells, allowed: Array, panels: bool
 ) -> tuple[ChosenCells, ChosenCells]:
-    """Cells of misalignments and of ratios to be halved: those that cost more, or both where neither does."""
+    """Return which cells of misalignments and of ratios to halve: those that cost more, or both where neither does."""
     corners = bounds.upper[1:], bounds.upper[:-1]
     corner = np.maximum(*(np.maximum(c[:, 1:], c[:, :-1]) for c in corners))
     alone = bounds.over_alignments

@@ -13,6 +13,6 @@ Array = NDArray[np.float64]
 
 @lru_cache(maxsize=8)
 def gauss_nodes(count: int) -> tuple[Array, Array]:
-    """Gauss-Legendre nodes and weights on [0, 1]."""
+    """Return the nodes and the weights of the Gauss-Legendre rule on [0, 1], two arrays of shape ``(count,)``."""
     nodes, weights = zip(*gauss_legendre(count), strict=True)
     return np.array(nodes), np.array(weights)

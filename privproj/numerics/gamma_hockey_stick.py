@@ -1,5 +1,4 @@
-"""The hockey stick of a Gamma variable over a threshold: ``E[(1 - e^(-rate (U - start)))_+]``, ``U ~ Gamma(k)``, in
-logs.
+"""The mean ``E[(1 - e^(-rate (U - start)))_+]`` over ``U ~ Gamma(k)``, the hockey stick of a Gamma variable, in logs.
 
 Privacy losses that are linear in a chi-square come down to this mean. Every term is positive, so nothing cancels. Below
 *hockey stick* is the mean and *gain* the function under it.
@@ -44,14 +43,15 @@ LARGEST_DENSITY_EXPONENT = 600.0
 
 
 def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float, inner: int = INNER_NODES) -> Array:
-    """``ln E[(1 - e^(-rate (U - start)))_+]``, ``U ~ Gamma(k)``; for ``sign = -1`` with ``start - U``.
+    """Return ``ln E[(1 - e^(-rate (U - start)))_+]``, ``U ~ Gamma(k)``; for ``sign = -1`` with ``start - U``.
 
-    By quadrature over ``w = U/k`` where the integrand is within ``e^-40`` of its largest: the density falls as
-    ``e^(-k D)`` with the deviance ``D = w - 1 - ln w``. Where the gain rises within a small part of that range, its
-    first layer and ever wider ones get nodes of their own (not with fewer than :data:`INNER_NODES` nodes, a rough
-    look). The relative error is below :data:`QUADRATURE_RELATIVE_ERROR`, which was measured.
+    ``rate`` and ``start`` are arrays of equal shape, which is that of the result. The quadrature is over ``w = U/k``
+    where the integrand is within ``e^-40`` of its largest: the density falls as ``e^(-k D)`` with the deviance ``D = w
+    - 1 - ln w``. Where the gain rises within a small part of that range, its first layer and ever wider ones get nodes
+    of their own (not with fewer than :data:`INNER_NODES` nodes, a rough look). The relative error is below
+    :data:`QUADRATURE_RELATIVE_ERROR`, which was measured.
     """
-    # sqrt(k/2 pi) e^-R int e^(-k D(w)) gain(w) dw/w, R the remainder of Stirling's formula
+    # E = sqrt(k/2 pi) e^-R int e^(-k D(w)) gain(w) dw/w, D = w - 1 - ln w, R the remainder of Stirling's formula
     place = np.clip(start / k, -FARTHEST_PLACE, FARTHEST_PLACE)
     reached = _deviance_at_start(place, sign)
     low, high = _deviance_interval(reached + (DROPPED_NATS + 0.5 * math.log(k + 1.0)) / k)
@@ -65,9 +65,8 @@ def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float, inn
 
 
 def _deviance_interval(t: Array) -> tuple[Array, Array]:
-    """``(w, w')``, ``w < 1 < w'``, just beyond where the deviance is ``t``, by the series of its inverse in
-    ``sqrt(2t)``.
-    """
+    """Return ``(w, w')``, ``w < 1 < w'``, where the deviance is a little above ``t``: a series in ``sqrt(2 t)``."""
+    # w = 1 - s + s^2/3 - s^3/24 and w' = 1 + s + min(s^2/2, s^2/3 + s^3/36), s = sqrt(2 t)
     s = np.sqrt(2.0 * t)
     low = -s + s * s * (1.0 / 3.0 - s / 24.0)
     return np.maximum(1.0 + low, 0.0), 1.0 + s + np.minimum(t, s * s * (1.0 / 3.0 + s / 36.0))
@@ -76,7 +75,7 @@ def _deviance_interval(t: Array) -> tuple[Array, Array]:
 def _log_integral_by_layers(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float, inner: int
 ) -> Array:
-    """``ln`` of the integral by layers from ``place``, each :data:`LAYER_GROWTH` times as wide as the one before."""
+    """Return ``ln`` of the integral by layers from ``place``, each :data:`LAYER_GROWTH` times as wide as the last."""
     layer, parts = FIRST_LAYER_RISE / (k * rate), []
     while np.any(low < high):
         corner = np.clip(place + sign * layer, low, high)
@@ -88,7 +87,7 @@ def _log_integral_by_layers(
 
 
 def _deviance_at_start(place: Array, sign: float) -> Array:
-    """The deviance ``D`` at ``place`` where the gain starts beyond the mean, else 0."""
+    """Return the deviance ``D`` at ``place`` where the gain starts beyond the mean, else 0."""
     beyond = np.where(place > 0.0, sign * np.maximum(sign * (place - 1.0), 0.0), 0.0)
     return beyond - np.log1p(beyond)
 
@@ -96,7 +95,7 @@ def _deviance_at_start(place: Array, sign: float) -> Array:
 def _log_panel_integral(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float, inner: int
 ) -> Array:
-    """``ln int e^(-k D(w)) (1 - e^(-rate k sign (w - place))) dw/w`` over ``[low, high]``."""
+    """Return ``ln int e^(-k D(w)) (1 - e^(-rate k sign (w - place))) dw/w`` over ``[low, high]``."""
     width = np.maximum(high - low, 0.0)
     share, rest, weights = _crowded_nodes(sign, inner)
     w = low[..., None] + width[..., None] * share
@@ -112,11 +111,16 @@ def _log_panel_integral(
 
 @lru_cache(maxsize=8)
 def _crowded_nodes(sign: float, inner: int) -> tuple[Array, Array, Array]:
-    """``(place, 1 - place, weight)`` of nodes on [0, 1] that crowd where the gain starts.
+    """Return ``(place, 1 - place, weight)`` of nodes on [0, 1] that crowd where the gain starts.
+
+    * ``place``: the nodes, of shape ``(inner,)``.
+    * ``1 - place``: their distances from 1, without cancellation.
+    * ``weight``: their weights in the rule.
 
     For ``sign = -1`` they crowd at 0 too, where ``U`` starts.
     """
     nodes, weights = gauss_nodes(inner)
+    # int_0^1 f(x) dx at x = u^2, or at x = u^2 (3 - 2u), which turns at both ends
     if sign > 0.0:
         return nodes**2, 1.0 - nodes**2, 2.0 * nodes * weights
     share, rest = nodes**2 * (3.0 - 2.0 * nodes), (1.0 - nodes) ** 2 * (1.0 + 2.0 * nodes)

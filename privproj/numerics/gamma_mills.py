@@ -41,7 +41,7 @@ RATIO_PARTS = 3
 """Parts of a ratio's own integral. Speed only."""
 
 MORE_RATIO_PARTS = 40
-"""This number over ``k`` of further parts. Speed only."""
+"""This number over ``k`` more parts: for a small shape the integral is longer. Speed only."""
 
 CUT_OFF_NATS = 44.0
 """Nats below the start (or the top) of a ratio's integrand where it is cut off; the rest is bounded. Speed only."""
@@ -50,10 +50,10 @@ SLIM_SHARE = 0.1
 """Differences over less than this share of the natural scale are integrals of the slope. Speed only."""
 
 SLOPE_NODES = 8
-"""Gauss nodes of such an integral; the error is computed. Speed only."""
+"""Gauss nodes of the integral of a slope; the error is computed. Speed only."""
 
 SLIM_ELLIPSE = 17.0
-"""Sum of the semi-axes of its ellipse, which lies in that of the panel (C20). Proof."""
+"""Sum of the semi-axes of the ellipse for the integral of a slope; it lies in that of the panel (C20). Proof."""
 
 POLYNOMIAL_RELATIVE_ROUNDING = 2e-15
 """Relative rounding of a polynomial (measured). Proof."""
@@ -84,7 +84,7 @@ PART_ELLIPSES = (1.3, 1.6, 2.0, 2.5, 3.0, 4.0, 6.0)
 
 
 def deviance(w: Array) -> Array:
-    """``D(w) = e^w - 1 - w``."""
+    """Return ``D(w) = e^w - 1 - w`` at every entry, without cancellation near 0."""
     small = np.abs(w) < SERIES_RANGE
     v = np.where(small, w, 0.0)
     series = np.zeros_like(v)
@@ -95,17 +95,19 @@ def deviance(w: Array) -> Array:
 
 
 def gauss_error(count: int, ellipse: Array | float) -> Array | float:
-    """Error of the Gauss rule on [0, 1] for ``|f| <= 1`` on the ellipse: ``2.1 rho^-2n / (1 - rho^-2)`` (C20)."""
+    """Return a bound of the error of the Gauss rule on [0, 1], for ``|f| <= 1`` on the ellipse (C20)."""
+    # 2.1 rho^-2n / (1 - rho^-2) (C20, Gauss rules)
     return 2.1 * ellipse ** (-2.0 * count) / (1.0 - ellipse**-2.0)
 
 
 def _ratio_exponent(k: float, sign: float, w: Array, y: Array, turn: Array | float = 1.0) -> Array:
-    """``-k (D(w +- y) - D(w)) = k (+-y - e^w (e^(+-y) turn - 1))``, ``turn`` the cosine off the real line."""
+    """Return the exponent ``-k (D(w +- y) - D(w))`` of a ratio's integrand; ``turn`` is ``cos v`` at ``y + iv``."""
+    # k (+-y - e^w (e^(+-y) turn - 1)) = -k (D(w +- y) - D(w)) at turn = 1
     return k * (sign * y - np.exp(w) * (np.expm1(sign * y) * turn - (1.0 - turn)))
 
 
 def _cut_off_place(k: float, sign: float, w: Array) -> Array:
-    """``y`` where that is :data:`CUT_OFF_NATS` below its largest value, by Newton's method from beyond."""
+    """Return the ``y`` where the exponent is :data:`CUT_OFF_NATS` below its largest value, by Newton's method."""
     top = np.maximum(-sign * w, 0.0)
     level = _ratio_exponent(k, sign, w, top) - CUT_OFF_NATS
     most = 10.0 / math.sqrt(k) + (2.0 * CUT_OFF_NATS + 2.0) / k
@@ -118,9 +120,10 @@ def _cut_off_place(k: float, sign: float, w: Array) -> Array:
 
 
 def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]:
-    """``(ratio, size of its slope, proved relative error of both)`` at each ``w``; of ``below``, what exceeds ``1/k``.
+    """Return the ratio, the size of its slope, and the proved relative error of both, at every ``w``.
 
-    ``below(w) = 1/k + int_0^inf e^(-k y) (e^q - 1) dy``, ``q = k e^w (1 - e^-y)``: positive, and small where ``w`` is.
+    ``sign`` is 1 for ``above`` and -1 for ``below``. Of ``below`` it is what exceeds ``1/k``: ``int_0^inf e^(-k y) (e^q
+    - 1) dy``, ``q = k e^w (1 - e^-y)``, which is positive, and small where ``w`` is.
     """
     nodes, weights = gauss_nodes(RATIO_NODES)
     end, parts = _cut_off_place(k, sign, w), RATIO_PARTS + int(MORE_RATIO_PARTS / k)
@@ -134,6 +137,7 @@ def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]
         missed = _gauss_part_error(k, sign, w, left, width)
         error, error_of_slope = error + missed[0], error_of_slope + missed[1]
     ratio -= np.where((w > DIFFERENCE_FROM) & (sign < 0.0), 1.0 / k, 0.0)
+    # Beyond the last part the integrand is log-concave: at most its height over its slope (C20).
     last, fall = np.exp(_ratio_exponent(k, sign, w, end)), sign * k * np.expm1(w + sign * end)
     lever = k * np.exp(w) * np.abs(np.expm1(sign * end))
     rest_of_slope = last * lever / (fall - 1.0 / np.abs(np.expm1(-sign * end)))
@@ -143,12 +147,12 @@ def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]
 
 
 def _small_rise(k: float, w: Array, y: Array) -> Array:
-    """``1 - e^-q`` where ``w`` is below :data:`DIFFERENCE_FROM`, and else 1: there ``1/k`` is taken off in the end."""
+    """Return ``1 - e^-q``, or 1 where ``w`` is above :data:`DIFFERENCE_FROM`: there ``1/k`` is taken off in the end."""
     return np.where(w > DIFFERENCE_FROM, 1.0, -np.expm1(k * np.exp(w) * np.expm1(-y)))
 
 
 def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array) -> tuple[Array, Array]:
-    """Proved errors of the Gauss rule on one part, of the ratio and of its slope: the best of a few ellipses."""
+    """Return proved errors of the Gauss rule on one part, of the ratio and of its slope: the best of a few ellipses."""
     best = np.full_like(w, np.inf), np.full_like(w, np.inf)
     for ellipse in PART_ELLIPSES:
         beyond = 0.25 * width * (ellipse + 1.0 / ellipse - 2.0)
@@ -157,6 +161,7 @@ def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array
         low, high = left - beyond, left + width + beyond
         with np.errstate(all="ignore"):
             top = np.where(turn > 0.0, -sign * (w + np.log(turn)), high if sign > 0.0 else low)
+        # On the ellipse the exponent is at most its value with e^w cos v for e^w: concave, with its peak at top (C20)
         size = np.exp(np.minimum(_ratio_exponent(k, sign, w, np.clip(top, low, high), turn), 700.0))
         growth = np.exp(np.maximum(np.maximum(sign * low, sign * high), 0.0))
         lever = k * np.exp(w) * np.minimum(growth + 1.0, growth * (np.maximum(-low, high) + height))
@@ -172,7 +177,13 @@ def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array
 
 @dataclass(frozen=True)
 class _RatioTable:
-    """One Mills ratio and the size of its slope by polynomials between edges, and their proved relative error."""
+    """One Mills ratio and the size of its slope, by polynomials on ``p`` panels, and their proved error (C20).
+
+    * ``edges``, of shape ``(p + 1,)``: the ends of the panels, in ``w``.
+    * ``ratio``, ``slope``, of shape ``(coefficients, p)``: Chebyshev coefficients on each panel.
+    * ``error``: relative error of both polynomials.
+    * ``amplified``: relative error of a difference of two values, or of an integral of the slope in its place.
+    """
 
     edges: Array
     ratio: Array
@@ -181,13 +192,13 @@ class _RatioTable:
     amplified: float
 
     def place(self, w: Array) -> tuple[NDArray[np.intp], Array]:
-        """The panel of each ``w`` and where in it, from -1 to 1; ends stand for what lies beyond."""
+        """Return the panel of each ``w`` and where in it, from -1 to 1; the ends stand for what lies beyond."""
         panel = np.clip(np.searchsorted(self.edges, w, side="right") - 1, 0, len(self.edges) - 2)
         left, right = self.edges[panel], self.edges[panel + 1]
         return panel, np.clip((2.0 * w - left - right) / (right - left), -1.0, 1.0)
 
     def at(self, w: Array, coefficients: Array) -> Array:
-        """The value of the polynomials with these coefficients at ``w``, by Clenshaw's sum."""
+        """Return the values at ``w`` of the polynomials with these coefficients, by Clenshaw's sum."""
         panel, y = self.place(w)
         ahead, last, twice = np.zeros_like(y), np.zeros_like(y), 2.0 * y
         for j in range(PANEL_COEFFICIENTS - 1, 0, -1):
@@ -196,7 +207,7 @@ class _RatioTable:
 
 
 def _panel_edges(k: float, sign: float) -> Array:
-    """Edges of panels as wide as the ratios are smooth: 0.45 of the scale, from beyond 0 on the other side outward."""
+    """Return edges of panels that are 0.45 of the scale wide, from beyond 0 on the other side outward."""
     unit, edges = 1.0 / math.sqrt(k), []
     end = _farthest_log_threshold(k) if sign > 0.0 else -LOWEST_LOG_THRESHOLD
     place = -2.2 * unit
@@ -207,12 +218,12 @@ def _panel_edges(k: float, sign: float) -> Array:
 
 
 def _farthest_log_threshold(k: float) -> float:
-    """``w > 0`` with ``k D(w)`` at least :data:`FARTHEST_DEVIANCE`."""
+    """Return a ``w > 0`` at which ``k D(w)`` is at least :data:`FARTHEST_DEVIANCE`."""
     return math.log1p(2.0 * FARTHEST_DEVIANCE / k) + 2.0
 
 
 def _build_ratio_table(k: float, sign: float) -> _RatioTable:
-    """The table of ``above`` (``sign = 1``) or ``below`` of ``Gamma(k)``, with its proved error (C20).
+    """Return the table of ``above`` (``sign = 1``) or ``below`` (-1) of ``Gamma(k)``, with its proved error (C20).
 
     The error is that of interpolation in Chebyshev points of the first kind, of the Gauss rules, and of rounding.
     """
@@ -225,6 +236,7 @@ def _build_ratio_table(k: float, sign: float) -> _RatioTable:
     transform[0] *= 0.5
     parts = [transform @ part.reshape(len(middle), PANEL_COEFFICIENTS).T for part in (ratio, slope)]
     flat, spread, slope_spread, loss = _panel_spreads(k, sign, edges)
+    # 4 M rho^(1-n) / (rho - 1) for the interpolant, and (2/pi) ln n + 1 times the error of what it is fed with (C20)
     interpolated = 4.0 * PANEL_ELLIPSE ** (1.0 - PANEL_COEFFICIENTS) / (PANEL_ELLIPSE - 1.0) * spread
     lebesgue = 2.0 / math.pi * math.log(PANEL_COEFFICIENTS) + 1.0
     error = interpolated + lebesgue * flat * float(np.max(missed)) + POLYNOMIAL_RELATIVE_ROUNDING
@@ -233,10 +245,14 @@ def _build_ratio_table(k: float, sign: float) -> _RatioTable:
 
 
 def _panel_spreads(k: float, sign: float, edges: Array) -> tuple[float, float, float, float]:
-    """What the error of the table needs, each the largest over its panels; ratios and slopes are monotone.
+    """Return four numbers that the error of the table needs, each the largest over its panels.
 
-    The largest over the smallest value on a panel; the bound on its ellipse over the smallest value, of both and of the
-    slope; and how much a difference over :data:`SLIM_SHARE` of the scale amplifies a relative error.
+    * the largest over the smallest value on a panel, of the ratio or of its slope;
+    * the bound on the ellipse of a panel over the smallest value, of either;
+    * the same of the slope alone;
+    * by how much a difference over :data:`SLIM_SHARE` of the scale amplifies a relative error.
+
+    Ratios and slopes are monotone (C20), so the ends of a panel suffice.
     """
     near, far = (edges[:-1], edges[1:]) if sign > 0.0 else (edges[1:], edges[:-1])
     half = 0.5 * np.abs(far - near)
@@ -256,13 +272,21 @@ def _panel_spreads(k: float, sign: float, edges: Array) -> tuple[float, float, f
 
 
 def _ratio_scale(k: float, sign: float, w: Array) -> Array:
-    """The distance in ``w`` over which a ratio varies."""
+    """Return the distance in ``w`` over which a ratio varies."""
     return np.minimum(np.maximum(sign * w, 0.0) + 1.0 / math.sqrt(k), 1.0)
 
 
 @dataclass(frozen=True)
 class GammaGain:
-    """The gains of ``Gamma(k)``: see the module docstring; ``error`` is proved and relative."""
+    """The gains of ``Gamma(k)`` over thresholds ``k e^w``, from tables of the two Mills ratios.
+
+    * ``k``: the shape, at least 1.
+    * ``above``, ``below``: the tables.
+    * ``log_front``: ``ln F = ln(k/(2 pi))/2 - R``, ``R`` the remainder of Stirling's formula.
+    * ``error``: the relative error of a gain, proved but for rounding (C20).
+
+    Arrays given to a method have one shape, which is that of the result.
+    """
 
     k: float
     above: _RatioTable
@@ -271,9 +295,10 @@ class GammaGain:
     error: float
 
     def drop(self, table: _RatioTable, w: Array, x: Array) -> Array:
-        """``|ratio(w) - ratio(w')|``, ``w' = w + x`` (above) or ``w - x`` (below): one term, or its slope's integral.
+        """Return ``|ratio(w) - ratio(w')|``, where ``w' = w + x`` for ``above`` and ``w' = w - x`` for ``below``.
 
-        ``w`` is where ``above`` is larger, or ``below``.
+        ``w`` is where the ratio is larger. The result is a difference, or the integral of the slope where that would
+        cancel.
         """
         sign = 1.0 if table is self.above else -1.0
         slim = x < SLIM_SHARE * _ratio_scale(self.k, sign, w)
@@ -288,11 +313,12 @@ class GammaGain:
         return np.maximum(found, 0.0)
 
     def log_over(self, w: Array, x: Array, tilt: Array) -> Array:
-        """``ln E[(1 - e^(-(e^x - 1)(U - k e^w)))_+]``; ``tilt`` is ``E`` of the module docstring."""
+        """Return ``ln E[(1 - e^(-(e^x - 1)(U - k e^w)))_+]``; ``tilt`` is ``E`` of the module docstring."""
         unit = 1.0 / math.sqrt(self.k)
         log_density = self.log_front - self.k * deviance(w)
         found = np.empty_like(w)
         high = w >= -unit
+        # F e^(-k D(w)) [above(w) - above(w + x)] (C20, Mills ratios)
         found[high] = log_density[high] + np.log(self.drop(self.above, w[high], x[high]))
         low = ~high
         if np.any(low):
@@ -300,18 +326,21 @@ class GammaGain:
         return found
 
     def over_from_below(self, w: Array, x: Array, tilt: Array, density: Array) -> Array:
-        """The same for ``w < -1/sqrt(k)``: the two forms with ``below``."""
+        """Return the gain of :meth:`log_over`, no log, for ``w < -1/sqrt(k)``, mostly from the table ``below``."""
         far = w + x > 2.0 / math.sqrt(self.k)
         found, near = np.empty_like(w), ~far
+        # 1 - e^E + F e^(-k D(w)) [below(w + x) - below(w)], or where w + x is beyond the mean
+        # 1 - F e^(-k D(w)) [below(w) + above(w + x)] (C20, Mills ratios)
         found[near] = -np.expm1(tilt[near]) + density[near] * self.drop(self.below, w[near] + x[near], x[near])
         rest = 1.0 / self.k + self.below.at(w[far], self.below.ratio) + self.above.at(w[far] + x[far], self.above.ratio)
         found[far] = 1.0 - density[far] * rest
         return np.clip(found, 0.0, 1.0)
 
     def log_under(self, w: Array, x: Array) -> Array:
-        """``ln E[(1 - e^(-(1 - e^-x)(k e^w - U)))_+]``."""
+        """Return ``ln E[(1 - e^(-(1 - e^-x)(k e^w - U)))_+]``."""
         found = np.empty_like(w)
         low = w < 1.0 / math.sqrt(self.k)
+        # F e^(-k D(w)) [below(w) - below(w - x)] (C20, Mills ratios)
         found[low] = self.log_front - self.k * deviance(w[low]) + np.log(self.drop(self.below, w[low], x[low]))
         high = ~low
         if np.any(high):
@@ -319,11 +348,13 @@ class GammaGain:
         return found
 
     def under_from_above(self, w: Array, x: Array) -> Array:
-        """The same for ``w >= 1/sqrt(k)``: ``1 - e^E' - F e^(-k D(w)) [above(w) - above(w - x)]``."""
+        """Return the gain of :meth:`log_under`, no log, for ``w >= 1/sqrt(k)``, mostly from the table ``above``."""
         k, unit = self.k, 1.0 / math.sqrt(self.k)
         density = np.exp(self.log_front - k * deviance(w))
         found, far = np.empty_like(w), w - x < -2.0 * unit
         near = ~far
+        # 1 - e^E' + F e^(-k D(w)) [above(w - x) - above(w)], E' = k (x - e^w (1 - e^-x)), or where w - x is below the
+        # mean 1 - F e^(-k D(w)) [above(w) + below(w - x)] (C20, Mills ratios)
         tilt = k * (x + np.exp(w) * np.expm1(-x))
         found[near] = -np.expm1(tilt[near]) + density[near] * self.drop(self.above, w[near] - x[near], x[near])
         rest = 1.0 / k + self.above.at(w[far], self.above.ratio) + self.below.at(w[far] - x[far], self.below.ratio)
@@ -333,7 +364,10 @@ class GammaGain:
 
 @lru_cache(maxsize=64)
 def gamma_gain(k: float) -> GammaGain:
-    """The tables of ``Gamma(k)``, ``k >= 1``; raises :class:`NotConverged` where their proved error is too large."""
+    """Return the gains of ``Gamma(k)``, ``k >= 1``, with their tables, remembered.
+
+    Raises :class:`NotConverged` where their proved error is above :data:`LARGEST_GAIN_ERROR`.
+    """
     with np.errstate(all="ignore"):
         above, below = _build_ratio_table(k, 1.0), _build_ratio_table(k, -1.0)
     log_front = 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)

@@ -1,12 +1,16 @@
-"""Scalar kernels: plain functions of floats on ``math``, in one file.
+"""Scalar kernels: the special functions of the answers, as plain functions of floats on ``math``.
 
-Each function runs as it is (one evaluation costs microseconds and no import) and, through
-:func:`compile_kernels`, as machine code made by numba from the very same source. Two rules keep both
-speeds equal: plain Python raises on overflow, ``log(0)`` and ``1/0`` where compiled code returns
-inf or nan, so no kernel lets an argument get there; and ``-inf`` stands for the log of zero.
+Each function runs as it is (one evaluation costs microseconds and no import) and, through :func:`compile_kernels`, as
+machine code made by numba from the very same source. Two rules keep both alike. Plain Python raises an error on
+overflow, ``log(0)`` and ``1/0`` where compiled code returns inf or nan, so no kernel lets an argument get there. And
+``-inf`` stands for the log of zero.
 
-Notation: ``phi``, ``Phi`` normal density and CDF; ``u = eps/mu - mu/2``; Mills ratio
-``R(x) = (1 - Phi(x)) / phi(x)``; ``B`` has law ``Beta(a, b)``, ``n = a + b``.
+Notation: ``phi``, ``Phi`` normal density and CDF; ``u = eps/mu - mu/2``; Mills ratio ``R(x) = (1 - Phi(x)) / phi(x)``;
+``B`` has law ``Beta(a, b)``, ``n = a + b``; ``U`` has law ``Gamma(a)``. Logs are natural. The functions are right to
+the errors that :mod:`privproj.numerics.enclosure` allows for, which is measured.
+
+The formulas stand in three arithmetics on purpose: here, in balls (:mod:`privproj.rigorous`) and in mpmath
+(:mod:`privproj.reference.special`).
 """
 
 import math
@@ -28,10 +32,10 @@ RESIDUAL_17 = 1.0 / 17.0
 """Last coefficient of the short series of :func:`log_residual`. Proof."""
 
 RESIDUAL_19 = 1.0 / 19.0
-"""First coefficient of its longer series. Proof."""
+"""First coefficient of the longer series of :func:`log_residual`. Proof."""
 
 RESIDUAL_27 = 1.0 / 27.0
-"""Last coefficient of its longer series. Proof."""
+"""Last coefficient of the longer series of :func:`log_residual`. Proof."""
 
 DEKKER_SPLITTER = 134217729.0
 """``2^27 + 1``, which splits a double into two halves (Dekker). Proof."""
@@ -51,7 +55,7 @@ Contract.
 
 
 def log_add(x, y):
-    """``ln(e^x + e^y)``."""
+    """Return ``ln(e^x + e^y)`` without overflow; ``-inf`` stands for a term of 0."""
     high, low = (x, y) if x > y else (y, x)
     if low == -inf or high == inf:
         return high
@@ -59,10 +63,11 @@ def log_add(x, y):
 
 
 def product_error(x, y, product):
-    """The rounding error of ``product = x * y``, exactly (Dekker)."""
+    """Return the rounding error of ``product = x * y``, exactly (Dekker)."""
     cx, cy = DEKKER_SPLITTER * x, DEKKER_SPLITTER * y
     x_high, y_high = cx - (cx - x), cy - (cy - y)
     x_low, y_low = x - x_high, y - y_high
+    # x y - product, from the four products of halves
     return ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low
 
 
@@ -70,12 +75,13 @@ def product_error(x, y, product):
 
 
 def mills_tail(x, start):
-    """``c = x + start/(x + (start+1)/(x + (start+2)/(x + ...)))`` for ``x >= 4``: a tail of Laplace's continued
-    fraction.
+    """Return ``x + start/(x + (start+1)/(x + (start+2)/(x + ...)))`` for ``x >= 4``, a tail of Laplace's fraction.
 
-    ``R(x) = 1 / mills_tail(x, 1)``. The fraction is cut off where ``c = x + k/c`` would stay the same.
+    Laplace's continued fraction gives ``R(x) = 1 / mills_tail(x, 1)``. It is cut off where ``c = x + k/c`` would stay
+    the same.
     """
     last = int(9.0 + 320.0 / (x * x))
+    # The fraction starts at the fixed point c = x + (last + 1)/c.
     c = 0.5 * (x + sqrt(x * x + 4.0 * (last + 1.0)))
     for k in range(last, start - 1, -1):
         c = x + k / c
@@ -83,46 +89,50 @@ def mills_tail(x, start):
 
 
 def mills(x):
-    """Mills ratio ``R(x) = (1 - Phi(x)) / phi(x)`` for ``x >= -35``."""
+    """Return the Mills ratio ``R(x) = (1 - Phi(x)) / phi(x)`` for ``x >= -35``."""
     if x >= 4.0:
         return 1.0 / mills_tail(x, 1)
     return SQRT_HALF_PI * exp(0.5 * x * x) * erfc(SQRT_HALF * x)
 
 
 def mills_slope(x):
-    """``-R'(x) = 1 - x R(x)``, without cancellation for large ``x``."""
+    """Return ``-R'(x) = 1 - x R(x)``, without cancellation for large ``x``."""
     if x >= 4.0:
+        # R(x) = 1/(x + c), where 1/c is the fraction from 2 on, so 1 - x R(x) = c/(x + c)
         c = 1.0 / mills_tail(x, 2)
         return c / (x + c)
     return 1.0 - x * mills(x)
 
 
 def mills_drop(u, mu):
-    """``R(u) - R(u + mu)`` for ``mu > 0``; where the difference would cancel, three-point Gauss on ``-R'``."""
+    """Return ``R(u) - R(u + mu)`` for ``mu > 0``; where that would cancel, by three-point Gauss on ``-R'``."""
     if mu >= 0.01 * max(1.0, fabs(u)):
         return mills(u) - mills(u + mu)
+    # R(u) - R(u + mu) = mu [5 S(c - g) + 8 S(c) + 5 S(c + g)]/18, S = -R', c = u + mu/2, g = (mu/2) sqrt(3/5)
     centre, reach = u + 0.5 * mu, 0.5 * mu * GAUSS_3_OUTER_NODE
     outer = mills_slope(centre - reach) + mills_slope(centre + reach)
     return mu * (5.0 * outer + 8.0 * mills_slope(centre)) / 18.0
 
 
 def gaussian_shift(eps, mu):
-    """``u = eps/mu - mu/2``, right to a few units in the last place even where the two terms cancel."""
+    """Return ``u = eps/mu - mu/2``, right to a few units in the last place even where the two terms cancel."""
     if mu < 1e-100 or mu > 1e100:
         return eps / mu - 0.5 * mu
     square = mu * mu
+    # (eps - mu^2/2) / mu, with the rounding of mu^2 put back
     return ((eps - 0.5 * square) - 0.5 * product_error(mu, mu, square)) / mu
 
 
 def log_normal_density(u):
-    """``ln phi(u)``."""
+    """Return ``ln phi(u)``, the log of the normal density."""
     return -0.5 * u * u - LOG_SQRT_2PI
 
 
 def log_gaussian_delta(eps, mu):
-    """``ln delta``, ``delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``, for ``eps >= 0, mu >= 0``.
+    """Return ``ln delta``, ``delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``, for ``eps >= 0, mu >= 0`` (C3).
 
-    Equal to ``phi(u) [R(u) - R(u + mu)]``, and to ``1 - phi(u) [R(-u) + R(u + mu)]``.
+    It is 0 where delta rounds to 1, and ``-inf`` where delta rounds to 0. The same function stands in balls as
+    :func:`privproj.rigorous.gaussian.delta` and in mpmath as :func:`privproj.reference.special.gaussian_delta`.
     """
     if mu <= 0.0:
         return -inf
@@ -132,12 +142,18 @@ def log_gaussian_delta(eps, mu):
     if u < 0.0 and mu >= 1.0:
         if u < -38.0:
             return -0.0
+        # delta = 1 - phi(u) [R(-u) + R(u + mu)]  (C3)
         return log1p(-exp(log_normal_density(u)) * (mills(-u) + mills(u + mu)))
+    # delta = phi(u) [R(u) - R(u + mu)]  (C3, C20)
     return log_normal_density(u) + log(mills_drop(u, mu))
 
 
 def log_two_sided(eps, mu):
-    """``ln T``, ``T = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``, for ``eps >= 0, mu >= 0``."""
+    """Return ``ln T``, ``T = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``, for ``eps >= 0, mu >= 0`` (C3).
+
+    The same function stands in balls as :func:`privproj.rigorous.gaussian.two_sided` and in mpmath as
+    :func:`privproj.reference.special.two_sided`.
+    """
     if eps <= 0.0:
         return 0.0
     if mu <= 0.0:
@@ -146,7 +162,9 @@ def log_two_sided(eps, mu):
     if u >= 1e154:
         return -inf
     if u < 0.0:
+        # T = 1 - Phi(u) + Phi(-u - mu)
         return log1p(-0.5 * erfc(-SQRT_HALF * u) + 0.5 * erfc(SQRT_HALF * (u + mu)))
+    # T = phi(u) [R(u) + e^-eps R(u + mu)], as phi(u + mu) = e^-eps phi(u)
     return log_normal_density(u) + log(mills(u) + exp(-eps) * mills(u + mu))
 
 
@@ -154,20 +172,22 @@ def log_two_sided(eps, mu):
 
 
 def stirling_remainder(z):
-    """``ln Gamma(z) - [(z - 1/2) ln z - z + ln sqrt(2 pi)]``, for ``z > 0``."""
+    """Return the remainder of Stirling's formula, ``ln Gamma(z) - [(z - 1/2) ln z - z + ln sqrt(2 pi)]``, ``z > 0``."""
     if z < 10.0:
         return lgamma(z) - ((z - 0.5) * log(z) - z + LOG_SQRT_2PI)
+    # 1/(12 z) - 1/(360 z^3) + 1/(1260 z^5) - 1/(1680 z^7) + 1/(1188 z^9) - 691/(360360 z^11)
     w = 1.0 / (z * z)
     series = 1.0 / 1260.0 - w * (1.0 / 1680.0 - w * (1.0 / 1188.0 - w * 691.0 / 360360.0))
     return (1.0 / 12.0 - w * (1.0 / 360.0 - w * series)) / z
 
 
 def log_residual(e, ratio):
-    """``ln(1 + e) - e`` without cancellation; ``ratio = 1 + e`` is used where ``e`` is near -1."""
+    """Return ``ln(1 + e) - e`` without cancellation; ``ratio = 1 + e`` is used where ``e`` is near -1."""
     if e < -0.6:
         return log(ratio) - e
     if fabs(e) > 0.3:
         return log1p(e) - e
+    # ln(1 + e) = 2 atanh(s) = 2 s (1 + s^2/3 + s^4/5 + ...), s = e/(2 + e), and 2 s - e = -e s
     s = e / (2.0 + e)
     w = s * s
     series = 1.0 / 9.0 + w * (1.0 / 11.0 + w * (1.0 / 13.0 + w * (1.0 / 15.0 + w * RESIDUAL_17)))
@@ -179,7 +199,7 @@ def log_residual(e, ratio):
 
 
 def beta_excess(a, b, x, y):
-    """``(a + b) x - a``, correctly rounded, for ``x + y = 1``: from the smaller of the two."""
+    """Return ``(a + b) x - a``, correctly rounded, for ``x + y = 1``: from the smaller of the two."""
     n = a + b
     if x <= 0.5:
         product = n * x
@@ -189,25 +209,27 @@ def beta_excess(a, b, x, y):
 
 
 def beta_constant(a, b):
-    """``ln`` of the front at the mean: Stirling remainders, no large terms. The same for ``(b, a)``."""
+    """Return ``ln[x^a y^b / Beta(a, b)]`` at the mean ``x = a/n``, ``y = b/n``. It is the same for ``(b, a)``."""
+    # R(n) - R(a) - R(b) + ln(a b/n)/2 - ln sqrt(2 pi): the large terms have cancelled by hand.
     remainder = stirling_remainder(a + b) - stirling_remainder(a) - stirling_remainder(b)
     return remainder + 0.5 * log(a / (a + b) * b) - LOG_SQRT_2PI
 
 
 def beta_deviance(a, b, x, y):
-    """``a ln(n x/a) + b ln(n y/b)``, ``n = a + b``, at most 0."""
+    """Return ``a ln(n x/a) + b ln(n y/b)``, ``n = a + b``, for ``x + y = 1``. It is at most 0, and 0 at the mean."""
     n = a + b
+    # a [ln(1 + e/a) - e/a] + b [ln(1 - e/b) + e/b], e = n x - a
     excess = beta_excess(a, b, x, y)
     return a * log_residual(excess / a, n * x / a) + b * log_residual(-excess / b, n * y / b)
 
 
 def log_beta_front(a, b, x, y):
-    """``ln[x^a y^b / Beta(a, b)]`` for ``x + y = 1``."""
+    """Return ``ln[x^a y^b / Beta(a, b)]`` for ``x + y = 1``."""
     return beta_deviance(a, b, x, y) + beta_constant(a, b)
 
 
 def log_beta_fraction(a, b, x, y, constant):
-    """``ln I_x(a, b)`` below the mean, ``x <= a / (a + b)``; ``constant`` is :func:`beta_constant`.
+    """Return ``ln I_x(a, b)`` below the mean, ``x <= a / (a + b)``; ``constant`` is :func:`beta_constant`.
 
     It is the front times the even contraction of the continued fraction of the incomplete beta (Didonato and Morris
     1992, equation 9), by Steed's forward sums.
@@ -231,12 +253,12 @@ def log_beta_fraction(a, b, x, y, constant):
 
 
 def log_beta_tail(a, b, x, y):
-    """``ln P(B > x)`` for ``B ~ Beta(a, b)``, ``x + y = 1``; for half-integer ``a, b`` up to 5e5."""
+    """Return ``ln P(B > x)`` for ``B ~ Beta(a, b)``, ``x + y = 1``; for half-integer ``a, b`` up to 5e5."""
     return log_beta_tail_from(a, b, x, y, beta_constant(a, b))
 
 
 def log_beta_tail_from(a, b, x, y, constant):
-    """:func:`log_beta_tail` where :func:`beta_constant` is known."""
+    """Return :func:`log_beta_tail` where :func:`beta_constant` is known already."""
     if y <= 0.0:
         return -inf
     if x <= 0.0:
@@ -250,16 +272,18 @@ def log_beta_tail_from(a, b, x, y, constant):
 
 
 def log_gamma_front(a, e, ratio):
-    """``ln[u^a e^-u / Gamma(a)]`` at ``u = a ratio``, ``ratio = 1 + e``."""
+    """Return ``ln[u^a e^-u / Gamma(a)]`` at ``u = a ratio``, ``ratio = 1 + e``."""
     if ratio <= 0.0:
         return -inf
+    # a [ln(1 + e) - e] - R(a) + ln(a)/2 - ln sqrt(2 pi), R the remainder of Stirling's formula
     return a * log_residual(e, ratio) - stirling_remainder(a) + 0.5 * log(a) - LOG_SQRT_2PI
 
 
 def log_gamma_below(a, e, ratio):
-    """``ln P(U <= a ratio)`` for ``U ~ Gamma(a)``, ``ratio = 1 + e``, by its series of positive terms."""
+    """Return ``ln P(U <= a ratio)`` for ``U ~ Gamma(a)``, ``ratio = 1 + e``, by its series of positive terms."""
     if ratio <= 0.0:
         return -inf
+    # u^a e^-u / Gamma(a) [1/a + u/(a (a+1)) + u^2/(a (a+1) (a+2)) + ...], u = a ratio
     term = 1.0 / a
     total = term
     for n in range(1, 10000000):
@@ -271,7 +295,7 @@ def log_gamma_below(a, e, ratio):
 
 
 def log_gamma_tail(a, e, ratio):
-    """``ln P(U > a ratio)`` for ``U ~ Gamma(a)``, ``ratio = 1 + e``: continued fraction above the mean."""
+    """Return ``ln P(U > a ratio)`` for ``U ~ Gamma(a)``, ``ratio = 1 + e``: continued fraction above the mean."""
     if a * e < 1.0:
         return log1p(-min(exp(log_gamma_below(a, e, ratio)), 1.0 - 1e-16))
     b = 1.0 + a * e
@@ -292,18 +316,16 @@ def log_gamma_tail(a, e, ratio):
 
 
 def log_tail_profile(eps, mu, sharp):
-    """``ln`` of the Gaussian term: the analytic delta when ``sharp``, else the two-sided tail ``T``."""
+    """Return the log of the Gaussian term ``G``: of the delta of C3 if ``sharp``, else of the two-sided tail ``T``."""
     if sharp:
         return log_gaussian_delta(eps, mu)
     return log_two_sided(eps, mu)
 
 
 def log_tail_profile_slope(eps, mu, sharp):
-    """``(ln (dG/dmu), d ln (dG/dmu) / d ln mu)`` of the Gaussian term ``G``, for ``eps > 0``.
-
-    ``d delta/dmu = phi(u)`` and ``dT/dmu = phi(u) [(eps/mu^2 + 1/2) + e^-eps (eps/mu^2 - 1/2)]``.
-    """
+    """Return ``ln (dG/dmu)`` and ``d ln (dG/dmu) / d ln mu`` of the Gaussian term ``G``, for ``eps > 0``."""
     u = gaussian_shift(eps, mu)
+    # d delta/dmu = phi(u),  dT/dmu = phi(u) [(1 + e^-eps) eps/mu^2 + (1 - e^-eps)/2]  (C3)
     slope, curvature = log_normal_density(u), u * (u + mu)
     if sharp:
         return slope, curvature
@@ -313,21 +335,21 @@ def log_tail_profile_slope(eps, mu, sharp):
 
 
 def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
-    """``S = ln (dG/dln tau) - ln (k tau pdf(tau))`` and ``dS/dt`` at ``tau = 1/(1 + e^-t)``; ``S = 0`` is stationary.
+    """Return the balance ``S`` at ``tau = 1/(1 + e^-t)`` and its slope ``dS/dt``; the bound is stationary at ``S = 0``.
 
-    ``c`` is :func:`beta_constant`. ``G`` is taken at ``m = mu sqrt(tau)``, so ``dG/dln tau = (m/2) dG/dm`` and
-    ``dln tau/dt = 1 - tau``.
+    ``S = ln (dG/dln tau) - ln (k tau pdf(tau))``. ``c`` is :func:`beta_constant`.
     """
     y = 1.0 / (1.0 + exp(t))
     tau = exp(t) * y
     m = mu * sqrt(tau)
     slope, curvature = log_tail_profile_slope(eps, m, sharp)
+    # dG/dln tau = (m/2) dG/dm at m = mu sqrt(tau), and dln tau/dt = 1 - tau
     balance = log(0.5 * m) + slope - (log_k + beta_deviance(a, b, tau, y) + c - log(y))
     return balance, 0.5 * y * (1.0 + curvature) + beta_excess(a, b, tau, y) - tau
 
 
 def beta_tail_bracket(t, a, b, c, log_k, mu, eps, sharp):
-    """``(low, high)`` around the sign change of the balance nearest to ``t``; ``low == high`` where there is none."""
+    """Return ``(low, high)`` around the sign change of the balance nearest to ``t``; equal where there is none."""
     step = 0.1 * beta_tail_scale(a, b)
     low = high = t
     while beta_tail_balance(high, a, b, c, log_k, mu, eps, sharp)[0] < 0.0:
@@ -344,10 +366,10 @@ def beta_tail_bracket(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
-    """Logit of the stationary ``tau`` nearest to the logit ``t``: Newton, and bisection where Newton fails.
+    """Return the logit of the stationary ``tau`` nearest to the logit ``t``: Newton, and bisection where Newton fails.
 
-    Newton stops after a step that leaves an error near ``1e-9`` of the natural scale. The bound is flat
-    there, so that is far below rounding; any ``tau`` would be sound.
+    Newton stops after a step that leaves an error near ``1e-9`` of the natural scale. The bound is flat there, so that
+    is far below rounding; any ``tau`` would be sound.
     """
     scale = beta_tail_scale(a, b)
     start = t
@@ -374,22 +396,24 @@ def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_scale(a, b):
-    """Standard deviation of ``logit B`` to first order, the natural step in ``logit tau``."""
+    """Return the standard deviation of ``logit B`` to first order, the natural step in ``logit tau``."""
     return sqrt(1.0 / a + 1.0 / b)
 
 
 def beta_tail_value(t, a, b, c, log_k, mu, eps, sharp):
-    """``ln [ G(tau) + k P(B > tau) ]`` at ``tau = 1/(1 + e^-t)``."""
+    """Return ``ln[G(tau) + k P(B > tau)]`` at ``tau = 1/(1 + e^-t)``: the bound at this ``tau`` (C16)."""
     y = 1.0 / (1.0 + exp(t))
     tau = exp(t) * y
+    # G(tau) + k P(B > tau) (C16)
     tail = log_k + log_beta_tail_from(a, b, tau, y, c)
     return log_add(log_tail_profile(eps, mu * sqrt(tau), sharp), tail)
 
 
 def beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp):
-    """``(ln delta, logit tau)``: the bound minimised over ``tau`` in (0, 1], started at the logit ``t``.
+    """Return ``(ln delta, logit tau)``: the bound minimised over ``tau`` in (0, 1], started at the logit ``t``.
 
-    ``delta = min over tau of  G(tau) + k P(Beta(a, b) > tau)``; ``tau = 1`` is logit ``inf``.
+    ``delta = min over tau of  G(tau) + k P(Beta(a, b) > tau)``; ``tau = 1`` is logit ``inf``. Every ``tau`` is sound
+    (C16).
     """
     whole = log_tail_profile(eps, mu, sharp)
     t = beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp)
@@ -400,7 +424,7 @@ def beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_start(side, a, b, c, log_k, mu, eps, sharp):
-    """Logit of the best of some ten ``tau`` below (``side = -1``) or above (``side = 1``) the mean of ``B``."""
+    """Return the logit of the best of some ten ``tau`` below (``side = -1``) or above (1) the mean of ``B``."""
     step = 0.5 * beta_tail_scale(a, b)
     mean = log(a / b)
     best_t, best = mean, beta_tail_value(mean, a, b, c, log_k, mu, eps, sharp)
@@ -416,7 +440,7 @@ def beta_tail_start(side, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_delta(a, b, k, mu, eps, sharp):
-    """``(ln delta, logit tau)`` of the Beta-tail bound at ``eps``, minimised over ``tau`` in (0, 1].
+    """Return ``(ln delta, logit tau)`` of the Beta-tail bound at ``eps``, minimised over ``tau`` in (0, 1] (C16).
 
     There may be one local minimum on either side of the mean of ``B``; the lesser is taken.
     """
@@ -429,9 +453,9 @@ def beta_tail_delta(a, b, k, mu, eps, sharp):
 
 
 def beta_tail_share(a, b, c, log_share):
-    """Logit ``t`` with front ``tau^a (1-tau)^b / Beta(a, b)`` near ``e^log_share`` above the mean (Newton).
+    """Return the logit ``t`` above the mean at which ``tau^a (1-tau)^b / Beta(a, b)`` is near ``e^log_share`` (Newton).
 
-    A start for the search in ``tau``: the front is the tail to within a factor that matters little.
+    It starts the search in ``tau``: this front is the tail to within a factor that matters little.
     """
     t = log(a / b) + beta_tail_scale(a, b)
     for _ in range(6):
@@ -445,20 +469,21 @@ def beta_tail_share(a, b, c, log_share):
 
 
 def tail_profile_epsilon_slope(eps, mu, sharp):
-    """``ln (-dG/deps)`` of the Gaussian term: ``phi(u) R(u + mu)``, or ``phi(u) (1 + e^-eps)/mu`` for ``T``."""
+    """Return ``ln (-dG/deps)``, the log of how fast the Gaussian term falls with ``eps``."""
     u = gaussian_shift(eps, mu)
+    # -d delta/deps = phi(u) R(u + mu), and -dT/deps = phi(u) (1 + e^-eps)/mu
     if sharp:
         return log_normal_density(u) + log(mills(u + mu) if u + mu > -35.0 else 1.0)
     return log_normal_density(u) + log1p(exp(-eps)) - log(mu)
 
 
 def beta_tail_epsilon(a, b, k, mu, log_delta, sharp):
-    """``eps`` at which the Beta-tail bound has come down to delta, rounded up; ``inf`` if there is none below 1e9.
+    """Return the ``eps`` at which the Beta-tail bound has come down to delta, rounded up; ``inf`` if none is below 1e9.
 
-    The target is lowered by the relative error allowed to the bound, so that what is returned meets delta.
-    Newton on ``ln delta(eps)``, whose derivative is that of the Gaussian term at the optimal ``tau``
-    (the envelope theorem), with a warm-started ``tau`` and a bracket that catches overshoot. Where the error of a step
-    corrected for the curvature seen so far (of third order) is below the tolerance, that step is the last.
+    The target is lowered by the relative error allowed to the bound, so that what is returned meets delta. Newton on
+    ``ln delta(eps)``, whose derivative is that of the Gaussian term at the optimal ``tau`` (the envelope theorem),
+    starts with the last ``tau`` and keeps a bracket that catches overshoot. A step that is corrected for the curvature
+    seen so far has an error of third order; where that is below the tolerance, it is the last.
     """
     log_k, c = log(k), beta_constant(a, b)
     tolerance = 1e-14 * (1.0 - log_delta)
@@ -500,16 +525,16 @@ def beta_tail_epsilon(a, b, k, mu, log_delta, sharp):
 
 
 def beta_tail_epsilons(a, b, k, mu, log_delta, sharp, out):
-    """:func:`beta_tail_epsilon` for every row of equally long sequences, into ``out``."""
+    """Write :func:`beta_tail_epsilon` of every row of equally long sequences into ``out``."""
     for i in range(len(out)):
         out[i] = beta_tail_epsilon(a[i], b[i], k[i], mu[i], log_delta[i], sharp)
 
 
 def compile_kernels():
-    """A namespace of the same kernels compiled by numba (imported here and nowhere else), cached on disk.
+    """Return a namespace of the same kernels compiled by numba, which is imported here and nowhere else.
 
-    The functions are rebuilt over one shared table of globals in which each name is replaced by its
-    compiled form, in the order of this file, so that compiled callers call compiled callees.
+    The functions are rebuilt over one shared table of globals in which each name is replaced by its compiled form, in
+    the order of this file, so that compiled callers call compiled callees. Machine code is cached on disk.
     """
     import types
 

@@ -1,4 +1,4 @@
-"""Integrals of smooth functions with one hill, in logs, with an error from two Gauss rules."""
+"""Integrals of smooth functions with one hill, in logs, with an error that two Gauss rules show."""
 
 import itertools
 import math
@@ -28,12 +28,9 @@ CHECK_NODES = 13
 """Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved. Proof."""
 
 
-# --- quadrature ---------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=8)
 def gauss_legendre(n: int) -> tuple[tuple[float, float], ...]:
-    """Nodes and weights of the n-point Gauss-Legendre rule on [0, 1]."""
+    """Return the nodes and weights of the n-point Gauss-Legendre rule on [0, 1], as pairs ``(node, weight)``."""
     rule = []
     for i in range(n):
         x = math.cos(math.pi * (i + 0.75) / (n + 0.5))
@@ -42,6 +39,8 @@ def gauss_legendre(n: int) -> tuple[tuple[float, float], ...]:
             p, previous = x, 1.0
             for k in range(2, n + 1):
                 p, previous = ((2 * k - 1) * x * p - (k - 1) * previous) / k, p
+            # Newton's method for a root of P_n, P_n' = n (x P_n - P_(n-1)) / (x^2 - 1); its weight is
+            # 1 / ((1 - x^2) P_n'^2) on [0, 1].
             slope = n * (x * p - previous) / (x * x - 1.0)
             x -= p / slope
         rule.append((0.5 + 0.5 * x, 1.0 / ((1.0 - x * x) * slope * slope)))
@@ -49,7 +48,7 @@ def gauss_legendre(n: int) -> tuple[tuple[float, float], ...]:
 
 
 def _gauss_rule_sum(log_f: Callable[[float], float], edges: list[float], n: int, reference: float) -> float:
-    """``sum of panels of  int e^(log_f(t) - reference) dt`` by the n-point Gauss rule."""
+    """Return the sum over panels of ``int e^(log_f(t) - reference) dt`` by the n-point Gauss rule."""
     total = 0.0
     for left, right in itertools.pairwise(edges):
         width = right - left
@@ -60,12 +59,14 @@ def _gauss_rule_sum(log_f: Callable[[float], float], edges: list[float], n: int,
 
 
 def log_integral(log_f: Callable[[float], float], start: float, step: float, high: float = math.inf) -> Enclosure:
-    """``(ln int_-inf^high e^log_f dt, relative error)`` of a smooth integrand with one hill, as a pair.
+    """Return ``ln int_-inf^high e^log_f dt`` and its relative error, for a smooth integrand with one hill.
 
-    The hill is found from ``start`` in steps of ``step``; the window ends where it has dropped by ``e^-46``.
-    Two Gauss rules on the same panels give the error; panels are halved until it is below 1e-12, or below what the
+    The two numbers come as a pair, not as the ends of an enclosure. The hill is found from ``start`` in steps of
+    ``step``; the window ends where it has dropped by ``e^-46``. The difference of two Gauss rules on the same panels
+    stands for the error, which is observed, not proved. Panels are halved until it is below 1e-12, or below what the
     rounding of a huge exponent leaves. Where that fails for an integral far below anything representable, its height
-    times its width is returned, with an error of three in the log.
+    times its width is returned, with an error of three in the log. Where it fails elsewhere, :class:`NotConverged` is
+    raised.
     """
     edges, peak = _hill_panels(log_f, start, step, high)
     if peak == -math.inf:
@@ -86,7 +87,7 @@ def log_integral(log_f: Callable[[float], float], start: float, step: float, hig
 
 
 def _hill_panels(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[list[float], float]:
-    """Panel edges around the hill of ``log_f`` on ``(-inf, high]``, and (nearly) its height."""
+    """Return the edges of panels around the hill of ``log_f`` on ``(-inf, high]``, and (nearly) its height."""
     top, peak = climb_hill(log_f, min(start, high - 0.01 * step), step, high)
     left = _find_drop_off(log_f, top, peak, -step, -math.inf)
     right = _find_drop_off(log_f, top, peak, step, high)
@@ -94,7 +95,11 @@ def _hill_panels(log_f: Callable[[float], float], start: float, step: float, hig
 
 
 def climb_hill(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[float, float]:
-    """A point near the top of the hill and the height there."""
+    """Return a point near the top of the one hill of ``log_f`` on ``(-inf, high]``, and the height there.
+
+    The climb starts at ``start`` in steps of ``step``, which grow uphill. The result is no bound: it says where to
+    look.
+    """
     t, value = start, log_f(start)
     stride = step if t + step <= high and log_f(t + step) > value else -step
     level = 0
@@ -110,7 +115,7 @@ def climb_hill(log_f: Callable[[float], float], start: float, step: float, high:
 
 
 def _find_drop_off(log_f: Callable[[float], float], top: float, peak: float, stride: float, limit: float) -> float:
-    """The point beyond ``top``, towards ``stride``, where ``log_f`` is about 46 below ``peak`` (or ``limit``)."""
+    """Return the point beyond ``top``, towards ``stride``, where ``log_f`` is about 46 below ``peak``, or ``limit``."""
     inside = outside = top
     while log_f(outside) > peak - LOG_DROP_AT_EDGE:
         if outside == limit:

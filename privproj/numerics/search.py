@@ -1,4 +1,4 @@
-"""Safe searches: where a falling function stops being positive, a minimum, the largest integer that fits."""
+"""Searches that end where an inequality was evaluated to hold: a crossing, a minimum, the largest integer that fits."""
 
 import math
 from collections.abc import Callable
@@ -13,9 +13,6 @@ LARGEST_BRACKET_FACTOR = 1e60
 """Largest factor from one look to the next while a bracket is sought. Speed only."""
 
 
-# --- search -------------------------------------------------------------------------------------
-
-
 def find_crossing(
     excess: Callable[[float], float],
     guess: float,
@@ -27,9 +24,12 @@ def find_crossing(
 ) -> Enclosure:
     """Bracket the point where a non-increasing ``excess`` stops being positive, on ``0 < low <= x <= high``.
 
-    Returns ``(x1, x2)`` with ``excess(x1) > 0 >= excess(x2)``, both evaluated, ``x2 - x1 <= rtol * x2``;
-    ``(0, low)`` if nothing is positive down to ``low``; ``(high, inf)`` if all is positive up to ``high``.
-    Raises :class:`NotConverged` on a nan.
+    The search starts at ``guess``. Its first step is to ``guess (1 + spread)`` or ``guess / (1 + spread)``, and each
+    later one is longer.
+
+    Returns ``(x1, x2)`` with ``excess(x1) > 0 >= excess(x2)``, both evaluated, ``x2 - x1 <= rtol * x2``; ``(0, low)``
+    if nothing is positive down to ``low``; ``(high, inf)`` if all is positive up to ``high``. So a finite ``x2`` is
+    safe even where ``excess`` is not monotone. Raises :class:`NotConverged` on a nan.
     """
 
     def checked(x: float) -> float:
@@ -57,7 +57,7 @@ def find_crossing(
 def _shrink_bracket(
     f: Callable[[float], float], x1: float, f1: float, x2: float, f2: float, *, rtol: float
 ) -> Enclosure:
-    """Shrink a bracket ``f(x1) > 0 >= f(x2)`` to relative width ``rtol`` (Chandrupatla; geometric halving first)."""
+    """Return a bracket of relative width ``rtol`` within a wider one, by halving and Chandrupatla's method."""
     while x2 > 4.0 * x1:
         middle = math.sqrt(x1) * math.sqrt(x2)
         x1, f1, x2, f2 = _update_bracket(x1, f1, x2, f2, middle, f(middle))
@@ -78,12 +78,12 @@ def _shrink_bracket(
 def _update_bracket(
     x1: float, f1: float, x2: float, f2: float, x: float, value: float
 ) -> tuple[float, float, float, float]:
-    """The bracket ``(x1, f1, x2, f2)`` with the end where ``f`` has the sign of ``value`` moved to ``x``."""
+    """Return the bracket ``(x1, f1, x2, f2)`` with the end where ``f`` has the sign of ``value`` moved to ``x``."""
     return (x, value, x2, f2) if value > 0.0 else (x1, f1, x, value)
 
 
 def _interpolated_share(x1: float, f1: float, x2: float, f2: float, x3: float, f3: float, tolerance: float) -> float:
-    """Where to look next, as a share of the bracket: inverse quadratic where it is safe, else the middle."""
+    """Return where to look next, as a share of the bracket: inverse quadratic where that is safe, else 0.5."""
     if not all(map(math.isfinite, (f1, f2, f3))) or f3 in (f1, f2):
         return 0.5
     place = (x1 - x2) / (x3 - x2) if f3 > 0.0 else (x2 - x1) / (x3 - x1)
@@ -99,7 +99,10 @@ def _interpolated_share(x1: float, f1: float, x2: float, f2: float, x3: float, f
 
 
 def largest_integer(fits: Callable[[int], bool], low: int, high: int) -> int | None:
-    """Largest ``n`` in ``low..high`` for which a predicate that only turns from true to false holds; None if none."""
+    """Return the largest ``n`` in ``low..high`` for which ``fits`` holds, or None if it does not hold at ``low``.
+
+    ``fits`` may turn from true to false once. It was evaluated to be true at the result.
+    """
     if not fits(low):
         return None
     step = 1
@@ -115,7 +118,11 @@ def largest_integer(fits: Callable[[int], bool], low: int, high: int) -> int | N
 def minimise(
     f: Callable[[float], float], low: float, high: float, rtol: float = 1e-9, points: int = 25
 ) -> tuple[float, float]:
-    """``(x, f(x))`` near the least value on ``[low, high]``: a scan, then golden sections."""
+    """Return ``(x, f(x))`` near the least value on ``[low, high]``: a scan of ``points`` values, then golden sections.
+
+    The golden sections end at the relative width ``rtol``. ``f(x)`` was evaluated, but that it is the least is not
+    certain.
+    """
     scan = [low + (high - low) * i / (points - 1.0) for i in range(points)]
     values = [f(x) for x in scan]
     best = min(range(points), key=values.__getitem__)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from privproj.accounting.question import Question
 from privproj.bounds import find_bound, mechanism_named
-from privproj.errors import InvalidParameter, NotConverged, PrecisionLimit, Refused
+from privproj.errors import InvalidParameter, MissingPackage, NotConverged, PrecisionLimit, Refused
 from privproj.mechanisms import Mechanism
 from privproj.records.atomic import write_atomically
 from privproj.records.strict_json import Ambiguous, parse_json, quoted, same_json
@@ -361,7 +361,7 @@ def _require_flint() -> None:
     from importlib.util import find_spec
 
     if find_spec("flint") is None:
-        raise InvalidParameter("certify", "no python-flint", "python-flint", "pip install 'privproj[certify]'")
+        raise MissingPackage("python-flint", "a certificate", "certify")
 
 
 def load_certificate(path: str | Path) -> Certificate:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from privproj.accounting.evaluate import TARGETS
-from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within
+from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within, unknown_name
 from privproj.records.entries import (
     TEXT,
     answer_entry,
@@ -108,7 +108,7 @@ def _entry_from(entry: Any, where: str) -> _ExpectedBound:
     try:
         query = check_type("query", given.get("query", "epsilon"), TEXT)
         if query not in TARGETS:
-            raise InvalidParameter("query", query, "one of " + ", ".join(TARGETS))
+            raise unknown_name("query", query, "a query", TARGETS)
         check_keys(given, keys_of(mechanism_type_of(given), ENTRY_KEYS, query))
         numbers = _expectations_from(given)
         question_from(given, query)

@@ -1,6 +1,7 @@
 """A privacy statement in plain words: what was protected, how well, what that rests on, and what is not covered."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from privproj.curves.profile import Curve
 from privproj.curves.tradeoff import advantage, true_positive_rates
@@ -103,7 +104,8 @@ def _what_was_done(result: Result) -> tuple[str, ...]:
     if run["sampling"] == "partition":
         return (f"mechanism {result.mechanism['name']}: {given}", f"epochs of a partition: {run['steps']}")
     if run["sampling"] is not None:
-        sampling = f"each on a {run['sampling']} sample at rate {run['sampling_rate']:g}"
+        rate: Any = run["sampling_rate"]
+        sampling = f"each on a {run['sampling']} sample at rate {rate:g} ({100.0 * rate:.3g} % of the records)"
     return (f"mechanism {result.mechanism['name']}: {given}", f"releases: {run['steps']}, {sampling}")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from privproj.accounting.evaluate import FOUND, TARGETS
-from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within
+from privproj.errors import InvalidParameter, MissingPackage, PrivprojError, Unanswered, raise_within, unknown_name
 from privproj.records.atomic import write_atomically
 from privproj.records.entries import (
     TEXT,
@@ -83,7 +83,7 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> _Grid:
     try:
         query = check_type("query", given.pop("query", "epsilon"), TEXT)
         if query not in TARGETS:
-            raise InvalidParameter("query", query, "one of " + ", ".join(TARGETS))
+            raise unknown_name("query", query, "a query", TARGETS)
         if not axes:
             raise InvalidParameter("grid", "nothing", "a table [grid] of lists")
         check_keys(given, keys_of(mechanism_type_of(given), FIXED_KEYS, query))
@@ -250,8 +250,7 @@ def _import_arrow() -> tuple[Any, Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        remedy = "pip install 'privproj[sweep]', or write a .csv"
-        raise InvalidParameter("--output", "no pyarrow", "an installed pyarrow for Parquet", remedy) from None
+        raise MissingPackage("pyarrow", "a .parquet file", "sweep", ", or write a .csv") from None
     return pyarrow, parquet
 
 

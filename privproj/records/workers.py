@@ -7,7 +7,7 @@ cluster (:func:`run_on_dask`).
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from privproj.errors import InvalidParameter, NotConverged
+from privproj.errors import InvalidParameter, MissingPackage, NotConverged
 
 Row = list[str]
 Work = Callable[[list[Any]], list[Row]]
@@ -115,9 +115,7 @@ def run_on_dask(address: str) -> Runner:
         try:
             from distributed import Client
         except ImportError:
-            raise InvalidParameter(
-                "dask", address, "an installed distributed", "pip install 'privproj[sweep]'"
-            ) from None
+            raise MissingPackage("distributed", "--dask", "sweep") from None
         try:
             client = Client(address, timeout="10s", set_as_default=False)
         except (OSError, ValueError) as error:

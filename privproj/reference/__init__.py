@@ -1,10 +1,13 @@
 """The quantities of the package in mpmath, at any precision: slow, and independent of the kernels.
 
-No other room imports mpmath.
+One formula stands in three arithmetics on purpose: *numerics* and the rooms on top of it (floats with an outward
+margin) give the answers, *rigorous* (balls) proves them, *reference* (mpmath at any precision) tests them. The three
+share no formula's code. No other room imports mpmath.
 
 Each function works at the current ``mpmath.mp.dps`` and returns an ``mpf``; it is written from the formula in its
-docstring, with more digits where the float code avoids a cancellation. :func:`value` answers what
-:func:`privproj.evaluate` answers.
+docstring, with more digits where the float code avoids a cancellation. A function that is named after a bound is the
+third form of that bound in :mod:`privproj.bounds`, and takes the same parameters. :func:`value` answers what
+:func:`privproj.evaluate` answers. Nothing here proves an error; the digits are confirmed by a higher precision.
 """
 
 import mpmath as mp
@@ -66,7 +69,11 @@ LARGE_DIM_DIGITS = {"m2.mixture-rdp": 16, "m2.rank-free": 25, "m2.exact-rank1": 
 
 
 def value(quantity: str, digits: int | None = None, **parameters: Real) -> Real:
-    """The reference for ``privproj.evaluate(quantity, **parameters)``, at a precision confirmed by a higher one."""
+    """Return the reference for ``privproj.evaluate(quantity, **parameters)``, confirmed by a higher precision.
+
+    ``digits`` is how many decimal digits are confirmed, by default :func:`reference_digits`. Raises
+    :class:`ArithmeticError` where the precisions never agree.
+    """
     name, _, asked = quantity.rpartition(".")
     aim = digits or reference_digits(quantity, parameters)
     return evaluate_until_settled(
@@ -75,7 +82,7 @@ def value(quantity: str, digits: int | None = None, **parameters: Real) -> Real:
 
 
 def reference_digits(quantity: str, parameters: dict[str, Real]) -> int:
-    """How many digits :func:`value` gives."""
+    """Return how many decimal digits :func:`value` gives for this quantity at these parameters."""
     name = quantity.rpartition(".")[0]
     if "t" in parameters:
         return 50
@@ -84,7 +91,7 @@ def reference_digits(quantity: str, parameters: dict[str, Real]) -> int:
 
 
 def _evaluate_once(name: str, asked: str, parameters: dict[str, Real]) -> Real:
-    """One evaluation at the current precision; the inverse where a reference answers the other question."""
+    """Return the value at the current precision, by inversion where a reference answers the other question."""
     if f"{name}.{asked}" in OTHER_QUANTITIES:
         return OTHER_QUANTITIES[f"{name}.{asked}"](**parameters)
     if "t" in parameters:

@@ -1,4 +1,8 @@
-"""Sums, roots and minima at any precision: what every reference is computed with."""
+"""Sums, roots and minima at any precision: what every reference is computed with.
+
+Their errors are not proved: :func:`evaluate_until_settled` compares two precisions. The float routes have their own in
+:mod:`privproj.numerics`, the balls theirs in :mod:`privproj.rigorous.integral`.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,10 +20,11 @@ MOST_HALVINGS = 14
 
 
 def integrate_line(f: Function, start: Real = 0, step: Real = 1) -> Real:
-    """``int_-inf^inf f(t) dt`` of a positive smooth ``f`` with one hill, by trapezoidal sums ``h sum f(t0 + h j)``.
+    """Return ``int_-inf^inf f(t) dt`` of a positive smooth ``f`` with one hill, by sums ``h sum f(t0 + h j)``.
 
-    Their error falls like ``e^(-c/h)``, so it is squared when ``h`` is halved: halved until two sums agree to half of
-    the digits.
+    The error of these trapezoidal sums falls like ``e^(-c/h)``, so it is squared when ``h`` is halved: halved until two
+    sums agree to half of the digits. The hill is sought from ``start`` in steps of ``step``. Raises
+    :class:`ArithmeticError` where the sums do not settle.
     """
     top, width = _find_hill(f, mp.mpf(start), mp.mpf(step))
     right, left = _find_negligible(f, top, width), _find_negligible(f, top, -width)
@@ -35,7 +40,7 @@ def integrate_line(f: Function, start: Real = 0, step: Real = 1) -> Real:
 
 
 def _find_hill(f: Function, start: Real, step: Real) -> tuple[Real, Real]:
-    """The top of the hill, nearly, and a step in which ``f`` falls by about ``e`` from there."""
+    """Return the top of the hill, nearly, and a step in which ``f`` falls by about ``e`` from there."""
     with mp.workdps(20):
         top, value = start, f(start)
         while step > mp.mpf(10) ** -30:
@@ -51,7 +56,7 @@ def _find_hill(f: Function, start: Real, step: Real) -> tuple[Real, Real]:
 
 
 def _find_negligible(f: Function, top: Real, stride: Real) -> Real:
-    """A place beyond ``top``, towards ``stride``, where ``f`` is negligible against ``f(top)``: checked twice over."""
+    """Return a place beyond ``top``, towards ``stride``, where ``f`` is negligible; that is checked at two places."""
     least, x = f(top) * mp.mpf(10) ** (-mp.mp.dps - 3), top
     while f(x) > least or f(x + stride) > least:
         stride *= mp.mpf(5) / 4
@@ -60,8 +65,12 @@ def _find_negligible(f: Function, top: Real, stride: Real) -> Real:
 
 
 def integrate_below(f: Function, cut: Real, scale: Real = 1) -> Real:
-    """``int_-inf^cut f(t) dt``, ``f`` falling exponentially: ``t = cut - scale e^(s - e^-s)`` on the whole line."""
+    """Return ``int_-inf^cut f(t) dt`` for an ``f`` that falls exponentially below.
 
+    ``scale`` is about the distance over which ``f`` varies.
+    """
+
+    # t = cut - scale e^(s - e^-s) maps the whole line to the half line, and both ends decay fast.
     def integrand(s: Real) -> Real:
         away = scale * mp.exp(s - mp.exp(-s))
         return f(cut - away) * away * (1 + mp.exp(-s))
@@ -70,12 +79,12 @@ def integrate_below(f: Function, cut: Real, scale: Real = 1) -> Real:
 
 
 def integrate_above(f: Function, cut: Real, scale: Real = 1) -> Real:
-    """``int_cut^inf f(t) dt``, the mirror image of :func:`integrate_below`."""
+    """Return ``int_cut^inf f(t) dt``, the mirror image of :func:`integrate_below`."""
     return integrate_below(lambda t: f(-t), -cut, scale)
 
 
 def find_root(f: Function, start: Real, step: Real = 1) -> Real:
-    """The place where a monotone ``f`` changes sign, sought outwards from ``start``, to nearly all digits.
+    """Return the place where a monotone ``f`` changes sign, sought outwards from ``start``, to nearly all digits.
 
     Raises :class:`ArithmeticError` where there is none up to a step of 1e9.
     """
@@ -94,7 +103,10 @@ def find_root(f: Function, start: Real, step: Real = 1) -> Real:
 
 
 def root_in_bracket(f: Function, a: Real, fa: Real, b: Real, fb: Real) -> Real:
-    """The root in a bracket: the Illinois rule, every fourth step a bisection."""
+    """Return the root of ``f`` between ``a`` and ``b``, to nearly all digits, by the Illinois rule and bisections.
+
+    ``fa`` and ``fb`` are the values there, of different sign. Every fourth step is a bisection.
+    """
     close = mp.mpf(10) ** (3 - mp.mp.dps)
     for step in range(2000):
         if fb == 0 or abs(b - a) <= close * (abs(a) + abs(b)):
@@ -110,7 +122,7 @@ def root_in_bracket(f: Function, a: Real, fa: Real, b: Real, fb: Real) -> Real:
 
 
 def find_minimum(f: Function, low: Real, high: Real, points: int = 40) -> tuple[Real, Real]:
-    """``(x, f(x))`` at the least ``f`` on ``[low, high]``: a scan, golden sections, then Newton's rule.
+    """Return ``(x, f(x))`` at the least ``f`` on ``[low, high]``: a scan, golden sections, then Newton's rule.
 
     Newton's rule uses differences. It ends when ``x`` has nearly half of the digits, which makes ``f(x)`` right to
     nearly all.
@@ -126,7 +138,7 @@ def find_minimum(f: Function, low: Real, high: Real, points: int = 40) -> tuple[
 
 
 def _golden_bracket(f: Function, a: Real, b: Real, width: Real) -> tuple[Real, Real]:
-    """A bracket of at most this width around a least value."""
+    """Return a bracket of at most this width around a least value in ``[a, b]``, by golden sections."""
     share = (mp.sqrt(5) - 1) / 2
     x, y = b - share * (b - a), a + share * (b - a)
     fx, fy = f(x), f(y)
@@ -143,12 +155,13 @@ def _golden_bracket(f: Function, a: Real, b: Real, width: Real) -> tuple[Real, R
 
 
 def _newton_minimum(f: Function, a: Real, b: Real, low: Real, high: Real) -> Real:
-    """``x - h (f(x+h) - f(x-h)) / (2 (f(x+h) - 2 f(x) + f(x-h)))`` repeated, ``h`` falling with the last change."""
+    """Return the place of the minimum near ``[a, b]``, by Newton's rule with differences whose step shrinks."""
     x, h = (a + b) / 2, (b - a) / 2
     least = (high - low) * mp.mpf(10) ** (-mp.mp.dps * 2 // 5)
     for _ in range(40):
         if x - h < low or x + h > high:
             return min(max(x, low), high)
+        # x - h (f(x+h) - f(x-h)) / (2 (f(x+h) - 2 f(x) + f(x-h)))
         up, here, down = f(x + h), f(x), f(x - h)
         bend = up - 2 * here + down
         change = -h * (up - down) / (2 * bend) if bend > 0 else mp.mpf(0)
@@ -161,9 +174,10 @@ def _newton_minimum(f: Function, a: Real, b: Real, low: Real, high: Real) -> Rea
 
 
 def evaluate_until_settled(value: Callable[[], Any], digits: int, extra: int = 8, grown: int = 15) -> Real:
-    """``value()`` at ever higher precision until two precisions agree to ``digits`` decimal digits.
+    """Return ``value()`` at ever higher precision until two precisions agree to ``digits`` decimal digits.
 
-    Raises :class:`ArithmeticError` where they never do.
+    The first precision has ``extra`` digits more, and each later one has more by ``grown``, twice that, and so on.
+    Raises :class:`ArithmeticError` where they never agree.
     """
     with mp.workdps(digits + extra):
         last = value()

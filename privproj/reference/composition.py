@@ -1,4 +1,4 @@
-"""What turns one release into an answer: Renyi conversion, composition of rules, Poisson sampling, inversion."""
+"""What turns one release into an answer, in mpmath: Renyi conversion, rules of composition, sampling, inversion."""
 
 import mpmath as mp
 
@@ -6,13 +6,16 @@ from privproj.reference.calculus import Function, Real, find_minimum, find_root
 
 
 def gaussian_mu(noise_multiplier: Real, steps: int = 1) -> Real:
-    """The shift ``mu = sqrt(T) / z`` of ``T`` Gaussian releases with noise multiplier ``z``."""
+    """Return the shift ``mu = sqrt(T) / z`` of ``T`` Gaussian releases with noise multiplier ``z``."""
     return mp.sqrt(steps) / mp.mpf(noise_multiplier)
 
 
 def poisson_delta(profile: Function, eps: Real, q: Real) -> Real:
-    """One sampled release: the larger of ``q delta_0(ln(1 + (e^eps - 1)/q))`` (remove) and
-    ``(1 - (1-q) e^eps) delta_0(ln q + eps - ln(1 - (1-q) e^eps))`` (add, ``eps < -ln(1-q)``); ``eps >= 0``.
+    """Return delta of one release on a Poisson sample at rate ``q``, for ``eps >= 0``: the larger of both orders (C17).
+
+    ``profile`` is that of the release without sampling, for positive and negative ``eps``. The orders are ``q
+    delta_0(ln(1 + (e^eps - 1)/q))`` (remove) and ``(1 - (1-q) e^eps) delta_0(ln q + eps - ln(1 - (1-q) e^eps))`` (add,
+    0 unless ``eps < -ln(1-q)``).
     """
     eps, q = mp.mpf(eps), mp.mpf(q)
     if q == 1:
@@ -23,27 +26,35 @@ def poisson_delta(profile: Function, eps: Real, q: Real) -> Real:
 
 
 def delta_from_renyi(divergence: Function, eps: Real, low: Real = 1, high: Real = mp.inf) -> Real:
-    """``delta = inf_alpha exp((alpha-1) (D(alpha) - eps + ln(1 - 1/alpha))) / alpha``, ``low <= alpha < high``."""
+    """Return the least delta that a Renyi curve gives at ``eps``, over orders ``low <= alpha < high`` (C15).
+
+    ``divergence(alpha)`` is the curve of the whole run (Canonne, Kamath, Steinke 2020).
+    """
     eps = mp.mpf(eps)
 
     def objective(alpha: Real) -> Real:
+        # exp((alpha-1) (D(alpha) - eps + ln(1 - 1/alpha))) / alpha
         return (alpha - 1) * (divergence(alpha) - eps + mp.log(1 - 1 / alpha)) - mp.log(alpha)
 
     return min(mp.mpf(1), mp.exp(_least_over_orders(objective, low, high)))
 
 
 def epsilon_from_renyi(divergence: Function, delta: Real, low: Real = 1, high: Real = mp.inf) -> Real:
-    """``eps = inf_alpha D(alpha) + ln(1/(alpha delta))/(alpha-1) + ln(1 - 1/alpha)`` (Canonne, Kamath, Steinke)."""
+    """Return the least ``eps`` that a Renyi curve gives at delta, over orders ``low <= alpha < high`` (C15).
+
+    ``divergence(alpha)`` is the curve of the whole run (Canonne, Kamath, Steinke 2020).
+    """
     log_delta = mp.log(mp.mpf(delta))
 
     def objective(alpha: Real) -> Real:
+        # D(alpha) + ln(1/(alpha delta))/(alpha-1) + ln(1 - 1/alpha)
         return divergence(alpha) - (log_delta + mp.log(alpha)) / (alpha - 1) + mp.log(1 - 1 / alpha)
 
     return max(mp.mpf(0), _least_over_orders(objective, low, high))
 
 
 def _least_over_orders(objective: Function, low: Real, high: Real) -> Real:
-    """The least ``objective(alpha)``: ``alpha = low + e^s``, or ``low + (high - low)/(1 + e^-s)``."""
+    """Return the least ``objective(alpha)``: ``alpha = low + e^s``, or ``low + (high - low)/(1 + e^-s)``."""
 
     def at(s: Real) -> Real:
         with mp.workdps(mp.mp.dps + (20 if mp.isinf(high) else 45)):
@@ -54,7 +65,7 @@ def _least_over_orders(objective: Function, low: Real, high: Real) -> Real:
 
 
 def delta_from_whole_orders(divergence: Function, eps: Real) -> Real:
-    """:func:`delta_from_renyi` over whole ``alpha >= 2``: doubled until the objective rises, then by thirds."""
+    """Return :func:`delta_from_renyi` over whole ``alpha >= 2``: doubled until it rises, then by thirds."""
 
     def objective(alpha: int) -> Real:
         a = mp.mpf(alpha)
@@ -71,7 +82,10 @@ def delta_from_whole_orders(divergence: Function, eps: Real) -> Real:
 
 
 def sampled_divergence(log_moment: Function, q: Real) -> Function:
-    """``D(a) = 1/(a-1) ln sum_{j=0}^{a} C(a,j) (1-q)^(a-j) q^j e^log_moment(j)``, whole ``a``."""
+    """Return the Renyi curve of one release on a Poisson sample at rate ``q``, for whole orders (C15).
+
+    ``log_moment(j)`` is the log of the moment of order ``j`` without sampling.
+    """
     q, kept = mp.mpf(q), {}
 
     def moment(j: int) -> Real:
@@ -81,6 +95,7 @@ def sampled_divergence(log_moment: Function, q: Real) -> Function:
 
     def divergence(alpha: Real) -> Real:
         a = int(alpha)
+        # D(a) = 1/(a-1) ln sum_{j=0}^{a} C(a,j) (1-q)^(a-j) q^j e^log_moment(j)
         terms = (mp.binomial(a, j) * (1 - q) ** (a - j) * q**j * moment(j) for j in range(a + 1))
         return mp.log(mp.fsum(terms)) / (a - 1)
 
@@ -88,8 +103,10 @@ def sampled_divergence(log_moment: Function, q: Real) -> Function:
 
 
 def concentrated_epsilon(rho: Real, delta: Real, omega: Real = mp.inf) -> Real:
-    """``rho + 2 sqrt(rho ln(1/delta))`` if ``ln(1/delta) <= (omega-1)^2 rho``, else
-    ``rho omega + ln(1/delta)/(omega-1)``.
+    """Return the ``eps`` of a ``(rho, omega)``-tCDP release at delta; ``omega = inf`` is ``rho``-zCDP.
+
+    It is ``rho + 2 sqrt(rho ln(1/delta))`` if ``ln(1/delta) <= (omega-1)^2 rho``, else ``rho omega +
+    ln(1/delta)/(omega-1)``.
     """
     reach = -mp.log(mp.mpf(delta))
     if reach <= (omega - 1) ** 2 * rho:
@@ -98,7 +115,7 @@ def concentrated_epsilon(rho: Real, delta: Real, omega: Real = mp.inf) -> Real:
 
 
 def concentrated_delta(rho: Real, eps: Real, omega: Real = mp.inf) -> Real:
-    """The inverse of :func:`concentrated_epsilon`."""
+    """Return the delta of a ``(rho, omega)``-tCDP release at ``eps``, the inverse of :func:`concentrated_epsilon`."""
     eps = mp.mpf(eps)
     if eps <= rho:
         return mp.mpf(1)
@@ -107,21 +124,22 @@ def concentrated_delta(rho: Real, eps: Real, omega: Real = mp.inf) -> Real:
 
 
 def basic_composition(epsilon: Real, steps: int) -> Real:
-    """``k eps`` by basic composition."""
+    """Return ``k eps``, the epsilon of ``k = steps`` releases by basic composition."""
     return steps * mp.mpf(epsilon)
 
 
 def advanced_composition(epsilon: Real, steps: int, slack: Real) -> Real:
-    """``eps sqrt(2k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1)``."""
+    """Return the epsilon of ``k = steps`` releases by advanced composition, for a further ``slack`` of delta."""
     eps, grown = mp.mpf(epsilon), mp.exp(mp.mpf(epsilon))
+    # eps sqrt(2k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1)
     return eps * mp.sqrt(2 * steps * mp.log(1 / mp.mpf(slack))) + steps * eps * (grown - 1) / (grown + 1)
 
 
 def composed_rule(rule: Function, delta: Real, steps: int, limit: Real = mp.inf) -> Real:
-    """``eps`` of ``T`` releases of ``rule(delta) = eps < limit``: the smaller of basic and advanced composition.
+    """Return the ``eps`` of ``T`` releases of ``rule(delta) = eps < limit``, by basic or by advanced composition.
 
     Basic composition is at ``delta/T``. Advanced composition is at ``d' = share delta`` and ``delta_i = (1 - share)
-    delta / T``, with the best share.
+    delta / T``, with the best share. The smaller one is returned.
     """
     delta = mp.mpf(delta)
     if steps == 1:
@@ -140,7 +158,7 @@ def composed_rule(rule: Function, delta: Real, steps: int, limit: Real = mp.inf)
 
 
 def epsilon_of_profile(profile: Function, delta: Real, guess: Real = 1) -> Real:
-    """The ``eps`` at which a falling ``profile(eps)`` is ``delta``; 0 if it starts below."""
+    """Return the ``eps`` at which a falling ``profile(eps)`` is ``delta``; 0 if it starts below."""
     delta = mp.mpf(delta)
     if profile(mp.mpf(0)) <= delta:
         return mp.mpf(0)
@@ -148,7 +166,7 @@ def epsilon_of_profile(profile: Function, delta: Real, guess: Real = 1) -> Real:
 
 
 def delta_of_rule(rule: Function, eps: Real, guess: Real = "1e-5") -> Real:
-    """The ``delta`` at which a falling ``rule(delta)`` is ``eps``, searched in ``ln ln(1/delta)``."""
+    """Return the ``delta`` at which a falling ``rule(delta)`` is ``eps``, searched in ``ln ln(1/delta)``."""
     eps = mp.mpf(eps)
 
     def excess(s: Real) -> Real:

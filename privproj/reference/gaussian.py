@@ -1,4 +1,4 @@
-"""References for the Gaussian and Laplace mechanisms and for composition rules."""
+"""References for the Gaussian and Laplace mechanisms (C3) and for composition rules, in mpmath."""
 
 import mpmath as mp
 
@@ -9,46 +9,52 @@ from privproj.reference.special import gaussian_delta, two_sided
 
 
 def analytic(epsilon: Real, noise_multiplier: Real, steps: int = 1, sampling_rate: Real = 1) -> Real:
-    """``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``, ``mu = sqrt(T)/z``; one release may be sampled."""
+    """Return delta of ``T`` Gaussian releases, ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``, ``mu = sqrt(T)/z``.
+
+    One release may be on a Poisson sample at rate ``sampling_rate``.
+    """
     mu = gaussian_mu(noise_multiplier, steps)
     return composition.poisson_delta(lambda eps: gaussian_delta(eps, mu), epsilon, sampling_rate)
 
 
 def gdp(epsilon: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """``Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2)`` at ``mu^2 = T/z^2`` (Dong, Roth, Su, Corollary 2.13)."""
+    """Return delta of ``T`` Gaussian releases by Dong, Roth, Su, Corollary 2.13: the formula of :func:`analytic`."""
     return analytic(epsilon, noise_multiplier, steps)
 
 
 def two_sided_tail(epsilon: Real, noise_multiplier: Real) -> Real:
-    """``Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``."""
+    """Return ``Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``, the two-sided tail of one Gaussian release."""
     return two_sided(epsilon, gaussian_mu(noise_multiplier))
 
 
 def _gaussian_rule(delta: Real, noise_multiplier: Real, constant: Real) -> Real:
-    """``eps = mu sqrt(2 ln(constant/delta))``."""
+    """Return ``eps = mu sqrt(2 ln(constant/delta))`` of one Gaussian release."""
     return gaussian_mu(noise_multiplier) * mp.sqrt(2 * mp.log(mp.mpf(constant) / mp.mpf(delta)))
 
 
 def classical(delta: Real, noise_multiplier: Real, steps: int = 1, constant: Real = "1.25") -> Real:
-    """The rule with this constant, proved below ``eps = 1``, composed over ``steps``."""
+    """Return ``eps`` by the rule with this constant, proved below ``eps = 1``, composed over ``steps``."""
     return composition.composed_rule(
         lambda part: _gaussian_rule(part, noise_multiplier, constant), delta, steps, limit=1
     )
 
 
 def classical_2(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """:func:`classical` with the constant 2."""
+    """Return :func:`classical` with the constant 2."""
     return classical(delta, noise_multiplier, steps, constant=2)
 
 
 def _divergence(noise_multiplier: Real, steps: int) -> Function:
-    """``D(alpha) = T alpha mu^2/2``."""
+    """Return the Renyi curve ``D(alpha) = T alpha mu^2/2`` of ``T`` Gaussian releases."""
     mu = gaussian_mu(noise_multiplier, steps)
     return lambda alpha: alpha * mu**2 / 2
 
 
 def rdp(epsilon: Real, noise_multiplier: Real, steps: int = 1, sampling_rate: Real = 1) -> Real:
-    """``delta`` by the Renyi curve at its best order; sampled: ``log_moment(j) = j (j-1) mu^2/2`` at whole orders."""
+    """Return delta of ``T`` Gaussian releases by their Renyi curve at its best order.
+
+    On Poisson samples it is the best whole order, with the moments ``log_moment(j) = j (j-1) mu^2/2``.
+    """
     if sampling_rate == 1:
         return composition.delta_from_renyi(_divergence(noise_multiplier, steps), epsilon)
     mu = gaussian_mu(noise_multiplier)
@@ -57,22 +63,22 @@ def rdp(epsilon: Real, noise_multiplier: Real, steps: int = 1, sampling_rate: Re
 
 
 def rdp_epsilon(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """``eps`` by the Renyi curve at its best order."""
+    """Return ``eps`` of ``T`` Gaussian releases by their Renyi curve at its best order."""
     return composition.epsilon_from_renyi(_divergence(noise_multiplier, steps), delta)
 
 
 def zcdp(epsilon: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """``delta`` of ``rho``-zCDP at ``rho = T mu^2/2``."""
+    """Return delta of ``T`` Gaussian releases by ``rho``-zCDP, ``rho = T mu^2/2``."""
     return composition.concentrated_delta(gaussian_mu(noise_multiplier, steps) ** 2 / 2, epsilon)
 
 
 def zcdp_epsilon(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """``eps = rho + 2 sqrt(rho ln(1/delta))`` at ``rho = T mu^2/2``."""
+    """Return ``eps = rho + 2 sqrt(rho ln(1/delta))`` of ``T`` Gaussian releases, ``rho = T mu^2/2``."""
     return composition.concentrated_epsilon(gaussian_mu(noise_multiplier, steps) ** 2 / 2, delta)
 
 
 def laplace(epsilon: Real, noise_multiplier: Real) -> Real:
-    """``1 - e^((eps - mu)/2)`` for ``eps < mu = 1/z``, else 0."""
+    """Return delta of one Laplace release, ``1 - e^((eps - mu)/2)`` for ``eps < mu = 1/z``, else 0."""
     return max(mp.mpf(0), 1 - mp.exp((mp.mpf(epsilon) - gaussian_mu(noise_multiplier)) / 2))
 
 

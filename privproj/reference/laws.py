@@ -1,6 +1,7 @@
-"""Gaussian mechanisms with random sensitivity: ``E[h_eps(X)]`` and ``min_p E[g_p(X)]`` for a law of ``X``.
+"""Gaussian mechanisms with random sensitivity: ``E[h_eps(X)]`` and ``min_p E[g_p(X)]`` for a law of ``X`` (C4, C5).
 
-They are independent twins of :mod:`privproj.laws.squared_shift` (floats) and :mod:`privproj.rigorous.laws` (balls).
+They are independent twins of :mod:`privproj.laws.squared_shift` and :mod:`privproj.laws.profiles` (floats), and of
+:mod:`privproj.rigorous.laws` and :mod:`privproj.rigorous.profiles` (balls).
 """
 
 from dataclasses import dataclass
@@ -14,9 +15,15 @@ from privproj.reference.special import beta_tail, gamma_upper, gaussian_delta, n
 
 @dataclass(frozen=True)
 class ReferenceLaw:
-    """A positive ``X = value(t)`` with ``t`` of smooth ``density``; ``coordinate`` is the inverse of ``value``.
+    """A positive ``X`` given in a coordinate ``t`` in which its density is smooth with one hill.
 
-    ``hill = (place, width)`` says where most of it lies; ``tail(x) = P(X > x)``, ``moment(x) = E[X; X > x]``.
+    * ``density(t)``: the density of ``t``.
+    * ``value(t)``: ``X`` at ``t``; it increases.
+    * ``coordinate(x)``: its inverse, the ``t`` at which ``X`` is ``x``.
+    * ``hill``: ``(place, width)``, where most of ``t`` lies.
+    * ``tail(x)``: ``P(X > x)``.
+    * ``moment(x)``: ``E[X; X > x]``.
+    * ``supremum``: the supremum of ``X``.
     """
 
     density: Function
@@ -30,24 +37,24 @@ class ReferenceLaw:
 
 @lru_cache(maxsize=4000)
 def _log_beta(a: Real, b: Real, prec: int) -> Real:
-    """``ln Beta(a, b)`` at this precision."""
+    """Return ``ln Beta(a, b)`` at this precision in bits, which is part of what is remembered."""
     return mp.loggamma(a) + mp.loggamma(b) - mp.loggamma(a + b)
 
 
 @lru_cache(maxsize=4000)
 def log_gamma(a: Real, prec: int) -> Real:
-    """``ln Gamma(a)`` at this precision."""
+    """Return ``ln Gamma(a)`` at this precision in bits, which is part of what is remembered."""
     return mp.loggamma(a)
 
 
 def beta_density(a: Real, b: Real, t: Real) -> Real:
-    """The density ``B^a (1-B)^b / Beta(a, b)`` of ``t = ln(B/(1-B))``."""
+    """Return the density ``B^a (1-B)^b / Beta(a, b)`` of ``t = ln(B/(1-B))``, ``B ~ Beta(a, b)``."""
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + a + b))):
         return mp.exp(-a * mp.log(1 + mp.exp(-t)) - b * mp.log(1 + mp.exp(t)) - _log_beta(a, b, mp.mp.prec))
 
 
 def gamma_density(a: Real, t: Real) -> Real:
-    """The density ``U^a e^-U / Gamma(a)`` of ``t = ln U``."""
+    """Return the density ``U^a e^-U / Gamma(a)`` of ``t = ln U``, ``U ~ Gamma(a)``; 0 far above its hill."""
     if t > mp.log(a + 1) + 20:
         return mp.mpf(0)
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + a))):
@@ -55,13 +62,14 @@ def gamma_density(a: Real, t: Real) -> Real:
 
 
 def beta_law(a: Real, b: Real, scale: Real) -> ReferenceLaw:
-    """``X = scale B``, ``B ~ Beta(a, b)``, ``t = ln(B/(1-B))``; ``E[B; B > x] = a/(a+b) P(Beta(a+1, b) > x)``."""
+    """Return the law of ``X = scale B``, ``B ~ Beta(a, b)``, in the coordinate ``t = ln(B/(1-B))`` (C7)."""
     a, b, scale = mp.mpf(a), mp.mpf(b), mp.mpf(scale)
     return ReferenceLaw(
         density=lambda t: beta_density(a, b, t),
         value=lambda t: scale / (1 + mp.exp(-t)),
         coordinate=lambda x: mp.log(x / (scale - x)),
         hill=(mp.log(a / b), mp.sqrt(1 / a + 1 / b)),
+        # E[B; B > x] = a/(a+b) P(Beta(a+1, b) > x)
         tail=lambda x: beta_tail(a, b, x / scale) if x < scale else mp.mpf(0),
         moment=lambda x: scale * a / (a + b) * beta_tail(a + 1, b, x / scale) if x < scale else mp.mpf(0),
         supremum=scale,
@@ -69,49 +77,50 @@ def beta_law(a: Real, b: Real, scale: Real) -> ReferenceLaw:
 
 
 def gamma_law(a: Real, scale: Real) -> ReferenceLaw:
-    """``X = scale U``, ``U ~ Gamma(a)``, ``t = ln U``; ``E[U; U > x] = a Q(a+1, x)``."""
+    """Return the law of ``X = scale U``, ``U ~ Gamma(a)``, in the coordinate ``t = ln U`` (C7)."""
     a, scale = mp.mpf(a), mp.mpf(scale)
     return ReferenceLaw(
         density=lambda t: gamma_density(a, t),
         value=lambda t: scale * mp.exp(t),
         coordinate=lambda x: mp.log(x / scale),
         hill=(mp.log(a), 1 / mp.sqrt(a)),
+        # E[U; U > x] = a Q(a+1, x)
         tail=lambda x: gamma_upper(a, x / scale),
         moment=lambda x: scale * a * gamma_upper(a + 1, x / scale),
     )
 
 
 def gaussian_delta_of_square(eps: Real, x: Real) -> Real:
-    """``h_eps(x)``, the Gaussian delta at ``mu = sqrt(x)``."""
+    """Return ``h_eps(x)``, the Gaussian delta at ``mu = sqrt(x)``; in floats ``log_gaussian_delta_at``."""
     return gaussian_delta(eps, mp.sqrt(x))
 
 
 def _gaussian_delta_slope(eps: Real, x: Real) -> Real:
-    """``h_eps'(x) = phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))``."""
+    """Return ``h_eps'(x) = phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))``."""
     mu = mp.sqrt(x)
     return normal_density(mu / 2 - eps / mu) / (2 * mu)
 
 
 def _inflection_point(eps: Real) -> Real:
-    """``x0 = 2 (sqrt(1 + eps^2) - 1)``."""
+    """Return ``x0 = 2 (sqrt(1 + eps^2) - 1)``, with enough digits for the difference."""
     with mp.workdps(2 * mp.mp.dps + 20):
         return 2 * (mp.sqrt(1 + mp.mpf(eps) ** 2) - 1)
 
 
 def expected_delta(eps: Real, law: ReferenceLaw) -> Real:
-    """``E[h_eps(X)]``."""
+    """Return ``E[h_eps(X)]``, delta of a change of rank one (C4)."""
     return integrate_line(lambda t: law.density(t) * gaussian_delta_of_square(eps, law.value(t)), *law.hill)
 
 
 def _expected_delta_below(eps: Real, law: ReferenceLaw, cut: Real) -> Real:
-    """``E[h_eps(X); X <= cut]``."""
+    """Return ``E[h_eps(X); X <= cut]``."""
     return integrate_below(
         lambda t: law.density(t) * gaussian_delta_of_square(eps, law.value(t)), law.coordinate(cut), law.hill[1]
     )
 
 
 def _tangent_crossing(eps: Real, p: Real) -> Real:
-    """The ``c < x0`` at which the tangent of ``h`` at ``p >= x0`` meets ``h``; 0 if it lies above ``h`` throughout."""
+    """Return the ``c < x0`` at which the tangent of ``h`` at ``p >= x0`` meets ``h``; 0 if it never is below ``h``."""
     high, rise = gaussian_delta_of_square(eps, p), _gaussian_delta_slope(eps, p)
     if high >= p * rise:
         return mp.mpf(0)
@@ -126,15 +135,19 @@ def _tangent_crossing(eps: Real, p: Real) -> Real:
 
 
 def _expected_majorant(eps: Real, law: ReferenceLaw, p: Real) -> Real:
-    """``E[g_p(X)]``: ``h`` up to the crossing ``c``, the tangent at ``p`` above."""
+    """Return ``E[g_p(X)]``, where ``g_p`` is ``h`` up to the crossing ``c`` and the tangent at ``p`` above."""
     c = _tangent_crossing(eps, p)
     tail, moment = law.tail(c), law.moment(c)
+    # E[h(X); X <= c] + h(p) P(X > c) + h'(p) (E[X; X > c] - p P(X > c))
     above = gaussian_delta_of_square(eps, p) * tail + _gaussian_delta_slope(eps, p) * (moment - p * tail)
     return above if c == 0 else _expected_delta_below(eps, law, c) + above
 
 
 def any_rank_delta(eps: Real, law: ReferenceLaw) -> Real:
-    """``min over p >= x0 of E[g_p(X)]``: at ``p = E[X | X > c(p)]``, sought to half of the digits."""
+    """Return ``min over p >= x0 of E[g_p(X)]``, delta of a change of any rank (C5).
+
+    The least is at ``p = E[X | X > c(p)]``, which is sought to half of the digits; ``E[g_p]`` then has nearly all.
+    """
     eps, start = mp.mpf(eps), _inflection_point(eps)
     if law.supremum <= start:
         return expected_delta(eps, law)
@@ -153,7 +166,7 @@ def any_rank_delta(eps: Real, law: ReferenceLaw) -> Real:
 
 
 def _best_tangent(excess: Function, first: Real, low: Real, high: Real) -> Real:
-    """The root of a falling ``excess`` between ``low`` and ``high``, where that is finite."""
+    """Return the root of a falling ``excess`` between ``low`` and ``high``, where that is finite."""
     if mp.isinf(high):
         return find_root(excess, first, mp.mpf(1) / 4)
     low = low + (high - low) * mp.mpf(10) ** -12

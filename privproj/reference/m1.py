@@ -1,4 +1,4 @@
-"""References for M1: project first, then noise."""
+"""References for M1 in mpmath: project first, then noise."""
 
 from functools import lru_cache
 
@@ -22,7 +22,7 @@ from privproj.reference.special import chi2_quantile, gaussian_delta, normal_den
 
 @lru_cache(maxsize=64)
 def _beta_nodes(a: Real, b: Real, digits: int) -> tuple[tuple[Real, Real], ...]:
-    """``(B^(-1/2), weight B^(-(a+b)/2))`` at the nodes of the trapezoidal rule over ``t = ln(B/(1-B))``.
+    """Return pairs ``(B^(-1/2), weight B^(-(a+b)/2))`` at the nodes of the trapezoidal rule over ``t = ln(B/(1-B))``.
 
     The rule is fine enough for ``ln N`` as well.
     """
@@ -39,9 +39,12 @@ def _beta_nodes(a: Real, b: Real, digits: int) -> tuple[tuple[Real, Real], ...]:
 
 
 def _energy_density(a: Real, b: Real, y: Real) -> Real:
-    """The density of ``y = ln(B N^2)``: ``sum over B of weight f((y - ln B)/2)/2``, ``f`` that of ``ln N``, ``N/2 ~
-    Gamma(a + b)``: ``(N/2)^(a+b) e^(-N/2) / Gamma(a+b)`` at ``N = e^(y/2) B^(-1/2)``.
+    """Return the density of ``y = ln(B N^2)``, ``B ~ Beta(a, b)`` and ``N/2 ~ Gamma(a + b)`` independent.
+
+    It is ``sum over B of weight f((y - ln B)/2)/2``, where ``f``, the density of ``ln N``, is ``(N/2)^(a+b) e^(-N/2) /
+    Gamma(a+b)`` at ``N = e^(y/2) B^(-1/2)``.
     """
+    # N/2 = (e^(y/2)/2) B^(-1/2): its power a + b is shared by all nodes but for B^(-(a+b)/2), which is in the weights.
     n, half = a + b, mp.exp(y / 2) / 2
     total = mp.exp(-half) if b == 0 else mp.fsum(w * mp.exp(-half * s) for s, w in _beta_nodes(a, b, mp.mp.dps))
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + n))):
@@ -49,8 +52,11 @@ def _energy_density(a: Real, b: Real, y: Real) -> Real:
 
 
 def _energy_law(first: int, second: int, rank: int, scale: Real) -> ReferenceLaw:
-    """``X = scale U (U + Y)/r^2 = scale B N^2/r^2``: ``U``, ``Y`` chi-squares, ``B ~ Beta(first/2, second/2)``,
-    ``N ~ chi2_(first+second)``; tails by quadrature over ``y = ln(B N^2)``.
+    """Return the law of ``X = scale U (U + Y)/r^2``, ``U ~ chi2_first`` and ``Y ~ chi2_second`` independent (C7).
+
+    It is that of ``scale B N^2/r^2``, ``B ~ Beta(first/2, second/2)`` and ``N ~ chi2_(first+second)``. Tails and
+    moments are quadratures over ``y = ln(B N^2)``. Its twin in floats is
+    :class:`privproj.laws.projected_energy.ProjectedEnergy`.
     """
     a, b, unit = mp.mpf(first) / 2, mp.mpf(second) / 2, mp.mpf(scale) / mp.mpf(rank) ** 2
     density = lru_cache(maxsize=200000)(lambda y, digits: _energy_density(a, b, y))
@@ -79,42 +85,49 @@ def _energy_law(first: int, second: int, rank: int, scale: Real) -> ReferenceLaw
 
 
 def known_projection_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
-    """``E[h_eps(mu^2 U (U + Y)/r^2)]``, ``U ~ chi2_r``, ``Y ~ chi2_(d-1)``."""
+    """Return ``E[h_eps(mu^2 U (U + Y)/r^2)]``, ``U ~ chi2_r``, ``Y ~ chi2_(d-1)``: a change of rank one (C4, C7)."""
     return expected_delta(epsilon, _energy_law(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
 
 def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
-    """``min_p E[g_p(mu^2 X)]`` for the law of :func:`known_projection_rank1`."""
+    """Return ``min_p E[g_p(mu^2 X)]`` (C5) for the law of :func:`known_projection_rank1`: a change of any rank."""
     return any_rank_delta(epsilon, _energy_law(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
 
 def _norm_radius(dim: int, rank: int) -> Function:
-    """The radius ``(sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r`` as a function of ``ln d0``."""
+    """Return the radius ``(sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r`` as a function of ``ln d0`` (C16)."""
     return lambda log_bad: (mp.sqrt(dim) + mp.sqrt(rank) + mp.sqrt(-2 * log_bad)) ** 2 / rank
 
 
 def operator_norm(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1
 ) -> Real:
-    """``min over d0 of T d0 + delta_gauss(eps; mu sqrt(T) radius)``."""
+    """Return delta of a run by the norm of the projection (C16).
+
+    It is ``min over d0 of T d0 + delta_gauss(eps; mu sqrt(T) radius)``. ``split`` is accepted as the bound has it;
+    delta is always at the best split.
+    """
     return least_over_radius(_norm_radius(dim, rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
 
 
 def operator_norm_epsilon(
     delta: Real, dim: int, rank: int, noise_multiplier: Real, split: Real = "even", steps: int = 1
 ) -> Real:
-    """``eps`` of :func:`operator_norm` at a given split of delta."""
+    """Return ``eps`` of :func:`operator_norm` at a given split of delta."""
     return epsilon_at_split(_norm_radius(dim, rank), gaussian_mu(noise_multiplier, steps), delta, steps, split)
 
 
 def secret_projection(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, misalignment: Real, columns: int = 1
 ) -> Real:
-    """``E[h_eps(shift^2)]``: ``shift = S (c + xi)``, ``g ~ chi2_r/r``, ``S = (2 sin eta cos eta/(sigma tau)) g/r``,
-    ``c = r sqrt(sigma^2 + (g/r) sin^2 eta)/cos eta``, ``tau^2 = sigma^2 + g/r``, ``s = 2 sin eta = sqrt(2 m)``,
-    ``sigma = z s``; for ``s > sqrt 2`` ``S = (g/r)/(sigma tau)``.
+    """Return ``E[h_eps(shift^2)]``, delta of a vector release whose projection stays secret (C8).
 
-    Over ``ln|shift/S|`` and ``ln g`` where both signs matter, else over ``xi`` and ``ln g``.
+    The shift is ``S (c + xi)``, ``xi ~ N(0, 1)``. With ``g ~ chi2_r/r``, ``s = 2 sin eta = sqrt(2 m)``, ``sigma = z s``
+
+        S = (2 sin eta cos eta/(sigma tau)) g/r,  c = r sqrt(sigma^2 + (g/r) sin^2 eta)/cos eta,  tau^2 = sigma^2 + g/r
+
+    and ``S = (g/r)/(sigma tau)`` for ``s > sqrt 2``. The integral is over ``ln|shift/S|`` and ``ln g`` where both signs
+    matter, else over ``xi`` and ``ln g``. Its twin in floats is :class:`privproj.laws.secret_shift.SecretShift`.
     """
     m, eps = mp.mpf(misalignment), mp.mpf(epsilon)
     sigma, sine2 = mp.mpf(noise_multiplier) * mp.sqrt(2 * m), m / 2
@@ -149,7 +162,8 @@ def secret_projection(
 
 
 def _residual_shift(residual_norm: Real, other: Real, misalignment: Real) -> Real:
-    """The shift ``beta = |kappa b - kappa' b'|``: ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``."""
+    """Return the shift ``beta = |kappa b - kappa' b'|`` of residuals with norms ``kappa``, ``kappa'``."""
+    # beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)
     return mp.sqrt((residual_norm - other) ** 2 + 2 * residual_norm * other * misalignment)
 
 
@@ -163,7 +177,10 @@ def residual(
     residual_norm: Real = 1,
     other_residual_norm: Real | None = None,
 ) -> Real:
-    """The vector Wishart profile with ``(d, r) -> (d-k, r-k)``, ``tau`` the ratio of norms."""
+    """Return delta of the residual of one changed column (C13), the vector Wishart profile at ``(d-k, r-k)``.
+
+    The norms of the residuals may differ; their ratio is that of the Wishart pair.
+    """
     first = mp.mpf(residual_norm)
     ratio = first / mp.mpf(residual_norm if other_residual_norm is None else other_residual_norm)
     n, free = dim - span_dim, rank - span_dim
@@ -180,7 +197,7 @@ def column_exact(
     residual_norm: Real = 1,
     shift_in_span: Real = 0,
 ) -> Real:
-    """The cases in which one part is all.
+    """Return delta of one changed column where one of its two losses is all there is (C13).
 
     For ``k = 0`` it is the residual. Within the span and with no residual, or for ``r <= k``, it is ``E[h_eps(|C
     x|^2/sigma^2)]`` with ``|C x|^2`` as ``X_r (X_r + Y_(d-1))/r^2``, of squared norm ``mu^2``.
@@ -192,7 +209,7 @@ def column_exact(
 
 
 def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: Real, delta_w: Real) -> Real:
-    """``max of p ln A - q ln tau + (W/2)(tau/A - 1)`` over corners, or 0.
+    """Return the largest loss of the residual over corners, or 0, outside events of ``delta_T + delta_W`` (C13).
 
     ``A_-+ = cos th -+ t sin th`` (``A_+`` at the worst angle up to the promised one), ``w_-+`` are the quantiles at
     ``delta_W/2``, and both orders of ``tau`` are taken.
@@ -206,6 +223,7 @@ def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: R
         return mp.inf
     ends = [chi2_quantile(2 * q, delta_w / 2, upper) for upper in (False, True)]
     losses = (
+        # p ln A - q ln tau + (W/2)(tau/A - 1)
         p * mp.log(a) - q * tau + w / 2 * (mp.exp(tau) / a - 1)
         for a in (low, high)
         for w in ends
@@ -215,14 +233,12 @@ def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: R
 
 
 def _shift_bound(dim: int, rank: int, k: int, alpha: Real, beta: Real, part: Real) -> Real:
-    """The shift that is not exceeded but for ``part`` at each of two or three events, ``t = sqrt(2 ln(1/part))``.
-
-    ``(1/r)(sqrt(d+r-k) + sqrt k + t)(alpha (sqrt r + t) + beta (sqrt k + t))`` for ``r > k``, and ``(1/r)(sqrt d + sqrt
-    r + t)(sqrt r + t) sqrt(alpha^2 + beta^2)`` for ``r <= k``.
-    """
+    """Return the shift that is not exceeded but for ``part`` at each of two or three events (C13)."""
     t, root_r = mp.sqrt(2 * mp.log(1 / part)), mp.sqrt(rank)
     if rank <= k:
+        # (1/r)(sqrt d + sqrt r + t)(sqrt r + t) sqrt(alpha^2 + beta^2), t = sqrt(2 ln(1/part))
         return (mp.sqrt(dim) + root_r + t) * (root_r + t) * mp.hypot(alpha, beta) / rank
+    # (1/r)(sqrt(d+r-k) + sqrt k + t)(alpha (sqrt r + t) + beta (sqrt k + t))
     stretched = alpha * (root_r + t) + beta * (mp.sqrt(k) + t)
     return (mp.sqrt(dim + rank - k) + mp.sqrt(k) + t) * stretched / rank
 
@@ -238,9 +254,9 @@ def column(
     residual_norm: Real = 1,
     shift_in_span: Real = 0,
 ) -> Real:
-    """``eps_R + eps_C`` at ``delta_T = delta_W = share delta/2`` and ``delta_C`` half of the rest.
+    """Return ``eps_R + eps_C`` of one changed column (C13), at ``delta_T = delta_W = share delta/2`` and ``delta_C``.
 
-    The other half of the rest goes to the events of the shift in equal parts.
+    ``delta_C`` is half of the rest. The other half of the rest goes to the events of the shift in equal parts.
     """
     share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
     delta, m, k = mp.mpf(delta), mp.mpf(residual_misalignment), span_dim
@@ -266,12 +282,14 @@ def column_published(
     span_dim: int,
     residual_norm: Real = 1,
 ) -> Real:
-    """``eps_R + sqrt(2 ln(1.25/delta_C)) (1/r)(sqrt d + sqrt m + t)(sqrt m + t) mu``, ``m = min(k, r)``,
-    ``t = sqrt(2 ln(1/d0))``, ``delta = delta_T + delta_W + delta_C + 2 d0`` in equal parts.
+    """Return ``eps`` of one changed column as it was published, for comparison; it is no bound for ``r > k`` (C13).
+
+    ``delta = delta_T + delta_W + delta_C + 2 d0`` in equal parts, and ``m = min(k, r)``.
     """
     there = rank > span_dim
     part, m = mp.mpf(delta) / (4 if there else 2), mp.sqrt(min(span_dim, rank))
     t = mp.sqrt(2 * mp.log(2 / part))
+    # eps_R + sqrt(2 ln(1.25/delta_C)) (1/r)(sqrt d + sqrt m + t)(sqrt m + t) mu, t = sqrt(2 ln(1/d0))
     gauss = mp.sqrt(2 * mp.log(mp.mpf("1.25") / part)) * (mp.sqrt(dim) + m + t) * (m + t) / rank
     misalignment = mp.mpf(residual_misalignment)
     loss = _column_loss(dim, rank, span_dim, misalignment, 0, part, part) if there else mp.mpf(0)

@@ -1,4 +1,4 @@
-"""References for M2: noise first, then a projection that captures ``B ~ Beta(r/2, (d-r)/2)`` of the change."""
+"""References for M2 in mpmath: noise first, then a projection with the captured share ``B ~ Beta(r/2, (d-r)/2)``."""
 
 from itertools import pairwise
 
@@ -12,19 +12,19 @@ from privproj.reference.special import beta_tail, gaussian_delta, normal_density
 
 
 def _captured_law(dim: int, rank: int, noise_multiplier: Real) -> ReferenceLaw:
-    """The law of ``X = mu^2 B``."""
+    """Return the law of ``X = mu^2 B``, the squared shift of a change of rank one (C7)."""
     return beta_law(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, gaussian_mu(noise_multiplier) ** 2)
 
 
 def exact_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
-    """``E[h_eps(mu^2 B)]``; the Gaussian profile where ``r = d``."""
+    """Return ``E[h_eps(mu^2 B)]`` (C4), delta of a change of rank one; the Gaussian profile where ``r = d``."""
     if rank == dim:
         return gaussian_delta(epsilon, gaussian_mu(noise_multiplier))
     return expected_delta(epsilon, _captured_law(dim, rank, noise_multiplier))
 
 
 def rank_free(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, sampling_rate: Real = 1) -> Real:
-    """``min_p E[g_p(mu^2 B)]``; one release may be sampled."""
+    """Return ``min_p E[g_p(mu^2 B)]`` (C5), delta of a change of any rank; one release may be on a Poisson sample."""
     if rank == dim:
         return gaussian_delta(epsilon, gaussian_mu(noise_multiplier))
     energy = _captured_law(dim, rank, noise_multiplier)
@@ -38,12 +38,12 @@ def rank_free(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, sampli
 
 
 def expected_profile(eps: Real, mu: Real, dim: int, rank: int) -> Real:
-    """``E[h_eps(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)``."""
+    """Return ``E[h_eps(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)``: :func:`exact_rank1` in terms of ``mu``."""
     return exact_rank1(eps, dim, rank, 1 / mp.mpf(mu))
 
 
 def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real, sharp: bool) -> Real:
-    """``G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)`` at a given ``tau``."""
+    """Return ``G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)`` at a given ``tau`` (C16)."""
     profile = gaussian_delta if sharp else two_sided
     half = mp.mpf(1) / 2
     tail = beta_tail(rank * half, (dim - rank) * half, tau) if tau < 1 else 0
@@ -51,14 +51,14 @@ def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real
 
 
 def _least_over_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bool) -> Real:
-    """The least :func:`beta_tail_bound` over ``tau``.
+    """Return the least :func:`beta_tail_bound` over ``tau``.
 
-    It is at ``tau = 1``, or where the derivative in ``s = ln(tau/(1-tau))`` turns positive: ``dG/dm m (1 - tau)/2``
-    against ``k tau^a (1-tau)^b / Beta(a, b)``, ``m = mu sqrt(tau)``, as the log of the ratio.
+    It is at ``tau = 1``, or where the derivative in ``s = ln(tau/(1-tau))`` turns positive.
     """
     eps, mu, a, b = mp.mpf(eps), mp.mpf(mu), mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2
 
     def derivative(s: Real) -> Real:
+        # ln of dG/dm m (1 - tau)/2 over k tau^a (1-tau)^b / Beta(a, b), m = mu sqrt(tau)
         m, rest = mu / mp.sqrt(1 + mp.exp(-s)), 1 / (1 + mp.exp(s))
         return mp.log(_gaussian_term_slope(eps, m, sharp) * m * rest / (2 * k * beta_density(a, b, s)))
 
@@ -71,10 +71,8 @@ def _least_over_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bo
 
 
 def _gaussian_term_slope(eps: Real, m: Real, sharp: bool) -> Real:
-    """``dG/dm`` of the Gaussian term: ``phi(m/2 - eps/m)`` where it is the profile (``sharp``).
-
-    Where it is the two-sided tail, ``(1/2 + eps/m^2) phi(m/2 - eps/m) - (1/2 - eps/m^2) phi(m/2 + eps/m)``.
-    """
+    """Return ``dG/dm`` of the Gaussian term: of the profile (``sharp``), or of the two-sided tail."""
+    # phi(m/2 - eps/m), or (1/2 + eps/m^2) phi(m/2 - eps/m) - (1/2 - eps/m^2) phi(m/2 + eps/m)
     near = normal_density(m / 2 - eps / m)
     if sharp:
         return near
@@ -83,7 +81,7 @@ def _gaussian_term_slope(eps: Real, m: Real, sharp: bool) -> Real:
 
 
 def _turning_points(derivative: Function, centre: Real, width: Real, count: int = 500) -> list[Real]:
-    """The places where ``derivative`` turns positive, on a grid that is fine around ``centre`` and coarse far off."""
+    """Return the places where ``derivative`` turns positive, on a grid that is finest around ``centre``."""
     most = mp.asinh(150 / width)
     grid = [centre + width * mp.sinh(most * j / count) for j in range(-count, count + 1)]
     with mp.workdps(20):
@@ -93,24 +91,27 @@ def _turning_points(derivative: Function, centre: Real, width: Real, count: int 
 
 
 def beta_tail_published(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int) -> Real:
-    """``min_tau T(eps; mu sqrt(tau)) + k P(B > tau)``."""
+    """Return ``min_tau T(eps; mu sqrt(tau)) + k P(B > tau)``, ``T`` the two-sided tail (C16)."""
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=False)
 
 
 def beta_tail_sharp(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int) -> Real:
-    """``min_tau delta_gauss(eps; mu sqrt(tau)) + k P(B > tau)``."""
+    """Return ``min_tau delta_gauss(eps; mu sqrt(tau)) + k P(B > tau)`` (C16)."""
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=True)
 
 
 def good_event(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, steps: int = 1) -> Real:
-    """``min_tau T k P(B > tau) + delta_gauss(eps; mu sqrt(T tau))``, with or without the factor ``q = 1``."""
+    """Return delta of a run by a good event, ``min_tau T k P(B > tau) + delta_gauss(eps; mu sqrt(T tau))`` (C16).
+
+    It is that of ``good-event`` and, as every record is in every batch, of ``good-event-q``.
+    """
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier, steps), dim, rank, steps * change_rank, sharp=True)
 
 
 def _good_event_split(
     delta: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, split: Real, steps: int = 1
 ) -> Real:
-    """``eps`` with ``T k P(B > tau) = split delta`` and ``delta_gauss(eps; mu sqrt(T tau)) = (1 - split) delta``."""
+    """Return ``eps`` with ``T k P(B > tau) = split delta`` and the rest of delta for the Gaussian run at ``tau``."""
     share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
     a, b, bad = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, mp.mpf(delta) * share / (steps * change_rank)
     odds = find_root(lambda s: mp.log(beta_tail(a, b, 1 / (1 + mp.exp(-s))) / bad), mp.log(a / b))
@@ -119,10 +120,11 @@ def _good_event_split(
 
 
 def _log_moment(dim: int, rank: int, c: Real) -> Real:
-    """``ln 1F1(r/2; d/2; c)``, where the series is long ``c + ln E[e^(-c (1 - B))]`` by quadrature."""
+    """Return ``ln E[e^(c B)] = ln 1F1(r/2; d/2; c)``, by quadrature where the series is long."""
     a, b = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2
     if c < 2000:
         return mp.log(mp.hyp1f1(a, a + b, c))
+    # c + ln E[e^(-c (1 - B))]
     return c + mp.log(
         integrate_line(lambda t: beta_density(a, b, t) * mp.exp(-c / (1 + mp.exp(t))), mp.log(a * (1 + c) / b))
     )
@@ -131,7 +133,11 @@ def _log_moment(dim: int, rank: int, c: Real) -> Real:
 def mixture_rdp(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, steps: int = 1, sampling_rate: Real = 1
 ) -> Real:
-    """``D(alpha) = ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)``; sampled: a binomial mixture."""
+    """Return delta of ``T`` releases by their Renyi curve (C15), at its best order.
+
+    The curve of one release is ``ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)``. On Poisson samples it is a
+    binomial mixture of these moments, at whole orders.
+    """
     mu = gaussian_mu(noise_multiplier)
 
     def moment(alpha: Real) -> Real:
@@ -144,7 +150,7 @@ def mixture_rdp(
 
 
 def unprojected_delta(epsilon: Real, noise_multiplier: Real, steps: int = 1, dim: int = 1, rank: int = 1) -> Real:
-    """The plain Gaussian profile."""
+    """Return delta of ``T`` releases that are not projected: the plain Gaussian profile."""
     return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, steps))
 
 

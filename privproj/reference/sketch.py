@@ -1,4 +1,4 @@
-"""References for Gaussian sketches: secret ones with noise, and public ones."""
+"""References for Gaussian sketches in mpmath: secret ones with noise (C14), and public ones (C4, C5)."""
 
 import mpmath as mp
 
@@ -10,32 +10,34 @@ from privproj.reference.special import chi2_above, chi2_below, gaussian_delta
 
 
 def _tight_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
-    """``front / (alpha-1) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)]``, ``front = r L n/2``."""
+    """Return the Renyi curve of ``rdp-tight`` at ``alpha < Gamma`` (C14); ``front`` is ``r/2`` times its multiples."""
     with mp.workdps(2 * mp.mp.dps + 20):
         gamma = mp.mpf(gamma)
+        # front/(alpha-1) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)]
         return front / (alpha - 1) * (alpha * mp.log(1 - 1 / gamma) - mp.log(1 - alpha / gamma))
 
 
 def _sharp_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
-    """``front / (alpha-1) [-(alpha-1) ln(1 + 1/Gamma) - ln(1 - (alpha-1)/Gamma)]``."""
+    """Return the Renyi curve of ``rdp-sharp`` at ``alpha < Gamma + 1`` (C14); ``front`` as for the other."""
     with mp.workdps(2 * mp.mp.dps + 20):
         gamma = mp.mpf(gamma)
+        # front/(alpha-1) [-(alpha-1) ln(1 + 1/Gamma) - ln(1 - (alpha-1)/Gamma)]
         return front / (alpha - 1) * (-(alpha - 1) * mp.log(1 + 1 / gamma) - mp.log(1 - (alpha - 1) / gamma))
 
 
 def rdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int = 1, steps: int = 1, layer_count: int = 1) -> Real:
-    """The printed curve, converted at the best order below ``Gamma``."""
+    """Return delta by the printed Renyi curve, which counts ``eigenvalues``, at the best order below ``Gamma``."""
     front = mp.mpf(rank * eigenvalues * steps * layer_count) / 2
     return composition.delta_from_renyi(lambda alpha: _tight_divergence(alpha, front, gamma), epsilon, 1, mp.mpf(gamma))
 
 
 def rdp_tight(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
-    """:func:`rdp` with one eigenvalue."""
+    """Return delta by :func:`rdp` with one eigenvalue, which holds for every rank (C14)."""
     return rdp(epsilon, rank, gamma, 1, steps, layer_count)
 
 
 def rdp_best(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
-    """The smaller of ``tight`` and, for ``2 <= alpha < Gamma + 1``, ``sharp``."""
+    """Return the smaller delta of the curves ``tight`` and, for ``2 <= alpha < Gamma + 1``, ``sharp`` (C14)."""
     front, gamma = mp.mpf(rank * steps * layer_count) / 2, mp.mpf(gamma)
     one = composition.delta_from_renyi(lambda alpha: _tight_divergence(alpha, front, gamma), epsilon, 1, gamma)
     return min(
@@ -44,12 +46,15 @@ def rdp_best(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count:
 
 
 def divergence_at_order(order: Real, rank: int, gamma: Real, eigenvalues: int) -> Real:
-    """The printed curve at one order."""
+    """Return the printed Renyi curve at one order."""
     return _tight_divergence(mp.mpf(order), mp.mpf(rank * eigenvalues) / 2, gamma)
 
 
 def one_step_delta(epsilon: Real, rank: int, frobenius_bound: Real, sensitivity: Real, noise_sigma: Real) -> Real:
-    """``Gamma = r sigma_g^2 / (2 B_F B_S)``: ``sigma_A^2 = 1/r`` and no floor on the eigenvalues."""
+    """Return delta of one step of LoRA as a sketch, at ``Gamma = r sigma_g^2 / (2 B_F B_S)`` (C14).
+
+    ``sigma_A^2 = 1/r``, and there is no floor on the eigenvalues.
+    """
     change = 2 * mp.mpf(frobenius_bound) * mp.mpf(sensitivity)
     return rdp_best(epsilon, rank, rank * mp.mpf(noise_sigma) ** 2 / change)
 
@@ -63,7 +68,10 @@ def by_design_delta(
     step_smoothness: Real,
     steps: int = 1,
 ) -> Real:
-    """``Gamma = (eta beta/4) b r sigma_g^2 / (C^2 T ((1 + eta beta)^T - 1))``, ``b = 2 C/B_S``."""
+    """Return delta of LoRA as a sketch by the printed design rule for ``Gamma``.
+
+    ``Gamma = (eta beta/4) b r sigma_g^2 / (C^2 T ((1 + eta beta)^T - 1))``, ``b = 2 C/B_S``.
+    """
     product, norm = mp.mpf(step_smoothness), mp.mpf(frobenius_bound)
     batch = 2 * norm / mp.mpf(sensitivity)
     gamma = product / 4 * batch * rank * mp.mpf(noise_sigma) ** 2
@@ -71,14 +79,17 @@ def by_design_delta(
 
 
 def tcdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int, steps: int = 1) -> Real:
-    """``(T r n/(2 Gamma^2), 2 Gamma/5)``-tCDP."""
+    """Return delta of ``T`` releases by ``(T r n/(2 Gamma^2), 2 Gamma/5)``-tCDP (C14)."""
     gamma = mp.mpf(gamma)
     return composition.concentrated_delta(steps * rank * eigenvalues / (2 * gamma**2), epsilon, 2 * gamma / 5)
 
 
 def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
-    """``nu = 1/Gamma``: the larger of ``F(w) - e^eps F(w/(1+nu))``, ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu`` (0 unless
-    ``w > 0``), and the same at ``nu' = -nu/(1+nu)`` with upper tails; ``r`` adds over releases.
+    """Return the exact delta of a secret sketch for a change of rank one, the larger of both orders (C14).
+
+    With ``nu = 1/Gamma``, one order is ``F(w) - e^eps F(w/(1+nu))``, ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu`` (0 unless
+    ``w > 0``), and the other the same at ``nu' = -nu/(1+nu)`` with upper tails. ``r`` adds over releases. Its twin in
+    balls is :class:`privproj.rigorous.profiles.BallSecretSketch`.
     """
     degrees, nu = rank * steps * layer_count, 1 / mp.mpf(gamma)
     with mp.workdps(mp.mp.dps + 20 + int(2 * abs(mp.log10(nu)))):
@@ -89,23 +100,27 @@ def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_cou
 
 
 def _one_order_delta(degrees: int, nu: Real, epsilon: Real, tail: Function) -> Real:
-    """``F(w) - e^eps F(w/(1+nu))``."""
+    """Return ``F(w) - e^eps F(w/(1+nu))`` for one order, ``F`` the given tail of a chi-square."""
     w = (degrees * mp.log(1 + nu) - 2 * mp.mpf(epsilon)) * (1 + nu) / nu
     return tail(degrees, w) - mp.exp(epsilon) * tail(degrees, w / (1 + nu)) if w > 0 else mp.mpf(0)
 
 
 def public_exact_rank1(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
-    """``E[h_eps(mu^2 chi2_r / r)]``."""
+    """Return ``E[h_eps(mu^2 chi2_r / r)]``, delta of a public sketch for a change of rank one (C4, C7)."""
     return expected_delta(epsilon, gamma_law(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
 
 
 def public_rank_free(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
-    """``min_p E[g_p(mu^2 chi2_r / r)]``."""
+    """Return ``min_p E[g_p(mu^2 chi2_r / r)]``, delta of a public sketch for a change of any rank (C5, C7)."""
     return any_rank_delta(epsilon, gamma_law(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
 
 
 def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> Real:
-    """``min over d0 of  n d0 + delta_gauss(eps; mu radius(ln d0))``, searched in ``ln ln(1/d0)``."""
+    """Return ``min over d0 of  n d0 + delta_gauss(eps; mu radius(ln d0))``, searched in ``ln ln(1/d0)`` (C16).
+
+    ``radius(ln d0)`` is the factor of the shift that is not exceeded but for ``d0``, and ``n = count`` how often that
+    may fail.
+    """
 
     def total(s: Real) -> Real:
         log_bad = -mp.exp(s)
@@ -115,24 +130,24 @@ def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> 
 
 
 def epsilon_at_split(radius: Function, mu: Real, delta: Real, count: int, split: Real) -> Real:
-    """``eps`` with ``n d0 = split delta`` and ``delta_gauss(eps; mu radius(ln d0)) = (1 - split) delta``."""
+    """Return ``eps`` where ``n d0 = split delta``, and ``delta_gauss(eps; mu radius(ln d0))`` is the rest of delta."""
     share, delta = mp.mpf("0.5") if split == "even" else mp.mpf(split), mp.mpf(delta)
     shift = mu * radius(mp.log(share * delta / count))
     return composition.epsilon_of_profile(lambda eps: gaussian_delta(eps, shift), (1 - share) * delta)
 
 
 def _public_radius(rank: int) -> Function:
-    """``1 + sqrt(2 ln(1/d0)/r)``."""
+    """Return the radius ``1 + sqrt(2 ln(1/d0)/r)`` of a public sketch as a function of ``ln d0`` (C16)."""
     return lambda log_bad: 1 + mp.sqrt(-2 * log_bad / rank)
 
 
 def public_norm(epsilon: Real, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1) -> Real:
-    """``delta`` of a public sketch by its norm, at the best ``d0``."""
+    """Return delta of a public sketch by its norm, at the best ``d0`` (C16)."""
     return least_over_radius(_public_radius(rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
 
 
 def _public_norm_epsilon(delta: Real, rank: int, noise_multiplier: Real, split: Real = "even", steps: int = 1) -> Real:
-    """``eps`` of a public sketch by its norm, at a given split of delta."""
+    """Return ``eps`` of a public sketch by its norm, at a given split of delta."""
     return epsilon_at_split(_public_radius(rank), gaussian_mu(noise_multiplier, steps), delta, steps, split)
 
 

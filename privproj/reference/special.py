@@ -1,4 +1,8 @@
-"""Normal, Beta and chi-square laws at any precision: series of positive terms, complements with guard digits."""
+"""Normal, Beta and chi-square laws at any precision: series of positive terms, complements with guard digits.
+
+The same functions stand in floats in :mod:`privproj.numerics.kernels` and in balls in :mod:`privproj.rigorous.gaussian`
+and :mod:`privproj.rigorous.gamma`.
+"""
 
 import mpmath as mp
 
@@ -6,17 +10,17 @@ from privproj.reference.calculus import Real, find_root
 
 
 def normal_tail(x: Real) -> Real:
-    """``1 - Phi(x)``; 0 where it is below ``e^-10^17``."""
+    """Return ``1 - Phi(x)``; 0 where it is below ``e^-10^17``."""
     return mp.mpf(0) if x > 10**9 else mp.erfc(mp.mpf(x) / mp.sqrt(2)) / 2
 
 
 def normal_density(x: Real) -> Real:
-    """``phi(x)``."""
+    """Return ``phi(x)``, the density of the normal law."""
     return mp.exp(-(mp.mpf(x) ** 2) / 2) / mp.sqrt(2 * mp.pi)
 
 
 def gaussian_delta(eps: Real, mu: Real) -> Real:
-    """``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``, with guard digits for the cancellation."""
+    """Return ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` (C3), with guard digits for the cancellation."""
     eps, mu = mp.mpf(eps), mp.mpf(mu)
     if mu == 0:
         return mp.mpf(0)
@@ -26,18 +30,22 @@ def gaussian_delta(eps: Real, mu: Real) -> Real:
 
 
 def two_sided(eps: Real, mu: Real) -> Real:
-    """``Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``."""
+    """Return ``Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``, which bounds :func:`gaussian_delta` (C3)."""
     eps, mu = mp.mpf(eps), mp.mpf(mu)
     return normal_tail(eps / mu - mu / 2) + normal_tail(eps / mu + mu / 2)
 
 
 def beta_lower(a: Real, b: Real, x: Real) -> Real:
-    """``I_x(a, b) = x^a (1-x)^b / (a Beta(a, b)) * 2F1(1, a+b; a+1; x)``, a series of positive terms."""
+    """Return ``I_x(a, b) = P(Beta(a, b) <= x)``, for ``2a`` and ``2b`` whole.
+
+    It is ``x^a (1-x)^b / (a Beta(a, b)) * 2F1(1, a+b; a+1; x)``, a series of positive terms in whole numbers.
+    """
     a, b, x = mp.mpf(a), mp.mpf(b), mp.mpf(x)
     bits = mp.mp.prec + 40
     fixed_x, n, below, one = int(mp.ldexp(x, bits)), int(2 * (a + b)), int(2 * a) + 2, 1 << bits
     total, term, j = one, one, 0
     while j <= 6 or term > (total >> (mp.mp.prec + 8)) or (n + j) * fixed_x >= (below + j) << bits:
+        # sum_i x^i (a+b)(a+b+1)... / ((a+1)(a+2)...): n, below and j are twice what stands there.
         term = term * ((n + j) * fixed_x) // ((below + j) << bits)
         total += term
         j += 2
@@ -45,16 +53,16 @@ def beta_lower(a: Real, b: Real, x: Real) -> Real:
 
 
 def _beta_front(a: Real, b: Real, x: Real) -> Real:
-    """``x^a (1-x)^b / Beta(a, b)``, whose logs cancel to all but ``log10(a + b)`` digits."""
+    """Return ``x^a (1-x)^b / Beta(a, b)``, whose logs cancel to all but ``log10(a + b)`` digits."""
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + a + b))):
         front = mp.loggamma(a + b) - mp.loggamma(a) - mp.loggamma(b)
         return mp.exp(a * mp.log(x) + b * mp.log(1 - x) + front)
 
 
 def beta_tail(a: Real, b: Real, x: Real) -> Real:
-    """``P(Beta(a, b) > x)``: the series for ``1 - B`` where that is short, else the complement of the one for ``B``.
+    """Return ``P(Beta(a, b) > x)``, by the series for ``1 - B`` where that is short, else by that for ``B``.
 
-    The complement is computed with as many guard digits as Chernoff's bound says that it loses.
+    The second is a complement, computed with as many guard digits as Chernoff's bound says that it loses.
     """
     a, b, x = mp.mpf(a), mp.mpf(b), mp.mpf(x)
     if x <= 0:
@@ -70,13 +78,16 @@ def beta_tail(a: Real, b: Real, x: Real) -> Real:
 
 
 def _power_front(a: Real, x: Real) -> Real:
-    """``x^a e^-x / Gamma(a+1)``, whose logs cancel to all but ``log10(a + x)`` digits."""
+    """Return ``x^a e^-x / Gamma(a+1)``, whose logs cancel to all but ``log10(a + x)`` digits."""
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + abs(a) + x))):
         return mp.exp(a * mp.log(x) - x - mp.loggamma(a + 1))
 
 
 def gamma_lower(a: Real, x: Real) -> Real:
-    """``P(a, x) = x^a e^-x / Gamma(a+1) sum_j x^j / ((a+1) ... (a+j))`` for ``x < a``, its complement beyond."""
+    """Return ``P(a, x)``, the distribution function of ``Gamma(a)``.
+
+    Up to ``a + 1`` it is a series of positive terms in whole numbers, beyond it the complement of :func:`gamma_upper`.
+    """
     a, x = mp.mpf(a), mp.mpf(x)
     if x <= 0:
         return mp.mpf(0)
@@ -88,14 +99,17 @@ def gamma_lower(a: Real, x: Real) -> Real:
     j = 0
     while term > total >> (mp.mp.prec + 8):
         j += 1
+        # x^a e^-x / Gamma(a+1) sum_j x^j / ((a+1) ... (a+j))
         term = term * fixed_x // (fixed_a + (j << bits))
         total += term
     return _power_front(a, x) * mp.ldexp(total, -bits)
 
 
 def gamma_upper(a: Real, x: Real) -> Real:
-    """``Q(a, x) = x^(a-1) e^-x / Gamma(a) [1 + (a-1)/x + (a-1)(a-2)/x^2 + ...]`` for ``x > a``, ``2a`` whole: down to
-    ``Q(1, x) = e^-x`` or ``Q(1/2, x) = erfc(sqrt x)``; the complement of ``P`` below.
+    """Return ``Q(a, x) = 1 - P(a, x)``, for ``2a`` whole.
+
+    Beyond ``a + 1`` it is a sum that ends at ``Q(1, x) = e^-x`` or ``Q(1/2, x) = erfc(sqrt x)``, up to there the
+    complement of :func:`gamma_lower`.
     """
     a, x = mp.mpf(a), mp.mpf(x)
     if x <= 0:
@@ -109,6 +123,7 @@ def gamma_upper(a: Real, x: Real) -> Real:
     total = term = 1 << bits
     left = twice - 2
     while left > 1 and term > total >> (mp.mp.prec + 8):
+        # x^(a-1) e^-x / Gamma(a) [1 + (a-1)/x + (a-1)(a-2)/x^2 + ...], left = 2 (a - 1), 2 (a - 2), ...
         term = term * left * (1 << bits) // fixed_x
         total += term
         left -= 2
@@ -117,26 +132,27 @@ def gamma_upper(a: Real, x: Real) -> Real:
 
 
 def chi2_below(degrees: Real, x: Real) -> Real:
-    """``P(chi2 <= x)``."""
+    """Return ``P(X <= x)`` for a chi-square ``X`` with so many degrees of freedom."""
     return gamma_lower(mp.mpf(degrees) / 2, mp.mpf(x) / 2)
 
 
 def chi2_above(degrees: Real, x: Real) -> Real:
-    """``P(chi2 > x)``."""
+    """Return ``P(X > x)`` for a chi-square ``X`` with so many degrees of freedom."""
     return gamma_upper(mp.mpf(degrees) / 2, mp.mpf(x) / 2)
 
 
 def chi2_quantile(degrees: Real, share: Real, upper: bool) -> Real:
-    """``w`` with ``P(chi2 > w) = share`` (``upper``), or ``P(chi2 <= w) = share``."""
+    """Return the ``w`` with ``P(chi2 > w) = share`` (``upper``), or ``P(chi2 <= w) = share``."""
     tail, target = (chi2_above if upper else chi2_below), mp.log(share)
     spread = mp.sqrt(mp.mpf(2) / degrees)
     return mp.exp(find_root(lambda s: mp.log(tail(degrees, mp.exp(s))) - target, mp.log(degrees), spread))
 
 
 def student_quantile(degrees: int, share: Real) -> Real:
-    """``t`` with ``P(|T| > t) = share``: ``P(|T| > t) = P(Beta(1/2, r/2) > t^2/(r + t^2))``."""
+    """Return the ``t`` with ``P(|T| > t) = share``, ``T`` of Student's law."""
     half, target = mp.mpf(1) / 2, mp.log(share)
 
+    # P(|T| > t) = P(Beta(1/2, r/2) > t^2/(r + t^2)), s = ln(t^2/r)
     def excess(s: Real) -> Real:
         return mp.log(beta_tail(half, degrees * half, 1 / (1 + mp.exp(-s)))) - target
 
@@ -144,7 +160,8 @@ def student_quantile(degrees: int, share: Real) -> Real:
 
 
 def student_density(degrees: int, t: Real) -> Real:
-    """``Gamma((r+1)/2) / (Gamma(r/2) sqrt(pi r)) (1 + t^2/r)^(-(r+1)/2)``."""
+    """Return the density of Student's law at ``t``."""
     r = mp.mpf(degrees)
+    # Gamma((r+1)/2) / (Gamma(r/2) sqrt(pi r)) (1 + t^2/r)^(-(r+1)/2)
     front = mp.loggamma((r + 1) / 2) - mp.loggamma(r / 2) - mp.log(mp.pi * r) / 2
     return mp.exp(front - (r + 1) / 2 * mp.log(1 + t * t / r))

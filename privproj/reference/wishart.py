@@ -1,4 +1,8 @@
-"""References for the vector Wishart mechanism: the law of its loss averaged exactly, and bounds by quantiles."""
+"""References for the vector Wishart mechanism in mpmath: its exact profile, and bounds by quantiles.
+
+The exact profile stands in floats in :mod:`privproj.laws.wishart_loss` and in balls in
+:mod:`privproj.rigorous.wishart`. Here it is the mean over the law of ``A`` of what a pair gains given ``A`` (C9, C12).
+"""
 
 import mpmath as mp
 
@@ -17,11 +21,11 @@ from privproj.reference.special import (
 
 
 def _conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Real) -> Real:
-    """``g(A)`` at ``A = kappa e^-x``: with ``n = r + d - 1``, ``b = (d+1-r)/2 ln A - (n/2) ln kappa``,
-    ``c = (kappa/A - 1)/2``, ``w = (eps - b)/c``, the value ``Q(n/2, w/2) - e^eps W Q(n/2, w kappa/(2A))`` for
-    ``A < kappa`` (``w <= 0``: ``1 - e^eps W``), with ``P`` for ``A > kappa`` (``w <= 0``: 0).
+    """Return the gain ``g(A)`` of a pair given ``A = kappa e^-x``, whose norms have the ratio ``kappa`` (C9, C12).
 
-    ``W = E e^-L = e^-b (A/kappa)^(n/2) = A^(r-1)`` for ``kappa = 1``.
+    With ``n = r + d - 1``, ``b = (d+1-r)/2 ln A - (n/2) ln kappa``, ``c = (kappa/A - 1)/2`` and ``w = (eps - b)/c`` it
+    is ``Q(n/2, w/2) - e^eps W Q(n/2, w kappa/(2A))`` for ``A < kappa`` (``w <= 0``: ``1 - e^eps W``), with ``P`` for
+    ``A > kappa`` (``w <= 0``: 0). ``W = E e^-L = e^-b (A/kappa)^(n/2)``, which is ``A^(r-1)`` for ``kappa = 1``.
     """
     with mp.workdps(mp.mp.dps + 20 + int(2 * max(mp.mpf(0), -mp.log10(abs(x))))):
         n, log_a = mp.mpf(rank + dim - 1), log_kappa - x
@@ -33,8 +37,9 @@ def _conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Re
 
 
 def _pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real = 0) -> Real:
-    """``delta(eps) = P(A <= 0) + E_T[g(A); A > 0]``, ``A = rho + sqrt(1-rho^2) T/sqrt(r)``, over ``y = |ln A - ln
-    kappa|``, split where ``w`` or the argument of ``ln`` passes 0.
+    """Return delta of one pair, ``P(A <= 0) + E_T[g(A); A > 0]``, ``A = rho + sqrt(1-rho^2) T/sqrt(r)`` (C9, C12).
+
+    The integral is over ``y = |ln A - ln kappa|``, split where ``w`` or the argument of ``ln`` passes 0.
     """
     m, eps, log_kappa = mp.mpf(misalignment), mp.mpf(epsilon), mp.mpf(log_kappa)
     if m == 0:
@@ -55,13 +60,13 @@ def _pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kapp
 
 
 def _infinite_part(rank: int, m: Real) -> Real:
-    """``P(A <= 0) = P(Beta(r/2, 1/2) < m (2-m))/2``, or 1 minus that for ``m > 1``."""
+    """Return ``P(A <= 0) = P(Beta(r/2, 1/2) < m (2-m))/2``, or 1 minus that for ``m > 1`` (C9)."""
     half = beta_tail(mp.mpf(1) / 2, mp.mpf(rank) / 2, 1 - m * (2 - m)) / 2
     return half if m <= 1 else 1 - half
 
 
 def _integrate_both_sides(integrand: Function, dim: int, rank: int, shifted: Real, size: Real) -> Real:
-    """Over ``x > 0`` and ``x < 0``, cut where ``eps - b`` is 0: at ``a |x| = eps'`` below (``a > 0``) or above."""
+    """Return the integral over ``x > 0`` and ``x < 0``, cut where ``eps - b`` is 0: at ``x = -eps'/a``."""
     a = mp.mpf(dim + 1 - rank) / 2
     start = mp.log(mp.sqrt(size / rank) + size)
     cuts = [mp.mpf(0)] if a == 0 or shifted == 0 else [mp.mpf(0), -shifted / a]
@@ -72,12 +77,12 @@ def _integrate_both_sides(integrand: Function, dim: int, rank: int, shifted: Rea
 
 
 def _integrate_beyond(integrand: Function, cut: Real, sign: int, start: Real) -> Real:
-    """``int over x beyond cut``, ``x = cut + sign e^s``."""
+    """Return ``int integrand dx`` over all ``x`` beyond ``cut``, ``x = cut + sign e^s``."""
     return integrate_line(lambda s: integrand(cut + sign * mp.exp(s)) * mp.exp(s), start)
 
 
 def _integrate_between(integrand: Function, cuts: list[Real]) -> Real:
-    """``int between the two cuts`` where the gain is not 0 there: ``x`` above 0."""
+    """Return the integral between the two cuts where the gain is not 0 there: for ``x`` above 0."""
     low, high = min(cuts), max(cuts)
     if low == high or high <= 0:
         return mp.mpf(0)
@@ -90,7 +95,11 @@ def _integrate_between(integrand: Function, cuts: list[Real]) -> Real:
 
 
 def exact_delta(epsilon: Real, dim: int, rank: int, misalignment: Real, norm_ratio: Real = 1) -> Real:
-    """The pair at the promised misalignment; with unequal norms the largest over better aligned pairs, both orders."""
+    """Return delta of the worst pair (C10, C12): with equal norms that at the promised misalignment.
+
+    With norms in a ratio ``norm_ratio`` it is the largest over some better aligned pairs, in both orders: a lower bound
+    of the worst pair's.
+    """
     if dim == 1:
         return mp.mpf(0)
     if norm_ratio == 1:
@@ -100,28 +109,33 @@ def exact_delta(epsilon: Real, dim: int, rank: int, misalignment: Real, norm_rat
 
 
 def _worst_pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real) -> Real:
-    """The largest :func:`_pair_delta` over the misalignments ``m (j/8)^2``, ``j = 0 .. 8``."""
+    """Return the largest :func:`_pair_delta` over the misalignments ``m (j/8)^2``, ``j = 0 .. 8``."""
     m = mp.mpf(misalignment)
     return max(_pair_delta(dim, rank, m * mp.mpf(j * j) / 64, epsilon, log_kappa) for j in range(9))
 
 
 def _alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, Real]:
-    """``a_-+ = rho -+ sqrt(1-rho^2) t/sqrt(r)``, ``P(|T| > t) = delta_T``."""
+    """Return ``a_-+ = rho -+ sqrt(1-rho^2) t/sqrt(r)``, where ``P(|T| > t) = delta_T`` (C11)."""
     reach = mp.sqrt(m * (2 - m)) * student_quantile(rank, delta_t) / mp.sqrt(rank)
     return 1 - m - reach, 1 - m + reach
 
 
 def _published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
-    """``|d+1-r|/2 |ln a_-| + (w/2)(1/a_- - 1)``."""
+    """Return the loss that Theorem 1 allows outside events of ``delta_T + delta_W`` (C11, ``quantile``)."""
     low = _alignment_ends(dim, rank, m, delta_t)[0]
     if low <= 0:
         return mp.inf
     w = chi2_quantile(rank + dim - 1, delta_w, upper=True)
+    # |d+1-r|/2 |ln a_-| + (w/2)(1/a_- - 1)
     return abs(mp.mpf(dim + 1 - rank)) / 2 * abs(mp.log(low)) + w / 2 * (1 / low - 1)
 
 
 def _largest_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
-    """``max of (d+1-r)/2 ln A + (W/2)(1/A - 1)`` over ``a_- <= A <= a_+``, ``W <= w`` or ``w_- <= W <= w_+``."""
+    """Return the largest loss outside events of probability ``delta_T + delta_W`` (C11, ``quantile-sharp``).
+
+    It is the largest ``(d+1-r)/2 ln A + (W/2)(1/A - 1)`` over ``a_- <= A <= a_+`` and ``W <= w`` or ``w_- <= W <=
+    w_+``.
+    """
     low, high = _alignment_ends(dim, rank, m, delta_t)
     if low <= 0:
         return mp.inf
@@ -132,14 +146,14 @@ def _largest_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) ->
 
 
 def _largest_corner_loss(dim: int, rank: int, ends_of_a: tuple[Real, Real], ends_of_w: tuple[Real, Real]) -> Real:
-    """The largest loss at a corner or at ``A = 1``: linear in ``W``, convex or monotone in ``1/A``."""
+    """Return the largest loss at a corner or at ``A = 1``: it is linear in ``W``, convex or monotone in ``1/A``."""
     a = mp.mpf(dim + 1 - rank) / 2
     inside = [x for x in (*ends_of_a, mp.mpf(1)) if ends_of_a[0] <= x <= ends_of_a[1]]
     return max(a * mp.log(x) + w / 2 * (1 / x - 1) for x in inside for w in ends_of_w)
 
 
 def _loss_at_split(loss: Function, delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
-    """``eps`` with ``delta_T = split delta``, or at the best split."""
+    """Return ``eps`` with ``delta_T = split delta`` and the rest for ``delta_W``, or at the best split."""
     delta, m = mp.mpf(delta), mp.mpf(misalignment)
 
     def at(odds: Real) -> Real:
@@ -152,38 +166,41 @@ def _loss_at_split(loss: Function, delta: Real, dim: int, rank: int, misalignmen
 
 
 def quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even", steps: int = 1) -> Real:
-    """``eps`` by Theorem 1 at a split of delta, composed over ``steps``."""
+    """Return ``eps`` by Theorem 1 (C11) at a split of delta, composed over ``steps``."""
     return composition.composed_rule(
         lambda part: _loss_at_split(_published_loss, part, dim, rank, misalignment, split), delta, steps
     )
 
 
 def quantile_sharp(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
-    """``eps`` as the largest loss within the quantiles, at a split of delta."""
+    """Return ``eps`` as the largest loss within the quantiles (C11), at a split of delta."""
     return _loss_at_split(_largest_loss, delta, dim, rank, misalignment, split)
 
 
 def _early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
-    """``|d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 (1-rho))/(2 t^2)``, ``cos theta_R = t/R``.
+    """Return the loss that the early theorem allows at ``t`` and ``R = radius`` (C11).
 
-    The cosine is that of the promised angle, or 1 where a better aligned pair reaches ``theta_R``: with ``theta <=
-    theta_R`` the logarithm is ``ln(rho + sqrt(1-rho^2) sqrt(R^2/t^2 - 1))``.
+    The cosine in it is that of the promised angle, or 1 where a better aligned pair reaches ``theta_R``, ``cos theta_R
+    = t/R``: with ``theta <= theta_R`` the logarithm is ``ln(rho + sqrt(1-rho^2) sqrt(R^2/t^2 - 1))``.
     """
     angle, best = mp.acos(1 - m), mp.acos(t / radius)
+    # |d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 (1-rho))/(2 t^2)
     growth = mp.log(radius / t * mp.cos(min(angle, best) - best))
     return abs(mp.mpf(dim - rank - 1)) / 2 * max(growth, 0) + radius**3 * mp.sqrt(2 * m) / (2 * t**2)
 
 
 def _two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
-    """``1 - PhiBar(z) P(chi2_r > t + eta) = p + (1 - p) q``, ``z = (t(1-rho) - rho eta)/sqrt((1-rho^2)(t+eta))``."""
+    """Return the bound of ``P(S <= t or S' <= t)`` in the early theorem, made with ``eta`` (C11)."""
+    # 1 - PhiBar(z) P(chi2_r > t + eta) = p + (1 - p) q, z = (t(1-rho) - rho eta)/sqrt((1-rho^2)(t+eta))
     z = (t * m - (1 - m) * eta) / mp.sqrt(m * (2 - m) * (t + eta))
     p, q = normal_tail(-z), chi2_below(rank, t + eta)
     return p + (1 - p) * q
 
 
 def _mixed_tail(rank: int, m: Real, t: Real) -> Real:
-    """``P(X <= t) + E[1{X > t} Phi((t - rho X)/sqrt((1-rho^2) X))]``, ``X ~ chi2_r``, over ``ln X``."""
+    """Return ``P(S <= t or S' <= t)`` of the early theorem, by quadrature over ``ln X`` (C11)."""
 
+    # P(X <= t) + E[1{X > t} Phi((t - rho X)/sqrt((1-rho^2) X))], X ~ chi2_r
     def integrand(s: Real) -> Real:
         x = mp.exp(s)
         density = mp.exp(mp.mpf(rank) / 2 * mp.log(x / 2) - x / 2 - mp.loggamma(mp.mpf(rank) / 2))
@@ -193,7 +210,7 @@ def _mixed_tail(rank: int, m: Real, t: Real) -> Real:
 
 
 def _spectral_tail(dim: int, rank: int, radius: Real, c: Real) -> Real:
-    """``2 exp(-c (sqrt R - sqrt d - sqrt r)^2)``."""
+    """Return ``2 exp(-c (sqrt R - sqrt d - sqrt r)^2)``, the tail of ``|Z|_op^2`` as it was printed."""
     return 2 * mp.exp(-c * (mp.sqrt(radius) - mp.sqrt(dim) - mp.sqrt(rank)) ** 2)
 
 
@@ -207,13 +224,13 @@ def early_delta(
     R: Real = 0,
     c: Real = "0.5",
 ) -> Real:
-    """``delta`` of the early theorem at given ``t``, ``eta`` and ``R``."""
+    """Return ``delta`` of the early theorem at given ``t``, ``eta`` and ``R``; ``epsilon`` does not enter."""
     m = mp.mpf(misalignment)
     return _two_tails(rank, m, mp.mpf(t), mp.mpf(eta)) + _spectral_tail(dim, rank, mp.mpf(R), mp.mpf(c))
 
 
 def _early_epsilon(delta: Real, tail: Function, dim: int, rank: int, misalignment: Real) -> Real:
-    """The least loss over ``t`` with ``tail(t) < delta``, ``R`` from what is left of delta."""
+    """Return the least loss over ``t`` with ``tail(t) < delta``, where ``R`` is for what is left of delta."""
     delta, m = mp.mpf(delta), mp.mpf(misalignment)
     highest = mp.exp(find_root(lambda s: mp.log(tail(mp.exp(s)) / delta), mp.log(rank), mp.mpf(-1)))
 
@@ -236,7 +253,7 @@ def early(
     R: Real = 0,
     c: Real = "0.5",
 ) -> Real:
-    """``eps`` of the early theorem at given ``t`` and ``R``, or at the best ones."""
+    """Return ``eps`` of the early theorem at given ``t`` and ``R``, or at the best ones for delta."""
     m = mp.mpf(misalignment)
     if t is not None:
         return _early_loss(dim, rank, m, mp.mpf(t), mp.mpf(R))
@@ -248,13 +265,14 @@ def early(
 
 
 def early_exact_tail(delta: Real, dim: int, rank: int, misalignment: Real) -> Real:
-    """``eps`` of the early theorem with the exact mixed tail, at the best ``t`` and ``R``."""
+    """Return ``eps`` of the early theorem with the exact mixed tail, at the best ``t`` and ``R``."""
     return _early_epsilon(delta, lambda t: _mixed_tail(rank, mp.mpf(misalignment), t), dim, rank, misalignment)
 
 
 def preprocessing_gain(dim: int, misalignment: Real, gamma: Real, beta: Real) -> Real:
-    """``(gamma^2 (1-rho) - 2 gamma t (1+rho)) / (1 + gamma^2 + 2 gamma t)``, ``t = sqrt((2/d) ln(8/beta))``."""
+    """Return by how much the printed preprocessing raises the alignment, but for a probability ``beta``."""
     m, gamma = mp.mpf(misalignment), mp.mpf(gamma)
+    # (gamma^2 (1-rho) - 2 gamma t (1+rho)) / (1 + gamma^2 + 2 gamma t), t = sqrt((2/d) ln(8/beta))
     t = mp.sqrt(mp.mpf(2) / dim * mp.log(8 / mp.mpf(beta)))
     return (gamma**2 * m - 2 * gamma * t * (2 - m)) / (1 + gamma**2 + 2 * gamma * t)
 

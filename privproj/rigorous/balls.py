@@ -1,4 +1,4 @@
-"""Precision of the ball arithmetic, exact numbers in it, and the ladder of precisions."""
+"""Precision of the ball arithmetic, exact decimal numbers in it, and the ladder of precisions."""
 
 from collections.abc import Callable
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
@@ -18,10 +18,10 @@ PRECISION_LADDER = (128, 256, 512, 1024)
 
 
 def enclose_to_goal(value: Callable[[], arb], ladder: tuple[int, ...] = PRECISION_LADDER) -> tuple[arb, int]:
-    """``(ball, bits)``: ``value()`` at the first working precision that makes it right to :data:`GOAL_BITS` bits.
+    """Return ``(ball, bits)``: ``value()`` at the first working precision that is enough for :data:`GOAL_BITS` bits.
 
-    ``value`` must return a ball that holds the exact value at every precision. Raises :class:`PrecisionLimit` where no
-    precision of the ladder is enough.
+    ``value`` must return a ball that holds the exact value at every precision; then the ball returned holds it. Raises
+    :class:`PrecisionLimit` where no precision of the ladder is enough.
     """
     for bits in ladder:
         with ctx.workprec(bits):
@@ -34,25 +34,28 @@ def enclose_to_goal(value: Callable[[], arb], ladder: tuple[int, ...] = PRECISIO
 
 
 def decimal_ends(ball: arb, digits: int = 25) -> tuple[str, str]:
-    """``(lower, upper)`` of a ball as decimal numbers, rounded outward; they may lie far outside double precision."""
+    """Return ``(lower, upper)`` of a ball as decimal numbers of so many digits, rounded outward.
+
+    They are text, because they may lie far outside double precision.
+    """
     middle, radius, exponent = (int(part) for part in ball.mid_rad_10exp(digits))
     low, high = (str(Decimal(end).scaleb(exponent, EXACT_DECIMALS)) for end in (middle - radius, middle + radius))
     return low, high
 
 
 def log_of_upper_end(ball: arb) -> float:
-    """``ln`` of (nearly) the upper end as a float, to guide searches only; ``-inf`` where it is not positive."""
+    """Return ``ln`` of (nearly) the upper end as a float, to guide searches only; ``-inf`` if it is not positive."""
     top = ball.upper()
     return float(top.log()) if top > 0 else float("-inf")
 
 
 def is_point(t: acb) -> bool:
-    """True for a ball that is a real number known nearly to the working precision."""
+    """Return True for a ball that is a real number known nearly to the working precision."""
     return bool(t.imag.is_zero()) and (t.real.is_exact() or t.real.rel_accuracy_bits() > ctx.prec // 2)
 
 
 def ball_of_size(size: arb) -> acb:
-    """The complex ball around 0 that holds every number of at most this size in each coordinate."""
+    """Return the complex ball around 0 that holds every number of at most this size in each coordinate."""
     side = arb(0, size.upper())
     return acb(side, side)
 

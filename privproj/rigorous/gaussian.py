@@ -1,4 +1,8 @@
-"""The Gaussian profile and its derivative in balls."""
+"""The Gaussian profile and its derivative in balls (C3).
+
+The same functions stand in floats in :mod:`privproj.numerics.kernels` and :mod:`privproj.laws.squared_shift`, and in
+mpmath in :mod:`privproj.reference.special` and :mod:`privproj.reference.laws`.
+"""
 
 from flint import acb, arb
 
@@ -6,17 +10,18 @@ from privproj.rigorous.balls import ball_of_size, is_point
 
 
 def delta(eps: arb, mu: arb) -> arb:
-    """``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``, the Gaussian delta (C3)."""
+    """Return a ball that holds the Gaussian delta ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` (C3)."""
     u = eps / mu - mu / 2
     half = arb(2).rsqrt()
+    # Phi(-u) - e^eps Phi(-u - mu), u = eps/mu - mu/2, and Phi(-x) = erfc(x/sqrt 2)/2
     return ((u * half).erfc() - eps.exp() * ((u + mu) * half).erfc()) / 2
 
 
 def delta_around(eps: arb, mu: acb) -> acb:
-    """The profile on a complex ball of ``mu``.
+    """Return a ball that holds the Gaussian delta on a whole complex ball of ``mu``, for integration.
 
-    With ``w = eps/mu + mu/2`` the second term is ``e^(-u^2/2) erfcx(w/sqrt 2)/2``, as ``w^2 - u^2 = 2 eps``; for
-    ``Re w > 0`` its size is at most ``e^(-Re u^2/2) min(1, sqrt(2/pi) / Re w)/2``, and does not blow up with the ball.
+    With ``w = eps/mu + mu/2`` the second term is ``e^(-u^2/2) erfcx(w/sqrt 2)/2``, as ``w^2 - u^2 = 2 eps``; for ``Re w
+    > 0`` its size is at most ``e^(-Re u^2/2) min(1, sqrt(2/pi) / Re w)/2``, and does not blow up with the ball.
     """
     if is_point(mu):
         return acb(delta(eps, mu.real))
@@ -30,18 +35,20 @@ def delta_around(eps: arb, mu: acb) -> acb:
 
 
 def two_sided(eps: arb, mu: arb) -> arb:
-    """``Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``."""
+    """Return a ball that holds ``T = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``, the two-sided tail (C3)."""
     half = arb(2).rsqrt()
     return (((eps / mu - mu / 2) * half).erfc() + ((eps / mu + mu / 2) * half).erfc()) / 2
 
 
 def slope(eps: arb, x: arb) -> arb:
-    """``h_eps'(x) = phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))``."""
+    """Return a ball that holds the slope ``h_eps'(x)`` of the Gaussian delta in the squared shift ``x > 0`` (C3)."""
     root = x.sqrt()
     u = root / 2 - eps / root
+    # h'(x) = phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))
     return (-u * u / 2).exp() / (2 * root * (2 * arb.pi()).sqrt())
 
 
 def inflection(eps: arb) -> arb:
-    """``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``."""
+    """Return a ball that holds ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``, where ``h_eps`` turns concave (C3)."""
+    # 2 (sqrt(1 + eps^2) - 1), without cancellation
     return 2 * eps * eps / (1 + (1 + eps * eps).sqrt())

@@ -1,4 +1,4 @@
-"""Rigorous integrals over the line (Petras' algorithm in Arb), with what lies beyond the window bounded."""
+"""Rigorous integrals over the line (Petras' algorithm in Arb), with what lies beyond the window bounded (C21)."""
 
 from collections.abc import Callable
 
@@ -14,11 +14,13 @@ GUARD_BITS = 16
 """Bits beyond :data:`GOAL_BITS` to which an integral is computed. Speed only."""
 
 Integrand = Callable[[acb, bool], acb]
-"""``f(t, analytic)`` encloses a function on a complex ball; asked for it, it is not finite where ``f`` is not analytic.
+"""``f(t, analytic)`` encloses a function on a complex ball ``t``.
+
+With ``analytic`` it must not be finite unless the function is analytic on the whole ball.
 """
 
 Remainder = Callable[[arb], arb]
-"""``bound(t)`` bounds the integral beyond ``t``."""
+"""``bound(t)`` is an upper bound of the integral beyond ``t``."""
 
 
 def positive_integral(
@@ -32,7 +34,7 @@ def positive_integral(
     high: arb | None = None,
     known: arb | None = None,
 ) -> arb:
-    """A ball that holds ``int f`` for a function that is non-negative on the line.
+    """Return a ball that holds ``int f`` for a function that is non-negative on the line.
 
     Its one hill is sought from ``start`` in steps of ``step``, which only decides how narrow the ball is. ``left(t)``
     bounds the integral below ``t`` and ``right(t)`` the one above, or the ends are ``low`` and ``high``. With both
@@ -51,6 +53,7 @@ def positive_integral(
     scale = arb(peak).exp()
     tolerance = arb(2) ** -(GOAL_BITS + GUARD_BITS)
     enough = tolerance if known is None else (tolerance * known.lower() / scale).max(tolerance)
+    # int f = scale int_a^b f/scale + [0, what is beyond the window and at ends that are balls]
     inside = acb.integral(
         lambda t, analytic: f(t, analytic) / scale, a, b, rel_tol=tolerance, abs_tol=enough, eval_limit=MOST_EVALUATIONS
     ).real
@@ -60,12 +63,12 @@ def positive_integral(
 
 
 def _end_sliver(f: Integrand, end: arb) -> arb:
-    """The integral over the ball of an end that is not known exactly, from above."""
+    """Return an upper bound of the integral over the ball of an end that is not known exactly."""
     return 2 * arb(end.rad()) * f(acb(end), False).real.upper()
 
 
 def _find_top(f: Integrand, start: float, step: float, ends: list[float | None]) -> tuple[float, float]:
-    """A point near the top of the hill between the ends, and the log of the height there, to guide the rest."""
+    """Return a point near the top of the hill between the ends, and the log of the height there, to guide the rest."""
 
     def height(t: float) -> float:
         with ctx.workprec(64):
@@ -78,7 +81,7 @@ def _find_top(f: Integrand, start: float, step: float, ends: list[float | None])
 
 
 def _search_outward(bound: Remainder | None, top: float, stride: float, floor: float) -> arb:
-    """A point beyond ``top`` where the log of the remainder is below ``floor``."""
+    """Return a point beyond ``top``, towards ``stride``, where the log of the remainder is below ``floor``."""
     assert bound is not None
 
     def enough(t: float) -> bool:

@@ -12,7 +12,11 @@ from privproj.rigorous.integral import positive_integral
 
 
 class BallLaw(ABC):
-    """``X`` as an increasing function of ``t``, whose log density is concave and analytic near the line."""
+    """``X`` as an increasing function of a coordinate ``t``, whose log density is concave and analytic near the line.
+
+    Arguments and results are balls that hold the exact values. ``a`` is the first shape of the law, and ``scale`` its
+    factor.
+    """
 
     a: arb
     scale: arb
@@ -20,7 +24,7 @@ class BallLaw(ABC):
     @property
     @abstractmethod
     def mean(self) -> arb:
-        """``E X``."""
+        """The mean ``E X``."""
 
     @property
     @abstractmethod
@@ -30,7 +34,7 @@ class BallLaw(ABC):
     @property
     @abstractmethod
     def hill(self) -> tuple[float, float]:
-        """The centre of the density of ``t`` and its width."""
+        """The centre of the density of ``t`` and its width, as floats that only guide a search."""
 
     @property
     @abstractmethod
@@ -39,47 +43,56 @@ class BallLaw(ABC):
 
     @abstractmethod
     def strip(self, t: acb) -> bool:
-        """True if ``X`` and the density are analytic on the ball."""
+        """Return True if ``X`` and the density are analytic on the ball ``t``."""
 
     @abstractmethod
     def value(self, t: acb) -> acb:
-        """``sqrt(X)``."""
+        """Return ``sqrt(X)`` at ``t``, the shift ``mu``."""
 
     @abstractmethod
     def coordinate(self, x: arb) -> arb:
-        """The ``t`` at which ``X`` is ``x``."""
+        """Return the ``t`` at which ``X`` is ``x``."""
 
     @abstractmethod
     def derivatives(self, t: acb) -> tuple[acb, acb, acb]:
-        """``ln`` of the density of ``t`` and its first two derivatives in ``t``."""
+        """Return ``ln`` of the density of ``t``, and its first and second derivative in ``t``."""
 
     def density(self, t: acb, analytic: bool) -> acb:
-        """The density of ``t``, over a wide ball by Taylor's formula at its middle: dependencies would blow up."""
+        """Return the density of ``t``, as an :data:`privproj.rigorous.integral.Integrand`.
+
+        Over a wide ball it is computed by Taylor's formula at the middle: dependencies would blow up.
+        """
         if analytic and not self.strip(t):
             return UNDEFINED_BALL
-        # ln f(t) = v(m) + v'(m) (t - m) + v''(ball) (t - m)^2/2
+        # ln f(t) = v(m) + v'(m) (t - m) + v''(ball) (t - m)^2/2 (C21, Taylor form)
         middle = acb(t.real.mid(), t.imag.mid())
         value, slope, _ = self.derivatives(middle)
         away = t - middle
         return (value + away * (slope + away * self.derivatives(t)[2] / 2)).exp()
 
     def below(self, t: arb) -> arb:
-        """``P(T <= t)`` from above: ``f/(ln f)'`` for a log-concave density, where it rises."""
+        """Return an upper bound of ``P(T <= t)``, at most 1."""
+        # int_-inf^t f <= f(t)/(ln f)'(t) for a log-concave density where it rises (C21)
         _, slope, _ = self.derivatives(acb(t))
         return _cap_probability(self.density(acb(t), False).real / slope.real) if slope.real > 0 else arb(1)
 
     def above(self, t: arb) -> arb:
-        """``P(T > t)`` from above: ``-f/(ln f)'``, where it falls."""
+        """Return an upper bound of ``P(T > t)``, at most 1."""
+        # int_t^inf f <= -f(t)/(ln f)'(t) where it falls (C21)
         _, slope, _ = self.derivatives(acb(t))
         return _cap_probability(self.density(acb(t), False).real / -slope.real) if slope.real < 0 else arb(1)
 
     def tail(self, t: arb) -> arb:
-        """``P(T > t)``, by an integral."""
+        """Return a ball that holds ``P(T > t)``, by an integral."""
         return positive_integral(self.density, *self.hill, low=t, right=self.above)
 
 
 class BallBetaLaw(BallLaw):
-    """``scale * B``, ``B ~ Beta(a, b)``, ``t = ln(B / (1 - B))``: density ``e^(a t) (1 + e^t)^-(a+b) / Beta(a, b)``."""
+    """``X = scale B``, ``B ~ Beta(a, b)``, in the coordinate ``t = ln(B / (1 - B))``.
+
+    The density is ``e^(a t) (1 + e^t)^-(a+b) / Beta(a, b)``. Its twin in floats is
+    :class:`privproj.laws.squared_shift.ScaledBeta`.
+    """
 
     def __init__(self, a: arb, b: arb, scale: arb) -> None:
         self.a, self.b, self.scale = a, b, scale
@@ -87,38 +100,47 @@ class BallBetaLaw(BallLaw):
 
     @property
     def mean(self) -> arb:
+        """The mean ``E X = scale a / (a + b)``."""
         return self.scale * self.a / (self.a + self.b)
 
     @property
     def supremum(self) -> arb:
+        """The supremum ``scale`` of ``X``."""
         return self.scale
 
     @property
     def hill(self) -> tuple[float, float]:
+        """The logit of the mean of ``B``, and the standard deviation of the logit to first order."""
         return float((self.a / self.b).log()), float((1 / self.a + 1 / self.b).sqrt())
 
     @property
     def size_biased(self) -> "BallBetaLaw":
+        """The size-biased law: ``Beta(a + 1, b)`` times ``scale``."""
         return BallBetaLaw(self.a + 1, self.b, self.scale)
 
     def strip(self, t: acb) -> bool:
+        """Return True if ``ln(1 + e^t)`` and ``ln(1 + e^-t)`` are analytic on the ball."""
         return _soft_plus(t, True).is_finite() and _soft_plus(-t, True).is_finite()
 
     def value(self, t: acb) -> acb:
+        """Return ``sqrt(X) = sqrt(scale) e^(-ln(1 + e^-t)/2)``."""
         return self.scale.sqrt() * (-_soft_plus(-t, False) / 2).exp()
 
     def coordinate(self, x: arb) -> arb:
+        """Return ``t = ln(x / (scale - x))``."""
         return (x / (self.scale - x)).log()
 
     def derivatives(self, t: acb) -> tuple[acb, acb, acb]:
+        """Return ``a t - (a+b) ln(1 + e^t) - ln Beta(a, b)`` and its first and second derivative."""
         n, share = self.a + self.b, 1 / (1 + (-t).exp())
         return self.a * t - n * _soft_plus(t, False) - self.log_front, self.a - n * share, -n * share * (1 - share)
 
 
 class BallGammaLaw(BallLaw):
-    """``scale * U``, ``U ~ Gamma(a)``, ``t = ln(U / c)``, ``c = a`` by default.
+    """``X = scale U``, ``U ~ Gamma(a)``, in the coordinate ``t = ln(U / c)``, with ``c = centre``, ``a`` by default.
 
-    The density is ``c^a e^(a t - c e^t) / Gamma(a)``.
+    The density is ``c^a e^(a t - c e^t) / Gamma(a)``. Its twin in floats is
+    :class:`privproj.laws.squared_shift.ScaledGamma`.
     """
 
     def __init__(self, a: arb, scale: arb, centre: arb | None = None) -> None:
@@ -127,41 +149,49 @@ class BallGammaLaw(BallLaw):
 
     @property
     def mean(self) -> arb:
+        """The mean ``E X = scale a``."""
         return self.scale * self.a
 
     @property
     def supremum(self) -> None:
+        """None: ``X`` is unbounded."""
         return None
 
     @property
     def hill(self) -> tuple[float, float]:
+        """The coordinate of the mean of ``U``, and the standard deviation of ``ln U`` to first order."""
         return float((self.a / self.centre).log()), float(self.a.rsqrt())
 
     @property
     def size_biased(self) -> "BallGammaLaw":
+        """The size-biased law: ``Gamma(a + 1)`` times ``scale``, in the same coordinate."""
         return BallGammaLaw(self.a + 1, self.scale, self.centre)
 
     def strip(self, t: acb) -> bool:
+        """Return True: everything is entire in ``t``."""
         return True
 
     def value(self, t: acb) -> acb:
+        """Return ``sqrt(X) = sqrt(scale c) e^(t/2)``."""
         return (self.scale * self.centre).sqrt() * (t / 2).exp()
 
     def coordinate(self, x: arb) -> arb:
+        """Return ``t = ln(x / (scale c))``."""
         return (x / (self.scale * self.centre)).log()
 
     def derivatives(self, t: acb) -> tuple[acb, acb, acb]:
+        """Return ``a t - c e^t - (ln Gamma(a) - a ln c)`` and its first and second derivative."""
         u = self.centre * t.exp()
         return self.a * t - u - self.log_front, self.a - u, -u
 
 
 def _soft_plus(t: acb, analytic: bool) -> acb:
-    """``ln(1 + e^t)``."""
+    """Return ``ln(1 + e^t)`` without overflow; if ``analytic``, not finite where the logarithm is not analytic."""
     if t.real.mid() > 0:
         return t + (1 + (-t).exp()).log(analytic=analytic)
     return (1 + t.exp()).log(analytic=analytic)
 
 
 def _cap_probability(bound: arb) -> arb:
-    """The smaller of the bound of a probability and 1."""
+    """Return the smaller of a bound of a probability and 1."""
     return bound if bound < 1 else arb(1)

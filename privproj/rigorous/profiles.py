@@ -1,7 +1,8 @@
-"""What can be certified: privacy profiles whose value at an epsilon is enclosed by balls.
+"""What can be certified: privacy profiles whose value at an epsilon is enclosed by balls (C21).
 
 A profile may have a free parameter, its witness: any admissible value of it proves a bound, so it is chosen in floating
-point and written into the certificate.
+point and written into the certificate. A class here is the twin of a bound: the same formula stands in floats in
+:mod:`privproj.bounds` and in mpmath in :mod:`privproj.reference`.
 """
 
 import math
@@ -20,20 +21,23 @@ Witness = dict[str, float]
 
 
 class BallProfile(Protocol):
-    """``delta(eps)`` in balls, at the working precision of the call.
+    """``delta(eps)`` of a bound in balls, at the working precision of the call.
 
-    ``free`` names the free parameters, ``needed`` those among them that no value is defined without.
+    * ``free``: the names of the free parameters.
+    * ``needed``: those among them without which no value is defined.
+
+    Whoever implements it guarantees that :meth:`delta` holds the exact value of the bound for every admissible witness.
     """
 
     free: tuple[str, ...]
     needed: tuple[str, ...]
 
     def witness(self, eps: float) -> Witness:
-        """Good values of the free parameters at this epsilon; none for a profile without any."""
+        """Return good values of the free parameters at this epsilon; none for a profile without any."""
         ...
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """The value of the bound at ``eps`` and these free parameters."""
+        """Return a ball that holds the value of the bound at ``eps`` and these free parameters."""
         ...
 
 
@@ -44,23 +48,30 @@ class ExactProfile:
     needed: tuple[str, ...] = ()
 
     def witness(self, eps: float) -> Witness:
-        """An empty choice: there is no free parameter."""
+        """Return an empty choice: there is no free parameter."""
         return {}
 
 
 class BallGaussianProfile(ExactProfile):
-    """``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` at ``mu = sqrt(T)/z``."""
+    """The profile of ``T = steps`` Gaussian releases (C3).
+
+    ``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` at ``mu = sqrt(T)/z``, ``z`` the noise multiplier.
+    """
 
     def __init__(self, noise_multiplier: float, steps: int = 1) -> None:
         self.noise, self.steps = noise_multiplier, steps
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """The closed form of C3, in balls."""
+        """Return the closed form at ``mu = sqrt(T)/z``; the witness is empty."""
         return gaussian.delta(eps, arb(self.steps).sqrt() / arb(self.noise))
 
 
 class BallBetaTail:
-    """``delta(eps) = G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)`` at a ``tau`` in (0, 1]."""
+    """The Beta-tail bound of M2 at a ``tau`` in (0, 1] (C16).
+
+    ``delta(eps) = G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)``. ``G`` is the Gaussian delta if ``sharp``,
+    else the two-sided tail. The witness is ``tau``.
+    """
 
     free: tuple[str, ...] = ("tau",)
     needed: tuple[str, ...] = ("tau",)
@@ -69,7 +80,7 @@ class BallBetaTail:
         self.dim, self.rank, self.k, self.noise, self.sharp = dim, rank, k, noise_multiplier, sharp
 
     def witness(self, eps: float) -> Witness:
-        """``tau`` as the optimisation in floating point leaves it."""
+        """Return the ``tau`` that the optimisation in floating point finds."""
         from privproj.numerics import kernels
 
         if self.dim == self.rank:
@@ -81,8 +92,9 @@ class BallBetaTail:
         return {"tau": 1.0 / (1.0 + math.exp(-t))}
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """The bound at ``tau`` (C16)."""
+        """Return the bound at the witness ``tau``."""
         tau, mu = arb(witness["tau"]), 1 / arb(self.noise)
+        # G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)
         term = (gaussian.delta if self.sharp else gaussian.two_sided)(eps, mu * tau.sqrt())
         if not tau < 1:
             return term
@@ -91,13 +103,17 @@ class BallBetaTail:
 
 
 class BallRandomSensitivity(ExactProfile):
-    """``delta(eps) = E[h_eps(X)]``: a change of rank one whose squared shift is ``X``."""
+    """The profile ``delta(eps) = E[h_eps(X)]`` of a change of rank one whose squared shift is ``X`` (C4).
+
+    ``shape`` is ``(d, r)`` for M2, whose law is a Beta law, or the rank ``r`` of a public sketch, whose law is a Gamma
+    law.
+    """
 
     def __init__(self, shape: tuple[int, int] | int, noise_multiplier: float) -> None:
         self.shape, self.noise = shape, noise_multiplier
 
     def law(self) -> BallLaw:
-        """``mu^2 Beta(r/2, (d-r)/2)`` for a shape ``(d, r)``, ``mu^2 chi2_r / r`` for a rank ``r``."""
+        """Return the law of ``X``: ``mu^2 Beta(r/2, (d-r)/2)`` for M2, ``mu^2 chi2_r / r`` for a public sketch (C7)."""
         scale = 1 / arb(self.noise) ** 2
         if isinstance(self.shape, int):
             return BallGammaLaw(arb(self.shape) / 2, 2 * scale / self.shape)
@@ -105,21 +121,21 @@ class BallRandomSensitivity(ExactProfile):
         return BallBetaLaw(arb(rank) / 2, arb(dim - rank) / 2, scale)
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """The integral of ``h_eps`` over the law (C4)."""
+        """Return the integral of ``h_eps`` over the law; the witness is empty."""
         return _expected_delta(eps, self.law())
 
 
 class BallAnyRank(BallRandomSensitivity):
-    """``delta(eps) <= E[g_p(X)]``, ``g_p`` the convex majorant of ``h_eps`` with its tangent at ``p >= x0(eps)``.
+    """The bound ``delta(eps) <= E[g_p(X)]`` for a change of any rank, at a tangent point ``p >= x0(eps)`` (C5).
 
-    Below the crossing ``c`` of tangent and ``h`` it is ``h``, above it is the tangent:
-    ``E[h(X); X <= c] + h(p) P(X > c) + h'(p) (E[X; X > c] - p P(X > c))``.
+    ``g_p`` is the convex majorant of ``h_eps`` with its tangent at ``p``: ``h`` below the crossing ``c`` of the two,
+    and the tangent above. The witness is ``p``; it is empty where ``h_eps`` is convex on the whole range of ``X``.
     """
 
     free: tuple[str, ...] = ("tangent",)
 
     def witness(self, eps: float) -> Witness:
-        """The tangent point that the float route finds; none where ``h_eps`` is convex on the whole range."""
+        """Return the tangent point that the floats find; none where ``h_eps`` is convex on the whole range."""
         from privproj.laws.profiles import best_tangent
         from privproj.laws.squared_shift import ScaledBeta, ScaledGamma, inflection
 
@@ -132,7 +148,10 @@ class BallAnyRank(BallRandomSensitivity):
         return {"tangent": best_tangent(eps, ScaledBeta(0.5 * rank, 0.5 * (dim - rank), mu * mu))}
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """The bound at the tangent point, or the rank-one value where that is the worst case."""
+        """Return the bound at the tangent point, or the rank-one value where that is the worst case.
+
+        Raises :class:`PrecisionLimit` where the witness is not admissible.
+        """
         law, least = self.law(), gaussian.inflection(eps)
         if "tangent" not in witness:
             if law.supremum is None or not bool(law.supremum <= least):
@@ -155,9 +174,13 @@ class BallAnyRank(BallRandomSensitivity):
 
 
 def _expected_delta(eps: arb, law: BallLaw, up_to: arb | None = None) -> arb:
-    """``E[h_eps(X); T <= up_to]``; ``h_eps(X)`` rises with ``t``, which bounds what lies beyond the window."""
+    """Return a ball that holds ``E[h_eps(X); T <= up_to]`` (C4).
+
+    ``h_eps(X)`` rises with ``t``, which bounds what lies beyond the window.
+    """
 
     def integrand(t: acb, analytic: bool) -> acb:
+        # E[h_eps(X)] = int h_eps(X(t)) f(t) dt
         density = law.density(t, analytic)
         return density * gaussian.delta_around(eps, law.value(t)) if density.is_finite() else UNDEFINED_BALL
 
@@ -172,9 +195,9 @@ def _expected_delta(eps: arb, law: BallLaw, up_to: arb | None = None) -> arb:
 
 
 def _tangent_crossing(eps: arb, law: BallLaw, p: arb) -> arb:
-    """A ball around the ``t`` below which ``h_eps(X)`` exceeds its tangent at ``p``, and above which it does not.
+    """Return a ball around the ``t`` up to which ``h_eps(X)`` exceeds its tangent at ``p``, and no further.
 
-    ``h - l_p`` is convex up to the inflection and at most 0 there, so a change of sign is the only one.
+    ``h - l_p`` is convex up to the inflection and at most 0 there, so a change of sign is the only one (C21, tangents).
     """
     height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
 
@@ -197,19 +220,19 @@ def _tangent_crossing(eps: arb, law: BallLaw, p: arb) -> arb:
 
 
 class BallSecretSketch(ExactProfile):
-    """The larger of two orders, ``F`` the ``chi2_r`` CDF, ``k = nu/(1+nu)``, ``w = (r ln(1+nu) - 2 eps)/k``:
+    """The exact profile of a secret sketch for a change of rank one: the larger of two orders (C14).
 
-    ``F(w) - e^eps F(w/(1+nu))``, and with ``w' = (r ln(1+nu) + 2 eps)/nu``: ``(1-F)(w') - e^eps (1-F)(w' (1+nu))``.
+    ``gamma_ratio`` is ``Gamma`` and ``nu = 1/Gamma``. ``F`` is the distribution function of ``chi2_r``.
     """
 
     def __init__(self, rank: int, gamma_ratio: float) -> None:
         self.rank, self.gamma_ratio = rank, gamma_ratio
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """The closed form of C14, in balls."""
+        """Return the larger of both orders; the witness is empty."""
         nu, half = 1 / arb(self.gamma_ratio), arb(self.rank) / 2
         whole, growth = self.rank * (1 + nu).log(), eps.exp()
-        # F(w) - e^eps F(w/(1+nu)), w = (r ln(1+nu) - 2 eps)(1+nu)/nu
+        # F(w) - e^eps F(w/(1+nu)), w = (r ln(1+nu) - 2 eps)(1+nu)/nu (C14)
         w = (whole - 2 * eps) * (1 + nu) / nu
         rise = gamma.lower(half, w / 2) - growth * gamma.lower(half, w / (2 * (1 + nu)))
         # (1-F)(w') - e^eps (1-F)(w' (1+nu)), w' = (r ln(1+nu) + 2 eps)/nu

@@ -1,14 +1,15 @@
-"""The exact profile of the vector Wishart mechanism in balls (formulas: :mod:`privproj.laws.wishart_loss`).
+"""The exact profile of the vector Wishart mechanism in balls, with equal norms (C9).
 
-With ``A = e^-+x`` and ``(1 + u^2) = 1 + 2 sinh^2(x/2)/m``,
+The same profile stands in floats in :mod:`privproj.laws.wishart_loss` and in mpmath in
+:mod:`privproj.reference.wishart`. With ``A = e^-+x`` and ``(1 + u^2) = 1 + 2 sinh^2(x/2)/m``,
 
     delta = P(A <= 0) + C int_0^inf (1 + u^2)^-(r+1)/2 [e^((r-1)x/2) g_-(x) + e^(-(r-1)x/2) g_+(x)] dx
     g_- = Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x),   U2 = (a x + eps)/(e^x - 1);    1 - e^(eps - (r-1)x) if U2 <= 0
     g_+ = P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x),  U1 = (a x - eps)/(1 - e^-x);   0 if U1 <= 0
 
-with ``C = c_r (1 - m/2)^(r/2) (2m)^(-1/2)``. Both ``g`` rise from 0 to at most 1 (steps 2 and 3 of the proof that the
-profile falls with ``rho``), which bounds what lies beyond the window. Off the real line only sizes of ``P`` and ``Q``
-are needed (:func:`privproj.rigorous.gamma.upper_size`).
+with ``C = c_r (1 - m/2)^(r/2) (2m)^(-1/2)``. Both ``g`` rise from 0 to at most 1 (C10, steps 1 and 2), which bounds
+what lies beyond the window. Off the real line only sizes of ``P`` and ``Q`` are needed
+(:func:`privproj.rigorous.gamma.upper_size`).
 """
 
 from collections.abc import Callable
@@ -25,20 +26,20 @@ BallGain = Callable[[acb, bool], acb]
 
 
 class BallWishartProfile(ExactProfile):
-    """``delta(eps) = E[max(0, 1 - e^(eps - L))]`` at misalignment ``m``, equal norms."""
+    """The profile ``delta(eps) = E[max(0, 1 - e^(eps - L))]`` of the pair at misalignment ``m``, equal norms (C9)."""
 
     def __init__(self, dim: int, rank: int, misalignment: float) -> None:
         self.dim, self.rank, self.misalignment = dim, rank, misalignment
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """The integral over both sides of ``A = 1``, and ``P(A <= 0)``."""
+        """Return the integral over both sides of ``A = 1`` and ``P(A <= 0)``; the witness is empty."""
         pair = _RatioPair(self.dim, self.rank, arb(self.misalignment), eps)
         known = pair.floor() + pair.part_below_one()
         return known + pair.part_above_one(known)
 
 
 class _RatioPair:
-    """One pair at one epsilon: ``n = r + d - 1``, ``k = n/2``, ``a = (d + 1 - r)/2``."""
+    """One pair at one epsilon, with ``k = (r + d - 1)/2`` and ``a = (d + 1 - r)/2``; results are balls."""
 
     def __init__(self, dim: int, rank: int, misalignment: arb, eps: arb) -> None:
         self.r, self.m, self.eps = rank, misalignment, eps
@@ -48,7 +49,8 @@ class _RatioPair:
         self.log_front = self.log_c + (r / 2) * (-self.m / 2).log1p() - (2 * self.m).log() / 2
 
     def floor(self) -> arb:
-        """``P(A <= 0) = c_r int_0^theta sin^(r-1)``, ``sin theta = sqrt(m (2 - m))``, for ``m <= 1``."""
+        """Return ``P(A <= 0)``, the probability that the loss is infinite."""
+        # P(A <= 0) = c_r int_0^theta sin^(r-1), sin theta = sqrt(m (2 - m)), and 1 less that for m > 1
         sine = (self.m * (2 - self.m)).sqrt()
         theta = sine.asin() if sine < 1 else arb.pi() / 2
         scale = sine ** (self.r - 1)
@@ -58,13 +60,14 @@ class _RatioPair:
         return below if self.m <= 1 else 1 - below
 
     def weight(self, x: acb, sign: int, analytic: bool) -> acb:
-        """``C e^(sign (r-1) x/2) (1 + u^2)^-(r+1)/2``."""
+        """Return the weight of ``x`` below ``A = 1`` (``sign = 1``) or above it (-1), as an integrand."""
+        # C e^(sign (r-1) x/2) (1 + u^2)^-(r+1)/2
         spread = 1 + 2 * (x / 2).sinh() ** 2 / self.m
         log_spread = spread.log(analytic=analytic)
         return (self.log_front + sign * (self.r - 1) * x / 2 - log_spread * (self.r + 1) / 2).exp()
 
     def part_below_one(self) -> arb:
-        """The part of ``0 < A < 1``: in two pieces where ``U2`` changes its sign (``r > d + 1``)."""
+        """Return the part of ``0 < A < 1``, in two pieces where ``U2`` changes its sign (``r > d + 1``)."""
         if not self.a < 0:
             return self.side(self.gain_below, 1, arb(0))
         turn = self.eps / -self.a
@@ -72,11 +75,14 @@ class _RatioPair:
         return beyond if self.eps == 0 else self.side(self.gain_below, 1, arb(0), turn) + beyond
 
     def part_above_one(self, known: arb) -> arb:
-        """The part of ``A > 1``: nothing unless ``a > 0``, then only ``x > eps/a``; ``known``: the other parts."""
+        """Return the part of ``A > 1``; ``known`` is the sum of the other parts.
+
+        There is nothing unless ``a > 0``, and then only ``x > eps/a``.
+        """
         return self.side(self.gain_above, -1, self.eps / self.a, known=known) if self.a > 0 else arb(0)
 
     def side(self, gain: BallGain, sign: int, origin: arb, end: arb | None = None, known: arb | None = None) -> arb:
-        """``int weight gain dx`` for ``x`` from ``origin`` (to ``end``), over ``t = ln(x - origin)``."""
+        """Return ``int weight gain dx`` for ``x`` from ``origin`` (to ``end``), over ``t = ln(x - origin)``."""
 
         def integrand(t: acb, analytic: bool) -> acb:
             away = t.exp()
@@ -101,13 +107,15 @@ class _RatioPair:
         )
 
     def beyond(self, x: arb, sign: int) -> arb:
-        """``P(ln A < -x, A > 0)`` or ``P(ln A > x)`` from above: ``4 sinh^2(x/2) >= e^x (1 - e^-x)^2``."""
+        """Return an upper bound of ``P(ln A < -x, A > 0)`` (``sign = 1``) or of ``P(ln A > x)`` (C21)."""
+        # c_r (m (2-m))^(r/2) e^(-decay x) (1 - e^-x)^-(r+1) / decay, as 4 sinh^2(x/2) >= e^x (1 - e^-x)^2 (C21)
         log_c = self.log_c + arb(self.r) / 2 * (self.m * (2 - self.m)).log()
         decay = arb(1) if sign > 0 else arb(self.r)
         return (log_c - decay * x - (self.r + 1) * (-(-x).expm1()).log()).exp() / decay
 
     def gain_below(self, x: acb, analytic: bool) -> acb:
-        """``g_- = Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x)``, where ``U2 > 0``."""
+        """Return ``g_-`` where ``U2 > 0``, as an integrand."""
+        # Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x), U2 = a B(x) + eps/(e^x - 1)
         threshold, tilt = self.a * bernoulli_ratio(x) + self.eps / x.expm1(), (self.eps - (self.r - 1) * x).exp()
         if is_point(x) and threshold.real > 0:
             z, growth = threshold.real, x.real.exp()
@@ -121,11 +129,12 @@ class _RatioPair:
         return UNDEFINED_BALL if analytic else acb(arb(0).union(1))
 
     def gain_certain(self, x: acb, analytic: bool) -> acb:
-        """``g_- = 1 - e^(eps - (r-1)x)``, where ``U2 <= 0``."""
+        """Return ``g_- = 1 - e^(eps - (r-1)x)``, where ``U2 <= 0``, as an integrand."""
         return -(self.eps - (self.r - 1) * x).expm1()
 
     def gain_above(self, x: acb, analytic: bool) -> acb:
-        """``g_+ = P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x)``, where ``U1 > 0``."""
+        """Return ``g_+`` where ``U1 > 0``, as an integrand."""
+        # P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x), U1 = a B(-x) + eps/(e^-x - 1)
         threshold, tilt = self.a * bernoulli_ratio(-x) + self.eps / (-x).expm1(), (self.eps + (self.r - 1) * x).exp()
         if is_point(x):
             z, growth = threshold.real, x.real.exp()
@@ -140,7 +149,10 @@ class _RatioPair:
 
 
 def bernoulli_ratio(x: acb) -> acb:
-    """``x / (e^x - 1)``; its slope is at most 1 for ``|x| <= 1`` (coefficients ``|B_n|/n! <= 4/(2 pi)^n``)."""
+    """Return a ball that holds ``B(x) = x / (e^x - 1)`` on a complex ball.
+
+    Its slope is at most 1 for ``|x| <= 1`` (C21), so a small ball does not blow up.
+    """
     if is_point(x) or not x.abs_upper() <= 1:
         return x / x.expm1()
     middle = acb(x.real.mid(), x.imag.mid())

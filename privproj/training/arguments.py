@@ -1,6 +1,6 @@
 """The arguments of ``make_private``: checked, and turned into what a plan is made of.
 
-Whatever an argument gets wrong is said here, before anything is released.
+Whatever is wrong with an argument is said here, before anything is released.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ LARGEST_SUM_ERROR = 1e-9
 
 
 def ranks_of(taps: Taps) -> tuple[int, ...] | None:
-    """The rank of each adapter, where :func:`prepare_peft` has noted one for every trained tensor."""
+    """The rank of each adapter, where :func:`prepare_peft` has noted one for every trained tensor; else None."""
     ranks = [
         getattr(part, "projection_rank", None) for tap in taps.taps for part in getattr(tap, "modules", [None])[:1]
     ]
@@ -37,7 +37,7 @@ def ranks_of(taps: Taps) -> tuple[int, ...] | None:
 
 
 def check_parts(**given: Any) -> None:
-    """Raise unless these are the kinds of objects that torch has for them, not yet wrapped for several processes."""
+    """Raise unless these are torch's kinds of objects, and the module is not wrapped for several processes."""
     for name, value in given.items():
         if not isinstance(value, EXPECTED_TYPES[name]):
             raise InvalidParameter(name, type(value).__name__, f"a {EXPECTED_TYPES[name].__name__} of torch")
@@ -47,7 +47,7 @@ def check_parts(**given: Any) -> None:
 
 
 def calibration_target(z: float | None, epsilon: float | None, delta: float | None) -> dict[str, float] | None:
-    """Epsilon and delta to calibrate for; None where the noise is given."""
+    """The epsilon and delta to calibrate the noise for; None where the noise multiplier is given."""
     if (z is None) == (epsilon is None):
         raise InvalidParameter("noise_multiplier", z, "either noise_multiplier, or epsilon with delta")
     if epsilon is None:
@@ -58,13 +58,13 @@ def calibration_target(z: float | None, epsilon: float | None, delta: float | No
 
 
 def relation_of(relation: str | None, sampling: str, rate: float) -> NeighbouringRelation:
-    """Add-remove unless said otherwise; fixed-size sampling has a theorem for replace only."""
+    """The relation that is named; else replace for fixed-size batches at a rate below 1, and add-remove."""
     fallback = "replace" if sampling == "fixed" and rate < 1.0 else "add-remove"
     return member_named(NeighbouringRelation, "relation", relation or fallback)
 
 
 def shares_of(clipping: str, shares: tuple[float, ...] | None, tensors: int) -> tuple[float, ...] | None:
-    """The parts of the squared clip for each trained tensor; None under a joint clip."""
+    """The share of the squared clip of each trained tensor, which sum to 1; None under a joint clip."""
     if clipping not in ("joint", "per-layer") or (shares is not None and clipping == "joint"):
         raise InvalidParameter("clipping", clipping, "joint, or per-layer (with or without shares)")
     if clipping == "joint":
@@ -78,7 +78,7 @@ def shares_of(clipping: str, shares: tuple[float, ...] | None, tensors: int) -> 
 
 
 def _names_where(holds: Callable[[Algorithm], bool]) -> str:
-    """The names of all algorithms of which something holds, for a message."""
+    """The names of all algorithms for which a property holds, for a message."""
     return " or ".join(name for name in ALGORITHMS if holds(load(name)))
 
 
@@ -110,7 +110,11 @@ def check_frame(algorithm: Algorithm, frame: str | None) -> None:
 
 
 def clip_of(algorithm: Algorithm, max_grad_norm: float | None, feature_bound: float | None, taps: Taps) -> float:
-    """The clip, or what stands for it where gradients are bounded without one."""
+    """The clip ``C``, or the proved bound ``sqrt(2 (R^2 + 1))`` that stands for it where ``feature_bound`` is given.
+
+    Raises :class:`InvalidParameter` unless exactly one of both is given and, for a feature bound, one linear layer is
+    trained by an algorithm that never lengthens a gradient.
+    """
     if (max_grad_norm is None) == (feature_bound is None):
         raise InvalidParameter("max_grad_norm", max_grad_norm, "either max_grad_norm or feature_bound")
     if feature_bound is None:

@@ -28,8 +28,8 @@ from privproj.training.processes import Processes
 class BatchTurn:
     """One logical batch at a time: how many records were drawn, how many came back, and whether it was released.
 
-    The accountant counts releases of batches that the sampler drew, each record at most once; the turn is what makes
-    the training loop keep to that.
+    The accountant counts releases of batches that the sampler drew, each record at most once. The turn makes the
+    training loop keep to that: every call out of order raises :class:`InvalidParameter`.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class BatchTurn:
         self.on_open: Callable[[], None] = lambda: None
 
     def open(self, records: int) -> None:
-        """Note that the sampler drew a batch of so many records."""
+        """Note that the sampler drew a batch of so many records for this process."""
         if self.drawn is not None:
             raise InvalidParameter(
                 "optimizer.step", "not called", "one step for every batch", "empty batches are released too"
@@ -47,7 +47,7 @@ class BatchTurn:
         self.on_open()
 
     def take(self, records: int) -> None:
-        """Note that so many records of the batch came back."""
+        """Note that the losses of so many records of the batch came back."""
         if self.drawn is None or self.returned + records > self.drawn:
             left = 0 if self.drawn is None else self.drawn - self.returned
             raise InvalidParameter(
@@ -57,7 +57,7 @@ class BatchTurn:
         self.returned += records
 
     def close(self) -> None:
-        """Note that the batch is released."""
+        """Note that the batch is released, which needs all of its records back."""
         if self.drawn is None or self.returned < self.drawn:
             expected = "a batch from the private loader" if self.drawn is None else f"all {self.drawn} records back"
             raise InvalidParameter("optimizer.step", f"{self.returned} records", expected, "call optimizer.backward")
@@ -94,7 +94,33 @@ class _FixedSize(Sampler[list[int]]):
 class PrivateLoader:
     """A data loader whose batches are drawn as the plan says; one pass over it is ``ceil(1/q)`` steps.
 
-    It ends for good when the planned number of steps is released.
+    :func:`make_private` makes it. It ends for good when the planned number of steps is released. Batches differ in size
+    and may be empty; each has to be released before the next is drawn.
+
+    Args:
+        loader: The user's loader, for its data set, its way of joining records and its workers.
+        plan: The plan of the run, for the sampling and its rate.
+        generator: The secret random stream that batches are drawn from, on the CPU.
+        done: Called without arguments; returns the number of releases made so far.
+        turn: The turn of the current batch, shared with the optimizer.
+        processes: The processes of the run; each gets its share of every batch.
+
+    Raises:
+        InvalidParameter: The loader has a sampler of its own, repeats records, or has no data set with an index.
+
+    >>> import torch
+    >>> from torch.nn.functional import cross_entropy
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from privproj.training import make_private
+    >>> records = TensorDataset(torch.ones(100, 8), torch.zeros(100, dtype=torch.long))
+    >>> module = torch.nn.Linear(8, 2)
+    >>> module, optimizer, loader = make_private(
+    ...     module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+    ...     data_loader=DataLoader(records, batch_size=10), algorithm="dp-sgd", max_grad_norm=1.0,
+    ...     noise_multiplier=2.0, epochs=2,
+    ... )
+    >>> len(loader), optimizer.plan.steps
+    (10, 20)
     """
 
     def __init__(
@@ -116,7 +142,8 @@ class PrivateLoader:
         self.collate = _collate_with_empty(loader)
 
     def __len__(self) -> int:
-        """Steps of the next pass."""
+        """The number of steps of the next pass, ``ceil(1/q)`` or what is left of the plan."""
+        # ceil(1/q) steps are one pass.
         return min(math.ceil(1.0 / self.plan.sampling_rate), self.plan.steps - self.done())
 
     def __iter__(self) -> Iterator[Any]:
@@ -126,7 +153,14 @@ class PrivateLoader:
             yield batch
 
     def sampler(self, steps: int) -> _CountedBatches:
-        """A sampler of so many fresh batches, drawn as the plan says."""
+        """Make a sampler of fresh batches, drawn as the plan says.
+
+        Args:
+            steps: Number of batches.
+
+        Returns:
+            A batch sampler that yields lists of record numbers, this process's share of each batch.
+        """
         from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
         plan, records = self.plan, self.plan.dataset_size
@@ -158,7 +192,7 @@ def _refuse_other_samplers(loader: DataLoader) -> None:
 
 
 def _collate_with_empty(loader: DataLoader) -> Any:
-    """The loader's way of joining records, which learned from one record what an empty batch looks like."""
+    """The loader's way of joining records, extended to empty batches by the form of the first record."""
     from opacus.data_loader import wrap_collate_with_empty
 
     collate = wrap_collate_with_empty(collate_fn=loader.collate_fn)

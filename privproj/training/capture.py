@@ -1,8 +1,8 @@
 """Taps: where per-example quantities are picked up, one tap for each trained tensor or matrix.
 
-A hook keeps what a layer saw and a hook on its output what came back; the layer's own gradient is never computed. A
-weight and its bias are one matrix whose inputs end with a 1. Layers that share a weight share its tap, so that their
-contributions add up before any norm is taken.
+A hook keeps what a layer saw, and a hook on its output keeps the gradient that came back. The layer's own gradient is
+never computed. A weight and its bias are one matrix whose inputs end with a 1. Layers that share a weight share its
+tap, so that their contributions add up before any norm is taken.
 """
 
 import math
@@ -22,7 +22,7 @@ BATCH_NORM = nn.modules.batchnorm._BatchNorm
 """The base of torch's layers that compute statistics over a batch. Proof: such a layer mixes records."""
 
 ForwardUse = tuple[nn.Module, Tensor, Tensor]
-"""One use of a layer: the layer, what it saw, and the gradient of its output that came back."""
+"""One use of a layer: the layer, what it saw, and the gradient of its output that came back; records come first."""
 
 
 class Tap:
@@ -43,17 +43,21 @@ class Tap:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """``(outputs, inputs)``, the bias counted as one more input."""
+        """``(outputs, inputs)`` of the matrix, the bias counted as one more input."""
         outputs = self.weight.shape[0]
         return outputs, math.prod(self.weight.shape[1:]) + (self.bias is not None)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The trained tensors of this tap."""
+        """The trained tensors of this tap: the weight, and the bias if that is trained."""
         return [self.weight, *([] if self.bias is None else [self.bias])]
 
     def captured(self) -> tuple[Tensor, Tensor] | None:
-        """``(g, x)`` over all uses, tokens of every use side by side; None where nothing came back."""
+        """The pair ``(g, x)`` over all uses of the layer; None where nothing came back.
+
+        ``g`` is records x tokens x outputs, ``x`` records x tokens x inputs. The tokens of all uses stand side by side,
+        so that ``G_j = sum_t g_jt x_jt^T`` is the gradient of all uses together.
+        """
         if not self.uses:
             return None
         pairs = [_tokens(module, x, g) for module, x, g in self.uses]
@@ -61,11 +65,12 @@ class Tap:
         dtype = self.weight.dtype
         x = x.to(dtype)
         if self.bias is not None:
+            # The gradient of the bias is sum_t g_jt 1: one more input that is always 1.
             x = torch.cat([x, x.new_ones(*x.shape[:2], 1)], 2)
         return g.to(dtype), x
 
     def split(self, matrix: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """A matrix over this tap's inputs as its weight's columns and its bias's."""
+        """Split a matrix of as many columns as inputs into the weight's part and, where it is trained, the bias's."""
         width = matrix.shape[1] - (self.bias is not None)
         yield self.weight, matrix[:, :width]
         if self.bias is not None:
@@ -84,23 +89,23 @@ class SampledTap:
 
     @property
     def size(self) -> int:
-        """The number of trained entries."""
+        """The number of trained entries of the module."""
         return sum(p.numel() for p in self.parameters)
 
     def captured(self) -> Tensor | None:
-        """Per-example gradients, examples x entries; None where nothing came back."""
+        """The per-example gradients, records x entries, summed over all uses; None where nothing came back."""
         found = [self.samples(module, x, g) for module, x, g in self.uses]
         return sum(found[1:], found[0]) if found else None
 
     def samples(self, module: nn.Module, x: Tensor, g: Tensor) -> Tensor:
-        """The per-example gradients of one use."""
+        """The per-example gradients of one use, records x entries: the layer saw ``x`` and got ``g`` back."""
         dtype = self.parameters[0].dtype
         x = x.to(dtype) if x.is_floating_point() else x
         by_parameter = _opacus_samplers()[type(module)](module, [x], g.to(dtype))
         return torch.cat([by_parameter[p].flatten(1) for p in self.parameters], 1)
 
     def split(self, vector: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """A vector of this tap's size as its parameters' parts."""
+        """Split a vector with one entry for each trained entry into the parts of the parameters."""
         parts = vector.split([p.numel() for p in self.parameters])
         yield from ((p, part.view_as(p)) for p, part in zip(self.parameters, parts, strict=True))
 
@@ -109,14 +114,14 @@ AnyTap = Tap | SampledTap
 
 
 def _opacus_samplers() -> dict[type[nn.Module], Callable[..., dict[Tensor, Tensor]]]:
-    """Opacus' per-example gradients by layer type."""
+    """Opacus' functions for per-example gradients, by type of layer."""
     from opacus.grad_sample import GradSampleModule
 
     return GradSampleModule.GRAD_SAMPLERS  # pyright: ignore[reportReturnType]
 
 
 def _tokens(module: nn.Module, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """``(g, x)`` of a layer as examples x tokens x width; a convolution's tokens are its positions."""
+    """The pair ``(g, x)`` of a layer as records x tokens x width; the tokens of a convolution are its positions."""
     if type(module) is nn.Conv2d:
         padding: Any = module.padding
         columns = functional.unfold(x, module.kernel_size, module.dilation, padding, module.stride)
@@ -136,7 +141,8 @@ class Taps:
     """All taps of a module, with the hooks that feed them.
 
     Trained matrices stop asking for gradients, so that torch never computes the gradient of a whole batch. ``close``
-    removes the hooks and hands the trained tensors back.
+    removes the hooks and makes the trained tensors ask for gradients again. A module that holds a layer which mixes
+    records, or a trained tensor without per-example gradients, is refused by :class:`InvalidParameter`.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -156,7 +162,7 @@ class Taps:
                     parameter.requires_grad_(False)
 
     def add(self, name: str, module: nn.Module) -> None:
-        """The tap of one module's own tensors, if any of them is trained."""
+        """Make the tap of one module's own tensors, if any of them is trained, or join the tap of a shared weight."""
         trained = [p for p in module.parameters(recurse=False) if p.requires_grad]
         _check_layer_kind(name, module, trained)
         if not trained:
@@ -190,7 +196,7 @@ class Taps:
             raise InvalidParameter("module", type(module).__name__, "a module with trained tensors (requires_grad)")
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """All parameters and buffers of the module, trained or not."""
+        """All parameters and buffers of the module with their names, trained or not."""
         yield from self.module.named_parameters()
         yield from self.module.named_buffers()
 
@@ -209,7 +215,7 @@ class Taps:
 
 
 def _check_layer_kind(name: str, module: nn.Module, trained: list[nn.Parameter]) -> None:
-    """Refuse layers that mix examples, layers without per-example gradients, and tensors of low precision."""
+    """Refuse layers that mix records, layers without per-example gradients, and tensors of low precision."""
     if isinstance(module, BATCH_NORM):
         _refuse_mixing(name, module)
     padded = getattr(module, "padding_mode", "zeros") != "zeros"
@@ -224,7 +230,7 @@ def _check_layer_kind(name: str, module: nn.Module, trained: list[nn.Parameter])
 
 
 def _refuse_mixing(name: str, module: nn.Module) -> None:
-    """Refuse batch statistics, which make one example's gradient depend on the others."""
+    """Refuse batch statistics, which make one record's gradient depend on the others."""
     if module.training or not module.track_running_stats:
         raise InvalidParameter(
             name, type(module).__name__, "no layer that mixes examples", "use GroupNorm, or put it in eval mode, frozen"

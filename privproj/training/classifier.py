@@ -55,7 +55,11 @@ FILES = {"settings": "settings.json", "ledger": "ledger.jsonl", "checkpoint": "c
 
 @dataclass(frozen=True)
 class Data:
-    """Features (records x width) and classes, to train on and to test on."""
+    """Features and classes, to train on and to test on.
+
+    ``x`` and ``test_x`` are records x width in float32; ``y`` and ``test_y`` hold one class number from 0 for each
+    record.
+    """
 
     x: Tensor
     y: Tensor
@@ -64,13 +68,17 @@ class Data:
 
     @property
     def classes(self) -> int:
-        """The number of classes."""
+        """The number of classes, one more than the largest class number of both parts."""
         return int(torch.cat([self.y, self.test_y]).max()) + 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All that a run depends on, as it is kept beside it."""
+    """All that a run depends on, as it is kept beside it.
+
+    The fields have the names of the options of ``privproj train``. Raises :class:`InvalidParameter` for values outside
+    their ranges.
+    """
 
     data: str
     mechanism: str
@@ -107,7 +115,7 @@ class Settings:
 
 @dataclass
 class _TrainingReport:
-    """What a finished run reports."""
+    """What a finished run reports: accuracy as a share from 0 to 1, epsilon, seconds, and what was planned."""
 
     test_accuracy: float
     epsilon: Result
@@ -121,9 +129,9 @@ class _TrainingReport:
 
 
 def load(name: str) -> Data:
-    """scikit-learn's ``digits`` (pixels over 16), or an ``.npz`` file with ``x`` and ``y``.
+    """Features and classes of scikit-learn's ``digits`` (pixels over 16), or of an ``.npz`` file with ``x`` and ``y``.
 
-    ``test_x`` and ``test_y`` are its test part; without them a quarter of the records, picked by a public permutation,
+    ``test_x`` and ``test_y`` are its test part. Without them a quarter of the records, picked by a public permutation,
     is kept from training. The number of classes is taken as public. Features are used as they are: scaling them by
     anything computed from private records would be a release of its own.
     """
@@ -144,7 +152,7 @@ def load(name: str) -> Data:
 
 
 def _read_features(name: str) -> dict[str, np.ndarray]:
-    """The arrays of a file of features; raises :class:`InvalidParameter` where it has not what training needs."""
+    """The arrays of a file of features; raises :class:`InvalidParameter` where it lacks what training needs."""
     try:
         with np.load(name, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
@@ -157,7 +165,7 @@ def _read_features(name: str) -> dict[str, np.ndarray]:
 
 
 def _checked_tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Checked features and classes."""
+    """Features (records x width) and classes as tensors; raises :class:`InvalidParameter` for any others."""
     if (
         x.ndim != 2
         or not x.shape[1]
@@ -205,14 +213,14 @@ def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
 
 
 def _needed_rank(settings: Settings) -> int:
-    """The rank; raises :class:`InvalidParameter` where it is missing."""
+    """The rank that the settings name; raises :class:`InvalidParameter` where it is missing."""
     if settings.rank is None:
         raise InvalidParameter("rank", "nothing", f"a rank for {settings.mechanism}")
     return settings.rank
 
 
 def _device_named(name: str | None) -> torch.device:
-    """The device with this name, which has to be there; a GPU where there is one and none is named."""
+    """The device with this name, which has to be there; where none is named, a GPU if there is one."""
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         float(torch.zeros(1, device=device))
@@ -222,7 +230,7 @@ def _device_named(name: str | None) -> torch.device:
 
 
 def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -> dict[str, Any]:
-    """Take up a checkpoint; raises :class:`InvalidParameter` if it is damaged or newer than the ledger beside it."""
+    """Take up a checkpoint; raises :class:`InvalidParameter` if it is damaged or newer than its ledger."""
     path, ledger = folder / FILES["checkpoint"], folder / FILES["ledger"]
     try:
         state = torch.load(path, map_location=device, weights_only=True)
@@ -238,7 +246,11 @@ def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -
 
 @dataclass
 class ClassifierTraining:
-    """A run with its parts, fresh or resumed. DP-SFT has two stages: a search for the subspace, then training in it."""
+    """A run with its parts, fresh or resumed.
+
+    DP-SFT has two stages, a search for the subspace and then the training in it; ``earlier`` is the number of steps of
+    the stages before the current one.
+    """
 
     settings: Settings
     data: Data
@@ -250,7 +262,7 @@ class ClassifierTraining:
 
     @classmethod
     def start(cls, settings: Settings, folder: Path | None) -> "ClassifierTraining":
-        """Everything built, the checkpoint and the ledger of an earlier attempt taken up where the folder has them.
+        """Build a run, and take up the checkpoint and the ledger of an earlier attempt where the folder has them.
 
         A run whose epsilon could not be told at its end is refused here, before anything is released.
         """
@@ -270,19 +282,19 @@ class ClassifierTraining:
 
     @property
     def total(self) -> int:
-        """Steps of all stages."""
+        """The number of planned steps of all stages together."""
         settings, records = self.settings, len(self.data.x)
         epochs = DEFAULT_EPOCHS if settings.epochs is None and settings.steps is None else settings.epochs
         return rate_and_steps("poisson", records, self.batch_size, None, settings.steps, epochs)[1]
 
     @property
     def batch_size(self) -> int:
-        """The expected batch size, 256 unless given or fewer records."""
+        """The expected batch size in records: as given, else 256 or all records if they are fewer."""
         return self.settings.batch_size or min(DEFAULT_BATCH_SIZE, len(self.data.x))
 
     @property
     def ledger(self) -> str | None:
-        """The ledger's path, in the first process."""
+        """The path of the ledger; None where there is no folder and in every process but the first."""
         return None if self.folder is None else str(self.folder / FILES["ledger"])
 
     def start_next_stage(self) -> None:
@@ -303,7 +315,11 @@ class ClassifierTraining:
             self.train_in_subspace(half, done)
 
     def noise(self, phases: Any) -> dict[str, Any]:
-        """The noise that the ledger says, so that a resumed stage stays one phase; else what the settings ask for."""
+        """The arguments of ``make_private`` that fix the noise of a stage.
+
+        A resumed stage keeps the noise multiplier that the ledger has, so that it stays one phase; ``phases`` are the
+        phases of this stage in the ledger. A fresh one gets what the settings ask for.
+        """
         settings = self.settings
         if phases:
             return {"noise_multiplier": phases[0][0]["noise_multiplier"]}
@@ -312,7 +328,7 @@ class ClassifierTraining:
         return {"noise_multiplier": settings.noise_multiplier, "epsilon": settings.epsilon, "delta": settings.delta}
 
     def search_subspace(self, half: int, done: Any) -> None:
-        """Start the first of two stages: DP-SGD, its trajectory kept."""
+        """Start the first of two stages: ``half`` steps of DP-SGD, whose trajectory is kept."""
         self.earlier, settings = 0, self.settings
         noise = self.noise(done)
         if "epsilon" in noise:
@@ -353,7 +369,7 @@ class ClassifierTraining:
         self.trajectory: Trajectory | None = None
 
     def save(self) -> None:
-        """Replace the checkpoint as a whole."""
+        """Write the checkpoint, which replaces the one before as a whole; only the first process has a folder."""
         if self.folder is None:
             return
         state = {"module": self.module.state_dict(), "released": self.optimizer.spending.account.spent}
@@ -364,7 +380,10 @@ class ClassifierTraining:
         write_atomically(self.folder / FILES["checkpoint"], lambda file: torch.save(state, file))
 
     def train(self, progress: Callable[[int], object] = lambda steps: None) -> _TrainingReport:
-        """All steps that are left, then the report; the run is closed, whatever happens."""
+        """Make all steps that are left and return the report; the run is closed, whatever happens.
+
+        ``progress`` is called with the number of steps that were made since the last call.
+        """
         began = time.monotonic()
         try:
             progress(self.earlier + self.optimizer.steps)
@@ -388,14 +407,14 @@ class ClassifierTraining:
         self.save()
 
     def step(self, x: Tensor, y: Tensor) -> None:
-        """One step, and a checkpoint when it is time for one."""
+        """Make one step on a batch, and a checkpoint when it is time for one."""
         self.optimizer.backward(cross_entropy(self.module(x), y, reduction="none"))
         self.optimizer.step()
         if self.optimizer.steps % self.settings.checkpoint_every == 0:
             self.save()
 
     def report(self, began: float) -> _TrainingReport:
-        """The report."""
+        """The report of a finished run, which began at this time of the monotonic clock, in seconds."""
         plan, account = self.optimizer.plan, self.optimizer.spending.account
         return _TrainingReport(
             test_accuracy=self.accuracy(),
@@ -411,13 +430,13 @@ class ClassifierTraining:
 
     @torch.no_grad()
     def accuracy(self) -> float:
-        """The share of test records that are classified right."""
+        """The share of test records that are classified right, from 0 to 1."""
         scores = self.module(self.data.test_x.to(self.device))
         return float((scores.argmax(1).cpu() == self.data.test_y).float().mean())
 
 
 def begin_run(settings: Settings, folder: Path) -> None:
-    """Make a run's folder, with its settings; raises :class:`InvalidParameter` if it has one already."""
+    """Make the folder of a run, with its settings; raises :class:`InvalidParameter` if it has a run already."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -434,7 +453,7 @@ def _fingerprint(settings: dict[str, Any]) -> str:
 
 
 def remove_unused_folder(folder: Path) -> None:
-    """Remove a folder in which nothing was released."""
+    """Remove the files of a run in which nothing was released, and its folder if that is empty then."""
     ledger = folder / FILES["ledger"]
     if not ledger.exists() or not read_ledger(ledger).spent:
         for file in FILES.values():

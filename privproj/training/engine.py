@@ -68,7 +68,7 @@ def make_private(
     ledger: str | None = None,
     insecure_seed: int | None = None,
 ) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
-    """Make training private: returns ``(module, optimizer, loader)`` for the usual loop.
+    """Make training private: the module, optimizer and loader that come back are used in the usual loop.
 
     ::
 
@@ -76,47 +76,82 @@ def make_private(
             optimizer.backward(cross_entropy(module(x), y, reduction="none"))
             optimizer.step()
 
+    The noise is fixed before the first step, either as given or as the smallest that meets ``epsilon`` at ``delta``.
     Under ``torch.distributed`` every process calls this with the same arguments and its own copy of the module (not
-    wrapped in DistributedDataParallel). Each clips its share of every batch, and noise is added once.
+    wrapped in DistributedDataParallel). Each process clips its share of every batch, and noise is added once.
 
     Args:
-        module: what is trained; the tensors with ``requires_grad``.
-        optimizer: over exactly these tensors. It will see released gradients only.
-        data_loader: for the data set and the way of joining records; batches are drawn anew, as is accounted.
-        max_grad_norm: the clip ``C`` of a record's gradient over all trained tensors.
-        noise_multiplier: ``z``, the deviation of the noise over the sensitivity. Give it, or ``epsilon`` and ``delta``.
-        epsilon: calibrate the noise for it, over all steps and all that the ledger has from before.
-        delta: at which ``epsilon`` is meant.
-        steps: how many releases. Give them, or ``epochs``.
-        epochs: how many passes over the data; one pass is ``1/q`` steps, rounded up.
+        module: What is trained: its tensors with ``requires_grad``, in float32 or float64. Every layer that holds one
+            must have per-example gradients and must not mix records.
+        optimizer: A torch optimizer over exactly these tensors. It sees released gradients only.
+        data_loader: Gives the data set, the batch size and the way of joining records. Batches are drawn anew, as is
+            accounted; a loader with a sampler of its own is refused.
+        max_grad_norm: The clip ``C``: the largest Frobenius norm of one record's gradient over all trained tensors,
+            from 1e-20 to 1e12, in the unit of the gradients. Give it, or ``feature_bound``.
+        noise_multiplier: ``z``, the standard deviation of the noise over the sensitivity, from 1e-12 to 1e12; the
+            sensitivity is ``C``, or ``2C`` under replace. Give it, or ``epsilon`` and ``delta``.
+        epsilon: Calibrate the noise so that all planned steps, with all that the ledger and the subspace have from
+            before, meet this epsilon, above 0 and at most 1e9. None: ``noise_multiplier`` is given.
+        delta: The delta at which ``epsilon`` is meant, above 0 and below 1. Needed with ``epsilon``, not used without.
+        steps: ``T``, the number of releases, at least 1. Give it, or ``epochs``.
+        epochs: Passes over the data, above 0 and at most 1e9. One pass is ``1/q`` steps, rounded up.
         algorithm: ``dp-sgd``; ``m2`` (clip, add noise, project freshly), ``m2-projected-clip`` (project, then clip) and
             ``m1`` (project, clip, add full noise); ``lora-fa`` and ``lora-resampled`` on a module with
             :func:`add_frozen_lora`; ``flora`` (momentum in a sketch); ``prism`` on a module with :func:`add_prism`;
             ``dp-sft`` within a subspace. The list is :data:`privproj.training.algorithms.ALGORITHMS`.
-        rank: of the projections of ``m2``, ``m2-projected-clip``, ``m1`` and ``flora``. Without one, a model from
-            :func:`prepare_peft` is projected to the rank of each of its adapters.
-        frame: of the projections of ``m2`` and ``m2-projected-clip``; Haar where it is None.
-        clipping: "per-layer" gives every tensor its share of ``C^2``.
-        shares: these shares, which sum to 1; equal ones where it is None.
-        feature_bound: ``R``, in place of ``max_grad_norm``. Nothing is clipped then: one linear softmax head on
-            features of norm at most ``R`` has gradients of norm at most ``sqrt(2 (R^2 + 1))``.
-        subspace: for ``dp-sft``. Its own releases are accounted too.
-        every: how many steps the factors of ``lora-resampled`` and the sketch of ``flora`` serve.
-        beta: the momentum of ``flora``.
-        sampling_rate: ``q``; batch size over records of ``data_loader`` where it is None.
-        sampling: "poisson", or "fixed" for batches of one size.
-        relation: which data sets are neighbours; add-remove, or replace with fixed-size sampling.
-        bound: the name of the bound that accounts the run; the mechanism's default where it is None.
-        ledger: a file that records every release before it is used, and from which the run can be resumed.
-        insecure_seed: makes the run repeatable, and worthless as protection.
+        rank: Rank of the projections of ``m2``, ``m2-projected-clip``, ``m1`` and ``flora``, from 1 to 1e7; refused for
+            other algorithms that take none. None: a model from :func:`prepare_peft` is projected to the rank of each of
+            its adapters, and any other module of a projecting algorithm needs a rank.
+        frame: Frame of the projections of ``m2`` and ``m2-projected-clip``, "haar" or "wishart". It changes how a
+            release is lifted back, not its privacy. None: Haar.
+        clipping: "joint" clips the norm over all trained tensors to ``C``; "per-layer" clips each tensor to its share
+            of ``C^2``.
+        shares: One share of ``C^2`` for each trained tensor, above 0 and summing to 1, with per-layer clipping only.
+            None: equal shares.
+        feature_bound: ``R``, the largest norm of a feature vector, above 0 and at most 1e12, in place of
+            ``max_grad_norm``. One linear softmax head has gradients of norm at most ``sqrt(2 (R^2 + 1))``, so that norm
+            stands for ``C``; longer features are scaled down. None: gradients are clipped.
+        subspace: The subspace of ``dp-sft``, needed there and refused elsewhere. Its own releases are accounted too.
+        every: Number of steps, at least 1, that one draw of the factors of ``lora-resampled`` or of the sketch of
+            ``flora`` serves. The other algorithms do not use it.
+        beta: Momentum of ``flora``, from 0 to 1. The other algorithms do not use it.
+        sampling_rate: ``q``, the probability that a record is in a batch, above 0 and at most 1. None: batch size over
+            number of records of ``data_loader``.
+        sampling: "poisson" draws every record independently with probability ``q``, rounded up to a multiple of
+            ``2^-24``; "fixed" draws batches of one size, ``q`` times the number of records, rounded up.
+        relation: Which data sets are neighbours: "add-remove", "zero-out" or "replace". None: add-remove, but replace
+            for batches of a fixed size at a rate below 1.
+        bound: Name of the bound that accounts the run. None: the default of the mechanism.
+        ledger: Path of a file that records every release before it is used, and from which the run can be resumed.
+            None: releases are counted in memory only.
+        insecure_seed: A whole number of at least 0 that makes the run repeatable, and worthless as protection. None:
+            random numbers come from generators seeded by the operating system.
 
     Returns:
-        The module, the private optimizer and the private loader.
+        The module, a :class:`PrivateOptimizer` and a :class:`privproj.training.batches.PrivateLoader`.
 
     Raises:
-        InvalidParameter: for arguments that are wrong, always before anything is released.
-        Refused: where no bound covers the run, or nothing is left of epsilon.
+        InvalidParameter: An argument is wrong; always before anything is released.
+        Refused: No bound covers the run, or the releases before it leave nothing of ``epsilon``.
+        NotConverged: The search for the noise did not settle.
+        PrecisionLimit: The composition cannot tell such a delta from its rounding.
 
+    >>> import torch
+    >>> from torch.nn.functional import cross_entropy
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from privproj.training import make_private
+    >>> records = TensorDataset(torch.ones(100, 8), torch.zeros(100, dtype=torch.long))
+    >>> module = torch.nn.Linear(8, 2)
+    >>> module, optimizer, loader = make_private(
+    ...     module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+    ...     data_loader=DataLoader(records, batch_size=25), algorithm="dp-sgd", max_grad_norm=1.0,
+    ...     epsilon=4.0, delta=1e-5, epochs=1,
+    ... )
+    >>> for x, y in loader:
+    ...     optimizer.backward(cross_entropy(module(x), y, reduction="none"))
+    ...     optimizer.step()
+    >>> optimizer.steps, 3.99 < optimizer.epsilon(1e-5).value <= 4.0
+    (4, True)
     """
     check_parts(module=module, optimizer=optimizer, data_loader=data_loader)
     chosen = load(algorithm)
@@ -160,7 +195,7 @@ def make_private(
 
 @dataclass(frozen=True)
 class _Ingredients:
-    """What a run is made of, beside its plan."""
+    """The algorithm and the user's objects of which a run is made, beside its plan."""
 
     algorithm: Algorithm
     module: nn.Module
@@ -171,7 +206,7 @@ class _Ingredients:
 
     @property
     def assumes(self) -> tuple[str, ...]:
-        """What is taken for granted of a subspace that costs nothing."""
+        """The sentence about a public subspace that epsilon rests on; nothing where there is none."""
         return (PUBLIC_SUBSPACE,) if self.subspace is not None and self.subspace.source == "public" else ()
 
 
@@ -180,10 +215,11 @@ def _start_run(
 ) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
     """The module, the private optimizer and the private loader of a run, fresh or resumed from its ledger."""
     processes = current_processes()
+    # Weights come before all else. Gradients of all processes are summed, so they must belong to the same weights.
     processes.align(parts.module)
     insecure, phase = insecure_seed is not None, plan.phase(plan.steps)
-    # The ledger comes first. It refuses a run that its file does not belong to, and it knows how many releases were
-    # made before; nothing may be drawn until that is settled.
+    # The ledger comes before the streams. It refuses a run that its file does not belong to, and it knows how many
+    # releases were made before; nothing may be drawn until that is settled.
     book = Ledger(ledger, phase, target, insecure) if ledger is not None and processes.first else None
     try:
         said = Account() if book is None else book.account
@@ -199,8 +235,10 @@ def _start_run(
         loader = PrivateLoader(parts.data_loader, plan, drawn.sampler, lambda: spending.steps, turn, processes)
         views = parts.algorithm.views(parts.taps.taps, plan, parts.subspace)
         kind = PrivateRelease if plan.feature_bound is None else BoundedRelease
-        # The boundary draws the projections of the first release as soon as it is made.
+        # The boundary comes after the views and the streams, because it draws the projections of the first release as
+        # soon as it is made, before any data is seen.
         boundary = kind(plan, views, drawn, spending.record, processes)
+        # Loader and optimizer share one turn. The loader opens it with every batch, and the optimizer closes it.
         wrapper = ProjectingOptimizer if isinstance(plan.mechanism, M2) else PrivateOptimizer
         optimizer = wrapper(parts.optimizer, parts.taps, views, boundary, spending, turn)
         if parts.algorithm.step_hook is not None:
@@ -213,12 +251,12 @@ def _start_run(
 
 
 def _subspace_account(subspace: Subspace | None) -> Account:
-    """What finding the subspace has released."""
+    """The account of the releases that found the subspace; empty where none were made."""
     return Account() if subspace is None or subspace.account is None else subspace.account
 
 
 def _earlier_account(book: Ledger | None, subspace: Subspace | None) -> Account:
-    """The phases before this one: the ledger's, which have to hold what finding the subspace has released."""
+    """The phases before this one: the ledger's, which must hold the releases that found the subspace."""
     found = _subspace_account(subspace)
     if book is None:
         return found
@@ -233,7 +271,7 @@ def _earlier_account(book: Ledger | None, subspace: Subspace | None) -> Account:
 def _calibrate_after_ledger(
     plan: Plan, subspace: Subspace | None, ledger: str | None, target: dict[str, float]
 ) -> Plan:
-    """The plan calibrated together with what was released before; a resumed plan is not counted twice."""
+    """The plan calibrated together with all earlier releases; a resumed plan is not counted twice."""
     if ledger is None or not os.path.exists(ledger) or not read_ledger(ledger).spent:
         return with_smallest_noise(plan, _subspace_account(subspace), **target)
     account = read_ledger(ledger)

@@ -1,6 +1,6 @@
 """Random streams: one each for the sampler, the projection and the noise, never shared.
 
-torch seeds its CPU generator with 32 bits only, which can be tried out; here its whole state is filled with randomness
+torch seeds its CPU generator with 32 bits only, which can be tried out. Here its whole state is filled with randomness
 of the operating system. The generators are not cryptographic, and a floating-point Gaussian is not exactly one.
 """
 
@@ -41,7 +41,7 @@ def streams(
 
     ``spent`` is the number of releases made before: with an insecure seed, a resumed run must not repeat the noise of
     the run it continues. Sampling happens on the CPU, everything else on ``device``. The processes of a run share
-    batches and projections; the noise's seed never leaves its process.
+    batches and projections. The seed of the noise never leaves its process.
     """
     entropy = secrets.randbits(256) if insecure_seed is None else [insecure_seed, spent]
     shared = entropy if processes is None else processes.agree(entropy)
@@ -66,10 +66,14 @@ def generator(device: torch.device | str, seed: np.random.SeedSequence) -> torch
 
 
 def normal(shape: tuple[int, ...], like: torch.Tensor, stream: torch.Generator) -> torch.Tensor:
-    """Independent standard normals of the type and on the device of ``like``."""
+    """Independent standard normal numbers of this shape, of the type and on the device of ``like``."""
     return torch.randn(shape, generator=stream, dtype=like.dtype, device=like.device)
 
 
 def orthonormal(rows: int, columns: int, like: torch.Tensor, stream: torch.Generator) -> tuple[torch.Tensor, ...]:
-    """``(Q, R)`` of a Gaussian matrix: ``Q`` (rows x columns) spans a uniformly random subspace."""
+    """The factors ``(Q, R)`` of a Gaussian matrix of shape rows x columns.
+
+    ``Q`` (rows x columns) has orthonormal columns that span a uniformly random subspace; ``R`` is columns x columns. It
+    needs ``columns <= rows``.
+    """
     return torch.linalg.qr(normal((rows, columns), like, stream))

@@ -26,14 +26,17 @@ from privproj.training.view import View
 
 
 class Spending:
-    """Counts releases, in a ledger if there is one, and refuses more than the plan has."""
+    """Counts the releases of a run, in a ledger if there is one, and refuses more than the plan has.
+
+    A release is counted before its noised sum exists. So a run that is killed has made at most what was counted.
+    """
 
     def __init__(self, plan: Plan, ledger: Ledger | None, earlier: Account, assumes: tuple[str, ...] = ()) -> None:
         self.plan, self.ledger, self.earlier, self.assumes = plan, ledger, earlier, assumes
         self.steps = 0 if ledger is None else ledger.steps
 
     def record(self) -> None:
-        """One more release, on the disk before it exists."""
+        """Count one more release; with a ledger it is on the disk before the release exists."""
         if self.steps >= self.plan.steps:
             raise Refused(f"all {self.plan.steps} planned steps are released; a longer run needs noise for more steps")
         if self.ledger is not None:
@@ -42,22 +45,55 @@ class Spending:
 
     @property
     def account(self) -> Account:
-        """What was released, with all that is known of earlier phases."""
+        """The releases made so far as a phase, after all phases that are known from before."""
         own = (self.plan.phase(self.plan.steps).as_dict(), self.steps)
         return replace(self.earlier, phases=(*self.earlier.phases, own))
 
     def epsilon(self, delta: float) -> Result:
-        """Epsilon of what was released, with what a plan made from the size of a data set assumes."""
+        """Epsilon of all that was released so far at ``delta``, rounded up.
+
+        The answer also names what a plan assumes that was made from the size of a data set.
+        """
         found = self.account.epsilon(delta)
         assumed = dict.fromkeys((*found.run["assumes"], PUBLIC_RECORD_COUNT, *self.assumes))  # pyright: ignore
         return replace(found, run={**found.run, "assumes": tuple(assumed)})
 
 
 class PrivateOptimizer(torch.optim.Optimizer):
-    """Wraps an optimizer: ``backward(losses)`` in place of ``loss.backward()``, then ``step()``.
+    """Wraps a torch optimizer: call ``backward(losses)`` in place of ``loss.backward()``, then ``step()``.
 
-    The wrapped optimizer sees released gradients only. Learning rates, momentum, weight decay and schedulers are
-    post-processing. ``close`` removes the hooks.
+    :func:`make_private` makes it. The wrapped optimizer sees released gradients only, so that its learning rates,
+    momentum, weight decay and schedulers are post-processing. It refuses a training loop that releases otherwise than
+    is accounted. ``close`` removes the hooks.
+
+    Args:
+        optimizer: The wrapped optimizer, over every trained tensor and no others.
+        taps: The taps that pick up what every layer sees and gets back.
+        views: How the algorithm looks at the gradient of a record, one view for each trained tensor or one for all.
+        release: The release boundary, which clips, sums and adds noise.
+        spending: The count of releases, with the plan and the ledger.
+        turn: The turn of the batch that is being trained on, shared with the loader.
+
+    Raises:
+        InvalidParameter: The optimizer lacks a trained tensor, or holds one that no release is about.
+
+    >>> import torch
+    >>> from torch.nn.functional import cross_entropy
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from privproj.training import make_private
+    >>> records = TensorDataset(torch.ones(100, 8), torch.zeros(100, dtype=torch.long))
+    >>> module = torch.nn.Linear(8, 2)
+    >>> module, optimizer, loader = make_private(
+    ...     module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+    ...     data_loader=DataLoader(records, batch_size=25), algorithm="m2", rank=4, max_grad_norm=1.0,
+    ...     noise_multiplier=2.0, steps=3,
+    ... )
+    >>> for x, y in loader:
+    ...     optimizer.backward(cross_entropy(module(x), y, reduction="none"))
+    ...     optimizer.step()
+    >>> optimizer.steps, optimizer.noise_multiplier
+    (3, 2.0)
+    >>> optimizer.close()
     """
 
     def __init__(  # pyright: ignore[reportMissingSuperCall]
@@ -81,25 +117,33 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The wrapped optimizer's."""
+        """The wrapped optimizer's parameter groups, for schedulers."""
         return self.original.param_groups
 
     @property
     def defaults(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The wrapped optimizer's."""
+        """The wrapped optimizer's default settings."""
         return self.original.defaults
 
     @property
     def state(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The wrapped optimizer's."""
+        """The wrapped optimizer's state of each tensor, such as its momentum."""
         return self.original.state
 
     def state_dict(self) -> dict[str, Any]:
-        """The wrapped optimizer's; the count of releases is the ledger's."""
+        """Return the wrapped optimizer's state; the count of releases is kept by the ledger, not here.
+
+        Returns:
+            The dictionary that the wrapped optimizer returns.
+        """
         return self.original.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The wrapped optimizer's."""
+        """Load a state into the wrapped optimizer; the count of releases does not change.
+
+        Args:
+            state_dict: What :meth:`state_dict` returned.
+        """
         self.original.load_state_dict(state_dict)
 
     def __repr__(self) -> str:
@@ -107,30 +151,60 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     @property
     def noise_multiplier(self) -> float:
-        """``z``: noise deviation over sensitivity."""
+        """The noise multiplier ``z``: standard deviation of the noise over the sensitivity, no unit."""
         return self.plan.noise_multiplier
 
     @property
     def steps(self) -> int:
-        """Releases so far."""
+        """The number of releases made so far, those before a resume included."""
         return self.spending.steps
 
     def epsilon(self, delta: float) -> Result:
-        """Epsilon of all that was released so far, rounded up; raises :class:`InvalidParameter` before any release."""
+        """Epsilon of all that was released so far, rounded up.
+
+        Earlier phases, of the ledger and of the search for the subspace, are included.
+
+        Args:
+            delta: The delta at which epsilon is asked for, above 0 and below 1.
+
+        Returns:
+            A :class:`privproj.Result`, as :func:`privproj.epsilon` gives it.
+
+        Raises:
+            InvalidParameter: Nothing was released yet, or ``delta`` is outside its range.
+            Refused: The bound does not hold for what was released.
+            NotConverged: A quadrature or a search did not settle.
+            PrecisionLimit: The composition cannot tell such a delta from its rounding.
+        """
         return self.spending.epsilon(delta)
 
     def attach_step_hook(self, hook: Callable[[Any], None]) -> None:
-        """Call ``hook(self)`` after every release (Opacus' accountants offer such hooks)."""
+        """Call a function after every release, once the wrapped optimizer has made its step.
+
+        Args:
+            hook: Called with this optimizer. Opacus' accountants offer such hooks.
+        """
         self.hooks.append(hook)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Nothing of one step is left for the next; kept for training loops that call it."""
+        """Do nothing: no gradient outlives its step. It is kept for training loops that call it.
+
+        Args:
+            set_to_none: Not used.
+        """
 
     def backward(self, losses: Tensor) -> None:
-        """Take in the losses of some records of the batch, one number for each, each a function of its record alone.
+        """Take in the losses of some records of the batch, each a function of its own record alone.
 
-        May be called several times for the parts of one batch. Raises :class:`InvalidParameter` unless ``losses`` is
-        one-dimensional and the batch still has that many records.
+        It may be called several times, for the parts of one batch. Contributions are clipped and added here; nothing
+        leaves before :meth:`step`.
+
+        Args:
+            losses: One loss for each record, a one-dimensional tensor (``reduction="none"``). It may be empty.
+
+        Raises:
+            InvalidParameter: ``losses`` is not one-dimensional or has more records than the batch has left; records
+                mix; a layer keeps something of the batch; or a layer's input does not have one row for each record.
         """
         if losses.dim() != 1:
             raise InvalidParameter(
@@ -151,7 +225,16 @@ class PrivateOptimizer(torch.optim.Optimizer):
             self.drop_gradients()
 
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Release the batch and let the wrapped optimizer use what was released."""
+        """Release the batch and let the wrapped optimizer use what was released. An empty batch is released too.
+
+        Args:
+            closure: Must be None, since every release is used once.
+
+        Raises:
+            InvalidParameter: Records of the batch did not come back, a closure is given, the optimizer holds a tensor
+                that no release is about, or a trained tensor did not move.
+            Refused: All planned steps are released.
+        """
         if closure is not None:
             raise InvalidParameter("closure", closure, "no closure, since every release is used once")
         self.turn.close()
@@ -168,7 +251,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
             hook(self)
 
     def use(self, means: list[Tensor]) -> None:
-        """Let the wrapped optimizer use released means, and nothing else."""
+        """Let the wrapped optimizer make one step with released means as its gradients, and with nothing else.
+
+        Args:
+            means: One released mean for each view, in the order of the views.
+        """
         self.drop_gradients()
         for view, mean in zip(self.views, means, strict=True):
             self.apply(view, mean)
@@ -177,23 +264,28 @@ class PrivateOptimizer(torch.optim.Optimizer):
             view.after()
 
     def apply(self, view: View, mean: Tensor) -> None:
-        """Hand a released mean to the wrapped optimizer."""
+        """Hand one released mean to the wrapped optimizer as gradients.
+
+        Args:
+            view: The view whose release it is.
+            mean: The noised sum over the public expected batch ``q N``, of the shape ``view.shape``.
+        """
         group = next(g for g in self.param_groups if any(p is view.held[0] for p in g["params"]))
         sgd = type(self.original) is torch.optim.SGD and not group["momentum"] and not group["maximize"]
         view.apply(mean, group, plain=sgd)
 
     def drop_gradients(self) -> None:
-        """No gradient outlives its step, so none that was not released is ever seen."""
+        """Remove all gradients, so that none is ever seen that was not released."""
         for parameter in (*self.covered.values(), *(p for group in self.param_groups for p in group["params"])):
             parameter.grad = None
 
     @property
     def covered(self) -> dict[int, Tensor]:
-        """The tensors that releases are about."""
+        """The tensors that releases are about, by their ``id``."""
         return {id(p): p for view in self.views for p in (*view.parameters, *view.held)}
 
     def check_covered(self) -> None:
-        """Raise where the wrapped optimizer would train what no release is about."""
+        """Raise :class:`InvalidParameter` where the wrapped optimizer would train what no release is about."""
         covered = self.covered
         for parameter in (p for group in self.param_groups for p in group["params"]):
             if parameter.requires_grad and id(parameter) not in covered:
@@ -204,7 +296,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 )  # fmt: skip
 
     def check_separate(self, losses: Tensor) -> None:
-        """Raise where the loss of one record reaches the rows of the others; asked once."""
+        """Raise :class:`InvalidParameter` where the loss of the first record reaches the others' rows; asked once.
+
+        Args:
+            losses: One loss for each record of a part of the batch.
+        """
         if self.separate or len(losses) < 2:
             return
         losses[0].backward(retain_graph=True)
@@ -219,11 +315,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.taps.clear()
 
     def remember(self) -> None:
-        """Note the state of all tensors of the module before a batch is seen."""
+        """Note the version of every tensor of the module before a batch is seen."""
         self.versions = [(name, tensor, tensor._version) for name, tensor in self.taps.tensors()]
 
     def check_unwritten(self) -> None:
-        """Raise where a forward pass has written something of the batch into the module."""
+        """Raise :class:`InvalidParameter` where a forward pass has written something of the batch into the module."""
         for name, tensor, version in self.versions:
             if tensor._version != version:
                 raise InvalidParameter(
@@ -232,7 +328,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 )  # fmt: skip
 
     def check_moved(self, before: list[list[tuple[float, float]]]) -> None:
-        """Raise unless the first step at a positive learning rate moved every trained tensor."""
+        """Raise :class:`InvalidParameter` unless the first step at a positive learning rate moved every trained tensor.
+
+        Args:
+            before: Two sums over each trained tensor of each view, taken before the step.
+        """
         rates = {id(p): float(group["lr"]) for group in self.param_groups for p in group["params"]}
         moving = [any(rates[id(p)] for p in view.held) for view in self.views]
         for view, moves, old, new in zip(self.views, moving, before, _probe(self.views), strict=True):
@@ -244,18 +344,21 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.moved = any(moving)
 
     def close(self) -> None:
-        """Remove the hooks and let another process write the ledger."""
+        """Remove the hooks from the module and let another process write the ledger."""
         self.taps.close()
         if self.spending.ledger is not None:
             self.spending.ledger.close()
 
 
 class ProjectingOptimizer(PrivateOptimizer, ReleasesProjection):
-    """A private optimizer whose releases are M2's."""
+    """A private optimizer whose releases are those of :class:`privproj.M2`.
+
+    Accountants recognise it by its base class :class:`privproj.mechanisms.releases.ReleasesProjection`.
+    """
 
     @property
     def release(self) -> M2:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The mechanism."""
+        """The mechanism of one release, with its dimensions, ranks and noise multiplier."""
         assert isinstance(self.plan.mechanism, M2)
         return self.plan.mechanism
 
@@ -287,7 +390,7 @@ def _probe(views: list[View]) -> list[list[tuple[float, float]]]:
 
 
 def _sums(parameter: Tensor) -> tuple[float, float]:
-    """The sum and the sum of squares; raises :class:`InvalidParameter` where they are not finite."""
+    """The sum and the sum of squares of a tensor; raises :class:`InvalidParameter` where they are not finite."""
     values = parameter.detach().double()
     found = float(values.sum()), float(values.square().sum())
     if not all(map(math.isfinite, found)):

@@ -1,7 +1,8 @@
 """Norms and clipped sums of per-example gradients, without forming them.
 
-A linear layer that sees ``x`` (examples x tokens x inputs) and gets ``g`` (examples x tokens x outputs) back has the
-per-example gradient ``G_j = sum_t g_jt x_jt^T``. Projections of it from the right are the same with ``x P`` for ``x``.
+A linear layer that sees ``x`` (records x tokens x inputs) and gets ``g`` (records x tokens x outputs) back has the
+per-example gradient ``G_j = sum_t g_jt x_jt^T`` (outputs x inputs). A projection from the right, ``G_j P``, has the
+same form with ``x P`` in place of ``x``.
 """
 
 from collections.abc import Iterator
@@ -16,45 +17,51 @@ Proof: where tokens cancel, a norm must not come out too small."""
 
 
 def squared_norms(g: Tensor, x: Tensor) -> Tensor:
-    """``|G_j|_F^2 = <g_j g_j^T, x_j x_j^T>`` for every example, in double precision.
+    """The squared Frobenius norm ``|G_j|_F^2`` of every record's gradient, in double precision and never understated.
 
-    Tokens may cancel, and then the rounding error of the Gram form could hide a norm: a bound on it is added. Where
-    ``2 T^2`` exceeds the size of the gradient, the gradient is formed. Rows are scaled first, so that nothing
-    underflows on the way.
+    ``g`` is records x tokens x outputs, ``x`` records x tokens x inputs. Tokens may cancel, and then the rounding error
+    of the Gram form could hide a norm: a bound on it is added. Where ``2 T^2`` for ``T`` tokens is at least the size of
+    the gradient, the gradient is formed instead. Records are scaled first, so that nothing underflows on the way.
     """
     if g.shape[1] == 1:
+        # One token: |g_j x_j^T|_F^2 = |g_j|^2 |x_j|^2.
         return to_double(g[:, 0]).square().sum(1) * to_double(x[:, 0]).square().sum(1)
     (g, size_g), (x, size_x) = _scaled(g), _scaled(x)
+    # |G_j|_F^2 = |G_j / (size_g size_x)|_F^2 (size_g size_x)^2.
     return to_double(_gram_norms(g, x)) * (to_double(size_g) * to_double(size_x)).square()
 
 
 def _gram_norms(g: Tensor, x: Tensor) -> Tensor:
-    """The same for rows scaled to size 1. A bound on its rounding error is added."""
+    """The squared norms of gradients whose factors are scaled to size 1, with a bound on the rounding error added."""
     if 2 * g.shape[1] ** 2 >= g.shape[2] * x.shape[2]:
+        # |sum_t g_jt x_jt^T|_F^2, with the gradient formed.
         return torch.einsum("nto,nti->noi", g, x).square().sum((1, 2)) + _rounding(g, x)
+    # |G_j|_F^2 = <g_j g_j^T, x_j x_j^T>: the sum over pairs of tokens of (g_jt . g_js)(x_jt . x_js).
     gram = (g @ g.transpose(1, 2)) * (x @ x.transpose(1, 2))
     return gram.sum((1, 2)).clamp_min(0.0) + _rounding(g, x)
 
 
 def _scaled(part: Tensor) -> tuple[Tensor, Tensor]:
-    """Every example divided by its largest entry, and that entry."""
+    """Every record divided by its largest entry, and that entry; an all-zero record stays as it is."""
     size = part.abs().amax((1, 2))
     return part / torch.where(size > 0.0, size, 1.0)[:, None, None], size
 
 
 def to_double(part: Tensor) -> Tensor:
-    """The tensor in double precision, where the device has it."""
+    """The tensor in double precision; unchanged on a device that has none (mps)."""
     return part if part.device.type == "mps" else part.double()
 
 
 def _rounding(g: Tensor, x: Tensor) -> Tensor:
-    """How far rounding can have lowered a squared norm whose tokens cancel."""
+    """A bound on how far rounding can have lowered a squared norm whose tokens cancel."""
+    # CANCELLATION eps (sum_t |g_jt| |x_jt|)^2.
     bound = (g.norm(dim=2) * x.norm(dim=2)).sum(1).square()
     return CANCELLATION * torch.finfo(g.dtype).eps * bound
 
 
 def clipped_sum(c: Tensor, g: Tensor, x: Tensor) -> Tensor:
-    """``sum_j c_j G_j``, outputs x inputs."""
+    """The sum ``sum_j c_j G_j`` over all records, outputs x inputs, for factors ``c`` of one number for each record."""
+    # sum_j c_j G_j = sum_j sum_t (c_j g_jt) x_jt^T.
     weighted = (c[:, None, None] * g).flatten(0, 1)
     return weighted.T @ x.flatten(0, 1)
 

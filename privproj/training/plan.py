@@ -25,22 +25,42 @@ exact probability of being drawn. Proof."""
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is done, and what it costs. The fields, in their order:
+    """Everything that a private training run does and that its accountant is told, in one frozen record.
 
-    * ``algorithm``: its name in :mod:`privproj.training.algorithms`.
-    * ``mechanism``: what one release is accounted as. It carries the noise multiplier ``z``, which is the deviation of
-      the noise over the sensitivity of the sum.
-    * ``clip``: the largest norm that a record contributes to the sum. The sensitivity is ``clip`` under add-remove and
-      zero-out and ``2 clip`` under replace, and the noise on the sum has deviation ``noise_std = z * sensitivity``.
-    * ``steps``: how many releases are made.
-    * ``sampling_rate``, ``dataset_size``: ``q`` and ``N``. The public number ``expected_batch = q N`` divides the sum.
-    * ``sampling``, ``relation``: how batches are drawn, and which data sets are neighbours.
-    * ``rank``, ``ranks``: the rank of all projections, or one for each trained tensor.
-    * ``frame``: of the projection, where the algorithm has a choice.
-    * ``shares``: the parts of ``clip^2`` of each trained tensor, where clipping is per layer.
-    * ``feature_bound``: the largest norm of a feature vector, where a proved bound stands in for the clip.
-    * ``bound``: which bound accounts the run; the default of the mechanism where it is None.
-    * ``every``: how many steps a re-sampled factor serves. ``beta``: the momentum of Flora's sketch.
+    :func:`make_private` makes it, and users read it as ``optimizer.plan``. Between neighbouring data sets the sum of
+    the clipped gradients changes by at most the sensitivity: ``clip`` under add-remove and zero-out, ``2 clip`` under
+    replace.
+
+    Args:
+        algorithm: Name of the training algorithm, one of :data:`privproj.training.algorithms.ALGORITHMS`.
+        mechanism: What one release is accounted as. It carries the noise multiplier ``z``: standard deviation of the
+            noise over the sensitivity.
+        clip: ``C``, the largest Frobenius norm that one record contributes to the sum, from 1e-20 to 1e12.
+        steps: ``T``, the number of planned releases, at least 1.
+        sampling_rate: ``q``, the probability that a record is in a batch, above 0 and at most 1.
+        dataset_size: ``N``, the number of records, which is taken to be public.
+        sampling: How batches are drawn: "poisson", or "fixed" for batches of exactly ``q N`` records.
+        relation: Which data sets are neighbours.
+        rank: Rank of the projections of all tensors; None where each has its own or nothing is projected.
+        ranks: Rank of the projection of each trained tensor, in their order; None where one rank serves all.
+        frame: Frame of the projection, "haar" or "wishart"; None is Haar where the algorithm has a choice.
+        shares: Shares of ``clip^2`` of the trained tensors, which sum to 1; None is one joint clip.
+        feature_bound: ``R``, the largest norm of a feature vector, where a proved bound on gradients stands in for the
+            clip; None where gradients are clipped by their norm.
+        bound: Name of the bound that accounts the run; None is the default of the mechanism.
+        every: Steps that one draw of a re-sampled factor or of a sketch serves, at least 1.
+        beta: Momentum of Flora's sketch, from 0 to 1.
+
+    Raises:
+        InvalidParameter: A field is outside its range.
+        Refused: The bound does not hold for this run or this relation.
+
+    >>> from privproj import M2
+    >>> from privproj.training import Plan
+    >>> release = M2(dim=64, rank=8, noise_multiplier=2.0)
+    >>> plan = Plan(algorithm="m2", mechanism=release, clip=0.5, steps=100, sampling_rate=0.125, dataset_size=800)
+    >>> plan.noise_std, plan.expected_batch
+    (1.0, 100.0)
     """
 
     algorithm: str
@@ -72,30 +92,47 @@ class Plan:
 
     @property
     def expected_batch(self) -> float:
-        """``q N``: public, unlike the size of any batch."""
+        """The divisor ``q N`` of the sum, in records: a public constant, unlike the size of any batch."""
         return self.sampling_rate * self.dataset_size
 
     @property
     def noise_multiplier(self) -> float:
-        """``z``: noise deviation over sensitivity."""
+        """The noise multiplier ``z``: standard deviation of the noise over the sensitivity, no unit."""
+        # z = 1/mu.
         return 1.0 / self.mechanism.mu
 
     @property
     def noise_over_clip(self) -> float:
-        """``z_C``: noise deviation over the clip; twice ``z`` under replace."""
+        """Standard deviation of the noise over the clip ``C``: ``z``, or ``2 z`` under replace; no unit."""
+        # z_C = z s / C, with the sensitivity s = C or, under replace, s = 2 C.
         return self.noise_multiplier * self.relation.clip_factor
 
     @property
     def noise_std(self) -> float:
-        """The deviation of the noise on the clipped sum."""
+        """The standard deviation ``sigma`` of the noise on the clipped sum, in the unit of the gradients."""
+        # sigma = z_C C.
         return self.noise_over_clip * self.clip
 
     def phase(self, steps: int) -> Phase:
-        """The event of ``steps`` releases, for the accountant and for a ledger."""
+        """Describe a number of releases of this plan to the accountant or to a ledger.
+
+        Args:
+            steps: Number of releases, at least 1.
+
+        Returns:
+            A phase of a schedule, named after the algorithm.
+        """
         return phase_of(self.mechanism, self.algorithm, self.bound, **self.run(steps))
 
     def run(self, steps: int) -> Any:
-        """``steps`` releases as the accountant takes a run."""
+        """Write a number of releases of this plan as the options of a run.
+
+        Args:
+            steps: Number of releases, at least 1.
+
+        Returns:
+            A dictionary with ``steps``, ``sampling_rate``, ``relation`` and, for a rate below 1, ``sampling``.
+        """
         run = {"steps": steps, "sampling_rate": self.sampling_rate, "relation": str(self.relation)}
         return run | ({"sampling": self.sampling} if self.sampling_rate < 1.0 else {})
 
@@ -103,7 +140,9 @@ class Plan:
 def with_smallest_noise(plan: Plan, earlier: Account, *, epsilon: float, delta: float) -> Plan:
     """The plan with the smallest noise that meets ``(epsilon, delta)`` over all its steps and what was released before.
 
-    Raises :class:`Refused` where the earlier releases leave nothing.
+    ``earlier`` is composed jointly with the plan's own phase. The noise that is returned has passed the question
+    itself: with it the composed curve meets the target. Raises :class:`Refused` where the earlier releases leave
+    nothing.
     """
     silent = replace(plan.mechanism, noise_multiplier=None)
     if not earlier.spent:
@@ -138,7 +177,12 @@ def rate_and_steps(
     steps: int | None,
     epochs: float | None,
 ) -> tuple[float, int]:
-    """``(q, T)``: the exact inclusion probability (for Poisson rounded up to the sampler's grid) and the steps."""
+    """The exact probability ``q`` of being in a batch and the number of steps ``T``, from what the user gave.
+
+    For Poisson sampling ``q`` is rounded up to the sampler's grid :data:`GRID`, for batches of a fixed size to a whole
+    number of records over ``dataset_size``. One epoch is ``ceil(1/q)`` steps. Raises :class:`InvalidParameter` unless
+    exactly one of ``steps`` and ``epochs`` is given.
+    """
     if (steps is None) == (epochs is None):
         raise InvalidParameter("steps", steps, "exactly one of steps and epochs")
     epochs = 1 if epochs is None else real("epochs", epochs, "a positive number of epochs", 0.0, 1e9, open_low=True)
@@ -150,5 +194,7 @@ def rate_and_steps(
     steps = per_epochs if steps is None else steps
     if sampling == "fixed":
         # Rounding of q N just above a whole number must not make the batch one record larger.
+        # q = ceil(q N)/N.
         return max(1, math.ceil(sampling_rate * dataset_size - 1e-9)) / dataset_size, steps
+    # q = ceil(q 2^24)/2^24: how often a 24-bit uniform number is below the rate, so the accounted rate is exact.
     return min(1.0, math.ceil(sampling_rate / GRID) * GRID), steps

@@ -1,7 +1,12 @@
-"""The release boundary: the one place that touches per-example quantities, and what leaves it is private.
+"""The release boundary: the one place that touches per-example quantities. What leaves it is private.
 
-Per example a norm, a clip, a contribution to a sum; per logical step the noise, once, and a public denominator. What is
-done with the released means afterwards is post-processing.
+For every record of a batch its norm is taken, its gradient is scaled down to the clip, and the result is added to a
+sum. For every step noise is added to the sum once, and the noised sum is divided by the public expected batch ``q N``.
+What is done with these released means afterwards is post-processing.
+
+The sum of all views together has norm at most ``C`` for each record, so neighbours shift it by at most the sensitivity
+``s`` (``C``, or ``2C`` under replace). With noise of standard deviation ``sigma = z s`` this is the Gaussian release of
+claim C3, and for M2 that of claim C4 (docs/proofs.md).
 """
 
 import math
@@ -19,31 +24,40 @@ from privproj.training.processes import Processes
 from privproj.training.view import View, WholeGradient
 
 SLACK = 1e-6
-"""The share by which norms are overstated, far above the rounding of a sum in single precision. Proof: no contribution
-exceeds the clip."""
+"""The relative amount by which norms are overstated, so that no contribution exceeds the clip. It is far above the
+rounding of a sum in single precision. Proof."""
 
 RESIDUAL = math.sqrt(2.0)
-"""The largest norm of a softmax residual ``p - e_y``. Proof."""
+"""The largest norm of a softmax residual ``p - e_y``, for ``p`` has entries that sum to 1; no unit. Proof."""
 
 
 @dataclass(frozen=True)
 class Clip:
-    """``c_j = min(1, C_l / n_jl)`` with ``n_jl`` the norm over the tensors of group ``l``: one group, or one each."""
+    """The factors ``c_jl = min(1, C_l / n_jl)`` that scale the gradient of record ``j`` down, for each group ``l``.
+
+    ``n_jl`` is the norm over the tensors of group ``l``. Under a joint clip there is one group with ``C_1 = C``, under
+    per-layer clipping each tensor is a group and ``sum_l C_l^2 = C^2``. ``norms`` are the ``C_l``.
+    """
 
     norms: tuple[float, ...]
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
-        """Examples x groups, 0 for examples that are not finite; ``squared`` is examples x tensors."""
+        """The factors, records x groups, each from 0 to 1.
+
+        ``squared`` holds squared norms, records x tensors. ``finite`` says which records have finite gradients; the
+        others get the factor 0.
+        """
         grouped = squared if len(self.norms) > 1 else squared.sum(1, keepdim=True)
         limit = squared.new_tensor(self.norms)
+        # c_jl = min(1, C_l / n_jl), where n_jl is overstated by SLACK and the smallest float keeps 0/0 away.
         factors = (limit / (grouped.sqrt() * (1.0 + SLACK) + torch.finfo(squared.dtype).tiny)).clamp_max(1.0)
         return torch.where(finite[:, None], factors, 0.0)
 
 
 class PrivateRelease:
-    """Accumulates the clipped sum of one logical batch, in any number of parts, and releases it once, noised.
+    """Accumulates the clipped sum of one logical batch, in any number of parts, and releases it once with noise.
 
-    ``record`` is called, and has to return, before a noised sum exists: it is the ledger's place.
+    ``record`` is called, and has to return, before a noised sum exists: this is where the ledger writes.
     """
 
     def __init__(
@@ -51,18 +65,19 @@ class PrivateRelease:
     ) -> None:
         self.plan, self.views, self.streams, self.record, self.processes = plan, views, streams, record, processes
         shares = plan.shares or (1.0,)
+        # C_l = C sqrt(share_l), so that sum_l C_l^2 = C^2 (claim C6).
         self.clip = Clip(tuple(plan.clip * math.sqrt(share) for share in shares))
         self.begin()
 
     def begin(self) -> None:
-        """Draw the projections of the next release, before any of its data is seen."""
+        """Draw the projections of the next release, before any of its data is seen, and empty the sums."""
         with per_example.full_precision():
             for view in self.views:
                 view.refresh(self.streams)
         self.sums: list[Tensor | None] = [None] * len(self.views)
 
     def add(self, examples: int) -> None:
-        """Add the clipped contributions of what the taps have seen of this many examples."""
+        """Add the clipped contributions of this many records, whose gradients the taps have picked up."""
         with per_example.full_precision():
             norms = [view.squared_norms() for view in self.views]
             seen = [i for i, found in enumerate(norms) if found is not None]
@@ -76,40 +91,51 @@ class PrivateRelease:
             kept = None if bool(finite.all()) else finite
             for i in seen:
                 c = factors[:, min(i, factors.shape[1] - 1)].to(self.views[i].parameters[0])
+                # sum_j c_j G_j, summed in double precision over the parts of the batch.
                 part, total = per_example.to_double(self.views[i].clipped_sum(c, kept)), self.sums[i]
                 self.sums[i] = part if total is None else total + part
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
-        """The factor by which each example is scaled down, for each group of tensors."""
+        """The factor from 0 to 1 by which each record is scaled down, records x groups of tensors."""
         return self.clip.factors(squared, finite)
 
     def release(self) -> list[Tensor]:
-        """``(sum_j c_j G_j + sigma C Xi) / (q N)`` for every view; :meth:`begin` starts the next release."""
+        """The released mean ``(sum_j c_j G_j + sigma Xi) / (q N)`` of every view, in the order of the views.
+
+        ``Xi`` has independent standard normal entries and ``sigma = z s``. :meth:`begin` starts the next release.
+        """
         sums = self.sums
         self.sums = [None] * len(self.views)
+        # The release is counted, on the disk if there is a ledger, before its noised sum exists.
         self.record()
         with torch.no_grad():
             return [self.noisy_mean(view, total) for view, total in zip(self.views, sums, strict=True)]
 
     def noisy_mean(self, view: View, total: Tensor | None) -> Tensor:
-        """The noised sum over all processes, divided by the public expected batch. An empty batch gives noise alone."""
+        """The sum over all processes with its noise, divided by the public expected batch ``q N``.
+
+        ``total`` has the shape of the view; it is None where no record contributed, and then the noise alone is
+        released.
+        """
         like = per_example.to_double(view.parameters[0].new_zeros(view.shape))
         total = self.processes.sum(like if total is None else total.reshape(view.shape).contiguous())
         if self.processes.first:
+            # sum_j c_j G_j + sigma Xi, the noise once for all processes.
             total = total + self.plan.noise_std * normal(view.shape, view.parameters[0], self.streams.noise)
+        # (sum_j c_j G_j + sigma Xi) / (q N).
         return (self.processes.spread(total) / self.plan.expected_batch).to(view.parameters[0].dtype)
 
 
 class BoundedRelease(PrivateRelease):
-    """Without clipping norms: one linear layer, whose inputs and output gradients are bounded each on its own.
+    """A release that clips no gradient norms: the two factors of one linear layer's gradient are bounded instead.
 
-    ``|G_j| = |g_j| |x_j| <= sqrt(2) sqrt(R^2 + 1) = C``: a softmax residual has at most norm ``sqrt(2)`` and a feature
-    vector with its 1 for the bias ``sqrt(R^2 + 1)``. What exceeds its bound (another loss, a larger feature) is
-    scaled down to it, so that the bound is proved for any data.
+    ``|G_j| = |g_j| |x_j| <= sqrt(2) sqrt(R^2 + 1) = C``: a softmax residual ``g_j`` has at most norm ``sqrt(2)``, and a
+    feature vector ``x_j`` with its 1 for the bias at most ``sqrt(R^2 + 1)``. A factor that exceeds its bound (another
+    loss, a larger feature) is scaled down to it, so that the bound holds for any data.
     """
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
-        """``min(1, sqrt(2)/|g_j|) min(1, sqrt(R^2 + 1)/|x_j|)``."""
+        """The factors ``min(1, sqrt(2)/|g_j|) min(1, sqrt(R^2 + 1)/|x_j|)``, records x one group."""
         (view,) = self.views
         assert isinstance(view, WholeGradient)
         pair = view.tap.captured()
@@ -117,12 +143,18 @@ class BoundedRelease(PrivateRelease):
             raise InvalidParameter(
                 "feature_bound", self.plan.feature_bound, "one input vector per record", "use max_grad_norm"
             )
+        # sqrt(2) and sqrt(R^2 + 1).
         limits = RESIDUAL, math.hypot(self.plan.feature_bound or 0.0, 1.0)
         g, x = (part[:, 0].norm(dim=1) * (1.0 + SLACK) for part in pair)
+        # c_j = min(1, sqrt(2)/|g_j|) min(1, sqrt(R^2 + 1)/|x_j|).
         factors = (limits[0] / g.clamp_min(limits[0])) * (limits[1] / x.clamp_min(limits[1]))
         return torch.where(finite, factors, 0.0)[:, None]
 
 
 def bounded_norm(feature_bound: float) -> float:
-    """The largest norm of a gradient of a softmax head on features of norm at most ``feature_bound``, with bias."""
+    """The largest norm ``sqrt(2) sqrt(R^2 + 1)`` of a softmax head's gradient, ``R`` bounding the norm of its features.
+
+    It covers the weight together with the bias, and is the clip ``C`` of a :class:`BoundedRelease`.
+    """
+    # sqrt(2) sqrt(R^2 + 1).
     return RESIDUAL * math.hypot(feature_bound, 1.0)

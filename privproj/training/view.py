@@ -3,8 +3,9 @@
 A view says which linear image of a layer's per-example gradient is clipped, summed and released. This file has the base
 and the two plain views; those of single algorithms stand beside the algorithms.
 
-Every view looks at ``G_j = sum_t g_jt x_jt^T`` through ``x P``: ``measured`` is what the norm is taken of, ``sketched``
-what is summed. What a view does with a released mean is post-processing.
+A view of a matrix looks at ``G_j = sum_t g_jt x_jt^T`` (outputs x inputs) through ``G_j P``, which it forms by way of
+``x P``. ``measured`` gives the ``x P`` of which the norm is taken, ``sketched`` the one that is summed. What a view
+does with a released mean is post-processing.
 """
 
 from abc import ABC, abstractmethod
@@ -18,37 +19,41 @@ from privproj.training.capture import SampledTap, Tap
 from privproj.training.generators import Streams
 
 Update = tuple[Tensor, Tensor | None]
-"""``(L, R)`` for the matrix ``L R``, or ``(L, None)`` for ``L`` itself."""
+"""A gradient estimate: ``(L, R)`` for the matrix ``L R`` (outputs x inputs), or ``(L, None)`` for ``L`` itself."""
 
 
 class View(ABC):
-    """One trained tensor, or several, as an algorithm sees them."""
+    """One trained tensor, or several, as an algorithm sees them.
+
+    Soundness asks one thing of a view: what ``clipped_sum`` adds for a record with factor 1 is never longer than the
+    root of ``squared_norms`` for that record. A record then shifts the sum by at most the clip.
+    """
 
     tap: Any
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The trained tensors."""
+        """The trained tensors that this view releases."""
         return self.tap.parameters
 
     @property
     def held(self) -> list[nn.Parameter]:
-        """The tensors that the wrapped optimizer has to hold."""
+        """The tensors that the wrapped optimizer has to hold; the trained ones unless a view says otherwise."""
         return self.parameters
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """The name by which messages call the layer."""
         return self.tap.name
 
     def refresh(self, streams: Streams) -> None:  # noqa: B027
-        """Draw what is fresh for each release."""
+        """Draw what must be fresh for each release, before any of its data is seen."""
 
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
         """Hand a released mean to the wrapped optimizer as gradients, before its step.
 
-        ``group`` holds its settings for these tensors; under ``plain`` SGD a low-rank update goes straight into the
-        weight, and no gradient of its size is formed.
+        ``mean`` has the shape ``shape``. ``group`` holds the optimizer's settings for these tensors. Under ``plain``
+        SGD a low-rank update goes straight into the weight, and no gradient of its size is formed.
         """
         left, right = self.update(mean)
         if right is not None and plain:
@@ -57,11 +62,11 @@ class View(ABC):
             parameter.grad = part.reshape(parameter.shape).contiguous()
 
     def moved(self, old: list, new: list) -> bool:
-        """Whether every trained tensor changed between two probes."""
+        """True if every trained tensor changed between two probes, which hold two sums over each tensor."""
         return all(was != now for was, now in zip(old, new, strict=True))
 
     def after(self) -> None:  # noqa: B027
-        """What is left to do after the wrapped optimizer's step."""
+        """Do what is left to do after the wrapped optimizer's step."""
 
     @property
     @abstractmethod
@@ -70,22 +75,28 @@ class View(ABC):
 
     @abstractmethod
     def squared_norms(self) -> Tensor | None:
-        """The squared norm of what is clipped, for every example; None where nothing came back."""
+        """The squared norm of what is clipped, one for each record; None where nothing came back."""
 
     @abstractmethod
     def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
-        """``sum_j c_j`` times what is released of example ``j``; only ``kept`` examples are finite, None: all are."""
+        """The sum ``sum_j c_j S_j``, where ``S_j`` is what is released of record ``j``.
+
+        It has as many entries as ``shape``. ``c`` is one factor for each record. ``kept`` says which records are
+        finite; None says that all are.
+        """
 
     @abstractmethod
     def update(self, mean: Tensor) -> Update:
-        """The gradient estimate that a released mean stands for."""
+        """The gradient estimate that a released mean of the shape ``shape`` stands for."""
 
 
 @torch.no_grad()
 def _merge(tap: Tap, left: Tensor, right: Tensor, group: dict[str, Any]) -> None:
-    """``W <- (1 - lr wd) W - lr L R`` in place."""
+    """Change a weight in place by ``W <- (1 - lr wd) W - lr L R``, its bias likewise."""
     for parameter, part in tap.split(right):
+        # W <- (1 - lr wd) W.
         parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
+        # W <- W - lr L R, column by column where the parameter is the bias.
         if parameter.dim() == 1:
             parameter.addmv_(left, part, alpha=-group["lr"])
         else:
@@ -93,28 +104,28 @@ def _merge(tap: Tap, left: Tensor, right: Tensor, group: dict[str, Any]) -> None
 
 
 class SampledGradients(View):
-    """Tensors with materialised per-example gradients: clipped and summed without a projection."""
+    """Tensors with materialised per-example gradients, clipped and summed without a projection."""
 
     def __init__(self, tap: SampledTap) -> None:
         self.tap, self.found = tap, None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """All entries in a row."""
+        """The number of trained entries; they are released in one row."""
         return (self.tap.size,)
 
     def squared_norms(self) -> Tensor | None:
-        """Norms of the materialised gradients."""
+        """The squared norm of each record's materialised gradient; None where nothing came back."""
         self.found = self.tap.captured()
         return None if self.found is None else per_example.to_double(self.found).square().sum(1)
 
     def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
-        """``sum_j c_j G_j``."""
+        """The sum ``sum_j c_j G_j`` over the records, all entries in one row."""
         found, self.found = self.found, None
         return c @ (found if kept is None else torch.where(kept[:, None], found, 0.0))  # pyright: ignore
 
     def update(self, mean: Tensor) -> Update:
-        """The mean itself."""
+        """The released mean itself, in one row."""
         return mean, None
 
 
@@ -127,19 +138,19 @@ class WholeGradient(View):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Outputs x inputs."""
+        """``(outputs, inputs)`` of the matrix, the bias counted as one more input."""
         return self.tap.shape
 
     def measured(self, x: Tensor) -> Tensor:
-        """``x P`` for the norm."""
+        """The factor ``x P`` of which the norm is taken, from ``x`` (records x tokens x inputs); here ``P = I``."""
         return x
 
     def sketched(self, x: Tensor) -> Tensor:
-        """``x P`` for the sum."""
+        """The factor ``x P`` that is summed, from ``x`` (records x tokens x inputs); here ``P = I``."""
         return x
 
     def squared_norms(self) -> Tensor | None:
-        """``|G_j P|_F^2``."""
+        """The squared norm ``|G_j P|_F^2`` of each record, ``P`` that of ``measured``; None where nothing came back."""
         pair = self.tap.captured()
         if pair is None:
             return None
@@ -149,11 +160,11 @@ class WholeGradient(View):
 
     @property
     def clips_what_it_sums(self) -> bool:
-        """True if norm and sum look at the same image."""
+        """True if norm and sum look at the same image of the gradient."""
         return True
 
     def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
-        """``sum_j c_j G_j P``."""
+        """The sum ``sum_j c_j G_j P`` over the records, ``P`` that of ``sketched``."""
         assert self.pair is not None
         (g, h), self.pair = self.pair, None
         if kept is not None:
@@ -161,5 +172,5 @@ class WholeGradient(View):
         return per_example.clipped_sum(c, g, h)
 
     def update(self, mean: Tensor) -> Update:
-        """The mean itself."""
+        """The released mean itself, of the shape of the matrix."""
         return mean, None

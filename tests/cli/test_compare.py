@@ -1,6 +1,10 @@
 """Bounds side by side."""
 
 import json
+import re
+
+import pytest
+from privproj_cli.mechanisms import MECHANISMS
 
 GAUSSIAN = "gaussian --noise-multiplier 1"
 
@@ -16,3 +20,65 @@ def test_compare_lists_promise_free_bounds_first(run):
     assert statuses == sorted(statuses, key=["proved", "conditional"].index)
     code, out, _ = run(f"compare {GAUSSIAN} --delta 1e-5")
     assert code == 0 and "classical" in out and "0 < epsilon < 1" in out
+
+
+RUNS = ("", "--steps 9", "--fixed-projection --steps 9", "--sampling-rate .1", "--sampling-rate .1 --sampling fixed",
+        "--sampling-rate .1 --relation replace", "--sampling partition --steps 2", "--group-size 3",
+        "--relation replace", "--relation zero-out --group-size 2", "--norm-ratio 1.1", "--gamma .5",
+        "--layer 64x4x3", "--misalignment 1.5", "--columns 1 --misalignment 0", "--changed-columns 2 --span-dim 0 "
+        "--residual-norm 1 --residual-misalignment .1")  # fmt: skip
+"""What makes bounds not apply."""
+
+SMALL = {"gaussian": "--noise-multiplier 2", "laplace": "--noise-multiplier 2",
+         "m1": "--dim 9 --rank 30 --noise-multiplier 9", "m2": "--dim 64 --rank 4 --noise-multiplier 3",
+         "wishart": "--dim 30 --rank 4 --misalignment 1e-6", "wishart-matrix": "--dim 9 --rank 2 --columns 3",
+         "sketch": "--rank 4 --gamma 100", "sketch-public": "--rank 4 --noise-multiplier 9"}  # fmt: skip
+
+
+def without(words, extra):
+    """The options without those that the extra ones overrule or exclude."""
+    names = {name for name in extra.split() if name.startswith("--")}
+    names |= {"--dim", "--rank"} if "--layer" in names else set()
+    pairs = zip(words.split()[::2], words.split()[1::2], strict=True)
+    return " ".join(f"{name} {value}" for name, value in pairs if name not in names)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_bound_that_does_not_apply_has_one_short_line(mechanism, run):
+    refused = 0
+    for extra in RUNS:
+        line = f"compare {mechanism} {without(SMALL[mechanism], extra)} {extra} --delta 1e-5"
+        code, out, _ = run(line)
+        if code == 2:
+            continue  # an option of another mechanism
+        shown = out.splitlines()
+        rows = json.loads(run(line + " --json")[1])["results"]
+        missing = [row for row in rows if row["value"] is None and row.get("outcome") != "vacuous"]
+        for row in missing:
+            begin = [at for at, text in enumerate(shown) if text.startswith(f"  {row['bound']} ")]
+            assert len(begin) == 1, (line, row["bound"])
+            words = shown[begin[0]].split(maxsplit=1)[1]
+            assert len(shown[begin[0]]) <= 100 and not words.endswith("..."), (line, words)
+            assert not words.startswith((row["bound"], "this bound", "expected")), (line, words)
+            assert re.fullmatch(r"[a-z(`].*[^,;:]", words) and words.count("(") == words.count(")"), (line, words)
+            full = row.get("reason") or " ".join(row["warnings"])
+            assert len(full) > 10
+        refused += len(missing)
+        assert all(len(text) <= 100 for text in shown), line
+    assert refused or mechanism == "laplace"
+
+
+def test_what_compare_prints(run):
+    _, out, _ = run(f"compare {M2} --delta 1e-5")
+    lines = out.splitlines()
+    assert lines[0].startswith("epsilon of m2 at delta 1e-05; add-remove; one release")
+    assert "  beta-tail        needs --change-rank or --columns" in lines
+    assert "promise (1): every record changes the layer's gradient by a matrix of rank at most 1" in lines
+
+
+def test_a_refuted_bound_is_named_with_where_the_reason_is(run):
+    code, out, err = run("compare wishart-matrix --dim 64 --rank 16 --columns 8 --delta 1e-5")
+    assert code == 3 and "refuted" in out and "privproj bounds wishart-matrix.early-matrix" in out
+    assert err.count("early-matrix") == 1 and err.count("\n") == 1
+    assert "reason:" in run("bounds wishart-matrix.early-matrix")[1]

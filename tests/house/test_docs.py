@@ -1,12 +1,14 @@
 """The documentation: its commands print what it says, every bound has a page and a note, and its links lead somewhere.
 
 A block of commands looks like a terminal: ``$ privproj ...`` and the output below it, of which lines may be left out
-(``...`` stands for what changes from run to run). ``; echo "exit $?"`` shows the exit code, as in a shell.
+(``...`` stands for what changes from run to run). ``; echo "exit $?"`` shows the exit code, as in a shell. The
+blocks of a page run in one folder, in order. The quick run leaves out blocks that are costly or need an extra.
 """
 
-import importlib.util
+import importlib
 import re
 import shlex
+import sys
 
 import pytest
 from helpers import ROOT, extras_of, needs
@@ -16,27 +18,45 @@ from privproj.bounds import LINES, registry
 
 DOCS = ROOT / "docs"
 EVERY = sorted(DOCS.rglob("*.md"))
-WRITTEN = [DOCS / name for name in ("README.md", "tutorial.md", "not-a-guarantee.md", "proofs.md")]
+GUIDES = ("how-to-choose", "command-line", "runs-and-ci", "training", "audits", "certificates")
+WRITTEN = [
+    ROOT / "README.md",
+    *(DOCS / f"{name}.md" for name in ("README", "tutorial", *GUIDES, "not-a-guarantee", "proofs")),
+]
+"""Pages written by hand whose commands and programs run."""
+COSTLY = ("--epochs", "remaining", "privproj check", "sweep", "rank wishart", "--calibrate", "privproj ledger")
+"""Words of commands that take seconds, or need what such a command has written."""
 EXIT = '; echo "exit $?"'
 
 
 def builder():
     """``docs/build.py`` as a module."""
-    spec = importlib.util.spec_from_file_location("docs_build", DOCS / "build.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(DOCS))
+    try:
+        return importlib.import_module("build")
+    finally:
+        sys.path.remove(str(DOCS))
 
 
 BUILD = builder()
+BOUNDS = sys.modules["pages_of_bounds"]
 
 
-def sessions(path):
-    """Every command of a page with the lines shown below it."""
-    for block in re.findall(r"```\n(\$ .*?)```", path.read_text(), re.DOTALL):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, *shown = part.replace("\\\n", " ").splitlines()
-            yield command, shown
+def blocks(path):
+    """Every block of commands of a page."""
+    return re.findall(r"```\n(\$ .*?)```", path.read_text(), re.DOTALL)
+
+
+def is_costly(block):
+    """True for a block that the quick run leaves out."""
+    return bool(extras_of(block)) or any(word in block for word in COSTLY)
+
+
+def commands(block):
+    """Every command of a block with the lines shown below it."""
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, *shown = part.replace("\\\n", " ").splitlines()
+        yield command, shown
 
 
 def printed(command, capsys):
@@ -61,26 +81,63 @@ def check_session(command, shown, lines):
         assert any(matches(line, found) for found in rest), f"$ {command}\nprints no more: {line}"
 
 
-def marks(path):
-    """Pages that need extras are read in the full run."""
-    return [pytest.mark.extra, pytest.mark.full] if extras_of(path.read_text()) else []
-
-
-@pytest.mark.parametrize("path", [pytest.param(p, marks=marks(p)) for p in WRITTEN], ids=lambda p: p.name)
-def test_commands_print_what_the_page_says(path, tmp_path, monkeypatch, capsys):
-    needs(*extras_of(path.read_text()))
+def run_blocks(wanted, tmp_path, monkeypatch, capsys):
+    """Run blocks in one folder beside the examples, and compare."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
-    for command, shown in sessions(path):
-        check_session(command, shown, printed(command, capsys))
+    for block in wanted:
+        for command, shown in commands(block):
+            check_session(command, shown, printed(command, capsys))
+
+
+QUICK = [path for path in WRITTEN if not all(map(is_costly, blocks(path)))]
+LONG = [path for path in WRITTEN if any(map(is_costly, blocks(path)))]
+
+
+@pytest.mark.parametrize("path", QUICK, ids=lambda p: p.name)
+def test_quick_commands_print_what_the_page_says(path, tmp_path, monkeypatch, capsys):
+    run_blocks([block for block in blocks(path) if not is_costly(block)], tmp_path, monkeypatch, capsys)
+
+
+def marks(path):
+    """Pages that need extras are read where these are installed."""
+    return [pytest.mark.extra] if any(map(extras_of, blocks(path))) else []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("path", [pytest.param(p, marks=marks(p)) for p in LONG], ids=lambda p: p.name)
+def test_all_commands_print_what_the_page_says(path, tmp_path, monkeypatch, capsys):
+    needs(*(name for block in blocks(path) for name in extras_of(block)))
+    run_blocks(blocks(path), tmp_path, monkeypatch, capsys)
+
+
+def programs():
+    """Every Python block of every page, with the extras it needs."""
+    for path in WRITTEN:
+        for number, block in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)):
+            found = [pytest.mark.extra] if extras_of(block) else []
+            yield pytest.param(block, id=f"{path.name}-{number}", marks=found)
+
+
+@pytest.mark.parametrize("block", [*programs()])
+def test_programs_print_what_they_say(block, capsys):
+    needs(*extras_of(block))
+    exec(compile(block, "page", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines and all(f"# {line}" in block for line in lines), block
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda p: p.name)
-def test_python_blocks_print_what_they_say(path, capsys):
-    for block in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL):
-        exec(compile(block, path.name, "exec"), {})
-        lines = capsys.readouterr().out.splitlines()
-        assert lines and all(f"# {line}" in block for line in lines), block
+def test_blocks_of_the_shell_only_set_up(path):
+    for block in re.findall(r"```sh\n(.*?)```", path.read_text(), re.DOTALL):
+        assert "pip install" in block, f"shown but not run: {block}"
+
+
+def test_a_page_is_run_unless_a_program_writes_it():
+    made = {path for path in EVERY if path.read_text().startswith("<!-- Written by docs/build.py")}
+    measured = {DOCS / f"{name}.md" for name in ("benchmarks", "certified", "reference")}
+    without_commands = {DOCS / "architecture.md", DOCS / "notation.md"}
+    assert set(EVERY) - made - measured - without_commands == set(WRITTEN) - {ROOT / "README.md"}
 
 
 def test_a_changed_number_is_seen():
@@ -89,28 +146,30 @@ def test_a_changed_number_is_seen():
 
 
 @pytest.mark.full
-def test_pages_come_from_the_registry():
-    assert not BUILD.differing(BUILD.pages()), "run python docs/build.py"
+@pytest.mark.parametrize("source", ["bounds", "words", pytest.param("api", marks=pytest.mark.extra)])
+def test_pages_come_from_their_source(source):
+    needs(*(["griffe"] if source == "api" else []))
+    assert not BUILD.differing(BUILD.pages([source])), "run python docs/build.py"
 
 
-def test_a_stale_page_is_seen(tmp_path, monkeypatch):
-    monkeypatch.setattr(BUILD, "PAGES", tmp_path)
+def test_a_stale_page_is_seen(tmp_path):
     (tmp_path / "gone.md").write_text("left over")
-    assert BUILD.differing({tmp_path / "new.md": "text"}) == ["gone.md", "new.md"]
+    folder = tmp_path.name
+    assert BUILD.differing({tmp_path / "new.md": "text"}) == [f"{folder}/gone.md", f"{folder}/new.md"]
     BUILD.write({tmp_path / "new.md": "text"})
     assert BUILD.differing({tmp_path / "new.md": "text"}) == []
 
 
 @pytest.mark.parametrize("bound", registry(), ids=lambda b: f"{b.mechanism.name}.{b.name}")
 def test_every_bound_has_a_note(bound):
-    words = BUILD.note(bound)
+    words = BOUNDS.note(bound)
     assert words["when"].strip() and words["proof"].strip()
     assert set(words["claims"]) <= anchored_claims()
     assert not bound.proof or bound.proof in words["claims"]
 
 
 def test_every_note_is_about_a_bound():
-    noted = {(kind, name) for kind, bounds in BUILD.notes()["bounds"].items() for name in bounds}
+    noted = {(kind, name) for kind, bounds in BOUNDS.notes()["bounds"].items() for name in bounds}
     assert noted == set(LINES)
     assert {path.name for path in (DOCS / "bounds").glob("*.md")} == {
         "README.md", *(f"{kind}-{name}.md" for kind, name in LINES),
@@ -144,3 +203,10 @@ def test_internal_links_resolve(path):
     for target, anchor in links(path):
         assert target.exists(), f"{path.name}: {target}"
         assert not anchor or anchor in anchors(target), f"{path.name}: {target.name}#{anchor}"
+
+
+def test_outside_pages_link_to_files():
+    for path in (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md")):
+        for target, anchor in links(path):
+            assert target.exists(), f"{path.name}: {target}"
+            assert not anchor or anchor in anchors(target), f"{path.name}: {target.name}#{anchor}"

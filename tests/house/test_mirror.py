@@ -8,7 +8,6 @@ from helpers import ROOT
 from privproj.training.algorithms import LINES
 
 ELSEWHERE = {
-    "errors": "classes without behaviour: every refusal is a test of who refuses",
     "version": "tests/house/test_version.py",
     "validation": "every bad input of the command line and of files: tests/cli/test_main.py",
     "result": "every bound's result: tests/bounds/test_every_bound.py",

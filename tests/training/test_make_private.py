@@ -53,7 +53,7 @@ class Gained(nn.LayerNorm):
         (mlp, {"feature_bound": 1.0}, "either max_grad_norm"),
         (mlp, {"feature_bound": 1.0, "max_grad_norm": None}, "one trained linear layer"),
         (mlp, {"clipping": "per-layer", "shares": (0.5, 0.6)}, "sum to 1"),
-        (mlp, {"algorithm": "sgd"}, "one of dp-sgd"),
+        (mlp, {"algorithm": "sgd"}, "did you mean dp-sgd"),
         (mlp, {"epochs": 0, "steps": None}, "epochs"),
         (mlp, {"frame": "wishart"}, "haar or wishart"),
         (

@@ -8,7 +8,7 @@ registry itself is plain text and loads no torch, so that the command line can n
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from privproj.errors import InvalidParameter
+from privproj.errors import unknown_name
 
 if TYPE_CHECKING:
     from privproj.training.algorithms.algorithm import Algorithm
@@ -40,16 +40,30 @@ LINES = (
 """Every algorithm, in the order in which users see them."""
 
 ALGORITHMS = tuple(line.name for line in LINES)
-"""The names of all algorithms."""
+"""The names of all training algorithms, in the order in which users see them. Contract."""
 
 MEMBERSHIP_ALGORITHMS = tuple(line.name for line in LINES if line.membership)
-"""The names of those that membership audits offer."""
+"""The names of the algorithms that ``privproj audit membership`` offers. Contract."""
 
 
 def load(name: str) -> "Algorithm":
-    """The record of an algorithm, from its file; raises :class:`InvalidParameter` if there is none of that name."""
+    """Load the record of a training algorithm from its file.
+
+    Args:
+        name: One of :data:`ALGORITHMS`.
+
+    Returns:
+        Its :class:`privproj.training.algorithms.algorithm.Algorithm`.
+
+    Raises:
+        InvalidParameter: There is no algorithm of that name.
+
+    >>> from privproj.training.algorithms import load
+    >>> load("dp-sgd").summary
+    "Clip every record's gradient, add noise to the sum."
+    """
     if name not in ALGORITHMS:
-        raise InvalidParameter("algorithm", name, "one of " + ", ".join(ALGORITHMS))
+        raise unknown_name("algorithm", name, "an algorithm", ALGORITHMS)
     file = LINES[ALGORITHMS.index(name)].file
     records: tuple[Algorithm, ...] = import_module(f"{__name__}.{file}").RECORDS
     return next(record for record in records if record.name == name)

@@ -31,25 +31,31 @@ def _whole_gradient(tap: Any, plan: Plan, rank: int) -> View:
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """A training algorithm. The fields, in their order:
+    """The record of a training algorithm: what it looks at, what it is accounted as, what it needs.
 
-    * ``name``, ``summary``: what it is called, and what it does in one sentence.
-    * ``rank``: "projection" where it draws projections of some rank itself and therefore needs one, "module" where the
-      rank is that of the adapters in the module, "none" where it takes none.
-    * ``has_frame``: its projection comes in a Haar and a Wishart frame.
-    * ``never_lengthens``: what it clips is never longer than the gradient, so that a proved bound on the norm of
-      gradients can stand in for the clip.
-    * ``accounted_as``: the mechanism of one release, its noise left out.
-    * ``view``: how it looks at one trained matrix, from the tap, the plan and the rank for this matrix. Other trained
-      tensors are always looked at as they are.
-    * ``subspace_view``: one view over all trained tensors within a given subspace, in place of one view each. An
-      algorithm with such a view needs a subspace and a joint clip.
-    * ``check_layer``: from the name of the algorithm that was asked for and a tap; raises :class:`InvalidParameter`
-      where that algorithm must not train this layer. It is also asked about other algorithms for layers that say
-      (by ``only_for``) that they belong to this one.
-    * ``adapt``: from a module, a rank and an insecure seed to the module with this algorithm's adapters, for
-      ``privproj train`` and for audits.
-    * ``step_hook``: from the module, the plan and the random streams to what is called after every release.
+    Soundness rests on ``accounted_as`` and ``view`` together: what the view lets into the sum must be what the
+    mechanism says.
+
+    Attributes:
+        name: What users call it.
+        summary: What it does, in one sentence.
+        rank: "projection" where it draws projections of some rank itself and therefore needs one, "module" where the
+            rank is that of the adapters in the module, "none" where it takes none.
+        has_frame: True if its projection comes in a Haar and a Wishart frame.
+        never_lengthens: True if what it clips is never longer than the gradient, so that a proved bound on the norm of
+            gradients can stand in for the clip.
+        accounted_as: The mechanism of one release, its noise left out, from the shapes, ranks and shares of all
+            tensors.
+        view: How it looks at one trained matrix, from the tap, the plan and the rank for this matrix. Other trained
+            tensors are always looked at as they are.
+        subspace_view: One view over all trained tensors within a given subspace, in place of one view each. An
+            algorithm with such a view needs a subspace and a joint clip.
+        check_layer: Called with the name of the algorithm that was asked for and a tap; raises
+            :class:`InvalidParameter` where that algorithm must not train this layer. It is also asked about other
+            algorithms, for layers that say (by ``only_for``) that they belong to this one.
+        adapt: From a module, a rank and an insecure seed to the module with this algorithm's adapters, for ``privproj
+            train`` and for audits. None where the module is trained as it is.
+        step_hook: From the module, the plan and the random streams to what is called after every release.
     """
 
     name: str
@@ -66,12 +72,12 @@ class Algorithm:
 
     @property
     def projects(self) -> bool:
-        """True if it draws projections itself."""
+        """True if the algorithm draws projections itself."""
         return self.rank == "projection"
 
     @property
     def needs_subspace(self) -> bool:
-        """True if it trains within a subspace that has to be found before."""
+        """True if the algorithm trains within a subspace that has to be found before."""
         return self.subspace_view is not None
 
     def shape(self, tap: AnyTap) -> Shape:
@@ -79,7 +85,7 @@ class Algorithm:
         return (*tap.shape, self.projects) if isinstance(tap, Tap) else (1, tap.size, False)
 
     def views(self, taps: list[AnyTap], plan: Plan, subspace: Any) -> list[View]:
-        """How it looks at all trained tensors under a plan."""
+        """The views of all trained tensors under a plan, one for each tap or one for all in a subspace."""
         if self.subspace_view is not None:
             return [self.subspace_view(taps, subspace)]
         ranks = plan.ranks or (plan.rank or 1,) * len(taps)

@@ -17,11 +17,12 @@ from privproj.training.view import Update
 
 
 class _Flora(Projected):
-    """A momentum kept in the sketch: ``m <- beta m A_old A^T + (1 - beta) R / (q N)``, ``W <- W - lr m A``.
+    """A momentum kept in the sketch: ``m <- beta m + (1 - beta) R / (q N)``, ``W <- W - lr m A``.
 
-    ``R = sum_j c_j G_j A^T + noise`` is clipped after the projection, ``A`` (rank x inputs, entries N(0, 1/rank)) is
-    drawn every ``every`` steps, and ``E A^T A = I`` makes the transfer unbiased. Transfer and decompression are
-    post-processing: the subsampled Gaussian mechanism for any ``every``.
+    ``R = sum_j c_j G_j A^T + sigma Xi`` (outputs x rank) is clipped after the projection. ``A`` (rank x inputs, entries
+    N(0, 1/rank)) is drawn every ``every`` steps, when the momentum is carried over by ``m <- m A_old A^T``; ``E A^T A =
+    I`` makes that unbiased. Transfer and decompression are post-processing, so this is the subsampled Gaussian
+    mechanism (claims C3 and C17) for any ``every``.
     """
 
     def __init__(self, tap: Tap, rank: int, beta: float, every: int) -> None:
@@ -33,14 +34,17 @@ class _Flora(Projected):
         """Draw a new sketch and carry the momentum over to it, where the old one has served its steps."""
         if self.age % self.every == 0:
             shape = self.rank, self.tap.shape[1]
+            # A = N/sqrt(r).
             new = normal(shape, self.tap.weight, streams.projection) / self.rank**0.5
             if self.moment is not None:
+                # m <- m A_old A^T.
                 self.moment = (self.moment @ self.a) @ new.T
             self.a, self.q = new, new.T
         self.age += 1
 
     def update(self, mean: Tensor) -> Update:
-        """``(m, A)``."""
+        """The momentum ``m`` (outputs x rank) and ``A`` (rank x inputs), whose product is the gradient estimate."""
+        # m <- beta m + (1 - beta) R/(q N); the first m has no earlier part.
         new = (1.0 - self.beta) * mean
         self.moment = new if self.moment is None else self.beta * self.moment + new
         return self.moment, self.a

@@ -17,14 +17,32 @@ from privproj.training.plan import Plan
 from privproj.validation import whole
 
 Picks = Callable[[str, nn.Linear], bool]
-"""From the name of a linear layer and the layer to whether it is adapted."""
+"""Called with the name of a linear layer and the layer; returns True if it is to be adapted."""
 
 
 class FrozenLoRA(nn.Module):
-    """``y = W x + b + s B A x``: ``W``, ``b`` and the random ``A`` (rank x inputs, entries N(0, 1/rank)) are frozen.
+    """A linear layer with a LoRA adapter whose random factor is frozen: ``y = W x + b + s B A x``.
 
-    ``B`` (outputs x rank) starts at zero and is all that is trained; ``s = alpha / rank``. ``A`` comes from public
-    randomness and may be published with the adapter.
+    ``W``, ``b`` and ``A`` (rank x inputs, entries N(0, 1/rank)) are frozen. ``B`` (outputs x rank) starts at zero and
+    is all that is trained. ``A`` comes from public randomness and may be published with the adapter.
+
+    Args:
+        base: The linear layer to adapt. Its tensors are frozen.
+        rank: Rank of the adapter, from 1 to the number of inputs.
+        alpha: LoRA's ``alpha``, which makes ``s = alpha / rank``. None: ``s = 1``.
+        stream: The random generator that ``A`` is drawn from, on the layer's device.
+
+    Raises:
+        InvalidParameter: ``rank`` exceeds the number of inputs.
+
+    >>> import torch
+    >>> from privproj.training import FrozenLoRA
+    >>> base = torch.nn.Linear(6, 3)
+    >>> layer = FrozenLoRA(base, rank=2, alpha=None, stream=torch.Generator().manual_seed(0))
+    >>> [name for name, tensor in layer.named_parameters() if tensor.requires_grad]
+    ['lora_B.weight']
+    >>> torch.equal(layer(torch.ones(5, 6)), base(torch.ones(5, 6)))
+    True
     """
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float | None, stream: torch.Generator) -> None:
@@ -41,19 +59,37 @@ class FrozenLoRA(nn.Module):
 
     @torch.no_grad()
     def draw(self, stream: torch.Generator) -> None:
-        """A new ``A``, and ``B = 0``."""
+        """Draw a new ``A`` and set ``B = 0``, which takes the adapter's part out of the layer.
+
+        Args:
+            stream: The random generator that ``A`` is drawn from.
+        """
         weight = self.lora_A.weight
+        # A = N/sqrt(r).
         weight.copy_(normal(tuple(weight.shape), weight, stream) / self.rank**0.5)
         self.lora_B.weight.zero_()
 
     @torch.no_grad()
     def merge(self, stream: torch.Generator) -> None:
-        """``W <- W + s B A``, then a new ``A``: the function stays what it is."""
+        """Add the adapter to the frozen weight, ``W <- W + s B A``, and draw a new one: the function stays what it is.
+
+        Args:
+            stream: The random generator that the new ``A`` is drawn from.
+        """
+        # W <- W + s B A.
         self.base.weight.addmm_(self.lora_B.weight, self.lora_A.weight, alpha=self.scale)
         self.draw(stream)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer with its adapter."""
+        """Apply the layer with its adapter.
+
+        Args:
+            x: Inputs, the last dimension of the size of the layer's inputs.
+
+        Returns:
+            Outputs ``W x + b + s B A x``, the last dimension of the size of the layer's outputs.
+        """
+        # y = W x + b + s B A x.
         return self.base(x) + self.scale * self.lora_B(self.lora_A(x))
 
 
@@ -65,10 +101,32 @@ def add_frozen_lora(
     where: Picks | None = None,
     insecure_seed: int | None = None,
 ) -> nn.Module:
-    """The module with a :class:`FrozenLoRA` around each linear layer that ``where(name, layer)`` picks (all of them).
+    """Wrap linear layers of a module in :class:`FrozenLoRA` and freeze all other tensors.
 
-    All other tensors are frozen. Build the optimizer from the trained tensors afterwards. ``s = 1`` unless ``alpha`` is
-    given. Raises :class:`InvalidParameter` if no layer is picked.
+    Build the optimizer from the trained tensors afterwards. The module is changed in place; a module that is a linear
+    layer itself comes back wrapped.
+
+    Args:
+        module: The module to adapt.
+        rank: Rank of every adapter, from 1 to the number of inputs of the narrowest adapted layer.
+        alpha: LoRA's ``alpha``, which makes the scale ``s = alpha / rank``. None: ``s = 1``.
+        where: Called with the name of a linear layer and the layer; returns True if it is to be adapted. None: all are.
+            It is not asked about a module that is a linear layer itself.
+        insecure_seed: A whole number of at least 0 that makes the factors ``A`` repeatable. None: they come from a
+            generator seeded by the operating system.
+
+    Returns:
+        The module with its adapters.
+
+    Raises:
+        InvalidParameter: ``rank`` is outside its range for a layer, or no layer is picked.
+
+    >>> import torch
+    >>> from privproj.training import add_frozen_lora
+    >>> module = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    >>> module = add_frozen_lora(module, 3, where=lambda name, layer: name == "0")
+    >>> [name for name, tensor in module.named_parameters() if tensor.requires_grad]
+    ['0.lora_B.weight']
     """
     rank = whole("rank", rank, "a whole number rank >= 1")
     stream = streams(next(module.parameters()).device, insecure_seed).projection
@@ -76,7 +134,10 @@ def add_frozen_lora(
 
 
 def wrap_layers(module: nn.Module, wrap: Callable[[nn.Linear], nn.Module], where: Picks | None) -> nn.Module:
-    """The frozen module with the picked linear layers wrapped."""
+    """The frozen module with the picked linear layers wrapped; a module that is a linear layer itself is wrapped.
+
+    Raises :class:`InvalidParameter` where no layer is picked.
+    """
     module.requires_grad_(False)
     if isinstance(module, nn.Linear):
         return wrap(module)
@@ -91,13 +152,31 @@ def wrap_layers(module: nn.Module, wrap: Callable[[nn.Linear], nn.Module], where
 
 
 def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Module:
-    """A model that PEFT wrapped for LoRA, made ready for an algorithm; call it before building the optimizer.
+    """Make a model that PEFT wrapped for LoRA ready for an algorithm; call it before building the optimizer.
 
-    "lora-fa": the A factors are frozen, the B factors trained. "m2": both factors stay frozen (B is zero, so they do
-    nothing) and the weights that they adapt are trained, by fresh projections, to the rank of each adapter unless
-    ``make_private`` is given one for all. Raises :class:`InvalidParameter` for a model without LoRA layers, for
-    variants of LoRA (DoRA and others use their factors otherwise than as layers, past the hooks that see each record),
-    for adapters of embeddings and, for "m2", for B factors that are not zero.
+    The model is what ``peft.get_peft_model(model, peft.LoraConfig(...))`` returns. Adapters that are more than a linear
+    layer's ``B A`` are refused: DoRA and other variants use their factors otherwise than as layers, past the hooks that
+    see each record.
+
+    Args:
+        model: The wrapped model. It is changed in place.
+        algorithm: "lora-fa" freezes the A factors and trains the B factors. "m2" keeps both frozen (B is zero, so they
+            do nothing) and trains the weights that they adapt by fresh projections, to the rank of each adapter unless
+            :func:`make_private` is given one for all.
+
+    Returns:
+        The same model.
+
+    Raises:
+        InvalidParameter: The model has no LoRA layers, variants of LoRA, adapters of embeddings or, for "m2", B factors
+            that are not zero.
+
+    >>> import torch
+    >>> from privproj.training import prepare_peft
+    >>> prepare_peft(torch.nn.Linear(4, 2), "lora-fa")
+    Traceback (most recent call last):
+    ...
+    privproj.errors.InvalidParameter: expected a model that PEFT wrapped for LoRA, got model=Linear
     """
     layers: list[Any] = [part for part in model.modules() if hasattr(part, "base_layer") and hasattr(part, "lora_B")]
     if not layers:
@@ -142,7 +221,7 @@ class _Resampling:
         self.drawn = drawn
 
     def __call__(self, optimizer: Any) -> None:
-        """Count a step."""
+        """Count a step of the optimizer, and draw new adapters when it is time."""
         if optimizer.steps % self.every == 0:
             for layer in self.layers:
                 layer.merge(self.drawn.projection)
@@ -159,12 +238,12 @@ def _check_trains_b(algorithm: str, tap: AnyTap) -> None:
 
 
 def _adapt_with_lora(module: nn.Module, rank: int, insecure_seed: int | None) -> nn.Module:
-    """Frozen adapters around all linear layers."""
+    """Put frozen adapters around all linear layers of the module."""
     return add_frozen_lora(module, rank, insecure_seed=insecure_seed)
 
 
 def _resample_after_steps(module: nn.Module, plan: Plan, drawn: Streams) -> _Resampling:
-    """What re-sampled LoRA does after every step."""
+    """What re-sampled LoRA calls after every step."""
     return _Resampling(module, plan.every, drawn)
 
 

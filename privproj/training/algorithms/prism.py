@@ -1,8 +1,8 @@
 """PRISM: private steps on the manifold of rank-r matrices (arXiv 2606.00944).
 
-The clipped and noised quantity is the tangent vector of all modules jointly, which lives in a space that past releases
-determine: the subsampled Gaussian mechanism, whatever the rank. Everything after is post-processing of the release,
-the lift to factors and all moments included.
+What is clipped and noised is the tangent vector of all modules jointly. It lives in a space that past releases
+determine, so this is the subsampled Gaussian mechanism (claims C3 and C17), whatever the rank. Everything after is
+post-processing of the release, the lift to factors and all moments included.
 """
 
 from dataclasses import dataclass
@@ -38,11 +38,21 @@ from privproj.validation import whole
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """How a released tangent vector becomes a step.
+    """How PRISM makes a step of a released tangent vector ``xi``; all of it is post-processing.
 
-    "plain": ``Retr(Z - lr xi)``, with ``momentum`` on transported tangent vectors. "adaptive": second moments of the
-    lifted release (``beta2``) precondition the lifted first moment (``momentum`` is ``beta1``), with the ridge
-    ``kappa tr(D)/r``, ``D`` the noise's share; used once the smallest singular value exceeds ``floor``.
+    Args:
+        kind: "plain" steps to ``Retr(Z - lr m)``, ``m`` the momentum of transported tangent vectors. "adaptive" divides
+            the lifted momentum by the root of second moments of the lifted releases, once the smallest singular value
+            exceeds ``floor``; before that it steps as "plain" does.
+        momentum: Weight of the past in ``m <- momentum m + (1 - momentum) xi``, from 0 to below 1.
+        beta2: Weight of the past in the second moments, from 0 to below 1. For "adaptive" only.
+        kappa: Factor of the ridge ``kappa tr(D)/r`` on the second moments, ``D`` the part of them that the noise makes;
+            above 0. For "adaptive" only.
+        floor: Smallest singular value above which "adaptive" steps are made, above 0.
+
+    >>> from privproj.training import Steps
+    >>> Steps(momentum=0.9).kind
+    'plain'
     """
 
     kind: Literal["plain", "adaptive"] = "plain"
@@ -53,9 +63,28 @@ class Steps:
 
 
 class PrismLinear(nn.Module):
-    """``y = W x + b + U (s * (V^T x))``: ``W`` and ``b`` frozen, the rank-r matrix ``U diag(s) V^T`` trained from zero.
+    """A linear layer with a trained low-rank part: ``y = W x + b + U (s * (V^T x))``.
 
-    ``U`` and ``V`` start as uniformly random orthonormal bases from public randomness, ``s`` at zero.
+    ``W`` and ``b`` are frozen, the rank-r matrix ``U diag(s) V^T`` is trained from zero. ``U`` (outputs x rank) and
+    ``V`` (inputs x rank) start as uniformly random orthonormal bases from public randomness, ``s`` at zero.
+
+    Args:
+        base: The linear layer to adapt. Its tensors are frozen.
+        rank: Rank of the trained part, from 1 to the smaller side of the layer.
+        steps: How a released tangent vector becomes a step.
+        stream: The random generator that the bases are drawn from, on the layer's device.
+
+    Raises:
+        InvalidParameter: ``rank`` exceeds the smaller side of the layer.
+
+    >>> import torch
+    >>> from privproj.training import PrismLinear, Steps
+    >>> base = torch.nn.Linear(6, 3)
+    >>> layer = PrismLinear(base, 2, Steps(), torch.Generator().manual_seed(0))
+    >>> [tuple(tensor.shape) for tensor in (layer.u, layer.s, layer.v)]
+    [(3, 2), (2,), (6, 2)]
+    >>> torch.equal(layer(torch.ones(5, 6)), base(torch.ones(5, 6)))
+    True
     """
 
     def __init__(self, base: nn.Linear, rank: int, steps: Steps, stream: torch.Generator) -> None:
@@ -70,19 +99,60 @@ class PrismLinear(nn.Module):
         self.v = nn.Parameter(orthonormal(base.in_features, rank, weight, stream)[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer with its low-rank part."""
+        """Apply the layer with its low-rank part.
+
+        Args:
+            x: Inputs, the last dimension of the size of the layer's inputs.
+
+        Returns:
+            Outputs ``W x + b + U (s * (V^T x))``, the last dimension of the size of the layer's outputs.
+        """
+        # y = W x + b + U (s * (V^T x)).
         return self.base(x) + ((x @ self.v) * self.s) @ self.u.T
 
     @staticmethod
     def private_tap(name: str, module: "PrismLinear") -> "_PrismTap":
-        """What the private optimizer listens with."""
+        """Make the tap with which the private optimizer picks up what this layer sees and gets back.
+
+        Args:
+            name: The name of the layer in its module, for messages.
+            module: The layer.
+
+        Returns:
+            A tap that only the algorithm ``prism`` can train.
+        """
         return _PrismTap(name, module)
 
 
 def add_prism(
     module: nn.Module, rank: int, *, steps: Steps | None = None, where: Any = None, insecure_seed: int | None = None
 ) -> nn.Module:
-    """The module with a :class:`PrismLinear` around each linear layer that ``where(name, layer)`` picks."""
+    """Wrap linear layers of a module in :class:`PrismLinear` and freeze all other tensors.
+
+    Build the optimizer from the trained tensors afterwards. The module is changed in place; a module that is a linear
+    layer itself comes back wrapped.
+
+    Args:
+        module: The module to adapt.
+        rank: Rank of every trained part, from 1 to the smallest side of an adapted layer.
+        steps: How a released tangent vector becomes a step. None: ``Steps()``, plain steps without momentum.
+        where: Called with the name of a linear layer and the layer; returns True if it is to be adapted. None: all are.
+            It is not asked about a module that is a linear layer itself.
+        insecure_seed: A whole number of at least 0 that makes the bases repeatable. None: they come from a generator
+            seeded by the operating system.
+
+    Returns:
+        The module with its low-rank parts.
+
+    Raises:
+        InvalidParameter: ``rank`` is outside its range for a layer, or no layer is picked.
+
+    >>> import torch
+    >>> from privproj.training import add_prism
+    >>> module = add_prism(torch.nn.Linear(6, 3), 2)
+    >>> [name for name, tensor in module.named_parameters() if tensor.requires_grad]
+    ['u', 's', 'v']
+    """
     rank = whole("rank", rank, "a whole number rank >= 1")
     stream = streams(next(module.parameters()).device, insecure_seed).projection
     return wrap_layers(module, lambda layer: PrismLinear(layer, rank, steps or Steps(), stream), where)
@@ -103,7 +173,7 @@ OVERSTATEMENT = 8.0
 
 
 def _orthonormality_error(at: Point) -> float:
-    """The larger of ``|U^T U - I|`` and ``|V^T V - I|``."""
+    """The larger of the Frobenius norms ``|U^T U - I|`` and ``|V^T V - I|``."""
     eye = torch.eye(len(at.s), dtype=torch.float64, device=at.s.device)
     return max(float((basis.double().T @ basis.double() - eye).norm()) for basis in (at.u, at.v))
 
@@ -119,7 +189,7 @@ class _PrismTap(Tap):
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The factors."""
+        """The factors ``U``, ``s`` and ``V``."""
         return [self.module.u, self.module.s, self.module.v]
 
     @property
@@ -131,7 +201,7 @@ class _PrismTap(Tap):
 class _TangentView(View):
     """The tangent vector ``P_T(G_j)``, clipped over all modules, noised in its coordinates.
 
-    ``|P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T U|^2``, a sum in which nothing cancels.
+    Its squared norm is ``|P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T U|^2``, a sum in which nothing cancels.
     """
 
     def __init__(self, tap: _PrismTap, deviation: float) -> None:
@@ -143,13 +213,13 @@ class _TangentView(View):
 
     @property
     def point(self) -> Point:
-        """The low-rank matrix, as it is now."""
+        """The low-rank matrix as it is now, without gradients."""
         module = self.tap.module
         return Point(module.u.detach(), module.s.detach(), module.v.detach())
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """All coordinates in a row."""
+        """``(r (r + m + n),)``: all coordinates are released in one row."""
         m, n = self.tap.shape
         return (size(m, n, len(self.tap.module.s)),)
 
@@ -162,7 +232,7 @@ class _TangentView(View):
             self.move(new)
 
     def squared_norms(self) -> Tensor | None:
-        """``|P_T(G_j)|^2``, overstated by as much as rounded bases can hide."""
+        """The squared norm ``|P_T(G_j)|^2`` of each record, overstated by as much as rounded bases can hide."""
         seen = self.tap.captured()
         if seen is None:
             return None
@@ -174,31 +244,35 @@ class _TangentView(View):
                 "load weights before make_private or between steps",
             )  # fmt: skip
         self.seen = g, x
+        # |P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T U|^2, times 1 + OVERSTATEMENT d.
         beyond = x - (x @ at.v) @ at.v.T
         return (per_example.squared_norms(g, x @ at.v) + per_example.squared_norms(g @ at.u, beyond)) * (
             1.0 + OVERSTATEMENT * loose
         )
 
     def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
-        """The coordinates of ``sum_j c_j P_T(G_j)``."""
+        """The coordinates of ``sum_j c_j P_T(G_j)`` in a row."""
         (g, x), at = self.seen, self.point
         del self.seen
         if kept is not None:
             g, x = (torch.where(kept[:, None, None], part, 0.0) for part in (g, x))
+        # G V and G^T U for G = sum_j c_j G_j.
         gv, gtu = per_example.clipped_sum(c, g, x @ at.v), per_example.clipped_sum(c, x, g @ at.u)
         return from_products(gv, gtu, at).flat()
 
     def update(self, mean: Tensor) -> Any:
-        """Not used: the step is this view's own."""
+        """Not used, since the step is this view's own."""
         raise NotImplementedError
 
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
-        """One step on the manifold with the group's learning rate; weight decay shrinks ``s``."""
+        """Make one step on the manifold with the group's learning rate; weight decay shrinks ``s``."""
         with torch.no_grad():
             at = self.point
+            # s <- (1 - lr wd) s.
             at = Point(at.u, at.s * (1.0 - group["lr"] * group.get("weight_decay", 0.0)), at.v)
             xi = from_flat(mean, at)
             beta = self.steps.momentum
+            # m <- beta m + (1 - beta) xi, the first m being xi.
             self.moment = xi if self.moment is None else self.moment.scaled(beta).plus(xi.scaled(1.0 - beta))
             ready = self.steps.kind == "adaptive" and float(at.s[-1]) > self.steps.floor
             new = self.adaptive(at, xi, group["lr"]) if ready else retracted(at, self.moment, group["lr"])
@@ -212,14 +286,15 @@ class _TangentView(View):
             parameter.copy_(value)
 
     def moved(self, old: list, new: list) -> bool:
-        """A basis of a space of one dimension cannot move; some factor must."""
+        """True if some factor changed, for a basis of a space of one dimension cannot move."""
         return old != new
 
     def adaptive(self, at: Point, xi: Tangent, rate: float) -> Point:
-        """``Retr(Z - lr (U_A B^T + A U_B^T))``, ``U_A = m_A (V_A + lam_A I)^-1/2``, in balanced factors.
+        """The point ``Retr(Z - lr (U_A B^T + A U_B^T))`` with ``U_A = m_A (V_A + lam_A I)^-1/2``, in balanced factors.
 
-        The factors are turned by the orthogonal matrix that keeps them closest to the last ones, so that the second
-        moments keep their meaning.
+        ``m_A`` is the lifted momentum, ``V_A`` the second moment (r x r) of the lifted releases, and ``lam_A`` the
+        ridge. The factors are turned by the orthogonal matrix that keeps them closest to the last ones, so that the
+        second moments keep their meaning.
         """
         assert self.moment is not None
         root = at.s.sqrt()
@@ -233,19 +308,24 @@ class _TangentView(View):
         fresh = [part @ turn for part in lifted(xi, at)]
         moments, steps = [], []
         for i, (side, part) in enumerate(zip((len(a), len(b)), fresh, strict=True)):
+            # V_A <- beta2 V_A + (1 - beta2) dA^T dA / m.
             now = part.T @ part / side
             beta = self.steps.beta2
             moments.append(now if self.second is None else beta * self.second[i] + (1.0 - beta) * now)
+            # lam_A = kappa tr(D)/r.
             ridge = self.steps.kappa * float(noise_moment(at.s, side, self.deviation).sum()) / len(root)
+            # U_A = m_A (V_A + lam_A I)^-1/2.
             steps.append(ascent[i] @ inverse_root(moments[i], ridge))
         self.factors, self.second = (a, b), (moments[0], moments[1])
         one = torch.eye(len(root), dtype=a.dtype, device=a.device)
+        # Z - lr (U_A B^T + A U_B^T) = [A, U_A] [[I, -lr I], [-lr I, 0]] [B, U_B]^T.
         core = torch.cat([torch.cat([one, -rate * one], 1), torch.cat([-rate * one, torch.zeros_like(one)], 1)], 0)
         return truncated(torch.cat([a, steps[0]], 1), core, torch.cat([b, steps[1]], 1), len(root))
 
 
 def _tangent_view(tap: Any, plan: Plan, rank: int) -> _TangentView:
     """The view of one PRISM layer; the rank is that of the layer."""
+    # tau = sigma / (q N): the standard deviation of the noise on a released coordinate.
     return _TangentView(tap, plan.noise_std / plan.expected_batch)
 
 
@@ -256,7 +336,7 @@ def _check_prism_layer(algorithm: str, tap: AnyTap) -> None:
 
 
 def _adapt_with_prism(module: nn.Module, rank: int, insecure_seed: int | None) -> nn.Module:
-    """PRISM layers around all linear layers."""
+    """Put PRISM layers around all linear layers of the module."""
     return add_prism(module, rank, insecure_seed=insecure_seed)
 
 

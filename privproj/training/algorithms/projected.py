@@ -20,11 +20,13 @@ from privproj.training.view import Update, WholeGradient
 
 
 class Projected(WholeGradient):
-    """M2: a fresh projection of the inputs' side, ``A^T = Q R`` with ``Q`` orthonormal (inputs x rank).
+    """M2: a fresh projection of the inputs' side, ``Q`` (inputs x rank) with orthonormal columns.
 
-    Released is ``S = sum_j c_j G_j Q + noise``; since ``E Q`` is standard normal for a standard normal ``E``, this is
-    ``(sum_j c_j G_j + sigma E) Q``, and no matrix of the layer's size is drawn. The update is ``(d/r) S Q^T`` in the
-    Haar frame and ``S R R^T Q^T`` in the Wishart frame. The norm is that of ``G_j`` (full clip) or of ``G_j Q``.
+    ``Q R`` is a Gaussian matrix with N(0, 1) entries, ``d`` the number of inputs and ``r`` the rank. Released is ``S =
+    sum_j c_j G_j Q + sigma Xi``, outputs x rank. Since ``E Q`` is standard normal for a standard normal ``E``, this is
+    ``(sum_j c_j G_j + sigma E) Q``, which M2 releases (claim C4), and no matrix of the layer's size is drawn. The
+    update is ``(d/r) S Q^T`` in the Haar frame and ``S (R R^T/r) Q^T`` in the Wishart frame: post-processing. The norm
+    is that of ``G_j`` (full clip) or of ``G_j Q``.
     """
 
     def __init__(self, tap: Tap, rank: int, frame: str | None, clip_projected: bool) -> None:
@@ -33,28 +35,32 @@ class Projected(WholeGradient):
         self.fresh = False
 
     def refresh(self, streams: Streams) -> None:
-        """A new projection, independent of all that was drawn before."""
+        """Draw a new projection, independent of all that was drawn before."""
         inputs = self.tap.shape[1]
         self.q, r = orthonormal(inputs, self.rank, self.tap.weight, streams.projection)
+        # (d/r) Q^T, or (R R^T/r) Q^T: what lifts a release back to outputs x inputs.
         self.back = self.q.T * (inputs / self.rank) if self.frame != "wishart" else (r @ r.T / self.rank) @ self.q.T
         self.fresh = True
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Outputs x rank."""
+        """``(outputs, rank)`` of the released matrix ``S``."""
         return self.tap.shape[0], self.rank
 
     @property
     def clips_what_it_sums(self) -> bool:
-        """Only with projected clipping."""
+        """True with projected clipping, where the norm is that of ``G_j Q``."""
         return self.clip_projected
 
     def sketched(self, x: Tensor) -> Tensor:
-        """``x Q``."""
+        """The factor ``x Q`` that is summed, records x tokens x rank."""
         return x @ self.q
 
     def update(self, mean: Tensor) -> Update:
-        """``(S, (d/r) Q^T)`` or ``(S, R R^T Q^T)``; a projection that served a release already is refused."""
+        """The gradient estimate ``((d/r) S) Q^T`` or ``S (R R^T/r) Q^T``, as its two factors ``S`` and the rest.
+
+        Raises :class:`InvalidParameter` for a projection that served a release already.
+        """
         if not self.fresh:
             raise InvalidParameter(self.tap.name, "a projection used before", "a fresh projection for each release")
         self.fresh = False
@@ -69,12 +75,13 @@ class _ProjectedFirst(WholeGradient):
         self.rank = rank
 
     def refresh(self, streams: Streams) -> None:
-        """A new projection."""
+        """Draw a new projection ``A`` with independent entries N(0, 1/rank)."""
         shape = self.rank, self.tap.shape[1]
+        # A = N/sqrt(r), so that E A^T A = I.
         self.a = normal(shape, self.tap.weight, streams.projection) / self.rank**0.5
 
     def sketched(self, x: Tensor) -> Tensor:
-        """``x A^T A``."""
+        """The factor ``x A^T A``, records x tokens x inputs, for the norm and for the sum."""
         return (x @ self.a.T) @ self.a
 
 
@@ -88,11 +95,13 @@ def _m2_mechanism(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[flo
         _check_ranks(shapes, ranks)
     if len(shapes) == 1:
         outputs, inputs, _ = shapes[0]
+        # One layer: claim C4, or C5 where a record's change has a higher rank.
         return M2(dim=inputs, rank=min(ranks[0], inputs), columns=outputs)
     layers = Counter(
         (inputs, min(rank, inputs) if projected else inputs, share)
         for (_, inputs, projected), rank, share in zip(shapes, ranks, shares or (None,) * len(shapes), strict=True)
     )
+    # Layers of one shape count together, with the sum of their shares: claim C5 (joint clip) or C6 (per layer).
     found = tuple(Layer(dim=d, rank=r, count=n, share=share and n * share) for (d, r, share), n in layers.items())
     return M2(layers=found, clipping="per-layer" if shares else "joint")
 
@@ -109,17 +118,17 @@ def _check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
 
 
 def _m2_view(tap: Any, plan: Plan, rank: int) -> Projected:
-    """M2's view: the norm is that of the whole gradient."""
+    """The view of M2, which takes the norm of the whole gradient."""
     return Projected(tap, min(rank, tap.shape[1]), plan.frame, clip_projected=False)
 
 
 def _projected_clip_view(tap: Any, plan: Plan, rank: int) -> Projected:
-    """The same projection, with the norm of the projected gradient."""
+    """The view with the same projection, which takes the norm of the projected gradient."""
     return Projected(tap, min(rank, tap.shape[1]), plan.frame, clip_projected=True)
 
 
 def _m1_view(tap: Any, plan: Plan, rank: int) -> _ProjectedFirst:
-    """M1's view."""
+    """The view of M1, which projects and lifts back before the clip."""
     return _ProjectedFirst(tap, rank)
 
 

@@ -16,26 +16,55 @@ from privproj.validation import whole
 class ProjectedDescent:
     """RP-GD: ``w <- w - lr Z Z^T grad L(w)`` with one random ``Z``, no clip and no noise. Not private; for audits.
 
-    Its published analysis needs queries that do not depend on ``Z`` and vectors of one norm, which training breaks, and
-    a matrix query gives the data away (arXiv 2601.21719, Proposition 2).
+    ``Z`` (trained weights x rank) has entries N(0, 1/rank). The published analysis needs queries that do not depend on
+    ``Z`` and vectors of one norm, which training breaks, and a matrix query gives the data away (arXiv 2601.21719,
+    Proposition 2).
+
+    Args:
+        module: What is trained: its tensors with ``requires_grad``.
+        rank: Rank of ``Z Z^T``, at least 1.
+        lr: Learning rate.
+        insecure_seed: A whole number of at least 0 that makes ``Z`` repeatable. None: ``Z`` comes from a generator
+            seeded by the operating system.
+
+    Raises:
+        InvalidParameter: ``rank`` is no whole number of at least 1.
+
+    >>> import torch
+    >>> from privproj.training import ProjectedDescent
+    >>> module = torch.nn.Linear(4, 1)
+    >>> descent = ProjectedDescent(module, rank=2, lr=0.1, insecure_seed=0)
+    >>> module(torch.ones(3, 4)).sum().backward()
+    >>> descent.step()
+    >>> module.weight.grad is None
+    True
     """
 
     def __init__(self, module: nn.Module, rank: int, lr: float, insecure_seed: int | None = None) -> None:
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         total = sum(p.numel() for p in self.parameters)
         rank, like = whole("rank", rank, "a whole number rank >= 1"), self.parameters[0]
+        # Z = N/sqrt(r), so that E Z Z^T = I.
         self.z = normal((total, rank), like, streams(like.device, insecure_seed).projection) / rank**0.5
         self.lr = lr
 
     @torch.no_grad()
     def step(self) -> None:
-        """Make one step with the gradients that ``backward`` left."""
+        """Make one step with the gradients that ``backward`` left in every trained tensor, and drop them."""
         gradient = torch.cat([p.grad.flatten() for p in self.parameters if p.grad is not None])
+        # w <- w - lr Z Z^T grad L(w).
         moves = (self.z @ (self.z.T @ gradient)).split([p.numel() for p in self.parameters])
         for parameter, move in zip(self.parameters, moves, strict=True):
             parameter.sub_(move.view_as(parameter), alpha=self.lr)
             parameter.grad = None
 
     def epsilon(self, delta: float) -> NoReturn:
-        """Always refused."""
+        """Refuse: this algorithm has no epsilon, whatever the delta.
+
+        Args:
+            delta: The delta that is asked for, without effect.
+
+        Raises:
+            Refused: Always.
+        """
         raise Refused(f"projected descent without noise has no epsilon at delta {delta:g}, nor at any other")

@@ -26,11 +26,28 @@ orthonormal basis is accounted alike."""
 
 @dataclass(frozen=True, eq=False)
 class Subspace:
-    """``k`` orthonormal directions among all trained weights (``basis``: weights x k), and where they are from.
+    """Orthonormal directions among all trained weights, with where they are from.
 
-    ``source`` "public": found without private data, at no cost. "dp": found by releases that ``account`` lists, which
-    are accounted together with the training. ``mode`` "full": the wrapped optimizer sees the gradient ``P z`` on the
-    weights; "subspace": it moves ``phi`` in ``R^k``, and the weights are ``Theta* + P phi``.
+    Args:
+        basis: The directions as columns, weights x ``k``; the weights are all trained tensors in a row.
+        source: "public" if they were found without private data, at no cost; "dp" if they were found by releases, which
+            ``account`` lists and which are accounted together with the training.
+        mode: "full" shows the wrapped optimizer the gradient ``P z`` on the weights; "subspace" lets it move ``phi``,
+            and the weights are ``Theta* + P phi``.
+        account: The releases that found the directions, for source "dp"; None for "public".
+
+    Attributes:
+        phi: The coordinates in ``R^k`` that the wrapped optimizer moves in mode "subspace"; zero at first.
+
+    Raises:
+        InvalidParameter: ``source`` or ``mode`` is unknown, the columns are not orthonormal, or an account is missing
+            or superfluous.
+
+    >>> import torch
+    >>> from privproj.training import Subspace
+    >>> subspace = Subspace(torch.eye(5)[:, :2], "public")
+    >>> subspace.rank, subspace.mode
+    (2, 'full')
     """
 
     basis: Tensor
@@ -56,27 +73,73 @@ class Subspace:
 
     @property
     def rank(self) -> int:
-        """``k``."""
+        """The number ``k`` of directions."""
         return self.basis.shape[1]
 
 
 def leading(rows: Tensor, k: int) -> Tensor:
-    """The top ``k`` right singular vectors of ``rows`` (snapshots x weights), by the Gram matrix of the rows.
+    """The leading right singular vectors of snapshots, found by way of the Gram matrix of the rows.
 
-    ``A A^T = W diag(w) W^T``, ``P = A^T W_k w_k^-1/2``, made orthonormal; directions without length are left out.
+    Args:
+        rows: The snapshots ``A``, snapshots x weights.
+        k: How many directions are wanted, at least 1.
+
+    Returns:
+        Orthonormal columns, weights x ``k``; fewer where the snapshots span fewer directions.
+
+    Raises:
+        InvalidParameter: All snapshots are zero.
+
+    >>> import torch
+    >>> from privproj.training import leading
+    >>> basis = leading(torch.tensor([[3.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]]), 2)
+    >>> [[round(abs(entry), 3) for entry in row] for row in basis.tolist()]
+    [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
     """
+    # A A^T = W diag(w) W^T.
     values, vectors = torch.linalg.eigh(rows.double() @ rows.double().T)
     order = values.argsort(descending=True)[:k]
     longest = values[order[0]]
     order = order[values[order] > SMALLEST_SQUARED_LENGTH * longest] if float(longest) > 0.0 else order[:0]
     if not len(order):
         raise InvalidParameter("rows", "all zero", "snapshots that moved")
+    # P = A^T W_k w_k^-1/2, made orthonormal; directions without length are left out.
     basis = rows.double().T @ (vectors[:, order] / values[order].sqrt())
     return torch.linalg.qr(basis)[0].to(rows.dtype)
 
 
 class Trajectory:
-    """Snapshots ``Theta_t - Theta_0`` of a private run, for a subspace of ``k`` directions."""
+    """Snapshots ``Theta_t - Theta_0`` of a private run, for a subspace of ``k`` directions.
+
+    The snapshots are made of releases only, so the subspace costs what the run costs.
+
+    Args:
+        optimizer: The private optimizer of the run, from :func:`make_private`, before its first step.
+        k: The number of directions, at least 1 and at most the number of steps. A snapshot is kept after every
+            ``floor(steps/k)`` steps.
+
+    Raises:
+        InvalidParameter: ``k`` is outside its range.
+
+    >>> import torch
+    >>> from torch.nn.functional import cross_entropy
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from privproj.training import Trajectory, make_private
+    >>> records = TensorDataset(torch.ones(100, 8), torch.zeros(100, dtype=torch.long))
+    >>> module = torch.nn.Linear(8, 2)
+    >>> module, optimizer, loader = make_private(
+    ...     module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+    ...     data_loader=DataLoader(records, batch_size=25), algorithm="dp-sgd", max_grad_norm=1.0,
+    ...     noise_multiplier=1.0, steps=4,
+    ... )
+    >>> trajectory = Trajectory(optimizer, 2)
+    >>> for x, y in loader:
+    ...     optimizer.backward(cross_entropy(module(x), y, reduction="none"))
+    ...     optimizer.step()
+    >>> subspace = trajectory.subspace()
+    >>> subspace.rank, subspace.account.spent
+    (2, 4)
+    """
 
     def __init__(self, optimizer: PrivateOptimizer, k: int) -> None:
         self.optimizer, self.k = optimizer, whole("rank", k, "a whole number of directions >= 1")
@@ -90,12 +153,26 @@ class Trajectory:
         optimizer.attach_step_hook(self.take_snapshot)
 
     def take_snapshot(self, optimizer: PrivateOptimizer) -> None:
-        """Keep the weights after every so many steps."""
+        """Keep the weights if it is time for a snapshot; the optimizer calls this after every step.
+
+        Args:
+            optimizer: The private optimizer that has made a step.
+        """
         if optimizer.steps % self.every == 0:
             self.rows.append(_flat_weights(optimizer.taps.taps) - self.start)
 
     def subspace(self, mode: Literal["full", "subspace"] = "full") -> Subspace:
-        """The subspace of the snapshots, with the account of the run that made them, which has to be over."""
+        """The subspace of the snapshots, with the account of the run that made them, which has to be over.
+
+        Args:
+            mode: "full" or "subspace", as :class:`Subspace` takes it.
+
+        Returns:
+            A :class:`Subspace` of source "dp" with at most ``k`` directions.
+
+        Raises:
+            InvalidParameter: The run has steps left, or no snapshot differs from the start.
+        """
         if self.optimizer.steps < self.optimizer.plan.steps:
             left = self.optimizer.plan.steps - self.optimizer.steps
             raise InvalidParameter("trajectory", f"{left} steps left", "a search that made all its planned steps")
@@ -104,7 +181,7 @@ class Trajectory:
 
 
 def _flat_weights(taps: list[AnyTap]) -> Tensor:
-    """All trained weights in a row."""
+    """All trained weights in a row, in the order of the taps."""
     return torch.cat([p.detach().flatten() for tap in taps for p in tap.parameters])
 
 
@@ -123,26 +200,26 @@ class _SubspaceView(View):
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """All trained tensors."""
+        """All trained tensors of the module, in the order of the taps."""
         return [p for tap in self.taps for p in tap.parameters]
 
     @property
     def held(self) -> list[nn.Parameter]:
-        """``phi`` where the optimizer moves that."""
+        """The tensors that the optimizer has to hold: ``phi`` in mode "subspace", else the trained ones."""
         return [self.subspace.phi] if self.subspace.mode == "subspace" else self.parameters
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """The name by which messages call it."""
         return "the subspace"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """``k``."""
+        """``(k,)``: one coordinate for each direction."""
         return (self.subspace.rank,)
 
     def coordinates(self) -> Tensor | None:
-        """``z_j`` for every example, ``<G_j, P_c> = sum_t g_t^T P_c x_t`` layer by layer."""
+        """The coordinates ``z_j`` of each record's gradient, records x ``k``; None where nothing came back."""
         found, parts = [], iter(self.parts)
         for tap in self.taps:
             own = [next(parts) for _ in tap.parameters]
@@ -154,40 +231,43 @@ class _SubspaceView(View):
                 continue
             g, x = seen
             columns = [part.view(g.shape[2], -1, self.subspace.rank) for part in own]
+            # z_jc = <G_j, P_c> = sum_t g_jt^T P_c x_jt.
             found.append(torch.einsum("nto,nti,oik->nk", g, x, torch.cat(columns, 1)))
         return torch.stack(found).sum(0) if found else None
 
     def squared_norms(self) -> Tensor | None:
-        """``|z_j|^2``."""
+        """The squared norm ``|z_j|^2`` for each record; None where nothing came back."""
         self.z = self.coordinates()
         return None if self.z is None else per_example.to_double(self.z).square().sum(1)
 
     def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
-        """``sum_j c_j z_j``."""
+        """The sum ``sum_j c_j z_j`` over the records, a vector of ``k`` numbers."""
         z, self.z = self.z, None
         return c @ (z if kept is None else torch.where(kept[:, None], z, 0.0))  # pyright: ignore
 
     def update(self, mean: Tensor) -> Any:
-        """Not used: the gradient is set in :meth:`apply`."""
+        """Not used, since :meth:`apply` sets the gradient."""
         raise NotImplementedError
 
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
-        """The gradient of ``phi``, or ``P z`` on the weights."""
+        """Set the gradient of ``phi``, or the gradient ``P z`` on the weights, for the released mean ``z``."""
         if self.subspace.mode == "subspace":
             self.subspace.phi.grad = mean
             return
         for parameter, part in zip(self.parameters, self.parts, strict=True):
+            # The gradient P z, one tensor's rows of P at a time.
             parameter.grad = (part @ mean).view_as(parameter)
 
     def moved(self, old: list, new: list) -> bool:
-        """Whether every tensor changed that the basis reaches."""
+        """True if every trained tensor changed that the basis reaches."""
         reached = [bool(part.any()) for part in self.parts]
         return all(was != now for was, now, can in zip(old, new, reached, strict=True) if can)
 
     @torch.no_grad()
     def after(self) -> None:
-        """``Theta <- Theta + P (phi - phi_last)``."""
+        """Move the weights by ``Theta <- Theta + P (phi - phi_last)`` in mode "subspace"."""
         if self.subspace.mode == "subspace":
+            # Theta <- Theta + P (phi - phi_last).
             moved = self.subspace.phi - self.last
             for parameter, part in zip(self.parameters, self.parts, strict=True):
                 parameter.add_((part @ moved).view_as(parameter))

@@ -1,0 +1,113 @@
+"""``privproj explain``: what the words of an answer mean; ``cli/words.toml`` holds the texts."""
+
+import re
+from importlib.resources import files
+from typing import Any
+
+import click
+
+from privproj.bounds import LINES, find_bound, mechanism_named
+from privproj.errors import unknown_name
+from privproj.result import Status
+
+from . import render
+from .options import option, with_options
+
+HELP = r"""What a word of an answer means: an exit code, an outcome, a status, a mechanism, a bound, ...
+
+Without a word it lists all of them.
+
+\b
+Examples:
+  privproj explain 3
+  privproj explain conditional
+  privproj explain noise multiplier
+"""
+
+
+def word_groups() -> list[dict[str, Any]]:
+    """The groups of words in their order: each a ``title``, the ``kind`` of its words, and the list ``word``.
+
+    A word has ``name`` and ``means``; where it has more, ``also`` are other spellings, ``cases`` pairs of ``when`` and
+    ``instead``, and ``see`` related words.
+    """
+    import tomllib
+
+    return tomllib.loads(files("privproj_cli").joinpath("words.toml").read_text(encoding="utf-8"))["group"]
+
+
+def explain(word: tuple[str, ...], json: bool) -> int:
+    """Print what is known of a word, or all words."""
+    groups = word_groups()
+    found = entries(groups, " ".join(word)) if word else []
+    if json:
+        every = [{"kind": group["kind"], **entry} for group in groups for entry in group["word"]]
+        click.echo(render.as_json({"results": found or every}))
+    else:
+        click.echo("\n\n".join(map(text, found)) if found else overview(groups))
+    return 0
+
+
+def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
+    """Every entry and every bound of that name, an error with a suggestion where there is none."""
+    asked = spelling(word)
+    found = [
+        {"kind": group["kind"], **entry}
+        for group in groups
+        for entry in group["word"]
+        if asked in map(spelling, (entry["name"], *entry.get("also", ())))
+    ]
+    found += [bound_entry(*line) for line in LINES if asked in (spelling(line[1]), spelling(".".join(line)))]
+    if not found:
+        known = [
+            name for group in groups for entry in group["word"] for name in (entry["name"], *entry.get("also", ()))
+        ]
+        known += [name for line in LINES for name in ([".".join(line)] if "." in word else [line[1]])]
+        raise unknown_name("WORD", word, "a word", known, "`privproj explain` lists them")
+    return found
+
+
+def spelling(word: str) -> str:
+    """A word without what may be spelt differently: capitals, hyphens, underscores, more than one space."""
+    return " ".join(re.split(r"[\s_-]+", word.strip().lower()))
+
+
+def bound_entry(mechanism: str, name: str) -> dict[str, Any]:
+    """A bound as an entry: its summary, its status, and where the rest is."""
+    bound = find_bound(mechanism_named(mechanism), name)
+    full = f"{mechanism}.{name}"
+    status = "proved" if bound.status is Status.PROVED else render.STATUS_WORDS[bound.status]
+    means = f"A bound of {mechanism}: {bound.summary}. Its status is {status}."
+    page = f"`privproj bounds {full}` shows its formula, its source and what it assumes."
+    return {"kind": "bound", "name": full, "means": f"{means} {page}"}
+
+
+def text(entry: dict[str, Any]) -> str:
+    """An entry for the eye: name and kind, meaning, cases with what to do, related words."""
+    lines = [f"{entry['name']}  ({entry['kind']})", *render.wrap_line("  ", entry["means"])]
+    for case in entry.get("cases", ()):
+        lines += render.wrap_line("  - when ", f"{case['when']}:")
+        lines += render.wrap_line("         ", case["instead"])
+    return "\n".join(lines + render.wrap_line("  see also: ", ", ".join(entry.get("see", ()))))
+
+
+def overview(groups: list[dict[str, Any]]) -> str:
+    """All words by group."""
+    lines = []
+    for group in groups:
+        lines += [group["title"], *render.wrap_line("  ", ", ".join(entry["name"] for entry in group["word"]))]
+    return "\n".join(
+        [*lines, "Bounds", "  any name that `privproj bounds` lists", "", "`privproj explain WORD` explains one."]
+    )
+
+
+command = with_options(
+    [
+        click.Argument(["word"], nargs=-1, metavar="[WORD]"),
+        option("--json", "JSON instead of text.", is_flag=True),
+    ],
+    explain,
+    name="explain",
+    help=HELP,
+    short_help="What a word, an exit code or a bound of an answer means.",
+)

@@ -1,0 +1,164 @@
+"""The pages of ``docs/api``: every public name with its docstring, read by griffe without importing anything.
+
+One page per public module. A page is plain Markdown: a heading and a signature for each name, its arguments as a list,
+its example as a block.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import griffe
+
+ROOT = Path(__file__).parent.parent
+API = ROOT / "docs" / "api"
+HEADER = "<!-- Written by docs/build.py from the docstrings: edit those. -->\n"
+MODULES = {
+    "privproj": "questions, mechanisms, answers",
+    "privproj.schedule": "runs of several phases",
+    "privproj.records": "certificates and ledgers",
+    "privproj.training": "the torch adapter (extra `torch`)",
+    "privproj.audit": "attacks on claims",
+    "privproj.integrations.dp_accounting": "events and accountants for dp-accounting",
+    "privproj.integrations.opacus": "an accountant for Opacus (extra `torch`)",
+    "privproj.integrations.peft": "layers of a PEFT adapter (extra `peft`)",
+    "privproj.diagnostics": "numbers that describe a run and guarantee nothing",
+}
+"""The public modules; what each lists in ``__all__`` is the public interface."""
+RETURNS = r"(.*?)(?:\nReturns:\n((?:    [^\n]*(?:\n|$)|\n(?=    ))+)(.*))?"
+"""A docstring: what precedes the returned value, the words about it, what follows."""
+WIDTH = 100
+"""Characters up to which a signature stands in one line."""
+
+Documented = griffe.Object | griffe.Alias
+
+
+def api_pages() -> dict[Path, str]:
+    """Every page of the Python interface."""
+    package = griffe.load("privproj", search_paths=[ROOT])
+    pages = {API / f"{name}.md": _module_page(name, _member(package, name)) for name in MODULES}
+    return {API / "README.md": _index(), **pages}
+
+
+def _member(package: Documented, path: str) -> Documented:
+    """The object of a dotted path that begins with the package."""
+    inner = path.removeprefix("privproj").lstrip(".")
+    return package[inner] if inner else package
+
+
+def _index() -> str:
+    """The list of modules."""
+    rows = "\n".join(f"| [`{name}`]({name}.md) | {what} |" for name, what in MODULES.items())
+    head = "Written from the docstrings; every example on these pages is run by the tests."
+    return f"{HEADER}\n# Python API\n\n{head}\n\n| module | holds |\n| --- | --- |\n{rows}\n"
+
+
+def _module_page(path: str, module: Documented) -> str:
+    """One module with all its public names: functions first, then classes."""
+    names = [module[name] for name in module.exports or ()]
+    kinds = {
+        "Functions": [m for m in names if m.is_function],
+        "Classes": [m for m in names if m.is_class and not _is_error(m)],
+        "Errors": [m for m in names if m.is_class and _is_error(m)],
+    }
+    parts = [HEADER, f"# {path}", _sections(module)]
+    for head, members in kinds.items():
+        parts += [f"## {head}"] if members else []
+        parts += [_entry(member) for member in sorted(members, key=lambda m: (m.name.lower(), m.name))]
+    return "\n\n".join(part for part in parts if part).replace("-->\n\n\n", "-->\n\n") + "\n"
+
+
+def _is_error(member: Documented) -> bool:
+    """True for an exception."""
+    bases = {str(base) for base in member.bases}
+    return bool(bases & {"Exception", "ValueError", "PrivprojError", "Unanswered"})
+
+
+def _entry(member: Documented, level: int = 3) -> str:
+    """Heading, signature, words, and the public methods of a class."""
+    parts = [f"{'#' * level} {member.name}", _signature(member), _sections(member)]
+    if member.is_class:
+        parts += [_entry(m, level + 1) for m in _methods(member)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _methods(kind: Documented) -> Iterator[Documented]:
+    """Public methods and properties that the class itself defines, in the order of the code."""
+    for name, member in kind.members.items():
+        is_property = "property" in member.labels
+        if not name.startswith("_") and (member.is_function or is_property) and member.has_docstring:
+            yield member
+
+
+def _signature(member: Documented) -> str:
+    """How it is called, as a block; a property and a class without parameters have none."""
+    if "property" in member.labels:
+        return ""
+    parameters = list(_parameters(member))
+    returned = f" -> {member.returns}" if member.is_function and member.returns else ""
+    line = f"{member.name}({', '.join(parameters)}){returned}"
+    if len(line) > WIDTH:
+        line = f"{member.name}(\n" + "".join(f"    {p},\n" for p in parameters) + f"){returned}"
+    return "" if member.is_class and not parameters else f"```text\n{line}\n```"
+
+
+def _parameters(member: Documented) -> Iterator[str]:
+    """Each parameter with its type and default, and the star after which names are needed."""
+    starred = False
+    for p in member.parameters:
+        if p.name in ("self", "cls"):
+            continue
+        if p.kind is griffe.ParameterKind.keyword_only and not starred:
+            starred = True
+            yield "*"
+        stars = {"variadic keyword": "**", "variadic positional": "*"}.get(str(p.kind.value), "")
+        annotation = f": {p.annotation}" if p.annotation else ""
+        default = f" = {p.default}" if p.default is not None and not stars else ""
+        yield f"{stars}{p.name}{annotation}{default}"
+
+
+def _sections(member: Documented) -> str:
+    """The docstring as Markdown. The returned value is cut out first: griffe takes what precedes a colon for a type."""
+    if not member.docstring:
+        return ""
+    before, returned, after = re.fullmatch(RETURNS, member.docstring.value, re.DOTALL).groups()
+    parts = [_section(part) for part in _parsed(before, member)]
+    parts += [f"**Returns** {_prose(' '.join(returned.split()))}"] if returned else []
+    parts += [_section(part) for part in _parsed(after or "", member)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _parsed(text: str, member: Documented) -> list[griffe.DocstringSection]:
+    """The sections of a part of a docstring."""
+    return griffe.Docstring(text.strip("\n"), parent=member).parse("google", warn_unknown_params=False)
+
+
+def _section(part: griffe.DocstringSection) -> str:
+    """Text, or a list of named things."""
+    kind = part.kind.value
+    if kind in ("parameters", "attributes"):
+        return f"**{kind.capitalize()}**\n\n" + _items((p.name, p.description) for p in part.value)
+    if kind == "raises":
+        return "**Raises**\n\n" + _items((str(p.annotation), p.description) for p in part.value)
+    if kind != "text":
+        raise SystemExit(f"expected Args, Attributes, Returns or Raises in a docstring, got {kind}: {part.value}")
+    return _with_examples(part.value)
+
+
+def _items(pairs: Iterable[tuple[str, str]]) -> str:
+    """A list of names with their words."""
+    return "\n".join(f"* `{name}`: {_prose(' '.join(words.split()))}" for name, words in pairs)
+
+
+def _with_examples(text: str) -> str:
+    """Prose with its doctests as blocks."""
+    blocks = [block for block in text.split("\n\n") if block.strip()]
+    return "\n\n".join(
+        f"```pycon\n{block.strip()}\n```" if block.lstrip().startswith(">>>") else _prose(block) for block in blocks
+    )
+
+
+def _prose(text: str) -> str:
+    """Roles and double backticks of docstrings as Markdown code."""
+    text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text)
+    return text.replace("``", "`")

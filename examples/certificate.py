@@ -1,0 +1,35 @@
+"""Prove an answer, save the proof, and check it later.
+
+A certificate encloses delta at one epsilon in ball arithmetic. Whoever gets the file can verify it without trusting its
+writer: everything in it is computed again, at another precision and by other code.
+
+Needs: the extra certify.
+Run:   python examples/certificate.py
+Prints the answer (a noise multiplier of about 0.381), the proved ends of delta, that the saved certificate holds, and
+that an altered one does not.
+"""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import privproj
+from privproj.records.certificate import certify, load_certificate, verify
+
+
+def main() -> None:
+    answer = privproj.sigma(privproj.M2(dim=2048, rank=16), epsilon=1.0, delta=1e-5)
+    print(f"answer: noise multiplier {answer.value} meets epsilon 1 at delta 1e-05 ({answer.bound})")
+    certificate = certify(answer)
+    print(f"proved: delta(1) is at least {certificate.lower} and at most {certificate.upper}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "proof.json"
+        certificate.save(path)
+        loaded = load_certificate(path)
+    print("the saved certificate holds:", verify(loaded).holds)
+    forged = replace(loaded, mechanism={**loaded.mechanism, "noise_multiplier": 0.3})
+    print("with less noise written into it, it holds:", verify(forged).holds)
+
+
+if __name__ == "__main__":
+    main()

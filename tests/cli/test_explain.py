@@ -1,0 +1,94 @@
+"""``privproj explain`` knows every word that an answer can print."""
+
+import json
+import re
+from enum import StrEnum
+
+import pytest
+from privproj_cli.explain import entries, spelling, word_groups
+from privproj_cli.mechanisms import MECHANISMS
+
+from privproj import errors
+from privproj.bounds import LINES
+from privproj.result import Outcome, Side, Status
+from privproj.runs import NeighbouringRelation, Sampling
+
+GROUPS = word_groups()
+WORDS = [entry for group in GROUPS for entry in group["word"]]
+NAMES = [name for entry in WORDS for name in (entry["name"], *entry.get("also", ()))]
+ENUMS: tuple[type[StrEnum], ...] = (Outcome, Status, Side, NeighbouringRelation, Sampling)
+CODES = {kind.exit_code for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "exit_code")}
+LABEL = re.compile(r"^  ([a-z]+(?: [a-z]+)?): ", re.MULTILINE)
+
+
+@pytest.mark.parametrize("word", [*(str(m) for kind in ENUMS for m in kind), *map(str, CODES | {0, 1, 4}), *MECHANISMS])
+def test_every_word_of_an_answer_has_an_explanation(word):
+    assert entries(GROUPS, word)
+
+
+@pytest.mark.parametrize("line", LINES, ids=".".join)
+def test_every_bound_has_an_explanation(line):
+    found = [entry for entry in entries(GROUPS, line[1]) if entry["name"] == ".".join(line)]
+    assert len(found) == 1 and line[0] in found[0]["means"]
+    assert ".".join(line) in [entry["name"] for entry in entries(GROUPS, ".".join(line))]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "epsilon m2 --dim 64 --rank 4 --noise-multiplier 3 --steps 3 --sampling-rate 0.1 --delta 1e-5 --clip 1",
+        "epsilon m2 --dim 64 --rank 4 --noise-multiplier 0.1 --delta 1e-5 --dataset-size 10",
+    ],
+)
+def test_every_label_that_an_answer_prints_has_an_explanation(line, run):
+    labels = LABEL.findall(run(line)[1])
+    assert len(labels) > 1
+    for label in labels:
+        assert entries(GROUPS, label)
+
+
+def test_the_words_are_whole_sentences_and_named_once():
+    assert len(set(map(spelling, NAMES))) == len(NAMES)
+    for entry in WORDS:
+        assert set(entry) <= {"name", "also", "means", "cases", "see"}
+        texts = [entry["means"], *(case["instead"] for case in entry.get("cases", ()))]
+        assert all(text[0].isupper() or text.startswith(("z =", "1 - cos")) for text in texts), entry["name"]
+        assert all(text.endswith(".") for text in texts), entry["name"]
+
+
+def test_related_words_exist():
+    for word in (word for entry in WORDS for word in entry.get("see", ())):
+        assert entries(GROUPS, word)
+
+
+def test_commands_that_the_words_name_exist():
+    from privproj_cli.main import COMMANDS
+
+    text = json.dumps(GROUPS)
+    assert set(re.findall(r"`privproj ([a-z-]+)", text)) <= set(COMMANDS)
+
+
+def test_one_word_is_printed_and_without_one_all_are_listed(run):
+    code, out, err = run("explain noise multiplier")
+    assert (code, err) == (0, "") and out.startswith("noise multiplier  (") and len(out.splitlines()) < 8
+    assert run("explain NOISE-multiplier") == run("explain noise_multiplier") == (code, out, err)
+    listed = " ".join(run("explain")[1].split())
+    assert all(entry["name"] in listed for entry in WORDS)
+    assert all(len(line) <= 100 for word in ("", *NAMES) for line in run(f"explain {word}")[1].splitlines())
+
+
+def test_json_has_the_same_words(run):
+    assert [e["name"] for e in json.loads(run("explain --json")[1])["results"]] == [e["name"] for e in WORDS]
+    assert {e["name"] for e in json.loads(run("explain exact --json")[1])["results"]} == {
+        "exact", *(f"{kind}.exact" for kind, name in LINES if name == "exact"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("vacuus", "vacuous"), ("rankfree", "rank-free"), ("zero out x", "zero-out")]
+)
+def test_an_unknown_word_gets_a_suggestion(word, meant, run):
+    code, out, err = run(f"explain {word}")
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    assert meant in err.partition("did you mean")[2]
+    assert "privproj explain" in run("explain zzzzzzz")[2]

@@ -1,0 +1,105 @@
+"""Help under headings, and suggestions for mistyped commands, options and choices."""
+
+import re
+import subprocess
+import sys
+from importlib import import_module
+
+import click
+import pytest
+from helpers import ROOT
+from privproj_cli.main import COMMANDS, GROUPS
+from privproj_cli.mechanisms import MECHANISMS
+
+GAUSSIAN = "gaussian --noise-multiplier 1"
+
+QUERIES = ("epsilon", "delta", "sigma", "steps", "rate", "rank", "misalignment", "compare", "curve", "report")
+
+
+def test_every_command_stands_in_exactly_one_group():
+    named = [name for commands in GROUPS.values() for name in commands]
+    assert len(named) == len(set(named)) and list(COMMANDS) == named
+    with_command = [p for p in (ROOT / "cli").glob("*.py") if re.search(r"^(def )?command\b", p.read_text(), re.M)]
+    assert sorted(p.stem.replace("_", "-") for p in with_command) == sorted(named)
+    for name in named:
+        found = import_module("privproj_cli." + name.replace("-", "_")).command
+        assert isinstance(found, click.Command) and found.name == name
+
+
+def test_the_help_lists_every_command_in_one_line_of_80_columns(run):
+    _, out, _ = run("--help")
+    lines = out.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    for title, commands in GROUPS.items():
+        assert f"{title}:" in lines
+        for name, words in commands.items():
+            assert [line.split() for line in lines].count([name, *words.split()]) == 1, name
+    assert "Exit codes" in lines[-2] and "privproj explain" in lines[-1]
+
+
+@pytest.mark.parametrize("quantity", QUERIES)
+def test_every_option_of_a_query_stands_under_one_heading(quantity, run):
+    group = import_module(f"privproj_cli.{quantity}").command
+    for name, command in group.commands.items():
+        if name not in MECHANISMS:
+            continue
+        shown = run(f"{quantity} {name} --help")[1].splitlines()
+        wanted = [f"{title}:" for title, options in command.sections.items() if options]
+        assert [line for line in shown if line in (*wanted, "Options:")] == wanted
+        assert {"Run:", "Answer:"} <= set(wanted) and ("Target:" in wanted) == (quantity != "curve")
+        for option in [o for o in command.params if isinstance(o, click.Option)]:
+            pattern = re.compile(rf"  (-\w, )?{option.opts[0]}(, -\w)?( .*)?")
+            assert len([line for line in shown if pattern.fullmatch(line)]) == 1, option.opts
+
+
+def one_letter_less(name):
+    """The name without each of its letters."""
+    return [name[:i] + name[i + 1 :] for i in range(len(name))]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_mistyped_command_gets_a_suggestion(name, run):
+    for word in [*one_letter_less(name), name.upper()]:
+        code, out, err = run(word)
+        assert (code, out) == (2, "") and err.count("\n") == 1
+        assert name in err.partition("did you mean")[2], word
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("epsilon m3", "m2"),
+        ("compare gausian", "gaussian"),
+        ("audit mechanim", "mechanism"),
+        ("alignment meen", "mean"),
+        ("report m22", "m2"),
+        ("bounds rankfree", "rank-free"),
+        ("bounds m2.rankfree", "m2.rank-free"),
+        (f"epsilon {GAUSSIAN} --delta 1e-5 --bound analitic", "analytic"),
+        (f"epsilon {GAUSSIAN} --delt 1e-5", "--delta"),
+        (f"epsilon {GAUSSIAN} --delta 1e-5 --sampling poison", "poisson"),
+        ("audit mechanism m3 --noise-multiplier 1", "m2"),
+        ("train --data digits --mechanism loraf", "lora-fa"),
+    ],
+)
+def test_a_mistyped_word_gets_a_suggestion(line, name, run):
+    code, out, err = run(line)
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    assert name in err.partition("did you mean")[2]
+
+
+def test_what_is_near_nothing_gets_a_list_or_where_it_is(run):
+    assert "m1, m2, sketch" in run("rank zzzzz")[2]
+    assert "privproj --help" in run("zzzzz")[2]
+    assert "poisson, fixed, partition" in run(f"epsilon {GAUSSIAN} --delta 1e-5 --sampling zzzzzzzz")[2]
+    assert "privproj epsilon gaussian --help" in run(f"epsilon {GAUSSIAN} --zzzzzz 1")[2]
+
+
+@pytest.mark.parametrize("line", ["--help", f"epsilon {GAUSSIAN} --delta 1e-5"])
+def test_what_only_an_error_or_an_explanation_needs_is_not_imported(line):
+    code = (
+        "import sys; from privproj_cli.main import exit_code; exit_code(sys.argv[1:]);"
+        "sys.exit(str({'difflib', 'tomllib', 'privproj_cli.explain'} & set(sys.modules) or 0))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *line.split()], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() in ("", "0"), done.stderr

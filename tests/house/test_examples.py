@@ -1,0 +1,141 @@
+"""Every script of ``examples/`` runs as it stands, says what it needs, and prints what it promises."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from helpers import ROOT, needs
+
+FOLDER = ROOT / "examples"
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
+
+
+def numbers_after(words, printed):
+    """Every number that is printed right after these words."""
+    return [float(found) for found in re.findall(re.escape(words) + r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)", printed)]
+
+
+def output_of(name, folder, *arguments):
+    """What a script prints when it is run in an empty folder without a network."""
+    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    paths = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / f"{name}.py"), *arguments], cwd=folder, capture_output=True, text=True,
+        check=False, timeout=300, env={**os.environ, **offline, "PYTHONPATH": paths},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    return done.stdout
+
+
+# --- the laws of what is printed --------------------------------------------------------------------
+
+
+def the_projection_gains(printed):
+    """A projected release costs less than the same noise without the projection."""
+    joint, apart, plain = numbers_after("epsilon =", printed)
+    assert 0 < max(joint, apart) < plain
+
+
+def calibrated_noise_meets_the_target(printed):
+    """What was spent is at most what was asked for, and something is learned (a guess is right in 10 % of cases)."""
+    (target,), (spent,), (accuracy,) = (numbers_after(w, printed) for w in ("for epsilon", "spent: epsilon =", "cy ="))
+    assert 0.9 * target < spent <= target and accuracy > 70
+
+
+def fine_tuning_learns_within_the_target(printed):
+    """The loss falls, at the epsilon that the script asks for."""
+    (before,), (after,), (spent,) = (numbers_after(w, printed) for w in ("loss before:", "loss after:", "epsilon ="))
+    assert after < 0.85 * before and 0 < spent <= 3.0
+
+
+def only_the_fault_is_refuted(printed):
+    """The code as it is stands, the planted fault is found, and no attack shows more than its runs can show."""
+    verdicts = dict(re.findall(r"^([\w -]+): the claim .* is (not refuted|refuted)$", printed, re.MULTILINE))
+    assert verdicts == {"no fault": "not refuted", "reused-projection": "refuted"}
+    shown, most = numbers_after("at least", printed), numbers_after("can show", printed)
+    assert all(a <= b for a, b in zip(shown, most, strict=True)) and len(shown) == 2
+    assert shown[1] > numbers_after("the claim epsilon =", printed)[1]
+    assert "every release separates: True" in printed
+
+
+def a_forged_certificate_fails(printed):
+    """What was saved holds, an altered one does not, and the proved delta meets the target."""
+    assert re.findall(r"holds: (\w+)", printed) == ["True", "False"]
+    (lower,), (upper,), (target,) = (numbers_after(words, printed) for words in ("at least", "at most", "at delta"))
+    assert lower <= upper <= target
+
+
+def epsilon_falls_with_noise_and_rises_with_rank(printed):
+    """Along each row epsilon rises with the rank, down each column it falls with the noise."""
+    rows = [[float(v) for v in line.split(":")[1].split(",")] for line in printed.splitlines() if line[0].isdigit()]
+    assert len(rows) == 3 and all(row == sorted(row) for row in rows)
+    assert all(list(column) == sorted(column, reverse=True) for column in zip(*rows, strict=True))
+
+
+def the_whole_is_between_its_parts_and_their_sum(printed):
+    """Joint composition is at least the largest part and less than the sum of the parts."""
+    *parts, together = numbers_after("epsilon =", printed)
+    assert len(parts) == 3 and max(parts) < together < sum(parts)
+
+
+CORE = {"lora_epsilon": the_projection_gains, "with_dp_accounting": the_whole_is_between_its_parts_and_their_sum}
+"""Scripts that need nothing but the core, and the law of what each prints."""
+
+OF_EXTRAS = {
+    "calibrate_and_train": (calibrated_noise_meets_the_target, "torch", "opacus", "sklearn"),
+    "private_finetuning": (fine_tuning_learns_within_the_target, "torch", "opacus", "peft", "transformers"),
+    "audit_a_claim": (only_the_fault_is_refuted, "torch", "opacus"),
+    "certificate": (a_forged_certificate_fails, "flint"),
+    "sweep_to_plot": (epsilon_falls_with_noise_and_rises_with_rank, "matplotlib"),
+}
+"""Scripts that need extras: the law of what each prints, and the modules."""
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_an_example_of_the_core_keeps_its_law(name, tmp_path):
+    CORE[name](output_of(name, tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", OF_EXTRAS)
+def test_an_example_of_an_extra_keeps_its_law(name, tmp_path):
+    law, *modules = OF_EXTRAS[name]
+    needs(*modules)
+    law(output_of(name, tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.full
+def test_the_sweep_draws_where_it_is_told(tmp_path):
+    needs("matplotlib")
+    output_of("sweep_to_plot", tmp_path, "here.svg")
+    assert [path.name for path in tmp_path.iterdir()] == ["here.svg"]
+
+
+# --- the scripts as text ----------------------------------------------------------------------------
+
+
+def test_every_example_has_a_law():
+    assert sorted([*CORE, *OF_EXTRAS]) == SCRIPTS
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_an_example_is_short_and_says_how_to_run_it(name):
+    text = (FOLDER / f"{name}.py").read_text()
+    tree = ast.parse(text)
+    words = ast.get_docstring(tree)
+    for promised in ("Needs:", f"python examples/{name}.py", "Prints "):
+        assert promised in words
+    code = [line for line in text.splitlines()[tree.body[0].end_lineno :] if line.strip()]
+    assert 15 <= len(code) <= 40
+    assert 'if __name__ == "__main__":\n    main()\n' in text
+
+
+def test_the_table_lists_every_file():
+    listed = re.findall(r"\]\(([\w.-]+)\)", (FOLDER / "README.md").read_text())
+    assert sorted(listed) == sorted(path.name for path in FOLDER.iterdir() if path.is_file() and path.stem != "README")
