@@ -95,6 +95,11 @@ class RunOptions(TypedDict):
             "even" or "optimal".
         allow_refuted: True evaluates a refuted bound too, and marks the number as no guarantee.
         public_size: True says that rate or steps were computed from a number of records that is public.
+
+    >>> from privproj import M2, RunOptions, epsilon
+    >>> run: RunOptions = {"steps": 2000, "sampling_rate": 0.01}
+    >>> round(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5, **run).value, 4)
+    0.2705
     """
 
     steps: NotRequired[int]
