@@ -98,8 +98,8 @@ class RunOptions(TypedDict):
 
     >>> from privproj import M2, RunOptions, epsilon
     >>> run: RunOptions = {"steps": 2000, "sampling_rate": 0.01}
-    >>> round(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.16), delta=1e-5, **run).value, 3)
-    1.048
+    >>> round(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5, **run).value, 4)
+    0.2705
     """
 
     steps: NotRequired[int]

@@ -51,7 +51,7 @@ def epsilon(
 
 
 def solve_epsilon(question: Accounted, target: Target) -> Result:
-    """Answer :func:`privproj.epsilon` for a question or a schedule that is already parsed and checked."""
+    """Answer :func:`privproj.epsilon` for a question or a schedule that is already parsed."""
     curve = question.curve()
     found = read_epsilon(curve, target)
     lower = found.lower if math.isfinite(found.lower) and found.lower >= 0.0 else None
@@ -94,7 +94,7 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
 
 
 def solve_delta(question: Accounted, target: EpsilonTarget) -> Result:
-    """Answer :func:`privproj.delta` for a question or a schedule that is already parsed and checked."""
+    """Answer :func:`privproj.delta` for a question or a schedule that is already parsed."""
     curve, epsilon = question.curve(), target.epsilon
     floor = getattr(curve, "floor", 0.0)
     if floor and curve.log_delta(epsilon).upper <= math.log(floor):

@@ -15,6 +15,7 @@ BOUND = Bound(
     proof="C13",
     example="privproj epsilon m1 --bound column --dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 "
     "--noise-multiplier 20 --delta 1e-5",
+    # eps_R + eps_C (C13): the largest residual loss within quantiles, and the Gaussian epsilon at a bound on |C x|.
     representation=ColumnBound,
     groups=False,
     splits=True,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 def representation(mechanism: M2) -> PrivacyProfile:
     """The profile with the two-sided tail as its Gaussian term, as published."""
+    # delta(eps) = min over tau of T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau) (2601.21719, Theorem 5; C16).
     return beta_tail_profile(mechanism, sharp=False)
 
 

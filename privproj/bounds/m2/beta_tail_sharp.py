@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def representation(mechanism: M2) -> PrivacyProfile:
     """The Beta-tail bound with the exact Gaussian delta in place of the two-sided tail."""
+    # delta(eps) = min over tau of delta_gauss(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau) (C16).
     return beta_tail_profile(mechanism, sharp=True)
 
 
