@@ -49,7 +49,7 @@ def helper(
 
 
 def needed(name: str, words: str) -> click.Option:
-    """An option that must be given."""
+    """Return an option that must be given."""
     return option(name, words, required=True)
 
 

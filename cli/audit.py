@@ -26,7 +26,7 @@ command = CommandGroup("audit", help=SUMMARY, short_help=SUMMARY)
 
 
 def needing_torch(name: str) -> Any:
-    """An audit that runs the training code; one sentence where torch is not installed."""
+    """Import an audit that runs the training code; where torch is not installed one sentence says what to install."""
     from importlib import import_module
 
     try:
@@ -36,12 +36,12 @@ def needing_torch(name: str) -> Any:
 
 
 def print_answer(found: dict[str, Any], lines: list[str], json: bool) -> None:
-    """One JSON object, or text."""
+    """Print one JSON object, or the lines of text."""
     click.echo(render.as_json(found) if json else "\n".join(lines))
 
 
 def lines_of(found: dict[str, Any], trials: str = "runs") -> list[str]:
-    """A verdict in words: the claim, what was shown, what could have been shown."""
+    """Say a verdict in words: the claim, what was shown, and the most that could have been shown."""
     claim = found["claimed_epsilon"]
     named = "nothing was claimed" if claim is None else f"claimed epsilon {claim:.4g} at delta {found['delta']:g}"
     extra = (
@@ -58,12 +58,12 @@ def lines_of(found: dict[str, Any], trials: str = "runs") -> list[str]:
 
 
 def auc_words(area: float) -> str:
-    """The area under the curve of an attack, with its scale."""
+    """Say the area under the curve of an attack, with its scale."""
     return f"AUC {area:.3f} (0.5 is guessing, 1 is always right)"
 
 
 def as_record(verdict: Any, began: float, **more: Any) -> dict[str, Any]:
-    """A verdict as plain values."""
+    """Return a verdict as plain values, for JSON."""
     return {**asdict(verdict), "verdict": verdict.verdict, "seconds": time.monotonic() - began, **more}
 
 
@@ -126,12 +126,12 @@ def mechanism(json: bool, **given: Any) -> int:
 
 
 def seed_of(given: dict[str, Any]) -> int | None:
-    """The seed, if one was given."""
+    """Return the seed as an int, or None if none was given."""
     return None if given["seed"] is None else whole("seed", given["seed"], "a whole number of at least 0", 0, 10**9)
 
 
 def score_part(scene: Any, runs: int, worker: int) -> Any:
-    """A part of the runs, in a process of its own."""
+    """Score a part of the runs; this is called in a process of its own."""
     import torch
 
     torch.set_num_threads(1)
@@ -139,7 +139,7 @@ def score_part(scene: Any, runs: int, worker: int) -> Any:
 
 
 def mechanism_of(given: dict[str, Any]) -> M2 | Gaussian:
-    """What is audited."""
+    """Return the mechanism that is audited."""
     z = given["noise_multiplier"]
     if given["mechanism"] == "gaussian":
         return Gaussian(noise_multiplier=z)
@@ -216,7 +216,7 @@ def membership(json: bool, attack: str, **given: Any) -> int:
 
 
 def rate_line(rate: Any, confidence: float) -> str:
-    """The true positive rate at a false positive rate, with its interval."""
+    """Say the true positive rate at a false positive rate, with its interval."""
     share, low, high = map(render.percent, (rate.value, rate.low, rate.high))
     sure = f"{low} to {high} with {render.percent(confidence)} confidence"
     return f"  true positive rate {share} at a false positive rate of {render.percent(rate.at)} ({sure})"
@@ -233,12 +233,12 @@ COMMON = {
 
 
 def level(value: float) -> click.Option:
-    """The confidence."""
+    """Return the option for the confidence of the lower bound."""
     return option("--confidence", f"Confidence of the lower bound.  [default: {value:g}]", metavar="P", default=value)
 
 
 def add(callback: Any, name: str, words: str, options: list[click.Parameter]) -> None:
-    """One audit."""
+    """Add one audit to the command."""
     command.add_command(with_options(options, callback, name=name, help=words, short_help=words.split("\n")[0]))
 
 

@@ -55,14 +55,14 @@ def check_file(file: str, update: bool, junit: str | None) -> int:
 
 
 def line(verdict: CheckVerdict) -> str:
-    """One line per entry."""
+    """Say in one line whether an entry holds, and its value."""
     mark = "ok  " if verdict.holds else "FAIL"
     shown = "no value" if verdict.value is None else f"{verdict.entry.query} = {verdict.value:.9g}"
     return f"{mark} {verdict.entry.name}: {shown}" + (f" ({verdict.problem})" if verdict.problem else "")
 
 
 def updated(file: str, found: list[CheckVerdict]) -> str:
-    """The file with ``expect`` rewritten and everything else, comments too, as it was."""
+    """Return the text of the file with ``expect`` rewritten; everything else, comments too, is as it was."""
     try:
         import tomlkit
     except ImportError:
@@ -77,7 +77,7 @@ def updated(file: str, found: list[CheckVerdict]) -> str:
 
 
 def as_junit(file: str, found: list[CheckVerdict], times: list[float]) -> str:
-    """A JUnit report."""
+    """Return the verdicts as a JUnit report in XML."""
     from xml.etree import ElementTree as Tree
 
     failures = str(sum(not verdict.holds for verdict in found))

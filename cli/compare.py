@@ -19,7 +19,7 @@ command = Group("compare", help=SUMMARY, short_help=SUMMARY)
 
 
 def compare_command(mechanism: str) -> click.Command:
-    """``privproj compare MECHANISM``."""
+    """Build the command ``privproj compare MECHANISM``."""
     kind, summary = MECHANISMS[mechanism].kind, MECHANISMS[mechanism].summary
     own = mechanism_options(mechanism, "compare")
 

@@ -24,7 +24,7 @@ command = Group("curve", help=SUMMARY, short_help=SUMMARY)
 
 
 def questions(mechanism: Any, names: tuple[str, ...], run: Any) -> list[Question]:
-    """One question for each bound; "all" stands for every bound that answers."""
+    """Put one question for each bound; "all" stands for every bound that answers."""
     if names != ("all",):
         return [question_of(mechanism, find_bound(type(mechanism), name), run) for name in names or (None,)]
     found = []
@@ -39,7 +39,7 @@ def questions(mechanism: Any, names: tuple[str, ...], run: Any) -> list[Question
 
 
 def grid(kind: str, largest: float | None, points: float | None) -> list[float]:
-    """Where the curve is drawn."""
+    """Return the epsilons, or the false positive rates, at which the curve is drawn."""
     count = whole("points", 41 if points is None else points, "a whole number of points from 2 to 2000", 2, 2000)
     if kind == "trade-off":
         if largest is not None:
@@ -50,7 +50,7 @@ def grid(kind: str, largest: float | None, points: float | None) -> list[float]:
 
 
 def show_curves(kind: type, options: dict[str, Any], own: list[str]) -> int:
-    """Evaluate and show."""
+    """Evaluate the curves and print, write or draw them; returns the exit code."""
     shape, largest, points = options.pop("what") or "delta", options.pop("epsilon_max"), options.pop("points")
     output, plot, style, names = options.pop("output"), options.pop("plot"), options.pop("style"), options.pop("bound")
     options.pop("clip", None)
@@ -83,7 +83,7 @@ def shown(
     columns: dict[str, list[float]],
     assumes: dict[str, tuple[str, ...]],
 ) -> str:
-    """The curve as a table, CSV or JSON, but for CSV with what each bound assumes of the program."""
+    """Return the curves as a table, CSV or JSON. Table and JSON say what each bound assumes of the program."""
     if style == "json":
         rows = [{"bound": b, name: x, label: values, "assumes": list(assumes[b])} for b, values in columns.items()]
         return render.as_json({"results": rows})
@@ -99,7 +99,7 @@ def shown(
 
 
 def curve_command(name: str) -> click.Command:
-    """``privproj curve MECHANISM``."""
+    """Build the command ``privproj curve MECHANISM``."""
     entry = MECHANISMS[name]
     own = mechanism_options(name, "curve")
 

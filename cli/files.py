@@ -11,7 +11,7 @@ from privproj.records.atomic import write_atomically
 
 
 def read_data(path: str) -> dict[str, Any]:
-    """The data of a TOML or JSON file."""
+    """Read the data of a TOML or JSON file."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -30,7 +30,7 @@ def read_data(path: str) -> dict[str, Any]:
 
 
 def reason_of(error: Exception, text: str) -> str:
-    """What a parser says, with the line that it means."""
+    """Say why a parser refused a text, with the line that it means."""
     at = re.search(r"at line (\d+)", str(error))
     lines = text.splitlines()
     shown = lines[int(at[1]) - 1].strip()[:80] if at and int(at[1]) <= len(lines) else ""
@@ -65,7 +65,7 @@ def check_doubled(data: Any, where: str) -> None:
 
 
 def parse_decimal(text: str) -> float:
-    """A number of a file; raises ValueError where it is above 0 in size and too small for a double."""
+    """Read a number of a file; raises ValueError where it is not 0 and too small for a double."""
     number = float(text)
     if number == 0.0 and any(c in "123456789" for c in text.lower().split("e")[0]):
         raise ValueError(f"{text} underflows to zero")
@@ -84,7 +84,7 @@ def write_text(path: str, text: str) -> None:
 
 
 def as_toml(entries: list[dict[str, Any]], table: str = "phase", **shared: Any) -> str:
-    """Flat entries as TOML tables of one name, after keys shared by all."""
+    """Write flat entries as TOML tables of one name, after the keys that they share."""
     lines = [f"{key} = {json.dumps(value)}" for key, value in shared.items() if value is not None]
     for entry in entries:
         lines += ["", f"[[{table}]]", *(f"{key} = {json.dumps(value)}" for key, value in entry.items())]

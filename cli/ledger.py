@@ -46,7 +46,7 @@ def show_ledger(file: str, delta: float | None, json: bool) -> int:
 
 
 def overview(account: Account, delta: float) -> dict[str, Any]:
-    """Steps and epsilon, now and of the plan, and which of the two may be quoted when."""
+    """Return steps and epsilon, so far and of the whole plan, and which of the two may be quoted."""
     so_far = account.epsilon(delta) if account.spent else None
     planned = account.explained(account.planned.epsilon(delta))
     return {
@@ -71,7 +71,7 @@ QUOTE = {
 
 
 def text(shown: dict[str, Any]) -> str:
-    """Epsilon so far, what it rests on, what is left, what may be quoted."""
+    """Say epsilon so far, what it rests on, what is left of the plan, and which number may be quoted."""
     so_far, planned = shown["so_far"], shown["planned"]
     lines = ["epsilon = 0  (nothing was released)"] if so_far is None else render.result_lines(so_far)
     goal = "" if shown["target_epsilon"] is None else f", target {shown['target_epsilon']:g}"

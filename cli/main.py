@@ -64,7 +64,7 @@ Example:
 
 
 def option_name(parameter: str) -> str:
-    """A parameter as the option that sets it."""
+    """Name a parameter as the command line does: ``--dim`` for ``dim``."""
     return (
         parameter
         if parameter.startswith("-") or ":" in parameter or parameter.isupper()
@@ -142,6 +142,6 @@ def unknown_option(error: click.ClickException) -> str:
 
 
 def complain(message: str, code: int) -> int:
-    """One line on standard error."""
+    """Print the error as one line on standard error, and return the exit code."""
     click.echo("error: " + " ".join(message.split()), err=True)
     return code

@@ -31,12 +31,12 @@ class Entry:
 
 
 def flag(name: str, words: str) -> tuple[str, str, dict]:
-    """An option without a value."""
+    """Describe an option without a value."""
     return name, words, {"is_flag": True}
 
 
 def value(name: str, words: str, letter: str, **settings: object) -> tuple[str, str, dict]:
-    """An option with a value."""
+    """Describe an option with a value."""
     return name, words, {"metavar": letter, **settings}
 
 
@@ -148,13 +148,13 @@ FOUND = {"sigma": ["noise_multiplier"], "rank": ["rank"], "misalignment": ["misa
 
 
 def mechanism_options(mechanism: str, quantity: str) -> list[click.Option]:
-    """The options that describe a mechanism, without the one that the quantity finds."""
+    """Return the options that describe a mechanism, without the one that the quantity finds."""
     options = [option(name, words, **settings) for name, words, settings in MECHANISMS[mechanism].options]
     return [o for o in options if o.name not in FOUND.get(quantity, [])]
 
 
 def example_words(mechanism: str, quantity: str) -> list[str]:
-    """The mechanism's options of a call that works."""
+    """Return the mechanism's options in a call that works, for examples."""
     values = MECHANISMS[mechanism].example
     names = [str(o.name) for o in mechanism_options(mechanism, quantity)]
     return [f"--{name.replace('_', '-')} {values[name]}" for name in names if name in values]

@@ -106,7 +106,7 @@ POWERS = ("epsilon", "sigma", "rank", "steps", "rate", "misalignment")
 
 
 def target_options(quantity: str) -> list[click.Option]:
-    """``--epsilon`` and ``--delta``, as the quantity needs them."""
+    """Return ``--epsilon`` and ``--delta``, as the quantity needs them."""
     epsilon = option("--epsilon", "Privacy loss epsilon.", metavar="E", required=quantity != "compare")
     delta = option("--delta", "Failure probability delta.", metavar="D")
     power = option("--log10-delta", "Instead of --delta: its decimal logarithm, for instance -1000.", metavar="L")
@@ -115,7 +115,7 @@ def target_options(quantity: str) -> list[click.Option]:
 
 
 def run_options(quantity: str) -> list[click.Option]:
-    """What describes a run: steps and rate, or what people have (batch size, data set size, epochs)."""
+    """Return what describes a run: steps and rate, or what people have (batch size, data set size, epochs)."""
     found = {**FOUND, "compare": ("clip",)}.get(quantity, ())
     options = [
         option("--steps", "Number of releases.  [default: 1]", metavar="T"),
@@ -144,7 +144,7 @@ def sectioned(
     target: Sequence[click.Option],
     answer: Sequence[click.Parameter],
 ) -> dict[str, Sequence[click.Parameter]]:
-    """The options of a question under the headings of its help text."""
+    """Return the options of a question under the headings of its help text."""
     return {
         "Mechanism": own,
         "Run": [o for o in run if o.name not in COMPUTED],
@@ -174,7 +174,7 @@ def with_options(
     callback: Callable[..., int],
     **settings: Any,
 ) -> click.Command:
-    """A command with these options, which stand under headings where they are given by heading."""
+    """Build a command with these options, which stand under headings where they are given by heading."""
     if isinstance(options, Mapping):
         return SectionedCommand(options, callback=callback, **settings)
     return click.Command(params=list(options), callback=callback, **settings)

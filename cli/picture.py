@@ -11,7 +11,7 @@ MARKERS = ("o", "s", "^", "D", "v", "x", "+", "*")
 
 
 def figure(x: list[float], columns: dict[str, list[float]], x_label: str, y_label: str, title: str) -> Any:
-    """A matplotlib figure with one line for each column."""
+    """Draw a matplotlib figure with one line for each column."""
     try:
         import matplotlib
 
@@ -38,7 +38,7 @@ def figure(x: list[float], columns: dict[str, list[float]], x_label: str, y_labe
 
 
 def draw(path: str, x: list[float], columns: dict[str, list[float]], x_label: str, y_label: str, title: str) -> None:
-    """Write a picture."""
+    """Draw the columns and write the picture to a file."""
     if Path(path).suffix.lower() not in (".png", ".svg", ".pdf"):
         raise InvalidParameter("--plot", path, "a file name ending in .png, .svg or .pdf")
     drawn = figure(x, columns, x_label, y_label, title)

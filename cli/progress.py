@@ -27,5 +27,5 @@ def bar(length: int, label: str, hidden: bool = False) -> Iterator[Callable[[int
 
 
 def per_second(rate: float | None) -> str | None:
-    """``12.3/s``."""
+    """Say a rate as ``12.3/s``."""
     return None if rate is None else f"{rate:.3g}/s"

@@ -32,7 +32,7 @@ EXIT_CODES = {
 
 
 def query_group(quantity: str, ask: Callable[..., Result], summary: str, mechanisms: tuple[str, ...]) -> click.Group:
-    """The command of a quantity: ``privproj QUANTITY MECHANISM [options]``."""
+    """Build the command of a quantity: ``privproj QUANTITY MECHANISM [options]``."""
     group = Group(quantity, help=summary, short_help=summary)
     for name in mechanisms:
         group.add_command(query_command(quantity, ask, name))
@@ -40,7 +40,7 @@ def query_group(quantity: str, ask: Callable[..., Result], summary: str, mechani
 
 
 def query_command(quantity: str, ask: Callable[..., Result], mechanism: str) -> click.Command:
-    """``privproj QUANTITY MECHANISM``."""
+    """Build the command ``privproj QUANTITY MECHANISM``."""
     kind, summary = MECHANISMS[mechanism].kind, MECHANISMS[mechanism].summary
     own, target = mechanism_options(mechanism, quantity), target_options(quantity)
     bound = option("--bound", "Bound to use; `privproj bounds` lists them.", type=str, metavar="NAME")
@@ -62,7 +62,7 @@ def query_command(quantity: str, ask: Callable[..., Result], mechanism: str) -> 
 
 
 def example(quantity: str, mechanism: str, target: list[click.Option]) -> str:
-    """A call that works, for the help text."""
+    """Return a call that works, for the help text."""
     words = example_words(mechanism, quantity)
     if mechanism in NOISY and quantity in RUNS:
         words.append(RUNS[quantity])
@@ -71,7 +71,7 @@ def example(quantity: str, mechanism: str, target: list[click.Option]) -> str:
 
 
 def certificate_options() -> list[click.Option]:
-    """``--certify`` and ``--certificate``."""
+    """Return the options ``--certify`` and ``--certificate``."""
     return [
         option("--certify", "Prove the answer by ball arithmetic (extra: certify).", is_flag=True),
         option(
@@ -81,12 +81,12 @@ def certificate_options() -> list[click.Option]:
 
 
 def without_proof(result: Result) -> Result:
-    """No proof was asked for."""
+    """Return the result as it is, since no proof was asked for."""
     return result
 
 
 def with_proof(path: str | None, result: Result) -> Result:
-    """The result with its certificate, which goes to a file where one is named."""
+    """Return the result with its certificate, which goes to a file where one is named."""
     from privproj.records.certificate import certify, with_certificate
 
     try:
@@ -108,7 +108,7 @@ def answer_query(
     proved: Callable[[Result], Result],
     quantity: str,
 ) -> int:
-    """Parse, ask, prove, render; returns the exit code."""
+    """Parse the options, ask, prove and print; returns the exit code."""
     clip, size = options.pop("clip"), options.get("dataset_size")
     run = take_run(options, quantity)
     mechanism = build_mechanism(kind, {name: options.pop(name) for name in list(options) if name in own})
@@ -124,7 +124,7 @@ def answer_query(
 
 
 def build_mechanism(kind: type[Mechanism], given: dict[str, Any]) -> Mechanism:
-    """The mechanism that the options describe."""
+    """Return the mechanism that the options describe."""
     if "layer" in given:
         given["layers"] = given.pop("layer")
     directory, base = given.pop("from_peft", None), given.pop("base", None)
@@ -143,7 +143,7 @@ def build_mechanism(kind: type[Mechanism], given: dict[str, Any]) -> Mechanism:
 
 
 def with_clip_and_size(result: Result, clip: float | None, size: float | None) -> Result:
-    """The result with what the command line knows besides: the clipping norm and the number of records."""
+    """Add to the result what the command line knows besides: the clipping norm and the number of records."""
     warnings = list(result.warnings)
     if size is not None and result.delta is not None and result.delta >= 1.0 / size:
         warnings.append(f"delta is not below 1/N = {1.0 / size:.3g}: it allows the release of a whole record")

@@ -39,7 +39,7 @@ def show_remaining(file: str, epsilon: float, delta: float, json: bool) -> int:
 
 
 def record(schedule: Schedule, rows: list[Remaining], whole: Result, spent: Any) -> dict[str, Any]:
-    """What is spent, what each phase may still take, and what these numbers rest on."""
+    """Return what is spent, how many steps each phase may still take, and what these numbers rest on."""
     planned = any(phase.planned for phase in schedule.phases)
     return {
         "epsilon_spent": spent,
@@ -64,7 +64,7 @@ def record(schedule: Schedule, rows: list[Remaining], whole: Result, spent: Any)
 
 
 def text(shown: dict[str, Any]) -> str:
-    """The same in words."""
+    """Say the record in words."""
     spent, planned = shown["epsilon_spent"], shown["epsilon_planned"]
     of = f"of {shown['epsilon']:g} at delta {shown['delta']:g}"
     lines = [f"spent: epsilon {render.round_outward(spent)} {of}"]

@@ -31,14 +31,14 @@ STATUS_WORDS = {
 
 
 def as_json(value: dict[str, Any]) -> str:
-    """One JSON object."""
+    """Return one JSON object as text."""
     import json
 
     return json.dumps(value, indent=2, allow_nan=False)
 
 
 def round_outward(value: float, *, up: bool = True) -> str:
-    """``value`` to four significant digits, outward; a positive number is never shown as 0."""
+    """Round ``value`` to four significant digits, outward; a positive number is never shown as 0."""
     if value == math.inf:
         return "infinite"
     if isinstance(value, int) or value == 0.0:
@@ -54,12 +54,12 @@ def round_outward(value: float, *, up: bool = True) -> str:
 
 
 def delta_shown(value: float) -> str:
-    """A delta, ``< 1e-300`` where it is smaller."""
+    """Say a delta, as ``< 1e-300`` where it is smaller."""
     return "< 1e-300" if value <= 1.01e-300 else round_outward(value)
 
 
 def as_text(result: Result, mechanism: Mechanism, run: RunOptions) -> str:
-    """The number; what it rests on; the gain; assumptions and warnings."""
+    """Say an answer: the number, what it rests on, the gain, assumptions and warnings."""
     lines = result_lines(result)
     if result.outcome is Outcome.OK:
         lines += gain_line(result, mechanism, run)
@@ -73,18 +73,18 @@ def as_text(result: Result, mechanism: Mechanism, run: RunOptions) -> str:
 
 
 def closing_lines(result: Result) -> list[str]:
-    """Assumptions and warnings, each from a line of its own on."""
+    """Say assumptions and warnings, each beginning on a line of its own."""
     lines = [line for words in result.assumes for line in wrap_line("  assumes:  ", words)]
     return lines + [line for words in result.warnings for line in wrap_line("  warning:  ", words)]
 
 
 def result_lines(result: Result) -> list[str]:
-    """The number and what it rests on."""
+    """Say the number and what it rests on."""
     return [headline(result), "  rests on: " + foundation_line(result)]
 
 
 def numerics_line(numerics: dict[str, object]) -> list[str]:
-    """The grid of a composition and what is, and is not, proved about it."""
+    """Say on which grid a run was composed, and what is proved about its errors."""
     if "composer" not in numerics:
         return []
     words = f"a grid that {numerics.get('grid')}, composed by {numerics['composer']}; "
@@ -100,7 +100,7 @@ def numerics_line(numerics: dict[str, object]) -> list[str]:
 
 
 def certified_line(numerics: dict[str, object]) -> list[str]:
-    """What ball arithmetic proves about the delta of an answer."""
+    """Say what ball arithmetic proves about the delta of an answer."""
     proof: Any = numerics.get("certified")
     if proof is None:
         return []
@@ -111,7 +111,7 @@ def certified_line(numerics: dict[str, object]) -> list[str]:
 
 
 def shorten_numbers(text: str, *, up: bool = False) -> str:
-    """Decimal text to twelve digits, outward."""
+    """Round decimal text to twelve digits, outward."""
     from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
     rounding = ROUND_CEILING if up else ROUND_FLOOR
@@ -130,7 +130,7 @@ def wrap_line(label: str, text: str) -> list[str]:
 
 
 def headline(result: Result) -> str:
-    """The first line: the number."""
+    """Say the number: the first line of every answer."""
     name = SYMBOLS.get(result.quantity, result.quantity)
     at = " and ".join(
         f"{key} {value:g}"
@@ -157,20 +157,20 @@ def headline(result: Result) -> str:
 
 
 def foundation_line(result: Result) -> str:
-    """Bound, status, promises, relation, sampling."""
+    """Say what the number rests on: bound, status, promises, relation and run."""
     promises = "; promise: " + "; ".join(result.promises) if result.promises else ", no promise on the data"
     return f"{result.bound} ({result.status}{promises}); {relation_words(result)}; {run_words(result.run)}"
 
 
 def relation_words(result: Result) -> str:
-    """The relation, and what a noise multiplier is measured against where that is twice the clip."""
+    """Say the relation, and what a noise multiplier is measured against where that is twice the clip."""
     run: Any = result.run
     doubled = REPLACE_SENSITIVITY in run["assumes"]
     return f"{run['relation']}{', noise multiplier = sigma/(2C)' * doubled}"
 
 
 def run_words(run: dict[str, Any]) -> str:
-    """The run in words."""
+    """Say the run in words: releases and sampling."""
     if run["sampling"] == "partition":
         epochs = "one epoch" if run["steps"] == 1 else f"{run['steps']} epochs"
         return f"{epochs}, each record in one batch of a partition"
@@ -184,12 +184,12 @@ def run_words(run: dict[str, Any]) -> str:
 
 
 def percent(share: float) -> str:
-    """A share from 0 to 1 in per cent, to three digits."""
+    """Say a share from 0 to 1 in per cent, to three digits."""
     return f"{100.0 * share:.3g} %"
 
 
 def gain_line(result: Result, mechanism: Mechanism, run: RunOptions) -> list[str]:
-    """The same question by plainer accounting."""
+    """Say what plainer accounting gives for the same question."""
     if result.mechanism["name"] == "gaussian":
         return []
     from privproj.accounting.baselines import compare_with_baselines
@@ -205,7 +205,7 @@ def gain_line(result: Result, mechanism: Mechanism, run: RunOptions) -> list[str
 
 
 def run_text(result: Result, schedule: "Schedule") -> str:
-    """A joint number; then every phase with its noise."""
+    """Say the number of a run file, then every phase with its noise."""
     lines = [headline(result), f"  rests on: {result.bound} ({result.status}); {relation_words(result)}"]
     for phase in schedule.phases:
         question = phase.question
@@ -219,19 +219,19 @@ def run_text(result: Result, schedule: "Schedule") -> str:
 
 
 def comparison_json(rows: Iterable[Comparison]) -> str:
-    """``{"results": [...]}``, with bounds that do not apply as name and reason."""
+    """Return ``{"results": [...]}`` as text; bounds that do not apply have a name and a reason."""
     return as_json({"results": [comparison_record(row) for row in rows]})
 
 
 def comparison_record(row: Comparison) -> dict[str, Any]:
-    """One row as plain values."""
+    """Return one row of a comparison as plain values."""
     if row.result is not None:
         return row.result.as_dict()
     return {"bound": row.bound.name, "value": None, "status": str(row.bound.status), "reason": row.reason}
 
 
 def comparison_text(rows: list[Comparison]) -> str:
-    """What was asked; a table of value, bound, status, promise; the promises; the bounds without an answer."""
+    """Say what was asked, a table of values, the promises in full, and why other bounds do not answer."""
     answered = [row.result for row in rows if row.result is not None and row.result.value is not None]
     lines, promises = [], {}
     if answered:
@@ -254,7 +254,7 @@ def comparison_text(rows: list[Comparison]) -> str:
 
 
 def question_words(answered: list[Result]) -> str:
-    """Which number every bound was asked for, at which target, of which run."""
+    """Say which number every bound was asked for, at which target and of which run."""
     first = answered[0]
     at = f"epsilon {first.epsilon:g}" if first.quantity == "delta" else f"delta {first.delta:g}"
     relations = ", ".join(dict.fromkeys(relation_words(result) for result in answered))
@@ -262,7 +262,7 @@ def question_words(answered: list[Result]) -> str:
 
 
 def unanswered_lines(rows: list[Comparison]) -> list[str]:
-    """The bounds that do not apply, one line each: the name, and what it needs or why not."""
+    """Say in one line for each bound that does not apply what it needs, or why not."""
     width = max((len(row.bound.name) for row in rows), default=0)
     lines = [f"  {row.bound.name:<{width}}  {row.short or 'no number'}" for row in rows]
     cut = [line if len(line) <= WIDEST else line[: WIDEST - 3].rsplit(" ", 1)[0] + "..." for line in lines]
@@ -270,25 +270,25 @@ def unanswered_lines(rows: list[Comparison]) -> list[str]:
 
 
 def run_notes(result: Result) -> tuple[str, ...]:
-    """What the run takes for granted, whatever the bound."""
+    """Return what the run takes for granted, whatever the bound."""
     return tuple(result.run["assumes"])  # pyright: ignore[reportArgumentType]
 
 
 def bound_record(bound: Bound) -> dict[str, Any]:
-    """A bound as plain values."""
+    """Return the record of a bound as plain values."""
     names = ("name", "summary", "formula", "source", "proof", "example", "status", "relations", "version")
     return {"mechanism": bound.mechanism.name, **{name: as_plain_value(getattr(bound, name)) for name in names}}
 
 
 def bounds_text(bounds: Iterable[Bound]) -> str:
-    """The catalogue, a line each."""
+    """Return the catalogue of bounds as text, a line for each."""
     lines = [f"{'mechanism':<14} {'bound':<22} {'status':<12} summary"]
     lines += [f"{b.mechanism.name:<14} {b.name:<22} {b.status:<12} {b.summary}" for b in bounds]
     return "\n".join(lines)
 
 
 def bound_page(bound: Bound) -> str:
-    """One bound in full."""
+    """Say all about one bound."""
     rows = {
         "bound": f"{bound.mechanism.name}.{bound.name}, version {bound.version}",
         "summary": bound.summary,
@@ -304,7 +304,7 @@ def bound_page(bound: Bound) -> str:
 
 
 def bounds_markdown(bounds: Iterable[Bound]) -> str:
-    """The table of the README."""
+    """Return the catalogue of bounds as the table of the README."""
     lines = ["| mechanism | bound | status | what it is | source |", "| --- | --- | --- | --- | --- |"]
     lines += [f"| `{b.mechanism.name}` | `{b.name}` | {b.status} | {b.summary} | {b.source} |" for b in bounds]
     return "\n".join(lines)

@@ -40,7 +40,7 @@ command = Group("report", help=SUMMARY, short_help=SUMMARY)
 
 
 def produce(result: Result, curve: Curve, rows: list[Comparison], style: str | None, output: str | None) -> int:
-    """Render and write or print."""
+    """Render the statement, and write or print it; returns the exit code."""
     ending = (output or "").rsplit(".", 1)[-1].lower()
     chosen = style or {"md": "markdown", "html": "html", "htm": "html"}.get(ending, "text")
     found = sections(result, curve)
@@ -56,7 +56,7 @@ def produce(result: Result, curve: Curve, rows: list[Comparison], style: str | N
 
 
 def as_text(found: list[Section], rows: list[Comparison]) -> str:
-    """Plain text, wrapped."""
+    """Return the statement as plain text."""
     lines = ["PRIVACY STATEMENT"]
     for section in found:
         lines += ["", section.title]
@@ -68,7 +68,7 @@ def as_text(found: list[Section], rows: list[Comparison]) -> str:
 
 
 def as_markdown(found: list[Section], rows: list[Comparison]) -> str:
-    """Markdown."""
+    """Return the statement as Markdown."""
     lines = ["## Privacy statement"]
     for section in found:
         lines += ["", f"### {section.title}", ""]
@@ -80,7 +80,7 @@ def as_markdown(found: list[Section], rows: list[Comparison]) -> str:
 
 
 def cells(rows: list[Comparison]) -> list[tuple[str, str, str, str]]:
-    """Value, bound, status and promise of each bound that answers."""
+    """Return value, bound, status and promise of each bound that answers."""
     return [
         (
             render.round_outward(float(row.result.value)),
@@ -94,7 +94,7 @@ def cells(rows: list[Comparison]) -> list[tuple[str, str, str, str]]:
 
 
 def as_html(found: list[Section], rows: list[Comparison], result: Result, curve: Curve) -> str:
-    """One page that needs nothing else."""
+    """Return the statement as one HTML page that needs no other file."""
     parts = []
     for section in found:
         lines = [html.escape(words) for words in section.lines]
@@ -117,7 +117,7 @@ def as_html(found: list[Section], rows: list[Comparison], result: Result, curve:
 
 
 def drawing(result: Result, curve: Curve) -> str:
-    """The curve as SVG, empty where matplotlib is not installed."""
+    """Draw the curve as SVG; the text is empty where matplotlib is not installed."""
     from .picture import figure
 
     top = max(2.0 * float(result.epsilon or 0.0), 0.1)
@@ -132,7 +132,7 @@ def drawing(result: Result, curve: Curve) -> str:
 
 
 def shared_options() -> list[click.Option]:
-    """Format and output."""
+    """Return the options for format and output."""
     return [
         option("--style", "How to write.  [default: from the file's name]", type=OneOf(["text", "markdown", "html"])),
         Once(["--output", "-o"], help="File to write (.txt, .md, .html).", metavar="FILE"),
@@ -140,7 +140,7 @@ def shared_options() -> list[click.Option]:
 
 
 def report_command(name: str) -> click.Command:
-    """``privproj report MECHANISM``."""
+    """Build the command ``privproj report MECHANISM``."""
     entry = MECHANISMS[name]
     own = mechanism_options(name, "report")
     bound = option("--bound", "Bound to use; `privproj bounds` lists them.", type=str, metavar="NAME")
@@ -164,7 +164,7 @@ def report_command(name: str) -> click.Command:
 
 
 def report_run(file: str, delta: float, style: str | None, output: str | None) -> int:
-    """``privproj report run FILE``."""
+    """Answer ``privproj report run FILE``."""
     schedule = from_data(read_data(file), file)
     return produce(schedule.epsilon(delta=delta), schedule.curve(), [], style, output)
 

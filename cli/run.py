@@ -50,12 +50,12 @@ def answer_run_file(
 
 
 def file_argument() -> click.Argument:
-    """The run file."""
+    """Return the argument that names the run file."""
     return click.Argument(["file"], type=str, metavar="FILE")
 
 
 def options() -> list[Any]:
-    """Target, calibration, output."""
+    """Return the options for target, calibration and output."""
     return [
         file_argument(),
         option("--epsilon", "Privacy loss epsilon.", metavar="E"),

@@ -53,7 +53,7 @@ def sweep_file(file: str, output: str, workers: float, dask: str | None, json: b
 
 
 def doer_for(workers: float, dask: str | None) -> Runner:
-    """Who does the work."""
+    """Return who does the work: this process, several processes, or a Dask cluster."""
     count = whole("workers", workers, "a whole number of processes from 1 to 256", 1, 256)
     if dask is not None:
         if count > 1:

@@ -57,7 +57,7 @@ def train(output: str | None, resume: str | None, json: bool, **given: Any) -> i
 
 
 def torch_adapter() -> Any:
-    """The torch adapter; one sentence where torch, Opacus or scikit-learn is not installed."""
+    """Import the torch adapter; where a package is not installed one sentence says what to install."""
     try:
         from privproj.training import classifier
     except ImportError as error:
@@ -66,7 +66,7 @@ def torch_adapter() -> Any:
 
 
 def settings_from(classifier: Any, given: dict[str, Any]) -> Any:
-    """The options as settings, defaults where they are not given."""
+    """Return the options as settings, with defaults where they are not given."""
     known = {field.name for field in fields(classifier.Settings)}
     chosen = {name: value for name, value in given.items() if name in known and value is not None}
     for name in ("data", "mechanism"):
@@ -78,7 +78,7 @@ def settings_from(classifier: Any, given: dict[str, Any]) -> Any:
 
 
 def free_folder() -> Path:
-    """The first of privproj-train, privproj-train-2, ... that does not exist."""
+    """Return the first of privproj-train, privproj-train-2, ... that does not exist."""
     number = 1
     while (folder := Path("privproj-train" if number == 1 else f"privproj-train-{number}")).exists():
         number += 1
@@ -86,7 +86,7 @@ def free_folder() -> Path:
 
 
 def print_report(outcome: Any, json: bool) -> int:
-    """Write the report and print it."""
+    """Write the report and print it; returns the exit code."""
     result = outcome.epsilon
     shown = {
         "test_accuracy": outcome.test_accuracy,
@@ -107,7 +107,7 @@ def print_report(outcome: Any, json: bool) -> int:
 
 
 def text(outcome: Any, shown: dict[str, Any]) -> str:
-    """Accuracy, epsilon and what it rests on, noise, files."""
+    """Say accuracy, epsilon with what it rests on, noise, and the files written."""
     result = outcome.epsilon
     lines = [
         f"test accuracy = {100.0 * outcome.test_accuracy:.1f} %  (records kept from training, not protected)",

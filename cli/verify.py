@@ -31,17 +31,17 @@ def verify_file(file: str, json: bool) -> int:
 
 
 def record(certificate: Certificate, verdict: CertificateVerdict) -> dict[str, object]:
-    """The verdict, and what it is about, as plain values."""
+    """Return the verdict, and what it is about, as plain values."""
     return {"verdict": word(verdict), "claim": sentence(certificate), **asdict(verdict), **certificate.record}
 
 
 def word(verdict: CertificateVerdict) -> str:
-    """The verdict in a word."""
+    """Say the verdict in a word."""
     return "holds" if verdict.holds else "fails"
 
 
 def sentence(certificate: Certificate) -> str:
-    """What is claimed, in words: of which releases, about which neighbours."""
+    """Say what is claimed: of which releases, and about which neighbours."""
     run, mechanism = certificate.run, certificate.mechanism
     parts = ", ".join(f"{name} {value}" for name, value in mechanism.items() if name != "name")
     person = "one person has one record" if run["group_size"] == 1 else f"one person has {run['group_size']} records"
@@ -52,7 +52,7 @@ def sentence(certificate: Certificate) -> str:
 
 
 def text(certificate: Certificate, verdict: CertificateVerdict) -> str:
-    """The claim, what was found, and each part of it."""
+    """Say the claim, what was found, and each part of the verdict."""
     run, of = certificate.run, certificate
     parts = ", ".join(f"{name} {value}" for name, value in of.mechanism.items() if name != "name")
     lines = [f"{'holds' if verdict.holds else 'FAILS'}: {of.mechanism['name']} ({parts})"]

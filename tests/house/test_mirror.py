@@ -37,6 +37,23 @@ ELSEWHERE = {
     "training/view": "tests/training/algorithms",
 }
 """Modules, and folders of bounds, without a test file of their own, and where their law is."""
+CLI = {
+    "alignment": "tests/test_assumptions.py, tests/diagnostics/test_alignment.py",
+    "check": "tests/records/test_regression.py",
+    "dp_sft": "tests/accounting/test_two_stage.py, tests/cli/test_train.py",
+    "files": "malformed files: tests/records/test_regression.py, tests/cli/test_run.py",
+    "ledger": "tests/records/test_ledger.py, tests/cli/test_train.py",
+    "lora_noise": "tests/diagnostics/test_lora_noise.py, tests/fuzz/strategies.py",
+    "mechanisms": "every example works: tests/cli/test_main.py",
+    "picture": "tests/cli/test_curve.py",
+    "progress": "a bar on standard error: tests/cli/test_sweep.py, tests/cli/test_audit.py",
+    "report": "tests/records/test_statement.py",
+    "verify": "tests/records/test_certificate.py",
+    **dict.fromkeys(
+        ("epsilon", "delta", "sigma", "rank", "steps", "rate", "misalignment"), "one line each: tests/cli/test_query.py"
+    ),
+}
+"""Files of the command line without a test file of their own, and where their law is."""
 WHOLE = {
     "mechanisms": "parameters of a mechanism: tests/mechanisms/test_base.py, tests/bounds",
     "reference": "independent values that every bound is compared with: tests/reference",
@@ -64,11 +81,17 @@ def test_every_module_has_its_test_file_or_a_reason(name):
         assert mirrored(name).exists() != bool({name, name.rpartition("/")[0]} & set(ELSEWHERE))
 
 
+def test_every_file_of_the_command_line_has_its_test_file_or_a_reason():
+    files = {path.stem for path in (ROOT / "cli").glob("*.py")} - {"__init__"}
+    own = {path.stem.removeprefix("test_") for path in (ROOT / "tests" / "cli").glob("test_*.py")}
+    assert own <= files and set(CLI) == files - own
+
+
 def test_the_reasons_are_about_modules():
     assert set(ELSEWHERE) <= {part for name in module_names() for part in (name, name.rpartition("/")[0])}
 
 
-@pytest.mark.parametrize("name", sorted(ELSEWHERE))
-def test_the_files_that_a_reason_names_exist(name):
-    for path in re.findall(r"tests/[\w/.]*\w", ELSEWHERE[name]):
+@pytest.mark.parametrize("reason", sorted({*ELSEWHERE.values(), *CLI.values()}))
+def test_the_files_that_a_reason_names_exist(reason):
+    for path in re.findall(r"tests/[\w/.]*\w", reason):
         assert (ROOT / path).exists()
