@@ -3,11 +3,9 @@
 from privproj.accounting import calibration
 from privproj.accounting.schedule import Schedule, phase_of
 from privproj.assumptions import PUBLIC_SUBSPACE
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Gaussian
 from privproj.validation import probability
-
-# --- ready runs -----------------------------------------------------------------------------------
 
 
 def dp_sft(
@@ -57,8 +55,10 @@ def dp_sft(
     second = "training in a public subspace" if public else "training"
     for name, weight, count in [*stages, (second, 1.0 - part, steps[1])]:
         run = {"steps": count, "sampling_rate": sampling_rate}
-        z = calibration.sigma(Gaussian(), epsilon=weight * epsilon, delta=weight * delta, **run).value
-        phases.append(phase_of(Gaussian(noise_multiplier=z), name, **run))
+        noise = calibration.sigma(Gaussian(), epsilon=weight * epsilon, delta=weight * delta, **run)
+        if not noise.usable:
+            raise Refused(f"{name}: no noise meets epsilon {weight * epsilon:g} at delta {weight * delta:g}")
+        phases.append(phase_of(Gaussian(noise_multiplier=noise.value), name, **run))
     found = Schedule(tuple(phases), assumes=(PUBLIC_SUBSPACE,) if public else ())
     kept = len(phases) == 1 or (budget == "split" and found.meets(epsilon=epsilon, delta=delta))
     return found if kept else found.calibrated(epsilon=epsilon, delta=delta)

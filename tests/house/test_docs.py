@@ -5,7 +5,7 @@ A block of commands looks like a terminal: ``$ privproj ...`` and the output bel
 blocks of a page run in one folder, in order. The quick run leaves out blocks that are costly or need an extra.
 """
 
-import importlib
+import importlib.util
 import re
 import shlex
 import sys
@@ -30,12 +30,12 @@ EXIT = '; echo "exit $?"'
 
 
 def builder():
-    """``docs/build.py`` as a module."""
-    sys.path.insert(0, str(DOCS))
-    try:
-        return importlib.import_module("build")
-    finally:
-        sys.path.remove(str(DOCS))
+    """``docs/build.py`` as a module; it imports the files beside it."""
+    sys.path.append(str(DOCS))
+    spec = importlib.util.spec_from_file_location("docs_build", DOCS / "build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 BUILD = builder()

@@ -18,6 +18,8 @@ from helpers import ROOT, needs
 from privproj.errors import PrivprojError
 
 CORE = ("privproj", "privproj.schedule", "privproj.records", "privproj.diagnostics")
+EXAMPLES_NEED = {"privproj.records": ("flint",)}
+"""Modules of the core whose examples need an extra."""
 EXTRAS = {
     "privproj.training": ("torch", "opacus"),
     "privproj.audit": ("torch", "opacus"),
@@ -30,15 +32,16 @@ SECTIONS = re.compile(r"^(Args|Attributes|Returns|Raises):$", re.MULTILINE)
 ENTRY = re.compile(r"^    (\*{0,2}\w+):", re.MULTILINE)
 
 
-def public(modules):
-    """``(module, name)`` of every public name, with the marks of what its module needs."""
-    for module in modules:
-        marks = [pytest.mark.extra] if EXTRAS.get(module) else []
+def public(needed):
+    """``(module, name)`` of every public name, with the mark of a module that needs an extra."""
+    for module in (*CORE, *EXTRAS):
+        marks = [pytest.mark.extra] if needed.get(module) else []
         for name in import_module(module).__all__:
             yield pytest.param(module, name, id=f"{module}.{name}", marks=marks)
 
 
-EVERY = [*public(CORE), *public(EXTRAS)]
+EVERY = [*public(EXTRAS)]
+WITH_EXAMPLES = [*public(EXTRAS | EXAMPLES_NEED)]
 
 
 def sections(text):
@@ -84,9 +87,9 @@ def test_a_public_name_has_a_full_docstring(module, name):
     assert not list(lacking(getattr(import_module(module), name)))
 
 
-@pytest.mark.parametrize(("module", "name"), EVERY)
+@pytest.mark.parametrize(("module", "name"), WITH_EXAMPLES)
 def test_its_examples_run(module, name):
-    needs(*EXTRAS.get(module, ()))
+    needs(*(EXTRAS | EXAMPLES_NEED).get(module, ()))
     thing = getattr(import_module(module), name)
     finder = doctest.DocTestFinder()
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)

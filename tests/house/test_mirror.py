@@ -43,7 +43,7 @@ CLI = {
     "dp_sft": "tests/accounting/test_two_stage.py, tests/cli/test_train.py",
     "files": "malformed files: tests/records/test_regression.py, tests/cli/test_run.py",
     "ledger": "tests/records/test_ledger.py, tests/cli/test_train.py",
-    "lora_noise": "tests/diagnostics/test_lora_noise.py, tests/fuzz/strategies.py",
+    "lora_noise": "tests/diagnostics/test_lora_moments.py, tests/fuzz/strategies.py",
     "mechanisms": "every example works: tests/cli/test_main.py",
     "picture": "tests/cli/test_curve.py",
     "progress": "a bar on standard error: tests/cli/test_sweep.py, tests/cli/test_audit.py",
