@@ -7,18 +7,20 @@ from privproj.errors import unknown_name
 
 from . import render
 
+HELP = """The catalogue of bounds; with NAME (or MECHANISM.NAME) one of them in full.
 
-@click.command("bounds", short_help="The catalogue of bounds.")
+\b
+Example:
+  privproj bounds rank-free
+"""
+
+
+@click.command("bounds", help=HELP, short_help="The catalogue of bounds.")
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 @click.option("--markdown", is_flag=True, help="The table of the README.")
 def command(name: str | None, as_json: bool, markdown: bool) -> int:
-    r"""The catalogue of bounds; with NAME (or MECHANISM.NAME) one of them in full.
-
-    \b
-    Example:
-      privproj bounds rank-free
-    """
+    """Print the catalogue of bounds, or one bound in full."""
     chosen = [b for b in registry() if name in (None, b.name, f"{b.mechanism.name}.{b.name}")]
     if not chosen:
         known = [f"{kind}.{bound}" for kind, bound in LINES] if "." in str(name) else [bound for _, bound in LINES]

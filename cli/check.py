@@ -13,7 +13,7 @@ from .files import read_data, refuse_same_file, write_text
 from .options import Once, option, with_options
 from .run import file_argument
 
-HELP = r"""Regression of bounds for CI: every entry of a TOML file is asked again and compared.
+HELP = """Regression of bounds for CI: every entry of a TOML file is asked again and compared.
 
 Exit code 1 if any entry moved out of its tolerance or has no answer, 2 if the file is malformed.
 

@@ -10,7 +10,7 @@ from .files import write_run_file
 from .options import Once, OneOf, option, with_options
 from .query import EXIT_CODES
 
-HELP = r"""Noise multipliers for DP-SFT: a private search for a subspace, then training within it.
+HELP = """Noise multipliers for DP-SFT: a private search for a subspace, then training within it.
 
 \b
 Example:

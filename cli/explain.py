@@ -13,7 +13,7 @@ from privproj.result import Status
 from . import render
 from .options import option, with_options
 
-HELP = r"""What a word of an answer means: an exit code, an outcome, a status, a mechanism, a bound, ...
+HELP = """What a word of an answer means: an exit code, an outcome, a status, a mechanism, a bound, ...
 
 Without a word it lists all of them.
 

@@ -11,7 +11,7 @@ from . import render
 from .options import option, with_options
 from .query import EXIT_CODES
 
-HELP = r"""What the ledger of a training run says: releases made, epsilon so far and of the plan, which to quote.
+HELP = """What the ledger of a training run says: releases made, epsilon so far and of the plan, which to quote.
 
 The planned epsilon and delta are in the ledger where the run was calibrated for them; --delta asks at another one.
 

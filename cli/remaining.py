@@ -14,7 +14,7 @@ from .files import read_data
 from .options import option, with_options
 from .run import file_argument
 
-HELP = r"""How much of a budget a run file has spent, and how many more steps fit.
+HELP = """How much of a budget a run file has spent, and how many more steps fit.
 
 Phases with `planned = true` have not happened yet. They are judged in order, each after all that is done and the
 planned ones before it: how many of its steps fit and whether all do. Without any, the last phase is taken as the

@@ -12,7 +12,7 @@ from .files import read_data, write_run_file
 from .options import Once, option, with_options
 from .query import EXIT_CODES
 
-HELP = r"""Epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
+HELP = """Epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
 
 With --calibrate all noise multipliers are scaled by one factor to meet --epsilon and --delta.
 

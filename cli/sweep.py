@@ -21,7 +21,7 @@ HELP = f"""{SUMMARY}
 Every point of the grid is asked; rows go to a journal beside the table as they are done, so that the same command goes
 on after a kill. What is refused or has no answer keeps its row, with the reason.
 
-\\b
+\b
 A grid file:
   query = "epsilon"
   mechanism = "m2"
@@ -33,7 +33,7 @@ A grid file:
   rank = [4, 16, 64]
   noise_multiplier = [0.1, 0.2, 0.4]
 
-\\b
+\b
 Example:
   privproj sweep examples/grid.toml -o table.csv --workers 2
 """

@@ -17,7 +17,7 @@ from .progress import bar
 from .query import EXIT_CODES
 from .report import as_markdown
 
-HELP = r"""Train on features with the noise that a target needs, and report epsilon with what it rests on.
+HELP = """Train on features with the noise that a target needs, and report epsilon with what it rests on.
 
 A folder holds the ledger (every release, recorded before it is used), the checkpoint and the report. A run that was
 stopped goes on with --resume DIR, its count of releases and all.

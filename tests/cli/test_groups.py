@@ -52,6 +52,11 @@ def test_every_option_of_a_query_stands_under_one_heading(quantity, run):
             assert len([line for line in shown if pattern.fullmatch(line)]) == 1, option.opts
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_example_in_a_help_text_has_lines_of_its_own(name, run):
+    assert "\\b" not in run(f"{name} --help")[1]
+
+
 def one_letter_less(name):
     """The name without each of its letters."""
     return [name[:i] + name[i + 1 :] for i in range(len(name))]
