@@ -193,6 +193,15 @@ def test_a_state_that_was_not_written_here_is_refused():
         again.load_state_dict({"mechanism": "privproj"})
 
 
+@pytest.mark.parametrize("steps", [0, -4, 2.5])
+def test_steps_are_never_taken_back(steps):
+    accountant = ProjectionAccountant()
+    accountant.record(Gaussian(noise_multiplier=1.0), 0.01, 5)
+    with pytest.raises(InvalidParameter, match="steps >= 1"):
+        accountant.record(Gaussian(noise_multiplier=1.0), 0.01, steps)
+    assert len(accountant) == 5
+
+
 def test_no_option_is_dropped():
     accountant = ProjectionAccountant()
     accountant.step(noise_multiplier=1.0, sample_rate=0.01)

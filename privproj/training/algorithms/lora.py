@@ -129,8 +129,16 @@ def add_frozen_lora(
     ['0.lora_B.weight']
     """
     rank = whole("rank", rank, "a whole number rank >= 1")
-    stream = streams(next(module.parameters()).device, insecure_seed).projection
+    stream = streams(device_of(module), insecure_seed).projection
     return wrap_layers(module, lambda layer: FrozenLoRA(layer, rank, alpha, stream), where)
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """The device of a module's tensors; raises :class:`InvalidParameter` where it has none."""
+    first = next(module.parameters(), None)
+    if first is None:
+        raise InvalidParameter("module", type(module).__name__, "a module with linear layers to adapt")
+    return first.device
 
 
 def wrap_layers(module: nn.Module, wrap: Callable[[nn.Linear], nn.Module], where: Picks | None) -> nn.Module:
@@ -168,7 +176,7 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
         The same model.
 
     Raises:
-        InvalidParameter: The model has no LoRA layers, variants of LoRA, adapters of embeddings or, for "m2", B factors
+        InvalidParameter: ``algorithm`` is another word, or the model has no LoRA layers, variants of LoRA, adapters of embeddings or, for "m2", B factors
             that are not zero.
 
     >>> import torch
@@ -178,6 +186,8 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
     ...
     privproj.errors.InvalidParameter: expected a model that PEFT wrapped for LoRA, got model=Linear
     """
+    if algorithm not in ("lora-fa", "m2"):
+        raise InvalidParameter("algorithm", algorithm, "lora-fa or m2")
     layers: list[Any] = [part for part in model.modules() if hasattr(part, "base_layer") and hasattr(part, "lora_B")]
     if not layers:
         raise InvalidParameter("model", type(model).__name__, "a model that PEFT wrapped for LoRA")

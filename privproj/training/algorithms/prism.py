@@ -28,7 +28,7 @@ from privproj.training.algorithms.fixed_rank import (
     transported,
     truncated,
 )
-from privproj.training.algorithms.lora import wrap_layers
+from privproj.training.algorithms.lora import device_of, wrap_layers
 from privproj.training.capture import AnyTap, Tap
 from privproj.training.generators import Streams, orthonormal, streams
 from privproj.training.plan import Plan
@@ -154,7 +154,7 @@ def add_prism(
     ['u', 's', 'v']
     """
     rank = whole("rank", rank, "a whole number rank >= 1")
-    stream = streams(next(module.parameters()).device, insecure_seed).projection
+    stream = streams(device_of(module), insecure_seed).projection
     return wrap_layers(module, lambda layer: PrismLinear(layer, rank, steps or Steps(), stream), where)
 
 

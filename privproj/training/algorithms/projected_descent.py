@@ -8,7 +8,7 @@ from typing import NoReturn
 import torch
 from torch import nn
 
-from privproj.errors import Refused
+from privproj.errors import InvalidParameter, Refused
 from privproj.training.generators import normal, streams
 from privproj.validation import whole
 
@@ -28,7 +28,7 @@ class ProjectedDescent:
             seeded by the operating system.
 
     Raises:
-        InvalidParameter: ``rank`` is no whole number of at least 1.
+        InvalidParameter: ``rank`` is no whole number of at least 1, or nothing is trained.
 
     >>> import torch
     >>> from privproj.training import ProjectedDescent
@@ -42,6 +42,8 @@ class ProjectedDescent:
 
     def __init__(self, module: nn.Module, rank: int, lr: float, insecure_seed: int | None = None) -> None:
         self.parameters = [p for p in module.parameters() if p.requires_grad]
+        if not self.parameters:
+            raise InvalidParameter("module", type(module).__name__, "a module with tensors that require a gradient")
         total = sum(p.numel() for p in self.parameters)
         rank, like = whole("rank", rank, "a whole number rank >= 1"), self.parameters[0]
         # Z = N/sqrt(r), so that E Z Z^T = I.

@@ -88,7 +88,7 @@ def leading(rows: Tensor, k: int) -> Tensor:
         Orthonormal columns, weights x ``k``; fewer where the snapshots span fewer directions.
 
     Raises:
-        InvalidParameter: All snapshots are zero.
+        InvalidParameter: All snapshots are zero, or ``k`` is outside its range.
 
     >>> import torch
     >>> from privproj.training import leading
@@ -96,6 +96,7 @@ def leading(rows: Tensor, k: int) -> Tensor:
     >>> [[round(abs(entry), 3) for entry in row] for row in basis.tolist()]
     [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
     """
+    k = whole("k", k, "a whole number k >= 1")
     # A A^T = W diag(w) W^T.
     values, vectors = torch.linalg.eigh(rows.double() @ rows.double().T)
     order = values.argsort(descending=True)[:k]

@@ -1,13 +1,16 @@
 """LoRA-FA and re-sampled LoRA: identities and equivalences."""
 
+import pytest
 from helpers import needs
+
+from privproj.errors import InvalidParameter
 
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
 from training.helpers import DOUBLE, data, losses_of, mlp, one_step, private, step  # noqa: E402
 
-from privproj.training import add_frozen_lora  # noqa: E402
+from privproj.training import add_frozen_lora, prepare_peft  # noqa: E402
 from privproj.training.generators import streams  # noqa: E402
 
 
@@ -87,3 +90,10 @@ def test_resampling_every_step_with_orthonormal_factors_is_projected_clipping():
     step(plain, ours, x, y)
     step(adapted, theirs, x, y)
     assert torch.allclose((plain.weight - before) * 2 / 6, adapted.base.weight - before, rtol=1e-8, atol=1e-12)
+
+
+def test_what_cannot_be_adapted_is_refused():
+    with pytest.raises(InvalidParameter, match="linear layers"):
+        add_frozen_lora(torch.nn.ReLU(), 2)
+    with pytest.raises(InvalidParameter, match="lora-fa or m2"):
+        prepare_peft(torch.nn.Linear(4, 2), "lora")

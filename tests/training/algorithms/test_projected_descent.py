@@ -3,7 +3,7 @@
 import pytest
 from helpers import needs
 
-from privproj.errors import Refused
+from privproj.errors import InvalidParameter, Refused
 
 torch = needs("torch", "opacus")
 
@@ -27,3 +27,8 @@ def test_projected_descent_stays_in_its_range_and_has_no_epsilon():
     assert outside.norm() < 1e-9 * moves[-1].norm() + 1e-12
     with pytest.raises(Refused, match="no epsilon"):
         descent.epsilon(1e-5)
+
+
+def test_a_module_without_trained_tensors_is_refused():
+    with pytest.raises(InvalidParameter, match="require a gradient"):
+        ProjectedDescent(torch.nn.ReLU(), rank=2, lr=0.1)

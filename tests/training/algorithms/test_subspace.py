@@ -94,6 +94,12 @@ def test_the_leading_directions_are_the_right_singular_vectors():
         leading(torch.zeros(3, 5), 2)
 
 
+@pytest.mark.parametrize("k", [0, -1, 1.5])
+def test_a_number_of_directions_below_one_is_refused(k):
+    with pytest.raises(InvalidParameter, match="k >= 1"):
+        leading(torch.eye(3), k)
+
+
 def test_both_stages_are_accounted_and_share_a_ledger(tmp_path):
     x, y = data(records=40)
     module, path = mlp(), str(tmp_path / "ledger.jsonl")
