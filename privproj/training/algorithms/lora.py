@@ -176,8 +176,8 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
         The same model.
 
     Raises:
-        InvalidParameter: ``algorithm`` is another word, or the model has no LoRA layers, variants of LoRA, adapters of embeddings or, for "m2", B factors
-            that are not zero.
+        InvalidParameter: ``algorithm`` is another word, or the model has no LoRA layers, variants of LoRA, adapters of
+            embeddings or, for "m2", B factors that are not zero.
 
     >>> import torch
     >>> from privproj.training import prepare_peft
