@@ -41,13 +41,14 @@ def value(name: str, words: str, letter: str, **settings: object) -> tuple[str, 
 
 
 NOISE = value("--noise-multiplier", "z = noise standard deviation / sensitivity.", "Z", required=True)
+SCALE = value("--noise-multiplier", "z = noise scale / sensitivity in the 1-norm.", "Z", required=True)
 
 MECHANISMS: dict[str, Entry] = {
     "gaussian": Entry(Gaussian, "Plain Gaussian mechanism (DP-SGD).", (NOISE,), {"noise_multiplier": "1"}),
-    "laplace": Entry(Laplace, "Plain Laplace mechanism.", (NOISE,), {"noise_multiplier": "2"}),
+    "laplace": Entry(Laplace, "Plain Laplace mechanism.", (SCALE,), {"noise_multiplier": "2"}),
     "m1": Entry(
         M1,
-        "Project first, then add noise (large rank).",
+        "Clip and project first, then add noise (large rank).",
         (
             value("--dim", "Side of the layer that is projected.", "D"),
             value("--rank", "Rank of the projection (may exceed D).", "R"),
@@ -65,7 +66,7 @@ MECHANISMS: dict[str, Entry] = {
     ),
     "m2": Entry(
         M2,
-        "Noise first, then project to a small rank (resampled LoRA, projected gradients).",
+        "Clip the whole gradient, add noise, then project it to a fresh small subspace.",
         (
             value("--dim", "Side of the layer that is projected.", "D"),
             value("--rank", "Rank of the projection.", "R"),

@@ -153,5 +153,8 @@ def with_clip_and_size(result: Result, clip: float | None, size: float | None) -
         if "noise_multiplier" not in MECHANISMS[str(result.mechanism["name"])].kind.__dataclass_fields__:
             raise InvalidParameter("clip", clip, "no clip, since this mechanism has no noise multiplier")
         if result.noise_multiplier is not None:
-            deviation = result.noise_multiplier * norm * NeighbouringRelation(str(result.run["relation"])).clip_factor
+            # Standard deviation over scale, times z, times the sensitivity: C, or 2 C under replace.
+            over_scale = MECHANISMS[str(result.mechanism["name"])].kind.deviation_over_scale
+            factor = NeighbouringRelation(str(result.run["relation"])).clip_factor
+            deviation = over_scale * result.noise_multiplier * norm * factor
     return replace(result, warnings=tuple(warnings), noise_std=deviation)

@@ -66,6 +66,7 @@ def as_text(result: Result, mechanism: Mechanism, run: RunOptions) -> str:
     lines += numerics_line(result.numerics) + certified_line(result.numerics)
     if result.noise_std is not None:
         formula = "2 z C" if result.run["relation"] == "replace" else "z C"
+        formula = f"sqrt(2) {formula}" if mechanism.name == "laplace" else formula
         lines.append(
             f"  noise:    standard deviation {formula} = {round_outward(result.noise_std)} for the given clip C"
         )

@@ -17,7 +17,7 @@ import privproj
 from privproj.training import make_private
 
 EPSILON, DELTA, RANK, STEPS = 3.0, 1e-5, 16, 200
-SAMPLING_RATE = 0.125  # fixed in advance, like STEPS: not computed from private data
+SAMPLING_RATE = 0.125  # fixed in advance, like STEPS; a multiple of 2^-24, to which make_private would round it up
 
 
 def main() -> None:

@@ -95,7 +95,8 @@ class Result:
         epsilon: The epsilon of the guarantee, given or answered; None where it was neither.
         delta: The delta of the guarantee, given or answered; None where only its logarithm is a double.
         log10_delta: The decimal logarithm of that delta.
-        noise_multiplier: The noise standard deviation over the sensitivity, for mechanisms that have one.
+        noise_multiplier: The noise standard deviation (for Laplace noise its scale) over the sensitivity, for
+            mechanisms that have one.
         noise_std: The noise standard deviation for a given clip, in the units of the clip; None where no clip was
             given.
         numerics: How the value was computed, by name; empty for a closed form.

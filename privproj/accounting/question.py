@@ -72,8 +72,9 @@ class Question:
         self.run.check_pair()
         if self.run.sampling == "poisson" and not self.mechanism.poisson:
             raise Refused(
-                f"no amplification theorem for {self.mechanism.name} under sampling=poisson; sampling=fixed has one",
-                brief="needs --sampling fixed",
+                f"no amplification theorem for {self.mechanism.name} under sampling=poisson; bounds with a privacy "
+                "profile have one under sampling=fixed",
+                brief="has no theorem under --sampling poisson",
             )
         missing = bound.needs(self.mechanism)
         if missing:

@@ -59,7 +59,8 @@ def _known_relation(_: object, __: object, value: str | None) -> None:
 class ReleaseDpEvent(dp_event.DpEvent):
     """One release of a mechanism of this package, as an event of dp-accounting.
 
-    Its noise multiplier is the standard deviation of the noise over the sensitivity under ``relation``.
+    Its noise multiplier is the standard deviation of the noise (for Laplace noise its scale) over the sensitivity
+    under ``relation``.
 
     Args:
         mechanism: The released mechanism, with its noise multiplier, rank and promises.

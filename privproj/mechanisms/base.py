@@ -71,6 +71,8 @@ class NoisyMechanism(Mechanism):
     """A mechanism with a noise multiplier, which is left out only where it is what a query finds."""
 
     noise_multiplier: float | None = None
+    deviation_over_scale: ClassVar[float] = 1.0
+    """Standard deviation of the noise over what ``z`` counts in sensitivities: 1 for Gaussian noise."""
 
     def __post_init__(self) -> None:
         if self.noise_multiplier is not None:

@@ -1,5 +1,6 @@
 """The Laplace mechanism, for sensitivities in the 1-norm."""
 
+import math
 from dataclasses import dataclass
 
 from privproj.mechanisms.base import NoisyMechanism
@@ -22,3 +23,5 @@ class Laplace(NoisyMechanism):
     """
 
     name = "laplace"
+    deviation_over_scale = math.sqrt(2.0)
+    """``z`` counts the scale ``b`` of the noise, whose standard deviation is ``sqrt(2) b``."""

@@ -82,8 +82,8 @@ class Layer:
 class M2(NoisyMechanism):
     """Add noise first, then project: release ``M (V + E)`` with ``M = Z Z^T``, drawn afresh for each release.
 
-    ``Z`` is a random frame of shape ``dim x rank``. This is LoRA with a resampled projection, and projected gradient
-    descent. Give either ``dim`` and ``rank``, or ``layers``.
+    ``Z`` is a random frame of shape ``dim x rank``. ``V`` is the sum of whole clipped gradients: LoRA that clips the
+    gradients of its own factors is :class:`Gaussian`. Give either ``dim`` and ``rank``, or ``layers``.
 
     Args:
         noise_multiplier: ``z``, the noise deviation over the sensitivity of ``V`` in the Frobenius norm, from 1e-12 to
@@ -91,7 +91,8 @@ class M2(NoisyMechanism):
         dim: The side of ``V`` that is projected, from 1 to 1e12.
         rank: The rank of the projection, from 1 to ``dim``; left out only for the rank query.
         layers: The projected tensors, each a :class:`Layer`, instead of ``dim`` and ``rank``.
-        clipping: "joint": one clip for all layers together. "per-layer": each layer has its part of the clip.
+        clipping: "joint": one clip ``C`` for all layers together. "per-layer": each layer has its own clip, and the
+            sum of their squares is ``C^2``.
         columns: The other side of ``V``, from 1 to 1e12.
         change_rank: A promise: the largest rank of the change that one record makes, from 1 to ``min(dim, columns)``.
         fixed_projection: True if one projection serves all releases; bounds that need a fresh one then refuse several.

@@ -130,7 +130,7 @@ FOUNDATION = ("bound_version", "side", "status", "promises", "assumes", "source"
 def certify(result: Result) -> Certificate:
     """Prove an answer: enclose delta at its epsilon in ball arithmetic, and compare.
 
-    It needs python-flint (``pip install 'privproj[certify]'``).
+    It needs python-flint, which the extra ``certify`` installs.
 
     Args:
         result: An answer to an epsilon, delta or sigma query: one release on the whole data set, or any number of them
@@ -503,7 +503,7 @@ class CertificateVerdict:
 def verify(certificate: Certificate) -> CertificateVerdict:
     """Check a certificate from its parameters alone: a new enclosure at a higher precision, and a value in mpmath.
 
-    It needs python-flint (``pip install 'privproj[certify]'``).
+    It needs python-flint, which the extra ``certify`` installs.
 
     Args:
         certificate: The certificate, made here or read from a file.

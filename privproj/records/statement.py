@@ -44,8 +44,8 @@ class Section:
 def _meaning_of_epsilon(epsilon: float) -> str:
     """What an epsilon of this size means, without calling it good or bad."""
     return (
-        "Whatever anyone concludes from the release, its odds change by a factor of at most "
-        f"e^{_rounded_up(epsilon)} through one unit of privacy, but for a probability of delta."
+        "Whatever anyone concludes from the release: the probability of concluding it changes by a factor of at most "
+        f"e^{_rounded_up(epsilon)} through one unit of privacy, and by at most delta more."
     )
 
 

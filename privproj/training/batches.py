@@ -28,8 +28,8 @@ from privproj.training.processes import Processes
 class BatchTurn:
     """One logical batch at a time: how many records were drawn, how many came back, and whether it was released.
 
-    The accountant counts releases of batches that the sampler drew, each record at most once. The turn makes the
-    training loop keep to that: every call out of order raises :class:`InvalidParameter`.
+    The accountant counts releases of batches that the sampler drew, each record at most once. The turn counts losses
+    and releases, and every call out of order raises :class:`InvalidParameter`. It cannot see whose loss a loss is.
     """
 
     def __init__(self) -> None:

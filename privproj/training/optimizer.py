@@ -1,7 +1,7 @@
 """The private optimizer: the losses of single records go in, a released step comes out.
 
-It holds the training loop to what is accounted: every batch is released once, every record comes back once, and nothing
-that was not released reaches the wrapped optimizer.
+It holds the training loop to what is accounted: every batch is released once, as many losses come back as records were
+drawn, and no gradient that was not released reaches the wrapped optimizer.
 """
 
 import math
@@ -63,8 +63,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
     """Wraps a torch optimizer: call ``backward(losses)`` in place of ``loss.backward()``, then ``step()``.
 
     :func:`make_private` makes it. The wrapped optimizer sees released gradients only, so that its learning rates,
-    momentum, weight decay and schedulers are post-processing. It refuses a training loop that releases otherwise than
-    is accounted. ``close`` removes the hooks.
+    momentum, weight decay and schedulers are post-processing. Of a training loop that releases otherwise than is
+    accounted it refuses what it can see; ``docs/training.md`` lists that, and what it cannot see. ``close`` removes
+    the hooks.
 
     Args:
         optimizer: The wrapped optimizer, over every trained tensor and no others.

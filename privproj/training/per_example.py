@@ -1,4 +1,4 @@
-"""Norms and clipped sums of per-example gradients, without forming them.
+"""Norms and clipped sums of per-example gradients, which are formed only where that takes less memory.
 
 A linear layer that sees ``x`` (records x tokens x inputs) and gets ``g`` (records x tokens x outputs) back has the
 per-example gradient ``G_j = sum_t g_jt x_jt^T`` (outputs x inputs). A projection from the right, ``G_j P``, has the

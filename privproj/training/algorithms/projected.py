@@ -1,8 +1,9 @@
 """Training by fresh random projections: M2, M2 with projected clipping, and M1.
 
 Each draws a new projection of the inputs' side of every trained matrix for every release. They differ in what is
-clipped. M2 takes the norm of the whole gradient and sums the projected one, and only that gains privacy from the secret
-of the projection. M2 with projected clipping and M1 clip what they sum: they are accounted as the Gaussian mechanism.
+clipped. M2 takes the norm of the whole gradient and sums the projected one. Only that gains privacy from the freshness
+of the projection, which may be known to all. M2 with projected clipping and M1 clip what they sum: they are accounted
+as the Gaussian mechanism.
 """
 
 from collections import Counter
