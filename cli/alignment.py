@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from privproj.diagnostics import alignment
+from privproj.result import round_outward
 
 from . import render
 from .groups import CommandGroup
@@ -38,7 +39,7 @@ def helper(
     def run(json: bool, **given: Any) -> int:
         value = ask(**given)
         assumed = [assumes.format(**given)] if assumes else []
-        lines = [f"{label} = {render.round_outward(value)}  ({UNITS[label]})", f"  {note}"]
+        lines = [f"{label} = {round_outward(value)}  ({UNITS[label]})", f"  {note}"]
         lines += [line for words in assumed for line in render.wrap_line("  assumes:  ", words)]
         click.echo(render.as_json({label: value, "note": note, "assumes": assumed}) if json else "\n".join(lines))
         return 0

@@ -49,11 +49,14 @@ def lines_of(found: dict[str, Any], trials: str = "runs") -> list[str]:
     )
     sure = f"with {render.percent(found['confidence'])} confidence"
     most = f"{found['ceiling']:.4g} is the most that {found['trials']} {trials} can show"
+    weak = claim is not None and found["ceiling"] < claim and found["verdict"] == "not refuted"
+    note = f"  note:     too few {trials} to refute this claim at this delta, whatever the attack: take more"
     return [
         f"{found['verdict']}{extra}: {named}",
         f"  shown:    epsilon at least {found['epsilon_lower']:.4g} {sure}",
         f"  ceiling:  {most}; an audit never confirms",
         f"  attack:   {auc_words(found['auc'])}, in {found['seconds']:.1f} s",
+        *([note] if weak else []),
     ]
 
 

@@ -15,7 +15,7 @@ from .run import file_argument
 
 HELP = """Regression of bounds for CI: every entry of a TOML file is asked again and compared.
 
-Exit code 1 if any entry moved out of its tolerance or has no answer, 2 if the file is malformed.
+Exit code 1 if any entry moved out of its tolerance, exceeds its limit or has no answer, 2 if the file is malformed.
 
 \b
 An entry:
@@ -29,8 +29,9 @@ An entry:
   sampling_rate = 0.01
   steps = 2000
   delta = 1e-5
-  expect = 1.0888
+  expect = 1.0888   # with rtol (default 1e-6), or at_most, or both
   rtol = 1e-3
+  at_most = 1.2
 """
 
 

@@ -78,6 +78,7 @@ def bound_entry(mechanism: str, name: str) -> dict[str, Any]:
     full = f"{mechanism}.{name}"
     status = "proved" if bound.status is Status.PROVED else render.STATUS_WORDS[bound.status]
     means = f"A bound of {mechanism}: {bound.summary}. Its status is {status}."
+    means += f" Why: {bound.reason}." if bound.reason else ""
     page = f"`privproj bounds {full}` shows its formula, its source and what it assumes."
     return {"kind": "bound", "name": full, "means": f"{means} {page}"}
 

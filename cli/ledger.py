@@ -6,6 +6,7 @@ import click
 
 from privproj.errors import InvalidParameter, Unanswered
 from privproj.records.ledger import Account, read_ledger
+from privproj.result import round_outward
 
 from . import render
 from .options import option, with_options
@@ -79,7 +80,7 @@ def text(shown: dict[str, Any]) -> str:
     share = f" ({render.percent(shown['steps'] / planned_steps)} of the plan)" if planned_steps > 0 else ""
     lines.append(f"  released: {shown['steps']} steps{share}")
     lines.append(f"  left:     {shown['steps_left']} planned steps")
-    lines.append(f"  plan:     epsilon {render.round_outward(planned.value)} after all planned steps{goal}")
+    lines.append(f"  plan:     epsilon {round_outward(planned.value)} after all planned steps{goal}")
     lines += render.wrap_line("  quote:    ", shown["quote"])
     lines += render.wrap_line("  assumes:  ", "; ".join(planned.mechanism["assumes"]))
     notes = dict.fromkeys((*(() if so_far is None else so_far.warnings), *planned.warnings))

@@ -73,7 +73,11 @@ MECHANISMS: dict[str, Entry] = {
             value("--layer", LAYER_HELP, "DxR[xN][@SHARE]", type=LAYER, multiple=True),
             value("--from-peft", "Layers of a PEFT LoRA directory (local files).", "DIR", type=str),
             value("--base", "Directory of its base model.", "DIR", type=str),
-            ("--clipping", "One clip for all layers, or one each.", {"type": OneOf(["joint", "per-layer"])}),
+            (
+                "--clipping",
+                "One clip C for all layers, or one each (C^2 is the sum of their squares).",
+                {"type": OneOf(["joint", "per-layer"])},
+            ),
             value("--columns", "The layer's other side.", "M"),
             value("--change-rank", "Promise: one record changes the gradient by at most this rank.", "K"),
             flag("--fixed-projection", "One projection for all steps."),

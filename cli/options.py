@@ -1,6 +1,7 @@
 """Options shared by the commands, each defined once, and the checks that need more than one of them."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,19 @@ from privproj.validation import whole
 from .groups import SectionedCommand
 
 
+def _how_to_write(text: str) -> str:
+    """What to write in place of a percentage, of separators or of a letter for thousands; nothing for other text."""
+    found = re.fullmatch(r"([\d.]+)\s*%", text)
+    if found:
+        try:
+            return f"write {float(found[1]) / 100:g}, without a percent sign"
+        except ValueError:
+            return ""
+    if re.fullmatch(r"[\d.]+(?:[,_' ][\d]+)+|[\d.]+[kKmM]", text):
+        return "write the number without separators or letters, for instance 100000 or 1e5"
+    return ""
+
+
 class Number(click.ParamType):
     """A finite decimal number; overflow (1e400) and underflow (1e-400) are seen, nan and inf refused."""
 
@@ -27,7 +41,7 @@ class Number(click.ParamType):
         try:
             number = float(value.replace("_", "?") if value.isascii() else "?")
         except ValueError:
-            raise InvalidParameter(option, repr(value), "a number") from None
+            raise InvalidParameter(option, repr(value), "a number", _how_to_write(value)) from None
         if not math.isfinite(number):
             reason = "too large for double precision" if any(c.isdigit() for c in value) else ""
             raise InvalidParameter(option, value, "a finite number", reason)
@@ -72,7 +86,7 @@ class NormPair(click.ParamType):
 
 
 NUMBER, LAYER, NORMS = Number(), LayerShape(), NormPair()
-LAYER_HELP = "N layers projected from D to R (DxD: not projected); may be repeated."
+LAYER_HELP = "N layers projected from D to R; DxD: not projected, whatever its other side. May be repeated."
 
 
 class Once(click.Option):

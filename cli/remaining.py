@@ -7,7 +7,7 @@ import click
 from privproj.accounting.schedule import Remaining, Schedule
 from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
 from privproj.records.run_file import from_data
-from privproj.result import Result
+from privproj.result import Result, round_outward
 
 from . import render
 from .files import read_data
@@ -67,9 +67,9 @@ def text(shown: dict[str, Any]) -> str:
     """Say the record in words."""
     spent, planned = shown["epsilon_spent"], shown["epsilon_planned"]
     of = f"of {shown['epsilon']:g} at delta {shown['delta']:g}"
-    lines = [f"spent: epsilon {render.round_outward(spent)} {of}"]
+    lines = [f"spent: epsilon {round_outward(spent)} {of}"]
     if planned is not None:
-        lines.append(f"planned: epsilon {render.round_outward(planned)} {of}, all phases together")
+        lines.append(f"planned: epsilon {round_outward(planned)} {of}, all phases together")
     for entry in shown["phases"]:
         words = {None: "", True: ", all of it would exceed the budget", False: ", all of it fits"}
         after = f" (after {', '.join(entry['after'])})" if entry["after"] else ""

@@ -1,6 +1,5 @@
 """Results as text and JSON. Text rounds to four significant digits on the safe side."""
 
-import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +7,7 @@ from privproj.accounting.queries import Comparison
 from privproj.assumptions import REPLACE_SENSITIVITY
 from privproj.bounds.bound import Bound
 from privproj.mechanisms import Mechanism
-from privproj.result import Outcome, Result, Side, Status, as_plain_value
+from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
 from privproj.runs import RunOptions
 
 if TYPE_CHECKING:
@@ -35,22 +34,6 @@ def as_json(value: dict[str, Any]) -> str:
     import json
 
     return json.dumps(value, indent=2, allow_nan=False)
-
-
-def round_outward(value: float, *, up: bool = True) -> str:
-    """Round ``value`` to four significant digits, outward; a positive number is never shown as 0."""
-    if value == math.inf:
-        return "infinite"
-    if isinstance(value, int) or value == 0.0:
-        return str(int(value))
-    digits, exponent = f"{value:.3e}".split("e")
-    shown = int(digits.replace(".", ""))
-    scale = int(exponent) - 3
-    if up and float(f"{shown}e{scale}") < value:
-        shown += 1
-    if not up and float(f"{shown}e{scale}") > value:
-        shown -= 1
-    return f"{float(f'{shown}e{scale}'):#.4g}".rstrip(".")
 
 
 def delta_shown(value: float) -> str:

@@ -14,7 +14,7 @@ from privproj.curves.tradeoff import profile_points
 from privproj.errors import InvalidParameter
 from privproj.records.run_file import from_data
 from privproj.records.statement import Section, sections
-from privproj.result import Result
+from privproj.result import Result, round_outward
 from privproj.runs import delta_target
 
 from . import render
@@ -49,7 +49,7 @@ def produce(result: Result, curve: Curve, rows: list[Comparison], style: str | N
     )
     if output is not None:
         write_text(output, text + "\n")
-        click.echo(f"wrote {output}: epsilon {render.round_outward(result.epsilon or 0.0)} at delta {result.delta:g}")
+        click.echo(f"wrote {output}: epsilon {round_outward(result.epsilon or 0.0)} at delta {result.delta:g}")
     else:
         click.echo(text)
     return 0 if result.usable else 4
@@ -83,7 +83,7 @@ def cells(rows: list[Comparison]) -> list[tuple[str, str, str, str]]:
     """Return value, bound, status and promise of each bound that answers."""
     return [
         (
-            render.round_outward(float(row.result.value)),
+            round_outward(float(row.result.value)),
             row.bound.name,
             str(row.result.status),
             "; ".join(row.result.promises),

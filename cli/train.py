@@ -8,6 +8,7 @@ import click
 
 from privproj.errors import InvalidParameter, MissingPackage
 from privproj.records.statement import sections
+from privproj.result import round_outward
 from privproj.training.algorithms import ALGORITHMS
 
 from . import render
@@ -112,8 +113,8 @@ def text(outcome: Any, shown: dict[str, Any]) -> str:
     lines = [
         f"test accuracy = {100.0 * outcome.test_accuracy:.1f} %  (records kept from training, not protected)",
         *render.result_lines(result),
-        f"  noise:    multiplier {render.round_outward(outcome.noise_multiplier)}, standard deviation "
-        f"{render.round_outward(outcome.noise_std)} on the sum of clipped gradients",
+        f"  noise:    multiplier {round_outward(outcome.noise_multiplier)}, standard deviation "
+        f"{round_outward(outcome.noise_std)} on the sum of clipped gradients",
         f"  trained:  {outcome.steps} steps in {outcome.seconds:.1f} s on {outcome.device}",
         "  wrote:    " + ", ".join(shown["paths"].values()),
     ]

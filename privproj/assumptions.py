@@ -12,6 +12,16 @@ PLAN_FIXED_IN_ADVANCE = (
 )
 """Printed for more than one release: composition covers queries that react to outputs, not parameters that do."""
 
+WHOLE_GRADIENT_CLIPPED = (
+    "each record's whole gradient is clipped, before projecting; clipping the gradients of LoRA's factors is not that"
+)
+"""What M1 and M2 take for granted of clipping. Contract."""
+
+CLIP_OF_ALL_LAYERS = (
+    "each layer is clipped on its own, and the noise multiplier is relative to the root of the sum of the squared clips"
+)
+"""What a clip for each layer takes for granted. Contract."""
+
 INDEPENDENT_LAYER_PROJECTIONS = "the projections of different layers are drawn independently of each other"
 """Printed for several layers (C6): with one shared projection their captured shares add up instead of averaging."""
 

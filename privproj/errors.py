@@ -83,9 +83,14 @@ class InvalidParameter(PrivprojError, ValueError):
         return type(self), (self.name, self.value, self.expected, self.remedy, self.brief)
 
     @property
+    def is_missing(self) -> bool:
+        """True if nothing was given where something is needed."""
+        return self.value is None or (isinstance(self.value, str) and self.value == "nothing")
+
+    @property
     def short(self) -> str:
         """What is missing, or what was expected."""
-        if self.value in (None, "nothing"):
+        if self.is_missing:
             return self.brief or f"needs --{self.name.replace('_', '-')}"
         return self.brief or f"expected {_first_clause(self.expected)}, got {self.name}={self.value}"
 
@@ -99,6 +104,8 @@ class InvalidParameter(PrivprojError, ValueError):
             The message, one sentence.
         """
         tail = f"; {self.remedy}" if self.remedy else ""
+        if self.is_missing:
+            return f"expected {self.expected}, got no {name}{tail}"
         whole = isinstance(self.value, float) and self.value.is_integer() and abs(self.value) < 1e15
         return f"expected {self.expected}, got {name}={int(self.value) if whole else self.value}{tail}"  # pyright: ignore
 

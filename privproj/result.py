@@ -72,6 +72,22 @@ class Side(StrEnum):
     NONE = "none"
 
 
+def round_outward(value: float, *, up: bool = True) -> str:
+    """Round ``value`` to four significant digits, outward; a positive number is never shown as 0."""
+    if value == math.inf:
+        return "infinite"
+    if isinstance(value, int) or value == 0.0:
+        return str(int(value))
+    digits, exponent = f"{value:.3e}".split("e")
+    shown = int(digits.replace(".", ""))
+    scale = int(exponent) - 3
+    if up and float(f"{shown}e{scale}") < value:
+        shown += 1
+    if not up and float(f"{shown}e{scale}") > value:
+        shown -= 1
+    return f"{float(f'{shown}e{scale}'):#.4g}".rstrip(".")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """One answer, with all that it rests on.
@@ -128,6 +144,15 @@ class Result:
     noise_std: float | None = None
     numerics: dict[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return f"{self.quantity}: no answer ({self.outcome})"
+        delta = f"delta {self.delta:g}" if self.delta is not None else f"delta 10^{self.log10_delta:g}"
+        given = {"epsilon": f"at {delta}", "delta": f"at epsilon {self.epsilon:g}"}
+        target = given.get(self.quantity) or f"for epsilon {self.epsilon:g} and {delta}"
+        shown = round_outward(self.value, up=self.side is not Side.LOWER)
+        return f"{self.quantity} = {shown} ({self.side}, {target}; {self.bound}, {self.status})"
 
     @property
     def usable(self) -> bool:

@@ -346,7 +346,7 @@ def delta_target(delta: float | None, log10_delta: float | None) -> Target:
     """The target at ``delta`` or ``10^log10_delta``; raises :class:`InvalidParameter` unless exactly one is given."""
     if (delta is None) == (log10_delta is None):
         given = "nothing" if delta is None else delta
-        raise InvalidParameter("delta", given, "exactly one of delta and log10_delta")
+        raise InvalidParameter("delta", given, "either delta (for instance 1e-6) or log10_delta")
     if delta is not None:
         found = probability("delta", delta)
         return Target(found, math.log(found), math.log10(found))

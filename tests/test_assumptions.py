@@ -70,10 +70,13 @@ RUNS = ["", "--sampling-rate .1", "--sampling fixed --sampling-rate .1", "--samp
 RELATIONS = ["", "--relation add-remove", "--relation replace", "--relation zero-out"]
 
 
-def expected(kind, words, relation):
+def expected(mechanism, words, relation):
     """The assumptions that these words and this relation bring in, from their definitions."""
+    kind = MECHANISMS[mechanism]
     partition, sampled = "partition" in words, "partition" in words or "--sampling-rate" in words
     triggers = {
+        "WHOLE_GRADIENT_CLIPPED": PROJECTS in kind and mechanism.split()[0] in ("m1", "m2"),
+        "CLIP_OF_ALL_LAYERS": "per-layer" in mechanism,
         "KNOWN_PROJECTION": KNOWN in kind,
         "INDEPENDENT_LAYER_PROJECTIONS": APART in kind,
         "PARTITION_OF_POSITIONS": partition,
@@ -101,7 +104,7 @@ def test_assumptions_are_said_exactly_where_they_are_made(run, mechanism):
             shown = json.loads(out)
             said = [*shown["mechanism"]["assumes"], *shown["run"]["assumes"]]
             assert len(said) == len(set(said))
-            assert present(said) == expected(MECHANISMS[mechanism], words, shown["run"]["relation"]), (words, relation)
+            assert present(said) == expected(mechanism, words, shown["run"]["relation"]), (words, relation)
             assert present(shown["run"]["assumes"]) == present(said) & set(FROM_RUN)
     assert answered >= 6
 

@@ -29,7 +29,7 @@ def _renyi_noise(question: Question, target: FullTarget, guess: float) -> float:
     """The noise multiplier by the Renyi bound of the mechanism, or of the Gaussian: a guess without a composition."""
     run = replace(question.run, sampling=None, relation=None, group_size=1)
     mechanism, bound = question.mechanism, renyi_bound(type(question.mechanism))
-    if bound is None:
+    if bound is None or question.bound.any_projection:  # a bound that ignores the projection needs Gaussian noise
         mechanism, bound = Gaussian(), find_bound(Gaussian, "rdp")
     quick = replace(question, mechanism=mechanism, run=run, bound=bound)
 

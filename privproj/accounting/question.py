@@ -15,10 +15,10 @@ from privproj.bounds.bound import Bound
 from privproj.composition.compose import compose
 from privproj.curves.inversion import meets
 from privproj.curves.profile import Curve, PrivacyProfile, Representation
-from privproj.errors import InvalidParameter, Refused, Unanswered
+from privproj.errors import InvalidParameter, Refused, Unanswered, unknown_name
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.result import Outcome, Result, Side, Status
-from privproj.runs import AnyTarget, FullTarget, NeighbouringRelation, Run, RunOptions, Sampling
+from privproj.runs import BATCH_KEYS, AnyTarget, FullTarget, NeighbouringRelation, Run, RunOptions, Sampling
 from privproj.validation import boolean
 
 Aim = TypeVar("Aim", bound=AnyTarget)
@@ -78,7 +78,7 @@ class Question:
             )
         missing = bound.needs(self.mechanism)
         if missing:
-            brief = "needs --change-rank or --columns"
+            brief = "needs --columns (the layer's other side) or --change-rank (a promise)"
             raise InvalidParameter("change_rank", "nothing", f"{missing} for {bound.name}", brief=brief)
         if relation not in bound.relations:
             allowed = ", ".join(bound.relations)
@@ -167,7 +167,7 @@ class Question:
     def mechanism_assumes(self) -> tuple[str, ...]:
         """What the bound takes for granted about one release of the mechanism, in words."""
         layers = (INDEPENDENT_LAYER_PROJECTIONS,) if self.bound.independent_layers(self.mechanism) else ()
-        return (*self.bound.assumes(type(self.mechanism)), *layers)
+        return (*self.bound.assumes(type(self.mechanism)), *self.mechanism.assumes_of_clips, *layers)
 
     @property
     def run_assumes(self) -> tuple[str, ...]:
@@ -248,6 +248,11 @@ def ask_by_name(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Que
 def question_of(mechanism: Mechanism, bound: Bound, run: RunOptions) -> Question:
     """The question for this bound; a relation that is not given is that of the bound, or else of the mechanism."""
     options: Any = dict(run)
+    for name in options.keys() - RunOptions.__annotations__.keys():
+        if name in BATCH_KEYS:
+            expected = "sampling_rate = B/N and steps = E ceil(N/B)"
+            raise InvalidParameter(name, options[name], f"{expected}, in Python, for batch size B, N records, E epochs")
+        raise unknown_name(name, options[name], "an option of a run", RunOptions.__annotations__, word=name)
     allowed = boolean("allow_refuted", options.pop("allow_refuted", False))
     if options.get("relation") is None:
         options["relation"] = bound.default_relation or mechanism.default_relation

@@ -33,6 +33,11 @@ class Mechanism:
     can_be_sampled: ClassVar[bool] = True
     noise_multiplier = None
 
+    @property
+    def assumes_of_clips(self) -> tuple[str, ...]:
+        """What the program must have done where several clips make up one norm, in words."""
+        return ()
+
     def for_group(self, size: int) -> "Mechanism":
         """Return the same mechanism as a group of records sees it.
 

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from privproj.assumptions import WHOLE_GRADIENT_CLIPPED
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import NoisyMechanism
 from privproj.validation import boolean, real, whole
@@ -47,7 +48,7 @@ class M1(NoisyMechanism):
     finds_rank = True
     assumes = (
         "the matrix is drawn afresh for each release, independently of the data and of all that shaped the query",
-        "clipping comes before projecting",
+        WHOLE_GRADIENT_CLIPPED,
         "the seed of the matrix cannot be guessed by anyone who can shape the data",
     )
     with_rank = "falls"

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from privproj.assumptions import CLIP_OF_ALL_LAYERS, WHOLE_GRADIENT_CLIPPED
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import Mechanism, NoisyMechanism
 from privproj.validation import boolean, real, whole
@@ -111,7 +112,7 @@ class M2(NoisyMechanism):
     finds_rank = True
     assumes = (
         "the projection is drawn afresh for each release, independently of the data and of all that shaped the query",
-        "clipping comes before projecting",
+        WHOLE_GRADIENT_CLIPPED,
         "the seed of the projection cannot be guessed by anyone who can shape the data",
     )
     dim: int | None = None
@@ -161,6 +162,11 @@ class M2(NoisyMechanism):
             total = f"{sum(given):g} over {len(given)} of {len(self.layers)} layers, clipping {self.clipping}"
             raise InvalidParameter("layer", total, "a share for every layer, summing to 1, with clipping=per-layer")
 
+    @property
+    def assumes_of_clips(self) -> tuple[str, ...]:
+        """With a clip for each layer, what the noise multiplier is relative to."""
+        return (CLIP_OF_ALL_LAYERS,) if self.clipping == "per-layer" else ()
+
     def notes(self) -> list[str]:
         """Return where the projection gains nothing, and why, in words."""
         if not self.layers and self.rank is None:
@@ -172,6 +178,13 @@ class M2(NoisyMechanism):
             ]
         if self.unprojected:
             return ["rank equals dim: the projection changes nothing, so this is the Gaussian profile"]
+        shared = min((layer.rank for layer in self.layers if layer.count > 1), default=0)
+        slim = [layer for layer in self.layers if layer.count == 1 and layer.rank < shared]
+        if slim:
+            return [
+                f"{slim[0].dim}x{slim[0].rank} is a layer projected to rank {slim[0].rank}, not the shape of a matrix: "
+                f"a trained tensor of that side which is not projected is {slim[0].dim}x{slim[0].dim}"
+            ]
         return []
 
     @property

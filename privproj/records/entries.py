@@ -8,7 +8,7 @@ from typing import Any, get_args
 from privproj.accounting.evaluate import FOUND, TARGETS, target_names
 from privproj.accounting.question import Question, question_of
 from privproj.bounds import find_bound, mechanism_named
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Layer, Mechanism
 from privproj.result import Result
 from privproj.runs import BATCH_KEYS, delta_target, run_options_from_batches
@@ -107,7 +107,7 @@ def check_keys(given: Mapping[str, Any], known: Mapping[str, str]) -> None:
     """Raise :class:`InvalidParameter` for a key that is not known, and for a value of another type."""
     for name, value in given.items():
         if name not in known:
-            raise InvalidParameter(name, value, "one of the keys " + ", ".join(known))
+            raise unknown_name(name, value, "one of the keys", known, word=name)
         check_type(name, value, known[name])
 
 

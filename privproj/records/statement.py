@@ -5,7 +5,7 @@ from typing import Any
 
 from privproj.curves.profile import Curve
 from privproj.curves.tradeoff import advantage, true_positive_rates
-from privproj.result import Outcome, Result, Status
+from privproj.result import Outcome, Result, Status, round_outward
 
 UNITS = {
     "add-remove": "one record added to or removed from the data",
@@ -45,7 +45,7 @@ def _meaning_of_epsilon(epsilon: float) -> str:
     """What an epsilon of this size means, without calling it good or bad."""
     return (
         "Whatever anyone concludes from the release: the probability of concluding it changes by a factor of at most "
-        f"e^{_rounded_up(epsilon)} through one unit of privacy, and by at most delta more."
+        f"e^{round_outward(epsilon)} through one unit of privacy, and by at most delta more."
     )
 
 
@@ -53,7 +53,7 @@ def sections(result: Result, curve: Curve) -> list[Section]:
     """The statement for a result that gives epsilon at a delta, and for the curve that it was read from."""
     if result.outcome is not Outcome.OK or result.epsilon is None or result.delta is None:
         return [Section("No guarantee", (f"There is no finite epsilon at delta {result.delta:g}: {result.outcome}.",))]
-    claim = f"epsilon is at most {_rounded_up(result.epsilon)} at delta {result.delta:g}."
+    claim = f"epsilon is at most {round_outward(result.epsilon)} at delta {result.delta:g}."
     rates = true_positive_rates(curve, RATES)
     attacks = [
         f"A membership attack with a false positive rate of {_percent_rounded_up(rate)} has a true positive rate of "
@@ -75,15 +75,11 @@ def sections(result: Result, curve: Curve) -> list[Section]:
     ]
 
 
-def _rounded_up(value: float) -> str:
-    """The number with three significant digits, rounded up."""
-    shown = float(f"{value:.3g}")
-    return f"{value:.3g}" if shown >= value else f"{float(f'{value * (1 + 5e-3):.3g}'):.3g}"
-
-
 def _percent_rounded_up(share: float) -> str:
     """A share in per cent with three significant digits, rounded up."""
-    return f"{_rounded_up(100.0 * share)} %"
+    percent = 100.0 * share
+    shown = float(f"{percent:.3g}")
+    return f"{shown if shown >= percent else float(f'{percent * (1 + 5e-3):.3g}'):.3g} %"
 
 
 def _group_words(result: Result) -> str:

@@ -78,3 +78,12 @@ def test_steps_and_rate_are_the_last_that_fit():
     assert eps_of(mechanism, steps=100, sampling_rate=rate.value * 1.001) > 0.5
     assert privproj.rate(m2(50.0), epsilon=1.0, delta=1e-5).value == 1.0
     assert privproj.steps(Gaussian(noise_multiplier=0.1), epsilon=0.1, delta=1e-9).outcome == "vacuous"
+
+
+@pytest.mark.full
+def test_the_gaussian_bound_of_many_layers_is_calibrated_like_gaussian_noise():
+    """The first guess is not that of the projection, which would be far too little noise for this bound."""
+    run = {"steps": 1564, "sampling_rate": 0.00128, "epsilon": 4.0, "delta": 1e-6}
+    layers = M2(layers=(privproj.Layer(dim=4096, rank=8, count=64),), clipping="per-layer")
+    found, plain = privproj.sigma(layers, bound="gaussian", **run).value, privproj.sigma(Gaussian(), **run).value
+    assert found == pytest.approx(plain, rel=1e-6, abs=0)

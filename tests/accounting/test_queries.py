@@ -118,8 +118,29 @@ def test_what_a_query_finds_is_not_given():
         privproj.steps(z, epsilon=1.0, delta=1e-5, steps=3)
     with pytest.raises(InvalidParameter, match="sampling_rate"):
         privproj.rate(z, epsilon=1.0, delta=1e-5, sampling_rate=0.5)
-    with pytest.raises(TypeError):
-        privproj.epsilon(z, delta=1e-5, step=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [({"step": 3}, "mean steps"), ({"batch_size": 8}, "sampling_rate = B/N")]
+)
+def test_an_unknown_option_of_a_run_has_a_suggestion(options, words):
+    with pytest.raises(InvalidParameter, match=words):
+        privproj.epsilon(Gaussian(noise_multiplier=9.0), delta=1e-5, **options)
+
+
+def test_an_answer_reads_as_one_line():
+    release = M2(dim=64, rank=4, noise_multiplier=1.0)
+    asked = [
+        privproj.epsilon(release, log10_delta=-400),
+        privproj.delta(release, epsilon=1.0),
+        privproj.steps(release, epsilon=9.0, delta=1e-5),
+        privproj.sigma(M2(dim=64, rank=4), epsilon=1.0, delta=1e-5),
+    ]
+    for answer in asked:
+        shown = str(answer)
+        assert "\n" not in shown and answer.bound in shown and str(answer.side) in shown
+        number = float(shown.split(" = ")[1].split()[0])
+        assert (number <= answer.value) if answer.side == "lower bound" else (number >= answer.value)
 
 
 def test_a_target_out_of_reach_is_an_answer_not_an_endless_search():

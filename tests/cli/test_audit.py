@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from privproj_cli.audit import lines_of
 from privproj_cli.main import exit_code
 
 
@@ -21,6 +22,15 @@ def test_symmetry(capsys):
     assert asked(capsys, "symmetry --dim 64 --columns 8 --rank 16 --claim 5")[0] == 1
     code, found = asked(capsys, "symmetry --columns 1 --claim 5")
     assert (code, found["verdict"]) == (0, "does not separate")
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "verdict", "noted"), [(1.0, "not refuted", True), (9.0, "not refuted", False), (1.0, "refuted", False)]
+)
+def test_an_audit_that_could_not_refute_says_so(ceiling, verdict, noted):
+    found = {"claimed_epsilon": 2.0, "delta": 1e-3, "epsilon_lower": 0.5, "confidence": 0.95, "ceiling": ceiling,
+             "trials": 40, "verdict": verdict, "auc": 0.6, "seconds": 1.0}  # fmt: skip
+    assert ("too few runs" in "\n".join(lines_of(found))) == noted
 
 
 @pytest.mark.full

@@ -45,3 +45,12 @@ def test_every_option_with_one_value_is_guarded():
     options = [p for command in commands() for p in command.params if isinstance(p, click.Option)]
     valued = [o for o in options if not (o.is_flag or o.multiple)]
     assert len(valued) > 100 and all(isinstance(o, Once) for o in valued)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("1%", "write 0.01"), ("0.5 %", "write 0.005"), ("100,000", "100000 or 1e5"), ("100k", "1e5"), ("x%", "a number")],
+)
+def test_a_number_as_people_write_it_gets_a_remedy(run, text, words):
+    code, out, err = run(f"epsilon gaussian --noise-multiplier 1 --delta '{text}'")
+    assert (code, out) == (2, "") and words in err

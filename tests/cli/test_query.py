@@ -5,6 +5,7 @@ import re
 from importlib.resources import files
 
 import jsonschema
+import numpy as np
 import pytest
 from privproj_cli.main import exit_code
 
@@ -41,6 +42,21 @@ def test_sigma_with_a_clip_is_doubled_under_replace(run):
     assert plain["noise_std"] == pytest.approx(3 * plain["noise_multiplier"], rel=1e-15, abs=0)
     assert doubled["noise_std"] == pytest.approx(6 * doubled["noise_multiplier"], rel=1e-15, abs=0)
     assert plain["value"] == doubled["value"]
+
+
+def test_the_printed_deviation_is_that_of_the_noise(run):
+    """Noise of this deviation, drawn and measured, has it: for Laplace the multiplier counts the scale."""
+    rng = np.random.default_rng(7)
+    for kind, draw in (("gaussian", rng.normal), ("laplace", rng.laplace)):
+        found = json.loads(run(f"sigma {kind} --epsilon 1 --delta 1e-5 --clip 3 --json")[1])
+        noise = draw(scale=3.0 * found["noise_multiplier"], size=100_000)
+        assert found["noise_std"] == pytest.approx(noise.std(), rel=2e-2, abs=0)
+
+
+def test_a_head_that_was_written_by_its_shape_is_noticed(run):
+    line = "epsilon m2 --layer 512x8x4 --layer {} --noise-multiplier 1 --delta 1e-5"
+    assert "not the shape of a matrix" in run(line.format("512x3"))[1]
+    assert "not the shape of a matrix" not in run(line.format("512x16"))[1]
 
 
 def test_batches_and_epochs(run):
