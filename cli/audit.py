@@ -45,7 +45,9 @@ def lines_of(found: dict[str, Any], trials: str = "runs") -> list[str]:
     claim = found["claimed_epsilon"]
     named = "nothing was claimed" if claim is None else f"claimed epsilon {claim:.4g} at delta {found['delta']:g}"
     extra = (
-        " (by the whole profile)" if found.get("profile_refuted") and found["epsilon_lower"] <= (claim or 0.0) else ""
+        " (at another epsilon of the claimed profile)"
+        if found.get("profile_refuted") and found["epsilon_lower"] <= (claim or 0.0)
+        else ""
     )
     sure = f"with {render.percent(found['confidence'])} confidence"
     most = f"{found['ceiling']:.4g} is the most that {found['trials']} {trials} can show"

@@ -11,6 +11,7 @@ from privproj.records.regression import CheckVerdict, entries_from
 
 from .files import read_data, refuse_same_file, write_text
 from .options import Once, option, with_options
+from .render import wrap_line
 from .run import file_argument
 
 HELP = """Regression of bounds for CI: every entry of a TOML file is asked again and compared.
@@ -44,7 +45,9 @@ def check_file(file: str, update: bool, junit: str | None) -> int:
         start = time.perf_counter()
         found.append(entry.check())
         times.append(time.perf_counter() - start)
-    click.echo("\n".join(map(line, found)))
+    for verdict in found:
+        warned = [words for text in verdict.warnings for words in wrap_line("     warning: ", text)]
+        click.echo("\n".join([line(verdict), *warned]))
     if junit is not None:
         write_text(junit, as_junit(file, found, times))
     if update:
@@ -87,6 +90,8 @@ def as_junit(file: str, found: list[CheckVerdict], times: list[float]) -> str:
         case = Tree.SubElement(suite, "testcase", classname=file, name=verdict.entry.name, time=f"{seconds:.3f}")
         if verdict.problem:
             Tree.SubElement(case, "failure", message=verdict.problem).text = line(verdict)
+        if verdict.warnings:
+            Tree.SubElement(case, "system-out").text = "\n".join(f"warning: {text}" for text in verdict.warnings)
     return Tree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 

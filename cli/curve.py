@@ -67,11 +67,14 @@ def show_curves(kind: type, options: dict[str, Any], own: list[str]) -> int:
         from .picture import draw
 
         draw(plot, x, columns, COLUMN[shape], label, mechanism.name)
+    warned = tuple(f"warning: {words}" for words in mechanism.notes())
     text = shown(style or "table", COLUMN[shape], label, x, columns, assumes)
     if output is not None:
         write_text(output, text + "\n")
     else:
         click.echo(text)
+    for words in warned:
+        click.echo(words, err=True)
     return 0
 
 

@@ -59,6 +59,8 @@ class OneOf(click.Choice):
             return value
         name = param.opts[0] if param is not None else "value"
         name = name if name.startswith("-") else name.upper()
+        if value == "shuffle" and "partition" in self.choices:
+            raise InvalidParameter(name, value, "a sampling", "a loader that shuffles once per epoch is partition")
         raise unknown_name(name, value, f"a {name.lstrip('-').lower().replace('-', ' ')}", map(str, self.choices))
 
 

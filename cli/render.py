@@ -234,6 +234,8 @@ def comparison_text(rows: list[Comparison]) -> str:
     lines += unanswered_lines([row for row in rows if row.result is None or row.result.value is None])
     shared = dict.fromkeys(words for result in answered for words in run_notes(result))
     lines += [line for words in shared for line in wrap_line("assumes: ", words)]
+    warned = dict.fromkeys(words for result in answered for words in result.warnings)
+    lines += [line for words in warned for line in wrap_line("warning: ", words)]
     return "\n".join(lines)
 
 

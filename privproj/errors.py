@@ -105,7 +105,7 @@ class InvalidParameter(PrivprojError, ValueError):
         """
         tail = f"; {self.remedy}" if self.remedy else ""
         if self.is_missing:
-            return f"expected {self.expected}, got no {name}{tail}"
+            return f"expected {self.expected}, got {'nothing for' if ': ' in name else 'no'} {name}{tail}"
         whole = isinstance(self.value, float) and self.value.is_integer() and abs(self.value) < 1e15
         return f"expected {self.expected}, got {name}={int(self.value) if whole else self.value}{tail}"  # pyright: ignore
 

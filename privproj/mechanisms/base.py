@@ -21,6 +21,7 @@ class Mechanism:
     * ``with_rank``: epsilon "grows" or "falls" with the rank, or first falls and then grows ("u-shaped").
     * ``finds_rank``: True where a rank can be sought that meets a target.
     * ``can_be_sampled``: True where some bound holds under subsampling.
+    * ``deviation_over_scale``: standard deviation of the noise over what ``z`` counts in sensitivities.
     """
 
     name: ClassVar[str]
@@ -31,6 +32,7 @@ class Mechanism:
     with_rank: ClassVar[Literal["grows", "falls", "u-shaped"]] = "grows"
     finds_rank: ClassVar[bool] = False
     can_be_sampled: ClassVar[bool] = True
+    deviation_over_scale: ClassVar[float] = 1.0
     noise_multiplier = None
 
     @property
@@ -76,8 +78,6 @@ class NoisyMechanism(Mechanism):
     """A mechanism with a noise multiplier, which is left out only where it is what a query finds."""
 
     noise_multiplier: float | None = None
-    deviation_over_scale: ClassVar[float] = 1.0
-    """Standard deviation of the noise over what ``z`` counts in sensitivities: 1 for Gaussian noise."""
 
     def __post_init__(self) -> None:
         if self.noise_multiplier is not None:

@@ -179,7 +179,7 @@ class M2(NoisyMechanism):
         if self.unprojected:
             return ["rank equals dim: the projection changes nothing, so this is the Gaussian profile"]
         shared = min((layer.rank for layer in self.layers if layer.count > 1), default=0)
-        slim = [layer for layer in self.layers if layer.count == 1 and layer.rank < shared]
+        slim = [layer for layer in self.layers if layer.count == 1 and layer.rank < min(shared, layer.dim)]
         if slim:
             return [
                 f"{slim[0].dim}x{slim[0].rank} is a layer projected to rank {slim[0].rank}, not the shape of a matrix: "

@@ -56,7 +56,7 @@ class _ExpectedBound:
         value = None if result.value is None else float(result.value)
         if result.outcome is not Outcome.OK or value is None or not math.isfinite(value):
             return CheckVerdict(self, None, f"no finite answer (outcome {result.outcome})")
-        return CheckVerdict(self, value, self.judged(value, self.expect))
+        return CheckVerdict(self, value, self.judged(value, self.expect), result.warnings)
 
     def judged(self, value: float | None, expect: float | None) -> str:
         """What is wrong with this value, in words; empty if nothing is."""
@@ -72,11 +72,12 @@ class _ExpectedBound:
 
 @dataclass(frozen=True)
 class CheckVerdict:
-    """What became of an entry: its value, and what is wrong with it; ``problem`` is empty where it holds."""
+    """What became of an entry: its value, the ``problem`` with it (empty where it holds), and its warnings."""
 
     entry: _ExpectedBound
     value: float | None
     problem: str
+    warnings: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:

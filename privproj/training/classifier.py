@@ -7,6 +7,7 @@ and resumed; what was released before the stop stays counted.
 import json
 import math
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -31,7 +32,7 @@ from privproj.records.strict_json import parse_json
 from privproj.result import Result
 from privproj.training.algorithms import load as load_algorithm
 from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
-from privproj.training.engine import make_private
+from privproj.training.engine import ResumedLedger, make_private
 from privproj.training.generators import streams
 from privproj.training.plan import rate_and_steps
 from privproj.training.processes import Processes, join_processes
@@ -360,12 +361,14 @@ class ClassifierTraining:
         batches = DataLoader(TensorDataset(self.data.x, self.data.y), batch_size=self.batch_size)
         # Where a subspace is searched, the rank asked for is the subspace's and that of no stage.
         rank = None if load_algorithm(settings.mechanism).needs_subspace else settings.rank
-        self.module, self.optimizer, self.loader = make_private(
-            module=self.module, optimizer=torch.optim.SGD(trained, lr=settings.learning_rate), data_loader=batches,
-            algorithm=algorithm, rank=rank, frame=settings.frame, steps=steps,  # pyright: ignore
-            clipping=settings.clipping, bound=settings.bound, max_grad_norm=settings.clip, ledger=self.ledger,  # pyright: ignore
-            insecure_seed=settings.insecure_seed, every=settings.every, **noise, **more,
-        )  # fmt: skip
+        with warnings.catch_warnings():  # a checkpoint brings its weights: nothing to warn of
+            warnings.simplefilter("ignore", ResumedLedger)
+            self.module, self.optimizer, self.loader = make_private(
+                module=self.module, optimizer=torch.optim.SGD(trained, lr=settings.learning_rate), data_loader=batches,
+                algorithm=algorithm, rank=rank, frame=settings.frame, steps=steps,  # pyright: ignore
+                clipping=settings.clipping, bound=settings.bound, max_grad_norm=settings.clip, ledger=self.ledger,  # pyright: ignore
+                insecure_seed=settings.insecure_seed, every=settings.every, **noise, **more,
+            )  # fmt: skip
         self.trajectory: Trajectory | None = None
 
     def save(self) -> None:

@@ -6,6 +6,7 @@ the parts of the run are put together in an order that matters.
 
 import json
 import os
+import warnings
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -210,6 +211,21 @@ class _Ingredients:
         return (PUBLIC_SUBSPACE,) if self.subspace is not None and self.subspace.source == "public" else ()
 
 
+class ResumedLedger(UserWarning):
+    """Said where a ledger already holds releases of this very plan: they count, and the run goes on after them."""
+
+
+def _warn_of_releases(ledger: str, made: int, planned: int) -> None:
+    """Say that a run goes on where its ledger ends; a module with fresh weights would be trained by the rest alone."""
+    rest = "nothing is left to release, so the loader is empty" if made >= planned else "the run goes on after them"
+    warnings.warn(
+        f"{ledger} already holds {made} of {planned} planned releases: {rest}. Load the weights of that run, or name "
+        "another ledger; both then add up",
+        ResumedLedger,
+        stacklevel=4,
+    )
+
+
 def _start_run(
     plan: Plan, parts: _Ingredients, ledger: str | None, target: dict[str, float] | None, insecure_seed: int | None
 ) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
@@ -228,6 +244,8 @@ def _start_run(
         spending, turn = Spending(plan, book, before, parts.assumes), BatchTurn()
         # Only the first process has the ledger. The others learn the count from it.
         spending.steps = processes.agree(spending.steps)
+        if ledger is not None and spending.steps and processes.first:
+            _warn_of_releases(ledger, spending.steps, plan.steps)
         # The streams come after the count, because with an insecure seed a resumed run must not repeat its own noise.
         device = parts.taps.taps[0].parameters[0].device
         drawn = streams(device, insecure_seed, before.spent + spending.steps, processes)

@@ -82,3 +82,33 @@ def test_a_refuted_bound_is_named_with_where_the_reason_is(run):
     assert code == 3 and "refuted" in out and "privproj bounds wishart-matrix.early-matrix" in out
     assert err.count("early-matrix") == 1 and err.count("\n") == 1
     assert "reason:" in run("bounds wishart-matrix.early-matrix")[1]
+
+
+UNPROJECTED = "--layer 64x4x3 --layer 64x3 --noise-multiplier 1"
+
+
+def test_warnings_are_said_by_every_command_that_answers(run, tmp_path):
+    (tmp_path / "bounds.toml").write_text(
+        '[[bound]]\nname = "a"\nquery = "epsilon"\nmechanism = "m2"\nlayer = ["64x4x3", "64x3"]\n'
+        "noise_multiplier = 1\ndelta = 1e-5\nat_most = 99\n"
+    )
+    report = tmp_path / "report.xml"
+    lines = (
+        f"epsilon m2 {UNPROJECTED} --delta 1e-5", f"compare m2 {UNPROJECTED} --delta 1e-5", f"curve m2 {UNPROJECTED}",
+        f"check {tmp_path / 'bounds.toml'} --junit {report}",
+    )  # fmt: skip
+    for line in lines:
+        code, out, err = run(line)
+        assert code == 0 and "warning: " in " ".join((out + err).split()), line
+        assert "not the shape of a matrix" in " ".join((out + err).split()), line
+    assert "not the shape of a matrix" in report.read_text()
+
+
+def test_a_tensor_as_wide_as_its_rank_is_not_taken_for_a_mistake(run):
+    layers = "--layer 64x4x3 --layer 3x3 --clipping per-layer"
+    assert "warning" not in run(f"epsilon m2 {layers} --noise-multiplier 1 --delta 1e-5")[1]
+
+
+def test_a_shuffling_loader_is_named_partition(run):
+    code, _, err = run("epsilon gaussian --noise-multiplier 1 --sampling shuffle --delta 1e-5")
+    assert code == 2 and "partition" in err

@@ -1,6 +1,7 @@
 """What is refused before any data, and accepted until it changes."""
 
 import math
+import warnings
 
 import pytest
 from helpers import needs
@@ -123,3 +124,19 @@ def test_tied_layers_of_different_kinds_are_refused():
     module.head.weight = module.embed.weight
     with pytest.raises(InvalidParameter, match="untie"):
         private(module, torch.zeros(12, 4, dtype=torch.long), data()[1])
+
+
+def test_a_ledger_that_holds_releases_of_the_plan_is_said(tmp_path):
+    """A fresh module under an old ledger would be trained by the rest of the plan only, or not at all."""
+    book, (x, y) = str(tmp_path / "ledger.jsonl"), data()
+    for made, words in ((0, None), (1, "1 of 2"), (2, "nothing is left")):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            module, optimizer, loader = private(mlp(), x, y, steps=2, ledger=book)
+        told = [str(w.message) for w in said if w.category.__name__ == "ResumedLedger"]
+        assert (len(told) == 1 and words in told[0]) if words else not told, made
+        for features, labels in loader:
+            optimizer.backward(losses_of(module, features, labels))
+            optimizer.step()
+            break
+        optimizer.close()
