@@ -4,10 +4,11 @@ import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import click
+import privproj_cli
 import pytest
-from helpers import ROOT
 from privproj_cli.main import COMMANDS, GROUPS
 from privproj_cli.mechanisms import MECHANISMS
 
@@ -19,7 +20,11 @@ QUERIES = ("epsilon", "delta", "sigma", "steps", "rate", "rank", "misalignment",
 def test_every_command_stands_in_exactly_one_group():
     named = [name for commands in GROUPS.values() for name in commands]
     assert len(named) == len(set(named)) and list(COMMANDS) == named
-    with_command = [p for p in (ROOT / "cli").glob("*.py") if re.search(r"^(def )?command\b", p.read_text(), re.M)]
+    with_command = [
+        p
+        for p in Path(privproj_cli.__file__).parent.glob("*.py")
+        if re.search(r"^(def )?command\b", p.read_text(), re.M)
+    ]
     assert sorted(p.stem.replace("_", "-") for p in with_command) == sorted(named)
     for name in named:
         found = import_module("privproj_cli." + name.replace("-", "_")).command
