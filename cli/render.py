@@ -150,7 +150,8 @@ def relation_words(result: Result) -> str:
     """Say the relation, and what a noise multiplier is measured against where that is twice the clip."""
     run: Any = result.run
     doubled = REPLACE_SENSITIVITY in run["assumes"]
-    return f"{run['relation']}{', noise multiplier = sigma/(2C)' * doubled}"
+    noise = "scale" if result.mechanism.get("name") == "laplace" else "sigma"
+    return f"{run['relation']}{f', noise multiplier = {noise}/(2C)' * doubled}"
 
 
 def run_words(run: dict[str, Any]) -> str:

@@ -44,7 +44,7 @@ PROMISE_OF_EVERY_BATCH = "the promise holds for every batch that the sampling ca
 """Printed for promises under sampling: amplification conditions on the batch, so they must hold for each one (C17)."""
 
 REPLACE_SENSITIVITY = (
-    "relation replace: noise multipliers are the noise standard deviation over 2C, twice the clip, since one record "
-    "takes another's place"
+    "relation replace: noise multipliers are the noise standard deviation (for Laplace noise its scale) over 2C, twice "
+    "the clip, since one record takes another's place"
 )
 """Printed under replace, where noise multipliers are relative to twice the clip."""

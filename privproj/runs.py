@@ -67,7 +67,7 @@ DEFAULT_RELATIONS: dict[Sampling | None, tuple[str, str]] = {
     Sampling.FIXED: (
         "replace",
         "relation is replace: fixed-size sampling has a theorem for no other; a noise multiplier is then sigma/(2C), "
-        "the noise standard deviation over twice the clip",
+        "the noise standard deviation (for Laplace noise its scale) over twice the clip",
     ),
     Sampling.PARTITION: (
         "zero-out",

@@ -192,6 +192,13 @@ def test_misalignment_of_a_mean_names_the_number_of_records_it_is_for(run):
     )
 
 
+def test_a_laplace_multiplier_is_never_called_a_standard_deviation_over_the_clip(run):
+    """Whoever enters a standard deviation as the scale would be told an epsilon that is sqrt(2) times too small."""
+    out = " ".join(run("epsilon laplace --noise-multiplier 2 --relation replace --clip 3 --delta 1e-5")[1].split())
+    assert "noise multiplier = scale/(2C)" in out and "sigma/(2C)" not in out
+    assert "(for Laplace noise its scale) over 2C" in out and "sqrt(2) 2 z C = 16.98" in out
+
+
 def test_the_first_lines_say_what_a_noise_multiplier_is_under_replace(run):
     line = "epsilon gaussian --noise-multiplier 2 --sampling fixed --sampling-rate .1 --clip 3 --delta 1e-3"
     out = run(line)[1]

@@ -248,7 +248,7 @@ def ask_by_name(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Que
 def question_of(mechanism: Mechanism, bound: Bound, run: RunOptions) -> Question:
     """The question for this bound; a relation that is not given is that of the bound, or else of the mechanism."""
     options: Any = dict(run)
-    for name in options.keys() - RunOptions.__annotations__.keys():
+    for name in (name for name in options if name not in RunOptions.__annotations__):
         if name in BATCH_KEYS:
             expected = "sampling_rate = B/N and steps = E ceil(N/B)"
             raise InvalidParameter(name, options[name], f"{expected}, in Python, for batch size B, N records, E epochs")

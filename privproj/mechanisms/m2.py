@@ -171,6 +171,8 @@ class M2(NoisyMechanism):
         """Return where the projection gains nothing, and why, in words."""
         if not self.layers and self.rank is None:
             return []
+        if self.unprojected and self.clipping == "per-layer":
+            return ["no layer is projected, so this is the Gaussian profile"]
         if self.unprojected and self.layers:
             return [
                 "an unprojected tensor shares the joint clip: the whole norm may sit there, so this is the Gaussian "

@@ -59,6 +59,13 @@ def test_a_head_that_was_written_by_its_shape_is_noticed(run):
     assert "not the shape of a matrix" not in run(line.format("512x16"))[1]
 
 
+def test_layers_that_are_all_unprojected_are_not_told_of_a_joint_clip(run):
+    line = "epsilon m2 --layer 64x64x2 --noise-multiplier 1 --delta 1e-5"
+    assert "joint clip" in run(line)[1]
+    apart = run(f"{line} --clipping per-layer")[1]
+    assert "no layer is projected" in apart and "joint clip" not in apart
+
+
 def test_batches_and_epochs(run):
     line = "epsilon gaussian --noise-multiplier 50 --batch-size 100 --dataset-size 100 --epochs 7 --delta 1e-5 --json"
     shown = json.loads(run(line)[1])

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import special
 
 from privproj.laws import binned, binned_profiles
 
@@ -21,3 +22,14 @@ def test_convolved_law_keeps_the_mean_and_dominates(count):
         sample = draws**power
         assert convex >= sample.mean() - 5 * sample.std() / math.sqrt(len(draws))
         assert convex <= sample.mean() * 1.02
+
+
+@pytest.mark.parametrize(("a", "b"), [(2.0, 30.0), (4.0, 508.0), (8.0, 1016.0)])
+def test_what_cuts_lose_is_put_at_the_top(a, b):
+    """The largest shape of equal layers has 1e5 of them, and each counts at most two cuts."""
+    cells = 1000.0
+    atoms = binned._spread_beta_atoms(a, b, cells)
+    lost = special.betainc(b, a, max(1.0 - len(atoms) / cells, 0.0))
+    assert lost <= binned.BINNED_TAIL
+    assert 2 * 1e5 * binned.BINNED_TAIL <= binned.MASS_LOST_TO_CUTS
+    assert binned.convolve_layers(((int(2 * (a + b)), int(2 * a), 3, 1.0),), 1.0).mass[-1] >= binned.MASS_LOST_TO_CUTS
