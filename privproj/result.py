@@ -152,7 +152,10 @@ class Result:
         given = {"epsilon": f"at {delta}", "delta": f"at epsilon {self.epsilon:g}"}
         target = given.get(self.quantity) or f"for epsilon {self.epsilon:g} and {delta}"
         shown = round_outward(self.value, up=self.side is not Side.LOWER)
-        return f"{self.quantity} = {shown} ({self.side}, {target}; {self.bound}, {self.status})"
+        side = "NOT A GUARANTEE" if self.side is Side.NONE else self.side
+        promises = f"; promise: {'; '.join(self.promises)}" if self.promises else ""
+        basis = f"{self.bound}, {self.status}, {self.run['relation']}{promises}"
+        return f"{self.quantity} = {shown} ({side}, {target}; {basis})"
 
     @property
     def usable(self) -> bool:

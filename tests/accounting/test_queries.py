@@ -4,7 +4,7 @@ import pytest
 from helpers import RUN, eps_of, full_if, m2
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameter, Refused
+from privproj import M2, Gaussian, InvalidParameter, Refused, Sketch, Wishart
 from privproj.errors import PrecisionLimit, PrivprojError
 
 
@@ -128,6 +128,14 @@ def test_an_unknown_option_of_a_run_has_a_suggestion(options, words):
         privproj.epsilon(Gaussian(noise_multiplier=9.0), delta=1e-5, **options)
 
 
+def test_one_line_of_what_is_no_guarantee_says_so():
+    claim = Sketch(rank=16, frobenius_bound=1, sensitivity=0.01, noise_sigma=1, step_smoothness=0.01)
+    refuted = privproj.epsilon(claim, delta=1e-5, bound="lora-by-design", steps=2, allow_refuted=True)
+    assert "NOT A GUARANTEE" in str(refuted) and "refuted" in str(refuted)
+    promised = privproj.epsilon(Wishart(dim=50, rank=8, misalignment=1e-4), delta=1e-5)
+    assert all(words in str(promised) for words in promised.promises) and promised.promises
+
+
 def test_an_answer_reads_as_one_line():
     release = M2(dim=64, rank=4, noise_multiplier=1.0)
     asked = [
@@ -140,6 +148,7 @@ def test_an_answer_reads_as_one_line():
         shown = str(answer)
         assert "\n" not in shown and answer.bound in shown and str(answer.side) in shown
         number = float(shown.split(" = ")[1].split()[0])
+        assert "add-remove" in shown
         assert (number <= answer.value) if answer.side == "lower bound" else (number >= answer.value)
 
 
