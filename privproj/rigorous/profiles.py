@@ -40,6 +40,10 @@ class BallProfile(Protocol):
         """Return a ball that holds the value of the bound at ``eps`` and these free parameters."""
         ...
 
+    def ends(self, eps: arb) -> tuple[arb, arb]:
+        """Return a lower and an upper bound of the value of the bound at ``eps``, for runs (C29); 0 if unknown."""
+        ...
+
 
 class ExactProfile:
     """A profile without free parameters."""
@@ -50,6 +54,15 @@ class ExactProfile:
     def witness(self, eps: float) -> Witness:
         """Return an empty choice: there is no free parameter."""
         return {}
+
+    def delta(self, eps: arb, witness: Witness) -> arb:
+        """Return a ball that holds the value at ``eps``; the witness is empty."""
+        raise NotImplementedError
+
+    def ends(self, eps: arb) -> tuple[arb, arb]:
+        """Return both ends of the ball of delta, as exact numbers."""
+        ball = self.delta(eps, {})
+        return ball.lower(), ball.upper()
 
 
 class BallGaussianProfile(ExactProfile):
@@ -100,6 +113,10 @@ class BallBetaTail:
             return term
         law = BallBetaLaw(arb(self.rank) / 2, arb(self.dim - self.rank) / 2, arb(1))
         return term + self.k * law.tail(law.coordinate(tau))
+
+    def ends(self, eps: arb) -> tuple[arb, arb]:
+        """Return 0, as no lower bound is known, and the bound at the ``tau`` of the floats."""
+        return arb(0), self.delta(eps, self.witness(float(eps))).upper()
 
 
 class BallRandomSensitivity(ExactProfile):
@@ -217,6 +234,17 @@ def _tangent_crossing(eps: arb, law: BallLaw, p: arb) -> arb:
     if not excess(low) > 0:
         raise PrecisionLimit("expected a tangent that crosses the profile")
     return law.coordinate(low).union(law.coordinate(high))
+
+
+class BallLaplaceProfile(ExactProfile):
+    """The profile ``delta(eps) = 1 - e^((eps - mu)/2)`` for ``eps < mu = 1/z``, else 0, of a Laplace release (C3)."""
+
+    def __init__(self, noise_multiplier: float) -> None:
+        self.noise = noise_multiplier
+
+    def delta(self, eps: arb, witness: Witness) -> arb:
+        """Return the closed form; the witness is empty."""
+        return (-((eps - 1 / arb(self.noise)) / 2).expm1()).max(arb(0))
 
 
 class BallSecretSketch(ExactProfile):

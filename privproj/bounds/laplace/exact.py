@@ -9,6 +9,7 @@ from privproj.mechanisms import Laplace
 from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure, widen_outward
 
 if TYPE_CHECKING:
+    from privproj.rigorous.profiles import BallProfile
     from privproj.numerics.arrays import Array
 
 
@@ -34,6 +35,13 @@ def representation(mechanism: Laplace) -> PrivacyProfile:
     return PrivacyProfile(log_delta, table=table, resolution=256.0)
 
 
+def provable(mechanism: Laplace, steps: int) -> "BallProfile":
+    """The closed form in balls."""
+    from privproj.rigorous.profiles import BallLaplaceProfile
+
+    return BallLaplaceProfile(mechanism.z)
+
+
 BOUND = Bound(
     name="exact",
     mechanism=Laplace,
@@ -42,5 +50,6 @@ BOUND = Bound(
     source="the likelihood ratio of two Laplace laws at distance mu",
     example="privproj epsilon laplace --noise-multiplier 1 --delta 1e-5",
     representation=representation,
+    provable=provable,
     exact=True,
 )
