@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, pairwise
+from typing import Protocol
 
 from flint import acb, arb
 
@@ -22,20 +23,40 @@ Ends = tuple[arb, arb]
 """A lower and an upper bound of one number."""
 
 
+class Releases(Protocol):
+    """Releases of one kind in a run: how many, and the excess of one of them.
+
+    * ``steps``: how many there are.
+    * ``one_sided``: False where the pair of one release is its own mirror image, so that both orders are alike.
+
+    Whoever implements it guarantees the bounds.
+    """
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def one_sided(self) -> bool: ...
+
+    def excess(self, cell: int, h: arb) -> Ends:
+        """Return a lower and an upper bound of ``E`` at ``t = e^(cell h)`` in the remove order; 0 below if unknown."""
+        ...
+
+
 @dataclass(frozen=True)
 class BallPhase:
-    """Releases of one kind: the profile of one of them, the rate of its batch, and how many there are."""
+    """Releases of one profile on the whole data set, or each on a batch at a rate."""
 
     profile: BallProfile
     steps: int
     rate: float = 1.0
-    poisson: bool = False
+    one_sided: bool = False
     """True for Poisson batches; at any other rate below 1 batches have a fixed size, and both orders are alike."""
 
     def excess(self, cell: int, h: arb) -> Ends:
         """Return bounds of the excess ``E`` at ``t = e^(cell h)`` in the remove order, sampled at the rate (C17)."""
         q, t = arb(self.rate), (cell * h).exp()
-        if cell < 0 and not self.poisson:
+        if cell < 0 and not self.one_sided:
             # E(1/t) = E(t) / t
             return _scale(self.excess(-cell, h), t)
         # tau = (t - 1)/q:  E = q delta(ln(1 + tau)), tau >= 0;  q (1 + tau) delta(-ln(1 + tau)), -1 < tau < 0;  else 0
@@ -230,14 +251,14 @@ def _profile_of_masses(hull: Sequence[Point], masses: Sequence[arb], places: Seq
 class RunInBalls:
     """The delta of a run, enclosed: the larger of both orders, each from above and, where that is known, from below."""
 
-    def __init__(self, phases: Sequence[BallPhase], grid: Grid) -> None:
+    def __init__(self, phases: Sequence[Releases], grid: Grid) -> None:
         h = arb(grid.step)
         found = [
             [(cell, phase.excess(cell, h)) for cell in cells] for phase, cells in zip(phases, grid.knots, strict=True)
         ]
         steps = [phase.steps for phase in phases]
         orders = [[[_knot(cell, ends, h) for cell, ends in points] for points in found]]
-        if any(phase.poisson for phase in phases):
+        if any(phase.one_sided for phase in phases):
             orders.append([_mirror(points, h) for points in found])
         self.above = [
             ComposedLaw(list(zip(map(pair_above, order), steps, strict=True)), grid.step, window)

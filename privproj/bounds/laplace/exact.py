@@ -9,8 +9,8 @@ from privproj.mechanisms import Laplace
 from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure, widen_outward
 
 if TYPE_CHECKING:
-    from privproj.rigorous.profiles import BallProfile
     from privproj.numerics.arrays import Array
+    from privproj.rigorous.profiles import BallProfile
 
 
 def representation(mechanism: Laplace) -> PrivacyProfile:
