@@ -24,19 +24,17 @@ Ends = tuple[arb, arb]
 
 
 class Releases(Protocol):
-    """Releases of one kind in a run: how many, and the excess of one of them.
-
-    * ``steps``: how many there are.
-    * ``one_sided``: False where the pair of one release is its own mirror image, so that both orders are alike.
-
-    Whoever implements it guarantees the bounds.
-    """
+    """Releases of one kind in a run: how many, and the excess of one of them, whose bounds the class guarantees."""
 
     @property
-    def steps(self) -> int: ...
+    def steps(self) -> int:
+        """How many releases there are."""
+        ...
 
     @property
-    def one_sided(self) -> bool: ...
+    def one_sided(self) -> bool:
+        """True where both orders must be composed."""
+        ...
 
     def excess(self, cell: int, h: arb) -> Ends:
         """Return a lower and an upper bound of ``E`` at ``t = e^(cell h)`` in the remove order; 0 below if unknown."""
@@ -181,30 +179,29 @@ def _segments_below(knots: Sequence[Knot]) -> list[Point] | None:
     """Return the corners of a polygon that lies below ``H``: at every other knot, as far as it is above ``1 - t``.
 
     Between the knots ``i`` and ``i + 2`` the line through ``high`` at one of them and ``low`` at ``i + 1`` lies below
-    ``H`` on the other side of ``i + 1``, as ``H`` is convex.
+    ``H`` on the other side of ``i + 1``, as ``H`` is convex. The segment between the far ends of both lies below both.
     """
-    ends: list[list[arb]] = [[] for _ in knots[::2]]
-    for k in range(len(knots) // 2):
-        one, two, three = knots[2 * k : 2 * k + 3]
+    corners = knots[::2]
+    plain = [(1 - knot.t) if knot.cell < 0 else arb(0) for knot in corners]
+    zero = next(i for i, knot in enumerate(corners) if knot.cell == 0)
+    ends, good = [], []
+    for k, (one, two, three) in enumerate(zip(corners, knots[1::2], corners[1:], strict=False)):
         ratio = (two.t - one.t) / (three.t - two.t)
         # Through low at i+1 and high at i+2, at t_i; and through high at i and low at i+1, at t_(i+2).
-        ends[k].append(two.low - ratio * (three.high - two.low))
-        ends[k + 1].append(two.low - (one.high - two.low) / ratio)
-    corners = knots[::2]
-    zero = next(i for i, knot in enumerate(corners) if knot.cell == 0)
-    plain = [(1 - knot.t) if knot.cell < 0 else arb(0) for knot in corners]
-    good = [len(found) == 2 and all(end > base for end in found) for found, base in zip(ends, plain, strict=True)]
+        left, right = two.low - ratio * (three.high - two.low), two.low - (one.high - two.low) / ratio
+        ends.append((left, right))
+        good.append(bool(left > plain[k]) and bool(right > plain[k + 1]))
     first, last = zero, zero
-    while first >= 0 and good[first]:
+    while first > 0 and good[first - 1]:
         first -= 1
     while last < len(good) and good[last]:
         last += 1
-    if first < 0 or last >= len(good) or first == zero:
+    if not first < zero < last:
         return None
-    # At both ends of the polygon H is at least max(0, 1 - t), the value there.
-    inner = [(corners[i].cell, corners[i].t, ends[i][0].min(ends[i][1]).lower()) for i in range(first + 1, last)]
-    outer = [(corners[i].cell, corners[i].t, plain[i].lower()) for i in (first, last)]
-    return [outer[0], *inner, outer[1]]
+    # Where two segments meet the lower end is taken; at both ends of the polygon max(0, 1 - t), which is lower still.
+    values = [ends[i - 1][1].min(ends[i][0]) for i in range(first + 1, last)]
+    values = [plain[first], *values, plain[last]]
+    return [(knot.cell, knot.t, value.lower()) for knot, value in zip(corners[first : last + 1], values, strict=True)]
 
 
 def _lower_hull(points: Sequence[Point]) -> list[Point]:
@@ -271,17 +268,29 @@ class RunInBalls:
             if len(known) == len(pairs):
                 self.below.append(ComposedLaw(known, grid.step, window))
 
-    def delta(self, eps: float) -> Ends:
-        """Return a lower and an upper bound of delta at ``eps >= 0``, both exact numbers."""
+    def upper(self, eps: float) -> arb:
+        """Return an upper bound of delta at ``eps >= 0``, an exact number."""
         # delta <= sum over the window of P(S) (1 - e^(eps - S h))_+ + P(S at or above its end) + what infinity costs
-        upper = arb(0)
+        found = arb(0)
         for law in self.above:
-            upper = upper.max(law.gain(eps, above=True) + law.beyond_right + law.rest)
+            found = found.max(law.gain(eps, above=True) + law.beyond_right + law.rest)
+        return found.min(arb(1)).upper()
+
+    def lower(self, eps: float) -> arb:
+        """Return a lower bound of delta at ``eps >= 0``, an exact number; 0 where none is known."""
         # delta >= the same sum - P(S outside of the window) - what the rests cost
-        lower = arb(0)
+        found = arb(0)
         for law in self.below:
-            lower = lower.max(law.gain(eps, above=False) - law.beyond_right - law.beyond_left - law.rest)
-        return lower.lower(), upper.min(arb(1)).upper()
+            found = found.max(law.gain(eps, above=False) - law.beyond_right - law.beyond_left - law.rest)
+        return found.lower()
+
+    @property
+    def blur(self) -> arb:
+        """What the radii of all balls of the composed laws add to a bound of delta, at most."""
+        found = arb(0)
+        for law in (*self.above, *self.below):
+            found = found.max(sum((ball.rad() for ball in law.law), arb(0)))
+        return found
 
 
 class ComposedLaw:
