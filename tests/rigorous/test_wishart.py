@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 needs("flint")
 
-from flint import acb, arb  # noqa: E402
+from flint import acb, arb, ctx  # noqa: E402
 
 from privproj.rigorous import wishart  # noqa: E402
 
@@ -17,3 +17,14 @@ def test_the_threshold_function_on_a_wide_ball(x, radius, place):
     found = wishart.bernoulli_ratio(acb(arb(x, radius), arb(0, radius)))
     inside = acb(x + 0.99 * radius * place, 0.99 * radius * place)
     assert not found.is_finite() or found.overlaps(inside / inside.expm1())
+
+
+@settings(max_examples=4, deadline=None)
+@given(st.integers(2, 3000), st.integers(1, 40), st.floats(1e-5, 0.9), st.floats(0.0, 5.0))
+def test_ends_for_runs_hold_the_profile(dim, rank, misalignment, eps):
+    profile = wishart.BallWishartProfile(dim, rank, misalignment)
+    with ctx.workprec(128):
+        lower, upper = profile.ends(arb(eps))
+        assert profile.ends(arb(eps)) == (lower, upper)
+        ball = profile.delta(arb(eps), {})
+        assert not lower > ball and not upper < ball and upper - lower <= 1e-5 * upper
