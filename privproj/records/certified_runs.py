@@ -122,7 +122,7 @@ def _is_one_sided(question: Question) -> bool:
     return question.run.sampling_rate < 1.0 and question.run.sampling is Sampling.POISSON
 
 
-def releases_in_floats(questions: Sequence[Question]) -> list[tuple[PrivacyProfile, Run]]:
+def _releases_in_floats(questions: Sequence[Question]) -> list[tuple[PrivacyProfile, Run]]:
     """The releases of all phases in floats, from which grids are proposed."""
     found = []
     for question in questions:
@@ -205,7 +205,7 @@ def _prove_on_grid(questions: Sequence[Question], log_delta: float, fineness: fl
     """The run in balls on one grid, at the first precision at which its balls are narrow enough."""
     from privproj.rigorous.grids import propose_grid
 
-    grid = propose_grid(releases_in_floats(questions), log_delta, fineness)
+    grid = propose_grid(_releases_in_floats(questions), log_delta, fineness)
     _check_size(grid)
     steps = sum(question.run.steps for question in questions)
     # log2(T / delta) bits are lost beside 1, and a hundred are kept.
