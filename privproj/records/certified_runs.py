@@ -162,6 +162,8 @@ class CertifiedRun:
     def is_sharp(self, log_delta: float) -> bool:
         """True if the precision is enough: the radii of the balls hardly matter beside delta."""
         blur = self.run.blur
+        if not blur.is_finite():
+            return False
         return not blur > 0 or float(blur.log()) <= log_delta + math.log(LARGEST_BLUR)
 
     def epsilon(self, log_delta: float, guess: float) -> float:

@@ -124,7 +124,8 @@ def _knot(cell: int, excess: Ends, h: arb) -> _Knot:
     """Return the knot of a cell: ``H = E + max(0, 1 - t)``, the lower end rounded down and the upper one up."""
     t = (cell * h).exp()
     plain = (-(cell * h).expm1()) if cell < 0 else arb(0)
-    return _Knot(cell, t, (excess[0].max(arb(0)) + plain).lower(), (excess[1] + plain).min(arb(1)).upper())
+    low, high = (excess[0].max(arb(0)) + plain).lower(), (excess[1] + plain).min(arb(1)).upper()
+    return _Knot(cell, t, _or_else(low, 0), _or_else(high, 1))
 
 
 def _mirror(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[_Knot]:
@@ -135,19 +136,19 @@ def _mirror(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[_Knot]:
 def pair_above(knots: Sequence[_Knot]) -> _BallPair:
     """Return a pair that dominates every release whose ``H`` is at most ``high`` at these knots (C29, 1).
 
-    The lower hull of ``(0, 1)`` and the points is the profile of a pair, but for rounding. What is missing at a knot is
-    added to the mass at infinity, which lifts the whole profile.
+    The lower hull of ``(0, 1)`` and the points is above ``H``, which is convex, and the profile of a pair, but for
+    rounding. What is missing at a corner is added to the mass at infinity, which lifts the whole profile.
     """
-    falling = list(accumulate((knot.high for knot in knots), lambda x, y: x.min(y).upper()))
-    hull = _lower_hull([(knot.cell, knot.t, value) for knot, value in zip(knots, falling, strict=True)])
+    falling = accumulate((knot.high for knot in knots), lambda x, y: x.min(y).upper())
+    points = [(knot.cell, knot.t, value) for knot, value in zip(knots, falling, strict=True)]
+    hull = _lower_hull([(points[0][0] - 1, arb(0), arb(1)), *points])[1:]
     cells, masses = _masses_of_kinks(hull)
     infinite = hull[-1][2]
-    found = _profile_of_masses(hull, masses, [(knot.cell, knot.t) for knot in knots])
-    # H(t_k) <= m + sum_(j > k) p_j (1 - t_k/t_j) for every k, and 1 <= m + sum_j p_j
-    lack = arb(0)
-    for knot, value in zip(knots, found, strict=True):
-        lack = lack.max(knot.high - value - infinite)
-    lack = lack.max(1 - sum(masses, arb(0)) - infinite)
+    found = _profile_of_masses(hull, masses, hull)
+    # v_k <= m + sum_(j > k) p_j (1 - t_k/t_j) at every corner k, and 1 <= m + sum_j p_j
+    lack = arb(0).max(1 - sum(masses, arb(0)) - infinite)
+    for (_, _, wanted), value in zip(hull, found, strict=True):
+        lack = lack.max(wanted - value - infinite)
     return _BallPair(cells, masses, (infinite + lack).upper())
 
 
@@ -163,10 +164,10 @@ def pair_below(knots: Sequence[_Knot]) -> _BallPair | None:
         return None
     hull = _lower_hull(points)
     cells, masses = _masses_of_kinks(hull, start=True)
-    found = _profile_of_masses(hull, masses, [(cell, t) for cell, t, _ in hull])
+    found = _profile_of_masses(hull, masses, points)
     # sum_(j > k) p_j (1 - t_k/t_j) <= w_k + rest for every k, and sum_j p_j <= 1 + rest
     excess = (sum(masses, arb(0)) - 1).max(arb(0))
-    for (_, _, wanted), value in zip(hull, found, strict=True):
+    for (_, _, wanted), value in zip(points, found, strict=True):
         excess = excess.max(value - wanted)
     return _BallPair(cells, masses, excess.upper())
 
@@ -205,7 +206,7 @@ def _segments_below(knots: Sequence[_Knot]) -> list[Point] | None:
 
 
 def _lower_hull(points: Sequence[Point]) -> list[Point]:
-    """Return the points on the lower convex hull of ``(0, 1)`` and these; any subset of them is as sound."""
+    """Return the corners of the lower convex hull of these points, as far as the balls can tell."""
     hull: list[Point] = []
     for point in points:
         while len(hull) > 1 and not _turns_up(hull[-2], hull[-1], point):
@@ -234,15 +235,20 @@ def _masses_of_kinks(hull: Sequence[Point], *, start: bool = False) -> tuple[tup
     return tuple(cell for cell, _, _ in hull), masses
 
 
-def _profile_of_masses(hull: Sequence[Point], masses: Sequence[arb], places: Sequence[tuple[int, arb]]) -> list[arb]:
+def _profile_of_masses(hull: Sequence[Point], masses: Sequence[arb], places: Sequence[Point]) -> list[arb]:
     """Return ``sum over t_j > t of p_j (1 - t / t_j)`` at places in increasing order, by sums from the right."""
     found, k, mass, weight = [], len(hull), arb(0), arb(0)
-    for cell, t in reversed(places):
+    for cell, t, _ in reversed(places):
         while k > 0 and hull[k - 1][0] > cell:
             k -= 1
             mass, weight = mass + masses[k], weight + masses[k] / hull[k][1]
         found.append(mass - t * weight)
     return found[::-1]
+
+
+def _or_else(value: arb, known: int) -> arb:
+    """Return the value, or a bound that is always known where the balls are too wide to tell."""
+    return value if value.is_finite() else arb(known)
 
 
 class RunInBalls:
@@ -274,7 +280,7 @@ class RunInBalls:
         found = arb(0)
         for law in self.above:
             found = found.max(law.gain(eps, above=True) + law.beyond_right + law.rest)
-        return found.min(arb(1)).upper()
+        return _or_else(found.min(arb(1)).upper(), 1)
 
     def lower(self, eps: float) -> arb:
         """Return a lower bound of delta at ``eps >= 0``, an exact number; 0 where none is known."""
@@ -282,7 +288,7 @@ class RunInBalls:
         found = arb(0)
         for law in self.below:
             found = found.max(law.gain(eps, above=False) - law.beyond_right - law.beyond_left - law.rest)
-        return found.lower()
+        return _or_else(found.lower(), 0)
 
     @property
     def blur(self) -> arb:
@@ -330,7 +336,7 @@ class _ComposedLaw:
         factor, decay = (arb(eps) - start * h).exp(), (-h).exp()
         for ball in self.law[start - self.window.first :]:
             p = ball.upper() if above else ball.lower()
-            if p > 0:
+            if not p <= 0:
                 mass, weighted = mass + p, weighted + p * factor
             factor = factor * decay
         return mass - weighted
