@@ -63,7 +63,9 @@ def verify_file(file: str, delta: float | None, json: bool) -> int:
         except UnicodeDecodeError:
             raise InvalidParameter("FILE", file, "text in UTF-8") from None
         shown, words = statement_record(found), statement_text(found)
-    elif content.lstrip()[:1] == b"{" and len(content) <= LARGEST_FILE:
+    elif content.lstrip()[:1] == b"{":
+        if len(content) > LARGEST_FILE:
+            raise InvalidParameter("FILE", file, f"a certificate of at most {LARGEST_FILE} bytes")
         certificate = load_certificate(file)
         verdict = verify(certificate)
         shown, words = record(certificate, verdict), text(certificate, verdict)
@@ -164,9 +166,9 @@ def statement_text(verdict: StatementVerdict) -> str:
     """Say what a statement claims, which lines were checked, what differs, and each part of the verdict."""
     lines = [f"{'holds' if verdict.holds else 'FAILS'}: a privacy statement in {verdict.statement.style}"]
     lines += render.wrap_line("  claim:    ", statement_claim(verdict))
-    outside = (
-        f"; the {verdict.outside} lines outside are not covered" if verdict.outside else ", which is the whole file"
-    )
+    outside = ", which is the whole file"
+    if verdict.outside:
+        outside = f"; what the other {verdict.outside} lines of the file say is not covered"
     lines.append(f"  checked:  lines {verdict.first} to {verdict.last}{outside}")
     for one in verdict.differences[:3]:
         lines.append(f"  line {one.number} says   {ascii(one.said)[:300]}")
