@@ -42,7 +42,7 @@ GROUPS = {
     },
     "Checks": {
         "check": "Regression test for CI: asks every bound of a file again.",
-        "verify": "Check a certificate that --certificate has written.",
+        "verify": "Check a certificate, a ledger or a privacy statement.",
     },
 }
 """The commands with a line each, under the headings of ``privproj --help``, in the order in which a newcomer reads."""

@@ -82,11 +82,8 @@ def as_markdown(statement: Statement) -> str:
     if statement.rows:
         lines += ["", "### Every bound on the same question", "", "| epsilon | bound | status |", "| --- | --- | --- |"]
         lines += [f"| {value} | `{name}` | {status} |" for value, name, status, _ in cells(statement.rows)]
-    lines += ["", f"Computed by privproj {statement.version}."]
-    if statement.line:
-        lines[-1] += f" {COMPUTED_FROM}"
-        lines += ["", "```json", statement.line, "```", "", END]
-    return "\n".join(lines)
+    lines += ["", f"Computed by privproj {statement.version}. {COMPUTED_FROM}"]
+    return "\n".join([*lines, "", "```json", statement.line, "```", "", END])
 
 
 def cells(rows: Iterable[Comparison]) -> list[tuple[str, str, str, str]]:

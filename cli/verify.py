@@ -19,7 +19,7 @@ from .ledger import overview, planned_delta
 from .options import option, with_options
 from .report import written
 
-SUMMARY = "Checks a certificate, a ledger or a privacy statement."
+SUMMARY = "Checks a certificate, a ledger or a privacy statement from its own words."
 HELP = f"""{SUMMARY}
 
 What the file is, is seen from what it says. Nothing in it is taken on trust but the parameters: the rest is computed

@@ -15,6 +15,7 @@ from typing import Any
 from privproj.accounting.queries import Comparison, compare, solve_epsilon
 from privproj.accounting.question import ask_by_name
 from privproj.accounting.schedule import Schedule
+from privproj.assumptions import PUBLIC_RECORD_COUNT, PUBLIC_SUBSPACE
 from privproj.bounds import find_bound
 from privproj.curves.profile import Curve
 from privproj.curves.tradeoff import advantage, true_positive_rates
@@ -29,7 +30,9 @@ from privproj.records.entries import (
     mechanism_type_of,
     with_unique_keys,
 )  # fmt: skip
-from privproj.records.run_file import from_data
+from privproj.records.ledger import CUT_SHORT, NOT_CHAINED, Account
+from privproj.records.run_file import from_data, phase_from
+from privproj.records.strict_json import quoted
 from privproj.result import Outcome, Result, Status, round_outward
 from privproj.runs import IN_EPOCHS, delta_target, epoch_words
 from privproj.version import __version__
@@ -79,6 +82,9 @@ def _meaning_of_epsilon(epsilon: float) -> str:
 STYLES = ("text", "markdown", "html")
 """How a statement can be written."""
 
+OF_TRAINING = (PUBLIC_RECORD_COUNT, PUBLIC_SUBSPACE)
+"""What a training run can assume beyond its account."""
+
 PARAMETERS = '{"privproj": '
 """How the line of a statement begins that has its parameters. Contract."""
 
@@ -87,18 +93,18 @@ PARAMETERS = '{"privproj": '
 class Statement:
     """The numbers of a statement and what they rest on.
 
-    ``line`` holds its parameters as JSON, empty where it was not computed from parameters alone. ``factor`` is 1; a
-    statement whose computed numbers are all times a factor shows how far rounding can move its words.
+    ``line`` holds its parameters as JSON. ``factor`` is 1; a statement whose computed numbers are all times a factor
+    shows how far rounding can move its words.
     """
 
     result: Result
     curve: Curve
     rates: tuple[float, ...]
     advantage: float
-    rows: tuple[Comparison, ...] = ()
-    style: str = "markdown"
-    line: str = ""
-    version: str = __version__
+    rows: tuple[Comparison, ...]
+    style: str
+    line: str
+    version: str
     factor: float = 1.0
 
     def shifted(self, factor: float) -> "Statement":
@@ -121,11 +127,6 @@ def _times(result: Result | None, factor: float) -> Any:
     return replace(result, value=result.value * factor, epsilon=result.value * factor)
 
 
-def statement_of(result: Result, curve: Curve, rows: Sequence[Comparison] = (), **more: Any) -> Statement:
-    """The statement for a result that gives epsilon at a delta, and for the curve that it was read from."""
-    return Statement(result, curve, tuple(true_positive_rates(curve, RATES)), advantage(curve), tuple(rows), **more)
-
-
 def question_data(mechanism: Mechanism, bound: str | None, run: Mapping[str, Any]) -> dict[str, Any]:
     """One question as the data of a statement: every key that says something, each value of its type."""
     own = {"layer" if name == "layers" else name: value for name, value in mechanism.parameters().items()}
@@ -140,12 +141,46 @@ def run_data(schedule: Schedule) -> dict[str, Any]:
     return {"run": replace(schedule, phases=tuple(phases)).as_dict()}
 
 
-def statement_from(data: Mapping[str, Any], delta: float, style: str, version: str = __version__) -> Statement:
-    """The statement that these parameters give: the data of one question or of a run, computed.
+def account_data(account: Account, assumes: Sequence[str] = ()) -> dict[str, Any]:
+    """What a training run has released as the data of a statement: phases, numbered, and how many releases each made.
 
-    ``data`` comes from :func:`question_data` or :func:`run_data`, or is read from a file; it is brought into their form
-    first, and nothing else enters. Raises :class:`InvalidParameter` for an unknown key or a value outside its domain,
-    and whatever the query raises.
+    Of what the run ``assumes`` it keeps those sentences that an account does not know of.
+    """
+    entries, made = zip(*account.numbered.phases, strict=True)
+    more = [words for words in OF_TRAINING if words in assumes]
+    marks = {"insecure": account.insecure, "notes": [*account.notes], "assumes": more}
+    return {"ledger": {"phase": [*entries], "made": [*made], **marks}}
+
+
+def _account_from(data: Mapping[str, Any], where: str) -> tuple[Account, tuple[str, ...]]:
+    """The account and the further assumptions that :func:`account_data` has written."""
+    if set(data) != {"phase", "made", "insecure", "notes", "assumes"}:
+        raise InvalidParameter(where, quoted([*data]), "the keys phase, made, insecure, notes and assumes")
+    for key, known in (("notes", (NOT_CHAINED, CUT_SHORT)), ("assumes", OF_TRAINING)):
+        if not isinstance(data[key], list) or not all(words in known for words in data[key]):
+            raise InvalidParameter(f"{where}: {key}", quoted(data[key]), f"{key} that privproj writes")
+    entries, made = data["phase"], data["made"]
+    if not isinstance(entries, list) or not isinstance(made, list) or not len(entries) == len(made) > 0:
+        raise InvalidParameter(f"{where}: made", quoted(made), "a number of releases for each phase")
+    if type(data["insecure"]) is not bool:
+        raise InvalidParameter(f"{where}: insecure", quoted(data["insecure"]), "true or false")
+    account = Account()
+    for i, (entry, steps) in enumerate(zip(entries, made, strict=True)):
+        place = f"{where}: phase {i + 1}"
+        if type(steps) is not int or steps < 0:
+            raise InvalidParameter(f"{place}: made", quoted(steps), "a whole number of releases")
+        account = account.opened({"phase": entry}, place)
+        own = phase_from(entry, {}, place).as_dict()
+        account = replace(account, phases=(*account.phases[:-1], (own, steps)))
+    return replace(account, insecure=data["insecure"], notes=tuple(data["notes"])), tuple(data["assumes"])
+
+
+def statement_from(data: Mapping[str, Any], delta: float, style: str, version: str = __version__) -> Statement:
+    """The statement that these parameters give: the data of one question, a run or an account, computed.
+
+    ``data`` comes from :func:`question_data`, :func:`run_data` or :func:`account_data`, or is read from a file; it is
+    brought into their form first, and nothing else enters. Raises :class:`InvalidParameter` for an unknown key or a
+    value outside its domain, and whatever the query raises.
     """
     where, target = "statement", delta_target(delta, None)
     if "run" in data:
@@ -153,6 +188,12 @@ def statement_from(data: Mapping[str, Any], delta: float, style: str, version: s
         own = run_data(schedule)
         schedule = from_data(own["run"], where)
         result, curve, rows = schedule.epsilon(delta=delta), schedule.curve(), []
+    elif "ledger" in data:
+        account, assumes = _account_from(data["ledger"], where)
+        own = account_data(account, assumes)
+        result, curve, rows = account.epsilon(delta), account.curve(), []
+        known: Any = result.run["assumes"]
+        result = replace(result, run={**result.run, "assumes": tuple(dict.fromkeys((*known, *assumes)))})
     else:
         entry = with_unique_keys(data["question"], where)
         try:
@@ -165,7 +206,8 @@ def statement_from(data: Mapping[str, Any], delta: float, style: str, version: s
         result, curve = solve_epsilon(question, target), question.curve()
         rows = compare(mechanism, delta=delta, **run)
     line = json.dumps({"privproj": version, "style": style, "delta": delta, **own})
-    return statement_of(result, curve, rows, style=style, line=line, version=version)
+    attacks = (tuple(true_positive_rates(curve, RATES)), advantage(curve)) if result.usable else ((), 1.0)
+    return Statement(result, curve, *attacks, tuple(rows), style, line, version)
 
 
 def sections(statement: Statement) -> list[Section]:

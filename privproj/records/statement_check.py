@@ -107,10 +107,10 @@ def _parameters(line: str, path: str) -> dict[str, Any]:
         raise InvalidParameter("FILE", path, "parameters as `privproj report` writes them") from None
     if "\\" in line or not line.isascii():
         raise InvalidParameter("FILE", path, "parameters in plain ASCII, as `privproj report` writes them")
-    about = [key for key in ("question", "run") if key in given]
+    about = [key for key in ("question", "run", "ledger") if key in given]
     known = ["privproj", "style", "delta", *about]
     if len(about) != 1 or list(given) != known or not isinstance(given[about[0]], dict):
-        expected = "parameters with the keys privproj, style, delta, and then question or run"
+        expected = "parameters with the keys privproj, style, delta, and then question, run or ledger"
         raise InvalidParameter("FILE", path, expected, f"they have {quoted(list(given))}")
     if given["style"] not in STYLES:
         raise InvalidParameter("style", quoted(given["style"]), "one of the styles " + ", ".join(STYLES))

@@ -13,10 +13,14 @@ import mpmath as mp
 import pytest
 from helpers import needs
 from privproj_cli.main import exit_code
+from privproj_cli.report import written
 from records.forgers import DIGITS, chained, edited, entries_of, scratched
 
 import privproj
 from privproj import reference
+from privproj.assumptions import PUBLIC_RECORD_COUNT
+from privproj.records.ledger import Account
+from privproj.records.statement import account_data, statement_from
 from privproj.schedule import from_data
 
 SLACK = 1e-6
@@ -127,11 +131,26 @@ def statement_of(*words):
     return make
 
 
+def statement_of_training(tmp_path, capsys):
+    """The statement of a training run of one phase."""
+    account = Account((({**GAUSSIAN, **WHOLE}, 2),))
+    data = account_data(account, (PUBLIC_RECORD_COUNT,))
+    return written(statement_from(data, 1e-5, "markdown")) + "\n"
+
+
 def judge_statement(text, said):
     """What it says of epsilon, of the unit and of attacks is true for the parameters at its end."""
     found = json.loads(next(line for line in text.split("\n") if line.startswith('{"privproj"')))
     delta = found["delta"]
-    if "run" in found:
+    if "ledger" in found:
+        pairs = list(zip(found["ledger"]["phase"], found["ledger"]["made"], strict=True))
+        made = [{**phase, "steps": steps} for phase, steps in pairs if steps]
+        result = from_data({"phase": made}).epsilon(delta=delta)
+        parts = [(key, phase[key]) for phase in made for key in ("noise_multiplier", "steps")]
+        assert ("given seed" in text) == found["ledger"]["insecure"]
+        assert all(words in text for key in ("assumes", "notes") for words in found["ledger"][key])
+        assert ("planned steps" in text) == any(phase["steps"] != steps for phase, steps in pairs if steps)
+    elif "run" in found:
         result = from_data(found["run"]).epsilon(delta=delta)
         parts = [value for phase in found["run"]["phase"] for value in parameters_of(phase).items()]
     else:
@@ -177,6 +196,7 @@ MAKERS = {
     "statement in Markdown": (
         statement_of("laplace", Z, "2.0", "--delta", "1e-5", "--style", "markdown"), judge_statement, 1
     ),
+    "statement of a training run": (statement_of_training, judge_statement, 1),
     "statement as a page": (
         statement_of("gaussian", Z, "3.0", "--steps", "2", "--delta", "1e-5", "--style", "html"), judge_statement, 1
     ),

@@ -5,10 +5,15 @@ import re
 
 import pytest
 from privproj_cli.main import exit_code
+from privproj_cli.report import written
 
 import privproj
-from privproj.records.statement import sections, statement_from
+from privproj.assumptions import PUBLIC_RECORD_COUNT
+from privproj.errors import InvalidParameter
+from privproj.records.ledger import CUT_SHORT, Account
+from privproj.records.statement import account_data, sections, statement_from
 from privproj.records.statement_check import BEGIN, END, NUMBERS, VERSION, WORDS
+from privproj.schedule import phase_of
 
 Z = "--noise-multiplier"
 QUESTIONS = {
@@ -27,9 +32,9 @@ COSTLY = {
         "gaussian", Z, "3", "--sampling-rate", "0.01", "--steps", "20", "--max-batch-size", "50",
         "--dataset-size", "1000", "--delta", "1e-5",
     ),
-    "groups": ("gaussian", Z, "9", "--group-size", "3", "--relation", "replace", "--delta", "1e-5"),
+    "groups": ("gaussian", Z, "9", "--group-size", "3", "--delta", "1e-5"),
     "split": ("sketch-public", "--rank", "64", Z, "3", "--split", "0.3", "--bound", "operator-norm", "--delta", "1e-3"),
-    "wishart": ("wishart", "--dim", "100", "--rank", "9", "--misalignment", "1e-6", "--delta", "1e-5"),
+    "replace": ("gaussian", Z, "9", "--steps", "3", "--relation", "replace", "--delta", "1e-5"),
     "grid": (
         "gaussian", Z, "2", "--steps", "3", "--sampling-rate", "0.1", "--discretization", "1e-3", "--delta", "1e-5",
     ),
@@ -86,6 +91,37 @@ def test_a_run_is_written_anew_and_its_phases_are_numbered(tmp_path, capsys, sty
     assert code == 0 and "a run of 2 phases" in found["claim"]
     exit_code(["run", str(tmp_path / "run.toml"), "--delta", "1e-5", "--json"])
     assert found["result"]["value"] == json.loads(capsys.readouterr().out)["value"]
+
+
+def trained(style="markdown", **changes):
+    """The statement of a training run of two phases that was stopped early, some of its data changed."""
+    entries = [phase_of(privproj.Gaussian(noise_multiplier=9.0), name, steps=5).as_dict() for name in ("a", "b")]
+    account = Account(((entries[0], 5), (entries[1], 2)), insecure=True, notes=(CUT_SHORT,))
+    data = account_data(account, ("anything", PUBLIC_RECORD_COUNT))
+    return written(statement_from({"ledger": {**data["ledger"], **changes}}, 1e-5, style))
+
+
+@pytest.mark.parametrize("style", SOME)
+def test_the_statement_of_a_training_run_says_what_its_account_says(tmp_path, capsys, style):
+    text = trained(style)
+    code, found = checked(tmp_path, capsys, text)
+    assert code == 0 and found["result"]["value"] > 0
+    for words in ("given seed", "cut short by a crash", "2 of 5 planned steps", "stops early", PUBLIC_RECORD_COUNT):
+        assert words in " ".join(text.split())
+    for old, new in (('"made": [5, 2]', '"made": [5, 1]'), ('"insecure": true', '"insecure": false'), ('"1"', '"a"')):
+        assert old in text and checked(tmp_path, capsys, text.replace(old, new))[0] == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"made": [5]}, {"made": [5, 2.0]}, {"made": [5, -2]}, {"made": [0, 0]}, {"made": 5}, {"phase": []},
+     {"notes": ["x"]}, {"assumes": ["nothing"]}, {"assumes": "nothing"}, {"insecure": 1}, {"more": 1},
+     {"phase": [{}, {}]}],
+    ids=str,
+)  # fmt: skip
+def test_an_account_in_other_words_gives_no_statement(changes):
+    with pytest.raises(InvalidParameter):
+        trained(**changes)
 
 
 @pytest.mark.parametrize("style", STYLES)
