@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, Unanswered
 from privproj.records.certificate import LARGEST_FILE, Certificate, CertificateVerdict, load_certificate, verify
 from privproj.records.ledger_check import LedgerVerdict, verify_ledger
 from privproj.records.statement import PARAMETERS, UNITS
@@ -51,37 +51,44 @@ NOT_THE_PROGRAM = "that a program did what the assumptions say"
 
 
 def verify_file(file: str, delta: float | None, json: bool) -> int:
-    """See what the file is by its content, check it, and print the verdict."""
-    content = read_content(file)
+    """Check a file and print the verdict; where a claim cannot be computed, JSON says so too."""
+    try:
+        shown, words = verdict_on(file, read_content(file), delta)
+    except Unanswered as error:
+        if json:
+            click.echo(render.as_json({"verdict": error.outcome, "claim": None, "claims": {}, "reason": str(error)}))
+        raise
+    click.echo(render.as_json(shown) if json else words)
+    return 0 if shown["verdict"] == "holds" else 1
+
+
+def verdict_on(file: str, content: bytes, delta: float | None) -> tuple[dict[str, Any], str]:
+    """See what the file is by its content, and check it; returns the verdict as plain values, and as text."""
     if content.startswith(b'{"ledger"'):
-        shown, words = ledger_shown(file, verify_ledger(content, file), delta)
-    elif delta is not None:
+        return ledger_shown(verify_ledger(content, file), delta)
+    if delta is not None:
         raise InvalidParameter("--delta", delta, "no --delta, which is for ledgers")
-    elif has_statement(content):
+    if has_statement(content):
         try:
             found = verify_statement(content.decode(), file, written)
         except UnicodeDecodeError:
             raise InvalidParameter("FILE", file, "text in UTF-8") from None
-        shown, words = statement_record(found), statement_text(found)
-    elif content.lstrip()[:1] == b"{":
-        if len(content) > LARGEST_FILE:
-            raise InvalidParameter("FILE", file, f"a certificate of at most {LARGEST_FILE} bytes")
-        certificate = load_certificate(file)
-        verdict = verify(certificate)
-        shown, words = record(certificate, verdict), text(certificate, verdict)
-    else:
-        raise InvalidParameter(
-            "FILE", file, "a certificate, a ledger, or a privacy statement with its parameters, as privproj writes them"
-        )
-    click.echo(render.as_json(shown) if json else words)
-    return 0 if shown["verdict"] == "holds" else 1
+        return statement_record(found), statement_text(found)
+    if content.lstrip()[:1] != b"{":
+        expected = "a certificate, a ledger, or a privacy statement with its parameters, as privproj writes them"
+        raise InvalidParameter("FILE", file, expected)
+    if len(content) > LARGEST_FILE:
+        raise InvalidParameter("FILE", file, f"a certificate of at most {LARGEST_FILE} bytes")
+    certificate = load_certificate(file)
+    verdict = verify(certificate)
+    return record(certificate, verdict), text(certificate, verdict)
 
 
 def read_content(file: str) -> bytes:
     """Read a file of bounded size, and nothing that is no file."""
     try:
         status = Path(file).stat()
-        if stat.S_ISDIR(status.st_mode) or not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise InvalidParameter("FILE", file, "a file, not a folder or a device")
         if status.st_size > LARGEST:
             raise InvalidParameter("FILE", file, f"a file of at most {LARGEST} bytes", f"it has {status.st_size}")
@@ -106,7 +113,7 @@ def claim_lines(claims: dict[str, bool]) -> list[str]:
     return [f"  {'yes' if found else 'NO '}       {claim}" for claim, found in claims.items()]
 
 
-def ledger_shown(file: str, verdict: LedgerVerdict, delta: float | None) -> tuple[dict[str, Any], str]:
+def ledger_shown(verdict: LedgerVerdict, delta: float | None) -> tuple[dict[str, Any], str]:
     """Return what was found of a ledger as plain values, and as text."""
     account = verdict.account.numbered
     shown = overview(account, planned_delta(account, delta))
@@ -131,7 +138,13 @@ def ledger_shown(file: str, verdict: LedgerVerdict, delta: float | None) -> tupl
     lines += [line for words in notes for line in render.wrap_line("  warning:  ", words)]
     lines += claim_lines(verdict.claims) + render.wrap_line("  unproved: ", f"{NO_KEY}; {NOT_THE_PROGRAM}")
     plain = {key: value.as_dict() if hasattr(value, "as_dict") else value for key, value in shown.items()}
-    head = {"verdict": name, "kind": "ledger", "claim": claim, "claims": verdict.claims, "unproved": [NO_KEY]}
+    head = {
+        "verdict": name,
+        "kind": "ledger",
+        "claim": claim,
+        "claims": verdict.claims,
+        "unproved": [NO_KEY, NOT_THE_PROGRAM],
+    }
     return {**head, "target": dict(target) or None, **plain, "notes": list(notes)}, "\n".join(lines)
 
 
@@ -154,6 +167,7 @@ def statement_record(verdict: StatementVerdict) -> dict[str, Any]:
         "kind": "statement",
         "claim": statement_claim(verdict),
         "claims": verdict.claims,
+        "unproved": [NOT_THE_PROGRAM],
         "first_line": verdict.first,
         "last_line": verdict.last,
         "lines_outside": verdict.outside,
@@ -166,6 +180,11 @@ def statement_text(verdict: StatementVerdict) -> str:
     """Say what a statement claims, which lines were checked, what differs, and each part of the verdict."""
     lines = [f"{'holds' if verdict.holds else 'FAILS'}: a privacy statement in {verdict.statement.style}"]
     lines += render.wrap_line("  claim:    ", statement_claim(verdict))
+    for label, sentences in (
+        ("promise", verdict.statement.result.promises),
+        ("warning", verdict.statement.result.warnings),
+    ):
+        lines += [line for words in sentences for line in render.wrap_line(f"  {label}:  ", words)]
     outside = ", which is the whole file"
     if verdict.outside:
         outside = f"; what the other {verdict.outside} lines of the file say is not covered"
@@ -224,7 +243,8 @@ def text(certificate: Certificate, verdict: CertificateVerdict) -> str:
     lines += render.wrap_line("  claimed:  ", f"{of.lower} <= delta <= {of.upper}")
     lines += render.wrap_line("  found:    ", f"{verdict.lower} <= delta <= {verdict.upper}")
     lines += render.wrap_line("  mpmath:   ", verdict.second_opinion)
-    return "\n".join(lines + claim_lines(verdict.claims))
+    lines += [f"  {'yes' if found else 'NO '}       {claim}" for claim, found in verdict.claims.items()]
+    return "\n".join(lines)
 
 
 command = with_options(

@@ -32,7 +32,7 @@ accepted is at least the recomputed bound less this share of it.
 WORDS = "every word is what privproj writes for these parameters"
 """The claim about all but the numbers."""
 
-NUMBERS = "no number is better than what these parameters give"
+NUMBERS = "every number is what these parameters give, but for rounding"
 """The claim about the numbers."""
 
 VERSION = "it was written by this version of privproj"

@@ -94,3 +94,13 @@ def test_a_certificate_with_something_far_behind_it_is_refused(documents, capsys
     path = documents["certificate"]
     path.write_bytes(path.read_bytes() + b" " * (1 << 20) + b"epsilon is 0.001")
     refused(path, capsys)
+
+
+def test_what_cannot_be_computed_is_said_in_json_too(tmp_path, capsys):
+    """A question that no bound answers is none that a statement could have been written from."""
+    asked = '"question": {"mechanism": "sketch", "rank": 16, "gamma": 9.0, "steps": 3, "sampling_rate": 0.1}'
+    line = f'{{"privproj": "0.1.0", "style": "text", "delta": 1e-05, {asked}}}'
+    (tmp_path / "file").write_text(f"PRIVACY STATEMENT\n{line}\nEnd of the privacy statement.\n")
+    assert exit_code(["verify", str(tmp_path / "file"), "--json"]) == 3
+    said = capsys.readouterr()
+    assert json.loads(said.out)["verdict"] == "refused" and said.err.count("\n") == 1
