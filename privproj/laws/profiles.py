@@ -16,6 +16,7 @@ improved with what is used of the law.
 """
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from privproj.curves.profile import PrivacyProfile
@@ -48,7 +49,8 @@ def rank_one_profile(law: SensitivityLaw) -> PrivacyProfile:
     def table(eps: "Array") -> "tuple[Array, Array]":
         from privproj.laws import binned_profiles
 
-        return binned_profiles.upper_bounds_only(binned_profiles.rank_one_deltas(eps, law.bins()))
+        bins = law.bins()
+        return binned_profiles.rank_one_deltas_below(eps, bins), binned_profiles.rank_one_deltas(eps, bins)
 
     return PrivacyProfile(law.expected_profile, table=table, resolution=VALUES_PER_DEVIATION)
 
@@ -64,22 +66,44 @@ def any_rank_profile(law: SensitivityLaw) -> PrivacyProfile:
     def table(eps: "Array") -> "tuple[Array, Array]":
         from privproj.laws import binned_profiles
 
-        return binned_profiles.upper_bounds_only(binned_profiles.any_rank_deltas(eps, (law.bins(),)))
+        bins = (law.bins(),)
+        return binned_profiles.any_rank_deltas_below(eps, bins), binned_profiles.any_rank_deltas(eps, bins)
 
     return PrivacyProfile(lambda eps: log_any_rank_profile(eps, law), table=table, resolution=VALUES_PER_DEVIATION)
 
 
-def any_rank_profile_of_bins(laws: "tuple[Bins, ...]") -> PrivacyProfile:
-    """Return an upper bound ``min_p max_l E[g_p(X_l)]`` of the profile, for laws that are given in bins only (C5, C6).
+def any_rank_profile_of_bins(laws: "tuple[Bins, ...]", below: "tuple[Bins, ...] | None" = None) -> PrivacyProfile:
+    """Return the any-rank profile ``min_p max_l E[g_p(X_l)]``, for laws that are given in bins only (C5, C6).
 
-    ``laws`` holds one law for each layer under a joint clip, or one law of the sum of all layers. Lower ends are not
-    known.
+    ``laws`` holds one law for each layer under a joint clip, or one law of the sum of all layers. Where these bins only
+    bound the laws from above, ``below`` holds bins that bound them from below (C28).
     """
 
     def table(eps: "Array") -> "tuple[Array, Array]":
         from privproj.laws import binned_profiles
 
-        return binned_profiles.upper_bounds_only(binned_profiles.any_rank_deltas(eps, laws))
+        least = binned_profiles.any_rank_deltas_below(eps, laws if below is None else below)
+        return least, binned_profiles.any_rank_deltas(eps, laws)
+
+    return _profile_of_table(table)
+
+
+def rank_one_profile_of_bins(law: "Bins", below: "Bins | None" = None) -> PrivacyProfile:
+    """Return the profile ``E[h_eps(X)]`` of a change whose squared shift is given in bins only (C4).
+
+    Where these bins only bound the law from above, ``below`` are bins that bound it from below (C28).
+    """
+
+    def table(eps: "Array") -> "tuple[Array, Array]":
+        from privproj.laws import binned_profiles
+
+        return binned_profiles.rank_one_deltas_below(eps, below or law), binned_profiles.rank_one_deltas(eps, law)
+
+    return _profile_of_table(table)
+
+
+def _profile_of_table(table: "Callable[[Array], tuple[Array, Array]]") -> PrivacyProfile:
+    """Return the profile with this table of lower and upper bounds of delta."""
 
     def log_delta(eps: float) -> Enclosure:
         from privproj.laws import binned_profiles

@@ -62,6 +62,7 @@ BOUND = Bound(
     proof="C4",
     example="privproj epsilon m2 --bound exact-rank1 --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
     representation=representation,
+    allows=lambda mechanism: (representation(mechanism),),
     provable=provable,
     sees_projection=True,
     status=Status.CONDITIONAL,
@@ -70,5 +71,5 @@ BOUND = Bound(
     refuses=refuses,
     notes=notes,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
-    version=2,
+    version=3,
 )

@@ -41,10 +41,12 @@ BOUND = Bound(
     proof="C4",
     example="privproj epsilon sketch-public --bound exact-rank1 --rank 16 --noise-multiplier 1 --delta 1e-5",
     representation=representation,
+    allows=lambda mechanism: (representation(mechanism),),
     provable=provable,
     status=Status.CONDITIONAL,
     exact=True,
     promises_of=promises,
     groups=False,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+    version=2,
 )
