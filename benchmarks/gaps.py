@@ -1,7 +1,7 @@
 """How far the default bounds are above the truth at most: tables of epsilon over its proved lower end (C28).
 
-For each rank and each epsilon the noise multiplier that meets it at delta 1e-5 is sought. The table says how much larger
-the epsilon is than what no accounting can say less than, in per cent, rounded up.
+For each rank and each epsilon the noise multiplier that meets it at delta 1e-5 is sought. The table says how much
+larger the epsilon is than what no accounting can say less than, in per cent, rounded up.
 """
 
 import argparse
@@ -18,7 +18,12 @@ RUNS = (("one release", {}), ("2000 releases, rate .01", {"steps": 2000, "sampli
 def gap(mechanism, epsilon, run):
     """Epsilon over its lower end, less 1, in per cent, as text."""
     least = sigma(mechanism, epsilon=epsilon, delta=DELTA, **run).numerics.get("epsilon_at_least")
-    return "none" if least is None else f"{math.ceil(1e4 * (epsilon / least - 1.0) - 1e-4) / 100:.2f}"
+    return "none" if least is None else excess(epsilon / least)
+
+
+def excess(ratio):
+    """By how much a ratio is above 1, in per cent, rounded up to two decimals."""
+    return "< 0.01" if ratio < 1.0001 else f"{math.ceil(1e4 * (ratio - 1.0)) / 100:.2f}"
 
 
 def table(name, make, run):

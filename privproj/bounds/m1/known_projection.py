@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import Bound
 from privproj.curves.profile import PrivacyProfile
-from privproj.laws.profiles import any_rank_profile, rank_one_profile
+from privproj.laws.profiles import LOWER_END_REFINEMENT, any_rank_profile, rank_one_profile
 from privproj.mechanisms import M1
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def representation(mechanism: M1) -> PrivacyProfile:
 def allowed(mechanism: M1) -> tuple[PrivacyProfile, ...]:
     """The profile of a change of rank one, which is allowed whatever is promised of the rank."""
     # delta(eps) = E[h_eps(X)] (C4)
-    return (rank_one_profile(law(mechanism)),)
+    return (rank_one_profile(law(mechanism), LOWER_END_REFINEMENT),)
 
 
 BOUND = Bound(

@@ -11,6 +11,7 @@ from privproj.bounds.bound import Bound
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import (
+    LOWER_END_REFINEMENT,
     any_rank_profile,
     any_rank_profile_of_bins,
     rank_one_profile,
@@ -70,7 +71,9 @@ def allowed(mechanism: M2) -> tuple[PrivacyProfile, ...]:
     else:
         # Rank one in one layer: X = mu^2 B_l (C4), first of the shape that captures most.
         shapes = sorted({(d, r) for d, r, _, _ in parts}, key=lambda shape: -shape[1] / shape[0])[:MOST_SHAPES]
-        rank_one = [rank_one_profile(ScaledBeta(0.5 * r, 0.5 * (d - r), scale)) for d, r in shapes]
+        rank_one = [
+            rank_one_profile(ScaledBeta(0.5 * r, 0.5 * (d - r), scale), LOWER_END_REFINEMENT) for d, r in shapes
+        ]
     return (rank_one[0], *_spread_evenly(mechanism), *rank_one[1:])
 
 
