@@ -6,6 +6,7 @@ import click
 
 from privproj.records.certificate import Certificate, CertificateVerdict, load_certificate, verify
 from privproj.records.statement import UNITS
+from privproj.runs import Run
 
 from . import render
 from .options import option, with_options
@@ -42,27 +43,38 @@ def word(verdict: CertificateVerdict) -> str:
 
 def sentence(certificate: Certificate) -> str:
     """Say what is claimed: of which releases, and about which neighbours."""
-    run, mechanism = certificate.run, certificate.mechanism
-    parts = ", ".join(f"{name} {value}" for name, value in mechanism.items() if name != "name")
+    run = certificate.run
     person = "one person has one record" if run["group_size"] == 1 else f"one person has {run['group_size']} records"
     return (
-        f"{render.run_words(run)} by {mechanism['name']} ({parts}), relation {run['relation']} "
+        f"{what_was_run(certificate)}, relation {run['relation']} "
         f"({UNITS[run['relation']]}; {person}): delta at epsilon {certificate.epsilon!r} is at most {certificate.upper}"
     )
+
+
+def what_was_run(certificate: Certificate) -> str:
+    """Say which releases a certificate is about: those of one mechanism, or of each phase."""
+    phases = certificate.mechanism.get("phases")
+    if phases is None:
+        parts = ", ".join(f"{name} {value}" for name, value in certificate.mechanism.items() if name != "name")
+        return f"{render.run_words(certificate.run)} by {certificate.mechanism['name']} ({parts})"
+    found = []
+    for phase in phases:
+        own = {name: value for name, value in phase.items() if name not in (*Run().parameters(), "mechanism")}
+        parts = ", ".join(f"{name} {value}" for name, value in own.items())
+        found.append(f"{render.run_words({**Run().parameters(), **phase})} by {phase['mechanism']} ({parts})")
+    return f"{len(phases)} phases: " + "; ".join(found)
 
 
 def text(certificate: Certificate, verdict: CertificateVerdict) -> str:
     """Say the claim, what was found, and each part of the verdict."""
     run, of = certificate.run, certificate
-    parts = ", ".join(f"{name} {value}" for name, value in of.mechanism.items() if name != "name")
-    lines = [f"{'holds' if verdict.holds else 'FAILS'}: {of.mechanism['name']} ({parts})"]
+    lines = render.wrap_line(f"{'holds' if verdict.holds else 'FAILS'}: ", what_was_run(of))
     lines += render.wrap_line(
         "  bound:    ", f"{of.bound} at epsilon {of.epsilon!r} ({of.side}, {of.status}; {of.source})"
     )
     lines += render.wrap_line(
         "  relation: ", f"{run['relation']}: {UNITS[run['relation']]}; group size {run['group_size']}"
     )
-    lines += render.wrap_line("  run:      ", render.run_words(run))
     lines += render.wrap_line("  promise:  ", "; ".join(of.promises)) + render.wrap_line(
         "  assumes:  ", "; ".join(of.assumes)
     )

@@ -24,19 +24,17 @@ Ends = tuple[arb, arb]
 
 
 class Releases(Protocol):
-    """Releases of one kind in a run: how many, and the excess of one of them.
-
-    * ``steps``: how many there are.
-    * ``one_sided``: False where the pair of one release is its own mirror image, so that both orders are alike.
-
-    Whoever implements it guarantees the bounds.
-    """
+    """Releases of one kind in a run: how many, and the excess of one of them, whose bounds the class guarantees."""
 
     @property
-    def steps(self) -> int: ...
+    def steps(self) -> int:
+        """How many releases there are."""
+        ...
 
     @property
-    def one_sided(self) -> bool: ...
+    def one_sided(self) -> bool:
+        """True where both orders must be composed."""
+        ...
 
     def excess(self, cell: int, h: arb) -> Ends:
         """Return a lower and an upper bound of ``E`` at ``t = e^(cell h)`` in the remove order; 0 below if unknown."""
@@ -100,7 +98,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Knot:
+class _Knot:
     """A place of the lattice and what is known of ``H`` there."""
 
     cell: int
@@ -110,7 +108,7 @@ class Knot:
 
 
 @dataclass(frozen=True)
-class BallPair:
+class _BallPair:
     """Non-negative masses at losses ``cell h``: the finite part of a pair ``(P, Q)``, with ``Q`` masses ``p / t``.
 
     From above the pair has the mass ``rest`` at infinity besides, and dominates. From below its profile exceeds that
@@ -122,19 +120,19 @@ class BallPair:
     rest: arb
 
 
-def _knot(cell: int, excess: Ends, h: arb) -> Knot:
+def _knot(cell: int, excess: Ends, h: arb) -> _Knot:
     """Return the knot of a cell: ``H = E + max(0, 1 - t)``, the lower end rounded down and the upper one up."""
     t = (cell * h).exp()
     plain = (-(cell * h).expm1()) if cell < 0 else arb(0)
-    return Knot(cell, t, (excess[0].max(arb(0)) + plain).lower(), (excess[1] + plain).min(arb(1)).upper())
+    return _Knot(cell, t, (excess[0].max(arb(0)) + plain).lower(), (excess[1] + plain).min(arb(1)).upper())
 
 
-def _mirror(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[Knot]:
+def _mirror(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[_Knot]:
     """Return the knots of the other order, where the excess at ``1/t`` is ``E(t) / t`` (C1)."""
     return [_knot(-cell, _scale(ends, (-cell * h).exp()), h) for cell, ends in reversed(excesses)]
 
 
-def pair_above(knots: Sequence[Knot]) -> BallPair:
+def pair_above(knots: Sequence[_Knot]) -> _BallPair:
     """Return a pair that dominates every release whose ``H`` is at most ``high`` at these knots (C29, 1).
 
     The lower hull of ``(0, 1)`` and the points is the profile of a pair, but for rounding. What is missing at a knot is
@@ -150,10 +148,10 @@ def pair_above(knots: Sequence[Knot]) -> BallPair:
     for knot, value in zip(knots, found, strict=True):
         lack = lack.max(knot.high - value - infinite)
     lack = lack.max(1 - sum(masses, arb(0)) - infinite)
-    return BallPair(cells, masses, (infinite + lack).upper())
+    return _BallPair(cells, masses, (infinite + lack).upper())
 
 
-def pair_below(knots: Sequence[Knot]) -> BallPair | None:
+def pair_below(knots: Sequence[_Knot]) -> _BallPair | None:
     """Return a pair whose profile is at most ``H`` plus its rest, for every release within these knots (C29, 2).
 
     None where too little is known: a lower bound is positive next to no kink at ``t = 1``.
@@ -170,41 +168,40 @@ def pair_below(knots: Sequence[Knot]) -> BallPair | None:
     excess = (sum(masses, arb(0)) - 1).max(arb(0))
     for (_, _, wanted), value in zip(hull, found, strict=True):
         excess = excess.max(value - wanted)
-    return BallPair(cells, masses, excess.upper())
+    return _BallPair(cells, masses, excess.upper())
 
 
 Point = tuple[int, arb, arb]
 """A cell, its ``t``, and a value of a polygon there, which is exact."""
 
 
-def _segments_below(knots: Sequence[Knot]) -> list[Point] | None:
+def _segments_below(knots: Sequence[_Knot]) -> list[Point] | None:
     """Return the corners of a polygon that lies below ``H``: at every other knot, as far as it is above ``1 - t``.
 
     Between the knots ``i`` and ``i + 2`` the line through ``high`` at one of them and ``low`` at ``i + 1`` lies below
-    ``H`` on the other side of ``i + 1``, as ``H`` is convex.
+    ``H`` on the other side of ``i + 1``, as ``H`` is convex. The segment between the far ends of both lies below both.
     """
-    ends: list[list[arb]] = [[] for _ in knots[::2]]
-    for k in range(len(knots) // 2):
-        one, two, three = knots[2 * k : 2 * k + 3]
+    corners = knots[::2]
+    plain = [(1 - knot.t) if knot.cell < 0 else arb(0) for knot in corners]
+    zero = next(i for i, knot in enumerate(corners) if knot.cell == 0)
+    ends, good = [], []
+    for k, (one, two, three) in enumerate(zip(corners, knots[1::2], corners[1:], strict=False)):
         ratio = (two.t - one.t) / (three.t - two.t)
         # Through low at i+1 and high at i+2, at t_i; and through high at i and low at i+1, at t_(i+2).
-        ends[k].append(two.low - ratio * (three.high - two.low))
-        ends[k + 1].append(two.low - (one.high - two.low) / ratio)
-    corners = knots[::2]
-    zero = next(i for i, knot in enumerate(corners) if knot.cell == 0)
-    plain = [(1 - knot.t) if knot.cell < 0 else arb(0) for knot in corners]
-    good = [len(found) == 2 and all(end > base for end in found) for found, base in zip(ends, plain, strict=True)]
+        left, right = two.low - ratio * (three.high - two.low), two.low - (one.high - two.low) / ratio
+        ends.append((left, right))
+        good.append(bool(left > plain[k]) and bool(right > plain[k + 1]))
     first, last = zero, zero
-    while first >= 0 and good[first]:
+    while first > 0 and good[first - 1]:
         first -= 1
     while last < len(good) and good[last]:
         last += 1
-    if first < 0 or last >= len(good) or first == zero:
+    if not first < zero < last:
         return None
-    # At both ends of the polygon H is at least max(0, 1 - t), the value there.
-    inner = [(corners[i].cell, corners[i].t, ends[i][0].min(ends[i][1]).lower()) for i in range(first + 1, last)]
-    outer = [(corners[i].cell, corners[i].t, plain[i].lower()) for i in (first, last)]
-    return [outer[0], *inner, outer[1]]
+    # Where two segments meet the lower end is taken; at both ends of the polygon max(0, 1 - t), which is lower still.
+    values = [ends[i - 1][1].min(ends[i][0]) for i in range(first + 1, last)]
+    values = [plain[first], *values, plain[last]]
+    return [(knot.cell, knot.t, value.lower()) for knot, value in zip(corners[first : last + 1], values, strict=True)]
 
 
 def _lower_hull(points: Sequence[Point]) -> list[Point]:
@@ -261,7 +258,7 @@ class RunInBalls:
         if any(phase.one_sided for phase in phases):
             orders.append([_mirror(points, h) for points in found])
         self.above = [
-            ComposedLaw(list(zip(map(pair_above, order), steps, strict=True)), grid.step, window)
+            _ComposedLaw(list(zip(map(pair_above, order), steps, strict=True)), grid.step, window)
             for order, window in zip(orders, grid.windows, strict=True)
         ]
         self.below = []
@@ -269,25 +266,37 @@ class RunInBalls:
             pairs = [pair_below(knots) for knots in order]
             known = [(pair, count) for pair, count in zip(pairs, steps, strict=True) if pair is not None]
             if len(known) == len(pairs):
-                self.below.append(ComposedLaw(known, grid.step, window))
+                self.below.append(_ComposedLaw(known, grid.step, window))
 
-    def delta(self, eps: float) -> Ends:
-        """Return a lower and an upper bound of delta at ``eps >= 0``, both exact numbers."""
+    def upper(self, eps: float) -> arb:
+        """Return an upper bound of delta at ``eps >= 0``, an exact number."""
         # delta <= sum over the window of P(S) (1 - e^(eps - S h))_+ + P(S at or above its end) + what infinity costs
-        upper = arb(0)
+        found = arb(0)
         for law in self.above:
-            upper = upper.max(law.gain(eps, above=True) + law.beyond_right + law.rest)
+            found = found.max(law.gain(eps, above=True) + law.beyond_right + law.rest)
+        return found.min(arb(1)).upper()
+
+    def lower(self, eps: float) -> arb:
+        """Return a lower bound of delta at ``eps >= 0``, an exact number; 0 where none is known."""
         # delta >= the same sum - P(S outside of the window) - what the rests cost
-        lower = arb(0)
+        found = arb(0)
         for law in self.below:
-            lower = lower.max(law.gain(eps, above=False) - law.beyond_right - law.beyond_left - law.rest)
-        return lower.lower(), upper.min(arb(1)).upper()
+            found = found.max(law.gain(eps, above=False) - law.beyond_right - law.beyond_left - law.rest)
+        return found.lower()
+
+    @property
+    def blur(self) -> arb:
+        """What the radii of all balls of the composed laws add to a bound of delta, at most."""
+        found = arb(0)
+        for law in (*self.above, *self.below):
+            found = found.max(sum((ball.rad() for ball in law.law), arb(0)))
+        return found
 
 
-class ComposedLaw:
+class _ComposedLaw:
     """The law of the sum of the losses of a run on a window of the lattice, and what may lie elsewhere."""
 
-    def __init__(self, pairs: Sequence[tuple[BallPair, int]], step: float, window: Window) -> None:
+    def __init__(self, pairs: Sequence[tuple[_BallPair, int]], step: float, window: Window) -> None:
         self.pairs, self.step, self.window = pairs, step, window
         self.law = _composed_masses(pairs, window)
         self.beyond_right = self._chernoff(window.first + window.size, arb(window.right))
@@ -327,7 +336,7 @@ class ComposedLaw:
         return mass - weighted
 
 
-def _composed_masses(pairs: Sequence[tuple[BallPair, int]], window: Window) -> list[arb]:
+def _composed_masses(pairs: Sequence[tuple[_BallPair, int]], window: Window) -> list[arb]:
     """Return the masses of the sum, wrapped modulo the window's size, from the window's first cell on."""
     product: list[acb] = []
     for pair, steps in pairs:

@@ -4,7 +4,13 @@ import math
 
 import numpy as np
 
-from privproj.composition.dominating_pairs import DominatingPair, is_one_sided, outline_step, step_pairs
+from privproj.composition.dominating_pairs import (
+    TRUNCATED_RUN_MASS,
+    DominatingPair,
+    is_one_sided,
+    outline_step,
+    step_pairs,
+)
 from privproj.curves.profile import PrivacyProfile
 from privproj.rigorous.composition import Grid, Window
 from privproj.runs import Run
@@ -18,6 +24,12 @@ KNOTS_PER_DECAY = 96.0
 SHARE_BEYOND = math.log(1e-6)
 """Log of the part of delta that the mass outside of a window may be, by Chernoff's bound. Speed only."""
 
+SHARE_TRUNCATED = math.log(1e-16)
+"""Log of the part of delta at which the tails of the steps may be cut. A floor may be cut 1e8 above. Speed only."""
+
+LOG_LEAST_TRUNCATED = math.log(1e-280)
+"""Log of the least mass of the tails of the steps that the floats follow. Speed only."""
+
 ORDERS = np.geomspace(1e-4, 1e4, 161)
 """Orders of Chernoff's bound that are tried. Speed only."""
 
@@ -30,7 +42,8 @@ def propose_grid(phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fin
 
     Where ``fineness`` is larger, the grid is as much finer than it is by default.
     """
-    shapes = [outline_step(profile, run) for profile, run in phases]
+    beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
+    shapes = [outline_step(profile, run, beyond) for profile, run in phases]
     step = min(shape.deviation for shape in shapes) / (fineness * CELLS_PER_DEVIATION)
     knots = [shape.knots(step, fineness * KNOTS_PER_DECAY) for shape in shapes]
     orders: list[FloatPairs] = [
