@@ -17,7 +17,7 @@ import numpy as np
 from flint import arb, ctx
 
 from privproj.composition.compose import releases_of
-from privproj.composition.dominating_pairs import FloatArray, outline_step, step_pairs
+from privproj.composition.dominating_pairs import TRUNCATED_RUN_MASS, FloatArray, outline_step, step_pairs
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import InvalidParameter
 from privproj.rigorous.composition import (
@@ -31,6 +31,7 @@ from privproj.rigorous.composition import (
     pair_above,
     pair_below,
 )
+from privproj.rigorous.grids import LOG_LEAST_TRUNCATED, SHARE_TRUNCATED
 from privproj.rigorous.profiles import BallProfile
 from privproj.runs import Run
 
@@ -45,8 +46,8 @@ DIGITS_OF_SUMS = 64
 
 
 @dataclass(frozen=True)
-class SumGrid:
-    """Where the sum ``S`` of likelihood ratios is looked at, and the ratio ``W`` of one release.
+class EpochGrid:
+    """Where the ratio ``W`` of a release and the sum ``S`` of ``t`` of them are looked at; every choice is sound.
 
     ``2^level`` is the step of the lattice of both. ``knots`` are the cells above 0, in increasing order, at which the
     profile of a release is looked at. ``window`` holds the cells of ``S``; its orders are Chernoff's for ``S``.
@@ -70,44 +71,33 @@ class SumGrid:
                 raise InvalidParameter(name, getattr(self.window, name), f"a finite number {name} > 0")
 
 
-@dataclass(frozen=True)
-class EpochGrid:
-    """The free parameters of an epoch in balls, of which all are sound: they decide how narrow the enclosure is.
-
-    ``right`` is the grid by which the excess is found for ``s >= 1``, where large ``W`` count, ``left`` that for
-    ``s < 1``.
-    """
-
-    right: SumGrid
-    left: SumGrid
-
-
 class BallEpochs:
-    """Epochs of ``batches`` batches, of which each record picks one, as releases of a run.
+    """Epochs of ``batches`` batches, of which each record picks one, as releases of a run (C29, epochs).
 
-    The bounds are those of C29 (epochs), at the working precision at which this is built.
+    Every grid gives bounds of its own, of which the best count: a coarse grid reaches far, a fine one is close nearby.
+    The bounds hold at the working precision at which this is built.
     """
 
     one_sided = True
 
-    def __init__(self, release: BallProfile, batches: int, epochs: int, grid: EpochGrid) -> None:
+    def __init__(self, release: BallProfile, batches: int, epochs: int, grids: Sequence[EpochGrid]) -> None:
         self.steps, self.batches = epochs, batches
-        self.right = _sums_of_release(release, batches, grid.right)
-        self.left = self.right if grid.left == grid.right else _sums_of_release(release, batches, grid.left)
+        self.sums = [_sums_of_release(release, batches, grid) for grid in grids]
 
     def excess(self, cell: int, h: arb) -> Ends:
         """Return bounds of the excess ``E`` of an epoch at ``s = e^(cell h)`` in the remove order; 0 below if unknown.
 
         It is ``m + E (S/t - s)_+`` for ``s >= 1`` and ``E (s - S/t)_+`` below.
         """
-        below, above = self.right if cell >= 0 else self.left
-        c = self.batches * (cell * h).exp()
-        if cell >= 0:
-            return below.right(c) if below else arb(0), above.right(c)
-        return below.left(c) if below else arb(0), above.left(c)
+        c, low, high = self.batches * (cell * h).exp(), arb(0), arb(1)
+        for below, above in self.sums:
+            high = high.min(above.right(c) if cell >= 0 else above.left(c))
+            if below is not None:
+                low = low.max(below.right(c) if cell >= 0 else below.left(c))
+        return low.lower(), high.upper()
 
 
-def _sums_of_release(release: BallProfile, batches: int, grid: SumGrid) -> tuple["_Sum | None", "_Sum"]:
+def _sums_of_release(release: BallProfile, batches: int, grid: EpochGrid) -> tuple["_Sum | None", "_Sum"]:
     """Return the sums of an epoch from below, or None where too little is known, and from above."""
     # W = 1 is the cell 0 of the pairs, as the one from below needs it.
     unit = 1 << -grid.level if grid.level <= 0 else 0
@@ -120,13 +110,13 @@ def _sums_of_release(release: BallProfile, batches: int, grid: SumGrid) -> tuple
 def _knot(release: BallProfile, cell: int, t: arb) -> Knot:
     """Return the knot of a release at ``t``: ``H = delta(ln t)``, and ``1 - t + t delta(-ln t)`` for ``t < 1`` (C1)."""
     if t >= 1:
-        low, high = release.ends(t.log())
+        low, high = release.ends(t.log().max(arb(0)))
         return Knot(cell, t, low.max(arb(0)).lower(), high.min(arb(1)).upper())
-    low, high = release.ends(-t.log())
+    low, high = release.ends((-t.log()).max(arb(0)))
     return Knot(cell, t, (1 - t + t * low.max(arb(0))).lower(), (1 - t + t * high).min(arb(1)).upper())
 
 
-def _sum_above(pair: BallPair, unit: int, batches: int, grid: SumGrid) -> "_Sum":
+def _sum_above(pair: BallPair, unit: int, batches: int, grid: EpochGrid) -> "_Sum":
     """Return the sum of a pair that dominates a release."""
     cells, masses = _ratios(pair, unit, grid)
     # q_0 = (1 - sum_j q_j)_+, so that |Q| >= 1
@@ -137,7 +127,7 @@ def _sum_above(pair: BallPair, unit: int, batches: int, grid: SumGrid) -> "_Sum"
     return _Sum((0, *cells), masses, batches, grid, (pair.rest * growth, spare * growth), above=True)
 
 
-def _sum_below(pair: BallPair, unit: int, batches: int, grid: SumGrid) -> "_Sum":
+def _sum_below(pair: BallPair, unit: int, batches: int, grid: EpochGrid) -> "_Sum":
     """Return the sum of a pair whose profile is at most that of a release and its rest."""
     cells, masses = _ratios(pair, unit, grid)
     # Scaled so that |Q| <= 1.
@@ -147,7 +137,7 @@ def _sum_below(pair: BallPair, unit: int, batches: int, grid: SumGrid) -> "_Sum"
     return _Sum(cells, [mass * scale for mass in masses], batches, grid, (pair.rest, spare), above=False)
 
 
-def _ratios(pair: BallPair, unit: int, grid: SumGrid) -> tuple[tuple[int, ...], list[arb]]:
+def _ratios(pair: BallPair, unit: int, grid: EpochGrid) -> tuple[tuple[int, ...], list[arb]]:
     """Return the cells of ``W > 0`` and their masses ``q_j = p_j / t_j`` under ``Q``."""
     cells, h = tuple(cell + unit for cell in pair.cells), arb(2.0**grid.level)
     return cells, [p / (cell * h) for cell, p in zip(cells, pair.masses, strict=True)]
@@ -160,7 +150,7 @@ class _Sum:
     """
 
     def __init__(
-        self, cells: tuple[int, ...], masses: list[arb], batches: int, grid: SumGrid, costs: Ends, *, above: bool
+        self, cells: tuple[int, ...], masses: list[arb], batches: int, grid: EpochGrid, costs: Ends, *, above: bool
     ) -> None:
         window, step = grid.window, 2.0**grid.level
         composed = ComposedLaw([(BallPair(cells, tuple(masses), arb(0)), batches)], step, window)
@@ -227,12 +217,12 @@ class _Hinges:
             return arb(0)
         # sum_(i <= k) q_i (k - i) + (x - k) sum_(i <= k) q_i,  k = floor(x) or the last
         last = len(self.mass) - 1
-        k = last if x >= last else int(x.floor().unique_fmpz())
+        k = last if x >= last else int(float(x.floor()))
         return self.moment[k] + (x - k) * self.mass[k]
 
 
-def epochs_in_balls(release: BallProfile, run: Run, grids: Sequence[EpochGrid]) -> list[Releases]:
-    """Return the epochs of a balls-in-bins run, from the profile of one release and a grid for each size of block.
+def epochs_in_balls(release: BallProfile, run: Run, grids: Sequence[Sequence[EpochGrid]]) -> list[Releases]:
+    """Return the epochs of a balls-in-bins run, from the profile of one release and grids for each size of block.
 
     A record that picks ``k`` of ``t`` batches picks one of each of ``k`` blocks (C25).
     """
@@ -274,11 +264,14 @@ QUICK_SIZE = 2**15
 LARGEST_SHARED_SIZE = 2**17
 """Cells up to which one window serves for both parts of the excess. Speed only."""
 
-LOST_SHARE = 1e-4
+LOST_SHARE = 3e-4
 """Relative share of epsilon that the step of the lattice may cost, by Chernoff's bound. Speed only."""
 
 LOST_SHARE_FAR = 1e-2
 """The same at the ends of windows, and where it is far from the larger epsilon of both orders. Speed only."""
+
+LEAST_REACH = 1.0
+"""Loss of an epoch, in nats, up to which the finest of several grids reaches at least. Speed only."""
 
 UNCRITICAL_SHARE = 0.8
 """Part of the larger epsilon of both orders up to which the other one is far from it. Speed only."""
@@ -287,8 +280,10 @@ Atoms = tuple[FloatArray, FloatArray]
 """Places of ``W`` and masses under ``Q``, in floats."""
 
 
-def propose_epochs(profile: PrivacyProfile, run: Run, log_delta: float, fineness: float = 1.0) -> tuple[EpochGrid, ...]:
-    """Return a grid for each size of block of a balls-in-bins run that is good near the delta ``e^log_delta``.
+def propose_epochs(
+    profile: PrivacyProfile, run: Run, log_delta: float, fineness: float = 1.0
+) -> tuple[tuple[EpochGrid, ...], ...]:
+    """Return grids for each size of block of a balls-in-bins run that are good near the delta ``e^log_delta``.
 
     Where ``fineness`` is larger, the grids are as much finer than they are by default.
     """
@@ -297,45 +292,57 @@ def propose_epochs(profile: PrivacyProfile, run: Run, log_delta: float, fineness
         if batches == 1:
             continue
         whole = Run(steps=batches * epochs)
-        shape, last = outline_step(profile, whole), outline_step(epoch, Run(steps=epochs))
+        beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
+        shape, last = outline_step(profile, whole, beyond), outline_step(epoch, Run(steps=epochs), beyond)
         step = shape.deviation / (fineness * RESOLUTION)
         pair = step_pairs(profile, whole, shape, step)[0]
         losses = pair.step * pair.cells
         atoms = np.exp(losses), pair.masses * np.exp(-losses)
         places = np.exp(step * shape.knots(step, fineness * RESOLUTION))
+        search = _Search(atoms, places, batches, LOST_SHARE / fineness**2)
         # A larger W than t s does not count at s but as if it were infinite.
-        least = log_delta + (LOG_SHARE_INFINITE - math.log(epochs) if epochs > 1 else -2.0)
+        log_mass = log_delta - math.log(epochs)
+        least = log_mass + (LOG_SHARE_INFINITE if epochs > 1 else -2.0)
         right = last.losses >= 0.0
-        reach = batches * math.exp(float(np.interp(-least, -last.log_excess[right], last.losses[right])))
-        search = _Search(atoms, batches, epochs, log_delta, LOST_SHARE / fineness**2)
-        both = search.grid(places[places <= reach], (1, -1))
-        if both.window.size <= LARGEST_SHARED_SIZE:
-            found.append(EpochGrid(both, both))
-        else:
-            found.append(
-                EpochGrid(search.grid(places[places <= reach], (1,)), search.grid(places[places <= batches], (-1,)))
-            )
+        log_excess, right = -last.log_excess[right], last.losses[right]
+        reach = float(np.interp(-least, log_excess, right))
+        depths = sorted({log_delta, log_delta / epochs})
+        shared = search.grid(reach, (1, -1), depths, log_mass)
+        if shared.window.size <= LARGEST_SHARED_SIZE:
+            found.append((shared,))
+            continue
+        grids = [search.grid(0.0, (-1,), depths, log_mass), search.grid(reach, (1,), depths[:1], log_mass)]
+        if grids[0].level == grids[1].level:
+            grids = [shared]
+        while len(grids) > 1 and epochs > 1 and reach > LEAST_REACH:
+            reach *= 0.5
+            log_mass = -float(np.interp(reach, right, log_excess))
+            grids.append(search.grid(reach, (1,), [log_mass], log_mass))
+        found.append(tuple(grids))
     return tuple(found)
 
 
 @dataclass(frozen=True)
 class _Search:
-    """What a grid is wanted for, in floats: the law of ``W``, how many batches and epochs, and the delta."""
+    """What grids are wanted for, in floats: the law of ``W``, the places of knots, and how many batches there are."""
 
     atoms: Atoms
+    places: FloatArray
     batches: int
-    epochs: int
-    log_delta: float
     tolerance: float
 
-    def grid(self, places: FloatArray, sides: tuple[int, ...]) -> SumGrid:
-        """Return the coarsest grid with which the losses of an epoch on these sides are as they are, nearly."""
-        depths = [self.log_delta, self.log_delta / self.epochs]
-        log_mass = self.log_delta + LOG_SHARE_BEYOND - math.log(self.epochs)
+    def grid(self, reach: float, sides: tuple[int, ...], depths: Sequence[float], log_mass: float) -> EpochGrid:
+        """Return the coarsest grid with which the losses of an epoch on these sides are as they are, nearly.
+
+        ``reach`` is the largest loss that counts, in nats. The losses are those that masses ``e^depth`` exceed, and
+        about ``e^log_mass`` counts as nothing.
+        """
+        places, log_mass = self.places[self.places <= self.batches * math.exp(reach)], log_mass + LOG_SHARE_BEYOND
         exact = _split(self.atoms, places)
         wanted = [(depth, side, self.loss(exact, depth, side)) for depth in (*depths, log_mass) for side in sides]
-        largest = max(self.loss(exact, self.log_delta, side) for side in (1, -1))
-        for level in range(math.floor(math.log2(places[-1])), -LARGEST_LEVEL, -1):
+        largest = max(self.loss(exact, depths[0], side) for side in (1, -1))
+        level = math.floor(math.log2(places[-1]))
+        while True:
             h = 2.0**level
             knots = np.unique(np.append(np.rint(places / h), max(1.0 / h, 1.0)))
             knots = knots[knots > 0.0]
@@ -343,16 +350,14 @@ class _Search:
             (end, right), (start, left) = (_edge(law, self.batches, side, log_mass) for side in (1, -1))
             first = math.floor(max(start, 0.0) / h)
             size = 1 << (math.ceil(end / h) + 1 - first).bit_length()
-            if size >= LARGEST_SIZE or (
-                size >= QUICK_SIZE
-                and all(
-                    abs(self.loss(law, depth, side) / loss - 1.0)
-                    <= (LOST_SHARE_FAR if depth == log_mass or loss < UNCRITICAL_SHARE * largest else self.tolerance)
-                    for depth, side, loss in wanted
-                )
-            ):
-                break
-        return SumGrid(level, tuple(int(knot) for knot in knots), Window(first, size, right, left))
+            close = all(
+                abs(self.loss(law, depth, side) / loss - 1.0)
+                <= (LOST_SHARE_FAR if depth == log_mass or loss < UNCRITICAL_SHARE * largest else self.tolerance)
+                for depth, side, loss in wanted
+            )
+            if size >= LARGEST_SIZE or (close and size >= QUICK_SIZE):
+                return EpochGrid(level, tuple(int(knot) for knot in knots), Window(first, size, right, left))
+            level -= 1
 
     def loss(self, law: Atoms, log_mass: float, side: int) -> float:
         """Return the loss of an epoch beyond which Chernoff's bound leaves ``e^log_mass`` on this side."""
@@ -365,7 +370,9 @@ def _split(atoms: Atoms, places: FloatArray) -> Atoms:
     w, q = atoms
     at = np.clip(np.searchsorted(places, w) - 1, 0, len(places) - 2)
     share = np.clip((w - places[at]) / (places[at + 1] - places[at]), 0.0, 1.0)
-    found = np.bincount(at + 1, q * share, len(places)) + np.bincount(at, q * (1.0 - share), len(places))
+    found: FloatArray = np.zeros(len(places))
+    np.add.at(found, at + 1, q * share)
+    np.add.at(found, at, q - q * share)
     found[0] += max(0.0, 1.0 - float(found.sum()))
     return places, found
 
