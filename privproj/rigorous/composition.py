@@ -98,7 +98,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class _Knot:
+class Knot:
     """A place of the lattice and what is known of ``H`` there."""
 
     cell: int
@@ -108,7 +108,7 @@ class _Knot:
 
 
 @dataclass(frozen=True)
-class _BallPair:
+class BallPair:
     """Non-negative masses at losses ``cell h``: the finite part of a pair ``(P, Q)``, with ``Q`` masses ``p / t``.
 
     From above the pair has the mass ``rest`` at infinity besides, and dominates. From below its profile exceeds that
@@ -120,20 +120,20 @@ class _BallPair:
     rest: arb
 
 
-def _knot(cell: int, excess: Ends, h: arb) -> _Knot:
+def _knot(cell: int, excess: Ends, h: arb) -> Knot:
     """Return the knot of a cell: ``H = E + max(0, 1 - t)``, the lower end rounded down and the upper one up."""
     t = (cell * h).exp()
     plain = (-(cell * h).expm1()) if cell < 0 else arb(0)
     low, high = (excess[0].max(arb(0)) + plain).lower(), (excess[1] + plain).min(arb(1)).upper()
-    return _Knot(cell, t, _or_else(low, 0), _or_else(high, 1))
+    return Knot(cell, t, _or_else(low, 0), _or_else(high, 1))
 
 
-def _mirror(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[_Knot]:
+def _mirror(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[Knot]:
     """Return the knots of the other order, where the excess at ``1/t`` is ``E(t) / t`` (C1)."""
     return [_knot(-cell, _scale(ends, (-cell * h).exp()), h) for cell, ends in reversed(excesses)]
 
 
-def pair_above(knots: Sequence[_Knot]) -> _BallPair:
+def pair_above(knots: Sequence[Knot]) -> BallPair:
     """Return a pair that dominates every release whose ``H`` is at most ``high`` at these knots (C29, 1).
 
     The lower hull of ``(0, 1)`` and the points is above ``H``, which is convex, and the profile of a pair, but for
@@ -149,10 +149,10 @@ def pair_above(knots: Sequence[_Knot]) -> _BallPair:
     lack = arb(0).max(1 - sum(masses, arb(0)) - infinite)
     for (_, _, wanted), value in zip(hull, found, strict=True):
         lack = lack.max(wanted - value - infinite)
-    return _BallPair(cells, masses, (infinite + lack).upper())
+    return BallPair(cells, masses, (infinite + lack).upper())
 
 
-def pair_below(knots: Sequence[_Knot]) -> _BallPair | None:
+def pair_below(knots: Sequence[Knot]) -> BallPair | None:
     """Return a pair whose profile is at most ``H`` plus its rest, for every release within these knots (C29, 2).
 
     None where too little is known: a lower bound is positive next to no kink at ``t = 1``.
@@ -169,14 +169,14 @@ def pair_below(knots: Sequence[_Knot]) -> _BallPair | None:
     excess = (sum(masses, arb(0)) - 1).max(arb(0))
     for (_, _, wanted), value in zip(points, found, strict=True):
         excess = excess.max(value - wanted)
-    return _BallPair(cells, masses, excess.upper())
+    return BallPair(cells, masses, excess.upper())
 
 
 Point = tuple[int, arb, arb]
 """A cell, its ``t``, and a value of a polygon there, which is exact."""
 
 
-def _segments_below(knots: Sequence[_Knot]) -> list[Point] | None:
+def _segments_below(knots: Sequence[Knot]) -> list[Point] | None:
     """Return the corners of a polygon that lies below ``H``: at every other knot, as far as it is above ``1 - t``.
 
     Between the knots ``i`` and ``i + 2`` the line through ``high`` at one of them and ``low`` at ``i + 1`` lies below
@@ -264,7 +264,7 @@ class RunInBalls:
         if any(phase.one_sided for phase in phases):
             orders.append([_mirror(points, h) for points in found])
         self.above = [
-            _ComposedLaw(list(zip(map(pair_above, order), steps, strict=True)), grid.step, window)
+            ComposedLaw(list(zip(map(pair_above, order), steps, strict=True)), grid.step, window)
             for order, window in zip(orders, grid.windows, strict=True)
         ]
         self.below = []
@@ -272,7 +272,7 @@ class RunInBalls:
             pairs = [pair_below(knots) for knots in order]
             known = [(pair, count) for pair, count in zip(pairs, steps, strict=True) if pair is not None]
             if len(known) == len(pairs):
-                self.below.append(_ComposedLaw(known, grid.step, window))
+                self.below.append(ComposedLaw(known, grid.step, window))
 
     def upper(self, eps: float) -> arb:
         """Return an upper bound of delta at ``eps >= 0``, an exact number."""
@@ -299,10 +299,10 @@ class RunInBalls:
         return found
 
 
-class _ComposedLaw:
+class ComposedLaw:
     """The law of the sum of the losses of a run on a window of the lattice, and what may lie elsewhere."""
 
-    def __init__(self, pairs: Sequence[tuple[_BallPair, int]], step: float, window: Window) -> None:
+    def __init__(self, pairs: Sequence[tuple[BallPair, int]], step: float, window: Window) -> None:
         self.pairs, self.step, self.window = pairs, step, window
         self.law = _composed_masses(pairs, window)
         self.beyond_right = self._chernoff(window.first + window.size, arb(window.right))
@@ -342,7 +342,7 @@ class _ComposedLaw:
         return mass - weighted
 
 
-def _composed_masses(pairs: Sequence[tuple[_BallPair, int]], window: Window) -> list[arb]:
+def _composed_masses(pairs: Sequence[tuple[BallPair, int]], window: Window) -> list[arb]:
     """Return the masses of the sum, wrapped modulo the window's size, from the window's first cell on."""
     product: list[acb] = []
     for pair, steps in pairs:
