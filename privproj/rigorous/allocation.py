@@ -8,9 +8,8 @@ The second part of the file proposes such grids in floats; nothing there is trus
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -37,9 +36,6 @@ from privproj.runs import Run
 
 LARGEST_LEVEL = 1000
 """Largest level of a grid in size: ``2^level`` is a double that is not 0. Proof."""
-
-TAIL_ORDERS = (1.0, 1.4, 2.0, 2.8, 4.0, 8.0)
-"""Orders of Chernoff's bound of the far ends of an excess, as multiples of those of the window. Speed only."""
 
 DIGITS_OF_SUMS = 64
 """Bits to which the masses of ``S`` are rounded outward before they are added up. Speed only."""
@@ -157,51 +153,38 @@ class _Sum:
         self.beyond, self.before = composed.beyond_right, composed.beyond_left
         self.batches, self.h, self.costs, self.above = batches, arb(step), costs, above
         self.start, self.end = window.first * self.h, (window.first + window.size) * self.h
-        places = [cell * self.h for cell in cells]
-        self.far_right = _chernoff_hinge(places, masses, batches, window.right)
-        self.far_left = _chernoff_hinge(places, masses, batches, -window.left)
+        self.reach, self.order = cells[-1] * self.h, arb(window.right)
         with ctx.workprec(DIGITS_OF_SUMS):
             law = [(mass.upper() if above else mass.lower()).max(arb(0)) for mass in composed.law]
             self.from_left, self.from_right = _Hinges(law), _Hinges(law[::-1])
 
     def right(self, c: arb) -> arb:
         """Return ``m + E (S/t - s)_+`` at ``c = t s``."""
+        if self.above:
+            # It falls with c, and what is far out would only widen the law of a run.
+            c = c.min(self.reach)
         place, room = (self.end - c) / self.h - 1, (self.end - c).max(arb(0))
         if not self.above:
             # What lies outside of the window is at most counted at its end.
             found = self.from_right.at(place.lower()) * self.h - room * (self.beyond + self.before)
             return (found / self.batches - self.costs[0]).max(arb(0)).lower()
         # (S - c)_+ <= (b - c)_+ + e^(x (S - b)) / (e x) for S >= b, and <= (a - c)_+ for S < a
-        found = self.from_right.at(place.upper()) * self.h + room * self.beyond + self.far_right(self.end)
+        found = self.from_right.at(place.upper()) * self.h + (room + 1 / (arb(1).exp() * self.order)) * self.beyond
         found = found + (self.start - c).max(arb(0)) * self.before
-        return (found.min(self.far_right(c)) / self.batches + self.costs[0]).upper()
+        return (found / self.batches + self.costs[0]).upper()
 
     def left(self, c: arb) -> arb:
         """Return ``E (s - S/t)_+`` at ``c = t s``."""
+        if self.above and self.start > 0 and not c >= self.start:
+            # E (1 - S/c)_+ rises with c.
+            return (self.left(self.start) * (c / self.start)).upper()
         place, room = (c - self.start) / self.h, (c - self.start).max(arb(0))
         if not self.above:
             found = self.from_left.at(place.lower()) * self.h - room * (self.beyond + self.before)
             return (found / self.batches - self.costs[1]).max(arb(0)).lower()
         # (c - S)_+ <= (c - b)_+ for S >= b, and <= c for S < a
         found = self.from_left.at(place.upper()) * self.h + (c - self.end).max(arb(0)) * self.beyond + c * self.before
-        return (found.min(self.far_left(c)) / self.batches + self.costs[1]).upper()
-
-
-def _chernoff_hinge(places: Sequence[arb], masses: Sequence[arb], batches: int, x: float) -> Callable[[arb], arb]:
-    """Return a bound of ``E (S - c)_+`` for ``x > 0``, and of ``E (c - S)_+`` for ``x < 0``, as a function of ``c``."""
-    # max(0, y) <= e^(x y) / (e x) at y = S - c, and the same with both signs changed
-    orders = [arb(x) * factor for factor in TAIL_ORDERS]
-    moments = [
-        sum((q * (x * w).exp() for w, q in zip(places, masses, strict=True)), arb(0)) ** batches
-        / (abs(x) * arb(1).exp())
-        for x in orders
-    ]
-
-    def bound(c: arb) -> arb:
-        found = [moment * (-x * c).exp() for x, moment in zip(orders, moments, strict=True)]
-        return reduce(arb.min, found)
-
-    return bound
+        return (found / self.batches + self.costs[1]).upper()
 
 
 class _Hinges:
@@ -229,11 +212,11 @@ def epochs_in_balls(release: BallProfile, run: Run, grids: Sequence[Sequence[Epo
     found = iter(grids)
     return [
         BallPhase(release, steps) if batches == 1 else BallEpochs(release, batches, steps, next(found))
-        for batches, steps in blocks_of(run)
+        for batches, steps in _blocks(run)
     ]
 
 
-def blocks_of(run: Run) -> list[tuple[int, int]]:
+def _blocks(run: Run) -> list[tuple[int, int]]:
     """Return the sizes of the blocks of a record, and how many of each there are in the run."""
     assert run.batches is not None
     size, longer = divmod(run.batches, run.batches_per_record)
@@ -281,19 +264,20 @@ Atoms = tuple[FloatArray, FloatArray]
 
 
 def propose_epochs(
-    profile: PrivacyProfile, run: Run, log_delta: float, fineness: float = 1.0
+    profile: PrivacyProfile, run: Run, log_delta: float, composed: int, fineness: float = 1.0
 ) -> tuple[tuple[EpochGrid, ...], ...]:
     """Return grids for each size of block of a balls-in-bins run that are good near the delta ``e^log_delta``.
 
-    Where ``fineness`` is larger, the grids are as much finer than they are by default.
+    ``composed`` is how many releases are composed in all, each epoch of a block counted as one. Where ``fineness`` is
+    larger, the grids are as much finer than they are by default.
     """
     found = []
-    for (batches, epochs), (epoch, _) in zip(blocks_of(run), releases_of(profile, run), strict=True):
+    for (batches, _), (epoch, _) in zip(_blocks(run), releases_of(profile, run), strict=True):
         if batches == 1:
             continue
-        whole = Run(steps=batches * epochs)
+        whole = Run(steps=batches * composed)
         beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
-        shape, last = outline_step(profile, whole, beyond), outline_step(epoch, Run(steps=epochs), beyond)
+        shape, last = outline_step(profile, whole, beyond), outline_step(epoch, Run(steps=composed), beyond)
         step = shape.deviation / (fineness * RESOLUTION)
         pair = step_pairs(profile, whole, shape, step)[0]
         losses = pair.step * pair.cells
@@ -301,12 +285,12 @@ def propose_epochs(
         places = np.exp(step * shape.knots(step, fineness * RESOLUTION))
         search = _Search(atoms, places, batches, LOST_SHARE / fineness**2)
         # A larger W than t s does not count at s but as if it were infinite.
-        log_mass = log_delta - math.log(epochs)
-        least = log_mass + (LOG_SHARE_INFINITE if epochs > 1 else -2.0)
+        log_mass = log_delta - math.log(composed)
+        least = log_mass + (LOG_SHARE_INFINITE if composed > 1 else -2.0)
         right = last.losses >= 0.0
         log_excess, right = -last.log_excess[right], last.losses[right]
         reach = float(np.interp(-least, log_excess, right))
-        depths = sorted({log_delta, log_delta / epochs})
+        depths = sorted({log_delta, log_delta / composed})
         shared = search.grid(reach, (1, -1), depths, log_mass)
         if shared.window.size <= LARGEST_SHARED_SIZE:
             found.append((shared,))
@@ -314,7 +298,7 @@ def propose_epochs(
         grids = [search.grid(0.0, (-1,), depths, log_mass), search.grid(reach, (1,), depths[:1], log_mass)]
         if grids[0].level == grids[1].level:
             grids = [shared]
-        while len(grids) > 1 and epochs > 1 and reach > LEAST_REACH:
+        while len(grids) > 1 and composed > 1 and reach > LEAST_REACH:
             reach *= 0.5
             log_mass = -float(np.interp(reach, right, log_excess))
             grids.append(search.grid(reach, (1,), [log_mass], log_mass))
