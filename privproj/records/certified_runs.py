@@ -242,10 +242,12 @@ def _prove_on_grid(questions: Sequence[Question], log_delta: float, fineness: fl
     from privproj.rigorous.grids import propose_grid
 
     profiles = _profiles_in_floats(questions)
-    grid = propose_grid([release for phase in profiles for release in releases_of(*phase)], log_delta, fineness)
+    releases = [release for phase in profiles for release in releases_of(*phase)]
+    grid = propose_grid(releases, log_delta, fineness)
     _check_size(grid)
     chosen = [phase for phase, question in zip(profiles, questions, strict=True) if _in_epochs(question)]
-    grids = RunGrids(grid, tuple(propose_epochs(*phase, log_delta, fineness) for phase in chosen))
+    composed = sum(run.steps for _, run in releases)
+    grids = RunGrids(grid, tuple(propose_epochs(*phase, log_delta, composed, fineness) for phase in chosen))
     steps = sum(question.run.steps for question in questions)
     # log2(T / delta) bits are lost beside 1, and a hundred are kept.
     bits = max(LEAST_BITS, 64 * math.ceil(((math.log(steps) - log_delta) / math.log(2.0) + 100.0) / 64.0))

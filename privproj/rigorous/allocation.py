@@ -212,11 +212,11 @@ def epochs_in_balls(release: BallProfile, run: Run, grids: Sequence[Sequence[Epo
     found = iter(grids)
     return [
         BallPhase(release, steps) if batches == 1 else BallEpochs(release, batches, steps, next(found))
-        for batches, steps in _blocks(run)
+        for batches, steps in blocks_of(run)
     ]
 
 
-def _blocks(run: Run) -> list[tuple[int, int]]:
+def blocks_of(run: Run) -> list[tuple[int, int]]:
     """Return the sizes of the blocks of a record, and how many of each there are in the run."""
     assert run.batches is not None
     size, longer = divmod(run.batches, run.batches_per_record)
@@ -272,7 +272,7 @@ def propose_epochs(
     larger, the grids are as much finer than they are by default.
     """
     found = []
-    for (batches, _), (epoch, _) in zip(_blocks(run), releases_of(profile, run), strict=True):
+    for (batches, _), (epoch, _) in zip(blocks_of(run), releases_of(profile, run), strict=True):
         if batches == 1:
             continue
         whole = Run(steps=batches * composed)
