@@ -150,7 +150,8 @@ class _Sum:
     ) -> None:
         window, step = grid.window, 2.0**grid.level
         composed = ComposedLaw([(BallPair(cells, tuple(masses), arb(0)), batches)], step, window)
-        self.beyond, self.before = composed.beyond_right, composed.beyond_left
+        # S >= 0
+        self.beyond, self.before = composed.beyond_right, composed.beyond_left if window.first > 0 else arb(0)
         self.batches, self.h, self.costs, self.above = batches, arb(step), costs, above
         self.start, self.end = window.first * self.h, (window.first + window.size) * self.h
         self.reach, self.order = cells[-1] * self.h, arb(window.right)
