@@ -154,7 +154,9 @@ class _Sum:
         self.beyond, self.before = composed.beyond_right, composed.beyond_left if window.first > 0 else arb(0)
         self.batches, self.h, self.costs, self.above = batches, arb(step), costs, above
         self.start, self.end = window.first * self.h, (window.first + window.size) * self.h
-        self.reach, self.order = cells[-1] * self.h, arb(window.right)
+        # Where all parts are small the sum ends beyond the largest of them.
+        largest = cells[-1] * self.h
+        self.reach, self.order = largest.max((batches * largest).min(self.end)), arb(window.right)
         with ctx.workprec(DIGITS_OF_SUMS):
             law = [(mass.upper() if above else mass.lower()).max(arb(0)) for mass in composed.law]
             self.from_left, self.from_right = _Hinges(law), _Hinges(law[::-1])
