@@ -177,7 +177,7 @@ def test_an_epoch_is_enclosed_in_both_orders_and_closely_in_the_larger(z, batche
 def test_one_batch_is_one_release():
     """Either the release itself, or the sum of one likelihood ratio."""
     release = BallGaussianProfile(1.0)
-    grid = EpochGrid(-7, tuple(range(1, 2000)), Window(0, 2048, 3.0, 3.0))
+    grid = EpochGrid(-7, tuple(range(1, 2000)), Window(0, 4096, 3.0, 3.0))
     with ctx.workprec(BITS):
         (plain,) = epochs_in_balls(release, run_of(4, 3, per_record=4), ())
         assert plain.steps == 12
