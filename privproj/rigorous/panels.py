@@ -10,8 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from itertools import pairwise
 
 from flint import arb, ctx
 
@@ -25,11 +24,14 @@ HALF_WIDTH = 0.08
 MOST_MOMENTS = 96
 """Moments of a panel that are used at most. Speed only."""
 
-NEGLIGIBLE = 36.0
+NEGLIGIBLE = 24.0
 """Minus the log of the part of a mean that the rest of a series or what is left out may be. Speed only."""
 
 LEAST_SHARE = 2.0**-28
 """The first panel begins at this part of the mean, or where hardly any mass lies below. Speed only."""
+
+EVALUATION_BITS = 128
+"""Working precision of the sums, in bits: a run asks for fewer. Speed only."""
 
 GUARD_BITS = 1024
 """Bits of the moments beyond twice the working precision. Speed only."""
@@ -56,7 +58,7 @@ class Shares(ABC):
 
     @abstractmethod
     def advance(self, n: int, centre: arb, before: arb, now: arb, ends: arb) -> arb:
-        """Return the moment of order ``n + 1`` from those of order ``n - 1`` and ``n``, and what is left at the ends."""
+        """Return the moment of order ``n + 1`` from the two before it and what is left at the ends."""
 
     def moments(self, mass: arb, left: arb, right: arb, centre: arb, count: int) -> list[arb]:
         """Return ``E[v^n; left < U <= right]``, ``U = centre (1 + v)``, for ``n < count`` from that of order 0."""
@@ -122,19 +124,31 @@ class GammaShares(Shares):
         return n / centre * before + ((n + self.a) / centre - 1) * now - ends
 
 
-@dataclass
 class Panel:
-    """A part of the range of ``U``, its centre, half its width in units of that, and its moments."""
+    """The law on ``left < U <= right``, a part of a panel that ends at ``end``: its mass and its other moments."""
 
-    centre: arb
-    rho: arb
-    moments: list[arb]
+    def __init__(self, shares: Shares, mass: arb, left: float, right: float, end: float) -> None:
+        self.shares, self.mass, self.left, self.right = shares, mass, arb(left), arb(right)
+        self.centre, self.rho = (self.left + end) / 2, (end - self.left) / (end + self.left)
+        self._moments: list[arb] = []
+
+    def moments(self, count: int, bits: int) -> list[arb]:
+        """Return at least ``count`` moments, computed at a precision of so many bits and rounded to the working one."""
+        if len(self._moments) < count:
+            with ctx.workprec(bits):
+                found = self.shares.moments(self.mass, self.left, self.right, self.centre, count)
+            self._moments = [+moment for moment in found]
+        return self._moments
 
 
 class PanelLaw:
     """The law of ``X = scale U`` in panels, for the working precision at which it is made.
 
     ``law`` is called at a higher one, which pays for what is cancelled in tails and in the recurrence of the moments.
+    Results are balls that hold the exact values, whatever the precision.
+
+    * ``edges``: where the panels end, doubles.
+    * ``reach``: the last edge beyond which there is a mass worth its time.
     """
 
     def __init__(self, law: Callable[[], BallLaw]) -> None:
@@ -142,138 +156,109 @@ class PanelLaw:
         least = arb(2) ** -ctx.prec
         with ctx.workprec(self.bits):
             found = law()
-            self.scale = found.scale
+            self.scale, self.mean = found.scale, found.mean
             self.shares = BetaShares(found.a, found.b) if isinstance(found, BallBetaLaw) else GammaShares(found.a)
-            self._cut_range(least)
+            self.edges, self.masses = self._cut_range(least)
+            above = [1 - mass for mass in self.masses]
+            self.reach = max(edge for edge, tail in zip(self.edges, above, strict=True) if tail > least)
+            parts = [b - a for a, b in pairwise(self.masses)]
+            self.panels = [
+                Panel(self.shares, mass, left, right, right)
+                for mass, (left, right) in zip(parts, pairwise(self.edges), strict=True)
+            ]
+            self.log_below, self.log_above, self.log_mass = ([_log(x) for x in y] for y in (self.masses, above, parts))
+        self.supremum = self.scale if self.shares.bounded else None
 
-    def _cut_range(self, least: arb) -> None:
-        """Choose the panels, up to tails of the mass ``least``, and compute the mass below each edge."""
-        shares = self.shares
-        mean = float(shares.mean)
+    def _cut_range(self, least: arb) -> tuple[list[float], list[arb]]:
+        """Return the edges of the panels, up to tails of the mass ``least``, and the mass below each."""
+        shares, mean = self.shares, float(self.shares.mean)
         half = min(HALF_WIDTH, 2.0 / math.sqrt(float(shares.a)))
-        ratio = (1.0 + half) / (1.0 - half)
-        start = min(mean, 0.999) if shares.bounded else mean
-        edges = [start]
-        while edges[0] > mean * LEAST_SHARE and not shares.below(arb(edges[0])) < least:
+        ratio, top = (1.0 + half) / (1.0 - half), 1.0 if shares.bounded else math.inf
+        edges = [mean]
+        masses = [shares.below(arb(mean))]
+        while edges[0] > mean * LEAST_SHARE and masses[0] > least:
             edges.insert(0, edges[0] / ratio)
-        while edges[-1] < (1.0 if shares.bounded else math.inf) and not 1 - shares.below(arb(edges[-1])) < least:
-            edges.append(min(edges[-1] * ratio, 1.0) if shares.bounded else edges[-1] * ratio)
-        self.edges = edges
-        self.reach = next(
-            edge for edge in reversed(edges) if not 1 - shares.below(arb(edge)) < least or edge == edges[0]
-        )
-        self.masses = [shares.below(arb(edge)) for edge in edges]
-        self.log_below = [_log(mass) for mass in self.masses]
-        self.log_above = [_log(1 - mass) for mass in self.masses]
-        self.log_mass = [_log(b - a) for a, b in zip(self.masses, self.masses[1:], strict=False)]
-        self.panels: list[Panel | None] = [None] * (len(edges) - 1)
+            masses.insert(0, shares.below(arb(edges[0])))
+        while edges[-1] < top and 1 - masses[-1] > least:
+            edges.append(min(edges[-1] * ratio, top))
+            masses.append(shares.below(arb(edges[-1])))
+        return edges, masses
 
-    @cached_property
-    def supremum(self) -> arb | None:
-        """The supremum of ``X``; None where ``X`` is unbounded."""
-        return self.scale if self.shares.bounded else None
-
-    @property
-    def mean(self) -> arb:
-        """The mean ``E X``."""
-        return self.scale * self.shares.mean
-
-    def above(self, u: float) -> tuple[arb, arb]:
-        """Return balls that hold ``P(U > u)`` and ``E[X | U > u]``."""
-        with ctx.workprec(self.bits):
-            tail = 1 - self.shares.below(arb(u))
-            first = self.shares.first_above(arb(u), tail)
-        return +tail, self.scale * first / tail
-
-    def expected(self, eps: arb, cut: float | None = None) -> arb:
-        """Return a ball that holds ``E[h_eps(X); U <= cut]``, ``cut`` in units of ``scale``."""
-        x, at = float(self.scale), float(eps.mid())
-        heights = [log_gaussian_delta_at(at, x * edge) for edge in self.edges]
-        last = len(self.panels) if cut is None else max(bisect_left(self.edges, cut) - 1, 0)
-        scores = [mass + height for mass, height in zip(self.log_mass[:last], heights, strict=False)]
-        if cut is not None and cut > self.edges[0]:
-            scores.append(_log(self.shares.below(arb(cut)) - self.masses[last]) + heights[last])
-        floor = max(scores, default=0.0) - NEGLIGIBLE
-        first = last
-        while first > 0 and not self.log_below[first] + heights[first] < floor:
-            first -= 1
-        # Below the first panel 0 <= h <= h(its left end).
-        total = self._between(arb(0), self._height(eps, first), self.masses[first])
-        if cut is None:
-            top = arb(1) if self.supremum is None else gaussian.delta(eps, self.supremum.sqrt())
-            sup = 0.0 if self.supremum is None else log_gaussian_delta_at(at, x)
-            while last > first + 1 and self.log_above[last - 1] + sup < floor:
+    def expected(self, eps: arb) -> arb:
+        """Return a ball that holds ``E[h_eps(X)]``."""
+        with ctx.workprec(EVALUATION_BITS):
+            last = len(self.panels)
+            first, floor = self._first_panel(eps, last, -math.inf)
+            highest, log_highest = arb(1), 0.0
+            if self.supremum is not None:
+                highest = gaussian.delta(eps, self.supremum.sqrt())
+                log_highest = log_gaussian_delta_at(float(eps.mid()), float(self.scale))
+            while last > first + 1 and self.log_above[last - 1] + log_highest < floor:
                 last -= 1
-            total += self._between(self._height(eps, last), top, 1 - self.masses[last])
-        elif cut <= self.edges[0]:
-            return self._between(
-                arb(0), gaussian.delta(eps, (self.scale * arb(cut)).sqrt()), self.shares.below(arb(cut))
-            )
-        elif last < len(self.panels):
-            total += self._series(eps, self._part(last, cut), floor)
-        else:
-            total += self._between(
-                self._height(eps, last),
-                gaussian.delta(eps, (self.scale * arb(cut)).sqrt()),
-                (self.shares.below(arb(cut)) - self.masses[last]).max(arb(0)),
-            )
-        for k in range(first, last):
-            total += self._series(eps, self._whole(k), floor)
-        return total
+            # Above the last panel h lies between its value at the edge and the one at the supremum.
+            total = self._height(eps, self.edges[last]).union(highest) * (1 - self.masses[last])
+            return total + self._sum(eps, first, last, floor)
 
-    def _height(self, eps: arb, k: int) -> arb:
-        """Return ``h_eps`` at an edge."""
-        return gaussian.delta(eps, (self.scale * arb(self.edges[k])).sqrt())
-
-    @staticmethod
-    def _between(low: arb, high: arb, mass: arb) -> arb:
-        """Return a ball that holds the mean of a function between two values over a part of the law."""
-        return low.union(high) * mass
-
-    def _whole(self, k: int) -> Panel:
-        """Return a panel."""
-        found = self.panels[k]
-        if found is None:
-            found = self.panels[k] = self._panel(k, self.edges[k + 1], lambda: self.masses[k + 1])
-        return found
-
-    def _part(self, k: int, cut: float) -> Panel:
-        """Return the panel up to ``cut``."""
-        return self._panel(k, cut, lambda: self.shares.below(arb(cut)))
-
-    def _panel(self, k: int, right: float, below: Callable[[], arb]) -> Panel:
-        """Return the part of a panel up to ``right``."""
+    def split(self, eps: arb, cut: float) -> tuple[arb, arb, arb]:
+        """Return balls that hold ``E[h_eps(X); U <= cut]``, ``P(U > cut)`` and ``E[X | U > cut]``, ``cut <= reach``."""
         with ctx.workprec(self.bits):
-            left, end = arb(self.edges[k]), arb(self.edges[k + 1])
-            centre = (left + end) / 2
-            moments = self.shares.moments(below() - self.masses[k], left, arb(right), centre, MOST_MOMENTS)
-            rho = (end - left) / (end + left)
-        return Panel(+centre, +rho, [+moment for moment in moments])
+            below = self.shares.below(arb(cut))
+            beyond = self.scale * self.shares.first_above(arb(cut), 1 - below) / (1 - below)
+        with ctx.workprec(EVALUATION_BITS):
+            if cut <= self.edges[0]:
+                return arb(0).union(self._height(eps, cut)) * below, +(1 - below), +beyond
+            last = bisect_left(self.edges, cut) - 1
+            with ctx.workprec(self.bits):
+                part = Panel(self.shares, below - self.masses[last], self.edges[last], cut, self.edges[last + 1])
+            height = log_gaussian_delta_at(float(eps.mid()), float(self.scale) * self.edges[last])
+            first, floor = self._first_panel(eps, last, _log(part.mass) + height)
+            found = self._sum(eps, first, last, floor) + self._series(eps, part, floor)
+            return found, +(1 - below), +beyond
+
+    def _first_panel(self, eps: arb, last: int, best: float) -> tuple[int, float]:
+        """Return the first panel before ``last`` that matters, and the log of what does not, both by the floats.
+
+        ``best`` is the log of a part of the mean that is known.
+        """
+        at, x, first = float(eps.mid()), float(self.scale), last
+        height = log_gaussian_delta_at(at, x * self.edges[last])
+        while first > 0 and not self.log_below[first] + height < best - NEGLIGIBLE:
+            first -= 1
+            height = log_gaussian_delta_at(at, x * self.edges[first])
+            best = max(best, self.log_mass[first] + height)
+        return first, best - NEGLIGIBLE
+
+    def _sum(self, eps: arb, first: int, last: int, floor: float) -> arb:
+        """Return a ball that holds the mean below the panel ``last``, where ``0 <= h <= h(edge)`` below ``first``."""
+        total = arb(0).union(self._height(eps, self.edges[first])) * self.masses[first]
+        return sum((self._series(eps, panel, floor) for panel in self.panels[first:last]), total)
+
+    def _height(self, eps: arb, u: float) -> arb:
+        """Return ``h_eps`` at ``X = scale u``."""
+        return gaussian.delta(eps, (self.scale * arb(u)).sqrt())
 
     def _series(self, eps: arb, panel: Panel, floor: float) -> arb:
         """Return a ball that holds ``E[h_eps(X); panel]``, by its Taylor series in ``v``."""
-        # F = dh/dv = F_0 (1+v)^(-1/2) exp(alpha + beta - alpha/(1+v) - beta (1+v))
+        # F = dh/dv = F_0 (1+v)^(-1/2) e^(alpha + beta - alpha/(1+v) - beta (1+v))
         x = self.scale * panel.centre
-        alpha, beta = eps * eps / (2 * x), x / 8
-        front = x * gaussian.slope(eps, x)
-        count, radius = _terms(
-            float(alpha), float(beta), float(panel.rho), floor - _log(front) - _log(panel.moments[0])
-        )
-        moments = panel.moments
+        alpha, beta, front = eps * eps / (2 * x), x / 8, x * gaussian.slope(eps, x)
+        share = floor - _log(front) - _log(panel.mass)
+        count, radius = _choose_terms(float(alpha), float(beta), float(panel.rho), share)
         if count > MOST_MOMENTS:
-            low, high = (gaussian.delta(eps, (x * (1 + side * panel.rho)).sqrt()) for side in (-1, 1))
-            return self._between(low, high, moments[0])
-        total = arb(0)
+            low, high = (gaussian.delta(eps, (self.scale * end).sqrt()) for end in (panel.left, panel.right))
+            return low.union(high) * panel.mass
+        moments = panel.moments(count, self.bits)
         shift, twice = alpha - beta - arb(0.5), 2 * beta + arb(0.5)
-        one, two, three = arb(0), arb(0), arb(1)
+        total, before, last, now = arb(0), arb(0), arb(0), arb(1)
         for n in range(1, count):
-            total += three * moments[n] / n
+            total += now * moments[n] / n
             # n F_n = (alpha - beta - 1/2 - 2 (n-1)) F_(n-1) - (2 beta + 1/2 + n - 2) F_(n-2) - beta F_(n-3)
-            one, two, three = two, three, ((shift - 2 * (n - 1)) * three - (twice + (n - 2)) * two - beta * one) / n
+            following = ((shift - 2 * (n - 1)) * now - (twice + (n - 2)) * last - beta * before) / n
+            before, last, now = last, now, following
         # |F| <= F_0 size for |v| <= R, so the rest is at most F_0 size R (rho/R)^count / (count (1 - rho/R))
         part = panel.rho / radius
-        rest = _size(alpha, beta, arb(radius)) * radius * part**count / (count * (1 - part)) * moments[0]
-        return gaussian.delta(eps, x.sqrt()) * moments[0] + front * (total + arb(0, rest.abs_upper()))
+        rest = _size(alpha, beta, arb(radius)) * radius * part**count / (count * (1 - part)) * panel.mass
+        return gaussian.delta(eps, x.sqrt()) * panel.mass + front * (total + arb(0, rest.abs_upper()))
 
 
 def _size(alpha: arb, beta: arb, radius: arb) -> arb:
@@ -284,7 +269,7 @@ def _size(alpha: arb, beta: arb, radius: arb) -> arb:
     return one.min(two).exp() / (1 - radius).sqrt()
 
 
-def _terms(alpha: float, beta: float, rho: float, log_share: float) -> tuple[int, float]:
+def _choose_terms(alpha: float, beta: float, rho: float, log_share: float) -> tuple[int, float]:
     """Return how many moments to use, and the radius of Cauchy's estimate, for a rest of ``e^log_share``."""
     best, at = math.inf, RADII[0]
     for radius in RADII:

@@ -224,8 +224,7 @@ class BallAnyRank(BallRandomSensitivity):
             # h(c) - l_p(c)
             gap = gaussian.delta(eps, c.sqrt()) - height - slope * (c - p)
             if p >= least and c <= least and gap >= 0:
-                tail, beyond = law.above(cut)
-                below = law.expected(eps, cut)
+                below, tail, beyond = law.split(eps, cut)
                 lower = below + tail * gaussian.delta(eps, beyond.sqrt())
                 return lower.lower(), (below + tail * (gap + height + slope * (beyond - p))).upper()
         raise PrecisionLimit(f"expected a tangent that crosses the profile, got none at epsilon {float(eps):.6g}")
