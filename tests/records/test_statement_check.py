@@ -163,6 +163,7 @@ def test_parameters_are_bound_to_the_words(tmp_path, capsys):
         ('"steps": 7', '"steps": 7.0'),
         ('"steps": 7', '"steps": 7, "name": "gaussian"'),
         ('{"privproj"', '{ "privproj"'),
+        ("analytic", "anal\\u0079tic"),
     ],
 )
 def test_parameters_in_other_words_do_not_hold(tmp_path, capsys, old, new):
@@ -177,6 +178,9 @@ def test_parameters_in_other_words_do_not_hold(tmp_path, capsys, old, new):
         ('"delta": 1e-05', '"delta": 1e-05, "delta": 1e-05'),
         ('"delta": 1e-05', '"delta": "1e-05"'),
         ('"delta": 1e-05', '"delta": 1'),
+        ('"delta": 1e-05', '"delta": [1e-05]'),
+        ('"delta": 1e-05', '"delta": null'),
+        ('"delta": 1e-05', '"delta": true'),
         ('"delta": 1e-05', '"delta": 1e-05, "more": 1'),
         ('"style": "text"', '"style": "markdown"'),
         ('"style": "text"', '"style": "plain"'),
@@ -187,9 +191,9 @@ def test_parameters_in_other_words_do_not_hold(tmp_path, capsys, old, new):
         ('"question": {', '"question": [{'),
         ('"question": {', '"run": {'),
         ('"question"', '"ledger"'),
-        ("analytic", "anal\\u0079tic"),
         ("analytic", "\u0430nalytic"),
         ("2.0", "2.0" + "[" * 100_000),
+        ('"analytic"}}', '"analytic"}}\n{"privproj": '),
         (END, ""),
         (END, END + "\n" + END),
         (BEGIN["text"], ""),
