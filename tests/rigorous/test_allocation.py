@@ -20,6 +20,7 @@ from privproj import Gaussian  # noqa: E402
 from privproj.composition.compose import releases_of  # noqa: E402
 from privproj.curves.gaussian import gaussian_profile  # noqa: E402
 from privproj.errors import InvalidParameter  # noqa: E402
+from privproj.rigorous import allocation  # noqa: E402
 from privproj.rigorous.allocation import (  # noqa: E402
     BallEpochs,
     EpochGrid,
@@ -100,16 +101,22 @@ GRIDS = st.builds(
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(GRIDS, min_size=1, max_size=2), st.sampled_from([0.0, 0.1]), st.sampled_from([1, 3]))
-def test_any_grid_is_sound(grids, infinite, batches):
-    with ctx.workprec(BITS):
+@given(
+    st.lists(GRIDS, min_size=1, max_size=2),
+    st.sampled_from([0.0, 0.1]),
+    st.sampled_from([1, 3]),
+    st.sampled_from([BITS, 30]),
+)
+def test_any_grid_is_sound_at_any_precision(grids, infinite, batches, bits):
+    with ctx.workprec(bits):
         assert_sound(BallEpochs(Coin(infinite), batches, 1, grids), infinite, LOSS, batches)
 
 
-@pytest.mark.parametrize("first", range(-40, 400, 40))
-def test_what_lies_outside_of_a_window_counts_on_the_safe_side(first):
-    """A short window moved over the law of the sum, which ends at 3 e = 8.2, with orders that are good or poor."""
-    for size, order in ((1, 1.0), (8, 3.0), (64, 10.0), (200, 0.1)):
+@pytest.mark.parametrize("share", [allocation.SLACK_SHARE, 0.0])
+def test_what_lies_outside_of_a_window_counts_on_the_safe_side(share, monkeypatch):
+    """Short windows moved over the law of the sum, which ends at 3 e = 8.2, with orders that are good or poor."""
+    monkeypatch.setattr(allocation, "SLACK_SHARE", share)
+    for first, (size, order) in product(range(-40, 300, 24), ((1, 1.0), (8, 3.0), (64, 10.0), (128, 40.0), (200, 0.1))):
         grid = EpochGrid(-5, tuple(range(1, 120)), Window(first, size, order, order))
         with ctx.workprec(BITS):
             assert_sound(BallEpochs(Coin(0.0), 3, 1, [grid]), 0.0, LOSS, 3)
