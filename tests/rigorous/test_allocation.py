@@ -1,5 +1,6 @@
 """Epochs in balls: whatever the grid, they enclose what an epoch is, and good grids enclose it closely."""
 
+import json
 import math
 from dataclasses import asdict, replace
 from functools import cache
@@ -105,7 +106,7 @@ GRIDS = st.builds(
     st.lists(GRIDS, min_size=1, max_size=2),
     st.sampled_from([0.0, 0.1]),
     st.sampled_from([1, 3]),
-    st.sampled_from([BITS, 30]),
+    st.sampled_from([BITS, 16]),
 )
 def test_any_grid_is_sound_at_any_precision(grids, infinite, batches, bits):
     with ctx.workprec(bits):
@@ -150,13 +151,6 @@ def test_what_is_no_grid_is_refused(fault):
         replace(fine, **fault)
 
 
-def test_a_grid_is_plain_numbers():
-    for grid in grids_of(1.0, run_of(5), math.log(1e-5))[0]:
-        plain = asdict(grid)
-        assert EpochGrid(plain["level"], tuple(plain["knots"]), Window(**plain["window"])) == grid
-        assert all(type(knot) is int for knot in plain["knots"])
-
-
 # --- good grids ----------------------------------------------------------------------------------------
 
 
@@ -172,7 +166,10 @@ WITH_FULL = full_if([row for row in TRUTH if not is_left_out(row)], lambda row: 
 def test_an_epoch_is_enclosed_in_both_orders_and_closely_in_the_larger(z, batches, eps, remove, add):
     with ctx.workprec(BITS):
         grids = grids_of(z, run_of(batches), math.log(remove))
-        (epochs,) = epochs_in_balls(BallGaussianProfile(z), run_of(batches), grids)
+        written = [json.loads(json.dumps(asdict(grid))) for grid in grids[0]]
+        read = [EpochGrid(grid["level"], tuple(grid["knots"]), Window(**grid["window"])) for grid in written]
+        assert read == list(grids[0])
+        (epochs,) = epochs_in_balls(BallGaussianProfile(z), run_of(batches), [read])
         low, high = ends(epochs, eps)
         assert low <= remove * (1.0 + 1e-12) <= high * (1.0 + 2e-12)
         assert high <= remove * 1.01
