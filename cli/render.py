@@ -1,5 +1,6 @@
 """Results as text and JSON. Text rounds to four significant digits on the safe side."""
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ def as_text(result: Result, mechanism: Mechanism, run: RunOptions) -> str:
     lines = result_lines(result)
     if result.outcome is Outcome.OK:
         lines += gain_line(result, mechanism, run)
-    lines += numerics_line(result.numerics) + certified_line(result.numerics)
+    lines += at_least_line(result) + numerics_line(result.numerics) + certified_line(result.numerics)
     if result.noise_std is not None:
         formula = "2 z C" if result.run["relation"] == "replace" else "z C"
         formula = f"sqrt(2) {formula}" if mechanism.name == "laplace" else formula
@@ -65,6 +66,40 @@ def closing_lines(result: Result) -> list[str]:
 def result_lines(result: Result) -> list[str]:
     """Say the number and what it rests on."""
     return [headline(result), "  rests on: " + foundation_line(result)]
+
+
+def at_least_line(result: Result) -> list[str]:
+    """Say below what no accounting can go, and how far the answer is above that at most."""
+    of_delta = result.quantity == "delta"
+    least: Any = result.numerics.get("log10_delta_at_least" if of_delta else "epsilon_at_least")
+    if least is None:
+        return []
+    shown = f"delta {power_of_ten(least)}" if of_delta else f"epsilon {round_outward(least, up=False)}"
+    answer, ratio = "this answer is", None
+    if of_delta and result.log10_delta is not None:
+        ratio = 10.0 ** min(result.log10_delta - least, 300.0)
+    elif not of_delta and result.epsilon is not None:
+        ratio = result.epsilon / least
+    if result.quantity not in ("delta", "epsilon"):
+        shown, answer = f"{shown} with this noise multiplier", "the epsilon asked for is"
+    words = f"{shown}, whoever accounts"
+    words += f" (for {result.numerics['at_least_for']})" if "at_least_for" in result.numerics else ""
+    words += f": {answer} at most {excess_words(ratio)} the truth" if ratio else ""
+    return wrap_line("  at least: ", words + (f"; {result.numerics['gap']}" if "gap" in result.numerics else ""))
+
+
+def power_of_ten(log10_value: float) -> str:
+    """Say a probability by its decimal logarithm, rounded down."""
+    return round_outward(10.0**log10_value, up=False) if log10_value > -300.0 else f"10^{math.floor(log10_value)}"
+
+
+def excess_words(ratio: float) -> str:
+    """Say by how much a ratio is above 1, rounded up to two digits."""
+    if ratio >= 2.0:
+        return f"{math.ceil(10.0 * ratio) / 10.0:g} times"
+    percent = max(100.0 * (ratio - 1.0), 0.01)
+    scale = 10.0 ** (1 - math.floor(math.log10(percent)))
+    return f"{math.ceil(percent * scale - 1e-9) / scale:.2g} % above"
 
 
 def numerics_line(numerics: dict[str, object]) -> list[str]:
@@ -204,7 +239,7 @@ def run_text(result: Result, schedule: "Schedule") -> str:
         lines.append(f"  {phase.name}: {question.mechanism.name}{words}; {run_words(question.run.parameters())}")
     for promise in result.promises:
         lines += wrap_line("  promise:  ", promise)
-    shown = numerics_line(result.numerics) + certified_line(result.numerics)
+    shown = at_least_line(result) + numerics_line(result.numerics) + certified_line(result.numerics)
     return "\n".join(lines + shown + closing_lines(result))
 
 

@@ -43,6 +43,9 @@ class _Accounted(Protocol):
 NO_AMPLIFICATION = "no amplification is proved for shuffled batches, so an epoch counts as one release of each record"
 """Printed with every number for shuffled batches (C17, C27)."""
 
+SEES_PROJECTIONS = "whoever sees the projections"
+"""For whom a lower end holds where the projections are known to all who are feared (C4). Contract."""
+
 FOUND_BY_RUN = ("steps", "rate")
 """Quantities without whose value the run of a result is only a placeholder. Contract."""
 
@@ -101,11 +104,11 @@ def _shuffled(questions: Iterable[_Asked], found: dict[str, Any]) -> list[tuple[
     least = max(_at_least(question, of_delta, goal) for question in shuffled)
     if least == -math.inf or (least <= 0.0 and not of_delta):
         return [({}, NO_AMPLIFICATION)]
-    seen = "" if isinstance(shuffled[0].mechanism, Gaussian) else ", for whoever sees the projections"
-    shown = f"delta {_power(least, up=False)}" if of_delta else f"epsilon {round_outward(least, up=False)}"
     power = least / math.log(10.0) * (1.0 + 1e-15)
     fields: dict[str, object] = {"log10_delta_at_least": power} if of_delta else {"epsilon_at_least": least}
-    return [(fields, f"{NO_AMPLIFICATION}; on the worst data no accounting can say less than {shown}{seen}")]
+    if not all(isinstance(question.mechanism, Gaussian) for question in shuffled):
+        fields["at_least_for"] = SEES_PROJECTIONS
+    return [(fields, NO_AMPLIFICATION)]
 
 
 def _at_least(question: _Asked, of_delta: bool, goal: float) -> float:

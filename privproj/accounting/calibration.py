@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any, Unpack
 
+from privproj.accounting.at_least import with_lower_end
 from privproj.accounting.first_guess import classical_noise, coarse_noise, rough_excess
 from privproj.accounting.question import Question, answer, ask_by_name, numerics_of
 from privproj.accounting.rank_search import rank_ends
@@ -68,7 +69,8 @@ def sigma(
     _require_unset(mechanism, "noise_multiplier", "sigma")
     target = full_target(epsilon, delta, log10_delta, zero=False)
     question = ask_by_name(mechanism, bound, run)
-    return answer(question, "sigma", _solve_sigma, target)
+    found = answer(question, "sigma", _solve_sigma, target)
+    return with_lower_end(question.with_mechanism(noise_multiplier=found.value), found) if found.usable else found
 
 
 def rank(
@@ -277,9 +279,11 @@ def _solve_sigma(question: Question, target: FullTarget) -> Result:
     if found > LARGEST_NOISE:
         return _vacuous_answer(question, "sigma", **target.fields())
     lower = None
-    if at(found).lower > -math.inf:
-        wide = max(1e-11, rtol)
-        end = find_crossing(lambda z: at(z).lower - target.log_delta, found, spread=wide, rtol=wide, **limits).lower
+    gap = at(found).upper - at(found).lower
+    if gap < math.inf:
+        # ln delta falls by several times as much as ln z rises: the end is sought to a small part of that gap.
+        spread, rtol = max(1e-11, rtol, 0.05 * gap), max(1e-11, rtol, 0.003 * gap)
+        end = find_crossing(lambda z: at(z).lower - target.log_delta, found, spread=spread, rtol=rtol, **limits).lower
         lower = min(found, end)
     answered = question.with_mechanism(noise_multiplier=found)
     side = answered.side(curve_at(found))

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Unpack
 
+from privproj.accounting.at_least import with_lower_end
 from privproj.accounting.batch_remarks import with_alternatives
 from privproj.accounting.question import Accounted, Question, answer, ask_by_name, numerics_of, question_of
 from privproj.bounds import bounds_of
@@ -48,7 +49,8 @@ def epsilon(
     0.7382
     """
     question, target = ask_by_name(mechanism, bound, run), delta_target(delta, log10_delta)
-    return with_alternatives(question, answer(question, "epsilon", solve_epsilon, target), solve_epsilon, target)
+    found = with_lower_end(question, answer(question, "epsilon", solve_epsilon, target))
+    return with_alternatives(question, found, solve_epsilon, target)
 
 
 def solve_epsilon(question: Accounted, target: Target) -> Result:
@@ -91,7 +93,8 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
     0.126937
     """
     question, target = ask_by_name(mechanism, bound, run), epsilon_target(epsilon)
-    return with_alternatives(question, answer(question, "delta", solve_delta, target), solve_delta, target)
+    found = with_lower_end(question, answer(question, "delta", solve_delta, target))
+    return with_alternatives(question, found, solve_delta, target)
 
 
 def solve_delta(question: Accounted, target: EpsilonTarget) -> Result:

@@ -117,13 +117,22 @@ class Question:
         A group of K records and the relation replace have changed the mechanism and the rate here (C17).
         """
         self.check()
+        mechanism, run = self.seen()
+        return _represent(self.bound, mechanism), run
+
+    def seen(self) -> tuple[Mechanism, Run]:
+        """The mechanism and the run with the sensitivity and the promises that neighbours have."""
         mechanism, run = self.mechanism, self.run
         if run.group_size > 1:
             mechanism = mechanism.for_group(run.group_size)
             run = replace(run, group_size=1, sampling_rate=run.group_rate)
         if run.relation is NeighbouringRelation.REPLACE:
             mechanism = mechanism.for_replacement()
-        return _represent(self.bound, mechanism), run
+        return mechanism, run
+
+    def allowed_changes(self) -> tuple[PrivacyProfile, ...]:
+        """Profiles of changes of one release that are allowed, none where none is known (C28)."""
+        return self.bound.allows(self.seen()[0]) if self.bound.allows and self.bound.guarantees(self.mechanism) else ()
 
     def curve(self) -> Curve:
         """The bound of the whole run: composed from a profile, or in the bound's own terms."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from privproj.accounting.at_least import with_lower_end
 from privproj.accounting.batch_remarks import remark_on_batches, with_alternatives
 from privproj.accounting.calibration import MOST_STEPS
 from privproj.accounting.queries import solve_delta, solve_epsilon
@@ -217,7 +218,7 @@ class Schedule:
             PrecisionLimit: The composition cannot tell so small a delta from its rounding.
         """
         target = delta_target(delta, None)
-        return with_alternatives(self, solve_epsilon(self, target), solve_epsilon, target)
+        return with_alternatives(self, with_lower_end(self, solve_epsilon(self, target)), solve_epsilon, target)
 
     def delta(self, *, epsilon: float) -> Result:
         """Return the smallest delta of the whole run at an epsilon, rounded up.
@@ -234,7 +235,7 @@ class Schedule:
             PrecisionLimit: The composed delta is too small to be told from rounding.
         """
         target = epsilon_target(epsilon)
-        return with_alternatives(self, solve_delta(self, target), solve_delta, target)
+        return with_alternatives(self, with_lower_end(self, solve_delta(self, target)), solve_delta, target)
 
     def side(self, curve: Curve) -> Side:
         """Return the side of every number of a schedule: an upper bound, whatever the phases are.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from privproj.assumptions import KNOWN_PROJECTION
-from privproj.curves.profile import Representation
+from privproj.curves.profile import PrivacyProfile, Representation
 from privproj.mechanisms import Mechanism
 from privproj.result import Status
 from privproj.runs import NeighbouringRelation
@@ -59,6 +59,8 @@ class Bound:
     * ``independent_layers``: True for parameters at which the projections of the layers must be independent (C6).
     * ``groups``: False if several records of one person break the promise.
     * ``splits``: True if delta is divided between two events.
+    * ``allows``: from the mechanism to profiles of changes that nothing promised rules out, the mostly worst first: no
+      accounting for whoever sees the projections can say less than any of them (C28). None: none is known.
     * ``provable``: from the mechanism and a number of releases to the profile in balls; None: no certificate.
     * ``provable_steps``: True if ``provable`` takes more than one release.
     * ``status``: proved, conditional, asymptotic or refuted.
@@ -90,6 +92,7 @@ class Bound:
     independent_layers: Callable[[Any], bool] = lambda mechanism: False
     groups: bool = True
     splits: bool = False
+    allows: Callable[[Any], tuple[PrivacyProfile, ...]] | None = None
     provable: "Callable[[Any, int], BallProfile] | None" = None
     provable_steps: bool = False
     status: Status = Status.PROVED

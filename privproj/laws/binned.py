@@ -1,10 +1,13 @@
 """Laws of the squared shift ``X`` in bins, as numpy arrays: the form in which composition reads a law.
 
 Each bin has its mass and its mean. With these the mean of a convex or of a concave function of ``X`` is bounded from
-above (:mod:`privproj.laws.binned_profiles`). ``X`` is the squared shift in units of the squared noise deviation.
+above and from below (:mod:`privproj.laws.binned_profiles`). ``X`` is the squared shift in units of the squared noise
+deviation.
 """
 
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special
@@ -26,6 +29,15 @@ BINNED_TAIL = 1e-45
 LEAST_DIVIDED_MASS = 1e-290
 """Least mass of a bin whose mean is computed. A lighter bin has its upper edge for a mean, which is sound. Proof."""
 
+CELLS_BELOW = 2048
+"""Cells up to the mean of one layer in a convolution that is rounded downwards. Speed only."""
+
+MOST_ATOMS_BELOW = 2**14
+"""Most atoms of a law in such a convolution: with more, its cells are joined in pairs. Speed only."""
+
+TAIL_BELOW = 1e-22
+"""Upper tail at which a law in such a convolution ends; what is beyond is moved down to that point. Speed only."""
+
 
 @dataclass(frozen=True)
 class Bins:
@@ -38,8 +50,9 @@ class Bins:
     * ``unbounded``: False if the last edge is the supremum of ``X``. If True, the supremum is ``inf``, and the last
       edge is only some point beyond the last mean.
 
-    Who makes the bins guarantees that they give no convex increasing function too small a mean, but for rounding, which
-    :mod:`privproj.laws.binned_profiles` allows for.
+    Who makes the bins guarantees one of two things, but for rounding, which :mod:`privproj.laws.binned_profiles` allows
+    for. Masses and means are those of the law; then both its upper and its lower bounds hold. Or they are those of a
+    law that gives no convex increasing function too small a mean; then only the upper bounds hold for ``X`` itself.
     """
 
     edges: Array
@@ -149,6 +162,76 @@ def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float
     mean = np.divide(first, mass, out=edges[1:-1].copy(), where=mass > LEAST_DIVIDED_MASS)
     mean, mass = np.append(np.clip(mean, edges[:-2], edges[1:-1]), edges[-1]), np.append(mass, beyond)
     return Bins(scale * np.maximum(edges, 0.0), mass * (1.0 + 1e-12), scale * np.maximum(mean, 0.0))
+
+
+class _LatticeLaw(NamedTuple):
+    """Atoms at ``0, w, 2 w, ...`` with ``w = 2^level`` units."""
+
+    atoms: Array
+    level: int
+
+    def coarser(self, level: int) -> "_LatticeLaw":
+        """Return the law with each atom moved down to the lattice of a level."""
+        atoms = self.atoms
+        for _ in range(level - self.level):
+            atoms = np.pad(atoms, (0, len(atoms) % 2)).reshape(-1, 2).sum(axis=1)
+        return _LatticeLaw(atoms, max(level, self.level))
+
+    def plus(self, other: "_LatticeLaw") -> "_LatticeLaw":
+        """Return a law below the sum of both, which are independent."""
+        level = max(self.level, other.level)
+        atoms = np.convolve(self.coarser(level).atoms, other.coarser(level).atoms)
+        # What is beyond the tail is moved down to where it begins.
+        tail = np.cumsum(atoms[::-1])[::-1]
+        last = int(np.max(np.nonzero(tail >= TAIL_BELOW)))
+        found = _LatticeLaw(np.append(atoms[:last], tail[last]), level)
+        joined = max(0, math.ceil(math.log2(len(found.atoms) / MOST_ATOMS_BELOW)))
+        return found.coarser(level + joined)
+
+
+def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale: float, count: int = 3 * BINS) -> Bins:
+    """Return a law that is stochastically at most ``scale * sum of share * B`` over independent layers (C28).
+
+    ``parts`` are those of :func:`convolve_layers`. Every atom is moved down, so that the mean of every increasing
+    function becomes smaller.
+    """
+    moving = [part for part in parts if part[0] > part[1]]
+    shift = sum(n * share for dim, rank, n, share in parts if dim == rank)
+    found, unit = _LatticeLaw(np.ones(1), 0), min((share * r / d for d, r, _, share in moving), default=1.0)
+    unit /= CELLS_BELOW
+    for dim, rank, n, share in moving:
+        # B = j w / share for j = 0, 1, ...; from the last point on all mass is put there.
+        a, b, level = 0.5 * rank, 0.5 * (dim - rank), int(math.log2(share * rank / dim / (unit * CELLS_BELOW)))
+        _check_beta_shape(a, b)
+        end = _last_cell(a, b, share / (unit * 2.0**level))
+        level += max(0, math.ceil(math.log2((end + 1) / MOST_ATOMS_BELOW)))
+        cells = share / (unit * 2.0**level)
+        end = _last_cell(a, b, cells)
+        place = np.append(np.arange(end + 1) / cells, 1.0)
+        layer = _LatticeLaw(_beta_masses(a, b, place, 1.0 - place), level)
+        # n copies by repeated doubling
+        for digit in reversed(f"{n:b}"):
+            found = found.plus(layer) if digit == "1" else found
+            layer = layer.plus(layer) if n > 1 else layer
+    points = scale * (shift + unit * 2.0**found.level * np.arange(len(found.atoms) + 1))
+    size = len(found.atoms)
+    cuts = np.unique((np.linspace(0.0, math.sqrt(size - 1), min(count, size)) ** 2).astype(int))
+    mass = np.add.reduceat(found.atoms, cuts)
+    mean = np.add.reduceat(found.atoms * points[:-1], cuts) / np.maximum(mass, LEAST_DIVIDED_MASS)
+    edges = np.concatenate([points[cuts], points[-1:]])
+    mean = np.clip(mean, edges[:-1], edges[1:])
+    # An empty bin goes first, which lower bounds leave out.
+    return Bins(np.append(0.0, edges), np.append(0.0, mass), np.append(0.0, mean))
+
+
+def _last_cell(a: float, b: float, cells: float) -> int:
+    """Return the first ``j`` with ``P(B > j / cells)`` below :data:`TAIL_BELOW`, or the last one below ``cells``."""
+    low, high = 0, max(math.ceil(cells) - 1, 0)
+    while low < high:
+        middle = (low + high) // 2
+        below = special.betainc(b, a, 1.0 - middle / cells) < TAIL_BELOW
+        low, high = (low, middle) if below else (middle + 1, high)
+    return low
 
 
 def _cell_width(parts: list[tuple[int, int, int, float]]) -> float:

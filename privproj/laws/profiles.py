@@ -16,6 +16,7 @@ improved with what is used of the law.
 """
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from privproj.curves.profile import PrivacyProfile
@@ -38,19 +39,25 @@ VALUES_PER_DEVIATION = 40.0
 """Values of such a profile per standard deviation of the loss that are worth their time. Speed only."""
 
 
-def rank_one_profile(law: SensitivityLaw) -> PrivacyProfile:
+LOWER_END_REFINEMENT = 2
+"""How much finer than a bound the profile of one change is read, for the truth from below (C28). Speed only."""
+
+
+def rank_one_profile(law: SensitivityLaw, finer: int = 1) -> PrivacyProfile:
     """Return the privacy profile of a change of rank one, ``delta(eps) = E[h_eps(X)]`` (C4).
 
     ``law`` is that of ``X`` for the largest permitted change, in units of the squared noise deviation. It guarantees
-    its own functions; the profile then holds in both orders.
+    its own functions; the profile then holds in both orders. A composition from ``finer`` times as many bins and values
+    is tighter and slower.
     """
 
     def table(eps: "Array") -> "tuple[Array, Array]":
         from privproj.laws import binned_profiles
 
-        return binned_profiles.upper_bounds_only(binned_profiles.rank_one_deltas(eps, law.bins()))
+        bins = law.bins(finer)
+        return binned_profiles.rank_one_deltas_below(eps, bins), binned_profiles.rank_one_deltas(eps, bins)
 
-    return PrivacyProfile(law.expected_profile, table=table, resolution=VALUES_PER_DEVIATION)
+    return PrivacyProfile(law.expected_profile, table=table, resolution=finer * VALUES_PER_DEVIATION)
 
 
 def any_rank_profile(law: SensitivityLaw) -> PrivacyProfile:
@@ -64,22 +71,44 @@ def any_rank_profile(law: SensitivityLaw) -> PrivacyProfile:
     def table(eps: "Array") -> "tuple[Array, Array]":
         from privproj.laws import binned_profiles
 
-        return binned_profiles.upper_bounds_only(binned_profiles.any_rank_deltas(eps, (law.bins(),)))
+        bins = (law.bins(),)
+        return binned_profiles.any_rank_deltas_below(eps, bins), binned_profiles.any_rank_deltas(eps, bins)
 
     return PrivacyProfile(lambda eps: log_any_rank_profile(eps, law), table=table, resolution=VALUES_PER_DEVIATION)
 
 
-def any_rank_profile_of_bins(laws: "tuple[Bins, ...]") -> PrivacyProfile:
-    """Return an upper bound ``min_p max_l E[g_p(X_l)]`` of the profile, for laws that are given in bins only (C5, C6).
+def any_rank_profile_of_bins(laws: "tuple[Bins, ...]", below: "tuple[Bins, ...] | None" = None) -> PrivacyProfile:
+    """Return the any-rank profile ``min_p max_l E[g_p(X_l)]``, for laws that are given in bins only (C5, C6).
 
-    ``laws`` holds one law for each layer under a joint clip, or one law of the sum of all layers. Lower ends are not
-    known.
+    ``laws`` holds one law for each layer under a joint clip, or one law of the sum of all layers. Where these bins only
+    bound the laws from above, ``below`` holds bins that bound them from below (C28).
     """
 
     def table(eps: "Array") -> "tuple[Array, Array]":
         from privproj.laws import binned_profiles
 
-        return binned_profiles.upper_bounds_only(binned_profiles.any_rank_deltas(eps, laws))
+        least = binned_profiles.any_rank_deltas_below(eps, laws if below is None else below)
+        return least, binned_profiles.any_rank_deltas(eps, laws)
+
+    return _profile_of_table(table)
+
+
+def rank_one_profile_of_bins(law: "Bins", below: "Bins | None" = None) -> PrivacyProfile:
+    """Return the profile ``E[h_eps(X)]`` of a change whose squared shift is given in bins only (C4).
+
+    Where these bins only bound the law from above, ``below`` are bins that bound it from below (C28).
+    """
+
+    def table(eps: "Array") -> "tuple[Array, Array]":
+        from privproj.laws import binned_profiles
+
+        return binned_profiles.rank_one_deltas_below(eps, below or law), binned_profiles.rank_one_deltas(eps, law)
+
+    return _profile_of_table(table)
+
+
+def _profile_of_table(table: "Callable[[Array], tuple[Array, Array]]") -> PrivacyProfile:
+    """Return the profile with this table of lower and upper bounds of delta."""
 
     def log_delta(eps: float) -> Enclosure:
         from privproj.laws import binned_profiles

@@ -57,8 +57,8 @@ class SensitivityLaw(Protocol):
         """Return an enclosure of ``ln E[h_eps(X); X <= up_to]`` (C4)."""
         ...
 
-    def bins(self) -> "Bins":
-        """Return the law in bins, the form in which composition reads it."""
+    def bins(self, finer: int = 1) -> "Bins":
+        """Return the law in bins, the form in which composition reads it; ``finer`` times as many as usual."""
         ...
 
 
@@ -183,11 +183,11 @@ class ScaledBeta(_HillLaw):
         log_ratio = self.size_biased.log_tail(x) - self.log_tail(x)
         return min(self.scale, max(x, self.mean * math.exp(log_ratio)))
 
-    def bins(self) -> "Bins":
-        """Return the law in bins (:func:`privproj.laws.binned.beta_bins`)."""
-        from privproj.laws.binned import beta_bins
+    def bins(self, finer: int = 1) -> "Bins":
+        """Return the law in bins (:func:`privproj.laws.binned.beta_bins`), ``finer`` times as many as usual."""
+        from privproj.laws.binned import BINS, beta_bins
 
-        return beta_bins(self.a, self.b, self.scale)
+        return beta_bins(self.a, self.b, self.scale, finer * BINS)
 
 
 @dataclass(frozen=True)
@@ -244,11 +244,11 @@ class ScaledGamma(_HillLaw):
         excess = math.exp(kernels.log_gamma_front(self.a, *place) - kernels.log_gamma_tail(self.a, *place))
         return max(x, self.scale * (self.a + excess))
 
-    def bins(self) -> "Bins":
-        """Return the law in bins (:func:`privproj.laws.binned.gamma_bins`)."""
-        from privproj.laws.binned import gamma_bins
+    def bins(self, finer: int = 1) -> "Bins":
+        """Return the law in bins (:func:`privproj.laws.binned.gamma_bins`), ``finer`` times as many as usual."""
+        from privproj.laws.binned import BINS, gamma_bins
 
-        return gamma_bins(self.a, self.scale)
+        return gamma_bins(self.a, self.scale, finer * BINS)
 
 
 def inflection(eps: float) -> float:

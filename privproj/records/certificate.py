@@ -227,7 +227,7 @@ def _certify_run(result: Result, asked: Question | Schedule) -> Certificate:
             raise PrecisionLimit("expected a delta below 1 to be proved; ask at a larger epsilon")
         upper = Decimal(ends[1])
         result = replace(result, delta=_rounded_up(upper), log10_delta=_log10_rounded_up(upper))
-    return _certificate_of(result, ends, found.bits, {"grid": grid_record(found.grid)})
+    return _certificate_of(result, ends, found.bits, {"grid": grid_record(found.grids)})
 
 
 def _check_run_side(result: Result, found: CertifiedRun) -> None:

@@ -6,6 +6,7 @@ in the certificate, and read again as what it is, plain numbers.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,8 @@ from privproj.runs import NeighbouringRelation, Run, Sampling
 if TYPE_CHECKING:
     from flint import arb
 
-    from privproj.rigorous.composition import Grid, Releases
+    from privproj.rigorous.allocation import EpochGrid
+    from privproj.rigorous.composition import Grid, Releases, Window
     from privproj.rigorous.profiles import BallProfile
 
 MOST_CELLS = 1 << 20
@@ -32,6 +34,12 @@ MOST_KNOTS = 20_000
 
 MOST_PHASES = 100
 """Most phases of a run that is certified. Contract."""
+
+MOST_EPOCH_GRIDS = 16
+"""Most grids of one epoch. Contract."""
+
+MOST_LEVEL = 900
+"""Largest ratio of a release, and finest step of ratios, as powers of two. Contract."""
 
 LARGEST_LOSS = 1e5
 """Largest loss of one release, in nats, at which a profile is looked at. Contract."""
@@ -61,7 +69,7 @@ LEAST_EPSILON = 1e-9
 def is_run(questions: Sequence[Question]) -> bool:
     """True unless there is one release on the whole data set, or a closed form in balls for several."""
     run, bound = questions[0].run, questions[0].bound
-    if len(questions) > 1 or run.sampling_rate != 1.0 or run.allocates:
+    if len(questions) > 1 or run.sampling_rate != 1.0 or _in_epochs(questions[0]):
         return True
     return run.steps > 1 and not bound.provable_steps
 
@@ -74,8 +82,6 @@ def check_provable(questions: Sequence[Question]) -> None:
         run, bound = question.run, question.bound
         if run.group_size > 1:
             raise Refused(f"certificates are about one record, got group_size={run.group_size}")
-        if run.allocates and not run.single:
-            raise Refused("certificates are not about balls-in-bins batches; expected poisson or fixed ones")
         if run.max_batch_size is not None:
             raise Refused("certificates are about whole batches; expected no max_batch_size")
         if bound.provable is None:
@@ -109,41 +115,68 @@ def _one_layer(mechanism: Mechanism) -> Mechanism:
     return mechanism.alike if isinstance(mechanism, M2) else mechanism
 
 
-def _releases_in_balls(question: Question) -> "Releases":
-    """The releases of one phase in balls, sampled as its run says."""
+@dataclass(frozen=True)
+class RunGrids:
+    """The free parameters of the proof of a run: its grid, and those of the epochs of phases that have such."""
+
+    grid: "Grid"
+    epochs: "tuple[tuple[tuple[EpochGrid, ...], ...], ...]" = ()
+
+
+def _releases_in_balls(questions: Sequence[Question], grids: RunGrids) -> "list[Releases]":
+    """The releases of all phases in balls, sampled as their runs say."""
+    from privproj.rigorous.allocation import epochs_in_balls
     from privproj.rigorous.composition import BallPhase
 
-    run = question.run
-    return BallPhase(ball_profile(question), run.steps, run.sampling_rate, _is_one_sided(question))
+    found, epochs = [], iter(grids.epochs)
+    for question in questions:
+        run, profile = question.run, ball_profile(question)
+        if _in_epochs(question):
+            found += epochs_in_balls(profile, run, next(epochs))
+        else:
+            found.append(BallPhase(profile, run.steps, run.sampling_rate, _is_one_sided(question)))
+    return found
+
+
+def _in_epochs(question: Question) -> bool:
+    """True where a record picks its batches at random, and an epoch is one release."""
+    return question.run.allocates and not question.run.single
 
 
 def _is_one_sided(question: Question) -> bool:
-    """True where the pair of a release is not its own mirror image: Poisson batches."""
-    return question.run.sampling_rate < 1.0 and question.run.sampling is Sampling.POISSON
+    """True where the pair of a release is not its own mirror image."""
+    return _in_epochs(question) or (question.run.sampling_rate < 1.0 and question.run.sampling is Sampling.POISSON)
 
 
-def releases_in_floats(questions: Sequence[Question]) -> list[tuple[PrivacyProfile, Run]]:
-    """The releases of all phases in floats, from which grids are proposed."""
+def _blocks(question: Question) -> list[int]:
+    """How many batches each block of an epoch has, or 1 for other releases: one number for each release in balls."""
+    from privproj.rigorous.allocation import blocks_of
+
+    return [size for size, _ in blocks_of(question.run)] if _in_epochs(question) else [1]
+
+
+def _profiles_in_floats(questions: Sequence[Question]) -> list[tuple[PrivacyProfile, Run]]:
+    """The profile of one release of each phase in floats, and its run; grids are proposed from them."""
     found = []
     for question in questions:
         form, run = question.release()
         if not isinstance(form, PrivacyProfile):
             raise Refused(f"no enclosure for a run by {question.bound.name}, which has no privacy profile")
-        found += releases_of(form, run)
+        found.append((form, run))
     return found
 
 
 class CertifiedRun:
     """A run in balls on one grid, at one working precision: what is proved of its delta at every epsilon."""
 
-    def __init__(self, questions: Sequence[Question], grid: "Grid", bits: int) -> None:
+    def __init__(self, questions: Sequence[Question], grids: RunGrids, bits: int) -> None:
         from flint import ctx
 
         from privproj.rigorous.composition import RunInBalls
 
-        self.grid, self.bits = grid, bits
+        self.grids, self.bits = grids, bits
         with ctx.workprec(bits):
-            self.run = RunInBalls([_releases_in_balls(question) for question in questions], grid)
+            self.run = RunInBalls(_releases_in_balls(questions, grids), grids.grid)
 
     def upper(self, epsilon: float) -> "arb":
         """An upper bound of delta, an exact number."""
@@ -162,6 +195,8 @@ class CertifiedRun:
     def is_sharp(self, log_delta: float) -> bool:
         """True if the precision is enough: the radii of the balls hardly matter beside delta."""
         blur = self.run.blur
+        if not blur.is_finite():
+            return False
         return not blur > 0 or float(blur.log()) <= log_delta + math.log(LARGEST_BLUR)
 
     def epsilon(self, log_delta: float, guess: float) -> float:
@@ -203,15 +238,21 @@ def prove_run(questions: Sequence[Question], log_delta: float, guess: float) -> 
 
 def _prove_on_grid(questions: Sequence[Question], log_delta: float, fineness: float) -> CertifiedRun:
     """The run in balls on one grid, at the first precision at which its balls are narrow enough."""
+    from privproj.rigorous.allocation import propose_epochs
     from privproj.rigorous.grids import propose_grid
 
-    grid = propose_grid(releases_in_floats(questions), log_delta, fineness)
+    profiles = _profiles_in_floats(questions)
+    releases = [release for phase in profiles for release in releases_of(*phase)]
+    grid = propose_grid(releases, log_delta, fineness)
     _check_size(grid)
+    chosen = [phase for phase, question in zip(profiles, questions, strict=True) if _in_epochs(question)]
+    composed = sum(run.steps for _, run in releases)
+    grids = RunGrids(grid, tuple(propose_epochs(*phase, log_delta, composed, fineness) for phase in chosen))
     steps = sum(question.run.steps for question in questions)
     # log2(T / delta) bits are lost beside 1, and a hundred are kept.
     bits = max(LEAST_BITS, 64 * math.ceil(((math.log(steps) - log_delta) / math.log(2.0) + 100.0) / 64.0))
     while bits <= MOST_BITS:
-        found = CertifiedRun(questions, grid, bits)
+        found = CertifiedRun(questions, grids, bits)
         if found.is_sharp(log_delta):
             return found
         bits *= 2
@@ -228,36 +269,83 @@ def _check_size(grid: "Grid") -> None:
         )
 
 
-def grid_record(grid: "Grid") -> dict[str, Any]:
-    """The grid as plain values, as a certificate keeps it."""
-    windows = [vars(window) for window in grid.windows]
-    return {"step": grid.step, "knots": [list(cells) for cells in grid.knots], "windows": windows}
+def grid_record(grids: RunGrids) -> dict[str, Any]:
+    """The grids as plain values, as a certificate keeps them."""
+    grid = grids.grid
+    found: dict[str, Any] = {
+        "step": grid.step,
+        "knots": [list(cells) for cells in grid.knots],
+        "windows": [vars(window) for window in grid.windows],
+    }
+    if grids.epochs:
+        found["epochs"] = [
+            [[{"level": g.level, "knots": list(g.knots), "window": vars(g.window)} for g in block] for block in phase]
+            for phase in grids.epochs
+        ]
+    return found
 
 
-def grid_from_record(given: Any, questions: Sequence[Question]) -> "Grid":
-    """The grid for these phases that plain values describe; raises :class:`InvalidParameter` for what is none."""
-    from privproj.rigorous.composition import Grid, Window
+def grid_from_record(given: Any, questions: Sequence[Question]) -> RunGrids:
+    """The grids for these phases that plain values describe; raises :class:`InvalidParameter` for what is none."""
+    from privproj.rigorous.composition import Grid
 
-    _check_table(given, {"step": float, "knots": list, "windows": list})
+    blocks = [_blocks(question) for question in questions]
+    chosen = [sizes for sizes, question in zip(blocks, questions, strict=True) if _in_epochs(question)]
+    _check_table(given, {"step": float, "knots": list, "windows": list, **({"epochs": list} if chosen else {})})
     _check(0.0 < given["step"] <= 100.0, given["step"], "a step above 0 and at most 100 nats")
-    _check(len(given["knots"]) == len(questions), len(given["knots"]), f"knots for each of {len(questions)} phases")
+    releases = sum(map(len, blocks))
+    _check(len(given["knots"]) == releases, len(given["knots"]), f"knots for each of {releases} kinds of release")
     for cells in given["knots"]:
-        whole = isinstance(cells, list) and all(type(cell) is int for cell in cells)
-        _check(whole and 3 <= len(cells) <= MOST_KNOTS, cells, f"3 to {MOST_KNOTS} whole numbers as knots")
-        rising = all(a < b for a, b in pairwise(cells))
-        _check(rising and 0 in cells, cells, "knots in increasing order, 0 among them")
+        _check_cells(cells)
+        _check(0 in cells, cells, "knots with 0 among them")
         far = max(-cells[0], cells[-1]) * given["step"]
         _check(far <= LARGEST_LOSS, far, f"losses of at most {LARGEST_LOSS:g} nats at the knots")
     orders = 2 if any(map(_is_one_sided, questions)) else 1
     _check(len(given["windows"]) == orders, len(given["windows"]), f"a window for each order, {orders} in all")
-    for window in given["windows"]:
-        _check_table(window, {"first": int, "size": int, "right": float, "left": float})
-        _check(2 <= window["size"] <= MOST_CELLS, window["size"], f"a window of 2 to {MOST_CELLS} cells")
-        _check(abs(window["first"]) <= 1 << 40, window["first"], "a window whose first cell is at most 2^40 away")
-        for side in ("right", "left"):
-            _check(0.0 < window[side] <= 1e6, window[side], "an order of Chernoff's bound above 0 and at most 1e6")
-    windows = tuple(Window(**window) for window in given["windows"])
-    return Grid(given["step"], tuple(map(tuple, given["knots"])), windows)
+    grid = Grid(given["step"], tuple(map(tuple, given["knots"])), tuple(map(_window_from, given["windows"])))
+    if not chosen:
+        return RunGrids(grid)
+    _check(len(given["epochs"]) == len(chosen), len(given["epochs"]), f"epochs of {len(chosen)} phases")
+    return RunGrids(grid, tuple(map(_epoch_grids_from, given["epochs"], chosen)))
+
+
+def _epoch_grids_from(given: Any, sizes: Sequence[int]) -> "tuple[tuple[EpochGrid, ...], ...]":
+    """The grids of the blocks of an epoch that plain values describe; blocks of one batch have none."""
+    from privproj.rigorous.allocation import EpochGrid
+
+    blocks = sum(size > 1 for size in sizes)
+    _check(isinstance(given, list) and len(given) == blocks, given, f"grids for each of {blocks} sizes of blocks")
+    found = []
+    for block in given:
+        _check(isinstance(block, list) and 1 <= len(block) <= MOST_EPOCH_GRIDS, block, "1 to 16 grids of an epoch")
+        for grid in block:
+            _check_table(grid, {"level": int, "knots": list, "window": dict})
+            _check(abs(grid["level"]) <= MOST_LEVEL, grid["level"], f"a level of at most {MOST_LEVEL} in size")
+            _check_cells(grid["knots"])
+            _check(grid["knots"][0] >= 1, grid["knots"][0], "knots of ratios above 0")
+            far = grid["knots"][-1].bit_length() + grid["level"]
+            _check(far <= MOST_LEVEL, far, f"ratios of at most 2^{MOST_LEVEL}")
+        found.append(tuple(EpochGrid(g["level"], tuple(g["knots"]), _window_from(g["window"])) for g in block))
+    return tuple(found)
+
+
+def _check_cells(cells: Any) -> None:
+    """Raise :class:`InvalidParameter` unless these are knots."""
+    whole = isinstance(cells, list) and all(type(cell) is int for cell in cells)
+    _check(whole and 3 <= len(cells) <= MOST_KNOTS, cells, f"3 to {MOST_KNOTS} whole numbers as knots")
+    _check(all(a < b for a, b in pairwise(cells)), cells, "knots in increasing order")
+
+
+def _window_from(given: Any) -> "Window":
+    """The window that plain values describe."""
+    from privproj.rigorous.composition import Window
+
+    _check_table(given, {"first": int, "size": int, "right": float, "left": float})
+    _check(2 <= given["size"] <= MOST_CELLS, given["size"], f"a window of 2 to {MOST_CELLS} cells")
+    _check(abs(given["first"]) <= 1 << 40, given["first"], "a window whose first cell is at most 2^40 away")
+    for side in ("right", "left"):
+        _check(0.0 < given[side] <= 1e6, given[side], "an order of Chernoff's bound above 0 and at most 1e6")
+    return Window(**given)
 
 
 def _check(fine: bool, value: object, expected: str) -> None:
@@ -272,4 +360,8 @@ def _check_table(given: Any, kinds: dict[str, type]) -> None:
     for name, kind in kinds.items():
         value = given[name]
         fine = type(value) is kind and (kind is not float or math.isfinite(value))
-        _check(fine, value, {float: "a finite number with a point", int: "a whole number", list: "a list"}[kind])
+        _check(fine, value, _WORDS[kind])
+
+
+_WORDS = {float: "a finite number with a point", int: "a whole number", list: "a list", dict: "a table"}
+"""What messages call the types of JSON values."""

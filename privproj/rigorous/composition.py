@@ -98,7 +98,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class _Knot:
+class Knot:
     """A place of the lattice and what is known of ``H`` there."""
 
     cell: int
@@ -108,7 +108,7 @@ class _Knot:
 
 
 @dataclass(frozen=True)
-class _BallPair:
+class BallPair:
     """Non-negative masses at losses ``cell h``: the finite part of a pair ``(P, Q)``, with ``Q`` masses ``p / t``.
 
     From above the pair has the mass ``rest`` at infinity besides, and dominates. From below its profile exceeds that
@@ -120,38 +120,39 @@ class _BallPair:
     rest: arb
 
 
-def _knot(cell: int, excess: Ends, h: arb) -> _Knot:
+def _knot(cell: int, excess: Ends, h: arb) -> Knot:
     """Return the knot of a cell: ``H = E + max(0, 1 - t)``, the lower end rounded down and the upper one up."""
     t = (cell * h).exp()
     plain = (-(cell * h).expm1()) if cell < 0 else arb(0)
-    return _Knot(cell, t, (excess[0].max(arb(0)) + plain).lower(), (excess[1] + plain).min(arb(1)).upper())
+    low, high = (excess[0].max(arb(0)) + plain).lower(), (excess[1] + plain).min(arb(1)).upper()
+    return Knot(cell, t, _or_else(low, 0), _or_else(high, 1))
 
 
-def _mirror(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[_Knot]:
+def _mirror(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[Knot]:
     """Return the knots of the other order, where the excess at ``1/t`` is ``E(t) / t`` (C1)."""
     return [_knot(-cell, _scale(ends, (-cell * h).exp()), h) for cell, ends in reversed(excesses)]
 
 
-def pair_above(knots: Sequence[_Knot]) -> _BallPair:
+def pair_above(knots: Sequence[Knot]) -> BallPair:
     """Return a pair that dominates every release whose ``H`` is at most ``high`` at these knots (C29, 1).
 
-    The lower hull of ``(0, 1)`` and the points is the profile of a pair, but for rounding. What is missing at a knot is
-    added to the mass at infinity, which lifts the whole profile.
+    The lower hull of ``(0, 1)`` and the points is above ``H``, which is convex, and the profile of a pair, but for
+    rounding. What is missing at a corner is added to the mass at infinity, which lifts the whole profile.
     """
-    falling = list(accumulate((knot.high for knot in knots), lambda x, y: x.min(y).upper()))
-    hull = _lower_hull([(knot.cell, knot.t, value) for knot, value in zip(knots, falling, strict=True)])
+    falling = accumulate((knot.high for knot in knots), lambda x, y: x.min(y).upper())
+    points = [(knot.cell, knot.t, value) for knot, value in zip(knots, falling, strict=True)]
+    hull = _lower_hull([(points[0][0] - 1, arb(0), arb(1)), *points])[1:]
     cells, masses = _masses_of_kinks(hull)
     infinite = hull[-1][2]
-    found = _profile_of_masses(hull, masses, [(knot.cell, knot.t) for knot in knots])
-    # H(t_k) <= m + sum_(j > k) p_j (1 - t_k/t_j) for every k, and 1 <= m + sum_j p_j
-    lack = arb(0)
-    for knot, value in zip(knots, found, strict=True):
-        lack = lack.max(knot.high - value - infinite)
-    lack = lack.max(1 - sum(masses, arb(0)) - infinite)
-    return _BallPair(cells, masses, (infinite + lack).upper())
+    found = _profile_of_masses(hull, masses, hull)
+    # v_k <= m + sum_(j > k) p_j (1 - t_k/t_j) at every corner k, and 1 <= m + sum_j p_j
+    lack = arb(0).max(1 - sum(masses, arb(0)) - infinite)
+    for (_, _, wanted), value in zip(hull, found, strict=True):
+        lack = lack.max(wanted - value - infinite)
+    return BallPair(cells, masses, (infinite + lack).upper())
 
 
-def pair_below(knots: Sequence[_Knot]) -> _BallPair | None:
+def pair_below(knots: Sequence[Knot]) -> BallPair | None:
     """Return a pair whose profile is at most ``H`` plus its rest, for every release within these knots (C29, 2).
 
     None where too little is known: a lower bound is positive next to no kink at ``t = 1``.
@@ -163,19 +164,19 @@ def pair_below(knots: Sequence[_Knot]) -> _BallPair | None:
         return None
     hull = _lower_hull(points)
     cells, masses = _masses_of_kinks(hull, start=True)
-    found = _profile_of_masses(hull, masses, [(cell, t) for cell, t, _ in hull])
+    found = _profile_of_masses(hull, masses, points)
     # sum_(j > k) p_j (1 - t_k/t_j) <= w_k + rest for every k, and sum_j p_j <= 1 + rest
     excess = (sum(masses, arb(0)) - 1).max(arb(0))
-    for (_, _, wanted), value in zip(hull, found, strict=True):
+    for (_, _, wanted), value in zip(points, found, strict=True):
         excess = excess.max(value - wanted)
-    return _BallPair(cells, masses, excess.upper())
+    return BallPair(cells, masses, excess.upper())
 
 
 Point = tuple[int, arb, arb]
 """A cell, its ``t``, and a value of a polygon there, which is exact."""
 
 
-def _segments_below(knots: Sequence[_Knot]) -> list[Point] | None:
+def _segments_below(knots: Sequence[Knot]) -> list[Point] | None:
     """Return the corners of a polygon that lies below ``H``: at every other knot, as far as it is above ``1 - t``.
 
     Between the knots ``i`` and ``i + 2`` the line through ``high`` at one of them and ``low`` at ``i + 1`` lies below
@@ -205,7 +206,7 @@ def _segments_below(knots: Sequence[_Knot]) -> list[Point] | None:
 
 
 def _lower_hull(points: Sequence[Point]) -> list[Point]:
-    """Return the points on the lower convex hull of ``(0, 1)`` and these; any subset of them is as sound."""
+    """Return the corners of the lower convex hull of these points, as far as the balls can tell."""
     hull: list[Point] = []
     for point in points:
         while len(hull) > 1 and not _turns_up(hull[-2], hull[-1], point):
@@ -234,15 +235,20 @@ def _masses_of_kinks(hull: Sequence[Point], *, start: bool = False) -> tuple[tup
     return tuple(cell for cell, _, _ in hull), masses
 
 
-def _profile_of_masses(hull: Sequence[Point], masses: Sequence[arb], places: Sequence[tuple[int, arb]]) -> list[arb]:
+def _profile_of_masses(hull: Sequence[Point], masses: Sequence[arb], places: Sequence[Point]) -> list[arb]:
     """Return ``sum over t_j > t of p_j (1 - t / t_j)`` at places in increasing order, by sums from the right."""
     found, k, mass, weight = [], len(hull), arb(0), arb(0)
-    for cell, t in reversed(places):
+    for cell, t, _ in reversed(places):
         while k > 0 and hull[k - 1][0] > cell:
             k -= 1
             mass, weight = mass + masses[k], weight + masses[k] / hull[k][1]
         found.append(mass - t * weight)
     return found[::-1]
+
+
+def _or_else(value: arb, known: int) -> arb:
+    """Return the value, or a bound that is always known where the balls are too wide to tell."""
+    return value if value.is_finite() else arb(known)
 
 
 class RunInBalls:
@@ -258,7 +264,7 @@ class RunInBalls:
         if any(phase.one_sided for phase in phases):
             orders.append([_mirror(points, h) for points in found])
         self.above = [
-            _ComposedLaw(list(zip(map(pair_above, order), steps, strict=True)), grid.step, window)
+            ComposedLaw(list(zip(map(pair_above, order), steps, strict=True)), grid.step, window)
             for order, window in zip(orders, grid.windows, strict=True)
         ]
         self.below = []
@@ -266,7 +272,7 @@ class RunInBalls:
             pairs = [pair_below(knots) for knots in order]
             known = [(pair, count) for pair, count in zip(pairs, steps, strict=True) if pair is not None]
             if len(known) == len(pairs):
-                self.below.append(_ComposedLaw(known, grid.step, window))
+                self.below.append(ComposedLaw(known, grid.step, window))
 
     def upper(self, eps: float) -> arb:
         """Return an upper bound of delta at ``eps >= 0``, an exact number."""
@@ -274,7 +280,7 @@ class RunInBalls:
         found = arb(0)
         for law in self.above:
             found = found.max(law.gain(eps, above=True) + law.beyond_right + law.rest)
-        return found.min(arb(1)).upper()
+        return _or_else(found.min(arb(1)).upper(), 1)
 
     def lower(self, eps: float) -> arb:
         """Return a lower bound of delta at ``eps >= 0``, an exact number; 0 where none is known."""
@@ -282,7 +288,7 @@ class RunInBalls:
         found = arb(0)
         for law in self.below:
             found = found.max(law.gain(eps, above=False) - law.beyond_right - law.beyond_left - law.rest)
-        return found.lower()
+        return _or_else(found.lower(), 0)
 
     @property
     def blur(self) -> arb:
@@ -293,10 +299,10 @@ class RunInBalls:
         return found
 
 
-class _ComposedLaw:
+class ComposedLaw:
     """The law of the sum of the losses of a run on a window of the lattice, and what may lie elsewhere."""
 
-    def __init__(self, pairs: Sequence[tuple[_BallPair, int]], step: float, window: Window) -> None:
+    def __init__(self, pairs: Sequence[tuple[BallPair, int]], step: float, window: Window) -> None:
         self.pairs, self.step, self.window = pairs, step, window
         self.law = _composed_masses(pairs, window)
         self.beyond_right = self._chernoff(window.first + window.size, arb(window.right))
@@ -330,13 +336,13 @@ class _ComposedLaw:
         factor, decay = (arb(eps) - start * h).exp(), (-h).exp()
         for ball in self.law[start - self.window.first :]:
             p = ball.upper() if above else ball.lower()
-            if p > 0:
+            if not p <= 0:
                 mass, weighted = mass + p, weighted + p * factor
             factor = factor * decay
         return mass - weighted
 
 
-def _composed_masses(pairs: Sequence[tuple[_BallPair, int]], window: Window) -> list[arb]:
+def _composed_masses(pairs: Sequence[tuple[BallPair, int]], window: Window) -> list[arb]:
     """Return the masses of the sum, wrapped modulo the window's size, from the window's first cell on."""
     product: list[acb] = []
     for pair, steps in pairs:

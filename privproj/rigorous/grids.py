@@ -6,7 +6,9 @@ import numpy as np
 
 from privproj.composition.dominating_pairs import (
     TRUNCATED_RUN_MASS,
+    Cells,
     DominatingPair,
+    Outline,
     is_one_sided,
     outline_step,
     step_pairs,
@@ -30,6 +32,12 @@ SHARE_TRUNCATED = math.log(1e-16)
 LOG_LEAST_TRUNCATED = math.log(1e-280)
 """Log of the least mass of the tails of the steps that the floats follow. Speed only."""
 
+TAIL_ACCURACY = 1e-5
+"""Part of delta that straight lines between far knots may add, nearly. Speed only."""
+
+LONGEST_DECAY = 2.0
+"""Distance of knots at most, in lengths in which the excess falls by e. Speed only."""
+
 ORDERS = np.geomspace(1e-4, 1e4, 161)
 """Orders of Chernoff's bound that are tried. Speed only."""
 
@@ -45,7 +53,10 @@ def propose_grid(phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fin
     beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
     shapes = [outline_step(profile, run, beyond) for profile, run in phases]
     step = min(shape.deviation for shape in shapes) / (fineness * CELLS_PER_DEVIATION)
-    knots = [shape.knots(step, fineness * KNOTS_PER_DECAY) for shape in shapes]
+    knots = [
+        _thin_tails(shape.knots(step, fineness * KNOTS_PER_DECAY), shape, step, log_delta - math.log(run.steps))
+        for shape, (_, run) in zip(shapes, phases, strict=True)
+    ]
     orders: list[FloatPairs] = [
         [
             (step_pairs(profile, run, shape, step)[0], run.steps)
@@ -56,6 +67,19 @@ def propose_grid(phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fin
         orders.append([(pair.mirrored(), steps) for pair, steps in orders[0]])
     windows = tuple(_window(order, step, log_delta + SHARE_BEYOND) for order in orders)
     return Grid(step, tuple(tuple(map(int, cells)) for cells in knots), windows)
+
+
+def _thin_tails(cells: Cells, shape: Outline, step: float, log_share: float) -> Cells:
+    """Return these knots without some of those in the tails, where the excess is small beside ``e^log_share``."""
+    # A chord over s lengths of decay is about E s^2/8 too high, E(t)/t in the mirrored order.
+    losses = cells * step
+    log_excess = np.interp(losses, shape.losses, shape.log_excess) + np.maximum(-losses, 0.0)
+    enough = np.sqrt(8.0 * TAIL_ACCURACY) * np.exp(np.minimum(0.5 * (log_share - log_excess), 50.0))
+    lengths = np.abs(np.diff(log_excess)) / np.minimum(enough, LONGEST_DECAY)[:-1]
+    passed = np.concatenate([[0.0], np.cumsum(np.minimum(lengths, 1.0))])
+    kept = np.concatenate([[True], np.diff(np.floor(passed)) > 0.0]) | (np.abs(cells) <= 1)
+    kept[-1] = True
+    return cells[kept]
 
 
 def _window(pairs: FloatPairs, step: float, log_mass: float) -> Window:

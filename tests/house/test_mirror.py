@@ -51,7 +51,6 @@ CLI = {
     "picture": "tests/cli/test_curve.py",
     "progress": "a bar on standard error: tests/cli/test_sweep.py, tests/cli/test_audit.py",
     "report": "tests/records/test_statement.py",
-    "verify": "tests/records/test_certificate.py",
     **dict.fromkeys(
         ("epsilon", "delta", "sigma", "rank", "steps", "rate", "misalignment"), "one line each: tests/cli/test_query.py"
     ),

@@ -24,6 +24,29 @@ def test_convolved_law_keeps_the_mean_and_dominates(count):
         assert convex <= sample.mean() * 1.02
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [((64, 4, 2, 0.45), (16, 16, 1, 0.1)), ((64, 1, 5, 0.1), (32, 8, 5, 0.1)), ((512, 8, 200, 0.005),)],
+)
+def test_law_convolved_downwards_is_stochastically_below_and_close(parts):
+    rng, scale = np.random.default_rng(3), 4.0
+    bins = binned.convolve_layers_below(parts, scale)
+    draws = np.zeros(200_000)
+    for dim, rank, count, share in parts:
+        for _ in range(count):
+            draws += scale * share * (rng.beta(rank / 2, (dim - rank) / 2, len(draws)) if rank < dim else 1.0)
+    mean = np.sum(bins.mass * bins.mean)
+    assert np.all(np.diff(bins.edges) >= 0) and np.all((bins.edges[:-1] <= bins.mean) & (bins.mean <= bins.edges[1:]))
+    assert bins.mass.sum() == pytest.approx(1.0, rel=1e-9, abs=0)
+    # exact mean: scale sum n share r/d
+    exact = scale * sum(count * share * rank / dim for dim, rank, count, share in parts)
+    assert exact * (1 - 6e-3) <= mean <= exact * (1 + 1e-12)
+    for point in np.quantile(draws, [0.01, 0.1, 0.5, 0.9, 0.99, 0.999]):
+        share = (draws > point).mean()
+        within = bins.mass[bins.edges[:-1] >= point].sum()
+        assert within <= share + 5 * math.sqrt(share / len(draws))
+
+
 @pytest.mark.parametrize(("a", "b"), [(2.0, 30.0), (4.0, 508.0), (8.0, 1016.0)])
 def test_what_cuts_lose_is_put_at_the_top(a, b):
     """The largest shape of equal layers has 1e5 of them, and each counts at most two cuts."""
@@ -33,3 +56,13 @@ def test_what_cuts_lose_is_put_at_the_top(a, b):
     assert lost <= binned.BINNED_TAIL
     assert 2 * 1e5 * binned.BINNED_TAIL <= binned.MASS_LOST_TO_CUTS
     assert binned.convolve_layers(((int(2 * (a + b)), int(2 * a), 3, 1.0),), 1.0).mass[-1] >= binned.MASS_LOST_TO_CUTS
+
+
+def test_joined_cells_and_cut_tails_only_move_mass_down():
+    atoms = np.random.default_rng(4).dirichlet(np.ones(9))
+    law = binned._LatticeLaw(atoms, 0)
+    for found in (law.coarser(1), law.coarser(3), law.plus(binned._LatticeLaw(np.array([1.0, 1e-30]), 1))):
+        places = 2**found.level * np.arange(len(found.atoms))
+        for point in range(10):
+            assert found.atoms[places > point].sum() <= atoms[np.arange(9) > point].sum() * (1 + 1e-12)
+        assert found.atoms.sum() == pytest.approx(1.0, rel=1e-12, abs=0)

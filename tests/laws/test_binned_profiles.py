@@ -1,4 +1,4 @@
-"""Tables of profiles are upper bounds, close, and fall."""
+"""Tables of profiles enclose them, are close, and fall."""
 
 import math
 
@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privproj
-from privproj import M2, Layer
+from privproj import M1, M2, Layer
 from privproj.bounds import find_bound
+from privproj.bounds.m1 import known_projection
+from privproj.curves.gaussian_arrays import gaussian_deltas
 from privproj.errors import PrecisionLimit
 from privproj.laws import binned, binned_profiles
 from privproj.laws.profiles import log_any_rank_profile
@@ -23,19 +25,25 @@ from privproj.laws.squared_shift import ScaledBeta, ScaledGamma
     share=st.floats(0, 1),
     mu=st.floats(-0.5, 1).map(lambda x: 10.0**x),
 )
-def test_tables_are_upper_bounds_and_close(dim, share, mu):
+def test_tables_enclose_profiles_and_are_close(dim, share, mu):
     rank = 1 + round(share**3 * (dim - 2))
     law = ScaledBeta(rank / 2, (dim - rank) / 2, mu * mu)
-    bins = binned.beta_bins(law.a, law.b, law.scale)
-    eps = np.array([0.0, 0.01, 0.3, 1.0, 3.0])
-    free, one = binned_profiles.any_rank_deltas(eps, (bins,)), binned_profiles.rank_one_deltas(eps, bins)
+    tables_enclose(law, binned.beta_bins(law.a, law.b, law.scale), np.array([0.0, 0.01, 0.3, 1.0, 3.0]))
+
+
+def tables_enclose(law, bins, eps):
+    """Both tables of a law enclose what its quadratures say, and neither end is far away."""
+    free = binned_profiles.any_rank_deltas_below(eps, (bins,)), binned_profiles.any_rank_deltas(eps, (bins,))
+    one = binned_profiles.rank_one_deltas_below(eps, bins), binned_profiles.rank_one_deltas(eps, bins)
     for i, e in enumerate(eps):
-        for table, scalar in ((free, log_any_rank_profile), (one, rank_one)):
+        for (below, above), scalar in ((free, log_any_rank_profile), (one, rank_one)):
             low, high = scalar(float(e), law)
+            assert below[i] <= math.exp(high)
             if high > -60:
-                assert math.exp(low) <= table[i]
+                assert math.exp(low) <= above[i]
             if high > -30:
-                assert table[i] <= math.exp(high) * (1 + 0.03 + 4e-3 * abs(high))
+                assert above[i] <= math.exp(high) * (1 + 0.03 + 4e-3 * abs(high))
+                assert below[i] >= math.exp(low) * (1 - 0.03 - 4e-3 * abs(high))
 
 
 STACK = (Layer(dim=768, rank=16, count=24),)
@@ -58,13 +66,27 @@ def test_tables_keep_falling_far_beyond_the_bulk():
 
 
 @given(rank=st.integers(1, 3000), mu=st.floats(-1, 1).map(lambda x: 10**x), eps=st.sampled_from([0.0, 0.01, 0.3, 1, 3]))
-def test_public_tables_are_upper_bounds_and_close(rank, mu, eps):
+def test_public_tables_enclose_profiles_and_are_close(rank, mu, eps):
     law = ScaledGamma(0.5 * rank, 2 * mu**2 / rank)
-    bins, at = binned.gamma_bins(law.a, law.scale), np.array([eps])
-    free, one = binned_profiles.any_rank_deltas(at, (bins,))[0], binned_profiles.rank_one_deltas(at, bins)[0]
-    for table, scalar in ((free, log_any_rank_profile), (one, rank_one)):
-        low, high = scalar(eps, law)
-        if high > -60:
-            assert math.exp(low) <= table
-        if high > -30:
-            assert table <= math.exp(high) * (1 + 0.03 + 4e-3 * abs(high))
+    tables_enclose(law, binned.gamma_bins(law.a, law.scale), np.array([eps]))
+
+
+@pytest.mark.parametrize(("dim", "rank", "z"), [(1000, 256, 20.0), (40, 3, 2.0), (5, 1, 1.0)])
+def test_tables_of_projected_energies_enclose_profiles_and_are_close(dim, rank, z):
+    law = known_projection.law(M1(dim=dim, rank=rank, noise_multiplier=z))
+    tables_enclose(law, law.bins(), np.array([0.0, 0.01, 0.3, 1.0, 3.0]))
+
+
+def test_a_bin_of_any_width_is_bounded_from_below_where_it_bends():
+    """Coarse bins around the inflection, where neither a chord nor a tangent alone would do."""
+    rng = np.random.default_rng(1)
+    for eps in (0.1, 1.0, 4.0):
+        x0 = 2 * (math.sqrt(1 + eps * eps) - 1)
+        for _ in range(200):
+            left = x0 * rng.uniform(0, 1.5)
+            right = left + x0 * rng.exponential(2.0)
+            points = left + (right - left) * np.sort(rng.beta(*rng.uniform(0.3, 3, 2), 50))
+            bins = binned.Bins(np.array([0.0, left, right]), np.array([0.0, 1.0]), np.array([0.0, points.mean()]))
+            exact = gaussian_deltas(np.array([eps]), np.sqrt(points)).mean()
+            found = binned_profiles.rank_one_deltas_below(np.array([eps]), bins)[0]
+            assert float(gaussian_deltas(np.array([eps]), math.sqrt(left))[0]) * (1 - 1e-8) <= found <= exact

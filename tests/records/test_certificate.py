@@ -348,12 +348,16 @@ def test_what_is_no_certificate_is_said_to_be_none(tmp_path, text):
     assert exit_code(["verify", str(tmp_path / "missing.json")]) == 2
 
 
+CAP = ("--max-batch-size", "30", "--dataset-size", "100")
+TWO_SHAPES = ("--layer", "64x8x2", "--layer", "64x4")
+
+
 @pytest.mark.parametrize(
     "words",
     [
         (*QUESTION, "--group-size", "2", "--certify"),
-        (*QUESTION, *"--sampling-rate .1 --max-batch-size 30 --dataset-size 100 --certify".split()),
-        ("epsilon", "m2", *"--layer 64x8x2 --layer 64x4 --noise-multiplier 1 --delta 1e-5 --certify".split()),
+        (*QUESTION, "--sampling-rate", ".1", *CAP, "--certify"),
+        ("epsilon", "m2", *TWO_SHAPES, "--noise-multiplier", "1", "--delta", "1e-5", "--certify"),
         ("epsilon", "m1", "--dim", "100", "--rank", "16", "--noise-multiplier", "3", "--delta", "1e-5", "--certify"),
     ],
 )

@@ -34,6 +34,7 @@ BOUND = Bound(
     proof="C3",
     example="privproj epsilon gaussian --noise-multiplier 1 --delta 1e-5",
     representation=representation,
+    allows=lambda mechanism: (representation(mechanism),),
     provable=provable,
     provable_steps=True,
     exact=True,

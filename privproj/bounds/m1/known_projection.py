@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import Bound
 from privproj.curves.profile import PrivacyProfile
-from privproj.laws.profiles import any_rank_profile
+from privproj.laws.profiles import LOWER_END_REFINEMENT, any_rank_profile, rank_one_profile
 from privproj.mechanisms import M1
 
 if TYPE_CHECKING:
@@ -27,6 +27,12 @@ def representation(mechanism: M1) -> PrivacyProfile:
     return any_rank_profile(law(mechanism))
 
 
+def allowed(mechanism: M1) -> tuple[PrivacyProfile, ...]:
+    """The profile of a change of rank one, which is allowed whatever is promised of the rank."""
+    # delta(eps) = E[h_eps(X)] (C4)
+    return (rank_one_profile(law(mechanism), LOWER_END_REFINEMENT),)
+
+
 BOUND = Bound(
     name="known-projection",
     mechanism=M1,
@@ -37,4 +43,6 @@ BOUND = Bound(
     proof="C5",
     example="privproj epsilon m1 --dim 1000 --rank 256 --noise-multiplier 20 --delta 1e-5",
     representation=representation,
+    allows=allowed,
+    version=2,
 )

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import RANK_PROMISE, Bound
-from privproj.bounds.m1.known_projection import law
+from privproj.bounds.m1.known_projection import allowed, law
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import M1
@@ -36,10 +36,11 @@ BOUND = Bound(
     example="privproj epsilon m1 --bound known-projection-rank1 --dim 1000 --rank 256 --noise-multiplier 20 "
     "--delta 1e-5",
     representation=representation,
+    allows=allowed,
     sees_projection=True,
     status=Status.CONDITIONAL,
     promises_of=promises,
     groups=False,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
-    version=2,
+    version=3,
 )

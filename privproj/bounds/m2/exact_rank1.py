@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import RANK_PROMISE, Bound
-from privproj.bounds.m2.rank_free import law
+from privproj.bounds.m2.rank_free import allowed, law
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import rank_one_profile
@@ -62,6 +62,7 @@ BOUND = Bound(
     proof="C4",
     example="privproj epsilon m2 --bound exact-rank1 --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
     representation=representation,
+    allows=lambda mechanism: allowed(mechanism)[:1],
     provable=provable,
     sees_projection=True,
     status=Status.CONDITIONAL,
@@ -70,5 +71,5 @@ BOUND = Bound(
     refuses=refuses,
     notes=notes,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
-    version=2,
+    version=3,
 )

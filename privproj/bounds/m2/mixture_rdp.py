@@ -4,6 +4,7 @@ import math
 
 from privproj.bounds.bound import Bound
 from privproj.bounds.gaussian.rdp import representation as gaussian_form
+from privproj.bounds.m2.rank_free import allowed
 from privproj.curves.renyi import RenyiCurve, poisson_curve
 from privproj.laws.squared_shift import ScaledBeta
 from privproj.mechanisms import M2
@@ -65,6 +66,7 @@ BOUND = Bound(
     proof="C15",
     example="privproj epsilon m2 --bound mixture-rdp --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
     representation=representation,
+    allows=allowed,
     independent_layers=lambda mechanism: mechanism.projects_apart,
     renyi=True,
 )

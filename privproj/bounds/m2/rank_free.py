@@ -4,17 +4,28 @@
 :mod:`privproj.laws.profiles`.
 """
 
+import math
 from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import Bound
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
-from privproj.laws.profiles import any_rank_profile, any_rank_profile_of_bins
+from privproj.laws.profiles import (
+    LOWER_END_REFINEMENT,
+    any_rank_profile,
+    any_rank_profile_of_bins,
+    rank_one_profile,
+    rank_one_profile_of_bins,
+)
 from privproj.laws.squared_shift import ScaledBeta
 from privproj.mechanisms import M2
 
 if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile
+
+
+MOST_SHAPES = 3
+"""How many shapes of layers are tried for a change of rank one that is allowed. Speed only."""
 
 
 def law(mechanism: M2) -> ScaledBeta:
@@ -35,15 +46,47 @@ def representation(mechanism: M2) -> PrivacyProfile:
 
 def _layered_profile(mechanism: M2) -> PrivacyProfile:
     """The any-rank profile of layers of several shapes, under a joint clip or with a clip for each."""
-    from privproj.laws.binned import beta_bins, convolve_layers
+    from privproj.laws.binned import beta_bins, convolve_layers, convolve_layers_below
 
     scale = mechanism.mu**2
     if mechanism.clipping == "per-layer":
         # min_p E[g_p(mu^2 sum_l (C_l^2/C^2) B_l)], the B_l independent (C6).
-        return any_rank_profile_of_bins((convolve_layers(mechanism.parts, scale),))
+        below = convolve_layers_below(mechanism.parts, scale)
+        return any_rank_profile_of_bins((convolve_layers(mechanism.parts, scale),), (below,))
     # min_p max_l E[g_p(mu^2 B_l)] (C5, joint clip over layers).
     shapes = {(0.5 * rank, 0.5 * (dim - rank)) for dim, rank, _, _ in mechanism.parts}
     return any_rank_profile_of_bins(tuple(beta_bins(a, b, scale) for a, b in sorted(shapes)))
+
+
+def allowed(mechanism: M2) -> tuple[PrivacyProfile, ...]:
+    """Profiles of changes that are allowed, as whoever sees the projections has them: rank one, and spread evenly."""
+    if mechanism.unprojected:
+        return (gaussian_profile(mechanism.mu),)
+    scale, parts = mechanism.mu**2, mechanism.parts
+    if mechanism.clipping == "per-layer" and mechanism.alike.layers:
+        from privproj.laws.binned import convolve_layers_below
+
+        # Rank one in every layer: X = mu^2 sum_l (C_l^2/C^2) B_l, rounded down (C6, C28).
+        rank_one = [rank_one_profile_of_bins(convolve_layers_below(parts, scale))]
+    else:
+        # Rank one in one layer: X = mu^2 B_l (C4), first of the shape that captures most.
+        shapes = sorted({(d, r) for d, r, _, _ in parts}, key=lambda shape: -shape[1] / shape[0])[:MOST_SHAPES]
+        rank_one = [
+            rank_one_profile(ScaledBeta(0.5 * r, 0.5 * (d - r), scale), LOWER_END_REFINEMENT) for d, r in shapes
+        ]
+    return (rank_one[0], *_spread_evenly(mechanism), *rank_one[1:])
+
+
+def _spread_evenly(mechanism: M2) -> tuple[PrivacyProfile, ...]:
+    """The profile of a change with equal singular values in every direction; none where its rank is ruled out."""
+    most = min(mechanism.change_rank or math.inf, mechanism.columns or math.inf)
+    if most < max(dim for dim, _, _, _ in mechanism.parts):
+        return ()
+    # X = mu^2 r/d for sure: of the layer that captures most, or of all layers by their clips (C28).
+    shares = [(rank / dim, count * share) for dim, rank, count, share in mechanism.parts]
+    apart = mechanism.clipping == "per-layer"
+    captured = math.fsum(part * share for part, share in shares) if apart else max(part for part, _ in shares)
+    return (gaussian_profile(mechanism.mu * math.sqrt(captured) * (1.0 - 1e-15)),)
 
 
 def provable(mechanism: M2, steps: int) -> "BallProfile":
@@ -64,6 +107,8 @@ BOUND = Bound(
     proof="C5",
     example="privproj epsilon m2 --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
     representation=representation,
+    allows=allowed,
     provable=provable,
     independent_layers=lambda mechanism: mechanism.projects_apart,
+    version=2,
 )

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import RANK_PROMISE, Bound
-from privproj.bounds.sketch_public.rank_free import law
+from privproj.bounds.sketch_public.rank_free import allowed, law
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import PublicSketch
@@ -41,10 +41,12 @@ BOUND = Bound(
     proof="C4",
     example="privproj epsilon sketch-public --bound exact-rank1 --rank 16 --noise-multiplier 1 --delta 1e-5",
     representation=representation,
+    allows=lambda mechanism: allowed(mechanism)[:1],
     provable=provable,
     status=Status.CONDITIONAL,
     exact=True,
     promises_of=promises,
     groups=False,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+    version=2,
 )

@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import Bound
+from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
-from privproj.laws.profiles import any_rank_profile
+from privproj.laws.profiles import LOWER_END_REFINEMENT, any_rank_profile, rank_one_profile
 from privproj.laws.squared_shift import ScaledGamma
 from privproj.mechanisms import PublicSketch
 
@@ -25,6 +26,13 @@ def representation(mechanism: PublicSketch) -> PrivacyProfile:
     return any_rank_profile(law(mechanism))
 
 
+def allowed(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
+    """The profile of a change of rank one and, as the limit of ever more directions, of one that is spread evenly."""
+    # delta(eps) = E[h_eps(X)] (C4), and h_eps(E X) = h_eps(mu^2) (C28).
+    even = () if mechanism.dim else (gaussian_profile(mechanism.mu),)
+    return (rank_one_profile(law(mechanism), LOWER_END_REFINEMENT), *even)
+
+
 def provable(mechanism: PublicSketch, steps: int) -> "BallProfile":
     """The bound in balls; its tangent is the witness of the certificate."""
     from privproj.rigorous.profiles import BallAnyRank
@@ -41,5 +49,7 @@ BOUND = Bound(
     proof="C5",
     example="privproj epsilon sketch-public --rank 16 --noise-multiplier 1 --delta 1e-5",
     representation=representation,
+    allows=allowed,
     provable=provable,
+    version=2,
 )

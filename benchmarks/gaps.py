@@ -1,0 +1,54 @@
+"""How far the default bounds are above the truth at most: tables of epsilon over its proved lower end (C28).
+
+For each rank and each epsilon the noise multiplier that meets it at delta 1e-5 is sought. The table says how much
+larger the epsilon is than what no accounting can say less than, in per cent, rounded up.
+"""
+
+import argparse
+import math
+
+from privproj import M1, M2, PublicSketch, sigma
+
+DELTA = 1e-5
+RANKS = (1, 2, 4, 8, 16, 64, 256)
+EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
+RUNS = (("one release", {}), ("2000 releases, rate .01", {"steps": 2000, "sampling_rate": 0.01}))
+
+
+def gap(mechanism, epsilon, run):
+    """Epsilon over its lower end, less 1, in per cent, as text."""
+    least = sigma(mechanism, epsilon=epsilon, delta=DELTA, **run).numerics.get("epsilon_at_least")
+    return "none" if least is None else excess(epsilon / least)
+
+
+def excess(ratio):
+    """By how much a ratio is above 1, in per cent, rounded up to two decimals."""
+    return "< 0.01" if ratio < 1.0001 else f"{math.ceil(1e4 * (ratio - 1.0)) / 100:.2f}"
+
+
+def table(name, make, run):
+    """One table, a row for each rank."""
+    print(f"\n{name}\n\n| rank | " + " | ".join(f"{epsilon:g}" for epsilon in EPSILONS) + " |")
+    print("| --- " * (1 + len(EPSILONS)) + "|", flush=True)
+    for rank in RANKS:
+        found = [gap(make(rank), epsilon, run) for epsilon in EPSILONS]
+        print(f"| {rank} | " + " | ".join(found) + " |", flush=True)
+
+
+def main():
+    """Print the tables of M2, and of M1 and the public sketch."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mechanism", choices=("m2", "m1", "sketch-public"), nargs="*", default=["m2"])
+    wanted = parser.parse_args().mechanism
+    for words, run in RUNS:
+        for dim in (768, 2048):
+            if "m2" in wanted:
+                table(f"M2, dim {dim}, {words}", lambda rank, dim=dim: M2(dim=dim, rank=rank), run)
+            if "m1" in wanted:
+                table(f"M1, dim {dim}, {words}", lambda rank, dim=dim: M1(dim=dim, rank=rank), run)
+        if "sketch-public" in wanted:
+            table(f"Public sketch, {words}", lambda rank: PublicSketch(rank=rank), run)
+
+
+if __name__ == "__main__":
+    main()

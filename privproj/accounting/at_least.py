@@ -1,0 +1,136 @@
+"""The truth from below: what no accounting can say less than, beside an answer that is an upper bound (C28).
+
+The pair of data sets is one that the mechanism and the run allow: one record changes the query in one way, in every
+release, and all other records contribute nothing. What its outputs tell whoever sees them is known exactly, up to the
+two ends of the composition. The lower of these is a proved lower end of the truth. Shuffled batches have a pair of
+their own (C27, :mod:`privproj.accounting.batch_remarks`).
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Protocol
+
+from privproj.accounting.batch_remarks import SEES_PROJECTIONS
+from privproj.accounting.question import Question
+from privproj.composition.compose import compose_phases
+from privproj.curves.inversion import read_epsilon
+from privproj.curves.profile import PrivacyProfile
+from privproj.errors import PrivprojError
+from privproj.mechanisms import M1, M2
+from privproj.result import Result, Side
+from privproj.runs import Run, Sampling, Target
+
+CLOSE_ENOUGH = 1.01
+"""Further changes are tried only where the answer is more than this factor above the lower end. Speed only."""
+
+WIDE_GAP = 1.05
+"""An answer that is above the lower end by more than this factor says why. Contract."""
+
+NO_ONE_CHANGE = "the bound takes the worst change for each loss, and no change is that for all, least so at small ranks"
+"""Why a bound that is known from both sides can be far from the lower end. Contract."""
+
+OTHER_BOUND = "another bound of the mechanism may be closer, see privproj compare"
+"""Why a Renyi bound can be. Contract."""
+
+
+class _Accounted(Protocol):
+    """One question, or a schedule of several."""
+
+    @property
+    def questions(self) -> Iterable[Question]: ...
+
+
+def with_lower_end(accounted: _Accounted, result: Result) -> Result:
+    """The result with ``epsilon_at_least``, or ``log10_delta_at_least``, in its numerics where one is proved.
+
+    Where another lower end stands there, the larger is kept. Nothing that goes wrong here fails the answer.
+    """
+    if not result.usable or result.side is not Side.UPPER or not result.value or result.quantity not in ASKED:
+        return result
+    try:
+        found = _lower_end(accounted, result)
+    except (PrivprojError, ArithmeticError, ValueError):
+        found = None
+    return replace(result, numerics={**result.numerics, **_fields(accounted, result, found)})
+
+
+ASKED = ("epsilon", "delta", "sigma")
+"""The quantities whose answers have a lower end of the truth beside them. Contract."""
+
+
+def _lower_end(accounted: _Accounted, result: Result) -> float | None:
+    """The largest lower end that is found: of epsilon, or of ``log10 delta`` where delta was asked for."""
+    best: float | None = None
+    for phases in _choices(list(accounted.questions)):
+        curve = compose_phases(phases)
+        if result.quantity == "delta":
+            assert result.epsilon is not None
+            end = curve.log_delta(result.epsilon).lower / math.log(10.0) * (1.0 + 1e-15)
+        else:
+            end = read_epsilon(curve, _target_of(result)).lower
+        best = end if best is None else max(best, end)
+        if _ratio(result, best) < CLOSE_ENOUGH:
+            break
+    return best
+
+
+def _target_of(result: Result) -> Target:
+    """The delta at which the result was asked."""
+    assert result.log10_delta is not None
+    log_delta = math.log(result.delta) if result.delta else result.log10_delta * math.log(10.0)
+    return Target(result.delta, log_delta, result.log10_delta, by_log=result.delta is None)
+
+
+def _choices(questions: list[Question]) -> Iterator[list[tuple[PrivacyProfile, Run]]]:
+    """For each choice of changes, the phases in which it is allowed: no more can be said of all phases than of them.
+
+    The last change of a phase with few of them stands in where another phase has more.
+    """
+    known = [(question.allowed_changes(), _plain(question.seen()[1])) for question in questions if _attains(question)]
+    known = [(changes, run) for changes, run in known if changes]
+    for i in range(max((len(changes) for changes, _ in known), default=0)):
+        yield [(changes[min(i, len(changes) - 1)], run) for changes, run in known]
+
+
+def _plain(run: Run) -> Run:
+    """The run on the default grid of the own composer."""
+    return replace(run, discretization=None, composer="privproj")
+
+
+def _attains(question: Question) -> bool:
+    """True where one record that changes alone attains the pair of the composition, whatever the change (C28)."""
+    run = question.run
+    if getattr(question.mechanism, "fixed_projection", False) or run.max_batch_size is not None:
+        return False
+    if run.group_size > 1 and run.sampling_rate < 1.0:
+        return False
+    if run.sampling is Sampling.BALLS_IN_BINS:
+        return run.batches_per_record == 1
+    return run.sampling in (None, Sampling.POISSON, Sampling.PARTITION)
+
+
+def _ratio(result: Result, least: float) -> float:
+    """By which factor the answer, an epsilon or a delta, is above the lower end; ``inf`` where that is not positive."""
+    if result.quantity == "delta":
+        assert result.log10_delta is not None
+        return 10.0 ** min(300.0, result.log10_delta - least) if least > -math.inf else math.inf
+    return (result.epsilon or 0.0) / least if least > 0.0 else math.inf
+
+
+def _fields(accounted: _Accounted, result: Result, found: float | None) -> dict[str, Any]:
+    """What the numerics of the result gain: the lower end, for whom it holds, and why it is far where it is."""
+    name = "log10_delta_at_least" if result.quantity == "delta" else "epsilon_at_least"
+    other: Any = result.numerics.get(name)
+    if found is None or not math.isfinite(found) or (name == "epsilon_at_least" and found <= 0.0):
+        return {}
+    if other is not None and other >= found:
+        return {}
+    seen = any(isinstance(question.mechanism, M1 | M2) for question in accounted.questions)
+    fields = {name: found, **({"at_least_for": SEES_PROJECTIONS} if seen else {})}
+    if _ratio(result, found) > WIDE_GAP and result.value is not None:
+        if any(question.bound.renyi for question in accounted.questions):
+            fields["gap"] = OTHER_BOUND
+        elif result.lower is not None and result.value < WIDE_GAP * result.lower:
+            fields["gap"] = NO_ONE_CHANGE
+    return fields
