@@ -3,7 +3,8 @@
 Let ``L`` be the loss of one release in one order, ``M(z) = E_P[e^(z L)]`` its moments, and ``S`` the sum over a run. As
 ``1/(z (z+1))`` is the Laplace transform of ``1 - e^-y``, for any ``c > 0`` at which the moments are finite
 
-    delta(eps) = E[(1 - e^(eps - S))_+] = 1/(2 pi i) int_(c - i inf)^(c + i inf) prod_i M_i(z)^T_i e^(-z eps) / (z (z+1)) dz
+    delta(eps) = E[(1 - e^(eps - S))_+]
+               = 1/(2 pi i) int_(c - i inf)^(c + i inf) prod_i M_i(z)^T_i e^(-z eps) / (z (z+1)) dz
 
 The line goes through the saddle point, where the integrand is least on the real axis, and the trapezoidal rule on it is
 halved until two sums agree. Every release here is written from its own density, not from a profile.
@@ -291,7 +292,8 @@ def laplace_run_delta(mu: Real, steps: int, eps: Real) -> Real:
                 break
             # The residue at -1/2: 2^-T e^(-y/2) [w^(T-1)] e^(y w) (w + 1/2)^(T-k-1) (w - 1/2)^(k-1)
             series = [y**j / mp.factorial(j) for j in range(steps)]
-            series = _times(series, [mp.binomial(steps - k - 1, j) / mp.mpf(2) ** (steps - k - 1 - j) for j in range(steps - k)])
+            n = steps - k - 1
+            series = _times(series, [mp.binomial(n, j) * mp.ldexp(1, j - n) for j in range(n + 1)])
             if k:
                 other = [mp.binomial(k - 1, j) * mp.mpf(-0.5) ** (k - 1 - j) for j in range(k)]
             else:
