@@ -154,6 +154,7 @@ def test_lines_that_the_tool_would_not_have_written_there_are_said(path):
         {"name": "a\nepsilon = 0.1"},
         {"name": "a\u202e"},
         {"name": "\ud800"},
+        {"\x08\x08\u202eholds: ": 1},
         {"sampling": "balls-in-bins", "batch_size": 10, "dataset_size": 100, "sampling_rate": None},
         {"sampling": "balls-in-bins"},
         {"planned": True},
