@@ -193,3 +193,6 @@ def test_phases_have_one_lower_end_of_what_is_known_of_them():
     assert more.numerics["epsilon_at_least"] == pytest.approx(both.numerics["epsilon_at_least"], rel=1e-6, abs=0)
     known = Schedule((first, first)).epsilon(delta=1e-5)
     assert known.lower == pytest.approx(known.numerics["epsilon_at_least"], rel=1e-6, abs=0)
+    known = Schedule((first, first)).delta(epsilon=1.0)
+    assert known.lower == pytest.approx(10.0 ** known.numerics["log10_delta_at_least"], rel=1e-6, abs=0)
+    assert known.value > known.lower * (1 + 1e-5)
