@@ -146,6 +146,9 @@ def test_a_change_that_is_spread_is_tried_where_the_shape_allows_it():
     assert privproj.delta(spread, epsilon=eps).value < 1.02 * least_delta(spread, eps)
     promised = M2(dim=64, rank=4, noise_multiplier=z, change_rank=5)
     assert least_delta(promised, eps) == least_delta(slim, eps)
+    # at a small delta rank one stays the worst, also after the other change was tried
+    found = privproj.epsilon(M2(dim=300, rank=1, noise_multiplier=0.3), delta=1e-5, steps=20)
+    assert 1.01 < found.value / found.numerics["epsilon_at_least"] < 1.08
 
 
 @pytest.mark.parametrize(
