@@ -13,7 +13,7 @@ from pathlib import Path
 
 import privproj
 from privproj.errors import PrecisionLimit
-from privproj.records.certificate import ball_meets, enclosure, profile_of, target_field
+from privproj.records.certificate import ball_meets, enclosure, release_in_balls, target_field
 
 RESULTS = Path(__file__).parent / "results" / "certified.json"
 PAGE = Path(__file__).parents[1] / "docs" / "certified.md"
@@ -99,7 +99,7 @@ def question(rng, draw):
 
 def compared(found):
     """``(safe, log10 delta, relative margin)`` of an answer against its enclosure."""
-    profile = profile_of(found.bound, found.mechanism, found.run)
+    profile = release_in_balls(found)
     ball, _ = enclosure(profile, found.epsilon, profile.witness(found.epsilon))
     log10 = float(ball.mid().log()) / math.log(10.0)
     return ball_meets(target_field(found), ball), log10, (found.log10_delta - log10) * math.log(10.0)

@@ -15,6 +15,7 @@ from .query import EXIT_CODES
 HELP = """What the ledger of a training run says: releases made, epsilon so far and of the plan, which to quote.
 
 The planned epsilon and delta are in the ledger where the run was calibrated for them; --delta asks at another one.
+`privproj verify FILE` checks the ledger as a document.
 
 \b
 Example:
@@ -26,10 +27,7 @@ def show_ledger(file: str, delta: float | None, json: bool) -> int:
     account = read_ledger(file)
     if not account.phases:
         raise InvalidParameter("ledger", file, "a ledger with a phase; this run was stopped before it began")
-    target = dict(account.target or {})
-    delta = delta if delta is not None else target.get("delta")
-    if delta is None:
-        raise InvalidParameter("--delta", "nothing", "--delta, since the ledger has no target")
+    target, delta = dict(account.target or {}), planned_delta(account, delta)
     try:
         shown = overview(account, delta)
     except Unanswered as error:
@@ -44,6 +42,14 @@ def show_ledger(file: str, delta: float | None, json: bool) -> int:
     else:
         click.echo(text(shown))
     return 0 if shown["so_far"] is None else EXIT_CODES[shown["so_far"].outcome]
+
+
+def planned_delta(account: Account, delta: float | None) -> float:
+    """Return the delta at which a ledger is asked: the given one, else that of its target."""
+    found = delta if delta is not None else (account.target or {}).get("delta")
+    if found is None:
+        raise InvalidParameter("--delta", "nothing", "--delta, since the ledger has no target")
+    return found
 
 
 def overview(account: Account, delta: float) -> dict[str, Any]:

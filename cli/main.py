@@ -42,7 +42,7 @@ GROUPS = {
     },
     "Checks": {
         "check": "Regression test for CI: asks every bound of a file again.",
-        "verify": "Check a certificate that --certificate has written.",
+        "verify": "Check a certificate, a ledger or a privacy statement.",
     },
 }
 """The commands with a line each, under the headings of ``privproj --help``, in the order in which a newcomer reads."""
@@ -142,6 +142,10 @@ def unknown_option(error: click.ClickException) -> str:
 
 
 def complain(message: str, code: int) -> int:
-    """Print the error as one line on standard error, and return the exit code."""
-    click.echo("error: " + " ".join(message.split()), err=True)
+    """Print the error as one line on standard error, and return the exit code.
+
+    What a file says stands in messages: characters that would move a terminal's cursor are shown, not obeyed.
+    """
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
+    click.echo("error: " + shown, err=True)
     return code

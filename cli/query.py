@@ -87,16 +87,16 @@ def without_proof(result: Result) -> Result:
 
 def with_proof(path: str | None, result: Result) -> Result:
     """Return the result with its certificate, which goes to a file where one is named."""
-    from privproj.records.certificate import certify, with_certificate
+    from privproj.records.certificate import prove
 
     try:
-        certificate = certify(result)
+        proved, certificate = prove(result)
     except Unanswered as error:
         error.result = replace(result, value=None, lower=None, upper=None, outcome=Outcome(error.outcome))
         raise
     if path is not None:
         certificate.save(path)
-    return with_certificate(result, certificate)
+    return proved
 
 
 def answer_query(

@@ -239,7 +239,8 @@ def run_text(result: Result, schedule: "Schedule") -> str:
         lines.append(f"  {phase.name}: {question.mechanism.name}{words}; {run_words(question.run.parameters())}")
     for promise in result.promises:
         lines += wrap_line("  promise:  ", promise)
-    return "\n".join(lines + at_least_line(result) + numerics_line(result.numerics) + closing_lines(result))
+    shown = at_least_line(result) + numerics_line(result.numerics) + certified_line(result.numerics)
+    return "\n".join(lines + shown + closing_lines(result))
 
 
 def comparison_json(rows: Iterable[Comparison]) -> str:

@@ -1,20 +1,18 @@
 """``privproj report``: a privacy statement for a model card, as text, Markdown or one self-contained HTML page."""
 
 import html
-from io import StringIO
+from collections.abc import Iterable, Mapping
+from math import floor, log10
 from typing import Any
 
 import click
 
-from privproj import __version__
-from privproj.accounting.queries import Comparison, compare, solve_epsilon
-from privproj.accounting.question import ask_by_name
-from privproj.curves.profile import Curve
+from privproj.accounting.queries import Comparison
 from privproj.curves.tradeoff import profile_points
-from privproj.errors import InvalidParameter
 from privproj.records.run_file import from_data
-from privproj.records.statement import Section, sections
-from privproj.result import Result, round_outward
+from privproj.records.statement import STYLES, Statement, question_data, run_data, sections, statement_from
+from privproj.records.statement_check import BEGIN, END
+from privproj.result import round_outward
 from privproj.runs import delta_target
 
 from . import render
@@ -25,6 +23,8 @@ from .options import Once, OneOf, option, run_options, sectioned, take_run, targ
 from .query import build_mechanism
 
 SUMMARY = "A privacy statement for a model card: text, Markdown or HTML."
+COMPUTED_FROM = "`privproj verify FILE` writes this statement anew from the line below, and compares."
+POINTS, LEAST_DRAWN = 60, 1e-30
 STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem; }
@@ -34,19 +34,20 @@ th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #8886;
 td:first-child { font-variant-numeric: tabular-nums; white-space: nowrap; }
 figure { margin: 1rem 0; background: #fff; } figure svg { width: 100%; height: auto; }
 footer { margin-top: 2rem; font-size: .85rem; opacity: .75; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 """
 
 command = Group("report", help=SUMMARY, short_help=SUMMARY)
 
 
-def produce(result: Result, curve: Curve, rows: list[Comparison], style: str | None, output: str | None) -> int:
-    """Render the statement, and write or print it; returns the exit code."""
+def produce(data: Mapping[str, Any], delta: float | None, style: str | None, output: str | None) -> int:
+    """Compute the statement, write or print it; returns the exit code."""
     ending = (output or "").rsplit(".", 1)[-1].lower()
     chosen = style or {"md": "markdown", "html": "html", "htm": "html"}.get(ending, "text")
-    found = sections(result, curve)
-    text = {"text": as_text, "markdown": as_markdown}.get(chosen, lambda s, r: as_html(s, r, result, curve))(
-        found, rows
-    )
+    target = delta_target(delta, None)
+    assert target.delta is not None
+    statement = statement_from(data, target.delta, chosen)
+    result, text = statement.result, written(statement)
     if output is not None:
         write_text(output, text + "\n")
         click.echo(f"wrote {output}: epsilon {round_outward(result.epsilon or 0.0)} at delta {result.delta:g}")
@@ -55,31 +56,37 @@ def produce(result: Result, curve: Curve, rows: list[Comparison], style: str | N
     return 0 if result.usable else 4
 
 
-def as_text(found: list[Section], rows: list[Comparison]) -> str:
+def written(statement: Statement) -> str:
+    """Write a statement in its style."""
+    return {"text": as_text, "markdown": as_markdown, "html": as_html}[statement.style](statement)
+
+
+def as_text(statement: Statement) -> str:
     """Return the statement as plain text."""
-    lines = ["PRIVACY STATEMENT"]
-    for section in found:
+    lines = [BEGIN["text"]]
+    for section in sections(statement):
         lines += ["", section.title]
         for words in section.lines:
             lines += render.wrap_line("  - " if section.items else "  ", words)
-    if rows:
-        lines += ["", "Every bound on the same question", render.comparison_text(rows)]
-    return "\n".join(lines)
+    if statement.rows:
+        lines += ["", "Every bound on the same question", *render.comparison_text([*statement.rows]).split("\n")]
+    return "\n".join([*lines, "", COMPUTED_FROM, statement.line, END])
 
 
-def as_markdown(found: list[Section], rows: list[Comparison]) -> str:
+def as_markdown(statement: Statement) -> str:
     """Return the statement as Markdown."""
-    lines = ["## Privacy statement"]
-    for section in found:
+    lines = [BEGIN["markdown"]]
+    for section in sections(statement):
         lines += ["", f"### {section.title}", ""]
         lines += [f"- {words}" if section.items else words for words in section.lines]
-    if rows:
+    if statement.rows:
         lines += ["", "### Every bound on the same question", "", "| epsilon | bound | status |", "| --- | --- | --- |"]
-        lines += [f"| {value} | `{name}` | {status} |" for value, name, status, _ in cells(rows)]
-    return "\n".join([*lines, "", f"Computed by privproj {__version__}."])
+        lines += [f"| {value} | `{name}` | {status} |" for value, name, status, _ in cells(statement.rows)]
+    lines += ["", f"Computed by privproj {statement.version}. {COMPUTED_FROM}"]
+    return "\n".join([*lines, "", "```json", statement.line, "```", "", END])
 
 
-def cells(rows: list[Comparison]) -> list[tuple[str, str, str, str]]:
+def cells(rows: Iterable[Comparison]) -> list[tuple[str, str, str, str]]:
     """Return value, bound, status and promise of each bound that answers."""
     return [
         (
@@ -93,48 +100,52 @@ def cells(rows: list[Comparison]) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def as_html(found: list[Section], rows: list[Comparison], result: Result, curve: Curve) -> str:
+def as_html(statement: Statement) -> str:
     """Return the statement as one HTML page that needs no other file."""
     parts = []
-    for section in found:
+    for section in sections(statement):
         lines = [html.escape(words) for words in section.lines]
-        inner = "".join(f"<li>{words}</li>" for words in lines)
+        inner = "".join(f"<li>{words}</li>\n" for words in lines)
         parts.append(f"<h2>{html.escape(section.title)}</h2>")
-        parts.append(f"<ul>{inner}</ul>" if section.items else "".join(f"<p>{words}</p>" for words in lines))
-    picture = drawing(result, curve)
-    if picture:
-        parts.append(f"<h2>Delta at every epsilon</h2><figure>{picture}</figure>")
-    if rows:
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in cells(rows))
+        parts.append(f"<ul>\n{inner}</ul>" if section.items else "\n".join(f"<p>{words}</p>" for words in lines))
+    if statement.result.usable:
+        parts.append(f"<h2>Delta at every epsilon</h2>\n<figure>\n{drawing(statement)}\n</figure>")
+    if statement.rows:
+        rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in cells(statement.rows))
+        body = "\n".join(f"<tr>{row}</tr>" for row in rows)
         head = "<tr><th>epsilon</th><th>bound</th><th>status</th><th>promise on the data</th></tr>"
-        parts.append(f"<h2>Every bound on the same question</h2><table>{head}{body}</table>")
+        parts.append(f"<h2>Every bound on the same question</h2>\n<table>\n{head}\n{body}\n</table>")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Privacy statement</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{STYLE}</style></head><body><h1>Privacy statement</h1>{''.join(parts)}"
-        f"<footer>Computed by privproj {__version__}.</footer></body></html>"
+        f"<style>{STYLE}</style></head><body>\n<h1>Privacy statement</h1>\n" + "\n".join(parts) + "\n"
+        f"<footer>Computed by privproj {html.escape(statement.version)}. {html.escape(COMPUTED_FROM)}\n<pre>\n"
+        f"{html.escape(statement.line, quote=False)}\n</pre></footer></body></html>"
     )
 
 
-def drawing(result: Result, curve: Curve) -> str:
-    """Draw the curve as SVG; the text is empty where matplotlib is not installed."""
-    from .picture import figure
-
-    top = max(2.0 * float(result.epsilon or 0.0), 0.1)
-    x = [top * i / 60.0 for i in range(61)]
-    try:
-        drawn = figure(x, {result.bound: profile_points(curve, x)}, "epsilon", "delta", "")
-    except InvalidParameter:
-        return ""
-    file = StringIO()
-    drawn.savefig(file, format="svg")
-    return file.getvalue()[file.getvalue().index("<svg") :]
+def drawing(statement: Statement) -> str:
+    """Draw delta against epsilon as SVG, on a logarithmic scale."""
+    top = max(2.0 * float(statement.result.epsilon or 0.0) / statement.factor, 0.1)
+    x = [top * i / POINTS for i in range(POINTS + 1)]
+    logs = [log10(max(delta * statement.factor, LEAST_DRAWN)) for delta in profile_points(statement.curve, x)]
+    lowest = floor(min(logs))
+    spread = max(1.0, -lowest)
+    points = " ".join(f"{60 + 520 * a / top:.0f},{20 - 220 * b / spread:.0f}" for a, b in zip(x, logs, strict=True))
+    return (
+        '<svg viewBox="0 0 640 300" role="img" aria-label="delta against epsilon" font-size="13">\n'
+        '<path d="M60 20 V240 H580" fill="none" stroke="#666"/>\n'
+        f'<polyline fill="none" stroke="#000" stroke-width="2" points="{points} "/>\n'
+        f'<text x="30" y="24">1</text><text x="8" y="244">1e{lowest}</text><text x="8" y="134">delta</text>\n'
+        f'<text x="56" y="260">0</text><text x="550" y="260"> {round_outward(top * statement.factor)} </text>'
+        '<text x="290" y="280">epsilon</text>\n</svg>'
+    )
 
 
 def shared_options() -> list[click.Option]:
     """Return the options for format and output."""
     return [
-        option("--style", "How to write.  [default: from the file's name]", type=OneOf(["text", "markdown", "html"])),
+        option("--style", "How to write.  [default: from the file's name]", type=OneOf([*STYLES])),
         Once(["--output", "-o"], help="File to write (.txt, .md, .html).", metavar="FILE"),
     ]
 
@@ -150,9 +161,7 @@ def report_command(name: str) -> click.Command:
         options.pop("clip", None)
         setting = take_run(options)
         mechanism = build_mechanism(entry.kind, {str(o.name): options.pop(str(o.name)) for o in own})
-        question = ask_by_name(mechanism, bound, setting)
-        result, curve = solve_epsilon(question, delta_target(delta, None)), question.curve()
-        return produce(result, curve, compare(mechanism, delta=delta, **setting), style, output)
+        return produce(question_data(mechanism, bound, setting), delta, style, output)
 
     return with_options(
         sectioned(own, run_options("compare"), target_options("report"), [bound, *shared_options()]),
@@ -165,8 +174,7 @@ def report_command(name: str) -> click.Command:
 
 def report_run(file: str, delta: float, style: str | None, output: str | None) -> int:
     """Answer ``privproj report run FILE``."""
-    schedule = from_data(read_data(file), file)
-    return produce(schedule.epsilon(delta=delta), schedule.curve(), [], style, output)
+    return produce(run_data(from_data(read_data(file), file)), delta, style, output)
 
 
 for mechanism_name in MECHANISMS:

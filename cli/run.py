@@ -10,7 +10,7 @@ from privproj.records.run_file import from_data
 from . import render
 from .files import read_data, write_run_file
 from .options import Once, option, with_options
-from .query import EXIT_CODES
+from .query import EXIT_CODES, certificate_options, with_proof
 
 HELP = """Epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
 
@@ -29,7 +29,14 @@ A run file in TOML:
 
 
 def answer_run_file(
-    file: str, epsilon: float | None, delta: float | None, calibrate: bool, output: str | None, json: bool
+    file: str,
+    epsilon: float | None,
+    delta: float | None,
+    calibrate: bool,
+    output: str | None,
+    json: bool,
+    certify: bool,
+    certificate: str | None,
 ) -> int:
     schedule = from_data(read_data(file), file)
     if calibrate:
@@ -43,6 +50,8 @@ def answer_run_file(
         result = schedule.delta(epsilon=epsilon)
     else:
         result = schedule.epsilon(delta=delta)
+    if certify or certificate is not None:
+        result = with_proof(certificate, result)
     if output is not None:
         write_run_file(output, schedule.as_dict())
     click.echo(render.as_json(result.as_dict()) if json else render.run_text(result, schedule))
@@ -63,6 +72,7 @@ def options() -> list[Any]:
         option("--calibrate", "Scale the noise of all phases to meet both.", is_flag=True),
         Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
         option("--json", "One JSON object instead of text.", is_flag=True),
+        *certificate_options(),
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import click
 
 from privproj.errors import InvalidParameter, MissingPackage
-from privproj.records.statement import sections
+from privproj.records.statement import account_data, statement_from
 from privproj.result import round_outward
 from privproj.runs import SamplingName
 from privproj.training.algorithms import ALGORITHMS
@@ -105,7 +105,8 @@ def print_report(outcome: Any, json: bool) -> int:
         "result": result.as_dict(),
     }
     write_text(shown["paths"]["report"], render.as_json(shown) + "\n")
-    write_text(shown["paths"]["statement"], as_markdown(sections(result, outcome.curve), []) + "\n")
+    statement = statement_from(account_data(outcome.account, result.assumes), result.delta, "markdown")
+    write_text(shown["paths"]["statement"], as_markdown(statement) + "\n")
     click.echo(render.as_json(shown) if json else text(outcome, shown))
     return EXIT_CODES[result.outcome]
 

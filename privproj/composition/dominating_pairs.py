@@ -210,10 +210,10 @@ def is_one_sided(profile: PrivacyProfile, run: Run) -> bool:
     return run.sampling is Sampling.POISSON or profile.excess is not None
 
 
-def outline_step(profile: PrivacyProfile, run: Run) -> Outline:
+def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUNCATED_RUN_MASS) -> Outline:
     """The outline of one sampled step, from about a hundred values of the profile.
 
-    It ends where the tails of the whole run add :data:`TRUNCATED_RUN_MASS` to delta. Raises :class:`PrecisionLimit`
+    It ends where the tails of the whole run add ``truncated_mass`` to delta. Raises :class:`PrecisionLimit`
     where the loss of an unsampled step is beyond :data:`LARGEST_LOSS` with a probability above
     :data:`MOST_MASS_BEYOND`.
     """
@@ -234,7 +234,7 @@ def outline_step(profile: PrivacyProfile, run: Run) -> Outline:
         left, below = -eps, np.minimum.accumulate(np.maximum(profile.excess(-eps)[1], SMALLEST_UPPER_BOUND))
     elif is_one_sided(profile, run):
         left, below = np.log1p(q * np.expm1(-eps)), above * np.exp(-eps)
-    log_least = math.log(TRUNCATED_RUN_MASS) - math.log(run.steps)
+    log_least = math.log(truncated_mass) - math.log(run.steps)
     right, above = _cut_tail(right, np.log(above), log_least)
     left, log_below = -left, np.log(np.maximum(below, SMALLEST_UPPER_BOUND))
     if profile.excess is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from privproj.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from privproj.records.certificate import Certificate, CertificateVerdict, certify, load_certificate, verify
+    from privproj.records.certificate import Certificate, CertificateVerdict, certify, load_certificate, prove, verify
     from privproj.records.ledger import Account, read_ledger
 
 __all__ = [
@@ -17,12 +17,13 @@ __all__ = [
     "CertificateVerdict",
     "certify",
     "load_certificate",
+    "prove",
     "read_ledger",
     "verify",
 ]
 
 HOMES = {
-    "certificate": ("Certificate", "CertificateVerdict", "certify", "load_certificate", "verify"),
+    "certificate": ("Certificate", "CertificateVerdict", "certify", "load_certificate", "prove", "verify"),
     "ledger": ("Account", "read_ledger"),
 }
 """Where each public name is, by module. Contract: these names stay importable from here."""

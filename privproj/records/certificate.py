@@ -1,28 +1,42 @@
 """Certificates: an answer proved again in ball arithmetic, saved as JSON, and checked from its own words.
 
-A certificate says that the delta of one bound, for these parameters (each double taken exactly) at this epsilon, lies
-between two decimal numbers, that it meets the target of the question, and what the tool says of such a bound: its side,
-status, promises, assumptions. Nothing in it is taken on trust when it is checked: the enclosure is computed again at
-another precision, and once more by independent code in mpmath; every other word is asked of the tool again, and the
-file holds nothing besides. Claim C21 says what is proved.
+A certificate says that the delta of one bound, or of a run of several phases, for these parameters (each double taken
+exactly) at this epsilon, lies between two decimal numbers, that it meets the target of the question, and what the tool
+says of such a bound: its side, status, promises, assumptions. Nothing in it is taken on trust when it is checked: the
+enclosure is computed again, that of one release at another precision and once more by independent code in mpmath; every
+other word is asked of the tool again, and the file holds nothing besides. Claims C21 and C29 say what is proved.
 """
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from privproj.accounting.question import Question
+from privproj.accounting.schedule import Schedule
 from privproj.bounds import find_bound, mechanism_named
+from privproj.curves.inversion import delta_value
 from privproj.errors import InvalidParameter, MissingPackage, NotConverged, PrecisionLimit, Refused
-from privproj.mechanisms import Mechanism
+from privproj.mechanisms import Layer, Mechanism
 from privproj.records.atomic import write_atomically
+from privproj.records.certified_runs import (
+    LEAST_BITS,
+    MOST_BITS,
+    CertifiedRun,
+    ball_profile,
+    check_provable,
+    grid_from_record,
+    grid_record,
+    is_run,
+    prove_run,
+)
+from privproj.records.run_file import from_data
 from privproj.records.strict_json import Ambiguous, parse_json, quoted, same_json
-from privproj.result import Outcome, Result, as_plain_value
+from privproj.result import Outcome, Result, Side, as_plain_value
 from privproj.runs import BATCH_OPTIONS, NeighbouringRelation, Run
 from privproj.validation import privacy_epsilon
 
@@ -31,7 +45,7 @@ if TYPE_CHECKING:
 
     from privproj.rigorous.profiles import BallProfile
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the certificate's fields. Contract."""
 
 ARITHMETIC = "ball arithmetic"
@@ -43,14 +57,23 @@ WRITTEN_SPREAD = Decimal("4e-19")
 The radius of a ball is below 2^-64 = 5.4e-20 of the number, so any other such ball around it lies within the ends.
 """
 
+RUN_SPREAD = Decimal("1e-9")
+"""The same for a run, whose free parameters the floats of another machine may choose a little differently.
+
+The upper end of a run lies so much above the bound that was computed, and the target is met by it. Contract.
+"""
+
+MOST_TRIES = 12
+"""How often the noise of a sigma query is raised before it is refused. Contract."""
+
 SECOND_OPINION_RTOL = Decimal("1e-12")
 """Relative difference allowed to the mpmath value, which has no proved error. Speed only: the balls prove the claim."""
 
 WRITTEN_DIGITS = 25
 """Decimal digits of the two ends that are written."""
 
-LARGEST_FILE = 1 << 20
-"""Bytes of a certificate that are read at most; one has a few thousand."""
+LARGEST_FILE = 1 << 24
+"""Bytes of a certificate that are read at most; one of a run has some ten thousand for each phase."""
 
 DECIMAL = re.compile(r"[0-9]{1,60}(\.[0-9]{1,60})?([eE][+-]?[0-9]{1,15})?", re.ASCII)
 """How the two ends are written: decimal digits with an exponent, no sign, no spaces, no nan."""
@@ -63,9 +86,9 @@ class Certificate:
     :func:`privproj.records.certify` makes one.
 
     Attributes:
-        mechanism: The name and all parameters of the mechanism.
+        mechanism: The name and all parameters of the mechanism; of a run file its phases.
         run: All parameters of the run.
-        bound: The name of the bound.
+        bound: The name of the bound; of several phases those of all.
         bound_version: Its version.
         side: Where the value lies relative to the true quantity of the mechanism.
         status: What is known of the bound, proved or conditional.
@@ -73,9 +96,10 @@ class Certificate:
         assumes: What the program must have done, in words.
         source: The theorem, and the claim that proves it.
         epsilon: The epsilon of the statement.
-        lower: The lower end of delta, as decimal text, since it may lie below double precision.
+        lower: The lower end of delta, as decimal text, since it may lie below double precision; "0" if not known.
         upper: The upper end of delta, as decimal text.
-        witness: The free parameters of the bound by name, for instance a tangent; any values prove the statement.
+        witness: The free parameters of the proof by name, for instance a tangent, or the grid of a run; any values
+            prove the statement.
         target: The ``delta`` or ``log10_delta`` that ``upper`` does not exceed.
         bits: A working precision that is enough for the enclosure.
         arithmetic: How it was computed.
@@ -100,7 +124,7 @@ class Certificate:
     epsilon: float
     lower: str
     upper: str
-    witness: dict[str, float]
+    witness: dict[str, Any]
     target: dict[str, float]
     bits: int
     arithmetic: str = ARITHMETIC
@@ -123,6 +147,9 @@ class Certificate:
         write_atomically(path, lambda file: file.write(text.encode()))
 
 
+UNSTATED_OF_PHASES = ("name", "planned")
+"""Keys of a phase that change nothing of what is claimed, and are no part of a certificate. Contract."""
+
 FOUNDATION = ("bound_version", "side", "status", "promises", "assumes", "source")
 """The fields that depend on the bound and the parameters, but not on the numbers of the enclosure."""
 
@@ -130,11 +157,13 @@ FOUNDATION = ("bound_version", "side", "status", "promises", "assumes", "source"
 def certify(result: Result) -> Certificate:
     """Prove an answer: enclose delta at its epsilon in ball arithmetic, and compare.
 
-    It needs python-flint, which the extra ``certify`` installs.
+    The answer for a run of several releases is composed anew in balls. The certificate then says what is proved by
+    that: its epsilon, its delta or its noise multiplier may differ a little from those of the floating-point answer
+    (:func:`privproj.records.prove` puts them into the answer). It needs python-flint, which the extra ``certify``
+    installs.
 
     Args:
-        result: An answer to an epsilon, delta or sigma query: one release on the whole data set, or any number of them
-            for the Gaussian profile.
+        result: An answer to an epsilon, delta or sigma query, or for a run file.
 
     Returns:
         The certificate.
@@ -144,7 +173,7 @@ def certify(result: Result) -> Certificate:
         Refused: There is no enclosure for this bound or run, or the result is no such answer or was altered.
         NotConverged: The floating-point answer is on the unsafe side of its enclosure; this is a defect, please report
             it.
-        PrecisionLimit: The enclosure stays too wide at every precision.
+        PrecisionLimit: The enclosure stays too wide at every precision, or takes too long a lattice.
 
     >>> from privproj import M2, epsilon
     >>> from privproj.records import certify
@@ -158,27 +187,105 @@ def certify(result: Result) -> Certificate:
             f"{result.outcome}"
         )
     assert result.epsilon is not None
-    profile = profile_of(result.bound, result.mechanism, _own_parameters(result.run))
+    _require_flint()
+    asked = _asked_of(result.bound, *_own_parts(result))
+    check_provable(asked.questions)
+    if is_run(asked.questions):
+        return _certify_run(result, asked)
+    profile = release_in_balls(result)
     witness = profile.witness(result.epsilon)
     ball, bits = enclosure(profile, result.epsilon, witness)
     _check_side(result, ball)
-    return _certificate_of_enclosure(result, ball, bits, witness)
+    return _certificate_of(result, _written_ends(ball), bits, witness)
 
 
-def _certificate_of_enclosure(result: Result, ball: "arb", bits: int, witness: dict[str, float]) -> Certificate:
+def release_in_balls(result: Result) -> "BallProfile":
+    """The profile in balls of what an answer is about: one release on the whole data set, or what has a closed form."""
+    asked = _asked_of(result.bound, *_own_parts(result)).questions[0]
+    check_provable([asked])
+    return ball_profile(asked, asked.run.steps)
+
+
+def _certify_run(result: Result, asked: Question | Schedule) -> Certificate:
+    """The certificate of a composed run: its epsilon, delta or noise raised to what the balls prove."""
+    target, epsilon = target_field(result), result.epsilon
+    assert epsilon is not None and result.log10_delta is not None
+    log_delta = result.log10_delta * math.log(10.0)
+    # The target is met by the end that is written, which lies RUN_SPREAD above the one that is computed.
+    goal = (math.log(target["delta"]) if "delta" in target else log_delta) - 2.0 * float(RUN_SPREAD)
+    if result.quantity == "sigma":
+        result, found = _with_enough_noise(result, asked, goal)
+    else:
+        found = prove_run(asked.questions, log_delta, epsilon)
+        _check_run_side(result, found)
+        if result.quantity == "epsilon":
+            epsilon = found.epsilon(goal, epsilon)
+            result = replace(result, value=epsilon, epsilon=epsilon)
+    ends = _ends_of_run(found, epsilon)
+    if result.quantity == "delta":
+        if Decimal(ends[1]) >= 1:
+            raise PrecisionLimit("expected a delta below 1 to be proved; ask at a larger epsilon")
+        upper = Decimal(ends[1])
+        result = replace(result, delta=_rounded_up(upper), log10_delta=_log10_rounded_up(upper))
+    return _certificate_of(result, ends, found.bits, {"grid": grid_record(found.grids)})
+
+
+def _check_run_side(result: Result, found: CertifiedRun) -> None:
+    """Raise :class:`NotConverged` unless the floating-point ends enclose what the balls enclose."""
+    assert result.epsilon is not None
+    if (
+        result.lower is not None
+        and result.quantity == "epsilon"
+        and ball_meets(target_field(result), found.upper(result.lower))
+    ):
+        raise NotConverged("the lower end of the floating-point epsilon is above what is proved; please report it")
+    if not ball_meets(target_field(result), found.lower(result.epsilon)):
+        _raise_unsafe(result)
+
+
+def _with_enough_noise(result: Result, asked: Question | Schedule, goal: float) -> tuple[Result, CertifiedRun]:
+    """The answer of a sigma query with so much noise that the balls prove the target, and the run in balls."""
+    epsilon, sigma = result.epsilon, result.noise_multiplier
+    assert isinstance(asked, Question) and epsilon is not None and sigma is not None
+    for _ in range(MOST_TRIES):
+        found = prove_run(asked.questions, goal, epsilon)
+        proved = found.epsilon(goal, epsilon)
+        if proved <= epsilon:
+            mechanism = {**result.mechanism, "noise_multiplier": sigma}
+            return replace(result, value=sigma, noise_multiplier=sigma, mechanism=mechanism), found
+        _check_run_side(result, found)
+        # Epsilon falls at least as fast as 1/z, nearly.
+        sigma *= 1.0 + min(1.1 * (proved - epsilon) / max(epsilon, 1e-3), 1.0) + 1e-9
+        asked = asked.with_mechanism(noise_multiplier=sigma)
+    raise PrecisionLimit("expected a noise multiplier that is proved to meet the target, found none near the answer")
+
+
+def _rounded_up(value: Decimal) -> float:
+    """The least float that is not below a decimal number."""
+    near = float(value)
+    return near if Decimal(near) >= value else math.nextafter(near, math.inf)
+
+
+def _log10_rounded_up(value: Decimal) -> float:
+    """The decimal logarithm of a number below 1, rounded up by far more than its rounding."""
+    power = float(value.log10())
+    return min(power + 1e-12 * abs(power), 0.0)
+
+
+def _certificate_of(result: Result, ends: tuple[str, str], bits: int, witness: dict[str, Any]) -> Certificate:
     """The certificate of an answer whose enclosure is known; raises :class:`Refused` if it is not the tool's own."""
-    lower, upper = _written_ends(ball)
+    mechanism, run = _own_parts(result)
     found = Certificate(
-        mechanism=_own_parameters(result.mechanism),
-        run=_own_parameters(result.run),
+        mechanism=mechanism,
+        run=run,
         bound=result.bound,
         epsilon=result.epsilon,  # pyright: ignore[reportArgumentType]
-        lower=lower,
-        upper=upper,
+        lower=ends[0],
+        upper=ends[1],
         witness=witness,
         target=target_field(result),
         bits=bits,
-        **_tool_foundation(result.bound, result.mechanism, _own_parameters(result.run)),
+        **_tool_foundation(_asked_of(result.bound, mechanism, run)),
     )
     said = {**_foundation_of(result), "side": found.side}
     wrong = [name for name in FOUNDATION if getattr(found, name) != said[name]]
@@ -188,14 +295,33 @@ def _certificate_of_enclosure(result: Result, ball: "arb", bits: int, witness: d
 
 
 def _written_ends(ball: "arb") -> tuple[str, str]:
-    """The two ends around the ball as decimal text, each :data:`WRITTEN_SPREAD` further out; the upper is at most 1."""
-    from privproj.rigorous.balls import EXACT_DECIMALS, decimal_ends
+    """The two ends around the ball as decimal text, each :data:`WRITTEN_SPREAD` further out."""
+    from privproj.rigorous.balls import decimal_ends
 
     low, high = map(Decimal, decimal_ends(ball, WRITTEN_DIGITS))
+    return _spread_out(low, high, WRITTEN_SPREAD)
+
+
+def _ends_of_run(found: CertifiedRun, epsilon: float, spread: Decimal = RUN_SPREAD) -> tuple[str, str]:
+    """The two ends of delta as decimal text, each ``spread`` further out; 0 below where nothing is known."""
+    from privproj.rigorous.balls import decimal_ends
+
+    low, high = (
+        decimal_ends(found.lower(epsilon), WRITTEN_DIGITS)[0],
+        decimal_ends(found.upper(epsilon), WRITTEN_DIGITS)[1],
+    )
+    return _spread_out(max(Decimal(low), Decimal(0)), Decimal(high), spread)
+
+
+def _spread_out(low: Decimal, high: Decimal, spread: Decimal) -> tuple[str, str]:
+    """Two ends as decimal text, each a relative ``spread`` further out; the upper is at most 1."""
+    from privproj.rigorous.balls import EXACT_DECIMALS
+
     down, up = EXACT_DECIMALS.copy(), EXACT_DECIMALS.copy()
     down.prec = up.prec = WRITTEN_DIGITS
     down.rounding, up.rounding = ROUND_FLOOR, ROUND_CEILING
-    return str(down.multiply(low, 1 - WRITTEN_SPREAD)), str(min(up.multiply(high, 1 + WRITTEN_SPREAD), Decimal(1)))
+    lower = str(down.multiply(low, 1 - spread)) if low else "0"
+    return lower, str(min(up.multiply(high, 1 + spread), Decimal(1)))
 
 
 def _own_parameters(part: dict[str, Any]) -> dict[str, Any]:
@@ -215,21 +341,38 @@ def _foundation_of(result: Result) -> dict[str, Any]:
     }
 
 
-def _tool_foundation(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
-    """What the tool itself says of this bound for these parameters, by the names of :data:`FOUNDATION`."""
-    asked = _question_of(bound, mechanism, run)
-    return _foundation_of(asked.result("delta", None, None, side=asked.side(asked.curve())))
+def _own_parts(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Mechanism and run of a result, without what they assume, and without the names of phases and what is planned."""
+    mechanism = _own_parameters(result.mechanism)
+    if "phases" in mechanism:
+        kept = [{k: v for k, v in phase.items() if k not in UNSTATED_OF_PHASES} for phase in mechanism["phases"]]
+        mechanism["phases"] = kept
+    return mechanism, _own_parameters(result.run)
 
 
-def _question_of(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> Question:
-    """The question that has these parameters, which have to be written as the tool writes them.
+def _tool_foundation(asked: Question | Schedule) -> dict[str, Any]:
+    """What the tool itself says of this question, by the names of :data:`FOUNDATION`."""
+    side = Side.UPPER if is_run(asked.questions) else asked.side(asked.curve())
+    return _foundation_of(asked.result("delta", None, None, side=side))
+
+
+def _asked_of(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> Question | Schedule:
+    """The question or the schedule with these parameters, which have to be written as the tool writes them.
 
     Raises :class:`InvalidParameter` where they are not, :class:`Refused` where the bound does not answer.
     """
-    built = _mechanism_of(mechanism)
-    found = Question(built, _run_of(run), find_bound(type(built), bound))
-    found.check()
-    return found
+    if mechanism.get("name") != "run":
+        built = _mechanism_of(mechanism)
+        found = Question(built, _run_of(run), find_bound(type(built), bound))
+        found.check()
+        return found
+    schedule = from_data({"phase": mechanism.get("phases")}, "certificate")
+    own = schedule.result("delta", None, None)
+    _check_table(mechanism, _own_parts(own)[0], "mechanism")
+    _check_table(run, _own_parts(own)[1], "run")
+    if bound != own.bound:
+        raise InvalidParameter("bound", quoted(bound), f"{own.bound}, those of the phases, in the certificate")
+    return schedule
 
 
 def _run_of(run: dict[str, Any]) -> Run:
@@ -261,13 +404,54 @@ def _check_table(given: dict[str, Any], own: dict[str, Any], where: str) -> None
             raise InvalidParameter(where, value, f"{said}, as this tool writes it, in the certificate")
 
 
-def with_certificate(result: Result, certificate: Certificate) -> Result:
-    """The result with the ends of its certificate among its numerics."""
+def prove(result: Result) -> tuple[Result, Certificate]:
+    """Return an answer as it is proved in ball arithmetic, and its certificate.
+
+    Args:
+        result: As :func:`privproj.records.certify` takes it.
+
+    Returns:
+        The answer with the number that is proved, and with what is proved under "certified" in its numerics, and the
+        certificate. For one release the number is the same; for a run it is composed anew and may differ a little.
+
+    Raises:
+        InvalidParameter: As :func:`privproj.records.certify` raises it.
+        Refused: There is no enclosure for this bound or run.
+        NotConverged: The floating-point answer is on the unsafe side.
+        PrecisionLimit: The enclosure stays too wide, or takes too long a lattice.
+
+    >>> from privproj import Gaussian, epsilon
+    >>> from privproj.records import prove
+    >>> plain = epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, steps=100, sampling_rate=0.01)
+    >>> answer, certificate = prove(plain)
+    >>> answer.value == certificate.epsilon, abs(answer.value / plain.value - 1) < 1e-3
+    (True, True)
+    """
     import flint
 
-    note = {name: getattr(certificate, name) for name in ("lower", "upper", "bits", "witness")}
+    certificate = certify(result)
+    witness = {name: value for name, value in certificate.witness.items() if name != "grid"}
+    note = {"lower": certificate.lower, "upper": certificate.upper, "bits": certificate.bits, "witness": witness}
     note["arithmetic"] = f"{ARITHMETIC}, python-flint {flint.__version__}"
-    return replace(result, numerics={**result.numerics, "certified": note})
+    if "grid" in certificate.witness:
+        note["grid_step"] = certificate.witness["grid"]["step"]
+        result = _with_proved_number(result, certificate)
+    return replace(result, numerics={**result.numerics, "certified": note}), certificate
+
+
+def _with_proved_number(result: Result, certificate: Certificate) -> Result:
+    """The answer for a run with the number of its certificate in the place of its own."""
+    if result.quantity == "epsilon":
+        value: float = certificate.epsilon
+        changes: dict[str, Any] = {"epsilon": value}
+    elif result.quantity == "sigma":
+        value = certificate.mechanism["noise_multiplier"]
+        changes = {"noise_multiplier": value, "mechanism": {**result.mechanism, "noise_multiplier": value}}
+    else:
+        value = certificate.target.get("delta", delta_value(-math.inf))
+        changes = {"delta": value, "log10_delta": _log10_rounded_up(Decimal(certificate.upper))}
+    lower = None if result.lower is None else min(result.lower, value)
+    return replace(result, value=value, upper=value, lower=lower, **changes)
 
 
 def target_field(result: Result) -> dict[str, float]:
@@ -281,9 +465,12 @@ def target_field(result: Result) -> dict[str, float]:
 def _check_side(result: Result, ball: "arb") -> None:
     """Raise :class:`NotConverged` unless the answer is on the safe side of its enclosure."""
     if not ball_meets(target_field(result), ball):
-        raise NotConverged(
-            f"the floating-point {result.quantity} is on the unsafe side of its enclosure; please report it"
-        )
+        _raise_unsafe(result)
+
+
+def _raise_unsafe(result: Result) -> NoReturn:
+    """Raise :class:`NotConverged`: the answer lies on the unsafe side of its enclosure."""
+    raise NotConverged(f"the floating-point {result.quantity} is on the unsafe side of its enclosure; please report it")
 
 
 def ball_meets(target: dict[str, float], ball: "arb") -> bool:
@@ -308,53 +495,22 @@ def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float],
     return enclose_to_goal(lambda: profile.delta(arb(epsilon), witness), PRECISION_LADDER[first:])
 
 
-def profile_of(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> "BallProfile":
-    """What encloses this bound for these parameters in balls; raises :class:`Refused` where nothing does."""
-    _require_flint()
-    asked = _question_of(bound, mechanism, run)
-    _check_provable(asked)
-    assert asked.bound.provable is not None
-    replaces = asked.run.relation is NeighbouringRelation.REPLACE
-    built = asked.mechanism.for_replacement() if replaces else asked.mechanism
-    return asked.bound.provable(built, asked.run.steps)
-
-
 def _mechanism_of(mechanism: dict[str, Any]) -> Mechanism:
     """The mechanism with these parameters; raises :class:`InvalidParameter` where they are not its own."""
-    given = _own_parameters(mechanism)
-    if "layers" in given:
-        raise Refused("certificates are about one projected layer; expected dim and rank, not layers")
+    given = dict(mechanism)
     kind = mechanism_named(str(given.get("name")))
     parts = {name: value for name, value in given.items() if name != "name"}
     for name, value in parts.items():
         if name not in kind.__dataclass_fields__:
             raise InvalidParameter("mechanism", quoted(name), f"parameters of {kind.name} in the certificate")
         flag = kind.__dataclass_fields__[name].type is bool
-        if isinstance(value, list | dict) or (flag and not isinstance(value, bool)):
+        if name == "layers" and isinstance(value, list):
+            parts[name] = tuple(map(Layer.parse, value))
+        elif isinstance(value, list | dict) or (flag and not isinstance(value, bool)):
             raise InvalidParameter(name, quoted(value), "true or false" if flag else "a number or a word")
     found = kind(**parts)
     _check_table(given, {"name": kind.name, **found.parameters()}, "mechanism")
     return found
-
-
-def _check_provable(asked: Question) -> None:
-    """Raise :class:`Refused` where delta has no closed form or single integral, or nothing encloses it."""
-    bound, run = asked.bound, asked.run
-    several = run.steps > 1 and not bound.provable_steps
-    if several or run.sampling_rate != 1.0 or run.group_size > 1 or run.allocates or run.max_batch_size is not None:
-        raise Refused(
-            "certificates are about one release on the whole data set (any number for the gaussian profile); "
-            "a composed run has its errors bounded by the composer instead"
-        )
-    if bound.provable is None:
-        raise Refused(f"no enclosure for {bound.name}; certificates cover {', '.join(provable_names())}")
-
-
-def provable_names() -> list[str]:
-    """The names ``mechanism.bound`` of all bounds that can be certified."""
-    from privproj.bounds import registry
-
-    return [f"{bound.mechanism.name}.{bound.name}" for bound in registry() if bound.provable is not None]
 
 
 def _require_flint() -> None:
@@ -444,20 +600,13 @@ def _check_kind(name: str, value: Any, kind: type) -> None:
 
 def _check_numbers(certificate: Certificate) -> None:
     """Raise :class:`InvalidParameter` unless every number is of the kind that a claim has."""
-    from privproj.rigorous.balls import PRECISION_LADDER
-
     for name in ("lower", "upper"):
         text = getattr(certificate, name)
         if not DECIMAL.fullmatch(text):
             raise InvalidParameter(name, quoted(text), "a decimal number in the certificate")
     privacy_epsilon(certificate.epsilon, zero=True)
-    if certificate.bits not in PRECISION_LADDER:
-        raise InvalidParameter(
-            "bits", certificate.bits, "one of the precisions " + ", ".join(map(str, PRECISION_LADDER))
-        )
     if certificate.arithmetic != ARITHMETIC:
         raise InvalidParameter("arithmetic", quoted(certificate.arithmetic), ARITHMETIC)
-    _finite_numbers(certificate.witness, "witness")
     target = _finite_numbers(certificate.target, "target")
     if list(target) not in (["delta"], ["log10_delta"]):
         raise InvalidParameter("target", quoted(list(target)), "one target: either delta or log10_delta")
@@ -522,28 +671,51 @@ def verify(certificate: Certificate) -> CertificateVerdict:
     >>> verify(certify(epsilon(M2(dim=64, rank=4, noise_multiplier=1.0), delta=1e-5))).holds
     True
     """
+    _require_flint()
+    claim = _from_record(certificate.record)
+    asked = _asked_of(claim.bound, claim.mechanism, claim.run)
+    check_provable(asked.questions)
+    said = _tool_foundation(asked)
+    words = {
+        "the target is met": _target_met(claim),
+        "status and promises are those of the bound": _says_what_the_tool_says(claim, said, "status", "promises"),
+        "side, assumptions, source and version too": _says_what_the_tool_says(claim, said, *FOUNDATION),
+    }
+    if is_run(asked.questions):
+        return _verdict_of_run(claim, asked.questions, words)
+    return _verdict_of_release(claim, asked.questions[0], words)
+
+
+def _verdict_of_release(claim: Certificate, asked: Question, words: dict[str, bool]) -> CertificateVerdict:
+    """The verdict on one release: a new enclosure at a higher precision, and a value in mpmath."""
     from privproj.rigorous.balls import PRECISION_LADDER, decimal_ends
 
-    claim = _from_record(certificate.record)
-    profile = profile_of(claim.bound, claim.mechanism, claim.run)
-    said = _tool_foundation(claim.bound, claim.mechanism, claim.run)
+    if claim.bits not in PRECISION_LADDER:
+        raise InvalidParameter("bits", claim.bits, "one of the precisions " + ", ".join(map(str, PRECISION_LADDER)))
+    profile = ball_profile(asked, asked.run.steps)
     _check_witness(claim, profile)
     ball, _ = enclosure(profile, claim.epsilon, claim.witness, first=max(1, PRECISION_LADDER.index(claim.bits)))
     lower, upper = decimal_ends(ball, WRITTEN_DIGITS)
-    value = _second_opinion(claim)
-    return CertificateVerdict(
-        {
-            "the enclosure holds": _contains_enclosure(claim, Decimal(lower), Decimal(upper)),
-            "the target is met": _target_met(claim),
-            "status and promises are those of the bound": _says_what_the_tool_says(claim, said, "status", "promises"),
-            "side, assumptions, source and version too": _says_what_the_tool_says(claim, said, *FOUNDATION),
-            f"{claim.bits} bits are enough": _is_precise_enough(profile, claim),
-            **_claim_of_second_opinion(Decimal(upper), value),
-        },
-        lower,
-        upper,
-        value or "none for this bound",
-    )
+    value = _second_opinion(claim, asked)
+    claims = {
+        "the enclosure holds": _contains_enclosure(claim, Decimal(lower), Decimal(upper)),
+        **words,
+        f"{claim.bits} bits are enough": _is_precise_enough(profile, claim),
+        **_claim_of_second_opinion(Decimal(upper), value),
+    }
+    return CertificateVerdict(claims, lower, upper, value or "none for this bound")
+
+
+def _verdict_of_run(claim: Certificate, questions: Sequence[Question], words: dict[str, bool]) -> CertificateVerdict:
+    """The verdict on a run: composed again from its parameters, on the grid and at the precision that are stated."""
+    if list(claim.witness) != ["grid"]:
+        raise InvalidParameter("witness", quoted(claim.witness), "the grid of the run, in the certificate")
+    if not (LEAST_BITS <= claim.bits <= MOST_BITS and claim.bits % 64 == 0):
+        raise InvalidParameter("bits", claim.bits, f"a multiple of 64 from {LEAST_BITS} to {MOST_BITS}")
+    found = CertifiedRun(questions, grid_from_record(claim.witness["grid"], questions), claim.bits)
+    lower, upper = _ends_of_run(found, claim.epsilon, spread=Decimal(0))
+    claims = {"the enclosure holds": _contains_enclosure(claim, Decimal(lower), Decimal(upper)), **words}
+    return CertificateVerdict(claims, lower, upper, "none for a run")
 
 
 def _says_what_the_tool_says(certificate: Certificate, said: dict[str, Any], *names: str) -> bool:
@@ -585,6 +757,7 @@ def _is_precise_enough(profile: "BallProfile", certificate: Certificate) -> bool
 
 def _check_witness(certificate: Certificate, profile: "BallProfile") -> None:
     """Raise :class:`InvalidParameter` for free parameters that prove nothing, or that the profile does not have."""
+    _finite_numbers(certificate.witness, "witness")
     for name, value in certificate.witness.items():
         top = 1.0 if name == "tau" else math.inf
         if name not in profile.free or not 0.0 < value <= top:
@@ -595,16 +768,16 @@ def _check_witness(certificate: Certificate, profile: "BallProfile") -> None:
             raise InvalidParameter("witness", "nothing", f"the free parameter {name} of the bound")
 
 
-def _second_opinion(certificate: Certificate) -> str | None:
+def _second_opinion(certificate: Certificate, asked: Question) -> str | None:
     """The value of delta in mpmath, by other code and another quadrature; None where there is none."""
     from privproj import reference
 
-    built = _mechanism_of(certificate.mechanism)
-    if certificate.run["relation"] == NeighbouringRelation.REPLACE:
+    built = asked.mechanism
+    if asked.run.relation is NeighbouringRelation.REPLACE:
         built = built.for_replacement()
-    name = f"{built.name}.{certificate.bound}"
+    name = f"{built.name}.{asked.bound.name}"
     known = signature(reference.DELTAS[name]).parameters if name in reference.DELTAS else {}
-    given = {**built.parameters(), **certificate.run}
+    given = {**built.parameters(), **asked.run.parameters()}
     parts = {key: value for key, value in given.items() if key in known and (key, value) != ("steps", 1)}
     try:
         value = reference.value(f"{name}.delta", 20, epsilon=certificate.epsilon, **parts)  # pyright: ignore

@@ -113,8 +113,8 @@ def check_keys(given: Mapping[str, Any], known: Mapping[str, str]) -> None:
         check_type(name, value, known[name])
 
 
-def _mechanism_bound_and_run(given: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, dict[str, Any]]:
-    """Mechanism, bound and run of an entry whose keys were checked; what the query finds is still missing."""
+def mechanism_bound_and_run(given: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, dict[str, Any]]:
+    """Mechanism, name of the bound and run of an entry whose keys were checked; what the query finds is missing."""
     kind = mechanism_type_of(given)
     own = {name: given[name] for name in _parameters_of(kind) if name in given}
     if "layer" in own:
@@ -127,7 +127,7 @@ def _mechanism_bound_and_run(given: Mapping[str, Any], query: str = "") -> tuple
 
 def question_from(given: Mapping[str, Any], query: str = "") -> Question:
     """The question that an entry puts, whose keys were checked."""
-    mechanism, bound, run = _mechanism_bound_and_run(given, query)
+    mechanism, bound, run = mechanism_bound_and_run(given, query)
     return question_of(mechanism, find_bound(type(mechanism), bound), run)  # pyright: ignore[reportArgumentType]
 
 
@@ -143,5 +143,5 @@ def target_from(given: Mapping[str, Any], query: str) -> dict[str, Any]:
 
 def answer_entry(query: str, given: Mapping[str, Any]) -> Result:
     """The answer to the query that an entry puts, whose keys were checked."""
-    mechanism, bound, run = _mechanism_bound_and_run(given, query)
+    mechanism, bound, run = mechanism_bound_and_run(given, query)
     return TARGETS[query][0](mechanism, bound=bound, **target_from(given, query), **run)

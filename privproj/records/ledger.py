@@ -127,6 +127,8 @@ class Account:
             raise InvalidParameter(where, quoted(phase), "a phase as privproj writes it")
         phase_from(phase, {}, where)
         whole("steps", phase.get("steps"), f"a whole number of steps in {where}")
+        if phase.get("sampling") == "balls-in-bins":
+            whole("batches", phase.get("batches"), f"a whole number of batches in {where}")
         if entry.get("insecure", True) is not True:
             raise InvalidParameter(where, quoted(entry["insecure"]), "insecure to be true, or left out")
         return replace(
@@ -186,6 +188,12 @@ class Account:
             if steps != planned:
                 found.append(STOPPED.format(name=entry.get("name", i + 1), steps=steps, planned=planned))
         return tuple(found)
+
+    @property
+    def numbered(self) -> "Account":
+        """The account with its phases numbered, since their names are words that nothing could check."""
+        phases = tuple(({**entry, "name": str(i + 1)}, steps) for i, (entry, steps) in enumerate(self.phases))
+        return replace(self, phases=phases)
 
     @property
     def assumes(self) -> tuple[str, ...]:
@@ -281,7 +289,10 @@ def _check_target(given: Any, where: str) -> dict[str, float]:
 
 
 class _Chain:
-    """The hash of all bytes of a ledger so far, which every new line carries on."""
+    """The hash of all bytes of a ledger so far, which every new line carries on.
+
+    It is computed without a key, so that anyone can: it shows damage, not forgery.
+    """
 
     def __init__(self, before: bytes = b"") -> None:
         self.state = sha256(before)
@@ -329,11 +340,15 @@ def read_ledger(path: str | Path) -> Account:
         content = Path(path).read_bytes()
     except OSError as error:
         raise InvalidParameter("ledger", path, "a readable ledger", str(error.strerror)) from None
-    return _parse_ledger(content, str(path))
+    return parse_ledger(content, str(path)).account
 
 
-def _parse_ledger(content: bytes, path: str) -> Account:
-    """The account of the bytes of a ledger; raises :class:`InvalidParameter` for a line that was not written so."""
+def parse_ledger(content: bytes, path: str) -> "Reading":
+    """The bytes of a ledger, read to their end; ``path`` is for messages.
+
+    Raises :class:`InvalidParameter` for a line that was not written so, and :class:`Refused` for a phase whose bound
+    does not answer.
+    """
     lines = content.split(b"\n")
     ended = not lines[-1]
     lines = lines[:-1] if ended else lines
@@ -342,17 +357,19 @@ def _parse_ledger(content: bytes, path: str) -> Account:
     if not old and lines[:1] != [header]:
         whole_headers = (header, json.dumps(UNCHAINED).encode())
         if len(lines) <= 1 and any(known.startswith(b"".join(lines)) for known in whole_headers):
-            return Account()
+            return Reading(path, chained=True)
         raise InvalidParameter(
             "ledger", path, "a ledger of privproj (its first line says so)", f"if it is one, it is damaged: {REMEDY}"
         )
-    reading = _Reading(path, chained=not old)
+    reading = Reading(path, chained=not old)
     reading.chain.take(lines[0] + b"\n")
     for number, line in enumerate(lines[1:], 2):
         reading.take(line, number)
     if reading.orphaned and ended:
         raise reading.damaged(len(lines), "it has an end and is not whole")
-    return reading.account.noted(NOT_CHAINED) if old else reading.account
+    if old:
+        reading.account = reading.account.noted(NOT_CHAINED)
+    return reading
 
 
 def _is_unchained(line: bytes) -> bool:
@@ -363,12 +380,18 @@ def _is_unchained(line: bytes) -> bool:
         return False
 
 
-class _Reading:
-    """A ledger as far as it was read."""
+class Reading:
+    """A ledger as far as it was read.
+
+    ``account`` is what it says. ``openings`` has every line that opens a phase as data, without its hash, and
+    ``half_openings`` counts those that a crash cut short, whose words nobody knows.
+    """
 
     def __init__(self, path: str, chained: bool) -> None:
         self.path, self.chained, self.chain = path, chained, _Chain()
         self.account, self.orphaned = Account(), False
+        self.openings: list[dict[str, Any]] = []
+        self.half_openings = 0
 
     def take(self, line: bytes, number: int) -> None:
         """Read the next line: a phase, a release, or the end of a line that a crash cut short."""
@@ -378,6 +401,7 @@ class _Reading:
                 self.cut_short(line, number)
             elif "phase" in entry:
                 self.account, self.orphaned = self.account.opened(entry, f"{self.path}: line {number}"), False
+                self.openings.append(entry)
             else:
                 self.step(entry, number)
         self.chain.take(line + b"\n")
@@ -421,6 +445,7 @@ class _Reading:
             self.account = self.account.stepped().noted(CUT_SHORT)
         elif line and (opening.startswith(line) or (line.startswith(opening) and _is_one_cut_line(line))):
             self.orphaned = True
+            self.half_openings += 1
         else:
             raise self.damaged(number, "it is neither whole nor the beginning of the line that comes next")
 

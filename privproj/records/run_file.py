@@ -58,6 +58,8 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
             if key in given:
                 raise InvalidParameter(key, given[key], f"{key} once, before the phases")
         check_keys(given, keys_of(mechanism_type_of(given), PHASE_KEYS))
+        if not given.get("name", "").isprintable():
+            raise InvalidParameter("name", ascii(given["name"])[:80], "a name that can be printed on one line")
         question = question_from({**given, **shared})
         question.check()
     except InvalidParameter as error:

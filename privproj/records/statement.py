@@ -1,12 +1,41 @@
-"""A privacy statement in plain words: what was protected, how well, what that rests on, and what is not covered."""
+"""A privacy statement in plain words: what was protected, how well, what that rests on, and what is not covered.
 
-from dataclasses import dataclass
+A statement is a function of its parameters alone: a question or the phases of a run, a delta and a style. It ends with
+them as one line of JSON, so that whoever has it can have it written anew and compare
+(:mod:`privproj.records.statement_check`). Names of phases are free words that nothing could check, so phases are
+numbered instead.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
+from privproj.accounting.queries import Comparison, compare, solve_epsilon
+from privproj.accounting.question import ask_by_name
+from privproj.accounting.schedule import Schedule
+from privproj.assumptions import PUBLIC_RECORD_COUNT, PUBLIC_SUBSPACE
+from privproj.bounds import find_bound
 from privproj.curves.profile import Curve
 from privproj.curves.tradeoff import advantage, true_positive_rates
+from privproj.errors import InvalidParameter, raise_within
+from privproj.mechanisms import Mechanism
+from privproj.records.entries import (
+    TYPES,
+    WHOLE,
+    check_keys,
+    keys_of,
+    mechanism_bound_and_run,
+    mechanism_type_of,
+    with_unique_keys,
+)  # fmt: skip
+from privproj.records.ledger import CUT_SHORT, NOT_CHAINED, Account
+from privproj.records.run_file import from_data, phase_from
+from privproj.records.strict_json import quoted
 from privproj.result import Outcome, Result, Status, round_outward
-from privproj.runs import IN_EPOCHS, epoch_words
+from privproj.runs import IN_EPOCHS, delta_target, epoch_words
+from privproj.version import __version__
 
 UNITS = {
     "add-remove": "one record added to or removed from the data",
@@ -50,22 +79,151 @@ def _meaning_of_epsilon(epsilon: float) -> str:
     )
 
 
-def sections(result: Result, curve: Curve) -> list[Section]:
-    """The statement for a result that gives epsilon at a delta, and for the curve that it was read from."""
+STYLES = ("text", "markdown", "html")
+"""How a statement can be written."""
+
+OF_TRAINING = (PUBLIC_RECORD_COUNT, PUBLIC_SUBSPACE)
+"""What a training run can assume beyond its account."""
+
+PARAMETERS = '{"privproj": '
+"""How the line of a statement begins that has its parameters. Contract."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The numbers of a statement and what they rest on.
+
+    ``line`` holds its parameters as JSON. ``factor`` is 1; a statement whose computed numbers are all times a factor
+    shows how far rounding can move its words.
+    """
+
+    result: Result
+    curve: Curve
+    rates: tuple[float, ...]
+    advantage: float
+    rows: tuple[Comparison, ...]
+    style: str
+    line: str
+    version: str
+    factor: float = 1.0
+
+    def shifted(self, factor: float) -> "Statement":
+        """The same statement with every computed number times a factor."""
+        rows = (replace(row, result=_times(row.result, factor)) for row in self.rows)
+        return replace(
+            self,
+            result=_times(self.result, factor),
+            rates=tuple(min(1.0, rate * factor) for rate in self.rates),
+            advantage=min(1.0, self.advantage * factor),
+            rows=tuple(rows),
+            factor=factor,
+        )
+
+
+def _times(result: Result | None, factor: float) -> Any:
+    """A result that gives epsilon, with epsilon times a factor."""
+    if result is None or result.value is None:
+        return result
+    return replace(result, value=result.value * factor, epsilon=result.value * factor)
+
+
+def question_data(mechanism: Mechanism, bound: str | None, run: Mapping[str, Any]) -> dict[str, Any]:
+    """One question as the data of a statement: every key that says something, each value of its type."""
+    own = {"layer" if name == "layers" else name: value for name, value in mechanism.parameters().items()}
+    named = find_bound(type(mechanism), bound).name
+    plain = {name: int(value) if TYPES[name] == WHOLE else value for name, value in run.items() if value is not None}
+    return {"question": {"mechanism": mechanism.name, **own, "bound": named, **plain}}
+
+
+def run_data(schedule: Schedule) -> dict[str, Any]:
+    """The phases of a run as the data of a statement, numbered."""
+    phases = (replace(phase, name=f"phase {i + 1}") for i, phase in enumerate(schedule.phases))
+    return {"run": replace(schedule, phases=tuple(phases)).as_dict()}
+
+
+def account_data(account: Account, assumes: Sequence[str] = ()) -> dict[str, Any]:
+    """What a training run has released as the data of a statement: phases, numbered, and how many releases each made.
+
+    Of what the run ``assumes`` it keeps those sentences that an account does not know of.
+    """
+    entries, made = zip(*account.numbered.phases, strict=True)
+    more = [words for words in OF_TRAINING if words in assumes]
+    marks = {"insecure": account.insecure, "notes": [*account.notes], "assumes": more}
+    return {"ledger": {"phase": [*entries], "made": [*made], **marks}}
+
+
+def _account_from(data: Mapping[str, Any], where: str) -> tuple[Account, tuple[str, ...]]:
+    """The account and the further assumptions that :func:`account_data` has written."""
+    if set(data) != {"phase", "made", "insecure", "notes", "assumes"}:
+        raise InvalidParameter(where, quoted([*data]), "the keys phase, made, insecure, notes and assumes")
+    for key, known in (("notes", (NOT_CHAINED, CUT_SHORT)), ("assumes", OF_TRAINING)):
+        if not isinstance(data[key], list) or not all(words in known for words in data[key]):
+            raise InvalidParameter(f"{where}: {key}", quoted(data[key]), f"{key} that privproj writes")
+    entries, made = data["phase"], data["made"]
+    if not isinstance(entries, list) or not isinstance(made, list) or not len(entries) == len(made) > 0:
+        raise InvalidParameter(f"{where}: made", quoted(made), "a number of releases for each phase")
+    if type(data["insecure"]) is not bool:
+        raise InvalidParameter(f"{where}: insecure", quoted(data["insecure"]), "true or false")
+    account = Account()
+    for i, (entry, steps) in enumerate(zip(entries, made, strict=True)):
+        place = f"{where}: phase {i + 1}"
+        if type(steps) is not int or steps < 0:
+            raise InvalidParameter(f"{place}: made", quoted(steps), "a whole number of releases")
+        account = account.opened({"phase": entry}, place)
+        own = phase_from(entry, {}, place).as_dict()
+        account = replace(account, phases=(*account.phases[:-1], (own, steps)))
+    return replace(account, insecure=data["insecure"], notes=tuple(data["notes"])), tuple(data["assumes"])
+
+
+def statement_from(data: Mapping[str, Any], delta: float, style: str, version: str = __version__) -> Statement:
+    """The statement that these parameters give: the data of one question, a run or an account, computed.
+
+    ``data`` comes from :func:`question_data`, :func:`run_data` or :func:`account_data`, or is read from a file; it is
+    brought into their form first, and nothing else enters. Raises :class:`InvalidParameter` for an unknown key or a
+    value outside its domain, and whatever the query raises.
+    """
+    where, target = "statement", delta_target(delta, None)
+    if "run" in data:
+        schedule = from_data(data["run"], where)
+        own = run_data(schedule)
+        schedule = from_data(own["run"], where)
+        result, curve, rows = schedule.epsilon(delta=delta), schedule.curve(), []
+    elif "ledger" in data:
+        account, assumes = _account_from(data["ledger"], where)
+        own = account_data(account, assumes)
+        result, curve, rows = account.epsilon(delta), account.curve(), []
+        known: Any = result.run["assumes"]
+        result = replace(result, run={**result.run, "assumes": tuple(dict.fromkeys((*known, *assumes)))})
+    else:
+        entry = with_unique_keys(data["question"], where)
+        try:
+            check_keys(entry, keys_of(mechanism_type_of(entry), ("mechanism", "bound")))
+            mechanism, bound, run = mechanism_bound_and_run(entry)
+        except InvalidParameter as error:
+            raise_within(error, where)
+        own = question_data(mechanism, bound, run)
+        question = ask_by_name(mechanism, bound, run)  # pyright: ignore[reportArgumentType]
+        result, curve = solve_epsilon(question, target), question.curve()
+        rows = compare(mechanism, delta=delta, **run)
+    line = json.dumps({"privproj": version, "style": style, "delta": delta, **own})
+    attacks = (tuple(true_positive_rates(curve, RATES)), advantage(curve)) if result.usable else ((), 1.0)
+    return Statement(result, curve, *attacks, tuple(rows), style, line, version)
+
+
+def sections(statement: Statement) -> list[Section]:
+    """What a statement says, heading by heading."""
+    result = statement.result
     if result.outcome is not Outcome.OK or result.epsilon is None or result.delta is None:
-        return [Section("No guarantee", (f"There is no finite epsilon at delta {result.delta:g}: {result.outcome}.",))]
-    claim = f"epsilon is at most {round_outward(result.epsilon)} at delta {result.delta:g}."
-    rates = true_positive_rates(curve, RATES)
+        return [Section("No guarantee", (f"There is no finite epsilon at delta {result.delta!r}: {result.outcome}.",))]
+    claim = f"epsilon is at most {round_outward(result.epsilon)} at delta {result.delta!r}."
     attacks = [
-        f"A membership attack with a false positive rate of {_percent_rounded_up(rate)} has a true positive rate of "
-        "at most "
+        f"A membership attack with a false positive rate of {100.0 * rate:g} % has a true positive rate of at most "
         f"{_percent_rounded_up(found)}."
-        for rate, found in zip(RATES, rates, strict=True)
+        for rate, found in zip(RATES, statement.rates, strict=True)
     ]
     unit = UNITS[str(result.run["relation"])]
-    whole = (
-        f"True minus false positive rate of any membership attack is at most {_percent_rounded_up(advantage(curve))}."
-    )
+    most = _percent_rounded_up(statement.advantage)
+    whole = f"True minus false positive rate of any membership attack is at most {most}."
     return [
         Section("Guarantee", (f"This release is differentially private: {claim}", _meaning_of_epsilon(result.epsilon))),
         Section("Unit of privacy", (f"Neighbouring data sets differ by {unit}.", _group_words(result))),
@@ -78,9 +236,8 @@ def sections(result: Result, curve: Curve) -> list[Section]:
 
 def _percent_rounded_up(share: float) -> str:
     """A share in per cent with three significant digits, rounded up."""
-    percent = 100.0 * share
-    shown = float(f"{percent:.3g}")
-    return f"{shown if shown >= percent else float(f'{percent * (1 + 5e-3):.3g}'):.3g} %"
+    percent = Context(prec=3, rounding=ROUND_CEILING).multiply(Decimal(share), 100)
+    return f"{float(percent):.3g} %"
 
 
 def _group_words(result: Result) -> str:
@@ -102,7 +259,7 @@ def _what_was_done(result: Result) -> tuple[str, ...]:
         return (f"mechanism {result.mechanism['name']}: {given}", f"epochs: {run['steps']}, {epoch_words(run)}")
     if run["sampling"] is not None:
         rate: Any = run["sampling_rate"]
-        sampling = f"each on a {run['sampling']} sample at rate {rate:g} ({100.0 * rate:.3g} % of the records)"
+        sampling = f"each on a {run['sampling']} sample at rate {rate!r} ({100.0 * rate:.3g} % of the records)"
         if "max_batch_size" in run:
             sampling += (
                 f", cut at {run['max_batch_size']} of {run['dataset_size']} records, the surplus dropped at random"

@@ -36,8 +36,11 @@ def enclose_to_goal(value: Callable[[], arb], ladder: tuple[int, ...] = PRECISIO
 def decimal_ends(ball: arb, digits: int = 25) -> tuple[str, str]:
     """Return ``(lower, upper)`` of a ball as decimal numbers of so many digits, rounded outward.
 
-    They are text, because they may lie far outside double precision.
+    They are text, because they may lie far outside double precision. Raises :class:`PrecisionLimit` for a ball that is
+    not finite, which holds every number.
     """
+    if not ball.is_finite():
+        raise PrecisionLimit("expected a finite enclosure, got one that the working precision cannot bound")
     middle, radius, exponent = (int(part) for part in ball.mid_rad_10exp(digits))
     low, high = (str(Decimal(end).scaleb(exponent, EXACT_DECIMALS)) for end in (middle - radius, middle + radius))
     return low, high

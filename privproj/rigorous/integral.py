@@ -11,7 +11,7 @@ MOST_EVALUATIONS = 20_000
 """Evaluations after which an integral is left as wide as it is. Speed only."""
 
 GUARD_BITS = 16
-"""Bits beyond :data:`GOAL_BITS` to which an integral is computed. Speed only."""
+"""Bits beyond the goal to which an integral is computed. Speed only."""
 
 Integrand = Callable[[acb, bool], acb]
 """``f(t, analytic)`` encloses a function on a complex ball ``t``.
@@ -33,25 +33,26 @@ def positive_integral(
     low: arb | None = None,
     high: arb | None = None,
     known: arb | None = None,
+    goal: int = GOAL_BITS,
 ) -> arb:
     """Return a ball that holds ``int f`` for a function that is non-negative on the line.
 
     Its one hill is sought from ``start`` in steps of ``step``, which only decides how narrow the ball is. ``left(t)``
     bounds the integral below ``t`` and ``right(t)`` the one above, or the ends are ``low`` and ``high``. With both
     ``right`` and ``high`` whichever comes first is taken. What does not matter beside ``known``, to which the integral
-    will be added, is not followed.
+    will be added, is not followed. ``goal`` is the relative accuracy that is sought, in bits.
     """
     ends = [None if end is None else float(end.mid()) for end in (low, high)]
     top, peak = _find_top(f, start, step, ends)
     if peak == float("-inf"):
         return arb.nan()
-    floor = peak - 0.7 * (GOAL_BITS + 24) - 10.0
+    floor = peak - 0.7 * (goal + 24) - 10.0
     a = low.upper() if low is not None else _search_outward(left, top, -step, floor)
     b = arb("inf") if right is None else _search_outward(right, top, step, floor)
     if high is not None and not b < high:
         b, right = high.lower(), None
     scale = arb(peak).exp()
-    tolerance = arb(2) ** -(GOAL_BITS + GUARD_BITS)
+    tolerance = arb(2) ** -(goal + GUARD_BITS)
     enough = tolerance if known is None else (tolerance * known.lower() / scale).max(tolerance)
     # int f = scale int_a^b f/scale + [0, what is beyond the window and at ends that are balls]
     inside = acb.integral(

@@ -6,15 +6,18 @@ point and written into the certificate. A class here is the twin of a bound: the
 """
 
 import math
+from collections.abc import Iterator
 from typing import Protocol
 
-from flint import acb, arb
+from flint import acb, arb, ctx
 
 from privproj.errors import PrecisionLimit
+from privproj.numerics.search import find_crossing
 from privproj.rigorous import gamma, gaussian
 from privproj.rigorous.balls import UNDEFINED_BALL
 from privproj.rigorous.integral import positive_integral
 from privproj.rigorous.laws import BallBetaLaw, BallGammaLaw, BallLaw
+from privproj.rigorous.panels import PanelLaw
 
 Witness = dict[str, float]
 """The values of the free parameters of a profile, by name."""
@@ -40,6 +43,10 @@ class BallProfile(Protocol):
         """Return a ball that holds the value of the bound at ``eps`` and these free parameters."""
         ...
 
+    def ends(self, eps: arb) -> tuple[arb, arb]:
+        """Return a lower and an upper bound of the value of the bound at ``eps``, for runs (C29); 0 if unknown."""
+        ...
+
 
 class ExactProfile:
     """A profile without free parameters."""
@@ -50,6 +57,15 @@ class ExactProfile:
     def witness(self, eps: float) -> Witness:
         """Return an empty choice: there is no free parameter."""
         return {}
+
+    def delta(self, eps: arb, witness: Witness) -> arb:
+        """Return a ball that holds the value at ``eps``; the witness is empty."""
+        raise NotImplementedError
+
+    def ends(self, eps: arb) -> tuple[arb, arb]:
+        """Return both ends of the ball of delta, as exact numbers."""
+        ball = self.delta(eps, {})
+        return ball.lower(), ball.upper()
 
 
 class BallGaussianProfile(ExactProfile):
@@ -101,6 +117,10 @@ class BallBetaTail:
         law = BallBetaLaw(arb(self.rank) / 2, arb(self.dim - self.rank) / 2, arb(1))
         return term + self.k * law.tail(law.coordinate(tau))
 
+    def ends(self, eps: arb) -> tuple[arb, arb]:
+        """Return 0, as no lower bound is known, and the bound at the ``tau`` of the floats."""
+        return arb(0), self.delta(eps, self.witness(float(eps))).upper()
+
 
 class BallRandomSensitivity(ExactProfile):
     """The profile ``delta(eps) = E[h_eps(X)]`` of a change of rank one whose squared shift is ``X`` (C4).
@@ -111,6 +131,18 @@ class BallRandomSensitivity(ExactProfile):
 
     def __init__(self, shape: tuple[int, int] | int, noise_multiplier: float) -> None:
         self.shape, self.noise = shape, noise_multiplier
+        self._panels: dict[int, PanelLaw] = {}
+
+    def panels(self) -> PanelLaw:
+        """Return the law of ``X`` in panels, computed once for each working precision."""
+        if ctx.prec not in self._panels:
+            self._panels[ctx.prec] = PanelLaw(self.law)
+        return self._panels[ctx.prec]
+
+    def ends(self, eps: arb) -> tuple[arb, arb]:
+        """Return both ends of ``E[h_eps(X)]``, from the law in panels."""
+        ball = self.panels().expected(eps)
+        return ball.lower(), ball.upper()
 
     def law(self) -> BallLaw:
         """Return the law of ``X``: ``mu^2 Beta(r/2, (d-r)/2)`` for M2, ``mu^2 chi2_r / r`` for a public sketch (C7)."""
@@ -172,6 +204,49 @@ class BallAnyRank(BallRandomSensitivity):
         mass, moment = law.tail(t), law.mean * law.size_biased.tail(t)
         return below + height * mass + slope * (moment - p * mass)
 
+    def ends(self, eps: arb) -> tuple[arb, arb]:
+        """Return bounds of ``min_p E[g_p(X)] = max_c V(c)`` from the law in panels (C29).
+
+        The lower one is ``V(c)`` at a cut ``c`` that the floats find, the upper one ``E[g_p(X)]`` at ``p`` near
+        ``E[X | X > c]``.
+        """
+        law, least = self.panels(), gaussian.inflection(eps)
+        if law.supremum is not None and law.supremum <= least:
+            return super().ends(eps)
+        p = law.mean.mid()
+        # The tangent at the mean is not negative at 0, and the bound is h(E X) (C5, case 1).
+        if p >= least and gaussian.delta(eps, p.sqrt()) >= gaussian.slope(eps, p) * p:
+            ball = gaussian.delta(eps, law.mean.sqrt())
+            return ball.lower(), ball.upper()
+        for p, cut in self._tangents(eps):
+            height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
+            c = law.scale * arb(cut)
+            # h(c) - l_p(c)
+            gap = gaussian.delta(eps, c.sqrt()) - height - slope * (c - p)
+            if p >= least and c <= least and gap >= 0:
+                below, tail, beyond = law.split(eps, cut)
+                lower = below + tail * gaussian.delta(eps, beyond.sqrt())
+                return lower.lower(), (below + tail * (gap + height + slope * (beyond - p))).upper()
+        raise PrecisionLimit(f"expected a tangent that crosses the profile, got none at epsilon {float(eps):.6g}")
+
+    def _tangents(self, eps: arb) -> Iterator[tuple[arb, float]]:
+        """Yield tangent points and cuts, in units of the scale, just below where the tangent crosses ``h_eps``."""
+        from privproj.laws.squared_shift import inflection, log_gaussian_delta_at, log_gaussian_delta_slope
+
+        at, scale, reach = float(eps.mid()), float(self.panels().scale), self.panels().reach
+        p, top = self.witness(at)["tangent"], inflection(at)
+        height = log_gaussian_delta_at(at, p)
+        slope = math.exp(min(700.0, log_gaussian_delta_slope(at, p) - height))
+
+        def excess(c: float) -> float:
+            # (h(c) - l_p(c)) / h(p)
+            return math.exp(min(700.0, log_gaussian_delta_at(at, c) - height)) - 1.0 + slope * (p - c)
+
+        crossing = find_crossing(excess, 0.5 * top, low=1e-9 * top, high=top, rtol=1e-14).lower
+        yield arb(p), min(crossing / scale * (1.0 - 1e-11), reach)
+        # Near the inflection doubles do not tell the two apart.
+        yield gaussian.inflection(eps).upper(), min(top / scale * (1.0 - 2.0**-10), reach)
+
 
 def _expected_delta(eps: arb, law: BallLaw, up_to: arb | None = None) -> arb:
     """Return a ball that holds ``E[h_eps(X); T <= up_to]`` (C4).
@@ -217,6 +292,17 @@ def _tangent_crossing(eps: arb, law: BallLaw, p: arb) -> arb:
     if not excess(low) > 0:
         raise PrecisionLimit("expected a tangent that crosses the profile")
     return law.coordinate(low).union(law.coordinate(high))
+
+
+class BallLaplaceProfile(ExactProfile):
+    """The profile ``delta(eps) = 1 - e^((eps - mu)/2)`` for ``eps < mu = 1/z``, else 0, of a Laplace release (C3)."""
+
+    def __init__(self, noise_multiplier: float) -> None:
+        self.noise = noise_multiplier
+
+    def delta(self, eps: arb, witness: Witness) -> arb:
+        """Return the closed form; the witness is empty."""
+        return (-((eps - 1 / arb(self.noise)) / 2).expm1()).max(arb(0))
 
 
 class BallSecretSketch(ExactProfile):

@@ -14,15 +14,21 @@ what lies beyond the window. Off the real line only sizes of ``P`` and ``Q`` are
 
 from collections.abc import Callable
 
-from flint import acb, arb
+from flint import acb, arb, ctx
 
 from privproj.rigorous import gamma
-from privproj.rigorous.balls import UNDEFINED_BALL, ball_of_size, is_point
+from privproj.rigorous.balls import GOAL_BITS, UNDEFINED_BALL, ball_of_size, is_point
 from privproj.rigorous.integral import positive_integral
 from privproj.rigorous.profiles import ExactProfile, Witness
 
 BallGain = Callable[[acb, bool], acb]
 """``g(x, analytic)`` on a complex ball, as an :data:`privproj.rigorous.integral.Integrand`."""
+
+BITS_IN_RUNS = 24
+"""Relative accuracy, in bits, of the profile at one knot of a run. Speed only."""
+
+GUARD_BITS_IN_RUNS = 64
+"""Bits of the working precision beyond them. Speed only."""
 
 
 class BallWishartProfile(ExactProfile):
@@ -33,20 +39,29 @@ class BallWishartProfile(ExactProfile):
 
     def delta(self, eps: arb, witness: Witness) -> arb:
         """Return the integral over both sides of ``A = 1`` and ``P(A <= 0)``; the witness is empty."""
-        pair = _RatioPair(self.dim, self.rank, arb(self.misalignment), eps)
-        known = pair.floor() + pair.part_below_one()
-        return known + pair.part_above_one(known)
+        return _RatioPair(self.dim, self.rank, arb(self.misalignment), eps, GOAL_BITS).delta()
+
+    def ends(self, eps: arb) -> tuple[arb, arb]:
+        """Return both ends of the same integrals, to fewer bits."""
+        with ctx.workprec(BITS_IN_RUNS + GUARD_BITS_IN_RUNS):
+            ball = _RatioPair(self.dim, self.rank, arb(self.misalignment), eps, BITS_IN_RUNS).delta()
+        return ball.lower(), ball.upper()
 
 
 class _RatioPair:
     """One pair at one epsilon, with ``k = (r + d - 1)/2`` and ``a = (d + 1 - r)/2``; results are balls."""
 
-    def __init__(self, dim: int, rank: int, misalignment: arb, eps: arb) -> None:
-        self.r, self.m, self.eps = rank, misalignment, eps
+    def __init__(self, dim: int, rank: int, misalignment: arb, eps: arb, goal: int) -> None:
+        self.r, self.m, self.eps, self.goal = rank, misalignment, eps, goal
         self.k, self.a = arb(rank + dim - 1) / 2, arb(dim + 1 - rank) / 2
         r = arb(rank)
         self.log_c = ((r + 1) / 2).lgamma() - (r / 2).lgamma() - arb.pi().log() / 2
         self.log_front = self.log_c + (r / 2) * (-self.m / 2).log1p() - (2 * self.m).log() / 2
+
+    def delta(self) -> arb:
+        """Return the delta of the pair."""
+        known = self.floor() + self.part_below_one()
+        return known + self.part_above_one(known)
 
     def floor(self) -> arb:
         """Return ``P(A <= 0)``, the probability that the loss is infinite."""
@@ -103,7 +118,14 @@ class _RatioPair:
         start = float((self.m / self.r).sqrt().log()) if origin == 0 else float(origin.log())
         high = None if end is None else (end - origin).log()
         return positive_integral(
-            integrand, start, 1.0, left=left, right=right if end is None else None, high=high, known=known
+            integrand,
+            start,
+            1.0,
+            left=left,
+            right=right if end is None else None,
+            high=high,
+            known=known,
+            goal=self.goal,
         )
 
     def beyond(self, x: arb, sign: int) -> arb:

@@ -24,7 +24,6 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.accounting.two_stage import dp_sft
-from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter
 from privproj.records.atomic import write_atomically
 from privproj.records.ledger import NOT_CHAINED, Account, read_ledger
@@ -138,7 +137,7 @@ class _TrainingReport:
     noise_multiplier: float
     noise_std: float
     steps: int
-    curve: Curve
+    account: Account
     paths: dict[str, str] = field(default_factory=dict)
 
 
@@ -470,7 +469,7 @@ class ClassifierTraining:
             noise_multiplier=plan.noise_multiplier,
             noise_std=plan.noise_std,
             steps=account.spent,
-            curve=account.curve(),
+            account=account,
             paths={} if self.folder is None else {name: str(self.folder / file) for name, file in FILES.items()},
         )
 

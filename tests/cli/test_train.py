@@ -50,6 +50,8 @@ def test_the_fixed_call(tmp_path, monkeypatch, capsys):
     assert found["epsilon"] == again.value
     assert json.loads((tmp_path / "privproj-train" / "report.json").read_text()) == found
     assert "differentially private" in (tmp_path / "privproj-train" / "statement.md").read_text()
+    for file in ("statement.md", "ledger.jsonl"):
+        assert exit_code(["verify", str(tmp_path / "privproj-train" / file)]) == 0
     assert read_ledger(tmp_path / "privproj-train" / "ledger.jsonl").spent == 300
     assert exit_code(FIXED.split()) == 0
     shown = capsys.readouterr().out

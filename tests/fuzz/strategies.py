@@ -329,7 +329,7 @@ def checks(draw: st.DrawFn) -> Case:
 
 @st.composite
 def ledgers(draw: st.DrawFn) -> Case:
-    """``ledger`` on a file of JSON lines."""
+    """``ledger`` and ``verify`` on a file of JSON lines."""
     header = '{"ledger": "privproj", "version": 1}'
     lines = [draw(often(st.just(header), st.sampled_from(LITERALS), 20))]
     for items in draw(st.lists(entries({"steps": "5"}), min_size=1, max_size=2)):
@@ -338,8 +338,25 @@ def ledgers(draw: st.DrawFn) -> Case:
         lines.append(f'{{"phase": {phase}, "target": {target}}}')
         lines += [f'{{"step": {i + 1}}}' for i in range(draw(st.integers(0, 4)))]
     data = "\n".join([*lines, ""]).encode("utf-8", "surrogatepass")
-    given = draw(pairs(command_of("ledger", ""), 2))
-    return Case(("ledger", "in.jsonl", *overlaid([], given)), {"in.jsonl": draw(mutated(data))})
+    command = draw(st.sampled_from(["ledger", "verify"]))
+    given = draw(pairs(command_of(command, ""), 2))
+    return Case((command, "in.jsonl", *overlaid([], given)), {"in.jsonl": draw(mutated(data))})
+
+
+@st.composite
+def statements(draw: st.DrawFn) -> Case:
+    """``verify`` on a privacy statement whose parameters are those of a drawn entry."""
+    style = draw(often(st.just('"text"'), st.sampled_from(['"markdown"', '"html"', *LITERALS]), 4))
+    items = draw(entries({"steps": "3"}))
+    entry = "{" + ", ".join(f'"{key}": {value}' for key, value in items) + "}"
+    kind = draw(st.sampled_from(['"question": %s', '"run": {"phase": [%s]}', LEDGER_KIND])) % entry
+    delta = draw(often(st.just("1e-05"), st.sampled_from(LITERALS), 6))
+    line = f'{{"privproj": "0.1.0", "style": {style}, "delta": {delta}, {kind}}}'
+    data = f"PRIVACY STATEMENT\n\n{line}\nEnd of the privacy statement.\n".encode("utf-8", "surrogatepass")
+    return Case(("verify", "in.txt", *(["--json"] if draw(st.booleans()) else [])), {"in.txt": draw(mutated(data))})
+
+
+LEDGER_KIND = '"ledger": {"phase": [%s], "made": [2], "insecure": false, "notes": [], "assumes": []}'
 
 
 @cache
@@ -380,6 +397,7 @@ FILES = {
     b"u": (("check", "in.toml", "--update"), "in.toml"),
     b"l": (("ledger", "in.jsonl"), "in.jsonl"),
     b"v": (("verify", "in.json"), "in.json"),
+    b"k": (("verify", "in.jsonl"), "in.jsonl"),
 }
 
 
@@ -390,7 +408,8 @@ LEDGER_FILE = b"""{"ledger": "privproj", "version": 1}
 {"step": 1}
 """
 SEEDS = [
-    *(kind + RUN_FILE for kind in (b"r", b"m")), *(kind + CHECK_FILE for kind in (b"c", b"u")), b"l" + LEDGER_FILE,
+    *(kind + RUN_FILE for kind in (b"r", b"m")), *(kind + CHECK_FILE for kind in (b"c", b"u")),
+    *(kind + LEDGER_FILE for kind in (b"l", b"k")),
     b'j{"phase": [{"mechanism": "gaussian", "noise_multiplier": 1, "steps": 3}]}',
     *(b"\0".join(line.split()) for line in (
         b"epsilon m2 --layer 64x4x2 --noise-multiplier 1 --delta 1e-5 --json", b"bounds m2.rank-free --json",
@@ -429,6 +448,7 @@ def everything() -> st.SearchStrategy:
         ledgers(),
         ledgers(),
         certificates(),
+        statements(),
         raw(),
     ]
     return st.integers(0, len(kinds) - 1).flatmap(lambda i: kinds[i])

@@ -37,6 +37,7 @@ test_commands_without_a_mechanism = fuzzed(strategies.lonely(), 20)
 test_run_files = fuzzed(strategies.runs(), 40)
 test_regression_files = fuzzed(strategies.checks(), 30)
 test_ledgers = fuzzed(strategies.ledgers(), 40)
+test_statements = fuzzed(strategies.statements(), 20)
 test_raw_bytes = fuzzed(strategies.raw(), 40)
 
 

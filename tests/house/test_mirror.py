@@ -29,6 +29,7 @@ ELSEWHERE = {
     "numerics/arrays": "arrays against scalars: tests/laws/test_binned_profiles.py",
     "numerics/gamma_mills": "tests/numerics/test_gamma_hockey_stick.py",
     "records/atomic": "kills: tests/records/test_regression.py, test_sweep.py",
+    "rigorous/grids": "any grid is sound: tests/records/test_certified_runs.py",
     "rigorous/integral": "enclosures: tests/records/test_certificate.py",
     "rigorous/profiles": "enclosures: tests/records/test_certificate.py",
     "training/algorithms/algorithm": "the record: tests/training/test_registry.py",
@@ -50,7 +51,6 @@ CLI = {
     "picture": "tests/cli/test_curve.py",
     "progress": "a bar on standard error: tests/cli/test_sweep.py, tests/cli/test_audit.py",
     "report": "tests/records/test_statement.py",
-    "verify": "tests/records/test_certificate.py",
     **dict.fromkeys(
         ("epsilon", "delta", "sigma", "rank", "steps", "rate", "misalignment"), "one line each: tests/cli/test_query.py"
     ),

@@ -10,6 +10,7 @@ from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure, widen
 
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
+    from privproj.rigorous.profiles import BallProfile
 
 
 def representation(mechanism: Laplace) -> PrivacyProfile:
@@ -34,6 +35,13 @@ def representation(mechanism: Laplace) -> PrivacyProfile:
     return PrivacyProfile(log_delta, table=table, resolution=256.0)
 
 
+def provable(mechanism: Laplace, steps: int) -> "BallProfile":
+    """The closed form in balls."""
+    from privproj.rigorous.profiles import BallLaplaceProfile
+
+    return BallLaplaceProfile(mechanism.z)
+
+
 BOUND = Bound(
     name="exact",
     mechanism=Laplace,
@@ -42,5 +50,6 @@ BOUND = Bound(
     source="the likelihood ratio of two Laplace laws at distance mu",
     example="privproj epsilon laplace --noise-multiplier 1 --delta 1e-5",
     representation=representation,
+    provable=provable,
     exact=True,
 )

@@ -1,0 +1,367 @@
+"""Runs proved in ball arithmetic: the phases of a run in balls, and the grid that a certificate keeps (C29).
+
+A grid is a free parameter of the proof: any grid proves a bound, a good one a tight one. It is proposed in floats, kept
+in the certificate, and read again as what it is, plain numbers.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from privproj.accounting.question import Question
+from privproj.composition.compose import releases_of
+from privproj.curves.profile import PrivacyProfile
+from privproj.errors import InvalidParameter, PrecisionLimit, Refused
+from privproj.mechanisms import M2, Mechanism
+from privproj.numerics.search import find_crossing
+from privproj.records.strict_json import quoted
+from privproj.runs import NeighbouringRelation, Run, Sampling
+
+if TYPE_CHECKING:
+    from flint import arb
+
+    from privproj.rigorous.allocation import EpochGrid
+    from privproj.rigorous.composition import Grid, Releases, Window
+    from privproj.rigorous.profiles import BallProfile
+
+MOST_CELLS = 1 << 20
+"""Largest window of a lattice, in cells: more takes minutes and gigabytes. Contract."""
+
+MOST_KNOTS = 20_000
+"""Most places at which the profile of a phase is looked at. Contract."""
+
+MOST_PHASES = 100
+"""Most phases of a run that is certified. Contract."""
+
+MOST_EPOCH_GRIDS = 16
+"""Most grids of one epoch. Contract."""
+
+MOST_LEVEL = 900
+"""Largest ratio of a release, and finest step of ratios, as powers of two. Contract."""
+
+LARGEST_LOSS = 1e5
+"""Largest loss of one release, in nats, at which a profile is looked at. Contract."""
+
+LEAST_BITS = 128
+"""Least working precision of a run, in bits. Speed only."""
+
+MOST_BITS = 4096
+"""Largest working precision of a run, in bits. Contract."""
+
+FINENESSES = (1.0, 2.0, 4.0)
+"""How much finer the grids are that are tried in turn. Speed only."""
+
+CLOSE_ENOUGH = 5e-4
+"""Relative distance of the certified epsilon to the floating-point one with which a grid is fine enough. Speed only."""
+
+LARGEST_BLUR = 1e-6
+"""Part of delta that the radii of the balls may be: else the precision is doubled. Speed only."""
+
+SEARCH_RTOL = 1e-9
+"""Relative accuracy to which the certified epsilon is sought. Speed only."""
+
+LEAST_EPSILON = 1e-9
+"""Least epsilon above 0 that is sought. Contract."""
+
+
+def is_run(questions: Sequence[Question]) -> bool:
+    """True unless there is one release on the whole data set, or a closed form in balls for several."""
+    run, bound = questions[0].run, questions[0].bound
+    if len(questions) > 1 or run.sampling_rate != 1.0 or _in_epochs(questions[0]):
+        return True
+    return run.steps > 1 and not bound.provable_steps
+
+
+def check_provable(questions: Sequence[Question]) -> None:
+    """Raise :class:`Refused` where there is no enclosure of one of the phases, or of the way its batches are drawn."""
+    if len(questions) > MOST_PHASES:
+        raise Refused(f"certificates are about at most {MOST_PHASES} phases, got {len(questions)}")
+    for question in questions:
+        run, bound = question.run, question.bound
+        if run.group_size > 1:
+            raise Refused(f"certificates are about one record, got group_size={run.group_size}")
+        if run.max_batch_size is not None:
+            raise Refused("certificates are about whole batches; expected no max_batch_size")
+        if bound.provable is None:
+            raise Refused(f"no enclosure for {bound.name}; certificates cover {', '.join(provable_names())}")
+        alike = _one_layer(question.mechanism)
+        if isinstance(alike, M2) and alike.layers and not alike.unprojected:
+            raise Refused(
+                "certificates are about one projected layer, or layers of one shape under a joint clip; expected dim "
+                "and rank, or one layer"
+            )
+
+
+def provable_names() -> list[str]:
+    """The names ``mechanism.bound`` of all bounds that can be certified."""
+    from privproj.bounds import registry
+
+    return [f"{bound.mechanism.name}.{bound.name}" for bound in registry() if bound.provable is not None]
+
+
+def ball_profile(question: Question, steps: int = 1) -> "BallProfile":
+    """The profile of one release (or of several, where a closed form is known) in balls, as the relation has it."""
+    assert question.bound.provable is not None
+    built: Mechanism = question.mechanism
+    if question.run.relation is NeighbouringRelation.REPLACE:
+        built = built.for_replacement()
+    return question.bound.provable(_one_layer(built), steps)
+
+
+def _one_layer(mechanism: Mechanism) -> Mechanism:
+    """The mechanism of one layer, where several of one shape are as private as one."""
+    return mechanism.alike if isinstance(mechanism, M2) else mechanism
+
+
+@dataclass(frozen=True)
+class _RunGrids:
+    """The free parameters of the proof of a run: its grid, and those of the epochs of phases that have such."""
+
+    grid: "Grid"
+    epochs: "tuple[tuple[tuple[EpochGrid, ...], ...], ...]" = ()
+
+
+def _releases_in_balls(questions: Sequence[Question], grids: _RunGrids) -> "list[Releases]":
+    """The releases of all phases in balls, sampled as their runs say."""
+    from privproj.rigorous.allocation import epochs_in_balls
+    from privproj.rigorous.composition import BallPhase
+
+    found, epochs = [], iter(grids.epochs)
+    for question in questions:
+        run, profile = question.run, ball_profile(question)
+        if _in_epochs(question):
+            found += epochs_in_balls(profile, run, next(epochs))
+        else:
+            found.append(BallPhase(profile, run.steps, run.sampling_rate, _is_one_sided(question)))
+    return found
+
+
+def _in_epochs(question: Question) -> bool:
+    """True where a record picks its batches at random, and an epoch is one release."""
+    return question.run.allocates and not question.run.single
+
+
+def _is_one_sided(question: Question) -> bool:
+    """True where the pair of a release is not its own mirror image."""
+    return _in_epochs(question) or (question.run.sampling_rate < 1.0 and question.run.sampling is Sampling.POISSON)
+
+
+def _blocks(question: Question) -> list[int]:
+    """How many batches each block of an epoch has, or 1 for other releases: one number for each release in balls."""
+    from privproj.rigorous.allocation import blocks_of
+
+    return [size for size, _ in blocks_of(question.run)] if _in_epochs(question) else [1]
+
+
+def _profiles_in_floats(questions: Sequence[Question]) -> list[tuple[PrivacyProfile, Run]]:
+    """The profile of one release of each phase in floats, and its run; grids are proposed from them."""
+    found = []
+    for question in questions:
+        form, run = question.release()
+        if not isinstance(form, PrivacyProfile):
+            raise Refused(f"no enclosure for a run by {question.bound.name}, which has no privacy profile")
+        found.append((form, run))
+    return found
+
+
+class CertifiedRun:
+    """A run in balls on one grid, at one working precision: what is proved of its delta at every epsilon."""
+
+    def __init__(self, questions: Sequence[Question], grids: _RunGrids, bits: int) -> None:
+        from flint import ctx
+
+        from privproj.rigorous.composition import RunInBalls
+
+        self.grids, self.bits = grids, bits
+        with ctx.workprec(bits):
+            self.run = RunInBalls(_releases_in_balls(questions, grids), grids.grid)
+
+    def upper(self, epsilon: float) -> "arb":
+        """An upper bound of delta, an exact number."""
+        from flint import ctx
+
+        with ctx.workprec(self.bits):
+            return self.run.upper(epsilon)
+
+    def lower(self, epsilon: float) -> "arb":
+        """A lower bound of the delta of the bound, an exact number; 0 where none is known."""
+        from flint import ctx
+
+        with ctx.workprec(self.bits):
+            return self.run.lower(epsilon)
+
+    def is_sharp(self, log_delta: float) -> bool:
+        """True if the precision is enough: the radii of the balls hardly matter beside delta."""
+        blur = self.run.blur
+        if not blur.is_finite():
+            return False
+        return not blur > 0 or float(blur.log()) <= log_delta + math.log(LARGEST_BLUR)
+
+    def epsilon(self, log_delta: float, guess: float) -> float:
+        """The least epsilon, to about :data:`SEARCH_RTOL`, whose delta is certainly at most ``e^log_delta``."""
+
+        def excess(eps: float) -> float:
+            upper = self.upper(eps)
+            return (float(upper.log()) if upper > 0 else -math.inf) - log_delta
+
+        if excess(0.0) <= 0.0:
+            return 0.0
+        start = guess if LEAST_EPSILON < guess < math.inf else 1.0
+        found = find_crossing(excess, start, low=LEAST_EPSILON, high=1e9, spread=1e-3, rtol=SEARCH_RTOL).upper
+        if found == math.inf:
+            raise PrecisionLimit("expected a run whose delta is reached on the lattice; ask for a larger delta")
+        return found
+
+
+def prove_run(questions: Sequence[Question], log_delta: float, guess: float) -> CertifiedRun:
+    """The run in balls on a grid that is good near the delta ``e^log_delta``, where epsilon is about ``guess``.
+
+    Finer grids are tried until the certified epsilon is close to the guess. Raises :class:`PrecisionLimit` where that
+    takes too long a window or too high a precision.
+    """
+    best: CertifiedRun | None = None
+    for fineness in FINENESSES:
+        try:
+            found = _prove_on_grid(questions, log_delta, fineness)
+        except PrecisionLimit:
+            if best is None:
+                raise
+            break
+        best = found
+        if found.epsilon(log_delta, guess) <= guess * (1.0 + CLOSE_ENOUGH):
+            break
+    assert best is not None
+    return best
+
+
+def _prove_on_grid(questions: Sequence[Question], log_delta: float, fineness: float) -> CertifiedRun:
+    """The run in balls on one grid, at the first precision at which its balls are narrow enough."""
+    from privproj.rigorous.allocation import propose_epochs
+    from privproj.rigorous.grids import propose_grid
+
+    profiles = _profiles_in_floats(questions)
+    releases = [release for phase in profiles for release in releases_of(*phase)]
+    grid = propose_grid(releases, log_delta, fineness)
+    _check_size(grid)
+    chosen = [phase for phase, question in zip(profiles, questions, strict=True) if _in_epochs(question)]
+    composed = sum(run.steps for _, run in releases)
+    grids = _RunGrids(grid, tuple(propose_epochs(*phase, log_delta, composed, fineness) for phase in chosen))
+    steps = sum(question.run.steps for question in questions)
+    # log2(T / delta) bits are lost beside 1, and a hundred are kept.
+    bits = max(LEAST_BITS, 64 * math.ceil(((math.log(steps) - log_delta) / math.log(2.0) + 100.0) / 64.0))
+    while bits <= MOST_BITS:
+        found = CertifiedRun(questions, grids, bits)
+        if found.is_sharp(log_delta):
+            return found
+        bits *= 2
+    raise PrecisionLimit(f"expected a run whose delta {MOST_BITS} bits can tell from rounding; ask for a larger delta")
+
+
+def _check_size(grid: "Grid") -> None:
+    """Raise :class:`PrecisionLimit` for a grid that takes too much work."""
+    size = max(window.size for window in grid.windows)
+    if size > MOST_CELLS or max(map(len, grid.knots)) > MOST_KNOTS:
+        raise PrecisionLimit(
+            f"expected a run whose lattice has at most {MOST_CELLS} cells, got {size}; certify fewer steps, or take "
+            "the answer in floating point, whose errors are bounded too"
+        )
+
+
+def grid_record(grids: _RunGrids) -> dict[str, Any]:
+    """The grids as plain values, as a certificate keeps them."""
+    grid = grids.grid
+    found: dict[str, Any] = {
+        "step": grid.step,
+        "knots": [list(cells) for cells in grid.knots],
+        "windows": [vars(window) for window in grid.windows],
+    }
+    if grids.epochs:
+        found["epochs"] = [
+            [[{"level": g.level, "knots": list(g.knots), "window": vars(g.window)} for g in block] for block in phase]
+            for phase in grids.epochs
+        ]
+    return found
+
+
+def grid_from_record(given: Any, questions: Sequence[Question]) -> _RunGrids:
+    """The grids for these phases that plain values describe; raises :class:`InvalidParameter` for what is none."""
+    from privproj.rigorous.composition import Grid
+
+    blocks = [_blocks(question) for question in questions]
+    chosen = [sizes for sizes, question in zip(blocks, questions, strict=True) if _in_epochs(question)]
+    _check_table(given, {"step": float, "knots": list, "windows": list, **({"epochs": list} if chosen else {})})
+    _check(0.0 < given["step"] <= 100.0, given["step"], "a step above 0 and at most 100 nats")
+    releases = sum(map(len, blocks))
+    _check(len(given["knots"]) == releases, len(given["knots"]), f"knots for each of {releases} kinds of release")
+    for cells in given["knots"]:
+        _check_cells(cells)
+        _check(0 in cells, cells, "knots with 0 among them")
+        far = max(-cells[0], cells[-1]) * given["step"]
+        _check(far <= LARGEST_LOSS, far, f"losses of at most {LARGEST_LOSS:g} nats at the knots")
+    orders = 2 if any(map(_is_one_sided, questions)) else 1
+    _check(len(given["windows"]) == orders, len(given["windows"]), f"a window for each order, {orders} in all")
+    grid = Grid(given["step"], tuple(map(tuple, given["knots"])), tuple(map(_window_from, given["windows"])))
+    if not chosen:
+        return _RunGrids(grid)
+    _check(len(given["epochs"]) == len(chosen), len(given["epochs"]), f"epochs of {len(chosen)} phases")
+    return _RunGrids(grid, tuple(map(_epoch_grids_from, given["epochs"], chosen)))
+
+
+def _epoch_grids_from(given: Any, sizes: Sequence[int]) -> "tuple[tuple[EpochGrid, ...], ...]":
+    """The grids of the blocks of an epoch that plain values describe; blocks of one batch have none."""
+    from privproj.rigorous.allocation import EpochGrid
+
+    blocks = sum(size > 1 for size in sizes)
+    _check(isinstance(given, list) and len(given) == blocks, given, f"grids for each of {blocks} sizes of blocks")
+    found = []
+    for block in given:
+        _check(isinstance(block, list) and 1 <= len(block) <= MOST_EPOCH_GRIDS, block, "1 to 16 grids of an epoch")
+        for grid in block:
+            _check_table(grid, {"level": int, "knots": list, "window": dict})
+            _check(abs(grid["level"]) <= MOST_LEVEL, grid["level"], f"a level of at most {MOST_LEVEL} in size")
+            _check_cells(grid["knots"])
+            _check(grid["knots"][0] >= 1, grid["knots"][0], "knots of ratios above 0")
+            far = grid["knots"][-1].bit_length() + grid["level"]
+            _check(far <= MOST_LEVEL, far, f"ratios of at most 2^{MOST_LEVEL}")
+        found.append(tuple(EpochGrid(g["level"], tuple(g["knots"]), _window_from(g["window"])) for g in block))
+    return tuple(found)
+
+
+def _check_cells(cells: Any) -> None:
+    """Raise :class:`InvalidParameter` unless these are knots."""
+    whole = isinstance(cells, list) and all(type(cell) is int for cell in cells)
+    _check(whole and 3 <= len(cells) <= MOST_KNOTS, cells, f"3 to {MOST_KNOTS} whole numbers as knots")
+    _check(all(a < b for a, b in pairwise(cells)), cells, "knots in increasing order")
+
+
+def _window_from(given: Any) -> "Window":
+    """The window that plain values describe."""
+    from privproj.rigorous.composition import Window
+
+    _check_table(given, {"first": int, "size": int, "right": float, "left": float})
+    _check(2 <= given["size"] <= MOST_CELLS, given["size"], f"a window of 2 to {MOST_CELLS} cells")
+    _check(abs(given["first"]) <= 1 << 40, given["first"], "a window whose first cell is at most 2^40 away")
+    for side in ("right", "left"):
+        _check(0.0 < given[side] <= 1e6, given[side], "an order of Chernoff's bound above 0 and at most 1e6")
+    return Window(**given)
+
+
+def _check(fine: bool, value: object, expected: str) -> None:
+    """Raise :class:`InvalidParameter` about the grid of a certificate unless all is fine."""
+    if not fine:
+        raise InvalidParameter("grid", quoted(value), f"{expected}, in the certificate")
+
+
+def _check_table(given: Any, kinds: dict[str, type]) -> None:
+    """Raise :class:`InvalidParameter` unless this is a table of exactly these keys, each of its type and finite."""
+    _check(isinstance(given, dict) and set(given) == set(kinds), given, "the keys " + ", ".join(kinds))
+    for name, kind in kinds.items():
+        value = given[name]
+        fine = type(value) is kind and (kind is not float or math.isfinite(value))
+        _check(fine, value, _WORDS[kind])
+
+
+_WORDS = {float: "a finite number with a point", int: "a whole number", list: "a list", dict: "a table"}
+"""What messages call the types of JSON values."""

@@ -1,0 +1,153 @@
+"""A privacy statement checked: written anew from the parameters that it ends with, and compared line by line.
+
+Whatever stands in a statement besides its parameters has to be what the tool writes for them. A number may differ by
+what rounding on another machine can do to its last digit. The statement may stand within a larger file, such as a model
+card; then only the lines between its marks are checked. A page in HTML has to be the statement and nothing else, since
+a style or a script elsewhere on it could change what is shown.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from privproj.errors import InvalidParameter
+from privproj.records.statement import PARAMETERS, STYLES, Statement, statement_from
+from privproj.records.strict_json import Ambiguous, parse_json, quoted
+from privproj.version import __version__
+
+BEGIN = {"text": "PRIVACY STATEMENT", "markdown": "## Privacy statement"}
+"""The line that begins a statement, by style. Contract."""
+
+END = "End of the privacy statement."
+"""The line that ends a statement in text and Markdown. Contract."""
+
+ROUNDING_RTOL = 1e-6
+"""Relative difference of a computed number, between two machines, that a statement may show by a unit of a last digit.
+
+A number is honest if it is written so for some value that lies at most this far from the recomputed one. Proof: what is
+accepted is at least the recomputed bound less this share of it.
+"""
+
+WORDS = "every word is what privproj writes for these parameters"
+"""The claim about all but the numbers."""
+
+NUMBERS = "every number is what these parameters give, but for rounding"
+"""The claim about the numbers."""
+
+VERSION = "it was written by this version of privproj"
+"""The claim that no other version wrote it, whose numbers or words may differ."""
+
+SHOWN_NUMBER = re.compile(r"\d[\d.]*(?:e[+-]?\d+)?", re.ASCII)
+"""How a number stands in a statement."""
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """A line of the file that is not what is written anew: its number, what it says, and what would be said."""
+
+    number: int
+    said: str
+    expected: str
+
+
+@dataclass(frozen=True)
+class StatementVerdict:
+    """What checking a statement found: the statement written anew, where it stands in the file, and what differs."""
+
+    statement: Statement
+    first: int
+    last: int
+    lines: int
+    differences: tuple[_Difference, ...]
+    claims: dict[str, bool]
+
+    @property
+    def outside(self) -> int:
+        """The number of lines of the file that are not part of the statement."""
+        return self.lines - (self.last - self.first + 1)
+
+    @property
+    def holds(self) -> bool:
+        """True if every claim holds."""
+        return all(self.claims.values())
+
+
+def verify_statement(content: str, path: str, write: Callable[[Statement], str]) -> StatementVerdict:
+    """Check the statement in a text; ``write`` renders a statement in its style, ``path`` is for messages.
+
+    Raises :class:`InvalidParameter` where the text does not have one statement with its parameters, and whatever
+    computing it raises.
+    """
+    lines = content.replace("\r\n", "\n").split("\n")
+    lines = lines[:-1] if not lines[-1] else lines
+    places = [i for i, line in enumerate(lines) if line.startswith(PARAMETERS)]
+    if len(places) != 1:
+        expected = "one privacy statement that ends with its parameters"
+        raise InvalidParameter("FILE", path, expected, f"it has {len(places)} lines of parameters")
+    given = _parameters(lines[places[0]], path)
+    style, version = given.pop("style"), given.pop("privproj")
+    first, last = (0, len(lines) - 1) if style == "html" else _marked(lines, places[0], style, path)
+    statement = statement_from(given, given.pop("delta"), style, version)
+    # The statement with every computed number a little larger and smaller: what rounding can make of its last digits.
+    ways = [write(statement.shifted(by)).split("\n") for by in (1.0, 1.0 - ROUNDING_RTOL, 1.0 + ROUNDING_RTOL)]
+    found = tuple(_differences(lines[first : last + 1], ways, first + 1))
+    of_numbers = [_without_numbers(one.said) == _without_numbers(one.expected) for one in found]
+    claims = {WORDS: all(of_numbers), NUMBERS: not any(of_numbers), VERSION: version == __version__}
+    return StatementVerdict(statement, first + 1, last + 1, len(lines), found, claims)
+
+
+def _parameters(line: str, path: str) -> dict[str, Any]:
+    """The line of parameters as data: every key known, none missing, and what is not computed from checked."""
+    try:
+        given = parse_json(line)
+    except Ambiguous as error:
+        raise InvalidParameter("FILE", path, "parameters with one meaning", f"they have {error}") from None
+    except (ValueError, RecursionError):
+        raise InvalidParameter("FILE", path, "parameters as `privproj report` writes them") from None
+    about = [key for key in ("question", "run", "ledger") if key in given]
+    known = ["privproj", "style", "delta", *about]
+    if len(about) != 1 or list(given) != known or not isinstance(given[about[0]], dict):
+        expected = "parameters with the keys privproj, style, delta, and then question, run or ledger"
+        raise InvalidParameter("FILE", path, expected, f"they have {quoted(list(given))}")
+    if given["style"] not in STYLES:
+        raise InvalidParameter("style", quoted(given["style"]), "one of the styles " + ", ".join(STYLES))
+    if not isinstance(given["privproj"], str) or not re.fullmatch(r"[0-9][0-9A-Za-z.+-]{0,40}", given["privproj"]):
+        raise InvalidParameter("privproj", quoted(given["privproj"]), "a version")
+    return given
+
+
+def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, int]:
+    """The first and the last line of the statement around its parameters, by its marks, of which there is one each."""
+    begins = [i for i, line in enumerate(lines) if line == BEGIN[style]]
+    ends = [i for i, line in enumerate(lines) if line == END]
+    if len(begins) != 1 or len(ends) != 1 or not begins[0] < place < ends[0]:
+        raise InvalidParameter(
+            "FILE", path, f"one line {BEGIN[style]!r} before the parameters and one line {END!r} after them"
+        )
+    return begins[0], ends[0]
+
+
+def _differences(said: list[str], ways: list[list[str]], number: int) -> list[_Difference]:
+    """The lines that no rounding explains; ``number`` is that of the first."""
+    own, *others = ways
+    found = []
+    for i in range(max(len(said), len(own))):
+        options = [way[i] for way in (own, *others) if i < len(way)]
+        if i >= len(said):
+            found.append(_Difference(number + i, "", options[0]))
+        elif i >= len(own) or not _is_one_of(said[i], options):
+            found.append(_Difference(number + i, said[i], options[0] if options else ""))
+    return found
+
+
+def _is_one_of(said: str, options: list[str]) -> bool:
+    """True if every word of a line is the word that stands there in one of the lines."""
+    columns = [option.split(" ") for option in (said, *options)]
+    alike = len({len(words) for words in columns}) == 1
+    return said in options or (alike and all(word in among for word, *among in zip(*columns, strict=True)))
+
+
+def _without_numbers(line: str) -> str:
+    """A line with every number replaced by a sign, to tell changed numbers from changed words."""
+    return SHOWN_NUMBER.sub("#", line)

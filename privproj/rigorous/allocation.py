@@ -1,0 +1,378 @@
+"""Balls-in-bins in balls: the excess of an epoch in which each record picks one of several batches (C25, C29 epochs).
+
+With ``W = dP/dQ`` under ``Q`` for one release and ``S`` the sum of ``t`` independent copies, an epoch has the profile
+``m + E (S/t - s)_+`` at ``s``. A pair whose losses are logarithms of multiples of a step puts ``W``, and so ``S``, on a
+linear lattice, where Arb's transform gives the law of ``S``. The grid (:class:`EpochGrid`) may be any at all.
+
+The second part of the file proposes such grids in floats; nothing there is trusted.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+from flint import arb, ctx
+
+from privproj.composition.compose import releases_of
+from privproj.composition.dominating_pairs import TRUNCATED_RUN_MASS, FloatArray, outline_step, step_pairs
+from privproj.curves.profile import PrivacyProfile
+from privproj.errors import InvalidParameter
+from privproj.rigorous.composition import (
+    BallPair,
+    BallPhase,
+    ComposedLaw,
+    Ends,
+    Knot,
+    Releases,
+    Window,
+    pair_above,
+    pair_below,
+)
+from privproj.rigorous.grids import LOG_LEAST_TRUNCATED, SHARE_TRUNCATED
+from privproj.rigorous.profiles import BallProfile
+from privproj.runs import Run
+
+LARGEST_LEVEL = 1000
+"""Largest level of a grid in size: ``2^level`` is a double that is not 0. Proof."""
+
+DIGITS_OF_SUMS = 64
+"""Bits to which the masses of ``S`` are rounded outward before they are added up. Speed only."""
+
+
+@dataclass(frozen=True)
+class EpochGrid:
+    """Where the ratio ``W`` of a release and the sum ``S`` of ``t`` of them are looked at; every choice is sound.
+
+    ``2^level`` is the step of the lattice of both. ``knots`` are the cells above 0, in increasing order, at which the
+    profile of a release is looked at. ``window`` holds the cells of ``S``; its orders are Chernoff's for ``S``.
+
+    Raises :class:`InvalidParameter` for what is no grid.
+    """
+
+    level: int
+    knots: tuple[int, ...]
+    window: Window
+
+    def __post_init__(self) -> None:
+        if abs(self.level) > LARGEST_LEVEL:
+            raise InvalidParameter("level", self.level, f"a whole number of at most {LARGEST_LEVEL} in size")
+        if not self.knots or self.knots[0] < 1 or any(a >= b for a, b in pairwise(self.knots)):
+            raise InvalidParameter("knots", self.knots[:3], "cells above 0 in increasing order, at least one")
+        if self.window.size < 1:
+            raise InvalidParameter("size", self.window.size, "a whole number size >= 1")
+        for name in ("right", "left"):
+            if not 0.0 < getattr(self.window, name) < math.inf:
+                raise InvalidParameter(name, getattr(self.window, name), f"a finite number {name} > 0")
+
+
+class BallEpochs:
+    """Epochs of ``batches`` batches, of which each record picks one, as releases of a run (C29, epochs).
+
+    Every grid gives bounds of its own, of which the best count: a coarse grid reaches far, a fine one is close nearby.
+    The bounds hold at the working precision at which this is built.
+    """
+
+    one_sided = True
+
+    def __init__(self, release: BallProfile, batches: int, epochs: int, grids: Sequence[EpochGrid]) -> None:
+        self.steps, self.batches = epochs, batches
+        self.sums = [_sums_of_release(release, batches, grid) for grid in grids]
+
+    def excess(self, cell: int, h: arb) -> Ends:
+        """Return bounds of the excess ``E`` of an epoch at ``s = e^(cell h)`` in the remove order; 0 below if unknown.
+
+        It is ``m + E (S/t - s)_+`` for ``s >= 1`` and ``E (s - S/t)_+`` below.
+        """
+        c, low, high = self.batches * (cell * h).exp(), arb(0), arb(1)
+        for below, above in self.sums:
+            high = high.min(above.right(c) if cell >= 0 else above.left(c))
+            if below is not None:
+                low = low.max(below.right(c) if cell >= 0 else below.left(c))
+        return low.lower(), high.upper()
+
+
+def _sums_of_release(release: BallProfile, batches: int, grid: EpochGrid) -> tuple["_Sum | None", "_Sum"]:
+    """Return the sums of an epoch from below, or None where too little is known, and from above."""
+    # W = 1 is the cell 0 of the pairs, as the one from below needs it.
+    unit = 1 << -grid.level if grid.level <= 0 else 0
+    h = arb(2.0**grid.level)
+    knots = [_knot(release, cell - unit, cell * h) for cell in grid.knots]
+    pair = pair_below(knots) if unit in grid.knots[2:-2] else None
+    return pair and _sum_below(pair, unit, batches, grid), _sum_above(pair_above(knots), unit, batches, grid)
+
+
+def _knot(release: BallProfile, cell: int, t: arb) -> Knot:
+    """Return the knot of a release at ``t``: ``H = delta(ln t)``, and ``1 - t + t delta(-ln t)`` for ``t < 1`` (C1)."""
+    if t >= 1:
+        low, high = release.ends(t.log().max(arb(0)))
+        return Knot(cell, t, low.max(arb(0)).lower(), high.min(arb(1)).upper())
+    low, high = release.ends((-t.log()).max(arb(0)))
+    return Knot(cell, t, (1 - t + t * low.max(arb(0))).lower(), (1 - t + t * high).min(arb(1)).upper())
+
+
+def _sum_above(pair: BallPair, unit: int, batches: int, grid: EpochGrid) -> "_Sum":
+    """Return the sum of a pair that dominates a release."""
+    cells, masses = _ratios(pair, unit, grid)
+    # q_0 = (1 - sum_j q_j)_+, so that |Q| >= 1
+    masses = [(1 - sum(masses, arb(0))).max(arb(0)), *masses]
+    # m |Q|^(t - 1) to the right, (m + sum_j p_j - 1) |Q|^(t - 1) to the left
+    growth = sum(masses, arb(0)) ** (batches - 1)
+    spare = (pair.rest + sum(pair.masses, arb(0)) - 1).max(arb(0))
+    return _Sum((0, *cells), masses, batches, grid, (pair.rest * growth, spare * growth), above=True)
+
+
+def _sum_below(pair: BallPair, unit: int, batches: int, grid: EpochGrid) -> "_Sum":
+    """Return the sum of a pair whose profile is at most that of a release and its rest."""
+    cells, masses = _ratios(pair, unit, grid)
+    # Scaled so that |Q| <= 1.
+    scale = (1 / sum(masses, arb(0)).max(arb(1))).lower()
+    # The rest to the right, 1 + rest - sum_j p_j to the left
+    spare = 1 + pair.rest - scale * sum(pair.masses, arb(0))
+    return _Sum(cells, [mass * scale for mass in masses], batches, grid, (pair.rest, spare), above=False)
+
+
+def _ratios(pair: BallPair, unit: int, grid: EpochGrid) -> tuple[tuple[int, ...], list[arb]]:
+    """Return the cells of ``W > 0`` and their masses ``q_j = p_j / t_j`` under ``Q``."""
+    cells, h = tuple(cell + unit for cell in pair.cells), arb(2.0**grid.level)
+    return cells, [p / (cell * h) for cell, p in zip(cells, pair.masses, strict=True)]
+
+
+class _Sum:
+    """The law of ``S`` of one pair on a window, what may lie elsewhere, and both parts of the excess on a safe side.
+
+    The ``costs`` of the right and the left part are added from above, and subtracted from below.
+    """
+
+    def __init__(
+        self, cells: tuple[int, ...], masses: list[arb], batches: int, grid: EpochGrid, costs: Ends, *, above: bool
+    ) -> None:
+        window, step = grid.window, 2.0**grid.level
+        composed = ComposedLaw([(BallPair(cells, tuple(masses), arb(0)), batches)], step, window)
+        # S >= 0
+        self.beyond, self.before = composed.beyond_right, composed.beyond_left if window.first > 0 else arb(0)
+        self.batches, self.h, self.costs, self.above = batches, arb(step), costs, above
+        self.start, self.end = window.first * self.h, (window.first + window.size) * self.h
+        # Where all parts are small the sum ends beyond the largest of them.
+        largest = cells[-1] * self.h
+        self.reach, self.order = largest.max((batches * largest).min(self.end)), arb(window.right)
+        with ctx.workprec(DIGITS_OF_SUMS):
+            law = [(mass.upper() if above else mass.lower()).max(arb(0)) for mass in composed.law]
+            self.from_left, self.from_right = _Hinges(law), _Hinges(law[::-1])
+
+    def right(self, c: arb) -> arb:
+        """Return ``m + E (S/t - s)_+`` at ``c = t s``."""
+        if self.above:
+            # It falls with c, and what is far out would only widen the law of a run.
+            c = c.min(self.reach)
+        place, room = (self.end - c) / self.h - 1, (self.end - c).max(arb(0))
+        if not self.above:
+            # What lies outside of the window is at most counted at its end.
+            found = self.from_right.at(place.lower()) * self.h - room * (self.beyond + self.before)
+            return (found / self.batches - self.costs[0]).max(arb(0)).lower()
+        # (S - c)_+ <= (b - c)_+ + e^(x (S - b)) / (e x) for S >= b, and <= (a - c)_+ for S < a
+        found = self.from_right.at(place.upper()) * self.h + (room + 1 / (arb(1).exp() * self.order)) * self.beyond
+        found = found + (self.start - c).max(arb(0)) * self.before
+        return (found / self.batches + self.costs[0]).upper()
+
+    def left(self, c: arb) -> arb:
+        """Return ``E (s - S/t)_+`` at ``c = t s``."""
+        if self.above and self.start > 0 and not c >= self.start:
+            # E (1 - S/c)_+ rises with c.
+            return (self.left(self.start) * (c / self.start)).upper()
+        place, room = (c - self.start) / self.h, (c - self.start).max(arb(0))
+        if not self.above:
+            found = self.from_left.at(place.lower()) * self.h - room * (self.beyond + self.before)
+            return (found / self.batches - self.costs[1]).max(arb(0)).lower()
+        # (c - S)_+ <= (c - b)_+ for S >= b, and <= c for S < a
+        found = self.from_left.at(place.upper()) * self.h + (c - self.end).max(arb(0)) * self.beyond + c * self.before
+        return (found / self.batches + self.costs[1]).upper()
+
+
+class _Hinges:
+    """The function ``x -> sum_i q_i (x - i)_+`` of non-negative masses, affine between whole numbers."""
+
+    def __init__(self, masses: Sequence[arb]) -> None:
+        self.mass = list(accumulate(masses))
+        self.moment = [arb(0), *accumulate(self.mass[:-1])]
+
+    def at(self, x: arb) -> arb:
+        """Return the value at an exact ``x``."""
+        if not x > 0:
+            return arb(0)
+        # sum_(i <= k) q_i (k - i) + (x - k) sum_(i <= k) q_i,  k = floor(x) or the last
+        last = len(self.mass) - 1
+        k = last if x >= last else int(float(x.floor()))
+        return self.moment[k] + (x - k) * self.mass[k]
+
+
+def epochs_in_balls(release: BallProfile, run: Run, grids: Sequence[Sequence[EpochGrid]]) -> list[Releases]:
+    """Return the epochs of a balls-in-bins run, from the profile of one release and grids for each size of block.
+
+    A record that picks ``k`` of ``t`` batches picks one of each of ``k`` blocks (C25).
+    """
+    found = iter(grids)
+    return [
+        BallPhase(release, steps) if batches == 1 else BallEpochs(release, batches, steps, next(found))
+        for batches, steps in blocks_of(run)
+    ]
+
+
+def blocks_of(run: Run) -> list[tuple[int, int]]:
+    """Return the sizes of the blocks of a record, and how many of each there are in the run."""
+    assert run.batches is not None
+    size, longer = divmod(run.batches, run.batches_per_record)
+    blocks = ((size, run.batches_per_record - longer), (size + 1, longer))
+    return [(batches, run.steps * count) for batches, count in blocks if count]
+
+
+# --- grids, in floats --------------------------------------------------------------------------------
+
+RESOLUTION = 48.0
+"""Knots to a standard deviation of the loss of a release. Speed only."""
+
+LOG_SHARE_BEYOND = math.log(1e-7)
+"""Log of the part of delta that may lie outside of a window, by Chernoff's bound. Speed only."""
+
+LOG_SHARE_INFINITE = math.log(1e-3)
+"""Log of the part of delta that may be at infinity where epochs are composed. Speed only."""
+
+ORDERS = np.geomspace(1e-9, 1e3, 241)
+"""Orders of Chernoff's bound that are tried, in units of one standard deviation of ``S``. Speed only."""
+
+LARGEST_SIZE = 2**19
+"""Cells of a window that are not exceeded. Speed only."""
+
+QUICK_SIZE = 2**15
+"""Cells of a window that are always spent. Speed only."""
+
+LARGEST_SHARED_SIZE = 2**17
+"""Cells up to which one window serves for both parts of the excess. Speed only."""
+
+LOST_SHARE = 3e-4
+"""Relative share of epsilon that the step of the lattice may cost, by Chernoff's bound. Speed only."""
+
+LOST_SHARE_FAR = 1e-2
+"""The same at the ends of windows, and where it is far from the larger epsilon of both orders. Speed only."""
+
+LEAST_REACH = 1.0
+"""Loss of an epoch, in nats, up to which the finest of several grids reaches at least. Speed only."""
+
+UNCRITICAL_SHARE = 0.8
+"""Part of the larger epsilon of both orders up to which the other one is far from it. Speed only."""
+
+Atoms = tuple[FloatArray, FloatArray]
+"""Places of ``W`` and masses under ``Q``, in floats."""
+
+
+def propose_epochs(
+    profile: PrivacyProfile, run: Run, log_delta: float, composed: int, fineness: float = 1.0
+) -> tuple[tuple[EpochGrid, ...], ...]:
+    """Return grids for each size of block of a balls-in-bins run that are good near the delta ``e^log_delta``.
+
+    ``composed`` is how many releases are composed in all, each epoch of a block counted as one. Where ``fineness`` is
+    larger, the grids are as much finer than they are by default.
+    """
+    found = []
+    for (batches, _), (epoch, _) in zip(blocks_of(run), releases_of(profile, run), strict=True):
+        if batches == 1:
+            continue
+        whole = Run(steps=batches * composed)
+        beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
+        shape, last = outline_step(profile, whole, beyond), outline_step(epoch, Run(steps=composed), beyond)
+        step = shape.deviation / (fineness * RESOLUTION)
+        pair = step_pairs(profile, whole, shape, step)[0]
+        losses = pair.step * pair.cells
+        atoms = np.exp(losses), pair.masses * np.exp(-losses)
+        places = np.exp(step * shape.knots(step, fineness * RESOLUTION))
+        search = _Search(atoms, places, batches, LOST_SHARE / fineness**2)
+        # A larger W than t s does not count at s but as if it were infinite.
+        log_mass = log_delta - math.log(composed)
+        least = log_mass + (LOG_SHARE_INFINITE if composed > 1 else -2.0)
+        right = last.losses >= 0.0
+        log_excess, right = -last.log_excess[right], last.losses[right]
+        reach = float(np.interp(-least, log_excess, right))
+        depths = sorted({log_delta, log_delta / composed})
+        shared = search.grid(reach, (1, -1), depths, log_mass)
+        if shared.window.size <= LARGEST_SHARED_SIZE:
+            found.append((shared,))
+            continue
+        grids = [search.grid(0.0, (-1,), depths, log_mass), search.grid(reach, (1,), depths[:1], log_mass)]
+        if grids[0].level == grids[1].level:
+            grids = [shared]
+        while len(grids) > 1 and composed > 1 and reach > LEAST_REACH:
+            reach *= 0.5
+            log_mass = -float(np.interp(reach, right, log_excess))
+            grids.append(search.grid(reach, (1,), [log_mass], log_mass))
+        found.append(tuple(grids))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What grids are wanted for, in floats: the law of ``W``, the places of knots, and how many batches there are."""
+
+    atoms: Atoms
+    places: FloatArray
+    batches: int
+    tolerance: float
+
+    def grid(self, reach: float, sides: tuple[int, ...], depths: Sequence[float], log_mass: float) -> EpochGrid:
+        """Return the coarsest grid with which the losses of an epoch on these sides are as they are, nearly.
+
+        ``reach`` is the largest loss that counts, in nats. The losses are those that masses ``e^depth`` exceed, and
+        about ``e^log_mass`` counts as nothing.
+        """
+        places, log_mass = self.places[self.places <= self.batches * math.exp(reach)], log_mass + LOG_SHARE_BEYOND
+        exact = _split(self.atoms, places)
+        wanted = [(depth, side, self.loss(exact, depth, side)) for depth in (*depths, log_mass) for side in sides]
+        largest = max(self.loss(exact, depths[0], side) for side in (1, -1))
+        level = math.floor(math.log2(places[-1]))
+        while True:
+            h = 2.0**level
+            knots = np.unique(np.append(np.rint(places / h), max(1.0 / h, 1.0)))
+            knots = knots[knots > 0.0]
+            law = _split(self.atoms, knots * h)
+            (end, right), (start, left) = (_edge(law, self.batches, side, log_mass) for side in (1, -1))
+            first = math.floor(max(start, 0.0) / h)
+            size = 1 << (math.ceil(end / h) + 1 - first).bit_length()
+            close = all(
+                abs(self.loss(law, depth, side) / loss - 1.0)
+                <= (LOST_SHARE_FAR if depth == log_mass or loss < UNCRITICAL_SHARE * largest else self.tolerance)
+                for depth, side, loss in wanted
+            )
+            if size >= LARGEST_SIZE or (close and size >= QUICK_SIZE):
+                return EpochGrid(level, tuple(int(knot) for knot in knots), Window(first, size, right, left))
+            level -= 1
+
+    def loss(self, law: Atoms, log_mass: float, side: int) -> float:
+        """Return the loss of an epoch beyond which Chernoff's bound leaves ``e^log_mass`` on this side."""
+        return side * math.log(max(_edge(law, self.batches, side, log_mass)[0] / self.batches, 1e-300))
+
+
+def _split(atoms: Atoms, places: FloatArray) -> Atoms:
+    """Return the law on 0 and these places: each atom split between its neighbours, or moved to the last one."""
+    places = np.concatenate([[0.0], places])
+    w, q = atoms
+    at = np.clip(np.searchsorted(places, w) - 1, 0, len(places) - 2)
+    share = np.clip((w - places[at]) / (places[at + 1] - places[at]), 0.0, 1.0)
+    found: FloatArray = np.zeros(len(places))
+    np.add.at(found, at + 1, q * share)
+    np.add.at(found, at, q - q * share)
+    found[0] += max(0.0, 1.0 - float(found.sum()))
+    return places, found
+
+
+def _edge(law: Atoms, copies: int, side: int, log_mass: float) -> tuple[float, float]:
+    """Return the sum beyond which Chernoff's bound leaves ``e^log_mass`` on this side, and the best order."""
+    places, masses = law
+    mean = float(masses @ places)
+    orders = ORDERS / math.sqrt(copies * float(masses @ (places - mean) ** 2))
+    # min over x of (t ln sum_j q_j e^(x side w_j) - ln mass) / x
+    exponents = side * orders[:, None] * places + np.log(np.maximum(masses, 1e-320))
+    top = exponents.max(axis=1)
+    moments = copies * (top + np.log(np.exp(exponents - top[:, None]).sum(axis=1)))
+    edges = (moments - log_mass) / orders
+    best = int(np.argmin(edges))
+    return side * float(edges[best]), float(orders[best])

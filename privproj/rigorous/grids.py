@@ -1,0 +1,105 @@
+"""Which grid encloses a run tightly, chosen in floats: nothing here is trusted (:class:`..composition.Grid`)."""
+
+import math
+
+import numpy as np
+
+from privproj.composition.dominating_pairs import (
+    TRUNCATED_RUN_MASS,
+    Cells,
+    DominatingPair,
+    Outline,
+    is_one_sided,
+    outline_step,
+    step_pairs,
+)
+from privproj.curves.profile import PrivacyProfile
+from privproj.rigorous.composition import Grid, Window
+from privproj.runs import Run
+
+CELLS_PER_DEVIATION = 24.0
+"""Cells of the lattice to a standard deviation of the loss of one release. Speed only."""
+
+KNOTS_PER_DECAY = 96.0
+"""Knots beyond the core: four to this many lengths in which the excess falls by e. Speed only."""
+
+SHARE_BEYOND = math.log(1e-6)
+"""Log of the part of delta that the mass outside of a window may be, by Chernoff's bound. Speed only."""
+
+SHARE_TRUNCATED = math.log(1e-16)
+"""Log of the part of delta at which the tails of the steps may be cut. A floor may be cut 1e8 above. Speed only."""
+
+LOG_LEAST_TRUNCATED = math.log(1e-280)
+"""Log of the least mass of the tails of the steps that the floats follow. Speed only."""
+
+TAIL_ACCURACY = 1e-5
+"""Part of delta that straight lines between far knots may add, nearly. Speed only."""
+
+LONGEST_DECAY = 2.0
+"""Distance of knots at most, in lengths in which the excess falls by e. Speed only."""
+
+ORDERS = np.geomspace(1e-4, 1e4, 161)
+"""Orders of Chernoff's bound that are tried. Speed only."""
+
+FloatPairs = list[tuple[DominatingPair, int]]
+"""The pairs of the composer for each phase, and how many releases it has."""
+
+
+def propose_grid(phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fineness: float = 1.0) -> Grid:
+    """Return a grid for the run of these phases that is good near the delta ``e^log_delta``.
+
+    Where ``fineness`` is larger, the grid is as much finer than it is by default.
+    """
+    beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
+    shapes = [outline_step(profile, run, beyond) for profile, run in phases]
+    step = min(shape.deviation for shape in shapes) / (fineness * CELLS_PER_DEVIATION)
+    knots = [
+        _thin_tails(shape.knots(step, fineness * KNOTS_PER_DECAY), shape, step, log_delta - math.log(run.steps))
+        for shape, (_, run) in zip(shapes, phases, strict=True)
+    ]
+    orders: list[FloatPairs] = [
+        [
+            (step_pairs(profile, run, shape, step)[0], run.steps)
+            for (profile, run), shape in zip(phases, shapes, strict=True)
+        ]
+    ]
+    if any(is_one_sided(*phase) for phase in phases):
+        orders.append([(pair.mirrored(), steps) for pair, steps in orders[0]])
+    windows = tuple(_window(order, step, log_delta + SHARE_BEYOND) for order in orders)
+    return Grid(step, tuple(tuple(map(int, cells)) for cells in knots), windows)
+
+
+def _thin_tails(cells: Cells, shape: Outline, step: float, log_share: float) -> Cells:
+    """Return these knots without some of those in the tails, where the excess is small beside ``e^log_share``."""
+    # A chord over s lengths of decay is about E s^2/8 too high, E(t)/t in the mirrored order.
+    losses = cells * step
+    log_excess = np.interp(losses, shape.losses, shape.log_excess) + np.maximum(-losses, 0.0)
+    enough = np.sqrt(8.0 * TAIL_ACCURACY) * np.exp(np.minimum(0.5 * (log_share - log_excess), 50.0))
+    lengths = np.abs(np.diff(log_excess)) / np.minimum(enough, LONGEST_DECAY)[:-1]
+    passed = np.concatenate([[0.0], np.cumsum(np.minimum(lengths, 1.0))])
+    kept = np.concatenate([[True], np.diff(np.floor(passed)) > 0.0]) | (np.abs(cells) <= 1)
+    kept[-1] = True
+    return cells[kept]
+
+
+def _window(pairs: FloatPairs, step: float, log_mass: float) -> Window:
+    """Return the window outside of which there is about ``e^log_mass`` on either side."""
+    (end, right), (start, left) = (_edge(pairs, step, log_mass, side) for side in (1, -1))
+    size = 1 << max(4, (end - start).bit_length())
+    return Window(end - size, size, right, left)
+
+
+def _edge(pairs: FloatPairs, step: float, log_mass: float, side: int) -> tuple[int, float]:
+    """Return the cell beyond which Chernoff's bound leaves ``e^log_mass`` on this side, and the best order."""
+    # min over x of (sum_i T_i ln sum_j p_j e^(x side j h) - ln mass) / x
+    best, order = math.inf, 1.0
+    for x in ORDERS.tolist():
+        moment = 0.0
+        for pair, steps in pairs:
+            exponents = x * side * pair.step * pair.cells + np.log(np.maximum(pair.masses, 1e-320))
+            top = float(exponents.max())
+            moment += steps * (top + math.log(np.exp(exponents - top).sum()))
+        edge = (moment - log_mass) / x
+        if edge < best:
+            best, order = edge, x
+    return side * math.ceil(best / step), order

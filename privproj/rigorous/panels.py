@@ -1,0 +1,287 @@
+"""Means of the Gaussian profile over a law of the squared shift, enclosed for many epsilons (C29, panels).
+
+The range of ``X`` is cut into panels. On a panel with the centre ``c`` write ``X = c (1 + v)``, ``|v| <= rho``. The
+moments ``E[v^n; panel]`` are computed once, in balls, from one incomplete Beta or Gamma function and a recurrence. The
+Taylor series of ``h_eps`` in ``v`` has a recurrence too, and Cauchy's estimate bounds its rest. So ``E[h_eps(X);
+panel]`` is a short sum for every epsilon.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable
+from itertools import pairwise
+
+from flint import arb, ctx
+
+from privproj.laws.squared_shift import log_gaussian_delta_at
+from privproj.rigorous import gaussian
+from privproj.rigorous.laws import BallBetaLaw, BallLaw
+
+HALF_WIDTH = 0.08
+"""Half the width of a panel in units of its centre, at most. Speed only."""
+
+MOST_MOMENTS = 96
+"""Moments of a panel that are used at most. Speed only."""
+
+NEGLIGIBLE = 24.0
+"""Minus the log of the part of a mean that the rest of a series or what is left out may be. Speed only."""
+
+LEAST_SHARE = 2.0**-28
+"""The first panel begins at this part of the mean, or where hardly any mass lies below. Speed only."""
+
+EVALUATION_BITS = 128
+"""Working precision of the sums, in bits: a run asks for fewer. Speed only."""
+
+GUARD_BITS = 1024
+"""Bits of the moments beyond twice the working precision. Speed only."""
+
+RADII = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9)
+"""Radii of Cauchy's estimate that are tried. Speed only."""
+
+
+class Shares(ABC):
+    """A law on ``u >= 0`` whose density is ``edge(u)/u`` times a simple factor: Beta or Gamma, with the shape ``a``."""
+
+    a: arb
+    mean: arb
+    bounded: bool
+    """True if ``u`` is at most 1."""
+
+    @abstractmethod
+    def below(self, u: arb) -> arb:
+        """Return a ball that holds ``P(U <= u)``."""
+
+    @abstractmethod
+    def edge(self, u: arb) -> arb:
+        """Return a ball that holds what an integration by parts leaves at ``u``, see :meth:`moments`."""
+
+    @abstractmethod
+    def advance(self, n: int, centre: arb, before: arb, now: arb, ends: arb) -> arb:
+        """Return the moment of order ``n + 1`` from the two before it and what is left at the ends."""
+
+    def moments(self, mass: arb, left: arb, right: arb, centre: arb, count: int) -> list[arb]:
+        """Return ``E[v^n; left < U <= right]``, ``U = centre (1 + v)``, for ``n < count`` from that of order 0."""
+        found, before = [mass], arb(0)
+        powers = [(end / centre - 1, self.edge(end) / centre) for end in (left, right)]
+        (down, low), (up, high) = powers
+        for n in range(count - 1):
+            # The integral over the panel of d/du [v^n u density(u) ...], which is edge v^n / centre at its ends
+            found.append(self.advance(n, centre, before, found[-1], high - low))
+            before, low, high = found[-2], low * down, high * up
+        return found
+
+    def first_above(self, u: arb, tail: arb) -> arb:
+        """Return a ball that holds ``E[U; U > u]``, where ``tail`` holds ``P(U > u)``."""
+        # E[U; U > u] = E U (P(U > u) + edge(u)/a)
+        return self.mean * (tail + self.edge(u) / self.a)
+
+
+class BetaShares(Shares):
+    """The law ``Beta(a, b)``."""
+
+    bounded = True
+
+    def __init__(self, a: arb, b: arb) -> None:
+        self.a, self.b, self.mean = a, b, a / (a + b)
+        self.log_front = (a + b).lgamma() - a.lgamma() - b.lgamma()
+
+    def below(self, u: arb) -> arb:
+        """Return the regularised incomplete Beta function."""
+        return u.beta_lower(self.a, self.b, regularized=True) if u < 1 else arb(1)
+
+    def edge(self, u: arb) -> arb:
+        """Return ``u^a (1 - u)^b / Beta(a, b)``."""
+        return (self.a * u.log() + self.b * (-u).log1p() + self.log_front).exp() if u < 1 else arb(0)
+
+    def advance(self, n: int, centre: arb, before: arb, now: arb, ends: arb) -> arb:
+        """Return the next moment by parts: the integral of ``d/du [v^n u^a (1 - u)^b]``."""
+        # (a+b+n) m_(n+1) = n (1-c)/c m_(n-1) + ((n (1-2c) + a)/c - a - b) m_n - ends
+        rest = (n * (1 - 2 * centre) + self.a) / centre - self.a - self.b
+        return (n * (1 - centre) / centre * before + rest * now - ends) / (self.a + self.b + n)
+
+
+class GammaShares(Shares):
+    """The law ``Gamma(a)``."""
+
+    bounded = False
+
+    def __init__(self, a: arb) -> None:
+        self.a = self.mean = a
+        self.log_front = -a.lgamma()
+
+    def below(self, u: arb) -> arb:
+        """Return the regularised incomplete Gamma function."""
+        return 1 - u.gamma_upper(self.a, regularized=1)
+
+    def edge(self, u: arb) -> arb:
+        """Return ``u^a e^-u / Gamma(a)``."""
+        return (self.a * u.log() - u + self.log_front).exp()
+
+    def advance(self, n: int, centre: arb, before: arb, now: arb, ends: arb) -> arb:
+        """Return the next moment by parts: the integral of ``d/du [v^n u^a e^-u]``."""
+        # m_(n+1) = n/c m_(n-1) + ((n + a)/c - 1) m_n - ends
+        return n / centre * before + ((n + self.a) / centre - 1) * now - ends
+
+
+class Panel:
+    """The law on ``left < U <= right``, a part of a panel that ends at ``end``: its mass and its other moments."""
+
+    def __init__(self, shares: Shares, mass: arb, left: float, right: float, end: float) -> None:
+        self.shares, self.mass, self.left, self.right = shares, mass, arb(left), arb(right)
+        self.centre, self.rho = (self.left + end) / 2, (end - self.left) / (end + self.left)
+        self._moments: list[arb] = []
+
+    def moments(self, count: int, bits: int) -> list[arb]:
+        """Return at least ``count`` moments, computed at a precision of so many bits and rounded to the working one."""
+        if len(self._moments) < count:
+            with ctx.workprec(bits):
+                found = self.shares.moments(self.mass, self.left, self.right, self.centre, count)
+            self._moments = [+moment for moment in found]
+        return self._moments
+
+
+class PanelLaw:
+    """The law of ``X = scale U`` in panels, for the working precision at which it is made.
+
+    ``law`` is called at a higher one, which pays for what is cancelled in tails and in the recurrence of the moments.
+    Results are balls that hold the exact values, whatever the precision.
+
+    * ``edges``: where the panels end, doubles.
+    * ``reach``: the last edge beyond which there is a mass worth its time.
+    """
+
+    def __init__(self, law: Callable[[], BallLaw]) -> None:
+        self.bits = 2 * ctx.prec + GUARD_BITS
+        least = arb(2) ** -ctx.prec
+        with ctx.workprec(self.bits):
+            found = law()
+            self.scale, self.mean = found.scale, found.mean
+            self.shares = BetaShares(found.a, found.b) if isinstance(found, BallBetaLaw) else GammaShares(found.a)
+            self.edges, self.masses = self._cut_range(least)
+            above = [1 - mass for mass in self.masses]
+            self.reach = max(edge for edge, tail in zip(self.edges, above, strict=True) if tail > least)
+            parts = [b - a for a, b in pairwise(self.masses)]
+            self.panels = [
+                Panel(self.shares, mass, left, right, right)
+                for mass, (left, right) in zip(parts, pairwise(self.edges), strict=True)
+            ]
+            self.log_below, self.log_above, self.log_mass = ([_log(x) for x in y] for y in (self.masses, above, parts))
+        self.supremum = self.scale if self.shares.bounded else None
+
+    def _cut_range(self, least: arb) -> tuple[list[float], list[arb]]:
+        """Return the edges of the panels, up to tails of the mass ``least``, and the mass below each."""
+        shares, mean = self.shares, float(self.shares.mean)
+        half = min(HALF_WIDTH, 2.0 / math.sqrt(float(shares.a)))
+        ratio, top = (1.0 + half) / (1.0 - half), 1.0 if shares.bounded else math.inf
+        edges = [mean]
+        masses = [shares.below(arb(mean))]
+        while edges[0] > mean * LEAST_SHARE and masses[0] > least:
+            edges.insert(0, edges[0] / ratio)
+            masses.insert(0, shares.below(arb(edges[0])))
+        while edges[-1] < top and 1 - masses[-1] > least:
+            edges.append(min(edges[-1] * ratio, top))
+            masses.append(shares.below(arb(edges[-1])))
+        return edges, masses
+
+    def expected(self, eps: arb) -> arb:
+        """Return a ball that holds ``E[h_eps(X)]``."""
+        with ctx.workprec(EVALUATION_BITS):
+            last = len(self.panels)
+            first, floor = self._first_panel(eps, last, -math.inf)
+            highest, log_highest = arb(1), 0.0
+            if self.supremum is not None:
+                highest = gaussian.delta(eps, self.supremum.sqrt())
+                log_highest = log_gaussian_delta_at(float(eps.mid()), float(self.scale))
+            while last > first + 1 and self.log_above[last - 1] + log_highest < floor:
+                last -= 1
+            # Above the last panel h lies between its value at the edge and the one at the supremum.
+            total = self._height(eps, self.edges[last]).union(highest) * (1 - self.masses[last])
+            return total + self._sum(eps, first, last, floor)
+
+    def split(self, eps: arb, cut: float) -> tuple[arb, arb, arb]:
+        """Return balls that hold ``E[h_eps(X); U <= cut]``, ``P(U > cut)`` and ``E[X | U > cut]``, ``cut <= reach``."""
+        with ctx.workprec(self.bits):
+            below = self.shares.below(arb(cut))
+            beyond = self.scale * self.shares.first_above(arb(cut), 1 - below) / (1 - below)
+        with ctx.workprec(EVALUATION_BITS):
+            if cut <= self.edges[0]:
+                return arb(0).union(self._height(eps, cut)) * below, +(1 - below), +beyond
+            last = bisect_left(self.edges, cut) - 1
+            with ctx.workprec(self.bits):
+                part = Panel(self.shares, below - self.masses[last], self.edges[last], cut, self.edges[last + 1])
+            height = log_gaussian_delta_at(float(eps.mid()), float(self.scale) * self.edges[last])
+            first, floor = self._first_panel(eps, last, _log(part.mass) + height)
+            found = self._sum(eps, first, last, floor) + self._series(eps, part, floor)
+            return found, +(1 - below), +beyond
+
+    def _first_panel(self, eps: arb, last: int, best: float) -> tuple[int, float]:
+        """Return the first panel before ``last`` that matters, and the log of what does not, both by the floats.
+
+        ``best`` is the log of a part of the mean that is known.
+        """
+        at, x, first = float(eps.mid()), float(self.scale), last
+        height = log_gaussian_delta_at(at, x * self.edges[last])
+        while first > 0 and not self.log_below[first] + height < best - NEGLIGIBLE:
+            first -= 1
+            height = log_gaussian_delta_at(at, x * self.edges[first])
+            best = max(best, self.log_mass[first] + height)
+        return first, best - NEGLIGIBLE
+
+    def _sum(self, eps: arb, first: int, last: int, floor: float) -> arb:
+        """Return a ball that holds the mean below the panel ``last``, where ``0 <= h <= h(edge)`` below ``first``."""
+        total = arb(0).union(self._height(eps, self.edges[first])) * self.masses[first]
+        return sum((self._series(eps, panel, floor) for panel in self.panels[first:last]), total)
+
+    def _height(self, eps: arb, u: float) -> arb:
+        """Return ``h_eps`` at ``X = scale u``."""
+        return gaussian.delta(eps, (self.scale * arb(u)).sqrt())
+
+    def _series(self, eps: arb, panel: Panel, floor: float) -> arb:
+        """Return a ball that holds ``E[h_eps(X); panel]``, by its Taylor series in ``v``."""
+        # F = dh/dv = F_0 (1+v)^(-1/2) e^(alpha + beta - alpha/(1+v) - beta (1+v))
+        x = self.scale * panel.centre
+        alpha, beta, front = eps * eps / (2 * x), x / 8, x * gaussian.slope(eps, x)
+        share = floor - _log(front) - _log(panel.mass)
+        count, radius = _choose_terms(float(alpha), float(beta), float(panel.rho), share)
+        if count > MOST_MOMENTS:
+            low, high = (gaussian.delta(eps, (self.scale * end).sqrt()) for end in (panel.left, panel.right))
+            return low.union(high) * panel.mass
+        moments = panel.moments(count, self.bits)
+        shift, twice = alpha - beta - arb(0.5), 2 * beta + arb(0.5)
+        total, before, last, now = arb(0), arb(0), arb(0), arb(1)
+        for n in range(1, count):
+            total += now * moments[n] / n
+            # n F_n = (alpha - beta - 1/2 - 2 (n-1)) F_(n-1) - (2 beta + 1/2 + n - 2) F_(n-2) - beta F_(n-3)
+            following = ((shift - 2 * (n - 1)) * now - (twice + (n - 2)) * last - beta * before) / n
+            before, last, now = last, now, following
+        # |F| <= F_0 size for |v| <= R, so the rest is at most F_0 size R (rho/R)^count / (count (1 - rho/R))
+        part = panel.rho / radius
+        rest = _size(alpha, beta, arb(radius)) * radius * part**count / (count * (1 - part)) * panel.mass
+        return gaussian.delta(eps, x.sqrt()) * panel.mass + front * (total + arb(0, rest.abs_upper()))
+
+
+def _size(alpha: arb, beta: arb, radius: arb) -> arb:
+    """Return a bound of ``|F|/F_0`` on the disc ``|v| <= radius < 1``."""
+    # Re 1/(1+v) >= 1/(1+R) and Re v >= -R; or -alpha/(1+v) - beta v = -alpha + (alpha - beta) v - alpha v^2/(1+v)
+    one = alpha * radius / (1 + radius) + beta * radius
+    two = abs(alpha - beta) * radius + alpha * radius * radius / (1 - radius)
+    return one.min(two).exp() / (1 - radius).sqrt()
+
+
+def _choose_terms(alpha: float, beta: float, rho: float, log_share: float) -> tuple[int, float]:
+    """Return how many moments to use, and the radius of Cauchy's estimate, for a rest of ``e^log_share``."""
+    best, at = math.inf, RADII[0]
+    for radius in RADII:
+        one = alpha * radius / (1.0 + radius) + beta * radius
+        two = abs(alpha - beta) * radius + alpha * radius * radius / (1.0 - radius)
+        count = (min(one, two) - log_share) / math.log(radius / rho) if radius > rho else math.inf
+        if count < best:
+            best, at = count, radius
+    return max(2, math.ceil(min(best, MOST_MOMENTS + 1.0))), at
+
+
+def _log(ball: arb) -> float:
+    """Return about ``ln`` of a ball, to guide a choice; ``-inf`` if it is hardly positive."""
+    top = ball.upper()
+    return float(top.log()) if top > 0 else -math.inf

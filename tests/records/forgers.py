@@ -1,0 +1,145 @@
+"""How a forger edits a saved document: values, keys, lines and letters; and a chain of hashes computed again."""
+
+import copy
+import json
+import math
+from hashlib import sha256
+
+TWINS = {"a": "\u0430", "e": "\u0435", "o": "\u043e", "p": "\u0440", "0": "\u0660", "1": "\uff11", "-": "\u2010"}
+"""Letters that look like others."""
+
+WORDS = [
+    "", " ", "proved", "exact", "upper bound", "add-remove", "replace", "zero-out", "gaussian", "analytic", "m2",
+    "rank-free", "poisson", "1e-5", "0", "nan", "Infinity", "\u200b", "\u202eproved", "x\nproved", "\ud800",
+]  # fmt: skip
+"""Words that some place of a document would like."""
+
+KEYS = ["steps", "dim", "split", "planned", "public_size", "group_size", "discretization", "composer", "batches"]
+"""Keys that mean something somewhere."""
+
+DIGITS = [
+    "1e400",
+    "NaN",
+    "-0.0",
+    "0.10000000000000000001",
+    "9" * 400,
+    "1E+2",
+    "0x10",
+    "1_0",
+    "01",
+    "+1",
+    "1e-400",
+    ".5",
+]
+"""Numbers that no writer of doubles writes; put into the text of a document."""
+
+
+def chained(entries):
+    """The lines of a ledger with these entries, each with the hash that the format asks for, by other code."""
+    content = b""
+    for entry in entries:
+        words = json.dumps(entry).encode()
+        line = {**entry, "chain": sha256(content + words).hexdigest()[:32]}
+        content += json.dumps(line).encode() + b"\n"
+    return content
+
+
+def entries_of(content):
+    """The lines of a ledger as data, without their hashes."""
+    lines = [json.loads(line) for line in content.splitlines()]
+    return [{key: value for key, value in line.items() if key != "chain"} for line in lines]
+
+
+def places(value, path=()):
+    """The path of every value within a JSON value, the outer ones too."""
+    yield path
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        yield from places(part, (*path, key))
+
+
+def value_at(value, path):
+    for key in path:
+        value = value[key]
+    return value
+
+
+def others(draw, value):
+    """Another value that a forger could put in the place of this one."""
+    if isinstance(value, bool) or value is None:
+        return draw.choice([not value, None, 0, 1, "true", 0.0])
+    if isinstance(value, int | float):
+        near = [math.nextafter(value, math.inf), math.nextafter(value, -math.inf)]
+        grown = [value * 2, value / 2, value * (1 + 1e-9), value * (1 - 1e-9), value * (1 - 1e-5), value + 1, value - 1]
+        kinds = [-value, float(value), str(value), [value], {"value": value}, True, None, 0, 1e300, 10**19]
+        whole = [int(value)] if math.isfinite(value) else []
+        return draw.choice([*near, *grown, *grown, *kinds, *whole])
+    if isinstance(value, str):
+        swapped = "".join(TWINS.get(c, c) if draw.random() < 0.3 else c for c in value)
+        digits = [c for c in value if c in "123456789"]
+        lower = value.replace(draw.choice(digits), draw.choice("0123456789")) if digits else value.title()
+        return draw.choice(
+            [lower, lower, swapped, value + " ", value.upper(), value + "\u200b", draw.choice(WORDS), None]
+        )
+    if isinstance(value, list):
+        return draw.choice(
+            [value[::-1], value + value[:1], value[1:], value[:-1], [], [*value, draw.choice(WORDS)], {}]
+        )
+    return draw.choice([{}, [value], None, dict(reversed(value.items())), {**value, draw.choice(WORDS): 1}])
+
+
+def edited(draw, value):
+    """A JSON value with one or two places of it changed, removed, added, renamed or swapped."""
+    value = copy.deepcopy(value)
+    for _ in range(draw.choice([1, 1, 1, 2])):
+        inner = [path for path in places(value) if path]
+        if not inner:
+            return value
+        path = draw.choice(inner)
+        holder, key = value_at(value, path[:-1]), path[-1]
+        action = draw.random()
+        if action < 0.72:
+            holder[key] = others(draw, holder[key])
+        elif action < 0.80:
+            other = draw.choice(inner)
+            holder[key] = copy.deepcopy(value_at(value, other))
+        elif action < 0.87:
+            del holder[key]
+        elif isinstance(holder, dict):
+            name = draw.choice(
+                [*WORDS, "steps", "dim", "split", "planned", "public_size", "group_size", "discretization"]
+            )
+            name = name if action < 0.94 else "".join(TWINS.get(c, c) for c in str(key))
+            holder[name] = holder.pop(key) if draw.random() < 0.5 else draw.choice([1, True, 0.5, "even", "replace"])
+    return value
+
+
+def scratched(draw, text):
+    """A text with one change of a writer who sees only letters and lines."""
+    lines, at = text.split("\n"), draw.randrange(len(text))
+    i, j = draw.randrange(len(lines)), draw.randrange(len(lines))
+    digits = [k for k, c in enumerate(text) if c.isdigit()]
+    action = draw.randrange(12)
+    if action < 4 and digits:
+        at = draw.choice(digits)
+        return text[:at] + draw.choice("0123456789") + text[at + 1 :]
+    if action == 4 and digits:
+        at = draw.choice(digits)
+        return text[:at] + draw.choice(DIGITS) + text[at + 1 :]
+    if action == 5:
+        return text[:at] + TWINS.get(text[at], draw.choice(' \t\u00a0\u200b\r\0}{\\"')) + text[at + 1 :]
+    if action == 6:
+        return text[:at] + draw.choice([" ", "\n", "\t", "\r\n", "\ufeff", "\u2028", "-", "not "]) + text[at:]
+    if action == 7:
+        return text[:at] + text[at + draw.choice([1, 2, 10]) :]
+    if action == 8:
+        lines[i], lines[j] = lines[j], lines[i]
+    elif action == 9:
+        lines.insert(j, lines[i])
+    elif action == 10:
+        del lines[i]
+    else:
+        words = lines[i].split(" ")
+        draw.shuffle(words)
+        lines[i] = " ".join(words)
+    return "\n".join(lines)

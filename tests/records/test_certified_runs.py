@@ -1,0 +1,209 @@
+"""Certificates of runs: composed in balls, close to the floats, checked by another command, and proof on any grid."""
+
+import json
+import random
+from decimal import Decimal
+
+import pytest
+from helpers import needs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from privproj_cli.main import exit_code
+
+import privproj
+from privproj import M2, Gaussian, Laplace, Layer, Sketch
+from privproj.errors import InvalidParameter, PrecisionLimit, Refused
+from privproj.records import certified_runs, certify, load_certificate, prove, verify
+from privproj.records.certified_runs import CertifiedRun, grid_from_record, grid_record, prove_run
+from privproj.records.run_file import from_data
+from privproj.schedule import phase_of
+
+needs("flint")
+
+DP_SGD = {"steps": 1000, "sampling_rate": 0.01}
+RUNS = {
+    "dp-sgd": (Gaussian(noise_multiplier=1.0), 1e-5, DP_SGD),
+    "far below": (Gaussian(noise_multiplier=1.0), 1e-30, DP_SGD),
+    "one sampled release": (Gaussian(noise_multiplier=0.7), 1e-6, {"sampling_rate": 0.05}),
+    "fixed size": (Gaussian(noise_multiplier=3.0), 1e-6, {"steps": 50, "sampling_rate": 0.1, "sampling": "fixed"}),
+    "laplace": (Laplace(noise_multiplier=5.0), 1e-6, {"steps": 40}),
+    "secret sketch": (Sketch(rank=64, gamma=300.0), 1e-6, {"steps": 5, "bound": "exact-rank1"}),
+}
+"""Runs by name: mechanism, delta, and the options of the run."""
+
+SLOWER = ("far below", "laplace")
+
+
+def answered(name):
+    mechanism, delta, options = RUNS[name]
+    return privproj.epsilon(mechanism, delta=delta, **options)
+
+
+@pytest.fixture(scope="module")
+def proved():
+    """The proof of DP-SGD, its answer in floats, and its certificate."""
+    plain = answered("dp-sgd")
+    return plain, *prove(plain)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.full if n in SLOWER else ()) for n in RUNS])
+def test_a_certified_epsilon_is_close_to_the_floats_and_above_their_lower_end(name):
+    plain = answered(name)
+    answer, certificate = prove(plain)
+    assert plain.lower <= answer.value <= plain.value * (1.0 + 1e-3)
+    assert answer.value == answer.epsilon == certificate.epsilon
+    assert 0.5 * plain.delta < float(certificate.lower) <= float(certificate.upper) <= plain.delta
+
+
+def test_a_proof_is_checked_by_another_command(proved, tmp_path, capsys):
+    path = tmp_path / "proof.json"
+    proved[2].save(path)
+    assert exit_code(["verify", str(path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "holds: 1000 releases, poisson sampling at rate 0.01" in said
+    assert load_certificate(path) == proved[2]
+
+
+@pytest.mark.full
+def test_a_certified_delta_and_a_certified_sigma_answer_the_same_question(proved):
+    plain, answer, _ = proved
+    delta, _ = prove(privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=answer.value, **DP_SGD))
+    assert delta.value == pytest.approx(plain.delta, rel=5e-3)
+    sigma, certificate = prove(privproj.sigma(Gaussian(), epsilon=answer.value, delta=1e-5, **DP_SGD))
+    assert 1.0 - 1e-3 < sigma.value < 1.0 + 1e-3
+    assert certificate.mechanism["noise_multiplier"] == sigma.value == sigma.noise_multiplier
+    assert Decimal(certificate.upper) <= Decimal("1e-5") and certificate.epsilon == answer.value
+
+
+@pytest.mark.full
+def test_what_the_floats_cannot_tell_from_infinite_losses_is_proved():
+    plain = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-60, **DP_SGD)
+    assert prove(plain)[0].value < 0.01 * plain.value
+
+
+@pytest.mark.full
+def test_phases_of_a_run_file_are_certified_together(tmp_path, capsys):
+    path, proof = tmp_path / "run.json", tmp_path / "proof.json"
+    shared = {"noise_multiplier": 1.5, "sampling_rate": 0.01, "steps": 100}
+    phases = [
+        {"mechanism": "gaussian", **shared},
+        {"mechanism": "laplace", "name": "second", **shared, "planned": True},
+    ]
+    path.write_text(json.dumps({"phase": phases}))
+    assert exit_code(["run", str(path), "--delta", "1e-6", "--certificate", str(proof), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    plain = from_data({"phase": phases}).epsilon(delta=1e-6)
+    assert plain.lower <= found["value"] <= plain.value * (1.0 + 1e-3)
+    assert "second" not in proof.read_text() and "planned" not in proof.read_text()
+    assert exit_code(["verify", str(proof)]) == 0
+    assert "2 phases: 100 releases" in " ".join(capsys.readouterr().out.split())
+
+
+def without(content, *path):
+    for key in path[:-1]:
+        content = content[key]
+    del content[path[-1]]
+
+
+def put(content, value, *path):
+    for key in path[:-1]:
+        content = content[key]
+    content[path[-1]] = value
+
+
+GRID = ("witness", "grid")
+WINDOW = (*GRID, "windows", 0)
+EDITS = {
+    "fewer steps": (lambda c: put(c, 900, "run", "steps"), 1),
+    "more steps": (lambda c: put(c, 1010, "run", "steps"), 1),
+    "a smaller epsilon": (lambda c: put(c, c["epsilon"] * (1.0 - 1e-6), "epsilon"), 1),
+    "a smaller delta": (lambda c: (put(c, "9.9e-6", "upper"), put(c, {"delta": 9.9e-6}, "target")), 1),
+    "a larger lower end": (lambda c: put(c, c["upper"], "lower"), 1),
+    "a larger rate": (lambda c: put(c, 0.0101, "run", "sampling_rate"), 1),
+    "fixed size": (lambda c: put(c, "fixed", "run", "sampling"), 3),
+    "another bound": (lambda c: put(c, "gdp", "bound"), 3),
+    "a promise less": (lambda c: put(c, [], "assumes"), 1),
+    "exact": (lambda c: put(c, "exact", "side"), 1),
+    "few bits": (lambda c: put(c, 64, "bits"), 2),
+    "odd bits": (lambda c: put(c, 130, "bits"), 2),
+    "a tangent": (lambda c: put(c, 1.0, "witness", "tangent"), 2),
+    "no grid": (lambda c: put(c, {}, "witness"), 2),
+    "no step": (lambda c: without(c, *GRID, "step"), 2),
+    "a step of zero": (lambda c: put(c, 0.0, *GRID, "step"), 2),
+    "another step": (lambda c: put(c, 2.0 * c["witness"]["grid"]["step"], *GRID, "step"), 1),
+    "one window": (lambda c: without(c, *GRID, "windows", 1), 2),
+    "a huge window": (lambda c: put(c, 1 << 40, *WINDOW, "size"), 2),
+    "a far window": (lambda c: put(c, 10**30, *WINDOW, "first"), 2),
+    "a window of text": (lambda c: put(c, "0", *WINDOW, "first"), 2),
+    "a window elsewhere": (lambda c: put(c, 20000, *WINDOW, "first"), 1),
+    "an order of nan": (lambda c: put(c, -1.0, *WINDOW, "right"), 2),
+    "knots without 0": (lambda c: c["witness"]["grid"]["knots"][0].remove(0), 2),
+    "knots in disorder": (lambda c: c["witness"]["grid"]["knots"][0].reverse(), 2),
+    "knots that are no whole numbers": (lambda c: put(c, 0.5, *GRID, "knots", 0, 3), 2),
+    "knots for two phases": (lambda c: c["witness"]["grid"]["knots"].append([-1, 0, 1]), 2),
+    "a far knot": (lambda c: c["witness"]["grid"]["knots"][0].append(10**12), 2),
+}
+"""Edits of the certificate of DP-SGD, and the exit code of its check."""
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_certificate_says_what_is_true_or_does_not_pass(proved, tmp_path, capsys, edit):
+    change, code = EDITS[edit]
+    content = json.loads(json.dumps(proved[2].record))
+    change(content["certificate"])
+    path = tmp_path / "edited.json"
+    path.write_text(json.dumps(content))
+    assert exit_code(["verify", str(path)]) == code, capsys.readouterr()
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32))
+def test_any_grid_proves_a_bound(proved, seed):
+    rng = random.Random(seed)
+    questions = [phase_of(Gaussian(noise_multiplier=1.0), **DP_SGD).question]
+    record = json.loads(json.dumps(proved[2].witness["grid"]))
+    record["step"] *= rng.choice([1.0, rng.uniform(0.5, 4.0)])
+    cells = record["knots"][0]
+    record["knots"] = [sorted({0, *rng.sample(cells, rng.randint(5, len(cells) - 1))})]
+    for window in record["windows"]:
+        window["first"] += rng.choice([0, rng.randint(-9000, 9000)])
+        window["size"] = rng.choice([window["size"], rng.randint(100, 9000)])
+        window["right"] *= rng.choice([1.0, rng.uniform(0.1, 10.0)])
+    found = CertifiedRun(questions, grid_from_record(record, questions), 128)
+    _, answer, certificate = proved
+    assert float(found.upper(answer.value)) >= float(certificate.lower)
+    assert float(found.lower(answer.value)) <= float(certificate.upper)
+
+
+def test_a_grid_is_read_as_it_was_written(proved):
+    questions = [phase_of(Gaussian(noise_multiplier=1.0), **DP_SGD).question]
+    grid = grid_from_record(proved[2].witness["grid"], questions)
+    assert grid_record(grid) == proved[2].witness["grid"]
+    assert verify(proved[2]).holds
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "options"),
+    [
+        (M2(layers=(Layer(dim=64, rank=8), Layer(dim=32, rank=8)), noise_multiplier=2.0), {"steps": 10}),
+        (Gaussian(noise_multiplier=2.0), {"steps": 10, "sampling_rate": 0.1, "group_size": 2}),
+        (Gaussian(noise_multiplier=2.0), {"steps": 10, "sampling_rate": 0.1, "bound": "rdp"}),
+    ],
+)
+def test_what_has_no_enclosure_is_refused(mechanism, options):
+    with pytest.raises(Refused):
+        certify(privproj.epsilon(mechanism, delta=1e-5, **options))
+
+
+def test_a_lattice_that_is_too_long_is_refused():
+    question = phase_of(Gaussian(noise_multiplier=5.0), steps=10**8, sampling_rate=1e-3).question
+    with pytest.raises(PrecisionLimit):
+        prove_run([question], -20.0, 20.0)
+
+
+def test_a_grid_of_another_run_is_refused(proved):
+    question = phase_of(Gaussian(noise_multiplier=1.0), steps=10).question
+    with pytest.raises(InvalidParameter):
+        grid_from_record(proved[2].witness["grid"], [question])
+    assert certified_runs.MOST_CELLS >= 1 << 20
