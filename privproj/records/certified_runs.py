@@ -116,14 +116,14 @@ def _one_layer(mechanism: Mechanism) -> Mechanism:
 
 
 @dataclass(frozen=True)
-class RunGrids:
+class _RunGrids:
     """The free parameters of the proof of a run: its grid, and those of the epochs of phases that have such."""
 
     grid: "Grid"
     epochs: "tuple[tuple[tuple[EpochGrid, ...], ...], ...]" = ()
 
 
-def _releases_in_balls(questions: Sequence[Question], grids: RunGrids) -> "list[Releases]":
+def _releases_in_balls(questions: Sequence[Question], grids: _RunGrids) -> "list[Releases]":
     """The releases of all phases in balls, sampled as their runs say."""
     from privproj.rigorous.allocation import epochs_in_balls
     from privproj.rigorous.composition import BallPhase
@@ -169,7 +169,7 @@ def _profiles_in_floats(questions: Sequence[Question]) -> list[tuple[PrivacyProf
 class CertifiedRun:
     """A run in balls on one grid, at one working precision: what is proved of its delta at every epsilon."""
 
-    def __init__(self, questions: Sequence[Question], grids: RunGrids, bits: int) -> None:
+    def __init__(self, questions: Sequence[Question], grids: _RunGrids, bits: int) -> None:
         from flint import ctx
 
         from privproj.rigorous.composition import RunInBalls
@@ -247,7 +247,7 @@ def _prove_on_grid(questions: Sequence[Question], log_delta: float, fineness: fl
     _check_size(grid)
     chosen = [phase for phase, question in zip(profiles, questions, strict=True) if _in_epochs(question)]
     composed = sum(run.steps for _, run in releases)
-    grids = RunGrids(grid, tuple(propose_epochs(*phase, log_delta, composed, fineness) for phase in chosen))
+    grids = _RunGrids(grid, tuple(propose_epochs(*phase, log_delta, composed, fineness) for phase in chosen))
     steps = sum(question.run.steps for question in questions)
     # log2(T / delta) bits are lost beside 1, and a hundred are kept.
     bits = max(LEAST_BITS, 64 * math.ceil(((math.log(steps) - log_delta) / math.log(2.0) + 100.0) / 64.0))
@@ -269,7 +269,7 @@ def _check_size(grid: "Grid") -> None:
         )
 
 
-def grid_record(grids: RunGrids) -> dict[str, Any]:
+def grid_record(grids: _RunGrids) -> dict[str, Any]:
     """The grids as plain values, as a certificate keeps them."""
     grid = grids.grid
     found: dict[str, Any] = {
@@ -285,7 +285,7 @@ def grid_record(grids: RunGrids) -> dict[str, Any]:
     return found
 
 
-def grid_from_record(given: Any, questions: Sequence[Question]) -> RunGrids:
+def grid_from_record(given: Any, questions: Sequence[Question]) -> _RunGrids:
     """The grids for these phases that plain values describe; raises :class:`InvalidParameter` for what is none."""
     from privproj.rigorous.composition import Grid
 
@@ -304,9 +304,9 @@ def grid_from_record(given: Any, questions: Sequence[Question]) -> RunGrids:
     _check(len(given["windows"]) == orders, len(given["windows"]), f"a window for each order, {orders} in all")
     grid = Grid(given["step"], tuple(map(tuple, given["knots"])), tuple(map(_window_from, given["windows"])))
     if not chosen:
-        return RunGrids(grid)
+        return _RunGrids(grid)
     _check(len(given["epochs"]) == len(chosen), len(given["epochs"]), f"epochs of {len(chosen)} phases")
-    return RunGrids(grid, tuple(map(_epoch_grids_from, given["epochs"], chosen)))
+    return _RunGrids(grid, tuple(map(_epoch_grids_from, given["epochs"], chosen)))
 
 
 def _epoch_grids_from(given: Any, sizes: Sequence[int]) -> "tuple[tuple[EpochGrid, ...], ...]":

@@ -54,8 +54,8 @@ def propose_grid(phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fin
     shapes = [outline_step(profile, run, beyond) for profile, run in phases]
     step = min(shape.deviation for shape in shapes) / (fineness * CELLS_PER_DEVIATION)
     knots = [
-        _thin_tails(shape.knots(step, fineness * KNOTS_PER_DECAY), shape, step, log_delta - math.log(run.steps))
-        for shape, (_, run) in zip(shapes, phases, strict=True)
+        _place_knots(shape, step, fineness, log_delta - math.log(run.steps), is_one_sided(profile, run))
+        for shape, (profile, run) in zip(shapes, phases, strict=True)
     ]
     orders: list[FloatPairs] = [
         [
@@ -67,6 +67,15 @@ def propose_grid(phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fin
         orders.append([(pair.mirrored(), steps) for pair, steps in orders[0]])
     windows = tuple(_window(order, step, log_delta + SHARE_BEYOND) for order in orders)
     return Grid(step, tuple(tuple(map(int, cells)) for cells in knots), windows)
+
+
+def _place_knots(shape: Outline, step: float, fineness: float, log_share: float, one_sided: bool) -> Cells:
+    """Return the knots of a phase; where the pair is its own mirror image so are they, as each value serves twice."""
+    cells = _thin_tails(shape.knots(step, fineness * KNOTS_PER_DECAY), shape, step, log_share)
+    if one_sided:
+        return cells
+    right = cells[cells >= 0]
+    return np.concatenate([-right[:0:-1], right])
 
 
 def _thin_tails(cells: Cells, shape: Outline, step: float, log_share: float) -> Cells:

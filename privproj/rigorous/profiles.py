@@ -213,11 +213,10 @@ class BallAnyRank(BallRandomSensitivity):
         law, least = self.panels(), gaussian.inflection(eps)
         if law.supremum is not None and law.supremum <= least:
             return super().ends(eps)
-        p = law.mean.mid()
         # The tangent at the mean is not negative at 0, and the bound is h(E X) (C5, case 1).
-        if p >= least and gaussian.delta(eps, p.sqrt()) >= gaussian.slope(eps, p) * p:
-            ball = gaussian.delta(eps, law.mean.sqrt())
-            return ball.lower(), ball.upper()
+        at_mean = gaussian.delta(eps, law.mean.sqrt())
+        if law.mean >= least and at_mean >= gaussian.slope(eps, law.mean) * law.mean:
+            return at_mean.lower(), at_mean.upper()
         for p, cut in self._tangents(eps):
             height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
             c = law.scale * arb(cut)

@@ -146,6 +146,9 @@ def test_a_change_that_is_spread_is_tried_where_the_shape_allows_it():
     assert privproj.delta(spread, epsilon=eps).value < 1.02 * least_delta(spread, eps)
     promised = M2(dim=64, rank=4, noise_multiplier=z, change_rank=5)
     assert least_delta(promised, eps) == least_delta(slim, eps)
+    # at a small delta rank one stays the worst, also after the other change was tried
+    found = privproj.epsilon(M2(dim=300, rank=1, noise_multiplier=0.3), delta=1e-5, steps=20)
+    assert 1.01 < found.value / found.numerics["epsilon_at_least"] < 1.08
 
 
 @pytest.mark.parametrize(
@@ -193,3 +196,6 @@ def test_phases_have_one_lower_end_of_what_is_known_of_them():
     assert more.numerics["epsilon_at_least"] == pytest.approx(both.numerics["epsilon_at_least"], rel=1e-6, abs=0)
     known = Schedule((first, first)).epsilon(delta=1e-5)
     assert known.lower == pytest.approx(known.numerics["epsilon_at_least"], rel=1e-6, abs=0)
+    known = Schedule((first, first)).delta(epsilon=1.0)
+    assert known.lower == pytest.approx(10.0 ** known.numerics["log10_delta_at_least"], rel=1e-6, abs=0)
+    assert known.value > known.lower * (1 + 1e-5)

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from privproj_cli.render import round_outward, run_words
+from privproj_cli.render import excess_words, round_outward, run_words
 
 from privproj.runs import Run
 
@@ -24,6 +24,46 @@ def test_text_starts_with_the_number_and_says_what_it_rests_on(run, line):
 def test_gain_line_of_a_projection_mechanism(run):
     _, out, _ = run(f"epsilon {M2} --delta 1e-5")
     assert re.search(r"gain: +plain Gaussian [\d.]+, published \(k=2048\) [\d.]+, this bound", out)
+
+
+def lines_of(out):
+    """The words of an answer without their line breaks."""
+    return " ".join(out.split())
+
+
+def test_an_answer_says_below_what_no_accounting_can_go(run):
+    _, out, _ = run(f"epsilon {M2} --delta 1e-5")
+    assert re.search(
+        r"at least: epsilon [\d.]+, whoever accounts \(for whoever sees the projections\): this answer is at most "
+        r"0.01 % above the truth",
+        lines_of(out),
+    )
+    _, out, _ = run("sigma m2 --dim 2048 --rank 16 --epsilon 1 --delta 1e-5")
+    assert "with this noise multiplier, whoever accounts" in lines_of(out)
+    assert "the epsilon asked for is at most" in lines_of(out)
+    small = "m2 --dim 2048 --rank 1 --noise-multiplier 0.16 --sampling-rate 0.01 --steps 2000"
+    _, out, _ = run(f"delta {small} --epsilon 0.3")
+    assert re.search(r"at least: delta [\d.e-]+, whoever .* times the truth; the bound takes", lines_of(out))
+    _, out, _ = run("epsilon sketch-public --rank 16 --noise-multiplier 1 --delta 1e-5")
+    assert "whoever accounts: this answer" in lines_of(out)
+    _, out, _ = run(f"epsilon {GAUSSIAN} --delta 1e-5 --sampling shuffle --batches 100")
+    assert re.search(r"at least: epsilon [\d.]+, whoever accounts: this answer is at most", lines_of(out))
+    _, out, _ = run(f"epsilon {GAUSSIAN} --delta 1e-5")
+    assert "at least" not in out
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"),
+    [
+        (1.0, "0.01 % above"),
+        (1.00751, "0.76 % above"),
+        (1.0984, "9.9 % above"),
+        (1.5, "50 % above"),
+        (2.01, "2.1 times"),
+    ],
+)
+def test_how_far_an_answer_is_above_the_truth_is_rounded_up(ratio, words):
+    assert excess_words(ratio) == words
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ NUMERICAL = {
     "numerics/arrays", "numerics/gamma_hockey_stick", "numerics/gamma_mills", "curves/gaussian_arrays",
     "laws/panel_law", "laws/projected_energy", "laws/secret_shift", "laws/binned", "laws/binned_profiles",
     "laws/wishart_loss", "laws/wishart_integral", "laws/wishart_conditional_gain",
-    "laws/wishart_unequal_norms", "laws/wishart_unequal_cells", "rigorous/grids",
+    "laws/wishart_unequal_norms", "laws/wishart_unequal_cells", "rigorous/grids", "rigorous/allocation",
     "composition/grid", "composition/dominating_pairs", "composition/fourier", "composition/doubling",
     "composition/allocation",
     "composition/by_dp_accounting",

@@ -56,3 +56,13 @@ def test_what_cuts_lose_is_put_at_the_top(a, b):
     assert lost <= binned.BINNED_TAIL
     assert 2 * 1e5 * binned.BINNED_TAIL <= binned.MASS_LOST_TO_CUTS
     assert binned.convolve_layers(((int(2 * (a + b)), int(2 * a), 3, 1.0),), 1.0).mass[-1] >= binned.MASS_LOST_TO_CUTS
+
+
+def test_joined_cells_and_cut_tails_only_move_mass_down():
+    atoms = np.random.default_rng(4).dirichlet(np.ones(9))
+    law = binned._LatticeLaw(atoms, 0)
+    for found in (law.coarser(1), law.coarser(3), law.plus(binned._LatticeLaw(np.array([1.0, 1e-30]), 1))):
+        places = 2**found.level * np.arange(len(found.atoms))
+        for point in range(10):
+            assert found.atoms[places > point].sum() <= atoms[np.arange(9) > point].sum() * (1 + 1e-12)
+        assert found.atoms.sum() == pytest.approx(1.0, rel=1e-12, abs=0)

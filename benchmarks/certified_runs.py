@@ -1,0 +1,246 @@
+"""Random runs, each composed in floating point and proved in ball arithmetic: where the two disagree.
+
+Usage: python benchmarks/certified_runs.py [--runs 5000] [--seed 1] [--jobs 1] [--long] [--write]
+
+Results are kept as they come, in benchmarks/results/certified_runs.json; ``--write`` puts the table of what is there
+into docs/certified.md and runs nothing.
+"""
+
+import argparse
+import json
+import math
+import random
+import signal
+import time
+import warnings
+from collections import Counter
+from multiprocessing import Pool
+from pathlib import Path
+
+from privproj.composition.compose import releases_of
+from privproj.errors import NotConverged, PrecisionLimit, PrivprojError
+from privproj.records.certificate import ball_meets, target_field
+from privproj.records.certified_runs import _profiles_in_floats, check_provable, is_run, prove_run
+from privproj.rigorous.grids import propose_grid
+from privproj.schedule import from_data
+
+RESULTS = Path(__file__).parent / "results" / "certified_runs.json"
+PAGE = Path(__file__).parents[1] / "docs" / "certified.md"
+SECTION = "\n## Runs\n"
+LOOSE = 1e-3
+LARGEST_WINDOW = 1 << 16
+SECONDS = 300
+
+
+def log_uniform(rng, low, high):
+    return math.exp(rng.uniform(math.log(low), math.log(high)))
+
+
+def mechanism(rng, kind, level, replace):
+    """A mechanism whose release is about as noisy as a Gaussian one with the noise multiplier ``level``."""
+    if kind == "m2":
+        dim = round(log_uniform(rng, 4, 3e4))
+        rank = min(dim - 1, round(log_uniform(rng, 1, dim)))
+        bound = "rank-free" if replace else rng.choice(["exact-rank1", "rank-free"])
+        return {"mechanism": kind, "dim": dim, "rank": rank, "noise_multiplier": level * (rank / dim) ** 0.5}, bound
+    if kind == "sketch-public":
+        bound = "rank-free" if replace else rng.choice(["exact-rank1", "rank-free"])
+        rank = round(log_uniform(rng, 2, 1e4))
+        return {"mechanism": kind, "rank": rank, "noise_multiplier": level}, bound
+    if kind == "sketch":
+        rank = round(log_uniform(rng, 1, 1e3))
+        return {"mechanism": kind, "rank": rank, "gamma": max(2.0, level * rank**0.5)}, "exact-rank1"
+    return {"mechanism": kind, "noise_multiplier": level}, {"gaussian": "analytic"}.get(kind)
+
+
+def phase(rng, relation, alone):
+    """One phase of a run file."""
+    weights = [8, 3, 3, 1, 0 if relation == "replace" else 1]
+    kind = rng.choices(["gaussian", "laplace", "m2", "sketch-public", "sketch"], weights)[0]
+    whole = 0.2 if kind != "gaussian" or not alone else 0.02
+    rate = 1.0 if kind == "sketch" or rng.random() < whole else log_uniform(rng, 1e-4, 1.0)
+    # Few are long: a window has about 300 sqrt(T) cells.
+    steps = round(1e5 ** (rng.random() ** 1.4 if rate < 1.0 else 0.6 * rng.random()))
+    # The loss of a run is about q sqrt(T) / z where z is above 1.
+    level = max(0.35, rate * steps**0.5 * log_uniform(rng, 0.05, 10.0))
+    given, bound = mechanism(rng, kind, level, relation == "replace")
+    given |= {"sampling_rate": rate, "steps": steps}
+    if rate < 1.0:
+        given["sampling"] = "fixed" if relation == "replace" else "poisson"
+    return given | ({"bound": bound} if bound else {})
+
+
+def draw(rng):
+    """A run file as data, and the target as its decimal logarithm."""
+    relation = rng.choices(["add-remove", "zero-out", "replace"], [4, 1, 2])[0]
+    count = rng.choices([1, 2, 3], [8, 2, 1])[0]
+    phases = [phase(rng, relation, count == 1) for _ in range(count)]
+    power = -rng.choice([rng.uniform(3.0, 8.0), rng.uniform(3.0, 30.0)])
+    return {"relation": relation, "phase": phases}, power
+
+
+def compared(seed, number, long):
+    """One run: what became of it, as a plain record."""
+    rng = random.Random(f"{seed} {number}")
+    data, power = draw(rng)
+    found = {"number": number, "kinds": sorted({p["mechanism"] for p in data["phase"]}), "log10_delta": power}
+    found |= {"phases": len(data["phase"]), "relation": data["relation"]}
+    signal.signal(signal.SIGALRM, _too_slow)
+    signal.alarm(SECONDS)
+    try:
+        found |= _compare(data, power, long)
+    except TimeoutError:
+        found["outcome"] = f"skipped: more than {SECONDS} s"
+    except NotConverged as error:
+        found |= {"outcome": "NotConverged", "words": str(error)[:300]}
+    except PrecisionLimit as error:
+        found["outcome"] = "refused: " + str(error).split(";")[0].split(", got")[0]
+    except PrivprojError as error:
+        found["outcome"] = "refused: " + str(error).split(";")[0].split(", got")[0][:120]
+    except Exception as error:
+        found |= {"outcome": "crash", "words": repr(error)[:300]}
+    finally:
+        signal.alarm(0)
+    if found["outcome"] in ("crash", "NotConverged") or found.get("findings"):
+        found["data"] = data
+    return found
+
+
+def _too_slow(*_):
+    raise TimeoutError
+
+
+def _compare(data, power, long):
+    """The outcome of a run: both answers, and what of them is a finding."""
+    delta, asked = 10.0**power, from_data(data)
+    check_provable(asked.questions)
+    if not is_run(asked.questions):
+        return {"outcome": "skipped: one release, or a closed form"}
+    if not long:
+        releases = [release for parts in _profiles_in_floats(asked.questions) for release in releases_of(*parts)]
+        grid = propose_grid(releases, math.log(delta))
+        if max(window.size for window in grid.windows) > LARGEST_WINDOW:
+            return {"outcome": f"skipped: a window of more than {LARGEST_WINDOW} cells"}
+    start = time.process_time()
+    plain = asked.epsilon(delta=delta)
+    if plain.outcome != "ok":
+        return {"outcome": f"no epsilon: {plain.outcome}"}
+    seconds_float, start = time.process_time() - start, time.process_time()
+    run = prove_run(asked.questions, math.log(delta), plain.value)
+    certified = run.epsilon(math.log(delta), plain.value)
+    seconds = time.process_time() - start
+    target, findings = target_field(plain), []
+    # delta at the float value is at least its certified lower end; at the float lower end at most its upper end.
+    if not ball_meets(target, run.lower(plain.value)):
+        findings.append("unsafe float value")
+    if plain.lower is not None and plain.lower > 0 and run.upper(plain.lower) < delta * (1 - 1e-12):
+        findings.append("unsafe float lower end")
+    if certified > plain.value * (1 + LOOSE) + 1e-9:
+        findings.append("loose certificate")
+    if plain.value > certified * (1 + LOOSE) + 1e-9:
+        findings.append("loose float")
+    return {
+        "outcome": "compared",
+        "findings": findings,
+        "value": plain.value,
+        "lower": plain.lower,
+        "certified": certified,
+        "gap": certified / plain.value - 1 if plain.value > 0 else 0.0,
+        "cells": max(window.size for window in run.grids.grid.windows),
+        "bits": run.bits,
+        "steps": sum(question.run.steps for question in asked.questions),
+        "seconds": round(seconds, 2),
+        "seconds_float": round(seconds_float, 2),
+    }
+
+
+def _star(arguments):
+    warnings.simplefilter("ignore")
+    return compared(*arguments)
+
+
+def measured(runs, seed, jobs, long):
+    """All runs in turn; the file is written every few seconds."""
+    rows, last = [], time.monotonic()
+    with Pool(jobs, maxtasksperchild=500) as pool:
+        for row in pool.imap_unordered(_star, ((seed, number, long) for number in range(runs))):
+            rows.append(row)
+            if row.get("findings") or row["outcome"] in ("crash", "NotConverged"):
+                print(json.dumps(row), flush=True)
+            if time.monotonic() - last > 20:
+                keep(rows, seed)
+                last = time.monotonic()
+    keep(rows, seed)
+
+
+def keep(rows, seed):
+    rows = sorted(rows, key=lambda row: row["number"])
+    part = RESULTS.with_suffix(".part")
+    part.write_text(json.dumps({"seed": seed, "runs": len(rows), "rows": rows}, indent=0) + "\n")
+    part.replace(RESULTS)
+
+
+def table(rows):
+    """What was found, by the mechanisms of a run."""
+    names = ("unsafe float value", "unsafe float lower end", "loose certificate", "loose float")
+    lines = [
+        "| mechanisms | runs | " + " | ".join(names) + " | median gap | largest gap | median s | largest s |",
+        "| " + " | ".join(["---"] * 10) + " |",
+    ]
+    kinds = Counter(" + ".join(row["kinds"]) if len(row["kinds"]) == 1 else "several kinds" for row in rows)
+    for kind in sorted(kinds):
+        own = [r for r in rows if (" + ".join(r["kinds"]) if len(r["kinds"]) == 1 else "several kinds") == kind]
+        counts = [sum(name in row["findings"] for row in own) for name in names]
+        gaps, times = sorted(row["gap"] for row in own), sorted(row["seconds"] for row in own)
+        shown = [kind, len(own), *counts, f"{gaps[len(gaps) // 2]:.1e}", f"{gaps[-1]:.1e}"]
+        lines.append("| " + " | ".join(map(str, [*shown, times[len(times) // 2], times[-1]])) + " |")
+    return "\n".join(lines)
+
+
+TEXT = """
+`python benchmarks/certified_runs.py` draws random runs (mechanisms with a profile in balls, rates from 1e-4 to 1, up to
+1e5 steps, one to three phases, every relation, deltas from 1e-3 to 1e-30), composes each in floating point, and proves
+it in ball arithmetic (C29). A float value is unsafe if the certified lower end of delta there is above the target; a
+float lower end is unsafe if the certified upper end there is below it. A certificate is loose if its epsilon is more
+than a relative {loose:g} above the float one (its gap), and a float value is loose the other way round.
+
+{drawn} runs were drawn, {compared} compared.
+
+{table}
+
+The others, by reason:
+
+{others}
+"""
+
+
+def written():
+    """Write the table of what is kept into the page, below its first section."""
+    found = json.loads(RESULTS.read_text())
+    rows = [row for row in found["rows"] if row["outcome"] == "compared"]
+    others = Counter(row["outcome"] for row in found["rows"] if row["outcome"] != "compared")
+    listed = "\n".join(f"* {count}: {reason}" for reason, count in others.most_common())
+    text = TEXT.format(
+        loose=LOOSE, drawn=found["runs"], compared=len(rows), table=table(rows), others=listed or "* none"
+    )
+    first = PAGE.read_text().split(SECTION)[0].rstrip() + "\n"
+    PAGE.write_text(first + SECTION + text)
+    print(text)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runs", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--long", action="store_true")
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    if options.write:
+        written()
+        return
+    measured(options.runs, options.seed, options.jobs, options.long)
+
+
+if __name__ == "__main__":
+    main()
