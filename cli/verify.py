@@ -132,9 +132,9 @@ def ledger_shown(verdict: LedgerVerdict, delta: float | None) -> tuple[dict[str,
         lines += render.wrap_line(f"  {f'phase {i + 1}:':<10}", f"{steps} releases; planned: {', '.join(parts)}")
     target = account.target or {}
     lines += render.wrap_line("  target:   ", ", ".join(f"{key} {value!r}" for key, value in target.items()))
-    lines += render.wrap_line("  quote:    ", shown["quote"]) + render.wrap_line(
-        "  assumes:  ", "; ".join(planned.assumes)
-    )
+    lines += render.wrap_line("  quote:    ", shown["quote"])
+    lines += render.wrap_line("  promise:  ", "; ".join(planned.promises))
+    lines += render.wrap_line("  assumes:  ", "; ".join(planned.assumes))
     notes = dict.fromkeys((*(() if so_far is None else so_far.warnings), *planned.warnings))
     lines += [line for words in notes for line in render.wrap_line("  warning:  ", words)]
     lines += claim_lines(verdict.claims) + render.wrap_line("  unproved: ", f"{NO_KEY}; {NOT_THE_PROGRAM}")
