@@ -50,8 +50,11 @@ LEAST_BITS = 128
 MOST_BITS = 4096
 """Largest working precision of a run, in bits. Contract."""
 
-FINENESSES = (1.0, 2.0, 4.0)
-"""How much finer the grids are that are tried in turn. Speed only."""
+FINEST = 4.0
+"""How much finer than by default grids are made until the certified epsilon is close. Speed only."""
+
+COARSEST = 0.25
+"""How much coarser than by default grids are made where they take too much work. Speed only."""
 
 CLOSE_ENOUGH = 5e-4
 """Relative distance of the certified epsilon to the floating-point one with which a grid is fine enough. Speed only."""
@@ -218,22 +221,29 @@ class CertifiedRun:
 def prove_run(questions: Sequence[Question], log_delta: float, guess: float) -> CertifiedRun:
     """The run in balls on a grid that is good near the delta ``e^log_delta``, where epsilon is about ``guess``.
 
-    Finer grids are tried until the certified epsilon is close to the guess. Raises :class:`PrecisionLimit` where that
-    takes too long a window or too high a precision.
+    Finer grids are tried until the certified epsilon is close to the guess. Raises :class:`PrecisionLimit` where even a
+    coarse one takes too long a window or too high a precision.
     """
-    best: CertifiedRun | None = None
-    for fineness in FINENESSES:
+    best, fineness = _prove_on_some_grid(questions, log_delta)
+    while fineness < FINEST and best.epsilon(log_delta, guess) > guess * (1.0 + CLOSE_ENOUGH):
+        fineness *= 2.0
         try:
-            found = _prove_on_grid(questions, log_delta, fineness)
+            best = _prove_on_grid(questions, log_delta, fineness)
         except PrecisionLimit:
-            if best is None:
-                raise
             break
-        best = found
-        if found.epsilon(log_delta, guess) <= guess * (1.0 + CLOSE_ENOUGH):
-            break
-    assert best is not None
     return best
+
+
+def _prove_on_some_grid(questions: Sequence[Question], log_delta: float) -> tuple[CertifiedRun, float]:
+    """The run in balls on the default grid, or on a coarser one where that takes too much work, and its fineness."""
+    fineness = 1.0
+    while True:
+        try:
+            return _prove_on_grid(questions, log_delta, fineness), fineness
+        except PrecisionLimit:
+            if fineness <= COARSEST:
+                raise
+            fineness *= 0.5
 
 
 def _prove_on_grid(questions: Sequence[Question], log_delta: float, fineness: float) -> CertifiedRun:

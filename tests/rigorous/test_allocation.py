@@ -7,7 +7,7 @@ from functools import cache
 from itertools import product
 
 import pytest
-from composition.test_allocation_truth import TRUTH
+from epoch_values import TRUTH
 from helpers import full_if, needs
 from hypothesis import given, settings
 from hypothesis import strategies as st
