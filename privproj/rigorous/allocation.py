@@ -324,7 +324,7 @@ def propose_epochs(
             found.append((shared,))
             continue
         grids = [search.grid(0.0, (-1,), depths, log_mass), search.grid(reach, (1,), depths[:1], log_mass)]
-        if grids[0].level == grids[1].level:
+        if grids[1].level <= grids[0].level:
             grids = [shared]
         while len(grids) > 1 and composed > 1 and reach > LEAST_REACH:
             reach *= 0.5

@@ -233,7 +233,8 @@ class BallAnyRank(BallRandomSensitivity):
         from privproj.laws.squared_shift import inflection, log_gaussian_delta_at, log_gaussian_delta_slope
 
         at, scale, reach = float(eps.mid()), float(self.panels().scale), self.panels().reach
-        p, top = self.witness(at)["tangent"], inflection(at)
+        top = inflection(at)
+        p = self.witness(at).get("tangent", top)
         height = log_gaussian_delta_at(at, p)
         slope = math.exp(min(700.0, log_gaussian_delta_slope(at, p) - height))
 

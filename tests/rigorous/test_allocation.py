@@ -155,8 +155,8 @@ def test_what_is_no_grid_is_refused(fault):
 
 
 def is_left_out(row):
-    """Tails that no grid follows, and one with more likelihood ratios than is quick."""
-    return row[1] > 1000 or row[3] < 1e-9
+    """Tails that no grid follows, and what takes more than five seconds."""
+    return row[1] > 1000 or row[3] < 1e-9 or row[:3] == (0.3, 1000, 10)
 
 
 WITH_FULL = full_if([row for row in TRUTH if not is_left_out(row)], lambda row: row[:3] != (1, 10, 1))
@@ -193,10 +193,10 @@ def test_one_batch_is_one_release():
 
 @pytest.mark.parametrize(
     ("z", "batches", "epochs", "per_record", "delta"),
-    full_if(
-        [(1.0, 20, 4, 1, 1e-5), (2.0, 7, 1, 3, 1e-6), (0.4, 50, 1, 1, 1e-6), (1.0, 1000, 1, 1, 1e-6)],
-        lambda row: row[1] > 10,
-    ),
+    [
+        *full_if([(2.0, 7, 1, 3, 1e-6), (1.0, 20, 4, 1, 1e-5), (1.0, 1000, 1, 1, 1e-6)], lambda row: row[1] > 10),
+        pytest.param(0.4, 50, 2, 1, 1e-6, marks=pytest.mark.slow),
+    ],
 )
 def test_epochs_composed_are_those_of_the_floats(z, batches, epochs, per_record, delta):
     profile, run = gaussian_profile(1.0 / z), run_of(batches, epochs, per_record)

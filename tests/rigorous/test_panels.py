@@ -32,9 +32,9 @@ def reaches(lower, upper):
 def both(shape):
     """The law of U as a hill in the log or the logit, and in panels."""
     if isinstance(shape, int):
-        return BallGammaLaw(arb(shape) / 2, arb(1), arb(1)), panels.GammaShares(arb(shape) / 2)
+        return BallGammaLaw(arb(shape) / 2, arb(1), arb(1)), panels._GammaShares(arb(shape) / 2)
     a, b = arb(shape[1]) / 2, arb(shape[0] - shape[1]) / 2
-    return BallBetaLaw(a, b, arb(1)), panels.BetaShares(a, b)
+    return BallBetaLaw(a, b, arb(1)), panels._BetaShares(a, b)
 
 
 @settings(max_examples=15, deadline=None)

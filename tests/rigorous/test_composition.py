@@ -1,0 +1,344 @@
+"""A run in balls: each step of its proof at releases that are known exactly, and whole runs against mpmath."""
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import mpmath as mp
+import pytest
+from helpers import needs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+needs("flint")
+
+from flint import arb, ctx  # noqa: E402
+
+from privproj.records.certified_runs import prove_run  # noqa: E402
+from privproj.reference import composition as one_release  # noqa: E402
+from privproj.reference import runs  # noqa: E402
+from privproj.reference.special import gaussian_delta  # noqa: E402
+from privproj.rigorous.composition import (  # noqa: E402
+    BallPhase,
+    Grid,
+    Knot,
+    RunInBalls,
+    Window,
+    pair_above,
+    pair_below,
+)
+from privproj.rigorous.profiles import BallGaussianProfile  # noqa: E402
+from privproj.schedule import from_data  # noqa: E402
+
+
+@pytest.fixture(autouse=True, scope="module")
+def many_digits():
+    """Balls are read without rounding."""
+    with mp.workdps(60):
+        yield
+
+
+def number(ball):
+    """An exact ball as a number of mpmath."""
+    assert ball.is_exact()
+    mantissa, exponent = ball.man_exp()
+    return mp.ldexp(int(mantissa), int(exponent))
+
+
+def hockey_stick(masses, t):
+    """``H(t)`` of a pair of discrete laws; a list of pairs ``(p, q)``."""
+    return mp.fsum(max(p - t * q, mp.mpf(0)) for p, q in masses)
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """Releases of a pair of discrete laws, whose excess is known up to a relative and an absolute slack."""
+
+    masses: tuple
+    steps: int
+    one_sided: bool
+    slack: float = 0.0
+
+    def excess(self, cell, h):
+        t = (cell * h).exp()
+        value = sum(((arb(p) - t * arb(q)).max(arb(0)) for p, q in self.masses), arb(0)) - (1 - t).max(arb(0))
+        return (value * (1 - arb(self.slack))).lower(), (value * (1 + arb(self.slack)) + arb(self.slack) ** 3).upper()
+
+    def truth(self, eps, others=()):
+        """Delta of the run and of further ones, by enumeration: the larger of both orders."""
+        orders = []
+        for turn in (1, -1) if self.one_sided or any(other.one_sided for other in others) else (1,):
+            parts = [[pair[::turn] for pair in phase.masses] for phase in (self, *others) for _ in range(phase.steps)]
+            with mp.workdps(60):
+                product = [tuple(map(mp.fprod, zip(*found, strict=True))) for found in itertools.product(*parts)]
+                orders.append(hockey_stick(product, mp.exp(mp.mpf(eps))))
+        return max(orders)
+
+
+def discrete(weights, one_sided, steps, slack=0.0):
+    """A pair of laws with masses proportional to whole numbers, in sixteenths of a power of two: exact doubles."""
+    p, q = ([max(0, w) for w in column] for column in zip(*weights, strict=True))
+    p[0], q[-1] = p[0] + 1, q[-1] + 1
+    # The last mass brings each sum to a power of two.
+    size = 1 << max(sum(p), sum(q)).bit_length()
+    p[-1] += size - sum(p)
+    q[0] += size - sum(q)
+    masses = [(x / size, y / size) for x, y in zip(p, q, strict=True)]
+    if not one_sided:
+        masses = [(x / 2, y / 2) for x, y in [*masses, *((y, x) for x, y in masses)]]
+    return Discrete(tuple(masses), steps, one_sided, slack)
+
+
+releases = st.builds(
+    discrete,
+    st.lists(st.tuples(st.integers(-5, 40), st.integers(-5, 40)), min_size=2, max_size=3),
+    st.booleans(),
+    st.integers(1, 2),
+    st.sampled_from([0.0, 1e-9, 1e-3, 0.3]),
+)
+cells = st.lists(st.integers(-40, 40), min_size=2, max_size=30).map(lambda found: tuple(sorted({-41, 0, 41, *found})))
+orders = st.floats(-3.0, 2.0).map(lambda x: 10.0**x)
+windows = st.builds(Window, st.integers(-120, 60), st.integers(2, 150), orders, orders)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(releases, cells), min_size=1, max_size=2), st.sampled_from([0.02, 0.125, 0.9]), windows,
+       windows, st.integers(0, 80), st.floats(0.0, 1.0), st.sampled_from([64, 128]))  # fmt: skip
+def test_every_grid_encloses_the_truth(phases, step, one, two, place, part, bits):
+    """Any knots, any window (aliasing, or none of the mass inside), any order of Chernoff's bound, any precision."""
+    given_phases = [phase for phase, _ in phases]
+    both = any(phase.one_sided for phase in given_phases)
+    with ctx.workprec(bits):
+        found = RunInBalls(given_phases, Grid(step, tuple(c for _, c in phases), (one, two) if both else (one,)))
+        for eps in (0.0, place * step, (place + part) * step):
+            truth = given_phases[0].truth(eps, given_phases[1:])
+            assert number(found.lower(eps)) <= truth * (1 + mp.mpf(10) ** -40)
+            assert truth * (1 - mp.mpf(10) ** -40) <= number(found.upper(eps)) <= 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(releases, cells, st.sampled_from([0.02, 0.125]), st.lists(st.floats(-6.0, 6.0), min_size=5, max_size=20))
+def test_a_pair_from_above_dominates_everywhere_and_one_from_below_nowhere(phase, places, step, logs):
+    with ctx.workprec(96):
+        h = arb(step)
+        knots = []
+        for cell in places:
+            low, high = phase.excess(cell, h)
+            t = (cell * h).exp()
+            plain = (1 - t).max(arb(0))
+            knots.append(Knot(cell, t, (low.max(arb(0)) + plain).lower(), (high + plain).min(arb(1)).upper()))
+        above, below = pair_above(knots), pair_below(knots)
+    for t in (
+        [mp.exp(x) for x in logs] + [mp.exp(mp.mpf(step) * cell) for cell in places] + [mp.mpf(0), mp.mpf(10) ** 9]
+    ):
+        exact = hockey_stick(phase.masses, t)
+        assert profile_of(above, step, t) + number(above.rest) >= exact - mp.mpf(10) ** -25
+        assert below is None or profile_of(below, step, t) <= exact + number(below.rest) + mp.mpf(10) ** -25
+
+
+def profile_of(pair, step, t):
+    """The profile of the finite part of a pair."""
+    places = [mp.exp(mp.mpf(step) * cell) for cell in pair.cells]
+    return mp.fsum(number(p) * (1 - t / at) for p, at in zip(pair.masses, places, strict=True) if at > t)
+
+
+def test_a_lattice_that_fits_gives_the_truth_itself():
+    """Masses at losses on the lattice, knots at each cell: nothing is lost from above but rounding."""
+    h, steps = 0.05, 3
+    one, two = math.exp(-20 * h), math.exp(25 * h)
+    # 0.3 of P at the loss -5 h, 0.4 at 10 h; p and q at the losses -20 h and 25 h: p + q = 0.3, p/one + q/two = rest
+    rest = 1 - 0.3 * math.exp(5 * h) - 0.4 * math.exp(-10 * h)
+    p = (rest - 0.3 / two) / (1 / one - 1 / two)
+    masses = [(p, p / one), (0.3, 0.3 * math.exp(5 * h)), (0.4, 0.4 * math.exp(-10 * h)), (0.3 - p, (0.3 - p) / two)]
+    phase = Discrete(tuple(masses), steps, one_sided=True)
+    with ctx.workprec(160):
+        window = Window(-512, 1024, 40.0, 40.0)
+        found = RunInBalls([phase], Grid(h, (tuple(range(-60, 61)),), (window, window)))
+    for eps in (0.0, 0.3, 1.0, 2.0):
+        truth = phase.truth(eps)
+        upper, lower = number(found.upper(eps)), number(found.lower(eps))
+        assert truth * (1 - mp.mpf(10) ** -14) <= upper <= truth * (1 + mp.mpf(10) ** -10)
+        assert truth * 0.5 <= lower <= truth * (1 + mp.mpf(10) ** -14)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(-1, 1), st.floats(-4, 0), st.booleans(), st.integers(-300, 300))
+def test_the_excess_of_a_sampled_release_is_that_of_its_densities(log_z, log_q, one_sided, cell):
+    z, q, step = 10.0**log_z, 10.0**log_q, 0.01
+    with ctx.workprec(128):
+        ends = BallPhase(BallGaussianProfile(z), 1, q, one_sided).excess(cell, arb(step))
+        low, high = number(ends[0].lower()), number(ends[1].upper())
+    with mp.workdps(40):
+        t, excess = mp.exp(mp.mpf(step) * cell), None
+        mu, rate = 1 / mp.mpf(z), mp.mpf(q)
+        if cell < 0 and not one_sided:
+            excess = t * rate * gaussian_delta(mp.log1p((1 / t - 1) / rate), mu)
+        elif 1 + (t - 1) / rate <= 0:
+            excess = mp.mpf(0)
+        else:
+            # H = (1-q) Q + q P - t Q integrated where it is positive: beyond u with e^(mu u - mu^2/2) = 1 + (t-1)/q
+            u = mp.log(1 + (t - 1) / rate) / mu + mu / 2
+            value = rate * mp.ncdf(mu - u) + (1 - rate - t) * mp.ncdf(-u)
+            excess = value - max(mp.mpf(0), 1 - t)
+        slack = mp.mpf(10) ** -30
+        assert low - slack <= excess <= high + slack
+        assert high - low <= slack
+
+
+GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 1.0, "bound": "analytic"}
+SGD = GAUSSIAN | {"sampling_rate": 0.01, "steps": 1000}
+COARSE = GAUSSIAN | {"sampling_rate": 0.2, "steps": 10}
+RANK_ONE = {"mechanism": "m2", "dim": 64, "rank": 4, "noise_multiplier": 1.0, "bound": "exact-rank1", "steps": 20}
+PUBLIC = {"mechanism": "sketch-public", "rank": 8, "noise_multiplier": 2.0, "bound": "exact-rank1", "steps": 20}
+
+
+def sampled(mu, q, steps):
+    """The larger of both orders of a sampled Gaussian run."""
+    return lambda eps: largest(
+        eps, *([(runs.poisson_gaussian_moments(mu, q, add=add), steps)] for add in (False, True))
+    )
+
+
+def largest(eps, *orders):
+    """The largest delta of several orders; an order whose losses end below eps has none."""
+    found = []
+    for order in orders:
+        try:
+            found.append(runs.run_delta(order, eps))
+        except ArithmeticError:
+            found.append(mp.mpf(0))
+    assert found[0] > 0
+    return max(found)
+
+
+def plain(release, steps):
+    """A run whose orders are alike."""
+    return lambda eps: runs.run_delta([(release, steps)], eps)
+
+
+def two_kinds(eps):
+    """Sampled Gaussian releases, and M2 on the whole data set."""
+    both = (
+        [(runs.poisson_gaussian_moments(1, 0.05, add=add), 100), (runs.m2_moments(64, 4, 0.5), 10)]
+        for add in (False, True)
+    )
+    return largest(eps, *both)
+
+
+KINDS = [GAUSSIAN | {"sampling_rate": 0.05, "steps": 100}, RANK_ONE | {"noise_multiplier": 2.0, "steps": 10}]
+FIXED = GAUSSIAN | {"noise_multiplier": 2.0, "sampling_rate": 0.1, "sampling": "fixed", "steps": 100}
+M2_SAMPLED = {"mechanism": "m2", "dim": 16, "rank": 4, "noise_multiplier": 0.7, "bound": "exact-rank1"}
+M2_SAMPLED |= {"sampling_rate": 0.1, "steps": 60}
+LAPLACE = {"mechanism": "laplace", "noise_multiplier": 5.0, "steps": 50}
+LESS = {"relation": "replace"}
+TRUTHS = {
+    "Laplace": ([LAPLACE], {}, 1e-6, lambda eps: runs.laplace_run_delta(mp.mpf(1) / 5, 50, eps)),
+    "M2": ([RANK_ONE], {}, 1e-5, plain(runs.m2_moments(64, 4, 1), 20)),
+    "public sketch": ([PUBLIC], {}, 1e-5, plain(runs.public_sketch_moments(8, 0.5), 20)),
+    "DP-SGD": ([SGD], {}, 1e-5, sampled(1, 0.01, 1000)),
+    "DP-SGD, delta 1e-30": ([SGD], {}, 1e-30, sampled(1, 0.01, 1000)),
+    "DP-SGD, large delta": ([SGD], {}, 0.05, sampled(1, 0.01, 1000)),
+    "few large steps": ([COARSE], {}, 1e-5, sampled(1, 0.2, 10)),
+    "two kinds": (KINDS, {}, 1e-5, two_kinds),
+    "fixed batches": ([FIXED], LESS, 1e-5, plain(runs.fixed_gaussian_moments(1, 0.1), 100)),
+    "M2, sampled": ([M2_SAMPLED], {}, 1e-5,
+        lambda eps: largest(eps, *([(runs.poisson_m2_moments(16, 4, 1 / mp.mpf(0.7), 0.1, add=a), 60)] for a in (0, 1)))),
+}  # fmt: skip
+"""Phases, what holds for all, a target, and delta of the run by other mathematics."""
+LEVELS = {"Laplace": (), "M2, sampled": (pytest.mark.slow,)}
+"""Quick ones; the others are left to the full run."""
+ABOVE, BELOW = 0.01, 0.4
+"""How far the certified ends of delta may be from the truth, relative: the upper end is the one that is tight."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=LEVELS.get(n, (pytest.mark.full,))) for n in TRUTHS])
+def test_the_truth_by_another_way_lies_within_the_certified_ends(name):
+    phases, common, delta, truth = TRUTHS[name]
+    schedule = from_data({"phase": phases, **common})
+    eps = schedule.epsilon(delta=delta).value
+    proof = prove_run(schedule.questions, math.log(delta), eps)
+    for at in (eps, 0.6 * eps, 1.02 * eps):
+        lower, upper, exact = number(proof.lower(at)), number(proof.upper(at)), truth(at)
+        assert lower <= exact * (1 + mp.mpf(10) ** -12) and exact * (1 - mp.mpf(10) ** -12) <= upper
+        assert lower >= exact * (1 - BELOW) and upper <= exact * (1 + ABOVE)
+
+
+@pytest.mark.parametrize(("rate", "eps"), [(0.01, 1e-9), (0.01, 1.0), (0.7, 0.01), (1.0, 3.0), (1e-4, 1.0)])
+def test_one_release_is_enclosed_by_its_closed_form(rate, eps):
+    phase = BallPhase(BallGaussianProfile(1.0), 1, rate, one_sided=rate < 1)
+    window = Window(-3000, 1 << 13, 4.0, 4.0)
+    knots = tuple(sorted({*range(-3000, 3000, 5), 0}))
+    with ctx.workprec(128):
+        found = RunInBalls([phase], Grid(0.005, (knots,), (window, window) if rate < 1 else (window,)))
+        lower, upper = number(found.lower(eps)), number(found.upper(eps))
+
+    def profile(x):
+        return gaussian_delta(x, 1) if x >= 0 else 1 - mp.exp(x) * (1 - gaussian_delta(-x, 1))
+
+    exact = one_release.poisson_delta(profile, eps, rate)
+    assert lower <= exact <= upper <= exact * 1.01
+
+
+@pytest.mark.parametrize("gamma", [5.0, 200.0])
+def test_a_run_of_secret_sketches_is_bounded_in_both_orders(gamma):
+    """The bound takes the larger order at each epsilon, so that only its upper end speaks of either."""
+    sketch = {"mechanism": "sketch", "rank": 8, "gamma": gamma, "bound": "exact-rank1", "steps": 10}
+    schedule = from_data({"phase": [sketch]})
+    eps = schedule.epsilon(delta=1e-5).value
+    upper = number(prove_run(schedule.questions, math.log(1e-5), eps).upper(eps))
+    orders = [runs.run_delta([(runs.secret_sketch_moments(8, gamma, grows=g), 10)], eps) for g in (True, False)]
+    assert max(orders) <= upper <= 3 * max(orders)
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+def test_runs_of_fixed_batches_are_those_of_the_mirrored_profile(steps):
+    """The pair of the bound is cut into many masses from each side, and the run enumerated."""
+    mu, q, eps = 1.0, 0.3, 0.4
+    phase = BallPhase(BallGaussianProfile(1 / mu), steps, q)
+    window = Window(-1024, 1 << 11, 8.0, 8.0)
+    with ctx.workprec(128):
+        found = RunInBalls([phase], Grid(0.01, (tuple(range(-500, 501)),), (window,)))
+        lower, upper = number(found.lower(eps)), number(found.upper(eps))
+    ends = [enumerated_fixed(mu, q, steps, eps, outward) for outward in (False, True)]
+    assert ends[0] <= upper and lower <= ends[1]
+    assert upper / lower < 1.02 and ends[1] / ends[0] < 1.2
+
+
+def enumerated_fixed(mu, q, steps, eps, outward):
+    """Delta of ``T`` steps, from each mass of the continuous part moved to the near or the far end of its cell."""
+    cell = 0.02
+    places = [j * cell for j in range(1, 400)]
+
+    def outer(t):  # Q mass beyond the ratio t > 1
+        return float(mp.ncdf(-(mp.log1p((mp.mpf(t) - 1) / q) / mu + mu / 2)))
+
+    def outer_p(t):  # P mass beyond it: H(t) = P - t Q
+        return q * float(gaussian_delta(mp.log1p((mp.mpf(t) - 1) / q), mu)) + t * outer(t)
+
+    edges = [1.0, *(math.exp(x) for x in places), math.inf]
+    masses = [(outer_p(a) - (outer_p(b) if b < math.inf else 0), outer(a) - (outer(b) if b < math.inf else 0))
+              for a, b in itertools.pairwise(edges)]  # fmt: skip
+    middle = (1 - q) * float(gaussian_delta(0, mu))
+    if outward:
+        # Each mass is split into the two ends of its cell: a pair that dominates. The last goes to infinity.
+        halves = [(0.0, middle)]
+        for (p, w), a, b in zip(masses[:-1], edges, edges[1:], strict=False):
+            far = (p - a * w) * b / (b - a)
+            halves += [(math.log(a), p - far), (math.log(b), far)]
+        lost = masses[-1][0]
+    else:
+        # Each mass is merged into one: a pair that is dominated.
+        halves, lost = [(0.0, middle)], 0.0
+        halves += [(math.log(p / w), p) for p, w in masses if w > 0 and p > 0]
+    law = [(x, p) for x, p in halves] + [(-x, p * math.exp(-x)) for x, p in halves[1:]]
+    total = [(0.0, 1.0)]
+    for _ in range(steps - 1):
+        total = convolved(total, law, cell, outward)
+    # The last step exactly: each loss met by what is left of epsilon.
+    delta = sum(p * sum(w * max(0.0, -math.expm1(eps - x - y)) for y, w in law) for x, p in total)
+    return delta + (steps * lost if outward else 0.0)
+
+
+def convolved(total, law, cell, outward):
+    """All sums of two losses."""
+    return [(x + y, p * w) for x, p in total for y, w in law]
