@@ -25,7 +25,7 @@ DIGITS = 12
 WORKING_DIGITS = 34
 """Decimal digits of the arithmetic. A power ``T`` loses ``log10 T`` of them. Contract."""
 
-LARGEST_SADDLE = 12
+LARGEST_SADDLE = 8
 """Log of the largest place of a saddle point that is sought. Contract."""
 
 MOST_TERMS = 40_000
@@ -171,9 +171,10 @@ def poisson_mixture_moments(shifts: Function, q: Real, *, add: bool) -> SummedMo
     def nodes(c: Real, fineness: int) -> Iterable[tuple[Real, Real]]:
         found, reach = [], mp.sqrt(2 * (DIGITS + 10) * mp.log(10))
         for share, mu in shifts(fineness):
-            # Where Q R^(c+1) or Q R^-c has its mass: around (c+1) mu at most, -c mu at least.
+            # Q R^(c+1) has its mass around (c+1) mu at most, Q R^-c around -c mu at least, or 0 as R >= 1 - q.
             h = min(mp.mpf(1), 1 / mu) / (7 * fineness)
-            first, last = int(-(reach + c * mu * (q == 1)) / h), int((reach + (c + 1) * mu) / h)
+            first = -int((reach + c * mu * (add and q == 1)) / h)
+            last = int((reach + (c + 1) * mu * (not add)) / h)
             for j in range(first, last + 1):
                 ratio = 1 - q + q * mp.exp(mu * h * j - mu**2 / 2)
                 weight = share * h * normal_density(h * j)
