@@ -73,7 +73,7 @@ WRITTEN_DIGITS = 25
 """Decimal digits of the two ends that are written."""
 
 LARGEST_FILE = 1 << 24
-"""Bytes of a certificate that are read at most; one of a run has some ten thousand for each phase."""
+"""Bytes of the largest certificate that is read; one of a run has some ten thousand for each phase. Contract."""
 
 DECIMAL = re.compile(r"[0-9]{1,60}(\.[0-9]{1,60})?([eE][+-]?[0-9]{1,15})?", re.ASCII)
 """How the two ends are written: decimal digits with an exponent, no sign, no spaces, no nan."""
@@ -500,10 +500,11 @@ def _mechanism_of(mechanism: dict[str, Any]) -> Mechanism:
     given = dict(mechanism)
     kind = mechanism_named(str(given.get("name")))
     parts = {name: value for name, value in given.items() if name != "name"}
+    known = {field.name: field.type for field in fields(kind)}
     for name, value in parts.items():
-        if name not in kind.__dataclass_fields__:
+        if name not in known:
             raise InvalidParameter("mechanism", quoted(name), f"parameters of {kind.name} in the certificate")
-        flag = kind.__dataclass_fields__[name].type is bool
+        flag = known[name] is bool
         if name == "layers" and isinstance(value, list):
             parts[name] = tuple(map(Layer.parse, value))
         elif isinstance(value, list | dict) or (flag and not isinstance(value, bool)):
@@ -545,7 +546,12 @@ def load_certificate(path: str | Path) -> Certificate:
     """
     try:
         with Path(path).open("rb") as file:
-            content = parse_json(file.read(LARGEST_FILE).decode("utf-8"))
+            text = file.read(LARGEST_FILE + 1)
+        if len(text) > LARGEST_FILE:
+            raise InvalidParameter("certificate", path, f"a file of at most {LARGEST_FILE} bytes")
+        content = parse_json(text.decode("utf-8"))
+    except InvalidParameter:
+        raise
     except OSError as error:
         raise InvalidParameter("certificate", path, "a readable file", str(error.strerror)) from None
     except Ambiguous as error:
@@ -575,9 +581,8 @@ def _from_record(content: object) -> Certificate:
         raise InvalidParameter("certificate", quoted(content), "a certificate as --certificate writes it")
     given: dict[str, Any] = inner
     if not same_json(given.get("schema", SCHEMA), SCHEMA):
-        raise InvalidParameter(
-            "schema", quoted(given["schema"]), f"a certificate of schema {SCHEMA}", "write it again with --certificate"
-        )
+        remedy = "write it again with --certificate, or bring privproj up to date where it is newer"
+        raise InvalidParameter("schema", quoted(given["schema"]), f"a certificate of schema {SCHEMA}", remedy)
     _check_keys(given, (field.name for field in fields(Certificate)), "certificate")
     for name, kind in KINDS.items():
         _check_kind(name, given[name], kind)
@@ -651,7 +656,10 @@ class CertificateVerdict:
 
 
 def verify(certificate: Certificate) -> CertificateVerdict:
-    """Check a certificate from its parameters alone: a new enclosure at a higher precision, and a value in mpmath.
+    """Check a certificate from its parameters alone.
+
+    Of one release a new enclosure is computed at a higher precision, and a value in mpmath. A run is composed again, on
+    the grid and at the precision that are stated.
 
     It needs python-flint, which the extra ``certify`` installs.
 
