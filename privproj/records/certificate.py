@@ -571,10 +571,11 @@ def _from_record(content: object) -> Certificate:
     if not isinstance(inner, dict):
         raise InvalidParameter("certificate", quoted(content), "a certificate as --certificate writes it")
     given: dict[str, Any] = inner
-    if not same_json(given.get("schema", SCHEMA), SCHEMA):
-        raise InvalidParameter(
-            "schema", quoted(given["schema"]), f"a certificate of schema {SCHEMA}", "write it again with --certificate"
-        )
+    schema = given.get("schema", SCHEMA)
+    if not same_json(schema, SCHEMA):
+        newer = type(schema) is int and schema > SCHEMA
+        remedy = "a newer privproj wrote it: update yours" if newer else "write it again with --certificate"
+        raise InvalidParameter("schema", quoted(schema), f"a certificate of schema {SCHEMA}", remedy)
     _check_keys(given, (field.name for field in fields(Certificate)), "certificate")
     for name, kind in KINDS.items():
         _check_kind(name, given[name], kind)
@@ -627,7 +628,8 @@ class CertificateVerdict:
         claims: Every claim of the certificate in words, and whether it holds.
         lower: The lower end of the new enclosure of delta, as decimal text.
         upper: The upper end of the new enclosure of delta, as decimal text.
-        second_opinion: The value of delta by independent code in mpmath; "none for this bound" where there is none.
+        second_opinion: The value of delta by independent code in mpmath; "none for this bound" or "none for a run"
+            where there is none.
 
     >>> from privproj import Gaussian, epsilon
     >>> from privproj.records import certify, verify
@@ -648,9 +650,11 @@ class CertificateVerdict:
 
 
 def verify(certificate: Certificate) -> CertificateVerdict:
-    """Check a certificate from its parameters alone: a new enclosure at a higher precision, and a value in mpmath.
+    """Check a certificate from its parameters alone, by a new enclosure of delta.
 
-    It needs python-flint, which the extra ``certify`` installs.
+    That of one release has a higher precision, and a value in mpmath beside it. A run is composed again on the grid and
+    at the precision that the certificate names, of which every choice proves a bound. It needs python-flint,
+    which the extra ``certify`` installs.
 
     Args:
         certificate: The certificate, made here or read from a file.
@@ -704,7 +708,7 @@ def _verdict_of_release(claim: Certificate, asked: Question, words: dict[str, bo
 
 
 def _verdict_of_run(claim: Certificate, questions: Sequence[Question], words: dict[str, bool]) -> CertificateVerdict:
-    """The verdict on a run: composed again from its parameters, on the grid and at the precision that are stated."""
+    """The verdict on a run: composed again from its parameters, on the grid and at the precision that it states."""
     if list(claim.witness) != ["grid"]:
         raise InvalidParameter("witness", quoted(claim.witness), "the grid of the run, in the certificate")
     if not (LEAST_BITS <= claim.bits <= MOST_BITS and claim.bits % 64 == 0):
