@@ -99,7 +99,7 @@ def excess_words(ratio: float) -> str:
         return f"{math.ceil(10.0 * ratio) / 10.0:g} times"
     percent = max(100.0 * (ratio - 1.0), 0.01)
     scale = 10.0 ** (1 - math.floor(math.log10(percent)))
-    return f"{math.ceil(percent * scale - 1e-9) / scale:.2g} % above"
+    return f"{math.ceil(percent * scale - 1e-9) / scale:g} % above"
 
 
 def numerics_line(numerics: dict[str, object]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from privproj.errors import InvalidParameter, Unanswered
+from privproj.errors import InvalidParameter, MissingPackage, Unanswered, raise_within
 from privproj.records.certificate import LARGEST_FILE, Certificate, CertificateVerdict, load_certificate, verify
 from privproj.records.ledger_check import LedgerVerdict, verify_ledger
 from privproj.records.statement import PARAMETERS, UNITS
@@ -27,8 +27,8 @@ What the file is, is seen from what it says. Nothing in it is taken on trust but
 anew and compared, and a word that could not be checked is refused or fails. Exit code 1 if any claim fails, 2 if the
 file is malformed.
 
-A certificate (--certificate): the enclosure again at a higher precision, the value once more by independent code in
-mpmath, every other word as the tool says it.
+A certificate (--certificate): the enclosure anew, and every other word as the tool says it. Of one release at a higher
+precision, and once more by independent code in mpmath; a run is composed again on the grid that the file names.
 
 A ledger (of `privproj train`): every line as privproj writes it and chained to those before it, the targets it names.
 The chain has no key: whoever holds the file can write another run's ledger, or cut lines off its end.
@@ -80,8 +80,13 @@ def verdict_on(file: str, content: bytes, delta: float | None) -> tuple[dict[str
         raise InvalidParameter("FILE", file, expected)
     if len(content) > LARGEST_FILE:
         raise InvalidParameter("FILE", file, f"a certificate of at most {LARGEST_FILE} bytes")
-    certificate = load_certificate(file)
-    verdict = verify(certificate)
+    try:
+        certificate = load_certificate(file)
+        verdict = verify(certificate)
+    except MissingPackage:
+        raise
+    except InvalidParameter as error:
+        raise_within(error, file)
     return record(certificate, verdict), text(certificate, verdict)
 
 

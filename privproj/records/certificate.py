@@ -9,18 +9,18 @@ other word is asked of the tool again, and the file holds nothing besides. Claim
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from privproj.accounting.question import Question
 from privproj.accounting.schedule import Schedule
 from privproj.bounds import find_bound, mechanism_named
 from privproj.curves.inversion import delta_value
-from privproj.errors import InvalidParameter, MissingPackage, NotConverged, PrecisionLimit, Refused
+from privproj.errors import InvalidParameter, MissingPackage, NotConverged, PrecisionLimit, Refused, raise_within
 from privproj.mechanisms import Layer, Mechanism
 from privproj.records.atomic import write_atomically
 from privproj.records.certified_runs import (
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from flint import arb
 
     from privproj.rigorous.profiles import BallProfile
+
+Answer = TypeVar("Answer")
 
 SCHEMA = 3
 """Version of the certificate's fields. Contract."""
@@ -233,11 +235,8 @@ def _certify_run(result: Result, asked: Question | Schedule) -> Certificate:
 def _check_run_side(result: Result, found: CertifiedRun) -> None:
     """Raise :class:`NotConverged` unless the floating-point ends enclose what the balls enclose."""
     assert result.epsilon is not None
-    if (
-        result.lower is not None
-        and result.quantity == "epsilon"
-        and ball_meets(target_field(result), found.upper(result.lower))
-    ):
+    # A lower end of 0 says nothing: where delta is covered at epsilon 0, what is proved there meets the target too.
+    if result.lower and result.quantity == "epsilon" and ball_meets(target_field(result), found.upper(result.lower)):
         raise NotConverged("the lower end of the floating-point epsilon is above what is proved; please report it")
     if not ball_meets(target_field(result), found.lower(result.epsilon)):
         _raise_unsafe(result)
@@ -558,7 +557,17 @@ def load_certificate(path: str | Path) -> Certificate:
         raise InvalidParameter("certificate", path, "one meaning for every word of it", f"it has {error}") from None
     except (ValueError, RecursionError):
         raise InvalidParameter("certificate", path, "a certificate as --certificate writes it") from None
-    return _from_record(content)
+    return _named_in_certificate(_from_record, content)
+
+
+def _named_in_certificate(read: Callable[[Any], Answer], content: Any) -> Answer:
+    """What a reader makes of a certificate; what is wrong with a part of it is said to be in the certificate."""
+    try:
+        return read(content)
+    except MissingPackage:
+        raise
+    except InvalidParameter as error:
+        raise_within(error, "certificate")
 
 
 KINDS: dict[str, type] = {
@@ -580,9 +589,11 @@ def _from_record(content: object) -> Certificate:
     if not isinstance(inner, dict):
         raise InvalidParameter("certificate", quoted(content), "a certificate as --certificate writes it")
     given: dict[str, Any] = inner
-    if not same_json(given.get("schema", SCHEMA), SCHEMA):
-        remedy = "write it again with --certificate, or bring privproj up to date where it is newer"
-        raise InvalidParameter("schema", quoted(given["schema"]), f"a certificate of schema {SCHEMA}", remedy)
+    schema = given.get("schema", SCHEMA)
+    if not same_json(schema, SCHEMA):
+        newer = type(schema) is int and schema > SCHEMA
+        remedy = "a newer privproj wrote it: update yours" if newer else "write it again with --certificate"
+        raise InvalidParameter("schema", quoted(schema), f"a certificate of schema {SCHEMA}", remedy)
     _check_keys(given, (field.name for field in fields(Certificate)), "certificate")
     for name, kind in KINDS.items():
         _check_kind(name, given[name], kind)
@@ -635,7 +646,8 @@ class CertificateVerdict:
         claims: Every claim of the certificate in words, and whether it holds.
         lower: The lower end of the new enclosure of delta, as decimal text.
         upper: The upper end of the new enclosure of delta, as decimal text.
-        second_opinion: The value of delta by independent code in mpmath; "none for this bound" where there is none.
+        second_opinion: The value of delta by independent code in mpmath; "none for this bound" or "none for a run"
+            where there is none.
 
     >>> from privproj import Gaussian, epsilon
     >>> from privproj.records import certify, verify
@@ -656,12 +668,11 @@ class CertificateVerdict:
 
 
 def verify(certificate: Certificate) -> CertificateVerdict:
-    """Check a certificate from its parameters alone.
+    """Check a certificate from its parameters alone, by a new enclosure of delta.
 
-    Of one release a new enclosure is computed at a higher precision, and a value in mpmath. A run is composed again, on
-    the grid and at the precision that are stated.
-
-    It needs python-flint, which the extra ``certify`` installs.
+    That of one release has a higher precision, and a value in mpmath beside it. A run is composed again on the grid and
+    at the precision that the certificate names, of which every choice proves a bound. It needs python-flint,
+    which the extra ``certify`` installs.
 
     Args:
         certificate: The certificate, made here or read from a file.
@@ -680,7 +691,12 @@ def verify(certificate: Certificate) -> CertificateVerdict:
     True
     """
     _require_flint()
-    claim = _from_record(certificate.record)
+    return _named_in_certificate(_verdict_on, certificate.record)
+
+
+def _verdict_on(record: dict[str, Any]) -> CertificateVerdict:
+    """The verdict on the certificate that a JSON object describes."""
+    claim = _from_record(record)
     asked = _asked_of(claim.bound, claim.mechanism, claim.run)
     check_provable(asked.questions)
     said = _tool_foundation(asked)
@@ -715,7 +731,7 @@ def _verdict_of_release(claim: Certificate, asked: Question, words: dict[str, bo
 
 
 def _verdict_of_run(claim: Certificate, questions: Sequence[Question], words: dict[str, bool]) -> CertificateVerdict:
-    """The verdict on a run: composed again from its parameters, on the grid and at the precision that are stated."""
+    """The verdict on a run: composed again from its parameters, on the grid and at the precision that it states."""
     if list(claim.witness) != ["grid"]:
         raise InvalidParameter("witness", quoted(claim.witness), "the grid of the run, in the certificate")
     if not (LEAST_BITS <= claim.bits <= MOST_BITS and claim.bits % 64 == 0):

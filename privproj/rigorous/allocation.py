@@ -40,7 +40,7 @@ LARGEST_LEVEL = 1000
 SLACK_SHARE = 10.0
 """How many times what lies outside of a window an excess is to be, to be looked at. Speed only."""
 
-DIGITS_OF_SUMS = 64
+BITS_OF_SUMS = 64
 """Bits to which the masses of ``S`` are rounded outward before they are added up. Speed only."""
 
 
@@ -157,7 +157,7 @@ class _Sum:
         self.beyond, self.before = composed.beyond_right, composed.beyond_left if window.first > 0 else arb(0)
         self.batches, self.h, self.costs, self.above = batches, arb(step), costs, above
         self.start, self.end, self.order = window.first, window.first + window.size, arb(window.right)
-        with ctx.workprec(DIGITS_OF_SUMS):
+        with ctx.workprec(BITS_OF_SUMS):
             law = [(mass.upper() if above else mass.lower()).max(arb(0)) for mass in composed.law]
             self.from_left, self.from_right = _Hinges(law), _Hinges(law[::-1])
         if above:

@@ -16,6 +16,7 @@ from privproj.errors import InvalidParameter, PrecisionLimit, Refused
 from privproj.records import certified_runs, certify, load_certificate, prove, verify
 from privproj.records.certified_runs import CertifiedRun, grid_from_record, grid_record, prove_run
 from privproj.records.run_file import from_data
+from privproj.runs import Sampling
 from privproj.schedule import phase_of
 
 needs("flint")
@@ -194,6 +195,14 @@ def test_a_grid_is_read_as_it_was_written(proved):
 def test_what_has_no_enclosure_is_refused(mechanism, options):
     with pytest.raises(Refused):
         certify(privproj.epsilon(mechanism, delta=1e-5, **options))
+
+
+@pytest.mark.parametrize("sampling", [Sampling.POISSON, Sampling.FIXED])
+def test_a_delta_that_covers_epsilon_0_is_certified_there(sampling):
+    plain = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=0.01, steps=2, sampling_rate=0.01, sampling=sampling)
+    answer, certificate = prove(plain)
+    assert answer.value == certificate.epsilon == 0.0 <= answer.lower
+    assert float(certificate.upper) <= 0.01 and verify(certificate).holds
 
 
 def test_a_lattice_that_is_too_long_is_refused():
