@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from privproj.errors import InvalidParameter, MissingPackage, Unanswered, raise_within
+from privproj.errors import InvalidParameter, Unanswered
 from privproj.records.certificate import LARGEST_FILE, Certificate, CertificateVerdict, load_certificate, verify
 from privproj.records.ledger_check import LedgerVerdict, verify_ledger
 from privproj.records.statement import PARAMETERS, UNITS
@@ -80,13 +80,8 @@ def verdict_on(file: str, content: bytes, delta: float | None) -> tuple[dict[str
         raise InvalidParameter("FILE", file, expected)
     if len(content) > LARGEST_FILE:
         raise InvalidParameter("FILE", file, f"a certificate of at most {LARGEST_FILE} bytes")
-    try:
-        certificate = load_certificate(file)
-        verdict = verify(certificate)
-    except MissingPackage:
-        raise
-    except InvalidParameter as error:
-        raise_within(error, file)
+    certificate = load_certificate(file)
+    verdict = verify(certificate)
     return record(certificate, verdict), text(certificate, verdict)
 
 
