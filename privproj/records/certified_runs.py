@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 MOST_CELLS = 1 << 20
 """Largest window of a lattice, in cells: more takes minutes and gigabytes. Contract."""
 
+MOST_WORK = 1 << 25
+"""Most cells of all windows, for each kind of release and each 64 bits of precision: some minutes. Contract."""
+
+MOST_PLACES = 1 << 17
+"""Most knots of all phases, for each 64 bits of precision. Contract."""
+
+LEAST_LOG10_DELTA = -250.0
+"""Least decimal logarithm of a delta that the floats can propose a grid for. Contract."""
+
 MOST_KNOTS = 20_000
 """Most places at which the profile of a phase is looked at. Contract."""
 
@@ -178,6 +187,7 @@ class CertifiedRun:
         from privproj.rigorous.composition import RunInBalls
 
         self.grids, self.bits = grids, bits
+        _check_work(grids, bits)
         with ctx.workprec(bits):
             self.run = RunInBalls(_releases_in_balls(questions, grids), grids.grid)
 
@@ -224,6 +234,8 @@ def prove_run(questions: Sequence[Question], log_delta: float, guess: float) -> 
     Finer grids are tried until the certified epsilon is close to the guess. Raises :class:`PrecisionLimit` where even a
     coarse one takes too long a window or too high a precision.
     """
+    if log_delta < LEAST_LOG10_DELTA * math.log(10.0):
+        raise PrecisionLimit(f"expected a delta of at least 1e{LEAST_LOG10_DELTA:.0f} for the certificate of a run")
     best, fineness = _prove_on_some_grid(questions, log_delta)
     while fineness < FINEST and best.epsilon(log_delta, guess) > guess * (1.0 + CLOSE_ENOUGH):
         fineness *= 2.0
@@ -267,6 +279,18 @@ def _prove_on_grid(questions: Sequence[Question], log_delta: float, fineness: fl
             return found
         bits *= 2
     raise PrecisionLimit(f"expected a run whose delta {MOST_BITS} bits can tell from rounding; ask for a larger delta")
+
+
+def _check_work(grids: _RunGrids, bits: int) -> None:
+    """Raise :class:`PrecisionLimit` for grids on which a run takes too long, in particular those of a forged file."""
+    inner = [grid for phase in grids.epochs for block in phase for grid in block]
+    windows = [window.size for window in grids.grid.windows]
+    cells = len(grids.grid.knots) * sum(windows) + sum(grid.window.size for grid in inner)
+    places = sum(map(len, grids.grid.knots)) + sum(len(grid.knots) for grid in inner)
+    if cells * bits > 64 * MOST_WORK or places * bits > 64 * MOST_PLACES:
+        raise PrecisionLimit(
+            f"expected a run that takes minutes, got one of {cells} cells and {places} places at {bits} bits"
+        )
 
 
 def _check_size(grid: "Grid") -> None:
@@ -351,7 +375,8 @@ def _window_from(given: Any) -> "Window":
     from privproj.rigorous.composition import Window
 
     _check_table(given, {"first": int, "size": int, "right": float, "left": float})
-    _check(2 <= given["size"] <= MOST_CELLS, given["size"], f"a window of 2 to {MOST_CELLS} cells")
+    power = 2 <= given["size"] <= MOST_CELLS and given["size"].bit_count() == 1
+    _check(power, given["size"], f"a window of 2 to {MOST_CELLS} cells, a power of two")
     _check(abs(given["first"]) <= 1 << 40, given["first"], "a window whose first cell is at most 2^40 away")
     for side in ("right", "left"):
         _check(0.0 < given[side] <= 1e6, given[side], "an order of Chernoff's bound above 0 and at most 1e6")

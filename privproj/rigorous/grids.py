@@ -41,6 +41,9 @@ LONGEST_DECAY = 2.0
 ORDERS = np.geomspace(1e-4, 1e4, 161)
 """Orders of Chernoff's bound that are tried. Speed only."""
 
+LARGEST_ORDER_OF_A_CELL = 0.5
+"""Largest order of Chernoff's bound, times the step of the lattice. Speed only."""
+
 FloatPairs = list[tuple[DominatingPair, int]]
 """The pairs of the composer for each phase, and how many releases it has."""
 
@@ -102,7 +105,8 @@ def _edge(pairs: FloatPairs, step: float, log_mass: float, side: int) -> tuple[i
     """Return the cell beyond which Chernoff's bound leaves ``e^log_mass`` on this side, and the best order."""
     # min over x of (sum_i T_i ln sum_j p_j e^(x side j h) - ln mass) / x
     best, order = math.inf, 1.0
-    for x in ORDERS.tolist():
+    # The pair in balls may end a few cells further out, which a larger order would blow up.
+    for x in ORDERS[np.minimum(LARGEST_ORDER_OF_A_CELL / step, ORDERS[-1]) >= ORDERS].tolist():
         moment = 0.0
         for pair, steps in pairs:
             exponents = x * side * pair.step * pair.cells + np.log(np.maximum(pair.masses, 1e-320))
