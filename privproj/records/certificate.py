@@ -426,9 +426,10 @@ def prove(result: Result) -> tuple[Result, Certificate]:
     >>> answer.value == certificate.epsilon, abs(answer.value / plain.value - 1) < 1e-3
     (True, True)
     """
+    certificate = certify(result)
+
     import flint
 
-    certificate = certify(result)
     witness = {name: value for name, value in certificate.witness.items() if name != "grid"}
     note = {"lower": certificate.lower, "upper": certificate.upper, "bits": certificate.bits, "witness": witness}
     note["arithmetic"] = f"{ARITHMETIC}, python-flint {flint.__version__}"

@@ -51,6 +51,30 @@ def _lower_gamma_series(k: arb, z: arb) -> arb:
     raise PrecisionLimit(f"expected a series of at most {MOST_TERMS} terms, got shape {float(k):.3g}")
 
 
+def lower_beta(a: arb, b: arb, u: arb) -> arb:
+    """Return a ball that holds ``P(B <= u)`` of ``B ~ Beta(a, b)`` at ``0 < u < 1``, for large shapes too.
+
+    It is a series of positive terms, below the mean of ``B`` or of ``1 - B``, whose rest a geometric series bounds.
+    """
+    if u * (a + b) > a:
+        return 1 - lower_beta(b, a, 1 - u)
+    # u^a (1-u)^b / (a Beta(a, b)) sum_n (a+b)_n / (a+1)_n u^n
+    total = term = arb(1)
+    least = arb(2) ** -ctx.prec
+    for n in range(MOST_TERMS):
+        ratio = (a + b + n) / (a + 1 + n) * u
+        term = term * ratio
+        total = total + term
+        if n % 16 == 0 and term < least * total:
+            # Ratios of terms go to u one way, so that they are at most the larger of u and the last one.
+            most = ratio.max(u)
+            if not most < 1:
+                break
+            front = (a * u.log() + b * (-u).log1p() + (a + b).lgamma() - (a + 1).lgamma() - b.lgamma()).exp()
+            return front * (total + arb(0).union(term * most / (1 - most)))
+    raise PrecisionLimit(f"expected a series of at most {MOST_TERMS} terms, got shapes {float(a):.3g}, {float(b):.3g}")
+
+
 def upper(k: arb, z: arb) -> arb:
     """Return a ball that holds ``Q(k, z) = 1 - P(k, z)`` at a real ``z``."""
     return z.gamma_upper(k, regularized=1) if z > k else 1 - lower(k, z)

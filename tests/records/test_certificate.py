@@ -386,6 +386,7 @@ def test_a_certificate_of_another_schema_is_refused_with_a_remedy(proof_text, tm
 
 def test_a_missing_extra_is_named(monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "flint", None)
     assert exit_code([*QUESTION, "--certify"]) == 2
     assert ".[certify]" in capsys.readouterr().err
 

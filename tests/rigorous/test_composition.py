@@ -197,6 +197,31 @@ def test_a_window_encloses_the_run_of_masses_on_the_lattice(weights, steps, left
     assert lower <= max(mp.mpf(0), exact - ((1 + rest) ** steps - 1))
 
 
+@pytest.mark.parametrize("first", [-12, -6, 0])
+def test_what_lies_before_the_window_is_not_counted_from_below(first):
+    """Losses -4 h and 4 h: what lies before the window is wrapped to its end, as if it were a large loss."""
+    h = 0.125
+    p = 1 / (1 + math.exp(-4 * h))
+    phase = Discrete(((p, 1 - p), (1 - p, p)), 2, one_sided=False)
+    with ctx.workprec(128):
+        found = RunInBalls([phase], Grid(h, (tuple(range(-30, 31)),), (Window(first, 50, 8.0, 8.0),)))
+        low, high = number(found.lower(0.0)), number(found.upper(0.0))
+    truth = phase.truth(0.0)
+    assert low <= truth * (1 + 1e-14) and truth * (1 - 1e-14) <= high
+    assert first > -12 or low > 0.5 * truth
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_mass_at_infinity_counts_in_every_release(steps):
+    """An eighth of P has no counterpart in Q, so that delta is about the chance that it shows in any release."""
+    phase = Discrete(((0.125, 0.0), (0.875, 0.875), (0.0, 0.125)), steps, one_sided=False)
+    window = Window(-64, 128, 4.0, 4.0)
+    with ctx.workprec(128):
+        found = RunInBalls([phase], Grid(0.125, (tuple(range(-60, 61)),), (window,)))
+        for eps in (0.0, 2.0):
+            assert phase.truth(eps) <= number(found.upper(eps))
+
+
 def test_balls_that_are_too_wide_prove_nothing():
     """Knots that the precision cannot tell apart: no number of the pair is finite."""
     window = Window(1 << 40, 2, 1e6, 1e6)
