@@ -7,7 +7,7 @@ larger the epsilon is than what no accounting can say less than, in per cent, ro
 import argparse
 import math
 
-from privproj import M1, M2, PublicSketch, sigma
+from privproj import M1, M2, PrivprojError, PublicSketch, sigma
 
 DELTA = 1e-5
 RANKS = (1, 2, 4, 8, 16, 64, 256)
@@ -17,7 +17,10 @@ RUNS = (("one release", {}), ("2000 releases, rate .01", {"steps": 2000, "sampli
 
 def gap(mechanism, epsilon, run):
     """Epsilon over its lower end, less 1, in per cent, as text."""
-    least = sigma(mechanism, epsilon=epsilon, delta=DELTA, **run).numerics.get("epsilon_at_least")
+    try:
+        least = sigma(mechanism, epsilon=epsilon, delta=DELTA, **run).numerics.get("epsilon_at_least")
+    except PrivprojError:
+        least = None
     return "none" if least is None else excess(epsilon / least)
 
 

@@ -82,8 +82,8 @@ def at_least_line(result: Result) -> list[str]:
         ratio = result.epsilon / least
     if result.quantity not in ("delta", "epsilon"):
         shown, answer = f"{shown} with this noise multiplier", "the epsilon asked for is"
-    words = f"{shown}, whoever accounts"
-    words += f" (for {result.numerics['at_least_for']})" if "at_least_for" in result.numerics else ""
+    words = f"{shown} by any accounting"
+    words += f", against {result.numerics['at_least_for']}" if "at_least_for" in result.numerics else ""
     words += f": {answer} at most {excess_words(ratio)} the truth" if ratio else ""
     return wrap_line("  at least: ", words + (f"; {result.numerics['gap']}" if "gap" in result.numerics else ""))
 
@@ -99,11 +99,14 @@ def excess_words(ratio: float) -> str:
         return f"{math.ceil(10.0 * ratio) / 10.0:g} times"
     percent = max(100.0 * (ratio - 1.0), 0.01)
     scale = 10.0 ** (1 - math.floor(math.log10(percent)))
-    return f"{math.ceil(percent * scale - 1e-9) / scale:.2g} % above"
+    return f"{math.ceil(percent * scale - 1e-9) / scale:g} % above"
 
 
 def numerics_line(numerics: dict[str, object]) -> list[str]:
-    """Say on which grid a run was composed, and what is proved about its errors."""
+    """Say on which grid a run was composed in floats, and what is proved about its errors; of a proof nothing more."""
+    proof: Any = numerics.get("certified")
+    if proof is not None and "grid_step" in proof:
+        return []
     if "epoch" in numerics and "composer" not in numerics:
         words = f"an epoch as a {numerics['epoch']}, {numerics['atoms']} atoms; all its errors are bounded and included"
         return wrap_line("  numerics: ", words)

@@ -27,8 +27,8 @@ What the file is, is seen from what it says. Nothing in it is taken on trust but
 anew and compared, and a word that could not be checked is refused or fails. Exit code 1 if any claim fails, 2 if the
 file is malformed.
 
-A certificate (--certificate): the enclosure again at a higher precision, the value once more by independent code in
-mpmath, every other word as the tool says it.
+A certificate (--certificate): the enclosure anew, and every other word as the tool says it. Of one release at a higher
+precision, and once more by independent code in mpmath; a run is composed again on the grid that the file names.
 
 A ledger (of `privproj train`): every line as privproj writes it and chained to those before it, the targets it names.
 The chain has no key: whoever holds the file can write another run's ledger, or cut lines off its end.
@@ -132,9 +132,9 @@ def ledger_shown(verdict: LedgerVerdict, delta: float | None) -> tuple[dict[str,
         lines += render.wrap_line(f"  {f'phase {i + 1}:':<10}", f"{steps} releases; planned: {', '.join(parts)}")
     target = account.target or {}
     lines += render.wrap_line("  target:   ", ", ".join(f"{key} {value!r}" for key, value in target.items()))
-    lines += render.wrap_line("  quote:    ", shown["quote"]) + render.wrap_line(
-        "  assumes:  ", "; ".join(planned.assumes)
-    )
+    lines += render.wrap_line("  quote:    ", shown["quote"])
+    lines += render.wrap_line("  promise:  ", "; ".join(planned.promises))
+    lines += render.wrap_line("  assumes:  ", "; ".join(planned.assumes))
     notes = dict.fromkeys((*(() if so_far is None else so_far.warnings), *planned.warnings))
     lines += [line for words in notes for line in render.wrap_line("  warning:  ", words)]
     lines += claim_lines(verdict.claims) + render.wrap_line("  unproved: ", f"{NO_KEY}; {NOT_THE_PROGRAM}")

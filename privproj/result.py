@@ -84,7 +84,8 @@ def round_outward(value: float, *, up: bool = True) -> str:
     if up and float(f"{shown}e{scale}") < value:
         shown += 1
     if not up and float(f"{shown}e{scale}") > value:
-        shown -= 1
+        # Below a power of ten there is one digit more.
+        shown, scale = (9999, scale - 1) if shown == 1000 else (shown - 1, scale)
     return f"{float(f'{shown}e{scale}'):#.4g}".rstrip(".")
 
 

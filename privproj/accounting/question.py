@@ -132,7 +132,14 @@ class Question:
 
     def allowed_changes(self) -> tuple[PrivacyProfile, ...]:
         """Profiles of changes of one release that are allowed, none where none is known (C28)."""
-        return self.bound.allows(self.seen()[0]) if self.bound.allows and self.bound.guarantees(self.mechanism) else ()
+        if self.bound.allows is None or not self.bound.guarantees(self.mechanism):
+            return ()
+        mechanism = self.seen()[0]
+        promised = getattr(self.mechanism, "change_rank", None)
+        if promised is not None:
+            # A change of full norm is that of one record taken twice or K times, whose rank one promise limits.
+            mechanism = replace(mechanism, change_rank=promised)  # pyright: ignore[reportCallIssue]
+        return self.bound.allows(mechanism)
 
     def curve(self) -> Curve:
         """The bound of the whole run: composed from a profile, or in the bound's own terms."""

@@ -9,18 +9,18 @@ other word is asked of the tool again, and the file holds nothing besides. Claim
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from privproj.accounting.question import Question
 from privproj.accounting.schedule import Schedule
 from privproj.bounds import find_bound, mechanism_named
 from privproj.curves.inversion import delta_value
-from privproj.errors import InvalidParameter, MissingPackage, NotConverged, PrecisionLimit, Refused
+from privproj.errors import InvalidParameter, MissingPackage, NotConverged, PrecisionLimit, Refused, raise_within
 from privproj.mechanisms import Layer, Mechanism
 from privproj.records.atomic import write_atomically
 from privproj.records.certified_runs import (
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from flint import arb
 
     from privproj.rigorous.profiles import BallProfile
+
+Answer = TypeVar("Answer")
 
 SCHEMA = 3
 """Version of the certificate's fields. Contract."""
@@ -73,7 +75,7 @@ WRITTEN_DIGITS = 25
 """Decimal digits of the two ends that are written."""
 
 LARGEST_FILE = 1 << 24
-"""Bytes of a certificate that are read at most; one of a run has some ten thousand for each phase."""
+"""Bytes of the largest certificate that is read; one of a run has some ten thousand for each phase. Contract."""
 
 DECIMAL = re.compile(r"[0-9]{1,60}(\.[0-9]{1,60})?([eE][+-]?[0-9]{1,15})?", re.ASCII)
 """How the two ends are written: decimal digits with an exponent, no sign, no spaces, no nan."""
@@ -233,11 +235,8 @@ def _certify_run(result: Result, asked: Question | Schedule) -> Certificate:
 def _check_run_side(result: Result, found: CertifiedRun) -> None:
     """Raise :class:`NotConverged` unless the floating-point ends enclose what the balls enclose."""
     assert result.epsilon is not None
-    if (
-        result.lower is not None
-        and result.quantity == "epsilon"
-        and ball_meets(target_field(result), found.upper(result.lower))
-    ):
+    # A lower end of 0 says nothing: where delta is covered at epsilon 0, what is proved there meets the target too.
+    if result.lower and result.quantity == "epsilon" and ball_meets(target_field(result), found.upper(result.lower)):
         raise NotConverged("the lower end of the floating-point epsilon is above what is proved; please report it")
     if not ball_meets(target_field(result), found.lower(result.epsilon)):
         _raise_unsafe(result)
@@ -500,10 +499,11 @@ def _mechanism_of(mechanism: dict[str, Any]) -> Mechanism:
     given = dict(mechanism)
     kind = mechanism_named(str(given.get("name")))
     parts = {name: value for name, value in given.items() if name != "name"}
+    known = {field.name: field.type for field in fields(kind)}
     for name, value in parts.items():
-        if name not in kind.__dataclass_fields__:
+        if name not in known:
             raise InvalidParameter("mechanism", quoted(name), f"parameters of {kind.name} in the certificate")
-        flag = kind.__dataclass_fields__[name].type is bool
+        flag = known[name] is bool
         if name == "layers" and isinstance(value, list):
             parts[name] = tuple(map(Layer.parse, value))
         elif isinstance(value, list | dict) or (flag and not isinstance(value, bool)):
@@ -545,14 +545,29 @@ def load_certificate(path: str | Path) -> Certificate:
     """
     try:
         with Path(path).open("rb") as file:
-            content = parse_json(file.read(LARGEST_FILE).decode("utf-8"))
+            text = file.read(LARGEST_FILE + 1)
+        if len(text) > LARGEST_FILE:
+            raise InvalidParameter("certificate", path, f"a file of at most {LARGEST_FILE} bytes")
+        content = parse_json(text.decode("utf-8"))
+    except InvalidParameter:
+        raise
     except OSError as error:
         raise InvalidParameter("certificate", path, "a readable file", str(error.strerror)) from None
     except Ambiguous as error:
         raise InvalidParameter("certificate", path, "one meaning for every word of it", f"it has {error}") from None
     except (ValueError, RecursionError):
         raise InvalidParameter("certificate", path, "a certificate as --certificate writes it") from None
-    return _from_record(content)
+    return _named_in_certificate(_from_record, content)
+
+
+def _named_in_certificate(read: Callable[[Any], Answer], content: Any) -> Answer:
+    """What a reader makes of a certificate; what is wrong with a part of it is said to be in the certificate."""
+    try:
+        return read(content)
+    except MissingPackage:
+        raise
+    except InvalidParameter as error:
+        raise_within(error, "certificate")
 
 
 KINDS: dict[str, type] = {
@@ -574,10 +589,11 @@ def _from_record(content: object) -> Certificate:
     if not isinstance(inner, dict):
         raise InvalidParameter("certificate", quoted(content), "a certificate as --certificate writes it")
     given: dict[str, Any] = inner
-    if not same_json(given.get("schema", SCHEMA), SCHEMA):
-        raise InvalidParameter(
-            "schema", quoted(given["schema"]), f"a certificate of schema {SCHEMA}", "write it again with --certificate"
-        )
+    schema = given.get("schema", SCHEMA)
+    if not same_json(schema, SCHEMA):
+        newer = type(schema) is int and schema > SCHEMA
+        remedy = "a newer privproj wrote it: update yours" if newer else "write it again with --certificate"
+        raise InvalidParameter("schema", quoted(schema), f"a certificate of schema {SCHEMA}", remedy)
     _check_keys(given, (field.name for field in fields(Certificate)), "certificate")
     for name, kind in KINDS.items():
         _check_kind(name, given[name], kind)
@@ -630,7 +646,8 @@ class CertificateVerdict:
         claims: Every claim of the certificate in words, and whether it holds.
         lower: The lower end of the new enclosure of delta, as decimal text.
         upper: The upper end of the new enclosure of delta, as decimal text.
-        second_opinion: The value of delta by independent code in mpmath; "none for this bound" where there is none.
+        second_opinion: The value of delta by independent code in mpmath; "none for this bound" or "none for a run"
+            where there is none.
 
     >>> from privproj import Gaussian, epsilon
     >>> from privproj.records import certify, verify
@@ -651,9 +668,11 @@ class CertificateVerdict:
 
 
 def verify(certificate: Certificate) -> CertificateVerdict:
-    """Check a certificate from its parameters alone: a new enclosure at a higher precision, and a value in mpmath.
+    """Check a certificate from its parameters alone, by a new enclosure of delta.
 
-    It needs python-flint, which the extra ``certify`` installs.
+    That of one release has a higher precision, and a value in mpmath beside it. A run is composed again on the grid and
+    at the precision that the certificate names, of which every choice proves a bound. It needs python-flint,
+    which the extra ``certify`` installs.
 
     Args:
         certificate: The certificate, made here or read from a file.
@@ -672,7 +691,12 @@ def verify(certificate: Certificate) -> CertificateVerdict:
     True
     """
     _require_flint()
-    claim = _from_record(certificate.record)
+    return _named_in_certificate(_verdict_on, certificate.record)
+
+
+def _verdict_on(record: dict[str, Any]) -> CertificateVerdict:
+    """The verdict on the certificate that a JSON object describes."""
+    claim = _from_record(record)
     asked = _asked_of(claim.bound, claim.mechanism, claim.run)
     check_provable(asked.questions)
     said = _tool_foundation(asked)
@@ -707,7 +731,7 @@ def _verdict_of_release(claim: Certificate, asked: Question, words: dict[str, bo
 
 
 def _verdict_of_run(claim: Certificate, questions: Sequence[Question], words: dict[str, bool]) -> CertificateVerdict:
-    """The verdict on a run: composed again from its parameters, on the grid and at the precision that are stated."""
+    """The verdict on a run: composed again from its parameters, on the grid and at the precision that it states."""
     if list(claim.witness) != ["grid"]:
         raise InvalidParameter("witness", quoted(claim.witness), "the grid of the run, in the certificate")
     if not (LEAST_BITS <= claim.bits <= MOST_BITS and claim.bits % 64 == 0):

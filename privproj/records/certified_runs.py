@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 MOST_CELLS = 1 << 20
 """Largest window of a lattice, in cells: more takes minutes and gigabytes. Contract."""
 
+MOST_WORK = 1 << 25
+"""Most cells of all windows, for each kind of release and each 64 bits of precision: some minutes. Contract."""
+
+MOST_PLACES = 1 << 17
+"""Most knots of all phases, for each 64 bits of precision. Contract."""
+
+LEAST_LOG10_DELTA = -250.0
+"""Least decimal logarithm of a delta that the floats can propose a grid for. Contract."""
+
 MOST_KNOTS = 20_000
 """Most places at which the profile of a phase is looked at. Contract."""
 
@@ -50,8 +59,11 @@ LEAST_BITS = 128
 MOST_BITS = 4096
 """Largest working precision of a run, in bits. Contract."""
 
-FINENESSES = (1.0, 2.0, 4.0)
-"""How much finer the grids are that are tried in turn. Speed only."""
+FINEST = 4.0
+"""How much finer than by default grids are made until the certified epsilon is close. Speed only."""
+
+COARSEST = 0.25
+"""How much coarser than by default grids are made where they take too much work. Speed only."""
 
 CLOSE_ENOUGH = 5e-4
 """Relative distance of the certified epsilon to the floating-point one with which a grid is fine enough. Speed only."""
@@ -175,6 +187,7 @@ class CertifiedRun:
         from privproj.rigorous.composition import RunInBalls
 
         self.grids, self.bits = grids, bits
+        _check_work(grids, bits)
         with ctx.workprec(bits):
             self.run = RunInBalls(_releases_in_balls(questions, grids), grids.grid)
 
@@ -218,22 +231,31 @@ class CertifiedRun:
 def prove_run(questions: Sequence[Question], log_delta: float, guess: float) -> CertifiedRun:
     """The run in balls on a grid that is good near the delta ``e^log_delta``, where epsilon is about ``guess``.
 
-    Finer grids are tried until the certified epsilon is close to the guess. Raises :class:`PrecisionLimit` where that
-    takes too long a window or too high a precision.
+    Finer grids are tried until the certified epsilon is close to the guess. Raises :class:`PrecisionLimit` where even a
+    coarse one takes too long a window or too high a precision.
     """
-    best: CertifiedRun | None = None
-    for fineness in FINENESSES:
+    if log_delta < LEAST_LOG10_DELTA * math.log(10.0):
+        raise PrecisionLimit(f"expected a delta of at least 1e{LEAST_LOG10_DELTA:.0f} for the certificate of a run")
+    best, fineness = _prove_on_some_grid(questions, log_delta)
+    while fineness < FINEST and best.epsilon(log_delta, guess) > guess * (1.0 + CLOSE_ENOUGH):
+        fineness *= 2.0
         try:
-            found = _prove_on_grid(questions, log_delta, fineness)
+            best = _prove_on_grid(questions, log_delta, fineness)
         except PrecisionLimit:
-            if best is None:
-                raise
             break
-        best = found
-        if found.epsilon(log_delta, guess) <= guess * (1.0 + CLOSE_ENOUGH):
-            break
-    assert best is not None
     return best
+
+
+def _prove_on_some_grid(questions: Sequence[Question], log_delta: float) -> tuple[CertifiedRun, float]:
+    """The run in balls on the default grid, or on a coarser one where that takes too much work, and its fineness."""
+    fineness = 1.0
+    while True:
+        try:
+            return _prove_on_grid(questions, log_delta, fineness), fineness
+        except PrecisionLimit:
+            if fineness <= COARSEST:
+                raise
+            fineness *= 0.5
 
 
 def _prove_on_grid(questions: Sequence[Question], log_delta: float, fineness: float) -> CertifiedRun:
@@ -257,6 +279,18 @@ def _prove_on_grid(questions: Sequence[Question], log_delta: float, fineness: fl
             return found
         bits *= 2
     raise PrecisionLimit(f"expected a run whose delta {MOST_BITS} bits can tell from rounding; ask for a larger delta")
+
+
+def _check_work(grids: _RunGrids, bits: int) -> None:
+    """Raise :class:`PrecisionLimit` for grids on which a run takes too long, in particular those of a forged file."""
+    inner = [grid for phase in grids.epochs for block in phase for grid in block]
+    windows = [window.size for window in grids.grid.windows]
+    cells = len(grids.grid.knots) * sum(windows) + sum(grid.window.size for grid in inner)
+    places = sum(map(len, grids.grid.knots)) + sum(len(grid.knots) for grid in inner)
+    if cells * bits > 64 * MOST_WORK or places * bits > 64 * MOST_PLACES:
+        raise PrecisionLimit(
+            f"expected a run that takes minutes, got one of {cells} cells and {places} places at {bits} bits"
+        )
 
 
 def _check_size(grid: "Grid") -> None:
@@ -341,7 +375,8 @@ def _window_from(given: Any) -> "Window":
     from privproj.rigorous.composition import Window
 
     _check_table(given, {"first": int, "size": int, "right": float, "left": float})
-    _check(2 <= given["size"] <= MOST_CELLS, given["size"], f"a window of 2 to {MOST_CELLS} cells")
+    power = 2 <= given["size"] <= MOST_CELLS and given["size"].bit_count() == 1
+    _check(power, given["size"], f"a window of 2 to {MOST_CELLS} cells, a power of two")
     _check(abs(given["first"]) <= 1 << 40, given["first"], "a window whose first cell is at most 2^40 away")
     for side in ("right", "left"):
         _check(0.0 < given[side] <= 1e6, given[side], "an order of Chernoff's bound above 0 and at most 1e6")

@@ -136,7 +136,7 @@ def _differences(said: list[str], ways: list[list[str]], number: int) -> list[_D
         options = [way[i] for way in (own, *others) if i < len(way)]
         if i >= len(said):
             found.append(_Difference(number + i, "", options[0]))
-        elif i >= len(own) or not _is_one_of(said[i], options):
+        elif not _is_one_of(said[i], options):
             found.append(_Difference(number + i, said[i], options[0] if options else ""))
     return found
 

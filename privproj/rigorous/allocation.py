@@ -8,7 +8,7 @@ The second part of the file proposes such grids in floats; nothing there is trus
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -37,7 +37,10 @@ from privproj.runs import Run
 LARGEST_LEVEL = 1000
 """Largest level of a grid in size: ``2^level`` is a double that is not 0. Proof."""
 
-DIGITS_OF_SUMS = 64
+SLACK_SHARE = 10.0
+"""How many times what lies outside of a window an excess is to be, to be looked at. Speed only."""
+
+BITS_OF_SUMS = 64
 """Bits to which the masses of ``S`` are rounded outward before they are added up. Speed only."""
 
 
@@ -153,41 +156,63 @@ class _Sum:
         # S >= 0
         self.beyond, self.before = composed.beyond_right, composed.beyond_left if window.first > 0 else arb(0)
         self.batches, self.h, self.costs, self.above = batches, arb(step), costs, above
-        self.start, self.end = window.first * self.h, (window.first + window.size) * self.h
-        # Where all parts are small the sum ends beyond the largest of them.
-        largest = cells[-1] * self.h
-        self.reach, self.order = largest.max((batches * largest).min(self.end)), arb(window.right)
-        with ctx.workprec(DIGITS_OF_SUMS):
+        self.start, self.end, self.order = window.first, window.first + window.size, arb(window.right)
+        with ctx.workprec(BITS_OF_SUMS):
             law = [(mass.upper() if above else mass.lower()).max(arb(0)) for mass in composed.law]
             self.from_left, self.from_right = _Hinges(law), _Hinges(law[::-1])
+        if above:
+            self.last = _first_cell(self.start, self.end, lambda k: self._is_slack(self._gain_and_slack(arb(k))))
+            self.least = _first_cell(self.start, self.end, lambda k: not self._is_slack(self._loss_and_slack(arb(k))))
 
     def right(self, c: arb) -> arb:
         """Return ``m + E (S/t - s)_+`` at ``c = t s``."""
+        place = c / self.h
         if self.above:
-            # It falls with c, and what is far out would only widen the law of a run.
-            c = c.min(self.reach)
-        place, room = (self.end - c) / self.h - 1, (self.end - c).max(arb(0))
-        if not self.above:
-            # What lies outside of the window is at most counted at its end.
-            found = self.from_right.at(place.lower()) * self.h - room * (self.beyond + self.before)
-            return (found / self.batches - self.costs[0]).max(arb(0)).lower()
-        # (S - c)_+ <= (b - c)_+ + e^(x (S - b)) / (e x) for S >= b, and <= (a - c)_+ for S < a
-        found = self.from_right.at(place.upper()) * self.h + (room + 1 / (arb(1).exp() * self.order)) * self.beyond
-        found = found + (self.start - c).max(arb(0)) * self.before
-        return (found / self.batches + self.costs[0]).upper()
+            # E (S - c)_+ falls with c.
+            gain, slack = self._gain_and_slack(place.min(arb(self.last)))
+            return ((gain + slack) * self.h / self.batches + self.costs[0]).upper()
+        gain = self.from_right.at((self.end - 1 - place).lower())
+        # What lies before the window is counted in it.
+        gain = gain - (self.end - place).max(arb(0)) * self.before
+        return (gain * self.h / self.batches - self.costs[0]).max(arb(0)).lower()
 
     def left(self, c: arb) -> arb:
         """Return ``E (s - S/t)_+`` at ``c = t s``."""
-        if self.above and self.start > 0 and not c >= self.start:
+        place = c / self.h
+        if self.above:
             # E (1 - S/c)_+ rises with c.
-            return (self.left(self.start) * (c / self.start)).upper()
-        place, room = (c - self.start) / self.h, (c - self.start).max(arb(0))
-        if not self.above:
-            found = self.from_left.at(place.lower()) * self.h - room * (self.beyond + self.before)
-            return (found / self.batches - self.costs[1]).max(arb(0)).lower()
-        # (c - S)_+ <= (c - b)_+ for S >= b, and <= c for S < a
-        found = self.from_left.at(place.upper()) * self.h + (c - self.end).max(arb(0)) * self.beyond + c * self.before
-        return (found / self.batches + self.costs[1]).upper()
+            near = place.max(arb(self.least))
+            loss, slack = self._loss_and_slack(near)
+            share = place / near if self.least > 0 else arb(1)
+            return ((loss + slack) * share * self.h / self.batches + self.costs[1]).upper()
+        loss = self.from_left.at((place - self.start).lower())
+        # What lies beyond the window is counted in it.
+        loss = loss - (place - self.start).max(arb(0)) * self.beyond
+        return (loss * self.h / self.batches - self.costs[1]).max(arb(0)).lower()
+
+    def _gain_and_slack(self, place: arb) -> Ends:
+        """Return ``E (S - c)_+`` over the window from above, in cells, and what lies beyond it."""
+        # (S - c)_+ <= (b - c)_+ + e^(x (S - b)) / (e x) for S >= b
+        room = (self.end - place).max(arb(0)) + 1 / (arb(1).exp() * self.order * self.h)
+        return self.from_right.at((self.end - 1 - place).upper()), room * self.beyond
+
+    def _loss_and_slack(self, place: arb) -> Ends:
+        """Return ``E (c - S)_+`` over the window from above, in cells, and what lies before it."""
+        # (c - S)_+ <= c for S < a
+        return self.from_left.at((place - self.start).upper()), place * self.before
+
+    def _is_slack(self, found: Ends) -> bool:
+        """Return True where little is found but what lies outside of the window and what is wrapped into it."""
+        room = self.end - self.start
+        return not found[0] > SLACK_SHARE * (found[1] + room * (self.beyond + self.before))
+
+
+def _first_cell(start: int, end: int, is_late: Callable[[int], bool]) -> int:
+    """Return the first cell from which on this holds, by bisection, or the end."""
+    while end - start > 1:
+        middle = (start + end) // 2
+        start, end = (start, middle) if is_late(middle) else (middle, end)
+    return end
 
 
 class _Hinges:
@@ -299,7 +324,7 @@ def propose_epochs(
             found.append((shared,))
             continue
         grids = [search.grid(0.0, (-1,), depths, log_mass), search.grid(reach, (1,), depths[:1], log_mass)]
-        if grids[0].level == grids[1].level:
+        if grids[1].level <= grids[0].level:
             grids = [shared]
         while len(grids) > 1 and composed > 1 and reach > LEAST_REACH:
             reach *= 0.5

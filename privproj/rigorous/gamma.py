@@ -4,9 +4,20 @@ The same functions stand in floats in :mod:`privproj.numerics.kernels` and in mp
 :mod:`privproj.reference.special`.
 """
 
+import math
+
 from flint import acb, arb, ctx
 
 from privproj.errors import PrecisionLimit
+
+LEAST_SHAPE = 400.0
+"""Shape from which series around points replace Arb's functions. Below it a radius would reach 0. Speed only."""
+
+FARTHEST = 16.0
+"""Half deviations from the shape at which there are such points. Speed only."""
+
+TERMS = 26
+"""Terms of such a series. Speed only."""
 
 MOST_TERMS = 1_000_000
 """Terms of a series after which the certificate is refused. Contract."""
@@ -43,6 +54,62 @@ def _lower_gamma_series(k: arb, z: arb) -> arb:
 def upper(k: arb, z: arb) -> arb:
     """Return a ball that holds ``Q(k, z) = 1 - P(k, z)`` at a real ``z``."""
     return z.gamma_upper(k, regularized=1) if z > k else 1 - lower(k, z)
+
+
+class NearbyValues:
+    """``P(k, z)`` and ``Q(k, z)`` for one ``k`` at many real ``z``, from Taylor series around points (C29, panels).
+
+    Far from ``k``, and for a small one, they are :func:`lower` and :func:`upper`.
+    """
+
+    def __init__(self, k: arb) -> None:
+        self.k, self.width = k, 0.5 * math.sqrt(float(k))
+        self._points: dict[tuple[int, int], tuple[arb, arb, arb, list[arb]]] = {}
+
+    def lower(self, z: arb) -> arb:
+        """Return a ball that holds ``P(k, z)``."""
+        near = self._rise(z)
+        return lower(self.k, z) if near is None else near[0] + near[2]
+
+    def upper(self, z: arb) -> arb:
+        """Return a ball that holds ``Q(k, z)``."""
+        near = self._rise(z)
+        return upper(self.k, z) if near is None else near[1] - near[2]
+
+    def _rise(self, z: arb) -> tuple[arb, arb, arb] | None:
+        """Return ``P`` and ``Q`` at the point next to ``z``, and how much ``P`` rises from there to ``z``."""
+        place, k = float(z.mid()), float(self.k)
+        if k < LEAST_SHAPE or not abs(place - k) < FARTHEST * self.width:
+            return None
+        n = round(place / self.width)
+        if (n, ctx.prec) not in self._points:
+            self._points[n, ctx.prec] = self._expand(arb(n * self.width))
+        below, above, point, series = self._points[n, ctx.prec]
+        y = (z - point) / point
+        if not abs(y) <= self.width / point:
+            return None
+        rise = arb(0)
+        for coefficient in reversed(series):
+            rise = rise * y + coefficient
+        return below, above, rise
+
+    def _expand(self, point: arb) -> tuple[arb, arb, arb, list[arb]]:
+        """Return ``P``, ``Q``, the point, and the series of the rise of ``P`` in ``y``, its rest in the first term."""
+        # G = dP/dy at z = point (1 + y): G = G_0 (1+y)^(k-1) e^(-point y)
+        # n G_n = (k - point - n) G_(n-1) - point G_(n-2)
+        k = self.k
+        front = (k * point.log() - point - k.lgamma()).exp()
+        series, before, now = [arb(0)], arb(0), front
+        for n in range(1, TERMS):
+            series.append(now / n)
+            before, now = now, ((k - point - n) * now - point * before) / n
+        # |G| <= G_0 e^(|k - 1 - point| R + (k-1) R^2/(2 (1 - R))) for |y| <= R; the rest for |y| <= rho by Cauchy
+        rho, radius = self.width / point, 4 * self.width / point
+        size = (abs(k - 1 - point) * radius + (k - 1) * radius * radius / (2 * (1 - radius))).exp()
+        part = rho / radius
+        rest = front * size * radius * part**TERMS / (TERMS * (1 - part))
+        series[0] = arb(0, rest.abs_upper())
+        return lower(k, point), upper(k, point), point, series
 
 
 def upper_size(k: arb, z: acb) -> arb:

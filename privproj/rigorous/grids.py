@@ -41,6 +41,9 @@ LONGEST_DECAY = 2.0
 ORDERS = np.geomspace(1e-4, 1e4, 161)
 """Orders of Chernoff's bound that are tried. Speed only."""
 
+LARGEST_ORDER_OF_A_CELL = 0.5
+"""Largest order of Chernoff's bound, times the step of the lattice. Speed only."""
+
 FloatPairs = list[tuple[DominatingPair, int]]
 """The pairs of the composer for each phase, and how many releases it has."""
 
@@ -54,8 +57,8 @@ def propose_grid(phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fin
     shapes = [outline_step(profile, run, beyond) for profile, run in phases]
     step = min(shape.deviation for shape in shapes) / (fineness * CELLS_PER_DEVIATION)
     knots = [
-        _thin_tails(shape.knots(step, fineness * KNOTS_PER_DECAY), shape, step, log_delta - math.log(run.steps))
-        for shape, (_, run) in zip(shapes, phases, strict=True)
+        _place_knots(shape, step, fineness, log_delta - math.log(run.steps), is_one_sided(profile, run))
+        for shape, (profile, run) in zip(shapes, phases, strict=True)
     ]
     orders: list[FloatPairs] = [
         [
@@ -67,6 +70,15 @@ def propose_grid(phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fin
         orders.append([(pair.mirrored(), steps) for pair, steps in orders[0]])
     windows = tuple(_window(order, step, log_delta + SHARE_BEYOND) for order in orders)
     return Grid(step, tuple(tuple(map(int, cells)) for cells in knots), windows)
+
+
+def _place_knots(shape: Outline, step: float, fineness: float, log_share: float, one_sided: bool) -> Cells:
+    """Return the knots of a phase; where the pair is its own mirror image so are they, as each value serves twice."""
+    cells = _thin_tails(shape.knots(step, fineness * KNOTS_PER_DECAY), shape, step, log_share)
+    if one_sided:
+        return cells
+    right = cells[cells >= 0]
+    return np.concatenate([-right[:0:-1], right])
 
 
 def _thin_tails(cells: Cells, shape: Outline, step: float, log_share: float) -> Cells:
@@ -93,7 +105,8 @@ def _edge(pairs: FloatPairs, step: float, log_mass: float, side: int) -> tuple[i
     """Return the cell beyond which Chernoff's bound leaves ``e^log_mass`` on this side, and the best order."""
     # min over x of (sum_i T_i ln sum_j p_j e^(x side j h) - ln mass) / x
     best, order = math.inf, 1.0
-    for x in ORDERS.tolist():
+    # The pair in balls may end a few cells further out, which a larger order would blow up.
+    for x in ORDERS[np.minimum(LARGEST_ORDER_OF_A_CELL / step, ORDERS[-1]) >= ORDERS].tolist():
         moment = 0.0
         for pair, steps in pairs:
             exponents = x * side * pair.step * pair.cells + np.log(np.maximum(pair.masses, 1e-320))

@@ -40,7 +40,7 @@ RADII = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9)
 """Radii of Cauchy's estimate that are tried. Speed only."""
 
 
-class Shares(ABC):
+class _Shares(ABC):
     """A law on ``u >= 0`` whose density is ``edge(u)/u`` times a simple factor: Beta or Gamma, with the shape ``a``."""
 
     a: arb
@@ -77,7 +77,7 @@ class Shares(ABC):
         return self.mean * (tail + self.edge(u) / self.a)
 
 
-class BetaShares(Shares):
+class _BetaShares(_Shares):
     """The law ``Beta(a, b)``."""
 
     bounded = True
@@ -101,7 +101,7 @@ class BetaShares(Shares):
         return (n * (1 - centre) / centre * before + rest * now - ends) / (self.a + self.b + n)
 
 
-class GammaShares(Shares):
+class _GammaShares(_Shares):
     """The law ``Gamma(a)``."""
 
     bounded = False
@@ -124,10 +124,10 @@ class GammaShares(Shares):
         return n / centre * before + ((n + self.a) / centre - 1) * now - ends
 
 
-class Panel:
+class _Panel:
     """The law on ``left < U <= right``, a part of a panel that ends at ``end``: its mass and its other moments."""
 
-    def __init__(self, shares: Shares, mass: arb, left: float, right: float, end: float) -> None:
+    def __init__(self, shares: _Shares, mass: arb, left: float, right: float, end: float) -> None:
         self.shares, self.mass, self.left, self.right = shares, mass, arb(left), arb(right)
         self.centre, self.rho = (self.left + end) / 2, (end - self.left) / (end + self.left)
         self._moments: list[arb] = []
@@ -157,13 +157,13 @@ class PanelLaw:
         with ctx.workprec(self.bits):
             found = law()
             self.scale, self.mean = found.scale, found.mean
-            self.shares = BetaShares(found.a, found.b) if isinstance(found, BallBetaLaw) else GammaShares(found.a)
+            self.shares = _BetaShares(found.a, found.b) if isinstance(found, BallBetaLaw) else _GammaShares(found.a)
             self.edges, self.masses = self._cut_range(least)
             above = [1 - mass for mass in self.masses]
             self.reach = max(edge for edge, tail in zip(self.edges, above, strict=True) if tail > least)
             parts = [b - a for a, b in pairwise(self.masses)]
             self.panels = [
-                Panel(self.shares, mass, left, right, right)
+                _Panel(self.shares, mass, left, right, right)
                 for mass, (left, right) in zip(parts, pairwise(self.edges), strict=True)
             ]
             self.log_below, self.log_above, self.log_mass = ([_log(x) for x in y] for y in (self.masses, above, parts))
@@ -209,7 +209,7 @@ class PanelLaw:
                 return arb(0).union(self._height(eps, cut)) * below, +(1 - below), +beyond
             last = bisect_left(self.edges, cut) - 1
             with ctx.workprec(self.bits):
-                part = Panel(self.shares, below - self.masses[last], self.edges[last], cut, self.edges[last + 1])
+                part = _Panel(self.shares, below - self.masses[last], self.edges[last], cut, self.edges[last + 1])
             height = log_gaussian_delta_at(float(eps.mid()), float(self.scale) * self.edges[last])
             first, floor = self._first_panel(eps, last, _log(part.mass) + height)
             found = self._sum(eps, first, last, floor) + self._series(eps, part, floor)
@@ -237,7 +237,7 @@ class PanelLaw:
         """Return ``h_eps`` at ``X = scale u``."""
         return gaussian.delta(eps, (self.scale * arb(u)).sqrt())
 
-    def _series(self, eps: arb, panel: Panel, floor: float) -> arb:
+    def _series(self, eps: arb, panel: _Panel, floor: float) -> arb:
         """Return a ball that holds ``E[h_eps(X); panel]``, by its Taylor series in ``v``."""
         # F = dh/dv = F_0 (1+v)^(-1/2) e^(alpha + beta - alpha/(1+v) - beta (1+v))
         x = self.scale * panel.centre

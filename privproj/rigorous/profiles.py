@@ -213,11 +213,10 @@ class BallAnyRank(BallRandomSensitivity):
         law, least = self.panels(), gaussian.inflection(eps)
         if law.supremum is not None and law.supremum <= least:
             return super().ends(eps)
-        p = law.mean.mid()
         # The tangent at the mean is not negative at 0, and the bound is h(E X) (C5, case 1).
-        if p >= least and gaussian.delta(eps, p.sqrt()) >= gaussian.slope(eps, p) * p:
-            ball = gaussian.delta(eps, law.mean.sqrt())
-            return ball.lower(), ball.upper()
+        at_mean = gaussian.delta(eps, law.mean.sqrt())
+        if law.mean >= least and at_mean >= gaussian.slope(eps, law.mean) * law.mean:
+            return at_mean.lower(), at_mean.upper()
         for p, cut in self._tangents(eps):
             height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
             c = law.scale * arb(cut)
@@ -234,7 +233,8 @@ class BallAnyRank(BallRandomSensitivity):
         from privproj.laws.squared_shift import inflection, log_gaussian_delta_at, log_gaussian_delta_slope
 
         at, scale, reach = float(eps.mid()), float(self.panels().scale), self.panels().reach
-        p, top = self.witness(at)["tangent"], inflection(at)
+        top = inflection(at)
+        p = self.witness(at).get("tangent", top)
         height = log_gaussian_delta_at(at, p)
         slope = math.exp(min(700.0, log_gaussian_delta_slope(at, p) - height))
 

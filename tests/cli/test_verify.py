@@ -11,6 +11,7 @@ from records.ledgers import TARGET, spend
 
 import privproj
 from privproj.accounting.schedule import phase_of
+from privproj.records.certificate import LARGEST_FILE
 
 KINDS = ("certificate", "ledger", "statement")
 
@@ -92,7 +93,7 @@ def test_what_is_no_file_is_not_read(tmp_path, capsys):
 def test_a_certificate_with_something_far_behind_it_is_refused(documents, capsys):
     """What is not read is not checked."""
     path = documents["certificate"]
-    path.write_bytes(path.read_bytes() + b" " * (1 << 20) + b"epsilon is 0.001")
+    path.write_bytes(path.read_bytes() + b" " * LARGEST_FILE + b"epsilon is 0.001")
     refused(path, capsys)
 
 

@@ -375,6 +375,15 @@ def test_an_epoch_of_shuffled_batches_is_certified_as_one_release_and_no_more(tm
     assert "shuffled batches, counted as one release" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize(("schema", "remedy"), [(2, "write it again"), (99, "update"), ("3", "write it again")])
+def test_a_certificate_of_another_schema_is_refused_with_a_remedy(proof_text, tmp_path, capsys, schema, remedy):
+    content = json.loads(proof_text)
+    content["certificate"]["schema"] = schema
+    assert exit_code(["verify", str(kept(tmp_path / "proof.json", content))]) == 2
+    said = capsys.readouterr().err
+    assert f"got certificate: schema={schema!r}" in said and remedy in said
+
+
 def test_a_missing_extra_is_named(monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert exit_code([*QUESTION, "--certify"]) == 2

@@ -16,6 +16,7 @@ from privproj.errors import InvalidParameter, PrecisionLimit, Refused
 from privproj.records import certified_runs, certify, load_certificate, prove, verify
 from privproj.records.certified_runs import CertifiedRun, grid_from_record, grid_record, prove_run
 from privproj.records.run_file import from_data
+from privproj.runs import Sampling
 from privproj.schedule import phase_of
 
 needs("flint")
@@ -132,6 +133,7 @@ EDITS = {
     "a step of zero": (lambda c: put(c, 0.0, *GRID, "step"), 2),
     "another step": (lambda c: put(c, 2.0 * c["witness"]["grid"]["step"], *GRID, "step"), 1),
     "one window": (lambda c: without(c, *GRID, "windows", 1), 2),
+    "a window of a prime": (lambda c: put(c, 8191, *WINDOW, "size"), 2),
     "a huge window": (lambda c: put(c, 1 << 40, *WINDOW, "size"), 2),
     "a far window": (lambda c: put(c, 10**30, *WINDOW, "first"), 2),
     "a window of text": (lambda c: put(c, "0", *WINDOW, "first"), 2),
@@ -168,7 +170,7 @@ def test_any_grid_proves_a_bound(proved, seed):
     record["knots"] = [sorted({0, *rng.sample(cells, rng.randint(5, len(cells) - 1))})]
     for window in record["windows"]:
         window["first"] += rng.choice([0, rng.randint(-9000, 9000)])
-        window["size"] = rng.choice([window["size"], rng.randint(100, 9000)])
+        window["size"] = rng.choice([window["size"], 1 << rng.randint(7, 13)])
         window["right"] *= rng.choice([1.0, rng.uniform(0.1, 10.0)])
     found = CertifiedRun(questions, grid_from_record(record, questions), 128)
     _, answer, certificate = proved
@@ -196,10 +198,24 @@ def test_what_has_no_enclosure_is_refused(mechanism, options):
         certify(privproj.epsilon(mechanism, delta=1e-5, **options))
 
 
-def test_a_lattice_that_is_too_long_is_refused():
-    question = phase_of(Gaussian(noise_multiplier=5.0), steps=10**8, sampling_rate=1e-3).question
+@pytest.mark.parametrize("sampling", [Sampling.POISSON, Sampling.FIXED])
+def test_a_delta_that_covers_epsilon_0_is_certified_there(sampling):
+    plain = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=0.01, steps=2, sampling_rate=0.01, sampling=sampling)
+    answer, certificate = prove(plain)
+    assert answer.value == certificate.epsilon == 0.0 <= answer.lower
+    assert float(certificate.upper) <= 0.01 and verify(certificate).holds
+
+
+@pytest.mark.parametrize("limit", ["MOST_CELLS", "MOST_WORK", "MOST_PLACES"])
+def test_a_run_that_takes_too_much_work_is_refused(proved, monkeypatch, limit):
+    monkeypatch.setattr(certified_runs, limit, 64)
     with pytest.raises(PrecisionLimit):
-        prove_run([question], -20.0, 20.0)
+        certify(proved[0])
+
+
+def test_a_delta_that_floats_cannot_look_at_is_refused():
+    with pytest.raises(PrecisionLimit, match="1e-250"):
+        prove_run([phase_of(Gaussian(noise_multiplier=1.0), **DP_SGD).question], -700.0, 20.0)
 
 
 def test_a_grid_of_another_run_is_refused(proved):

@@ -171,7 +171,8 @@ def judge_statement(text, said):
         pairs = list(zip(found["ledger"]["phase"], found["ledger"]["made"], strict=True))
         made = [{**phase, "steps": steps} for phase, steps in pairs if steps]
         result = from_data({"phase": made}).epsilon(delta=delta)
-        parts = [(key, phase[key]) for phase in made for key in ("noise_multiplier", "steps")]
+        parts = [("noise_multiplier", phase["noise_multiplier"]) for phase in made]
+        parts += [("releases:" if len(made) == 1 else "steps", phase["steps"]) for phase in made]
         assert ("given seed" in text) == found["ledger"]["insecure"]
         assert all(words in text for key in ("assumes", "notes") for words in found["ledger"][key])
         assert ("planned steps" in text) == any(phase["steps"] != steps for phase, steps in pairs if steps)
@@ -184,7 +185,7 @@ def judge_statement(text, said):
         result = privproj.evaluate(f"{asked['mechanism']}.{asked['bound']}.epsilon", delta=delta, **own)
         parts = [(key, value) for key, value in own.items() if key in ("noise_multiplier", "dim", "rank")]
     flat = " ".join(text.split())
-    stated = re.findall(r"epsilon is at most ([^ ]+) at delta ([^ ]+)\. ", flat)
+    stated = re.findall(r"epsilon is at most ([^ ]+) at delta ([^ <]+)\.(?: |<)", flat)
     assert len(stated) == 1 and float(stated[0][1]) == delta
     assert result.value * (1 - SLACK) <= float(stated[0][0]) <= result.value * 1.002
     units = {
@@ -322,3 +323,24 @@ def test_of_thousands_of_forgeries_none_passes_unless_what_it_says_is_true(name,
     codes = tried(name, 3000, 2, tmp_path, capsys)
     with capsys.disabled():
         print(f"\n{name}: {json.dumps(dict(sorted(codes.items())))}")
+
+
+LIES = {
+    "certificate": [(r'"upper": "[^"]*"', '"upper": "1e-19"'), (r'"status": "[a-z]*"', '"status": "exact"')],
+    "ledger": [(r'"noise_multiplier": 6.0', '"noise_multiplier": 3.0'), (r'"epsilon": 2.5', '"epsilon": 0.5')],
+    "statement": [(r"epsilon is at most [\d.]+", "epsilon is at most 0.1"), (r"added to or removed from", "added to")],
+}
+"""What a judge must see, by the first word of a document's name."""
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_judges_see_a_lie(name, tmp_path, capsys):
+    text, judge = document(name, tmp_path, capsys), MAKERS[name][1]
+    (tmp_path / "document").write_text(text)
+    assert exit_code(["verify", str(tmp_path / "document"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    judge(text, said)
+    for old, new in LIES[name.split()[0]]:
+        assert re.search(old, text)
+        with pytest.raises(AssertionError):
+            judge(re.sub(old, new, text), said)

@@ -154,6 +154,7 @@ def test_lines_that_the_tool_would_not_have_written_there_are_said(path):
         {"name": "a\nepsilon = 0.1"},
         {"name": "a\u202e"},
         {"name": "\ud800"},
+        {"\x08\x08\u202eholds: ": 1},
         {"sampling": "balls-in-bins", "batch_size": 10, "dataset_size": 100, "sampling_rate": None},
         {"sampling": "balls-in-bins"},
         {"planned": True},
@@ -183,6 +184,14 @@ def test_the_verdict_does_not_repeat_the_names_of_phases(path, capsys):
     for words in ((), ("--json",)):
         assert exit_code(["verify", str(path), *words]) == 0
         assert "0.01" not in capsys.readouterr().out
+
+
+def test_the_verdict_names_the_promise_of_a_conditional_bound(path, capsys):
+    release = privproj.M2(dim=64, rank=4, noise_multiplier=9.0)
+    for bound, promised in (("exact-rank1", True), ("rank-free", False)):
+        spend(path.with_name(bound), 1, phase_of(release, "m2", bound), None)
+        assert exit_code(["verify", str(path.with_name(bound)), "--delta", "1e-5"]) == 0
+        assert ("promise:  every record changes" in capsys.readouterr().out) == promised
 
 
 def test_the_verdict_has_the_numbers_of_the_accountant(path, capsys):

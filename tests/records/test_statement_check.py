@@ -236,6 +236,8 @@ def test_nothing_may_stand_outside_of_a_page(tmp_path, capsys):
     text = reported(capsys, "html", *QUESTIONS["gaussian"])
     for outside in (f"<style>p {{ display: none }}</style>\n{text}", f"{text}<script></script>\n", f"{text}\n"):
         assert checked(tmp_path, capsys, outside)[0] == 1
+    code, found = checked(tmp_path, capsys, text.removesuffix("</pre></footer></body></html>\n"))
+    assert code == 1 and [line["expected"] for line in found["differences"]] == ["</pre></footer></body></html>"]
 
 
 def test_line_ends_of_another_system_do_not_matter_and_other_spaces_do(tmp_path, capsys):

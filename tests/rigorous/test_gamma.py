@@ -35,3 +35,14 @@ def test_sizes_off_the_real_line_are_bounds(k, share, turn):
         lower, upper = (abs(mp.gammainc(k, *ends, regularized=True)) for ends in ((0, z), (z, mp.inf)))
         assert float(gamma.lower_size(arb(k), ball).upper()) >= float(lower) * (1 - 1e-12)
         assert float(gamma.upper_size(arb(k), ball).upper()) >= float(upper) * (1 - 1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(400.0, 1e5), st.lists(st.floats(-9.0, 9.0), min_size=1, max_size=4))
+def test_values_near_the_points_of_a_table(k, deviations):
+    near = gamma.NearbyValues(arb(k))
+    with ctx.workprec(128):
+        for deviation in deviations:
+            z = arb(k + deviation * k**0.5)
+            for found, wanted in ((near.lower(z), gamma.lower(arb(k), z)), (near.upper(z), gamma.upper(arb(k), z))):
+                assert found.overlaps(wanted) and found.rel_accuracy_bits() > 20 + 4 * (abs(deviation) < 5)
