@@ -287,6 +287,9 @@ LEAST_REACH = 1.0
 UNCRITICAL_SHARE = 0.8
 """Part of the larger epsilon of both orders up to which the other one is far from it. Speed only."""
 
+ROUNDED_TO_ZERO = 1e-33
+"""Mass at ``W = 0`` that rounding may leave in balls: a large order of Chernoff's bound would blow it up. Speed only."""
+
 Atoms = tuple[FloatArray, FloatArray]
 """Places of ``W`` and masses under ``Q``, in floats."""
 
@@ -385,7 +388,7 @@ def _split(atoms: Atoms, places: FloatArray) -> Atoms:
     found: FloatArray = np.zeros(len(places))
     np.add.at(found, at + 1, q * share)
     np.add.at(found, at, q - q * share)
-    found[0] += max(0.0, 1.0 - float(found.sum()))
+    found[0] = max(found[0] + 1.0 - float(found.sum()), ROUNDED_TO_ZERO)
     return places, found
 
 
