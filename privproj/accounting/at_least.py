@@ -30,6 +30,9 @@ WIDE_GAP = 1.05
 NO_ONE_CHANGE = "the bound takes the worst change for each loss, and no change is that for all, least so at small ranks"
 """Why a bound that is known from both sides can be far from the lower end. Contract."""
 
+SOME_COLUMNS = "for some number of columns"
+"""For which layers a lower end holds where the number of columns is not given and the change has a high rank."""
+
 OTHER_BOUND = "another bound of the mechanism may be closer, see privproj compare"
 """Why a Renyi bound can be. Contract."""
 
@@ -49,30 +52,32 @@ def with_lower_end(accounted: _Accounted, result: Result) -> Result:
     if not result.usable or result.side is not Side.UPPER or not result.value or result.quantity not in ASKED:
         return result
     try:
-        found = _lower_end(accounted, result)
+        found, choice = _lower_end(accounted, result)
     except (PrivprojError, ArithmeticError, ValueError):
-        found = None
-    return replace(result, numerics={**result.numerics, **_fields(accounted, result, found)})
+        found, choice = None, 0
+    return replace(result, numerics={**result.numerics, **_fields(accounted, result, found, choice)})
 
 
 ASKED = ("epsilon", "delta", "sigma")
 """The quantities whose answers have a lower end of the truth beside them. Contract."""
 
 
-def _lower_end(accounted: _Accounted, result: Result) -> float | None:
-    """The largest lower end that is found: of epsilon, or of ``log10 delta`` where delta was asked for."""
+def _lower_end(accounted: _Accounted, result: Result) -> tuple[float | None, int]:
+    """The largest lower end that is found, of epsilon or of ``log10 delta`` as was asked, and its choice."""
     best: float | None = None
-    for phases in _choices(list(accounted.questions)):
+    chosen = 0
+    for choice, phases in enumerate(_choices(list(accounted.questions))):
         curve = compose_phases(phases)
         if result.quantity == "delta":
             assert result.epsilon is not None
             end = curve.log_delta(result.epsilon).lower / math.log(10.0) * (1.0 + 1e-15)
         else:
             end = read_epsilon(curve, _target_of(result)).lower
-        best = end if best is None else max(best, end)
+        if best is None or end > best:
+            best, chosen = end, choice
         if _ratio(result, best) < CLOSE_ENOUGH:
             break
-    return best
+    return best, chosen
 
 
 def _target_of(result: Result) -> Target:
@@ -118,7 +123,7 @@ def _ratio(result: Result, least: float) -> float:
     return (result.epsilon or 0.0) / least if least > 0.0 else math.inf
 
 
-def _fields(accounted: _Accounted, result: Result, found: float | None) -> dict[str, Any]:
+def _fields(accounted: _Accounted, result: Result, found: float | None, choice: int) -> dict[str, Any]:
     """What the numerics of the result gain: the lower end, for whom it holds, and why it is far where it is."""
     name = "log10_delta_at_least" if result.quantity == "delta" else "epsilon_at_least"
     other: Any = result.numerics.get(name)
@@ -127,7 +132,10 @@ def _fields(accounted: _Accounted, result: Result, found: float | None) -> dict[
     if other is not None and other >= found:
         return {}
     seen = any(isinstance(question.mechanism, M1 | M2) for question in accounted.questions)
-    fields = {name: found, **({"at_least_for": SEES_PROJECTIONS} if seen else {})}
+    # The first change has rank one, which any number of columns allows.
+    open_columns = choice > 0 and any(getattr(q.mechanism, "columns", 1) is None for q in accounted.questions)
+    seer = f"{SEES_PROJECTIONS}{', ' + SOME_COLUMNS if open_columns else ''}"
+    fields = {name: found, **({"at_least_for": seer} if seen else {})}
     if _ratio(result, found) > WIDE_GAP and result.value is not None:
         if any(question.bound.renyi for question in accounted.questions):
             fields["gap"] = OTHER_BOUND

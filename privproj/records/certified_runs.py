@@ -224,7 +224,10 @@ class CertifiedRun:
         start = guess if LEAST_EPSILON < guess < math.inf else 1.0
         found = find_crossing(excess, start, low=LEAST_EPSILON, high=1e9, spread=1e-3, rtol=SEARCH_RTOL).upper
         if found == math.inf:
-            raise PrecisionLimit("expected a run whose delta is reached on the lattice; ask for a larger delta")
+            raise PrecisionLimit(
+                "expected a run whose delta the proof can reach on its lattice; take the answer in floating point, "
+                "whose errors are bounded too, or ask for a larger delta"
+            )
         return found
 
 

@@ -288,7 +288,7 @@ UNCRITICAL_SHARE = 0.8
 """Part of the larger epsilon of both orders up to which the other one is far from it. Speed only."""
 
 ROUNDED_TO_ZERO = 1e-33
-"""Mass at ``W = 0`` that rounding may leave in balls: a large order of Chernoff's bound would blow it up. Speed only."""
+"""Mass at ``W = 0`` that rounding may leave in balls: a large order of a tail bound would blow it up. Speed only."""
 
 Atoms = tuple[FloatArray, FloatArray]
 """Places of ``W`` and masses under ``Q``, in floats."""

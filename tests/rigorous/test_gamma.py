@@ -46,3 +46,15 @@ def test_values_near_the_points_of_a_table(k, deviations):
             z = arb(k + deviation * k**0.5)
             for found, wanted in ((near.lower(z), gamma.lower(arb(k), z)), (near.upper(z), gamma.upper(arb(k), z))):
                 assert found.overlaps(wanted) and found.rel_accuracy_bits() > 20 + 4 * (abs(deviation) < 5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.5, 3000.0), st.floats(0.5, 3000.0), st.floats(-6.0, 6.0))
+def test_incomplete_beta_functions_enclose_mpmath(a, b, deviations):
+    u = a / (a + b) + deviations * (a * b / (a + b + 1)) ** 0.5 / (a + b)
+    if not 1e-3 < u < 1.0 - 1e-3:
+        return
+    with ctx.workprec(128), mp.workdps(40):
+        value = mp.betainc(a, b, 0, u, regularized=True)
+        assert gamma.lower_beta(arb(a), arb(b), arb(u)).overlaps(arb(mp.nstr(value, 40)) * arb(1, 1e-25))
+        assert gamma.lower_beta(arb(a), arb(b), arb(u)).rel_accuracy_bits() > 60 or value < 1e-12
