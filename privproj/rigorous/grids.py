@@ -5,10 +5,13 @@ import math
 import numpy as np
 
 from privproj.composition.dominating_pairs import (
+    LARGEST_LOSS,
     TRUNCATED_RUN_MASS,
     Cells,
     DominatingPair,
+    FloatArray,
     Outline,
+    distinct_cells,
     is_one_sided,
     outline_step,
     step_pairs,
@@ -41,6 +44,9 @@ LONGEST_DECAY = 2.0
 ORDERS = np.geomspace(1e-4, 1e4, 161)
 """Orders of Chernoff's bound that are tried. Speed only."""
 
+LOG_OF_NOTHING = -600.0
+"""Log of a delta that is taken for 0: losses are bounded there. Speed only."""
+
 LARGEST_ORDER_OF_A_CELL = 0.5
 """Largest order of Chernoff's bound, times the step of the lattice. Speed only."""
 
@@ -56,9 +62,13 @@ def propose_grid(phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fin
     beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
     shapes = [outline_step(profile, run, beyond) for profile, run in phases]
     step = min(shape.deviation for shape in shapes) / (fineness * CELLS_PER_DEVIATION)
+    largest = [_largest_losses(profile, run, shape) for (profile, run), shape in zip(phases, shapes, strict=True)]
+    if len(phases) == 1 and len(largest[0]):
+        top = float(largest[0][-1])
+        step = top / math.ceil(top / step)
     knots = [
-        _place_knots(shape, step, fineness, log_delta - math.log(run.steps), is_one_sided(profile, run))
-        for shape, (profile, run) in zip(shapes, phases, strict=True)
+        _place_knots(shape, losses, step, fineness, log_delta - math.log(run.steps), is_one_sided(profile, run))
+        for shape, losses, (profile, run) in zip(shapes, largest, phases, strict=True)
     ]
     orders: list[FloatPairs] = [
         [
@@ -72,9 +82,27 @@ def propose_grid(phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fin
     return Grid(step, tuple(tuple(map(int, cells)) for cells in knots), windows)
 
 
-def _place_knots(shape: Outline, step: float, fineness: float, log_share: float, one_sided: bool) -> Cells:
+def _largest_losses(profile: PrivacyProfile, run: Run, shape: Outline) -> FloatArray:
+    """Return the least and the largest loss of a release in nats, where losses are bounded; else nothing."""
+    # ln(1 + q (e^eps - 1)) at the eps from which on the profile is 0, and at -eps (C17)
+    q, eps = run.sampling_rate, math.log1p(math.expm1(min(float(shape.losses[-1]), LARGEST_LOSS)) / run.sampling_rate)
+    if profile.excess is not None or profile.log_delta(eps).upper > LOG_OF_NOTHING:
+        return np.zeros(0)
+    least = 0.0
+    while eps - least > 1e-13 * eps:
+        middle = 0.5 * (least + eps)
+        least, eps = (least, middle) if profile.log_delta(middle).upper <= LOG_OF_NOTHING else (middle, eps)
+    return np.log1p(q * np.expm1(np.array([-eps, eps])))
+
+
+def _place_knots(
+    shape: Outline, largest: FloatArray, step: float, fineness: float, log_share: float, one_sided: bool
+) -> Cells:
     """Return the knots of a phase; where the pair is its own mirror image so are they, as each value serves twice."""
     cells = _thin_tails(shape.knots(step, fineness * KNOTS_PER_DECAY), shape, step, log_share)
+    # A bounded loss is rounded up to the next knot.
+    ends = np.concatenate([np.floor(largest / step), np.rint(largest / step), np.ceil(largest / step)])
+    cells = distinct_cells(np.concatenate([cells, ends.astype(np.int64)]))
     if one_sided:
         return cells
     right = cells[cells >= 0]
