@@ -53,6 +53,7 @@ def test_the_fixed_call(tmp_path, monkeypatch, capsys):
     for file in ("statement.md", "ledger.jsonl"):
         assert exit_code(["verify", str(tmp_path / "privproj-train" / file)]) == 0
     assert read_ledger(tmp_path / "privproj-train" / "ledger.jsonl").spent == 300
+    capsys.readouterr()
     assert exit_code(FIXED.split()) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("test accuracy = ") and "rests on: rank-free (proved" in shown
