@@ -131,7 +131,9 @@ def certified_line(numerics: dict[str, object]) -> list[str]:
         return []
     at = "".join(f" at {name} {value:.6g}" for name, value in proof["witness"].items())
     ends = shorten_numbers(proof["lower"]), shorten_numbers(proof["upper"], up=True)
-    words = f"{ends[0]} <= the bound's delta{at} <= {ends[1]}, proved by {proof['arithmetic']}, {proof['bits']} bits"
+    # Below nothing may be known, which is no 0.
+    least = f"{ends[0]} <= " if proof["lower"] != "0" else ""
+    words = f"{least}the bound's delta{at} <= {ends[1]}, proved by {proof['arithmetic']}, {proof['bits']} bits"
     return wrap_line("  certified: ", words)
 
 

@@ -183,7 +183,8 @@ def certify(result: Result) -> Certificate:
     >>> float(found.lower) <= float(found.upper) <= 1e-5
     True
     """
-    if result.quantity not in ("epsilon", "delta", "sigma") or result.outcome is not Outcome.OK:
+    answered = result.outcome is Outcome.OK and result.epsilon is not None and result.log10_delta is not None
+    if result.quantity not in ("epsilon", "delta", "sigma") or not answered:
         raise Refused(
             f"expected an answered epsilon, delta or sigma query to certify, got {result.quantity} with outcome "
             f"{result.outcome}"
