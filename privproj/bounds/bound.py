@@ -11,6 +11,7 @@ from privproj.result import Status
 from privproj.runs import NeighbouringRelation
 
 if TYPE_CHECKING:
+    from privproj.curves.columns import RowOfLaw
     from privproj.rigorous.profiles import BallProfile
 
 ALL_RELATIONS = tuple(NeighbouringRelation)
@@ -62,6 +63,7 @@ class Bound:
     * ``allows``: from the mechanism to profiles of changes that nothing promised rules out, the mostly worst first: no
       accounting for whoever sees the projections can say less than any of them (C28). None: none is known.
     * ``provable``: from the mechanism and a number of releases to the profile in balls; None: no certificate.
+    * ``columns``: from the mechanism to a profile over columns and its row; None where these parameters have none.
     * ``provable_steps``: True if ``provable`` takes more than one release.
     * ``status``: proved, conditional, asymptotic or refuted.
     * ``status_of``: the status as a function of the parameters, where it depends on them.
@@ -94,6 +96,7 @@ class Bound:
     splits: bool = False
     allows: Callable[[Any], tuple[PrivacyProfile, ...]] | None = None
     provable: "Callable[[Any, int], BallProfile] | None" = None
+    columns: "Callable[[Any], RowOfLaw | None] | None" = None
     provable_steps: bool = False
     status: Status = Status.PROVED
     status_of: Callable[[Any], Status] | None = None

@@ -1,14 +1,31 @@
 """The exact profile of the Gaussian mechanism (C3; Balle, Wang 2018, Theorem 8), one epsilon at a time."""
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from privproj.curves.columns import KernelColumns
 from privproj.curves.profile import PrivacyProfile
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, widen_outward
 
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
+
+
+def log_delta_ends(eps: float, law: Sequence[float]) -> tuple[float, float]:
+    """The enclosure of ``ln delta`` of :func:`gaussian_profile`; the row of the law is ``(mu,)``."""
+    mu = law[0]
+    return widen_outward(kernels.log_gaussian_delta(eps, mu), steepness=mu * mu)
+
+
+def epsilon_ends(log_delta: float, law: Sequence[float]) -> tuple[float, float]:
+    """The enclosure of the inverse of :func:`log_delta_ends`."""
+    return gaussian_profile(law[0]).epsilon(log_delta)
+
+
+GAUSSIAN_COLUMNS = KernelColumns(log_delta_ends, epsilon_ends)
+"""The profile over columns, a row ``(mu,)`` for each release."""
 
 
 def gaussian_profile(mu: float) -> PrivacyProfile:

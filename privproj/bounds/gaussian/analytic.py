@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import Bound
-from privproj.curves.gaussian import gaussian_profile
+from privproj.curves.gaussian import GAUSSIAN_COLUMNS, gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import Gaussian, NoisyMechanism
 
@@ -36,6 +36,7 @@ BOUND = Bound(
     representation=representation,
     allows=lambda mechanism: (representation(mechanism),),
     provable=provable,
+    columns=lambda mechanism: (GAUSSIAN_COLUMNS, (mechanism.mu,)),
     provable_steps=True,
     exact=True,
 )
