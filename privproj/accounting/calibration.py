@@ -9,11 +9,11 @@ from functools import cache, lru_cache
 from typing import Any, Unpack
 
 from privproj.accounting.at_least import with_lower_end
-from privproj.accounting.first_guess import classical_noise, coarse_noise, rough_excess
+from privproj.accounting.first_guess import classical_noise, close_crossing, rough_excess, spread_guess
 from privproj.accounting.question import Question, answer, ask_by_name, numerics_of
 from privproj.accounting.rank_search import rank_ends
 from privproj.curves.inversion import meets, smallest_passing
-from privproj.curves.profile import Curve
+from privproj.curves.profile import Curve, log_delta_above
 from privproj.errors import InvalidParameter, NotConverged
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import Enclosure
@@ -265,13 +265,22 @@ def _solve_sigma(question: Question, target: FullTarget) -> Result:
     def at(z: float) -> Enclosure:
         return curve_at(z).log_delta(target.epsilon)
 
+    def excess(z: float) -> float:
+        return log_delta_above(curve_at(z), target.epsilon) - target.log_delta
+
     limits = {"low": SMALLEST_NOISE, "high": LARGEST_NOISE}
-    guess, spread, rtol = classical_noise(target), 1.0, 1e-14
-    if not question.run.single and numerics_of(curve_at(guess)):
-        guess, spread = coarse_noise(question, target, guess), 1e-2 if question.run.allocates else 1e-3
+    guess, rtol, fall = classical_noise(target), 1e-14, 1.0
+    composed = False
+    if not question.run.single:
+        guess = spread_guess(lambda z: question.with_mechanism(noise_multiplier=z), target, guess)
+        composed = bool(numerics_of(curve_at(guess)))
+    if composed:
         # Grids that follow the losses have an error of their own: a closer search is not worth its time.
         rtol = 1e-3 if "grid" in numerics_of(curve_at(guess)) else 1e-4 if question.run.allocates else 1e-7
-    found = find_crossing(lambda z: at(z).upper - target.log_delta, guess, spread=spread, rtol=rtol, **limits).upper
+        ends, fall = close_crossing(excess, guess, rtol=rtol, **limits)
+    else:
+        ends = find_crossing(excess, guess, rtol=rtol, **limits)
+    found = ends.upper
     if found == math.inf:
         curve_at(guess).epsilon(target.log_delta)  # raises below a floor
         return _vacuous_answer(question, "sigma", **target.fields())
@@ -283,7 +292,10 @@ def _solve_sigma(question: Question, target: FullTarget) -> Result:
     if gap < math.inf:
         # ln delta falls by several times as much as ln z rises: the end is sought to a small part of that gap.
         spread, rtol = max(1e-11, rtol, 0.05 * gap), max(1e-11, rtol, 0.003 * gap)
-        end = find_crossing(lambda z: at(z).lower - target.log_delta, found, spread=spread, rtol=rtol, **limits).lower
+        near = found
+        if composed:
+            near, spread = found * math.exp((at(found).lower - target.log_delta) / fall), rtol
+        end = find_crossing(lambda z: at(z).lower - target.log_delta, near, spread=spread, rtol=rtol, **limits).lower
         lower = min(found, end)
     answered = question.with_mechanism(noise_multiplier=found)
     side = answered.side(curve_at(found))

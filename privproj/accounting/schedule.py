@@ -15,7 +15,7 @@ from privproj.bounds import find_bound
 from privproj.composition.compose import compose_phases
 from privproj.composition.truncated import truncated
 from privproj.curves.inversion import meets, smallest_passing
-from privproj.curves.profile import Curve, PrivacyProfile
+from privproj.curves.profile import Curve, PrivacyProfile, log_delta_above
 from privproj.errors import InvalidParameter, Refused, raise_within
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.numerics.search import find_crossing, largest_integer
@@ -354,7 +354,7 @@ class Schedule:
         target, log_delta = privacy_epsilon(epsilon, zero=False), math.log(probability("delta", delta))
 
         def excess(factor: float) -> float:
-            return self.scaled(factor).curve().log_delta(target).upper - log_delta
+            return log_delta_above(self.scaled(factor).curve(), target) - log_delta
 
         found = find_crossing(excess, 1.0, low=1e-6, high=1e6, spread=0.2, rtol=1e-7).upper
         if found == math.inf:
