@@ -9,21 +9,26 @@ from functools import cache, lru_cache
 from typing import Any, Unpack
 
 from privproj.accounting.at_least import with_lower_end
-from privproj.accounting.first_guess import classical_noise, close_crossing, rough_excess, spread_guess
+from privproj.accounting.first_guess import (
+    MOST_STEPS,
+    Releases,
+    classical_noise,
+    close_crossing,
+    rough_excess,
+    spread_guess,
+    steps_guess,
+)
 from privproj.accounting.question import Question, answer, ask_by_name, numerics_of
 from privproj.accounting.rank_search import rank_ends
 from privproj.curves.inversion import meets, smallest_passing
-from privproj.curves.profile import Curve, log_delta_above
+from privproj.curves.profile import Curve, Representation, log_delta_above
 from privproj.errors import InvalidParameter, NotConverged
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import Enclosure
 from privproj.numerics.search import find_crossing
 from privproj.result import Outcome, Result, Side
-from privproj.runs import IN_EPOCHS, FullTarget, RunOptions, full_target
+from privproj.runs import IN_EPOCHS, FullTarget, Run, RunOptions, full_target
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
-
-MOST_STEPS = 10**8
-"""The largest number of releases that the steps query and ``remaining`` search. Contract."""
 
 MOST_RARE = 1e12
 """One over the smallest sampling rate that the rate query tries. Contract."""
@@ -272,7 +277,7 @@ def _solve_sigma(question: Question, target: FullTarget) -> Result:
     guess, rtol, fall = classical_noise(target), 1e-14, 1.0
     composed = False
     if not question.run.single:
-        guess = spread_guess(lambda z: question.with_mechanism(noise_multiplier=z), target, guess)
+        guess = spread_guess(lambda z: [question.with_mechanism(noise_multiplier=z).release()], target, guess)
         composed = bool(numerics_of(curve_at(guess)))
     if composed:
         # Grids that follow the losses have an error of their own: a closer search is not worth its time.
@@ -332,23 +337,37 @@ def _solve_rank(question: Question, target: FullTarget) -> Result:
 
 def _solve_steps(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.steps` for a question that is already parsed, by a search over ``x = 1/steps``."""
-
-    @cache
-    def excess(count: int) -> float:
-        return question.with_run(steps=count).excess(target)
-
-    def count_at(x: float) -> int:
-        return min(MOST_STEPS, max(1, int(1.0 / x)))
-
-    x = find_crossing(lambda x: excess(count_at(x)), 1.0, low=1.0 / MOST_STEPS, high=1.0, spread=3.0, rtol=1e-9).upper
-    if x == math.inf:
-        return _vacuous_answer(question, "steps", side=Side.LOWER, **target.fields())
-    found = _first_integer_that_passes(lambda count: question.with_run(steps=count).meets(target), count_at(x), -1, 1)
+    found = most_steps(lambda count: question.with_run(steps=count).curve(), target, [], question.release())
     if found is None:
         return _vacuous_answer(question, "steps", side=Side.LOWER, **target.fields())
     if found == MOST_STEPS:
         raise NotConverged(f"more than {MOST_STEPS:.0e} steps fit; expected a target that fewer steps use up")
     return question.with_run(steps=found).result("steps", found, found, upper=None, side=Side.LOWER, **target.fields())
+
+
+def most_steps(
+    curve_of: Callable[[int], Curve], target: FullTarget, before: Releases, last: tuple[Representation, Run]
+) -> int | None:
+    """The largest number of steps up to 1e8 whose curve meets the target, by a search over ``x = 1/steps``.
+
+    None where not even one does. The run has the phases ``before`` and then the steps of ``last``.
+    """
+    curve_at = lru_cache(maxsize=2)(curve_of)
+
+    @cache
+    def excess(count: int) -> float:
+        return log_delta_above(curve_at(count), target.epsilon) - target.log_delta
+
+    def count_at(x: float) -> int:
+        return min(MOST_STEPS, max(1, int(1.0 / x)))
+
+    guess = steps_guess(before, last, target)
+    limits = {"low": 1.0 / MOST_STEPS, "high": 1.0}
+    spread = max(1.0 / guess, 1e-7)
+    x = find_crossing(lambda x: excess(count_at(x)), 1.0 / (guess + 0.5), spread=spread, rtol=1e-9, **limits).upper
+    if x == math.inf:
+        return None
+    return _first_integer_that_passes(lambda count: meets(curve_at(count), target), count_at(x), -1, 1)
 
 
 def _solve_rate(question: Question, target: FullTarget) -> Result:
@@ -358,7 +377,10 @@ def _solve_rate(question: Question, target: FullTarget) -> Result:
         return question.with_run(sampling_rate=1.0 / x, sampling=sampling).excess(target)
 
     sampling = question.run.sampling
-    x = find_crossing(excess, 100.0, low=1.0, high=MOST_RARE, rtol=1e-7).upper
+    guess = spread_guess(
+        lambda x: [question.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling).release()], target, 100.0
+    )
+    x = close_crossing(excess, min(max(guess, 1.0), MOST_RARE), low=1.0, high=MOST_RARE, rtol=1e-7)[0].upper
     fields: dict = {"upper": None, "side": Side.LOWER, "warnings": question.notes, **target.fields()}
     if x == math.inf:
         return _vacuous_answer(question, "rate", **fields)

@@ -4,7 +4,7 @@ Speed only: a guess decides how long a search takes, never what it answers.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -17,6 +17,12 @@ from privproj.numerics.enclosure import Enclosure
 from privproj.numerics.search import find_crossing
 from privproj.runs import FullTarget, Run
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
+
+Releases = Sequence[tuple[Representation, Run]]
+"""The phases of a run, each as the bound of one release and the run that it is for."""
+
+MOST_STEPS = 10**8
+"""The largest number of releases that the steps query and ``remaining`` search. Contract."""
 
 ROUGH = 3.0
 """Values of a profile per standard deviation of the loss where only a first guess is needed. Speed only."""
@@ -57,49 +63,92 @@ def _plain_run(run: Run) -> Run:
     return Run(steps=run.steps, sampling_rate=run.sampling_rate)
 
 
-def spread_guess(at: Callable[[float], Question], target: FullTarget, guess: float) -> float:
+def _wanted_spread(target: FullTarget) -> float:
+    """The ``mu`` of a Gaussian release that just meets the target, roughly."""
+    found = find_crossing(
+        lambda s: kernels.log_gaussian_delta(target.epsilon, 1.0 / s) - target.log_delta,
+        min(classical_noise(target), LARGEST_NOISE) if target.epsilon else 1.0,
+        low=SMALLEST_NOISE,
+        high=LARGEST_NOISE,
+        rtol=1e-3,
+    )
+    return 1.0 / min(found.upper, LARGEST_NOISE)
+
+
+def spread_guess(at: Callable[[float], Releases], target: FullTarget, guess: float) -> float:
     """The ``x`` at which the losses of the run ``at(x)`` spread like those of a Gaussian release with this target.
 
     The spread falls about like ``1/x``: ``x`` is a noise multiplier, or one over a rate. ``guess`` is returned where
     no spread is known.
     """
-    # delta of a Gaussian release with mu = 1/s
-    wanted = find_crossing(
-        lambda s: kernels.log_gaussian_delta(target.epsilon, 1.0 / s) - target.log_delta,
-        classical_noise(target) if target.epsilon else 1.0,
-        low=SMALLEST_NOISE,
-        high=LARGEST_NOISE,
-        rtol=1e-3,
-    ).upper
+    wanted = _wanted_spread(target)
     x, fall, last = guess, 1.0, None
     for _ in range(MOST_GUESSES):
-        excess = math.log(wanted * max(_spread_of_run(at(x)), SMALLEST_NOISE)) if wanted < math.inf else math.nan
-        if math.isnan(excess):
+        spread = _spread_of(at(x))
+        if math.isnan(spread):
             return guess
+        excess = math.log(max(spread, SMALLEST_NOISE) / wanted)
         if last and last[0] != x and excess != last[1]:
             fall = min(max((last[1] - excess) / math.log(x / last[0]), 0.3), 3.0)
         if abs(excess) < GUESSED_SPREAD_RTOL:
             break
-        last = (x, excess) if math.isfinite(excess) else None
+        last = (x, excess) if excess < math.inf else None
         x = min(max(x * math.exp(min(max(excess / fall, -LARGEST_GUESS_STEP), 2.0)), SMALLEST_NOISE), LARGEST_NOISE)
     return x
 
 
-def _spread_of_run(question: Question) -> float:
-    """The standard deviation of the loss of the run in nats, roughly; ``inf`` for huge losses, nan where none is known.
+def _spread_of(releases: Releases) -> float:
+    """The standard deviation of the loss of a run in nats, roughly; ``inf`` for huge losses, nan where none is known.
 
-    Poisson batches stand in for bins.
+    Poisson batches stand in for bins. A run that needs no composition has no spread here.
     """
     from privproj.composition.dominating_pairs import outline_step
 
-    form, run = question.release()
-    if not isinstance(form, PrivacyProfile) or (form.closed_form and run.sampling_rate == 1.0):
-        return math.nan
+    squares = []
     try:
-        run = _plain_run(run)
-        return math.sqrt(run.steps) * outline_step(form, run).deviation
+        for form, run in releases:
+            if not isinstance(form, PrivacyProfile):
+                return math.nan
+            plain = _plain_run(run)
+            squares.append(plain.steps * outline_step(form, plain).deviation ** 2)
     except PrivprojError:
         return math.inf
+    (form, run), *others = releases
+    closed = form.closed_form and run.sampling_rate == 1.0 and not run.allocates  # pyright: ignore
+    return math.nan if closed and not others else math.sqrt(math.fsum(squares))
+
+
+def steps_guess(before: Releases, last: tuple[Representation, Run], target: FullTarget) -> int:
+    """How many steps of the last phase about meet the target after the phases before it, from 1 to ``MOST_STEPS``.
+
+    The pairs of one step of each phase are made once.
+    """
+    from privproj.composition.compose import releases_of
+    from privproj.composition.dominating_pairs import outline_step
+    from privproj.composition.grid import LatticeRun
+
+    (form, run), known = last, [(form, run) for form, run in before if isinstance(form, PrivacyProfile)]
+    one = replace(run, steps=1)
+    spent, unit = _spread_of(before) if before else 0.0, _spread_of([(form, one)])
+    left = _wanted_spread(target) ** 2 - spent**2
+    if not (isinstance(form, PrivacyProfile) and left > 0.0 and 0.0 < unit < math.inf):
+        return 1
+    count = min(max(int(left / unit**2), 1), MOST_STEPS)
+    try:
+        done = [release for phase in known for release in releases_of(*phase)]
+        repeated = releases_of(form, one)
+        phases = [*done, *((form, replace(run, steps=run.steps * count)) for form, run in repeated)]
+        lattice = LatticeRun(phases, [outline_step(*phase) for phase in phases])
+
+        def excess(x: float) -> float:
+            steps = [run.steps for _, run in done] + [run.steps * max(int(1.0 / x), 1) for _, run in repeated]
+            return lattice.log_delta(steps, target.epsilon) - target.log_delta
+
+        rtol = max(0.5 / count, 1e-7)
+        found = close_crossing(excess, 1.0 / (count + 0.5), low=1.0 / MOST_STEPS, high=1.0, rtol=rtol)[0].upper
+        return min(max(int(1.0 / found), 1), MOST_STEPS) if found < math.inf else 1
+    except PrivprojError:
+        return count
 
 
 def close_crossing(

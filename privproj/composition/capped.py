@@ -8,6 +8,7 @@ Here phase ``i`` has ``T_i`` releases at the sampling rate ``q_i``, each with th
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import ClassVar
 
 from privproj.composition.grid import COMPOSED_INVERSE_SPACING, ComposedCurve, DefaultGrid
@@ -45,8 +46,13 @@ class CappedCurve:
             (profile if run.sampling_rate == 1.0 else profile.sampled(run.sampling_rate), run.steps)
             for profile, run in phases
         ]
-        self.basic_at: dict[int, float] = {}
-        self.log_sampled, self.shares = _log_ever_sampled([run for _, run in phases]), _even_shares(self.releases)
+        self.least_at: dict[tuple[int, int], float] = {}
+        self.log_sampled = _log_ever_sampled([run for _, run in phases])
+
+    @cached_property
+    def shares(self) -> list[float]:
+        """The shares ``w_i`` of epsilon in basic composition."""
+        return _even_shares(self.releases)
 
     @property
     def numerics(self) -> dict[str, object]:
@@ -69,14 +75,19 @@ class CappedCurve:
         return min(upper, self.log_basic(eps)) if self.basic_may_help(eps, upper) else upper
 
     def basic_may_help(self, eps: float, log_delta: float) -> bool:
-        """False only where basic composition is above ``log_delta`` at the next power of two above ``eps``.
+        """False only where basic composition is above ``log_delta``, whatever the shares.
 
-        It falls with ``eps``, so it is above it at ``eps`` too. What is skipped then depends on ``eps`` alone (C24).
+        It is at least ``T_i delta_i(eps / T_i)``, and that falls with ``eps``: it is taken at the next power of two, so
+        that what is skipped depends on ``eps`` alone (C24).
         """
-        rung = math.frexp(eps)[1]
-        if rung not in self.basic_at:
-            self.basic_at[rung] = self.log_basic(math.ldexp(1.0, rung))
-        return self.basic_at[rung] <= log_delta
+        return all(self.log_least_basic(i, math.frexp(eps)[1]) <= log_delta for i in range(len(self.releases)))
+
+    def log_least_basic(self, i: int, rung: int) -> float:
+        """``ln(T_i delta_i(e / T_i))`` at ``e`` = 2 to the power ``rung``; it is kept."""
+        if (i, rung) not in self.least_at:
+            profile, steps = self.releases[i]
+            self.least_at[i, rung] = profile.log_delta(math.ldexp(1.0, rung) / steps).upper + math.log(steps)
+        return self.least_at[i, rung]
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed: the least of the inverses of the composition and of both simple bounds.
