@@ -17,7 +17,7 @@ from privproj.bounds.bound import Bound
 from privproj.composition.compose import compose
 from privproj.composition.truncated import truncated
 from privproj.curves.inversion import meets
-from privproj.curves.profile import Curve, PrivacyProfile, Representation
+from privproj.curves.profile import Curve, PrivacyProfile, Representation, log_delta_above
 from privproj.errors import InvalidParameter, Refused, Unanswered, unknown_name
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.result import Outcome, Result, Side, Status
@@ -175,7 +175,7 @@ class Question:
 
     def excess(self, target: FullTarget) -> float:
         """``ln delta(eps) - ln delta`` at the target; above 0 where the bound does not meet it."""
-        return self.curve().log_delta(target.epsilon).upper - target.log_delta
+        return log_delta_above(self.curve(), target.epsilon) - target.log_delta
 
     def meets(self, target: FullTarget) -> bool:
         """True where the question, asked for its epsilon or its delta, answers no more than the target (C24).
