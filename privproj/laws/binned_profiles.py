@@ -30,7 +30,7 @@ BIN_SAFETY = 1.0 - 1e-9
 LEAST_LOWER_DELTA = 1e-280
 """Below this no lower bound of a delta is claimed. It covers bins too light for their mean to be known. Proof."""
 
-ROWS_AT_ONCE = 32
+ROWS_AT_ONCE = 64
 """Rows that are evaluated together, so that what they need stays in the cache. Speed only."""
 
 FEW_ROWS = 96
@@ -39,7 +39,10 @@ FEW_ROWS = 96
 NEGLIGIBLE_SHARE = 1e-12
 """Share of a delta below which a part of the law is not followed: it is bounded as a whole. Speed only."""
 
-NEARLY = 1.01
+MOST_TABLES = 256
+"""Most tables of a law and a piece of rows that are kept at once. Speed only."""
+
+NEARLY = 1.0001
 """How much more than the best tangent that at ``x0`` may give at a guide to be tried around it. Speed only."""
 
 
@@ -97,10 +100,12 @@ def _guides(count: int) -> NDArray[np.intp]:
 def _pieces(guides: NDArray[np.intp]) -> Iterator[tuple[slice, slice]]:
     """Yield ``(rows, guides around them)`` of pieces that hold every row once."""
     together = ROWS_AT_ONCE if len(guides) == guides[-1] + 1 else 1
-    for i in range(0, len(guides), together):
-        last = i + together >= len(guides)
-        rows = slice(int(guides[i]), int(guides[-1]) + 1 if last else int(guides[i + together]))
-        yield rows, slice(i, i + together + 1)
+    for i in range(0, max(len(guides) - 1, 1), together):
+        last = i + together >= len(guides) - 1
+        yield (
+            slice(int(guides[i]), int(guides[-1]) + 1 if last else int(guides[i + together])),
+            slice(i, i + together + 1),
+        )
 
 
 def _tabulate(function: Callable[[Array, Array], Array], eps: Array, x: Array) -> Array:
@@ -130,36 +135,46 @@ def _any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
     # Where sup X <= x0 (C5, case 2) the bound is E[h(X)].
     convex = max(law.supremum for law in laws) <= x0
     few, least, straight = eps[guides], x0[guides], convex[guides]
-    tables = [_Table.of(few, law, 0, len(law.edges)) for law in laws]
-    points, best = _worst_tangents(tables, least, [slice(0, len(law.mass)) for law in laws])
-    far = _largest_means(tables, least, straight) < NEARLY * _largest_means(tables, points, straight)
-    tangents = _tangents(few, np.where(far, least, points), straight)
-    columns = [table.find_columns(tangents) for table in tables]
-    found = np.empty(len(eps))
-    for rows, near in _pieces(guides):
-        cuts = [slice(max(int(k[near].min()) - 1, 0), int(k[near].max()) + 2) for k in best]
-        tables = [
-            _Table.of(eps[rows], law, min(int(first[near].min()), cut.start), max(int(stop[near].max()), cut.stop))
-            for law, (first, stop), cut in zip(laws, columns, cuts, strict=True)
-        ]
-        points, _ = _worst_tangents(tables, x0[rows], cuts)
-        found[rows] = _largest_means(tables, points, convex[rows])
-        if far[near].any():
-            found[rows] = np.minimum(found[rows], _largest_means(tables, x0[rows], convex[rows]))
+    tables = [_Table.of(few, law, slice(0, len(law.edges)), slice(0, len(law.mass))) for law in laws]
+    points, best = _worst_tangents(tables, least)
+    at_points, at_least = (_tangents(few, p, straight) for p in (points, least))
+    far = _largest_means(tables, at_least) < NEARLY * _largest_means(tables, at_points)
+    columns = [table.find_columns(np.where(far, at_least, at_points)) for table in tables]
+
+    def tabulate(rows: slice, near: slice) -> list[_Table]:
+        found = []
+        for law, k, (first, stop) in zip(laws, best, columns, strict=True):
+            cuts = slice(max(int(k[near].min()) - 1, 0), min(int(k[near].max()) + 2, len(law.mass)))
+            edges = slice(min(int(first[near].min()), cuts.start), max(int(stop[near].max()), cuts.stop))
+            found.append(_Table.of(eps[rows], law, edges, cuts))
+        return found
+
+    found, pieces = np.empty(len(eps)), list(_pieces(guides))
+    together = max(1, MOST_TABLES // len(laws))
+    for block in (pieces[i : i + together] for i in range(0, len(pieces), together)):
+        of_pieces = [tabulate(*piece) for piece in block]
+        whole = slice(block[0][0].start, block[-1][0].stop)
+        points = [_worst_tangents(tables, x0[rows])[0] for (rows, _), tables in zip(block, of_pieces, strict=True)]
+        tangents = _tangents(eps[whole], np.concatenate(points), convex[whole])
+        at_least = _tangents(eps[whole], x0[whole], convex[whole]) if far.any() else tangents
+        for (rows, near), tables in zip(block, of_pieces, strict=True):
+            here = slice(rows.start - whole.start, rows.stop - whole.start)
+            found[rows] = _largest_means(tables, tangents[:, here])
+            if far[near].any():
+                found[rows] = np.minimum(found[rows], _largest_means(tables, at_least[:, here]))
     return np.minimum(PROFILE_SAFETY * found, 1.0)
 
 
-def _worst_tangents(tables: "list[_Table]", x0: Array, cuts: list[slice]) -> tuple[Array, list[NDArray[np.intp]]]:
+def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, list[NDArray[np.intp]]]:
     """Return for every row ``p >= x0`` of the law with the largest dual value, and the best cut of every law."""
-    found = [table.find_largest_duals(x0, cut) for table, cut in zip(tables, cuts, strict=True)]
+    found = [table.find_largest_duals(x0) for table in tables]
     worst = np.argmax([value for value, _, _ in found], axis=0)
     points = np.array([p for _, p, _ in found])[worst, np.arange(len(x0))]
     return np.maximum(points, x0), [best for _, _, best in found]
 
 
-def _largest_means(tables: "list[_Table]", p: Array, convex: Array) -> Array:
-    """Return ``max_l E[g_p(X_l)]``, one for every row and its ``p >= x0``; ``max_l E[h(X_l)]`` in convex rows."""
-    tangents = _tangents(tables[0].eps, p, convex)
+def _largest_means(tables: "list[_Table]", tangents: Array) -> Array:
+    """Return ``max_l E[g_p(X_l)]``, one for every row and its tangent."""
     return np.max([table.means(tangents) for table in tables], axis=0)
 
 
@@ -174,47 +189,51 @@ def _tangents(eps: Array, p: Array, convex: Array) -> Array:
 class _Table:
     """``h_eps`` at neighbouring edges of a law; what the law has on their left is moved up to the first of them."""
 
-    eps: Array
-    """The rows."""
-
     law: Bins
     """The law."""
 
-    start: int
-    """The first edge."""
+    eps: Array
+    """The rows."""
+
+    edges: slice
+    """The edges."""
 
     at_edges: Array
-    """Upper bounds of ``h_eps`` at the edges, a row for each eps."""
+    """Upper bounds of ``h_eps`` at these edges, a row for each eps."""
+
+    cuts: slice
+    """Edges ``c``, among those of the table, where the law may be cut."""
+
+    at_means: Array
+    """Upper bounds of ``h_eps(M(c))`` for these, ``M(c) = E[X | X > c]``."""
 
     @classmethod
-    def of(cls, eps: Array, law: Bins, start: int, stop: int) -> "_Table":
-        """Return the table of the edges from ``start`` to before ``stop``."""
-        return cls(eps, law, start, _tabulate(gaussian_deltas, eps, law.edges[start:stop]))
+    def of(cls, eps: Array, law: Bins, edges: slice, cuts: slice) -> "_Table":
+        """Return the table of these edges and cuts."""
+        edges = slice(edges.start, min(edges.stop, len(law.edges)))
+        found = _tabulate(gaussian_deltas, eps, np.concatenate([law.edges[edges], law.above[1][cuts]]))
+        count = edges.stop - edges.start
+        return cls(law, eps, edges, found[:, :count], cuts, found[:, count:])
 
-    @property
-    def stop(self) -> int:
-        """The first edge beyond this table."""
-        return self.start + self.at_edges.shape[1]
-
-    def find_largest_duals(self, x0: Array, cuts: slice) -> tuple[Array, Array, NDArray[np.intp]]:
-        """Return the largest dual value ``V(c)`` of every row, with its ``M(c)`` and its cut ``c`` (C5).
-
-        Tried are those of the edges ``cuts`` that are at most ``x0``. This table holds them and those before them.
-        """
-        start, stop = self.start, min(cuts.stop, len(self.law.mass))
-        cuts, bins = slice(cuts.start, stop), slice(start, stop - 1)
-        tail, means = (part[cuts] for part in self.law.above)
+    def find_largest_duals(self, x0: Array) -> tuple[Array, Array, NDArray[np.intp]]:
+        """Return the largest dual value ``V(c)`` of every row, with its ``M(c)`` and its cut ``c <= x0`` (C5)."""
+        law, cuts, start = self.law, self.cuts, self.edges.start
+        ahead, count = cuts.start - start, cuts.stop - 1 - cuts.start
+        left, right = law.shares
+        before, bins = slice(start, cuts.start), slice(cuts.start, cuts.stop - 1)
         # V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) (C5)
-        left, right = self.law.shares
-        within = np.empty((len(self.eps), stop - start))
-        within[:, 0] = self.law.mass[:start].sum() * self.at_edges[:, 0]
-        within[:, 1:] = left[bins] * self.at_edges[:, : stop - 1 - start]
-        within[:, 1:] += right[bins] * self.at_edges[:, 1 : stop - start]
-        dual = np.cumsum(within, axis=1)[:, cuts.start - start :]
-        dual += tail * _tabulate(gaussian_deltas, self.eps, means)
-        dual[self.law.edges[cuts] > x0[:, None]] = -1.0
+        weights = np.append(left[before], 0.0)
+        weights[1:] += right[before]
+        weights[0] += law.mass[:start].sum()
+        within = np.empty((len(self.eps), count + 1))
+        within[:, 0] = self.at_edges[:, : ahead + 1] @ weights
+        within[:, 1:] = left[bins] * self.at_edges[:, ahead : ahead + count]
+        within[:, 1:] += right[bins] * self.at_edges[:, ahead + 1 : ahead + count + 1]
+        dual = np.cumsum(within, axis=1)
+        dual += law.above[0][cuts] * self.at_means
+        dual[law.edges[cuts] > x0[:, None]] = -1.0
         best = np.argmax(dual, axis=1)
-        return dual[np.arange(len(best)), best], means[best], cuts.start + best
+        return dual[np.arange(len(best)), best], law.above[1][cuts][best], cuts.start + best
 
     def majorants(self, tangents: Array) -> Array:
         """Return ``g_p`` at the edges, for the tangents of every row (C5).
@@ -223,12 +242,12 @@ class _Table:
         """
         # g_p = max(h, l_p),  l_p(x) = h(p) + h'(p) (x - p) (C5); from x0 on l_p is the larger.
         p, height, slope = tangents[:, :, None]
-        found = self.law.edges[self.start : self.stop] - p
+        found = self.law.edges[self.edges] - p
         found *= slope
         found += height
         np.maximum(found, self.at_edges, out=found)
         # g_p(x) <= g_p(left) + h'(p) (x - left) in a last bin without an end
-        if self.law.unbounded and self.stop == len(self.law.edges) and found.shape[1] > 1:
+        if self.law.unbounded and self.edges.stop == len(self.law.edges) and found.shape[1] > 1:
             beyond = found[:, -2] + tangents[2] * (self.law.edges[-1] - self.law.edges[-2])
             found[:, -1] = np.maximum(found[:, -1], beyond)
         return found
@@ -238,15 +257,15 @@ class _Table:
 
         Where a tangent is above ``h`` at the last edge it is so beyond, and ``g_p`` is affine. Else the table goes on.
         """
-        majorants, edges, weights = self.majorants(tangents), self.law.edges, self.law.weights
-        if self.stop < len(edges) and np.any(self.at_edges[:, -1] >= majorants[:, -1]):
-            return _Table.of(self.eps, self.law, self.start, len(edges)).means(tangents)
-        near, far = weights[self.start : self.stop].copy(), slice(self.stop, None)
-        near[0] += weights[: self.start].sum()
+        law, edges, majorants = self.law, self.edges, self.majorants(tangents)
+        if edges.stop < len(law.edges) and np.any(self.at_edges[:, -1] >= majorants[:, -1]):
+            return _Table.of(self.eps, law, slice(edges.start, len(law.edges)), self.cuts).means(tangents)
+        weights, beyond = law.weights[edges].copy(), law.weights[edges.stop :]
+        weights[0] += law.weights[: edges.start].sum()
         p, height, slope = tangents
         # sum of the weights beyond times h(p) + h'(p) (x - p)
-        rest = weights[far].sum(), weights[far] @ edges[far]
-        return majorants @ near + (height * rest[0] + slope * (rest[1] - p * rest[0]))
+        rest = beyond.sum(), beyond @ law.edges[edges.stop :]
+        return majorants @ weights + (height * rest[0] + slope * (rest[1] - p * rest[0]))
 
     def find_columns(self, tangents: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return for every row the first edge that counts and one behind the first at which the tangent is above."""
