@@ -438,7 +438,11 @@ class WishartIntegral:
             if not len(left):
                 break
             some = p[left]
-            bound = self.log_size(some, ellipse) + math.log(gauss_error(PANEL_NODES, ellipse)) + np.log(some.high - some.low)
+            bound = (
+                self.log_size(some, ellipse)
+                + math.log(gauss_error(PANEL_NODES, ellipse))
+                + np.log(some.high - some.low)
+            )
             best[left] = np.fmin(best[left], bound)
         return best
 
@@ -613,10 +617,14 @@ class WishartIntegral:
         np.maximum.at(top, pieces.index, most)
         kept = most > top[pieces.index] - WINDOW_NATS
         p = pieces[kept]
-        t = [(self.offset(p.kind, p.index, x) + self.misalignment[p.index]) / self.unit[p.index] for x in (p.low, p.high)]
+        t = [
+            (self.offset(p.kind, p.index, x) + self.misalignment[p.index]) / self.unit[p.index] for x in (p.low, p.high)
+        ]
         angle = np.abs(np.arcsinh(t[1]) - np.arcsinh(t[0]))
         fall = 0.5 * (self.rank + 1.0) * np.abs(np.log1p(t[1] * t[1]) - np.log1p(t[0] * t[0]))
-        gains, steps = zip(*(self.log_most_gain(p.kind, p.index, np.maximum(x, LEAST_DIVISOR)) for x in (p.low, p.high)), strict=True)
+        gains, steps = zip(
+            *(self.log_most_gain(p.kind, p.index, np.maximum(x, LEAST_DIVISOR)) for x in (p.low, p.high)), strict=True
+        )
         rise = np.minimum(gains[1] - gains[0], WINDOW_NATS)
         # Singular points are A = 1 or the threshold above it, and A = 0 or the threshold below A = 1.
         turn = 1.0 if self.a > 0.0 else np.where(p.kind == BELOW_ONE, self.turn[p.index], 1.0)
@@ -671,14 +679,21 @@ class WishartIntegral:
                 left = half <= whole[idle.index]
                 sums = _log_sums_by_index(idle.index[left], half[left], count)
                 total, missed = np.logaddexp(total, sums), np.logaddexp(missed, sums)
-                panels, value, steep, idle = panels.join(idle[~left]), np.append(value, np.full(np.sum(~left), np.nan)), np.append(steep, np.full(np.sum(~left), np.nan)), idle[:0]
+                panels, value, steep, idle = (
+                    panels.join(idle[~left]),
+                    np.append(value, np.full(np.sum(~left), np.nan)),
+                    np.append(steep, np.full(np.sum(~left), np.nan)),
+                    idle[:0],
+                )
             enough = whole[panels.index]
             error = np.where(np.isnan(value), np.inf, self.log_error(panels, enough))
             done = error <= enough
             here = panels.index[done]
             total = np.logaddexp(total, _log_sums_by_index(here, value[done], count))
             missed = np.logaddexp(missed, _log_sums_by_index(here, error[done], count))
-            leaning = np.logaddexp(leaning, _log_sums_by_index(here, value[done] + np.log(steep[done] + LEAST_DIVISOR), count))
+            leaning = np.logaddexp(
+                leaning, _log_sums_by_index(here, value[done] + np.log(steep[done] + LEAST_DIVISOR), count)
+            )
             panels = panels[~done]
             if len(panels.low):
                 # Each panel is in [low, high]: half of the gap is the error of the middle. Else it is halved.

@@ -268,7 +268,9 @@ def _panel_edges(k: float, sign: float) -> Array:
     place, wide = -2.2 * unit, WIDE_PANELS[0 if sign > 0.0 else 1]
     while place < end:
         edges.append(place)
-        place += wide if place > WIDE_PANELS_FROM else PANEL_WIDTH * float(_ratio_scale(k, sign, np.array(sign * place)))
+        place += (
+            wide if place > WIDE_PANELS_FROM else PANEL_WIDTH * float(_ratio_scale(k, sign, np.array(sign * place)))
+        )
     return sign * np.array([*edges, place])[:: int(sign)]
 
 
