@@ -33,6 +33,9 @@ from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
 MOST_RARE = 1e12
 """One over the smallest sampling rate that the rate query tries. Contract."""
 
+KEPT_CURVES = 8
+"""Curves that a search over the rank or the misalignment keeps for its last checks. Speed only."""
+
 MOST_ALIGNED = 1e15
 """One over the smallest misalignment that the misalignment query tries. Contract."""
 
@@ -310,16 +313,20 @@ def _solve_sigma(question: Question, target: FullTarget) -> Result:
 def _solve_rank(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.rank` for a question that is already parsed."""
 
+    @lru_cache(maxsize=KEPT_CURVES)
+    def curve_at(rank: int) -> Curve:
+        return question.with_mechanism(rank=rank).curve()
+
     @cache
     def excess(rank: int) -> float:
-        return question.with_mechanism(rank=rank).excess(target)
+        return curve_at(rank).log_delta(target.epsilon).upper - target.log_delta
 
     @cache
     def rough(rank: int) -> float:
         return rough_excess(question.with_mechanism(rank=rank), target)
 
     def passes(rank: int) -> bool:
-        return question.with_mechanism(rank=rank).meets(target)
+        return meets(curve_at(rank), target)
 
     limit, looked = question.mechanism.rank_limit, None if question.run.single else rough
     smallest, largest = rank_ends(excess, question.mechanism.with_rank, limit, looked)
@@ -396,23 +403,35 @@ def _solve_rate(question: Question, target: FullTarget) -> Result:
 def _solve_misalignment(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.misalignment` for a question that is already parsed, by a search over ``x = 1/m``."""
 
+    @lru_cache(maxsize=KEPT_CURVES)
+    def curve_at(x: float) -> Curve:
+        return question.with_mechanism(misalignment=1.0 / x).curve()
+
+    @lru_cache(maxsize=KEPT_CURVES)
     def excess(x: float) -> float:
-        return question.with_mechanism(misalignment=1.0 / x).excess(target)
+        return curve_at(x).log_delta(target.epsilon).upper - target.log_delta
 
     search: dict[str, float] = {"guess": 1e4, "spread": 1.0, "low": 0.51, "high": MOST_ALIGNED}
     rtol = 1e-9
     if not question.run.single:
 
+        @cache
         def rough(x: float) -> float:
             return rough_excess(question.with_mechanism(misalignment=1.0 / x), target)
 
-        guess = find_crossing(rough, **search, rtol=1e-4).upper
-        search, rtol = {**search, "guess": guess, "spread": 2e-3}, 1e-7
+        near = find_crossing(rough, **search, rtol=1e-2)
+        guess, spread = near.upper, 2e-3
+        if 0.0 < near.lower and near.upper < math.inf and math.isfinite(rough(near.lower)):
+            # One step of Newton's method in ln x, with the slope of the rough excess
+            slope = (rough(near.upper) - rough(near.lower)) / math.log(near.upper / near.lower)
+            step = min(max(-excess(guess) / slope, -0.1), 0.1) if slope < 0.0 and excess(guess) < math.inf else 0.0
+            guess, spread = guess * math.exp(step), max(1e-6, 0.05 * abs(step))
+        search, rtol = {**search, "guess": guess, "spread": spread}, 1e-7
     x = find_crossing(excess, **search, rtol=rtol).upper
     fields: dict = {"upper": None, "side": Side.LOWER, **target.fields()}
     if x == math.inf:
         return _vacuous_answer(question, "misalignment", **fields)
-    x = smallest_passing(lambda x: question.with_mechanism(misalignment=1.0 / x).meets(target), x, 1e-11)
+    x = smallest_passing(lambda x: meets(curve_at(x), target), x, 1e-11)
     if x > MOST_ALIGNED:
         return _vacuous_answer(question, "misalignment", **fields)
     answered = question.with_mechanism(misalignment=1.0 / x)

@@ -113,7 +113,8 @@ class VectorWishart:
         is estimated. ``share`` is what one panel may add to the error of one value without being halved.
         """
         front = log_gamma_ratio(self.rank) - 0.5 * math.log(self.rank)
-        integral = WishartIntegral(self.dim, self.rank, self.misalignment, self.log_infinite(), front, eps, share)
+        m, infinite = np.full_like(eps, self.misalignment), np.full_like(eps, self.log_infinite())
+        integral = WishartIntegral(self.dim, self.rank, m, infinite, front, eps, share)
         with np.errstate(all="ignore"):
             whole, missed, leaning = integral.log_delta()
         if not np.all(np.isfinite(whole)):
