@@ -69,7 +69,7 @@ def sigma(
     _require_unset(mechanism, "noise_multiplier", "sigma")
     target = full_target(epsilon, delta, log10_delta, zero=False)
     question = ask_by_name(mechanism, bound, run)
-    found = answer(question, "sigma", _solve_sigma, target)
+    found = answer(question, "sigma", solve_sigma, target)
     return with_lower_end(question.with_mechanism(noise_multiplier=found.value), found) if found.usable else found
 
 
@@ -255,7 +255,7 @@ def _require_unset_in_run(run: RunOptions, parameter: str, quantity: str) -> Non
         raise InvalidParameter(parameter, run[parameter], f"no {parameter}: it is what {quantity} finds")
 
 
-def _solve_sigma(question: Question, target: FullTarget) -> Result:
+def solve_sigma(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.sigma` for a question that is already parsed, by a search over the noise multiplier."""
 
     @lru_cache(maxsize=2)
