@@ -40,7 +40,7 @@ from privproj.numerics.arrays import Array
 from privproj.numerics.compiled import rows_to_come
 from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR, RELATIVE_ERROR_PER_NAT
 from privproj.result import Outcome, Side, Status
-from privproj.runs import RunOptions, Sampling, delta_target, epsilon_target, full_target
+from privproj.runs import AnyTarget, FullTarget, RunOptions, Sampling, delta_target, epsilon_target, full_target
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE, whole
 
 Places = NDArray[np.intp]
@@ -305,8 +305,7 @@ def _questions_of(
                 if questions
                 else ask_by_name(released, bound, run)
             )
-            question.check()
-            questions.append(question)
+            questions.append(checked_question(question, targets[-1]))
         except (InvalidParameter, Refused) as error:
             if not shape:
                 raise
@@ -315,6 +314,18 @@ def _questions_of(
                 raise_within(error, place)
             raise Refused(f"{place}: {error}", brief=error.short) from None
     return questions, targets
+
+
+def checked_question(question: Question, target: AnyTarget) -> Question:
+    """The question, which the bound answers soundly; raises as :meth:`Question.check` does.
+
+    What the noise multiplier is not known for is checked at a guess.
+    """
+    if isinstance(target, FullTarget):
+        question.with_mechanism(noise_multiplier=classical_noise(target)).check()
+    else:
+        question.check()
+    return question
 
 
 def _ask_one(quantity: str, question: Question, target: Any) -> tuple[float, float, float, Outcome, Side]:

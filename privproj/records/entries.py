@@ -11,7 +11,7 @@ from privproj.bounds import find_bound, mechanism_named
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Layer, Mechanism
 from privproj.result import Result
-from privproj.runs import BATCH_KEYS, BATCH_OPTIONS, delta_target, run_options_from_batches
+from privproj.runs import BATCH_KEYS, BATCH_OPTIONS, delta_target, epsilon_target, full_target, run_options_from_batches
 from privproj.validation import privacy_epsilon
 
 RUN_KEYS = (
@@ -139,6 +139,16 @@ def target_from(given: Mapping[str, Any], query: str) -> dict[str, Any]:
     if "delta" in TARGETS[query][1]:
         delta_target(found.get("delta"), found.get("log10_delta"))
     return found
+
+
+def aim_from(given: Mapping[str, Any], query: str) -> Any:
+    """The target of a query for epsilon, delta or sigma, as its solver takes it; raises as :func:`target_from` does."""
+    if query == "delta":
+        return epsilon_target(given.get("epsilon"))  # pyright: ignore[reportArgumentType]
+    if query == "epsilon":
+        return delta_target(given.get("delta"), given.get("log10_delta"))
+    goal: Any = (given.get(name) for name in ("epsilon", "delta", "log10_delta"))
+    return full_target(*goal, zero=False)
 
 
 def answer_entry(query: str, given: Mapping[str, Any]) -> Result:
