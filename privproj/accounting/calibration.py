@@ -66,7 +66,7 @@ def sigma(
     >>> round(sigma(M2(dim=2048, rank=16), epsilon=1.0, delta=1e-5).value, 4)
     0.3814
     """
-    _require_unset(mechanism, "noise_multiplier", "sigma")
+    require_unset(mechanism, "noise_multiplier", "sigma")
     target = full_target(epsilon, delta, log10_delta, zero=False)
     question = ask_by_name(mechanism, bound, run)
     found = answer(question, "sigma", solve_sigma, target)
@@ -109,7 +109,7 @@ def rank(
     >>> rank(M2(dim=2048, noise_multiplier=0.5), epsilon=1.0, delta=1e-5).value
     31
     """
-    _require_unset(mechanism, "rank", "rank")
+    require_unset(mechanism, "rank", "rank")
     if vars(mechanism).get("layers"):
         raise InvalidParameter("layers", mechanism.parameters()["layers"], "dim, not layers, for the rank query")
     target = full_target(epsilon, delta, log10_delta, zero=True)
@@ -235,13 +235,13 @@ def misalignment(
     >>> f"{misalignment(Wishart(dim=1000, rank=16), epsilon=1.0, delta=1e-5).value:.4g}"
     '0.0001244'
     """
-    _require_unset(mechanism, "misalignment", "misalignment")
+    require_unset(mechanism, "misalignment", "misalignment")
     target = full_target(epsilon, delta, log10_delta, zero=True)
     question = ask_by_name(mechanism, bound, run)
     return answer(question, "misalignment", _solve_misalignment, target)
 
 
-def _require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
+def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
     """Raise :class:`InvalidParameter` unless the mechanism has this parameter and its value is None."""
     if parameter not in vars(mechanism):
         raise InvalidParameter("mechanism", mechanism.name, f"a mechanism with a {parameter}")

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privproj.accounting.calibration import solve_sigma
+from privproj.accounting.calibration import require_unset
+from privproj.accounting.evaluate import SOLVERS
 from privproj.accounting.first_guess import classical_noise
-from privproj.accounting.queries import solve_delta, solve_epsilon
 from privproj.accounting.question import Question, answer, ask_by_name
 from privproj.bounds import find_bound, mechanism_named
 from privproj.curves.columns import ColumnProfile
@@ -234,8 +234,6 @@ def _answer_columns(
         if name not in TARGETS and name not in kind.__dataclass_fields__:
             known = (*kind.__dataclass_fields__, *RunOptions.__annotations__, *TARGETS)
             raise unknown_name(name, value, f"a parameter of {kind.name}", known, word=name)
-    if quantity == "sigma" and given.get("noise_multiplier") is not None:
-        raise InvalidParameter("noise_multiplier", given["noise_multiplier"], "none: it is what sigmas finds")
     same, columns, shape = _broadcast(given)
     size = math.prod(shape)
     numbers = [np.empty(size) for _ in range(3)]
@@ -322,6 +320,7 @@ def checked_question(question: Question, target: AnyTarget) -> Question:
     What the noise multiplier is not known for is checked at a guess.
     """
     if isinstance(target, FullTarget):
+        require_unset(question.mechanism, "noise_multiplier", "sigma")
         question.with_mechanism(noise_multiplier=classical_noise(target)).check()
     else:
         question.check()
@@ -330,9 +329,8 @@ def checked_question(question: Question, target: AnyTarget) -> Question:
 
 def _ask_one(quantity: str, question: Question, target: Any) -> tuple[float, float, float, Outcome, Side]:
     """The scalar answer of a row: value, lower end, ``log10 delta``, outcome and side."""
-    solve: Any = {"delta": solve_delta, "epsilon": solve_epsilon, "sigma": solve_sigma}[quantity]
     try:
-        found = answer(question, quantity, solve, target)
+        found = answer(question, quantity, SOLVERS[quantity], target)
     except Unanswered as error:
         found = error.result
     value = (1.0 if quantity == "delta" else math.inf) if found.value is None else float(found.value)

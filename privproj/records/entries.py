@@ -5,8 +5,10 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, get_args
 
-from privproj.accounting.evaluate import FOUND, TARGETS, target_names
-from privproj.accounting.question import Question, question_of
+from privproj.accounting.batch_remarks import with_alternatives
+from privproj.accounting.calibration import require_unset
+from privproj.accounting.evaluate import FOUND, SOLVERS, TARGETS, target_names
+from privproj.accounting.question import Question, answer, question_of
 from privproj.bounds import find_bound, mechanism_named
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Layer, Mechanism
@@ -152,6 +154,15 @@ def aim_from(given: Mapping[str, Any], query: str) -> Any:
 
 
 def answer_entry(query: str, given: Mapping[str, Any]) -> Result:
-    """The answer to the query that an entry puts, whose keys were checked."""
-    mechanism, bound, run = mechanism_bound_and_run(given, query)
-    return TARGETS[query][0](mechanism, bound=bound, **target_from(given, query), **run)
+    """The answer to the query that an entry puts, whose keys were checked.
+
+    The truth from below is not computed, as no file keeps it.
+    """
+    if query not in SOLVERS:
+        mechanism, bound, run = mechanism_bound_and_run(given, query)
+        return TARGETS[query][0](mechanism, bound=bound, **target_from(given, query), **run)
+    question, target, solve = question_from(given, query), aim_from(given, query), SOLVERS[query]
+    if query == "sigma":
+        require_unset(question.mechanism, "noise_multiplier", query)
+        return answer(question, query, solve, target)
+    return with_alternatives(question, answer(question, query, solve, target), solve, target)

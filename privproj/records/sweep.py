@@ -14,7 +14,7 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from privproj.accounting.evaluate import FOUND, TARGETS
+from privproj.accounting.evaluate import FOUND, SOLVERS, TARGETS
 from privproj.errors import InvalidParameter, MissingPackage, PrivprojError, Unanswered, raise_within, unknown_name
 from privproj.records.atomic import write_atomically
 from privproj.records.entries import (
@@ -165,7 +165,7 @@ class _Points:
     def __call__(self, points: list[tuple[Any, ...]]) -> list[Row]:
         """The rows of some points, in their order."""
         found = list(map(self.keys, points))
-        if self.size >= POINTS_IN_COLUMNS and self.query in ("delta", "epsilon", "sigma"):
+        if self.size >= POINTS_IN_COLUMNS and self.query in SOLVERS:
             from privproj.records.sweep_columns import rows_in_columns
 
             rows = rows_in_columns(self.query, found, self.size)
