@@ -115,13 +115,18 @@ def check_keys(given: Mapping[str, Any], known: Mapping[str, str]) -> None:
         check_type(name, value, known[name])
 
 
-def mechanism_bound_and_run(given: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, dict[str, Any]]:
-    """Mechanism, name of the bound and run of an entry whose keys were checked; what the query finds is missing."""
-    kind = mechanism_type_of(given)
-    own = {name: given[name] for name in _parameters_of(kind) if name in given}
+def parameters_from(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of the mechanism of an entry whose keys were checked."""
+    own = {name: given[name] for name in _parameters_of(mechanism_type_of(given)) if name in given}
     if "layer" in own:
         texts = own.pop("layer")
         own["layers"] = tuple(map(Layer.parse, [texts] if isinstance(texts, str) else texts))
+    return own
+
+
+def mechanism_bound_and_run(given: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, dict[str, Any]]:
+    """Mechanism, name of the bound and run of an entry whose keys were checked; what the query finds is missing."""
+    kind, own = mechanism_type_of(given), parameters_from(given)
     run = {name: given[name] for name in RUN_KEYS if name in given and name not in FROM_BATCHES}
     run |= run_options_from_batches(given, {"steps": "steps", "rate": "sampling_rate"}.get(query, ""))
     return kind(**own), given.get("bound"), run

@@ -168,7 +168,7 @@ class _Points:
         if self.size >= POINTS_IN_COLUMNS and self.query in SOLVERS:
             from privproj.records.sweep_columns import rows_in_columns
 
-            rows = rows_in_columns(self.query, found, self.size)
+            rows = rows_in_columns(self.query, found, self.axes, self.size)
         else:
             rows = [None] * len(found)
         whole = (row or _row_of(self.query, keys) for row, keys in zip(rows, found, strict=True))

@@ -8,18 +8,23 @@ from privproj.accounting.queries import ZERO_EPSILON_NOTE
 from privproj.accounting.question import Question
 from privproj.errors import PrivprojError
 from privproj.numerics.compiled import rows_to_come
-from privproj.records.entries import aim_from, question_from
+from privproj.records.entries import aim_from, mechanism_type_of, parameters_from, question_from
 from privproj.result import Outcome, Side
 
+TARGET_KEYS = ("epsilon", "delta", "log10_delta")
+"""Keys that are no part of a question."""
 
-def rows_in_columns(query: str, points: Sequence[dict[str, Any]], size: int) -> list[list[str] | None]:
-    """The rows of points of a sweep of ``size`` rows; None for those that must be asked one by one."""
+
+def rows_in_columns(
+    query: str, points: Sequence[dict[str, Any]], axes: tuple[str, ...], size: int
+) -> list[list[str] | None]:
+    """The rows of points of a sweep over ``axes`` of ``size`` rows; None for those that must be asked one by one."""
     found: list[list[str] | None] = [None] * len(points)
-    numbers, questions, targets = [], [], []
+    numbers, questions, targets, ask = [], [], [], _Questions(axes)
     for i, given in enumerate(points):
         try:
             target = aim_from(given, query)
-            question = checked_question(question_from(given, query), target)
+            question = checked_question(ask.question(given, query), target)
         except (PrivprojError, ArithmeticError, ValueError):
             continue
         numbers.append(i)
@@ -35,6 +40,26 @@ def rows_in_columns(query: str, points: Sequence[dict[str, Any]], size: int) -> 
         if not unknown:
             found[i] = _row(query, question, target, side, *numbers_found)
     return found
+
+
+class _Questions:
+    """Questions at points: what the axes of the mechanism do not change is parsed once."""
+
+    def __init__(self, axes: tuple[str, ...]) -> None:
+        self.axes, self.kept = axes, dict[Any, tuple[dict[str, Any], Question]]()
+
+    def question(self, given: dict[str, Any], query: str) -> Question:
+        """The question at a point; raises as :func:`privproj.records.entries.question_from` does."""
+        fields = mechanism_type_of(given).__dataclass_fields__
+        key = repr([given[name] for name in self.axes if name not in fields and name not in TARGET_KEYS])
+        if key not in self.kept:
+            first = question_from(given, query)
+            self.kept[key] = parameters_from(given), first
+            return first
+        parameters, first = self.kept[key]
+        changed = {name: given[name] for name in self.axes if name in fields}
+        mechanism = type(first.mechanism)(**{**parameters, **changed})
+        return Question(mechanism, first.run, first.bound, first.allow_refuted)
 
 
 def _row(
