@@ -12,7 +12,7 @@ from privproj.accounting.at_least import with_lower_end
 from privproj.accounting.first_guess import classical_noise, coarse_noise, rough_excess
 from privproj.accounting.question import Question, answer, ask_by_name, numerics_of
 from privproj.accounting.rank_search import rank_ends
-from privproj.curves.inversion import meets, smallest_passing
+from privproj.curves.inversion import WIDTHS_APART, floor_log_delta, meets, smallest_passing
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, NotConverged
 from privproj.mechanisms import Mechanism
@@ -30,6 +30,9 @@ MOST_RARE = 1e12
 
 MOST_ALIGNED = 1e15
 """One over the smallest misalignment that the misalignment query tries. Contract."""
+
+WIDE_ENCLOSURE = 1e-9
+"""Width of an enclosure of a log delta beyond which a calibration does not aim below it. Speed only."""
 
 
 def sigma(
@@ -271,9 +274,13 @@ def solve_sigma(question: Question, target: FullTarget) -> Result:
         guess, spread = coarse_noise(question, target, guess), 1e-2 if question.run.allocates else 1e-3
         # Grids that follow the losses have an error of their own: a closer search is not worth its time.
         rtol = 1e-3 if "grid" in numerics_of(curve_at(guess)) else 1e-4 if question.run.allocates else 1e-7
-    found = find_crossing(lambda z: at(z).upper - target.log_delta, guess, spread=spread, rtol=rtol, **limits).upper
+    first, (lower, upper) = curve_at(guess), at(guess)
+    # A little below the point that is asked back, so that the first look at it passes (C24).
+    width = upper - lower
+    aim = floor_log_delta(first, target) - (2.0 * WIDTHS_APART * width if width < WIDE_ENCLOSURE else 0.0)
+    found = find_crossing(lambda z: at(z).upper - aim, guess, spread=spread, rtol=rtol, **limits).upper
     if found == math.inf:
-        curve_at(guess).epsilon(target.log_delta)  # raises below a floor
+        first.epsilon(target.log_delta)  # raises below a floor
         return _vacuous_answer(question, "sigma", **target.fields())
     found = smallest_passing(lambda z: meets(curve_at(z), target), found, 1e-2 * rtol)
     if found > LARGEST_NOISE:
@@ -282,7 +289,7 @@ def solve_sigma(question: Question, target: FullTarget) -> Result:
     gap = at(found).upper - at(found).lower
     if gap < math.inf:
         # ln delta falls by several times as much as ln z rises: the end is sought to a small part of that gap.
-        spread, rtol = max(1e-11, rtol, 0.05 * gap), max(1e-11, rtol, 0.003 * gap)
+        spread, rtol = max(1e-10, rtol, 0.05 * gap), max(1e-11, rtol, 0.003 * gap)
         end = find_crossing(lambda z: at(z).lower - target.log_delta, found, spread=spread, rtol=rtol, **limits).lower
         lower = min(found, end)
     answered = question.with_mechanism(noise_multiplier=found)

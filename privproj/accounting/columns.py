@@ -8,7 +8,7 @@ keeps to both its targets when it is asked back (C24, "Columns"). With ``h(d)`` 
 ``w`` the width of an enclosure, ``s`` the spacing of the lattice and ``e'`` a few roundings below ``e``,
 
     deltas(e)   = value(h)  where h is the first point of the lattice with U(e) + 16 w <= h,
-    epsilons(d) = e         where U(e') + 32 w + s <= h(d) was evaluated.
+    epsilons(d) = e         where U(e') + 32 w + s <= h(d) - s was evaluated.
 """
 
 import math
