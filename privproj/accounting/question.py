@@ -29,6 +29,9 @@ Aim = TypeVar("Aim", bound=AnyTarget)
 KEPT_REPRESENTATIONS = 8
 """How many bounds of one release are kept for further questions, as in searches over the run. Speed only."""
 
+KEPT_RUNS = 64
+"""How many runs are kept for further questions, as in tables of many. Speed only."""
+
 
 class Accounted(Protocol):
     """What an epsilon or a delta can be asked of: one question, or a schedule of several phases."""
@@ -297,7 +300,17 @@ def question_of(mechanism: Mechanism, bound: Bound, run: RunOptions) -> Question
     allowed = boolean("allow_refuted", options.pop("allow_refuted", False))
     if options.get("relation") is None:
         options["relation"] = bound.default_relation or mechanism.default_relation
-    return Question(mechanism, Run(**options), bound, allowed)
+    try:
+        parsed = _parse_run(tuple((name, type(value), value) for name, value in options.items()))
+    except TypeError:  # a value that cannot be hashed
+        parsed = Run(**options)
+    return Question(mechanism, parsed, bound, allowed)
+
+
+@lru_cache(maxsize=KEPT_RUNS)
+def _parse_run(options: tuple[tuple[str, type, Any], ...]) -> Run:
+    """The run with these options; the types are there since 1 and True are equal."""
+    return Run(**{name: value for name, _, value in options})
 
 
 @lru_cache(maxsize=KEPT_REPRESENTATIONS)

@@ -35,8 +35,9 @@ mean, and in a sum of two laws the ``r`` of both add up (``growth``). Places are
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 

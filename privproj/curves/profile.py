@@ -144,7 +144,7 @@ class PrivacyProfile:
 
         # ln q + ln delta_0(ln(1 + (e^eps - 1)/q)): outward by a relative 1e-15 of the inner epsilon, and by 1e-15.
         def log_delta(eps: float) -> Enclosure:
-            inner = _amplified_epsilon(eps, rate)
+            inner = amplified_epsilon(eps, rate)
             ends = self.log_delta(inner * (1.0 + 1e-15)).lower, self.log_delta(inner * (1.0 - 1e-15)).upper
             return Enclosure(ends[0] + math.log(rate) - 1e-15, min(0.0, ends[1] + math.log(rate) + 1e-15))
 
@@ -168,7 +168,7 @@ class PrivacyProfile:
         return Enclosure(min(close.lower, safe), safe)
 
 
-def _amplified_epsilon(eps: float, rate: float) -> float:
+def amplified_epsilon(eps: float, rate: float) -> float:
     """``ln(1 + (e^eps - 1)/q)``: the epsilon at which an unsampled release is asked (C17)."""
     if eps < 30.0:
         return math.log1p(math.expm1(eps) / rate)
