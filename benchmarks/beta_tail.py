@@ -14,6 +14,7 @@ from scipy.special import betaincc, ndtr
 
 from privproj import beta_tail_epsilons
 from privproj.numerics import kernels
+from privproj.numerics.compiled import compiled
 
 
 def scipy_epsilon(d, r, k, mu, delta):
@@ -60,11 +61,11 @@ def main():
     columns = parameters(points)
     d, r, k, mu, delta = (np.array(c, dtype=float) for c in columns)
     start = time.process_time()
-    library = kernels.compile_kernels()
+    run = compiled(kernels.beta_tail_epsilons)
     out = np.empty(points)
-    library.beta_tail_epsilons(r[:1] / 2, (d - r)[:1] / 2, k[:1], mu[:1], np.log(delta[:1]), False, out[:1])
+    run(r[:1] / 2, (d - r)[:1] / 2, k[:1], mu[:1], np.log(delta[:1]), False, out[:1])
     compiling = time.process_time() - start
-    fast, _ = timed(lambda: library.beta_tail_epsilons(r / 2, (d - r) / 2, k, mu, np.log(delta), False, out))
+    fast, _ = timed(lambda: run(r / 2, (d - r) / 2, k, mu, np.log(delta), False, out))
     few = [c[:300] for c in columns]
     plain, plain_values = timed(lambda: beta_tail_epsilons(*few, compiled=False), 1)
     slow, rival = timed(lambda: [scipy_epsilon(*row) for row in zip(*few, strict=True)], 1)

@@ -87,11 +87,12 @@ def own_beta_kernel(n, rows, state={}):  # noqa: B006 - arrays are made once: th
     import numpy as np
 
     from privproj.numerics import kernels
+    from privproj.numerics.compiled import compiled
 
     if not state:
         d, r, k, mu, delta = np.array(rows, dtype=float).T
         state["columns"] = [np.ascontiguousarray(c) for c in (r / 2, (d - r) / 2, k, mu, np.log(delta))]
-        state["kernel"], state["out"] = kernels.compile_kernels().beta_tail_epsilons, np.empty(len(rows))
+        state["kernel"], state["out"] = compiled(kernels.beta_tail_epsilons), np.empty(len(rows))
     state["kernel"](*state["columns"], False, state["out"])
     return state["out"]
 

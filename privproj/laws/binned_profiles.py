@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from privproj.curves.gaussian_arrays import ERFCX_SAFETY, SMALLEST_UPPER_DELTA, gaussian_deltas, gaussian_ends
+from privproj.curves.gaussian_arrays import PROFILE_SAFETY, SMALLEST_UPPER_DELTA, gaussian_deltas, gaussian_ends
 from privproj.laws.binned import Bins
 from privproj.numerics.arrays import Array
 from privproj.numerics.enclosure import Enclosure
@@ -64,7 +64,7 @@ def rank_one_deltas(eps: Array, law: Bins) -> Array:
     straddling = law.mass * at_edges[:, 1:]
     right, left = np.append(law.edges[1:-1], law.supremum), law.edges[:-1]
     return np.minimum(
-        ERFCX_SAFETY * np.where(right <= x0, convex, np.where(left >= x0, concave, straddling)).sum(axis=1), 1.0
+        PROFILE_SAFETY * np.where(right <= x0, convex, np.where(left >= x0, concave, straddling)).sum(axis=1), 1.0
     )
 
 
@@ -85,7 +85,7 @@ def any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
     least = np.min(bounds, axis=0)
     # Where sup X <= x0 (C5, case 2) the bound is E[h(X)], by chords.
     if np.any(convex_everywhere):
-        chords = np.max([chord_means(at, law).sum(axis=1) * ERFCX_SAFETY for law, at in tables], axis=0)
+        chords = np.max([chord_means(at, law).sum(axis=1) * PROFILE_SAFETY for law, at in tables], axis=0)
         least = np.where(convex_everywhere, np.minimum(least, chords), least)
     return np.minimum(least, 1.0)
 
@@ -172,4 +172,4 @@ def _tangent_deltas(eps: Array, p: Array, law: Bins, at_edges: Array) -> Array:
     if law.unbounded:
         beyond = majorant[:, -2] + slope[:, 0] * (law.edges[-1] - law.edges[-2])
         majorant[:, -1] = np.maximum(majorant[:, -1], beyond)
-    return np.minimum(ERFCX_SAFETY * chord_means(majorant, law).sum(axis=1), 1.0)
+    return np.minimum(PROFILE_SAFETY * chord_means(majorant, law).sum(axis=1), 1.0)

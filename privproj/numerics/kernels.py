@@ -1,9 +1,9 @@
 """Scalar kernels: the special functions of the answers, as plain functions of floats on ``math``.
 
-Each function runs as it is (one evaluation costs microseconds and no import) and, through :func:`compile_kernels`, as
-machine code made by numba from the very same source. Two rules keep both alike. Plain Python raises an error on
-overflow, ``log(0)`` and ``1/0`` where compiled code returns inf or nan, so no kernel lets an argument get there. And
-``-inf`` stands for the log of zero.
+Each function runs as it is (one evaluation costs microseconds and no import) and, through
+:mod:`privproj.numerics.compiled`, as machine code made by numba from the very same source. Two rules keep both alike.
+Plain Python raises an error on overflow, ``log(0)`` and ``1/0`` where compiled code returns inf or nan, so no kernel
+lets an argument get there. And ``-inf`` stands for the log of zero.
 
 Notation: ``phi``, ``Phi`` normal density and CDF; ``u = eps/mu - mu/2``; Mills ratio ``R(x) = (1 - Phi(x)) / phi(x)``;
 ``B`` has law ``Beta(a, b)``, ``n = a + b``; ``U`` has law ``Gamma(a)``. Logs are natural. The functions are right to
@@ -579,22 +579,3 @@ def add_laws(x, p, y, q, square, points, mass, above, below):
         far_mass += w_sum
         far_excess += above_sum
     return far_mass, far_excess
-
-
-def compile_kernels():
-    """Return a namespace of the same kernels compiled by numba, which is imported here and nowhere else.
-
-    The functions are rebuilt over one shared table of globals in which each name is replaced by its compiled form, in
-    the order of this file, so that compiled callers call compiled callees. Machine code is cached on disk.
-    """
-    import types
-
-    import numba
-
-    table = dict(globals())
-    kernels = [f for f in globals().values() if isinstance(f, types.FunctionType) and f is not compile_kernels]
-    for kernel in kernels:
-        copy = types.FunctionType(kernel.__code__, table, kernel.__name__)
-        copy.__module__, copy.__qualname__ = __name__, kernel.__qualname__
-        table[kernel.__name__] = numba.njit(cache=True, error_model="numpy")(copy)
-    return types.SimpleNamespace(**{f.__name__: table[f.__name__] for f in kernels})

@@ -29,7 +29,7 @@ STREET = (
 """A room imports rooms of earlier sets only."""
 
 NUMERICAL = {
-    "numerics/arrays", "numerics/gamma_hockey_stick", "numerics/gamma_mills", "curves/gaussian_arrays",
+    "numerics/arrays", "numerics/compiled", "numerics/gamma_hockey_stick", "numerics/gamma_mills", "curves/gaussian_arrays",
     "laws/panel_law", "laws/projected_energy", "laws/secret_shift", "laws/binned", "laws/binned_profiles",
     "laws/wishart_loss", "laws/wishart_integral", "laws/wishart_conditional_gain",
     "laws/wishart_unequal_norms", "laws/wishart_unequal_cells", "rigorous/grids", "rigorous/allocation",
@@ -129,7 +129,7 @@ def test_few_files_use_the_slow_packages():
     for path in SOURCES:
         for name, _ in imports(path):
             users.setdefault(name.split(".")[0], set()).add(str(path.relative_to(ROOT / "privproj").with_suffix("")))
-    assert users["numba"] == {"numerics/kernels"}
+    assert users["numba"] == {"numerics/compiled"}
     assert {name.split("/")[0] for name in users["mpmath"]} == {"reference"}
     assert users["dp_accounting"] == {"composition/by_dp_accounting", "integrations/dp_accounting"}
     assert {name.split("/")[0] for name in users["torch"]} <= {"training", "audit"}

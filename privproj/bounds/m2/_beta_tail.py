@@ -120,7 +120,9 @@ def beta_tail_epsilons(
         raise _invalid_column(*(column[np.argmin(fine)].item() for column in columns))
     out = np.empty(len(d))
     if compiled or (compiled is None and len(d) >= WORTH_COMPILING):
-        kernels.compile_kernels().beta_tail_epsilons(r / 2, (d - r) / 2, k, m, np.log(p), sharp, out)
+        from privproj.numerics.compiled import compiled as machine_code
+
+        machine_code(kernels.beta_tail_epsilons)(r / 2, (d - r) / 2, k, m, np.log(p), sharp, out)
         return out.tolist()
     plain: list[float] = out.tolist()
     a, b, ranks, ratios, log_delta = (column.tolist() for column in (r / 2, (d - r) / 2, k, m, np.log(p)))
