@@ -83,7 +83,7 @@ class SplitTable:
         return self.below(at), self.above(at)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class PrivacyProfile:
     """A profile of one release that holds in both orders of the neighbouring pair, given on ``eps >= 0``.
 
@@ -116,7 +116,7 @@ class PrivacyProfile:
     can_be_subsampled: bool = True
     """False where subsampling has no theorem in the bound's own terms."""
 
-    numerics: dict[str, object] = field(default_factory=dict, hash=False)
+    numerics: dict[str, object] = field(default_factory=dict)
     """How it is computed, for an answer to say, where that is more than a closed form or a quadrature."""
 
     inverse_spacing: float = 2.0**-36
