@@ -9,10 +9,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from privproj.errors import PrecisionLimit
 from privproj.numerics import kernels
@@ -50,6 +51,12 @@ CELLS_BELOW = 2048
 
 MOST_ATOMS_BELOW = 2**14
 """Most atoms of a law in such a convolution: with more, its cells are joined in pairs. Speed only."""
+
+LEAST_LOG_ATOMS_BELOW = 10
+"""Base 2 log of the most atoms where there are many layers of different shapes. Speed only."""
+
+MOST_PRODUCTS_BELOW = 2.0**33
+"""About how many products all such convolutions of a sum may take, on which the most atoms depend. Speed only."""
 
 TAIL_BELOW = 1e-22
 """Upper tail at which a law in such a convolution ends; what is beyond is moved down to that point. Speed only."""
@@ -154,6 +161,21 @@ def _first_true(last: int, is_true: Callable[[int], bool]) -> int:
     return low
 
 
+def _divide(s: Array, finer: Array) -> tuple[Array, NDArray[np.intp] | None]:
+    """Return ``s`` with the points of ``finer`` in gaps wider than theirs, and where the gaps of ``s`` begin in it.
+
+    The latter is None where nothing was added.
+    """
+    gaps = np.diff(s)
+    before = np.searchsorted(s, finer) - 1
+    inside = (before >= 0) & (before < len(gaps))
+    inside[inside] = gaps[before[inside]] > finer[1] - finer[0]
+    if not inside.any():
+        return s, None
+    points = np.insert(s, before[inside] + 1, finer[inside])
+    return points, np.arange(len(gaps)) + np.searchsorted(finer[inside], s[:-1])
+
+
 def _check_beta_shape(a: float, b: float) -> None:
     """Raise :class:`PrecisionLimit` where the margin kept here was not measured."""
     if a + b > 5e8:
@@ -185,15 +207,14 @@ class _PositiveLaw(ABC):
 
         They come from a Gauss rule between neighbouring coordinates; ``finer`` are further points to divide at.
         """
-        points = s if finer is None else np.union1d(s, finer[(finer > s[0]) & (finer < s[-1])])
+        points, starts = (s, None) if finer is None else _divide(s, finer)
         at, share = gauss_nodes(nodes)
         # int f ds and int X f ds between neighbours
         gaps = np.diff(points)[:, None]
         places = points[:-1, None] + gaps * at
         density = self.density(places) * gaps * share
         mass, first = density.sum(axis=1), (self.place(places) * density).sum(axis=1)
-        if finer is not None and len(s) > 1:
-            starts = np.searchsorted(points, s[:-1])
+        if starts is not None:
             mass, first = np.add.reduceat(mass, starts), np.add.reduceat(first, starts)
         below, above = self.outer(float(s[0]), float(s[-1]))
         mass = np.concatenate([below[:1], mass, above[:1]])
@@ -353,15 +374,15 @@ class _LatticeLaw(NamedTuple):
             atoms = np.pad(atoms, (0, len(atoms) % 2)).reshape(-1, 2).sum(axis=1)
         return _LatticeLaw(atoms, max(level, self.level))
 
-    def plus(self, other: "_LatticeLaw") -> "_LatticeLaw":
-        """Return a law below the sum of both, which are independent."""
+    def plus(self, other: "_LatticeLaw", most: int = MOST_ATOMS_BELOW) -> "_LatticeLaw":
+        """Return a law below the sum of both, which are independent, with about ``most`` atoms or fewer."""
         level = max(self.level, other.level)
         atoms = np.convolve(self.coarser(level).atoms, other.coarser(level).atoms)
         # What is beyond the tail is moved down to where it begins.
         tail = np.cumsum(atoms[::-1])[::-1]
         last = int(np.max(np.nonzero(tail >= TAIL_BELOW)))
         found = _LatticeLaw(np.append(atoms[:last], tail[last]), level)
-        joined = max(0, math.ceil(math.log2(len(found.atoms) / MOST_ATOMS_BELOW)))
+        joined = max(0, math.ceil(math.log2(len(found.atoms) / most)))
         return found.coarser(level + joined)
 
 
@@ -371,31 +392,54 @@ def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale:
     ``parts`` are those of :func:`convolve_layers`. Every atom is moved down, so that the mean of every increasing
     function becomes smaller.
     """
-    moving = [part for part in parts if part[0] > part[1]]
-    shift = sum(n * share for dim, rank, n, share in parts if dim == rank)
-    found, unit = _LatticeLaw(np.ones(1), 0), min((share * r / d for d, r, _, share in moving), default=1.0)
-    unit /= CELLS_BELOW
-    for dim, rank, n, share in moving:
-        # B = j w / share for j = 0, 1, ...; from the last point on all mass is put there.
-        law, level = _BetaLaw(0.5 * rank, 0.5 * (dim - rank)), int(math.log2(share * rank / dim / (unit * CELLS_BELOW)))
-        end = law.last_cell(share / (unit * 2.0**level), math.log(TAIL_BELOW))
-        level += max(0, math.ceil(math.log2((end + 1) / MOST_ATOMS_BELOW)))
-        cells = share / (unit * 2.0**level)
-        end = min(law.last_cell(cells, math.log(TAIL_BELOW)), max(math.ceil(cells) - 1, 0))
-        layer = _LatticeLaw(law.cells(np.arange(end + 1) / cells)[0], level)
-        # n copies by repeated doubling
-        for digit in reversed(f"{n:b}"):
-            found = found.plus(layer) if digit == "1" else found
-            layer = layer.plus(layer) if n > 1 else layer
-    points = scale * (shift + unit * 2.0**found.level * np.arange(len(found.atoms) + 1))
-    size = len(found.atoms)
-    cuts = np.unique((np.linspace(0.0, math.sqrt(size - 1), min(count, size)) ** 2).astype(int))
-    mass = np.add.reduceat(found.atoms, cuts)
-    mean = np.add.reduceat(found.atoms * points[:-1], cuts) / np.maximum(mass, LEAST_DIVIDED_MASS)
+    shift, width, atoms = _sum_below(parts)
+    points = scale * (shift + width * np.arange(len(atoms) + 1))
+    cuts = np.unique((np.linspace(0.0, math.sqrt(len(atoms) - 1), min(count, len(atoms))) ** 2).astype(int))
+    mass = np.add.reduceat(atoms, cuts)
+    mean = np.add.reduceat(atoms * points[:-1], cuts) / np.maximum(mass, LEAST_DIVIDED_MASS)
     edges = np.concatenate([points[cuts], points[-1:]])
     mean = np.clip(mean, edges[:-1], edges[1:])
     # An empty bin goes first, which lower bounds leave out.
     return Bins(np.append(0.0, edges), np.append(0.0, mass), np.append(0.0, mean))
+
+
+@lru_cache(maxsize=16)
+def _sum_below(parts: tuple[tuple[int, int, int, float], ...]) -> tuple[float, float, Array]:
+    """Return ``(shift, width, atoms)``: atoms at ``shift + width j``, a law stochastically below the sum of layers.
+
+    The layers with the smallest means are added first, in pairs, then the pairs, and so on.
+    """
+    moving = sorted((part for part in parts if part[0] > part[1]), key=lambda part: part[3] * part[1] / part[0])
+    shift = sum(n * share for dim, rank, n, share in parts if dim == rank)
+    if not moving:
+        return shift, 1.0, np.ones(1)
+    unit = moving[0][3] * moving[0][1] / moving[0][0] / CELLS_BELOW
+    log_most = min(math.log2(MOST_ATOMS_BELOW), 0.5 * math.log2(MOST_PRODUCTS_BELOW / len(moving)))
+    most = 2 ** max(LEAST_LOG_ATOMS_BELOW, int(log_most))
+    laws = [_copies_below(part, unit, most) for part in moving]
+    while len(laws) > 1:
+        pairs = [first.plus(second, most) for first, second in zip(laws[::2], laws[1::2], strict=False)]
+        laws = pairs + laws[2 * len(pairs) :]
+    return shift, unit * 2.0 ** laws[0].level, laws[0].atoms
+
+
+def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> _LatticeLaw:
+    """Return a law below the sum of the ``n`` equal layers of a part, by repeated doubling."""
+    dim, rank, n, share = part
+    law, level = _BetaLaw(0.5 * rank, 0.5 * (dim - rank)), int(math.log2(share * rank / dim / (unit * CELLS_BELOW)))
+    end = law.last_cell(share / (unit * 2.0**level), math.log(TAIL_BELOW))
+    level += max(0, math.ceil(math.log2((end + 1) / most)))
+    cells = share / (unit * 2.0**level)
+    # B = j w / share for j = 0, 1, ...; from the last point on all mass is put there.
+    end = min(law.last_cell(cells, math.log(TAIL_BELOW)), max(math.ceil(cells) - 1, 0))
+    layer = _LatticeLaw(law.cells(np.arange(end + 1) / cells)[0], level)
+    found = None
+    for digit in reversed(f"{n:b}"):
+        if digit == "1":
+            found = layer if found is None else found.plus(layer, most)
+        layer = layer.plus(layer, most) if n > 1 else layer
+    assert found is not None
+    return found
 
 
 def _cell_width(parts: list[tuple[int, int, int, float]]) -> float:
