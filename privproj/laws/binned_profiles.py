@@ -42,7 +42,7 @@ NEGLIGIBLE_SHARE = 1e-12
 MOST_TABLES = 256
 """Most tables of a law and a piece of rows that are kept at once. Speed only."""
 
-NEARLY = 1.0001
+NEARLY = 1.001
 """How much more than the best tangent that at ``x0`` may give at a guide to be tried around it. Speed only."""
 
 
@@ -136,9 +136,12 @@ def _any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
     convex = max(law.supremum for law in laws) <= x0
     few, least, straight = eps[guides], x0[guides], convex[guides]
     tables = [_Table.of(few, law, slice(0, len(law.edges)), slice(0, len(law.mass))) for law in laws]
-    points, best = _worst_tangents(tables, least)
+    points, of_laws, best = _worst_tangents(tables, least)
     at_points, at_least = (_tangents(few, p, straight) for p in (points, least))
-    far = _largest_means(tables, at_least) < NEARLY * _largest_means(tables, at_points)
+    bounds = _largest_means(tables, at_points, of_laws, straight), _largest_means(tables, at_least)
+    if len(guides) == len(eps):
+        return np.minimum(PROFILE_SAFETY * np.minimum(*bounds), 1.0)
+    far = bounds[1] < NEARLY * bounds[0]
     columns = [table.find_columns(np.where(far, at_least, at_points)) for table in tables]
 
     def tabulate(rows: slice, near: slice) -> list[_Table]:
@@ -154,28 +157,46 @@ def _any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
     for block in (pieces[i : i + together] for i in range(0, len(pieces), together)):
         of_pieces = [tabulate(*piece) for piece in block]
         whole = slice(block[0][0].start, block[-1][0].stop)
-        points = [_worst_tangents(tables, x0[rows])[0] for (rows, _), tables in zip(block, of_pieces, strict=True)]
-        tangents = _tangents(eps[whole], np.concatenate(points), convex[whole])
+        points = [_worst_tangents(tables, x0[rows]) for (rows, _), tables in zip(block, of_pieces, strict=True)]
+        tangents = _tangents(eps[whole], np.concatenate([p for p, _, _ in points]), convex[whole])
         at_least = _tangents(eps[whole], x0[whole], convex[whole]) if far.any() else tangents
-        for (rows, near), tables in zip(block, of_pieces, strict=True):
+        for (rows, near), tables, (_, of_laws, _) in zip(block, of_pieces, points, strict=True):
             here = slice(rows.start - whole.start, rows.stop - whole.start)
-            found[rows] = _largest_means(tables, tangents[:, here])
+            found[rows] = _largest_means(tables, tangents[:, here], of_laws, convex[rows])
             if far[near].any():
                 found[rows] = np.minimum(found[rows], _largest_means(tables, at_least[:, here]))
     return np.minimum(PROFILE_SAFETY * found, 1.0)
 
 
-def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, list[NDArray[np.intp]]]:
-    """Return for every row ``p >= x0`` of the law with the largest dual value, and the best cut of every law."""
+def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, Array, list[NDArray[np.intp]]]:
+    """Return for every row ``p >= x0`` of the law with the largest dual value, that of each law, and each best cut."""
     found = [table.find_largest_duals(x0) for table in tables]
     worst = np.argmax([value for value, _, _ in found], axis=0)
-    points = np.array([p for _, p, _ in found])[worst, np.arange(len(x0))]
-    return np.maximum(points, x0), [best for _, _, best in found]
+    points = np.maximum([p for _, p, _ in found], x0)
+    return points[worst, np.arange(len(x0))], points, [best for _, _, best in found]
 
 
-def _largest_means(tables: "list[_Table]", tangents: Array) -> Array:
-    """Return ``max_l E[g_p(X_l)]``, one for every row and its tangent."""
-    return np.max([table.means(tangents) for table in tables], axis=0)
+def _largest_means(
+    tables: "list[_Table]", tangents: Array, of_laws: Array | None = None, convex: Array | None = None
+) -> Array:
+    """Return ``max_l E[g_p(X_l)]``, one for every row and its tangent.
+
+    With the best ``p`` of every law, that of the law with the largest mean is tried too, and a ``p`` between both where
+    the means of the two are about equal. The smallest number is kept.
+    """
+    means, row = np.array([table.means(tangents) for table in tables]), np.arange(len(tables[0].eps))
+    found, first = means.max(axis=0), means.argmax(axis=0)
+    if of_laws is None or convex is None or np.array_equal(of_laws[first, row], tangents[0]):
+        return found
+    p, other = tangents[0], of_laws[first, row]
+    again = np.array([table.means(_tangents(table.eps, other, convex)) for table in tables])
+    second = again.argmax(axis=0)
+    # The lead of the first law at p and at the other point, and where it vanishes on the line through both
+    leads = (part[first, row] - part[second, row] for part in (means, again))
+    lead, behind = (np.maximum(sign * part, 0.0) for sign, part in zip((1.0, -1.0), leads, strict=True))
+    between = p + (other - p) * np.divide(lead, lead + behind, out=np.zeros(len(row)), where=lead + behind > 0.0)
+    found = np.minimum(found, again.max(axis=0))
+    return np.minimum(found, _largest_means(tables, _tangents(tables[0].eps, between, convex)))
 
 
 def _tangents(eps: Array, p: Array, convex: Array) -> Array:
@@ -289,26 +310,38 @@ def any_rank_deltas_below(eps: Array, laws: tuple[Bins, ...]) -> Array:
     Each is the largest dual value ``E[h(X); X <= c] + P(X > c) h(M(c))`` over edges ``c <= x0`` of all laws near the
     best ones of the guides, ``h`` bounded by Jensen's inequality (C5, C28).
     """
-    return _in_order(lambda rows: _claimed(np.max([_largest_duals_below(rows, law) for law in laws], axis=0)), eps)
+    return _in_order(lambda rows: _claimed(_largest_duals_below(rows, laws)), eps)
 
 
-def _largest_duals_below(eps: Array, law: Bins) -> Array:
-    """Return lower bounds of the largest dual value of a law, for increasing ``eps`` (C5, C28).
+def _largest_duals_below(eps: Array, laws: tuple[Bins, ...]) -> Array:
+    """Return lower bounds of the largest dual value of all laws, for increasing ``eps`` (C5, C28).
 
-    At the guides all cuts between bins are tried, elsewhere those next to the best ones.
+    At the guides all laws and all cuts between bins are tried, elsewhere the cuts next to the best ones of the laws
+    that are the best at some guide.
     """
-    guides, x0, count = _guides(len(eps)), _inflections(eps), len(law.mass)
-    within, far = _dual_parts_below(eps[guides], x0[guides], law, slice(0, count), slice(0, count + 1))
+    guides, x0 = _guides(len(eps)), _inflections(eps)
+    tried = [_try_cuts(eps[guides], x0[guides], law) for law in laws]
+    worst = np.argmax([value for value, _, _ in tried], axis=0)
+    if len(guides) == len(eps):
+        return np.max([value for value, _, _ in tried], axis=0)
+    found = np.zeros(len(eps))
+    for index in np.unique(worst).tolist():
+        law, (_, best, first) = laws[index], tried[index]
+        for rows, near in _pieces(guides):
+            cuts = slice(max(int(best[near].min()) - 1, 0), min(int(best[near].max()) + 2, len(law.mass) + 1))
+            bins = slice(min(int(first[near].min()), cuts.start), cuts.stop - 1)
+            within, far = _dual_parts_below(eps[rows], x0[rows], law, bins, cuts)
+            found[rows] = np.maximum(found[rows], np.max(within + far, axis=1))
+    return found
+
+
+def _try_cuts(eps: Array, x0: Array, law: Bins) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
+    """Return the largest dual value of a law for every row, its cut, and the first bin that counts."""
+    count = len(law.mass)
+    within, far = _dual_parts_below(eps, x0, law, slice(0, count), slice(0, count + 1))
     best, value = np.argmax(within + far, axis=1), np.max(within + far, axis=1)
     so_far = np.maximum.accumulate(within, axis=1)
-    first = np.minimum(_first_followed(so_far, np.ones(count + 1), value), np.maximum(best - 1, 0))
-    found = np.empty(len(eps))
-    for rows, near in _pieces(guides):
-        cuts = slice(max(int(best[near].min()) - 1, 0), min(int(best[near].max()) + 2, count + 1))
-        bins = slice(int(first[near].min()), cuts.stop - 1)
-        parts = _dual_parts_below(eps[rows], x0[rows], law, bins, cuts)
-        found[rows] = np.max(parts[0] + parts[1], axis=1)
-    return found
+    return value, best, _first_followed(so_far, np.ones(count + 1), value)
 
 
 def _dual_parts_below(eps: Array, x0: Array, law: Bins, bins: slice, cuts: slice) -> tuple[Array, Array]:
