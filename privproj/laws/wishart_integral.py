@@ -20,11 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privproj.errors import NotConverged
-from privproj.numerics.arrays import Array, gauss_nodes
+from privproj.numerics.arrays import Array, Index, gauss_nodes
 from privproj.numerics.gamma_mills import GammaGain, deviance, gamma_gain, gauss_error
-
-Index = NDArray[np.intp]
-"""For each panel the number of its epsilon."""
 
 Kinds = NDArray[np.int8]
 """For each panel its part: :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`."""
