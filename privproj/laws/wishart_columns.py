@@ -7,8 +7,8 @@ import numpy as np
 
 from privproj.curves.profile import LARGEST_PROFILE_EPSILON, SMALLEST_PROFILE_EPSILON
 from privproj.errors import NotConverged
-from privproj.laws.wishart_loss import FARTHEST_EPSILON, log_deltas, log_infinite, steepness
 from privproj.laws.wishart_integral import PANEL_ERROR_SHARE
+from privproj.laws.wishart_loss import FARTHEST_EPSILON, log_deltas, log_infinite, steepness
 from privproj.numerics.array_search import falling_inverses
 from privproj.numerics.arrays import Array, Index, rows_by_kind, widen_outward_each
 

@@ -130,7 +130,9 @@ class VectorWishart:
         if self.dim == 1:
             return widen_outward(-math.inf)
         if eps > FARTHEST_EPSILON:  # the profile falls to P(A <= 0), which it has all but reached
-            return Enclosure(widen_outward(log_infinite(self.rank, self.misalignment)).lower, self.log_delta(FARTHEST_EPSILON).upper)
+            return Enclosure(
+                widen_outward(log_infinite(self.rank, self.misalignment)).lower, self.log_delta(FARTHEST_EPSILON).upper
+            )
         whole, error = self.log_deltas(np.array([eps]))
         return widen_outward(float(whole[0]), float(error[0]), float(steepness(whole, self.rank, self.misalignment)[0]))
 
@@ -147,5 +149,7 @@ class VectorWishart:
             return np.zeros_like(eps), np.zeros_like(eps)
         whole, error = self.log_deltas(eps, TABLE_PANEL_ERROR_SHARE)
         # The margin of widen_outward, with twice its error per nat
-        lower, upper = widen_outward_each(whole, error + 4e-15 * np.abs(whole), steepness(0.0, self.rank, self.misalignment))
+        lower, upper = widen_outward_each(
+            whole, error + 4e-15 * np.abs(whole), steepness(0.0, self.rank, self.misalignment)
+        )
         return np.where(lower > -690.0, np.exp(np.maximum(lower, -690.0)), 0.0), np.exp(np.maximum(upper, -690.0))

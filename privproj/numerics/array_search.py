@@ -10,7 +10,7 @@ from privproj.numerics.arrays import Array, Index
 MOST_LOOKS = 400
 """Looks at one function after which the best ends known are returned. Speed only."""
 
-NEAR_WIDTHS = 6.0
+NEAR_WIDTHS = 2.0
 """An upper end at which a function is within so many widths of its enclosure from the level is close. Speed only."""
 
 LEAST_WIDTH = 1e-13
@@ -47,7 +47,8 @@ def falling_inverses(
         bottom, top = ends(x, here)
         value = top - levels[here]
         miss = ~(value <= 0.0)
-        width[here] = np.maximum(np.where(np.isfinite(bottom), top - bottom, LEAST_WIDTH), LEAST_WIDTH)
+        known = np.isfinite(bottom) & np.isfinite(top)
+        width[here] = np.maximum(np.subtract(top, bottom, out=np.zeros_like(x), where=known), LEAST_WIDTH)
         spare[here] = np.where(miss, out[here], inside[here])
         at_spare[here] = np.where(miss, at_out[here], at_inside[here])
         out[here], at_out[here] = np.where(miss, x, out[here]), np.where(miss, value, at_out[here])
@@ -77,7 +78,9 @@ def falling_inverses(
     with np.errstate(all="ignore"):
         slope = (at_out - at_inside) / (inside - out)
         step = np.where(slope > 0.0, 2.0 * (width - at_inside) / slope, 0.0)
-    step = np.maximum(np.where(np.isfinite(step), step, 0.0), 4.0 * LEAST_RELATIVE_BRACKET * np.where(searched, inside, 0.0))
+    step = np.maximum(
+        np.where(np.isfinite(step), step, 0.0), 4.0 * LEAST_RELATIVE_BRACKET * np.where(searched, inside, 0.0)
+    )
     for _ in range(MOST_LOOKS):
         place = inside - step
         here = np.flatnonzero(searched & (place > lower) & (step < np.where(searched, inside, 0.0)))
