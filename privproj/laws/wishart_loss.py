@@ -134,7 +134,8 @@ class VectorWishart:
                 widen_outward(log_infinite(self.rank, self.misalignment)).lower, self.log_delta(FARTHEST_EPSILON).upper
             )
         whole, error = self.log_deltas(np.array([eps]))
-        return widen_outward(float(whole[0]), float(error[0]), float(steepness(whole, self.rank, self.misalignment)[0]))
+        value = float(whole[0])
+        return widen_outward(value, float(error[0]), float(steepness(value, self.rank, self.misalignment)))
 
     def log_deltas(self, eps: Array, share: float = PANEL_ERROR_SHARE) -> tuple[Array, Array]:
         """Return :func:`log_deltas` of this pair for each of ``eps``."""

@@ -78,17 +78,14 @@ def falling_inverses(
     with np.errstate(all="ignore"):
         slope = (at_out - at_inside) / (inside - out)
         step = np.where(slope > 0.0, 2.0 * (width - at_inside) / slope, 0.0)
-    step = np.maximum(
-        np.where(np.isfinite(step), step, 0.0), 4.0 * LEAST_RELATIVE_BRACKET * np.where(searched, inside, 0.0)
-    )
+    place = np.where(searched, inside, 0.0)
+    step = np.maximum(np.where(np.isfinite(step), step, 0.0), 4.0 * LEAST_RELATIVE_BRACKET * place)
     for _ in range(MOST_LOOKS):
-        place = inside - step
-        here = np.flatnonzero(searched & (place > lower) & (step < np.where(searched, inside, 0.0)))
+        here = np.flatnonzero(searched & (place - step > lower))
         if not len(here):
             break
-        bottom = ends(place[here], here)[0]
-        sure = bottom > levels[here]
-        lower[here] = np.where(sure, place[here], lower[here])
+        x = place[here] - step[here]
+        lower[here] = np.where(ends(x, here)[0] > levels[here], x, lower[here])
         step[here] *= 4.0
     return np.minimum(lower, inside), np.where(inside <= high, inside, math.inf)
 
