@@ -7,6 +7,7 @@ deviation.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -65,13 +66,34 @@ class Bins:
         """The supremum of ``X``: the last edge, or ``inf`` for an unbounded law."""
         return np.inf if self.unbounded else float(self.edges[-1])
 
+    @cached_property
     def above(self) -> tuple[Array, Array]:
-        """Return ``P(X > edge)`` and ``E[X | X > edge]`` for every edge but the last, two arrays of shape ``(n,)``."""
+        """``P(X > edge)`` and ``E[X | X > edge]`` for every edge but the last, two arrays of shape ``(n,)``."""
         # P(X > edge) and E[X; X > edge] are sums over the bins above the edge.
         tail = np.cumsum(self.mass[::-1])[::-1]
         moment = np.cumsum((self.mass * self.mean)[::-1])[::-1]
         means = np.divide(moment, tail, out=self.edges[1:].copy(), where=tail > 0.0)
         return tail, np.clip(means, self.edges[:-1], self.edges[-1])
+
+    @cached_property
+    def shares(self) -> tuple[Array, Array]:
+        """How the mass of each bin splits to its left and its right edge, with its mean kept: two of shape ``(n,)``."""
+        # mass (1 - w) and mass w,  w = (mean - left) / (right - left)
+        left, right = self.edges[:-1], self.edges[1:]
+        weight = (self.mean - left) / np.maximum(right - left, 1e-300)
+        return self.mass * (1.0 - weight), self.mass * weight
+
+    @cached_property
+    def weights(self) -> Array:
+        """What the edges get of the mass where that of every bin goes to its ends, of shape ``(n + 1,)``."""
+        left, right = self.shares
+        return np.append(left, 0.0) + np.append(0.0, right)
+
+    def lowered(self, factor: float) -> tuple[Array, Array]:
+        """Return masses and means times a factor below 1, means no lower than their bins and the first mass 0 (C28)."""
+        mass = factor * self.mass
+        mass[0] = 0.0
+        return mass, np.maximum(factor * self.mean, self.edges[:-1])
 
 
 def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:

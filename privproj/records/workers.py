@@ -9,7 +9,8 @@ from typing import Any
 
 from privproj.errors import InvalidParameter, MissingPackage, NotConverged
 
-Row = list[str]
+Row = str
+"""One line of text, without its end."""
 Work = Callable[[list[Any]], list[Row]]
 """A function from a list of tasks to as many rows; it must be importable where the work is done."""
 Runner = Callable[[Work, Iterator[list[tuple[int, Any]]]], Iterator[tuple[list[int], list[Row]]]]

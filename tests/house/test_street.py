@@ -34,7 +34,7 @@ NUMERICAL = {
     "laws/wishart_loss", "laws/wishart_integral", "laws/wishart_conditional_gain",
     "laws/wishart_unequal_norms", "laws/wishart_unequal_cells", "rigorous/grids", "rigorous/allocation",
     "composition/grid", "composition/dominating_pairs", "composition/fourier", "composition/doubling",
-    "composition/allocation",
+    "composition/allocation", "accounting/columns",
     "composition/by_dp_accounting",
 }  # fmt: skip
 """Files that load numpy, scipy or dp-accounting when they are imported; every other one does so when it must."""
@@ -157,7 +157,7 @@ def test_the_registry_knows_which_bounds_have_a_role():
     assert roles == ROLES
 
 
-@pytest.mark.parametrize("package", ["", ".audit", ".diagnostics", ".records", ".training"])
+@pytest.mark.parametrize("package", ["", ".audit", ".diagnostics", ".mechanisms", ".records", ".training"])
 def test_every_public_name_has_one_home_and_is_listed(package):
     module = import_module(f"privproj{package}")
     assert sorted(name for names in module.HOMES.values() for name in names) == sorted(module.__all__)
