@@ -428,7 +428,7 @@ def _solve_misalignment(question: Question, target: FullTarget) -> Result:
 
         near = find_crossing(rough, **search, rtol=1e-2)
         guess, spread = near.upper, 2e-3
-        if 0.0 < near.lower and near.upper < math.inf and math.isfinite(rough(near.lower)):
+        if near.lower > 0.0 and near.upper < math.inf and math.isfinite(rough(near.lower)):
             # One step of Newton's method in ln x, with the slope of the rough excess
             slope = (rough(near.upper) - rough(near.lower)) / math.log(near.upper / near.lower)
             step = min(max(-excess(guess) / slope, -0.1), 0.1) if slope < 0.0 and excess(guess) < math.inf else 0.0

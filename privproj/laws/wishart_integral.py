@@ -20,11 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privproj.errors import NotConverged
-from privproj.numerics.arrays import Array, gauss_nodes
-from privproj.numerics.gamma_mills import GammaGain, deviance, gamma_gain, gauss_error
-
-Index = NDArray[np.intp]
-"""For each panel the number of its epsilon."""
+from privproj.numerics.arrays import Array, Index, gauss_nodes
+from privproj.numerics.gamma_mills import GammaGain, gamma_gain, gauss_error
 
 Kinds = NDArray[np.int8]
 """For each panel its part: :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`."""
@@ -47,16 +44,16 @@ PANEL_ELLIPSES = (3.0, 2.0)
 NATS_IN_PANEL = 14.0
 """Change of ``ln f`` and of the bound of ``ln g`` on one first panel. Speed only."""
 
-FOLDS_IN_PANEL = 1.0
+FOLDS_IN_PANEL = 0.7
 """Log of how many times farther from a singular point the far end of a first panel lies. Speed only."""
 
 SCALES_IN_PANEL = 4.0
 """Width of a first panel in ``asinh`` of Student's variable over ``sqrt(r)``. Speed only."""
 
-STEPS_IN_PANEL = 4.0
+STEPS_IN_PANEL = 5.0
 """Width of a first panel in deviations of ``U``, where the threshold passes its mean. Speed only."""
 
-STEP_DEVIATIONS = 6.0
+STEP_DEVIATIONS = 30.0
 """How many deviations around the mean that matters. Speed only."""
 
 NATS_TO_DOUBLE = 40.0
@@ -123,13 +120,28 @@ LEAST_DIVISOR = 1e-300
 """Least divisor and least argument of a logarithm, of numbers that are 0 or far larger. Proof."""
 
 
-def _log_sums_by_index(index: Index, logs: Array, count: int) -> Array:
-    """Return ``ln`` of the sums of ``e^logs`` over equal ``index``, for the indices below ``count``."""
-    top = np.full(count, -np.inf)
-    np.maximum.at(top, index, logs)
-    safe = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore"):
-        return safe + np.log(np.bincount(index, np.exp(logs - safe[index]), count))
+def _add_logs(logs: Array, index: Index, more: Array) -> Array:
+    """Return ``ln`` of ``e^logs`` plus the sums of ``e^more`` over equal ``index``."""
+    top = logs.copy()
+    np.maximum.at(top, index, more)
+    top = np.where(np.isfinite(top), top, 0.0)
+    return top + np.log(np.exp(logs - top) + np.bincount(index, np.exp(more - top[index]), len(logs)))
+
+
+@dataclass(frozen=True)
+class _LogSums:
+    """Logs of what has been summed up for each epsilon: the integral, its error, and itself times the steepness."""
+
+    total: Array
+    missed: Array
+    leaning: Array
+
+    def add(self, index: Index, value: Array, error: Array, steep: Array | None = None) -> "_LogSums":
+        """Return the sums with these panels, whose logs of the integral and of its error are given."""
+        leaning = (
+            self.leaning if steep is None else _add_logs(self.leaning, index, value + np.log(steep + LEAST_DIVISOR))
+        )
+        return _LogSums(_add_logs(self.total, index, value), _add_logs(self.missed, index, error), leaning)
 
 
 def _bernoulli_less_one(x: Array) -> Array:
@@ -162,15 +174,10 @@ class _IntegralPanels:
     def join(self, other: "_IntegralPanels") -> "_IntegralPanels":
         """Return these panels and others after them."""
         return _IntegralPanels(
-            *(
-                np.concatenate(both)
-                for both in (
-                    (self.index, other.index),
-                    (self.kind, other.kind),
-                    (self.low, other.low),
-                    (self.high, other.high),
-                )
-            )
+            np.concatenate([self.index, other.index]),
+            np.concatenate([self.kind, other.kind]),
+            np.concatenate([self.low, other.low]),
+            np.concatenate([self.high, other.high]),
         )
 
     def cut(self, parts: NDArray[np.intp]) -> "_IntegralPanels":
@@ -225,7 +232,7 @@ class _ThresholdBox:
 
 @dataclass(frozen=True)
 class WishartIntegral:
-    """The profiles of pairs of one dimension and rank, each at one ``eps >= 0``, with a proved error of the quadratures.
+    """The profiles of pairs of one dimension and rank, each at one ``eps >= 0``, with a proved error of the integral.
 
     * ``dim``, ``rank``: ``d >= 2`` and ``r``, the same for every pair.
     * ``misalignment``, ``log_infinite``: ``m`` and ``ln P(A <= 0)`` of each pair, of shape ``(e,)``.
@@ -273,9 +280,9 @@ class WishartIntegral:
     @cached_property
     def turn(self) -> Array:
         """The place below ``A = 1`` where ``U2`` is 0, at ``A = e^(-eps/|a|)``; 1 where it is positive down to 0."""
-        if self.a > 0.0:
-            return np.ones_like(self.eps)
-        return -np.expm1(-self.kink) if self.a < 0.0 else (self.eps > 0.0) * 1.0
+        if self.a < 0.0:
+            return -np.expm1(-self.kink)
+        return np.where((self.a > 0.0) | (self.eps > 0.0), 1.0, 0.0)
 
     @cached_property
     def log_density_front(self) -> Array:
@@ -521,9 +528,11 @@ class WishartIntegral:
 
         It is ``-inf`` on the other side of ``k``, where the bound says nothing.
         """
-        # P(U > k e^w) <= e^(-k D(w)) for w > 0, and P(U < k e^w) for w < 0 (C21, Chernoff)
-        w = np.log(np.maximum(threshold, LEAST_DIVISOR) / self.k)
-        return np.where(sign * w > 0.0, self.k * deviance(w) * (1.0 - 1e-12), -np.inf)
+        # P(U > k e^w) <= e^(-k D(w)) for w > 0, and P(U < k e^w) for w < 0 (C21, Chernoff); D cancels near 0
+        ratio = np.maximum(threshold, LEAST_DIVISOR) / self.k
+        w = np.log(ratio)
+        least = self.k * np.maximum(ratio - 1.0 - w, 0.0) * (1.0 - 1e-9) - 1e-15 * self.k * (1.0 + ratio)
+        return np.where(sign * w > 0.0, np.maximum(least, 0.0), -np.inf)
 
     def log_gain_size(self, threshold: Array, rate: Array) -> Array:
         """Return ``ln(2.32 E[(1 - e^(-rate (U - threshold)))_+])``, which bounds a gain off the real line."""
@@ -617,6 +626,8 @@ class WishartIntegral:
         np.maximum.at(top, pieces.index, most)
         kept = most > top[pieces.index] - WINDOW_NATS
         p = pieces[kept]
+        if not len(p.low):
+            return p, kept
         t = [
             (self.offset(p.kind, p.index, x) + self.misalignment[p.index]) / self.unit[p.index] for x in (p.low, p.high)
         ]
@@ -664,50 +675,39 @@ class WishartIntegral:
 
         Raises :class:`NotConverged` after :data:`MOST_HALVINGS` halvings.
         """
-        count = len(self.eps)
-        total, missed, leaning = self.log_infinite, self.log_beyond(), np.full(count, -np.inf)
+        sums = _LogSums(self.log_infinite, self.log_beyond(), np.full_like(self.eps, -np.inf))
         pieces = self.pieces()
-        most = self.log_most_density(pieces)[1] + np.log(pieces.high - pieces.low)
-        most = most + self.log_most_gain(pieces.kind, pieces.index, pieces.high)[0] + 1e-9
+        most = self.log_most_density(pieces)[1] + np.log(pieces.high - pieces.low) + 1e-9
+        most = most + self.log_most_gain(pieces.kind, pieces.index, pieces.high)[0]
         panels, kept = self.first_panels(pieces, most)
-        idle, half = pieces[~kept], most[~kept] - math.log(2.0)
+        rest, half = pieces[~kept], most[~kept] - math.log(2.0)
         for _ in range(MOST_HALVINGS):
-            # A piece left out is in [0, high]: half of that is the middle and its error.
             value, steep = self.gauss(panels)
-            whole = np.logaddexp(total, _log_sums_by_index(panels.index, value, count)) + math.log(self.share)
-            if len(idle.low):
-                left = half <= whole[idle.index]
-                sums = _log_sums_by_index(idle.index[left], half[left], count)
-                total, missed = np.logaddexp(total, sums), np.logaddexp(missed, sums)
-                panels, value, steep, idle = (
-                    panels.join(idle[~left]),
-                    np.append(value, np.full(np.sum(~left), np.nan)),
-                    np.append(steep, np.full(np.sum(~left), np.nan)),
-                    idle[:0],
-                )
+            whole = _add_logs(sums.total, panels.index, value) + math.log(self.share)
+            if len(rest.low):
+                # A piece left out is in [0, most]: half of that is the middle and its error.
+                small = half <= whole[rest.index]
+                sums = sums.add(rest.index[small], half[small], half[small])
+                rest, more = rest[:0], rest[~small]
+                if len(more.low):
+                    panels = panels.join(more)
+                    value, steep = self.gauss(panels)
             enough = whole[panels.index]
-            error = np.where(np.isnan(value), np.inf, self.log_error(panels, enough))
+            error = self.log_error(panels, enough)
             done = error <= enough
-            here = panels.index[done]
-            total = np.logaddexp(total, _log_sums_by_index(here, value[done], count))
-            missed = np.logaddexp(missed, _log_sums_by_index(here, error[done], count))
-            leaning = np.logaddexp(
-                leaning, _log_sums_by_index(here, value[done] + np.log(steep[done] + LEAST_DIVISOR), count)
-            )
-            panels = panels[~done]
+            sums = sums.add(panels.index[done], value[done], error[done], steep[done])
+            panels, enough, error = panels[~done], enough[~done], error[~done]
             if len(panels.low):
-                # Each panel is in [low, high]: half of the gap is the error of the middle. Else it is halved.
+                # Each panel is in [low, high]: half of the gap is the error of the middle. Else it is cut.
                 low, high = self.panel_bounds(panels)
                 gap = high + np.log1p(-np.exp(np.minimum(low - high, 0.0))) - math.log(2.0)
-                narrow = (gap <= enough[~done]) | (high == -np.inf)
-                middle = np.logaddexp(low, high) - math.log(2.0)
-                total = np.logaddexp(total, _log_sums_by_index(panels.index[narrow], middle[narrow], count))
-                missed = np.logaddexp(missed, _log_sums_by_index(panels.index[narrow], gap[narrow], count))
-                excess = np.clip((error[~done] - enough[~done])[~narrow], 0.0, NATS_TO_CUT * MOST_PARTS)
-                parts = np.where(excess < NATS_TO_CUT * MOST_PARTS, 2.0 + excess / NATS_TO_CUT, 2.0)
-                panels = panels[~narrow].cut(np.minimum(parts, MOST_PARTS).astype(np.intp))
+                small = (gap <= enough) | (high == -np.inf)
+                sums = sums.add(panels.index[small], np.logaddexp(low, high)[small] - math.log(2.0), gap[small])
+                panels, parts = panels[~small], 2.0 + (error - enough)[~small] / NATS_TO_CUT
+                parts = np.where(parts < np.inf, np.clip(parts, 2.0, MOST_PARTS), 2.0)
+                panels = panels.cut(parts.astype(np.intp))
             if not len(panels.low):
-                return total, np.exp(missed - total), np.exp(leaning - total)
+                return sums.total, np.exp(sums.missed - sums.total), np.exp(sums.leaning - sums.total)
         raise NotConverged("the quadrature of the exact profile did not settle; please report these parameters")
 
 
