@@ -61,6 +61,7 @@ frequencies out of millions.
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 from itertools import starmap
 from typing import NamedTuple
 
@@ -497,7 +498,7 @@ class TiltedSum:
             best = min(best, (growth + margin - math.log(PROBABILITY_OUTSIDE_WINDOW)) / order)
         return best
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """The number of releases of all phases together, ``T``."""
         return sum(phase.steps for phase in self.whole.phases)
@@ -554,15 +555,14 @@ class TiltedSum:
         """``phi_i`` at these frequencies, atom by atom, and ``e_i``, the sum of errors (iii) and (iv)."""
         cells, masses, n = self.whole.phases[i].pair.cells % self.length, self.masses[i], self.length
         # e^(-i w_k c) = e^(-i w_(32 q) c) e^(-i w_p c), k = 32 q + p: anchors times powers of one factor, e^(-i w_1 c).
-        powers, unit = np.ones((1, len(cells)), complex), np.exp(-2j * np.pi / n * cells)
-        while len(powers) < ANCHOR_SPACING:
-            powers, unit = np.concatenate([powers, powers * unit]), unit * unit
+        powers, unit, made = np.ones((ANCHOR_SPACING, len(cells)), complex), np.exp(-2j * np.pi / n * cells), 1
+        while made < ANCHOR_SPACING:
+            np.multiply(powers[:made], unit, out=powers[made : 2 * made])
+            unit, made = unit * unit, 2 * made
         anchors = np.unique(wanted // ANCHOR_SPACING)
         rows = max(1, 2**20 // len(cells))
         found = [
-            np.einsum(
-                "ka,pa->kp", masses * np.exp(-2j * np.pi / n * (some[:, None] * ANCHOR_SPACING * cells % n)), powers
-            )
+            (masses * np.exp(-2j * np.pi / n * (some[:, None] * ANCHOR_SPACING * cells % n))) @ powers.T
             for some in np.split(anchors, range(rows, len(anchors), rows))
         ]
         place = np.searchsorted(anchors, wanted // ANCHOR_SPACING) * ANCHOR_SPACING + wanted % ANCHOR_SPACING
