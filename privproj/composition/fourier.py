@@ -586,8 +586,11 @@ class TiltedSum:
         What it leaves out is counted as error (vi).
         """
         n, phases = self.length, self.whole.phases
-        finer = min(256.0, max(32.0, 0.7 * math.sqrt(self.steps)))
-        short = min(2 ** math.ceil(math.log2(max(16.0, finer * math.sqrt(max(self.variances))))), MOST_FFT_CELLS)
+        # Fine enough for the phase that spreads most, and for all together.
+        one = math.sqrt(max(self.variances))
+        whole = math.sqrt(math.fsum(p.steps * v for p, v in zip(phases, self.variances, strict=True)))
+        wide = max(16.0, min(256.0 * one, max(32.0 * one, 0.7 * whole)))
+        short = min(2 ** math.ceil(math.log2(wide)), MOST_FFT_CELLS)
         if short >= n:
             return None
         bound = np.zeros(short // 2)
