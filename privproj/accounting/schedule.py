@@ -200,7 +200,15 @@ class Schedule:
             InvalidParameter: A parameter of a phase is missing or outside its domain.
             Refused: A phase has no privacy profile, or no amplification by subsampling.
         """
-        whole = compose_phases([phase.release for phase in self.phases], self.discretization, self.composer)
+        # Phases that differ in their steps alone are one.
+        merged: dict[Question, Phase] = {}
+        for phase in self.phases:
+            one = phase.question.with_run(steps=1)
+            before = merged[one].question.run.steps if one in merged else 0
+            steps = before + phase.question.run.steps
+            merged[one] = replace(merged.get(one, phase), question=one.with_run(steps=steps))
+        releases = [phase.release for phase in merged.values()]
+        whole = compose_phases(releases, self.discretization, self.composer)
         return truncated(whole, [phase.question.run for phase in self.phases])
 
     def epsilon(self, *, delta: float) -> Result:

@@ -198,7 +198,7 @@ def distinct_cells(cells: Cells) -> Cells:
 
 
 def _read_table(
-    table: Callable[[Any], tuple[FloatArray, FloatArray]], at: FloatArray
+    table: Callable[[Any], tuple[FloatArray, FloatArray]], at: Any
 ) -> tuple[Callable[[], FloatArray], FloatArray]:
     """``(lower bounds on demand, upper bounds)`` of a table at these points; the latter are at least 1e-300."""
     if isinstance(table, SplitTable):
