@@ -22,7 +22,7 @@ from math import exp, expm1, fabs, hypot, inf, log, log1p, sqrt
 
 from privproj.curves.columns import KernelColumns
 from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, RELATIVE_ERROR_PER_NAT, outward_margin
-from privproj.numerics.inverse_kernels import inverse_of
+from privproj.numerics.inverse_kernels import inverse_of, newton_start
 from privproj.numerics.kernels import (
     LOG_SQRT_2PI,
     beta_constant,
@@ -613,7 +613,7 @@ find_shift_epsilon = inverse_of(shift_ends)
 def shift_epsilon(log_delta, row):
     """Return the enclosure of the inverse of :func:`shift_log_delta`."""
     law = shift_law(row)
-    return find_shift_epsilon(log_delta, law, (-1.0, inf), sqrt(law[2]))
+    return find_shift_epsilon(log_delta, law, (-1.0, inf), newton_start(sqrt(law[2]), log_delta))
 
 
 def part_ends(eps, row, up_to):
