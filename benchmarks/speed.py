@@ -16,6 +16,7 @@ import platform
 import statistics
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from clock import memory, process, tidy, timed, yardstick
@@ -109,12 +110,11 @@ def cold(words, trees, rounds=COLD_ROUNDS):
     ]
 
 
-def measured(only, trees):
-    """Every work by name: its kind, its limit, and what was found, in the other checkout too where there is one."""
+def measured(only, trees, keep=None):
+    """Every work by name: its limit, and what was found, in the other checkout too where there is one."""
     import works
 
-    checks = works.checks()
-    found = {}
+    checks, found = works.checks(), {}
     for kind, listed in (("cold", works.COLD), ("warm", works.WARM)):
         for name in listed:
             label = f"{kind}: {name}"
@@ -127,6 +127,8 @@ def measured(only, trees):
                 limit, rows = works.LIMITS.get(name), [warm(name, tree) for tree in trees]
             found[label] = {**rows[0], "limit": limit, **({"before": rows[1]} if len(rows) > 1 else {})}
             print(line(label, found[label]), file=sys.stderr, flush=True)
+            if keep:
+                keep(label, found[label])
     os.unlink(checks)
     return found
 
@@ -140,7 +142,7 @@ def line(name, row):
     return f"{name:<44} {1e3 * row['seconds']:10.4g} ms, {row['ratio']:9.4g} yardsticks{gain}"
 
 
-def growth(only, tree):
+def growth(only, tree, keep=None):
     """Time and memory of works by size, and the power of the size that fits each."""
     import works
 
@@ -160,6 +162,8 @@ def growth(only, tree):
             "time": power({size: row["seconds"] for size, row in good.items()}),
             "memory": power({size: max(row["peak_mib"], 0.1) for size, row in good.items()}),
         }
+        if keep:
+            keep(name, found[name])
     return found
 
 
@@ -216,13 +220,17 @@ def main(arguments=None):
     if options.check:
         return check(options.only)
     trees = [HERE.parent, *([Path(options.before)] if options.before else [])]
-    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {"works": {}, "growth": {}}
-    kept["works"].update(measured(options.only, trees))
+    measured(options.only, trees, partial(write, "works") if options.write else None)
     if options.growth:
-        kept["growth"].update(growth(options.only, HERE.parent))
-    if options.write:
-        KEPT.write_text(json.dumps({**kept, "versions": versions(), "cores": os.cpu_count()}, indent=1) + "\n")
+        growth(options.only, HERE.parent, partial(write, "growth") if options.write else None)
     return 0
+
+
+def write(part, name, row):
+    """Keep what was found of one work, beside all others."""
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {"works": {}, "growth": {}}
+    kept[part][name] = row
+    KEPT.write_text(json.dumps({**kept, "versions": versions(), "cores": os.cpu_count()}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
