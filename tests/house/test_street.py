@@ -2,10 +2,11 @@
 
 import ast
 import re
+from functools import cache
 from importlib import import_module
 
 import pytest
-from helpers import ROOT
+from helpers import ROOT, parsed
 
 import privproj
 import privproj.diagnostics
@@ -29,7 +30,8 @@ STREET = (
 """A room imports rooms of earlier sets only."""
 
 NUMERICAL = {
-    "numerics/arrays", "numerics/compiled", "numerics/gamma_hockey_stick", "numerics/gamma_mills", "curves/gaussian_arrays",
+    "numerics/arrays", "numerics/compiled", "numerics/gamma_hockey_stick", "numerics/gamma_mills",
+    "curves/gaussian_arrays",
     "laws/panel_law", "laws/projected_energy", "laws/secret_shift", "laws/binned", "laws/binned_profiles",
     "laws/wishart_loss", "laws/wishart_integral", "laws/wishart_conditional_gain",
     "laws/wishart_unequal_norms", "laws/wishart_unequal_cells", "rigorous/grids", "rigorous/allocation",
@@ -54,9 +56,13 @@ def is_module(name):
     return name.startswith("privproj") and (place.is_dir() or place.with_suffix(".py").exists())
 
 
+@cache
 def imports(path):
     """``(module, at import time)`` for every import in a file."""
-    tree = ast.parse(path.read_text())
+    return list(_imports(parsed(path)))
+
+
+def _imports(tree):
     top = set(tree.body)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -109,7 +115,7 @@ def test_every_room_says_what_it_is_for_and_few_files_stand_at_the_top():
     assert len(top) <= MOST_AT_THE_TOP
     assert {path.name for path in folders} | top == set().union(*STREET)
     for init in (ROOT / "privproj").rglob("__init__.py"):
-        assert ast.get_docstring(ast.parse(init.read_text())), init
+        assert ast.get_docstring(parsed(init)), init
 
 
 def test_there_are_no_import_cycles():
