@@ -63,8 +63,8 @@ class PrivacyProfile:
     log_delta: Callable[[float], Enclosure]
     """From ``eps >= 0`` to an enclosure of the natural log of the bound."""
 
-    guess: Callable[[float], float] | None = None
-    """From ``ln delta`` to its epsilon, right to about 1e-12. It only saves time."""
+    inverse: Callable[[float], Enclosure] | None = None
+    """From ``ln delta`` to the enclosure of its epsilon that :meth:`epsilon` returns; without it one is searched for."""
 
     closed_form: "Callable[[int], PrivacyProfile] | None" = None
     """From ``T`` to the profile of ``T`` releases. Without it they are composed numerically."""
@@ -119,16 +119,16 @@ class PrivacyProfile:
             return Enclosure(ends[0] + math.log(rate) - 1e-15, min(0.0, ends[1] + math.log(rate) + 1e-15))
 
         shown = {**self.numerics, "subsampling": "closed form"}
-        return replace(self, log_delta=log_delta, guess=None, closed_form=None, table=None, numerics=shown)
+        return replace(self, log_delta=log_delta, inverse=None, closed_form=None, table=None, numerics=shown)
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)``, enclosed: at the upper end the profile's upper end was evaluated to be at most delta."""
+        if self.inverse is not None:
+            return self.inverse(log_delta)
         if self.log_delta(0.0).upper <= log_delta:
             return Enclosure(0.0, 0.0)
         rtol = INVERSE_SEARCH_RTOL if self.inverse_rtol <= INVERSE_RTOL else 0.25 * self.inverse_rtol
         search: dict[str, float] = {"guess": 1.0, "spread": 1.0, "rtol": rtol}
-        if self.guess is not None:
-            search = {"guess": min(self.guess(log_delta), 1e15), "spread": 1e-12, "rtol": rtol}
         limits = {"low": SMALLEST_PROFILE_EPSILON, "high": LARGEST_PROFILE_EPSILON}
         safe = find_crossing(lambda e: self.log_delta(e).upper - log_delta, **search, **limits).upper
         if safe == math.inf:

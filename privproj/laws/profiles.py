@@ -19,11 +19,13 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from privproj.curves.columns import known_ends, profile_of_kernels
 from privproj.curves.profile import PrivacyProfile
+from privproj.laws.shift_kernels import SHIFT_COLUMNS, inflection, shift_log_delta
 from privproj.laws.squared_shift import (
+    HillLaw,
     SensitivityLaw,
     gaussian_steepness,
-    inflection,
     log_gaussian_delta_at,
     log_gaussian_delta_slope,
 )
@@ -57,7 +59,7 @@ def rank_one_profile(law: SensitivityLaw, finer: int = 1) -> PrivacyProfile:
         bins = law.bins(finer)
         return binned_profiles.rank_one_deltas_below(eps, bins), binned_profiles.rank_one_deltas(eps, bins)
 
-    return PrivacyProfile(law.expected_profile, table=table, resolution=finer * VALUES_PER_DEVIATION)
+    return _profile_of_law(law, 0.0, law.expected_profile, table, finer * VALUES_PER_DEVIATION)
 
 
 def any_rank_profile(law: SensitivityLaw) -> PrivacyProfile:
@@ -74,7 +76,20 @@ def any_rank_profile(law: SensitivityLaw) -> PrivacyProfile:
         bins = (law.bins(),)
         return binned_profiles.any_rank_deltas_below(eps, bins), binned_profiles.any_rank_deltas(eps, bins)
 
-    return PrivacyProfile(lambda eps: log_any_rank_profile(eps, law), table=table, resolution=VALUES_PER_DEVIATION)
+    return _profile_of_law(law, 1.0, lambda eps: log_any_rank_profile(eps, law), table, VALUES_PER_DEVIATION)
+
+
+def _profile_of_law(
+    law: SensitivityLaw,
+    any_rank: float,
+    log_delta: "Callable[[float], Enclosure]",
+    table: "Callable[[Array], tuple[Array, Array]]",
+    resolution: float,
+) -> PrivacyProfile:
+    """Return the profile by the kernels of a Beta or Gamma law, by ``log_delta`` for any other."""
+    if isinstance(law, HillLaw):
+        return profile_of_kernels(SHIFT_COLUMNS, (*law.row, any_rank), table=table, resolution=resolution)
+    return PrivacyProfile(log_delta, table=table, resolution=resolution)
 
 
 def any_rank_profile_of_bins(laws: "tuple[Bins, ...]", below: "tuple[Bins, ...] | None" = None) -> PrivacyProfile:
@@ -123,6 +138,8 @@ def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
 
     The enclosure is as good as the law's own functions; the margin is that of :func:`widen_outward`.
     """
+    if isinstance(law, HillLaw):
+        return known_ends(shift_log_delta(eps, (*law.row, 1.0)))
     # C5, case 2: h is convex on the whole range, and rank one is the worst case.
     if law.supremum <= inflection(eps):
         return law.expected_profile(eps)

@@ -56,7 +56,7 @@ def beta_tail_profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
         return widen_outward(kernels.beta_tail_delta(a, b, k, mu, eps, sharp)[0], steepness=mu * mu)
 
     # delta(eps) = min over tau in (0, 1] of G(eps; mu sqrt(tau)) + k P(B > tau) (C16).
-    return PrivacyProfile(log_delta, guess=lambda log_delta: kernels.beta_tail_epsilon(a, b, k, mu, log_delta, sharp))
+    return PrivacyProfile(log_delta)
 
 
 def _layered_log_delta(mechanism: M2, eps: float, sharp: bool) -> Enclosure:
