@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from privproj.curves.columns import KernelColumns, profile_of_kernels
 from privproj.curves.profile import PrivacyProfile
 from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, outward_margin
-from privproj.numerics.inverse_kernels import inverse_of
+from privproj.numerics.inverse_kernels import inverse_of, newton_start
 from privproj.numerics.kernels import gaussian_terms, log_gaussian_delta
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def gaussian_log_delta(eps: float, row: Sequence[float]) -> tuple[float, float]:
 
 def gaussian_epsilon(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
     """The enclosure of the inverse of :func:`gaussian_log_delta`, as a kernel."""
-    return _find_epsilon(log_delta, row, 0.0, row[0])
+    return _find_epsilon(log_delta, row, 0.0, newton_start(row[0], log_delta))
 
 
 GAUSSIAN_COLUMNS = KernelColumns(gaussian_log_delta, gaussian_epsilon)

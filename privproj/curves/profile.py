@@ -64,7 +64,7 @@ class PrivacyProfile:
     """From ``eps >= 0`` to an enclosure of the natural log of the bound."""
 
     inverse: Callable[[float], Enclosure] | None = None
-    """From ``ln delta`` to the enclosure of its epsilon that :meth:`epsilon` returns; without it one is searched for."""
+    """From ``ln delta`` to the enclosure of its epsilon that :meth:`epsilon` returns; else one is searched for."""
 
     closed_form: "Callable[[int], PrivacyProfile] | None" = None
     """From ``T`` to the profile of ``T`` releases. Without it they are composed numerically."""

@@ -21,8 +21,8 @@ import math
 from math import exp, expm1, fabs, hypot, inf, log, log1p, sqrt
 
 from privproj.curves.columns import KernelColumns
-from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, outward_margin
-from privproj.numerics.inverse_kernels import inverse_of
+from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, RELATIVE_ERROR_PER_NAT, outward_margin
+from privproj.numerics.inverse_kernels import inverse_of, newton_start
 from privproj.numerics.kernels import (
     LOG_SQRT_2PI,
     beta_constant,
@@ -33,14 +33,14 @@ from privproj.numerics.kernels import (
 )
 from privproj.numerics.tables import GAUSS_24
 
-E = math.e
-"""What the tail of a log-concave law grows by, at most, over its mean excess (C5). Proof."""
+TAIL_GROWTH = 4.0
+"""More than ``P(X > c)/P(X > M(c))``: ``e`` where hazards increase, 3.2 (measured) for the shape 1/2 (C5). Proof."""
 
 SQRT_3 = math.sqrt(3.0)
 """``sqrt 3``, in the steepness of C20. Proof."""
 
 EXACT_NATS = 100.0
-"""Size of ``a s`` up to which the density is a difference of two terms; their rounding is below 5e-14. Proof."""
+"""Size of ``a s`` up to which the density is a difference of two terms near its top; they round to 5e-14. Proof."""
 
 TERMS_OF_FRACTION = 48
 """Terms of the continued fraction of a tail; where it needs more, an integral is cheaper. Speed only."""
@@ -69,8 +69,8 @@ LARGEST_DIFFERENCE = 3e-7
 MOST_TERMS = 20_000
 """Terms of a sum in one direction before the attempt is given up; the answer is then not known. Contract."""
 
-SLIM_HILL = 12.0
-"""Widths of the law in widths of the hill from which the sum takes the tail of the law instead. Speed only."""
+LOG_NEGLIGIBLE_HEIGHT = -1000.0
+"""Log of an integrand's height below which a sum that fails is taken as it is, with an error of 3. Contract."""
 
 
 def shift_law(row):
@@ -85,23 +85,42 @@ def shift_law(row):
 def log_shape(s, rise, law):
     """Return ``ln f(s) - ln f(0)``; ``rise`` is ``e^s - 1``."""
     a, b, _, q, rest, _, _, _ = law
+    far = fabs(s) > 0.7
     if b == inf:
-        return a * (s - rise) if a * fabs(s) < EXACT_NATS else a * log_residual(rise, 1.0 + rise)
+        return a * (s - rise) if far or a * fabs(s) < EXACT_NATS else a * log_residual(rise, 1.0 + rise)
     # a s - n ln(1 + q (e^s - 1)), from the smaller of a and b
-    if a <= b and a * fabs(s) < EXACT_NATS:
+    if a <= b and (far or a * fabs(s) < EXACT_NATS):
         return a * s - (a + b) * log1p(q * rise)
-    if b < a and b * fabs(s) < EXACT_NATS and s > -700.0:
-        return -b * s - (a + b) * log1p(rest * expm1(-s))
+    if b < a and (far or b * fabs(s) < EXACT_NATS):
+        return -b * s - (a + b) * log1p(rest * expm1(min(-s, 700.0)))
     # a [ln(1 + d) - d] + b [ln(1 + e) - e], as a d + b e = 0
     spread = 1.0 + q * rise
-    return a * log_residual(rest * rise / spread, (1.0 + rise) / spread) + b * log_residual(
-        -q * rise / spread, 1.0 / spread
-    )
+    d, e = rest * rise / spread, -q * rise / spread
+    return a * log_residual(d, 1.0 + d) + b * log_residual(e, 1.0 + e)
 
 
-def shift_at(s, rise, law):
+def places(s):
+    """Return ``e^s`` and ``e^s - 1``, both without cancellation; from e^700 on that."""
+    if s < -0.7:
+        growth = exp(s)
+        return growth, growth - 1.0
+    rise = expm1(min(s, 700.0))
+    return 1.0 + rise, rise
+
+
+def shift_at(growth, rise, law):
     """Return the squared shift ``x = m e^s / (1 + q (e^s - 1))``."""
-    return law[2] * ((1.0 + rise) / (1.0 + law[3] * rise))
+    return law[2] * (growth / (1.0 + law[3] * rise))
+
+
+def coordinate(x, law):
+    """Return the ``s`` of a squared shift ``x > 0``, at most 700."""
+    w = x / law[2]
+    rest = 1.0 - law[3] * w
+    if rest <= 1e-300:
+        return 700.0
+    # e^s = w (1 - q)/(1 - q w)
+    return log1p((w - 1.0) / rest) if 0.5 < w < 2.0 else min(700.0, log(max(w, 1e-300)) + log(law[4] / rest))
 
 
 def log_slope_of_delta(eps, x):
@@ -125,14 +144,16 @@ def top_of_hill(eps, law, guess):
         # a (w - 1) = eps^2/(2 m w), where k is nearly eps^2/(2 x)
         ratio = 0.5 * eps / a * (eps / mean)
         w = 0.5 + sqrt(0.25 + ratio)
-        s = min(max(log(w) if q * w < 0.5 else low, low), high)
+        s = log(w)
+        if not (q * w < 0.5 and low < s < high):
+            s = 0.5 * (low + high)
     width = 1.0
     for _ in range(40):
-        rise = expm1(s)
-        k, fall = log_slope_of_delta(eps, shift_at(s, rise, law))
+        growth, rise = places(s)
+        k, fall = log_slope_of_delta(eps, shift_at(growth, rise, law))
         y = rest / (1.0 + q * rise)
         # -d^2 ln(h f)/ds^2 = y (a e^s + y k (-d ln k/d ln x)) at the top
-        bend = y * (a * (1.0 + rise) + y * k * max(fall, 0.0))
+        bend = y * (a * growth + y * k * max(fall, 0.0))
         width = 1.0 / sqrt(max(bend, 1e-300))
         if rise <= 0.0 or k <= 0.0:
             break
@@ -141,26 +162,35 @@ def top_of_hill(eps, law, guess):
             high = s
         else:
             low = s
-        step = excess / ((1.0 + rise) / rise + y * max(fall, 0.0))
-        if fabs(step) < 0.1 * width or high - low < 0.1 * width:
+        # Newton in ln(e^s - 1)
+        moved = log1p(rise * exp(-excess / (1.0 + y * max(fall, 0.0) * rise / growth)))
+        if not low <= moved <= high:
+            moved = 0.5 * (low + high)
+        step, s = fabs(moved - s), moved
+        if step < 0.1 * width or high - low < 0.1 * width:
             break
-        s = s - step
-        if not low <= s <= high:
-            s = 0.5 * (low + high)
     return s, width
 
 
-def add_outwards(eps, law, start, stride, height):
-    """Return the sums of ``h f`` and of ``-dh/deps f`` over ``start, start + stride, ...``, over ``e^height``.
+def add_outwards(eps, law, start, stride, height, by_parts):
+    """Return the sums of the integrand and of ``-dh/deps f`` over ``start, start + stride, ...``, over ``e^height``.
 
-    The third number bounds what is left out; it is negative where the terms do not end.
+    The integrand is ``h f``, or ``dh/ds P(X > x)`` if ``by_parts``. The third number bounds what is left out; it is
+    negative where the terms do not end.
     """
     total, fall, s, last = 0.0, 0.0, start, inf
     for _ in range(MOST_TERMS):
-        rise = expm1(min(s, 700.0))
-        level, gain, loss, _ = gaussian_terms(eps, shift_at(s, rise, law))
-        power = exp(min(700.0, level + log_shape(s, rise, law) + law[6] - height))
-        term = gain * power
+        growth, rise = places(s)
+        x = shift_at(growth, rise, law)
+        level, gain, loss, here = gaussian_terms(eps, x)
+        if by_parts:
+            log_tail, hazard = tail_of_law(s, growth, rise, law)
+            power = exp(min(700.0, level + log_tail - height))
+            term = 0.5 * law[4] / (1.0 + law[3] * rise) * sqrt(x) * here * power
+            loss *= hazard
+        else:
+            power = exp(min(700.0, level + log_shape(s, rise, law) + law[6] - height))
+            term = gain * power
         total += term
         fall += loss * power
         if term <= 4e-18 * total and term < last:
@@ -171,31 +201,67 @@ def add_outwards(eps, law, start, stride, height):
     return total, fall, -1.0
 
 
-def whole_integral(eps, law, guess):
-    """Return ``(ln E[h(X)], -d ln E[h(X)]/deps, relative error, top of the hill)``; an error of inf: not known."""
-    s, width = top_of_hill(eps, law, guess)
-    rise = expm1(s)
-    level, gain, _, _ = gaussian_terms(eps, shift_at(s, rise, law))
-    if gain <= 0.0 or level < -1e300:
-        return -inf, 0.0, 0.0, s
-    height = level + log_shape(s, rise, law) + law[6]
-    step = min(STEP_IN_WIDTHS * width, LONGEST_STEP)
-    right, right_fall, right_rest = add_outwards(eps, law, s, step, height)
-    left, left_fall, left_rest = add_outwards(eps, law, s - step, -step, height)
-    total, fall = right + left, right_fall + left_fall
-    for _ in range(8):
-        right, right_fall, rest = add_outwards(eps, law, s + 0.5 * step, step, height)
-        left, left_fall, other_rest = add_outwards(eps, law, s - 0.5 * step, -step, height)
-        if min(min(right_rest, left_rest), min(rest, other_rest)) < 0.0:
+def hill_of_parts(eps, law):
+    """Return ``(s, width)`` of the hill of ``dh/ds P(X > x)``, near ``x = 2 eps``: Newton on its log slope."""
+    s, width = coordinate(2.0 * eps, law), 1.0
+    for _ in range(12):
+        growth, rise = places(s)
+        spread = 1.0 + law[3] * rise
+        y, mu = law[4] / spread, sqrt(shift_at(growth, rise, law))
+        _, hazard = tail_of_law(s, growth, rise, law)
+        u, v = eps / mu - 0.5 * mu, eps / mu + 0.5 * mu
+        width = 2.0 / (v * y)
+        # d/ds [ln y + ln mu - u^2/2 + ln P(X > x)], with du/ds = -y v/2
+        slope = -law[3] * growth / spread + 0.5 * y + 0.5 * y * u * v - hazard
+        step = max(-4.0 * width, min(4.0 * width, slope * width * width))
+        s += step
+        if fabs(step) < 0.1 * width:
             break
+    return s, width
+
+
+def whole_integral(eps, law, guess):
+    """Return ``(ln E[h(X)], -d ln E[h(X)]/deps, relative error, top of the hill)``; an error of inf: not known.
+
+    Where ``h`` rises to 1 in less than a step, left of the top, ``E[h] = int dh P(X > x)`` is summed instead.
+    """
+    top, width = top_of_hill(eps, law, guess)
+    growth, rise = places(top)
+    x = shift_at(growth, rise, law)
+    level, gain, _, _ = gaussian_terms(eps, x)
+    if gain <= 0.0 or level < -1e300:
+        return -inf, 0.0, 0.0, top
+    height = level + log_shape(top, rise, law) + law[6]
+    s, by_parts = top, False
+    step = min(STEP_IN_WIDTHS * width, LONGEST_STEP)
+    # u moves by y v/2 for each unit of s; at u = 0, v = sqrt(2 eps)
+    if x > 2.0 * eps and law[4] * sqrt(0.5 * eps) * step > STEP_IN_WIDTHS * (
+        1.0 - law[3] * min(2.0 * eps / law[2], 1.0)
+    ):
+        by_parts = True
+        s, width = hill_of_parts(eps, law)
+        step, height = STEP_IN_WIDTHS * width, 0.0
+        growth, rise = places(s)
+        height = max(tail_of_law(s, growth, rise, law)[0], -1e300)
+    right, right_fall, right_rest = add_outwards(eps, law, s, step, height, by_parts)
+    left, left_fall, left_rest = add_outwards(eps, law, s - step, -step, height, by_parts)
+    total, fall, difference = right + left, right_fall + left_fall, 1.0
+    for _ in range(8):
+        right, right_fall, rest = add_outwards(eps, law, s + 0.5 * step, step, height, by_parts)
+        left, left_fall, other_rest = add_outwards(eps, law, s - 0.5 * step, -step, height, by_parts)
         between = right + left
+        if min(min(right_rest, left_rest), min(rest, other_rest)) < 0.0 or total + between <= 0.0:
+            break
         # two sums midway between each other: D = |A - B|/(A + B), error 4 D^2
         difference = fabs(total - between) / (total + between)
         total, fall, step = total + between, fall + right_fall + left_fall, 0.5 * step
-        if difference <= LARGEST_DIFFERENCE:
+        if difference <= max(LARGEST_DIFFERENCE, RELATIVE_ERROR_PER_NAT * fabs(height)):
             error = 4.0 * difference * difference + (right_rest + left_rest + rest + other_rest) / total
-            return height + log(step * total), fall / total, error, s
-    return height, 0.0, inf, s
+            return height + log(step * total), fall / total, error, top
+    if height < LOG_NEGLIGIBLE_HEIGHT and total > 0.0:
+        # rounding of a huge exponent: the height times the width, or rather what the sums say of it
+        return height + log(step * total), fall / total, 3.0, top
+    return height, 0.0, inf, top
 
 
 def left_edge(eps, law, s, slope, bend, height):
@@ -208,8 +274,8 @@ def left_edge(eps, law, s, slope, bend, height):
     a, _, _, q, rest, _, _, _ = law
     for _ in range(60):
         edge = s - z
-        rise = expm1(edge)
-        x = shift_at(edge, rise, law)
+        growth, rise = places(edge)
+        x = shift_at(growth, rise, law)
         level, gain, _, here = gaussian_terms(eps, x)
         drop = height - (level + log(gain) + log_shape(edge, rise, law) + law[6]) if gain > 0.0 else 1e300
         if NATS_TO_EDGE - 1.0 <= drop <= NATS_TO_EDGE + NATS_OF_SLACK:
@@ -230,8 +296,8 @@ def panel_sum(eps, law, left, right, height):
     for i in range(24):
         row = GAUSS_24[i]
         s = left + width * row[0]
-        rise = expm1(min(s, 700.0))
-        level, gain, loss, _ = gaussian_terms(eps, shift_at(s, rise, law))
+        growth, rise = places(s)
+        level, gain, loss, _ = gaussian_terms(eps, shift_at(growth, rise, law))
         power = exp(min(700.0, level + log_shape(s, rise, law) + law[6] - height))
         term = gain * power
         total += row[1] * term
@@ -267,8 +333,8 @@ def integral_below(eps, law, cut, guess, whole):
     a, _, _, q, rest, _, _, _ = law
     top, width = top_of_hill(eps, law, guess)
     s = min(top, cut)
-    rise = expm1(s)
-    x = shift_at(s, rise, law)
+    growth, rise = places(s)
+    x = shift_at(growth, rise, law)
     level, gain, _, here = gaussian_terms(eps, x)
     if gain <= 0.0 or level < -1e300:
         return -inf, 0.0, 0.0, top
@@ -276,17 +342,15 @@ def integral_below(eps, law, cut, guess, whole):
     y = rest / (1.0 + q * rise)
     k = 0.5 * sqrt(x) * here / gain
     fall_of_k = k - 0.5 + 0.125 * x - 0.5 * eps * (eps / x)
-    bend = y * (a * (1.0 + rise) + y * k * max(fall_of_k, 0.0)) + q * (1.0 + rise) / (1.0 + q * rise) * y * max(
-        k - a * rise, 0.0
-    )
+    bend = y * (a * growth + y * k * max(fall_of_k, 0.0)) + q * growth / (1.0 + q * rise) * y * max(k - a * rise, 0.0)
     left = left_edge(eps, law, s, max(y * (k - a * rise), 0.0), bend, height)
     # an error of 1e-13 of the sum, or of what it is added to
     most = LARGEST_PANEL_ERROR * max(0.1 * (s - left), exp(min(whole - height, 300.0)))
     if cut - top <= 2.0 * width:
         total, fall, error = split_panel_sum(eps, law, left, cut, height, most)
         return height + log(total), fall / total, error / total + CUT_ERROR, top
-    rise = expm1(cut)
-    level, gain, _, _ = gaussian_terms(eps, shift_at(cut, rise, law))
+    growth, rise = places(cut)
+    level, gain, _, _ = gaussian_terms(eps, shift_at(growth, rise, law))
     if level + log(max(gain, 1e-300)) + log_shape(cut, rise, law) + law[6] < height - NATS_TO_EDGE:
         value, slope, error, top = whole_integral(eps, law, top)
         return value, slope, error + CUT_ERROR, top
@@ -350,14 +414,14 @@ def gamma_series(a, ratio):
 def mass_outwards(s, shape, side, law):
     """Return ``int f(s + side z)/f(s) dz`` over ``z > 0``, away from the hill of ``f``, by Gauss rules."""
     a, _, _, q, rest, _, _, _ = law
-    rise = expm1(s)
+    growth, rise = places(s)
     spread = 1.0 + q * rise
-    slope, bend = a * rest / spread * fabs(rise), a * rest / spread * (1.0 + rise) / spread
+    slope, bend = a * rest / spread * fabs(rise), a * rest / spread * growth / spread
     # slope z + bend z^2/2 = 40, then Newton to where the density has fallen by 40 to 52 nats
     reach = 2.0 * NATS_TO_EDGE / (slope + sqrt(slope * slope + 2.0 * NATS_TO_EDGE * bend))
     for _ in range(40):
         edge = s + side * reach
-        rise = expm1(min(edge, 700.0))
+        growth, rise = places(edge)
         drop = shape - log_shape(edge, rise, law)
         if NATS_TO_EDGE <= drop <= NATS_TO_EDGE + NATS_OF_SLACK:
             break
@@ -371,7 +435,7 @@ def mass_outwards(s, shape, side, law):
             for i in range(24):
                 row = GAUSS_24[i]
                 t = s + side * reach * ((k + row[0]) / parts)
-                height = exp(min(0.0, log_shape(t, expm1(min(t, 700.0)), law) - shape))
+                height = exp(min(0.0, log_shape(t, places(t)[1], law) - shape))
                 part += row[1] * height
                 one += row[2] * height
                 other += row[3] * height
@@ -383,18 +447,18 @@ def mass_outwards(s, shape, side, law):
     return reach * total / min(parts, 64)
 
 
-def tail_of_law(s, rise, law):
+def tail_of_law(s, growth, rise, law):
     """Return ``ln P(X > x)`` and the hazard ``f(s)/P(X > x)`` at the coordinate ``s``."""
     a, b, _, q, rest, _, front, _ = law
     shape = log_shape(s, rise, law)
     spread = 1.0 + q * rise
-    x, y = q * (1.0 + rise) / spread, rest / spread
+    x, y = q * growth / spread, rest / spread
     if s >= 0.0:
         over = gamma_fraction(a, a * rise) if b == inf else beta_fraction(b, a, y, x, -a * y * rise)
         if over <= 0.0:
             over = mass_outwards(s, shape, 1.0, law)
         return min(0.0, front + shape + log(over)), 1.0 / over
-    under = gamma_series(a, 1.0 + rise) if b == inf else beta_fraction(a, b, x, y, a * y * rise)
+    under = gamma_series(a, growth) if b == inf else beta_fraction(a, b, x, y, a * y * rise)
     if under <= 0.0:
         under = mass_outwards(s, shape, -1.0, law)
     density = exp(front + shape)
@@ -410,27 +474,25 @@ def tangent_cut(eps, law, guess):
     """
     a, _, mean, q, rest, top, _, _ = law
     bend = inflection(eps)
-    # the coordinate of x0: e^s - 1 = (w - 1)/(1 - q w), w = x0/m
-    w = bend / mean
-    high = log1p(max((w - 1.0) / max(1.0 - q * w, 1e-16), -1.0 + 1e-16)) if w > 1e-16 else log(w)
+    high = coordinate(bend, law)
     low = -inf
     s = guess
     if not s < high:
         # Where the tangent at the mean is 0, m - h/h'; below the mean excess, if that is small, it is near x0.
         s = high
         if mean > bend:
-            w = max(1.0 - 1.0 / log_slope_of_delta(eps, mean)[0], 1e-6)
-            s = min(s, log1p(max((w - 1.0) / (1.0 - q * w), -1.0 + 1e-16)))
-    for turn in range(60):
-        rise = expm1(s)
+            s = min(s, coordinate(mean * max(1.0 - 1.0 / log_slope_of_delta(eps, mean)[0], 1e-6), law))
+    best, last = (s, bend, 0.0, bend, inf), False
+    for _ in range(60):
+        growth, rise = places(s)
         spread = 1.0 + q * rise
-        y, c = rest / spread, mean * ((1.0 + rise) / spread)
-        log_tail, hazard = tail_of_law(s, rise, law)
+        y, c = rest / spread, mean * (growth / spread)
+        log_tail, hazard = tail_of_law(s, growth, rise, law)
         p = min(top, max(c, mean * (1.0 + hazard / a)))
         level, gain, _, here = gaussian_terms(eps, p)
         level_c, gain_c, _, here_c = gaussian_terms(eps, c)
         if gain <= 0.0:
-            return s, c, log_tail, p, inf
+            break
         k = 0.5 * sqrt(p) * here / gain
         over = exp(min(700.0, level_c - level)) / gain
         share, share_slope = gain_c * over, 0.5 * sqrt(c) * here_c * over
@@ -440,26 +502,36 @@ def tangent_cut(eps, law, guess):
         moved = hazard * (p - c)
         curve = 0.5 * eps * (eps / p) - 0.5 - 0.125 * p - k
         slope = k / p * (c * y - moved - curve * moved * ((p - c) / p)) - share_slope * y + share * k * moved / p
-        # |gap| h(p) P(between c and the crossing) <= e |gap| h(p) P(X > c), if p >= x0; below, the gap is negative.
+        # |gap| h(p) P(between c and the crossing) <= 4 |gap| h(p) P(X > c), if p >= x0; below, the gap is negative.
         error = inf
-        if p < bend:
+        if p < bend * (1.0 - 1e-15):
             gap = -fabs(gap)
         else:
-            error = E * fabs(gap)
+            error = TAIL_GROWTH * fabs(gap)
             if slope > 0.0 and fabs(gap) < 0.05 and fabs(a * y * rise * gap) < 0.5 * slope:
                 error = min(error, 4.0 * fabs(gap) * hazard * fabs(gap) / slope)
-        if error <= 1e-14 or turn == 59:
-            return s, c, log_tail, p, error
+        if error < best[4]:
+            best = (s, c, log_tail, p, error)
+        if error <= 1e-14:
+            return best
         if gap >= 0.0:
             high = s
         else:
             low = s
-        if high - low <= 4e-16 * fabs(high) or high < -690.0:
-            return s, c, log_tail, p, error
-        s = s - gap / slope if slope > 0.0 else -inf
+        if last or high < -690.0:
+            break
+        if p < bend:
+            # If M - c is constant, the root is a third of it below M = x0.
+            s = coordinate(c + (bend - p) + (p - c) / 3.0, law)
+        else:
+            s = s - gap / slope if slope > 0.0 else -inf
+        if low == -inf:
+            s = max(s, high - 3.0)
         if not low < s < high:
-            s = 0.5 * (low + high) if low > -inf else high - 2.0 * (1.0 + fabs(high))
-    return s, c, log_tail, p, error
+            s = 0.5 * (low + high) if low > -inf else high - 1.0
+        if high - low <= 4e-16 * fabs(high):
+            s, last = high, True
+    return best
 
 
 def inflection(eps):
@@ -498,7 +570,9 @@ def any_rank_value(eps, law, top, cut):
         return above, above_slope, loose + 2e-14, top, s
     value = log_add(below, above)
     one, other = exp(below - value), exp(above - value)
-    return value, one * below_slope + other * above_slope, one * error + other * loose, top, s
+    # the part above may be so small that its tangent is lost in rounding
+    rough = other * min(loose, 3.0) if other < 1e-20 else other * loose
+    return value, one * below_slope + other * above_slope, one * error + rough, top, s
 
 
 def widened(value, error, law):
@@ -539,7 +613,7 @@ find_shift_epsilon = inverse_of(shift_ends)
 def shift_epsilon(log_delta, row):
     """Return the enclosure of the inverse of :func:`shift_log_delta`."""
     law = shift_law(row)
-    return find_shift_epsilon(log_delta, law, (-1.0, inf), sqrt(law[2]))
+    return find_shift_epsilon(log_delta, law, (-1.0, inf), newton_start(sqrt(law[2]), log_delta))
 
 
 def part_ends(eps, row, up_to):
@@ -548,10 +622,7 @@ def part_ends(eps, row, up_to):
     if up_to >= law[5]:
         value, _, error, _ = whole_integral(eps, law, -1.0)
         return widened(value, error, law)
-    w = up_to / law[2]
-    if w < 1e-16:
-        return -inf, 0.0
-    value, _, error, _ = integral_below(eps, law, log1p((w - 1.0) / (1.0 - law[3] * w)), -1.0, inf)
+    value, _, error, _ = integral_below(eps, law, coordinate(up_to, law), -1.0, -inf)
     return widened(value, error, law)
 
 

@@ -58,17 +58,17 @@ def newton_step(eps, value, slope, log_delta, low, high):
 
 
 def inverse_of(ends):
-    """Return the kernel ``find_epsilon(log_delta, law, state, mu)`` of a profile.
+    """Return the kernel ``find_epsilon(log_delta, law, state, start)`` of a profile.
 
     ``ends(eps, law, state)`` returns ``(lower, upper, slope, state)``: an enclosure of ``ln delta``, the slope
-    ``-d ln delta/deps``, and what speeds up the next evaluation; its answers hold for every ``state``. ``mu`` is the
-    sensitivity over noise of a Gaussian release at whose epsilon the search begins.
+    ``-d ln delta/deps``, and what speeds up the next evaluation; its answers hold for every ``state``. The
+    search begins at the epsilon ``start``.
     """
     # numba keeps no machine code of a function that is handed another; so this one has its own globals.
     return types.FunctionType(_find_epsilon.__code__, {**globals(), "ENDS": ends}, "find_epsilon")
 
 
-def _find_epsilon(log_delta, law, state, mu):
+def _find_epsilon(log_delta, law, state, start):
     """Return the enclosure of the smallest ``eps`` with ``delta(eps) <= e^log_delta``.
 
     At the upper end ``upper <= log_delta`` was evaluated, and ``upper > log_delta`` at an epsilon that is less by a few
@@ -78,7 +78,7 @@ def _find_epsilon(log_delta, law, state, mu):
     _, upper, _, state = ENDS(0.0, law, state)
     if upper <= log_delta:
         return 0.0, 0.0
-    eps = newton_start(mu, log_delta)
+    eps = min(max(start, SMALLEST_EPSILON), LARGEST_EPSILON)
     low, high = 0.0, inf
     for _ in range(200):
         _, upper, slope, state = ENDS(eps, law, state)
