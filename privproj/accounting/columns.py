@@ -565,7 +565,7 @@ def read_log_deltas(rows: _Rows, eps: Array) -> tuple[Array, Array]:
 def read_epsilons(rows: _Rows, log_deltas: Array) -> tuple[Array, Array]:
     """The epsilon at each log delta, ``inf`` where columns have no answer, and a lower end of the exact inverse."""
     points = rows.points(log_deltas)
-    margin = 4.0 * WIDTHS_ABOVE * (FUNCTION_RELATIVE_ERROR + RELATIVE_ERROR_PER_NAT * np.abs(points))
+    margin = 8.0 * WIDTHS_ABOVE * (FUNCTION_RELATIVE_ERROR + RELATIVE_ERROR_PER_NAT * np.abs(points))
     goals = points - margin - rows.spacings(points)
     nearly, value = (end.copy() for end in rows.epsilons(goals))
     before = 1.0 - ROUNDINGS_BELOW * float(getattr(rows.curve, "inverse_rtol", None) or INVERSE_RTOL)
