@@ -57,7 +57,7 @@ def mechanism_at(kind, given, i):
     return kind(**{name: column[i] for name, column in given.items()})
 
 
-@pytest.mark.parametrize(("kind", "bound", "run", "given", "eps", "deltas"), with_columns(2))
+@pytest.mark.parametrize(("kind", "bound", "run", "given", "eps", "deltas"), list(with_columns(2)))
 def test_columns_and_scalars_enclose_the_same_and_agree_when_asked_back(kind, bound, run, given, eps, deltas):
     back = privproj.epsilons(kind, **given, delta=deltas, bound=bound, **run)
     forth = privproj.deltas(kind, **given, epsilon=eps, bound=bound, **run)
@@ -78,7 +78,7 @@ def test_columns_and_scalars_enclose_the_same_and_agree_when_asked_back(kind, bo
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("kind", "bound", "run", "given", "eps", "deltas"), with_columns(40, seed=1))
+@pytest.mark.parametrize(("kind", "bound", "run", "given", "eps", "deltas"), list(with_columns(40, seed=1)))
 def test_what_columns_answer_holds_at_every_door(kind, bound, run, given, eps, deltas):
     back = privproj.epsilons(kind, **given, delta=deltas, bound=bound, **run)
     asked = np.minimum(back.value, 1e9)
