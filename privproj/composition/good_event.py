@@ -169,7 +169,7 @@ class GoodEventCurve:
             # the root of l = ln m + ln H^tau(place) - m (l - place)
             best = (math.log(slope) + at + slope * place) / (1.0 + slope)
             best = min(max(best, LEAST_EVENT), MOST_EVENT)
-            if abs(best - place) <= 2.0 * ROUGH_SPACING >= abs(place - before):
+            if abs(best - place) <= ROUGH_SPACING >= abs(place - before):
                 return _floor_to(best, EVENT_SPACING)
             before, at_before, place = place, at, _floor_to(best, ROUGH_SPACING)
         return min(seen, key=lambda log_bad: kernels.log_add(log_bad, seen[log_bad]))
