@@ -107,8 +107,11 @@ PLACES_BELOW = 44
 PLACES_ABOVE = 40
 """Number of pieces that grow from the threshold above ``A = 1``. Speed only."""
 
-FAR_GROWTH, FAR_PLACES = 16.0, 24
-"""The same for the pieces beyond them. Speed only."""
+FAR_GROWTH = 16.0
+"""How many times as wide as the one before a piece beyond them is. Speed only."""
+
+FAR_PLACES = 24
+"""One more than the number of pieces beyond them. Speed only."""
 
 BULK = np.array([-40, -28, -20, -14, -10, -7, -5, -3.5, -2.2, -1, 0, 1, 2.2, 3.5, 5, 7, 10, 14, 20, 28, 40])
 """Ends of pieces around the bulk of ``A``, in units of ``s``. Speed only."""
