@@ -7,8 +7,9 @@ it is not (``g`` is ``1 - e^eps A^(r-1)``), and above ``A = 1``.
 
 On each panel the integral lies between its width times the least and the largest ``f`` and ``g``, which are monotone.
 The error of the Gauss rule is at most ``2.1 M rho^-2n / (1 - rho^-2)`` widths, ``M`` a bound of ``|f g|`` on an ellipse
-around it (C20). These bounds decide whether a panel is left out, evaluated or halved. So the result is an enclosure
-wherever the panels are. Panels of many ``eps`` go together: an array ``index`` says which epsilon each belongs to.
+around it (C20). These bounds decide whether a panel is left out, evaluated or cut. So the result is an enclosure
+wherever the panels are. The first ones are made of narrow pieces, whose integrals are bounded without the gain itself.
+Panels of many ``eps`` go together: an array ``index`` says which epsilon each belongs to.
 """
 
 import math
