@@ -34,7 +34,8 @@ def rank_ends(
     rough = rough or excess
     best = _best_rank(rough, limit)
     if not fits(best):
-        best = round(math.exp(minimise(lambda x: excess(round(math.exp(x))), 0.0, math.log(limit), rtol=1e-3)[0]))
+        ends = max(math.log(best) - 1.0, 0.0), min(math.log(best) + 1.0, math.log(limit))
+        best = round(math.exp(minimise(lambda x: excess(round(math.exp(x))), *ends, rtol=1e-3, points=5)[0]))
     if not fits(best):
         return None, None
     return _rank_end(excess, rough, best, 1), _rank_end(excess, rough, best, limit)

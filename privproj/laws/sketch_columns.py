@@ -14,7 +14,7 @@ ROWS_TOGETHER = 256
 """Rows whose quadratures are evaluated together. Speed only."""
 
 
-class SketchColumns:
+class _SketchColumns:
     """The profile of a row ``(r, nu)``, with the margins of one release asked alone."""
 
     def log_deltas(self, eps: Array, laws: Array, threads: int = 1) -> tuple[Array, Array]:
@@ -58,5 +58,5 @@ def _epsilon_ends(rank: float, nu: Array, levels: Array) -> tuple[Array, Array]:
     return falling_inverses(ends, levels, guess, SMALLEST_PROFILE_EPSILON, LARGEST_PROFILE_EPSILON)
 
 
-SKETCH_COLUMNS = SketchColumns()
+SKETCH_COLUMNS = _SketchColumns()
 """The profile over columns."""

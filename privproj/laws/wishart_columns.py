@@ -16,7 +16,7 @@ ROWS_TOGETHER = 4096
 """Rows whose inverses are sought together. Speed only."""
 
 
-class WishartColumns:
+class _WishartColumns:
     """The profile of a row ``(d, r, m)``, ``d >= 2``, with the margins of one release asked alone."""
 
     def log_deltas(self, eps: Array, laws: Array, threads: int = 1) -> tuple[Array, Array]:
@@ -72,5 +72,5 @@ def _epsilon_ends(dim: int, rank: int, misalignment: Array, levels: Array) -> tu
     return lower, upper
 
 
-WISHART_COLUMNS = WishartColumns()
+WISHART_COLUMNS = _WishartColumns()
 """The profile over columns."""

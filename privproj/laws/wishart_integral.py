@@ -7,8 +7,9 @@ it is not (``g`` is ``1 - e^eps A^(r-1)``), and above ``A = 1``.
 
 On each panel the integral lies between its width times the least and the largest ``f`` and ``g``, which are monotone.
 The error of the Gauss rule is at most ``2.1 M rho^-2n / (1 - rho^-2)`` widths, ``M`` a bound of ``|f g|`` on an ellipse
-around it (C20). These bounds decide whether a panel is left out, evaluated or halved. So the result is an enclosure
-wherever the panels are. Panels of many ``eps`` go together: an array ``index`` says which epsilon each belongs to.
+around it (C20). These bounds decide whether a panel is left out, evaluated or cut. So the result is an enclosure
+wherever the panels are. The first ones are made of narrow pieces, whose integrals are bounded without the gain itself.
+Panels of many ``eps`` go together: an array ``index`` says which epsilon each belongs to.
 """
 
 import math
@@ -107,8 +108,11 @@ PLACES_BELOW = 44
 PLACES_ABOVE = 40
 """Number of pieces that grow from the threshold above ``A = 1``. Speed only."""
 
-FAR_GROWTH, FAR_PLACES = 16.0, 24
-"""The same for the pieces beyond them. Speed only."""
+FAR_GROWTH = 16.0
+"""How many times as wide as the one before a piece beyond them is. Speed only."""
+
+FAR_PLACES = 24
+"""One more than the number of pieces beyond them. Speed only."""
 
 BULK = np.array([-40, -28, -20, -14, -10, -7, -5, -3.5, -2.2, -1, 0, 1, 2.2, 3.5, 5, 7, 10, 14, 20, 28, 40])
 """Ends of pieces around the bulk of ``A``, in units of ``s``. Speed only."""

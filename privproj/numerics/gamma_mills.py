@@ -12,7 +12,8 @@ and ``b = k e^w``, ``E = b (e^x - 1) - k x`` the two gains of a privacy loss tha
                                       = 1 - e^E + F e^(-k D(w)) [below(w + x) - below(w)]
     E[(1 - e^(-(1 - e^-x)(b - U)))_+] = F e^(-k D(w)) [below(w) - below(w - x)]
 
-(docs/proofs.md C20). Both ratios and their slopes are Chebyshev polynomials on panels. All are entire, and on the line
+(docs/proofs.md C20). Both ratios and their slopes are Chebyshev polynomials on panels, and from there polynomials of
+lower degree on pieces of panels. All are entire, and on the line
 through ``w`` parallel to the imaginary axis ``|above(w + i v)| <= above(w + ln cos v)``, ``|below(w + i v)| <=
 below(w)``: this bounds the error of the polynomials, and like bounds that of the Gauss rules that feed them.
 """

@@ -5,13 +5,10 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Any
 
 from privproj.errors import NotConverged
 from privproj.numerics.enclosure import Enclosure
-
-if TYPE_CHECKING:
-    from privproj.numerics.arrays import Array
 
 LARGEST_QUADRATURE_ERROR = 1e-6
 """Relative error of a quadrature beyond which no number is returned; a smaller one widens the enclosure. Contract."""
@@ -56,7 +53,7 @@ def _gauss_rule_sum(
     edges: list[float],
     n: int,
     reference: float,
-    at_many: "Callable[[Array], Array] | None" = None,
+    at_many: Callable[[Any], Any] | None = None,
 ) -> float:
     """Return the sum over panels of ``int e^(log_f(t) - reference) dt`` by the n-point Gauss rule."""
     if at_many is not None:
@@ -81,7 +78,7 @@ def log_integral(
     start: float,
     step: float,
     high: float = math.inf,
-    at_many: "Callable[[Array], Array] | None" = None,
+    at_many: Callable[[Any], Any] | None = None,
 ) -> Enclosure:
     """Return ``ln int_-inf^high e^log_f dt`` and its relative error, for a smooth integrand with one hill.
 
