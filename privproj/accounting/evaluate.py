@@ -24,6 +24,13 @@ TARGETS = {
 }
 """For every quantity: the function that answers it, and the targets at which it is asked."""
 
+SOLVERS: dict[str, Callable[[Any, Any], Result]] = {
+    "epsilon": queries.solve_epsilon,
+    "delta": queries.solve_delta,
+    "sigma": calibration.solve_sigma,
+}
+"""For some quantities: the function that answers a question at a target, without the truth from below beside it."""
+
 RUN_PARAMETERS = tuple(RunOptions.__annotations__)
 """The names of the parameters that describe a run."""
 

@@ -51,9 +51,8 @@ def _tail_coefficients() -> tuple[Array, ...]:
 
 
 def _scaled_tail(x: float) -> float:
-    """Return ``e^(x^2/2) Phi(-x)`` for ``x >= 0``: by ``erfc``, from 2 on by Laplace's continued fraction."""
-    ratio = kernels.mills(x) if x < 2.0 else 1.0 / kernels.mills_tail(x, 1)
-    return ratio / (2.0 * kernels.SQRT_HALF_PI)
+    """Return ``e^(x^2/2) Phi(-x)`` for ``x >= 0``."""
+    return kernels.mills(x) / (2.0 * kernels.SQRT_HALF_PI)
 
 
 def gaussian_ends(eps: Array, mu: Array | float) -> tuple[Array, Array]:
@@ -64,8 +63,7 @@ def gaussian_ends(eps: Array, mu: Array | float) -> tuple[Array, Array]:
     ``1 - e^(-v^2/2) (q(-v) + q(v + mu))``.
     """
     value, rounding = _values(eps, np.asarray(mu, float))
-    # The factor is for the special functions, the added term for the rounding of the difference.
-    return np.maximum(value * (2.0 - PROFILE_SAFETY) - rounding, 0.0), _raise(value, rounding)
+    return _lower(value, rounding), _raise(value, rounding)
 
 
 def gaussian_deltas(eps: Array, mu: Array | float) -> Array:
@@ -73,8 +71,20 @@ def gaussian_deltas(eps: Array, mu: Array | float) -> Array:
     return _raise(*_values(eps, np.asarray(mu, float)))
 
 
+def gaussian_deltas_below(eps: Array, mu: Array | float) -> Array:
+    """Lower bounds of the Gaussian delta for ``eps, mu >= 0``, broadcast: those of :func:`gaussian_ends`."""
+    return _lower(*_values(eps, np.asarray(mu, float)))
+
+
+def _lower(value: Array, rounding: Array) -> Array:
+    """Return lower bounds from these values: a factor for the special functions, less the rounding of differences."""
+    found = value * (2.0 - PROFILE_SAFETY)
+    found -= rounding
+    return np.maximum(found, 0.0, out=found)
+
+
 def _raise(value: Array, rounding: Array) -> Array:
-    """Return upper bounds from these values, made in their place."""
+    """Return upper bounds from these values, made in their place, as :func:`_lower` does lower ones."""
     value *= PROFILE_SAFETY
     value += rounding
     return np.clip(value, SMALLEST_UPPER_DELTA, 1.0, out=value)

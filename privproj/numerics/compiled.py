@@ -14,6 +14,8 @@ import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
@@ -30,6 +32,18 @@ ROWS_PER_TURN = 20_000
 FLOATS_OF_A_TABLE = 4
 """A constant tuple with so many entries becomes an array, which machine code indexes in place. Speed only."""
 
+_rows_of_work: ContextVar[int] = ContextVar("rows_of_work", default=0)
+
+
+@contextmanager
+def rows_to_come(count: int) -> Iterator[None]:
+    """Within it, kernels are run as is best for so many rows, however few of them come at a time."""
+    before = _rows_of_work.set(count)
+    try:
+        yield
+    finally:
+        _rows_of_work.reset(before)
+
 
 def over_rows(
     kernel: Callable[[float, Sequence[float]], tuple[float, float]], first: Array, rows: Array, threads: int = 1
@@ -40,7 +54,7 @@ def over_rows(
     with the plain ones up to rounding and do not depend on ``threads``.
     """
     first, rows = np.ascontiguousarray(first, float), np.ascontiguousarray(rows, float)
-    if len(first) < ROWS_WORTH_COMPILING:
+    if max(len(first), _rows_of_work.get()) < ROWS_WORTH_COMPILING:
         found = [kernel(x, row) for x, row in zip(first.tolist(), rows.tolist(), strict=True)]
         pair = np.array(found, float).reshape(len(found), 2)
         return pair[:, 0], pair[:, 1]

@@ -36,7 +36,7 @@ NUMERICAL = {
     "laws/wishart_loss", "laws/wishart_integral", "laws/wishart_conditional_gain",
     "laws/wishart_unequal_norms", "laws/wishart_unequal_cells", "rigorous/grids", "rigorous/allocation",
     "composition/grid", "composition/dominating_pairs", "composition/fourier", "composition/doubling",
-    "composition/allocation",
+    "composition/allocation", "accounting/columns",
     "composition/by_dp_accounting",
 }  # fmt: skip
 """Files that load numpy, scipy or dp-accounting when they are imported; every other one does so when it must."""
