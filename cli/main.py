@@ -3,6 +3,7 @@
 A plain question for one number is answered without click, which takes longer to import than such an answer.
 """
 
+import os
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -24,6 +25,9 @@ def option_name(parameter: str) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code; every failure is one line on standard error."""
     delay_import("inspect")
+    if sys.argv[1:2] != ["train"]:
+        # The products of matrices here are small: threads of OpenBLAS wait for each other longer than they work.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.exit(exit_code(arguments))
 
 

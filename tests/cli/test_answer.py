@@ -91,7 +91,8 @@ NEEDED = {
     ".accounting.question", ".assumptions", ".bounds", ".bounds.bound", ".bounds.gaussian", ".bounds.gaussian.analytic",
     ".composition", ".composition.compose", ".curves", ".curves.columns", ".curves.gaussian", ".curves.inversion",
     ".curves.profile", ".errors", ".lazy", ".mechanisms", ".mechanisms.base", ".mechanisms.gaussian", ".numerics",
-    ".numerics.enclosure", ".numerics.kernels", ".numerics.search", ".result", ".runs", ".validation", ".version",
+    ".numerics.enclosure", ".numerics.inverse_kernels", ".numerics.kernels", ".numerics.search", ".numerics.tables",
+    ".result", ".runs", ".validation", ".version",
 }  # fmt: skip
 """The modules of the package that an epsilon of plain Gaussian noise needs: each costs every such answer its time."""
 
