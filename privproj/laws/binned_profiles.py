@@ -177,7 +177,7 @@ def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, Array, li
 
 
 def _largest_means(
-    tables: "list[_Table]", tangents: Array, of_laws: Array | None = None, convex: Array | None = None
+    tables: "list[_Table]", tangents: Array, of_laws: Array | None = None, convex: NDArray[np.bool_] | None = None
 ) -> Array:
     """Return ``max_l E[g_p(X_l)]``, one for every row and its tangent.
 
@@ -199,7 +199,7 @@ def _largest_means(
     return np.minimum(found, _largest_means(tables, _tangents(tables[0].eps, between, convex)))
 
 
-def _tangents(eps: Array, p: Array, convex: Array) -> Array:
+def _tangents(eps: Array, p: Array, convex: NDArray[np.bool_]) -> Array:
     """Return ``p``, upper bounds of ``h_eps(p)``, and ``h_eps'(p)``, a row each; in convex rows a line below ``h``."""
     found = np.stack([p, gaussian_deltas(eps, np.sqrt(p)), _slopes(eps, p)])
     found[1:, convex] = [[-1.0], [0.0]]

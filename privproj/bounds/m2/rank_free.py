@@ -120,5 +120,5 @@ BOUND = Bound(
     allows=allowed,
     provable=provable,
     independent_layers=lambda mechanism: mechanism.projects_apart,
-    version=2,
+    version=3,
 )
