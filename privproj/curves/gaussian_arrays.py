@@ -51,9 +51,8 @@ def _tail_coefficients() -> tuple[Array, ...]:
 
 
 def _scaled_tail(x: float) -> float:
-    """Return ``e^(x^2/2) Phi(-x)`` for ``x >= 0``: by ``erfc``, from 2 on by Laplace's continued fraction."""
-    ratio = kernels.mills(x) if x < 2.0 else 1.0 / kernels.mills_tail(x, 1)
-    return ratio / (2.0 * kernels.SQRT_HALF_PI)
+    """Return ``e^(x^2/2) Phi(-x)`` for ``x >= 0``."""
+    return kernels.mills(x) / (2.0 * kernels.SQRT_HALF_PI)
 
 
 def gaussian_ends(eps: Array, mu: Array | float) -> tuple[Array, Array]:

@@ -16,14 +16,15 @@ improved with what is used of the law.
 """
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from privproj.curves.profile import PrivacyProfile
+from privproj.curves.columns import known_ends, profile_of_kernels
+from privproj.curves.profile import PrivacyProfile, SplitTable
+from privproj.laws.shift_kernels import SHIFT_COLUMNS, inflection, shift_log_delta
 from privproj.laws.squared_shift import (
+    HillLaw,
     SensitivityLaw,
     gaussian_steepness,
-    inflection,
     log_gaussian_delta_at,
     log_gaussian_delta_slope,
 )
@@ -32,6 +33,8 @@ from privproj.numerics.enclosure import Enclosure, log1m_exp, widen_outward
 from privproj.numerics.search import find_crossing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from privproj.laws.binned import Bins
     from privproj.numerics.arrays import Array
 
@@ -51,13 +54,18 @@ def rank_one_profile(law: SensitivityLaw, finer: int = 1) -> PrivacyProfile:
     is tighter and slower.
     """
 
-    def table(eps: "Array") -> "tuple[Array, Array]":
+    def below(eps: "Array") -> "Array":
         from privproj.laws import binned_profiles
 
-        bins = law.bins(finer)
-        return binned_profiles.rank_one_deltas_below(eps, bins), binned_profiles.rank_one_deltas(eps, bins)
+        return binned_profiles.rank_one_deltas_below(eps, law.bins(finer))
 
-    return PrivacyProfile(law.expected_profile, table=table, resolution=finer * VALUES_PER_DEVIATION)
+    def above(eps: "Array") -> "Array":
+        from privproj.laws import binned_profiles
+
+        return binned_profiles.rank_one_deltas(eps, law.bins(finer))
+
+    table = SplitTable(below, above)
+    return _profile_of_law(law, 0.0, law.expected_profile, table, finer * VALUES_PER_DEVIATION)
 
 
 def any_rank_profile(law: SensitivityLaw) -> PrivacyProfile:
@@ -68,13 +76,31 @@ def any_rank_profile(law: SensitivityLaw) -> PrivacyProfile:
     rank.
     """
 
-    def table(eps: "Array") -> "tuple[Array, Array]":
+    def below(eps: "Array") -> "Array":
         from privproj.laws import binned_profiles
 
-        bins = (law.bins(),)
-        return binned_profiles.any_rank_deltas_below(eps, bins), binned_profiles.any_rank_deltas(eps, bins)
+        return binned_profiles.any_rank_deltas_below(eps, (law.bins(),))
 
-    return PrivacyProfile(lambda eps: log_any_rank_profile(eps, law), table=table, resolution=VALUES_PER_DEVIATION)
+    def above(eps: "Array") -> "Array":
+        from privproj.laws import binned_profiles
+
+        return binned_profiles.any_rank_deltas(eps, (law.bins(),))
+
+    table = SplitTable(below, above)
+    return _profile_of_law(law, 1.0, lambda eps: log_any_rank_profile(eps, law), table, VALUES_PER_DEVIATION)
+
+
+def _profile_of_law(
+    law: SensitivityLaw,
+    any_rank: float,
+    log_delta: "Callable[[float], Enclosure]",
+    table: "Callable[[Array], tuple[Array, Array]]",
+    resolution: float,
+) -> PrivacyProfile:
+    """Return the profile by the kernels of a Beta or Gamma law, by ``log_delta`` for any other."""
+    if isinstance(law, HillLaw):
+        return profile_of_kernels(SHIFT_COLUMNS, (*law.row, any_rank), table=table, resolution=resolution)
+    return PrivacyProfile(log_delta, table=table, resolution=resolution)
 
 
 def any_rank_profile_of_bins(laws: "tuple[Bins, ...]", below: "tuple[Bins, ...] | None" = None) -> PrivacyProfile:
@@ -84,13 +110,17 @@ def any_rank_profile_of_bins(laws: "tuple[Bins, ...]", below: "tuple[Bins, ...] 
     bound the laws from above, ``below`` holds bins that bound them from below (C28).
     """
 
-    def table(eps: "Array") -> "tuple[Array, Array]":
+    def table_below(eps: "Array") -> "Array":
         from privproj.laws import binned_profiles
 
-        least = binned_profiles.any_rank_deltas_below(eps, laws if below is None else below)
-        return least, binned_profiles.any_rank_deltas(eps, laws)
+        return binned_profiles.any_rank_deltas_below(eps, laws if below is None else below)
 
-    return _profile_of_table(table)
+    def table_above(eps: "Array") -> "Array":
+        from privproj.laws import binned_profiles
+
+        return binned_profiles.any_rank_deltas(eps, laws)
+
+    return _profile_of_table(SplitTable(table_below, table_above))
 
 
 def rank_one_profile_of_bins(law: "Bins", below: "Bins | None" = None) -> PrivacyProfile:
@@ -99,15 +129,20 @@ def rank_one_profile_of_bins(law: "Bins", below: "Bins | None" = None) -> Privac
     Where these bins only bound the law from above, ``below`` are bins that bound it from below (C28).
     """
 
-    def table(eps: "Array") -> "tuple[Array, Array]":
+    def table_below(eps: "Array") -> "Array":
         from privproj.laws import binned_profiles
 
-        return binned_profiles.rank_one_deltas_below(eps, below or law), binned_profiles.rank_one_deltas(eps, law)
+        return binned_profiles.rank_one_deltas_below(eps, below or law)
 
-    return _profile_of_table(table)
+    def table_above(eps: "Array") -> "Array":
+        from privproj.laws import binned_profiles
+
+        return binned_profiles.rank_one_deltas(eps, law)
+
+    return _profile_of_table(SplitTable(table_below, table_above))
 
 
-def _profile_of_table(table: "Callable[[Array], tuple[Array, Array]]") -> PrivacyProfile:
+def _profile_of_table(table: SplitTable) -> PrivacyProfile:
     """Return the profile with this table of lower and upper bounds of delta."""
 
     def log_delta(eps: float) -> Enclosure:
@@ -123,6 +158,8 @@ def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
 
     The enclosure is as good as the law's own functions; the margin is that of :func:`widen_outward`.
     """
+    if isinstance(law, HillLaw):
+        return known_ends(shift_log_delta(eps, (*law.row, 1.0)))
     # C5, case 2: h is convex on the whole range, and rank one is the worst case.
     if law.supremum <= inflection(eps):
         return law.expected_profile(eps)

@@ -8,7 +8,7 @@ import math
 from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import Bound
-from privproj.curves.gaussian import gaussian_profile
+from privproj.curves.gaussian import GAUSSIAN_COLUMNS, gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import (
     LOWER_END_REFINEMENT,
@@ -17,10 +17,12 @@ from privproj.laws.profiles import (
     rank_one_profile,
     rank_one_profile_of_bins,
 )
+from privproj.laws.shift_kernels import SHIFT_COLUMNS
 from privproj.laws.squared_shift import ScaledBeta
 from privproj.mechanisms import M2
 
 if TYPE_CHECKING:
+    from privproj.curves.columns import RowOfLaw
     from privproj.rigorous.profiles import BallProfile
 
 
@@ -42,6 +44,13 @@ def representation(mechanism: M2) -> PrivacyProfile:
         return _layered_profile(mechanism)
     # delta(eps) = min_p E[g_p(X)] (C5).
     return any_rank_profile(law(mechanism.alike))
+
+
+def columns(mechanism: M2, any_rank: float = 1.0) -> "RowOfLaw | None":
+    """The profile over columns and the row of one release; none for layers of several shapes."""
+    if mechanism.unprojected:
+        return GAUSSIAN_COLUMNS, (mechanism.mu,)
+    return None if mechanism.alike.layers else (SHIFT_COLUMNS, (*law(mechanism.alike).row, any_rank))
 
 
 def _layered_profile(mechanism: M2) -> PrivacyProfile:
@@ -119,6 +128,7 @@ BOUND = Bound(
     representation=representation,
     allows=allowed,
     provable=provable,
+    columns=columns,
     independent_layers=lambda mechanism: mechanism.projects_apart,
     version=3,
 )
