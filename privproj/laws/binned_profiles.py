@@ -55,16 +55,6 @@ def enclose_from_table(table: Callable[[Array], tuple[Array, Array]], eps: float
     return Enclosure(float(np.log(lower)) if lower > 0.0 else -np.inf, float(np.log(max(upper, SMALLEST_UPPER_DELTA))))
 
 
-def chord_means(values: Array, law: Bins) -> Array:
-    """Return ``E[f; bin]`` for every bin, where ``f`` is linear between these ``values`` at the edges.
-
-    The last axis of ``values`` runs over the ``n + 1`` edges, that of the result over the ``n`` bins; other axes are
-    one function each. It is an upper bound for a convex function with these values.
-    """
-    left, right = law.shares
-    return left * values[..., :-1] + right * values[..., 1:]
-
-
 def _inflections(eps: Array) -> Array:
     """Return ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``: array twin of :func:`privproj.laws.squared_shift.inflection`."""
     # 2 (sqrt(1 + eps^2) - 1) = 2 eps^2 / (1 + sqrt(1 + eps^2)), without cancellation (C3)
