@@ -94,6 +94,7 @@ def _values(eps: Array, mu: Array) -> tuple[Array, Array]:
     """Return the Gaussian deltas, and the rounding of their differences."""
     with np.errstate(over="ignore", under="ignore"):
         v, half = eps / np.maximum(mu, SMALLEST_UPPER_DELTA), 0.5 * mu
+        v += np.where(mu > 0.0, 0.0, np.inf)
         far = v + half
         v -= half
         density = np.square(v)

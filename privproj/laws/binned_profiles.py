@@ -55,16 +55,6 @@ def enclose_from_table(table: Callable[[Array], tuple[Array, Array]], eps: float
     return Enclosure(float(np.log(lower)) if lower > 0.0 else -np.inf, float(np.log(max(upper, SMALLEST_UPPER_DELTA))))
 
 
-def chord_means(values: Array, law: Bins) -> Array:
-    """Return ``E[f; bin]`` for every bin, where ``f`` is linear between these ``values`` at the edges.
-
-    The last axis of ``values`` runs over the ``n + 1`` edges, that of the result over the ``n`` bins; other axes are
-    one function each. It is an upper bound for a convex function with these values.
-    """
-    left, right = law.shares
-    return left * values[..., :-1] + right * values[..., 1:]
-
-
 def _inflections(eps: Array) -> Array:
     """Return ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``: array twin of :func:`privproj.laws.squared_shift.inflection`."""
     # 2 (sqrt(1 + eps^2) - 1) = 2 eps^2 / (1 + sqrt(1 + eps^2)), without cancellation (C3)
@@ -177,7 +167,7 @@ def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, Array, li
 
 
 def _largest_means(
-    tables: "list[_Table]", tangents: Array, of_laws: Array | None = None, convex: Array | None = None
+    tables: "list[_Table]", tangents: Array, of_laws: Array | None = None, convex: NDArray[np.bool_] | None = None
 ) -> Array:
     """Return ``max_l E[g_p(X_l)]``, one for every row and its tangent.
 
@@ -199,7 +189,7 @@ def _largest_means(
     return np.minimum(found, _largest_means(tables, _tangents(tables[0].eps, between, convex)))
 
 
-def _tangents(eps: Array, p: Array, convex: Array) -> Array:
+def _tangents(eps: Array, p: Array, convex: NDArray[np.bool_]) -> Array:
     """Return ``p``, upper bounds of ``h_eps(p)``, and ``h_eps'(p)``, a row each; in convex rows a line below ``h``."""
     found = np.stack([p, gaussian_deltas(eps, np.sqrt(p)), _slopes(eps, p)])
     found[1:, convex] = [[-1.0], [0.0]]

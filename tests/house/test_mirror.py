@@ -24,7 +24,6 @@ ELSEWHERE = {
     "composition/capped": "tests/composition/test_compose.py: no answer is above a simple bound",
     "composition/good_event": "tests/accounting/test_queries.py: the reference run",
     "curves/epsilon_delta": "rules: tests/bounds/test_every_bound.py",
-    "curves/gaussian_arrays": "arrays against scalars: tests/curves/test_gaussian.py, and every simulation",
     "curves/profile": "tests/bounds/test_every_bound.py",
     "numerics/arrays": "arrays against scalars: tests/laws/test_binned_profiles.py",
     "numerics/gamma_mills": "tests/numerics/test_gamma_hockey_stick.py",

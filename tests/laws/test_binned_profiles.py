@@ -12,6 +12,7 @@ import privproj
 from privproj import M1, M2, Layer
 from privproj.bounds import find_bound
 from privproj.bounds.m1 import known_projection
+from privproj.bounds.m2 import rank_free
 from privproj.curves.gaussian_arrays import gaussian_deltas
 from privproj.errors import PrecisionLimit
 from privproj.laws import binned, binned_profiles
@@ -90,3 +91,34 @@ def test_a_bin_of_any_width_is_bounded_from_below_where_it_bends():
             exact = gaussian_deltas(np.array([eps]), np.sqrt(points)).mean()
             found = binned_profiles.rank_one_deltas_below(np.array([eps]), bins)[0]
             assert float(gaussian_deltas(np.array([eps]), math.sqrt(left))[0]) * (1 - 1e-8) <= found <= exact
+
+
+@pytest.mark.parametrize("shapes", [((768, 16),), ((64, 4), (900, 90), (4000, 500))])
+def test_many_rows_at_once_are_read_like_one(shapes):
+    """Between guides only a few columns are read; nothing that counts may be left out."""
+    laws = tuple(binned.beta_bins(r / 2, (d - r) / 2, 30.0) for d, r in shapes)
+    eps = np.random.default_rng(3).permutation(np.concatenate([np.linspace(0, 12, 110), np.geomspace(1e-4, 60, 40)]))
+    rtol = 2e-4 if laws[1:] else 1e-7
+    for table in (binned_profiles.any_rank_deltas, binned_profiles.any_rank_deltas_below):
+        alone = np.array([table(np.array([e]), laws)[0] for e in eps])
+        counts = alone > 1e-40
+        assert np.allclose(table(eps, laws)[counts], alone[counts], rtol=rtol, atol=0)
+    for table in (binned_profiles.rank_one_deltas, binned_profiles.rank_one_deltas_below):
+        alone = np.array([table(np.array([e]), laws[0])[0] for e in eps])
+        assert np.allclose(table(eps, laws[0]), alone, rtol=1e-9, atol=1e-40)
+
+
+def test_layers_that_are_left_out_would_not_raise_the_bound():
+    rng = np.random.default_rng(4)
+    shapes = {(int(d), int(rng.integers(1, d // 2))) for d in rng.integers(4, 400, 40)}
+    kept = rank_free._largest_shapes(shapes)
+    assert 1 <= len(kept) < len(shapes)
+    eps = np.array([0.0, 0.1, 1.0, 4.0])
+    law = {shape: binned.beta_bins(shape[1] / 2, (shape[0] - shape[1]) / 2, 9.0) for shape in shapes}
+    bound = binned_profiles.any_rank_deltas(eps, tuple(law[shape] for shape in kept))
+    for shape in shapes:
+        assert np.all(binned_profiles.any_rank_deltas_below(eps, (law[shape],)) <= bound)
+        # The mean of a convex increasing function is largest for one of those that are kept.
+        for bend in (0.05, 0.3, 0.7):
+            means = [float(law[s].mass @ np.maximum(law[s].mean / 9.0 - bend, 0.0)) for s in (shape, *kept)]
+            assert means[0] <= max(means[1:]) * 1.01 + 1e-9

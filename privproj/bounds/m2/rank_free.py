@@ -130,5 +130,5 @@ BOUND = Bound(
     provable=provable,
     columns=columns,
     independent_layers=lambda mechanism: mechanism.projects_apart,
-    version=2,
+    version=3,
 )
