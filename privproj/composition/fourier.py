@@ -102,8 +102,8 @@ MOST_WINDOW_CELLS = 2**31
 MOST_SUMMED_PRODUCTS = 10**9
 """Atoms times frequencies above which frequencies are not summed one by one. Speed only."""
 
-MOST_OF_A_PHASE = 2 * 10**7
-"""The same for each of many phases, on average. Speed only."""
+MOST_OF_A_PHASE = 5 * 10**7
+"""The same for each of many phases, on average, and where an FFT would be too long. Speed only."""
 
 MOST_FFT_CELLS = 2**22
 """Longest FFT, in cells, on a grid that was asked for; a longer one is refused. Contract."""
@@ -513,7 +513,8 @@ class TiltedSum:
         n, phases = self.length, self.whole.phases
         wanted = None if n <= 2**16 else self.wanted_frequencies()
         atoms = sum(len(m) for m in self.masses)
-        by_fft = wanted is None or len(wanted) * atoms > 10 * n * len(phases)
+        most = max(10 * n, MOST_OF_A_PHASE if n > self.whole.most_fft else 0) * len(phases)
+        by_fft = wanted is None or len(wanted) * atoms > most
         if by_fft and n > self.whole.most_fft:
             raise GridLimit(
                 f"expected a composed grid of at most {self.whole.most_fft:.2g} cells, got {n:.2g} of "
