@@ -521,7 +521,8 @@ class TiltedSum:
                 f"discretization={self.step:.3g}; give a larger discretization, {REMEDY}"
             )
         kept = np.arange(n // 2 + 1) if by_fft or wanted is None else wanted
-        value, bound, log_size, relative = np.ones(len(kept), complex), *np.zeros((3, len(kept)))
+        value = np.ones(len(kept), complex)
+        bound, log_size, relative = np.zeros((3, len(kept)))
         # Phase by phase, so that one spectrum at a time is held.
         for i, phase in enumerate(phases):
             phi, e = self.transform_by_fft(i, n) if by_fft else self.transform_by_sums(i, kept)
@@ -529,7 +530,8 @@ class TiltedSum:
             # Error (vi), skipped frequencies: those with prod |phi_i|^T_i <= SKIPPED_SPECTRUM are left out.
             bound = bound + self.log_bound(i, _squared_size_bound(phi, e), last=len(phases) == 1)
             at = np.flatnonzero(bound > self.least_bound)
-            kept, phi, value, bound, log_size, relative = (x[at] for x in (kept, phi, value, bound, log_size, relative))
+            kept, phi, value = kept[at], phi[at], value[at]
+            bound, log_size, relative = bound[at], log_size[at], relative[at]
             # Error (v), powers: (8 T u + sum T_i e_i / r_i) prod r_i^T_i, where r_i = |phi_i| + e_i.
             size = np.abs(phi) + e
             value *= _spectrum_power(phi, phase.steps)
