@@ -9,14 +9,13 @@ several warm calls, those of the peers one call after a first small one. ``--qui
 
 import argparse
 import json
-import math
 import os
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import mpmath as mp
+from clock import timed
 
 import privproj
 from privproj.reference.allocation import gaussian_epoch_delta
@@ -76,14 +75,10 @@ print(json.dumps([time.process_time() - start, *found]))
 """
 
 
-def timed(call, repeats=5):
+def best_answer(call, repeats=5):
     """``(best CPU seconds, first result)`` of a call with numbers from 1 on, after one with 0."""
-    result, best = call(0), math.inf
-    for i in range(repeats):
-        start = time.process_time()
-        call(i + 1)
-        best = min(best, time.process_time() - start)
-    return best, result
+    result = call(0)
+    return min(timed(call, i + 1)[0] for i in range(repeats)), result
 
 
 def peer(python, program, run):
@@ -109,7 +104,7 @@ def measure(name, mechanism, run):
     """Print our answer to a question; return its seconds and the answer."""
     # Epochs are kept for further questions, so each call has a noise multiplier of its own.
     z = mechanism.noise_multiplier
-    seconds, found = timed(lambda i: epsilon(replace(mechanism, noise_multiplier=z * (1.0 + 1e-12 * i)), *run))
+    seconds, found = best_answer(lambda i: epsilon(replace(mechanism, noise_multiplier=z * (1.0 + 1e-12 * i)), *run))
     width = "not known" if found.lower is None else f"{found.value / found.lower - 1:.1e}" if found.lower else "0"
     label = f"{name}, t {run[0]}, {run[1]} epochs"
     wanted = f" (wanted {WANTED[label]} s)" if label in WANTED else ""

@@ -6,14 +6,15 @@ Usage: python benchmarks/beta_tail.py [POINTS]
 import math
 import random
 import sys
-import time
 
 import numpy as np
+from clock import best_of, timed
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import betaincc, ndtr
 
 from privproj import beta_tail_epsilons
 from privproj.numerics import kernels
+from privproj.numerics.compiled import compiled
 
 
 def scipy_epsilon(d, r, k, mu, delta):
@@ -45,29 +46,16 @@ def parameters(points):
     return d, r, k, mu, delta
 
 
-def timed(call, repeats=3):
-    """``(best CPU seconds, result)``."""
-    best, result = math.inf, None
-    for _ in range(repeats):
-        start = time.process_time()
-        result = call()
-        best = min(best, time.process_time() - start)
-    return best, result
-
-
 def main():
     points = int(float(sys.argv[1])) if len(sys.argv) > 1 else 10_000
     columns = parameters(points)
     d, r, k, mu, delta = (np.array(c, dtype=float) for c in columns)
-    start = time.process_time()
-    library = kernels.compile_kernels()
-    out = np.empty(points)
-    library.beta_tail_epsilons(r[:1] / 2, (d - r)[:1] / 2, k[:1], mu[:1], np.log(delta[:1]), False, out[:1])
-    compiling = time.process_time() - start
-    fast, _ = timed(lambda: library.beta_tail_epsilons(r / 2, (d - r) / 2, k, mu, np.log(delta), False, out))
+    run, out = compiled(kernels.beta_tail_epsilons), np.empty(points)
+    compiling, _ = timed(run, r[:1] / 2, (d - r)[:1] / 2, k[:1], mu[:1], np.log(delta[:1]), False, out[:1])
+    fast, _ = best_of(lambda: run(r / 2, (d - r) / 2, k, mu, np.log(delta), False, out), 3)
     few = [c[:300] for c in columns]
-    plain, plain_values = timed(lambda: beta_tail_epsilons(*few, compiled=False), 1)
-    slow, rival = timed(lambda: [scipy_epsilon(*row) for row in zip(*few, strict=True)], 1)
+    plain, plain_values = best_of(lambda: beta_tail_epsilons(*few, compiled=False), 1)
+    slow, rival = best_of(lambda: [scipy_epsilon(*row) for row in zip(*few, strict=True)], 1)
     per_fast, per_plain, per_slow = fast / points, plain / 300, slow / 300
     errors = [(o - s) / s for o, s in zip(out[:300], rival, strict=True)]
     print(f"compiled {per_fast * 1e6:.2f} us a point ({points} points), compile or load {compiling:.2f} s")

@@ -5,14 +5,14 @@ seconds of a warm call and of all up to the end of the first, peak memory of a c
 for, so that peers may live in another environment. Calls differ by 1e-9 in a parameter, lest a cache answers.
 """
 
-import ctypes
-import gc
 import importlib
 import json
 import resource
 import sys
 import time
 import warnings
+
+from clock import memory, tidy, timed
 
 MEMORY_LIMIT, SLOW, BUDGET, MOST = 8 * 2**30, 12.0, 1.5, 40
 
@@ -87,11 +87,12 @@ def own_beta_kernel(n, rows, state={}):  # noqa: B006 - arrays are made once: th
     import numpy as np
 
     from privproj.numerics import kernels
+    from privproj.numerics.compiled import compiled
 
     if not state:
         d, r, k, mu, delta = np.array(rows, dtype=float).T
         state["columns"] = [np.ascontiguousarray(c) for c in (r / 2, (d - r) / 2, k, mu, np.log(delta))]
-        state["kernel"], state["out"] = kernels.compile_kernels().beta_tail_epsilons, np.empty(len(rows))
+        state["kernel"], state["out"] = compiled(kernels.beta_tail_epsilons), np.empty(len(rows))
     state["kernel"](*state["columns"], False, state["out"])
     return state["out"]
 
@@ -310,27 +311,6 @@ JOBS = {
 
 
 # --- measuring --------------------------------------------------------------------------------------
-
-
-def memory(field):
-    """A size of this process in MiB, from Linux."""
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) / 1024 for line in status if line.startswith(field))
-
-
-def tidy():
-    """Give free memory back and forget the peak; the size from which a peak is counted."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    with open("/proc/self/clear_refs", "w") as peak:
-        peak.write("5")
-    return memory("VmRSS")
-
-
-def timed(call, nudge):
-    start = time.process_time()
-    value = call(nudge)
-    return time.process_time() - start, value
 
 
 def repeated(call, first):

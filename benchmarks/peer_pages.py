@@ -1,4 +1,4 @@
-"""Markdown of what ``peers.py`` measured. No number here is written by hand."""
+"""Markdown of what ``peers.py`` and ``speed.py`` measured. No number here is written by hand."""
 
 import tightness
 from peer_jobs import JOBS, MEMORY_LIMIT
@@ -43,25 +43,98 @@ there, and its status. Conditional bounds ask promises of the data that others d
 price of a weaker assumption; exact bounds are exact under their promises."""
 
 
+SPEED = """\
+CPU time with one thread on {cores} cores, the median and the quartiles of several calls that differ in a parameter so
+that no cache answers. **Cold** works are whole commands in a fresh process of an editable installation; **warm** ones
+are calls in a process that answered before. **/ yardstick** is the least time over that of `python -c pass` (cold) or
+of a fixed piece of plain Python (warm, {size}) in the same run: `python benchmarks/speed.py --check` compares it with
+what was kept. **Before** is the release before, alternating in the same run; **best peer** is the fastest other tool
+that answers the same question, from the tables below."""
+
+BEST_PEERS = {
+    "warm: gaussian epsilon": ("gaussian epsilon", {"delta": 1e-5}),
+    "warm: gaussian sigma": ("gaussian sigma", {"delta": 1e-5}),
+    "warm: m2 rank-free epsilon": ("rank-free epsilon", {"rank": 16}),
+    "warm: m2 rank-free delta": ("rank-free delta", {"rank": 16}),
+    "warm: DP-SGD epsilon, T 1000": ("dp-sgd epsilon", {"z": 1.0, "T": 1000, "grid": 1e-4}),
+    "warm: DP-SGD sigma, T 1000": ("dp-sgd sigma", {"T": 1000}),
+}
+"""Works that are a job of the peers too, with the parameters that tell it from others."""
+
+
+def speed_tables(speed, peers):
+    """The table of all works, and how they grow."""
+    said = SPEED.format(cores=speed["cores"], size="about 5 ms")
+    rows = ["| work | before | now | quartiles | / yardstick | peak MiB | best peer | limit |", "| --- " * 8 + "|"]
+    rows += [f"| {name} | {speed_cells(name, row, peers)} |" for name, row in speed["works"].items()]
+    grown = [
+        "| work | by size: CPU time, peak MiB | time grows like | memory grows like |",
+        "| --- " * 4 + "|",
+        *(growth_line(name, row) for name, row in speed["growth"].items()),
+    ]
+    lines = "\n".join(rows), "\n".join(grown)
+    return f"## Works that users wait for\n\n{said}\n\n{lines[0]}\n\n## Growth\n\n{GROWN}\n\n{lines[1]}"
+
+
+GROWN = "The power of the size that fits the times, and the peaks of memory, best (least squares of logarithms)."
+
+
+def speed_cells(name, row, peers):
+    """What was measured of one work."""
+    before = row.get("before", {})
+    was = shown(before["seconds"]) if "seconds" in before else before.get("failed", "").replace("|", "/")
+    limit = "" if row.get("limit") is None else shown(row["limit"])
+    if "failed" in row:
+        return f"{was} | **{row['failed'].replace('|', '/')}** | | | | | {limit}"
+    spread = f"{shown(row['low'])} to {shown(row['high'])}"
+    measured = f"{shown(row['seconds'])} | {spread} | {row['ratio']:.3g} | {row['peak_mib']:.1f}"
+    return f"{was} | {measured} | {best_peer(name, peers)} | {limit}"
+
+
+def best_peer(name, peers):
+    """The fastest other tool on the same question, with its time."""
+    job, wanted = BEST_PEERS.get(name, ("", {}))
+    entries = [e for e in peers["jobs"] if e["job"] == job and wanted.items() <= e["parameters"].items()]
+    found = [(per_point(r), r["tool"]) for e in entries for r in e["rows"] if "seconds" in r]
+    others = [row for row in found if not row[1].startswith("privproj")]
+    return f"{min(others)[1]}, {shown(min(others)[0])}" if others else ""
+
+
+def shown(seconds):
+    """A time with three digits and its unit."""
+    scale, unit = next((s, u) for s, u in ((1.0, "s"), (1e3, "ms"), (1e6, "us")) if seconds * s >= 1.0 or u == "us")
+    return f"{seconds * scale:.3g} {unit}"
+
+
+def growth_line(name, row):
+    """One work at all its sizes."""
+    sizes = [
+        f"{float(size):g}: " + (found.get("failed") or f"{shown(found['seconds'])}, {found['peak_mib']:.0f}")
+        for size, found in row["rows"].items()
+    ]
+    powers = ["" if row[key] is None else f"size^{row[key]:.2f}" for key in ("time", "memory")]
+    return f"| {name} | {'; '.join(sizes)} | {powers[0]} | {powers[1]} |"
+
+
 def tables(results):
-    """All tables."""
+    """What was measured of the peers, and how tight every bound is."""
     parts = [MADE.format(cores=results["cores"], timeout=results["timeout"], memory=MEMORY_LIMIT // 2**30,
                          versions=", ".join(" ".join(pair) for pair in results["versions"].items()))]  # fmt: skip
     for job, title in TITLES.items():
         found = [entry for entry in results["jobs"] if entry["job"] == job]
         if found:
             parts.append("\n".join([f"### {title}\n", *job_lines(job, found)]))
-    parts.append("\n".join(["### Start of the command line\n", *start_lines(results["start_up"])]))
+    parts.append("\n".join(["### Start of a peer's command line\n", *start_lines(results["start_up"])]))
     tight = "\n".join(tightness.lines(results["tightness"]))
     return "\n\n".join([*parts, f"## How tight every bound is\n\n{TIGHT}\n\n{tight}"])
 
 
-def document(results):
+def document(results, speed):
     """docs/benchmarks.md."""
-    note = "\nThis was a quick run, without the long jobs.\n" if results["quick"] else ""
+    note = "\nThis was a quick run, without the long jobs of the peers.\n" if results["quick"] else ""
     return (
-        "# Benchmarks\n\nWritten by `python benchmarks/peers.py --write --peer-python PATH`; not edited by hand.\n"
-        f"{note}\n## Time, error and memory\n\n{tables(results)}\n"
+        "# Benchmarks\n\nWritten by `python benchmarks/all.py --peers DIR`; not edited by hand.\n"
+        f"{note}\n{speed_tables(speed, results)}\n\n## Time, error and memory beside others\n\n{tables(results)}\n"
     )
 
 

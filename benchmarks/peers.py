@@ -1,11 +1,11 @@
 """privproj against scipy and five accounting packages: time, error, peak memory; and how tight every bound is.
 
-Usage: python benchmarks/peers.py [--quick] [--write] [--again] [--only JOB] [--peer-python PATH]
+Usage: python benchmarks/peers.py [--quick] [--again] [--only JOB] [--peer-python PATH]
 
 ``--peer-python`` is the interpreter that has the peers (``pip install dp-accounting prv-accountant opacus riskcal``;
-the current one unless given); ``--write`` also rewrites docs/benchmarks.md; ``--again`` shows the last results and
-measures nothing; ``--only JOB`` measures a job anew and keeps the others; ``--quick`` leaves out the long runs.
-Results: benchmarks/results/peers.json.
+the current one unless given); ``--again`` shows the last results and measures nothing; ``--only JOB`` measures a job
+anew and keeps the others; ``--quick`` leaves out the long runs. Results: benchmarks/results/peers.json, which
+``benchmarks/all.py`` writes into docs/benchmarks.md.
 """
 
 import argparse
@@ -19,14 +19,14 @@ from pathlib import Path
 
 import mpmath as mp
 from beta_tail import parameters
+from clock import process
 from peer_jobs import JOBS
-from peer_pages import document, tables
+from peer_pages import tables
 from peer_references import DIGITS, reference
-from startup import COMMANDS, cpu_seconds
 from tightness import tightness
 
 HERE = Path(__file__).parent
-RESULTS, PAGE = HERE / "results" / "peers.json", HERE.parent / "docs" / "benchmarks.md"
+RESULTS = HERE / "results" / "peers.json"
 TIMEOUT = 60
 
 OWN = ("privproj", "scipy")
@@ -135,17 +135,16 @@ def measure(job, given, rows, peer_python):
 
 
 def start_up(peer_python, repeats):
-    """CPU seconds of one-shot commands, the least and the middle, the peers' only command line among them."""
-    run_of = "--noise-multiplier 1 --delta 1e-5 --steps 1000 --sampling-rate 0.01"
+    """CPU seconds of the only command line of a peer beside those of ``python -c pass``, the least and the middle."""
     peer = Path(peer_python).parent / "compute-dp-epsilon"
-    commands = COMMANDS | {"epsilon gaussian, 1000 steps": [*COMMANDS["epsilon gaussian"][:3], *run_of.split()]}
+    options = "--noise-multiplier 1 --delta 1e-5 --num-compositions 1000 --sampling-probability 0.01"
+    commands = {"python -c pass": [sys.executable, "-c", "pass"]}
     if peer.exists():
-        options = "--noise-multiplier 1 --delta 1e-5 --num-compositions 1000 --sampling-probability 0.01"
-        commands["prv-accountant compute-dp-epsilon, 1000 steps"] = [peer, *options.split()]
+        commands["prv-accountant compute-dp-epsilon, DP-SGD, 1000 steps"] = [peer, *options.split()]
     times = {name: [] for name in commands}
     for _ in range(repeats):
         for name, command in commands.items():
-            times[name].append(cpu_seconds(command))
+            times[name].append(process(command)[0])
     return [{"command": n, "seconds": min(t), "median": sorted(t)[len(t) // 2]} for n, t in times.items()]
 
 
@@ -181,7 +180,7 @@ def measured(quick, peer_python):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in ("quick", "write", "again"):
+    for name in ("quick", "again"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--only", action="append", default=[], choices=[*JOBS, "start-up"])
     parser.add_argument("--peer-python", default=sys.executable)
@@ -190,11 +189,7 @@ def main():
         python = options.peer_python
         found = again(options.only, python) if options.only else measured(options.quick, python)
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-    results = json.loads(RESULTS.read_text())
-    print(tables(results))
-    if options.write:
-        PAGE.parent.mkdir(exist_ok=True)
-        PAGE.write_text(document(results))
+    print(tables(json.loads(RESULTS.read_text())))
 
 
 if __name__ == "__main__":

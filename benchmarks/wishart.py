@@ -7,10 +7,10 @@ cancel: see the last column), and the form without cancellation by nested quadra
 """
 
 import math
-import time
 import warnings
 
 import numpy as np
+from clock import best_of
 from scipy import special, stats
 from scipy.integrate import quad
 
@@ -80,29 +80,19 @@ def nested(d, r, m, eps):
     return special.betainc(r / 2, 0.5, m * (2 - m)) / 2 + front * (1 - m / 2) ** (r / 2) * finite
 
 
-def timed(call, repeats):
-    """``(best CPU seconds, value)``."""
-    best, value = math.inf, None
-    for _ in range(repeats):
-        start = time.process_time()
-        value = call()
-        best = min(best, time.process_time() - start)
-    return best, value
-
-
 def main():
     warnings.simplefilter("ignore")
     print(f"{'d, r, misalignment, eps':<28} {'privproj':>10} {'rival':<26} {'ratio':>8} {'rel. difference':>16}")
     for d, r, m, eps in SETTINGS:
         pair = VectorWishart(d, r, m)
-        mine, value = timed(lambda pair=pair, eps=eps: math.exp(pair.log_delta_anew(eps).upper), 30)
+        mine, value = best_of(lambda pair=pair, eps=eps: math.exp(pair.log_delta_anew(eps).upper), 30)
         rivals = {
             "quad over scipy.stats": lambda s=(d, r, m, eps): literal(*s, True),
             "quad over scipy.special": lambda s=(d, r, m, eps): literal(*s, False),
             "nested quad": lambda s=(d, r, m, eps): nested(*s),
         }
         for name, call in rivals.items():
-            seconds, found = timed(call, 3 if name != "nested quad" else 1)
+            seconds, found = best_of(call, 3 if name != "nested quad" else 1)
             label = f"{d}, {r}, {m:g}, {eps:g}"
             print(f"{label:<28} {1e3 * mine:>7.2f} ms {name:<26} {seconds / mine:>8.1f} {found / value - 1:>16.1e}")
 

@@ -10,6 +10,7 @@ from privproj.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from privproj.accounting.calibration import misalignment, rank, rate, sigma, steps
+    from privproj.accounting.columns import ColumnResult, deltas, epsilons, sigmas
     from privproj.accounting.evaluate import evaluate
     from privproj.accounting.queries import Comparison, compare, delta, epsilon
     from privproj.bounds import registry
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "M1",
     "M2",
+    "ColumnResult",
     "Comparison",
     "Gaussian",
     "InvalidParameter",
@@ -47,18 +49,22 @@ __all__ = [
     "beta_tail_epsilons",
     "compare",
     "delta",
+    "deltas",
     "epsilon",
+    "epsilons",
     "evaluate",
     "misalignment",
     "rank",
     "rate",
     "registry",
     "sigma",
+    "sigmas",
     "steps",
 ]
 
 HOMES = {
     "accounting.calibration": ("misalignment", "rank", "rate", "sigma", "steps"),
+    "accounting.columns": ("ColumnResult", "deltas", "epsilons", "sigmas"),
     "accounting.evaluate": ("evaluate",),
     "accounting.queries": ("Comparison", "compare", "delta", "epsilon"),
     "bounds": ("registry",),

@@ -101,6 +101,17 @@ DEFAULT_RELATIONS: dict[Sampling | None, tuple[str, str]] = {
 """For a sampling scheme: the relation where none is given, and what is said about it; any other has add-remove."""
 
 
+RELATIONS_OF: dict[Sampling | None, tuple[NeighbouringRelation, ...]] = {
+    None: tuple(NeighbouringRelation),
+    Sampling.POISSON: (NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+    Sampling.FIXED: (NeighbouringRelation.REPLACE,),
+    Sampling.PARTITION: (NeighbouringRelation.ZERO_OUT, NeighbouringRelation.REPLACE),
+    Sampling.SHUFFLE: (NeighbouringRelation.ZERO_OUT, NeighbouringRelation.REPLACE),
+    Sampling.BALLS_IN_BINS: (NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+}
+"""For a sampling scheme: the relations with which it has a theorem."""
+
+
 class RunOptions(TypedDict):
     """The keyword arguments that describe the run in every accounting call; all of them may be left out.
 
@@ -252,15 +263,7 @@ class Run:
                 "sampling=balls-in-bins has no theorem with relation=replace: its proof compares a batch with the "
                 "record to one without it; use relation=zero-out, which keeps the number of records too"
             )
-        pairs = {
-            None: tuple(NeighbouringRelation),
-            Sampling.POISSON: (NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
-            Sampling.FIXED: (NeighbouringRelation.REPLACE,),
-            Sampling.PARTITION: (NeighbouringRelation.ZERO_OUT, NeighbouringRelation.REPLACE),
-            Sampling.SHUFFLE: (NeighbouringRelation.ZERO_OUT, NeighbouringRelation.REPLACE),
-            Sampling.BALLS_IN_BINS: (NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
-        }
-        if self.relation not in pairs[self.sampling]:
+        if self.relation not in RELATIONS_OF[self.sampling]:
             raise Refused(
                 f"no amplification theorem here for sampling={self.sampling} with relation={self.relation}; "
                 "supported below rate 1: poisson with add-remove or zero-out, fixed with replace"

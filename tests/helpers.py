@@ -1,7 +1,9 @@
 """What several tests use: extras, mechanisms of every bound, the reference run."""
 
+import ast
 import importlib
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,12 @@ from privproj.bounds import find_bound, registry
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 EXTRA = "needs an extra: "
+
+
+@cache
+def parsed(path):
+    """The syntax tree of a file, which several laws read."""
+    return ast.parse(path.read_text())
 
 
 def needs(*names):

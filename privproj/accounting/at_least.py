@@ -14,12 +14,11 @@ from typing import Any, Protocol
 from privproj.accounting.batch_remarks import SEES_PROJECTIONS
 from privproj.accounting.question import Question
 from privproj.composition.compose import compose_phases
-from privproj.curves.inversion import read_epsilon
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import PrivprojError
-from privproj.mechanisms import M1, M2
+from privproj.numerics.enclosure import next_up
 from privproj.result import Result, Side
-from privproj.runs import Run, Sampling, Target
+from privproj.runs import Run, Sampling
 
 CLOSE_ENOUGH = 1.01
 """Further changes are tried only where the answer is more than this factor above the lower end. Speed only."""
@@ -72,7 +71,7 @@ def _lower_end(accounted: _Accounted, result: Result) -> tuple[float | None, int
             assert result.epsilon is not None
             end = curve.log_delta(result.epsilon).lower / math.log(10.0) * (1.0 + 1e-15)
         else:
-            end = read_epsilon(curve, _target_of(result)).lower
+            end = curve.epsilon(_log_delta_of(result)).lower
         if best is None or end > best:
             best, chosen = end, choice
         if _ratio(result, best) < CLOSE_ENOUGH:
@@ -80,11 +79,10 @@ def _lower_end(accounted: _Accounted, result: Result) -> tuple[float | None, int
     return best, chosen
 
 
-def _target_of(result: Result) -> Target:
-    """The delta at which the result was asked."""
+def _log_delta_of(result: Result) -> float:
+    """The log of the delta at which the result was asked, rounded up: the epsilon there is no larger."""
     assert result.log10_delta is not None
-    log_delta = math.log(result.delta) if result.delta else result.log10_delta * math.log(10.0)
-    return Target(result.delta, log_delta, result.log10_delta, by_log=result.delta is None)
+    return next_up(math.log(result.delta) if result.delta else result.log10_delta * math.log(10.0))
 
 
 def _choices(questions: list[Question]) -> Iterator[list[tuple[PrivacyProfile, Run]]]:
@@ -131,7 +129,7 @@ def _fields(accounted: _Accounted, result: Result, found: float | None, choice: 
         return {}
     if other is not None and other >= found:
         return {}
-    seen = any(isinstance(question.mechanism, M1 | M2) for question in accounted.questions)
+    seen = any(question.mechanism.name in ("m1", "m2") for question in accounted.questions)
     # The first change has rank one, which any number of columns allows.
     open_columns = choice > 0 and any(getattr(q.mechanism, "columns", 1) is None for q in accounted.questions)
     seer = f"{SEES_PROJECTIONS}{', ' + SOME_COLUMNS if open_columns else ''}"

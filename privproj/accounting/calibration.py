@@ -20,7 +20,7 @@ from privproj.accounting.first_guess import (
 )
 from privproj.accounting.question import Question, answer, ask_by_name, numerics_of
 from privproj.accounting.rank_search import rank_ends
-from privproj.curves.inversion import meets, smallest_passing
+from privproj.curves.inversion import WIDTHS_APART, floor_log_delta, meets, smallest_passing
 from privproj.curves.profile import Curve, Representation, log_delta_above
 from privproj.errors import InvalidParameter, NotConverged
 from privproj.mechanisms import Mechanism
@@ -33,8 +33,14 @@ from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
 MOST_RARE = 1e12
 """One over the smallest sampling rate that the rate query tries. Contract."""
 
+KEPT_CURVES = 8
+"""Curves that a search over the rank or the misalignment keeps for its last checks. Speed only."""
+
 MOST_ALIGNED = 1e15
 """One over the smallest misalignment that the misalignment query tries. Contract."""
+
+WIDE_ENCLOSURE = 1e-9
+"""Width of an enclosure of a log delta beyond which a calibration does not aim below it. Speed only."""
 
 
 def sigma(
@@ -71,10 +77,10 @@ def sigma(
     >>> round(sigma(M2(dim=2048, rank=16), epsilon=1.0, delta=1e-5).value, 4)
     0.3814
     """
-    _require_unset(mechanism, "noise_multiplier", "sigma")
+    require_unset(mechanism, "noise_multiplier", "sigma")
     target = full_target(epsilon, delta, log10_delta, zero=False)
     question = ask_by_name(mechanism, bound, run)
-    found = answer(question, "sigma", _solve_sigma, target)
+    found = answer(question, "sigma", solve_sigma, target)
     return with_lower_end(question.with_mechanism(noise_multiplier=found.value), found) if found.usable else found
 
 
@@ -114,7 +120,7 @@ def rank(
     >>> rank(M2(dim=2048, noise_multiplier=0.5), epsilon=1.0, delta=1e-5).value
     31
     """
-    _require_unset(mechanism, "rank", "rank")
+    require_unset(mechanism, "rank", "rank")
     if vars(mechanism).get("layers"):
         raise InvalidParameter("layers", mechanism.parameters()["layers"], "dim, not layers, for the rank query")
     target = full_target(epsilon, delta, log10_delta, zero=True)
@@ -240,13 +246,13 @@ def misalignment(
     >>> f"{misalignment(Wishart(dim=1000, rank=16), epsilon=1.0, delta=1e-5).value:.4g}"
     '0.0001244'
     """
-    _require_unset(mechanism, "misalignment", "misalignment")
+    require_unset(mechanism, "misalignment", "misalignment")
     target = full_target(epsilon, delta, log10_delta, zero=True)
     question = ask_by_name(mechanism, bound, run)
     return answer(question, "misalignment", _solve_misalignment, target)
 
 
-def _require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
+def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
     """Raise :class:`InvalidParameter` unless the mechanism has this parameter and its value is None."""
     if parameter not in vars(mechanism):
         raise InvalidParameter("mechanism", mechanism.name, f"a mechanism with a {parameter}")
@@ -260,7 +266,7 @@ def _require_unset_in_run(run: RunOptions, parameter: str, quantity: str) -> Non
         raise InvalidParameter(parameter, run[parameter], f"no {parameter}: it is what {quantity} finds")
 
 
-def _solve_sigma(question: Question, target: FullTarget) -> Result:
+def solve_sigma(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.sigma` for a question that is already parsed, by a search over the noise multiplier."""
 
     @lru_cache(maxsize=2)
@@ -279,15 +285,19 @@ def _solve_sigma(question: Question, target: FullTarget) -> Result:
     if not question.run.single:
         guess = spread_guess(lambda z: [question.with_mechanism(noise_multiplier=z).release()], target, guess)
         composed = bool(numerics_of(curve_at(guess)))
+    first = curve_at(guess)
     if composed:
         # Grids that follow the losses have an error of their own: a closer search is not worth its time.
         rtol = 1e-3 if "grid" in numerics_of(curve_at(guess)) else 1e-4 if question.run.allocates else 1e-7
         ends, fall = close_crossing(excess, guess, rtol=rtol, **limits)
     else:
-        ends = find_crossing(excess, guess, rtol=rtol, **limits)
+        # A little below the point that is asked back, so that the first look at it passes (C24).
+        width = at(guess).upper - at(guess).lower
+        aim = floor_log_delta(first, target) - (2.0 * WIDTHS_APART * width if width < WIDE_ENCLOSURE else 0.0)
+        ends = find_crossing(lambda z: at(z).upper - aim, guess, rtol=rtol, **limits)
     found = ends.upper
     if found == math.inf:
-        curve_at(guess).epsilon(target.log_delta)  # raises below a floor
+        first.epsilon(target.log_delta)  # raises below a floor
         return _vacuous_answer(question, "sigma", **target.fields())
     found = smallest_passing(lambda z: meets(curve_at(z), target), found, 1e-2 * rtol)
     if found > LARGEST_NOISE:
@@ -296,7 +306,7 @@ def _solve_sigma(question: Question, target: FullTarget) -> Result:
     gap = at(found).upper - at(found).lower
     if gap < math.inf:
         # ln delta falls by several times as much as ln z rises: the end is sought to a small part of that gap.
-        spread, rtol = max(1e-11, rtol, 0.05 * gap), max(1e-11, rtol, 0.003 * gap)
+        spread, rtol = max(1e-10, rtol, 0.05 * gap), max(1e-11, rtol, 0.003 * gap)
         near = found
         if composed:
             near, spread = found * math.exp((at(found).lower - target.log_delta) / fall), rtol
@@ -310,16 +320,20 @@ def _solve_sigma(question: Question, target: FullTarget) -> Result:
 def _solve_rank(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.rank` for a question that is already parsed."""
 
+    @lru_cache(maxsize=KEPT_CURVES)
+    def curve_at(rank: int) -> Curve:
+        return question.with_mechanism(rank=rank).curve()
+
     @cache
     def excess(rank: int) -> float:
-        return question.with_mechanism(rank=rank).excess(target)
+        return curve_at(rank).log_delta(target.epsilon).upper - target.log_delta
 
     @cache
     def rough(rank: int) -> float:
         return rough_excess(question.with_mechanism(rank=rank), target)
 
     def passes(rank: int) -> bool:
-        return question.with_mechanism(rank=rank).meets(target)
+        return meets(curve_at(rank), target)
 
     limit, looked = question.mechanism.rank_limit, None if question.run.single else rough
     smallest, largest = rank_ends(excess, question.mechanism.with_rank, limit, looked)
@@ -396,23 +410,35 @@ def _solve_rate(question: Question, target: FullTarget) -> Result:
 def _solve_misalignment(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.misalignment` for a question that is already parsed, by a search over ``x = 1/m``."""
 
+    @lru_cache(maxsize=KEPT_CURVES)
+    def curve_at(x: float) -> Curve:
+        return question.with_mechanism(misalignment=1.0 / x).curve()
+
+    @lru_cache(maxsize=KEPT_CURVES)
     def excess(x: float) -> float:
-        return question.with_mechanism(misalignment=1.0 / x).excess(target)
+        return curve_at(x).log_delta(target.epsilon).upper - target.log_delta
 
     search: dict[str, float] = {"guess": 1e4, "spread": 1.0, "low": 0.51, "high": MOST_ALIGNED}
     rtol = 1e-9
     if not question.run.single:
 
+        @cache
         def rough(x: float) -> float:
             return rough_excess(question.with_mechanism(misalignment=1.0 / x), target)
 
-        guess = find_crossing(rough, **search, rtol=1e-4).upper
-        search, rtol = {**search, "guess": guess, "spread": 2e-3}, 1e-7
+        near = find_crossing(rough, **search, rtol=1e-2)
+        guess, spread = near.upper, 2e-3
+        if near.lower > 0.0 and near.upper < math.inf and math.isfinite(rough(near.lower)):
+            # One step of Newton's method in ln x, with the slope of the rough excess
+            slope = (rough(near.upper) - rough(near.lower)) / math.log(near.upper / near.lower)
+            step = min(max(-excess(guess) / slope, -0.1), 0.1) if slope < 0.0 and excess(guess) < math.inf else 0.0
+            guess, spread = guess * math.exp(step), max(1e-6, 0.05 * abs(step))
+        search, rtol = {**search, "guess": guess, "spread": spread}, 1e-7
     x = find_crossing(excess, **search, rtol=rtol).upper
     fields: dict = {"upper": None, "side": Side.LOWER, **target.fields()}
     if x == math.inf:
         return _vacuous_answer(question, "misalignment", **fields)
-    x = smallest_passing(lambda x: question.with_mechanism(misalignment=1.0 / x).meets(target), x, 1e-11)
+    x = smallest_passing(lambda x: meets(curve_at(x), target), x, 1e-11)
     if x > MOST_ALIGNED:
         return _vacuous_answer(question, "misalignment", **fields)
     answered = question.with_mechanism(misalignment=1.0 / x)

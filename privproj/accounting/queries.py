@@ -16,6 +16,9 @@ from privproj.numerics.enclosure import Enclosure
 from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import EpsilonTarget, RunOptions, Target, delta_target, epsilon_target
 
+ZERO_EPSILON_NOTE = "delta alone already covers the total variation distance of neighbours, so epsilon 0 is met"
+"""Said beside an epsilon of 0. Contract."""
+
 
 def epsilon(
     mechanism: Mechanism,
@@ -64,8 +67,7 @@ def solve_epsilon(question: Accounted, target: Target) -> Result:
         note = f"this bound proves no finite epsilon at this delta; expected a larger delta or {question.remedy}"
         result_details.update(outcome=Outcome.VACUOUS, warnings=(*question.notes, note))
     if found.upper == 0.0:
-        note = "delta alone already covers the total variation distance of neighbours, so epsilon 0 is met"
-        result_details["warnings"] = (*question.notes, note)
+        result_details["warnings"] = (*question.notes, ZERO_EPSILON_NOTE)
     return question.result("epsilon", found.upper, lower, **result_details)
 
 

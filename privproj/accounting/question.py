@@ -15,7 +15,6 @@ from privproj.assumptions import (
 from privproj.bounds import bounds_of, find_bound
 from privproj.bounds.bound import Bound
 from privproj.composition.compose import compose
-from privproj.composition.truncated import truncated
 from privproj.curves.inversion import meets
 from privproj.curves.profile import Curve, PrivacyProfile, Representation, log_delta_above
 from privproj.errors import InvalidParameter, Refused, Unanswered, unknown_name
@@ -26,8 +25,20 @@ from privproj.validation import boolean
 
 Aim = TypeVar("Aim", bound=AnyTarget)
 
+FOUND = {
+    "sigma": ("noise_multiplier",),
+    "rank": ("rank",),
+    "misalignment": ("misalignment", "alignment"),
+    "steps": ("steps", "epochs"),
+    "rate": ("sampling_rate", "batch_size", "dataset_size", "epochs", "max_batch_size"),
+}
+"""For every calibration: the names of the parameter that it finds, which must therefore not be given."""
+
 KEPT_REPRESENTATIONS = 8
 """How many bounds of one release are kept for further questions, as in searches over the run. Speed only."""
+
+KEPT_RUNS = 64
+"""How many runs are kept for further questions, as in tables of many. Speed only."""
 
 
 class Accounted(Protocol):
@@ -154,6 +165,10 @@ class Question:
             curve = compose(form, run) if isinstance(form, PrivacyProfile) else form.over_run(run)
         except Refused as error:
             raise Refused(f"{self.bound.name}: {error}", brief=error.short) from None
+        if self.run.max_batch_size is None:
+            return curve
+        from privproj.composition.truncated import truncated
+
         return truncated(curve, [self.run])
 
     def with_mechanism(self, **changes: object) -> "Question":
@@ -297,7 +312,17 @@ def question_of(mechanism: Mechanism, bound: Bound, run: RunOptions) -> Question
     allowed = boolean("allow_refuted", options.pop("allow_refuted", False))
     if options.get("relation") is None:
         options["relation"] = bound.default_relation or mechanism.default_relation
-    return Question(mechanism, Run(**options), bound, allowed)
+    try:
+        parsed = _parse_run(tuple((name, type(value), value) for name, value in options.items()))
+    except TypeError:  # a value that cannot be hashed
+        parsed = Run(**options)
+    return Question(mechanism, parsed, bound, allowed)
+
+
+@lru_cache(maxsize=KEPT_RUNS)
+def _parse_run(options: tuple[tuple[str, type, Any], ...]) -> Run:
+    """The run with these options; the types are there since 1 and True are equal."""
+    return Run(**{name: value for name, _, value in options})
 
 
 @lru_cache(maxsize=KEPT_REPRESENTATIONS)

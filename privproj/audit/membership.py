@@ -161,20 +161,20 @@ def poisoned(
     count = whole("models", models, "a whole number of models of at least 4", 4, 10**6)
     features, label = _canary(game)
     arms = [(i, inside) for i in range(count) for inside in (True, False)]
-    tasks = [(number, (game, inside, i, features, label)) for number, (i, inside) in enumerate(arms)]
+    tasks = [(game, inside, i, features, label) for i, inside in arms]
     with contextlib.ExitStack() as stack:
         place = journal or Path(stack.enter_context(TemporaryDirectory())) / "journal"
         book = Journal(place, {"game": asdict(game), "models": count, "version": __version__})
         stack.callback(book.close)
-        progress(len(book.rows))
-        rows = complete_rows(_shadow_rows, tasks, book, run_in_processes(workers), progress)
-    scores = [float(rows[number][0]) for number, _ in tasks]
+        progress(len(book))
+        complete_rows(_shadow_rows, tasks.__getitem__, len(tasks), book, run_in_processes(workers), progress)
+        scores = [float(row) for row in book.rows()]
     return np.array(scores[0::2]), np.array(scores[1::2])
 
 
 def _shadow_rows(tasks: list[tuple[Game, bool, int, Tensor, Tensor]]) -> list[Row]:
     """The scores of some shadow models, as rows of the journal."""
-    return [[repr(_shadow_score(*task))] for task in tasks]
+    return [repr(_shadow_score(*task)) for task in tasks]
 
 
 @dataclass(frozen=True)

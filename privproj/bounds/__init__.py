@@ -4,6 +4,7 @@ A new bound is one file here and one line in :data:`LINES`. For each mechanism t
 imported when its bound is asked for, so that one question pays for one bound.
 """
 
+from functools import cache
 from importlib import import_module
 from typing import Literal
 
@@ -57,6 +58,9 @@ LINES = (
 )
 """The mechanism and the name of every bound; its file is ``MECHANISM/NAME.py`` with underscores."""
 
+DEFAULTS = dict(reversed(LINES))
+"""The name of the first bound of every mechanism."""
+
 Role = Literal["baseline", "composed baseline", "renyi"]
 
 ROLES: dict[tuple[str, str], Role] = {
@@ -73,6 +77,7 @@ ROLES: dict[tuple[str, str], Role] = {
 """Bounds whose record has a ``baseline`` (composed: for runs only) or ``renyi``, so that only their files are read."""
 
 
+@cache
 def _load_bound(mechanism: str, name: str) -> Bound:
     """The record of a bound, imported from its file."""
     return import_module(f"privproj.bounds.{mechanism}.{name}".replace("-", "_")).BOUND
@@ -98,18 +103,19 @@ def bounds_of(mechanism: type[Mechanism]) -> tuple[Bound, ...]:
 
 def find_bound(mechanism: type[Mechanism], name: str | None) -> Bound:
     """The bound of this name, or the default for None; raises :class:`InvalidParameter` if there is none."""
+    if name is None:
+        return _load_bound(mechanism.name, DEFAULTS[mechanism.name])
     known = [line for kind, line in LINES if kind == mechanism.name]
-    if name is not None and name not in known:
+    if name not in known:
         raise unknown_name("bound", name, f"a bound of {mechanism.name}", known)
-    return _load_bound(mechanism.name, name or known[0])
+    return _load_bound(mechanism.name, name)
 
 
 def mechanism_named(name: str) -> type[Mechanism]:
     """The type of the mechanism of this name; raises :class:`InvalidParameter` if there is none."""
-    first = dict(reversed(LINES))
-    if name not in first:
-        raise unknown_name("mechanism", name, "a mechanism", first)
-    return _load_bound(name, first[name]).mechanism
+    if name not in DEFAULTS:
+        raise unknown_name("mechanism", name, "a mechanism", DEFAULTS)
+    return _load_bound(name, DEFAULTS[name]).mechanism
 
 
 def with_role(mechanism: type[Mechanism], *roles: Role) -> tuple[Bound, ...]:

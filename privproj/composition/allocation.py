@@ -37,7 +37,7 @@ mean, and in a sum of two laws the ``r`` of both add up (``growth``). Places are
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -52,6 +52,7 @@ from privproj.curves.profile import PrivacyProfile, SplitTable
 from privproj.errors import Refused
 from privproj.numerics import kernels
 from privproj.numerics.arrays import Array
+from privproj.numerics.compiled import compiled
 from privproj.numerics.enclosure import Enclosure
 from privproj.runs import Run
 
@@ -347,17 +348,11 @@ def _first_law(pair: DominatingPair, log_least: float, *, above: bool) -> SumLaw
 # --- sums of two laws --------------------------------------------------------------------------------
 
 
-@cache
-def _compiled_add() -> Callable[..., tuple[float, float]]:
-    """The compiled kernel; compiling takes about a second, once on a machine."""
-    return kernels.compile_kernels().add_laws
-
-
 def add_sum(one: SumLaw, two: SumLaw, points: Array, *, above: bool) -> SumLaw:
     """The law of the sum of both, an upper bound on these points or a lower one between them ((i) to (iii))."""
     top = float(points[-1])
     mass, left, right = (np.zeros(len(points)) for _ in range(3))
-    far_mass, far_excess = _compiled_add()(
+    far_mass, far_excess = compiled(kernels.add_laws)(
         one.places, one.masses, two.places, two.masses, one is two, points, mass, left, right
     )
     # Far atoms stay far, whatever is added: mass m_1 |two| + |one| m_2, excess e_1 |two| + m_1 E Z_2 and the converse.

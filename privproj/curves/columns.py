@@ -4,12 +4,24 @@ A bound that has such a form says so in its field ``columns``. A row of the law 
 mechanism, as floats.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+from privproj.curves.profile import PrivacyProfile
+from privproj.errors import NotConverged
+from privproj.numerics.enclosure import Enclosure
 
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
+
+ANSWERS_KEPT = 64
+"""Last answers of a profile that are kept. Speed only."""
+
+KERNEL_INVERSE_RTOL = 2.0**-44
+"""Relative width of the bracket of :func:`privproj.numerics.inverse_kernels.inverse_of`, with room (C24). Proof."""
 
 Kernel = Callable[[float, Sequence[float]], tuple[float, float]]
 """A plain function of a float and of the row of a law that returns ``(lower, upper)``. It uses ``math`` alone."""
@@ -27,7 +39,7 @@ class ColumnProfile(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class KernelColumns:
     """A profile whose two readings are kernels: run row by row as they are, or as machine code."""
 
@@ -48,6 +60,30 @@ class KernelColumns:
         from privproj.numerics.compiled import over_rows
 
         return over_rows(self.epsilon, log_deltas, laws, threads)
+
+
+def profile_of_kernels(columns: KernelColumns, row: tuple[float, ...], **fields: Any) -> PrivacyProfile:
+    """Return the profile of one release whose two readings are these kernels at this row.
+
+    The last answers are kept, as reading a curve both ways asks again what a search has asked. Raises
+    :class:`privproj.errors.NotConverged` where a kernel says that nothing is known.
+    """
+
+    @lru_cache(maxsize=ANSWERS_KEPT)
+    def log_delta(eps: float) -> Enclosure:
+        return known_ends(columns.log_delta(eps, row))
+
+    def inverse(log_delta: float) -> Enclosure:
+        return known_ends(columns.epsilon(log_delta, row))
+
+    return PrivacyProfile(log_delta, inverse=inverse, inverse_rtol=KERNEL_INVERSE_RTOL, **fields)
+
+
+def known_ends(ends: tuple[float, float]) -> Enclosure:
+    """Return the enclosure that a kernel returned; raises :class:`NotConverged` where it says nothing."""
+    if ends == (-math.inf, math.inf):
+        raise NotConverged("the quadrature or the search did not converge; please report these parameters")
+    return Enclosure(*ends)
 
 
 RowOfLaw = tuple[ColumnProfile, tuple[float, ...]]

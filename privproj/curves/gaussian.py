@@ -4,27 +4,44 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from privproj.curves.columns import KernelColumns
+from privproj.curves.columns import KernelColumns, profile_of_kernels
 from privproj.curves.profile import PrivacyProfile
-from privproj.numerics import kernels
-from privproj.numerics.enclosure import Enclosure, widen_outward
+from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, outward_margin
+from privproj.numerics.inverse_kernels import inverse_of, newton_start
+from privproj.numerics.kernels import gaussian_terms, log_gaussian_delta
 
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
 
 
-def log_delta_ends(eps: float, law: Sequence[float]) -> tuple[float, float]:
-    """The enclosure of ``ln delta`` of :func:`gaussian_profile`; the row of the law is ``(mu,)``."""
+def _gaussian_ends(eps: float, law: Sequence[float], state: float) -> tuple[float, float, float, float]:
+    """``(lower, upper, -d ln delta/deps, state)``; the law is ``(mu,)``, and there is nothing to keep."""
     mu = law[0]
-    return widen_outward(kernels.log_gaussian_delta(eps, mu), steepness=mu * mu)
+    value = log_gaussian_delta(eps, mu)
+    if value == -math.inf:
+        return -math.inf, LOG_OF_ZERO_FROM_ABOVE, 0.0, state
+    # ln delta, widened for the rounding of mu: d ln delta / d ln mu is at most mu^2, and what the margin allows for
+    # each nat of ln delta (C20).
+    margin = outward_margin(value, 0.0, mu * mu)
+    _, gain, loss, _ = gaussian_terms(eps, mu * mu)
+    return value - margin, min(0.0, value + margin), loss / gain if gain > 0.0 else 0.0, state
 
 
-def epsilon_ends(log_delta: float, law: Sequence[float]) -> tuple[float, float]:
-    """The enclosure of the inverse of :func:`log_delta_ends`."""
-    return gaussian_profile(law[0]).epsilon(log_delta)
+_find_epsilon = inverse_of(_gaussian_ends)
 
 
-GAUSSIAN_COLUMNS = KernelColumns(log_delta_ends, epsilon_ends)
+def gaussian_log_delta(eps: float, row: Sequence[float]) -> tuple[float, float]:
+    """The enclosure of ``ln delta`` of :func:`gaussian_profile` as a kernel; the row of the law is ``(mu,)``."""
+    lower, upper, _, _ = _gaussian_ends(eps, row, 0.0)
+    return lower, upper
+
+
+def gaussian_epsilon(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
+    """The enclosure of the inverse of :func:`gaussian_log_delta`, as a kernel."""
+    return _find_epsilon(log_delta, row, 0.0, newton_start(row[0], log_delta))
+
+
+GAUSSIAN_COLUMNS = KernelColumns(gaussian_log_delta, gaussian_epsilon)
 """The profile over columns, a row ``(mu,)`` for each release."""
 
 
@@ -34,16 +51,15 @@ def gaussian_profile(mu: float) -> PrivacyProfile:
     ``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``. ``T`` releases have this profile at ``mu sqrt T``.
     """
 
-    def log_delta(eps: float) -> Enclosure:
-        # ln delta, widened for the rounding of mu: d ln delta / d ln mu is at most mu^2, and what the margin allows for
-        # each nat of ln delta (C20).
-        return widen_outward(kernels.log_gaussian_delta(eps, mu), steepness=mu * mu)
-
     def table(eps: "Array") -> "tuple[Array, Array]":
         from privproj.curves.gaussian_arrays import gaussian_ends
 
         return gaussian_ends(eps, mu)
 
-    return PrivacyProfile(
-        log_delta, closed_form=lambda steps: gaussian_profile(mu * math.sqrt(steps)), table=table, resolution=256.0
+    return profile_of_kernels(
+        GAUSSIAN_COLUMNS,
+        (mu,),
+        closed_form=lambda steps: gaussian_profile(mu * math.sqrt(steps)),
+        table=table,
+        resolution=256.0,
     )

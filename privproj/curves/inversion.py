@@ -236,6 +236,7 @@ def is_certainly_inside(curve: Curve, eps: float, log_delta: float) -> bool:
 def meets(curve: Curve, target: FullTarget) -> bool:
     """True where both readings keep to the target, ``epsilon(d) <= e`` and ``delta(e) <= d`` (C24, "Calibration")."""
     point = floor_log_delta(curve, target)
-    if _epsilon_above(curve, point) > target.epsilon:
+    inside = is_certainly_inside(curve, target.epsilon, point)
+    if not inside and _epsilon_above(curve, point) > target.epsilon:
         return False
     return _leads_with_epsilon(curve) or log_delta_above(curve, target.epsilon) <= point

@@ -83,7 +83,7 @@ class SplitTable:
         return self.below(at), self.above(at)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class PrivacyProfile:
     """A profile of one release that holds in both orders of the neighbouring pair, given on ``eps >= 0``.
 
@@ -93,8 +93,8 @@ class PrivacyProfile:
     log_delta: Callable[[float], Enclosure]
     """From ``eps >= 0`` to an enclosure of the natural log of the bound."""
 
-    guess: Callable[[float], float] | None = None
-    """From ``ln delta`` to its epsilon, right to about 1e-12. It only saves time."""
+    inverse: Callable[[float], Enclosure] | None = None
+    """From ``ln delta`` to the enclosure of its epsilon that :meth:`epsilon` returns; else one is searched for."""
 
     closed_form: "Callable[[int], PrivacyProfile] | None" = None
     """From ``T`` to the profile of ``T`` releases. Without it they are composed numerically."""
@@ -116,7 +116,7 @@ class PrivacyProfile:
     can_be_subsampled: bool = True
     """False where subsampling has no theorem in the bound's own terms."""
 
-    numerics: dict[str, object] = field(default_factory=dict, hash=False)
+    numerics: dict[str, object] = field(default_factory=dict)
     """How it is computed, for an answer to say, where that is more than a closed form or a quadrature."""
 
     inverse_spacing: float = 2.0**-36
@@ -144,21 +144,21 @@ class PrivacyProfile:
 
         # ln q + ln delta_0(ln(1 + (e^eps - 1)/q)): outward by a relative 1e-15 of the inner epsilon, and by 1e-15.
         def log_delta(eps: float) -> Enclosure:
-            inner = _amplified_epsilon(eps, rate)
+            inner = amplified_epsilon(eps, rate)
             ends = self.log_delta(inner * (1.0 + 1e-15)).lower, self.log_delta(inner * (1.0 - 1e-15)).upper
             return Enclosure(ends[0] + math.log(rate) - 1e-15, min(0.0, ends[1] + math.log(rate) + 1e-15))
 
         shown = {**self.numerics, "subsampling": "closed form"}
-        return replace(self, log_delta=log_delta, guess=None, closed_form=None, table=None, numerics=shown)
+        return replace(self, log_delta=log_delta, inverse=None, closed_form=None, table=None, numerics=shown)
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)``, enclosed: at the upper end the profile's upper end was evaluated to be at most delta."""
+        if self.inverse is not None:
+            return self.inverse(log_delta)
         if self.log_delta(0.0).upper <= log_delta:
             return Enclosure(0.0, 0.0)
         rtol = INVERSE_SEARCH_RTOL if self.inverse_rtol <= INVERSE_RTOL else 0.25 * self.inverse_rtol
         search: dict[str, float] = {"guess": 1.0, "spread": 1.0, "rtol": rtol}
-        if self.guess is not None:
-            search = {"guess": min(self.guess(log_delta), 1e15), "spread": 1e-12, "rtol": rtol}
         limits = {"low": SMALLEST_PROFILE_EPSILON, "high": LARGEST_PROFILE_EPSILON}
         safe = find_crossing(lambda e: self.log_delta(e).upper - log_delta, **search, **limits).upper
         if safe == math.inf:
@@ -168,7 +168,7 @@ class PrivacyProfile:
         return Enclosure(min(close.lower, safe), safe)
 
 
-def _amplified_epsilon(eps: float, rate: float) -> float:
+def amplified_epsilon(eps: float, rate: float) -> float:
     """``ln(1 + (e^eps - 1)/q)``: the epsilon at which an unsampled release is asked (C17)."""
     if eps < 30.0:
         return math.log1p(math.expm1(eps) / rate)

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from privproj.curves.gaussian_arrays import scaled_tails
 from privproj.errors import NotConverged
 from privproj.numerics import kernels
 from privproj.numerics.arrays import Array, gauss_nodes
-from privproj.numerics.enclosure import Enclosure, widen_outward
+from privproj.numerics.enclosure import RELATIVE_ERROR_PER_NAT, Enclosure, widen_outward
 
 if TYPE_CHECKING:
     from privproj.laws.binned import Bins
@@ -35,6 +36,9 @@ LEAST_SHAPE_OVER_LENGTH = 300.0
 
 PANEL_ERROR_SHARE = 1e-12
 """A panel whose error is above a tenth of this share of the value is halved. What remains is added. Speed only."""
+
+NEGLIGIBLE_PANEL = 1e-17
+"""Share of another panel below which a panel is not integrated; a bound of it is an error. Speed only."""
 
 MOST_LEVELS = 12
 """Halvings of a panel of level 0; what remains then is added to the answer. Speed only."""
@@ -56,6 +60,27 @@ LEAST_OUTER_MASS = 1e-300
 
 LEAST_DIVIDED_PANEL_MASS = 1e-290
 """Least mass of a bin whose mean is computed. A lighter bin has its upper edge for a mean, which is sound. Proof."""
+
+INTERPOLATION_ERROR = 1e-12
+"""Difference of logs up to which a panel is interpolated, and 4e-15 more per nat; else densities are evaluated. Proof.
+
+Most of it is rounding of the density, which is there in both cases.
+"""
+
+ROWS_AT_ONCE = 54
+"""Points whose densities are sums over the same terms. Speed only."""
+
+SCAN_STRIDE = 8
+"""Every eighth term is computed first, to see which ones matter. The total mass of a law is checked. Speed only."""
+
+LOG_NEGLIGIBLE_TERM = 60.0
+"""Nats below the largest of the scanned terms of a row from which on others are left out. Proof."""
+
+LEAST_SQUARED_SHIFT = 1e-300
+"""Least ``x`` whose Gaussian delta is computed; it is 0 there, or nearly. Proof."""
+
+ROOT_2PI = 2.0 * kernels.SQRT_HALF_PI
+"""``sqrt(2 pi)``."""
 
 
 class LogDensity(Protocol):
@@ -119,12 +144,68 @@ class _Panels:
         )
         # int f(y) dy over a panel = sum of density(y_i) w_i (right - left) at y_i = left + (right - left) node_i
         y = left[:, None] + (right - left)[:, None] * nodes
-        density = self.law.density(y.ravel()).reshape(y.shape)
+        density = None if "base" not in self.__dict__ else self.interpolate_density(y)
+        if density is None:
+            density = self.law.density(y.ravel()).reshape(y.shape)
         return _Nodes(left, right, np.exp(y), density * weights * (right - left)[:, None])
 
-    def at(self, level: int, indices: NDArray[np.int64]) -> _Nodes:
+    def interpolate_density(self, y: Array) -> Array | None:
+        """Return the density at ``y``, each row within a panel of level 0; None where interpolation fits badly."""
+        low, width, count = self.grid
+        parents = np.clip(((y[:, 0] - low) / width).astype(np.intp), 0, count - 1)
+        logs, _, fits = self.interpolants
+        if not fits[parents].all():
+            return None
+        places = (y - low) / width - parents[:, None]
+        return np.exp(np.einsum("pij,pj->pi", _lagrange(places), logs[parents]))
+
+    @cached_property
+    def interpolants(self) -> tuple[Array, Array, NDArray[np.bool_]]:
+        """What is known within the panels of level 0: log densities, polynomials of log tails, and whether both fit.
+
+        * the first, of shape ``(panels, nodes)``: the log density at the nodes of the fine rule.
+        * the second, of shape ``(panels, 2, nodes)``: polynomials in ``t``, -1 to 1 on the panel, of ``ln P(X > x)``
+          and of ``ln E[X; X > x]``, highest power first.
+        * the third: True where the first give the density at the nodes of the check, and the second the tails at the
+          left edge, within :data:`INTERPOLATION_ERROR`.
+        """
+        _, width, _ = self.grid
+        weights = np.concatenate([gauss_nodes(NODES_FINE)[1], gauss_nodes(NODES_CHECK)[1]])
+        nodes, fine = gauss_nodes(NODES_FINE)
+        with np.errstate(all="ignore"):
+            logs = np.log(self.base.weighted / (width * weights))
+            known, check = logs[:, :NODES_FINE], logs[:, NODES_FINE:]
+            error = np.abs(known @ _lagrange(gauss_nodes(NODES_CHECK)[0]).T - check).max(axis=1)
+            # ln of the integrals from the Chebyshev points of a panel, and from its left edge, to its right edge (two
+            # parts each), and of all that is beyond
+            points = np.append(np.cos(np.pi * (np.arange(NODES_FINE) + 0.5) / NODES_FINE), -1.0)
+            starts = 0.5 + 0.5 * points
+            parts = np.concatenate([0.25 * nodes, 0.25 + 0.75 * nodes]), np.concatenate([0.25 * fine, 0.75 * fine])
+            places = starts[:, None] + (1.0 - starts)[:, None] * parts[0]
+            inside = np.exp(known @ _lagrange(places.ravel()).T).reshape(len(known), *places.shape)
+            inside *= width * (1.0 - starts)[:, None] * parts[1]
+            x = np.exp(self.base.left[:, None, None] + width * places)
+            pieces = np.stack([(inside * v).sum(axis=2) for v in (1.0, x)], axis=1)
+            whole = np.stack([-np.diff(end) for end in self.above], axis=1)
+            whole = np.where(np.isfinite(pieces[..., -1]), pieces[..., -1], whole)
+            beyond = np.append(np.cumsum(whole[:0:-1], axis=0)[::-1], [[0.0, 0.0]], axis=0)
+            values = np.log(pieces + beyond[..., None])
+            good = np.isfinite(values).all(axis=(1, 2))
+            values[~good] = 0.0
+            solved = np.linalg.solve(np.vander(points[:-1]), values[..., :-1].reshape(-1, NODES_FINE).T)
+            polynomials = solved.T.reshape(len(known), 2, NODES_FINE)
+            at_left = polynomials @ np.vander(points[-1:], NODES_FINE)[0]
+            error = np.maximum(error, np.abs(at_left - values[..., -1]).max(axis=1))
+            most = INTERPOLATION_ERROR + RELATIVE_ERROR_PER_NAT * np.abs(known).max(axis=1)
+        return known, polynomials, good & (error < most)
+
+    def at(self, level: int, indices: NDArray[np.intp]) -> _Nodes:
         """Return the nodes of the panels of this level with these indices, from memory where they are there."""
         low, width, _ = self.grid
+        if level == 0:
+            return _Nodes(
+                *(part[indices] for part in (self.base.left, self.base.right, self.base.x, self.base.weighted))
+            )
         width /= 2.0**level
         memory = self.kept.setdefault(level, {})
         missing = np.array([i for i in indices.tolist() if i not in memory], dtype=float)
@@ -138,7 +219,9 @@ class _Panels:
     @cached_property
     def base(self) -> _Nodes:
         """The nodes of level 0. Raises :class:`NotConverged` if their mass is off 1 by 2 :data:`DENSITY_MARGIN`."""
-        found = self.at(0, np.arange(self.grid[2]))
+        low, width, count = self.grid
+        left = np.asarray(low + width * np.arange(count), dtype=np.float64)
+        found = self.evaluate_panels(left, left + width)
         mass = float(found.sums(np.ones_like(found.x))[0].sum())
         if not abs(mass - 1.0) < 2.0 * DENSITY_MARGIN:
             raise NotConverged(
@@ -161,6 +244,11 @@ class _Panels:
             return float(mass[0]), float(moment[0])
         if place >= count:
             return 0.0, 0.0
+        _, polynomials, fits = self.interpolants
+        if fits[int(place)]:
+            t = 2.0 * (place - int(place)) - 1.0
+            found = polynomials[int(place)].tolist()
+            return math.exp(_horner(found[0], t)), math.exp(_horner(found[1], t))
         # P(X > x) = the part of its own panel above x, and all panels after it; E[X; X > x] likewise
         after = int(place) + 1
         part = self.evaluate_panels(np.array([math.log(x)]), np.array([low + after * width]))
@@ -171,27 +259,37 @@ class _Panels:
         """Return ``E[h_eps(scale X); X <= up_to]`` and the relative error that the difference of two rules shows."""
         low, width, count = self.grid
         place = min((math.log(up_to) - low) / width, float(count)) if up_to < math.inf else float(count)
-        whole = max(int(place), 0)
-        pieces = [self.at(0, np.arange(whole))] if whole else []
+        whole, value, error = max(int(place), 0), 0.0, 0.0
+        pieces = []
+        if whole:
+            # h(left) P(panel) <= E[h(scale X); panel] <= h(right) P(panel): a panel whose most is
+            # negligible beside the least of another is an error
+            mass = self.base.sums(np.ones_like(self.base.x))[0][:whole]
+            edges = gaussian_delta_values(eps, scale * np.exp(low + np.arange(whole + 1) * width))
+            most = mass * edges[1:]
+            negligible = most < NEGLIGIBLE_PANEL * (mass * edges[:-1]).max()
+            counted, error = np.flatnonzero(~negligible), float(most[negligible].sum())
+            pieces.append((self.at(0, counted), counted))
         if place > whole:
-            pieces.append(self.evaluate_panels(np.array([low + whole * width]), np.array([low + place * width])))
-        value = error = 0.0
-        for piece in pieces:
-            part, gap = self.integrate_panels(eps, scale, piece, piece is pieces[0] and whole > 0)
+            ends = np.array([low + whole * width]), np.array([low + place * width])
+            pieces.append((self.evaluate_panels(*ends), None))
+        for piece, indices in pieces:
+            part, gap = self.integrate_panels(eps, scale, piece, indices)
             value, error = value + part, error + gap
         return value, error / value if value > 0.0 else 0.0
 
-    def integrate_panels(self, eps: float, scale: float, piece: _Nodes, aligned: bool) -> tuple[float, float]:
+    def integrate_panels(
+        self, eps: float, scale: float, piece: _Nodes, indices: NDArray[np.intp] | None
+    ) -> tuple[float, float]:
         """Return the integral of ``h_eps(scale X)`` over the panels of ``piece``, and its absolute error.
 
-        Panels are halved where both rules disagree. ``aligned`` says that they are the first ones of level 0, so that
-        their halves can be remembered.
+        Panels are halved where both rules disagree. ``indices`` are theirs if they are of level 0, so that their halves
+        can be remembered.
         """
         value = error = 0.0
-        indices = np.arange(len(piece.left)) if aligned else None
         for level in range(MOST_LEVELS + 1):
             # E[h_eps(scale X); panel] = int h_eps(scale e^y) f(y) dy by both rules (C4)
-            fine, coarse = piece.sums(_gaussian_delta_values(eps, scale * piece.x))
+            fine, coarse = piece.sums(gaussian_delta_values(eps, scale * piece.x))
             gap = np.abs(fine - coarse)
             wide = gap > 0.1 * PANEL_ERROR_SHARE * (value + float(fine.sum()))
             if level == MOST_LEVELS or not wide.any():
@@ -291,17 +389,78 @@ class ScaledEnergy:
         return self.panels.bins(self.scale, finer * PANEL_BINS)
 
 
+def _horner(coefficients: list[float], t: float) -> float:
+    """Return the polynomial with these coefficients, highest power first, at ``t``."""
+    found = 0.0
+    for coefficient in coefficients:
+        found = found * t + coefficient
+    return found
+
+
+def _lagrange(places: Array) -> Array:
+    """Return the weights of the nodes of the fine rule that interpolate at ``places`` in [0, 1], in a new last axis."""
+    nodes = gauss_nodes(NODES_FINE)[0]
+    gaps = places[..., None] - nodes
+    gaps[gaps == 0.0] = 1e-300
+    # barycentric: (w_j / (x - x_j)) / sum of these
+    terms = _barycentric_weights() / gaps
+    return terms / terms.sum(axis=-1, keepdims=True)
+
+
+@lru_cache(maxsize=1)
+def _barycentric_weights() -> Array:
+    """Return ``1 / prod_(i != j) (x_j - x_i)`` for the nodes of the fine rule."""
+    nodes = gauss_nodes(NODES_FINE)[0]
+    gaps = 4.0 * (nodes[:, None] - nodes) + np.eye(NODES_FINE)
+    return 1.0 / gaps.prod(axis=1)
+
+
+def terms_that_matter(scanned: Array, count: int) -> slice:
+    """Return which of ``count`` terms any row needs, from the logs of every :data:`SCAN_STRIDE`-th of them."""
+    near = (scanned > scanned.max(axis=1, keepdims=True) - LOG_NEGLIGIBLE_TERM).any(axis=0).nonzero()[0]
+    first, last = (int(near[0]), int(near[-1])) if len(near) else (0, count)
+    return slice(max(0, (first - 1) * SCAN_STRIDE), min(count, (last + 1) * SCAN_STRIDE + 1))
+
+
 def log_sum_exp(logs: Array) -> float:
     """Return ``ln sum of e^logs`` over all entries of an array."""
     peak = float(np.max(logs))
     return peak + math.log(float(np.exp(logs - peak).sum()))
 
 
-def _gaussian_delta_values(eps: float, x: Array) -> Array:
-    """Return ``h_eps(x)`` at every entry: the Gaussian delta at ``mu = sqrt(x)``, of the shape of ``x``."""
-    roots = np.sqrt(x)
-    logs = [kernels.log_gaussian_delta(eps, mu) if mu > 0.0 else -math.inf for mu in roots.ravel().tolist()]
-    return np.exp(np.array(logs)).reshape(x.shape)
+def gaussian_delta_values(eps: float, x: Array) -> Array:
+    """Return ``h_eps(x)`` at every entry, right to a relative 5e-13: the Gaussian delta at ``mu = sqrt(x)`` (C3).
+
+    It is the array twin of :func:`privproj.numerics.kernels.log_gaussian_delta`.
+    """
+    # h = phi(u) [R(u) - R(u + mu)], u = (eps - x/2)/mu, and R(x) phi(x) = e^(-x^2/2) q(x) with q of the table
+    mu = np.sqrt(np.maximum(x, LEAST_SQUARED_SHIFT))
+    u = (eps - 0.5 * x) / mu
+    with np.errstate(under="ignore", over="ignore"):
+        density = np.exp(-0.5 * np.square(u))
+    whole = density * scaled_tails(np.abs(u))
+    value = np.where(u < 0.0, 1.0 - whole, whole) - density * scaled_tails(np.maximum(u + mu, 0.0))
+    small = (mu < 0.01 * np.maximum(1.0, np.abs(u))) & (density > 0.0)
+    if small.any():
+        # R(u) - R(u + mu) = mu [5 S(c - g) + 8 S(c) + 5 S(c + g)]/18, S = -R', c = u + mu/2, g = (mu/2) sqrt(3/5)
+        part = mu[small]
+        centre, reach = u[small] + 0.5 * part, 0.5 * part * kernels.GAUSS_3_OUTER_NODE
+        slopes = 5.0 * (_mills_slopes(centre - reach) + _mills_slopes(centre + reach)) + 8.0 * _mills_slopes(centre)
+        value[small] = density[small] * part * slopes / (18.0 * ROOT_2PI)
+    return value
+
+
+def _mills_slopes(x: Array) -> Array:
+    """Return ``-R'(x) = 1 - x R(x)`` at every entry, for ``x > -1``."""
+    # R(x) = 1/(x + c), where 1/c is Laplace's fraction from 2 on, so 1 - x R(x) = c/(x + c) for large x
+    far = np.maximum(x, 4.0)
+    last = int(9.0 + 320.0 / far.min() ** 2)
+    fraction = 0.5 * (far + np.sqrt(far * far + 4.0 * (last + 1.0)))
+    for k in range(last, 1, -1):
+        fraction = far + k / fraction
+    near = ROOT_2PI * np.where(x < 0.0, np.exp(0.5 * np.square(np.minimum(x, 4.0))), 0.0)
+    ratio = near + np.copysign(ROOT_2PI * scaled_tails(np.abs(x)), x)
+    return np.where(x >= 4.0, 1.0 / (1.0 + far * fraction), 1.0 - x * ratio)
 
 
 @lru_cache(maxsize=64)

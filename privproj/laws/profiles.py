@@ -18,11 +18,13 @@ improved with what is used of the law.
 import math
 from typing import TYPE_CHECKING
 
+from privproj.curves.columns import known_ends, profile_of_kernels
 from privproj.curves.profile import PrivacyProfile, SplitTable
+from privproj.laws.shift_kernels import SHIFT_COLUMNS, inflection, shift_log_delta
 from privproj.laws.squared_shift import (
+    HillLaw,
     SensitivityLaw,
     gaussian_steepness,
-    inflection,
     log_gaussian_delta_at,
     log_gaussian_delta_slope,
 )
@@ -31,6 +33,8 @@ from privproj.numerics.enclosure import Enclosure, log1m_exp, widen_outward
 from privproj.numerics.search import find_crossing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from privproj.laws.binned import Bins
     from privproj.numerics.arrays import Array
 
@@ -61,7 +65,7 @@ def rank_one_profile(law: SensitivityLaw, finer: int = 1) -> PrivacyProfile:
         return binned_profiles.rank_one_deltas(eps, law.bins(finer))
 
     table = SplitTable(below, above)
-    return PrivacyProfile(law.expected_profile, table=table, resolution=finer * VALUES_PER_DEVIATION)
+    return _profile_of_law(law, 0.0, law.expected_profile, table, finer * VALUES_PER_DEVIATION)
 
 
 def any_rank_profile(law: SensitivityLaw) -> PrivacyProfile:
@@ -83,7 +87,20 @@ def any_rank_profile(law: SensitivityLaw) -> PrivacyProfile:
         return binned_profiles.any_rank_deltas(eps, (law.bins(),))
 
     table = SplitTable(below, above)
-    return PrivacyProfile(lambda eps: log_any_rank_profile(eps, law), table=table, resolution=VALUES_PER_DEVIATION)
+    return _profile_of_law(law, 1.0, lambda eps: log_any_rank_profile(eps, law), table, VALUES_PER_DEVIATION)
+
+
+def _profile_of_law(
+    law: SensitivityLaw,
+    any_rank: float,
+    log_delta: "Callable[[float], Enclosure]",
+    table: "Callable[[Array], tuple[Array, Array]]",
+    resolution: float,
+) -> PrivacyProfile:
+    """Return the profile by the kernels of a Beta or Gamma law, by ``log_delta`` for any other."""
+    if isinstance(law, HillLaw):
+        return profile_of_kernels(SHIFT_COLUMNS, (*law.row, any_rank), table=table, resolution=resolution)
+    return PrivacyProfile(log_delta, table=table, resolution=resolution)
 
 
 def any_rank_profile_of_bins(laws: "tuple[Bins, ...]", below: "tuple[Bins, ...] | None" = None) -> PrivacyProfile:
@@ -141,6 +158,8 @@ def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
 
     The enclosure is as good as the law's own functions; the margin is that of :func:`widen_outward`.
     """
+    if isinstance(law, HillLaw):
+        return known_ends(shift_log_delta(eps, (*law.row, 1.0)))
     # C5, case 2: h is convex on the whole range, and rank one is the worst case.
     if law.supremum <= inflection(eps):
         return law.expected_profile(eps)

@@ -11,7 +11,13 @@ from functools import cached_property
 
 import numpy as np
 
-from privproj.laws.panel_law import LEAST_SHAPE_OVER_LENGTH, log_sum_exp
+from privproj.laws.panel_law import (
+    LEAST_SHAPE_OVER_LENGTH,
+    ROWS_AT_ONCE,
+    SCAN_STRIDE,
+    log_sum_exp,
+    terms_that_matter,
+)
 from privproj.numerics import kernels
 from privproj.numerics.arrays import Array
 
@@ -58,7 +64,9 @@ class ProjectedEnergy:
             return np.zeros(1), np.zeros(1)
         a, b, n = self.a, self.b, self.a + self.b
         spread, rest = math.sqrt(1.0 / a + 1.0 / b), b / n
-        step = min(0.7 / math.sqrt(1.0 / spread**2 + 0.25 * rest * rest * n), 0.28)
+        # The largest N/2 that counts: its density has fallen by e^-740 there.
+        most = n + 740.0 + math.sqrt(1480.0 * n)
+        step = min(0.7 / math.sqrt(1.0 / spread**2 + 0.25 * rest * rest * most), 0.28)
         t = np.arange(-10.0 * spread - 60.0 / a, 40.0 * spread + 760.0 / b, step)
         t = t[(t > -700.0) & (t < 700.0)]
         # B = (a/n) / (a/n + (b/n) e^-t) with the density B^a (1-B)^b / Beta(a, b) of t: ln(n B/a) and ln(n (1-B)/b)
@@ -87,10 +95,18 @@ class ProjectedEnergy:
         log_b, weights = self.grid
         front = 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k) - math.log(2.0)
         shift = 2.0 * (math.log(self.rank) - math.log(2.0 * k))
-        place = 0.5 * ((y + shift)[:, None] - log_b)
-        exponent = weights - k * (np.expm1(np.minimum(place, 50.0)) - place) + front
-        peak = np.max(exponent, axis=1, keepdims=True)
-        return np.exp(peak[:, 0]) * np.exp(exponent - peak).sum(axis=1)
+
+        def log_terms(y: Array, chosen: slice) -> Array:
+            place = 0.5 * ((y + shift)[:, None] - log_b[chosen])
+            return weights[chosen] - k * (np.expm1(np.minimum(place, 50.0)) - place) + front
+
+        sums = []
+        for start in range(0, len(y), ROWS_AT_ONCE):
+            rows = y[start : start + ROWS_AT_ONCE]
+            exponent = log_terms(rows, terms_that_matter(log_terms(rows, slice(None, None, SCAN_STRIDE)), len(log_b)))
+            peak = np.max(exponent, axis=1, keepdims=True)
+            sums.append(np.exp(peak[:, 0]) * np.exp(exponent - peak).sum(axis=1))
+        return np.concatenate(sums)
 
     def over_length(self, y: Array) -> Array:
         """Return the density of ``y`` at an array of points, as a sum over ``s = ln(N / 2n)``, ``n = a + b``."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from privproj.laws.panel_law import ROWS_AT_ONCE, SCAN_STRIDE, terms_that_matter
 from privproj.numerics.arrays import Array
 from privproj.numerics.kernels import stirling_remainder
 
@@ -67,13 +68,12 @@ class SecretShift:
         return low, 2.0 * math.log(scale * (at_top + 38.0)), min(0.8 * width, 1.0)
 
     def density(self, y: Array) -> Array:
-        """Return the density of ``y`` at an array of points, some 500 at a time to save memory.
+        """Return the density of ``y`` at an array of points, some at a time, which share the terms that matter.
 
         It is a sum over ``ln g`` where both signs of the shift matter, else a sum over ``xi``.
         """
-        rows = 500
         parts = self.over_xi if self.centre >= LEAST_CENTRE_OVER_XI else self.over_g
-        return np.concatenate([parts(y[i : i + rows]) for i in range(0, len(y), rows)])
+        return np.concatenate([parts(y[i : i + ROWS_AT_ONCE]) for i in range(0, len(y), ROWS_AT_ONCE)])
 
     def log_gamma(self, v: Array) -> Array:
         """Return ``ln f(v)``, the log of the density of ``v = ln g``, of the shape of ``v``."""
@@ -87,11 +87,17 @@ class SecretShift:
         k = 0.5 * self.rank
         step = min(0.7 / math.sqrt(k + 1.5 * self.centre**2), 0.25)
         v = np.arange(-11.0 / math.sqrt(k) - 60.0 / k, math.log1p(2.0 * math.sqrt(720.0 / k) + 720.0 / k), step)
-        weights, (scale, c) = self.log_gamma(v) + math.log(step), self.parts(np.exp(v))
-        place = np.exp(0.5 * y[:, None] - np.log(scale))
-        ends = np.logaddexp(-0.5 * (place - c) ** 2, -0.5 * (place + c) ** 2)
-        logs = weights + ends + np.log(place) - math.log(2.0 * math.sqrt(2.0 * math.pi))
-        return _row_sums_exp(logs)
+        log_front = math.log(step) - math.log(2.0 * math.sqrt(2.0 * math.pi))
+
+        def log_terms(v: Array) -> Array:
+            scale, c = self.parts(np.exp(v))
+            log_place = 0.5 * y[:, None] - np.log(scale)
+            place = np.exp(log_place)
+            # ln(phi(place - c) + phi(place + c)), the second less by e^(-2 c place)
+            both = np.log1p(np.exp(-2.0 * c * place)) - 0.5 * (place - c) ** 2
+            return self.log_gamma(v) + both + log_place + log_front
+
+        return _row_sums_exp(log_terms(v[terms_that_matter(log_terms(v[::SCAN_STRIDE]), len(v))]))
 
     def over_xi(self, y: Array) -> Array:
         """Return the density of ``y`` as a sum over ``xi``: for each ``xi`` one ``g`` makes the shift ``e^(y/2)``.
@@ -101,17 +107,23 @@ class SecretShift:
         """
         step = 0.25 / max(1.0, math.sqrt(0.5 / self.rank) * 4.0)
         xi = np.arange(-38.0, 38.0 + step, step)
-        target, v = 0.5 * y[:, None], np.zeros((len(y), len(xi)))
-        for _ in range(MOST_NEWTON_STEPS):
-            value, slope = self.log_shift(v, xi)
-            change = (value - target) / slope
-            v = v - change
-            if float(np.max(np.abs(change))) < 1e-13:
-                break
-        # sum over xi of f(v) phi(xi) dv/dy, where ln shift(v, xi) = y/2 and so dv/dy = 1/(2 slope) (C8)
-        slope = self.log_shift(v, xi)[1]
-        logs = self.log_gamma(v) - 0.5 * xi * xi - np.log(2.0 * slope) + math.log(step / math.sqrt(2.0 * math.pi))
-        return _row_sums_exp(np.where(np.isfinite(logs), logs, -np.inf))
+        log_front = math.log(step / math.sqrt(2.0 * math.pi))
+
+        def log_terms(xi: Array, accuracy: float) -> Array:
+            v = np.zeros((len(y), len(xi)))
+            for _ in range(MOST_NEWTON_STEPS):
+                value, slope = self.log_shift(v, xi)
+                change = (value - 0.5 * y[:, None]) / slope
+                v = v - change
+                # the error after a step is about the square of the step
+                if float(np.max(np.abs(change))) < accuracy:
+                    break
+            # f(v) phi(xi) dv/dy, where ln shift(v, xi) = y/2 and so dv/dy = 1/(2 slope) (C8)
+            slope = self.log_shift(v, xi)[1]
+            logs = self.log_gamma(v) - 0.5 * xi * xi - np.log(2.0 * slope) + log_front
+            return np.where(np.isfinite(logs), logs, -np.inf)
+
+        return _row_sums_exp(log_terms(xi[terms_that_matter(log_terms(xi[::SCAN_STRIDE], 1e-2), len(xi))], 1e-7))
 
     def log_shift(self, v: Array, xi: Array) -> tuple[Array, Array]:
         """Return ``ln shift`` at ``ln g = v`` and its slope in ``v``, both of the shape of ``v``."""

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
+from privproj.curves.columns import known_ends
+from privproj.laws.shift_kernels import part_ends
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import Enclosure, widen_outward
-from privproj.numerics.quadrature import log_integral
+from privproj.numerics.enclosure import Enclosure
 
 if TYPE_CHECKING:
     from privproj.laws.binned import Bins
@@ -62,7 +63,7 @@ class SensitivityLaw(Protocol):
         ...
 
 
-class _HillLaw(ABC):
+class HillLaw(ABC):
     """A law given in a coordinate ``t`` in which ``X`` increases and the density is smooth with one hill."""
 
     least_tail = -1e7
@@ -92,30 +93,24 @@ class _HillLaw(ABC):
         """Return ``X`` at the coordinate ``t``."""
 
     @abstractmethod
-    def coordinate(self, x: float) -> float:
-        """Return the coordinate ``t`` at which ``X`` is ``x``."""
-
-    @abstractmethod
     def log_density(self, t: float) -> float:
         """Return the log of the density of ``t``."""
 
+    @property
+    @abstractmethod
+    def row(self) -> tuple[float, float, float]:
+        """The row of the law for :mod:`privproj.laws.shift_kernels`: two shapes and the scale."""
+
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
-        """Return an enclosure of ``ln E[h_eps(X); X <= up_to]`` (C4), by quadrature over ``t``.
+        """Return an enclosure of ``ln E[h_eps(X); X <= up_to]`` (C4), by quadrature.
 
-        The difference of two Gauss rules widens it; that this covers the error of the quadrature is observed.
+        What its error is thought to be widens it; that this covers the error is observed.
         """
-
-        def integrand(t: float) -> float:
-            # E[h_eps(X)] = int h_eps(X(t)) f(t) dt (C4)
-            return log_gaussian_delta_at(eps, self.value(t)) + self.log_density(t)
-
-        high = self.coordinate(up_to) if up_to < self.supremum else math.inf
-        value, error = log_integral(integrand, self.start, self.step, high)
-        return widen_outward(value, error, gaussian_steepness(value, self))
+        return known_ends(part_ends(eps, (*self.row, 0.0), up_to))
 
 
 @dataclass(frozen=True)
-class ScaledBeta(_HillLaw):
+class ScaledBeta(HillLaw):
     """``X = scale * B`` with ``B ~ Beta(a, b)``, in the coordinate ``t = ln(B / (1 - B))``: the law of M2 (C7).
 
     For M2 ``a = r/2``, ``b = (d - r)/2`` and ``scale = mu^2``.
@@ -124,6 +119,11 @@ class ScaledBeta(_HillLaw):
     a: float
     b: float
     scale: float
+
+    @property
+    def row(self) -> tuple[float, float, float]:
+        """Both shapes and the scale."""
+        return self.a, self.b, self.scale
 
     @cached_property
     def constant(self) -> float:
@@ -159,10 +159,6 @@ class ScaledBeta(_HillLaw):
         """Return ``X = scale / (1 + e^-t)``."""
         return self.scale / (1.0 + math.exp(-t)) if t > -700.0 else 0.0
 
-    def coordinate(self, x: float) -> float:
-        """Return ``t = ln(x / (scale - x))``, ``inf`` from the supremum on."""
-        return math.log(x / (self.scale - x)) if x < self.scale else math.inf
-
     def log_density(self, t: float) -> float:
         """Return the log of the density ``B^a (1 - B)^b / Beta(a, b)`` of ``t``."""
         # ln[x^a y^b / Beta(a, b)] at x = 1/(1 + e^-t), y = 1 - x, each from the smaller exponential
@@ -191,7 +187,7 @@ class ScaledBeta(_HillLaw):
 
 
 @dataclass(frozen=True)
-class ScaledGamma(_HillLaw):
+class ScaledGamma(HillLaw):
     """``X = scale * U`` with ``U ~ Gamma(a)``, in the coordinate ``t = ln(U / a)``: the law of the public sketch (C7).
 
     For the public sketch ``a = r/2`` and ``scale = 2 mu^2 / r``.
@@ -199,6 +195,11 @@ class ScaledGamma(_HillLaw):
 
     a: float
     scale: float
+
+    @property
+    def row(self) -> tuple[float, float, float]:
+        """The shape, inf, and the scale."""
+        return self.a, math.inf, self.scale
 
     @property
     def mean(self) -> float:
@@ -224,10 +225,6 @@ class ScaledGamma(_HillLaw):
         """Return ``X = scale a e^t``."""
         return self.mean * math.exp(min(t, 700.0))
 
-    def coordinate(self, x: float) -> float:
-        """Return ``t = ln(x / (scale a))``."""
-        return math.log(x / self.mean)
-
     def log_density(self, t: float) -> float:
         """Return the log of the density ``U^a e^-U / Gamma(a)`` of ``t``."""
         # ln[U^a e^-U / Gamma(a)] at U = a e^t
@@ -251,16 +248,6 @@ class ScaledGamma(_HillLaw):
         return gamma_bins(self.a, self.scale, finer * BINS)
 
 
-def inflection(eps: float) -> float:
-    """Return ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``, where ``h_eps`` turns from convex to concave (C3).
-
-    It stands in balls as :func:`privproj.rigorous.gaussian.inflection`, and in mpmath in
-    :mod:`privproj.reference.laws`.
-    """
-    # 2 (sqrt(1 + eps^2) - 1) = 2 eps^2 / (1 + sqrt(1 + eps^2)), without cancellation (C3)
-    return 2.0 * eps * (eps / (1.0 + math.hypot(1.0, eps)))
-
-
 def log_gaussian_delta_at(eps: float, x: float) -> float:
     """Return ``ln h_eps(x)``, the log of the Gaussian delta at the squared shift ``x``, ``mu = sqrt(x)`` (C3)."""
     return kernels.log_gaussian_delta(eps, math.sqrt(x))
@@ -276,7 +263,7 @@ def log_gaussian_delta_slope(eps: float, x: float) -> float:
     return kernels.log_normal_density(kernels.gaussian_shift(eps, root)) - math.log(2.0 * root)
 
 
-def gaussian_steepness(log_value: float, law: "SensitivityLaw | _HillLaw") -> float:
+def gaussian_steepness(log_value: float, law: "SensitivityLaw | HillLaw") -> float:
     """Return ``(v + sqrt 3)(v + mu + sqrt 3)``, ``v^2 = 2 |ln delta|``, which bounds ``|d ln delta / d ln mu|`` (C20).
 
     ``mu`` is the root of the supremum of the law, or of its mean where it is unbounded.

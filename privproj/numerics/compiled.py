@@ -1,6 +1,23 @@
-"""Kernels over rows: plain Python for a few, machine code for many."""
+"""Kernels as machine code: made by numba from the plain functions, kept on disk, run over rows.
 
-from collections.abc import Callable, Sequence
+A kernel is a plain function of floats on ``math``, and what it calls are others, of this module or of any other. All
+of them are rebuilt over globals in which each stands in its compiled form, so that compiled callers call compiled
+callees. Only the entry point is kept on disk. numba asks for the age of one file, that of the entry point; so the file
+in which machine code is kept is named after a digest of every function and constant that it is made of.
+
+Where numba is missing, broken or cannot write, the answers come all the same, slower.
+"""
+
+import hashlib
+import inspect
+import types
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -9,14 +26,161 @@ from privproj.numerics.arrays import Array
 ROWS_WORTH_COMPILING = 2000
 """From how many rows on a kernel is compiled; numba takes most of a second to import. Speed only."""
 
+ROWS_PER_TURN = 20_000
+"""Rows that one thread takes at a time; between turns a user can interrupt. Speed only."""
+
+FLOATS_OF_A_TABLE = 4
+"""A constant tuple with so many entries becomes an array, which machine code indexes in place. Speed only."""
+
+_rows_of_work: ContextVar[int] = ContextVar("rows_of_work", default=0)
+
+
+@contextmanager
+def rows_to_come(count: int) -> Iterator[None]:
+    """Within it, kernels are run as is best for so many rows, however few of them come at a time."""
+    before = _rows_of_work.set(count)
+    try:
+        yield
+    finally:
+        _rows_of_work.reset(before)
+
 
 def over_rows(
     kernel: Callable[[float, Sequence[float]], tuple[float, float]], first: Array, rows: Array, threads: int = 1
 ) -> tuple[Array, Array]:
     """Return both values of ``kernel(first_i, rows_i)`` for every ``i``, as two arrays of shape ``(n,)``.
 
-    ``first`` has shape ``(n,)``, ``rows`` has shape ``(n, k)``.
+    ``first`` has shape ``(n,)``, ``rows`` has shape ``(n, k)``. Many rows are run by machine code, whose values agree
+    with the plain ones up to rounding and do not depend on ``threads``.
     """
-    found = [kernel(x, row) for x, row in zip(first.tolist(), rows.tolist(), strict=True)]
-    pair = np.array(found, float).reshape(len(found), 2)
-    return pair[:, 0], pair[:, 1]
+    first, rows = np.ascontiguousarray(first, float), np.ascontiguousarray(rows, float)
+    if max(len(first), _rows_of_work.get()) < ROWS_WORTH_COMPILING:
+        found = [kernel(x, row) for x, row in zip(first.tolist(), rows.tolist(), strict=True)]
+        pair = np.array(found, float).reshape(len(found), 2)
+        return pair[:, 0], pair[:, 1]
+    run = compiled(_loop_over(kernel))
+    one, other = np.empty(len(first)), np.empty(len(first))
+
+    def turn(start: int) -> None:
+        part = slice(start, start + ROWS_PER_TURN)
+        run(first[part], rows[part], one[part], other[part])
+
+    starts = range(0, len(first), ROWS_PER_TURN)
+    turn(0)  # compiled, or read from disk, before threads share it
+    if threads > 1:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(turn, starts[1:]))
+    else:
+        for start in starts[1:]:
+            turn(start)
+    return one, other
+
+
+@lru_cache(maxsize=64)
+def _loop_over(kernel: Callable[..., tuple[float, float]]) -> Callable[..., None]:
+    """A function that writes both values of the kernel for every row."""
+    table = {"KERNEL": kernel, "__builtins__": __builtins__, "__name__": __name__}
+    return types.FunctionType(_write_rows.__code__, table, f"rows_of_{kernel.__name__}")
+
+
+def _write_rows(first: Array, rows: Array, one: Array, other: Array) -> None:
+    """The loop itself; ``KERNEL`` is put in its globals."""
+    for i in range(len(first)):
+        one[i], other[i] = KERNEL(first[i], rows[i])  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+
+
+@lru_cache(maxsize=64)
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the machine code of a plain function and of all that it calls, kept on disk; else the function itself."""
+    try:
+        import numba
+    except Exception:  # a broken installation raises more than ImportError
+        return function
+    name = f"{function.__name__}_{_digest_of(function)}"
+
+    def build(cache: bool) -> Callable[..., Any]:
+        return _rebuilt(function, {}, numba.njit(nogil=True, error_model="numpy", cache=cache), name)
+
+    try:
+        entry = build(cache=True)
+    except (RuntimeError, OSError):  # no folder that can be written
+        entry = build(cache=False)
+
+    def run(*arguments: Any) -> Any:
+        nonlocal entry
+        try:
+            return entry(*arguments)
+        except OSError:  # the disk is full, or is no longer there
+            entry = build(cache=False)
+        except Exception as error:
+            warnings.warn(f"{function.__name__} is run as plain Python: {error}", RuntimeWarning, stacklevel=2)
+            entry = function
+        return entry(*arguments)
+
+    return run
+
+
+def _used_globals(function: Any) -> Iterator[tuple[str, Any]]:
+    """The globals that a function names, in the order of their names."""
+    for name in sorted(set(function.__code__.co_names)):
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
+
+
+def _used_attributes(function: Any, module: types.ModuleType) -> Iterator[tuple[str, Any]]:
+    """The plain functions and numbers of a module of this package that a function names."""
+    for name in sorted(set(function.__code__.co_names)):
+        if isinstance(value := getattr(module, name, None), (types.FunctionType, int, float, tuple)):
+            yield name, value
+
+
+def _is_own(value: Any) -> bool:
+    """True for a module of kernels, whose functions may be called as attributes."""
+    return inspect.ismodule(value) and value.__name__.startswith("privproj.")
+
+
+def _rebuilt(function: Any, done: dict[Any, Any], compiler: Any, name: str | None = None) -> Any:
+    """The function compiled over compiled globals; one with a ``name`` is an entry point."""
+    if function in done:
+        return done[function]
+    import numba
+
+    callee = numba.njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)  # pyright: ignore[reportCallIssue]
+
+    def translated(value: Any) -> Any:
+        if isinstance(value, types.FunctionType):
+            return _rebuilt(value, done, callee)
+        if type(value) is tuple and len(value) >= FLOATS_OF_A_TABLE:
+            return np.array(value, float)
+        return value
+
+    table = {"__builtins__": __builtins__, "__name__": function.__module__}
+    for key, value in _used_globals(function):
+        if _is_own(value):
+            table[key] = types.ModuleType(value.__name__)
+            table[key].__dict__.update((k, translated(v)) for k, v in _used_attributes(function, value))
+        else:
+            table[key] = translated(value)
+    copy = types.FunctionType(function.__code__, table, name or function.__name__, function.__defaults__)
+    copy.__module__, copy.__qualname__ = function.__module__, name or function.__qualname__
+    done[function] = compiler(copy)
+    return done[function]
+
+
+def _digest_of(function: Any) -> str:
+    """A digest of the code and the constants that machine code of this function is made of."""
+    seen, waiting, digest = {function}, [function], hashlib.sha256()
+    while waiting:
+        function = waiting.pop()
+        code = function.__code__
+        parts = (code.co_code, code.co_consts, code.co_names, code.co_varnames, function.__defaults__)
+        digest.update(repr((function.__qualname__, parts)).encode())
+        used = list(_used_globals(function))
+        used += [pair for _, value in used if _is_own(value) for pair in _used_attributes(function, value)]
+        for name, value in used:
+            if not isinstance(value, types.FunctionType):
+                digest.update(repr((name, None if inspect.ismodule(value) else value)).encode())
+            elif value not in seen:
+                seen.add(value)
+                waiting.append(value)
+    return digest.hexdigest()[:16]

@@ -34,6 +34,17 @@ class Enclosure(NamedTuple):
     upper: float
 
 
+def outward_margin(log_value: float, error: float, steepness: float) -> float:
+    """Return how far :func:`widen_outward` moves either end, in nats (C20). It is a kernel."""
+    # 1e-12 + error + 4e-15 |ln delta| + 1e-15 |d ln delta / d ln parameter| (C20)
+    return (
+        FUNCTION_RELATIVE_ERROR
+        + error
+        + RELATIVE_ERROR_PER_NAT * math.fabs(log_value)
+        + PARAMETER_RELATIVE_ERROR * steepness
+    )
+
+
 def widen_outward(log_value: float, error: float = 0.0, steepness: float = 1.0) -> Enclosure:
     """Return the enclosure of a log probability that was computed with relative error ``error``: the one margin.
 
@@ -42,10 +53,7 @@ def widen_outward(log_value: float, error: float = 0.0, steepness: float = 1.0) 
     """
     if log_value == -math.inf:
         return Enclosure(-math.inf, LOG_OF_ZERO_FROM_ABOVE)
-    # 1e-12 + error + 4e-15 |ln delta| + 1e-15 |d ln delta / d ln parameter| (C20)
-    margin = (
-        FUNCTION_RELATIVE_ERROR + error + RELATIVE_ERROR_PER_NAT * abs(log_value) + PARAMETER_RELATIVE_ERROR * steepness
-    )
+    margin = outward_margin(log_value, error, steepness)
     if math.isnan(margin):
         raise NotConverged("a probability or its error came out undefined; please report these parameters")
     return Enclosure(log_value - margin, min(0.0, log_value + margin))

@@ -1,9 +1,9 @@
 """Scalar kernels: the special functions of the answers, as plain functions of floats on ``math``.
 
-Each function runs as it is (one evaluation costs microseconds and no import) and, through :func:`compile_kernels`, as
-machine code made by numba from the very same source. Two rules keep both alike. Plain Python raises an error on
-overflow, ``log(0)`` and ``1/0`` where compiled code returns inf or nan, so no kernel lets an argument get there. And
-``-inf`` stands for the log of zero.
+Each function runs as it is (one evaluation costs microseconds and no import) and, through
+:mod:`privproj.numerics.compiled`, as machine code made by numba from the very same source. Two rules keep both alike.
+Plain Python raises an error on overflow, ``log(0)`` and ``1/0`` where compiled code returns inf or nan, so no kernel
+lets an argument get there. And ``-inf`` stands for the log of zero.
 
 Notation: ``phi``, ``Phi`` normal density and CDF; ``u = eps/mu - mu/2``; Mills ratio ``R(x) = (1 - Phi(x)) / phi(x)``;
 ``B`` has law ``Beta(a, b)``, ``n = a + b``; ``U`` has law ``Gamma(a)``. Logs are natural. The functions are right to
@@ -16,6 +16,8 @@ The formulas stand in three arithmetics on purpose: here, in balls (:mod:`privpr
 import math
 from math import erfc, exp, expm1, fabs, inf, lgamma, log, log1p, pi, sqrt
 
+from privproj.numerics.tables import MILLS, MILLS_SLOPE
+
 LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 """``ln sqrt(2 pi)``, in the normal density. Proof."""
 
@@ -27,6 +29,9 @@ SQRT_HALF_PI = math.sqrt(0.5 * math.pi)
 
 GAUSS_3_OUTER_NODE = math.sqrt(0.6)
 """Outer node of the three-point Gauss rule on [-1, 1]. Proof."""
+
+LEAST_SHIFT = 1e-290
+"""Squared shifts below this have the delta 0. Proof."""
 
 RESIDUAL_17 = 1.0 / 17.0
 """Last coefficient of the short series of :func:`log_residual`. Proof."""
@@ -74,34 +79,28 @@ def product_error(x, y, product):
 # --- the normal law -----------------------------------------------------------------------------
 
 
-def mills_tail(x, start):
-    """Return ``x + start/(x + (start+1)/(x + (start+2)/(x + ...)))`` for ``x >= 4``, a tail of Laplace's fraction.
-
-    Laplace's continued fraction gives ``R(x) = 1 / mills_tail(x, 1)``. It is cut off where ``c = x + k/c`` would stay
-    the same.
-    """
-    last = int(9.0 + 320.0 / (x * x))
-    # The fraction starts at the fixed point c = x + (last + 1)/c.
-    c = 0.5 * (x + sqrt(x * x + 4.0 * (last + 1.0)))
-    for k in range(last, start - 1, -1):
-        c = x + k / c
-    return c
-
-
 def mills(x):
     """Return the Mills ratio ``R(x) = (1 - Phi(x)) / phi(x)`` for ``x >= -35``."""
-    if x >= 4.0:
-        return 1.0 / mills_tail(x, 1)
-    return SQRT_HALF_PI * exp(0.5 * x * x) * erfc(SQRT_HALF * x)
+    if x < -0.5:
+        return SQRT_HALF_PI * exp(0.5 * x * x) * erfc(SQRT_HALF * x)
+    y = 4.0 / (4.0 + x)
+    t = 32.0 * y
+    k = int(t)
+    t = t - k - 0.5
+    c = MILLS[k]
+    return y * (c[0] + t * (c[1] + t * (c[2] + t * (c[3] + t * (c[4] + t * (c[5] + t * (c[6] + t * c[7])))))))
 
 
 def mills_slope(x):
     """Return ``-R'(x) = 1 - x R(x)``, without cancellation for large ``x``."""
-    if x >= 4.0:
-        # R(x) = 1/(x + c), where 1/c is the fraction from 2 on, so 1 - x R(x) = c/(x + c)
-        c = 1.0 / mills_tail(x, 2)
-        return c / (x + c)
-    return 1.0 - x * mills(x)
+    if x < -0.5:
+        return 1.0 - x * mills(x)
+    y = 4.0 / (4.0 + x)
+    t = 32.0 * y
+    k = int(t)
+    t = t - k - 0.5
+    c = MILLS_SLOPE[k]
+    return y * y * (c[0] + t * (c[1] + t * (c[2] + t * (c[3] + t * (c[4] + t * (c[5] + t * (c[6] + t * c[7])))))))
 
 
 def mills_drop(u, mu):
@@ -145,7 +144,36 @@ def log_gaussian_delta(eps, mu):
         # delta = 1 - phi(u) [R(-u) + R(u + mu)]  (C3)
         return log1p(-exp(log_normal_density(u)) * (mills(-u) + mills(u + mu)))
     # delta = phi(u) [R(u) - R(u + mu)]  (C3, C20)
-    return log_normal_density(u) + log(mills_drop(u, mu))
+    drop = mills_drop(u, mu)
+    return log_normal_density(u) + log(drop) if drop > 0.0 else -inf
+
+
+def gaussian_terms(eps, x):
+    """Return ``(E, G, D, P)``: ``h = e^E G``, ``-dh/deps = e^E D`` and ``phi(u) = e^E P`` at the squared shift ``x``.
+
+    ``u = eps/mu - mu/2`` and ``v = eps/mu + mu/2``, ``mu = sqrt(x)`` (C3).
+    """
+    if x < LEAST_SHIFT:
+        return 0.0, 0.0, 0.0, 0.0
+    mu = sqrt(x)
+    first = eps / mu
+    u, v = first - 0.5 * mu, first + 0.5 * mu
+    if u < 0.0 and mu >= 1.0:
+        if u < -38.5:
+            return 0.0, 1.0, 0.0, 0.0
+        # h = 1 - phi(u) [R(-u) + R(v)]
+        p = exp(-0.5 * u * u - LOG_SQRT_2PI)
+        far = mills(v)
+        return 0.0, 1.0 - p * (mills(-u) + far), p * far, p
+    far = mills(v)
+    if mu >= 0.01 * max(1.0, fabs(u)):
+        gain = mills(u) - far
+    else:
+        # R(u) - R(v) = int S, by the three-point Gauss rule
+        centre, reach = first, 0.5 * mu * GAUSS_3_OUTER_NODE
+        outer = mills_slope(centre - reach) + mills_slope(centre + reach)
+        gain = mu * (5.0 * outer + 8.0 * mills_slope(centre)) / 18.0
+    return -0.5 * u * u - LOG_SQRT_2PI, gain, far, 1.0
 
 
 def log_two_sided(eps, mu):
@@ -579,22 +607,3 @@ def add_laws(x, p, y, q, square, points, mass, above, below):
         far_mass += w_sum
         far_excess += above_sum
     return far_mass, far_excess
-
-
-def compile_kernels():
-    """Return a namespace of the same kernels compiled by numba, which is imported here and nowhere else.
-
-    The functions are rebuilt over one shared table of globals in which each name is replaced by its compiled form, in
-    the order of this file, so that compiled callers call compiled callees. Machine code is cached on disk.
-    """
-    import types
-
-    import numba
-
-    table = dict(globals())
-    kernels = [f for f in globals().values() if isinstance(f, types.FunctionType) and f is not compile_kernels]
-    for kernel in kernels:
-        copy = types.FunctionType(kernel.__code__, table, kernel.__name__)
-        copy.__module__, copy.__qualname__ = __name__, kernel.__qualname__
-        table[kernel.__name__] = numba.njit(cache=True, error_model="numpy")(copy)
-    return types.SimpleNamespace(**{f.__name__: table[f.__name__] for f in kernels})

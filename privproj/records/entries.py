@@ -5,13 +5,15 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, get_args
 
-from privproj.accounting.evaluate import FOUND, TARGETS, target_names
-from privproj.accounting.question import Question, question_of
+from privproj.accounting.batch_remarks import with_alternatives
+from privproj.accounting.calibration import require_unset
+from privproj.accounting.evaluate import FOUND, SOLVERS, TARGETS, target_names
+from privproj.accounting.question import Question, answer, question_of
 from privproj.bounds import find_bound, mechanism_named
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Layer, Mechanism
 from privproj.result import Result
-from privproj.runs import BATCH_KEYS, BATCH_OPTIONS, delta_target, run_options_from_batches
+from privproj.runs import BATCH_KEYS, BATCH_OPTIONS, delta_target, epsilon_target, full_target, run_options_from_batches
 from privproj.validation import privacy_epsilon
 
 RUN_KEYS = (
@@ -113,13 +115,18 @@ def check_keys(given: Mapping[str, Any], known: Mapping[str, str]) -> None:
         check_type(name, value, known[name])
 
 
-def mechanism_bound_and_run(given: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, dict[str, Any]]:
-    """Mechanism, name of the bound and run of an entry whose keys were checked; what the query finds is missing."""
-    kind = mechanism_type_of(given)
-    own = {name: given[name] for name in _parameters_of(kind) if name in given}
+def parameters_from(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of the mechanism of an entry whose keys were checked."""
+    own = {name: given[name] for name in _parameters_of(mechanism_type_of(given)) if name in given}
     if "layer" in own:
         texts = own.pop("layer")
         own["layers"] = tuple(map(Layer.parse, [texts] if isinstance(texts, str) else texts))
+    return own
+
+
+def mechanism_bound_and_run(given: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, dict[str, Any]]:
+    """Mechanism, name of the bound and run of an entry whose keys were checked; what the query finds is missing."""
+    kind, own = mechanism_type_of(given), parameters_from(given)
     run = {name: given[name] for name in RUN_KEYS if name in given and name not in FROM_BATCHES}
     run |= run_options_from_batches(given, {"steps": "steps", "rate": "sampling_rate"}.get(query, ""))
     return kind(**own), given.get("bound"), run
@@ -141,7 +148,26 @@ def target_from(given: Mapping[str, Any], query: str) -> dict[str, Any]:
     return found
 
 
+def aim_from(given: Mapping[str, Any], query: str) -> Any:
+    """The target of a query for epsilon, delta or sigma, as its solver takes it; raises as :func:`target_from` does."""
+    if query == "delta":
+        return epsilon_target(given.get("epsilon"))  # pyright: ignore[reportArgumentType]
+    if query == "epsilon":
+        return delta_target(given.get("delta"), given.get("log10_delta"))
+    goal: Any = (given.get(name) for name in ("epsilon", "delta", "log10_delta"))
+    return full_target(*goal, zero=False)
+
+
 def answer_entry(query: str, given: Mapping[str, Any]) -> Result:
-    """The answer to the query that an entry puts, whose keys were checked."""
-    mechanism, bound, run = mechanism_bound_and_run(given, query)
-    return TARGETS[query][0](mechanism, bound=bound, **target_from(given, query), **run)
+    """The answer to the query that an entry puts, whose keys were checked.
+
+    The truth from below is not computed, as no file keeps it.
+    """
+    if query not in SOLVERS:
+        mechanism, bound, run = mechanism_bound_and_run(given, query)
+        return TARGETS[query][0](mechanism, bound=bound, **target_from(given, query), **run)
+    question, target, solve = question_from(given, query), aim_from(given, query), SOLVERS[query]
+    if query == "sigma":
+        require_unset(question.mechanism, "noise_multiplier", query)
+        return answer(question, query, solve, target)
+    return with_alternatives(question, answer(question, query, solve, target), solve, target)

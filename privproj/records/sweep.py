@@ -1,15 +1,20 @@
-"""A grid of questions: one row of plain text for each point, which does not depend on who computes it."""
+"""A grid of questions: one row of plain text for each point, which does not depend on who computes it.
+
+A large grid is asked in columns (:mod:`privproj.accounting.columns`), and its kernels run as is best for the size of
+the whole grid, whatever part of it is done at a time. In memory are the axes and a few batches of rows.
+"""
 
 import csv
 import io
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from privproj.accounting.evaluate import FOUND, TARGETS
+from privproj.accounting.evaluate import FOUND, SOLVERS, TARGETS
 from privproj.errors import InvalidParameter, MissingPackage, PrivprojError, Unanswered, raise_within, unknown_name
 from privproj.records.atomic import write_atomically
 from privproj.records.entries import (
@@ -29,6 +34,12 @@ from privproj.result import Result
 
 MOST_POINTS = 10**7
 """The largest number of points of a grid. Contract."""
+
+POINTS_IN_COLUMNS = 64
+"""From how many points on a grid is asked in columns, whose kernels need numpy. Speed only."""
+
+ROWS_PER_GROUP = 2**16
+"""How many rows of a Parquet table are in memory together. Speed only."""
 
 PROBED_POINTS = 10**5
 """How many points are looked at, at most, until one is found that is a valid question. Speed only."""
@@ -53,24 +64,24 @@ class _Grid:
     def __len__(self) -> int:
         return math.prod(map(len, self.axes.values()))
 
-    def point(self, index: int) -> dict[str, Any]:
+    def values(self, index: int) -> tuple[Any, ...]:
         """The value of every axis at the point of this number."""
-        found = {}
-        for name, values in reversed(self.axes.items()):
+        found = []
+        for values in reversed(self.axes.values()):
             index, place = divmod(index, len(values))
-            found[name] = values[place]
-        return {name: found[name] for name in self.axes}
+            found.append(values[place])
+        return tuple(reversed(found))
 
-    def tasks(self) -> Iterator[tuple[int, tuple[str, dict[str, Any]]]]:
-        """Every point with its number: the query, and all keys of the question."""
-        for index in range(len(self)):
-            yield index, (self.query, {**self.fixed, **self.point(index)})
+    def work(self) -> "_Points":
+        """What answers points, wherever that is done."""
+        return _Points(self.query, self.fixed, tuple(self.axes), len(self))
 
     def title(self) -> dict[str, Any]:
-        """What a journal of this grid belongs to: the query, the keys, the axes and the version."""
+        """What a journal of this grid belongs to: the query, the keys, the axes, the columns and the version."""
         from privproj.version import __version__
 
-        return {"sweep": self.query, "fixed": self.fixed, "grid": self.axes, "version": __version__}
+        own = {"sweep": self.query, "fixed": self.fixed, "grid": self.axes, "columns": column_names(self)}
+        return {**own, "version": __version__}
 
 
 def grid_from(data: Mapping[str, Any], where: str = "grid file") -> _Grid:
@@ -106,9 +117,15 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
             raise InvalidParameter(place, values, f"{name} either fixed or in [grid], not both")
         if not isinstance(values, list) or not values:
             raise InvalidParameter(place, values, "a list that is not empty")
-        for i, value in enumerate(values):
-            if value in values[:i]:
+        seen = set[Any]()
+        for value in values:
+            # Equal numbers are one value, whatever their types are.
+            key = value if isinstance(value, int | float) else repr(value)
+            if key in seen:
                 raise InvalidParameter(place, value, "a list of different values")
+            seen.add(key)
+            if isinstance(value, str) and len(value.splitlines()) > 1:
+                raise InvalidParameter(place, repr(value), "text on one line")
             try:
                 check_keys({name: value}, known)
             except InvalidParameter as error:
@@ -118,8 +135,10 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
 def _check_points(grid: _Grid) -> None:
     """Raise the error of the first point if none of the points, up to :data:`PROBED_POINTS`, is a valid question."""
     first = None
-    for _, (query, given) in islice(grid.tasks(), PROBED_POINTS):
+    query, work = grid.query, grid.work()
+    for index in islice(range(len(grid)), PROBED_POINTS):
         try:
+            given = work.keys(grid.values(index))
             question, _ = question_from(given, query), target_from(given, query)
             question.check()
             return
@@ -133,12 +152,39 @@ def _check_points(grid: _Grid) -> None:
         raise first
 
 
-def answer_points(tasks: list[tuple[str, dict[str, Any]]]) -> list[Row]:
-    """The rows of some points, in their order (the work of :mod:`privproj.records.journal`)."""
-    return [_row_of(*task) for task in tasks]
+@dataclass(frozen=True)
+class _Points:
+    """The work of a sweep: from the values of the axes at some points to their rows, each a line of CSV text."""
+
+    query: str
+    fixed: dict[str, Any]
+    axes: tuple[str, ...]
+    size: int
+    """The number of points of the whole grid, by which it is decided how they are asked."""
+
+    def __call__(self, points: list[tuple[Any, ...]]) -> list[Row]:
+        """The rows of some points, in their order."""
+        found = list(map(self.keys, points))
+        if self.size >= POINTS_IN_COLUMNS and self.query in SOLVERS:
+            from privproj.records.sweep_columns import rows_in_columns
+
+            rows = rows_in_columns(self.query, found, self.axes, self.size)
+        else:
+            rows = [None] * len(found)
+        whole = (row or _row_of(self.query, keys) for row, keys in zip(rows, found, strict=True))
+        kept = [i for i, name in enumerate(COLUMNS) if name not in self.axes]
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(
+            [*map(_value_text, point), *(row[i] for i in kept)] for point, row in zip(points, whole, strict=True)
+        )
+        return text.getvalue().split("\n")[:-1]
+
+    def keys(self, values: tuple[Any, ...]) -> dict[str, Any]:
+        """All keys of the question at a point."""
+        return {**self.fixed, **dict(zip(self.axes, values, strict=True))}
 
 
-def _row_of(query: str, given: dict[str, Any]) -> Row:
+def _row_of(query: str, given: dict[str, Any]) -> list[str]:
     """The answer of one point as text, in :data:`COLUMNS`; a refusal says why in the note."""
     try:
         return _result_row(answer_entry(query, given))
@@ -157,16 +203,21 @@ def _row_of(query: str, given: dict[str, Any]) -> Row:
         return _row_without_result("not_converged", f"an undefined value ({error}); please report these parameters")
 
 
-def _result_row(result: Result, note: str = "") -> Row:
+def _result_row(result: Result, note: str = "") -> list[str]:
     """A result as text, in :data:`COLUMNS`."""
     plain = result.as_dict()
     values = [plain[name] for name in FIELDS] + [plain["noise_multiplier"]]
-    return [*map(_number_text, values), note or "; ".join(result.warnings)]
+    return [*map(_number_text, values), _one_line(note or "; ".join(result.warnings))]
 
 
-def _row_without_result(outcome: str, note: str) -> Row:
+def _row_without_result(outcome: str, note: str) -> list[str]:
     """The row of a point without a result: its outcome and a note."""
-    return [outcome if name == "outcome" else note if name == "note" else "" for name in COLUMNS]
+    return [outcome if name == "outcome" else _one_line(note) if name == "note" else "" for name in COLUMNS]
+
+
+def _one_line(words: str) -> str:
+    """The words on one line."""
+    return " ".join(words.splitlines())
 
 
 def _number_text(value: object) -> str:
@@ -188,15 +239,14 @@ def run_sweep(
         return _count_outcomes(grid, _rows_on_disk(grid, path))
     book = Journal(journal, grid.title())
     try:
-        progress(len(book.rows))
-        found = complete_rows(answer_points, grid.tasks(), book, doer, progress)
-        kept = [i for i, name in enumerate(COLUMNS) if name not in grid.axes]
-        rows = [[*map(_value_text, grid.point(i).values()), *(found[i][k] for k in kept)] for i in range(len(grid))]
-        writer(path, column_names(grid), rows)
+        progress(len(book))
+        complete_rows(grid.work(), grid.values, len(grid), book, doer, progress)
+        writer(path, column_names(grid), book.rows)
+        counts = _count_outcomes(grid, csv.reader(book.rows()))
         journal.unlink()
     finally:
         book.close()
-    return _count_outcomes(grid, rows)
+    return counts
 
 
 def column_names(grid: _Grid) -> list[str]:
@@ -209,39 +259,55 @@ def _value_text(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else _number_text(value)
 
 
-def _rows_on_disk(grid: _Grid, path: Path) -> list[Row]:
+def _rows_on_disk(grid: _Grid, path: Path) -> Iterator[list[str]]:
     """The rows of a table that is already there; raises :class:`InvalidParameter` if it is not that of the grid."""
+    other = InvalidParameter("--output", path, "a new file, or the table of this very grid", "name another file")
     names, rows = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
-    points = (
-        [list(map(_value_text, grid.point(i).values())) for i in range(len(grid))] if len(rows) == len(grid) else None
-    )
-    if names != column_names(grid) or points != [row[: len(grid.axes)] for row in rows]:
-        raise InvalidParameter("--output", path, "a new file, or the table of this very grid", "name another file")
-    return rows
+    if names != column_names(grid):
+        raise other
+    for index, row in zip_longest(range(len(grid)), rows):
+        if index is None or row is None or row[: len(grid.axes)] != list(map(_value_text, grid.values(index))):
+            raise other
+        yield row
 
 
-def _count_outcomes(grid: _Grid, rows: list[Row]) -> dict[str, int]:
+def _count_outcomes(grid: _Grid, rows: Iterator[list[str]]) -> dict[str, int]:
     """How many rows had which outcome, by the name of the outcome."""
     place = column_names(grid).index("outcome")
-    outcomes = [row[place] for row in rows]
-    return {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))}
+    return dict(sorted(Counter(row[place] for row in rows).items()))
 
 
-def _write_csv(path: Path, names: list[str], rows: list[Row]) -> None:
+def _write_csv(path: Path, names: list[str], rows: Callable[[], Iterator[Row]]) -> None:
     """Write the table as CSV, whole or not at all."""
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows([names, *rows])
-    write_atomically(path, lambda file: file.write(buffer.getvalue().encode()))
+
+    def fill(file: BinaryIO) -> None:
+        for line in chain([",".join(names)], rows()):
+            file.write(f"{line}\n".encode())
+
+    write_atomically(path, fill)
 
 
-def _read_csv(path: Path) -> tuple[list[str], list[Row]]:
+def _read_csv(path: Path) -> tuple[list[str], Iterator[list[str]]]:
     """The names of the columns and the rows of a CSV table."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            names, *rows = csv.reader(file)
+        rows = _lines_of(path)
+        return next(rows, []), rows
     except (OSError, ValueError, csv.Error):
-        raise InvalidParameter("--output", path, "a new file, or the table of this very grid") from None
-    return names, rows
+        raise _no_table(path) from None
+
+
+def _lines_of(path: Path) -> Iterator[list[str]]:
+    """The lines of a CSV file."""
+    with path.open(newline="", encoding="utf-8") as file:
+        try:
+            yield from csv.reader(file)
+        except (ValueError, csv.Error):
+            raise _no_table(path) from None
+
+
+def _no_table(path: Path) -> InvalidParameter:
+    """The error for a file that cannot be read as a table."""
+    return InvalidParameter("--output", path, "a new file, or the table of this very grid")
 
 
 def _import_arrow() -> tuple[Any, Any]:
@@ -254,30 +320,62 @@ def _import_arrow() -> tuple[Any, Any]:
     return pyarrow, parquet
 
 
-def _write_parquet(path: Path, names: list[str], rows: list[Row]) -> None:
-    """Write the table as Parquet; columns that are all numbers become numbers."""
+def _write_parquet(path: Path, names: list[str], rows: Callable[[], Iterator[Row]]) -> None:
+    """Write the table as Parquet, whole or not at all; columns that are all numbers become numbers."""
     pyarrow, module = _import_arrow()
-    columns = [_typed_column(list(column)) for column in zip(*rows, strict=True)]
-    table = pyarrow.table(dict(zip(names, columns, strict=True)))
-    write_atomically(path, lambda file: module.write_table(table, file))
+    kinds = _kinds_of(csv.reader(rows()), len(names))
+    types = {int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string(), None: pyarrow.null()}
+    schema = pyarrow.schema([(name, types[kind]) for name, kind in zip(names, kinds, strict=True)])
+
+    def fill(file: BinaryIO) -> None:
+        lines = csv.reader(rows())
+        with module.ParquetWriter(file, schema) as table:
+            while group := list(islice(lines, ROWS_PER_GROUP)):
+                columns = [
+                    column if kind is str else [kind(value) if value and kind else None for value in column]
+                    for kind, column in zip(kinds, zip(*group, strict=True), strict=True)
+                ]
+                arrays = [pyarrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+                table.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
+
+    write_atomically(path, fill)
 
 
-def _typed_column(column: list[str]) -> list[Any]:
-    """The column as whole numbers, as numbers or as text; empty cells of numbers become None."""
-    for kind in (int, float):
-        try:
-            return [kind(value) if value else None for value in column]
-        except ValueError:
-            continue
-    return column
+def _kinds_of(rows: Iterator[list[str]], count: int) -> list[Any]:
+    """For each column ``int``, ``float`` or ``str``, the first that all its values are; None where all are empty."""
+    kinds: list[Any] = [None] * count
+    for row in rows:
+        for i, value in enumerate(row):
+            while value and kinds[i] is not str and not _is_number(kinds[i] or int, value):
+                kinds[i] = float if kinds[i] in (None, int) else str
+            if value and kinds[i] is None:
+                kinds[i] = int
+    return kinds
 
 
-def _read_parquet(path: Path) -> tuple[list[str], list[Row]]:
+def _is_number(kind: Any, value: str) -> bool:
+    """True if the text is a number of this kind."""
+    try:
+        kind(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_parquet(path: Path) -> tuple[list[str], Iterator[list[str]]]:
     """The names of the columns and the rows of a Parquet table, as text."""
     pyarrow, module = _import_arrow()
     try:
-        table = module.read_table(path)
+        table = module.ParquetFile(path)
     except (OSError, ValueError, pyarrow.ArrowException):
-        raise InvalidParameter("--output", path, "a new file, or the table of this very grid") from None
-    columns = [[_number_text(value) for value in table[name].to_pylist()] for name in table.column_names]
-    return table.column_names, [list(row) for row in zip(*columns, strict=True)]
+        raise _no_table(path) from None
+
+    def rows() -> Iterator[list[str]]:
+        try:
+            for batch in table.iter_batches(ROWS_PER_GROUP):
+                columns = [map(_number_text, column.to_pylist()) for column in batch.columns]
+                yield from map(list, zip(*columns, strict=True))
+        except (OSError, ValueError, pyarrow.ArrowException):
+            raise _no_table(path) from None
+
+    return table.schema_arrow.names, rows()

@@ -18,6 +18,7 @@ from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import InvalidParameter, Refused
 from privproj.numerics import kernels
+from privproj.numerics.compiled import compiled
 from privproj.numerics.enclosure import widen_outward
 
 
@@ -77,7 +78,7 @@ def test_the_compiled_kernel_is_the_plain_one():
     p, q = draw.random(40), draw.random(40)
     for square in (True, False):
         found = []
-        for add in (kernels.add_laws, kernels.compile_kernels().add_laws):
+        for add in (kernels.add_laws, compiled(kernels.add_laws)):
             parts = [np.zeros(40) for _ in range(3)]
             far = add(x, p, x if square else y, p if square else q, square, points, *parts)
             found.append(np.concatenate([*parts, far]))

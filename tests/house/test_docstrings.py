@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import is_typeddict
 
 import pytest
-from helpers import ROOT, needs
+from helpers import ROOT, needs, parsed
 
 from privproj.errors import PrivprojError
 
@@ -132,7 +132,7 @@ FILES = sorted([*(ROOT / "privproj").rglob("*.py"), *(ROOT / "cli").rglob("*.py"
 
 def documented(path):
     """Every docstring of a file with the name of what it describes."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
             text = ast.get_docstring(node)
             if text:
@@ -169,5 +169,5 @@ def computes(tree):
 @pytest.mark.parametrize("path", THEOREMS, ids=lambda p: f"{p.parent.name}.{p.stem}")
 def test_a_theorem_shows_its_formula_above_its_code(path):
     lines = path.read_text().splitlines()
-    if computes(ast.parse(path.read_text())):
+    if computes(parsed(path)):
         assert any(re.match(r"\s+# .*[=<>(]", line) for line in lines), "no comment states the formula"

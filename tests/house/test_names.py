@@ -3,10 +3,11 @@
 import ast
 import doctest
 import re
+from collections import Counter
 from importlib import import_module
 
 import pytest
-from helpers import ROOT
+from helpers import ROOT, parsed
 
 SOURCES = sorted((ROOT / "privproj").rglob("*.py"))
 FOLDERS = ("privproj", "cli", "tests", "benchmarks", "docs")
@@ -16,6 +17,8 @@ RECORD_FIELDS = {"representation", "provable", "promises", "needs", "refuses", "
 WORDS = {
     path: set(re.findall(r"\w+", path.read_text())) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")
 }
+FILES_WITH = Counter(word for words in WORDS.values() for word in words)
+"""In how many files a word stands."""
 
 
 def ids(path):
@@ -26,15 +29,15 @@ def ids(path):
 def test_what_only_its_own_file_uses_begins_with_an_underscore(path):
     if path.parts[-2:] == ("numerics", "kernels.py") or path.parts[-2] == "reference":
         return  # compiled together, as one namespace; named after the bounds that they are references of
-    others = set().union(*(words for other, words in WORDS.items() if other != path))
-    named = [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    others = {word for word, files in FILES_WITH.items() if files > (word in WORDS[path])}
+    named = [node.name for node in parsed(path).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     public = {name for name in named if not name.startswith("_")} - RECORD_FIELDS
     assert public <= others
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=ids)
 def test_private_names_stay_in_their_file(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("privproj"):
             assert not [
                 alias.name for alias in node.names if alias.name.startswith("_") and alias.name != "__version__"
@@ -43,7 +46,7 @@ def test_private_names_stay_in_their_file(path):
 
 @pytest.mark.parametrize("path", SOURCES, ids=ids)
 def test_a_constant_has_a_line_and_words_of_its_own(path):
-    body = ast.parse(path.read_text()).body
+    body = parsed(path).body
     lines = path.read_text().splitlines()
     for node, after in zip(body, [*body[1:], None], strict=True):
         if not isinstance(node, ast.Assign | ast.AnnAssign):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from helpers import rank_one
 
-from privproj.laws.panel_law import ScaledEnergy
+from privproj.laws.panel_law import ScaledEnergy, gaussian_delta_values
 from privproj.laws.profiles import log_any_rank_profile
 from privproj.laws.squared_shift import ScaledBeta
+from privproj.numerics import kernels
 
 
 def test_panels_agree_with_the_scalar_quadrature_of_a_beta_law():
@@ -27,3 +28,33 @@ def test_panels_agree_with_the_scalar_quadrature_of_a_beta_law():
         for profile in (log_any_rank_profile, rank_one):
             found, known = profile(eps, ScaledEnergy(LogBeta(), 4.0)), profile(eps, ScaledBeta(8.0, 500.0, 4.0))
             assert found.upper == pytest.approx(known.upper, rel=1e-8, abs=1e-8)
+
+
+def test_gaussian_deltas_of_arrays_are_those_of_the_kernel():
+    """Everywhere, with shifts from 1e-11 to 1e4, to half of the margin that an answer has."""
+    rng = np.random.default_rng(5)
+    for eps in (0.0, *np.exp(rng.uniform(-12.0, 4.0, 12)).tolist()):
+        x = np.exp(rng.uniform(-25.0, 8.0, 200))
+        found = gaussian_delta_values(eps, x)
+        for shift, value in zip(np.sqrt(x).tolist(), found.tolist(), strict=True):
+            known = kernels.log_gaussian_delta(eps, shift)
+            if known > -650.0:
+                assert math.log(value) == pytest.approx(known, rel=2e-15, abs=5e-13)
+
+
+def test_a_panel_that_is_interpolated_has_the_tails_of_the_law():
+    """A Beta law with tails in closed form, at places within panels, down to e^-100."""
+
+    class LogBeta:
+        ends = (math.log(8 / 508) - 9.0, 0.0, 0.15)
+
+        def density(self, y):
+            law = ScaledBeta(8.0, 500.0, 1.0)
+            logit = y - np.log1p(-np.exp(np.minimum(y, -1e-12)))
+            return np.exp([law.log_density(float(t)) for t in logit]) / -np.expm1(np.minimum(y, -1e-12))
+
+    panels, exact = ScaledEnergy(LogBeta(), 1.0), ScaledBeta(8.0, 500.0, 1.0)
+    assert panels.panels.interpolants[2].mean() > 0.8
+    for x in np.linspace(0.004, 0.18, 23).tolist():
+        assert panels.log_tail(x) == pytest.approx(exact.log_tail(x), rel=1e-13, abs=4e-12)
+        assert panels.mean_above(x) == pytest.approx(exact.mean_above(x), rel=1e-11, abs=0)

@@ -10,7 +10,8 @@ from scipy.special import ndtr
 from scipy.stats import beta
 
 from privproj.laws.profiles import log_any_rank_profile
-from privproj.laws.squared_shift import ScaledBeta, inflection
+from privproj.laws.shift_kernels import inflection
+from privproj.laws.squared_shift import ScaledBeta
 
 
 def tangent_bound(eps, mu, dim, rank, p):

@@ -46,3 +46,19 @@ def test_minimise():
     x, value = minimise(lambda t: (t - 0.3) ** 2 + 1.0, -5.0, 5.0)
     assert x == pytest.approx(0.3, abs=1e-7)
     assert value == pytest.approx(1.0, rel=1e-12, abs=0)
+
+
+@pytest.mark.parametrize("power", [1.0, 1.3, 2.0, 4.0])
+@pytest.mark.parametrize("bottom", [-6.0, -5.0, -0.77, 0.0, 1e-9, 3.2])
+def test_minimise_ends_at_the_bottom_of_every_valley(bottom, power):
+    """A kink, a flat bottom, a bottom outside, a wall of ``inf``: the value is that of the bottom within the width."""
+    seen = []
+
+    def valley(t):
+        seen.append(t)
+        return math.inf if t < bottom - 1.0 else 7.0 + abs(t - bottom) ** power
+
+    x, value = minimise(valley, -5.0, 5.0, rtol=1e-6, points=15)
+    nearest = min(max(bottom, -5.0), 5.0)
+    assert value == valley(x) <= 7.0 + (abs(nearest - bottom) + 2e-6) ** power
+    assert len(seen) < 60

@@ -1,5 +1,7 @@
 """Sweeps: every point once, the same table however often it is killed."""
 
+import csv
+import dataclasses
 import itertools
 import json
 import os
@@ -18,7 +20,7 @@ from records.grids import GRID, table, written
 
 import privproj
 from privproj import InvalidParameter
-from privproj.records.sweep import COLUMNS, answer_points, column_names, grid_from, run_sweep
+from privproj.records.sweep import column_names, grid_from, run_sweep
 
 
 def test_rows_are_the_library_calls_in_the_order_of_the_loops(tmp_path):
@@ -120,7 +122,9 @@ def test_bad_places_and_workers_are_refused(tmp_path, capsys):
 
 
 def test_every_row_has_every_column():
-    assert all(len(row) == len(COLUMNS) for row in answer_points([task for _, task in grid_from(GRID).tasks()]))
+    grid = grid_from(GRID)
+    rows = csv.reader(grid.work()(list(map(grid.values, range(len(grid))))))
+    assert all(len(row) == len(column_names(grid)) for row in rows)
 
 
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
@@ -134,6 +138,7 @@ GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
         ({"steps": [3, 3]}, "different values"),
         ({"steps": [3, 3.0]}, "different values"),
         ({"steps": [3, "4"]}, "whole number"),
+        ({"bound": ["rdp", "rd\np"]}, "one line"),
         ({"steps": [True, 2]}, "whole number"),
         ({"noise_multiplier": [3]}, "not both"),
         ({"noise-multiplier": [3]}, "not both"),
@@ -156,3 +161,46 @@ def test_a_sweep_none_of_whose_points_is_a_question_is_refused():
     assert len(grid_from({**fixed, "grid": {"dim": [4, 8], "rank": [6, 9]}})) == 4
     with pytest.raises(InvalidParameter, match="rank"):
         grid_from({**fixed, "grid": {"dim": [4, 8], "rank": [16, 9]}})
+
+
+LARGE = {
+    "query": "epsilon",
+    "mechanism": "gaussian",
+    "grid": {
+        "noise_multiplier": [0.5 + 0.1 * i for i in range(11)],
+        "delta": [1e-300, 1e-5, 0.9],
+        "steps": [1, 2],
+        "relation": ["add-remove", "replace"],
+    },
+}
+"""A grid that is asked in columns, but for its runs of two releases."""
+
+
+@pytest.mark.parametrize("query", ["delta", "epsilon", "sigma"])
+def test_rows_in_columns_are_the_library_calls_within_their_margins(query):
+    axes = dict(LARGE["grid"])
+    if query != "epsilon":
+        axes["epsilon"] = [0.0, 1.0] if query == "delta" else [0.01, 1.0]
+    for name in {"delta": ["delta"], "epsilon": [], "sigma": ["noise_multiplier"]}[query]:
+        del axes[name]
+    grid = grid_from({**LARGE, "query": query, "grid": axes})
+    points = list(map(grid.values, range(len(grid))))
+    large = dataclasses.replace(grid.work(), size=1000)
+    small = dataclasses.replace(grid.work(), size=1)
+    differ = 0
+    for one, other in zip(csv.reader(large(points)), csv.reader(small(points)), strict=True):
+        one, other = (dict(zip(column_names(grid), row, strict=True)) for row in (one, other))
+        for name in one:
+            if name in ("value", "lower", "upper", "epsilon", "delta", "log10_delta", "noise_multiplier") and one[name]:
+                differ += one[name] != other[name]
+                assert float(one[name]) == pytest.approx(float(other[name]), rel=1e-8)
+            else:
+                assert one[name] == other[name]
+    assert differ
+
+
+def test_chunks_and_workers_do_not_change_a_row():
+    grid = grid_from(LARGE)
+    work, points = grid.work(), list(map(grid.values, range(len(grid))))
+    assert work(points) == [row for i in range(0, len(points), 7) for row in work(points[i : i + 7])]
+    assert work(points[::-1])[::-1] == work(points)

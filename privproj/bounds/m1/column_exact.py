@@ -55,5 +55,5 @@ BOUND = Bound(
     groups=False,
     status=Status.CONDITIONAL,
     promises_of=promises,
-    version=2,
+    version=3,
 )

@@ -2,14 +2,36 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
+from privproj.curves.columns import KernelColumns, profile_of_kernels
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import Enclosure, next_up, widen_outward
+from privproj.numerics.enclosure import (
+    LOG_OF_ZERO_FROM_ABOVE,
+    Enclosure,
+    next_up,
+    outward_margin,
+    widen_outward,
+)
+from privproj.numerics.inverse_kernels import inverse_of
+from privproj.numerics.kernels import (
+    beta_constant,
+    beta_tail_epsilon,
+    beta_tail_minimum,
+    beta_tail_start,
+    tail_profile_epsilon_slope,
+)
 from privproj.numerics.search import find_crossing, minimise
 from privproj.validation import probability, real
+
+if TYPE_CHECKING:
+    from privproj.curves.columns import RowOfLaw
+
+SAME_MINIMA = 0.02
+"""Relative distance of epsilons up to which local minima are followed rather than sought anew. Speed only."""
 
 WORTH_COMPILING = 30_000
 """Rows from which compiling (or loading compiled code) costs less time than it saves. Speed only."""
@@ -36,6 +58,72 @@ def _log_union_tail(mechanism: M2, t: float) -> float:
     return total
 
 
+def beta_tail_ends(
+    eps: float, law: tuple[float, ...], state: tuple[float, float, float]
+) -> tuple[float, float, float, tuple[float, float, float]]:
+    """Return ``(lower, upper, -d ln delta/deps, state)`` of the bound over one layer; it is a kernel.
+
+    The law is ``(a, b, mu, sharp, ln k, beta_constant)``. The state is where the two local minima were found last, as
+    logits of ``tau``, and at which epsilon; both are sought anew where that is far away.
+    """
+    a, b, mu, sharp, log_k, c = law
+    below, above, found_at = state
+    if eps <= 0.0 and sharp < 0.5:
+        return 0.0, 0.0, 0.0, state
+    if not math.fabs(eps - found_at) <= SAME_MINIMA * eps:
+        below = beta_tail_start(-1.0, a, b, c, log_k, mu, eps, sharp > 0.5)
+        above = beta_tail_start(1.0, a, b, c, log_k, mu, eps, sharp > 0.5)
+        found_at = eps
+    value, t = beta_tail_minimum(below, a, b, c, log_k, mu, eps, sharp > 0.5)
+    other, other_t = beta_tail_minimum(above, a, b, c, log_k, mu, eps, sharp > 0.5)
+    state = (t if t < math.inf else below, other_t if other_t < math.inf else above, found_at)
+    if other < value:
+        value, t = other, other_t
+    if value == -math.inf:
+        return -math.inf, LOG_OF_ZERO_FROM_ABOVE, 0.0, state
+    margin = outward_margin(value, 0.0, mu * mu)
+    # The slope is that of the Gaussian term at the best tau (the envelope theorem).
+    best = mu * math.sqrt(1.0 / (1.0 + math.exp(-t))) if t < 35.0 else mu
+    slope = math.exp(min(700.0, tail_profile_epsilon_slope(eps, best, sharp > 0.5) - value)) if eps > 0.0 else 0.0
+    return value - margin, min(0.0, value + margin), slope, state
+
+
+_find_epsilon = inverse_of(beta_tail_ends)
+
+
+def beta_tail_law(row: Sequence[float]) -> tuple[float, ...]:
+    """The law of a row ``(a, b, k, mu, sharp)`` as :func:`beta_tail_ends` takes it; it is a kernel."""
+    return row[0], row[1], row[3], row[4], math.log(row[2]), beta_constant(row[0], row[1])
+
+
+def beta_tail_log_delta(eps: float, row: Sequence[float]) -> tuple[float, float]:
+    """The enclosure of ``ln delta`` over one layer, as a kernel; the row is that of :func:`beta_tail_row`."""
+    lower, upper, _, _ = beta_tail_ends(eps, beta_tail_law(row), (0.0, 0.0, math.inf))
+    return lower, upper
+
+
+def beta_tail_inverse(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
+    """The enclosure of the inverse of :func:`beta_tail_log_delta`, as a kernel."""
+    start = beta_tail_epsilon(row[0], row[1], row[2], row[3], log_delta, row[4] > 0.5)
+    return _find_epsilon(log_delta, beta_tail_law(row), (0.0, 0.0, math.inf), start)
+
+
+BETA_TAIL_COLUMNS = KernelColumns(beta_tail_log_delta, beta_tail_inverse)
+"""The bound over columns, a row ``(a, b, k, mu, sharp)`` for each release."""
+
+
+def beta_tail_row(mechanism: M2, sharp: bool) -> tuple[float, ...]:
+    """The row of a release of one projected layer: both shapes, the rank of the change, ``mu``, and 1 if ``sharp``."""
+    return *mechanism.beta_shape, float(rank_of_change(mechanism)), mechanism.mu, float(sharp)
+
+
+def beta_tail_columns(mechanism: M2, sharp: bool) -> "RowOfLaw | None":
+    """The profile over columns and the row of one release; none over several layers, or where nothing is projected."""
+    if mechanism.unprojected or mechanism.layers:
+        return None
+    return BETA_TAIL_COLUMNS, beta_tail_row(mechanism, sharp)
+
+
 def beta_tail_profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
     """The Beta-tail profile: a Gaussian term at ``tau`` plus the probability that more is captured (C16).
 
@@ -47,16 +135,8 @@ def beta_tail_profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
         return PrivacyProfile(lambda eps: widen_outward(kernels.log_tail_profile(eps, mu, sharp), steepness=mu * mu))
     if mechanism.layers:
         return PrivacyProfile(lambda eps: _layered_log_delta(mechanism, eps, sharp))
-    k = float(rank_of_change(mechanism))
-    a, b = mechanism.beta_shape
-
-    def log_delta(eps: float) -> Enclosure:
-        if eps == 0.0 and not sharp:
-            return Enclosure(0.0, 0.0)
-        return widen_outward(kernels.beta_tail_delta(a, b, k, mu, eps, sharp)[0], steepness=mu * mu)
-
     # delta(eps) = min over tau in (0, 1] of G(eps; mu sqrt(tau)) + k P(B > tau) (C16).
-    return PrivacyProfile(log_delta, guess=lambda log_delta: kernels.beta_tail_epsilon(a, b, k, mu, log_delta, sharp))
+    return profile_of_kernels(BETA_TAIL_COLUMNS, beta_tail_row(mechanism, sharp))
 
 
 def _layered_log_delta(mechanism: M2, eps: float, sharp: bool) -> Enclosure:
@@ -120,7 +200,9 @@ def beta_tail_epsilons(
         raise _invalid_column(*(column[np.argmin(fine)].item() for column in columns))
     out = np.empty(len(d))
     if compiled or (compiled is None and len(d) >= WORTH_COMPILING):
-        kernels.compile_kernels().beta_tail_epsilons(r / 2, (d - r) / 2, k, m, np.log(p), sharp, out)
+        from privproj.numerics.compiled import compiled as machine_code
+
+        machine_code(kernels.beta_tail_epsilons)(r / 2, (d - r) / 2, k, m, np.log(p), sharp, out)
         return out.tolist()
     plain: list[float] = out.tolist()
     a, b, ranks, ratios, log_delta = (column.tolist() for column in (r / 2, (d - r) / 2, k, m, np.log(p)))

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import RANK_PROMISE, Baseline, Bound
-from privproj.bounds.m2._beta_tail import beta_tail_profile, rank_of_change
+from privproj.bounds.m2._beta_tail import beta_tail_columns, beta_tail_profile, rank_of_change
 from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import M2
 
@@ -47,6 +47,7 @@ BOUND = Bound(
     " --noise-multiplier 0.7787 --delta 1e-5",
     representation=representation,
     provable=provable,
+    columns=lambda mechanism: beta_tail_columns(mechanism, sharp=False),
     promises_of=promises,
     needs=needs,
     baseline=Baseline("published (k={k})", "single"),

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import Bound
 from privproj.bounds.m2 import beta_tail as beta_tail
-from privproj.bounds.m2._beta_tail import beta_tail_profile
+from privproj.bounds.m2._beta_tail import beta_tail_columns, beta_tail_profile
 from privproj.bounds.m2.beta_tail import needs, promises
 from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import M2
@@ -34,6 +34,7 @@ BOUND = Bound(
     " --noise-multiplier 0.7787 --delta 1e-5",
     representation=representation,
     provable=provable,
+    columns=lambda mechanism: beta_tail_columns(mechanism, sharp=True),
     promises_of=promises,
     needs=needs,
 )

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import RANK_PROMISE, Bound
-from privproj.bounds.m2.rank_free import allowed, law
+from privproj.bounds.m2.rank_free import allowed, columns, law
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import rank_one_profile
@@ -64,6 +64,7 @@ BOUND = Bound(
     representation=representation,
     allows=lambda mechanism: allowed(mechanism)[:1],
     provable=provable,
+    columns=lambda mechanism: columns(mechanism, any_rank=0.0),
     sees_projection=True,
     status=Status.CONDITIONAL,
     promises_of=promises,

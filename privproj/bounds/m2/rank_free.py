@@ -8,7 +8,7 @@ import math
 from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import Bound
-from privproj.curves.gaussian import gaussian_profile
+from privproj.curves.gaussian import GAUSSIAN_COLUMNS, gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import (
     LOWER_END_REFINEMENT,
@@ -17,10 +17,12 @@ from privproj.laws.profiles import (
     rank_one_profile,
     rank_one_profile_of_bins,
 )
+from privproj.laws.shift_kernels import SHIFT_COLUMNS
 from privproj.laws.squared_shift import ScaledBeta
 from privproj.mechanisms import M2
 
 if TYPE_CHECKING:
+    from privproj.curves.columns import RowOfLaw
     from privproj.rigorous.profiles import BallProfile
 
 
@@ -44,6 +46,13 @@ def representation(mechanism: M2) -> PrivacyProfile:
     return any_rank_profile(law(mechanism.alike))
 
 
+def columns(mechanism: M2, any_rank: float = 1.0) -> "RowOfLaw | None":
+    """The profile over columns and the row of one release; none for layers of several shapes."""
+    if mechanism.unprojected:
+        return GAUSSIAN_COLUMNS, (mechanism.mu,)
+    return None if mechanism.alike.layers else (SHIFT_COLUMNS, (*law(mechanism.alike).row, any_rank))
+
+
 def _layered_profile(mechanism: M2) -> PrivacyProfile:
     """The any-rank profile of layers of several shapes, under a joint clip or with a clip for each."""
     from privproj.laws.binned import beta_bins, convolve_layers, convolve_layers_below
@@ -54,8 +63,18 @@ def _layered_profile(mechanism: M2) -> PrivacyProfile:
         below = convolve_layers_below(mechanism.parts, scale)
         return any_rank_profile_of_bins((convolve_layers(mechanism.parts, scale),), (below,))
     # min_p max_l E[g_p(mu^2 B_l)] (C5, joint clip over layers).
-    shapes = {(0.5 * rank, 0.5 * (dim - rank)) for dim, rank, _, _ in mechanism.parts}
-    return any_rank_profile_of_bins(tuple(beta_bins(a, b, scale) for a, b in sorted(shapes)))
+    shapes = _largest_shapes({(dim, rank) for dim, rank, _, _ in mechanism.parts})
+    return any_rank_profile_of_bins(tuple(beta_bins(0.5 * r, 0.5 * (d - r), scale) for d, r in shapes))
+
+
+def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The shapes ``(dim, rank)`` that may be the worst layer: no other has both ``r/d`` and ``-(d - r)`` no smaller."""
+    # E g(B) for convex increasing g grows with r/d and falls with d - r (C5, which layers count).
+    found: list[tuple[int, int]] = []
+    for dim, rank in sorted(shapes, key=lambda shape: (shape[0] - shape[1], -shape[1])):
+        if not found or rank * found[-1][0] > found[-1][1] * dim:
+            found.append((dim, rank))
+    return found
 
 
 def allowed(mechanism: M2) -> tuple[PrivacyProfile, ...]:
@@ -109,6 +128,7 @@ BOUND = Bound(
     representation=representation,
     allows=allowed,
     provable=provable,
+    columns=columns,
     independent_layers=lambda mechanism: mechanism.projects_apart,
     version=2,
 )

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import RANK_PROMISE, Bound
-from privproj.bounds.sketch_public.rank_free import allowed, law
+from privproj.bounds.sketch_public.rank_free import allowed, columns, law
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import PublicSketch
@@ -43,6 +43,7 @@ BOUND = Bound(
     representation=representation,
     allows=lambda mechanism: allowed(mechanism)[:1],
     provable=provable,
+    columns=lambda mechanism: columns(mechanism, any_rank=0.0),
     status=Status.CONDITIONAL,
     exact=True,
     promises_of=promises,

@@ -6,10 +6,12 @@ from privproj.bounds.bound import Bound
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import LOWER_END_REFINEMENT, any_rank_profile, rank_one_profile
+from privproj.laws.shift_kernels import SHIFT_COLUMNS
 from privproj.laws.squared_shift import ScaledGamma
 from privproj.mechanisms import PublicSketch
 
 if TYPE_CHECKING:
+    from privproj.curves.columns import RowOfLaw
     from privproj.rigorous.profiles import BallProfile
 
 
@@ -24,6 +26,11 @@ def representation(mechanism: PublicSketch) -> PrivacyProfile:
     """The any-rank profile of that law."""
     # delta(eps) = min_p E[g_p(X)] (C5).
     return any_rank_profile(law(mechanism))
+
+
+def columns(mechanism: PublicSketch, any_rank: float = 1.0) -> "RowOfLaw":
+    """The profile over columns and the row of one release."""
+    return SHIFT_COLUMNS, (*law(mechanism).row, any_rank)
 
 
 def allowed(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
@@ -51,5 +58,6 @@ BOUND = Bound(
     representation=representation,
     allows=allowed,
     provable=provable,
+    columns=columns,
     version=2,
 )

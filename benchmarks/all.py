@@ -1,0 +1,52 @@
+"""Measure everything and write docs/benchmarks.md anew, on a machine that does nothing else.
+
+Usage: python benchmarks/all.py [--peers DIR | --peer-python PATH] [--before TREE] [--quick] [--again]
+
+``--peers DIR`` makes a virtual environment there with the present versions of all peers, or takes the one that is
+there; ``--peer-python`` is the interpreter of one. A peer that is missing gets a line that says so. ``--before`` is a
+checkout of the release before. ``--again`` measures nothing and writes the page from what was kept last.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import peers
+import speed
+from peer_pages import document
+
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+
+
+def environment_of_peers(folder):
+    """The interpreter of an environment with the peers, which is made unless it is there."""
+    python = Path(folder) / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+        for package in peers.PACKAGES:  # one by one: what cannot be installed is missing alone
+            subprocess.run([python, "-m", "pip", "install", "--quiet", package], check=False)
+    return str(python)
+
+
+def main():
+    """Measure, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--peers", metavar="DIR")
+    parser.add_argument("--peer-python", default=sys.executable, metavar="PATH")
+    parser.add_argument("--before", metavar="TREE")
+    for name in ("quick", "again"):
+        parser.add_argument(f"--{name}", action="store_true")
+    options = parser.parse_args()
+    if not options.again:
+        python = environment_of_peers(options.peers) if options.peers else options.peer_python
+        speed.main(["--write", "--growth", *(["--before", options.before] if options.before else [])])
+        peers.RESULTS.write_text(json.dumps(peers.measured(options.quick, python), indent=1) + "\n")
+    kept = [json.loads(path.read_text()) for path in (peers.RESULTS, speed.KEPT)]
+    PAGE.write_text(document(*kept))
+
+
+if __name__ == "__main__":
+    main()

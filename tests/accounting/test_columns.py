@@ -1,0 +1,190 @@
+"""Columns answer what the scalar doors answer, within their margins, and keep to it when they are asked back."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+from helpers import needs
+
+import privproj
+from privproj import M2, Gaussian, InvalidParameter, Outcome, PublicSketch, Refused, Side, Status
+from privproj.accounting import columns
+from privproj.bounds import registry
+from privproj.numerics import compiled
+
+KINDS = {
+    "gaussian": lambda rng: {},
+    "m2": lambda rng: _shape(rng, 10**5) | {"columns": 8},
+    "m1": lambda rng: _shape(rng, 2000) | {"misalignment": rng.choice([0.1, 1e-3]), "columns": 1},
+    "sketch-public": lambda rng: {"rank": rng.choice([1, 16, 300])},
+}
+"""Parameters besides the noise multiplier, at random, for each mechanism with columns."""
+
+RUNS = ({}, {"sampling_rate": 0.01}, {"relation": "replace"}, {"group_size": 2})
+
+
+def _shape(rng, largest):
+    dim = round(math.exp(rng.uniform(1.0, math.log(largest))))
+    return {"dim": dim, "rank": min(dim, rng.choice([1, 2, 4, 16, 64]))}
+
+
+def drawn(kind, count, seed=0):
+    """Random columns of a mechanism: its parameters, epsilons and deltas."""
+    rng = random.Random(f"{kind} {seed}")
+    rows = [{"noise_multiplier": 10.0 ** rng.uniform(-1, 1), **KINDS[kind](rng)} for _ in range(count)]
+    eps = [10.0 ** rng.uniform(-2, 1.5) for _ in rows]
+    deltas = [10.0 ** rng.uniform(-12, -0.5) for _ in rows]
+    return {name: [row[name] for row in rows] for name in rows[0]}, eps, deltas
+
+
+def with_columns(count, seed=0):
+    """Every bound that some of its drawn parameters give columns, with such rows alone, and a run."""
+    for bound in registry():
+        kind = bound.mechanism.name
+        if bound.columns is not None and kind in KINDS:
+            given, eps, deltas = drawn(kind, count, seed)
+            for run in RUNS:
+                if run.get("relation", "add-remove") in bound.relations and not (
+                    run.get("group_size") and not bound.groups
+                ):
+                    yield pytest.param(
+                        bound.mechanism, bound.name, run, given, eps, deltas, id=f"{kind}-{bound.name}-{run}"
+                    )
+
+
+def mechanism_at(kind, given, i):
+    return kind(**{name: column[i] for name, column in given.items()})
+
+
+@pytest.mark.parametrize(("kind", "bound", "run", "given", "eps", "deltas"), list(with_columns(2)))
+def test_columns_and_scalars_enclose_the_same_and_agree_when_asked_back(kind, bound, run, given, eps, deltas):
+    back = privproj.epsilons(kind, **given, delta=deltas, bound=bound, **run)
+    forth = privproj.deltas(kind, **given, epsilon=eps, bound=bound, **run)
+    asked = np.minimum(back.value, 1e9)
+    assert (privproj.deltas(kind, **given, epsilon=asked, bound=bound, **run).value <= deltas).all()
+    for i in range(len(eps)):
+        mechanism = mechanism_at(kind, given, i)
+        one = privproj.epsilon(mechanism, delta=deltas[i], bound=bound, **run)
+        other = privproj.delta(mechanism, epsilon=eps[i], bound=bound, **run)
+        assert back.value[i] == pytest.approx(one.value, rel=1e-7) and forth.value[i] == pytest.approx(
+            other.value, rel=1e-7
+        )
+        assert back.lower[i] <= one.value and (one.lower or 0.0) <= back.value[i]
+        assert forth.lower[i] <= other.value and (other.lower or 0.0) <= forth.value[i]
+        assert privproj.delta(mechanism, epsilon=asked[i], bound=bound, **run).value <= deltas[i]
+        if 0.0 < forth.value[i] < 1.0:
+            assert privproj.epsilon(mechanism, delta=forth.value[i], bound=bound, **run).value <= eps[i]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("kind", "bound", "run", "given", "eps", "deltas"), list(with_columns(40, seed=1)))
+def test_what_columns_answer_holds_at_every_door(kind, bound, run, given, eps, deltas):
+    back = privproj.epsilons(kind, **given, delta=deltas, bound=bound, **run)
+    asked = np.minimum(back.value, 1e9)
+    assert (privproj.deltas(kind, **given, epsilon=asked, bound=bound, **run).value <= deltas).all()
+    for i in range(0, len(eps), 4):
+        mechanism = mechanism_at(kind, given, i)
+        assert privproj.delta(mechanism, epsilon=asked[i], bound=bound, **run).value <= deltas[i]
+
+
+@pytest.mark.parametrize("run", RUNS[:2])
+def test_sigmas_meet_their_targets_and_are_nearly_the_least(run):
+    given, eps, deltas = drawn("m2", 3)
+    shape = {name: given[name] for name in ("dim", "rank")}
+    found = privproj.sigmas(M2, **shape, epsilon=eps, delta=deltas, **run)
+    assert (found.lower <= found.value).all() and (found.outcome == Outcome.OK).all()
+    again = privproj.epsilons(M2, **shape, noise_multiplier=found.value, delta=deltas, **run)
+    assert (again.value <= eps).all()
+    for i, noise in enumerate(found.value.tolist()):
+        mechanism = M2(dim=shape["dim"][i], rank=shape["rank"][i], noise_multiplier=noise)
+        assert privproj.epsilon(mechanism, delta=deltas[i], **run).value <= eps[i]
+        assert privproj.delta(mechanism, epsilon=eps[i], **run).value <= deltas[i]
+        least = privproj.sigma(M2(dim=shape["dim"][i], rank=shape["rank"][i]), epsilon=eps[i], delta=deltas[i], **run)
+        assert noise == pytest.approx(least.value, rel=1e-6 if run else 1e-9)
+
+
+def test_machine_code_and_plain_python_answer_alike(monkeypatch):
+    noises = [0.5, 1.0, 4.0]
+    plain = privproj.deltas(Gaussian, noise_multiplier=noises, epsilon=1.0)
+    monkeypatch.setattr(compiled, "ROWS_WORTH_COMPILING", 1)
+    fast = privproj.deltas(Gaussian, noise_multiplier=noises, epsilon=1.0, threads=2)
+    assert fast.value == pytest.approx(plain.value, rel=1e-9)
+    assert (fast.lower <= plain.value).all() and (plain.lower <= fast.value).all()
+
+
+def test_columns_are_broadcast_and_a_row_does_not_depend_on_the_others(monkeypatch):
+    noises, deltas = np.array([[0.5], [1.0], [2.0]]), np.array([1e-9, 1e-5])
+    found = privproj.epsilons(M2, dim=64, rank=4, noise_multiplier=noises, delta=deltas)
+    assert found.value.shape == found.lower.shape == found.outcome.shape == (3, 2)
+    monkeypatch.setattr(columns, "ROWS_AT_A_TIME", 2)
+    again = privproj.epsilons("m2", dim=64, rank=[4], noise_multiplier=noises, log10_delta=np.log10(deltas))
+    assert found.value == pytest.approx(again.value, rel=1e-9)
+    for i, j in np.ndindex(3, 2):
+        alone = privproj.epsilons(M2, dim=64, rank=4, noise_multiplier=noises[i, 0], delta=deltas[j])
+        assert alone.value.shape == () and alone.value == found.value[i, j]
+    assert privproj.epsilons(M2, dim=64, rank=4, noise_multiplier=[], delta=1e-5).value.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: privproj.epsilons(M2, dim=64, rank=[4, 65, 66], noise_multiplier=1.0, delta=1e-5), "row 1: rank=65"),
+        (lambda: privproj.deltas(Gaussian, noise_multiplier=[[1.0], [-1.0]], epsilon=[1.0, 2.0]), "row 1, 0: noise"),
+        (lambda: privproj.deltas(Gaussian, noise_multiplier=1.0, epsilon=[1.0, math.nan]), "row 1: epsilon=nan"),
+        (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0, delta=[0.1, 1.0]), "row 1: delta=1"),
+        (lambda: privproj.epsilons(Gaussian, noise_multiplier=[1.0, 2.0], delta=[0.1, 0.2, 0.3]), "broadcast"),
+        (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0, delta=0.1, colour=1), "colour"),
+        (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0), "either delta"),
+        (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0, delta=0.1, threads=0), "threads"),
+        (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0, delta=0.1, bound="best"), "bound"),
+        (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0, delta=0.1, steps=[1, 2]), "steps"),
+        (lambda: privproj.sigmas(Gaussian, noise_multiplier=[1.0], epsilon=1.0, delta=0.1), "noise_multiplier"),
+        (lambda: privproj.sigmas("wishart", dim=9, rank=2, misalignment=0.1, epsilon=1.0, delta=0.1), "mechanism"),
+    ],
+)
+def test_the_first_bad_row_is_named_with_its_value(call, words):
+    with pytest.raises(InvalidParameter, match=words):
+        call()
+
+
+def test_what_a_bound_refuses_is_refused_and_what_is_promised_is_said():
+    with pytest.raises(Refused, match="replace"):
+        privproj.epsilons(Gaussian, noise_multiplier=[1.0], delta=1e-5, relation="replace", sampling_rate=0.5)
+    found = privproj.epsilons(
+        M2, dim=64, rank=4, columns=8, change_rank=[1, 2], noise_multiplier=1.0, delta=1e-5, bound="beta-tail"
+    )
+    assert found.status is Status.CONDITIONAL and len(found.promises) == 2
+    assert privproj.epsilons(M2, dim=64, rank=4, noise_multiplier=1.0, delta=1e-5).status is Status.PROVED
+
+
+def test_runs_and_bounds_without_columns_are_answered_row_by_row():
+    found = privproj.epsilons(Gaussian, noise_multiplier=[1.0, 2.0], delta=1e-5, steps=3)
+    single = [privproj.epsilon(Gaussian(noise_multiplier=z), delta=1e-5, steps=3) for z in (1.0, 2.0)]
+    assert found.value.tolist() == [one.value for one in single] and found.side is Side.EXACT
+    rule = privproj.epsilons(Gaussian, noise_multiplier=[1e-3, 40.0], delta=1e-5, bound="rdp")
+    assert rule.side is Side.UPPER and rule.outcome.tolist() == [Outcome.OK, Outcome.OK]
+
+
+def test_a_row_without_an_answer_says_so():
+    found = privproj.deltas(Gaussian, noise_multiplier=[1e-6, 1.0], epsilon=[0.0, 1.0])
+    assert found.value[0] == 1.0 and found.outcome.tolist() == [Outcome.VACUOUS, Outcome.OK]
+    none = privproj.sigmas(Gaussian, epsilon=[1e-9, 1.0], log10_delta=-1e6)
+    assert none.value[0] == math.inf and none.outcome.tolist() == [Outcome.VACUOUS, Outcome.OK]
+    assert none.lower[0] == 0.0
+
+
+def test_deltas_below_doubles_are_told_by_their_logarithm():
+    found = privproj.deltas(Gaussian, noise_multiplier=1.0, epsilon=[1.0, 50.0, 1000.0])
+    for log10, eps in zip(found.log10_delta.tolist(), (1.0, 50.0, 1000.0), strict=True):
+        scalar = privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=eps)
+        assert log10 == pytest.approx(scalar.log10_delta, rel=1e-9)
+    assert 0.0 < found.value[2] <= 1e-299 and found.side is Side.UPPER and found.lower[2] == 0.0
+
+
+def test_every_name_of_an_answer_is_an_array_of_its_shape():
+    needs("numpy")
+    found = privproj.sigmas(PublicSketch, rank=[4, 8], epsilon=1.0, delta=1e-5)
+    for name in ("value", "lower", "log10_delta", "outcome"):
+        assert getattr(found, name).shape == (2,)
+    assert found.bound == "rank-free" and found.assumes and "C" in found.source

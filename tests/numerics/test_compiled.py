@@ -1,0 +1,97 @@
+"""Machine code of kernels: the values of the plain functions, and never those of an older callee."""
+
+import importlib
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from privproj.numerics import kernels
+from privproj.numerics.compiled import ROWS_PER_TURN, ROWS_WORTH_COMPILING, compiled, over_rows
+
+TABLE = (1.0, 2.0, 4.0, 8.0, 16.0)
+
+CALLEE = "def double(x):\n    return {factor} * x\n"
+
+CALLER = "from {callee} import double\n\ndef kernel(x, row):\n    return double(x), row[0]\n"
+
+
+def gain(x, row):
+    """A kernel that calls another module, by name and as an attribute, and reads a table."""
+    return kernels.log_add(x, row[0]), TABLE[int(row[1])]
+
+
+def random_rows(count):
+    draw = np.random.default_rng(3)
+    return draw.normal(0.0, 9.0, count), np.column_stack([draw.normal(0.0, 9.0, count), draw.integers(0, 5, count)])
+
+
+def test_many_rows_have_the_values_of_one_whatever_the_threads():
+    x, rows = random_rows(2 * ROWS_PER_TURN + 7)
+    many = over_rows(gain, x, rows)
+    shared = over_rows(gain, x, rows, threads=2)
+    few = [over_rows(gain, x[i : i + 100], rows[i : i + 100]) for i in (0, len(x) - 100)]
+    assert np.array_equal(many, shared)
+    np.testing.assert_allclose(np.array(many)[:, :100], few[0], rtol=1e-14)
+    np.testing.assert_allclose(np.array(many)[:, -100:], few[1], rtol=1e-14)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An own folder of machine code."""
+    config = pytest.importorskip("numba").config
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(tmp_path)
+    compiled.cache_clear()
+    return tmp_path / "cache"
+
+
+def run_kernel(folder, turn, factor):
+    """The first value of a kernel at 3, whose callee, in another file, multiplies by ``factor``."""
+    callee, caller = f"callee_{turn}", f"caller_{turn}"
+    (folder / f"{callee}.py").write_text(CALLEE.format(factor=factor))
+    (folder / f"{caller}.py").write_text(CALLER.format(callee=callee))
+    importlib.invalidate_caches()
+    kernel = importlib.import_module(caller).kernel
+    found = over_rows(kernel, np.full(ROWS_WORTH_COMPILING, 3.0), np.ones((ROWS_WORTH_COMPILING, 1)))
+    return found[0][0]
+
+
+def test_machine_code_is_used_again_until_a_callee_in_another_file_changes(cache, tmp_path):
+    assert run_kernel(tmp_path, 1, 2.0) == 6.0
+    kept = {path.name: path.stat().st_mtime_ns for path in cache.rglob("*.nb?")}
+    assert len(kept) == 2
+    assert run_kernel(tmp_path, 2, 2.0) == 6.0
+    assert {path.name: path.stat().st_mtime_ns for path in cache.rglob("*.nb?")} == kept
+    assert run_kernel(tmp_path, 3, 5.0) == 15.0
+    assert len(list(cache.rglob("*.nb?"))) == 4
+
+
+def test_nothing_breaks_where_no_machine_code_can_be_kept(cache, tmp_path, monkeypatch):
+    config = importlib.import_module("numba").config
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(config, "CACHE_LOCATOR_CLASSES", "_UserProvidedCacheLocator", raising=False)
+    assert run_kernel(tmp_path, 4, 2.0) == 6.0
+
+
+def test_nothing_breaks_without_numba(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    compiled.cache_clear()
+    x, rows = random_rows(ROWS_WORTH_COMPILING)
+    found = over_rows(gain, x, rows)
+    compiled.cache_clear()
+    assert found[0][5] == kernels.log_add(x[5], rows[5, 0])
+
+
+def unsuited(x, row):
+    """A kernel that numba refuses."""
+    return (math.nan, f"{x}") if row[0] > 1e300 else (x, row[0])
+
+
+def test_a_kernel_that_cannot_be_compiled_is_run_as_it_is_with_a_warning():
+    x, rows = random_rows(ROWS_WORTH_COMPILING)
+    with pytest.warns(RuntimeWarning, match="unsuited is run as plain Python"):
+        found = over_rows(unsuited, x, rows)
+    assert np.array_equal(found[0], x)
