@@ -102,8 +102,8 @@ MOST_WINDOW_CELLS = 2**31
 MOST_SUMMED_PRODUCTS = 10**9
 """Atoms times frequencies above which frequencies are not summed one by one. Speed only."""
 
-MOST_OF_A_PHASE = 2 * 10**7
-"""The same for each of many phases, on average. Speed only."""
+MOST_OF_A_PHASE = 5 * 10**7
+"""The same for each of many phases, on average, and where an FFT would be too long. Speed only."""
 
 MOST_FFT_CELLS = 2**22
 """Longest FFT, in cells, on a grid that was asked for; a longer one is refused. Contract."""
@@ -513,14 +513,16 @@ class TiltedSum:
         n, phases = self.length, self.whole.phases
         wanted = None if n <= 2**16 else self.wanted_frequencies()
         atoms = sum(len(m) for m in self.masses)
-        by_fft = wanted is None or len(wanted) * atoms > 10 * n * len(phases)
+        most = max(10 * n, MOST_OF_A_PHASE if n > self.whole.most_fft else 0) * len(phases)
+        by_fft = wanted is None or len(wanted) * atoms > most
         if by_fft and n > self.whole.most_fft:
             raise GridLimit(
                 f"expected a composed grid of at most {self.whole.most_fft:.2g} cells, got {n:.2g} of "
                 f"discretization={self.step:.3g}; give a larger discretization, {REMEDY}"
             )
         kept = np.arange(n // 2 + 1) if by_fft or wanted is None else wanted
-        value, bound, log_size, relative = np.ones(len(kept), complex), *np.zeros((3, len(kept)))
+        value = np.ones(len(kept), complex)
+        bound, log_size, relative = np.zeros((3, len(kept)))
         # Phase by phase, so that one spectrum at a time is held.
         for i, phase in enumerate(phases):
             phi, e = self.transform_by_fft(i, n) if by_fft else self.transform_by_sums(i, kept)
@@ -528,7 +530,8 @@ class TiltedSum:
             # Error (vi), skipped frequencies: those with prod |phi_i|^T_i <= SKIPPED_SPECTRUM are left out.
             bound = bound + self.log_bound(i, _squared_size_bound(phi, e), last=len(phases) == 1)
             at = np.flatnonzero(bound > self.least_bound)
-            kept, phi, value, bound, log_size, relative = (x[at] for x in (kept, phi, value, bound, log_size, relative))
+            kept, phi, value = kept[at], phi[at], value[at]
+            bound, log_size, relative = bound[at], log_size[at], relative[at]
             # Error (v), powers: (8 T u + sum T_i e_i / r_i) prod r_i^T_i, where r_i = |phi_i| + e_i.
             size = np.abs(phi) + e
             value *= _spectrum_power(phi, phase.steps)

@@ -52,3 +52,32 @@ def test_convolution_without_fourier_agrees():
         direct = float(law[losses > eps] @ -np.expm1(eps - losses[losses > eps]))
         found = whole.delta(eps)
         assert abs(found.value - direct) <= found.error + 1e-12 * direct
+
+
+def test_many_frequencies_are_summed_in_blocks_within_their_errors(monkeypatch):
+    profile, run = gaussian(1.0), Run(steps=2, sampling_rate=0.01)
+    shape = dominating_pairs.outline_step(profile, run)
+    pair = dominating_pairs.step_pairs(profile, run, shape, shape.deviation / 64).above
+    blocks = fourier.Composition([(pair, 2)])
+    found = [blocks.delta(eps) for eps in (0.01, 0.1, 0.3)]
+    assert any(tilt.blocks is not None for tilt in blocks.tilts.values())
+    monkeypatch.setattr(fourier, "FEWEST_IN_BLOCKS", 2**40)
+    singly = fourier.Composition([(pair, 2)])
+    for one, eps in zip(found, (0.01, 0.1, 0.3), strict=True):
+        other = singly.delta(eps)
+        assert abs(one.value - other.value) <= one.error + other.error
+        assert one.error < 1e-5 * one.value
+
+
+def test_phases_are_multiplied_in_any_order_and_split_anyhow():
+    run = Run(steps=400, sampling_rate=0.02)
+    shapes = [dominating_pairs.outline_step(gaussian(z), run) for z in (1.0, 1.3)]
+    pairs = [
+        dominating_pairs.step_pairs(gaussian(z), run, shape, shapes[0].deviation / 64).above
+        for z, shape in zip((1.0, 1.3), shapes, strict=True)
+    ]
+    one, two = pairs
+    ways = ([(one, 300), (two, 100)], [(two, 100), (one, 300)], [(one, 100), (two, 60), (one, 200), (two, 40)])
+    found = [fourier.Composition(way).delta(1.5) for way in ways]
+    for other in found[1:]:
+        assert abs(other.value - found[0].value) <= other.error + found[0].error < 1e-6 * found[0].value
