@@ -8,10 +8,10 @@ from privproj.accounting.queries import compare
 from privproj.result import Outcome
 
 from . import render
+from .answer import build_mechanism, take_run
 from .groups import Group
-from .mechanisms import MECHANISMS, example_words, mechanism_options
-from .options import option, run_options, sectioned, take_run, target_options, with_options
-from .query import build_mechanism
+from .mechanisms import MECHANISMS, example_words
+from .options import mechanism_options, option, run_options, sectioned, target_options, with_options
 
 SUMMARY = "Every bound of a mechanism, promise-free ones first, tightest first."
 

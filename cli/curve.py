@@ -11,11 +11,11 @@ from privproj.errors import InvalidParameter, PrivprojError
 from privproj.validation import privacy_epsilon, whole
 
 from . import render
+from .answer import build_mechanism, take_run
 from .files import write_text
 from .groups import Group
-from .mechanisms import MECHANISMS, example_words, mechanism_options
-from .options import Once, OneOf, option, run_options, sectioned, take_run, with_options
-from .query import build_mechanism
+from .mechanisms import MECHANISMS, example_words
+from .options import Once, OneOf, mechanism_options, option, run_options, sectioned, with_options
 
 SUMMARY = "delta(eps) or the trade-off function: table, CSV, JSON, picture."
 COLUMN = {"delta": "epsilon", "trade-off": "false positive rate"}

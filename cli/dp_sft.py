@@ -6,9 +6,9 @@ from privproj.accounting.two_stage import dp_sft
 from privproj.errors import InvalidParameter
 
 from . import render
+from .answer import EXIT_CODES
 from .files import write_run_file
 from .options import Once, OneOf, option, with_options
-from .query import EXIT_CODES
 
 HELP = """Noise multipliers for DP-SFT: a private search for a subspace, then training within it.
 

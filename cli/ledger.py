@@ -9,8 +9,8 @@ from privproj.records.ledger import Account, read_ledger
 from privproj.result import round_outward
 
 from . import render
+from .answer import EXIT_CODES
 from .options import option, with_options
-from .query import EXIT_CODES
 
 HELP = """What the ledger of a training run says: releases made, epsilon so far and of the plan, which to quote.
 

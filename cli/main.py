@@ -1,66 +1,15 @@
-"""The ``privproj`` command: a lazy group of commands, and the one place where errors become exit codes."""
+"""The ``privproj`` command: where errors become exit codes.
+
+A plain question for one number is answered without click, which takes longer to import than such an answer.
+"""
 
 import sys
 from importlib import import_module
+from types import ModuleType
 
-import click
+from privproj.errors import InvalidParameter, PrivprojError
 
-from privproj import __version__
-from privproj.errors import InvalidParameter, PrivprojError, nearest_names
-
-from .groups import CommandGroup
-
-GROUPS = {
-    "Numbers": {
-        "epsilon": "Epsilon of a release or a run, at a given delta.",
-        "delta": "Delta of a release or a run, at a given epsilon.",
-        "sigma": "Smallest noise multiplier that meets a target.",
-        "steps": "Largest number of steps that meets a target.",
-        "rate": "Largest sampling rate that meets a target.",
-        "rank": "Ranks of the projection that meet a target.",
-        "misalignment": "Largest misalignment (1 - cosine) that meets a target.",
-        "compare": "Every bound of a mechanism, side by side.",
-        "curve": "delta(epsilon) or the trade-off curve: table, CSV, picture.",
-    },
-    "Runs": {
-        "run": "Epsilon or delta of a run file: phases composed jointly.",
-        "remaining": "How much of a budget is spent, and how many steps still fit.",
-        "dp-sft": "Noise for DP-SFT: a private subspace, then training in it.",
-        "sweep": "A grid of questions to a CSV or Parquet table; resumable.",
-    },
-    "Reports": {
-        "explain": "What a word, an exit code or a bound of an answer means.",
-        "bounds": "The catalogue of bounds: formula, source, status, promises.",
-        "report": "A privacy statement for a model card: text, Markdown, HTML.",
-    },
-    "Training and audits": {
-        "train": "Train with the computed noise, and report what was spent.",
-        "ledger": "What a training run has spent, and what is left.",
-        "audit": "Attacks that can refute a claimed epsilon; none confirms one.",
-        "alignment": "Where the promise of the wishart mechanism comes from.",
-        "lora-noise": "Moments of LoRA's noise term; a diagnostic, no guarantee.",
-    },
-    "Checks": {
-        "check": "Regression test for CI: asks every bound of a file again.",
-        "verify": "Check a certificate, a ledger or a privacy statement.",
-    },
-}
-"""The commands with a line each, under the headings of ``privproj --help``, in the order in which a newcomer reads."""
-
-COMMANDS = {name: words for group in GROUPS.values() for name, words in group.items()}
-"""Every command with its line."""
-
-EPILOG = """Exit codes: 0 ok, 1 failed, 2 bad input, 3 refused, 4 vacuous, 5 not computed.
-`privproj explain 3` says more of one, `privproj explain` lists all words."""
-
-HELP = """Privacy accounting for random projections and LoRA.
-
-Every number comes with the bound it is from, whether that bound is proved, and what it asks of your data.
-
-\b
-Example:
-  privproj epsilon m2 --dim 2048 --rank 16 --noise-multiplier 0.5 --delta 1e-5
-"""
+from .output import complain
 
 
 def option_name(parameter: str) -> str:
@@ -72,52 +21,54 @@ def option_name(parameter: str) -> str:
     )
 
 
-class LazyGroup(CommandGroup):
-    """A group that imports a command only when it is called, and lists the commands under headings."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        return import_module("." + cmd_name.replace("-", "_"), __package__).command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(map(len, COMMANDS))
-        for title, commands in GROUPS.items():
-            with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), words) for name, words in commands.items()])
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write(f"\n{EPILOG}\n")
-
-
-@click.group(cls=LazyGroup, help=HELP, context_settings={"max_content_width": 100})
-@click.version_option(__version__, prog_name="privproj")
-def cli() -> None:
-    pass
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code; every failure is one line on standard error."""
+    delay_import("inspect")
     sys.exit(exit_code(arguments))
+
+
+def delay_import(name: str) -> None:
+    """Import a module of the standard library only when one of its names is used, unless it is imported already.
+
+    For ``inspect``, which dataclasses imports and hardly uses: it takes as long as all that a plain answer needs of the
+    mechanism and the bound.
+    """
+
+    def load(attribute: str) -> object:
+        if sys.modules.get(name) is stand_in:
+            del sys.modules[name]
+        return getattr(import_module(name), attribute)
+
+    stand_in = ModuleType(name)
+    stand_in.__dict__["__getattr__"] = load
+    sys.modules.setdefault(name, stand_in)
+
+
+def answer_plain_question(words: list[str]) -> int | None:
+    """Answer without click where the words are a plain question; None for all others."""
+    if len(words) < 4 or words[0].startswith("-"):
+        return None
+    from .answer import answer_question, plain_question
+
+    question = plain_question(words)
+    return None if question is None else answer_question(*question)
 
 
 def exit_code(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        return cli.main(arguments, prog_name="privproj", standalone_mode=False) or 0
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
-        return 0
-    except click.ClickException as error:
-        return complain(unknown_option(error) or error.format_message(), 2)
+        code = answer_plain_question(words)
+        if code is None:
+            from .commands import run_command
+
+            return run_command(words)
+        return code
     except InvalidParameter as error:
         return complain(error.sentence(option_name(error.name)), error.exit_code)
     except PrivprojError as error:
         return complain(str(error), error.exit_code)
-    except click.Abort:
+    except KeyboardInterrupt:
         return complain("interrupted", 130)
     except BrokenPipeError:
         sys.stderr.close()
@@ -128,24 +79,3 @@ def exit_code(arguments: list[str] | None = None) -> int:
         return complain(f"expected a computable question, got an undefined value ({error}); please report it", 5)
     except OSError as error:
         return complain(f"expected to read and write files, got {error.strerror}", 5)
-
-
-def unknown_option(error: click.ClickException) -> str:
-    """The sentence for an option that a command does not have; empty for any other error."""
-    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
-        return ""
-    context, given = error.ctx, error.option_name
-    known = [name for option in context.command.get_params(context) for name in option.opts if name.startswith("-")]
-    near = nearest_names(given, known)
-    remedy = f"did you mean {' or '.join(near)}?" if near else f"`{context.command_path} --help` lists them"
-    return f"expected an option of `{context.command_path}`, got {given}; {remedy}"
-
-
-def complain(message: str, code: int) -> int:
-    """Print the error as one line on standard error, and return the exit code.
-
-    What a file says stands in messages: characters that would move a terminal's cursor are shown, not obeyed.
-    """
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
-    click.echo("error: " + shown, err=True)
-    return code

@@ -1,53 +1,37 @@
 """The mechanisms as the command line knows them: options, summaries, and values for examples that work."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-import click
+from .declared import FOUND, Declared, flag, value
 
-from privproj.mechanisms import (
-    M1,
-    M2,
-    Gaussian,
-    Laplace,
-    Mechanism,
-    NoisyMechanism,
-    PublicSketch,
-    Sketch,
-    Wishart,
-    WishartMatrix,
-)
-
-from .options import LAYER, LAYER_HELP, NORMS, OneOf, option
+if TYPE_CHECKING:
+    from privproj.mechanisms import Mechanism
 
 
-@dataclass(frozen=True)
 class Entry:
     """One mechanism: its class, a summary, its options, and example values by option."""
 
-    kind: type[Mechanism]
-    summary: str
-    options: tuple[tuple[str, str, dict], ...]
-    example: dict[str, str] = field(default_factory=dict)
+    def __init__(self, kind: str, summary: str, options: tuple[Declared, ...], example: dict[str, str]) -> None:
+        self._kind, self.summary, self.options, self.example = kind, summary, options, example
 
+    @property
+    def kind(self) -> "type[Mechanism]":
+        """The class, which is imported when it is asked for."""
+        from privproj import mechanisms
 
-def flag(name: str, words: str) -> tuple[str, str, dict]:
-    """Describe an option without a value."""
-    return name, words, {"is_flag": True}
-
-
-def value(name: str, words: str, letter: str, **settings: object) -> tuple[str, str, dict]:
-    """Describe an option with a value."""
-    return name, words, {"metavar": letter, **settings}
+        return getattr(mechanisms, self._kind)
 
 
 NOISE = value("--noise-multiplier", "z = noise standard deviation / sensitivity.", "Z", required=True)
 SCALE = value("--noise-multiplier", "z = noise scale / sensitivity in the 1-norm.", "Z", required=True)
+LAYERS = "N layers projected from D to R; DxD: not projected, whatever its other side. May be repeated."
 
 MECHANISMS: dict[str, Entry] = {
-    "gaussian": Entry(Gaussian, "Plain Gaussian mechanism (DP-SGD).", (NOISE,), {"noise_multiplier": "1"}),
-    "laplace": Entry(Laplace, "Plain Laplace mechanism.", (SCALE,), {"noise_multiplier": "2"}),
+    "gaussian": Entry("Gaussian", "Plain Gaussian mechanism (DP-SGD).", (NOISE,), {"noise_multiplier": "1"}),
+    "laplace": Entry("Laplace", "Plain Laplace mechanism.", (SCALE,), {"noise_multiplier": "2"}),
     "m1": Entry(
-        M1,
+        "M1",
         "Clip and project first, then add noise (large rank).",
         (
             value("--dim", "Side of the layer that is projected.", "D"),
@@ -56,7 +40,7 @@ MECHANISMS: dict[str, Entry] = {
             flag("--fixed-projection", "One projection for all steps."),
             value("--misalignment", "Promise on a unit vector (columns 1): 1 - cos of neighbours.", "M"),
             value("--span-dim", "Promise: the unchanged columns span this many dimensions.", "K"),
-            value("--residual-norm", "Norm of the changed column orthogonal to them.", "K[,K']", type=NORMS),
+            value("--residual-norm", "Norm of the changed column orthogonal to them.", "K[,K']", type="norms"),
             value("--residual-misalignment", "Promise: 1 - cos of these parts.", "M"),
             value("--shift-in-span", "Promise: largest change within the span.", "A"),
             value("--changed-columns", "Columns that change (a chain).  [default: 1]", "C"),
@@ -65,18 +49,24 @@ MECHANISMS: dict[str, Entry] = {
         {"dim": "1000", "rank": "256", "noise_multiplier": "20"},
     ),
     "m2": Entry(
-        M2,
+        "M2",
         "Clip the whole gradient, add noise, then project it to a fresh small subspace.",
         (
             value("--dim", "Side of the layer that is projected.", "D"),
             value("--rank", "Rank of the projection.", "R"),
-            value("--layer", LAYER_HELP, "DxR[xN][@SHARE]", type=LAYER, multiple=True),
-            value("--from-peft", "Layers of a PEFT LoRA directory (local files).", "DIR", type=str),
-            value("--base", "Directory of its base model.", "DIR", type=str),
+            value(
+                "--layer",
+                "N layers projected from D to R; DxD: not projected, whatever its other side. May be repeated.",
+                "DxR[xN][@SHARE]",
+                type="layer",
+                multiple=True,
+            ),
+            value("--from-peft", "Layers of a PEFT LoRA directory (local files).", "DIR", type="text"),
+            value("--base", "Directory of its base model.", "DIR", type="text"),
             (
                 "--clipping",
                 "One clip C for all layers, or one each (C^2 is the sum of their squares).",
-                {"type": OneOf(["joint", "per-layer"])},
+                {"type": ("joint", "per-layer")},
             ),
             value("--columns", "The layer's other side.", "M"),
             value("--change-rank", "Promise: one record changes the gradient by at most this rank.", "K"),
@@ -86,7 +76,7 @@ MECHANISMS: dict[str, Entry] = {
         {"dim": "2048", "rank": "16", "noise_multiplier": "0.3814"},
     ),
     "wishart": Entry(
-        Wishart,
+        "Wishart",
         "A vector multiplied by a fresh Wishart matrix, no noise added.",
         (
             value("--dim", "Dimension of the vector.", "D"),
@@ -99,7 +89,7 @@ MECHANISMS: dict[str, Entry] = {
         {"dim": "1000", "rank": "16", "misalignment": "8e-6"},
     ),
     "wishart-matrix": Entry(
-        WishartMatrix,
+        "WishartMatrix",
         "A matrix multiplied by a Wishart matrix, no noise added: not private.",
         (
             value("--dim", "Rows of the matrix query.", "D"),
@@ -109,7 +99,7 @@ MECHANISMS: dict[str, Entry] = {
         {"dim": "64", "rank": "16", "columns": "8"},
     ),
     "sketch": Entry(
-        Sketch,
+        "Sketch",
         "Secret Gaussian sketch plus noise, the sketching matrix used once.",
         (
             value("--rank", "Rows of the sketching matrix.", "R"),
@@ -128,7 +118,7 @@ MECHANISMS: dict[str, Entry] = {
         {"rank": "16", "gamma": "1000"},
     ),
     "sketch-public": Entry(
-        PublicSketch,
+        "PublicSketch",
         "Gaussian sketch known to all, noise after.",
         (
             value("--rank", "Rows of the sketching matrix.", "R"),
@@ -140,26 +130,26 @@ MECHANISMS: dict[str, Entry] = {
     ),
 }
 
-NOISY = tuple(name for name, entry in MECHANISMS.items() if issubclass(entry.kind, NoisyMechanism))
-"""Mechanisms with a noise multiplier to be found."""
+QUANTITIES: dict[str, Callable[[Any], bool]] = {
+    "epsilon": lambda kind: True,
+    "delta": lambda kind: True,
+    "sigma": lambda kind: "noise_multiplier" in kind.__dataclass_fields__,
+    "steps": lambda kind: True,
+    "rate": lambda kind: kind.can_be_sampled,
+    "rank": lambda kind: kind.finds_rank,
+    "misalignment": lambda kind: kind.name == "wishart",
+}
+"""The quantities that are one number, and which mechanisms have each."""
 
-RANKED = tuple(name for name, entry in MECHANISMS.items() if entry.kind.finds_rank)
-"""Mechanisms with a rank to be found."""
 
-SAMPLED = tuple(name for name, entry in MECHANISMS.items() if entry.kind.can_be_sampled)
-"""Mechanisms with a bound under subsampling."""
-
-FOUND = {"sigma": ["noise_multiplier"], "rank": ["rank"], "misalignment": ["misalignment", "alignment"]}
-
-
-def mechanism_options(mechanism: str, quantity: str) -> list[click.Option]:
-    """Return the options that describe a mechanism, without the one that the quantity finds."""
-    options = [option(name, words, **settings) for name, words, settings in MECHANISMS[mechanism].options]
-    return [o for o in options if o.name not in FOUND.get(quantity, [])]
+def declared_by(mechanism: str, quantity: str) -> list[Declared]:
+    """Return what describes a mechanism, without what the quantity finds."""
+    found = ["--" + name.replace("_", "-") for name in FOUND.get(quantity, ())]
+    return [declared for declared in MECHANISMS[mechanism].options if declared[0] not in found]
 
 
 def example_words(mechanism: str, quantity: str) -> list[str]:
     """Return the mechanism's options in a call that works, for examples."""
     values = MECHANISMS[mechanism].example
-    names = [str(o.name) for o in mechanism_options(mechanism, quantity)]
+    names = [name[2:].replace("-", "_") for name, _, _ in declared_by(mechanism, quantity)]
     return [f"--{name.replace('_', '-')} {values[name]}" for name in names if name in values]

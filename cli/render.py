@@ -4,15 +4,16 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from privproj.accounting.queries import Comparison
 from privproj.assumptions import REPLACE_SENSITIVITY
-from privproj.bounds.bound import Bound
-from privproj.mechanisms import Mechanism
+from privproj.bounds import ROLES
 from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
 from privproj.runs import IN_EPOCHS, RunOptions, epoch_words
 
 if TYPE_CHECKING:
+    from privproj.accounting.queries import Comparison
     from privproj.accounting.schedule import Schedule
+    from privproj.bounds.bound import Bound
+    from privproj.mechanisms import Mechanism
 
 WIDEST = 100
 """Columns that a line of text may have. Contract."""
@@ -42,7 +43,7 @@ def delta_shown(value: float) -> str:
     return "< 1e-300" if value <= 1.01e-300 else round_outward(value)
 
 
-def as_text(result: Result, mechanism: Mechanism, run: RunOptions) -> str:
+def as_text(result: Result, mechanism: "Mechanism", run: RunOptions) -> str:
     """Say an answer: the number, what it rests on, the gain, assumptions and warnings."""
     lines = result_lines(result)
     if result.outcome is Outcome.OK:
@@ -217,9 +218,9 @@ def percent(share: float) -> str:
     return f"{100.0 * share:.3g} %"
 
 
-def gain_line(result: Result, mechanism: Mechanism, run: RunOptions) -> list[str]:
+def gain_line(result: Result, mechanism: "Mechanism", run: RunOptions) -> list[str]:
     """Say what plainer accounting gives for the same question."""
-    if result.mechanism["name"] == "gaussian":
+    if mechanism.name not in {kind for (kind, _), role in ROLES.items() if role != "renyi"}:
         return []
     from privproj.accounting.baselines import compare_with_baselines
 
@@ -248,19 +249,19 @@ def run_text(result: Result, schedule: "Schedule") -> str:
     return "\n".join(lines + shown + closing_lines(result))
 
 
-def comparison_json(rows: Iterable[Comparison]) -> str:
+def comparison_json(rows: "Iterable[Comparison]") -> str:
     """Return ``{"results": [...]}`` as text; bounds that do not apply have a name and a reason."""
     return as_json({"results": [comparison_record(row) for row in rows]})
 
 
-def comparison_record(row: Comparison) -> dict[str, Any]:
+def comparison_record(row: "Comparison") -> dict[str, Any]:
     """Return one row of a comparison as plain values."""
     if row.result is not None:
         return row.result.as_dict()
     return {"bound": row.bound.name, "value": None, "status": str(row.bound.status), "reason": row.reason}
 
 
-def comparison_text(rows: list[Comparison]) -> str:
+def comparison_text(rows: "list[Comparison]") -> str:
     """Say what was asked, a table of values, the promises in full, and why other bounds do not answer."""
     answered = [row.result for row in rows if row.result is not None and row.result.value is not None]
     lines, promises = [], {}
@@ -293,7 +294,7 @@ def question_words(answered: list[Result]) -> str:
     return f"{first.quantity} of {first.mechanism['name']} at {at}; {relations}; {run_words(first.run)}"
 
 
-def unanswered_lines(rows: list[Comparison]) -> list[str]:
+def unanswered_lines(rows: "list[Comparison]") -> list[str]:
     """Say in one line for each bound that does not apply what it needs, or why not."""
     width = max((len(row.bound.name) for row in rows), default=0)
     lines = [f"  {row.bound.name:<{width}}  {row.short or 'no number'}" for row in rows]
@@ -306,20 +307,20 @@ def run_notes(result: Result) -> tuple[str, ...]:
     return tuple(result.run["assumes"])  # pyright: ignore[reportArgumentType]
 
 
-def bound_record(bound: Bound) -> dict[str, Any]:
+def bound_record(bound: "Bound") -> dict[str, Any]:
     """Return the record of a bound as plain values."""
     names = ("name", "summary", "formula", "source", "proof", "example", "status", "relations", "version")
     return {"mechanism": bound.mechanism.name, **{name: as_plain_value(getattr(bound, name)) for name in names}}
 
 
-def bounds_text(bounds: Iterable[Bound]) -> str:
+def bounds_text(bounds: "Iterable[Bound]") -> str:
     """Return the catalogue of bounds as text, a line for each."""
     lines = [f"{'mechanism':<14} {'bound':<22} {'status':<12} summary"]
     lines += [f"{b.mechanism.name:<14} {b.name:<22} {b.status:<12} {b.summary}" for b in bounds]
     return "\n".join(lines)
 
 
-def bound_page(bound: Bound) -> str:
+def bound_page(bound: "Bound") -> str:
     """Say all about one bound."""
     rows = {
         "bound": f"{bound.mechanism.name}.{bound.name}, version {bound.version}",
@@ -335,7 +336,7 @@ def bound_page(bound: Bound) -> str:
     return "\n".join([*lines, f"{'example:':<11}{bound.example}"])
 
 
-def bounds_markdown(bounds: Iterable[Bound]) -> str:
+def bounds_markdown(bounds: "Iterable[Bound]") -> str:
     """Return the catalogue of bounds as the table of the README."""
     lines = ["| mechanism | bound | status | what it is | source |", "| --- | --- | --- | --- | --- |"]
     lines += [f"| `{b.mechanism.name}` | `{b.name}` | {b.status} | {b.summary} | {b.source} |" for b in bounds]

@@ -16,11 +16,11 @@ from privproj.result import round_outward
 from privproj.runs import delta_target
 
 from . import render
+from .answer import build_mechanism, take_run
 from .files import read_data, write_text
 from .groups import Group
-from .mechanisms import MECHANISMS, example_words, mechanism_options
-from .options import Once, OneOf, option, run_options, sectioned, take_run, target_options, with_options
-from .query import build_mechanism
+from .mechanisms import MECHANISMS, example_words
+from .options import Once, OneOf, mechanism_options, option, run_options, sectioned, target_options, with_options
 
 SUMMARY = "A privacy statement for a model card: text, Markdown or HTML."
 COMPUTED_FROM = "`privproj verify FILE` writes this statement anew from the line below, and compares."

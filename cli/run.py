@@ -8,9 +8,10 @@ from privproj.errors import InvalidParameter
 from privproj.records.run_file import from_data
 
 from . import render
+from .answer import EXIT_CODES, with_proof
+from .declared import PROOF
 from .files import read_data, write_run_file
-from .options import Once, option, with_options
-from .query import EXIT_CODES, certificate_options, with_proof
+from .options import Once, built, option, with_options
 
 HELP = """Epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
 
@@ -72,7 +73,7 @@ def options() -> list[Any]:
         option("--calibrate", "Scale the noise of all phases to meet both.", is_flag=True),
         Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
         option("--json", "One JSON object instead of text.", is_flag=True),
-        *certificate_options(),
+        *built(PROOF),
     ]
 
 

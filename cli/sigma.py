@@ -1,8 +1,5 @@
 """``privproj sigma``."""
 
-from privproj.accounting.calibration import sigma
-
-from .mechanisms import NOISY
 from .query import query_group
 
-command = query_group("sigma", sigma, "Smallest noise multiplier that meets a target.", NOISY)
+command = query_group("sigma", "Smallest noise multiplier that meets a target.")

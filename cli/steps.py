@@ -1,8 +1,5 @@
 """``privproj steps``."""
 
-from privproj.accounting.calibration import steps
-
-from .mechanisms import MECHANISMS
 from .query import query_group
 
-command = query_group("steps", steps, "Largest number of steps that fit a target.", tuple(MECHANISMS))
+command = query_group("steps", "Largest number of steps that fit a target.")

@@ -13,10 +13,10 @@ from privproj.runs import SamplingName
 from privproj.training.algorithms import ALGORITHMS
 
 from . import render
+from .answer import EXIT_CODES
 from .files import write_text
 from .options import Once, OneOf, option, with_options
 from .progress import bar
-from .query import EXIT_CODES
 from .report import as_markdown
 
 HELP = """Train on features with the noise that a target needs, and report epsilon with what it rests on.

@@ -16,7 +16,6 @@ from privproj.accounting.question import Question
 from privproj.composition.compose import compose_phases
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import PrivprojError
-from privproj.mechanisms import M1, M2
 from privproj.numerics.enclosure import next_up
 from privproj.result import Result, Side
 from privproj.runs import Run, Sampling
@@ -130,7 +129,7 @@ def _fields(accounted: _Accounted, result: Result, found: float | None, choice: 
         return {}
     if other is not None and other >= found:
         return {}
-    seen = any(isinstance(question.mechanism, M1 | M2) for question in accounted.questions)
+    seen = any(question.mechanism.name in ("m1", "m2") for question in accounted.questions)
     # The first change has rank one, which any number of columns allows.
     open_columns = choice > 0 and any(getattr(q.mechanism, "columns", 1) is None for q in accounted.questions)
     seer = f"{SEES_PROJECTIONS}{', ' + SOME_COLUMNS if open_columns else ''}"

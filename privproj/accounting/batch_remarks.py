@@ -4,17 +4,17 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from privproj.accounting.shuffling import ShiftCell, ShuffledEpochs, fixed_shift, random_shift
-from privproj.bounds.m2 import rank_free
-from privproj.composition.truncated import HARMLESS_SHARE, log_probability_of_cut, smallest_harmless_cap
 from privproj.curves.inversion import LEAST_LOG_VALUE
 from privproj.curves.profile import Curve
 from privproj.errors import PrivprojError
-from privproj.mechanisms import M2, Gaussian, Mechanism
 from privproj.result import Result, round_outward
 from privproj.runs import NeighbouringRelation, Run, Sampling
+
+if TYPE_CHECKING:
+    from privproj.accounting.shuffling import ShiftCell
+    from privproj.mechanisms import Mechanism
 
 Aim = TypeVar("Aim")
 
@@ -23,7 +23,7 @@ class _Asked(Protocol):
     """One question: a mechanism and a run."""
 
     @property
-    def mechanism(self) -> Mechanism: ...
+    def mechanism(self) -> "Mechanism": ...
 
     @property
     def run(self) -> Run: ...
@@ -64,6 +64,8 @@ def _capped(accounted: _Accounted, found: dict[str, Any]) -> list[tuple[dict[str
     runs = dict.fromkeys(question.run for question in accounted.questions if question.run.max_batch_size is not None)
     if not runs or found.get("log10_delta") is None:
         return []
+    from privproj.composition.truncated import smallest_harmless_cap
+
     log_delta = goal = found["log10_delta"] * math.log(10.0)
     if found["quantity"] == "delta":  # the answer has the cuts in it: a cap is harmless beside delta without them
         try:
@@ -81,6 +83,8 @@ def _capped(accounted: _Accounted, found: dict[str, Any]) -> list[tuple[dict[str
 
 def _cap_words(run: Run, log_delta: float) -> str:
     """What the cap of a run takes of the delta ``e^log_delta``."""
+    from privproj.composition.truncated import HARMLESS_SHARE, log_probability_of_cut
+
     log_cut = log_probability_of_cut(run).upper
     taken, share = f"cutting batches at {run.max_batch_size} records", math.exp(min(0.0, log_cut - log_delta))
     if log_cut == -math.inf:
@@ -106,7 +110,7 @@ def _shuffled(questions: Iterable[_Asked], found: dict[str, Any]) -> list[tuple[
         return [({}, NO_AMPLIFICATION)]
     power = least / math.log(10.0) * (1.0 + 1e-15)
     fields: dict[str, object] = {"log10_delta_at_least": power} if of_delta else {"epsilon_at_least": least}
-    if not all(isinstance(question.mechanism, Gaussian) for question in shuffled):
+    if not all(question.mechanism.name == "gaussian" for question in shuffled):
         fields["at_least_for"] = SEES_PROJECTIONS
     return [(fields, NO_AMPLIFICATION)]
 
@@ -119,8 +123,12 @@ def _at_least(question: _Asked, of_delta: bool, goal: float) -> float:
     return _lower_bound(cells, run.batches, run.steps, run.relation, of_delta, goal)
 
 
-def _shift_of(mechanism: Mechanism) -> tuple[ShiftCell, ...] | None:
+def _shift_of(mechanism: "Mechanism") -> "tuple[ShiftCell, ...] | None":
     """The law of the shift of a unit direction, for mechanisms whose lower bound is proved in C27; None for others."""
+    from privproj.accounting.shuffling import fixed_shift, random_shift
+    from privproj.bounds.m2 import rank_free
+    from privproj.mechanisms import M2, Gaussian
+
     if getattr(mechanism, "fixed_projection", False) or mechanism.noise_multiplier is None:
         return None
     if isinstance(mechanism, Gaussian) or (isinstance(mechanism, M2) and mechanism.unprojected):
@@ -132,7 +140,7 @@ def _shift_of(mechanism: Mechanism) -> tuple[ShiftCell, ...] | None:
 
 @lru_cache(maxsize=64)
 def _lower_bound(
-    cells: tuple[ShiftCell, ...],
+    cells: "tuple[ShiftCell, ...]",
     batches: int,
     epochs: int,
     relation: NeighbouringRelation,
@@ -140,6 +148,8 @@ def _lower_bound(
     goal: float,
 ) -> float:
     """The lower bound of C27, kept for the bounds of a mechanism that are asked the same."""
+    from privproj.accounting.shuffling import ShuffledEpochs
+
     law = ShuffledEpochs(cells, batches, epochs, relation)
     return law.log_delta_at_least(goal) if of_delta else law.epsilon_at_least(goal * math.log(10.0))
 

@@ -9,24 +9,32 @@ from functools import cache, lru_cache
 from typing import Any, Unpack
 
 from privproj.accounting.at_least import with_lower_end
-from privproj.accounting.first_guess import classical_noise, coarse_noise, rough_excess
+from privproj.accounting.first_guess import (
+    MOST_STEPS,
+    Releases,
+    classical_noise,
+    close_crossing,
+    rough_excess,
+    spread_guess,
+    steps_guess,
+)
 from privproj.accounting.question import Question, answer, ask_by_name, numerics_of
 from privproj.accounting.rank_search import rank_ends
 from privproj.curves.inversion import WIDTHS_APART, floor_log_delta, meets, smallest_passing
-from privproj.curves.profile import Curve
+from privproj.curves.profile import Curve, Representation, log_delta_above
 from privproj.errors import InvalidParameter, NotConverged
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import Enclosure
 from privproj.numerics.search import find_crossing
 from privproj.result import Outcome, Result, Side
-from privproj.runs import IN_EPOCHS, FullTarget, RunOptions, full_target
+from privproj.runs import IN_EPOCHS, FullTarget, Run, RunOptions, full_target
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
-
-MOST_STEPS = 10**8
-"""The largest number of releases that the steps query and ``remaining`` search. Contract."""
 
 MOST_RARE = 1e12
 """One over the smallest sampling rate that the rate query tries. Contract."""
+
+KEPT_CURVES = 8
+"""Curves that a search over the rank or the misalignment keeps for its last checks. Speed only."""
 
 MOST_ALIGNED = 1e15
 """One over the smallest misalignment that the misalignment query tries. Contract."""
@@ -268,17 +276,26 @@ def solve_sigma(question: Question, target: FullTarget) -> Result:
     def at(z: float) -> Enclosure:
         return curve_at(z).log_delta(target.epsilon)
 
+    def excess(z: float) -> float:
+        return log_delta_above(curve_at(z), target.epsilon) - target.log_delta
+
     limits = {"low": SMALLEST_NOISE, "high": LARGEST_NOISE}
-    guess, spread, rtol = classical_noise(target), 1.0, 1e-14
-    if not question.run.single and numerics_of(curve_at(guess)):
-        guess, spread = coarse_noise(question, target, guess), 1e-2 if question.run.allocates else 1e-3
+    guess, rtol, fall = classical_noise(target), 1e-14, 1.0
+    composed = False
+    if not question.run.single:
+        guess = spread_guess(lambda z: [question.with_mechanism(noise_multiplier=z).release()], target, guess)
+        composed = bool(numerics_of(curve_at(guess)))
+    first = curve_at(guess)
+    if composed:
         # Grids that follow the losses have an error of their own: a closer search is not worth its time.
         rtol = 1e-3 if "grid" in numerics_of(curve_at(guess)) else 1e-4 if question.run.allocates else 1e-7
-    first, (lower, upper) = curve_at(guess), at(guess)
-    # A little below the point that is asked back, so that the first look at it passes (C24).
-    width = upper - lower
-    aim = floor_log_delta(first, target) - (2.0 * WIDTHS_APART * width if width < WIDE_ENCLOSURE else 0.0)
-    found = find_crossing(lambda z: at(z).upper - aim, guess, spread=spread, rtol=rtol, **limits).upper
+        ends, fall = close_crossing(excess, guess, rtol=rtol, **limits)
+    else:
+        # A little below the point that is asked back, so that the first look at it passes (C24).
+        width = at(guess).upper - at(guess).lower
+        aim = floor_log_delta(first, target) - (2.0 * WIDTHS_APART * width if width < WIDE_ENCLOSURE else 0.0)
+        ends = find_crossing(lambda z: at(z).upper - aim, guess, rtol=rtol, **limits)
+    found = ends.upper
     if found == math.inf:
         first.epsilon(target.log_delta)  # raises below a floor
         return _vacuous_answer(question, "sigma", **target.fields())
@@ -290,7 +307,10 @@ def solve_sigma(question: Question, target: FullTarget) -> Result:
     if gap < math.inf:
         # ln delta falls by several times as much as ln z rises: the end is sought to a small part of that gap.
         spread, rtol = max(1e-10, rtol, 0.05 * gap), max(1e-11, rtol, 0.003 * gap)
-        end = find_crossing(lambda z: at(z).lower - target.log_delta, found, spread=spread, rtol=rtol, **limits).lower
+        near = found
+        if composed:
+            near, spread = found * math.exp((at(found).lower - target.log_delta) / fall), rtol
+        end = find_crossing(lambda z: at(z).lower - target.log_delta, near, spread=spread, rtol=rtol, **limits).lower
         lower = min(found, end)
     answered = question.with_mechanism(noise_multiplier=found)
     side = answered.side(curve_at(found))
@@ -300,16 +320,20 @@ def solve_sigma(question: Question, target: FullTarget) -> Result:
 def _solve_rank(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.rank` for a question that is already parsed."""
 
+    @lru_cache(maxsize=KEPT_CURVES)
+    def curve_at(rank: int) -> Curve:
+        return question.with_mechanism(rank=rank).curve()
+
     @cache
     def excess(rank: int) -> float:
-        return question.with_mechanism(rank=rank).excess(target)
+        return curve_at(rank).log_delta(target.epsilon).upper - target.log_delta
 
     @cache
     def rough(rank: int) -> float:
         return rough_excess(question.with_mechanism(rank=rank), target)
 
     def passes(rank: int) -> bool:
-        return question.with_mechanism(rank=rank).meets(target)
+        return meets(curve_at(rank), target)
 
     limit, looked = question.mechanism.rank_limit, None if question.run.single else rough
     smallest, largest = rank_ends(excess, question.mechanism.with_rank, limit, looked)
@@ -327,23 +351,37 @@ def _solve_rank(question: Question, target: FullTarget) -> Result:
 
 def _solve_steps(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.steps` for a question that is already parsed, by a search over ``x = 1/steps``."""
-
-    @cache
-    def excess(count: int) -> float:
-        return question.with_run(steps=count).excess(target)
-
-    def count_at(x: float) -> int:
-        return min(MOST_STEPS, max(1, int(1.0 / x)))
-
-    x = find_crossing(lambda x: excess(count_at(x)), 1.0, low=1.0 / MOST_STEPS, high=1.0, spread=3.0, rtol=1e-9).upper
-    if x == math.inf:
-        return _vacuous_answer(question, "steps", side=Side.LOWER, **target.fields())
-    found = _first_integer_that_passes(lambda count: question.with_run(steps=count).meets(target), count_at(x), -1, 1)
+    found = most_steps(lambda count: question.with_run(steps=count).curve(), target, [], question.release())
     if found is None:
         return _vacuous_answer(question, "steps", side=Side.LOWER, **target.fields())
     if found == MOST_STEPS:
         raise NotConverged(f"more than {MOST_STEPS:.0e} steps fit; expected a target that fewer steps use up")
     return question.with_run(steps=found).result("steps", found, found, upper=None, side=Side.LOWER, **target.fields())
+
+
+def most_steps(
+    curve_of: Callable[[int], Curve], target: FullTarget, before: Releases, last: tuple[Representation, Run]
+) -> int | None:
+    """The largest number of steps up to 1e8 whose curve meets the target, by a search over ``x = 1/steps``.
+
+    None where not even one does. The run has the phases ``before`` and then the steps of ``last``.
+    """
+    curve_at = lru_cache(maxsize=2)(curve_of)
+
+    @cache
+    def excess(count: int) -> float:
+        return log_delta_above(curve_at(count), target.epsilon) - target.log_delta
+
+    def count_at(x: float) -> int:
+        return min(MOST_STEPS, max(1, int(1.0 / x)))
+
+    guess = steps_guess(before, last, target)
+    limits = {"low": 1.0 / MOST_STEPS, "high": 1.0}
+    spread = max(1.0 / guess, 1e-7)
+    x = find_crossing(lambda x: excess(count_at(x)), 1.0 / (guess + 0.5), spread=spread, rtol=1e-9, **limits).upper
+    if x == math.inf:
+        return None
+    return _first_integer_that_passes(lambda count: meets(curve_at(count), target), count_at(x), -1, 1)
 
 
 def _solve_rate(question: Question, target: FullTarget) -> Result:
@@ -353,7 +391,10 @@ def _solve_rate(question: Question, target: FullTarget) -> Result:
         return question.with_run(sampling_rate=1.0 / x, sampling=sampling).excess(target)
 
     sampling = question.run.sampling
-    x = find_crossing(excess, 100.0, low=1.0, high=MOST_RARE, rtol=1e-7).upper
+    guess = spread_guess(
+        lambda x: [question.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling).release()], target, 100.0
+    )
+    x = close_crossing(excess, min(max(guess, 1.0), MOST_RARE), low=1.0, high=MOST_RARE, rtol=1e-7)[0].upper
     fields: dict = {"upper": None, "side": Side.LOWER, "warnings": question.notes, **target.fields()}
     if x == math.inf:
         return _vacuous_answer(question, "rate", **fields)
@@ -369,23 +410,35 @@ def _solve_rate(question: Question, target: FullTarget) -> Result:
 def _solve_misalignment(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.misalignment` for a question that is already parsed, by a search over ``x = 1/m``."""
 
+    @lru_cache(maxsize=KEPT_CURVES)
+    def curve_at(x: float) -> Curve:
+        return question.with_mechanism(misalignment=1.0 / x).curve()
+
+    @lru_cache(maxsize=KEPT_CURVES)
     def excess(x: float) -> float:
-        return question.with_mechanism(misalignment=1.0 / x).excess(target)
+        return curve_at(x).log_delta(target.epsilon).upper - target.log_delta
 
     search: dict[str, float] = {"guess": 1e4, "spread": 1.0, "low": 0.51, "high": MOST_ALIGNED}
     rtol = 1e-9
     if not question.run.single:
 
+        @cache
         def rough(x: float) -> float:
             return rough_excess(question.with_mechanism(misalignment=1.0 / x), target)
 
-        guess = find_crossing(rough, **search, rtol=1e-4).upper
-        search, rtol = {**search, "guess": guess, "spread": 2e-3}, 1e-7
+        near = find_crossing(rough, **search, rtol=1e-2)
+        guess, spread = near.upper, 2e-3
+        if near.lower > 0.0 and near.upper < math.inf and math.isfinite(rough(near.lower)):
+            # One step of Newton's method in ln x, with the slope of the rough excess
+            slope = (rough(near.upper) - rough(near.lower)) / math.log(near.upper / near.lower)
+            step = min(max(-excess(guess) / slope, -0.1), 0.1) if slope < 0.0 and excess(guess) < math.inf else 0.0
+            guess, spread = guess * math.exp(step), max(1e-6, 0.05 * abs(step))
+        search, rtol = {**search, "guess": guess, "spread": spread}, 1e-7
     x = find_crossing(excess, **search, rtol=rtol).upper
     fields: dict = {"upper": None, "side": Side.LOWER, **target.fields()}
     if x == math.inf:
         return _vacuous_answer(question, "misalignment", **fields)
-    x = smallest_passing(lambda x: question.with_mechanism(misalignment=1.0 / x).meets(target), x, 1e-11)
+    x = smallest_passing(lambda x: meets(curve_at(x), target), x, 1e-11)
     if x > MOST_ALIGNED:
         return _vacuous_answer(question, "misalignment", **fields)
     answered = question.with_mechanism(misalignment=1.0 / x)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from privproj.accounting import calibration, queries
-from privproj.accounting.question import Question
+from privproj.accounting.question import FOUND, Question
 from privproj.bounds import find_bound, mechanism_named
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Mechanism, Sketch, Wishart
@@ -31,14 +31,6 @@ SOLVERS: dict[str, Callable[[Any, Any], Result]] = {
 }
 """For some quantities: the function that answers a question at a target, without the truth from below beside it."""
 
-FOUND = {
-    "sigma": ("noise_multiplier",),
-    "rank": ("rank",),
-    "misalignment": ("misalignment", "alignment"),
-    "steps": ("steps", "epochs"),
-    "rate": ("sampling_rate", "batch_size", "dataset_size", "epochs", "max_batch_size"),
-}
-"""For every calibration: the names of the parameter that it finds, which must therefore not be given."""
 RUN_PARAMETERS = tuple(RunOptions.__annotations__)
 """The names of the parameters that describe a run."""
 

@@ -4,22 +4,50 @@ Speed only: a guess decides how long a search takes, never what it answers.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
-from privproj.accounting.question import Question, numerics_of
-from privproj.bounds import find_bound, renyi_bound
-from privproj.curves.profile import PrivacyProfile, Representation
+from privproj.accounting.question import Question
+from privproj.curves.profile import PrivacyProfile, Representation, log_delta_above
 from privproj.errors import PrivprojError
-from privproj.mechanisms import Gaussian, Mechanism
+from privproj.mechanisms import Mechanism
+from privproj.numerics import kernels
+from privproj.numerics.enclosure import Enclosure
 from privproj.numerics.search import find_crossing
 from privproj.runs import FullTarget, Run
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
+
+Releases = Sequence[tuple[Representation, Run]]
+"""The phases of a run, each as the bound of one release and the run that it is for."""
+
+MOST_STEPS = 10**8
+"""The largest number of releases that the steps query and ``remaining`` search. Contract."""
 
 ROUGH = 3.0
 """Values of a profile per standard deviation of the loss where only a first guess is needed. Speed only."""
 
 ROUGH_EPOCH = 12.0
 """The same for an epoch of balls-in-bins. Speed only."""
+
+
+MOST_GUESSES = 12
+"""Most steps of a secant in ``ln x`` before a search with a bracket takes over. Speed only."""
+
+GUESSED_SPREAD_RTOL = 0.02
+"""Relative accuracy of the spread of losses by which a search begins. Speed only."""
+
+LARGEST_GUESS_STEP = 1.0
+"""Largest step of a secant in ``ln x``. Speed only."""
+
+USUAL_FALL = 10.0
+"""How fast a log delta falls with the log of the noise, before two values tell. Speed only."""
+
+SECANT_SHARE = 0.3
+"""A secant ends where its step is below this share of the accuracy that is asked for. Speed only."""
+
+LEAST_SECANT_SHARE = 1e-3
+"""The other end of a bracket is at least this share of the accuracy away from the last secant. Speed only."""
 
 
 def classical_noise(target: FullTarget) -> float:
@@ -35,65 +63,119 @@ def _plain_run(run: Run) -> Run:
     return Run(steps=run.steps, sampling_rate=run.sampling_rate)
 
 
-def _renyi_noise(question: Question, target: FullTarget, guess: float) -> float:
-    """The noise multiplier by the Renyi bound of the mechanism, or of the Gaussian: a guess without a composition."""
-    run = _plain_run(question.run)
-    mechanism, bound = question.mechanism, renyi_bound(type(question.mechanism))
-    if bound is None or question.bound.any_projection:  # a bound that ignores the projection needs Gaussian noise
-        mechanism, bound = Gaussian(), find_bound(Gaussian, "rdp")
-    quick = replace(question, mechanism=mechanism, run=run, bound=bound)
-
-    try:
-        return (
-            find_crossing(
-                lambda z: quick.with_mechanism(noise_multiplier=z).excess(target),
-                guess,
-                low=SMALLEST_NOISE,
-                high=LARGEST_NOISE,
-                rtol=0.05,
-            ).lower
-            or guess
-        )
-    except PrivprojError:
-        return guess
+def _wanted_spread(target: FullTarget) -> float:
+    """The ``mu`` of a Gaussian release that just meets the target, roughly."""
+    found = find_crossing(
+        lambda s: kernels.log_gaussian_delta(target.epsilon, 1.0 / s) - target.log_delta,
+        min(classical_noise(target), LARGEST_NOISE) if target.epsilon else 1.0,
+        low=SMALLEST_NOISE,
+        high=LARGEST_NOISE,
+        rtol=1e-3,
+    )
+    return 1.0 / min(found.upper, LARGEST_NOISE)
 
 
-def coarse_noise(question: Question, target: FullTarget, guess: float) -> float:
-    """The noise multiplier found on a grid ten times as coarse, as a guess for the fine one.
+def spread_guess(at: Callable[[float], Releases], target: FullTarget, guess: float) -> float:
+    """The ``x`` at which the losses of the run ``at(x)`` spread like those of a Gaussian release with this target.
 
-    Where the coarse grid has no answer, the guess of a Renyi bound is returned.
+    The spread falls about like ``1/x``: ``x`` is a noise multiplier, or one over a rate. ``guess`` is returned where
+    no spread is known.
     """
-    guess = _renyi_noise(question, target, guess)
+    wanted = _wanted_spread(target)
+    x, fall, last = guess, 1.0, None
+    for _ in range(MOST_GUESSES):
+        spread = _spread_of(at(x))
+        if math.isnan(spread):
+            return guess
+        excess = math.log(max(spread, SMALLEST_NOISE) / wanted)
+        if last and last[0] != x and excess != last[1]:
+            fall = min(max((last[1] - excess) / math.log(x / last[0]), 0.3), 3.0)
+        if abs(excess) < GUESSED_SPREAD_RTOL:
+            break
+        last = (x, excess) if excess < math.inf else None
+        x = min(max(x * math.exp(min(max(excess / fall, -LARGEST_GUESS_STEP), 2.0)), SMALLEST_NOISE), LARGEST_NOISE)
+    return x
 
-    def rough(asked: Question, spread: float) -> float:
-        def excess(z: float) -> float:
-            at = asked.with_mechanism(noise_multiplier=z)
-            return rough_excess(at, target, ROUGH_EPOCH) if at.run.allocates else at.excess(target)
 
-        found = find_crossing(
-            excess,
-            guess,
-            low=SMALLEST_NOISE,
-            high=LARGEST_NOISE,
-            spread=spread,
-            rtol=1e-3,
-        ).upper
-        return min(found, LARGEST_NOISE)
+def _spread_of(releases: Releases) -> float:
+    """The standard deviation of the loss of a run in nats, roughly; ``inf`` for huge losses, nan where none is known.
 
-    if question.run.discretization is not None:
-        return guess
+    Poisson batches stand in for bins. A run that needs no composition has no spread here.
+    """
+    from privproj.composition.dominating_pairs import outline_step
+
+    squares = []
     try:
-        if question.run.allocates:
-            return rough(question, 0.1)
-        grid = numerics_of(question.with_mechanism(noise_multiplier=guess).curve()).get("grid_step")
-        if isinstance(grid, float):
-            return rough(question.with_run(discretization=min(10.0 * grid, 1.0)), 0.1)
+        for form, run in releases:
+            if not isinstance(form, PrivacyProfile):
+                return math.nan
+            plain = _plain_run(run)
+            squares.append(plain.steps * outline_step(form, plain).deviation ** 2)
     except PrivprojError:
-        pass
+        return math.inf
+    (form, run), *others = releases
+    closed = form.closed_form and run.sampling_rate == 1.0 and not run.allocates  # pyright: ignore
+    return math.nan if closed and not others else math.sqrt(math.fsum(squares))
+
+
+def steps_guess(before: Releases, last: tuple[Representation, Run], target: FullTarget) -> int:
+    """How many steps of the last phase about meet the target after the phases before it, from 1 to ``MOST_STEPS``.
+
+    The pairs of one step of each phase are made once.
+    """
+    from privproj.composition.compose import releases_of
+    from privproj.composition.dominating_pairs import outline_step
+    from privproj.composition.grid import LatticeRun
+
+    (form, run), known = last, [(form, run) for form, run in before if isinstance(form, PrivacyProfile)]
+    one = replace(run, steps=1)
+    spent, unit = _spread_of(before) if before else 0.0, _spread_of([(form, one)])
+    left = _wanted_spread(target) ** 2 - spent**2
+    if not (isinstance(form, PrivacyProfile) and left > 0.0 and 0.0 < unit < math.inf):
+        return 1
+    count = min(max(int(left / unit**2), 1), MOST_STEPS)
     try:
-        return rough(question, 1.0)
+        done = [release for phase in known for release in releases_of(*phase)]
+        repeated = releases_of(form, one)
+        phases = [*done, *((form, replace(run, steps=run.steps * count)) for form, run in repeated)]
+        lattice = LatticeRun(phases, [outline_step(*phase) for phase in phases])
+
+        def excess(x: float) -> float:
+            steps = [run.steps for _, run in done] + [run.steps * max(int(1.0 / x), 1) for _, run in repeated]
+            return lattice.log_delta(steps, target.epsilon) - target.log_delta
+
+        rtol = max(0.5 / count, 1e-7)
+        found = close_crossing(excess, 1.0 / (count + 0.5), low=1.0 / MOST_STEPS, high=1.0, rtol=rtol)[0].upper
+        return min(max(int(1.0 / found), 1), MOST_STEPS) if found < math.inf else 1
     except PrivprojError:
-        return guess
+        return count
+
+
+def close_crossing(
+    excess: Callable[[float], float], guess: float, *, low: float, high: float, rtol: float
+) -> tuple[Enclosure, float]:
+    """What :func:`find_crossing` finds, and how fast the excess falls with ``ln x`` there.
+
+    Secants in ``ln x`` come first: they need few evaluations where the guess is right to a tenth.
+    """
+    excess = cache(excess)
+    x, fall, last, step = guess, USUAL_FALL, None, math.inf
+    for _ in range(MOST_GUESSES):
+        try:
+            value = excess(x)
+        except PrivprojError:
+            break
+        if not math.isfinite(value):
+            break
+        if last and last[0] != x and (last[1] - value) * (x - last[0]) > 0.0:
+            fall = min(max((last[1] - value) / math.log(x / last[0]), 0.1), 1e3)
+        last, step = (x, value), value / fall
+        x = min(max(x * math.exp(min(max(step, -LARGEST_GUESS_STEP), LARGEST_GUESS_STEP)), low), high)
+        if abs(step) < SECANT_SHARE * rtol:
+            break
+    # The root is about one step away from the last value.
+    spread = rtol * min(max(3.0 * abs(step) / rtol, LEAST_SECANT_SHARE), 1.0 - 1e-3)
+    return find_crossing(excess, last[0] if last else guess, low=low, high=high, spread=spread, rtol=rtol), fall
 
 
 def rough_excess(question: Question, target: FullTarget, values: float = ROUGH) -> float:
@@ -110,6 +192,6 @@ def rough_excess(question: Question, target: FullTarget, values: float = ROUGH) 
 
     try:
         curve = replace(question, bound=replace(question.bound, representation=sparse)).curve()
-        return curve.log_delta(target.epsilon).upper - target.log_delta
+        return log_delta_above(curve, target.epsilon) - target.log_delta
     except PrivprojError:
         return math.inf

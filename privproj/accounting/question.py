@@ -15,9 +15,8 @@ from privproj.assumptions import (
 from privproj.bounds import bounds_of, find_bound
 from privproj.bounds.bound import Bound
 from privproj.composition.compose import compose
-from privproj.composition.truncated import truncated
 from privproj.curves.inversion import meets
-from privproj.curves.profile import Curve, PrivacyProfile, Representation
+from privproj.curves.profile import Curve, PrivacyProfile, Representation, log_delta_above
 from privproj.errors import InvalidParameter, Refused, Unanswered, unknown_name
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.result import Outcome, Result, Side, Status
@@ -25,6 +24,15 @@ from privproj.runs import BATCH_KEYS, AnyTarget, FullTarget, NeighbouringRelatio
 from privproj.validation import boolean
 
 Aim = TypeVar("Aim", bound=AnyTarget)
+
+FOUND = {
+    "sigma": ("noise_multiplier",),
+    "rank": ("rank",),
+    "misalignment": ("misalignment", "alignment"),
+    "steps": ("steps", "epochs"),
+    "rate": ("sampling_rate", "batch_size", "dataset_size", "epochs", "max_batch_size"),
+}
+"""For every calibration: the names of the parameter that it finds, which must therefore not be given."""
 
 KEPT_REPRESENTATIONS = 8
 """How many bounds of one release are kept for further questions, as in searches over the run. Speed only."""
@@ -157,6 +165,10 @@ class Question:
             curve = compose(form, run) if isinstance(form, PrivacyProfile) else form.over_run(run)
         except Refused as error:
             raise Refused(f"{self.bound.name}: {error}", brief=error.short) from None
+        if self.run.max_batch_size is None:
+            return curve
+        from privproj.composition.truncated import truncated
+
         return truncated(curve, [self.run])
 
     def with_mechanism(self, **changes: object) -> "Question":
@@ -178,7 +190,7 @@ class Question:
 
     def excess(self, target: FullTarget) -> float:
         """``ln delta(eps) - ln delta`` at the target; above 0 where the bound does not meet it."""
-        return self.curve().log_delta(target.epsilon).upper - target.log_delta
+        return log_delta_above(self.curve(), target.epsilon) - target.log_delta
 
     def meets(self, target: FullTarget) -> bool:
         """True where the question, asked for its epsilon or its delta, answers no more than the target (C24).

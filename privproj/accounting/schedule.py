@@ -3,11 +3,13 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from privproj.accounting.at_least import with_lower_end
 from privproj.accounting.batch_remarks import remark_on_batches, with_alternatives
-from privproj.accounting.calibration import MOST_STEPS
+from privproj.accounting.calibration import most_steps
+from privproj.accounting.first_guess import close_crossing, spread_guess
 from privproj.accounting.queries import solve_delta, solve_epsilon
 from privproj.accounting.question import Question, question_of, remedy_for_fixed_projection
 from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
@@ -15,13 +17,11 @@ from privproj.bounds import find_bound
 from privproj.composition.compose import compose_phases
 from privproj.composition.truncated import truncated
 from privproj.curves.inversion import meets, smallest_passing
-from privproj.curves.profile import Curve, PrivacyProfile
+from privproj.curves.profile import Curve, PrivacyProfile, log_delta_above
 from privproj.errors import InvalidParameter, Refused, raise_within
 from privproj.mechanisms import Mechanism, NoisyMechanism
-from privproj.numerics.search import find_crossing, largest_integer
 from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import Run, delta_target, epsilon_target, full_target
-from privproj.validation import privacy_epsilon, probability
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,15 @@ class Schedule:
             InvalidParameter: A parameter of a phase is missing or outside its domain.
             Refused: A phase has no privacy profile, or no amplification by subsampling.
         """
-        whole = compose_phases([phase.release for phase in self.phases], self.discretization, self.composer)
+        # Phases that differ in their steps alone are one.
+        merged: dict[Question, Phase] = {}
+        for phase in self.phases:
+            one = phase.question.with_run(steps=1)
+            before = merged[one].question.run.steps if one in merged else 0
+            steps = before + phase.question.run.steps
+            merged[one] = replace(merged.get(one, phase), question=one.with_run(steps=steps))
+        releases = [phase.release for phase in merged.values()]
+        whole = compose_phases(releases, self.discretization, self.composer)
         return truncated(whole, [phase.question.run for phase in self.phases])
 
     def epsilon(self, *, delta: float) -> Result:
@@ -351,15 +359,20 @@ class Schedule:
             InvalidParameter: A value is outside its domain, or a phase has no noise multiplier.
             Refused: No factor from 1e-6 to 1e6 meets the target, or a phase has no privacy profile.
         """
-        target, log_delta = privacy_epsilon(epsilon, zero=False), math.log(probability("delta", delta))
+        target = full_target(epsilon, delta, None, zero=False)
+
+        @lru_cache(maxsize=2)
+        def curve_at(factor: float) -> Curve:
+            return self.scaled(factor).curve()
 
         def excess(factor: float) -> float:
-            return self.scaled(factor).curve().log_delta(target).upper - log_delta
+            return log_delta_above(curve_at(factor), target.epsilon) - target.log_delta
 
-        found = find_crossing(excess, 1.0, low=1e-6, high=1e6, spread=0.2, rtol=1e-7).upper
+        guess = spread_guess(lambda factor: [phase.release for phase in self.scaled(factor).phases], target, 1.0)
+        found = close_crossing(excess, min(max(guess, 1e-6), 1e6), low=1e-6, high=1e6, rtol=1e-7)[0].upper
         if found == math.inf:
-            raise Refused(f"no common factor of the noise meets epsilon {target:g} and delta {delta:g}")
-        return self.scaled(smallest_passing(lambda c: self.scaled(c).meets(epsilon=target, delta=delta), found, 1e-9))
+            raise Refused(f"no common factor of the noise meets epsilon {epsilon:g} and delta {delta:g}")
+        return self.scaled(smallest_passing(lambda factor: meets(curve_at(factor), target), found, 1e-9))
 
     def meets(self, *, epsilon: float, delta: float) -> bool:
         """Return True if the schedule answers no more than ``(epsilon, delta)`` to both questions (C24).
@@ -393,14 +406,14 @@ class Schedule:
             InvalidParameter: A value is outside its domain.
             Refused: A phase has no privacy profile, or no amplification by subsampling.
         """
-        target = privacy_epsilon(epsilon, zero=True)
         before = (*self.done_phases, *after)
 
-        def fits(steps: int) -> bool:
+        def curve_of(steps: int) -> Curve:
             last = replace(phase, question=phase.question.with_run(steps=steps))
-            return replace(self, phases=(*before, last)).meets(epsilon=target, delta=delta)
+            return replace(self, phases=(*before, last)).curve()
 
-        return largest_integer(fits, 1, MOST_STEPS) or 0
+        target = full_target(epsilon, delta, None, zero=True)
+        return most_steps(curve_of, target, [done.release for done in before], phase.release) or 0
 
     def remaining(self, *, epsilon: float, delta: float) -> list[Remaining]:
         """Return what the budget leaves for every planned phase, after all that is done and planned before it.

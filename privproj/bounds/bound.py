@@ -24,7 +24,7 @@ RANK_PROMISE = "every record changes the layer's gradient by a matrix of rank at
 """The promise on the rank of the change that one record makes; ``{k}`` stands for the rank."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Baseline:
     """What a bound is called where others are compared with it, as plainer accounting of the same question.
 
@@ -39,7 +39,7 @@ class Baseline:
     split: Literal["even"] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Bound:
     """A theorem about the privacy of one mechanism, as a record.
 

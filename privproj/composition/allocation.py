@@ -35,8 +35,9 @@ mean, and in a sum of two laws the ``r`` of both add up (``growth``). Places are
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -46,10 +47,8 @@ from privproj.composition.dominating_pairs import (
     DominatingPair,
     excess_bounds,
     outline_step,
-    pair_above,
-    pair_below,
 )
-from privproj.curves.profile import PrivacyProfile
+from privproj.curves.profile import PrivacyProfile, SplitTable
 from privproj.errors import Refused
 from privproj.numerics import kernels
 from privproj.numerics.arrays import Array
@@ -246,11 +245,14 @@ def allocate(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile, Ru
 @lru_cache(maxsize=KEPT_EPOCHS)
 def _epoch_profile(release: PrivacyProfile, batches: int) -> PrivacyProfile:
     """The profile of one epoch, in both orders, as sound as that of a release."""
-    above, below = epoch_ends(release, batches)
+    ends = EpochEnds(release, batches)
 
-    def excess(losses: Array) -> tuple[Array, Array]:
-        upper = above.excess(losses)
-        return np.zeros(len(losses)) if below is None else np.minimum(below.excess(losses), upper), upper
+    def below(losses: Array) -> Array:
+        if ends.below is None:
+            return np.zeros(len(losses))
+        return np.minimum(ends.below.excess(losses), ends.above.excess(losses))
+
+    excess = SplitTable(below, ends.above.excess)
 
     def log_delta(eps: float) -> Enclosure:
         # max(E(e^eps), e^eps E(e^-eps)), and that of one release at most: mixing does not raise delta.
@@ -265,7 +267,7 @@ def _epoch_profile(release: PrivacyProfile, batches: int) -> PrivacyProfile:
         resolution=VALUES_PER_EPOCH_DEVIATION,
         can_be_subsampled=False,
         excess=excess,
-        numerics={"epoch": "sum of likelihood ratios", "atoms": len(above.law.places)},
+        numerics={"epoch": "sum of likelihood ratios", "atoms": len(ends.above.law.places)},
     )
 
 
@@ -274,19 +276,43 @@ def _log(x: float) -> float:
     return math.log(x) if x > 0.0 else -math.inf
 
 
-def epoch_ends(release: PrivacyProfile, batches: int) -> tuple[_Epoch, _Epoch | None]:
-    """The epoch of a release from above, and from below or None where too little is known of the release."""
-    whole = Run(steps=batches * TYPICAL_EPOCHS)
-    shape = outline_step(release, whole)
-    finest = min(release.resolution, KNOTS_PER_DEVIATION)
-    step = 2.0 ** math.floor(math.log2(shape.deviation / finest))
-    cells, lower, upper = excess_bounds(release, whole, shape.knots(step, finest), step)
-    above, below = pair_above(cells, upper, step), pair_below(cells, lower, upper, step)
-    log_least = _least_loss(above) if below is None else min(_least_loss(above), _least_loss(below))
-    density = POINTS_PER_SCORE * min(1.0, max(release.resolution / KNOTS_PER_DEVIATION, LEAST_DENSITY))
-    found, top = _sum_laws(above, below, batches, log_least, density)
-    upper_end = _Epoch(found[0], batches, log_least, top, above.at_infinity, above.lost, above=True)
-    return upper_end, found[1] and _Epoch(found[1], batches, log_least, top, 0.0, 0.0, above=False)
+class EpochEnds:
+    """The epoch of a release from above, and from below where that is asked for."""
+
+    def __init__(self, release: PrivacyProfile, batches: int) -> None:
+        self.batches = batches
+        whole = Run(steps=batches * TYPICAL_EPOCHS)
+        shape = outline_step(release, whole)
+        finest = min(release.resolution, KNOTS_PER_DEVIATION)
+        step = 2.0 ** math.floor(math.log2(shape.deviation / finest))
+        self.bounds = excess_bounds(release, whole, shape.knots(step, finest), step)
+        pair = self.bounds.above
+        log_least = _least_loss(pair)
+        density = POINTS_PER_SCORE * min(1.0, max(release.resolution / KNOTS_PER_DEVIATION, LEAST_DENSITY))
+        first = _first_law(pair, log_least, above=True)
+        mean = float(np.sum(first.masses * first.places))
+        spread = math.sqrt(float(np.sum(first.masses * first.places * first.places)))
+        reach = float(first.places[-1])
+        top = reach + batches * mean + DEVIATIONS_OF_TOP * math.sqrt(batches) * spread
+        self.top = min(top, batches * reach) * (1.0 + 1e-9)
+        self.grids: list[Array] = []
+
+        def choose(one: SumLaw, two: SumLaw, copies: int) -> Array:
+            self.grids.append(_choose_points(one, two, self.top, copies * math.exp(log_least), density))
+            return self.grids[-1]
+
+        law = _sum_copies(first, batches, choose, above=True)
+        self.above = _Epoch(law, batches, log_least, self.top, pair.at_infinity, pair.lost, above=True)
+
+    @cached_property
+    def below(self) -> _Epoch | None:
+        """The epoch from below on the same grids, or None where too little is known of the release."""
+        pair = self.bounds.below
+        if pair is None:
+            return None
+        log_least, grids = _least_loss(pair), iter(self.grids)
+        law = _sum_copies(_first_law(pair, log_least, above=False), self.batches, lambda *_: next(grids), above=False)
+        return _Epoch(law, self.batches, log_least, self.top, 0.0, 0.0, above=False)
 
 
 def _least_loss(pair: DominatingPair) -> float:
@@ -294,25 +320,14 @@ def _least_loss(pair: DominatingPair) -> float:
     return float(pair.step * pair.cells[pair.masses > 0.0][0])
 
 
-def _sum_laws(
-    above: DominatingPair, below: DominatingPair | None, batches: int, log_least: float, density: float
-) -> tuple[tuple[SumLaw, SumLaw | None], float]:
-    """The laws of ``Z`` of both pairs, on the same grids, and the last point of these."""
-    singles = _first_law(above, log_least, above=True), below and _first_law(below, log_least, above=False)
-    first, laws, copies = singles[0], singles, 1
-    mean = float(np.sum(first.masses * first.places))
-    spread = math.sqrt(float(np.sum(first.masses * first.places * first.places)))
-    reach = max(float(law.places[-1]) for law in singles if law)
-    top = min(reach + batches * mean + DEVIATIONS_OF_TOP * math.sqrt(batches) * spread, batches * reach) * (1.0 + 1e-9)
+def _sum_copies(first: SumLaw, batches: int, choose: Callable[[SumLaw, SumLaw, int], Array], *, above: bool) -> SumLaw:
+    """The law of ``batches`` copies by doubling; ``choose`` makes the grid of a sum from both laws and its copies."""
+    law, copies = first, 1
     for bit in bin(batches)[3:]:
-        for others, count in ((laws, copies), (singles, 1))[: 1 + int(bit)]:
+        for other, count in ((law, copies), (first, 1))[: 1 + int(bit)]:
             copies += count
-            points = _choose_points(laws[0], others[0], top, copies * math.exp(log_least), density)
-            laws = (
-                add_sum(laws[0], others[0], points, above=True),
-                laws[1] and others[1] and add_sum(laws[1], others[1], points, above=False),
-            )
-    return laws, top
+            law = add_sum(law, other, choose(law, other, copies), above=above)
+    return law
 
 
 def _first_law(pair: DominatingPair, log_least: float, *, above: bool) -> SumLaw:

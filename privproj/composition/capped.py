@@ -7,10 +7,12 @@ Here phase ``i`` has ``T_i`` releases at the sampling rate ``q_i``, each with th
 """
 
 import math
+from collections.abc import Callable
+from functools import cached_property
 from typing import ClassVar
 
 from privproj.composition.grid import COMPOSED_INVERSE_SPACING, ComposedCurve, DefaultGrid
-from privproj.curves.profile import PrivacyProfile
+from privproj.curves.profile import PrivacyProfile, epsilon_above, log_delta_above
 from privproj.errors import GridLimit, PrecisionLimit
 from privproj.numerics.enclosure import Enclosure, log1m_exp
 from privproj.numerics.search import find_crossing
@@ -44,7 +46,13 @@ class CappedCurve:
             (profile if run.sampling_rate == 1.0 else profile.sampled(run.sampling_rate), run.steps)
             for profile, run in phases
         ]
-        self.log_sampled, self.shares = _log_ever_sampled([run for _, run in phases]), _even_shares(self.releases)
+        self.least_at: dict[tuple[int, int], float] = {}
+        self.log_sampled = _log_ever_sampled([run for _, run in phases])
+
+    @cached_property
+    def shares(self) -> list[float]:
+        """The shares ``w_i`` of epsilon in basic composition."""
+        return _even_shares(self.releases)
 
     @property
     def numerics(self) -> dict[str, object]:
@@ -54,30 +62,71 @@ class CappedCurve:
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
         lower, upper = self.curve.log_delta(eps)
-        # The least of the composed delta, of (i) ever sampled and of (ii) basic composition.
-        upper = min(upper, self.log_sampled, self.log_basic(eps))
+        upper = self.cap_log_delta(eps, upper)
         return Enclosure(min(lower, upper), upper)
+
+    def log_delta_above(self, eps: float) -> float:
+        """The upper end of :meth:`log_delta`."""
+        return self.cap_log_delta(eps, log_delta_above(self.curve, eps))
+
+    def cap_log_delta(self, eps: float, upper: float) -> float:
+        """The least of the composed ``ln delta(eps)``, of (i) ever sampled and of (ii) basic composition."""
+        upper = min(upper, self.log_sampled)
+        return min(upper, self.log_basic(eps)) if self.basic_may_help(eps, upper) else upper
+
+    def basic_may_help(self, eps: float, log_delta: float) -> bool:
+        """False only where basic composition is above ``log_delta``, whatever the shares.
+
+        It is at least ``T_i delta_i(eps / T_i)``, and that falls with ``eps``: it is taken at the next power of two, so
+        that what is skipped depends on ``eps`` alone (C24).
+        """
+        return all(self.log_least_basic(i, math.frexp(eps)[1]) <= log_delta for i in range(len(self.releases)))
+
+    def log_least_basic(self, i: int, rung: int) -> float:
+        """``ln(T_i delta_i(e / T_i))`` at ``e`` = 2 to the power ``rung``; it is kept."""
+        if (i, rung) not in self.least_at:
+            profile, steps = self.releases[i]
+            self.least_at[i, rung] = profile.log_delta(math.ldexp(1.0, rung) / steps).upper + math.log(steps)
+        return self.least_at[i, rung]
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed: the least of the inverses of the composition and of both simple bounds.
 
         Where the composition has no answer and no simple bound helps, it raises what the composition raised.
         """
-        if self.log_sampled <= log_delta or self.log_basic(0.0) <= log_delta:
-            return Enclosure(0.0, 0.0)
-        try:
+        lower = -math.inf
+
+        def solve() -> float:
+            nonlocal lower
             lower, upper = self.curve.epsilon(log_delta)
-        except GridLimit:
-            raise
-        except PrecisionLimit:
-            lower, upper = -math.inf, LARGEST_CAPPED_EPSILON
-            if self.log_basic(upper) > log_delta:
+            return upper
+
+        upper = self.cap_epsilon(log_delta, solve)
+        return Enclosure(min(lower, upper) if upper else 0.0, upper)
+
+    def epsilon_above(self, log_delta: float) -> float:
+        """The upper end of :meth:`epsilon`; raises what it raises."""
+        return self.cap_epsilon(log_delta, lambda: epsilon_above(self.curve, log_delta))
+
+    def cap_epsilon(self, log_delta: float, solve: Callable[[], float]) -> float:
+        """The least of what ``solve`` finds for the composition and of the inverses of both simple bounds."""
+        if self.log_sampled <= log_delta:
+            return 0.0
+        try:
+            upper = solve()
+        except PrecisionLimit as error:
+            upper = LARGEST_CAPPED_EPSILON
+            if self.log_basic(0.0 if isinstance(error, GridLimit) else upper) > log_delta:
                 raise
-        if upper > 0.0 and self.log_basic(upper) <= log_delta:
-            upper = find_crossing(
-                lambda e: self.log_basic(e) - log_delta, upper, low=LEAST_CAPPED_EPSILON, high=upper, rtol=1e-12
-            ).upper
-        return Enclosure(min(lower, upper), upper)
+        if upper == 0.0 or not self.basic_may_help(upper, log_delta):
+            return upper
+        if self.log_basic(0.0) <= log_delta:
+            return 0.0
+        if self.log_basic(upper) > log_delta:
+            return upper
+        return find_crossing(
+            lambda e: self.log_basic(e) - log_delta, upper, low=LEAST_CAPPED_EPSILON, high=upper, rtol=1e-12
+        ).upper
 
     def log_basic(self, eps: float) -> float:
         """The log of the bound by basic composition at ``eps`` (nats), rounded up (C23)."""

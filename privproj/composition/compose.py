@@ -70,13 +70,11 @@ def compose_on_grid(
     """
     from privproj.composition.capped import CappedCurve
     from privproj.composition.dominating_pairs import outline_step
-    from privproj.composition.grid import DefaultGrid, compose_on_lattice, pairs_in_both_orders, peer_grid_step
+    from privproj.composition.grid import DefaultGrid, compose_on_lattice, dominating_orders, peer_grid_step
 
     shapes = [outline_step(profile, run) for profile, run in phases]
     if composer == "dp-accounting":
         from privproj.composition import by_dp_accounting
 
-        return by_dp_accounting.compose(
-            [order for order, _ in pairs_in_both_orders(phases, shapes, step or peer_grid_step(phases, shapes))]
-        )
+        return by_dp_accounting.compose(dominating_orders(phases, shapes, step or peer_grid_step(phases, shapes)))
     return CappedCurve(compose_on_lattice(phases, shapes, step) if step else DefaultGrid(phases, shapes), phases)

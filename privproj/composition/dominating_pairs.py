@@ -48,13 +48,15 @@ What is proved holds for the pair with the exact ``c`` and ``p_0``. How far the 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privproj.curves.profile import PrivacyProfile
+from privproj.curves.profile import PrivacyProfile, SplitTable
 from privproj.errors import PrecisionLimit
 from privproj.runs import Run, Sampling
 
@@ -195,14 +197,23 @@ def distinct_cells(cells: Cells) -> Cells:
     return ordered[np.concatenate([[True], ordered[1:] > ordered[:-1]])]
 
 
-def _delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Lower and upper bounds of delta at these ``eps >= 0``, guaranteed by the profile; the latter at least 1e-300."""
+def _read_table(
+    table: Callable[[Any], tuple[FloatArray, FloatArray]], at: Any
+) -> tuple[Callable[[], FloatArray], FloatArray]:
+    """``(lower bounds on demand, upper bounds)`` of a table at these points; the latter are at least 1e-300."""
+    if isinstance(table, SplitTable):
+        return partial(table.below, at), np.maximum(table.above(at), SMALLEST_UPPER_BOUND)
+    lower, upper = table(at)
+    return lambda: lower, np.maximum(upper, SMALLEST_UPPER_BOUND)
+
+
+def _delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[], FloatArray], FloatArray]:
+    """:func:`_read_table` of delta at these ``eps >= 0``, guaranteed by the profile."""
     if profile.table is not None:
-        lower, upper = profile.table(np.asarray(eps, float))
-        return lower, np.maximum(upper, SMALLEST_UPPER_BOUND)
+        return _read_table(profile.table, np.asarray(eps, float))
     found = [profile.log_delta(float(e)) for e in eps.tolist()]
     lower, upper = (np.array([math.exp(x[i]) if x[i] > -690.0 else 0.0 for x in found]) for i in (0, 1))
-    return lower, np.maximum(upper, SMALLEST_UPPER_BOUND)
+    return lambda: lower, np.maximum(upper, SMALLEST_UPPER_BOUND)
 
 
 def is_one_sided(profile: PrivacyProfile, run: Run) -> bool:
@@ -231,7 +242,7 @@ def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUN
     right, above = np.log1p(q * np.expm1(eps)), q * delta
     left, below = -right, above * np.exp(-right)
     if profile.excess is not None:
-        left, below = -eps, np.minimum.accumulate(np.maximum(profile.excess(-eps)[1], SMALLEST_UPPER_BOUND))
+        left, below = -eps, np.minimum.accumulate(_read_table(profile.excess, -eps)[1])
     elif is_one_sided(profile, run):
         left, below = np.log1p(q * np.expm1(-eps)), above * np.exp(-eps)
     log_least = math.log(truncated_mass) - math.log(run.steps)
@@ -249,9 +260,7 @@ def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUN
 
 def _excess_above(profile: PrivacyProfile, eps: FloatArray) -> FloatArray:
     """Upper bounds of the excess of a release at these ``eps >= 0``, in the remove order where the orders differ."""
-    if profile.excess is None:
-        return _delta_bounds(profile, eps)[1]
-    return np.maximum(profile.excess(eps)[1], SMALLEST_UPPER_BOUND)
+    return _delta_bounds(profile, eps)[1] if profile.excess is None else _read_table(profile.excess, eps)[1]
 
 
 def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> tuple[FloatArray, FloatArray]:
@@ -285,21 +294,45 @@ def _deviation(losses: FloatArray, excess: FloatArray) -> float:
 # --- the lattice -----------------------------------------------------------------------------------
 
 
-def step_pairs(
-    profile: PrivacyProfile, run: Run, shape: Outline, step: float
-) -> tuple[DominatingPair, DominatingPair | None]:
-    """The pairs of one sampled step in the remove order: one that dominates it, and one that it dominates or None.
+@dataclass(frozen=True)
+class ExcessBounds:
+    """Bounds of the excess of a release at some lattice points; who makes them guarantees them."""
+
+    cells: Cells
+    """The losses over ``step``, in increasing order."""
+
+    upper: FloatArray
+    """Upper bounds there, in the remove order."""
+
+    find_lower: Callable[[], FloatArray]
+    """Makes the lower bounds there, 0 where nothing is known."""
+
+    step: float
+    """Distance of two lattice points, in nats."""
+
+    @cached_property
+    def above(self) -> DominatingPair:
+        """A pair that dominates the release (:func:`pair_above`)."""
+        return pair_above(self.cells, self.upper, self.step)
+
+    @cached_property
+    def below(self) -> DominatingPair | None:
+        """A pair that the release dominates, or None (:func:`pair_below`)."""
+        return pair_below(self.cells, self.find_lower(), self.upper, self.step)
+
+
+def step_pairs(profile: PrivacyProfile, run: Run, shape: Outline, step: float) -> ExcessBounds:
+    """The pairs of one sampled step in the remove order, each made when it is asked for.
 
     ``step`` is the lattice's, in nats. Where the sampled pair is symmetric both serve for both orders. They are as
     sound as the profile (C18).
     """
     finer = 4.0 if step < 0.99 * shape.deviation / profile.resolution else 1.0
-    cells, lower, upper = excess_bounds(profile, run, shape.knots(step, finer * profile.resolution), step)
-    return pair_above(cells, upper, step), pair_below(cells, lower, upper, step)
+    return excess_bounds(profile, run, shape.knots(step, finer * profile.resolution), step)
 
 
-def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) -> tuple[Cells, FloatArray, FloatArray]:
-    """``(cells, E from below, E from above)`` of the sampled step (module docstring, "The excess"; C17).
+def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) -> ExcessBounds:
+    """Bounds of ``E`` of the sampled step (module docstring, "The excess"; C17), lower ones where they are asked for.
 
     A symmetric pair gets the mirror images of the cells too. Otherwise the cells beyond the end of the support are
     replaced by a single one, where ``E = 0``. Near that end ``1 + tau`` loses digits. As ``E`` rises with it, a little
@@ -307,33 +340,38 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
     """
     q = run.sampling_rate
     if profile.excess is not None:
-        lower, upper = profile.excess(step * cells)
-        return cells, lower, np.maximum(upper, SMALLEST_UPPER_BOUND)
+        find_lower, upper = _read_table(profile.excess, step * cells)
+        return ExcessBounds(cells, upper, find_lower, step)
     if not is_one_sided(profile, run):
         # E = q delta(log1p(tau)), tau = expm1(j h) / q, for t >= 1 (C17), and E(1/t) = E(t) / t (C1).
         right = distinct_cells(np.abs(cells))
-        lower, upper = (q * end for end in _delta_bounds(profile, np.log1p(np.expm1(step * right) / q)))
+        find_delta, upper = _delta_bounds(profile, np.log1p(np.expm1(step * right) / q))
         weight = np.exp(-step * right[:0:-1])
-        lower, upper = (np.concatenate([weight * end[:0:-1], end]) for end in (lower, upper))
-        return (
+
+        def mirror(end: FloatArray, factor: float) -> FloatArray:
+            return np.concatenate([weight * end[:0:-1], end]) * (q * factor)
+
+        return ExcessBounds(
             np.concatenate([-right[:0:-1], right]),
-            lower * (1.0 - SAMPLING_MAP_RELATIVE_ERROR),
-            upper * (1.0 + SAMPLING_MAP_RELATIVE_ERROR),
+            mirror(upper, 1.0 + SAMPLING_MAP_RELATIVE_ERROR),
+            lambda: mirror(find_delta(), 1.0 - SAMPLING_MAP_RELATIVE_ERROR),
+            step,
         )
     # E = q delta(log1p(tau)) for tau >= 0, q (1 + tau) delta(-log1p(tau)) for -1 < tau < 0, and 0 for tau <= -1 (C17).
     inner = np.minimum(np.expm1(step * cells) / q, 1e300)
     kept = inner > -1.0
     tau = inner[kept]
     share = np.minimum(1.0 + tau + np.where(tau < LEAST_SAMPLED_SHARE - 1.0, 1e-15, 0.0), 1.0)
-    lower, upper = (
-        q * share * end for end in _delta_bounds(profile, np.where(tau < -0.5, -np.log(share), np.abs(np.log1p(tau))))
-    )
-    lower = np.where(share < LEAST_SAMPLED_SHARE, 0.0, lower * (1.0 - SAMPLING_MAP_RELATIVE_ERROR))
-    upper, found = upper * (1.0 + SAMPLING_MAP_RELATIVE_ERROR), cells[kept]
-    if not kept.all():
-        beyond = math.floor(math.log1p(-q) / step * (1.0 + 1e-12))
-        found, lower, upper = np.insert(found, 0, beyond), np.insert(lower, 0, 0.0), np.insert(upper, 0, 0.0)
-    return found, lower, upper
+    find_delta, upper = _delta_bounds(profile, np.where(tau < -0.5, -np.log(share), np.abs(np.log1p(tau))))
+    beyond = [] if kept.all() else [math.floor(math.log1p(-q) / step * (1.0 + 1e-12))]
+    first = np.zeros(len(beyond))
+
+    def find_lower() -> FloatArray:
+        lower = q * share * find_delta() * (1.0 - SAMPLING_MAP_RELATIVE_ERROR)
+        return np.concatenate([first, np.where(share < LEAST_SAMPLED_SHARE, 0.0, lower)])
+
+    upper = np.concatenate([first, q * share * upper * (1.0 + SAMPLING_MAP_RELATIVE_ERROR)])
+    return ExcessBounds(np.concatenate([np.array(beyond, np.int64), cells[kept]]), upper, find_lower, step)
 
 
 def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:

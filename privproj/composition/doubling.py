@@ -41,15 +41,17 @@ from itertools import starmap
 
 import numpy as np
 
-from privproj.composition import dominating_pairs
 from privproj.composition.dominating_pairs import (
     REMEDY,
     SMALLEST_UPPER_BOUND,
     UNIT_ROUNDING,
+    Cells,
     DominatingPair,
+    ExcessBounds,
     FloatArray,
     Outline,
     distinct_cells,
+    excess_bounds,
 )
 from privproj.composition.fourier import DeltaValue
 from privproj.curves.profile import PrivacyProfile
@@ -193,20 +195,13 @@ class DoubledCurve:
 # --- one release -----------------------------------------------------------------------------------
 
 
-def first_laws(profile: PrivacyProfile, run: Run, shape: Outline) -> tuple[AtomLaw, AtomLaw | None]:
-    """The laws of one sampled release in the remove order, on knots of every scale: from above, and from below or None.
-
-    They are as sound as the profile (C18).
-    """
+def first_bounds(profile: PrivacyProfile, run: Run, shape: Outline) -> ExcessBounds:
+    """Bounds of the excess of one sampled release on knots of every scale, as sound as the profile (C18)."""
     unit = _unit_for(max(-shape.losses[0], shape.losses[-1]))
-    cells, lower, upper = dominating_pairs.excess_bounds(profile, run, _first_knots(profile, run, shape, unit), unit)
-    below = dominating_pairs.pair_below(cells, lower, upper, unit)
-    return _law_from_pair(dominating_pairs.pair_above(cells, upper, unit), 1.0), _law_from_pair(
-        below, -1.0
-    ) if below else None
+    return excess_bounds(profile, run, _first_knots(profile, run, shape, unit), unit)
 
 
-def _law_from_pair(pair: DominatingPair, sign: float) -> AtomLaw:
+def law_from_pair(pair: DominatingPair, sign: float) -> AtomLaw:
     """The pair as a law; the absolute error of its cell 0 is added (``sign`` 1, from above) or taken away (-1)."""
     masses = np.maximum(pair.masses + np.where(pair.cells == 0, sign * pair.rounding, 0.0), 0.0)
     kept = masses > 0.0
@@ -214,7 +209,7 @@ def _law_from_pair(pair: DominatingPair, sign: float) -> AtomLaw:
     return AtomLaw(losses, masses[kept], pair.at_infinity, pair.lost, pair.step, pair.rounding)
 
 
-def _first_knots(profile: PrivacyProfile, run: Run, shape: Outline, unit: float) -> dominating_pairs.Cells:
+def _first_knots(profile: PrivacyProfile, run: Run, shape: Outline, unit: float) -> Cells:
     """The lattice cells (losses over ``unit``) to evaluate, spaced by a share of the loss or of the decay length."""
     losses, log_excess = shape.losses, shape.log_excess
     middle, width = np.abs(0.5 * (losses[1:] + losses[:-1])), np.diff(losses)

@@ -46,7 +46,9 @@ twice.
 * (vi) *Skipped frequencies.* One with ``prod |phi_i|^T_i <= x``, ``x`` = :data:`SKIPPED_SPECTRUM`, is left out. All of
   them together cost at most ``x W_0``.
 * (vii) *Sum over frequencies.* Its rounding is at most ``(60 + N/8) u`` of the sum of all ``|R_k|`` times the sizes of
-  the two series, ``N`` the number of frequencies (numpy adds in eight interleaved partial sums, and pairwise).
+  the two series, ``N`` the number of frequencies (numpy adds in eight interleaved partial sums, and pairwise; from
+  8192 frequencies on the sum of a block of 512 of up to ``8 N`` and then of all blocks is off by less: by
+  ``1.5 (512 + 8 N / 512 + 8) u``, and each turn ``e^(i w_k s)``, a product of two, by ``40 u``).
 * (viii) *Exponents* of ``scale`` and ``b``: a relative ``8 u (4 + |sum T_i K_i| + |theta h s| + theta |eps|)`` of the
   sum.
 
@@ -59,7 +61,7 @@ frequencies out of millions.
 
 import math
 from collections.abc import Callable
-from functools import reduce
+from functools import cached_property
 from itertools import starmap
 from typing import NamedTuple
 
@@ -100,6 +102,9 @@ MOST_WINDOW_CELLS = 2**31
 MOST_SUMMED_PRODUCTS = 10**9
 """Atoms times frequencies above which frequencies are not summed one by one. Speed only."""
 
+MOST_OF_A_PHASE = 2 * 10**7
+"""The same for each of many phases, on average. Speed only."""
+
 MOST_FFT_CELLS = 2**22
 """Longest FFT, in cells, on a grid that was asked for; a longer one is refused. Contract."""
 
@@ -107,13 +112,25 @@ QUICK_FFT_CELLS = 2**19
 """Longest FFT, in cells, on a default grid; a coarser grid is used instead of a longer one. Speed only."""
 
 THINNED_ATOMS = 300
-"""How many atoms the search for a tilt looks at. Every tilt gives a valid bound. Speed only."""
+"""How many atoms of a phase the search for a tilt looks at. Every tilt gives a valid bound. Speed only."""
+
+MOST_THINNED = 16 * THINNED_ATOMS
+"""How many atoms of all phases it looks at. Speed only."""
+
+FEWEST_THINNED = 20
+"""How many atoms of a phase it looks at where there are many phases. Speed only."""
 
 ANCHOR_SPACING = 32
 """``e^(-i w_k c)`` is computed directly at every 32nd frequency, and by multiplication between.
 
 It is a power of 2. Error (iv) counts it: what is made so is right to ``b u``, ``b`` = 32 times this. Proof.
 """
+
+SUMMED_BLOCK = 512
+"""Neighbouring frequencies that are summed at once where there are many. Error (vii) counts it. Proof."""
+
+FEWEST_IN_BLOCKS = 2**13
+"""Fewest frequencies that are summed in blocks: from here on error (vii) is more than the blocks take. Proof."""
 
 LARGEST_CHERNOFF_EXPONENT = 300.0
 """Largest Chernoff order times the range of the losses of one step, in nats.
@@ -153,17 +170,28 @@ class DeltaValue(NamedTuple):
 
 
 class _Factor:
-    """``steps`` releases of one pair: losses (nats), natural logs of the masses, and both thinned for searches."""
+    """``steps`` releases of one pair: what is cheap to make again is not kept, as there may be many phases."""
 
     def __init__(self, pair: DominatingPair, steps: int) -> None:
-        self.pair, self.steps, self.losses = pair, steps, pair.step * pair.cells
-        self.logs = np.log(np.maximum(pair.masses, LEAST_LOG_MASS))
-        starts = np.arange(0, len(pair.cells), max(1, len(pair.cells) // THINNED_ATOMS))
-        masses = np.add.reduceat(np.maximum(pair.masses, LEAST_LOG_MASS), starts)
-        self.thin = (
-            np.add.reduceat(np.maximum(pair.masses, LEAST_LOG_MASS) * self.losses, starts) / masses,
-            np.log(masses),
-        )
+        self.pair, self.steps = pair, steps
+        self.largest = float(max(-pair.cells[0], pair.cells[-1])) * pair.step
+
+    @property
+    def losses(self) -> FloatArray:
+        """The losses in nats."""
+        return self.pair.step * self.pair.cells
+
+    @property
+    def logs(self) -> FloatArray:
+        """The natural logs of the masses."""
+        return np.log(np.maximum(self.pair.masses, LEAST_LOG_MASS))
+
+    def thin(self, atoms: int) -> tuple[FloatArray, FloatArray]:
+        """Losses (nats) and logs of the masses of about so many groups of atoms, for searches."""
+        starts = np.arange(0, len(self.pair.cells), max(1, len(self.pair.cells) // atoms))
+        every = np.maximum(self.pair.masses, LEAST_LOG_MASS)
+        masses = np.add.reduceat(every, starts)
+        return np.add.reduceat(every * self.losses, starts) / masses, np.log(masses)
 
 
 class Composition:
@@ -185,11 +213,16 @@ class Composition:
         )
         # delta(0) of the run is at most the sum of delta(0) over all releases (C23, simple bound (ii) at eps = 0).
         self.basic = sum(p.steps * (self.gain(p) + p.pair.at_infinity) for p in self.phases) if excess < 1e-6 else 1.0
+        thin = [p.thin(max(min(THINNED_ATOMS, MOST_THINNED // len(phases)), FEWEST_THINNED)) for p in self.phases]
+        self.thin_losses, self.thin_logs = (np.concatenate(column) for column in zip(*thin, strict=True))
+        self.thin_sizes = np.array([len(logs) for _, logs in thin])
+        self.thin_starts = np.cumsum(self.thin_sizes) - self.thin_sizes
+        self.counts = np.array([float(phase.steps) for phase in self.phases])
         mean, variance = self.moments(0.0)[1:]
         self.mean, self.deviation = mean, math.sqrt(variance)
         self.rounding_of_steps = float(sum(t for _, t in phases))
         self.tilts: dict[int, TiltedSum | GridLimit] = {}
-        self.largest = sum(max(phase.losses[-1], 0.0) * phase.steps for phase in self.phases) * (1.0 + 1e-9)
+        self.largest = sum(max(p.pair.step * p.pair.cells[-1], 0.0) * p.steps for p in self.phases) * (1.0 + 1e-9)
 
     @staticmethod
     def gain(phase: _Factor) -> float:
@@ -205,15 +238,14 @@ class Composition:
 
     def moments(self, theta: float) -> tuple[float, float, float]:
         """``sum T_i K_i`` and its first two derivatives in ``theta``, from thinned masses: they only guide searches."""
-        total = [0.0, 0.0, 0.0]
-        for phase in self.phases:
-            losses, logs = phase.thin
-            log_mass, weight = _tilt_masses(theta * losses, logs)
-            mean = float(weight @ losses)
-            total[0] += phase.steps * log_mass
-            total[1] += phase.steps * mean
-            total[2] += phase.steps * float(weight @ (losses - mean) ** 2)
-        return total[0], total[1], total[2]
+        losses, starts, sizes = self.thin_losses, self.thin_starts, self.thin_sizes
+        exponent = theta * losses + self.thin_logs
+        top = np.maximum.reduceat(exponent, starts)
+        weight = np.exp(exponent - np.repeat(top, sizes))
+        mass = np.add.reduceat(weight, starts)
+        mean = np.add.reduceat(weight * losses, starts) / mass
+        variance = np.add.reduceat(weight * (losses - np.repeat(mean, sizes)) ** 2, starts) / mass
+        return float(self.counts @ (np.log(mass) + top)), float(self.counts @ mean), float(self.counts @ variance)
 
     def tilt_for(self, eps: float) -> float:
         """The tilt at which the bound of :meth:`chernoff` is nearly least. Any tilt is sound.
@@ -262,7 +294,7 @@ class Composition:
         The mark of that is a variance that more than triples when ``theta`` grows from 0.85 of its value. The tilt also
         stays below 600 / (largest loss of one step), so that ``e^(theta loss)`` does not overflow.
         """
-        theta = min(theta, 600.0 / max(float(np.max(np.abs(phase.losses))) for phase in self.phases))
+        theta = min(theta, 600.0 / max(phase.largest for phase in self.phases))
         for _ in range(60):
             if self.moments(theta)[2] <= 3.0 * self.moments(0.85 * theta)[2]:
                 break
@@ -361,7 +393,7 @@ class Composition:
         ``excess(eps)`` is a log ratio, positive below the root, with the size of its slope. ``sign`` is 1 if the answer
         must have ``excess <= 0`` and -1 if it must have ``excess >= 0``; in the latter case 0 is an answer too.
         """
-        low, high = 0.0, float(sum(max(phase.losses[-1], 0.0) * phase.steps for phase in self.phases))
+        low, high = 0.0, float(self.largest)
         for _ in range(100):
             gap, fall = excess(eps)
             low, high = (eps, high) if gap > 0.0 else (low, eps)
@@ -389,29 +421,33 @@ class TiltedSum:
 
     def __init__(self, whole: Composition, theta: float) -> None:
         self.whole, self.theta, self.step = whole, theta, whole.step
-        self.logs, self.masses, self.errors, self.variances = [], [], [], []
+        self.logs, self.masses, self.errors, self.variances, self.log_growth = [], [], [], [], 0.0
         for phase in whole.phases:
             self.add(phase)
         self.log_mass = math.fsum(p.steps * k for p, k in zip(whole.phases, self.logs, strict=True))
         self.start, self.length, self.tail = self.window()
         self.frequencies, values, errors = self.transform()
+        self.masses = []  # not needed any more
+        self.blocks: NDArray[np.complex128] | None = None
         self.prepare_sums(values, errors)
 
     def add(self, phase: _Factor) -> None:
         """Tilt one factor: keep its ``K``, its masses ``p~``, their error (iii) and their variance in squared cells."""
         # K = ln sum_j p_j e^(theta j h),  p~_j = p_j e^(theta j h - K)
-        exponent = self.theta * phase.losses
+        exponent, cells = self.theta * phase.losses, phase.pair.cells
         log_mass = _tilt_masses(exponent, phase.logs)[0]
         tilted = phase.pair.masses * np.exp(exponent - log_mass)
         # Error (iii), tilted masses: sum_j p~_j (u (6 + 3 theta |j h| + 2 |K|) + rounding), and for cell 0, whose error
         # is absolute, rounding e^(-K).
         relative = UNIT_ROUNDING * (6.0 + 3.0 * np.abs(exponent) + 2.0 * abs(log_mass)) + phase.pair.rounding
         at_one = phase.pair.rounding * math.exp(-log_mass)
-        mean = float(tilted @ phase.pair.cells)
+        mean = float(tilted @ cells)
         self.logs.append(log_mass)
         self.masses.append(tilted)
         self.errors.append(float(tilted @ relative) + at_one)
-        self.variances.append(float(tilted @ (phase.pair.cells - mean) ** 2))
+        self.variances.append(float(tilted @ (cells - mean) ** 2))
+        # sum_i T_i ln(1 + (|p~_i| - 1)^+), as |phi_i| <= |p~_i|
+        self.log_growth += phase.steps * max(float(tilted.sum()) * (1.0 + 1e-12) + self.errors[-1] - 1.0, 0.0)
 
     # --- the window ---------------------------------------------------------------------------------
 
@@ -462,7 +498,7 @@ class TiltedSum:
             best = min(best, (growth + margin - math.log(PROBABILITY_OUTSIDE_WINDOW)) / order)
         return best
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """The number of releases of all phases together, ``T``."""
         return sum(phase.steps for phase in self.whole.phases)
@@ -474,33 +510,37 @@ class TiltedSum:
 
         Raises :class:`GridLimit` where the FFT would be longer than the composition allows.
         """
-        n = self.length
+        n, phases = self.length, self.whole.phases
         wanted = None if n <= 2**16 else self.wanted_frequencies()
         atoms = sum(len(m) for m in self.masses)
-        if wanted is None or len(wanted) * atoms > 10 * n:
-            if n > self.whole.most_fft:
-                raise GridLimit(
-                    f"expected a composed grid of at most {self.whole.most_fft:.2g} cells, got {n:.2g} of "
-                    f"discretization={self.step:.3g}; give a larger discretization, {REMEDY}"
-                )
-            parts = [self.transform_by_fft(i, n) for i in range(len(self.masses))]
-            wanted = np.arange(n // 2 + 1)
-        else:
-            parts = [self.transform_by_sums(i, wanted) for i in range(len(self.masses))]
-        # Error (vi), skipped frequencies: those with prod |phi_i|^T_i <= SKIPPED_SPECTRUM are left out.
-        kept = np.flatnonzero(
-            self.log_bound([_squared_size_bound(phi, error) for phi, error in parts]) > math.log(SKIPPED_SPECTRUM)
-        )
-        parts = [(phi[kept], error) for phi, error in parts]
-        # Error (v), powers: (8 T u + sum T_i e_i / r_i) prod r_i^T_i, where r_i = |phi_i| + e_i.
-        bounds = [np.abs(phi) + error for phi, error in parts]
-        size = np.exp(reduce(np.add, (p.steps * np.log(r) for p, r in zip(self.whole.phases, bounds, strict=True))))
-        value = np.ones(len(size), complex)
-        error = 8.0 * UNIT_ROUNDING * self.steps * size
-        for (phi, e), r, phase in zip(parts, bounds, self.whole.phases, strict=True):
+        by_fft = wanted is None or len(wanted) * atoms > 10 * n * len(phases)
+        if by_fft and n > self.whole.most_fft:
+            raise GridLimit(
+                f"expected a composed grid of at most {self.whole.most_fft:.2g} cells, got {n:.2g} of "
+                f"discretization={self.step:.3g}; give a larger discretization, {REMEDY}"
+            )
+        kept = np.arange(n // 2 + 1) if by_fft or wanted is None else wanted
+        value, bound, log_size, relative = np.ones(len(kept), complex), *np.zeros((3, len(kept)))
+        # Phase by phase, so that one spectrum at a time is held.
+        for i, phase in enumerate(phases):
+            phi, e = self.transform_by_fft(i, n) if by_fft else self.transform_by_sums(i, kept)
+            phi = phi[kept] if by_fft else phi
+            # Error (vi), skipped frequencies: those with prod |phi_i|^T_i <= SKIPPED_SPECTRUM are left out.
+            bound = bound + self.log_bound(i, _squared_size_bound(phi, e), last=len(phases) == 1)
+            at = np.flatnonzero(bound > self.least_bound)
+            kept, phi, value, bound, log_size, relative = (x[at] for x in (kept, phi, value, bound, log_size, relative))
+            # Error (v), powers: (8 T u + sum T_i e_i / r_i) prod r_i^T_i, where r_i = |phi_i| + e_i.
+            size = np.abs(phi) + e
             value *= _spectrum_power(phi, phase.steps)
-            error += phase.steps * e / r * size
-        return wanted[kept], value, error
+            log_size = log_size + phase.steps * np.log(size)
+            relative = relative + phase.steps * e / size
+        return kept, value, (8.0 * UNIT_ROUNDING * self.steps + relative) * np.exp(log_size)
+
+    @property
+    def least_bound(self) -> float:
+        """``ln |R_k|`` up to which a frequency may be left out, even before all factors are known (C19)."""
+        # Of the factors that are not known yet, prod |phi_i|^T_i is at most e^log_growth.
+        return math.log(SKIPPED_SPECTRUM) - self.log_growth
 
     def transform_by_fft(self, i: int, n: int) -> tuple[Spectrum, float]:
         """``phi_i`` at the frequencies ``k = 0..n/2`` by FFT, and ``e_i``, the sum of errors (iii) and (iv)."""
@@ -515,15 +555,14 @@ class TiltedSum:
         """``phi_i`` at these frequencies, atom by atom, and ``e_i``, the sum of errors (iii) and (iv)."""
         cells, masses, n = self.whole.phases[i].pair.cells % self.length, self.masses[i], self.length
         # e^(-i w_k c) = e^(-i w_(32 q) c) e^(-i w_p c), k = 32 q + p: anchors times powers of one factor, e^(-i w_1 c).
-        powers, unit = np.ones((1, len(cells)), complex), np.exp(-2j * np.pi / n * cells)
-        while len(powers) < ANCHOR_SPACING:
-            powers, unit = np.concatenate([powers, powers * unit]), unit * unit
+        powers, unit, made = np.ones((ANCHOR_SPACING, len(cells)), complex), np.exp(-2j * np.pi / n * cells), 1
+        while made < ANCHOR_SPACING:
+            np.multiply(powers[:made], unit, out=powers[made : 2 * made])
+            unit, made = unit * unit, 2 * made
         anchors = np.unique(wanted // ANCHOR_SPACING)
         rows = max(1, 2**20 // len(cells))
         found = [
-            np.einsum(
-                "ka,pa->kp", masses * np.exp(-2j * np.pi / n * (some[:, None] * ANCHOR_SPACING * cells % n)), powers
-            )
+            (masses * np.exp(-2j * np.pi / n * (some[:, None] * ANCHOR_SPACING * cells % n))) @ powers.T
             for some in np.split(anchors, range(rows, len(anchors), rows))
         ]
         place = np.searchsorted(anchors, wanted // ANCHOR_SPACING) * ANCHOR_SPACING + wanted % ANCHOR_SPACING
@@ -531,15 +570,15 @@ class TiltedSum:
         error = self.errors[i] + UNIT_ROUNDING * (32.0 * ANCHOR_SPACING + len(masses) + 40.0)
         return np.concatenate(found).ravel()[place], error
 
-    def log_bound(self, squares: list[FloatArray]) -> FloatArray:
-        """``ln prod |phi_i|^T_i`` from bounds of ``|phi_i|^2``, to be compared with ``ln SKIPPED_SPECTRUM``.
+    def log_bound(self, i: int, squares: FloatArray, *, last: bool) -> FloatArray:
+        """``ln |phi_i|^T_i`` from bounds of ``|phi_i|^2``, to be added up and compared with :attr:`least_bound`.
 
-        For a single factor it is 0 above that threshold and ``-inf`` below, which saves the logarithms.
+        For a single factor (``last``) it is 0 above that threshold and ``-inf`` below, which saves the logarithms.
         """
-        if len(squares) == 1:
-            steps = self.whole.phases[0].steps
-            return np.where(squares[0] > math.exp(2.0 * math.log(SKIPPED_SPECTRUM) / steps), 0.0, -math.inf)
-        return reduce(np.add, (0.5 * p.steps * np.log(f) for p, f in zip(self.whole.phases, squares, strict=True)))
+        steps = self.whole.phases[i].steps
+        if last:
+            return np.where(squares > math.exp(2.0 * self.least_bound / steps), 0.0, -math.inf)
+        return 0.5 * steps * np.log(squares)
 
     def wanted_frequencies(self) -> Cells | None:
         """The frequencies ``k <= n / 2`` that may matter, or None where a shorter FFT cannot tell or leaves too many.
@@ -547,25 +586,26 @@ class TiltedSum:
         What it leaves out is counted as error (vi).
         """
         n, phases = self.length, self.whole.phases
-        sizes = [
-            math.sqrt(v) * min(256.0, max(32.0, 0.7 * math.sqrt(p.steps)))
-            for v, p in zip(self.variances, phases, strict=True)
-        ]
-        short = min(2 ** math.ceil(math.log2(max(16.0, *sizes))), MOST_FFT_CELLS)
+        # Fine enough for the phase that spreads most, and for all together.
+        one = math.sqrt(max(self.variances))
+        whole = math.sqrt(math.fsum(p.steps * v for p, v in zip(phases, self.variances, strict=True)))
+        wide = max(16.0, min(256.0 * one, max(32.0 * one, 0.7 * whole)))
+        short = min(2 ** math.ceil(math.log2(wide)), MOST_FFT_CELLS)
         if short >= n:
             return None
-        between = []
+        bound = np.zeros(short // 2)
         for i, variance in enumerate(self.variances):
             # f <= max of both neighbours + (2 pi / N)^2 V / 4 (C19, "Skipped frequencies")
             f = _squared_size_bound(*self.transform_by_fft(i, short))
-            between.append(np.maximum(f[1:], f[:-1]) + (2.0 * np.pi / short) ** 2 * variance / 4.0 * (1.0 + 1e-9))
-        arcs = np.flatnonzero(self.log_bound(between) > math.log(SKIPPED_SPECTRUM))
+            between = np.maximum(f[1:], f[:-1]) + (2.0 * np.pi / short) ** 2 * variance / 4.0 * (1.0 + 1e-9)
+            bound += self.log_bound(i, between, last=len(phases) == 1)
+        arcs = np.flatnonzero(bound > self.least_bound)
         starts, stops = (
             np.ceil(arcs * (n / short)).astype(np.int64),
             np.floor((arcs + 1) * (n / short)).astype(np.int64),
         )
         count = int(np.sum(stops - starts + 1))
-        if count * sum(len(m) for m in self.masses) > MOST_SUMMED_PRODUCTS:
+        if count * sum(len(m) for m in self.masses) > max(MOST_SUMMED_PRODUCTS, MOST_OF_A_PHASE * len(phases)):
             return None
         return _join_ranges(starts, stops)
 
@@ -575,17 +615,42 @@ class TiltedSum:
         """Compute what does not depend on ``eps``: the two geometric series, and the sums in errors (v) and (vii)."""
         # 1 / (1 - e^(-x h) e^(i w_k)), x = theta and theta + 1: the two series of W_k, without their ends.
         angle = -2.0 * np.pi / self.length * self.frequencies
-        self.series = tuple(1.0 / _one_minus_exp(x * self.step, angle) for x in (self.theta, self.theta + 1.0))
+        sines = np.sin(angle), np.sin(0.5 * angle)
+        series = tuple(1.0 / _one_minus_exp(x * self.step, *sines) for x in (self.theta, self.theta + 1.0))
         # Frequencies k and n - k together: the real part counts twice, but for k = 0 and k = n/2. All is over n.
         weight = np.where((self.frequencies == 0) | (2 * self.frequencies == self.length), 1.0, 2.0) / self.length
-        self.weighted = weight * values
+        weighted = weight * values
         # Each series is multiplied by a difference of two ends of modulus at most 1: |W_k| <= 2 (|first| + |second|).
-        size = 2.0 * (np.abs(self.series[0]) + np.abs(self.series[1]))
+        size = 2.0 * (np.abs(series[0]) + np.abs(series[1]))
         # Error (v), powers: sum_k error(R_k) |W_k| / n, by the sizes of the series, or by W_0 (a factor in delta).
         self.error_by_series = float(np.sum(weight * errors * size)) * (1.0 + 1e-9)
         self.error_sum = float(np.sum(weight * errors)) * (1.0 + 1e-9)
         # Error (vii), sum over frequencies: (60 + N/8) u sum_k |R_k| 2 (|first| + |second|) / n.
-        self.error_of_sums = (60.0 + len(size) / 8.0) * UNIT_ROUNDING * float(np.sum(np.abs(self.weighted) * size))
+        self.error_of_sums = (60.0 + len(size) / 8.0) * UNIT_ROUNDING * float(np.sum(np.abs(weighted) * size))
+        self.terms = np.stack([weighted * one for one in series])
+        # The ends e^(i w_k (a + n)) of the series are those of every eps.
+        self.end_sums = self.sums_at(self.start)
+
+    def sums_at(self, cell: int) -> tuple[float, float]:
+        """``Re sum_k R_k / n e^(i w_k cell) / (1 - e^(-x h) e^(i w_k))`` for both series, with error (vii).
+
+        Many frequencies are summed in blocks of :data:`SUMMED_BLOCK`, which takes one multiplication to a frequency.
+        """
+        n, block = self.length, SUMMED_BLOCK
+        if len(self.frequencies) < FEWEST_IN_BLOCKS or 8 * len(self.frequencies) < int(self.frequencies[-1]):
+            turn = np.exp(2j * np.pi / n * (self.frequencies * (cell % n) % n))
+            first, second = np.sum((self.terms * turn).real, axis=1)
+            return float(first), float(second)
+        if self.blocks is None:
+            rows = int(self.frequencies[-1]) // block + 1
+            self.blocks = np.zeros((2, rows * block), complex)
+            self.blocks[:, self.frequencies] = self.terms
+            self.blocks = self.blocks.reshape(2, rows, block)
+        # e^(i w_k cell) = e^(i w_(m q) cell) e^(i w_p cell), k = m q + p
+        rows = np.exp(2j * np.pi / n * (np.arange(self.blocks.shape[1]) * (block * (cell % n) % n) % n))
+        turns = np.exp(2j * np.pi / n * (np.arange(block) * (cell % n) % n))
+        first, second = (self.blocks @ turns @ rows).real
+        return float(first), float(second)
 
     def delta(self, eps: float) -> DeltaValue:
         """The finite part of delta at ``eps`` (nats), with the sum of all eight errors (C19).
@@ -607,13 +672,10 @@ class TiltedSum:
         b = math.exp(min(eps - first * h, 0.0))
         # W_k = sum_S e^(-theta h (S - s)) e^(i w_k S) - b sum_S e^(-(theta + 1) h (S - s)) e^(i w_k S), S = s .. a+n-1.
         # Each sum is (e^(i w_k s) - e^(i w_k (a + n)) e^(-x h count)) / (1 - e^(-x h) e^(i w_k)), and e^(i w_k n) = 1.
-        begin, end = (np.exp(2j * np.pi / n * (self.frequencies * (s % n) % n)) for s in (first, self.start))
-        one, two = self.series
-        first_series = begin * one - (end * math.exp(-theta * h * count)) * one
-        second_series = begin * two - (end * math.exp(-(theta + 1.0) * h * count)) * two
+        begin, end = self.sums_at(first), self.end_sums
         # sum = scale / n sum_k R_k W_k, the difference of both series; minus the second is its slope in eps.
-        first_sum = float(np.sum((self.weighted * first_series).real))
-        second_sum = b * float(np.sum((self.weighted * second_series).real))
+        first_sum = begin[0] - math.exp(-theta * h * count) * end[0]
+        second_sum = b * (begin[1] - math.exp(-(theta + 1.0) * h * count) * end[1])
         # W_0 <= 1 / (1 - e^(-theta h)) - b / (1 - e^(-(theta + 1) h))
         w_0 = -1.0 / math.expm1(-theta * h) + b / math.expm1(-(theta + 1.0) * h)
         # Errors over scale: (v), which contains (iii) and (iv), by the series or by W_0; (vii); and (vi), which is
@@ -650,12 +712,11 @@ def _squared_size_bound(phi: Spectrum, error: float) -> FloatArray:
     return (phi.real**2 + phi.imag**2) * (1.0 + 1e-12) + 3.0 * error
 
 
-def _one_minus_exp(x: float, angle: FloatArray) -> Spectrum:
-    """``1 - e^(-x - i angle)`` without cancellation, for ``x > 0`` and many angles."""
+def _one_minus_exp(x: float, sine: FloatArray, half: FloatArray) -> Spectrum:
+    """``1 - e^(-x - i angle)`` without cancellation, for ``x > 0`` and the sines of many angles and of their halves."""
     # 1 - e^-x cos(angle) + i e^-x sin(angle), with 1 - e^-x cos(angle) = (1 - e^-x) + 2 e^-x sin^2(angle / 2)
-    half = np.sin(0.5 * angle)
     fall = math.exp(-x)
-    return (-math.expm1(-x) + 2.0 * fall * half * half) + 1j * fall * np.sin(angle)
+    return (-math.expm1(-x) + 2.0 * fall * half * half) + 1j * fall * sine
 
 
 def _spectrum_power(base: Spectrum, exponent: int) -> Spectrum:

@@ -8,15 +8,15 @@ the profile of the same run of the Gaussian mechanism at ``mu radius(p)``. Then 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from privproj.composition.compose import compose
 from privproj.curves.epsilon_delta import log_delta_by_search
 from privproj.curves.gaussian import gaussian_profile
-from privproj.curves.profile import Curve
+from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import Enclosure, next_up
+from privproj.numerics.enclosure import Enclosure, log1m_exp, next_up
 from privproj.numerics.search import minimise
 from privproj.runs import Run
 
@@ -26,11 +26,35 @@ KEPT_RUNS = 64
 LEAST_LOG_ODDS = -40.0
 """Least log odds of the share of delta that goes to the bad event. Any share is sound. Speed only."""
 
-LEAST_LOG_ODDS_ON_GRID = -10.0
-"""The same for a run that needs a grid, where each trial costs more. Speed only."""
-
 MOST_LOG_ODDS = 2.5
 """Largest log odds of that share. Speed only."""
+
+ROUGH_RESOLUTION = 32.0
+"""Values of a profile per deviation of the loss by which an event is chosen, where a run needs a grid. Speed only."""
+
+EVENT_SPACING = 2.0**-6
+"""Distance of the ``ln(n p)`` that such a run tries: delta is off its least by a relative 1e-5 at most. Speed only."""
+
+ROUGH_SPACING = 2.0**-2
+"""Distance of those that are tried roughly, so that many questions try the same ones. Speed only."""
+
+LEAST_ROUGH_EVENT = -30.0
+"""Least ``ln(n p)`` that is chosen by rough runs, whose rounding shows below. Speed only."""
+
+FIRST_EVENT = -12.0
+"""The ``ln(n p)`` that is tried first. Speed only."""
+
+LEAST_EVENT, MOST_EVENT = -665.0, -0.5
+"""Range of the ``ln(n p)`` that are tried. Speed only."""
+
+LEAST_SLOPE = 1e-9
+"""Least slope ``-d ln H^tau / d ln(n p)`` that is believed; the largest is its inverse. Speed only."""
+
+MOST_TRIALS = 12
+"""Rough runs that are tried for one epsilon, before the best of them is taken. Speed only."""
+
+MOST_ROUNDS = 4
+"""How often an event is chosen for the epsilon that the last one has. Speed only."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +89,7 @@ class GoodEventCurve:
     @property
     def inverse_spacing(self) -> float:
         """Spacing of the log deltas that are answered (C24): wider where the search for the best split is rougher."""
-        return 2.0**-30 if self.accuracy < 1e-6 else 2.0**-14
+        return 2.0**-14 if self.composed else 2.0**-30
 
     @property
     def numerics(self) -> dict[str, object]:
@@ -73,19 +97,25 @@ class GoodEventCurve:
         return {"split": self.split}
 
     @property
-    def accuracy(self) -> float:
-        """Relative tolerance of the search for the best split. It is wider for a sampled run.
-
-        Such a run needs a grid, and each trial is a composition. Any split is sound.
-        """
-        return 1e-9 if self.run.sampling_rate == 1.0 else 3e-3
+    def composed(self) -> bool:
+        """True where the Gaussian run needs a grid, so that each trial of a split is a composition."""
+        return self.run.sampling_rate < 1.0
 
     @lru_cache(maxsize=KEPT_RUNS)  # noqa: B019  (both readings ask for the same runs; a curve lives for one question)
     def gaussian(self, log_bad: float) -> Curve:
         """The curve ``H^tau`` of the Gaussian run outside an event for which ``ln(n p)`` is ``log_bad``."""
+        return compose(self.gaussian_release(log_bad), self.run)
+
+    @lru_cache(maxsize=KEPT_RUNS)  # noqa: B019
+    def rough_gaussian(self, log_bad: float) -> Curve:
+        """The same on a coarse grid, by which a split is chosen."""
+        profile = replace(self.gaussian_release(log_bad), resolution=ROUGH_RESOLUTION)
+        return compose(profile, replace(self.run, discretization=None, composer="privproj"))
+
+    def gaussian_release(self, log_bad: float) -> PrivacyProfile:
+        """The profile of one release outside of the event."""
         # mu radius(p), with ln p = ln(n p) - ln n lowered by its rounding: a smaller p has a larger radius.
-        profile = gaussian_profile(next_up(self.mu * self.radius(log_bad - self.log_count - 1e-12)))
-        return compose(profile, self.run)
+        return gaussian_profile(next_up(self.mu * self.radius(log_bad - self.log_count - 1e-12)))
 
     def at_share(self, log_delta: float, log_odds: float) -> float:
         """``eps`` (nats) at which delta is met when the event gets the share ``1/(1 + e^-log_odds)`` of it."""
@@ -98,11 +128,51 @@ class GoodEventCurve:
         if isinstance(self.split, float):
             log_odds = math.log(self.split) - math.log1p(-self.split)
             return Enclosure(-math.inf, self.at_share(log_delta, log_odds))
-        least = LEAST_LOG_ODDS if self.run.sampling_rate == 1.0 else LEAST_LOG_ODDS_ON_GRID
-        best = minimise(
-            lambda odds: self.at_share(log_delta, odds), least, MOST_LOG_ODDS, rtol=self.accuracy, points=8
-        )[1]
+        if self.composed and log_delta > LEAST_ROUGH_EVENT:
+            return Enclosure(-math.inf, self.composed_epsilon(log_delta))
+        rtol = 3e-3 if self.composed else 1e-9
+        best = minimise(lambda x: self.at_share(log_delta, x), LEAST_LOG_ODDS, MOST_LOG_ODDS, rtol=rtol, points=8)[1]
         return Enclosure(-math.inf, best)
+
+    def composed_epsilon(self, log_delta: float) -> float:
+        """``eps`` (nats) at the event that :meth:`best_event` chooses there."""
+        chosen, most = _floor_to(log_delta - 1.0, EVENT_SPACING), _floor_to(log_delta - EVENT_SPACING, EVENT_SPACING)
+        eps = self.rough_gaussian(chosen).epsilon(_log_difference(log_delta, chosen)).upper
+        tried = None
+        for _ in range(MOST_ROUNDS):
+            chosen = min(self.best_event(eps), most) if eps < math.inf else chosen
+            if chosen == tried:
+                break
+            # H^tau(eps) = delta - n p
+            eps, tried = self.gaussian(chosen).epsilon(_log_difference(log_delta, chosen)).upper, chosen
+        return eps
+
+    @lru_cache(maxsize=KEPT_RUNS)  # noqa: B019
+    def best_event(self, eps: float) -> float:
+        """``ln(n p)`` near its best for ``eps`` (nats), a multiple of :data:`EVENT_SPACING`, by rough runs.
+
+        ``n p`` grows with ``p`` and ``H^tau`` falls, and their sum is least where the slopes of both agree. That is at
+        ``n p = m H^tau``, with the slope ``-m`` of ``ln H^tau`` in ``ln(n p)``.
+        """
+
+        def rest(log_bad: float) -> float:
+            return self.rough_gaussian(log_bad).log_delta(eps).upper
+
+        before, at_before = FIRST_EVENT, rest(FIRST_EVENT)
+        place = _floor_to(min(max(at_before - 2.0, LEAST_EVENT), MOST_EVENT), ROUGH_SPACING)
+        seen = {before: at_before}
+        for _ in range(MOST_TRIALS):
+            if place == before:
+                place = before - ROUGH_SPACING
+            seen[place] = at = rest(place)
+            slope = min(max((at_before - at) / (place - before), LEAST_SLOPE), 1.0 / LEAST_SLOPE)
+            # the root of l = ln m + ln H^tau(place) - m (l - place)
+            best = (math.log(slope) + at + slope * place) / (1.0 + slope)
+            best = min(max(best, LEAST_EVENT), MOST_EVENT)
+            if abs(best - place) <= 2.0 * ROUGH_SPACING >= abs(place - before):
+                return _floor_to(best, EVENT_SPACING)
+            before, at_before, place = place, at, _floor_to(best, ROUGH_SPACING)
+        return min(seen, key=lambda log_bad: kernels.log_add(log_bad, seen[log_bad]))
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` at the best split found, or the inverse of :meth:`epsilon` at a given split (C16).
@@ -110,15 +180,18 @@ class GoodEventCurve:
         The lower end is not known.
         """
         if isinstance(self.split, float):
-            rtol = 1e-12 if self.run.sampling_rate == 1.0 else 1e-7
+            rtol = 1e-7 if self.composed else 1e-12
             return Enclosure(-math.inf, log_delta_by_search(lambda x: self.epsilon(x).upper, eps, rtol))
 
-        def total(s: float) -> float:
-            # ln(n p + H^tau(eps)) at ln(n p) = -e^s
-            log_bad = -math.exp(s)
+        def total(log_bad: float) -> float:
+            # ln(n p + H^tau(eps))
             return kernels.log_add(log_bad, self.gaussian(log_bad).log_delta(eps).upper)
 
-        return Enclosure(-math.inf, min(0.0, minimise(total, -0.7, 6.5, rtol=min(self.accuracy, 1e-3), points=14)[1]))
+        if self.composed and (event := self.best_event(eps)) > LEAST_ROUGH_EVENT:
+            return Enclosure(-math.inf, min(0.0, total(event)))
+        rtol = 1e-3 if self.composed else 1e-9
+        least = minimise(lambda s: total(-math.exp(s)), -0.7, 6.5, rtol=rtol, points=14)[1]
+        return Enclosure(-math.inf, min(0.0, least))
 
 
 @dataclass(frozen=True)
@@ -145,3 +218,13 @@ class GoodEvent:
         # n = T,  q T,  or 1
         count = (run.sampling_rate if self.sampled else 1.0) * (1 if self.once else run.steps)
         return GoodEventCurve(self.mu, self.radius, run, math.log(count), self.default_split)
+
+
+def _floor_to(x: float, spacing: float) -> float:
+    """The largest multiple of ``spacing`` that is at most ``x``."""
+    return math.floor(x / spacing) * spacing
+
+
+def _log_difference(log_whole: float, log_part: float) -> float:
+    """``ln(e^log_whole - e^log_part)``."""
+    return log_whole + log1m_exp(log_part - log_whole)

@@ -8,7 +8,8 @@ of the bound. :mod:`privproj.composition.doubling` does so where the losses have
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from functools import cached_property
+from typing import ClassVar, TypeVar
 
 from privproj.composition import doubling
 from privproj.composition.dominating_pairs import REMEDY, DominatingPair, Outline, is_one_sided, step_pairs
@@ -18,6 +19,8 @@ from privproj.curves.profile import PrivacyProfile
 from privproj.errors import GridLimit, PrecisionLimit
 from privproj.numerics.enclosure import Enclosure, next_up
 from privproj.runs import Run
+
+Found = TypeVar("Found")
 
 LARGEST_GRID_STEP = 10.0
 """Largest distance of two lattice points, in nats; a coarser grid is refused. Contract."""
@@ -60,8 +63,8 @@ class ComposedCurve:
     above: tuple[Composition | DoubledCurve, ...]
     """Upper bounds of delta: of the remove order and, unless both orders are the same, of the add order."""
 
-    below: tuple[Composition | DoubledCurve, ...]
-    """Lower bounds of delta, of some of these orders; empty where none is known."""
+    compose_below: Callable[[], tuple[Composition | DoubledCurve, ...]]
+    """Makes lower bounds of delta, of some of these orders; none where none is known."""
 
     numerics: dict[str, object] = field(default_factory=dict)
     """What an answer says about how it was computed."""
@@ -69,17 +72,41 @@ class ComposedCurve:
     inverse_spacing: ClassVar[float] = COMPOSED_INVERSE_SPACING
     """Spacing of the log deltas that are answered (C24)."""
 
+    @cached_property
+    def below(self) -> tuple[Composition | DoubledCurve, ...]:
+        """The lower bounds that :attr:`compose_below` makes, once they are asked for."""
+        return self.compose_below()
+
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` (``eps`` in nats), enclosed: the value of each order with its error on the safe side."""
-        # upper = max over orders of value + error + infinite part,  lower = max over orders of value - error
+        return Enclosure(_unless_too_long(lambda: self.log_delta_below(eps)), self.log_delta_above(eps))
+
+    def log_delta_above(self, eps: float) -> float:
+        """The upper end of :meth:`log_delta`."""
+        # upper = max over orders of value + error + infinite part
         upper = max(finite.value + finite.error + c.at_infinity for c in self.above for finite in (c.delta(eps),))
+        return math.log(min(max(upper, SMALLEST_COMPOSED_DELTA), 1.0))
+
+    def log_delta_below(self, eps: float) -> float:
+        """The lower end of :meth:`log_delta`, ``-inf`` where none is known."""
+        # lower = max over orders of value - error
         lower = max((finite.value - finite.error for c in self.below for finite in (c.delta(eps),)), default=0.0)
-        return Enclosure(
-            math.log(lower) if lower > 0.0 else -math.inf, math.log(min(max(upper, SMALLEST_COMPOSED_DELTA), 1.0))
-        )
+        return math.log(lower) if lower > 0.0 else -math.inf
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed; raises :class:`PrecisionLimit` where infinite losses alone exceed delta."""
+        upper, order = self.solve_above(log_delta)
+        return Enclosure(min(_unless_too_long(lambda: self.solve_below(log_delta, upper, order)), upper), upper)
+
+    def epsilon_above(self, log_delta: float) -> float:
+        """The upper end of :meth:`epsilon`."""
+        return self.solve_above(log_delta)[0]
+
+    def solve_above(self, log_delta: float) -> tuple[float, int]:
+        """The upper end of :meth:`epsilon`, and the order (an index of :attr:`above`) that has it.
+
+        Raises :class:`PrecisionLimit` where infinite losses alone exceed delta.
+        """
         delta = math.exp(log_delta)
         infinite = max(c.at_infinity for c in self.above)
         if delta <= infinite:
@@ -92,19 +119,30 @@ class ComposedCurve:
         upper, worst = self.above[0].epsilon(delta, above=True), 0
         if len(self.above) > 1 and self.above[1].chernoff(upper) > log_delta:
             upper, worst = max((upper, 0), (self.above[1].epsilon(delta, above=True), 1))
+        return (next_up(upper) if upper else 0.0), worst
+
+    def solve_below(self, log_delta: float, upper: float, order: int) -> float:
+        """The lower end of :meth:`epsilon`, from what :meth:`solve_above` found; ``-inf`` where none is known."""
         if upper == 0.0:
-            return Enclosure(0.0, 0.0)
-        below = self.below[min(worst, len(self.below) - 1)] if self.below else None
-        lower = below.epsilon(delta, above=False, near=upper) if below else -math.inf
-        return Enclosure(min(lower, upper), next_up(upper))
+            return 0.0
+        below = self.below[min(order, len(self.below) - 1)] if self.below else None
+        return below.epsilon(math.exp(log_delta), above=False, near=upper) if below else -math.inf
+
+
+def _unless_too_long(find_lower: Callable[[], float]) -> float:
+    """A lower end, or ``-inf`` where it would take too much memory or time."""
+    try:
+        return find_lower()
+    except GridLimit:
+        return -math.inf
 
 
 class DefaultGrid:
     """The curve on the default lattice, or by doubling where the losses have many scales.
 
     A question that takes too much work in the first way is answered in the second, then on coarser and coarser
-    lattices. Every question starts with the first way, so that its answer does not depend on what was asked before
-    (C24). All ways are sound.
+    lattices. Every question starts with the first way, and its lower end with the way of its upper end, so that its
+    answer does not depend on what was asked before (C24). All ways are sound.
     """
 
     inverse_spacing: ClassVar[float] = COMPOSED_INVERSE_SPACING
@@ -126,11 +164,22 @@ class DefaultGrid:
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed, composed in the first way that does not take too much work."""
-        return self.answer(lambda grid: grid.log_delta(eps))
+        upper = self.log_delta_above(eps)
+        return Enclosure(self.answer_below(lambda grid: grid.log_delta_below(eps)), upper)
+
+    def log_delta_above(self, eps: float) -> float:
+        """The upper end of :meth:`log_delta`."""
+        return self.answer(lambda grid: grid.log_delta_above(eps))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed, composed in the first way that does not take too much work."""
-        return self.answer(lambda grid: grid.epsilon(log_delta))
+        upper, order = self.answer(lambda grid: grid.solve_above(log_delta))
+        lower = self.answer_below(lambda grid: grid.solve_below(log_delta, upper, order))
+        return Enclosure(min(lower, upper), upper)
+
+    def epsilon_above(self, log_delta: float) -> float:
+        """The upper end of :meth:`epsilon`."""
+        return self.answer(lambda grid: grid.solve_above(log_delta))[0]
 
     def level(self, level: int) -> ComposedCurve:
         """The curve on the lattice with the step ``steps[level]``, or by doubling where that is 0. It is kept."""
@@ -144,7 +193,16 @@ class DefaultGrid:
             self.levels[level] = new
         return self.levels[level]
 
-    def answer(self, read: Callable[[ComposedCurve], Enclosure]) -> Enclosure:
+    def answer_below(self, read: Callable[[ComposedCurve], float]) -> float:
+        """The lower end that ``read`` finds on the curve of the last answer or a coarser one; ``-inf`` on none."""
+        for level in range(self.used, len(self.steps)):
+            try:
+                return read(self.level(level))
+            except GridLimit:
+                continue
+        return -math.inf
+
+    def answer(self, read: Callable[[ComposedCurve], Found]) -> Found:
         """What ``read`` finds on the first curve that raises no :class:`GridLimit`; the last one may raise it."""
         for level in range(len(self.steps) - 1):
             try:
@@ -153,7 +211,8 @@ class DefaultGrid:
                 continue
             self.used = level
             return found
-        return read(self.level(len(self.steps) - 1))
+        self.used = len(self.steps) - 1
+        return read(self.level(self.used))
 
 
 def _has_many_scales(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> bool:
@@ -166,14 +225,20 @@ def _has_many_scales(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outl
 
 def _compose_by_doubling(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> ComposedCurve:
     """The curve of the run by repeated squaring: both orders from above, the remove order from below (C23)."""
-    found = [doubling.first_laws(profile, run, shape) for (profile, run), shape in zip(phases, shapes, strict=True)]
+    found = [doubling.first_bounds(profile, run, shape) for (profile, run), shape in zip(phases, shapes, strict=True)]
     steps = [run.steps for _, run in phases]
-    law = doubling.compose_laws([(above, count) for (above, _), count in zip(found, steps, strict=True)])
+    laws = [doubling.law_from_pair(bounds.above, 1.0) for bounds in found]
+    law = doubling.compose_laws(list(zip(laws, steps, strict=True)))
     one_order = not any(is_one_sided(*phase) for phase in phases)
     above = (DoubledCurve(law),) if one_order else (DoubledCurve(law), DoubledCurve(law.mirrored()))
-    lower = [(below, count) for (_, below), count in zip(found, steps, strict=True) if below]
-    below = (DoubledCurve(doubling.compose_laws(lower, below=True), above=False),) if len(lower) == len(phases) else ()
-    return ComposedCurve(above, below, DOUBLED_NUMERICS)
+
+    def compose_below() -> tuple[DoubledCurve, ...]:
+        known = [doubling.law_from_pair(bounds.below, -1.0) for bounds in found if bounds.below]
+        if len(known) < len(found):
+            return ()
+        return (DoubledCurve(doubling.compose_laws(list(zip(known, steps, strict=True)), below=True), above=False),)
+
+    return ComposedCurve(above, compose_below, DOUBLED_NUMERICS)
 
 
 def _default_grid_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> float:
@@ -193,37 +258,54 @@ def compose_on_lattice(
     """
     if step > LARGEST_GRID_STEP:
         raise PrecisionLimit(f"expected a run whose grid is finer than {LARGEST_GRID_STEP:g}, got {step:.3g}; {REMEDY}")
-    orders = pairs_in_both_orders(phases, shapes, step)
-    above = tuple(Composition(order, most_fft) for order, _ in orders)
-    below = tuple(Composition(order, most_fft) for _, order in orders if order)
-    points = sum(len(pair.cells) for pair, _ in orders[0][0])
-    return ComposedCurve(above, below, {"composer": "privproj", "grid_step": step, "grid_points": points})
+    found = [step_pairs(profile, run, shape, step) for (profile, run), shape in zip(phases, shapes, strict=True)]
+    orders = _in_both_orders([bounds.above for bounds in found], phases)
+    points = sum(len(pair.cells) for pair, _ in orders[0])
+
+    def compose_below() -> tuple[Composition, ...]:
+        known = [bounds.below for bounds in found if bounds.below]
+        orders = _in_both_orders(known, phases) if len(known) == len(found) else []
+        return tuple(Composition(order, most_fft) for order in orders)
+
+    numerics = {"composer": "privproj", "grid_step": step, "grid_points": points}
+    return ComposedCurve(tuple(Composition(order, most_fft) for order in orders), compose_below, numerics)
+
+
+class LatticeRun:
+    """The phases of a run on one lattice, where each may have any number of steps; their pairs are made once.
+
+    ``shapes`` are the outlines of the steps.
+    """
+
+    def __init__(self, phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> None:
+        self.orders = dominating_orders(phases, shapes, _default_grid_step(phases, shapes))
+
+    def log_delta(self, steps: list[int], eps: float) -> float:
+        """An upper bound of ``ln delta(eps)`` of these numbers of steps, by Fourier inversion (C18, C19)."""
+        counted = [[(pair, n) for (pair, _), n in zip(order, steps, strict=True)] for order in self.orders]
+        above = tuple(Composition(order, QUICK_FFT_CELLS) for order in counted)
+        return ComposedCurve(above, tuple).log_delta_above(eps)
 
 
 PairOrder = list[tuple[DominatingPair, int]]
 """The pairs of a run in one order (remove or add), one to a phase, each with its number of steps."""
 
 
-def pairs_in_both_orders(
-    phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline], step: float
-) -> list[tuple[PairOrder, PairOrder | None]]:
-    """``(from above, from below or None)`` in the remove order and, unless every pair is symmetric, in the add order.
+def dominating_orders(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline], step: float) -> list[PairOrder]:
+    """Pairs that dominate the releases in the remove order and, unless every pair is symmetric, in the add order.
 
-    The former dominate the releases, the latter are dominated by them, as :func:`step_pairs` guarantees (C18).
+    :func:`step_pairs` guarantees that (C18).
     """
-    found = [step_pairs(profile, run, shape, step) for (profile, run), shape in zip(phases, shapes, strict=True)]
-    steps = [run.steps for _, run in phases]
-    upper = [(pair, count) for (pair, _), count in zip(found, steps, strict=True)]
-    lower = [(pair, count) for (_, pair), count in zip(found, steps, strict=True) if pair is not None]
-    known = lower if len(lower) == len(upper) else None
+    found = [step_pairs(*phase, shape, step).above for phase, shape in zip(phases, shapes, strict=True)]
+    return _in_both_orders(found, phases)
+
+
+def _in_both_orders(pairs: list[DominatingPair], phases: list[tuple[PrivacyProfile, Run]]) -> list[PairOrder]:
+    """The pairs of the phases with their numbers of steps and, unless all are symmetric, the same mirrored."""
+    order = [(pair, run.steps) for pair, (_, run) in zip(pairs, phases, strict=True)]
     if not any(is_one_sided(*phase) for phase in phases):
-        return [(upper, known)]
-    return [(upper, known), (_mirror_order(upper), _mirror_order(known) if known else None)]
-
-
-def _mirror_order(order: PairOrder) -> PairOrder:
-    """Every pair with ``P`` and ``Q`` exchanged: the pairs of the other order."""
-    return [(pair.mirrored(), steps) for pair, steps in order]
+        return [order]
+    return [order, [(pair.mirrored(), steps) for pair, steps in order]]
 
 
 def peer_grid_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> float:

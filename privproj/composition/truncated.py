@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from privproj.curves.inversion import DEFAULT_SPACING
-from privproj.curves.profile import Curve
+from privproj.curves.profile import Curve, epsilon_above, log_delta_above
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, log1m_exp
 from privproj.runs import NeighbouringRelation, Run
@@ -162,19 +162,29 @@ class TruncatedCurve:
         """``ln delta(eps)`` for ``eps`` in nats, enclosed; it has a lower end where ``delta_0`` has one."""
         if self.log_cut.upper >= 0.0:
             return Enclosure(self.log_cut.lower, 0.0)
-        lower, upper = self.curve.log_delta(eps)
+        if self.log_cut.upper >= 0.0:
+            return Enclosure(self.log_cut.lower, 0.0)
         # ln(delta_0(eps) + P(cut))
-        high = kernels.log_add(upper, self.log_cut.upper)
+        lower = self.curve.log_delta(eps).lower
         low = kernels.log_add(lower, self.log_cut.lower) if lower > -math.inf else lower
-        return Enclosure(low - _rounding(low), min(0.0, high + _rounding(high)))
+        return Enclosure(low - _rounding(low), self.log_delta_above(eps))
+
+    def log_delta_above(self, eps: float) -> float:
+        """The upper end of :meth:`log_delta`."""
+        high = kernels.log_add(log_delta_above(self.curve, eps), self.log_cut.upper)
+        return 0.0 if self.log_cut.upper >= 0.0 else min(0.0, high + _rounding(high))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed: that of ``delta_0`` at ``delta - P(cut)``, ``inf`` if nothing is left."""
         # ln(delta - P(cut)), rounded down for the upper end and up for the lower one
-        least, most = (_log_difference(log_delta, end) for end in reversed(self.log_cut))
-        upper = math.inf if least == -math.inf else self.curve.epsilon(least - _rounding(least)).upper
+        most, upper = _log_difference(log_delta, self.log_cut.lower), self.epsilon_above(log_delta)
         lower = math.inf if most == -math.inf else self.curve.epsilon(min(0.0, most + _rounding(most))).lower
         return Enclosure(min(lower, upper), upper)
+
+    def epsilon_above(self, log_delta: float) -> float:
+        """The upper end of :meth:`epsilon`."""
+        least = _log_difference(log_delta, self.log_cut.upper)
+        return math.inf if least == -math.inf else epsilon_above(self.curve, least - _rounding(least))
 
 
 def _log_difference(x: float, y: float) -> float:

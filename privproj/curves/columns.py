@@ -39,7 +39,7 @@ class ColumnProfile(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class KernelColumns:
     """A profile whose two readings are kernels: run row by row as they are, or as machine code."""
 

@@ -63,8 +63,7 @@ def gaussian_ends(eps: Array, mu: Array | float) -> tuple[Array, Array]:
     ``1 - e^(-v^2/2) (q(-v) + q(v + mu))``.
     """
     value, rounding = _values(eps, np.asarray(mu, float))
-    # The factor is for the special functions, the added term for the rounding of the difference.
-    return np.maximum(value * (2.0 - PROFILE_SAFETY) - rounding, 0.0), _raise(value, rounding)
+    return _lower(value, rounding), _raise(value, rounding)
 
 
 def gaussian_deltas(eps: Array, mu: Array | float) -> Array:
@@ -72,8 +71,20 @@ def gaussian_deltas(eps: Array, mu: Array | float) -> Array:
     return _raise(*_values(eps, np.asarray(mu, float)))
 
 
+def gaussian_deltas_below(eps: Array, mu: Array | float) -> Array:
+    """Lower bounds of the Gaussian delta for ``eps, mu >= 0``, broadcast: those of :func:`gaussian_ends`."""
+    return _lower(*_values(eps, np.asarray(mu, float)))
+
+
+def _lower(value: Array, rounding: Array) -> Array:
+    """Return lower bounds from these values: a factor for the special functions, less the rounding of differences."""
+    found = value * (2.0 - PROFILE_SAFETY)
+    found -= rounding
+    return np.maximum(found, 0.0, out=found)
+
+
 def _raise(value: Array, rounding: Array) -> Array:
-    """Return upper bounds from these values, made in their place."""
+    """Return upper bounds from these values, made in their place, as :func:`_lower` does lower ones."""
     value *= PROFILE_SAFETY
     value += rounding
     return np.clip(value, SMALLEST_UPPER_DELTA, 1.0, out=value)

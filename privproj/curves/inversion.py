@@ -18,7 +18,7 @@ value is at most ``value(h)`` is ``h``. Nothing else is asked of ``D`` or ``E``:
 import math
 from collections.abc import Callable, Iterator
 
-from privproj.curves.profile import Curve
+from privproj.curves.profile import Curve, epsilon_above, log_delta_above
 from privproj.errors import PrivprojError
 from privproj.numerics.enclosure import Enclosure, next_up
 from privproj.runs import FullTarget, Target
@@ -117,19 +117,30 @@ def epsilon_at(curve: Curve, log_delta: float) -> Enclosure:
     The lower end is the curve's own. So is the upper end where it is ``inf``, or where the curve leads with epsilon.
     """
     found = curve.epsilon(log_delta)
-    if found.upper == math.inf or _leads_with_epsilon(curve):
+    eps = _raise_to_pass(curve, log_delta, found.upper)
+    return Enclosure(min(found.lower, eps), eps)
+
+
+def _epsilon_above(curve: Curve, log_delta: float) -> float:
+    """The upper end of :func:`epsilon_at`, without its lower end where that saves time."""
+    return _raise_to_pass(curve, log_delta, epsilon_above(curve, log_delta))
+
+
+def _raise_to_pass(curve: Curve, log_delta: float, found: float) -> float:
+    """The upper end ``found`` of a curve's own inverse, moved up until ``D(E(h)) <= h`` (C24)."""
+    if found == math.inf or _leads_with_epsilon(curve):
         return found
-    if found.upper < NEARLY_ZERO_EPSILON and curve.log_delta(0.0).upper <= log_delta:
-        return Enclosure(0.0, 0.0)
 
     def passes(e: float) -> bool:
-        return curve.log_delta(e).upper <= log_delta
+        return log_delta_above(curve, e) <= log_delta
 
+    if found < NEARLY_ZERO_EPSILON and passes(0.0):
+        return 0.0
     spacing = _spacing_of(curve, log_delta)
-    eps = smallest_passing(passes, found.upper, max(1e-15, FIRST_STEP * spacing))
-    if eps < math.inf and log_delta - curve.log_delta(eps).upper > LOOSE_POINTS * spacing:
+    eps = smallest_passing(passes, found, max(1e-15, FIRST_STEP * spacing))
+    if eps < math.inf and log_delta - log_delta_above(curve, eps) > LOOSE_POINTS * spacing:
         eps = _tighten_to_last_bit(passes, eps)
-    return Enclosure(min(found.lower, eps), eps)
+    return eps
 
 
 def _tighten_to_last_bit(passes: Callable[[float], bool], x: float) -> float:
@@ -201,7 +212,7 @@ def _is_answered_within(curve: Curve, eps: float, log_delta: float, known: float
     Where the curve has no answer for that point, it will do if ``D(e)``, which is ``known``, is not above it.
     """
     try:
-        return is_certainly_inside(curve, eps, log_delta) or epsilon_at(curve, log_delta).upper <= eps
+        return is_certainly_inside(curve, eps, log_delta) or _epsilon_above(curve, log_delta) <= eps
     except PrivprojError:  # no answer there, so none that contradicts, and none that proves
         return log_delta >= known
 
@@ -226,6 +237,6 @@ def meets(curve: Curve, target: FullTarget) -> bool:
     """True where both readings keep to the target, ``epsilon(d) <= e`` and ``delta(e) <= d`` (C24, "Calibration")."""
     point = floor_log_delta(curve, target)
     inside = is_certainly_inside(curve, target.epsilon, point)
-    if not inside and epsilon_at(curve, point).upper > target.epsilon:
+    if not inside and _epsilon_above(curve, point) > target.epsilon:
         return False
-    return _leads_with_epsilon(curve) or curve.log_delta(target.epsilon).upper <= point
+    return _leads_with_epsilon(curve) or log_delta_above(curve, target.epsilon) <= point

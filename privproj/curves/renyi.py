@@ -25,6 +25,9 @@ UNKNOWN_END = -math.inf
 LARGEST_ORDER = 1200
 """Largest whole order that is tried. Every order is sound. Speed only."""
 
+KEPT_ORDERS = 2 * LARGEST_ORDER
+"""How many divergences of a curve are kept. Speed only."""
+
 SEARCHED_SPACING = 2.0**-34
 """Spacing of the log deltas where the best order is searched for in each direction. Speed only."""
 
@@ -84,8 +87,8 @@ class RenyiCurve:
     """Spacing of the log deltas that are answered (C24)."""
 
     def __post_init__(self) -> None:
-        if self.integer_orders:  # both readings look at the same few orders again and again
-            object.__setattr__(self, "divergence", lru_cache(maxsize=None)(self.divergence))
+        # every search starts with the same orders
+        object.__setattr__(self, "divergence", lru_cache(maxsize=KEPT_ORDERS)(self.divergence))
 
     def over_run(self, run: Run) -> "RenyiCurve":
         """The curve of a run: divergences add, after Poisson sampling where the curve has a sampled form.

@@ -229,10 +229,10 @@ class ProjectionPLDAccountant(PLDAccountant):
                 _warn_of_scale(ours, self.neighboring_relation)
                 # Each release in each order: the pairs that dominate it (C18). Their products dominate the run (C2).
                 for profile, whole in releases_of(release, run):
-                    orders = grid.pairs_in_both_orders(
+                    orders = grid.dominating_orders(
                         [(profile, whole)], [outline_step(profile, whole)], self._value_discretization_interval
                     )
-                    parts = [_as_pmf(order[0][0]) for order, _ in orders]
+                    parts = [_as_pmf(order[0][0]) for order in orders]
                     held = privacy_loss_distribution.PrivacyLossDistribution(*parts)
                     self._pld = self._pld.compose(held.self_compose(whole.steps))
         except PrivprojError as error:

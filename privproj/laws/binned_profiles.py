@@ -3,13 +3,23 @@
 From above, a convex function is replaced by its chord over a bin, a concave one by its value at the bin's mean
 (Jensen's inequality); from below it is the other way round (C28). All are right to second order in the width. Shapes:
 ``eps`` is ``(e,)``, a law has ``n`` bins, and values at its edges are ``(e, n + 1)``.
+
+A row is an eps. The profile is evaluated where it counts: at some rows, the *guides*, at every edge; between two guides
+only at the edges that count there. What lies on the left of these is moved up to the first of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from privproj.curves.gaussian_arrays import PROFILE_SAFETY, SMALLEST_UPPER_DELTA, gaussian_deltas, gaussian_ends
+from privproj.curves.gaussian_arrays import (
+    PROFILE_SAFETY,
+    SMALLEST_UPPER_DELTA,
+    gaussian_deltas,
+    gaussian_deltas_below,
+)
 from privproj.laws.binned import Bins
 from privproj.numerics.arrays import Array
 from privproj.numerics.enclosure import Enclosure
@@ -19,6 +29,21 @@ BIN_SAFETY = 1.0 - 1e-9
 
 LEAST_LOWER_DELTA = 1e-280
 """Below this no lower bound of a delta is claimed. It covers bins too light for their mean to be known. Proof."""
+
+ROWS_AT_ONCE = 64
+"""Rows that are evaluated together, so that what they need stays in the cache. Speed only."""
+
+FEW_ROWS = 96
+"""Up to so many rows, every one is a guide. Speed only."""
+
+NEGLIGIBLE_SHARE = 1e-12
+"""Share of a delta below which a part of the law is not followed: it is bounded as a whole. Speed only."""
+
+MOST_TABLES = 256
+"""Most tables of a law and a piece of rows that are kept at once. Speed only."""
+
+NEARLY = 1.001
+"""How much more than the best tangent that at ``x0`` may give at a guide to be tried around it. Speed only."""
 
 
 def enclose_from_table(table: Callable[[Array], tuple[Array, Array]], eps: float) -> Enclosure:
@@ -36,105 +61,14 @@ def chord_means(values: Array, law: Bins) -> Array:
     The last axis of ``values`` runs over the ``n + 1`` edges, that of the result over the ``n`` bins; other axes are
     one function each. It is an upper bound for a convex function with these values.
     """
-    # mass (f(left) (1 - w) + f(right) w),  w = (mean - left) / (right - left)
-    left, right = law.edges[:-1], law.edges[1:]
-    weight = (law.mean - left) / np.maximum(right - left, 1e-300)
-    return law.mass * (values[..., :-1] * (1.0 - weight) + values[..., 1:] * weight)
+    left, right = law.shares
+    return left * values[..., :-1] + right * values[..., 1:]
 
 
 def _inflections(eps: Array) -> Array:
     """Return ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``: array twin of :func:`privproj.laws.squared_shift.inflection`."""
     # 2 (sqrt(1 + eps^2) - 1) = 2 eps^2 / (1 + sqrt(1 + eps^2)), without cancellation (C3)
     return 2.0 * eps * (eps / (1.0 + np.hypot(1.0, eps)))
-
-
-def rank_one_deltas(eps: Array, law: Bins) -> Array:
-    """Return upper bounds of ``E[h_eps(X)]`` (C4), the delta of a change of rank one, of shape ``(e,)``.
-
-    ``h_eps`` is replaced by its chord where it is convex and by its value at the bin's mean where it is concave. A bin
-    that holds ``x0`` counts with the value at its upper edge.
-    """
-    # E[h; bin] is at most its chord for right <= x0, mass h(mean) for left >= x0, else mass h(right) (C3, C4).
-    column, x0 = eps[:, None], _inflections(eps)[:, None]
-    at_edges = gaussian_deltas(column, np.sqrt(law.edges))
-    convex = chord_means(at_edges, law)
-    concave = law.mass * gaussian_deltas(column, np.sqrt(law.mean))
-    if law.unbounded:
-        at_edges[:, -1] = 1.0
-    straddling = law.mass * at_edges[:, 1:]
-    right, left = np.append(law.edges[1:-1], law.supremum), law.edges[:-1]
-    return np.minimum(
-        PROFILE_SAFETY * np.where(right <= x0, convex, np.where(left >= x0, concave, straddling)).sum(axis=1), 1.0
-    )
-
-
-def any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
-    """Return upper bounds of ``min_p max_l E[g_p(X_l)]`` (C5), of shape ``(e,)``, for laws under one joint clip.
-
-    ``p`` is sought among ``M(c) = E[X | X > c]`` of each law, ``c`` an edge: the best ``c`` maximises the dual value
-    ``E[h(X); X <= c] + P(X > c) h(M(c))`` of its law. Each such ``p >= x0`` gives an upper bound, as does ``x0``
-    itself, which is best where only a far atom lies beyond. The least of these bounds is taken.
-    """
-    x0 = _inflections(eps)
-    convex_everywhere = np.array([law.supremum for law in laws]).max() <= x0
-    tables = [(law, gaussian_deltas(eps[:, None], np.sqrt(law.edges))) for law in laws]
-    least_point = np.maximum(x0, SMALLEST_UPPER_DELTA)
-    # Candidates for p: x0, and M(c) at the best c of each law. For each p, max_l E[g_p(X_l)].
-    points = [least_point, *(np.maximum(_best_tangents(eps, law, at), least_point) for law, at in tables)]
-    bounds = [np.max([_tangent_deltas(eps, p, law, at) for law, at in tables], axis=0) for p in points]
-    least = np.min(bounds, axis=0)
-    # Where sup X <= x0 (C5, case 2) the bound is E[h(X)], by chords.
-    if np.any(convex_everywhere):
-        chords = np.max([chord_means(at, law).sum(axis=1) * PROFILE_SAFETY for law, at in tables], axis=0)
-        least = np.where(convex_everywhere, np.minimum(least, chords), least)
-    return np.minimum(least, 1.0)
-
-
-def rank_one_deltas_below(eps: Array, law: Bins) -> Array:
-    """Return lower bounds of ``E[h_eps(X)]`` (C28), of shape ``(e,)``, 0 where none is claimed."""
-    return _claimed(_means_below(eps, law).sum(axis=1))
-
-
-def any_rank_deltas_below(eps: Array, laws: tuple[Bins, ...]) -> Array:
-    """Return lower bounds of ``min_p max_l E[g_p(X_l)]`` (C5), of shape ``(e,)``, 0 where none is claimed.
-
-    Each is the largest dual value ``E[h(X); X <= c] + P(X > c) h(M(c))`` over the edges ``c`` of all laws (C5, C28).
-    """
-    best = np.zeros(len(eps))
-    for law in laws:
-        within = np.cumsum(_means_below(eps, law), axis=1)
-        below = np.concatenate([np.zeros((len(eps), 1)), within[:, :-1]], axis=1)
-        tail, means = law.above()
-        # V(c) = E[h(X); X <= c] + P(X > c) h(M(c))
-        far = BIN_SAFETY * tail * gaussian_ends(eps[:, None], np.sqrt(BIN_SAFETY * means))[0]
-        best = np.maximum(best, np.maximum((below + far).max(axis=1), within[:, -1]))
-    return _claimed(best)
-
-
-def _claimed(found: Array) -> Array:
-    """Return these lower bounds, lowered by :data:`LEAST_LOWER_DELTA`, and 0 where little is left."""
-    return np.minimum(np.where(found > 1e3 * LEAST_LOWER_DELTA, found - LEAST_LOWER_DELTA, 0.0), 1.0)
-
-
-def _means_below(eps: Array, law: Bins) -> Array:
-    """Return lower bounds of ``E[h_eps(X); bin]`` for every bin, of shape ``(e, n)``; the first bin counts as 0 (C28).
-
-    ``h_eps`` increases: in a bin it is at least its value at the left edge, and more where it is known to bend.
-    """
-    column, x0 = eps[:, None], _inflections(eps)[:, None]
-    mean = np.maximum(BIN_SAFETY * law.mean, law.edges[:-1])
-    at_edges = gaussian_ends(column, np.sqrt(law.edges))[0]
-    left, right = law.edges[:-1], np.append(law.edges[1:-1], law.supremum)
-    # The lesser of the slope at the left edge and that of the chord, h(left) + min(h'(left), chord) (mean - left); the
-    # former for right <= x0 gives way to h(mean) (Jensen), the latter for left >= x0 is the chord (C28).
-    chord = (at_edges[:, 1:] - at_edges[:, :-1]) / np.maximum(right - left, 1e-300)
-    slope = np.where(left >= x0, chord, np.minimum(chord, _slopes(column, np.maximum(left, 1e-300))))
-    bent = at_edges[:, :-1] + BIN_SAFETY * np.maximum(slope, 0.0) * (mean - left)
-    convex = np.maximum(bent, gaussian_ends(column, np.sqrt(mean))[0])
-    found = BIN_SAFETY * law.mass * np.where(right <= x0, convex, bent)
-    # What is in the first bin, which may be a small difference of large masses, is left out.
-    found[:, 0] = 0.0
-    return found
 
 
 def _slopes(eps: Array, x: Array) -> Array:
@@ -145,31 +79,379 @@ def _slopes(eps: Array, x: Array) -> Array:
         return np.exp(-0.5 * (eps / root - 0.5 * root) ** 2) / (2.0 * root * np.sqrt(2.0 * np.pi))
 
 
-def _best_tangents(eps: Array, law: Bins, at_edges: Array) -> Array:
-    """Return ``M(c)`` for every ``eps``, at the edge ``c <= x0`` that maximises the dual value ``V(c)`` (C5)."""
-    column, x0 = eps[:, None], _inflections(eps)[:, None]
-    tail, means = law.above()
-    below = np.cumsum(chord_means(at_edges, law), axis=1)
-    below = np.concatenate([np.zeros((len(eps), 1)), below[:, :-1]], axis=1)
-    # V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) (C5)
-    dual = below + tail * gaussian_deltas(column, np.sqrt(means))
-    dual[law.edges[:-1] > np.maximum(x0, 0.0)] = -1.0
-    return means[np.argmax(dual, axis=1)]
+# --- rows and guides --------------------------------------------------------------------------------
 
 
-def _tangent_deltas(eps: Array, p: Array, law: Bins, at_edges: Array) -> Array:
-    """Return upper bounds of ``E[g_p(X)]``, one for every ``eps`` and its ``p``, by chords: ``g_p`` is convex.
+def _in_order(evaluate: Callable[[Array], Array], eps: Array) -> Array:
+    """Return ``evaluate(eps)``, called with the ``eps`` in increasing order."""
+    order = np.argsort(eps)
+    found = np.empty(len(eps))
+    found[order] = evaluate(eps[order])
+    return found
 
-    ``g_p`` never rises faster than its tangent, which bounds it in a last bin without an end.
+
+def _guides(count: int) -> NDArray[np.intp]:
+    """Return the indices of the guides among so many rows: every row, or the ends of pieces that span them all."""
+    if count <= FEW_ROWS:
+        return np.arange(count)
+    return np.linspace(0, count - 1, 1 + -(-count // ROWS_AT_ONCE)).astype(np.intp)
+
+
+def _pieces(guides: NDArray[np.intp]) -> Iterator[tuple[slice, slice]]:
+    """Yield ``(rows, guides around them)`` of pieces that hold every row once."""
+    together = ROWS_AT_ONCE if len(guides) == guides[-1] + 1 else 1
+    for i in range(0, max(len(guides) - 1, 1), together):
+        last = i + together >= len(guides) - 1
+        yield (
+            slice(int(guides[i]), int(guides[-1]) + 1 if last else int(guides[i + together])),
+            slice(i, i + together + 1),
+        )
+
+
+def _tabulate(function: Callable[[Array, Array], Array], eps: Array, x: Array) -> Array:
+    """Return ``function(eps, sqrt(x))`` of shape ``(e, len(x))``, a few rows at a time."""
+    roots, found = np.sqrt(x), np.empty((len(eps), len(x)))
+    for i in range(0, len(eps), ROWS_AT_ONCE):
+        found[i : i + ROWS_AT_ONCE] = function(eps[i : i + ROWS_AT_ONCE, None], roots)
+    return found
+
+
+# --- any rank ---------------------------------------------------------------------------------------
+
+
+def any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
+    """Return upper bounds of ``min_p max_l E[g_p(X_l)]`` (C5), of shape ``(e,)``, for laws under one joint clip.
+
+    Every ``p >= x0`` gives an upper bound. Taken is ``M(c) = E[X | X > c]`` for the edge ``c`` that maximises the dual
+    value ``E[h(X); X <= c] + P(X > c) h(M(c))``, of the law with the largest; or ``x0`` itself, which is best where
+    only a far atom lies beyond.
     """
-    column, x0, p = eps[:, None], _inflections(eps)[:, None], p[:, None]
-    # l_p(x) = h(p) + h'(p) (x - p) (C5)
-    slope = _slopes(column, p)
-    tangent = gaussian_deltas(column, np.sqrt(p)) + slope * (law.edges - p)
-    # g_p = max(h, l_p) up to x0 and l_p beyond.
-    majorant = np.where(law.edges > x0, tangent, np.maximum(at_edges, tangent))
-    # g_p(x) <= g_p(left) + h'(p) (x - left) in a last bin without an end
-    if law.unbounded:
-        beyond = majorant[:, -2] + slope[:, 0] * (law.edges[-1] - law.edges[-2])
-        majorant[:, -1] = np.maximum(majorant[:, -1], beyond)
-    return np.minimum(PROFILE_SAFETY * chord_means(majorant, law).sum(axis=1), 1.0)
+    return _in_order(lambda rows: _any_rank_deltas(rows, laws), eps)
+
+
+def _any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
+    """Return :func:`any_rank_deltas` for increasing ``eps``."""
+    guides, x0 = _guides(len(eps)), np.maximum(_inflections(eps), SMALLEST_UPPER_DELTA)
+    # Where sup X <= x0 (C5, case 2) the bound is E[h(X)].
+    convex = max(law.supremum for law in laws) <= x0
+    few, least, straight = eps[guides], x0[guides], convex[guides]
+    tables = [_Table.of(few, law, slice(0, len(law.edges)), slice(0, len(law.mass))) for law in laws]
+    points, of_laws, best = _worst_tangents(tables, least)
+    at_points, at_least = (_tangents(few, p, straight) for p in (points, least))
+    bounds = _largest_means(tables, at_points, of_laws, straight), _largest_means(tables, at_least)
+    if len(guides) == len(eps):
+        return np.minimum(PROFILE_SAFETY * np.minimum(*bounds), 1.0)
+    far = bounds[1] < NEARLY * bounds[0]
+    columns = [table.find_columns(np.where(far, at_least, at_points)) for table in tables]
+
+    def tabulate(rows: slice, near: slice) -> list[_Table]:
+        found = []
+        for law, k, (first, stop) in zip(laws, best, columns, strict=True):
+            cuts = slice(max(int(k[near].min()) - 1, 0), min(int(k[near].max()) + 2, len(law.mass)))
+            edges = slice(min(int(first[near].min()), cuts.start), max(int(stop[near].max()), cuts.stop))
+            found.append(_Table.of(eps[rows], law, edges, cuts))
+        return found
+
+    found, pieces = np.empty(len(eps)), list(_pieces(guides))
+    together = max(1, MOST_TABLES // len(laws))
+    for block in (pieces[i : i + together] for i in range(0, len(pieces), together)):
+        of_pieces = [tabulate(*piece) for piece in block]
+        whole = slice(block[0][0].start, block[-1][0].stop)
+        points = [_worst_tangents(tables, x0[rows]) for (rows, _), tables in zip(block, of_pieces, strict=True)]
+        tangents = _tangents(eps[whole], np.concatenate([p for p, _, _ in points]), convex[whole])
+        at_least = _tangents(eps[whole], x0[whole], convex[whole]) if far.any() else tangents
+        for (rows, near), tables, (_, of_laws, _) in zip(block, of_pieces, points, strict=True):
+            here = slice(rows.start - whole.start, rows.stop - whole.start)
+            found[rows] = _largest_means(tables, tangents[:, here], of_laws, convex[rows])
+            if far[near].any():
+                found[rows] = np.minimum(found[rows], _largest_means(tables, at_least[:, here]))
+    return np.minimum(PROFILE_SAFETY * found, 1.0)
+
+
+def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, Array, list[NDArray[np.intp]]]:
+    """Return for every row ``p >= x0`` of the law with the largest dual value, that of each law, and each best cut."""
+    found = [table.find_largest_duals(x0) for table in tables]
+    worst = np.argmax([value for value, _, _ in found], axis=0)
+    points = np.maximum([p for _, p, _ in found], x0)
+    return points[worst, np.arange(len(x0))], points, [best for _, _, best in found]
+
+
+def _largest_means(
+    tables: "list[_Table]", tangents: Array, of_laws: Array | None = None, convex: Array | None = None
+) -> Array:
+    """Return ``max_l E[g_p(X_l)]``, one for every row and its tangent.
+
+    With the best ``p`` of every law, that of the law with the largest mean is tried too, and a ``p`` between both where
+    the means of the two are about equal. The smallest number is kept.
+    """
+    means, row = np.array([table.means(tangents) for table in tables]), np.arange(len(tables[0].eps))
+    found, first = means.max(axis=0), means.argmax(axis=0)
+    if of_laws is None or convex is None or np.array_equal(of_laws[first, row], tangents[0]):
+        return found
+    p, other = tangents[0], of_laws[first, row]
+    again = np.array([table.means(_tangents(table.eps, other, convex)) for table in tables])
+    second = again.argmax(axis=0)
+    # The lead of the first law at p and at the other point, and where it vanishes on the line through both
+    leads = (part[first, row] - part[second, row] for part in (means, again))
+    lead, behind = (np.maximum(sign * part, 0.0) for sign, part in zip((1.0, -1.0), leads, strict=True))
+    between = p + (other - p) * np.divide(lead, lead + behind, out=np.zeros(len(row)), where=lead + behind > 0.0)
+    found = np.minimum(found, again.max(axis=0))
+    return np.minimum(found, _largest_means(tables, _tangents(tables[0].eps, between, convex)))
+
+
+def _tangents(eps: Array, p: Array, convex: Array) -> Array:
+    """Return ``p``, upper bounds of ``h_eps(p)``, and ``h_eps'(p)``, a row each; in convex rows a line below ``h``."""
+    found = np.stack([p, gaussian_deltas(eps, np.sqrt(p)), _slopes(eps, p)])
+    found[1:, convex] = [[-1.0], [0.0]]
+    return found
+
+
+@dataclass(frozen=True)
+class _Table:
+    """``h_eps`` at neighbouring edges of a law; what the law has on their left is moved up to the first of them."""
+
+    law: Bins
+    """The law."""
+
+    eps: Array
+    """The rows."""
+
+    edges: slice
+    """The edges."""
+
+    at_edges: Array
+    """Upper bounds of ``h_eps`` at these edges, a row for each eps."""
+
+    cuts: slice
+    """Edges ``c``, among those of the table, where the law may be cut."""
+
+    at_means: Array
+    """Upper bounds of ``h_eps(M(c))`` for these, ``M(c) = E[X | X > c]``."""
+
+    @classmethod
+    def of(cls, eps: Array, law: Bins, edges: slice, cuts: slice) -> "_Table":
+        """Return the table of these edges and cuts."""
+        edges = slice(edges.start, min(edges.stop, len(law.edges)))
+        found = _tabulate(gaussian_deltas, eps, np.concatenate([law.edges[edges], law.above[1][cuts]]))
+        count = edges.stop - edges.start
+        return cls(law, eps, edges, found[:, :count], cuts, found[:, count:])
+
+    def find_largest_duals(self, x0: Array) -> tuple[Array, Array, NDArray[np.intp]]:
+        """Return the largest dual value ``V(c)`` of every row, with its ``M(c)`` and its cut ``c <= x0`` (C5)."""
+        law, cuts, start = self.law, self.cuts, self.edges.start
+        ahead, count = cuts.start - start, cuts.stop - 1 - cuts.start
+        left, right = law.shares
+        before, bins = slice(start, cuts.start), slice(cuts.start, cuts.stop - 1)
+        # V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) (C5)
+        weights = np.append(left[before], 0.0)
+        weights[1:] += right[before]
+        weights[0] += law.mass[:start].sum()
+        within = np.empty((len(self.eps), count + 1))
+        within[:, 0] = self.at_edges[:, : ahead + 1] @ weights
+        within[:, 1:] = left[bins] * self.at_edges[:, ahead : ahead + count]
+        within[:, 1:] += right[bins] * self.at_edges[:, ahead + 1 : ahead + count + 1]
+        dual = np.cumsum(within, axis=1)
+        dual += law.above[0][cuts] * self.at_means
+        dual[law.edges[cuts] > x0[:, None]] = -1.0
+        best = np.argmax(dual, axis=1)
+        return dual[np.arange(len(best)), best], law.above[1][cuts][best], cuts.start + best
+
+    def majorants(self, tangents: Array) -> Array:
+        """Return ``g_p`` at the edges, for the tangents of every row (C5).
+
+        ``g_p`` never rises faster than its tangent, which bounds it in a last bin without an end.
+        """
+        # g_p = max(h, l_p),  l_p(x) = h(p) + h'(p) (x - p) (C5); from x0 on l_p is the larger.
+        p, height, slope = tangents[:, :, None]
+        found = self.law.edges[self.edges] - p
+        found *= slope
+        found += height
+        np.maximum(found, self.at_edges, out=found)
+        # g_p(x) <= g_p(left) + h'(p) (x - left) in a last bin without an end
+        if self.law.unbounded and self.edges.stop == len(self.law.edges) and found.shape[1] > 1:
+            beyond = found[:, -2] + tangents[2] * (self.law.edges[-1] - self.law.edges[-2])
+            found[:, -1] = np.maximum(found[:, -1], beyond)
+        return found
+
+    def means(self, tangents: Array) -> Array:
+        """Return upper bounds of ``E[g_p(X)]`` by chords, for the tangents of every row.
+
+        Where a tangent is above ``h`` at the last edge it is so beyond, and ``g_p`` is affine. Else the table goes on.
+        """
+        law, edges, majorants = self.law, self.edges, self.majorants(tangents)
+        if edges.stop < len(law.edges) and np.any(self.at_edges[:, -1] >= majorants[:, -1]):
+            return _Table.of(self.eps, law, slice(edges.start, len(law.edges)), self.cuts).means(tangents)
+        weights, beyond = law.weights[edges].copy(), law.weights[edges.stop :]
+        weights[0] += law.weights[: edges.start].sum()
+        p, height, slope = tangents
+        # sum of the weights beyond times h(p) + h'(p) (x - p)
+        rest = beyond.sum(), beyond @ law.edges[edges.stop :]
+        return majorants @ weights + (height * rest[0] + slope * (rest[1] - p * rest[0]))
+
+    def find_columns(self, tangents: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return for every row the first edge that counts and one behind the first at which the tangent is above."""
+        majorants = self.majorants(tangents)
+        stop = (self.at_edges >= majorants).sum(axis=1) + 2
+        first = _first_followed(majorants, np.cumsum(self.law.weights), majorants @ self.law.weights)
+        return np.minimum(first, stop - 2), stop
+
+
+def _first_followed(values: Array, weights: Array, whole: Array) -> NDArray[np.intp]:
+    """Return the first column that counts, for every row: the sum up to it is a negligible share of the whole.
+
+    ``values`` increase along a row, and so do ``weights``, the summed weights of the columns up to each.
+    """
+    return np.maximum((weights * values <= NEGLIGIBLE_SHARE * whole[:, None]).sum(axis=1) - 1, 0)
+
+
+def any_rank_deltas_below(eps: Array, laws: tuple[Bins, ...]) -> Array:
+    """Return lower bounds of ``min_p max_l E[g_p(X_l)]`` (C5), of shape ``(e,)``, 0 where none is claimed.
+
+    Each is the largest dual value ``E[h(X); X <= c] + P(X > c) h(M(c))`` over edges ``c <= x0`` of all laws near the
+    best ones of the guides, ``h`` bounded by Jensen's inequality (C5, C28).
+    """
+    return _in_order(lambda rows: _claimed(_largest_duals_below(rows, laws)), eps)
+
+
+def _largest_duals_below(eps: Array, laws: tuple[Bins, ...]) -> Array:
+    """Return lower bounds of the largest dual value of all laws, for increasing ``eps`` (C5, C28).
+
+    At the guides all laws and all cuts between bins are tried, elsewhere the cuts next to the best ones of the laws
+    that are the best at some guide.
+    """
+    guides, x0 = _guides(len(eps)), _inflections(eps)
+    tried = [_try_cuts(eps[guides], x0[guides], law) for law in laws]
+    worst = np.argmax([value for value, _, _ in tried], axis=0)
+    if len(guides) == len(eps):
+        return np.max([value for value, _, _ in tried], axis=0)
+    found = np.zeros(len(eps))
+    for index in np.unique(worst).tolist():
+        law, (_, best, first) = laws[index], tried[index]
+        for rows, near in _pieces(guides):
+            cuts = slice(max(int(best[near].min()) - 1, 0), min(int(best[near].max()) + 2, len(law.mass) + 1))
+            bins = slice(min(int(first[near].min()), cuts.start), cuts.stop - 1)
+            within, far = _dual_parts_below(eps[rows], x0[rows], law, bins, cuts)
+            found[rows] = np.maximum(found[rows], np.max(within + far, axis=1))
+    return found
+
+
+def _try_cuts(eps: Array, x0: Array, law: Bins) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
+    """Return the largest dual value of a law for every row, its cut, and the first bin that counts."""
+    count = len(law.mass)
+    within, far = _dual_parts_below(eps, x0, law, slice(0, count), slice(0, count + 1))
+    best, value = np.argmax(within + far, axis=1), np.max(within + far, axis=1)
+    so_far = np.maximum.accumulate(within, axis=1)
+    return value, best, _first_followed(so_far, np.ones(count + 1), value)
+
+
+def _dual_parts_below(eps: Array, x0: Array, law: Bins, bins: slice, cuts: slice) -> tuple[Array, Array]:
+    """Return lower bounds of both parts of ``V(c)`` at these cuts, from these bins; 0 where none is known.
+
+    The cut ``k`` lies between the bins ``k - 1`` and ``k``. Bins before a cut count by Jensen's inequality, so they
+    must end below ``x0``.
+    """
+    mass, mean = law.lowered(BIN_SAFETY)
+    tail, means = (np.append(BIN_SAFETY * part, 0.0)[cuts] for part in law.above)
+    ends = np.concatenate([[0.0], law.edges[1:-1], [law.supremum]])[cuts]
+    # V(c) = E[h(X); X <= c] + P(X > c) h(M(c)), and E[h(X); bin] >= mass h(mean) where h is convex (C5, C28)
+    within = np.zeros((len(eps), bins.stop - bins.start + 1))
+    np.cumsum(_tabulate(gaussian_deltas_below, eps, mean[bins]) * mass[bins], axis=1, out=within[:, 1:])
+    within = within[:, cuts.start - bins.start :]
+    far = tail * _tabulate(gaussian_deltas_below, eps, means)
+    known = ends <= x0[:, None]
+    return np.where(known, within, 0.0), np.where(known, far, 0.0)
+
+
+# --- rank one ---------------------------------------------------------------------------------------
+
+
+def rank_one_deltas(eps: Array, law: Bins) -> Array:
+    """Return upper bounds of ``E[h_eps(X)]`` (C4), the delta of a change of rank one, of shape ``(e,)``.
+
+    ``h_eps`` is replaced by its chord where it is convex and by its value at the bin's mean where it is concave. A bin
+    that holds ``x0`` counts with the value at its upper edge.
+    """
+    return _in_order(lambda rows: np.minimum(PROFILE_SAFETY * _rank_one_means(rows, law, _mean_above), 1.0), eps)
+
+
+def rank_one_deltas_below(eps: Array, law: Bins) -> Array:
+    """Return lower bounds of ``E[h_eps(X)]`` (C28), of shape ``(e,)``, 0 where none is claimed."""
+    return _in_order(lambda rows: _claimed(_rank_one_means(rows, law, _mean_below)), eps)
+
+
+def _claimed(found: Array) -> Array:
+    """Return these lower bounds, lowered by :data:`LEAST_LOWER_DELTA`, and 0 where little is left."""
+    return np.minimum(np.where(found > 1e3 * LEAST_LOWER_DELTA, found - LEAST_LOWER_DELTA, 0.0), 1.0)
+
+
+def _rank_one_means(eps: Array, law: Bins, mean: Callable[[Array, Array, Bins, slice], Array]) -> Array:
+    """Return ``mean(eps, x0, law, bins)`` for increasing ``eps``, with the bins that count."""
+    guides, x0 = _guides(len(eps)), _inflections(eps)
+    at_left = _tabulate(gaussian_deltas, eps[guides], law.edges[:-1])
+    whole = at_left @ law.mass
+    first = _first_followed(at_left, np.cumsum(law.mass), whole)
+    stop = (law.above[0] > NEGLIGIBLE_SHARE * whole[:, None]).sum(axis=1)
+    found = np.empty(len(eps))
+    for rows, near in _pieces(guides):
+        bins = slice(int(first[near].min()), max(int(stop[near].max()), int(first[near].min()) + 1))
+        found[rows] = mean(eps[rows], x0[rows], law, bins)
+    return found
+
+
+def _bends(x0: Array, law: Bins, bins: slice) -> tuple[slice, slice, slice]:
+    """Return which of these bins are below ``x0`` for every row, which only for some, and which are above for all."""
+    right = np.append(law.edges[1:-1], law.supremum)[bins]
+    convex = bins.start + int(np.searchsorted(right, x0[0], "right"))
+    concave = bins.start + int(np.searchsorted(law.edges[:-1][bins], x0[-1], "left"))
+    return slice(bins.start, convex), slice(convex, concave), slice(concave, bins.stop)
+
+
+def _mean_above(eps: Array, x0: Array, law: Bins, bins: slice) -> Array:
+    """Return upper bounds of ``E[h_eps(X)]``; below these bins the law is moved up, above them ``h`` is at most 1."""
+    convex, some, concave = _bends(x0, law, bins)
+    column, x0 = eps[:, None], x0[:, None]
+    at_edges = gaussian_deltas(column, np.sqrt(law.edges[bins.start : some.stop + 1]))
+    at_means = gaussian_deltas(column, np.sqrt(law.mean[some.start : bins.stop]))
+    if law.unbounded and some.stop == len(law.mass):
+        at_edges[:, -1] = 1.0
+    # E[h; bin] is at most its chord for right <= x0, mass h(mean) for left >= x0, else mass h(right) (C3, C4).
+    left, right = law.shares
+    found = at_edges[:, : some.start - bins.start] @ left[convex]
+    found += at_edges[:, 1 : some.start - bins.start + 1] @ right[convex]
+    found += at_means[:, some.stop - some.start :] @ law.mass[concave]
+    if some.start < some.stop:
+        near = at_edges[:, some.start - bins.start :]
+        chord = left[some] * near[:, :-1] + right[some] * near[:, 1:]
+        ends = np.append(law.edges[1:-1], law.supremum)[some]
+        above = law.mass[some] * np.where(law.edges[some] >= x0, at_means[:, : some.stop - some.start], near[:, 1:])
+        found += np.where(ends <= x0, chord, above).sum(axis=1)
+    return found + law.mass[: bins.start].sum() * at_edges[:, 0] + law.mass[bins.stop :].sum()
+
+
+def _mean_below(eps: Array, x0: Array, law: Bins, bins: slice) -> Array:
+    """Return lower bounds of ``E[h_eps(X)]`` from these bins; the first bin of the law counts as 0 (C28).
+
+    That one may be a small difference of large masses. ``h_eps`` increases: in a bin it is at least its value at the
+    left edge, and more where it is known to bend.
+    """
+    convex, some, concave = _bends(x0, law, bins)
+    column, x0 = eps[:, None], x0[:, None]
+    mass, mean = law.lowered(BIN_SAFETY)
+    at_means = gaussian_deltas_below(column, np.sqrt(mean[bins.start : some.stop]))
+    at_edges = gaussian_deltas_below(column, np.sqrt(law.edges[some.start : bins.stop + 1]))
+    # For right <= x0 h(mean) (Jensen); for left >= x0 the chord h(left) + chord (mean - left); else the lesser of it
+    # and of the tangent at the left edge, h(left) + min(h'(left), chord) (mean - left) (C28).
+    width = np.append(law.edges[1:-1], law.supremum) - law.edges[:-1]
+    share = BIN_SAFETY * (mean - law.edges[:-1]) / np.maximum(width, 1e-300)
+    found = at_means[:, : some.start - bins.start] @ mass[convex]
+    far = at_edges[:, some.stop - some.start :]
+    found += far[:, :-1] @ (mass * (1.0 - share))[concave] + far[:, 1:] @ (mass * share)[concave]
+    if some.start < some.stop:
+        near, left = at_edges[:, : some.stop - some.start + 1], law.edges[some]
+        chord = np.maximum(near[:, 1:] - near[:, :-1], 0.0) * share[some]
+        tangent = BIN_SAFETY * _slopes(column, np.maximum(left, 1e-300)) * (mean[some] - left)
+        bent = near[:, :-1] + np.where(left >= x0, chord, np.minimum(chord, tangent))
+        ends = np.append(law.edges[1:-1], law.supremum)[some]
+        values = np.where(ends <= x0, at_means[:, some.start - bins.start :], bent)
+        found += (mass[some] * values).sum(axis=1)
+    return found

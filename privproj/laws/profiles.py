@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from privproj.curves.columns import known_ends, profile_of_kernels
-from privproj.curves.profile import PrivacyProfile
+from privproj.curves.profile import PrivacyProfile, SplitTable
 from privproj.laws.shift_kernels import SHIFT_COLUMNS, inflection, shift_log_delta
 from privproj.laws.squared_shift import (
     HillLaw,
@@ -53,12 +53,17 @@ def rank_one_profile(law: SensitivityLaw, finer: int = 1) -> PrivacyProfile:
     is tighter and slower.
     """
 
-    def table(eps: "Array") -> "tuple[Array, Array]":
+    def below(eps: "Array") -> "Array":
         from privproj.laws import binned_profiles
 
-        bins = law.bins(finer)
-        return binned_profiles.rank_one_deltas_below(eps, bins), binned_profiles.rank_one_deltas(eps, bins)
+        return binned_profiles.rank_one_deltas_below(eps, law.bins(finer))
 
+    def above(eps: "Array") -> "Array":
+        from privproj.laws import binned_profiles
+
+        return binned_profiles.rank_one_deltas(eps, law.bins(finer))
+
+    table = SplitTable(below, above)
     return _profile_of_law(law, 0.0, law.expected_profile, table, finer * VALUES_PER_DEVIATION)
 
 
@@ -70,12 +75,17 @@ def any_rank_profile(law: SensitivityLaw) -> PrivacyProfile:
     rank.
     """
 
-    def table(eps: "Array") -> "tuple[Array, Array]":
+    def below(eps: "Array") -> "Array":
         from privproj.laws import binned_profiles
 
-        bins = (law.bins(),)
-        return binned_profiles.any_rank_deltas_below(eps, bins), binned_profiles.any_rank_deltas(eps, bins)
+        return binned_profiles.any_rank_deltas_below(eps, (law.bins(),))
 
+    def above(eps: "Array") -> "Array":
+        from privproj.laws import binned_profiles
+
+        return binned_profiles.any_rank_deltas(eps, (law.bins(),))
+
+    table = SplitTable(below, above)
     return _profile_of_law(law, 1.0, lambda eps: log_any_rank_profile(eps, law), table, VALUES_PER_DEVIATION)
 
 
@@ -83,7 +93,7 @@ def _profile_of_law(
     law: SensitivityLaw,
     any_rank: float,
     log_delta: "Callable[[float], Enclosure]",
-    table: "Callable[[Array], tuple[Array, Array]]",
+    table: SplitTable,
     resolution: float,
 ) -> PrivacyProfile:
     """Return the profile by the kernels of a Beta or Gamma law, by ``log_delta`` for any other."""
@@ -99,13 +109,17 @@ def any_rank_profile_of_bins(laws: "tuple[Bins, ...]", below: "tuple[Bins, ...] 
     bound the laws from above, ``below`` holds bins that bound them from below (C28).
     """
 
-    def table(eps: "Array") -> "tuple[Array, Array]":
+    def table_below(eps: "Array") -> "Array":
         from privproj.laws import binned_profiles
 
-        least = binned_profiles.any_rank_deltas_below(eps, laws if below is None else below)
-        return least, binned_profiles.any_rank_deltas(eps, laws)
+        return binned_profiles.any_rank_deltas_below(eps, laws if below is None else below)
 
-    return _profile_of_table(table)
+    def table_above(eps: "Array") -> "Array":
+        from privproj.laws import binned_profiles
+
+        return binned_profiles.any_rank_deltas(eps, laws)
+
+    return _profile_of_table(SplitTable(table_below, table_above))
 
 
 def rank_one_profile_of_bins(law: "Bins", below: "Bins | None" = None) -> PrivacyProfile:
@@ -114,15 +128,20 @@ def rank_one_profile_of_bins(law: "Bins", below: "Bins | None" = None) -> Privac
     Where these bins only bound the law from above, ``below`` are bins that bound it from below (C28).
     """
 
-    def table(eps: "Array") -> "tuple[Array, Array]":
+    def table_below(eps: "Array") -> "Array":
         from privproj.laws import binned_profiles
 
-        return binned_profiles.rank_one_deltas_below(eps, below or law), binned_profiles.rank_one_deltas(eps, law)
+        return binned_profiles.rank_one_deltas_below(eps, below or law)
 
-    return _profile_of_table(table)
+    def table_above(eps: "Array") -> "Array":
+        from privproj.laws import binned_profiles
+
+        return binned_profiles.rank_one_deltas(eps, law)
+
+    return _profile_of_table(SplitTable(table_below, table_above))
 
 
-def _profile_of_table(table: "Callable[[Array], tuple[Array, Array]]") -> PrivacyProfile:
+def _profile_of_table(table: SplitTable) -> PrivacyProfile:
     """Return the profile with this table of lower and upper bounds of delta."""
 
     def log_delta(eps: float) -> Enclosure:

@@ -14,16 +14,17 @@ wherever the panels are. Panels of many ``eps`` go together: an array ``index`` 
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privproj.errors import NotConverged
-from privproj.numerics.arrays import Array, gauss_nodes
-from privproj.numerics.gamma_mills import GammaGain, deviance, gamma_gain, gauss_error
+from privproj.numerics.arrays import Array, Index, gauss_nodes
+from privproj.numerics.gamma_mills import GammaGain, gamma_gain, gauss_error
 
-Index = NDArray[np.intp]
-"""For each panel the number of its epsilon."""
+Kinds = NDArray[np.int8]
+"""For each panel its part: :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`."""
 
 BELOW_ONE = 0
 """Kind of a panel below ``A = 1`` where the threshold ``U2`` is positive. Proof."""
@@ -37,14 +38,44 @@ ABOVE_ONE = 2
 PANEL_NODES = 20
 """Gauss nodes of a panel. Speed only."""
 
-PANEL_ELLIPSES = (1.5, 2.0, 2.7, 3.5)
-"""Ellipses tried for the error of a panel: sums of their semi-axes. Speed only."""
+PANEL_ELLIPSES = (3.0, 2.0)
+"""Ellipses tried for the error of a panel, one after the other: sums of their semi-axes. Speed only."""
+
+NATS_IN_PANEL = 14.0
+"""Change of ``ln f`` and of the bound of ``ln g`` on one first panel. Speed only."""
+
+FOLDS_IN_PANEL = 0.7
+"""Log of how many times farther from a singular point the far end of a first panel lies. Speed only."""
+
+SCALES_IN_PANEL = 4.0
+"""Width of a first panel in ``asinh`` of Student's variable over ``sqrt(r)``. Speed only."""
+
+STEPS_IN_PANEL = 5.0
+"""Width of a first panel in deviations of ``U``, where the threshold passes its mean. Speed only."""
+
+STEP_DEVIATIONS = 30.0
+"""How many deviations around the mean that matters. Speed only."""
+
+NATS_TO_DOUBLE = 40.0
+"""First panels so many nats below the top are twice as wide. Speed only."""
+
+LEAST_SHARE_LEFT = 0.2
+"""A first panel next to a singular point counts as if it began at this share of its width from there. Speed only."""
+
+WINDOW_NATS = 34.0
+"""Nats below its largest bound at which a piece of the integral gets no first panel. Speed only."""
 
 PANEL_ERROR_SHARE = 1e-13
 """What a panel may add to the relative error of one value without being halved. It is added. Speed only."""
 
 TABLE_PANEL_ERROR_SHARE = 1e-12
 """What a panel may add to the relative error of a value of a table without being halved. It is added. Speed only."""
+
+NATS_TO_CUT = 8.0
+"""A panel is cut in one part more for so many nats that its error is too large. Speed only."""
+
+MOST_PARTS = 6
+"""Most parts that a panel is cut in at once. Speed only."""
 
 MOST_HALVINGS = 90
 """Halvings after which :class:`NotConverged` is raised. Contract."""
@@ -61,23 +92,56 @@ THRESHOLD_ROUNDING = 1.5e-15
 FARTHEST_LOG_ALIGNMENT = 45.0
 """``ln A`` up to which there are panels; the rest is bounded and added. Speed only."""
 
-PANELS_TOWARDS_ZERO = 40
-"""Number of first panels towards ``A = 0``, each half as wide as the one before. Speed only."""
+PANELS_TOWARDS_THRESHOLD = 46.0
+"""Number of pieces towards a threshold of 0, each half as wide as the one before. Speed only."""
 
-PANELS_TOWARDS_THRESHOLD = 25.0
-"""Number of first panels towards a threshold of 0, each half as wide as the one before. Speed only."""
+FIRST_PLACE = 1e-7
+"""Width of the first piece at ``A = 1`` or at a threshold of 0, as a share of the least scale there. Speed only."""
+
+PLACE_GROWTH = 2.0
+"""How many times as wide as the one before a piece is. Speed only."""
+
+PLACES_BELOW = 44
+"""Number of pieces that grow from ``A = 1`` towards ``A = 0``. Speed only."""
+
+PLACES_ABOVE = 40
+"""Number of pieces that grow from the threshold above ``A = 1``. Speed only."""
+
+FAR_GROWTH, FAR_PLACES = 16.0, 24
+"""The same for the pieces beyond them. Speed only."""
+
+BULK = np.array([-40, -28, -20, -14, -10, -7, -5, -3.5, -2.2, -1, 0, 1, 2.2, 3.5, 5, 7, 10, 14, 20, 28, 40])
+"""Ends of pieces around the bulk of ``A``, in units of ``s``. Speed only."""
+
+BEFORE_ZERO = 1.0 - 2.0**-53
+"""The last place before ``A = 0``. Proof."""
 
 LEAST_DIVISOR = 1e-300
 """Least divisor and least argument of a logarithm, of numbers that are 0 or far larger. Proof."""
 
 
-def _log_sums_by_index(index: Index, logs: Array, count: int) -> Array:
-    """Return ``ln`` of the sums of ``e^logs`` over equal ``index``, for the indices below ``count``."""
-    top = np.full(count, -np.inf)
-    np.maximum.at(top, index, logs)
-    safe = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore"):
-        return safe + np.log(np.bincount(index, np.exp(logs - safe[index]), count))
+def _add_logs(logs: Array, index: Index, more: Array) -> Array:
+    """Return ``ln`` of ``e^logs`` plus the sums of ``e^more`` over equal ``index``."""
+    top = logs.copy()
+    np.maximum.at(top, index, more)
+    top = np.where(np.isfinite(top), top, 0.0)
+    return top + np.log(np.exp(logs - top) + np.bincount(index, np.exp(more - top[index]), len(logs)))
+
+
+@dataclass(frozen=True)
+class _LogSums:
+    """Logs of what has been summed up for each epsilon: the integral, its error, and itself times the steepness."""
+
+    total: Array
+    missed: Array
+    leaning: Array
+
+    def add(self, index: Index, value: Array, error: Array, steep: Array | None = None) -> "_LogSums":
+        """Return the sums with these panels, whose logs of the integral and of its error are given."""
+        leaning = (
+            self.leaning if steep is None else _add_logs(self.leaning, index, value + np.log(steep + LEAST_DIVISOR))
+        )
+        return _LogSums(_add_logs(self.total, index, value), _add_logs(self.missed, index, error), leaning)
 
 
 def _bernoulli_less_one(x: Array) -> Array:
@@ -104,19 +168,25 @@ class _IntegralPanels:
     low: Array
     high: Array
 
-    def __getitem__(self, chosen: NDArray[np.bool_]) -> "_IntegralPanels":
+    def __getitem__(self, chosen: Any) -> "_IntegralPanels":
         return _IntegralPanels(self.index[chosen], self.kind[chosen], self.low[chosen], self.high[chosen])
 
-    def halve(self) -> "_IntegralPanels":
-        """Return twice as many panels: each is cut in two."""
-        middle = 0.5 * (self.low + self.high)
-        both = np.concatenate
+    def join(self, other: "_IntegralPanels") -> "_IntegralPanels":
+        """Return these panels and others after them."""
         return _IntegralPanels(
-            both([self.index, self.index]),
-            both([self.kind, self.kind]),
-            both([self.low, middle]),
-            both([middle, self.high]),
+            np.concatenate([self.index, other.index]),
+            np.concatenate([self.kind, other.kind]),
+            np.concatenate([self.low, other.low]),
+            np.concatenate([self.high, other.high]),
         )
+
+    def cut(self, parts: NDArray[np.intp]) -> "_IntegralPanels":
+        """Return more panels: each is cut in so many parts of equal width."""
+        of = np.repeat(np.arange(len(parts)), parts)
+        number = np.arange(len(of)) - (np.cumsum(parts) - parts)[of]
+        p, width, parts = self[of], (self.high - self.low)[of], parts[of]
+        high = np.where(number + 1 == parts, p.high, p.low + width * ((number + 1) / parts))
+        return _IntegralPanels(p.index, p.kind, p.low + width * (number / parts), high)
 
 
 @dataclass(frozen=True)
@@ -162,12 +232,12 @@ class _ThresholdBox:
 
 @dataclass(frozen=True)
 class WishartIntegral:
-    """The profile of one pair for an array of ``eps >= 0``, ``dim >= 2``, with a proved error of its quadratures.
+    """The profiles of pairs of one dimension and rank, each at one ``eps >= 0``, with a proved error of the integral.
 
-    * ``dim``, ``rank``, ``misalignment``: ``d``, ``r`` and ``m``.
-    * ``log_infinite``: ``ln P(A <= 0)``.
+    * ``dim``, ``rank``: ``d >= 2`` and ``r``, the same for every pair.
+    * ``misalignment``, ``log_infinite``: ``m`` and ``ln P(A <= 0)`` of each pair, of shape ``(e,)``.
     * ``log_front``: the log of Student's density at 0, ``ln(c_r/sqrt(r))``.
-    * ``eps``: the values of epsilon, of shape ``(e,)``.
+    * ``eps``: the epsilon of each pair, of shape ``(e,)``.
     * ``share``: what a panel may add to the relative error of one value without being halved.
 
     In the methods ``place``, ``kind`` and ``index`` are as in :class:`_IntegralPanels`, and of equal shape. A rectangle
@@ -176,8 +246,8 @@ class WishartIntegral:
 
     dim: int
     rank: int
-    misalignment: float
-    log_infinite: float
+    misalignment: Array
+    log_infinite: Array
     log_front: float
     eps: Array
     share: float = PANEL_ERROR_SHARE
@@ -198,9 +268,9 @@ class WishartIntegral:
         return 0.5 * (self.dim + 1.0 - self.rank)
 
     @cached_property
-    def spread(self) -> float:
-        """The scale ``s = sqrt(m (2 - m)/r)`` of ``A = 1 - m + s T``."""
-        return math.sqrt(self.misalignment * (2.0 - self.misalignment) / self.rank)
+    def unit(self) -> Array:
+        """The scale ``s sqrt(r) = sqrt(m (2 - m))`` of ``A = 1 - m + s T`` for each pair."""
+        return np.sqrt(self.misalignment * (2.0 - self.misalignment))
 
     @cached_property
     def kink(self) -> Array:
@@ -208,79 +278,86 @@ class WishartIntegral:
         return self.eps / max(abs(self.a), LEAST_DIVISOR)
 
     @cached_property
-    def log_density_front(self) -> float:
-        """The log of the largest density ``f``, that at ``A = 1 - m``."""
-        return self.log_front - math.log(self.spread)
+    def turn(self) -> Array:
+        """The place below ``A = 1`` where ``U2`` is 0, at ``A = e^(-eps/|a|)``; 1 where it is positive down to 0."""
+        if self.a < 0.0:
+            return -np.expm1(-self.kink)
+        return np.where((self.a > 0.0) | (self.eps > 0.0), 1.0, 0.0)
+
+    @cached_property
+    def log_density_front(self) -> Array:
+        """The log of the largest density ``f``, that at ``A = 1 - m``, for each pair."""
+        return self.log_front + 0.5 * math.log(self.rank) - np.log(self.unit)
 
     # --- the integrand --------------------------------------------------------------------------
 
-    def offset(self, kind: NDArray[np.int8], index: Index, place: Array) -> Array:
+    def offset(self, kind: Kinds, index: Index, place: Array) -> Array:
         """Return ``A - 1`` at these places."""
-        return np.where(kind == ABOVE_ONE, np.expm1(np.minimum(self.kink[index], 600.0)) + place, -place)
+        return np.where(kind == ABOVE_ONE, np.expm1(np.minimum(self.kink, 600.0))[index] + place, -place)
 
-    def log_density(self, offset: Array) -> Array:
+    def log_density(self, index: Index, offset: Array) -> Array:
         """Return ``ln f(A)``, the log of the density of ``A``, at ``A = 1 + offset``."""
-        # f(A) = c_r/(sqrt(r) s) (1 + t^2/r)^(-(r+1)/2), t = (A - 1 + m)/s (C9)
-        t = (offset + self.misalignment) / self.spread
-        return self.log_density_front - 0.5 * (self.rank + 1.0) * np.log1p(t * t / self.rank)
+        # f(A) = c_r/(sqrt(r) s) (1 + t^2)^(-(r+1)/2), t = (A - 1 + m)/(s sqrt(r)) (C9)
+        t = (offset + self.misalignment[index]) / self.unit[index]
+        return self.log_density_front[index] - 0.5 * (self.rank + 1.0) * np.log1p(t * t)
 
-    def log_gain(self, kind: NDArray[np.int8], index: Index, place: Array) -> tuple[Array, Array]:
+    def log_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
         """Return ``ln g`` at these places, and by what a rounding of the threshold is multiplied in it."""
-        found, steep = np.full_like(place, -np.inf), np.zeros_like(place)
+        found, steep = np.empty_like(place), np.empty_like(place)
         for part, gain in ((BELOW_ONE, self.below), (CERTAIN_GAIN, self.certain), (ABOVE_ONE, self.above)):
-            here = kind == part
-            if np.any(here):
-                found[here], steep[here] = gain(self.eps[index[here]], self.kink[index[here]], place[here])
+            here = _chosen(kind == part)
+            if here is not None:
+                found[here], steep[here] = gain(index[here], place[here])
         return found, steep
 
-    def below(self, eps: Array, kink: Array, place: Array) -> tuple[Array, Array]:
+    def threshold_below(self, index: Index, place: Array) -> tuple[Array, Array, Array]:
+        """Return ``w = ln(U2/k)``, ``x = -ln A`` and the sizes of the terms of ``U2``, for ``0 < place < 1``."""
+        k, a, eps = self.k, self.a, self.eps[index]
+        x = -np.log1p(-place)
+        # U2 = a x/(e^x - 1) + eps/(e^x - 1) and k = a + (r - 1):
+        # U2/k - 1 = [a (B(x) - 1) + eps N(x) - (r - 1)] / k, so small differences keep their digits (C9).
+        terms = a * _bernoulli_less_one(x), eps * (1.0 - place) / place
+        w = np.log1p(np.maximum((terms[0] + terms[1] - (self.rank - 1.0)) / k, -1.0 + 1e-16))
+        return np.maximum(w, -39.0), x, np.abs(terms[0]) + terms[1] + self.rank
+
+    def threshold_above(self, index: Index, place: Array) -> tuple[Array, Array, Array]:
+        """Return ``w = ln(U1/k)``, ``x = ln A`` and the sizes of the terms of ``U1``, for ``place > 0``."""
+        k, a, eps, kink = self.k, self.a, self.eps[index], self.kink[index]
+        # A = e^x, x = eps/a + beyond, beyond = ln(1 + place e^(-eps/a)):
+        # U1 = (a x - eps)/(1 - e^-x) = a beyond/(1 - e^-x).
+        beyond = np.log1p(place * np.exp(-kink))
+        x = np.maximum(kink + beyond, LEAST_DIVISOR)
+        shrunk = -np.expm1(-x)
+        threshold = a * beyond / shrunk
+        # x/(1 - e^-x) = x + B(x), so U1/k - 1 = [a (x + B(x) - 1) - eps/(1 - e^-x) - (r - 1)] / k near k.
+        terms = a * (x + _bernoulli_less_one(x)), eps / shrunk
+        near = np.maximum((terms[0] - terms[1] - (self.rank - 1.0)) / k, -0.9)
+        w = np.where(threshold > 0.5 * k, np.log1p(near), np.log(np.maximum(threshold, LEAST_DIVISOR) / k))
+        return np.maximum(w, -39.0), x, np.abs(terms[0]) + terms[1] + self.rank
+
+    def below(self, index: Index, place: Array) -> tuple[Array, Array]:
         """Return ``ln g_-`` and its steepness below ``A = 1`` where ``U2 > 0``.
 
         ``g_-`` rises from 0 at ``A = 1`` to 1 at ``A = 0``.
         """
-        k, a = self.k, self.a
         inside = (place > 0.0) & (place < 1.0)
-        x = -np.log1p(-np.where(inside, place, 0.5))
-        # U2 = a x/(e^x - 1) + eps/(e^x - 1) and k = a + (r - 1):
-        # U2/k - 1 = [a (B(x) - 1) + eps N(x) - (r - 1)] / k, so small differences keep their digits; w = ln(U2/k) (C9).
-        terms = a * _bernoulli_less_one(x), eps / np.expm1(x)
-        w = np.log1p(np.maximum((terms[0] + terms[1] - (self.rank - 1.0)) / k, -1.0 + 1e-16))
+        w, x, terms = self.threshold_below(index, np.where(inside, place, 0.5))
         # g_- = E[(1 - e^(-(e^x - 1)(U - U2)))_+] (C9), and e^E = e^(eps - (r-1) x) (C20)
-        found = self.gain.log_over(np.maximum(w, -39.0), x, eps - (self.rank - 1.0) * x)
-        steep = self.steepness(w, np.abs(terms[0]) + terms[1] + self.rank, 1.0)
-        found = np.where(inside, found, np.where(place > 0.0, 0.0, self.gain_at_one(eps)))
-        return found, np.where(inside, steep, 0.0)
+        found = self.gain.log_over(w, x, self.eps[index] - (self.rank - 1.0) * x)
+        return np.where(inside, found, np.where(place > 0.0, 0.0, -np.inf)), self.steepness(w, terms, 1.0)
 
-    @staticmethod
-    def gain_at_one(eps: Array) -> Array:
-        """Return ``ln g = -inf`` at ``A = 1``, where nothing is gained, one for each of ``eps``."""
-        return np.full_like(eps, -np.inf)
-
-    def certain(self, eps: Array, kink: Array, place: Array) -> tuple[Array, Array]:
+    def certain(self, index: Index, place: Array) -> tuple[Array, Array]:
         """Return ``ln g_- = ln(1 - e^eps A^(r-1))`` and its steepness, where ``U2 <= 0``."""
-        with np.errstate(divide="ignore"):
-            # 1 - e^eps A^(r-1) (C9), A = 1 - place
-            exponent = eps + (self.rank - 1.0) * np.log1p(-np.minimum(place, 1.0))
-            return np.log(-np.expm1(np.minimum(exponent, 0.0))), np.full_like(place, 4.0)
+        # 1 - e^eps A^(r-1) (C9), A = 1 - place
+        exponent = self.eps[index] + (self.rank - 1.0) * np.log1p(-np.minimum(place, 1.0))
+        return np.log(-np.expm1(np.minimum(exponent, 0.0))), np.full_like(place, 4.0)
 
-    def above(self, eps: Array, kink: Array, place: Array) -> tuple[Array, Array]:
+    def above(self, index: Index, place: Array) -> tuple[Array, Array]:
         """Return ``ln g_+`` and its steepness above ``A = e^(eps/a)``, where ``U1 > 0``."""
-        k, a = self.k, self.a
-        # A = e^x, x = eps/a + beyond, beyond = ln(1 + place e^(-eps/a)):
-        # U1 = (a x - eps)/(1 - e^-x) = a beyond/(1 - e^-x).
-        beyond = np.log1p(np.maximum(place, 0.0) * np.exp(-kink))
-        x = np.maximum(kink + beyond, LEAST_DIVISOR)
-        threshold = a * beyond / -np.expm1(-x)
-        # x/(1 - e^-x) = x + B(x), so U1/k - 1 = [a (x + B(x) - 1) - eps/(1 - e^-x) - (r - 1)] / k near k.
-        terms = a * (x + _bernoulli_less_one(x)), eps / -np.expm1(-x)
-        near = np.log1p(np.maximum((terms[0] - terms[1] - (self.rank - 1.0)) / k, -0.9))
-        with np.errstate(divide="ignore"):
-            w = np.where(threshold > 0.5 * k, near, np.log(threshold / k))
-        w = np.maximum(w, -39.0)
-        steep = self.steepness(w, np.abs(terms[0]) + terms[1] + self.rank, -1.0)
+        w, x, terms = self.threshold_above(index, np.maximum(place, 0.0))
         inside = place > 0.0
-        x = np.where(inside, x, 1.0)
-        return np.where(inside, self.gain.log_under(w, x), -np.inf), np.where(inside, steep, 0.0)
+        found = self.gain.log_under(w, np.where(inside, x, 1.0))
+        return np.where(inside, found, -np.inf), self.steepness(w, terms, -1.0)
 
     def steepness(self, w: Array, terms: Array, sign: float) -> Array:
         """Estimate ``terms |d ln g/d U|`` at ``U = k e^w``: the factor of a rounding of the threshold in ``ln g``.
@@ -290,11 +367,44 @@ class WishartIntegral:
         """
         # k |d ln g/d U| is about sqrt(k) + k |e^w - 1| in the tail, and min(sqrt(k), 1/|e^w - 1|) elsewhere.
         k, away = self.k, np.abs(np.expm1(np.minimum(w, 50.0)))
-        tail = math.sqrt(k) + k * away
         bulk = np.minimum(math.sqrt(k), 1.0 / np.maximum(away, 1e-300))
-        return (2.0 * np.where(sign * w > 0.0, tail, bulk) + 2.0) * np.minimum(terms / k, 1e6)
+        return (2.0 * np.where(sign * w > 0.0, math.sqrt(k) + k * away, bulk) + 2.0) * np.minimum(terms / k, 1e6)
 
     # --- bounds on a panel ----------------------------------------------------------------------
+
+    def log_most_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
+        """Return ``ln`` of an upper bound of ``g`` at places above 0, which costs less than ``g`` (C20, the sum).
+
+        With it comes where the threshold is beyond the mean, in units of the deviation of ``U`` and within
+        :data:`STEP_DEVIATIONS`.
+        """
+        k, found, step = self.k, np.empty_like(place), np.zeros_like(place)
+        for part, threshold, sign in ((BELOW_ONE, self.threshold_below, 1.0), (ABOVE_ONE, self.threshold_above, -1.0)):
+            here = _chosen(kind == part)
+            if here is None:
+                continue
+            w, x, _ = threshold(index[here], np.minimum(place[here], BEFORE_ZERO) if sign > 0.0 else place[here])
+            # g <= P(U > U2) and g <= (e^x - 1) E(U - U2)+; g <= P(U < U1) min(1, (1 - e^-x) U1) and
+            # g <= (1 - e^-x) E(U1 - U)+; a mean excess is at most sqrt(k) beyond its value at U = k.
+            grown = np.expm1(np.minimum(w, 600.0))
+            tail = np.where(sign * w > 0.0, -k * np.maximum(grown - w, 0.0) * (1.0 - 1e-9), 0.0)
+            rate = np.log(np.abs(np.expm1(np.minimum(sign * x, 600.0))))
+            if sign < 0.0:
+                tail = tail + np.minimum(rate + w + math.log(k), 0.0)
+            found[here] = np.minimum(tail, rate + np.log(math.sqrt(k) + k * np.maximum(-sign * grown, 0.0))) + 1e-6
+            step[here] = np.clip(math.sqrt(k) * w, -STEP_DEVIATIONS, STEP_DEVIATIONS)
+        here = _chosen(kind == CERTAIN_GAIN)
+        if here is not None:
+            found[here] = self.certain(index[here], place[here])[0]
+        return np.minimum(found, 0.0), step
+
+    def log_most_density(self, p: _IntegralPanels) -> tuple[Array, Array]:
+        """Return ``ln`` of the least and of the largest density ``f`` on each panel; ``f`` has one hill."""
+        far, near = self.offset(p.kind, p.index, p.high), self.offset(p.kind, p.index, p.low)
+        m = self.misalignment[p.index]
+        at_near, at_far = self.log_density(p.index, near), self.log_density(p.index, far)
+        most = np.where((near + m) * (far + m) <= 0.0, self.log_density_front[p.index], np.maximum(at_near, at_far))
+        return np.minimum(at_near, at_far), most
 
     def panel_bounds(self, p: _IntegralPanels) -> tuple[Array, Array]:
         """Return ``ln`` of a lower and of an upper bound of the integral over each panel.
@@ -303,42 +413,45 @@ class WishartIntegral:
         ``f`` and ``g``.
         """
         # width min(f) g(low) <= integral <= width max(f) g(high), with 1e-9 for rounding (C20, the sum)
-        far, near = self.offset(p.kind, p.index, p.high), self.offset(p.kind, p.index, p.low)
-        with np.errstate(divide="ignore"):
-            width = np.log(p.high - p.low)
-        at_near, at_far = self.log_density(near), self.log_density(far)
-        astride = (near + self.misalignment) * (far + self.misalignment) <= 0.0
-        most = np.where(astride, self.log_density_front, np.maximum(at_near, at_far))
-        high_gain = self.log_gain(p.kind, p.index, p.high)[0]
-        low_gain = np.append(-np.inf, high_gain[:-1])
-        new = np.append(True, (p.low[1:] != p.high[:-1]) | (np.diff(p.kind) != 0) | (np.diff(p.index) != 0))
-        low_gain[new] = self.log_gain(p.kind[new], p.index[new], p.low[new])[0]
-        return width + np.minimum(at_near, at_far) + low_gain - 1e-9, width + most + high_gain + 1e-9
+        least, most = self.log_most_density(p)
+        low, high = (self.log_gain(p.kind, p.index, place)[0] for place in (p.low, p.high))
+        width = np.log(p.high - p.low)
+        return width + least + low - 1e-9, width + most + high + 1e-9
 
-    def gauss(self, p: _IntegralPanels) -> tuple[Array, Array, Array]:
-        """Return ``ln`` of the Gauss rule on each panel, ``ln`` of its proved error, and the mean of the steepness."""
+    def gauss(self, p: _IntegralPanels) -> tuple[Array, Array]:
+        """Return ``ln`` of the Gauss rule on each panel, and the mean of the steepness."""
         nodes, weights = gauss_nodes(PANEL_NODES)
         width = (p.high - p.low)[:, None]
         place = p.low[:, None] + width * nodes
         kind, index = np.repeat(p.kind, PANEL_NODES), np.repeat(p.index, PANEL_NODES)
         flat = place.ravel()
         gain, steep = self.log_gain(kind, index, flat)
-        logs = (self.log_density(self.offset(kind, index, flat)) + gain).reshape(place.shape)
+        logs = (self.log_density(index, self.offset(kind, index, flat)) + gain).reshape(place.shape)
         peak = np.maximum(logs.max(axis=1), -1e300)
         values = np.exp(logs - peak[:, None]) * weights * width
         total = values.sum(axis=1)
         leaning = (values * steep.reshape(place.shape)).sum(axis=1) / np.maximum(total, LEAST_DIVISOR)
-        with np.errstate(divide="ignore"):
-            return peak + np.log(total), self.log_error(p), leaning
+        return peak + np.log(total), leaning
 
-    def log_error(self, p: _IntegralPanels) -> Array:
-        """Return ``ln`` of the proved error of the Gauss rule on each panel: the least over a few ellipses."""
+    def log_error(self, p: _IntegralPanels, enough: Array) -> Array:
+        """Return ``ln`` of the proved error of the Gauss rule on each panel, by the first ellipse that is ``enough``.
+
+        ``enough`` holds the log of an error that will do. Where no ellipse reaches it, the least error is returned.
+        """
+        # 2.1 M rho^-2n / (1 - rho^-2) widths (C20, Gauss rules)
         best = np.full_like(p.low, np.inf)
         for ellipse in PANEL_ELLIPSES:
-            # 2.1 M rho^-2n / (1 - rho^-2) widths (C20, Gauss rules)
-            bound = self.log_size(p, ellipse) + math.log(gauss_error(PANEL_NODES, ellipse))
-            best = np.fmin(best, np.where(np.isnan(bound), np.inf, bound))
-        return best + np.log(p.high - p.low)
+            left = np.flatnonzero(best > enough)
+            if not len(left):
+                break
+            some = p[left]
+            bound = (
+                self.log_size(some, ellipse)
+                + math.log(gauss_error(PANEL_NODES, ellipse))
+                + np.log(some.high - some.low)
+            )
+            best[left] = np.fmin(best[left], bound)
+        return best
 
     def log_size(self, p: _IntegralPanels, ellipse: float) -> Array:
         """Return ``ln`` of a bound of ``|f g|`` on the rectangle around the ellipse, ``inf`` if none is known."""
@@ -346,31 +459,29 @@ class WishartIntegral:
         # Half axes of the ellipse: h/4 (rho + 1/rho) and h/4 (rho - 1/rho)
         wide, tall = half * 0.5 * (ellipse + 1.0 / ellipse), half * 0.5 * (ellipse - 1.0 / ellipse)
         centre = self.offset(p.kind, p.index, 0.5 * (p.high + p.low))
-        size = self.log_density_size(centre, wide, tall)
-        found = np.full_like(size, np.inf)
+        found = np.empty_like(centre)
         for part, bound in (
             (BELOW_ONE, self.below_size),
             (CERTAIN_GAIN, self.certain_size),
             (ABOVE_ONE, self.above_size),
         ):
-            here = p.kind == part
-            if np.any(here):
+            here = _chosen(p.kind == part)
+            if here is not None:
                 found[here] = bound(self.eps[p.index[here]], centre[here], wide[here], tall[here])
-        return size + found
+        return self.log_density_size(p.index, centre, wide, tall) + found
 
-    def log_density_size(self, centre: Array, wide: Array, tall: Array) -> Array:
+    def log_density_size(self, index: Index, centre: Array, wide: Array, tall: Array) -> Array:
         """Return ``ln`` of a bound of ``|f|`` on the rectangle (C20, gains off the real line).
 
         With ``T = sqrt(r) (t + i v)`` the size of ``1 + T^2/r`` is least at the least ``|t|``, and there at ``v^2 = 1 -
         t^2`` or the nearest possible value.
         """
-        unit = self.spread * math.sqrt(self.rank)
-        t = np.maximum(np.abs(centre + self.misalignment) - wide, 0.0) / unit
+        unit = self.unit[index]
+        t = np.maximum(np.abs(centre + self.misalignment[index]) - wide, 0.0) / unit
         v2 = np.clip(1.0 - t * t, 0.0, (tall / unit) ** 2)
         # (1 + t^2 + v^2)^2 - 4 v^2 = (1 + t^2 - v^2)^2 + 4 t^2 v^2
         square = (1.0 + t * t - v2) ** 2 + 4.0 * t * t * v2
-        with np.errstate(divide="ignore"):
-            return self.log_density_front - 0.25 * (self.rank + 1.0) * np.log(square)
+        return self.log_density_front[index] - 0.25 * (self.rank + 1.0) * np.log(square)
 
     def below_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
         """Return ``ln`` of a bound of ``|g_-|`` on the rectangle, ``inf`` if none is known (C20)."""
@@ -417,9 +528,11 @@ class WishartIntegral:
 
         It is ``-inf`` on the other side of ``k``, where the bound says nothing.
         """
-        # P(U > k e^w) <= e^(-k D(w)) for w > 0, and P(U < k e^w) for w < 0 (C21, Chernoff)
-        w = np.log(np.maximum(threshold, LEAST_DIVISOR) / self.k)
-        return np.where(sign * w > 0.0, self.k * deviance(w) * (1.0 - 1e-12), -np.inf)
+        # P(U > k e^w) <= e^(-k D(w)) for w > 0, and P(U < k e^w) for w < 0 (C21, Chernoff); D cancels near 0
+        ratio = np.maximum(threshold, LEAST_DIVISOR) / self.k
+        w = np.log(ratio)
+        least = self.k * np.maximum(ratio - 1.0 - w, 0.0) * (1.0 - 1e-9) - 1e-15 * self.k * (1.0 + ratio)
+        return np.where(sign * w > 0.0, np.maximum(least, 0.0), -np.inf)
 
     def log_gain_size(self, threshold: Array, rate: Array) -> Array:
         """Return ``ln(2.32 E[(1 - e^(-rate (U - threshold)))_+])``, which bounds a gain off the real line."""
@@ -466,63 +579,92 @@ class WishartIntegral:
 
     # --- panels ---------------------------------------------------------------------------------
 
-    def first_panels(self) -> _IntegralPanels:
-        """Return panels that grow from ``A = 1`` and towards ``A = 0``, and others around the bulk of ``A``."""
-        shrinking = 1.0 - 0.5 ** np.arange(1, PANELS_TOWARDS_ZERO + 1)
-        start = 1e-7 * min(self.spread, 1.0)
-        bulk = self.spread * np.array(
-            [-40, -28, -20, -14, -10, -7, -5, -3.5, -2.2, -1, 0, 1, 2.2, 3.5, 5, 7, 10, 14, 20, 28, 40]
-        )
-        growing = start * 2.0 ** np.arange(0, math.ceil(math.log2(0.5 / start)))
-        below = np.concatenate([[0.0, 1.0], growing, shrinking, self.misalignment + bulk])
-        below = _distinct_edges(below[(below >= 0.0) & (below <= 1.0)])
-        parts = []
-        for i, kink in enumerate(self.kink.tolist()):
-            parts.extend(self.parts(i, kink, below, bulk))
-        return _IntegralPanels(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    def pieces(self) -> _IntegralPanels:
+        """Return narrow panels that cover ``0 < A < e^45``: they grow from ``A = 1`` and from a threshold of 0.
 
-    def parts(
-        self, i: int, kink: float, below: Array, bulk: Array
-    ) -> list[tuple[Index, NDArray[np.int8], Array, Array]]:
-        """Return the first panels of epsilon number ``i``, one entry ``(index, kind, low, high)`` for each kind.
-
-        ``kink`` is its ``eps/|a|``, ``below`` holds edges of places below ``A = 1``, and ``bulk`` places around the
-        mode of ``A``.
+        They grow towards ``A = 0`` too, and there are others around the bulk of ``A``.
         """
-        if self.a > 0.0:
-            top = math.exp(min(kink, 600.0))
-            if kink > FARTHEST_LOG_ALIGNMENT:
-                return [_panels_between(i, BELOW_ONE, below)]
-            scale = min(self.spread, 1.0, kink if kink > 0.0 else 1.0)
-            growing = (
-                1e-7
-                * scale
-                * 2.0 ** np.arange(math.ceil(math.log2(math.exp(FARTHEST_LOG_ALIGNMENT) / (1e-7 * scale))) + 1)
-            )
-            centre = -self.misalignment - (top - 1.0)
-            above = np.concatenate([[0.0], growing, centre + bulk])
-            above = _distinct_edges(above[(above >= 0.0) & (above <= growing[-1])])
-            return [_panels_between(i, BELOW_ONE, below), _panels_between(i, ABOVE_ONE, above)]
-        turn = -math.expm1(-kink) if self.a < 0.0 else float(self.eps[i] > 0.0)
-        before = _distinct_edges(
-            np.concatenate(
-                [below[below < turn], turn * (1.0 - 0.5 ** np.arange(1.0, PANELS_TOWARDS_THRESHOLD)), [turn]]
-            )
-        )
-        after = np.append(turn, below[below > turn])
-        return [
-            _panels_between(i, part, edges)
-            for part, edges in ((BELOW_ONE, before), (CERTAIN_GAIN, after))
-            if len(edges) > 1
-        ]
+        m, spread = self.misalignment[:, None], (self.unit / math.sqrt(self.rank))[:, None]
+        start, kink = FIRST_PLACE * np.minimum(spread, 1.0), self.kink[:, None]
+        growing = np.minimum(start * PLACE_GROWTH ** np.arange(PLACES_BELOW), 0.5)
+        whole = np.broadcast_to(np.concatenate([[0.0, 1.0], 1.0 - 0.5 ** np.arange(1.0, 41.0)]), (len(m), 42))
+        edges = [whole, growing, np.clip(m + spread * BULK, 0.0, 1.0)]
+        turn = self.turn[:, None]
+        if self.a <= 0.0:
+            edges += [turn, turn * (1.0 - 0.5 ** np.arange(1.0, PANELS_TOWARDS_THRESHOLD))]
+        found = [self.between(np.concatenate(edges, axis=1), turn, BELOW_ONE)]
+        if self.a <= 0.0:
+            found.append(self.between(np.concatenate(edges, axis=1), turn, CERTAIN_GAIN))
+        elif np.any(self.kink <= FARTHEST_LOG_ALIGNMENT):
+            end = math.exp(FARTHEST_LOG_ALIGNMENT)
+            scale = FIRST_PLACE * np.minimum(np.minimum(spread, 1.0), np.where(kink > 0.0, kink, 1.0))
+            centre = -m - np.expm1(np.minimum(kink, 600.0))
+            growing = np.minimum(scale * PLACE_GROWTH ** np.arange(PLACES_ABOVE), end)
+            farther = np.minimum(growing[:, -1:] * FAR_GROWTH ** np.arange(1.0, FAR_PLACES), end)
+            fixed = np.broadcast_to([0.0, end], (len(m), 2))
+            above = np.concatenate([fixed, growing, farther, np.clip(centre + spread * BULK, 0.0, end)], axis=1)
+            found.append(self.between(np.where(kink > FARTHEST_LOG_ALIGNMENT, 0.0, above), turn, ABOVE_ONE))
+        return _IntegralPanels(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
-    def log_beyond(self) -> float:
+    @staticmethod
+    def between(edges: Array, turn: Array, kind: int) -> tuple[Index, Kinds, Array, Array]:
+        """Return index, kind, low and high ends of the panels between the edges of each row that belong to a kind."""
+        edges = np.sort(edges, axis=1)
+        low, high = edges[:, :-1], edges[:, 1:]
+        chosen = low < high
+        if kind != ABOVE_ONE:
+            chosen &= (high <= turn) if kind == BELOW_ONE else (low >= turn)
+        index = np.nonzero(chosen)[0]
+        return index, np.full(len(index), kind, np.int8), low[chosen], high[chosen]
+
+    def first_panels(self, pieces: _IntegralPanels, most: Array) -> tuple[_IntegralPanels, NDArray[np.bool_]]:
+        """Return panels for the Gauss rule, unions or parts of pieces, and which of the pieces they cover.
+
+        ``most`` are bounds of the logs of the integrals over the pieces. Any choice is sound.
+        """
+        top = np.full(len(self.eps), -np.inf)
+        np.maximum.at(top, pieces.index, most)
+        kept = most > top[pieces.index] - WINDOW_NATS
+        p = pieces[kept]
+        if not len(p.low):
+            return p, kept
+        t = [
+            (self.offset(p.kind, p.index, x) + self.misalignment[p.index]) / self.unit[p.index] for x in (p.low, p.high)
+        ]
+        angle = np.abs(np.arcsinh(t[1]) - np.arcsinh(t[0]))
+        fall = 0.5 * (self.rank + 1.0) * np.abs(np.log1p(t[1] * t[1]) - np.log1p(t[0] * t[0]))
+        gains, steps = zip(
+            *(self.log_most_gain(p.kind, p.index, np.maximum(x, LEAST_DIVISOR)) for x in (p.low, p.high)), strict=True
+        )
+        rise = np.minimum(gains[1] - gains[0], WINDOW_NATS)
+        # Singular points are A = 1 or the threshold above it, and A = 0 or the threshold below A = 1.
+        turn = 1.0 if self.a > 0.0 else np.where(p.kind == BELOW_ONE, self.turn[p.index], 1.0)
+        left = turn - p.low
+        nearer = np.where(p.kind == ABOVE_ONE, 1.0, np.maximum(turn - p.high, LEAST_SHARE_LEFT * left) / left)
+        folds = np.log(p.high / np.maximum(p.low, LEAST_SHARE_LEFT * p.high)) - np.log(nearer)
+        size = (fall + rise) / NATS_IN_PANEL + folds / FOLDS_IN_PANEL + angle / SCALES_IN_PANEL
+        size += np.abs(steps[1] - steps[0]) / STEPS_IN_PANEL
+        size /= 1.0 + (top[p.index] - most[kept]) / NATS_TO_DOUBLE
+        parts = np.maximum(np.ceil(size), 1.0).astype(np.intp)
+        # Pieces that belong to several panels are cut, and then neighbours whose sizes sum up to one panel are joined.
+        p, size = p.cut(parts), np.repeat(size / parts, parts)
+        new = np.append(True, (p.low[1:] != p.high[:-1]) | (np.diff(p.kind) != 0) | (np.diff(p.index) != 0))
+        run = np.cumsum(new) - 1
+        along = np.cumsum(size)
+        before = (along - size)[new][run]
+        total = np.bincount(run, size)[run]
+        label = np.floor((along - 0.5 * size - before) / total * np.ceil(total))
+        first = new | np.append(True, np.diff(label) != 0.0)
+        last = np.append(first[1:], True)
+        return _IntegralPanels(p.index[first], p.kind[first], p.low[first], p.high[last]), kept
+
+    def log_beyond(self) -> Array:
         """Return ``ln`` of a bound of ``P(ln A > 45)``, beyond the panels, where ``f`` is at most a power."""
         # ln A > 45 iff T > (e^45 - 1 + m)/s >= t, and P(T > t) <= front int_t^inf (u^2/r)^-(r+1)/2 du, that is
         # front r^((r+1)/2) t^-r / r.
-        t = (math.exp(FARTHEST_LOG_ALIGNMENT) - 1.0) / self.spread
         r = float(self.rank)
-        return self.log_front + 0.5 * (r + 1.0) * math.log(r) - r * math.log(t) - math.log(r)
+        t = (math.exp(FARTHEST_LOG_ALIGNMENT) - 1.0) / (self.unit / math.sqrt(r))
+        return self.log_front + 0.5 * (r + 1.0) * math.log(r) - r * np.log(t) - math.log(r)
 
     def log_delta(self) -> tuple[Array, Array, Array]:
         """Return three arrays with an entry for each epsilon.
@@ -533,47 +675,43 @@ class WishartIntegral:
 
         Raises :class:`NotConverged` after :data:`MOST_HALVINGS` halvings.
         """
-        count = len(self.eps)
-        total, missed = np.full(count, self.log_infinite), np.full(count, self.log_beyond())
-        leaning = np.full(count, -np.inf)
-        panels = self.first_panels()
+        sums = _LogSums(self.log_infinite, self.log_beyond(), np.full_like(self.eps, -np.inf))
+        pieces = self.pieces()
+        most = self.log_most_density(pieces)[1] + np.log(pieces.high - pieces.low) + 1e-9
+        most = most + self.log_most_gain(pieces.kind, pieces.index, pieces.high)[0]
+        panels, kept = self.first_panels(pieces, most)
+        rest, half = pieces[~kept], most[~kept] - math.log(2.0)
         for _ in range(MOST_HALVINGS):
-            # Each panel is in [low, high]: half of the gap is the error of the middle.
-            low, high = self.panel_bounds(panels)
-            least = np.logaddexp(total, _log_sums_by_index(panels.index, low, count))
-            enough = (least + math.log(self.share))[panels.index]
-            with np.errstate(divide="ignore", invalid="ignore"):
-                half = high + np.log1p(-np.exp(np.minimum(low - high, 0.0))) - math.log(2.0)
-            idle = (half <= enough) | (high == -np.inf)
-            middle = np.logaddexp(low, high) - math.log(2.0)
-            total = np.logaddexp(total, _log_sums_by_index(panels.index[idle], middle[idle], count))
-            missed = np.logaddexp(missed, _log_sums_by_index(panels.index[idle], half[idle], count))
-            panels = panels[~idle]
+            value, steep = self.gauss(panels)
+            whole = _add_logs(sums.total, panels.index, value) + math.log(self.share)
+            if len(rest.low):
+                # A piece left out is in [0, most]: half of that is the middle and its error.
+                small = half <= whole[rest.index]
+                sums = sums.add(rest.index[small], half[small], half[small])
+                rest, more = rest[:0], rest[~small]
+                if len(more.low):
+                    panels = panels.join(more)
+                    value, steep = self.gauss(panels)
+            enough = whole[panels.index]
+            error = self.log_error(panels, enough)
+            done = error <= enough
+            sums = sums.add(panels.index[done], value[done], error[done], steep[done])
+            panels, enough, error = panels[~done], enough[~done], error[~done]
+            if len(panels.low):
+                # Each panel is in [low, high]: half of the gap is the error of the middle. Else it is cut.
+                low, high = self.panel_bounds(panels)
+                gap = high + np.log1p(-np.exp(np.minimum(low - high, 0.0))) - math.log(2.0)
+                small = (gap <= enough) | (high == -np.inf)
+                sums = sums.add(panels.index[small], np.logaddexp(low, high)[small] - math.log(2.0), gap[small])
+                panels, parts = panels[~small], 2.0 + (error - enough)[~small] / NATS_TO_CUT
+                parts = np.where(parts < np.inf, np.clip(parts, 2.0, MOST_PARTS), 2.0)
+                panels = panels.cut(parts.astype(np.intp))
             if not len(panels.low):
-                return total, np.exp(missed - total), np.exp(leaning - total)
-            # Else the Gauss rule, where its error is small enough; else the panel is halved.
-            value, error, steep = self.gauss(panels)
-            done = error <= enough[~idle]
-            here = panels.index[done]
-            total = np.logaddexp(total, _log_sums_by_index(here, value[done], count))
-            missed = np.logaddexp(missed, _log_sums_by_index(here, error[done], count))
-            leaning = np.logaddexp(
-                leaning, _log_sums_by_index(here, value[done] + np.log(steep[done] + LEAST_DIVISOR), count)
-            )
-            panels = panels[~done]
-            if not len(panels.low):
-                return total, np.exp(missed - total), np.exp(leaning - total)
-            panels = panels.halve()
+                return sums.total, np.exp(sums.missed - sums.total), np.exp(sums.leaning - sums.total)
         raise NotConverged("the quadrature of the exact profile did not settle; please report these parameters")
 
 
-def _distinct_edges(edges: Array) -> Array:
-    """Return these edges in increasing order, each once."""
-    ordered = np.sort(edges)
-    return ordered[np.concatenate([[True], np.diff(ordered) > 0.0])]
-
-
-def _panels_between(i: int, kind: int, edges: Array) -> tuple[Index, NDArray[np.int8], Array, Array]:
-    """Return index, kind, low and high ends of the panels between these edges."""
-    count = len(edges) - 1
-    return np.full(count, i, np.intp), np.full(count, kind, np.int8), edges[:-1], edges[1:]
+def _chosen(mask: NDArray[np.bool_]) -> Any:
+    """Return what picks the entries where ``mask`` is true: everything, an index array, or None for nothing."""
+    count = np.count_nonzero(mask)
+    return None if count == 0 else slice(None) if count == len(mask) else np.flatnonzero(mask)

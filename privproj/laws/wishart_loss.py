@@ -33,8 +33,8 @@ from privproj.laws.wishart_integral import (
     THRESHOLD_ROUNDING,
     WishartIntegral,
 )
-from privproj.numerics.arrays import Array
-from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR, RELATIVE_ERROR_PER_NAT, Enclosure, widen_outward
+from privproj.numerics.arrays import Array, widen_outward_each
+from privproj.numerics.enclosure import Enclosure, widen_outward
 from privproj.numerics.kernels import log_beta_tail, stirling_remainder
 
 EPSILONS_TOGETHER = 64
@@ -62,6 +62,42 @@ def log_gamma_ratio(r: float) -> float:
     )
 
 
+def log_infinite(rank: int, misalignment: float) -> float:
+    """Return ``ln P(A <= 0)``, the log of the probability that the loss is infinite."""
+    # P(A <= 0) = I_{m(2-m)}(r/2, 1/2)/2 for m <= 1, where I_{m(2-m)}(r/2, 1/2) = P(Beta(1/2, r/2) > (1 - m)^2),
+    # and one minus that beyond (C9)
+    m = misalignment
+    log_half = log_beta_tail(0.5, 0.5 * rank, (1.0 - m) ** 2, m * (2.0 - m)) - math.log(2.0)
+    return log_half if m <= 1.0 else math.log1p(-math.exp(log_half))
+
+
+def log_deltas(dim: int, rank: int, misalignment: Array, eps: Array, share: float) -> tuple[Array, Array]:
+    """Return ``ln delta`` for each pair of ``misalignment`` and ``eps``, and its relative error (C20).
+
+    ``dim`` is at least 2. The arrays have one shape, ``(n,)``, which is that of both results. The parts of the error
+    that come from the panels and from the tables of gains are proved, the part of rounding is estimated. ``share`` is
+    what one panel may add to the error of one value without being halved. Raises :class:`NotConverged`.
+    """
+    front, whole, error = log_gamma_ratio(rank) - 0.5 * math.log(rank), np.empty_like(eps), np.empty_like(eps)
+    infinite = {m: log_infinite(rank, m) for m in set(misalignment.tolist())}
+    for i in range(0, len(eps), EPSILONS_TOGETHER):
+        part = slice(i, i + EPSILONS_TOGETHER)
+        m = misalignment[part]
+        integral = WishartIntegral(dim, rank, m, np.array([infinite[x] for x in m.tolist()]), front, eps[part], share)
+        with np.errstate(all="ignore"):
+            whole[part], missed, leaning = integral.log_delta()
+        # panels and Gauss rules (proved) + tables of gains (proved) + 1.5e-15 times an estimate of the steepness (C20)
+        error[part] = missed + integral.gain.error + THRESHOLD_ROUNDING * leaning
+    if not np.all(np.isfinite(whole)):
+        raise NotConverged("the exact profile came out undefined; please report these parameters")
+    return whole, error
+
+
+def steepness(log_delta: Array | float, rank: int, misalignment: Array | float) -> Array | float:
+    """Estimate ``|d ln delta/d ln m|``, by which a rounding of ``m`` is multiplied in ``ln delta``."""
+    return 4.0 * np.abs(log_delta) + 40.0 + np.sqrt(misalignment * rank)
+
+
 @lru_cache(maxsize=KEPT_VALUES)
 def _kept_log_delta(pair: "VectorWishart", eps: float) -> Enclosure:
     """Return :meth:`VectorWishart.log_delta_anew`, remembered for the next question."""
@@ -81,14 +117,6 @@ class VectorWishart:
     rank: int
     misalignment: float
 
-    def log_infinite(self) -> float:
-        """Return ``ln P(A <= 0)``, the log of the probability that the loss is infinite."""
-        # P(A <= 0) = I_{m(2-m)}(r/2, 1/2)/2 for m <= 1, where I_{m(2-m)}(r/2, 1/2) = P(Beta(1/2, r/2) > (1 - m)^2),
-        # and one minus that beyond (C9)
-        m = self.misalignment
-        log_half = log_beta_tail(0.5, 0.5 * self.rank, (1.0 - m) ** 2, m * (2.0 - m)) - math.log(2.0)
-        return log_half if m <= 1.0 else math.log1p(-math.exp(log_half))
-
     def log_delta(self, eps: float) -> Enclosure:
         """Return an enclosure of ``ln delta(eps)`` for ``eps >= 0``, remembered for the next question.
 
@@ -102,28 +130,16 @@ class VectorWishart:
         if self.dim == 1:
             return widen_outward(-math.inf)
         if eps > FARTHEST_EPSILON:  # the profile falls to P(A <= 0), which it has all but reached
-            return Enclosure(widen_outward(self.log_infinite()).lower, self.log_delta(FARTHEST_EPSILON).upper)
+            return Enclosure(
+                widen_outward(log_infinite(self.rank, self.misalignment)).lower, self.log_delta(FARTHEST_EPSILON).upper
+            )
         whole, error = self.log_deltas(np.array([eps]))
-        return widen_outward(float(whole[0]), float(error[0]), self.steepness(float(whole[0])))
+        value = float(whole[0])
+        return widen_outward(value, float(error[0]), float(steepness(value, self.rank, self.misalignment)))
 
     def log_deltas(self, eps: Array, share: float = PANEL_ERROR_SHARE) -> tuple[Array, Array]:
-        """Return ``ln delta`` for each of ``eps``, and its relative error, two arrays of the shape of ``eps`` (C20).
-
-        The parts of the error that come from the panels and from the tables of gains are proved, the part of rounding
-        is estimated. ``share`` is what one panel may add to the error of one value without being halved.
-        """
-        front = log_gamma_ratio(self.rank) - 0.5 * math.log(self.rank)
-        integral = WishartIntegral(self.dim, self.rank, self.misalignment, self.log_infinite(), front, eps, share)
-        with np.errstate(all="ignore"):
-            whole, missed, leaning = integral.log_delta()
-        if not np.all(np.isfinite(whole)):
-            raise NotConverged("the exact profile came out undefined; please report these parameters")
-        # panels and Gauss rules (proved) + tables of gains (proved) + 1.5e-15 times an estimate of the steepness (C20)
-        return whole, missed + integral.gain.error + THRESHOLD_ROUNDING * leaning
-
-    def steepness(self, log_delta: float) -> float:
-        """Estimate ``|d ln delta/d ln m|``, by which a rounding of ``m`` is multiplied in ``ln delta``."""
-        return 4.0 * abs(log_delta) + 40.0 + math.sqrt(self.misalignment * self.rank)
+        """Return :func:`log_deltas` of this pair for each of ``eps``."""
+        return log_deltas(self.dim, self.rank, np.full_like(eps, self.misalignment), eps, share)
 
     def table(self, eps: Array) -> tuple[Array, Array]:
         """Return lower and upper bounds of delta for many ``eps``, which may be off by a relative 1e-15.
@@ -132,17 +148,9 @@ class VectorWishart:
         """
         if self.dim == 1:
             return np.zeros_like(eps), np.zeros_like(eps)
-        parts = [
-            self.log_deltas(eps[i : i + EPSILONS_TOGETHER], TABLE_PANEL_ERROR_SHARE)
-            for i in range(0, len(eps), EPSILONS_TOGETHER)
-        ]
-        whole, error = (np.concatenate(part) for part in zip(*parts, strict=True))
+        whole, error = self.log_deltas(eps, TABLE_PANEL_ERROR_SHARE)
         # The margin of widen_outward, with twice its error per nat
-        margin = (
-            FUNCTION_RELATIVE_ERROR
-            + error
-            + (RELATIVE_ERROR_PER_NAT + 4e-15) * np.abs(whole)
-            + 1e-15 * self.steepness(0.0)
+        lower, upper = widen_outward_each(
+            whole, error + 4e-15 * np.abs(whole), steepness(0.0, self.rank, self.misalignment)
         )
-        lower, upper = whole - margin, np.minimum(whole + margin, 0.0)
         return np.where(lower > -690.0, np.exp(np.maximum(lower, -690.0)), 0.0), np.exp(np.maximum(upper, -690.0))

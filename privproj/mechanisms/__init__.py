@@ -1,12 +1,17 @@
 """Mechanisms: frozen records of what was run, with their parameters, the checks of these, and facts about them."""
 
-from privproj.mechanisms.base import Mechanism, NoisyMechanism
-from privproj.mechanisms.gaussian import Gaussian
-from privproj.mechanisms.laplace import Laplace
-from privproj.mechanisms.m1 import M1
-from privproj.mechanisms.m2 import M2, Layer
-from privproj.mechanisms.sketch import PublicSketch, Sketch
-from privproj.mechanisms.wishart import Wishart, WishartMatrix
+from typing import TYPE_CHECKING
+
+from privproj.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from privproj.mechanisms.base import Mechanism, NoisyMechanism
+    from privproj.mechanisms.gaussian import Gaussian
+    from privproj.mechanisms.laplace import Laplace
+    from privproj.mechanisms.m1 import M1
+    from privproj.mechanisms.m2 import M2, Layer
+    from privproj.mechanisms.sketch import PublicSketch, Sketch
+    from privproj.mechanisms.wishart import Wishart, WishartMatrix
 
 __all__ = [
     "M1",
@@ -21,3 +26,16 @@ __all__ = [
     "Wishart",
     "WishartMatrix",
 ]
+
+HOMES = {
+    "base": ("Mechanism", "NoisyMechanism"),
+    "gaussian": ("Gaussian",),
+    "laplace": ("Laplace",),
+    "m1": ("M1",),
+    "m2": ("M2", "Layer"),
+    "sketch": ("PublicSketch", "Sketch"),
+    "wishart": ("Wishart", "WishartMatrix"),
+}
+"""Where the names live; a mechanism is imported when it is asked for, so that one question pays for one."""
+
+__getattr__, __dir__ = lazy_names(__name__, HOMES)

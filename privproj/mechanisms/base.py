@@ -7,7 +7,7 @@ from privproj.errors import InvalidParameter
 from privproj.validation import noise
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Mechanism:
     """A mechanism: its name, what the program must have done, and how it looks under a neighbouring relation.
 
@@ -73,7 +73,7 @@ class Mechanism:
         return given
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class NoisyMechanism(Mechanism):
     """A mechanism with a noise multiplier, which is left out only where it is what a query finds."""
 

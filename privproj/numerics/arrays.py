@@ -1,14 +1,24 @@
-"""What every file on arrays shares: the array type, and Gauss-Legendre nodes as arrays."""
+"""What every file on arrays shares: their types, Gauss-Legendre nodes as arrays, and the outward margin."""
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from privproj.numerics.enclosure import (
+    FUNCTION_RELATIVE_ERROR,
+    LOG_OF_ZERO_FROM_ABOVE,
+    PARAMETER_RELATIVE_ERROR,
+    RELATIVE_ERROR_PER_NAT,
+)
 from privproj.numerics.quadrature import gauss_legendre
 
 Array = NDArray[np.float64]
 """An array of doubles of any shape."""
+
+Index = NDArray[np.intp]
+"""An array of indices."""
 
 
 @lru_cache(maxsize=8)
@@ -16,3 +26,27 @@ def gauss_nodes(count: int) -> tuple[Array, Array]:
     """Return the nodes and the weights of the Gauss-Legendre rule on [0, 1], two arrays of shape ``(count,)``."""
     nodes, weights = zip(*gauss_legendre(count), strict=True)
     return np.array(nodes), np.array(weights)
+
+
+def widen_outward_each(log_values: Array, error: Array | float, steepness: Array | float) -> tuple[Array, Array]:
+    """Return :func:`privproj.numerics.enclosure.widen_outward` of each entry; an undefined one says nothing."""
+    # 1e-12 + error + 4e-15 |ln delta| + 1e-15 |d ln delta / d ln parameter| (C20)
+    margin = (
+        FUNCTION_RELATIVE_ERROR
+        + error
+        + RELATIVE_ERROR_PER_NAT * np.abs(log_values)
+        + PARAMETER_RELATIVE_ERROR * steepness
+    )
+    lower, upper = log_values - margin, np.minimum(log_values + margin, 0.0)
+    upper = np.where(log_values == -np.inf, LOG_OF_ZERO_FROM_ABOVE, upper)
+    return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), np.inf, upper)
+
+
+def rows_by_kind(kinds: Array, most: int) -> Iterator[tuple[tuple[float, ...], Index]]:
+    """Yield each kind, a row of ``kinds``, with the numbers of at most ``most`` rows that are equal to it."""
+    found, which = np.unique(kinds, axis=0, return_inverse=True)
+    order = np.argsort(which.ravel(), kind="stable")
+    ends = np.cumsum(np.bincount(which.ravel(), minlength=len(found)))
+    for kind, rows in zip(found.tolist(), np.split(order, ends[:-1]), strict=True):
+        for i in range(0, len(rows), most):
+            yield tuple(kind), rows[i : i + most]

@@ -28,11 +28,29 @@ from privproj.errors import NotConverged
 from privproj.numerics.arrays import Array, gauss_nodes
 from privproj.numerics.kernels import stirling_remainder
 
-PANEL_COEFFICIENTS = 24
+PANEL_COEFFICIENTS = 26
 """Coefficients of a panel; the error is computed for the value taken. Speed only."""
 
 PANEL_ELLIPSE = 6.0
 """Sum of the semi-axes of the ellipse around a panel on which the ratios are bounded. Speed only."""
+
+PANEL_WIDTH = 0.36
+"""Width of a panel in units of the natural scale at its inner end. Speed only."""
+
+WIDE_PANELS = (0.8, 1.6)
+"""Width of panels where ``|w|`` is above :data:`WIDE_PANELS_FROM`, of ``above`` and of ``below``. Speed only."""
+
+WIDE_PANELS_FROM = 3.0
+"""``|w|`` from which panels have the widths :data:`WIDE_PANELS`. Speed only."""
+
+PIECES = 8
+"""Equal pieces of a panel; on each a polynomial of lower degree stands for that of the panel. Speed only."""
+
+RATIO_TERMS = 13
+"""Powers in the polynomial of a ratio on a piece; what is left out is bounded and added. Speed only."""
+
+SLOPE_TERMS = 17
+"""Powers in the polynomial of a slope around a piece; what is left out is bounded and added. Speed only."""
 
 RATIO_NODES = 32
 """Gauss nodes of each part of a ratio's own integral; the error is computed. Speed only."""
@@ -40,20 +58,23 @@ RATIO_NODES = 32
 RATIO_PARTS = 3
 """Parts of a ratio's own integral. Speed only."""
 
-MORE_RATIO_PARTS = 40
+MORE_RATIO_PARTS = 20
 """This number over ``k`` more parts: for a small shape the integral is longer. Speed only."""
 
 CUT_OFF_NATS = 44.0
 """Nats below the start (or the top) of a ratio's integrand where it is cut off; the rest is bounded. Speed only."""
 
+CUT_OFF_STEPS = 20
+"""Steps of Newton's method towards that place, which need not be exact. Speed only."""
+
 SLIM_SHARE = 0.1
 """Differences over less than this share of the natural scale are integrals of the slope. Speed only."""
 
-SLOPE_NODES = 8
-"""Gauss nodes of the integral of a slope; the error is computed. Speed only."""
+SLIM_REACH = 0.07
+"""How far beyond its ends the polynomials of a panel hold, in units of the scale at its inner end: the scale grows
 
-SLIM_ELLIPSE = 17.0
-"""Sum of the semi-axes of the ellipse for the integral of a slope; it lies in that of the panel (C20). Proof."""
+by less than 1.4 over a panel, and half of :data:`SLIM_SHARE` times 1.4 is 0.07. Proof.
+"""
 
 POLYNOMIAL_RELATIVE_ROUNDING = 2e-15
 """Relative rounding of a polynomial (measured). Proof."""
@@ -76,10 +97,10 @@ LARGEST_GAIN_ERROR = 1e-11
 SERIES_RANGE = 0.3
 """``|w|`` below which ``D`` is summed in powers. Proof."""
 
-SERIES_TERMS = 14
-"""Powers in that sum: its remainder is below ``0.3^13 2/15! < 1e-18`` of it. Proof."""
+SERIES_COEFFICIENTS = tuple(1.0 / math.factorial(n) for n in range(13, 1, -1))
+"""Coefficients of ``D/w^2``, the highest first: the remainder is below ``0.3^12 2.1/14! < 2e-17`` of it. Proof."""
 
-PART_ELLIPSES = (1.3, 1.6, 2.0, 2.5, 3.0, 4.0, 6.0)
+PART_ELLIPSES = (1.6, 2.5, 4.0, 6.0)
 """Ellipses tried for the error of the Gauss rule on one part: sums of their semi-axes. Speed only."""
 
 
@@ -87,11 +108,15 @@ def deviance(w: Array) -> Array:
     """Return ``D(w) = e^w - 1 - w`` at every entry, without cancellation near 0."""
     small = np.abs(w) < SERIES_RANGE
     v = np.where(small, w, 0.0)
-    series = np.zeros_like(v)
-    for divisor in range(SERIES_TERMS, 2, -1):
-        series = v / divisor * (1.0 + series)
-    wide = np.where(small, 1.0, w)
-    return np.where(small, 0.5 * v * v * (1.0 + series), np.expm1(wide) - wide)
+    series = np.full_like(v, SERIES_COEFFICIENTS[0])
+    for coefficient in SERIES_COEFFICIENTS[1:]:
+        series *= v
+        series += coefficient
+    series *= v
+    series *= v
+    if small.all():
+        return series
+    return np.where(small, series, np.expm1(w) - w)
 
 
 def gauss_error(count: int, ellipse: Array | float) -> Array | float:
@@ -112,7 +137,7 @@ def _cut_off_place(k: float, sign: float, w: Array) -> Array:
     level = _ratio_exponent(k, sign, w, top) - CUT_OFF_NATS
     most = 10.0 / math.sqrt(k) + (2.0 * CUT_OFF_NATS + 2.0) / k
     y = top + (min(most, math.log(2.0 + 2.0 * CUT_OFF_NATS / k) + 2.0) if sign > 0.0 else most)
-    for _ in range(40):
+    for _ in range(CUT_OFF_STEPS):
         fall = -sign * k * (1.0 - np.exp(np.minimum(w + sign * y, 30.0)))
         step = (level - _ratio_exponent(k, sign, w, np.minimum(y, 30.0 if sign > 0.0 else 1e9))) / fall
         y = np.maximum(y - np.clip(step, 0.0, 0.9 * (y - top)), top)
@@ -126,14 +151,21 @@ def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]
     - 1) dy``, ``q = k e^w (1 - e^-y)``, which is positive, and small where ``w`` is.
     """
     nodes, weights = gauss_nodes(RATIO_NODES)
-    end, parts = _cut_off_place(k, sign, w), RATIO_PARTS + int(MORE_RATIO_PARTS / k)
+    end, parts = _cut_off_place(k, sign, w), RATIO_PARTS + int((MORE_RATIO_PARTS if sign < 0.0 else 2.0) / k)
     ratio, slope, error, error_of_slope = (np.zeros_like(w) for _ in range(4))
+    whole = (w > DIFFERENCE_FROM)[:, None]
     for part in range(parts):
         left, width = end * part / parts, end / parts
         y = left[:, None] + width[:, None] * nodes
-        values = np.exp(_ratio_exponent(k, sign, w[:, None], y)) * weights * width[:, None]
-        ratio += values.sum(axis=1) if sign > 0.0 else (values * _small_rise(k, w[:, None], y)).sum(axis=1)
-        slope += k * np.exp(w) * (values * np.abs(np.expm1(sign * y))).sum(axis=1)
+        # The integrand is exp(k (+-y - e^w (e^(+-y) - 1))), for below less e^(-k y), and k e^w |e^(+-y) - 1| times it
+        # that of the slope.
+        grown = np.expm1(sign * y)
+        lever = (k * np.exp(w))[:, None] * grown
+        values = np.exp((sign * k) * y - lever)
+        slope += width * ((values * np.abs(lever)) @ weights)
+        if sign < 0.0:
+            values *= np.where(whole, 1.0, -np.expm1(lever))
+        ratio += width * (values @ weights)
         missed = _gauss_part_error(k, sign, w, left, width)
         error, error_of_slope = error + missed[0], error_of_slope + missed[1]
     ratio -= np.where((w > DIFFERENCE_FROM) & (sign < 0.0), 1.0 / k, 0.0)
@@ -144,11 +176,6 @@ def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]
     rest = last / fall if sign > 0.0 else np.minimum(last / fall, rest_of_slope)
     both = np.maximum((error + rest) / ratio, (error_of_slope + np.abs(rest_of_slope)) / slope)
     return ratio, slope, np.where(rest_of_slope > 0.0, both, np.inf)
-
-
-def _small_rise(k: float, w: Array, y: Array) -> Array:
-    """Return ``1 - e^-q``, or 1 where ``w`` is above :data:`DIFFERENCE_FROM`: there ``1/k`` is taken off in the end."""
-    return np.where(w > DIFFERENCE_FROM, 1.0, -np.expm1(k * np.exp(w) * np.expm1(-y)))
 
 
 def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array) -> tuple[Array, Array]:
@@ -176,44 +203,78 @@ def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array
 
 
 @dataclass(frozen=True)
-class _RatioTable:
-    """One Mills ratio and the size of its slope, by polynomials on ``p`` panels, and their proved error (C20).
+class _Pieces:
+    """Polynomials ``sum_j coefficients_j y^j``, ``y = (w - middle)/half``, one for each of ``p`` pieces of the line.
 
-    * ``edges``, of shape ``(p + 1,)``: the ends of the panels, in ``w``.
-    * ``ratio``, ``slope``, of shape ``(coefficients, p)``: Chebyshev coefficients on each panel.
-    * ``error``: relative error of both polynomials.
+    * ``coefficients``, of shape ``(terms, p)``.
+    * ``middle``, ``half``, of shape ``(p,)``.
+    """
+
+    coefficients: Array
+    middle: Array
+    half: Array
+
+    def at(self, piece: NDArray[np.intp], w: Array) -> Array:
+        """Return the values at ``w`` of the polynomials of these pieces."""
+        y = (w - self.middle[piece]) / self.half[piece]
+        total = self.coefficients[-1].take(piece)
+        for row in self.coefficients[-2::-1]:
+            total *= y
+            total += row.take(piece)
+        return total
+
+    def slant(self, piece: NDArray[np.intp], w: Array, end: Array) -> Array:
+        """Return the divided difference of the polynomials of these pieces between ``w`` and ``end``."""
+        middle, half = self.middle[piece], self.half[piece]
+        y, z = (w - middle) / half, (end - middle) / half
+        total = self.coefficients[-1].take(piece)
+        slant = np.zeros_like(total)
+        # p(y) - p(z) = (y - z) q: q by Horner's rule on the sums of Horner's rule, which takes no difference
+        for row in self.coefficients[-2::-1]:
+            slant *= z
+            slant += total
+            total *= y
+            total += row.take(piece)
+        return slant / half
+
+
+@dataclass(frozen=True)
+class _RatioTable:
+    """One Mills ratio and the size of its slope, by polynomials on pieces of panels, and their proved error (C20).
+
+    * ``edges``, of shape ``(p + 1,)``: the ends of the pieces, in ``w``.
+    * ``ratio``: the ratio.
+    * ``rise``: an antiderivative of the size of its slope, on each piece and around it.
+    * ``error``: relative error of the polynomials of both.
     * ``amplified``: relative error of a difference of two values, or of an integral of the slope in its place.
     """
 
     edges: Array
-    ratio: Array
-    slope: Array
+    ratio: _Pieces
+    rise: _Pieces
     error: float
     amplified: float
 
-    def place(self, w: Array) -> tuple[NDArray[np.intp], Array]:
-        """Return the panel of each ``w`` and where in it, from -1 to 1; the ends stand for what lies beyond."""
-        panel = np.clip(np.searchsorted(self.edges, w, side="right") - 1, 0, len(self.edges) - 2)
-        left, right = self.edges[panel], self.edges[panel + 1]
-        return panel, np.clip((2.0 * w - left - right) / (right - left), -1.0, 1.0)
+    def place(self, w: Array) -> NDArray[np.intp]:
+        """Return the piece of each ``w``; the first and the last stand for what lies beyond."""
+        return np.searchsorted(self.edges[1:-1], w, side="right")
 
-    def at(self, w: Array, coefficients: Array) -> Array:
-        """Return the values at ``w`` of the polynomials with these coefficients, by Clenshaw's sum."""
-        panel, y = self.place(w)
-        ahead, last, twice = np.zeros_like(y), np.zeros_like(y), 2.0 * y
-        for j in range(PANEL_COEFFICIENTS - 1, 0, -1):
-            ahead, last = coefficients[j][panel] + twice * ahead - last, ahead
-        return coefficients[0][panel] + y * ahead - last
+    def at(self, w: Array) -> Array:
+        """Return the ratio at ``w``, or at the nearest end of the table."""
+        w = np.minimum(np.maximum(w, self.edges[0]), self.edges[-1])
+        return self.ratio.at(self.place(w), w)
 
 
 def _panel_edges(k: float, sign: float) -> Array:
-    """Return edges of panels that are 0.45 of the scale wide, from beyond 0 on the other side outward."""
+    """Return edges of panels, a few to the scale, from beyond 0 on the other side outward."""
     unit, edges = 1.0 / math.sqrt(k), []
     end = _farthest_log_threshold(k) if sign > 0.0 else -LOWEST_LOG_THRESHOLD
-    place = -2.2 * unit
+    place, wide = -2.2 * unit, WIDE_PANELS[0 if sign > 0.0 else 1]
     while place < end:
         edges.append(place)
-        place += 0.45 * min(max(place, 0.0) + unit, 1.0)
+        place += (
+            wide if place > WIDE_PANELS_FROM else PANEL_WIDTH * float(_ratio_scale(k, sign, np.array(sign * place)))
+        )
     return sign * np.array([*edges, place])[:: int(sign)]
 
 
@@ -222,58 +283,131 @@ def _farthest_log_threshold(k: float) -> float:
     return math.log1p(2.0 * FARTHEST_DEVIANCE / k) + 2.0
 
 
+@lru_cache(maxsize=1)
+def _chebyshev_transform() -> Array:
+    """Return the matrix from values at the Chebyshev points of a panel to coefficients, of shape ``(n, n)``."""
+    n = PANEL_COEFFICIENTS
+    angle = (np.arange(n) + 0.5) * math.pi / n
+    transform = 2.0 / n * np.cos(np.arange(n)[:, None] * angle)
+    transform[0] *= 0.5
+    return transform
+
+
+@lru_cache(maxsize=64)
+def _chebyshev_to_powers(terms: int) -> Array:
+    """Return the matrix from Chebyshev coefficients to those of powers, of shape ``(terms, terms)``."""
+    powers = np.zeros((terms, terms))
+    powers[0, 0] = 1.0
+    if terms > 1:
+        powers[1, 1] = 1.0
+    for j in range(2, terms):
+        # T_j = 2 y T_(j-1) - T_(j-2)
+        powers[1:, j] = 2.0 * powers[:-1, j - 1]
+        powers[:, j] -= powers[:, j - 2]
+    return powers
+
+
 def _build_ratio_table(k: float, sign: float) -> _RatioTable:
     """Return the table of ``above`` (``sign = 1``) or ``below`` (-1) of ``Gamma(k)``, with its proved error (C20).
 
-    The error is that of interpolation in Chebyshev points of the first kind, of the Gauss rules, and of rounding.
+    The error is that of interpolation in Chebyshev points of the first kind, of the Gauss rules, of the higher terms
+    left out on pieces, and of rounding.
     """
     edges = _panel_edges(k, sign)
+    inner = edges[:-1] if sign > 0.0 else edges[1:]
+    reach = SLIM_REACH * _ratio_scale(k, sign, inner)
+    middle, half = 0.5 * (edges[1:] + edges[:-1]), 0.5 * np.diff(edges) + reach
     angle = (np.arange(PANEL_COEFFICIENTS) + 0.5) * math.pi / PANEL_COEFFICIENTS
-    middle, half = 0.5 * (edges[1:] + edges[:-1]), 0.5 * np.diff(edges)
     points = (middle[:, None] + half[:, None] * np.cos(angle)).ravel()
     ratio, slope, missed = _mills_ratios(k, sign, points)
-    transform = 2.0 / PANEL_COEFFICIENTS * np.cos(np.arange(PANEL_COEFFICIENTS)[:, None] * angle)
-    transform[0] *= 0.5
-    parts = [transform @ part.reshape(len(middle), PANEL_COEFFICIENTS).T for part in (ratio, slope)]
-    flat, spread, slope_spread, loss = _panel_spreads(k, sign, edges)
-    # 4 M rho^(1-n) / (rho - 1) for the interpolant, and (2/pi) ln n + 1 times the error of what it is fed with (C20)
-    interpolated = 4.0 * PANEL_ELLIPSE ** (1.0 - PANEL_COEFFICIENTS) / (PANEL_ELLIPSE - 1.0) * spread
+    parts = [part.reshape(len(middle), PANEL_COEFFICIENTS) @ _chebyshev_transform().T for part in (ratio, slope)]
+    width = np.diff(edges) / PIECES
+    pieces = edges[:-1, None] + width[:, None] * (np.arange(PIECES) + 0.5)
+    ratios = _cut_in_pieces(parts[0], middle, half, pieces, 0.5 * width, RATIO_TERMS)
+    slopes = _cut_in_pieces(parts[1], middle, half, pieces, 0.5 * width + reach, SLOPE_TERMS)
+    # The antiderivative of sum_j c_j y^j is half sum_j c_j y^(j+1)/(j+1).
+    powers = slopes.coefficients * slopes.half / np.arange(1.0, SLOPE_TERMS + 1.0)[:, None]
+    rise = _Pieces(np.concatenate([np.zeros((1, powers.shape[1])), powers]), slopes.middle, slopes.half)
+    flat, spread = _panel_spreads(k, sign, middle - half, middle + half)
+    # 4 M rho^(1-n) / (rho - 1) for the interpolant, and (2/pi) ln n + 1 times the error of what it is fed with; on a
+    # piece 4 M rho^-t / (1 - 1/rho) for what is left out, and sqrt(2 t) times the error of the panel (C20)
+    interpolated = 4.0 * PANEL_ELLIPSE ** (1.0 - PANEL_COEFFICIENTS) / (PANEL_ELLIPSE - 1.0)
     lebesgue = 2.0 / math.pi * math.log(PANEL_COEFFICIENTS) + 1.0
-    error = interpolated + lebesgue * flat * float(np.max(missed)) + POLYNOMIAL_RELATIVE_ROUNDING
-    slim = gauss_error(SLOPE_NODES, SLIM_ELLIPSE) * slope_spread * flat
-    return _RatioTable(edges, parts[0], parts[1], error, max(error * loss, float(slim) + error))
+    of_panel = interpolated * spread + lebesgue * float(np.max(missed)) * flat
+    share, more = 0.5 * width / half, reach / half
+    lost = np.maximum(_series_tail(share, RATIO_TERMS), _series_tail(share + more, SLOPE_TERMS))
+    error = float(np.max(lost * spread + math.sqrt(2.0 * SLOPE_TERMS) * of_panel)) + POLYNOMIAL_RELATIVE_ROUNDING
+    ends = np.append((edges[:-1, None] + width[:, None] * np.arange(PIECES)).ravel(), edges[-1])
+    return _RatioTable(ends, ratios, rise, error, error * _difference_loss(k, sign, ends))
 
 
-def _panel_spreads(k: float, sign: float, edges: Array) -> tuple[float, float, float, float]:
-    """Return four numbers that the error of the table needs, each the largest over its panels.
+def _series_tail(reach: Array, terms: int) -> Array:
+    """Return ``4 rho^-t/(1 - 1/rho)`` for a piece of half width ``reach``, as a share of that of its panel (C20).
+
+    Its ellipse, of the sum ``rho`` of semi-axes, lies in the rectangle around that of the panel.
+    """
+    # 0.5 reach (rho + 1/rho - 2) = 0.5 (ellipse + 1/ellipse - 2)
+    size = 1.0 + 0.5 * (PANEL_ELLIPSE + 1.0 / PANEL_ELLIPSE - 2.0) / reach
+    rho = size + np.sqrt(size * size - 1.0)
+    return 4.0 * rho**-terms / (1.0 - 1.0 / rho)
+
+
+def _cut_in_pieces(coefficients: Array, middle: Array, half: Array, pieces: Array, reach: Array, terms: int) -> _Pieces:
+    """Return polynomials of fewer terms on pieces of panels: the series of the panel's polynomial, cut off.
+
+    ``coefficients``, of shape ``(p, n)``, are Chebyshev coefficients on ``middle +- half``. ``pieces``, of shape ``(p,
+    PIECES)``, holds the middles of the pieces of each panel, ``reach`` how far the polynomials of a panel are used.
+    """
+    n = PANEL_COEFFICIENTS
+    angle = (np.arange(n) + 0.5) * math.pi / n
+    # Values of a panel's polynomial at the Chebyshev points of its pieces, and from there the coefficients on pieces
+    y = (pieces[:, :, None] + reach[:, None, None] * np.cos(angle) - middle[:, None, None]) / half[:, None, None]
+    ahead, last = np.zeros_like(y), np.zeros_like(y)
+    for row in coefficients.T[:0:-1, :, None, None]:  # Clenshaw's sum
+        ahead, last = row + 2.0 * y * ahead - last, ahead
+    values = coefficients[:, 0, None, None] + y * ahead - last
+    series = values.reshape(-1, n) @ _chebyshev_transform()[:terms].T
+    return _Pieces(_chebyshev_to_powers(terms) @ series.T, pieces.ravel(), np.repeat(reach, PIECES))
+
+
+def _panel_spreads(k: float, sign: float, low: Array, high: Array) -> tuple[Array, Array]:
+    """Return two numbers for each panel ``[low, high]`` that the error of the table needs.
 
     * the largest over the smallest value on a panel, of the ratio or of its slope;
-    * the bound on the ellipse of a panel over the smallest value, of either;
-    * the same of the slope alone;
-    * by how much a difference over :data:`SLIM_SHARE` of the scale amplifies a relative error.
+    * the bound on the ellipse of a panel over the smallest value, of either.
 
     Ratios and slopes are monotone (C20), so the ends of a panel suffice.
     """
-    near, far = (edges[:-1], edges[1:]) if sign > 0.0 else (edges[1:], edges[:-1])
-    half = 0.5 * np.abs(far - near)
+    near, far = (low, high) if sign > 0.0 else (high, low)
+    half = 0.5 * (high - low)
     beyond, height = (
         0.5 * half * (PANEL_ELLIPSE + 1.0 / PANEL_ELLIPSE - 2.0),
         0.5 * half * (PANEL_ELLIPSE - 1.0 / PANEL_ELLIPSE),
     )
     turn = np.cos(height) if sign > 0.0 else np.ones_like(half)
-    shift = SLIM_SHARE * _ratio_scale(k, sign, far)
-    (top, steep, _), (high, bent, _), (least, flat, _), (_, flattest, _) = (
-        _mills_ratios(k, sign, w) for w in (near - sign * beyond + np.log(turn), near, far, far + sign * shift)
+    (top, steep, _), (largest, bent, _), (least, flat, _) = (
+        _mills_ratios(k, sign, w) for w in (near - sign * beyond + np.log(turn), near, far)
     )
-    flatness = np.maximum(high / least, bent / flattest)
-    loss = 2.0 * high / (SLIM_SHARE * _ratio_scale(k, sign, near) * flattest)
-    found = (flatness, np.maximum(top / least, steep / turn / flat), steep / turn / flat, loss)
-    return tuple(1.01 * float(np.max(part)) for part in found)  # pyright: ignore
+    spread = np.maximum(top / least, steep / turn / flat)
+    return 1.01 * np.maximum(largest / least, bent / flat), 1.01 * spread
+
+
+def _difference_loss(k: float, sign: float, ends: Array) -> float:
+    """Return by how much a difference over :data:`SLIM_SHARE` of the scale amplifies a relative error, at the most.
+
+    ``ends`` are those of pieces; ratios and slopes are monotone (C20).
+    """
+    near, far = (ends[:-1], ends[1:]) if sign > 0.0 else (ends[1:], ends[:-1])
+    ratio = _mills_ratios(k, sign, near)[0]
+    slope = _mills_ratios(k, sign, far + sign * SLIM_SHARE * _ratio_scale(k, sign, far))[1]
+    return max(1.01 * float(np.max(2.0 * ratio / (SLIM_SHARE * _ratio_scale(k, sign, near) * slope))), 1.0)
 
 
 def _ratio_scale(k: float, sign: float, w: Array) -> Array:
     """Return the distance in ``w`` over which a ratio varies."""
-    return np.minimum(np.maximum(sign * w, 0.0) + 1.0 / math.sqrt(k), 1.0)
+    # Beyond the mean below rises as e^(k D), so that its scale falls where k is small.
+    scale = np.minimum(np.maximum(sign * w, 0.0) + 1.0 / math.sqrt(k), 1.0)
+    return scale if sign > 0.0 else scale * np.exp(-np.maximum(w, 0.0))
 
 
 @dataclass(frozen=True)
@@ -302,15 +436,22 @@ class GammaGain:
         """
         sign = 1.0 if table is self.above else -1.0
         slim = x < SLIM_SHARE * _ratio_scale(self.k, sign, w)
-        found = np.empty_like(w)
-        wide = ~slim
-        found[wide] = table.at(w[wide], table.ratio) - table.at(w[wide] + sign * x[wide], table.ratio)
-        if np.any(slim):
-            nodes, weights = gauss_nodes(SLOPE_NODES)
-            places = w[slim][:, None] + sign * x[slim][:, None] * nodes
-            slopes = table.at(places.ravel(), table.slope).reshape(places.shape)
-            found[slim] = (slopes @ weights) * x[slim]
+        count = np.count_nonzero(slim)
+        if count == 0:
+            return np.maximum(table.at(w) - table.at(w + sign * x), 0.0)
+        if count == len(w):
+            return self.slim_drop(table, w, x)
+        found, wide = np.empty_like(w), ~slim
+        found[slim] = self.slim_drop(table, w[slim], x[slim])
+        found[wide] = table.at(w[wide]) - table.at(w[wide] + sign * x[wide])
         return np.maximum(found, 0.0)
+
+    def slim_drop(self, table: _RatioTable, w: Array, x: Array) -> Array:
+        """Return :meth:`drop` for small ``x``, by the mean of the slope."""
+        shift = x if table is self.above else -x
+        low, high = table.edges[0], table.edges[-1]
+        piece = table.place(w + 0.5 * shift)
+        return x * table.rise.slant(piece, np.clip(w, low, high), np.clip(w + shift, low, high))
 
     def log_over(self, w: Array, x: Array, tilt: Array) -> Array:
         """Return ``ln E[(1 - e^(-(e^x - 1)(U - k e^w)))_+]``; ``tilt`` is ``E`` of the module docstring."""
@@ -332,7 +473,7 @@ class GammaGain:
         # 1 - e^E + F e^(-k D(w)) [below(w + x) - below(w)], or where w + x is beyond the mean
         # 1 - F e^(-k D(w)) [below(w) + above(w + x)] (C20, Mills ratios)
         found[near] = -np.expm1(tilt[near]) + density[near] * self.drop(self.below, w[near] + x[near], x[near])
-        rest = 1.0 / self.k + self.below.at(w[far], self.below.ratio) + self.above.at(w[far] + x[far], self.above.ratio)
+        rest = 1.0 / self.k + self.below.at(w[far]) + self.above.at(w[far] + x[far])
         found[far] = 1.0 - density[far] * rest
         return np.clip(found, 0.0, 1.0)
 
@@ -357,7 +498,7 @@ class GammaGain:
         # mean 1 - F e^(-k D(w)) [above(w) + below(w - x)] (C20, Mills ratios)
         tilt = k * (x + np.exp(w) * np.expm1(-x))
         found[near] = -np.expm1(tilt[near]) + density[near] * self.drop(self.above, w[near] - x[near], x[near])
-        rest = 1.0 / k + self.above.at(w[far], self.above.ratio) + self.below.at(w[far] - x[far], self.below.ratio)
+        rest = 1.0 / k + self.above.at(w[far]) + self.below.at(w[far] - x[far])
         found[far] = 1.0 - density[far] * rest
         return np.clip(found, 0.0, 1.0)
 

@@ -12,6 +12,12 @@ LEAST_RELATIVE_LOOK = 2.0**-51
 LARGEST_BRACKET_FACTOR = 1e60
 """Largest factor from one look to the next while a bracket is sought. Speed only."""
 
+LEAST_RELATIVE_VALLEY = 2.0**-26
+"""Least relative width of a valley: nearer to the bottom, values differ by less than a rounding. Speed only."""
+
+GOLDEN_SHARE = 0.5 * (3.0 - math.sqrt(5.0))
+"""Share of the larger side that a golden section goes. Speed only."""
+
 
 def find_crossing(
     excess: Callable[[float], float],
@@ -118,25 +124,59 @@ def largest_integer(fits: Callable[[int], bool], low: int, high: int) -> int | N
 def minimise(
     f: Callable[[float], float], low: float, high: float, rtol: float = 1e-9, points: int = 25
 ) -> tuple[float, float]:
-    """Return ``(x, f(x))`` near the least value on ``[low, high]``: a scan of ``points`` values, then golden sections.
+    """Return ``(x, f(x))`` near the least value on ``[low, high]``: a scan of ``points`` values, then Brent's method.
 
-    The golden sections end at the relative width ``rtol``. ``f(x)`` was evaluated, but that it is the least is not
-    certain.
+    It ends at the relative width ``rtol``, or where rounding hides the valley. ``f(x)`` was evaluated, but that it is
+    the least is not certain.
     """
     scan = [low + (high - low) * i / (points - 1.0) for i in range(points)]
     values = [f(x) for x in scan]
     best = min(range(points), key=values.__getitem__)
-    a, b = scan[max(0, best - 1)], scan[min(points - 1, best + 1)]
-    golden = 0.5 * (math.sqrt(5.0) - 1.0)
-    x1, x2 = b - golden * (b - a), a + golden * (b - a)
-    f1, f2 = f(x1), f(x2)
-    while b - a > rtol * (abs(a) + abs(b)) + 1e-300:
-        if f1 <= f2:
-            b, x2, f2 = x2, x1, f1
-            x1 = b - golden * (b - a)
-            f1 = f(x1)
+    left, right = max(0, best - 1), min(points - 1, best + 1)
+    return _descend(f, *((scan[i], values[i]) for i in (left, best, right)), rtol=rtol)
+
+
+def _descend(
+    f: Callable[[float], float],
+    left: tuple[float, float],
+    best: tuple[float, float],
+    right: tuple[float, float],
+    *,
+    rtol: float,
+) -> tuple[float, float]:
+    """Return ``(x, f(x))`` near the bottom of a valley from three of its points: parabolas, else golden sections."""
+    (a, _), (x, at_x), (b, _) = left, best, right
+    (w, at_w), (v, at_v) = sorted((left, right), key=lambda pair: pair[1])
+    floor = LEAST_RELATIVE_VALLEY * (b - a)
+    step = before = b - a
+    while True:
+        middle, nearest = 0.5 * (a + b), 0.5 * max(rtol, LEAST_RELATIVE_VALLEY) * (abs(a) + abs(b)) + floor
+        if abs(x - middle) <= nearest - 0.5 * (b - a):
+            return x, at_x
+        golden = GOLDEN_SHARE * ((b if x < middle else a) - x)
+        move = _parabola_step(x, at_x, w, at_w, v, at_v)
+        # the parabola is trusted where it stays inside, and moves less than half of the step before the last
+        fits = a - x + nearest < move < b - x - nearest and abs(move) < 0.5 * abs(before)
+        before, step = step, move if fits else golden
+        if not fits:
+            before = b - x if x < middle else x - a
+        u = x + (step if abs(step) >= 0.5 * nearest else math.copysign(0.5 * nearest, middle - x))
+        value = f(u)
+        if value <= at_x:
+            a, b = (x, b) if u >= x else (a, x)
+            v, at_v, w, at_w, x, at_x = w, at_w, x, at_x, u, value
         else:
-            a, x1, f1 = x1, x2, f2
-            x2 = a + golden * (b - a)
-            f2 = f(x2)
-    return min(((x1, f1), (x2, f2), (scan[best], values[best])), key=lambda pair: pair[1])
+            a, b = (u, b) if u < x else (a, u)
+            if value <= at_w or w == x:
+                v, at_v, w, at_w = w, at_w, u, value
+            elif value <= at_v or v in (x, w):
+                v, at_v = u, value
+
+
+def _parabola_step(x: float, at_x: float, w: float, at_w: float, v: float, at_v: float) -> float:
+    """Return the way from ``x`` to the bottom of the parabola through three points; ``inf`` where it has none."""
+    if not all(map(math.isfinite, (at_x, at_w, at_v))) or len({x, w, v}) < 3:
+        return math.inf
+    r, q = (x - w) * (at_x - at_v), (x - v) * (at_x - at_w)
+    bend = 2.0 * (q - r)
+    return ((x - w) * r - (x - v) * q) / bend if bend else math.inf

@@ -310,7 +310,7 @@ def propose_epochs(
         beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
         shape, last = outline_step(profile, whole, beyond), outline_step(epoch, Run(steps=composed), beyond)
         step = shape.deviation / (fineness * RESOLUTION)
-        pair = step_pairs(profile, whole, shape, step)[0]
+        pair = step_pairs(profile, whole, shape, step).above
         losses = pair.step * pair.cells
         atoms = np.exp(losses), pair.masses * np.exp(-losses)
         places = np.exp(step * shape.knots(step, fineness * RESOLUTION))

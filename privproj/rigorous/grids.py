@@ -72,7 +72,7 @@ def propose_grid(phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fin
     ]
     orders: list[FloatPairs] = [
         [
-            (step_pairs(profile, run, shape, step)[0], run.steps)
+            (step_pairs(profile, run, shape, step).above, run.steps)
             for (profile, run), shape in zip(phases, shapes, strict=True)
         ]
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import privproj_cli
 import pytest
-from privproj_cli.main import COMMANDS, GROUPS
+from privproj_cli.commands import COMMANDS, GROUPS
 from privproj_cli.mechanisms import MECHANISMS
 
 GAUSSIAN = "gaussian --noise-multiplier 1"

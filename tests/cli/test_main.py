@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 
 import pytest
-from privproj_cli.main import COMMANDS
+from privproj_cli.commands import COMMANDS
 
 import privproj
 

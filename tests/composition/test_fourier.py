@@ -13,7 +13,7 @@ def test_sparse_and_full_spectra_agree_within_their_errors(monkeypatch):
     run = Run(steps=400, sampling_rate=0.02)
     profile = gaussian(1.0)
     shape = dominating_pairs.outline_step(profile, run)
-    pair = dominating_pairs.step_pairs(profile, run, shape, shape.deviation / 64)[0]
+    pair = dominating_pairs.step_pairs(profile, run, shape, shape.deviation / 64).above
     sparse = fourier.Composition([(pair, run.steps)])
     theta = sparse.tilt_for_delta(math.log(1e-6))
     assert len(sparse.tilted_sum(theta).frequencies) < 2000
@@ -29,7 +29,7 @@ def test_sparse_and_full_spectra_agree_within_their_errors(monkeypatch):
 def test_any_tilt_gives_a_sound_answer():
     profile, run = gaussian(10.0), Run(steps=100)
     shape = dominating_pairs.outline_step(profile, run)
-    pair = dominating_pairs.step_pairs(profile, run, shape, shape.deviation / 64)[0]
+    pair = dominating_pairs.step_pairs(profile, run, shape, shape.deviation / 64).above
     whole = fourier.Composition([(pair, 100)])
     best = whole.delta(2.0)
     for theta in (0.01, 0.5, 2.0, 6.0, 20.0):
@@ -40,7 +40,7 @@ def test_any_tilt_gives_a_sound_answer():
 def test_convolution_without_fourier_agrees():
     profile, run = gaussian(1.5), Run(steps=4, sampling_rate=0.2)
     shape = dominating_pairs.outline_step(profile, run)
-    pair = dominating_pairs.step_pairs(profile, run, shape, 0.02)[0]
+    pair = dominating_pairs.step_pairs(profile, run, shape, 0.02).above
     dense = np.zeros(int(pair.cells[-1] - pair.cells[0]) + 1)
     dense[pair.cells - pair.cells[0]] = pair.masses
     law = dense

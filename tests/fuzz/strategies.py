@@ -8,7 +8,7 @@ from importlib import import_module
 
 import click
 from hypothesis import strategies as st
-from privproj_cli.main import COMMANDS
+from privproj_cli.commands import COMMANDS
 from privproj_cli.mechanisms import MECHANISMS, example_words
 from privproj_cli.options import LayerShape, NormPair, Number
 

@@ -157,7 +157,7 @@ def test_the_registry_knows_which_bounds_have_a_role():
     assert roles == ROLES
 
 
-@pytest.mark.parametrize("package", ["", ".audit", ".diagnostics", ".records", ".training"])
+@pytest.mark.parametrize("package", ["", ".audit", ".diagnostics", ".mechanisms", ".records", ".training"])
 def test_every_public_name_has_one_home_and_is_listed(package):
     module = import_module(f"privproj{package}")
     assert sorted(name for names in module.HOMES.values() for name in names) == sorted(module.__all__)

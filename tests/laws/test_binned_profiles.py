@@ -55,7 +55,7 @@ def stack(z=0.155974, clipping="joint", layers=STACK, **more):
 
 def test_tables_refuse_dimensions_beyond_their_margin():
     with pytest.raises(PrecisionLimit, match="dim"):
-        privproj.epsilon(M2(dim=10**8, rank=16, noise_multiplier=0.1), delta=1e-5, steps=10)
+        privproj.epsilon(M2(dim=10**10, rank=16, noise_multiplier=0.1), delta=1e-5, steps=10)
 
 
 def test_tables_keep_falling_far_beyond_the_bulk():

@@ -113,7 +113,9 @@ def test_the_error_of_the_panels_is_needed(monkeypatch):
     pair, eps = VectorWishart(300000, 2, 5.220740386781583e-07), np.array([0.0])
     close = pair.log_delta_anew(0.0)
     monkeypatch.setattr(wishart_integral, "PANEL_NODES", 2)
-    monkeypatch.setattr(wishart_integral.WishartIntegral, "log_error", lambda self, p: np.full_like(p.low, -np.inf))
+    monkeypatch.setattr(
+        wishart_integral.WishartIntegral, "log_error", lambda self, p, enough: np.full_like(p.low, -np.inf)
+    )
     whole, error = pair.log_deltas(eps)
     assert not whole[0] - error[0] <= close.upper or not close.lower <= whole[0] + error[0]
 

@@ -63,8 +63,18 @@ def _layered_profile(mechanism: M2) -> PrivacyProfile:
         below = convolve_layers_below(mechanism.parts, scale)
         return any_rank_profile_of_bins((convolve_layers(mechanism.parts, scale),), (below,))
     # min_p max_l E[g_p(mu^2 B_l)] (C5, joint clip over layers).
-    shapes = {(0.5 * rank, 0.5 * (dim - rank)) for dim, rank, _, _ in mechanism.parts}
-    return any_rank_profile_of_bins(tuple(beta_bins(a, b, scale) for a, b in sorted(shapes)))
+    shapes = _largest_shapes({(dim, rank) for dim, rank, _, _ in mechanism.parts})
+    return any_rank_profile_of_bins(tuple(beta_bins(0.5 * r, 0.5 * (d - r), scale) for d, r in shapes))
+
+
+def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The shapes ``(dim, rank)`` that may be the worst layer: no other has both ``r/d`` and ``-(d - r)`` no smaller."""
+    # E g(B) for convex increasing g grows with r/d and falls with d - r (C5, which layers count).
+    found: list[tuple[int, int]] = []
+    for dim, rank in sorted(shapes, key=lambda shape: (shape[0] - shape[1], -shape[1])):
+        if not found or rank * found[-1][0] > found[-1][1] * dim:
+            found.append((dim, rank))
+    return found
 
 
 def allowed(mechanism: M2) -> tuple[PrivacyProfile, ...]:

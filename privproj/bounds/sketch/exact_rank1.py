@@ -6,49 +6,49 @@ from typing import TYPE_CHECKING
 from privproj.bounds.bound import Bound
 from privproj.bounds.sketch._promises import column_promises, has_several_layers
 from privproj.curves.profile import PrivacyProfile
+from privproj.errors import NotConverged
 from privproj.mechanisms import Sketch
-from privproj.numerics.enclosure import Enclosure, widen_outward
+from privproj.numerics.enclosure import Enclosure
 from privproj.result import Status
 from privproj.runs import NeighbouringRelation
 
 if TYPE_CHECKING:
-    from privproj.numerics.arrays import Array
+    from privproj.curves.columns import RowOfLaw
     from privproj.rigorous.profiles import BallProfile
 
 
-def _log_deltas(eps: "Array", rank: int, nu: float) -> "Array":
-    """``ln delta(eps)``, the larger of the two orders, as gains of ``U = X/2 ~ Gamma(r/2)`` over a threshold."""
-    import numpy as np
+def columns(mechanism: Sketch) -> "RowOfLaw":
+    """The row ``(r, nu)`` of all layers together, which are one release of the sum of their ranks (C14)."""
+    from privproj.laws.sketch_columns import SKETCH_COLUMNS
 
-    from privproj.numerics.gamma_hockey_stick import log_gamma_hockey_stick
-
-    # half = r ln(1+nu)/2, k = nu/(1+nu) (C14).
-    half, k = 0.5 * rank * math.log1p(nu), nu / (1.0 + nu)
-    # Present against absent: L = nu U - half > eps.
-    rise = log_gamma_hockey_stick(0.5 * rank, np.full_like(eps, nu), (half + eps) / nu, 1.0)
-    # Absent against present: L = half - k U > eps.
-    fall = log_gamma_hockey_stick(0.5 * rank, np.full_like(eps, k), (half - eps) / k, -1.0)
-    return np.maximum(rise, fall)
+    return SKETCH_COLUMNS, _law(mechanism)
 
 
-def sketch_profile(rank: int, nu: float) -> PrivacyProfile:
+def _law(mechanism: Sketch) -> tuple[float, float]:
+    """The rank of all layers together, and the largest ``nu`` that a column can cause, which is the worst."""
+    # nu = B_S^2 / (lam + sigma_g^2/sigma_A^2) = 1/Gamma (C14).
+    return float(mechanism.needed_rank * mechanism.layer_count), 1.0 / mechanism.gamma_of_one_column
+
+
+def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
     """The profile at ``rank`` and ``nu``; ``T`` fresh releases are one of rank ``T r``, since chi-squares add (C14)."""
 
     def log_delta(eps: float) -> Enclosure:
         import numpy as np
 
-        from privproj.numerics.gamma_hockey_stick import QUADRATURE_RELATIVE_ERROR
+        from privproj.laws.sketch_columns import log_delta_ends
 
-        value = float(_log_deltas(np.array([eps]), rank, nu)[0])
-        return widen_outward(value, QUADRATURE_RELATIVE_ERROR, 4.0 * abs(value) + 40.0)
+        lower, upper = log_delta_ends(rank, np.array([nu]), np.array([eps]))
+        if upper[0] == math.inf:
+            raise NotConverged("the exact profile came out undefined; please report these parameters")
+        return Enclosure(float(lower[0]), float(upper[0]))
 
     return PrivacyProfile(log_delta, closed_form=lambda steps: sketch_profile(steps * rank, nu))
 
 
 def representation(mechanism: Sketch) -> PrivacyProfile:
     """The profile at the largest ``nu`` that a column can cause, which is the worst."""
-    # nu = B_S^2 / (lam + sigma_g^2/sigma_A^2) = 1/Gamma (C14).
-    return sketch_profile(mechanism.needed_rank * mechanism.layer_count, 1.0 / mechanism.gamma_of_one_column)
+    return sketch_profile(*_law(mechanism))
 
 
 def provable(mechanism: Sketch, steps: int) -> "BallProfile":
@@ -76,6 +76,7 @@ BOUND = Bound(
     example="privproj epsilon sketch --bound exact-rank1 --rank 16 --gamma 1000 --delta 1e-5",
     representation=representation,
     provable=provable,
+    columns=columns,
     provable_steps=True,
     independent_layers=has_several_layers,
     status=Status.CONDITIONAL,

@@ -2,6 +2,7 @@
 
 import math
 from functools import cache
+from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import Bound
 from privproj.bounds.wishart._early import EarlyBound, log_below
@@ -11,6 +12,9 @@ from privproj.mechanisms import Wishart
 from privproj.numerics.kernels import log_add, log_gamma_front
 from privproj.numerics.quadrature import log_integral
 from privproj.result import Status
+
+if TYPE_CHECKING:
+    from privproj.numerics.arrays import Array
 
 FAR_BELOW = 0.1
 """Below this share of ``1 - rho^2`` a threshold ``t`` is integrated over decades. Speed only: both routes are exact."""
@@ -30,6 +34,7 @@ def _log_just_beyond(rank: int, m: float, spread: float, t: float) -> float:
 
     It is for a ``t`` that is not tiny: the mass then lies close to ``t``.
     """
+    import numpy as np
     from scipy import special
 
     def integrand(s: float) -> float:
@@ -39,8 +44,14 @@ def _log_just_beyond(rank: int, m: float, spread: float, t: float) -> float:
         z = math.sqrt(t) * (m * math.exp(0.5 * w) - 2.0 * math.sinh(0.5 * w)) / spread
         return float(special.log_ndtr(z)) + log_gamma_front(0.5 * rank, (x - rank) / rank, x / rank) + s
 
+    def at_many(s: "Array") -> "Array":
+        w = np.exp(s)
+        # The same z with m e^(w/2) - 2 sinh(w/2) = e^(-w/2) (m e^w - (e^w - 1))
+        z = math.sqrt(t) * np.exp(-0.5 * w) * (m * np.exp(w) - np.expm1(w)) / spread
+        return special.log_ndtr(z) + _log_fronts(rank, math.log(t / rank) + w) + s
+
     width = max(spread / math.sqrt(t), m, 1e-15)
-    value, error = log_integral(integrand, math.log(width), 0.5, high=math.log(40.0))
+    value, error = log_integral(integrand, math.log(width), 0.5, math.log(40.0), at_many)
     return value + error + 1e-12
 
 
@@ -49,6 +60,7 @@ def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
 
     Where ``t`` is tiny, the mass lies near ``1 - rho^2``, decades above ``t``.
     """
+    import numpy as np
     from scipy import special
 
     def integrand(u: float) -> float:
@@ -57,9 +69,21 @@ def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
         z = (t - x + m * x) / (spread * math.sqrt(x))
         return float(special.log_ndtr(z)) + log_gamma_front(0.5 * rank, (x - rank) / rank, x / rank)
 
+    def at_many(u: "Array") -> "Array":
+        z = (t - np.exp(-u) * (1.0 - m)) / (spread * np.exp(-0.5 * u))
+        return special.log_ndtr(z) + _log_fronts(rank, -u - math.log(rank))
+
     middle = max(min(float(rank), spread * spread * rank), 2.0 * t)
-    value, error = log_integral(integrand, -math.log(middle), 0.5, high=-math.log(t))
+    value, error = log_integral(integrand, -math.log(middle), 0.5, -math.log(t), at_many)
     return value + error + 1e-12
+
+
+def _log_fronts(rank: int, w: "Array") -> "Array":
+    """``log_gamma_front`` of ``Gamma(rank/2)`` at ``u = (rank/2) e^w``."""
+    from privproj.numerics.gamma_mills import deviance
+
+    # a [ln(1 + e) - e] - R(a) + ln(a)/2 - ln sqrt(2 pi), ln(1 + e) - e = -D(w).
+    return log_gamma_front(0.5 * rank, 0.0, 1.0) - 0.5 * rank * deviance(w)
 
 
 def representation(mechanism: Wishart) -> EarlyBound:
