@@ -29,6 +29,7 @@ ELSEWHERE = {
     "numerics/arrays": "arrays against scalars: tests/laws/test_binned_profiles.py",
     "numerics/gamma_mills": "tests/numerics/test_gamma_hockey_stick.py",
     "records/atomic": "kills: tests/records/test_regression.py, test_sweep.py",
+    "records/sweep_columns": "rows in columns against rows one by one: tests/records/test_sweep.py",
     "rigorous/grids": "any grid is sound: tests/records/test_certified_runs.py",
     "rigorous/integral": "enclosures: tests/records/test_certificate.py",
     "rigorous/profiles": "enclosures: tests/records/test_certificate.py",
