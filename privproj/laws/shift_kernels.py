@@ -515,7 +515,7 @@ def tangent_cut(eps, law, guess):
         slope = k / p * (c * y - moved - curve * moved * ((p - c) / p)) - share_slope * y + share * k * moved / p
         # |gap| h(p) P(between c and the crossing) <= 4 |gap| h(p) P(X > c), if p >= x0; below, the gap is negative.
         error = inf
-        if p < bend * (1.0 - 1e-15):
+        if p < bend * (1.0 - 1e-14):
             gap = -fabs(gap)
         else:
             error = TAIL_GROWTH * fabs(gap)
@@ -531,11 +531,9 @@ def tangent_cut(eps, law, guess):
             low = s
         if last or high < -690.0:
             break
-        if p < bend:
-            # If M - c is constant, the root is a third of it below M = x0.
-            s = coordinate(c + (bend - p) + (p - c) / 3.0, law)
-        else:
-            s = s - gap / slope if slope > 0.0 else -inf
+        # Below x0: if M - c is constant, the root is where M is a third of that beyond x0.
+        newton = s - gap / slope if slope > 0.0 else -inf
+        s = coordinate(c + (bend - p) + (p - c) / 3.0, law) if p < bend else newton
         if low == -inf:
             s = max(s, high - 3.0)
         if not low < s < high:

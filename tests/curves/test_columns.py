@@ -1,13 +1,14 @@
 """One body for one release and for a column of them: the same enclosures, and none that says too much."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from privproj import M2, Gaussian, PublicSketch
 from privproj.bounds import find_bound
-from privproj.curves.columns import known_ends
+from privproj.curves.columns import ColumnProfile, known_ends
 from privproj.errors import NotConverged
 from privproj.numerics.compiled import ROWS_WORTH_COMPILING
 
@@ -31,10 +32,12 @@ def mechanism_of(kind, draw):
         return Gaussian(noise_multiplier=z)
     if kind is PublicSketch:
         return PublicSketch(rank=rank, noise_multiplier=z)
-    return M2(dim=dim, rank=rank, change_rank=int(draw.integers(1, dim + 1)), noise_multiplier=z * math.sqrt(rank / dim))
+    return M2(
+        dim=dim, rank=rank, change_rank=int(draw.integers(1, dim + 1)), noise_multiplier=z * math.sqrt(rank / dim)
+    )
 
 
-def columns_of(kind, name, count, seed=5):
+def columns_of(kind, name, count, seed=5) -> tuple[Any, list, ColumnProfile, Any, Any]:
     """Mechanisms, their profile over columns and their rows."""
     draw, bound = np.random.default_rng(seed), find_bound(kind, name)
     some = [mechanism_of(kind, draw) for _ in range(count)]
@@ -56,7 +59,7 @@ def test_a_row_is_the_release(kind, name):
 
 @pytest.mark.parametrize(("kind", "name"), BOUNDS)
 def test_an_epsilon_is_an_evaluated_crossing(kind, name):
-    bound, some, profile, rows, draw = columns_of(kind, name, 12, seed=6)
+    _, _, profile, rows, draw = columns_of(kind, name, 12, seed=6)
     log_delta = -(10 ** draw.uniform(-1, 2, 12))
     lower, upper = profile.epsilons(log_delta, rows)
     slack = 1e-13 * (1.0 - log_delta)
