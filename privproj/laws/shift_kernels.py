@@ -516,7 +516,7 @@ def tangent_cut(eps, law, guess):
         # |gap| h(p) P(between c and the crossing) <= 4 |gap| h(p) P(X > c), if p >= x0; below, the gap is negative.
         error = inf
         if p < bend * (1.0 - 1e-14):
-            gap = -fabs(gap)
+            gap = -max(fabs(gap), 1e-300)
         else:
             error = TAIL_GROWTH * fabs(gap)
             if slope > 0.0 and fabs(gap) < 0.05 and fabs(a * y * rise * gap) < 0.5 * slope:

@@ -53,14 +53,14 @@ def test_tails_in_dimensions_up_to_a_thousand_million(a, b, deviations):
         elif a + b < 1e6:
             truth = reference.beta_tail(a, b, a * ratio / (a * ratio + b))
         else:
-            density = lambda z: mp.exp(a * (z - s) - (a + b) * mp.log((a * mp.exp(z) + b) / (a * ratio + b)))  # noqa: E731
+            density = lambda z: mp.exp(a * (z - mp.mpf(s)) - (a + b) * mp.log((a * mp.exp(z) + b) / (a * ratio + b)))  # noqa: E731
             scale = mp.sqrt(mp.mpf(1) / a + mp.mpf(1) / b)
             if b < 1e8 or a < 1e8:
                 return
             places_of = [s + k * scale for k in range(0, 40, 2)]
             front = mp.log(a) * a + b * mp.log(b) - (a + b) * mp.log(a + b)
             beta = mp.loggamma(a) + mp.loggamma(b) - mp.loggamma(a + b)
-            shape = a * s - (a + b) * mp.log((a * ratio + b) / (a + b))
+            shape = a * mp.mpf(s) - (a + b) * mp.log((a * ratio + b) / (a + b))
             truth = mp.exp(front - beta + shape) * mp.quad(density, places_of)
         assert log_tail == pytest.approx(float(mp.log(truth)), rel=4e-15, abs=2e-13)
 
