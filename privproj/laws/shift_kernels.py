@@ -494,7 +494,7 @@ def tangent_cut(eps, law, guess):
         if mean > bend:
             s = min(s, coordinate(mean * max(1.0 - 1.0 / log_slope_of_delta(eps, mean)[0], 1e-6), law))
     best, last = (s, bend, 0.0, bend, inf), False
-    for _ in range(60):
+    for _ in range(200):
         growth, rise = places(s)
         spread = 1.0 + q * rise
         y, c = rest / spread, mean * (growth / spread)
