@@ -27,6 +27,8 @@ ELSEWHERE = {
     "curves/gaussian_arrays": "arrays against scalars: tests/curves/test_gaussian.py, and every simulation",
     "curves/profile": "tests/bounds/test_every_bound.py",
     "numerics/arrays": "arrays against scalars: tests/laws/test_binned_profiles.py",
+    "numerics/inverse_kernels": "both ends were evaluated: tests/curves/test_columns.py",
+    "numerics/tables": "tests/numerics/test_kernels.py",
     "numerics/gamma_mills": "tests/numerics/test_gamma_hockey_stick.py",
     "records/atomic": "kills: tests/records/test_regression.py, test_sweep.py",
     "records/sweep_columns": "rows in columns against rows one by one: tests/records/test_sweep.py",

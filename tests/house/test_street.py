@@ -29,7 +29,8 @@ STREET = (
 """A room imports rooms of earlier sets only."""
 
 NUMERICAL = {
-    "numerics/arrays", "numerics/compiled", "numerics/gamma_hockey_stick", "numerics/gamma_mills", "curves/gaussian_arrays",
+    "numerics/arrays", "numerics/compiled", "numerics/gamma_hockey_stick", "numerics/gamma_mills",
+    "curves/gaussian_arrays",
     "laws/panel_law", "laws/projected_energy", "laws/secret_shift", "laws/binned", "laws/binned_profiles",
     "laws/wishart_loss", "laws/wishart_integral", "laws/wishart_conditional_gain",
     "laws/wishart_unequal_norms", "laws/wishart_unequal_cells", "rigorous/grids", "rigorous/allocation",
