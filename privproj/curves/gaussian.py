@@ -30,18 +30,18 @@ def _gaussian_ends(eps: float, law: Sequence[float], state: float) -> tuple[floa
 _find_epsilon = inverse_of(_gaussian_ends)
 
 
-def gaussian_log_delta(eps: float, row: Sequence[float]) -> tuple[float, float]:
+def _gaussian_log_delta(eps: float, row: Sequence[float]) -> tuple[float, float]:
     """The enclosure of ``ln delta`` of :func:`gaussian_profile` as a kernel; the row of the law is ``(mu,)``."""
     lower, upper, _, _ = _gaussian_ends(eps, row, 0.0)
     return lower, upper
 
 
-def gaussian_epsilon(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
-    """The enclosure of the inverse of :func:`gaussian_log_delta`, as a kernel."""
+def _gaussian_epsilon(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
+    """The enclosure of the inverse of :func:`_gaussian_log_delta`, as a kernel."""
     return _find_epsilon(log_delta, row, 0.0, newton_start(row[0], log_delta))
 
 
-GAUSSIAN_COLUMNS = KernelColumns(gaussian_log_delta, gaussian_epsilon)
+GAUSSIAN_COLUMNS = KernelColumns(_gaussian_log_delta, _gaussian_epsilon)
 """The profile over columns, a row ``(mu,)`` for each release."""
 
 

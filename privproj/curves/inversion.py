@@ -50,6 +50,9 @@ NEARLY_ZERO_EPSILON = 1e-6
 FIRST_STEP = 1e-3
 """First relative step upwards where an inverse fell short, as a share of the lattice's spacing. Speed only."""
 
+FIRST_SHARE_DOWN = 0.125
+"""First relative step down to a lower end, as a share of what the lattice leaves of the log delta. Speed only."""
+
 POINTS_BACK = 8.0
 """How many points below the end of a search for delta the first candidate lies, for a rule that leads with epsilon.
 
@@ -158,12 +161,13 @@ def read_epsilon(curve: Curve, target: Target) -> Enclosure:
 
     The lower end is of the inverse at ``d`` itself, as ``h`` lies a little below ``ln d``.
     """
-    found = epsilon_at(curve, floor_log_delta(curve, target))
+    point = floor_log_delta(curve, target)
+    found = epsilon_at(curve, point)
     if not 0.0 < found.lower < math.inf:
         return found
     if curve.log_delta(found.lower).lower == -math.inf:
         return Enclosure(min(curve.epsilon(target.log_delta).lower, found.lower), found.upper)
-    lower, step = found.lower, 1e-15
+    lower, step = found.lower, max(1e-15, FIRST_SHARE_DOWN * (target.log_delta - point))
     while lower > 0.0 and curve.log_delta(lower).lower < target.log_delta:
         lower, step = lower * (1.0 - min(step, 1.0)), 8.0 * step
     return Enclosure(lower, found.upper)

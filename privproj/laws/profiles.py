@@ -16,6 +16,7 @@ improved with what is used of the law.
 """
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from privproj.curves.columns import known_ends, profile_of_kernels
@@ -94,7 +95,7 @@ def _profile_of_law(
     law: SensitivityLaw,
     any_rank: float,
     log_delta: "Callable[[float], Enclosure]",
-    table: "Callable[[Array], tuple[Array, Array]]",
+    table: SplitTable,
     resolution: float,
 ) -> PrivacyProfile:
     """Return the profile by the kernels of a Beta or Gamma law, by ``log_delta`` for any other."""

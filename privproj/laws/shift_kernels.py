@@ -69,6 +69,12 @@ LARGEST_DIFFERENCE = 3e-7
 MOST_TERMS = 20_000
 """Terms of a sum in one direction before the attempt is given up; the answer is then not known. Contract."""
 
+LARGEST_RISE = 60.0
+"""Nats above the top of a hill from which on it was no top, and nothing is known. Proof."""
+
+MOST_POWER = math.exp(LARGEST_RISE)
+"""``e^LARGEST_RISE``. Proof."""
+
 LOG_NEGLIGIBLE_HEIGHT = -1000.0
 """Log of an integrand's height below which a sum that fails is taken as it is, with an error of 3. Contract."""
 
@@ -148,26 +154,27 @@ def top_of_hill(eps, law, guess):
         if not (q * w < 0.5 and low < s < high):
             s = 0.5 * (low + high)
     width = 1.0
-    for _ in range(40):
+    for _ in range(80):
         growth, rise = places(s)
         k, fall = log_slope_of_delta(eps, shift_at(growth, rise, law))
         y = rest / (1.0 + q * rise)
         # -d^2 ln(h f)/ds^2 = y (a e^s + y k (-d ln k/d ln x)) at the top
         bend = y * (a * growth + y * k * max(fall, 0.0))
         width = 1.0 / sqrt(max(bend, 1e-300))
-        if rise <= 0.0 or k <= 0.0:
+        if rise <= 0.0:
             break
-        excess = log(a * rise) - log(k)
+        # where h is 1 to rounding, the top lies below
+        excess = log(a * rise) - log(k) if k > 0.0 else inf
         if excess > 0.0:
             high = s
         else:
             low = s
         # Newton in ln(e^s - 1)
-        moved = log1p(rise * exp(-excess / (1.0 + y * max(fall, 0.0) * rise / growth)))
-        if not low <= moved <= high:
+        moved = log1p(rise * exp(min(700.0, -excess / (1.0 + y * max(fall, 0.0) * rise / growth))))
+        if k <= 0.0 or not low <= moved <= high:
             moved = 0.5 * (low + high)
         step, s = fabs(moved - s), moved
-        if step < 0.1 * width or high - low < 0.1 * width:
+        if k > 0.0 and step < 0.1 * width:
             break
     return s, width
 
@@ -185,12 +192,14 @@ def add_outwards(eps, law, start, stride, height, by_parts):
         level, gain, loss, here = gaussian_terms(eps, x)
         if by_parts:
             log_tail, hazard = tail_of_law(s, growth, rise, law)
-            power = exp(min(700.0, level + log_tail - height))
+            power = exp(min(LARGEST_RISE, level + log_tail - height))
             term = 0.5 * law[4] / (1.0 + law[3] * rise) * sqrt(x) * here * power
             loss *= hazard
         else:
-            power = exp(min(700.0, level + log_shape(s, rise, law) + law[6] - height))
+            power = exp(min(LARGEST_RISE, level + log_shape(s, rise, law) + law[6] - height))
             term = gain * power
+        if power >= MOST_POWER:
+            break
         total += term
         fall += loss * power
         if term <= 4e-18 * total and term < last:
@@ -258,8 +267,8 @@ def whole_integral(eps, law, guess):
         if difference <= max(LARGEST_DIFFERENCE, RELATIVE_ERROR_PER_NAT * fabs(height)):
             error = 4.0 * difference * difference + (right_rest + left_rest + rest + other_rest) / total
             return height + log(step * total), fall / total, error, top
-    if height < LOG_NEGLIGIBLE_HEIGHT and total > 0.0:
-        # rounding of a huge exponent: the height times the width, or rather what the sums say of it
+    if height < LOG_NEGLIGIBLE_HEIGHT and total > 0.0 and difference < max(0.5, RELATIVE_ERROR_PER_NAT * -height):
+        # rounding of a huge exponent
         return height + log(step * total), fall / total, 3.0, top
     return height, 0.0, inf, top
 
@@ -298,7 +307,9 @@ def panel_sum(eps, law, left, right, height):
         s = left + width * row[0]
         growth, rise = places(s)
         level, gain, loss, _ = gaussian_terms(eps, shift_at(growth, rise, law))
-        power = exp(min(700.0, level + log_shape(s, rise, law) + law[6] - height))
+        power = exp(min(LARGEST_RISE, level + log_shape(s, rise, law) + law[6] - height))
+        if power >= MOST_POWER:
+            return 1.0, 0.0, inf
         term = gain * power
         total += row[1] * term
         fall += row[1] * loss * power
@@ -483,7 +494,7 @@ def tangent_cut(eps, law, guess):
         if mean > bend:
             s = min(s, coordinate(mean * max(1.0 - 1.0 / log_slope_of_delta(eps, mean)[0], 1e-6), law))
     best, last = (s, bend, 0.0, bend, inf), False
-    for _ in range(60):
+    for _ in range(200):
         growth, rise = places(s)
         spread = 1.0 + q * rise
         y, c = rest / spread, mean * (growth / spread)
@@ -504,8 +515,8 @@ def tangent_cut(eps, law, guess):
         slope = k / p * (c * y - moved - curve * moved * ((p - c) / p)) - share_slope * y + share * k * moved / p
         # |gap| h(p) P(between c and the crossing) <= 4 |gap| h(p) P(X > c), if p >= x0; below, the gap is negative.
         error = inf
-        if p < bend * (1.0 - 1e-15):
-            gap = -fabs(gap)
+        if p < bend * (1.0 - 1e-14):
+            gap = -max(fabs(gap), 1e-300)
         else:
             error = TAIL_GROWTH * fabs(gap)
             if slope > 0.0 and fabs(gap) < 0.05 and fabs(a * y * rise * gap) < 0.5 * slope:
@@ -520,11 +531,9 @@ def tangent_cut(eps, law, guess):
             low = s
         if last or high < -690.0:
             break
-        if p < bend:
-            # If M - c is constant, the root is a third of it below M = x0.
-            s = coordinate(c + (bend - p) + (p - c) / 3.0, law)
-        else:
-            s = s - gap / slope if slope > 0.0 else -inf
+        # Below x0: if M - c is constant, the root is where M is a third of that beyond x0.
+        newton = s - gap / slope if slope > 0.0 else -inf
+        s = coordinate(c + (bend - p) + (p - c) / 3.0, law) if p < bend else newton
         if low == -inf:
             s = max(s, high - 3.0)
         if not low < s < high:

@@ -10,6 +10,7 @@ Where numba is missing, broken or cannot write, the answers come all the same, s
 
 import hashlib
 import inspect
+import math
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -55,7 +56,7 @@ def over_rows(
     """
     first, rows = np.ascontiguousarray(first, float), np.ascontiguousarray(rows, float)
     if max(len(first), _rows_of_work.get()) < ROWS_WORTH_COMPILING:
-        found = [kernel(x, row) for x, row in zip(first.tolist(), rows.tolist(), strict=True)]
+        found = [_plain(kernel, x, row) for x, row in zip(first.tolist(), rows.tolist(), strict=True)]
         pair = np.array(found, float).reshape(len(found), 2)
         return pair[:, 0], pair[:, 1]
     run = compiled(_loop_over(kernel))
@@ -74,6 +75,14 @@ def over_rows(
         for start in starts[1:]:
             turn(start)
     return one, other
+
+
+def _plain(kernel: Callable[..., tuple[float, float]], x: float, row: list[float]) -> tuple[float, float]:
+    """Both values of the kernel; nothing is known where it raises, as where machine code returns nan."""
+    try:
+        return kernel(x, row)
+    except (ArithmeticError, ValueError):
+        return -math.inf, math.inf
 
 
 @lru_cache(maxsize=64)

@@ -169,7 +169,8 @@ class BallAnyRank(BallRandomSensitivity):
     def witness(self, eps: float) -> Witness:
         """Return the tangent point that the floats find; none where ``h_eps`` is convex on the whole range."""
         from privproj.laws.profiles import best_tangent
-        from privproj.laws.squared_shift import ScaledBeta, ScaledGamma, inflection
+        from privproj.laws.shift_kernels import inflection
+        from privproj.laws.squared_shift import ScaledBeta, ScaledGamma
 
         mu = 1.0 / self.noise
         if isinstance(self.shape, int):
@@ -230,7 +231,8 @@ class BallAnyRank(BallRandomSensitivity):
 
     def _tangents(self, eps: arb) -> Iterator[tuple[arb, float]]:
         """Yield tangent points and cuts, in units of the scale, just below where the tangent crosses ``h_eps``."""
-        from privproj.laws.squared_shift import inflection, log_gaussian_delta_at, log_gaussian_delta_slope
+        from privproj.laws.shift_kernels import inflection
+        from privproj.laws.squared_shift import log_gaussian_delta_at, log_gaussian_delta_slope
 
         at, scale, reach = float(eps.mid()), float(self.panels().scale), self.panels().reach
         top = inflection(at)

@@ -5,7 +5,6 @@ import random
 
 import numpy as np
 import pytest
-from helpers import needs
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Outcome, PublicSketch, Refused, Side, Status
@@ -22,6 +21,7 @@ KINDS = {
 """Parameters besides the noise multiplier, at random, for each mechanism with columns."""
 
 RUNS = ({}, {"sampling_rate": 0.01}, {"relation": "replace"}, {"group_size": 2})
+"""What the doors share: a plain release, a sampled one, another relation and a group."""
 
 
 def _shape(rng, largest):
@@ -38,13 +38,13 @@ def drawn(kind, count, seed=0):
     return {name: [row[name] for row in rows] for name in rows[0]}, eps, deltas
 
 
-def with_columns(count, seed=0):
+def with_columns(count, seed=0, runs=RUNS):
     """Every bound that some of its drawn parameters give columns, with such rows alone, and a run."""
     for bound in registry():
         kind = bound.mechanism.name
         if bound.columns is not None and kind in KINDS:
             given, eps, deltas = drawn(kind, count, seed)
-            for run in RUNS:
+            for run in runs:
                 if run.get("relation", "add-remove") in bound.relations and not (
                     run.get("group_size") and not bound.groups
                 ):
@@ -57,7 +57,7 @@ def mechanism_at(kind, given, i):
     return kind(**{name: column[i] for name, column in given.items()})
 
 
-@pytest.mark.parametrize(("kind", "bound", "run", "given", "eps", "deltas"), list(with_columns(2)))
+@pytest.mark.parametrize(("kind", "bound", "run", "given", "eps", "deltas"), list(with_columns(1, runs=RUNS[:2])))
 def test_columns_and_scalars_enclose_the_same_and_agree_when_asked_back(kind, bound, run, given, eps, deltas):
     back = privproj.epsilons(kind, **given, delta=deltas, bound=bound, **run)
     forth = privproj.deltas(kind, **given, epsilon=eps, bound=bound, **run)
@@ -78,7 +78,7 @@ def test_columns_and_scalars_enclose_the_same_and_agree_when_asked_back(kind, bo
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("kind", "bound", "run", "given", "eps", "deltas"), list(with_columns(40, seed=1)))
+@pytest.mark.parametrize(("kind", "bound", "run", "given", "eps", "deltas"), list(with_columns(20, seed=1)))
 def test_what_columns_answer_holds_at_every_door(kind, bound, run, given, eps, deltas):
     back = privproj.epsilons(kind, **given, delta=deltas, bound=bound, **run)
     asked = np.minimum(back.value, 1e9)
@@ -88,7 +88,7 @@ def test_what_columns_answer_holds_at_every_door(kind, bound, run, given, eps, d
         assert privproj.delta(mechanism, epsilon=asked[i], bound=bound, **run).value <= deltas[i]
 
 
-@pytest.mark.parametrize("run", RUNS[:2])
+@pytest.mark.parametrize("run", [{}, pytest.param({"sampling_rate": 0.01}, marks=pytest.mark.full)])
 def test_sigmas_meet_their_targets_and_are_nearly_the_least(run):
     given, eps, deltas = drawn("m2", 3)
     shape = {name: given[name] for name in ("dim", "rank")}
@@ -104,6 +104,7 @@ def test_sigmas_meet_their_targets_and_are_nearly_the_least(run):
         assert noise == pytest.approx(least.value, rel=1e-6 if run else 1e-9)
 
 
+@pytest.mark.full
 def test_machine_code_and_plain_python_answer_alike(monkeypatch):
     noises = [0.5, 1.0, 4.0]
     plain = privproj.deltas(Gaussian, noise_multiplier=noises, epsilon=1.0)
@@ -183,7 +184,6 @@ def test_deltas_below_doubles_are_told_by_their_logarithm():
 
 
 def test_every_name_of_an_answer_is_an_array_of_its_shape():
-    needs("numpy")
     found = privproj.sigmas(PublicSketch, rank=[4, 8], epsilon=1.0, delta=1e-5)
     for name in ("value", "lower", "log10_delta", "outcome"):
         assert getattr(found, name).shape == (2,)

@@ -58,7 +58,7 @@ def _log_union_tail(mechanism: M2, t: float) -> float:
     return total
 
 
-def beta_tail_ends(
+def _beta_tail_ends(
     eps: float, law: tuple[float, ...], state: tuple[float, float, float]
 ) -> tuple[float, float, float, tuple[float, float, float]]:
     """Return ``(lower, upper, -d ln delta/deps, state)`` of the bound over one layer; it is a kernel.
@@ -88,31 +88,31 @@ def beta_tail_ends(
     return value - margin, min(0.0, value + margin), slope, state
 
 
-_find_epsilon = inverse_of(beta_tail_ends)
+_find_epsilon = inverse_of(_beta_tail_ends)
 
 
-def beta_tail_law(row: Sequence[float]) -> tuple[float, ...]:
-    """The law of a row ``(a, b, k, mu, sharp)`` as :func:`beta_tail_ends` takes it; it is a kernel."""
+def _beta_tail_law(row: Sequence[float]) -> tuple[float, ...]:
+    """The law of a row ``(a, b, k, mu, sharp)`` as :func:`_beta_tail_ends` takes it; it is a kernel."""
     return row[0], row[1], row[3], row[4], math.log(row[2]), beta_constant(row[0], row[1])
 
 
-def beta_tail_log_delta(eps: float, row: Sequence[float]) -> tuple[float, float]:
-    """The enclosure of ``ln delta`` over one layer, as a kernel; the row is that of :func:`beta_tail_row`."""
-    lower, upper, _, _ = beta_tail_ends(eps, beta_tail_law(row), (0.0, 0.0, math.inf))
+def _beta_tail_log_delta(eps: float, row: Sequence[float]) -> tuple[float, float]:
+    """The enclosure of ``ln delta`` over one layer, as a kernel; the row is that of :func:`_beta_tail_row`."""
+    lower, upper, _, _ = _beta_tail_ends(eps, _beta_tail_law(row), (0.0, 0.0, math.inf))
     return lower, upper
 
 
-def beta_tail_inverse(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
-    """The enclosure of the inverse of :func:`beta_tail_log_delta`, as a kernel."""
+def _beta_tail_inverse(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
+    """The enclosure of the inverse of :func:`_beta_tail_log_delta`, as a kernel."""
     start = beta_tail_epsilon(row[0], row[1], row[2], row[3], log_delta, row[4] > 0.5)
-    return _find_epsilon(log_delta, beta_tail_law(row), (0.0, 0.0, math.inf), start)
+    return _find_epsilon(log_delta, _beta_tail_law(row), (0.0, 0.0, math.inf), start)
 
 
-BETA_TAIL_COLUMNS = KernelColumns(beta_tail_log_delta, beta_tail_inverse)
+BETA_TAIL_COLUMNS = KernelColumns(_beta_tail_log_delta, _beta_tail_inverse)
 """The bound over columns, a row ``(a, b, k, mu, sharp)`` for each release."""
 
 
-def beta_tail_row(mechanism: M2, sharp: bool) -> tuple[float, ...]:
+def _beta_tail_row(mechanism: M2, sharp: bool) -> tuple[float, ...]:
     """The row of a release of one projected layer: both shapes, the rank of the change, ``mu``, and 1 if ``sharp``."""
     return *mechanism.beta_shape, float(rank_of_change(mechanism)), mechanism.mu, float(sharp)
 
@@ -121,7 +121,7 @@ def beta_tail_columns(mechanism: M2, sharp: bool) -> "RowOfLaw | None":
     """The profile over columns and the row of one release; none over several layers, or where nothing is projected."""
     if mechanism.unprojected or mechanism.layers:
         return None
-    return BETA_TAIL_COLUMNS, beta_tail_row(mechanism, sharp)
+    return BETA_TAIL_COLUMNS, _beta_tail_row(mechanism, sharp)
 
 
 def beta_tail_profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
@@ -136,7 +136,7 @@ def beta_tail_profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
     if mechanism.layers:
         return PrivacyProfile(lambda eps: _layered_log_delta(mechanism, eps, sharp))
     # delta(eps) = min over tau in (0, 1] of G(eps; mu sqrt(tau)) + k P(B > tau) (C16).
-    return profile_of_kernels(BETA_TAIL_COLUMNS, beta_tail_row(mechanism, sharp))
+    return profile_of_kernels(BETA_TAIL_COLUMNS, _beta_tail_row(mechanism, sharp))
 
 
 def _layered_log_delta(mechanism: M2, eps: float, sharp: bool) -> Enclosure:

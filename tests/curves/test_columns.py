@@ -1,0 +1,95 @@
+"""One body for one release and for a column of them: the same enclosures, and none that says too much."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from privproj import M2, Gaussian, PublicSketch
+from privproj.bounds import find_bound
+from privproj.curves.columns import ColumnProfile, known_ends
+from privproj.errors import NotConverged
+from privproj.numerics.compiled import ROWS_WORTH_COMPILING
+
+BOUNDS = [
+    (Gaussian, "analytic"),
+    (M2, "rank-free"),
+    (M2, "exact-rank1"),
+    (M2, "beta-tail"),
+    (M2, "beta-tail-sharp"),
+    (PublicSketch, "rank-free"),
+    (PublicSketch, "exact-rank1"),
+]
+
+
+def mechanism_of(kind, draw):
+    """A release of ordinary size."""
+    dim = int(10 ** draw.uniform(0.5, 4))
+    rank = int(draw.integers(1, dim))
+    z = 10 ** draw.uniform(-1, 1)
+    if kind is Gaussian:
+        return Gaussian(noise_multiplier=z)
+    if kind is PublicSketch:
+        return PublicSketch(rank=rank, noise_multiplier=z)
+    return M2(
+        dim=dim, rank=rank, change_rank=int(draw.integers(1, dim + 1)), noise_multiplier=z * math.sqrt(rank / dim)
+    )
+
+
+def columns_of(kind, name, count, seed=5) -> tuple[Any, list, ColumnProfile, Any, Any]:
+    """Mechanisms, their profile over columns and their rows."""
+    draw, bound = np.random.default_rng(seed), find_bound(kind, name)
+    some = [mechanism_of(kind, draw) for _ in range(count)]
+    found = [bound.columns(one) for one in some]
+    assert len({id(profile) for profile, _ in found}) == 1
+    return bound, some, found[0][0], np.array([row for _, row in found]), draw
+
+
+@pytest.mark.parametrize(("kind", "name"), BOUNDS)
+def test_a_row_is_the_release(kind, name):
+    bound, some, profile, rows, draw = columns_of(kind, name, 12)
+    eps, log_delta = 10 ** draw.uniform(-2, 1, 12), -(10 ** draw.uniform(-1, 2, 12))
+    deltas, epsilons = profile.log_deltas(eps, rows), profile.epsilons(log_delta, rows)
+    for i, one in enumerate(some):
+        scalar = bound.representation(one)
+        assert scalar.log_delta(float(eps[i])) == (deltas[0][i], deltas[1][i])
+        assert scalar.epsilon(float(log_delta[i])) == (epsilons[0][i], epsilons[1][i])
+
+
+@pytest.mark.parametrize(("kind", "name"), BOUNDS)
+def test_an_epsilon_is_an_evaluated_crossing(kind, name):
+    _, _, profile, rows, draw = columns_of(kind, name, 12, seed=6)
+    log_delta = -(10 ** draw.uniform(-1, 2, 12))
+    lower, upper = profile.epsilons(log_delta, rows)
+    slack = 1e-13 * (1.0 - log_delta)
+    assert np.all(lower <= upper)
+    assert np.all(profile.log_deltas(upper, rows)[1] <= log_delta + slack)
+    positive = lower > 0.0
+    assert np.all((profile.log_deltas(lower, rows)[0] >= log_delta - slack)[positive])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("kind", "name"), BOUNDS)
+def test_machine_code_says_the_same(kind, name):
+    pytest.importorskip("numba")
+    _, _, profile, rows, draw = columns_of(kind, name, 40)
+    rows = np.tile(rows, (ROWS_WORTH_COMPILING // 40 + 1, 1))
+    log_delta = np.resize(-(10 ** draw.uniform(-1, 2, 40)), len(rows))
+    many = profile.epsilons(log_delta, rows)
+    few = profile.epsilons(log_delta[:40], rows[:40])
+    for one, other in zip(many, few, strict=True):
+        np.testing.assert_allclose(one[:40], other, rtol=1e-12, atol=0.0)
+
+
+def test_a_kernel_that_knows_nothing_is_no_answer():
+    with pytest.raises(NotConverged):
+        known_ends((-math.inf, math.inf))
+    assert known_ends((-1.0, math.inf)) == (-1.0, math.inf)
+
+
+def test_layers_of_several_shapes_have_no_row():
+    from privproj import Layer
+
+    several = M2(layers=[Layer(dim=64, rank=4), Layer(dim=128, rank=4)], noise_multiplier=1.0)
+    assert find_bound(M2, "rank-free").columns(several) is None

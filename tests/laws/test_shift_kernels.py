@@ -1,0 +1,90 @@
+"""Means over Beta and Gamma laws against balls, and where old ways of computing them fail."""
+
+import math
+import random
+
+import mpmath as mp
+import pytest
+from helpers import needs
+
+from privproj import reference
+from privproj.laws.shift_kernels import coordinate, places, shift_epsilon, shift_law, shift_log_delta, tail_of_law
+
+FAR = [(5.0, math.inf), (0.5, math.inf), (0.5, 20.0), (1.5, 0.5), (1.0, 1.0), (8.0, 1016.0), (5e8, 5e8), (0.5, 5e8)]
+
+
+@pytest.mark.parametrize("any_rank", [0.0, 1.0])
+@pytest.mark.parametrize(("a", "b"), FAR)
+@pytest.mark.parametrize("mu", [1e-6, 1e-3, 1.0, 30.0, 1e3, 1e6])
+def test_hostile_parameters_get_an_enclosure_that_falls_with_epsilon(a, b, mu, any_rank):
+    row = (a, b, mu * mu * (1.0 if b < math.inf else 1.0 / a), any_rank)
+    last = 0.0
+    for eps in (0.0, 1e-9, 1e-3, 0.1, 3.0, 1e3, 1e5):
+        lower, upper = shift_log_delta(eps, row)
+        assert -math.inf <= lower <= upper <= 0.0
+        assert lower <= last
+        last = upper
+
+
+@pytest.mark.parametrize("any_rank", [0.0, 1.0])
+@pytest.mark.parametrize("log_delta", [-1e-3, -1.0, -30.0, -1e4, -1e6])
+@pytest.mark.parametrize(("a", "b"), FAR)
+def test_epsilons_of_hostile_parameters_are_crossings(a, b, log_delta, any_rank):
+    for mu in (1e-4, 1.0, 100.0):
+        row = (a, b, mu * mu * (1.0 if b < math.inf else 1.0 / a), any_rank)
+        lower, upper = shift_epsilon(log_delta, row)
+        if (lower, upper) == (-math.inf, math.inf):  # not known: so far out only
+            assert log_delta <= -1e6
+            continue
+        assert 0.0 <= lower <= upper < math.inf
+        assert shift_log_delta(upper, row)[1] <= log_delta * (1.0 - 1e-12) + 1e-12
+        assert lower == 0.0 or shift_log_delta(lower, row)[0] >= log_delta * (1.0 + 1e-12) - 1e-12
+
+
+@pytest.mark.parametrize(("a", "b"), FAR)
+@pytest.mark.parametrize("deviations", [-3.0, -0.3, 0.0, 1.0, 4.0, 20.0])
+def test_tails_in_dimensions_up_to_a_thousand_million(a, b, deviations):
+    law = shift_law((a, b, 1.0, 0.0))
+    s = deviations * math.sqrt(1.0 / a + (0.0 if b == math.inf else 1.0 / b))
+    growth, rise = places(s)
+    log_tail, _ = tail_of_law(s, growth, rise, law)
+    assert s > 10.0 or coordinate(law[2] * growth / (1.0 + law[3] * rise), law) == pytest.approx(s, rel=1e-9, abs=1e-12)
+    with mp.workdps(60):
+        ratio = mp.exp(s)
+        if b == math.inf:
+            truth = mp.gammainc(a, a * ratio, mp.inf, regularized=True) if a < 1e6 else None
+        elif a + b < 1e6:
+            truth = reference.beta_tail(a, b, a * ratio / (a * ratio + b))
+        else:
+            density = lambda z: mp.exp(a * (z - mp.mpf(s)) - (a + b) * mp.log((a * mp.exp(z) + b) / (a * ratio + b)))  # noqa: E731
+            scale = mp.sqrt(mp.mpf(1) / a + mp.mpf(1) / b)
+            if b < 1e8 or a < 1e8:
+                return
+            places_of = [s + k * scale for k in range(0, 40, 2)]
+            front = mp.log(a) * a + b * mp.log(b) - (a + b) * mp.log(a + b)
+            beta = mp.loggamma(a) + mp.loggamma(b) - mp.loggamma(a + b)
+            shape = a * mp.mpf(s) - (a + b) * mp.log((a * ratio + b) / (a + b))
+            truth = mp.exp(front - beta + shape) * mp.quad(density, places_of)
+        assert log_tail == pytest.approx(float(mp.log(truth)), rel=4e-15, abs=2e-13)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("any_rank", [False, True])
+def test_kernels_overlap_the_balls(any_rank):
+    """The best tangent of the floats gives the least ``E[g_p(X)]`` to rounding, so the balls overlap the kernels."""
+    flint = needs("flint")
+    from privproj.rigorous.profiles import BallAnyRank, BallRandomSensitivity
+
+    draw, kind = random.Random(11), BallAnyRank if any_rank else BallRandomSensitivity
+    for _ in range(40):
+        dim = int(10 ** draw.uniform(0.6, 4))
+        rank = draw.randint(1, dim - 1)
+        shape = rank if draw.random() < 0.3 else (dim, rank)
+        gamma = isinstance(shape, int)
+        z = 10 ** draw.uniform(-1, 1) * (1.0 if gamma else math.sqrt(rank / dim))
+        eps = 10 ** draw.uniform(-2, 1)
+        law = (rank / 2, math.inf, 2 / z**2 / rank) if gamma else (rank / 2, (dim - rank) / 2, z**-2)
+        lower, upper = shift_log_delta(eps, (*law, float(any_rank)))
+        profile = kind(shape, z)
+        ball = profile.delta(flint.arb(eps), profile.witness(eps)).log()
+        assert lower <= float(ball.upper()) and float(ball.lower()) <= upper
