@@ -50,9 +50,6 @@ NEARLY_ZERO_EPSILON = 1e-6
 FIRST_STEP = 1e-3
 """First relative step upwards where an inverse fell short, as a share of the lattice's spacing. Speed only."""
 
-FIRST_SHARE_DOWN = 0.125
-"""First relative step down to a lower end, as a share of what the lattice leaves of the log delta. Speed only."""
-
 POINTS_BACK = 8.0
 """How many points below the end of a search for delta the first candidate lies, for a rule that leads with epsilon.
 
@@ -165,9 +162,14 @@ def read_epsilon(curve: Curve, target: Target) -> Enclosure:
     found = epsilon_at(curve, point)
     if not 0.0 < found.lower < math.inf:
         return found
-    if curve.log_delta(found.lower).lower == -math.inf:
+    ends = curve.log_delta(found.lower)
+    if ends.lower == -math.inf:
         return Enclosure(min(curve.epsilon(target.log_delta).lower, found.lower), found.upper)
-    lower, step = found.lower, max(1e-15, FIRST_SHARE_DOWN * (target.log_delta - point))
+    # Between both epsilons ln delta falls by about the width of its enclosure, and by that of h at first.
+    fall, missing = ends.upper - ends.lower, target.log_delta - ends.lower
+    lower, step = found.lower, 1e-15
+    if 0.0 < missing < math.inf and 0.0 < fall < math.inf:
+        step = min(max(step, 1.1 * missing / fall * (found.upper / lower - 1.0)), 1e-3)
     while lower > 0.0 and curve.log_delta(lower).lower < target.log_delta:
         lower, step = lower * (1.0 - min(step, 1.0)), 8.0 * step
     return Enclosure(lower, found.upper)

@@ -56,7 +56,7 @@ def enclose_from_table(table: Callable[[Array], tuple[Array, Array]], eps: float
 
 
 def _inflections(eps: Array) -> Array:
-    """Return ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``: array twin of :func:`privproj.laws.squared_shift.inflection`."""
+    """Return ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``: array twin of :func:`privproj.laws.shift_kernels.inflection`."""
     # 2 (sqrt(1 + eps^2) - 1) = 2 eps^2 / (1 + sqrt(1 + eps^2)), without cancellation (C3)
     return 2.0 * eps * (eps / (1.0 + np.hypot(1.0, eps)))
 

@@ -2,6 +2,7 @@
 
 import types
 from math import fabs, inf, log, pi, sqrt
+from typing import Any
 
 SMALLEST_EPSILON = 1e-200
 """Smallest epsilon above 0 that a profile answers. Contract."""
@@ -15,7 +16,7 @@ NEWTON_END = 3e-7
 CLOSEST_SHARE = 2.0**-47
 """Relative distance from the root at which a profile is evaluated on either side, first. Speed only."""
 
-ENDS = None
+ENDS: Any = None
 """The profile that is inverted; :func:`inverse_of` puts it in its place. Speed only."""
 
 FIRST_NATS = 0.7
