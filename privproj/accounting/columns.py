@@ -374,7 +374,7 @@ class _Basis:
 
 
 @dataclass
-class ColumnReading:
+class _ColumnReading:
     """What columns say of some questions, and of which they say nothing."""
 
     value: Array
@@ -387,14 +387,14 @@ class ColumnReading:
 
 def read_columns(
     quantity: str, questions: Sequence[Question], targets: Sequence[Any], threads: int = 1
-) -> ColumnReading:
+) -> _ColumnReading:
     """Ask questions that were checked, those with a common profile over columns together.
 
     ``quantity`` is delta, epsilon or sigma, and ``targets`` are of its type. How a row is answered does not depend on
     the others.
     """
     size = len(questions)
-    found = ColumnReading(
+    found = _ColumnReading(
         np.full(size, math.inf), np.zeros(size), np.zeros(size), np.ones(size, bool), [Side.UPPER] * size
     )
     eps = np.array([0.0 if quantity == "epsilon" else target.epsilon for target in targets], float)
@@ -405,16 +405,16 @@ def read_columns(
     for where, rows in _rows_by_profile(questions, noises, threads):
         part = np.array(where)
         if quantity == "delta":
-            points, lower = read_log_deltas(rows, eps[part])
+            points, lower = _read_log_deltas(rows, eps[part])
             found.value[part] = [delta_value(point) if point < math.inf else 1.0 for point in points.tolist()]
             found.lower[part] = [math.exp(x) if x > LEAST_LOG_VALUE else 0.0 for x in lower.tolist()]
             found.log10_delta[part] = [log10_value(min(point, 0.0)) for point in points.tolist()]
             known = points < math.inf
         elif quantity == "epsilon":
-            found.value[part], found.lower[part] = read_epsilons(rows, log_deltas[part])
+            found.value[part], found.lower[part] = _read_epsilons(rows, log_deltas[part])
             known = found.value[part] < math.inf
         else:
-            found.value[part], found.lower[part] = read_sigmas(rows, eps[part], log_deltas[part])
+            found.value[part], found.lower[part] = _read_sigmas(rows, eps[part], log_deltas[part])
             known = found.value[part] < math.inf
         found.unknown[part] = ~known
         for i in where:
@@ -554,7 +554,7 @@ def _rows_by_profile(
         yield where, _Rows(profiles[key], np.array(laws, float), rates, curve, kept, guesses, threads)
 
 
-def read_log_deltas(rows: _Rows, eps: Array) -> tuple[Array, Array]:
+def _read_log_deltas(rows: _Rows, eps: Array) -> tuple[Array, Array]:
     """The point of the lattice that is answered at each epsilon, ``inf`` where none is known, and a lower end."""
     lower, upper = rows.raised_log_deltas(eps, WIDTHS_ABOVE)
     spacing = rows.spacings(upper)
@@ -562,7 +562,7 @@ def read_log_deltas(rows: _Rows, eps: Array) -> tuple[Array, Array]:
     return np.where(upper < math.inf, np.minimum(points, 0.0), math.inf), lower
 
 
-def read_epsilons(rows: _Rows, log_deltas: Array) -> tuple[Array, Array]:
+def _read_epsilons(rows: _Rows, log_deltas: Array) -> tuple[Array, Array]:
     """The epsilon at each log delta, ``inf`` where columns have no answer, and a lower end of the exact inverse."""
     points = rows.points(log_deltas)
     margin = 8.0 * WIDTHS_ABOVE * (FUNCTION_RELATIVE_ERROR + RELATIVE_ERROR_PER_NAT * np.abs(points))
@@ -588,7 +588,7 @@ def read_epsilons(rows: _Rows, log_deltas: Array) -> tuple[Array, Array]:
     return value, _steps_down(np.minimum(start, value), is_above)
 
 
-def read_sigmas(rows: _Rows, eps: Array, log_deltas: Array) -> tuple[Array, Array]:
+def _read_sigmas(rows: _Rows, eps: Array, log_deltas: Array) -> tuple[Array, Array]:
     """Nearly the least noise multiplier that meets each target, ``inf`` where none is found, and a lower end."""
     points, before = rows.points(log_deltas), eps * (1.0 - CALIBRATION_STEP)
 

@@ -44,8 +44,11 @@ LEAST_ROUGH_EVENT = -30.0
 FIRST_EVENT = -12.0
 """The ``ln(n p)`` that is tried first. Speed only."""
 
-LEAST_EVENT, MOST_EVENT = -665.0, -0.5
-"""Range of the ``ln(n p)`` that are tried. Speed only."""
+LEAST_EVENT = -665.0
+"""Least ``ln(n p)`` that is tried. Speed only."""
+
+MOST_EVENT = -0.5
+"""Largest ``ln(n p)`` that is tried. Speed only."""
 
 LEAST_SLOPE = 1e-9
 """Least slope ``-d ln H^tau / d ln(n p)`` that is believed; the largest is its inverse. Speed only."""

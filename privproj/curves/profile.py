@@ -119,7 +119,7 @@ class PrivacyProfile:
     numerics: dict[str, object] = field(default_factory=dict)
     """How it is computed, for an answer to say, where that is more than a closed form or a quadrature."""
 
-    inverse_spacing: float = 2.0**-33
+    inverse_spacing: float = 2.0**-36
     """Spacing of the log deltas that are answered (C24): wider where evaluations are slow or an enclosure is wide."""
 
     inverse_rtol: float = INVERSE_RTOL

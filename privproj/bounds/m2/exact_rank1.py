@@ -72,5 +72,5 @@ BOUND = Bound(
     refuses=refuses,
     notes=notes,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
-    version=3,
+    version=4,
 )

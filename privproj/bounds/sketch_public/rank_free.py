@@ -59,5 +59,5 @@ BOUND = Bound(
     allows=allowed,
     provable=provable,
     columns=columns,
-    version=2,
+    version=3,
 )
