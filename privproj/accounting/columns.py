@@ -500,6 +500,11 @@ class _Rows:
         spacing = float(getattr(self.curve, "inverse_spacing", DEFAULT_SPACING))
         return np.where(log_deltas < -LARGE_LOG_DELTA, spacing * COARSE_LATTICE_FACTOR, spacing)
 
+    def goals(self, points: Array) -> Array:
+        """What the epsilons of columns are first sought for: below these points by more than what is raised."""
+        margin = 8.0 * WIDTHS_ABOVE * (FUNCTION_RELATIVE_ERROR + RELATIVE_ERROR_PER_NAT * np.abs(points))
+        return points - margin - self.spacings(points)
+
     def points(self, log_deltas: Array) -> Array:
         """A point of the lattice whose printed delta is below ``e^log_delta``: the last but one below."""
         spacing = self.spacings(log_deltas)
@@ -524,7 +529,10 @@ def _law_of(question: Question, noise: float | None = None) -> tuple[ColumnProfi
         return None
     if not bound.guarantees(question.mechanism):
         return None
-    mechanism, seen = (question if noise is None else question.with_mechanism(noise_multiplier=noise)).seen()
+    try:
+        mechanism, seen = (question if noise is None else question.with_mechanism(noise_multiplier=noise)).seen()
+    except InvalidParameter:  # what a group sees is outside of the domain
+        return None
     found = bound.columns(mechanism)
     return None if found is None else (*found, seen.sampling_rate)
 
@@ -565,8 +573,7 @@ def _read_log_deltas(rows: _Rows, eps: Array) -> tuple[Array, Array]:
 def _read_epsilons(rows: _Rows, log_deltas: Array) -> tuple[Array, Array]:
     """The epsilon at each log delta, ``inf`` where columns have no answer, and a lower end of the exact inverse."""
     points = rows.points(log_deltas)
-    margin = 8.0 * WIDTHS_ABOVE * (FUNCTION_RELATIVE_ERROR + RELATIVE_ERROR_PER_NAT * np.abs(points))
-    goals = points - margin - rows.spacings(points)
+    goals = rows.goals(points)
     nearly, value = (end.copy() for end in rows.epsilons(goals))
     before = 1.0 - ROUNDINGS_BELOW * float(getattr(rows.curve, "inverse_rtol", None) or INVERSE_RTOL)
     waiting = np.flatnonzero(value < math.inf)
@@ -590,10 +597,11 @@ def _read_epsilons(rows: _Rows, log_deltas: Array) -> tuple[Array, Array]:
 
 def _read_sigmas(rows: _Rows, eps: Array, log_deltas: Array) -> tuple[Array, Array]:
     """Nearly the least noise multiplier that meets each target, ``inf`` where none is found, and a lower end."""
-    points, before = rows.points(log_deltas), eps * (1.0 - CALIBRATION_STEP)
+    # The goals of the epsilons, which may be below the points by more than an epsilon needs.
+    goals, before = rows.goals(rows.points(log_deltas)), eps * (1.0 - CALIBRATION_STEP)
 
     def excess(where: Places, noises: Array) -> Array:
-        return _excess(rows.at_noise(where, noises), before[where], points[where])
+        return _excess(rows.at_noise(where, noises), before[where], goals[where])
 
     assert rows.noises is not None
     nearly, value = _find_crossings(excess, rows.noises)
