@@ -4,6 +4,8 @@ Rows of one law differ in their scale alone: they share its panels, and Gaussian
 together. ``any_rank`` is 1 for the bound of C5 and 0 for that of C4.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from privproj.curves.profile import LARGEST_PROFILE_EPSILON, SMALLEST_PROFILE_EPSILON
@@ -23,6 +25,8 @@ from privproj.laws.projected_energy import ProjectedEnergy
 from privproj.numerics.array_search import falling_inverses
 from privproj.numerics.arrays import Array, Index, rows_by_kind, widen_outward_each
 from privproj.numerics.kernels import SQRT_HALF_PI
+
+_NodesOf = Callable[[int, Array], tuple[Array, Array]]
 
 ROWS_TOGETHER = 512
 """Rows that are evaluated together. Speed only."""
@@ -128,31 +132,47 @@ def _mean_profiles(panels: LawPanels, scale: Array, eps: Array, up_to: Array) ->
     error, value = np.where(negligible, most, 0.0).sum(axis=1), np.zeros_like(eps)
     rows, indices = np.nonzero(inside & ~negligible)
 
-    def sums(rows: Index, x: Array, weighted: Array) -> tuple[Array, Array]:
-        terms = gaussian_delta_values(eps[rows][:, None], scale[rows][:, None] * x) * weighted
-        fine, coarse = sums_of_rules(terms)
-        return fine, np.minimum(np.abs(fine - coarse), fine)
-
-    part = np.flatnonzero(place > whole)
-    if len(part):
-        nodes = panels.evaluate_panels(low + whole[part] * width, low + place[part] * width)
-        value[part], gap = sums(part, nodes.x, nodes.weighted)
-        error[part] += gap
-    for level in range(MOST_LEVELS + 1):
+    def of_panels(level: int, indices: Array) -> tuple[Array, Array]:
         kept, which = np.unique(indices, return_inverse=True)
         nodes = panels.at(level, kept)
-        fine, gap = sums(rows, nodes.x[which], nodes.weighted[which])
-        total = value + np.bincount(rows, fine, len(eps))
-        wide = gap > 0.1 * PANEL_ERROR_SHARE * total[rows]
-        if level == MOST_LEVELS:
-            wide[:] = False
-        value += np.bincount(rows[~wide], fine[~wide], len(eps))
-        error += np.bincount(rows[~wide], gap[~wide], len(eps))
-        if not wide.any():
-            break
-        rows = np.repeat(rows[wide], 2)
-        indices = (2 * indices[wide][:, None] + np.arange(2)).ravel()
+        return nodes.x[which], nodes.weighted[which]
+
+    def of_parts(level: int, ends: Array) -> tuple[Array, Array]:
+        nodes = panels.evaluate_panels(ends[:, 0], ends[:, 1])
+        return nodes.x, nodes.weighted
+
+    def integrate(
+        rows: Index, places: Array, nodes: Callable[..., tuple[Array, Array]], halve: Callable[..., Array]
+    ) -> None:
+        # panels are halved where both rules disagree
+        nonlocal value, error
+        for level in range(MOST_LEVELS + 1):
+            x, weighted = nodes(level, places)
+            terms = gaussian_delta_values(eps[rows][:, None], scale[rows][:, None] * x) * weighted
+            fine, coarse = sums_of_rules(terms)
+            gap = np.abs(fine - coarse)
+            total = value + np.bincount(rows, fine, len(eps))
+            wide = (gap > 0.1 * PANEL_ERROR_SHARE * total[rows]) & (level < MOST_LEVELS)
+            value = value + np.bincount(rows[~wide], fine[~wide], len(eps))
+            error = error + np.bincount(rows[~wide], np.minimum(gap, fine)[~wide], len(eps))
+            if not wide.any():
+                return
+            rows, places = np.repeat(rows[wide], 2), halve(places[wide])
+
+    if len(rows):
+        integrate(rows, indices, of_panels, lambda places: (2 * places[:, None] + np.arange(2)).ravel())
+    part = np.flatnonzero(place > whole)
+    if len(part):
+        ends = np.stack([low + whole[part] * width, low + place[part] * width], axis=1)
+        integrate(part, ends, of_parts, _halves)
     return value, np.where(value > 0.0, error / value, 0.0)
+
+
+def _halves(ends: Array) -> Array:
+    """Return both halves of each interval."""
+    left, right = ends.T
+    middle = 0.5 * (left + right)
+    return np.stack([left, middle, middle, right], axis=1).reshape(-1, 2)
 
 
 def _tails(panels: LawPanels, x: Array) -> tuple[Array, Array]:
@@ -176,7 +196,7 @@ def _any_rank_values(panels: LawPanels, scale: Array, eps: Array) -> tuple[Array
     at_mean, slope = _profile_and_slope(eps, mean)
     # the tangent at the mean lies above h from 0 on, and the bound is h(E X)
     value, error = np.log(at_mean), np.zeros_like(eps)
-    rows = np.flatnonzero(~(at_mean >= slope * mean))
+    rows = np.flatnonzero(~((at_mean >= slope * mean) & (at_mean > 0.0)))
     if len(rows):
         value[rows], error[rows] = _cut_values(panels, scale[rows], eps[rows])
     # (v + sqrt 3)(v + mu + sqrt 3), v = sqrt(2 |ln delta|) (C20)
@@ -198,7 +218,8 @@ def _cut_values(panels: LawPanels, scale: Array, eps: Array) -> tuple[Array, Arr
         top = beyond(cut, rows)[1]
         at_top, slope = _profile_and_slope(eps[rows], top)
         found = (gaussian_delta_values(eps[rows], cut) + slope * (top - cut)) / at_top - 1.0
-        found = np.where(np.isnan(found), -1.0, found)
+        # where h(p) is below doubles, its tangent is steep
+        found = np.minimum(np.where(np.isnan(found), 1.0, found), 1e300)
         return found, found
 
     everyone = np.arange(len(eps))
