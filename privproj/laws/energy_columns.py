@@ -5,8 +5,10 @@ together. ``any_rank`` is 1 for the bound of C5 and 0 for that of C4.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from privproj.curves.profile import LARGEST_PROFILE_EPSILON, SMALLEST_PROFILE_EPSILON
 from privproj.errors import NotConverged
@@ -26,13 +28,19 @@ from privproj.numerics.array_search import falling_inverses
 from privproj.numerics.arrays import Array, Index, rows_by_kind, widen_outward_each
 from privproj.numerics.kernels import SQRT_HALF_PI
 
-_NodesOf = Callable[[int, Array], tuple[Array, Array]]
+_NodesOf = Callable[[int, NDArray[Any]], tuple[Array, Array]]
 
 ROWS_TOGETHER = 512
 """Rows that are evaluated together. Speed only."""
 
-MOST_ERROR = 1e-11
-"""Relative error of an integral up to which a row is answered. Speed only."""
+LEAST_ERROR = 5e-12
+"""Least relative error that is added, so that the widths of one question are alike (C24). Proof."""
+
+LEAST_ERROR_PER_NAT = 2e-14
+"""What is added to that for each nat of ``ln delta``. Proof."""
+
+LARGEST_ERROR_RATIO = 1.5
+"""How many times as large the error may be in a row that is answered (C24). Proof."""
 
 NEGLIGIBLE_BELOW = 2e-14
 """Relative error allowed to what lies below the panels, beside what is above the cut. Proof."""
@@ -83,7 +91,9 @@ def _log_delta_ends(panels: LawPanels, any_rank: bool, scale: Array, eps: Array)
             whole, error = _mean_profiles(panels, scale, eps, np.full_like(eps, np.inf))
             value, error = np.where(whole >= SMALLEST_TOLD_DELTA, np.log(whole), np.nan), error + DENSITY_MARGIN
             steepness = _panel_steepness(value)
-        known = np.isfinite(value) & (error < MOST_ERROR)
+        least = LEAST_ERROR + LEAST_ERROR_PER_NAT * np.abs(value)
+        known = np.isfinite(value) & (error < LARGEST_ERROR_RATIO * least)
+        error = np.maximum(error, least)
     lower, upper = np.full_like(eps, -np.inf), np.full_like(eps, np.inf)
     lower[known], upper[known] = widen_outward_each(value[known], error[known], steepness[known])
     return lower, upper
@@ -132,12 +142,12 @@ def _mean_profiles(panels: LawPanels, scale: Array, eps: Array, up_to: Array) ->
     error, value = np.where(negligible, most, 0.0).sum(axis=1), np.zeros_like(eps)
     rows, indices = np.nonzero(inside & ~negligible)
 
-    def of_panels(level: int, indices: Array) -> tuple[Array, Array]:
+    def of_panels(level: int, indices: NDArray[Any]) -> tuple[Array, Array]:
         kept, which = np.unique(indices, return_inverse=True)
         nodes = panels.at(level, kept)
         return nodes.x[which], nodes.weighted[which]
 
-    def of_parts(level: int, ends: Array) -> tuple[Array, Array]:
+    def of_parts(level: int, ends: NDArray[Any]) -> tuple[Array, Array]:
         nodes = panels.evaluate_panels(ends[:, 0], ends[:, 1])
         return nodes.x, nodes.weighted
 
@@ -168,7 +178,7 @@ def _mean_profiles(panels: LawPanels, scale: Array, eps: Array, up_to: Array) ->
     return value, np.where(value > 0.0, error / value, 0.0)
 
 
-def _halves(ends: Array) -> Array:
+def _halves(ends: NDArray[Any]) -> NDArray[Any]:
     """Return both halves of each interval."""
     left, right = ends.T
     middle = 0.5 * (left + right)
