@@ -45,6 +45,12 @@ LARGEST_ERROR_RATIO = 1.5
 NEGLIGIBLE_BELOW = 2e-14
 """Relative error allowed to what lies below the panels, beside what is above the cut. Proof."""
 
+LARGEST_ANSWERED = 1e3
+"""Largest epsilon at which rows are answered: beyond, too few inverses are found to keep both readings alike (C24).
+
+A row is to be read both ways by columns or by the scalar door. Proof.
+"""
+
 LEAST_CUT = 1e-12
 """Least cut that is tried, as a share of the inflection point. Speed only."""
 
@@ -91,6 +97,7 @@ def _log_delta_ends(panels: LawPanels, any_rank: bool, scale: Array, eps: Array)
             whole, error = _mean_profiles(panels, scale, eps, np.full_like(eps, np.inf))
             value, error = np.where(whole >= SMALLEST_TOLD_DELTA, np.log(whole), np.nan), error + DENSITY_MARGIN
             steepness = _panel_steepness(value)
+        value = np.where(eps <= LARGEST_ANSWERED, value, np.nan)
         least = LEAST_ERROR + LEAST_ERROR_PER_NAT * np.abs(value)
         known = np.isfinite(value) & (error < LARGEST_ERROR_RATIO * least)
         error = np.maximum(error, least)
