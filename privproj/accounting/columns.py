@@ -33,7 +33,7 @@ from privproj.curves.inversion import (
     delta_value,
     log10_value,
 )
-from privproj.curves.profile import INVERSE_RTOL, Curve, amplified_epsilon
+from privproj.curves.profile import INVERSE_RTOL, Curve, PrivacyProfile, amplified_epsilon
 from privproj.errors import InvalidParameter, PrivprojError, Refused, Unanswered, raise_within, unknown_name
 from privproj.mechanisms import Mechanism
 from privproj.numerics.arrays import Array
@@ -475,7 +475,7 @@ class _Rows:
     def raised_log_deltas(self, eps: Array, widths: float) -> tuple[Array, Array]:
         """:meth:`log_deltas` with the upper ends raised by so many widths, but not above what holds at every noise."""
         lower, upper = self.log_deltas(eps)
-        width = np.where(upper < math.inf, upper - np.where(lower > -math.inf, lower, upper), 0.0)
+        width = np.subtract(upper, lower, out=np.zeros_like(upper), where=upper < math.inf)
         # delta <= q, of which the scalar path says ln q + 1e-15.
         most = np.array([math.log(q) for q in self.rates]) + 1e-14 if self._sampled() else 0.0
         return lower, np.where(upper < math.inf, np.minimum(upper + widths * width, most), math.inf)
@@ -556,6 +556,9 @@ def _rows_by_profile(
         try:
             curve = (first if noises is None else first.with_mechanism(noise_multiplier=noises[where[0]])).curve()
         except PrivprojError:
+            continue
+        # a bound that has its own form of sampling is not the sampled profile of one release
+        if rates[0] < 1.0 and not isinstance(curve, PrivacyProfile):
             continue
         guesses = None if noises is None else np.array([noises[i] for i in where])
         kept = [questions[i] for i in where]

@@ -14,7 +14,7 @@ from functools import lru_cache
 from privproj.composition.compose import compose
 from privproj.curves.epsilon_delta import log_delta_by_search
 from privproj.curves.gaussian import gaussian_profile
-from privproj.curves.profile import Curve, PrivacyProfile
+from privproj.curves.profile import Curve, PrivacyProfile, epsilon_above, log_delta_above
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, log1m_exp, next_up
 from privproj.numerics.search import minimise
@@ -124,7 +124,7 @@ class GoodEventCurve:
         """``eps`` (nats) at which delta is met when the event gets the share ``1/(1 + e^-log_odds)`` of it."""
         # n p = share delta,  H^tau(eps) = (1 - share) delta
         log_share, log_rest = -math.log1p(math.exp(-log_odds)), -math.log1p(math.exp(log_odds))
-        return self.gaussian(log_delta + log_share).epsilon(log_delta + log_rest).upper
+        return epsilon_above(self.gaussian(log_delta + log_share), log_delta + log_rest)
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats at the given split, or at the best one found (C16); the lower end is not known."""
@@ -140,14 +140,14 @@ class GoodEventCurve:
     def composed_epsilon(self, log_delta: float) -> float:
         """``eps`` (nats) at the event that :meth:`best_event` chooses there."""
         chosen, most = _floor_to(log_delta - 1.0, EVENT_SPACING), _floor_to(log_delta - EVENT_SPACING, EVENT_SPACING)
-        eps = self.rough_gaussian(chosen).epsilon(_log_difference(log_delta, chosen)).upper
+        eps = epsilon_above(self.rough_gaussian(chosen), _log_difference(log_delta, chosen))
         tried = None
         for _ in range(MOST_ROUNDS):
             chosen = min(self.best_event(eps), most) if eps < math.inf else chosen
             if chosen == tried:
                 break
             # H^tau(eps) = delta - n p
-            eps, tried = self.gaussian(chosen).epsilon(_log_difference(log_delta, chosen)).upper, chosen
+            eps, tried = epsilon_above(self.gaussian(chosen), _log_difference(log_delta, chosen)), chosen
         return eps
 
     @lru_cache(maxsize=KEPT_RUNS)  # noqa: B019
@@ -159,7 +159,7 @@ class GoodEventCurve:
         """
 
         def rest(log_bad: float) -> float:
-            return self.rough_gaussian(log_bad).log_delta(eps).upper
+            return log_delta_above(self.rough_gaussian(log_bad), eps)
 
         before, at_before = FIRST_EVENT, rest(FIRST_EVENT)
         place = _floor_to(min(max(at_before - 2.0, LEAST_EVENT), MOST_EVENT), ROUGH_SPACING)
@@ -188,7 +188,7 @@ class GoodEventCurve:
 
         def total(log_bad: float) -> float:
             # ln(n p + H^tau(eps))
-            return kernels.log_add(log_bad, self.gaussian(log_bad).log_delta(eps).upper)
+            return kernels.log_add(log_bad, log_delta_above(self.gaussian(log_bad), eps))
 
         if self.composed and (event := self.best_event(eps)) > LEAST_ROUGH_EVENT:
             return Enclosure(-math.inf, min(0.0, total(event)))

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import RANK_PROMISE, Bound
-from privproj.bounds.m1.known_projection import allowed, law
+from privproj.bounds.m1.known_projection import allowed, columns, law
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import M1
@@ -37,6 +37,7 @@ BOUND = Bound(
     "--delta 1e-5",
     representation=representation,
     allows=allowed,
+    columns=lambda mechanism: columns(mechanism, any_rank=0.0),
     sees_projection=True,
     status=Status.CONDITIONAL,
     promises_of=promises,

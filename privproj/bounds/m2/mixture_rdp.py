@@ -1,27 +1,23 @@
 """M2 in Renyi terms: the Gaussian moment averaged over the captured energy."""
 
 import math
+from typing import TYPE_CHECKING
 
 from privproj.bounds.bound import Bound
 from privproj.bounds.gaussian.rdp import representation as gaussian_form
 from privproj.bounds.m2.rank_free import allowed
 from privproj.curves.renyi import RenyiCurve, poisson_curve
+from privproj.laws.mixture_kernels import MIXTURE_COLUMNS, RELATIVE_ERROR_PER_TERM, moment_terms
 from privproj.laws.squared_shift import ScaledBeta
 from privproj.mechanisms import M2
 from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR, next_up
 from privproj.numerics.quadrature import log_integral
 
+if TYPE_CHECKING:
+    from privproj.curves.columns import RowOfLaw
+
 MOST_TERMS = 4000.0
 """Most terms of the series of ``1F1``; where more are needed, an integral costs less. Speed only."""
-
-RELATIVE_ERROR_PER_TERM = 8e-16
-"""Relative error allowed for each term: six roundings that make it from the one before, and one of the sum. Proof."""
-
-LARGEST_SUM = 2.0**900
-"""A sum of terms is divided by this as soon as it is larger, which is exact. Proof."""
-
-LOG_LARGEST_SUM = 900.0 * math.log(2.0)
-"""Its natural log."""
 
 
 def log_energy_moment(a: float, b: float, c: float) -> float:
@@ -40,20 +36,9 @@ def log_energy_moment(a: float, b: float, c: float) -> float:
 
 
 def _log_moment_by_terms(a: float, n: float, c: float) -> float:
-    """``ln 1F1(a; n; c)``, rounded up, as ``ln(1 + sum_(j >= 1) t_j)`` with ``t_(j+1)/t_j = (a+j) c/((n+j)(j+1))``."""
-    term = total = a * c / n
-    j, log_scale = 1.0, 0.0
-    while True:
-        up, down = (a + j) * c, (n + j) * (j + 1.0)
-        # What is left is below 2 t_j: a ratio of terms is never above 4/3 of an earlier one, so each falls by a third.
-        if term < 1e-17 * total and 2.0 * up < down:
-            break
-        term *= up / down
-        total += term
-        j += 1.0
-        if total > LARGEST_SUM:
-            term, total, log_scale = term / LARGEST_SUM, total / LARGEST_SUM, log_scale + LOG_LARGEST_SUM
-    total *= 1.0 + FUNCTION_RELATIVE_ERROR + j * RELATIVE_ERROR_PER_TERM
+    """``ln 1F1(a; n; c)``, rounded up, as the log of a sum of positive terms."""
+    log_scale, total, _, _, count = moment_terms(a, n, c, math.inf)
+    total *= 1.0 + FUNCTION_RELATIVE_ERROR + count * RELATIVE_ERROR_PER_TERM
     return next_up(log_scale + math.log(total) if log_scale else math.log1p(total))
 
 
@@ -81,6 +66,14 @@ def representation(mechanism: M2) -> RenyiCurve:
     return RenyiCurve(lambda alpha: log_moment(alpha) / (alpha - 1.0), poisson=poisson_curve(log_moment))
 
 
+def columns(mechanism: M2) -> "RowOfLaw | None":
+    """The profile over columns and the row of one release; none for layers of several shapes or unprojected ones."""
+    if mechanism.unprojected or mechanism.alike.layers:
+        return None
+    dim, rank = mechanism.alike.shape
+    return MIXTURE_COLUMNS, (0.5 * rank, 0.5 * dim, mechanism.mu)
+
+
 BOUND = Bound(
     name="mixture-rdp",
     mechanism=M2,
@@ -91,6 +84,7 @@ BOUND = Bound(
     example="privproj epsilon m2 --bound mixture-rdp --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
     representation=representation,
     allows=allowed,
+    columns=columns,
     independent_layers=lambda mechanism: mechanism.projects_apart,
     renyi=True,
     version=2,
