@@ -13,7 +13,7 @@ keeps to both its targets when it is asked back (C24, "Columns"). With ``h(d)`` 
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -228,12 +228,11 @@ def _answer_columns(
 ) -> ColumnResult:
     """Broadcast what is given, ask every row, and put together the answers and what they rest on."""
     kind = mechanism_named(mechanism) if isinstance(mechanism, str) else mechanism
+    if not (isinstance(kind, type) and issubclass(kind, Mechanism)):
+        raise InvalidParameter("mechanism", mechanism, "a type of mechanism or its name, for instance M2 or 'm2'")
     threads = whole("threads", threads, "a whole number of threads from 1 to 256", 1, 256)
     run: Any = {name: given.pop(name) for name in list(given) if name in RunOptions.__annotations__}
-    for name, value in given.items():
-        if name not in TARGETS and name not in kind.__dataclass_fields__:
-            known = (*kind.__dataclass_fields__, *RunOptions.__annotations__, *TARGETS)
-            raise unknown_name(name, value, f"a parameter of {kind.name}", known, word=name)
+    _check_given(kind, quantity, run, given)
     same, columns, shape = _broadcast(given)
     size = math.prod(shape)
     numbers = [np.empty(size) for _ in range(3)]
@@ -248,7 +247,10 @@ def _answer_columns(
             for array, column in zip(numbers, (found.value, found.lower, found.log10_delta), strict=True):
                 array[part] = column
             for i in np.flatnonzero(found.unknown).tolist():
-                *ends, outcome[start + i], side = _ask_one(quantity, questions[i], targets[i])
+                try:
+                    *ends, outcome[start + i], side = _ask_one(quantity, questions[i], targets[i])
+                except InvalidParameter as error:
+                    raise_within(error, _place(start + i, shape))
                 found.sides[i] = side
                 for array, end in zip(numbers, ends, strict=True):
                     array[start + i] = end
@@ -261,7 +263,7 @@ def _answer_columns(
 
 def _broadcast(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Array], tuple[int, ...]]:
     """What is the same for all rows, the flat columns of what is not, and the shape of the answers."""
-    arrays = {name: np.asarray(value) for name, value in given.items() if isinstance(value, list | np.ndarray)}
+    arrays = {name: _column_of(name, value) for name, value in given.items() if _is_column(name, value)}
     try:
         shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
     except ValueError:
@@ -269,6 +271,46 @@ def _broadcast(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Arra
         raise InvalidParameter("columns", shapes, "arrays of shapes that can be broadcast") from None
     columns = {name: np.broadcast_to(array, shape).reshape(-1) for name, array in arrays.items()}
     return {name: value for name, value in given.items() if name not in arrays}, columns, shape
+
+
+def _check_given(kind: type[Mechanism], quantity: str, run: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Raise :class:`InvalidParameter` for a name that is not known, or that this quantity does not take."""
+    for name, value in run.items():
+        if isinstance(value, list | tuple | np.ndarray):
+            raise InvalidParameter(name, value, f"one {name} for all rows", "ask once for each value")
+    names = [field.name for field in fields(kind)]
+    for name, value in given.items():
+        if name not in TARGETS and name not in names:
+            known = (*names, *RunOptions.__annotations__, *TARGETS)
+            raise unknown_name(name, value, f"a parameter of {kind.name}", known, word=name)
+    taken = {"delta": TARGETS[:1], "epsilon": TARGETS[1:]}.get(quantity, TARGETS)
+    for name in set(TARGETS) - set(taken):
+        if given.get(name) is not None:
+            raise InvalidParameter(name, given[name], f"no {name}: it is what {quantity}s find at {' or '.join(taken)}")
+
+
+def _is_column(name: str, value: Any) -> bool:
+    """True for a list, a tuple, a range or an array, but for layers, of which every row has all."""
+    return name != "layers" and (isinstance(value, list | tuple | range) or hasattr(value, "__array__"))
+
+
+def _column_of(name: str, value: Any) -> Array:
+    """The values of a parameter as an array; raises :class:`InvalidParameter` for what is none."""
+    try:
+        found = np.asarray(value)
+    except ValueError:
+        raise InvalidParameter(name, value, f"a {name} for every row, in an array without gaps") from None
+    if np.ma.is_masked(value) or (
+        found.size and found.dtype != bool and any(isinstance(x, bool) for x in _flat(value))
+    ):
+        raise InvalidParameter(name, value, f"a {name} for every row, none of them masked or a truth value")
+    return found
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    """The entries of nested lists and tuples; nothing of an array, which holds one kind of value."""
+    for part in value if isinstance(value, list | tuple) else ():
+        yield from _flat(part) if isinstance(part, list | tuple) else (part,)
 
 
 def _rows_of(columns: Mapping[str, Array], part: slice) -> Iterator[tuple[Any, ...]]:
@@ -307,11 +349,15 @@ def _questions_of(
         except (InvalidParameter, Refused) as error:
             if not shape:
                 raise
-            place = f"row {', '.join(map(str, np.unravel_index(number, shape)))}"
             if isinstance(error, InvalidParameter):
-                raise_within(error, place)
-            raise Refused(f"{place}: {error}", brief=error.short) from None
+                raise_within(error, _place(number, shape))
+            raise Refused(f"{_place(number, shape)}: {error}", brief=error.short) from None
     return questions, targets
+
+
+def _place(number: int, shape: tuple[int, ...]) -> str:
+    """Which row has this number, by its indices."""
+    return f"row {', '.join(map(str, np.unravel_index(number, shape)))}"
 
 
 def checked_question(question: Question, target: AnyTarget) -> Question:

@@ -27,10 +27,6 @@ MOST_STEPS = 10**8
 ROUGH = 3.0
 """Values of a profile per standard deviation of the loss where only a first guess is needed. Speed only."""
 
-ROUGH_EPOCH = 12.0
-"""The same for an epoch of balls-in-bins. Speed only."""
-
-
 MOST_GUESSES = 12
 """Most steps of a secant in ``ln x`` before a search with a bracket takes over. Speed only."""
 

@@ -162,8 +162,6 @@ class TruncatedCurve:
         """``ln delta(eps)`` for ``eps`` in nats, enclosed; it has a lower end where ``delta_0`` has one."""
         if self.log_cut.upper >= 0.0:
             return Enclosure(self.log_cut.lower, 0.0)
-        if self.log_cut.upper >= 0.0:
-            return Enclosure(self.log_cut.lower, 0.0)
         # ln(delta_0(eps) + P(cut))
         lower = self.curve.log_delta(eps).lower
         low = kernels.log_add(lower, self.log_cut.lower) if lower > -math.inf else lower

@@ -159,7 +159,7 @@ def _mean_profiles(panels: LawPanels, scale: Array, eps: Array, up_to: Array) ->
         return nodes.x, nodes.weighted
 
     def integrate(
-        rows: Index, places: Array, nodes: Callable[..., tuple[Array, Array]], halve: Callable[..., Array]
+        rows: Index, places: Any, nodes: Callable[..., tuple[Array, Array]], halve: Callable[..., Array]
     ) -> None:
         # panels are halved where both rules disagree
         nonlocal value, error

@@ -43,6 +43,7 @@ ROWS_PER_GROUP = 2**16
 
 PROBED_POINTS = 10**5
 """How many points are looked at, at most, until one is found that is a valid question. Speed only."""
+
 FIXED_KEYS = ("mechanism", "bound")
 """Keys that have one value for the whole grid, besides the parameters."""
 

@@ -65,7 +65,7 @@ class _Questions:
 def _row(
     query: str, question: Question, target: Any, side: Side, value: float, lower: float, log10_delta: float
 ) -> list[str]:
-    """A row as :func:`privproj.records.sweep.answer_points` writes it."""
+    """A row as :mod:`privproj.records.sweep` writes one that was asked alone."""
     vacuous = query == "delta" and value >= 1.0
     delta = value if query == "delta" else target.delta
     noise = value if query == "sigma" else question.mechanism.noise_multiplier

@@ -104,6 +104,18 @@ def test_sigmas_meet_their_targets_and_are_nearly_the_least(run):
         assert noise == pytest.approx(least.value, rel=1e-6 if run else 1e-9)
 
 
+def test_noise_multipliers_of_columns_are_asked_back_by_columns_at_large_deltas_too():
+    eps, powers = [0.0143666767714, 1.6, 0.3], [-0.006417714377287043, -0.05, -1.0]
+    found = privproj.sigmas(Gaussian, epsilon=eps, log10_delta=powers)
+    back = privproj.epsilons(Gaussian, noise_multiplier=found.value, log10_delta=powers)
+    assert (back.value <= eps).all()
+
+
+def test_a_noise_that_a_group_takes_out_of_the_domain_on_the_way_is_no_error():
+    found = privproj.sigmas(Gaussian, epsilon=[1.0, 8.0], delta=[1e-5, 0.02], group_size=2, sampling_rate=0.01)
+    assert found.outcome.tolist() == [Outcome.OK, Outcome.OK]
+
+
 @pytest.mark.full
 def test_machine_code_and_plain_python_answer_alike(monkeypatch):
     noises = [0.5, 1.0, 4.0]
@@ -134,6 +146,12 @@ def test_columns_are_broadcast_and_a_row_does_not_depend_on_the_others(monkeypat
         (lambda: privproj.deltas(Gaussian, noise_multiplier=[[1.0], [-1.0]], epsilon=[1.0, 2.0]), "row 1, 0: noise"),
         (lambda: privproj.deltas(Gaussian, noise_multiplier=1.0, epsilon=[1.0, math.nan]), "row 1: epsilon=nan"),
         (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0, delta=[0.1, 1.0]), "row 1: delta=1"),
+        (lambda: privproj.epsilons(Gaussian, noise_multiplier=[1.0], epsilon=1.0, delta=0.1), "no epsilon"),
+        (lambda: privproj.deltas(Gaussian, noise_multiplier=[1.0, 1e-12], epsilon=1.0, group_size=3), "row 1: noise"),
+        (lambda: privproj.epsilons(Gaussian(noise_multiplier=1.0), delta=0.1), "a type of mechanism"),
+        (lambda: privproj.epsilons(Gaussian, noise_multiplier=[[1.0, 2.0], [3.0]], delta=0.1), "without gaps"),
+        (lambda: privproj.epsilons(Gaussian, noise_multiplier=(1.0, True), delta=0.1), "truth value"),
+        (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0, delta=0.1, steps=[1, 2]), "one steps for all rows"),
         (lambda: privproj.epsilons(Gaussian, noise_multiplier=[1.0, 2.0], delta=[0.1, 0.2, 0.3]), "broadcast"),
         (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0, delta=0.1, colour=1), "colour"),
         (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0), "either delta"),
