@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from privproj.curves.columns import KernelColumns, profile_of_kernels
@@ -134,19 +135,20 @@ def beta_tail_profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
     if mechanism.unprojected:
         return PrivacyProfile(lambda eps: widen_outward(kernels.log_tail_profile(eps, mu, sharp), steepness=mu * mu))
     if mechanism.layers:
-        return PrivacyProfile(lambda eps: _layered_log_delta(mechanism, eps, sharp))
+        # The scan over tau looks at the same points for every epsilon.
+        tail = lru_cache(maxsize=None)(partial(_log_union_tail, mechanism))
+        return PrivacyProfile(lambda eps: _layered_log_delta(mechanism.mu, tail, eps, sharp))
     # delta(eps) = min over tau in (0, 1] of G(eps; mu sqrt(tau)) + k P(B > tau) (C16).
     return profile_of_kernels(BETA_TAIL_COLUMNS, _beta_tail_row(mechanism, sharp))
 
 
-def _layered_log_delta(mechanism: M2, eps: float, sharp: bool) -> Enclosure:
+def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float, sharp: bool) -> Enclosure:
     """The bound over several layers with one ``tau`` for all, which is searched for; the lower end is unknown."""
-    mu = mechanism.mu
 
     def at(t: float) -> float:
         # G(eps; mu sqrt(tau)) + sum_l n_l k_l P(B_l > tau), sqrt(tau) = 1/sqrt(1 + e^-t) (C16).
         gaussian = kernels.log_tail_profile(eps, mu / math.sqrt(1.0 + math.exp(-t)), sharp)
-        return kernels.log_add(gaussian, _log_union_tail(mechanism, t))
+        return kernels.log_add(gaussian, log_tail(t))
 
     # The least over t, and tau = 1, where nothing is left out.
     value = min(minimise(at, -30.0, 20.0, rtol=1e-8, points=101)[1], kernels.log_tail_profile(eps, mu, sharp))
