@@ -55,7 +55,7 @@ LEAST_CUT = 1e-12
 """Least cut that is tried, as a share of the inflection point. Speed only."""
 
 
-class EnergyColumns:
+class _EnergyColumns:
     """The profile of a row ``(a, b, r, any_rank, scale)``, with the margins of one release asked alone."""
 
     def log_deltas(self, eps: Array, laws: Array, threads: int = 1) -> tuple[Array, Array]:
@@ -75,7 +75,7 @@ class EnergyColumns:
         return lower, upper
 
 
-ENERGY_COLUMNS = EnergyColumns()
+ENERGY_COLUMNS = _EnergyColumns()
 """The profiles over columns."""
 
 
