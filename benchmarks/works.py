@@ -166,7 +166,7 @@ def phases(count, n):
         {"mechanism": "gaussian", "noise_multiplier": n * (1.0 + 0.5 * i / count), "sampling_rate": 0.01, "steps": 10}
         for i in range(count)
     ]
-    return p.schedule.epsilon(from_data({"phase": listed}), delta=1e-5)
+    return from_data({"phase": listed}).epsilon(delta=1e-5)
 
 
 def layers(count, n, clipping):
