@@ -166,7 +166,7 @@ def epsilons(
 
     Returns:
         Arrays of the broadcast shape, and what all rows rest on. Asked back as a delta, no epsilon of them gives more
-        than its delta.
+        than its delta; a row that columns cannot answer keeps to that at the scalar door alone.
 
     Raises:
         InvalidParameter: A value is outside its domain, one is missing, or two contradict each other; the first such

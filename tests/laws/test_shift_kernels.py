@@ -8,6 +8,7 @@ import pytest
 from helpers import needs
 
 from privproj import reference
+from privproj.laws import shift_kernels
 from privproj.laws.shift_kernels import coordinate, places, shift_epsilon, shift_law, shift_log_delta, tail_of_law
 
 FAR = [(5.0, math.inf), (0.5, math.inf), (0.5, 20.0), (1.5, 0.5), (1.0, 1.0), (8.0, 1016.0), (5e8, 5e8), (0.5, 5e8)]
@@ -66,6 +67,26 @@ def test_tails_in_dimensions_up_to_a_thousand_million(a, b, deviations):
             shape = a * mp.mpf(s) - (a + b) * mp.log((a * ratio + b) / (a + b))
             truth = mp.exp(front - beta + shape) * mp.quad(density, places_of)
         assert log_tail == pytest.approx(float(mp.log(truth)), rel=4e-15, abs=2e-13)
+
+
+@pytest.mark.parametrize("longer", [1.5, 3.0, 6.0])
+def test_a_longer_first_step_only_widens(monkeypatch, longer):
+    draw = random.Random(3)
+    rows = []
+    for _ in range(60):
+        a, b, scale = (
+            draw.choice([0.5, 1.0, 2.0, 8.0]),
+            draw.choice([0.5, 1.0, 5.0, 100.0, math.inf]),
+            10 ** draw.uniform(-1, 5),
+        )
+        mean = scale * (a if b == math.inf else a / (a + b))
+        rows.append(((a, b, scale, 0.0), 0.5 * mean * draw.uniform(0.2, 4.0)))
+    usual = [shift_log_delta(eps, row) for row, eps in rows]
+    for name in ("STEP_IN_WIDTHS", "LONGEST_STEP"):
+        monkeypatch.setattr(shift_kernels, name, longer * getattr(shift_kernels, name))
+    for (row, eps), (low, high) in zip(rows, usual, strict=True):
+        lower, upper = shift_log_delta(eps, row)
+        assert lower <= high and low <= upper
 
 
 def mean_profile(a, b, scale, eps):
