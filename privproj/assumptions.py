@@ -54,3 +54,12 @@ REPLACE_SENSITIVITY = (
     "the clip, since one record takes another's place"
 )
 """Printed under replace, where noise multipliers are relative to twice the clip."""
+
+EVENT_AS_RUN = "the program did what the event of dp-accounting says, no more and no less"
+"""Printed for a phase that is an event of dp-accounting."""
+
+NOISE_OVER_CLIP = (
+    "noise multipliers in events of dp-accounting are the noise over the clip of one record, under replace half of the "
+    "sensitivity"
+)
+"""Printed for such events under replace, where those of other phases are over twice the clip."""
