@@ -18,7 +18,7 @@ from privproj.bounds import renyi_bound
 from privproj.bounds.bound import Bound
 from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.curves.renyi import RenyiCurve
-from privproj.errors import PrivprojError, Refused
+from privproj.errors import InvalidParameter, PrivprojError, Refused, raise_within
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.numerics.enclosure import Enclosure
 from privproj.runs import NeighbouringRelation, Run, RunOptions
@@ -88,11 +88,18 @@ def event_question(event: object, where: str, run: RunOptions) -> Question:
     Raises :class:`privproj.InvalidParameter` for an event that is not one of dp-accounting, or has a value outside its
     domain.
     """
-    from privproj.composition.events import data_of, event_from
+    from privproj.composition.events import data_of, event_from, leaves_of
 
     given = data_of(event) if hasattr(event, "to_named_tuple") else event  # pyright: ignore[reportArgumentType]
-    data = data_of(event_from(given, where))
-    return question_of(Event(text=json.dumps(data)), _bound_of(data["type"]), run)
+    found = event_from(given, where)
+    data = data_of(found)
+    asked = question_of(Event(text=json.dumps(data)), _bound_of(data["type"]), run)
+    try:
+        for _ in leaves_of(found, asked.run.steps):
+            pass
+    except InvalidParameter as error:
+        raise_within(error, where)
+    return asked
 
 
 def event_words(data: dict[str, Any]) -> str:
@@ -142,7 +149,7 @@ def curve_with_events(questions: Sequence[Question], names: Sequence[str], step:
 
     accounted = by_one_accountant(questions, names)
     relation = events.relation_named(str(questions[0].run.relation))
-    leaves = [leaf for question in accounted for leaf in _leaves_of(question)]
+    leaves = events.merged(leaf for question in accounted for leaf in _leaves_of(question))
     if not all(events.is_private(leaf) for leaf, _ in leaves):
         return _NoPrivacy()
     released = [question.release() for question in accounted if not isinstance(question.mechanism, Event)]

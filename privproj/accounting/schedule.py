@@ -79,10 +79,10 @@ class Phase:
         """Return the phase as an entry of a run file, keys and plain values."""
         mechanism, run = self.question.mechanism, self.question.run.parameters()
         if isinstance(mechanism, Event):
-            shown = {"name": self.name, **mechanism.parameters(), "steps": run["steps"], "relation": run["relation"]}
-            return shown | ({"planned": True} if self.planned else {})
+            said = {key: run[key] for key in ("steps", "relation", "public_size") if run[key]}
+            return {"name": self.name, **mechanism.parameters(), **said, **({"planned": True} if self.planned else {})}
         given = {"layer" if k == "layers" else k: v for k, v in mechanism.parameters().items()}
-        shown = {
+        shown: dict[str, object] = {
             "name": self.name,
             "mechanism": mechanism.name,
             **given,

@@ -19,7 +19,7 @@ proved (:mod:`privproj.composition.by_dp_accounting`). Four things are done here
 import json
 import math
 import numbers
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -32,7 +32,13 @@ from dp_accounting.rdp import RdpAccountant
 from privproj.composition import by_dp_accounting
 from privproj.composition.compose import releases_of
 from privproj.composition.dominating_pairs import outline_step
-from privproj.composition.grid import LARGEST_GRID_STEP, MOST_DEFAULT_PEER_CELLS, dominating_orders, peer_grid_step
+from privproj.composition.grid import (
+    LARGEST_GRID_STEP,
+    MOST_DEFAULT_PEER_CELLS,
+    PEER_POINTS_PER_DEVIATION,
+    dominating_orders,
+    peer_grid_step,
+)  # fmt: skip
 from privproj.curves.profile import PrivacyProfile
 from privproj.curves.renyi import RenyiCurve, RenyiTable
 from privproj.errors import InvalidParameter, PrecisionLimit, Refused, raise_within, unknown_name
@@ -126,7 +132,7 @@ _COUNT = _whole(MOST_COMPOSED)
 _POSITIVE = _number(SMALLEST_NOISE, LARGEST_NOISE)
 _RATE = _number(0.0, 1.0, above=True)
 
-FIELDS: dict[str, dict[str, Callable[[str, Any], Any]]] = {
+FIELDS: dict[str, dict[str, Any]] = {
     "NoOpDpEvent": {},
     "NonPrivateDpEvent": {},
     "UnsupportedDpEvent": {},
@@ -204,7 +210,7 @@ def _type_of(data: Mapping[str, Any], where: str) -> str:
     return name
 
 
-def _value_of(value: object, check: Callable[[str, Any], Any], name: str, where: str, depth: int) -> Any:
+def _value_of(value: object, check: Any, name: str, where: str, depth: int) -> Any:
     """A parameter of an event, checked; raises :class:`InvalidParameter` for a value outside its domain."""
     if check is dict:
         return event_from(value, f"{where}: {name}", depth + 1)
@@ -280,6 +286,15 @@ def leaves_of(event: dp_event.DpEvent, count: int = 1) -> Iterator[Leaf]:
             yield from leaves_of(part, count)
     elif not isinstance(event, dp_event.NoOpDpEvent):
         yield event, count
+
+
+def merged(leaves: Iterable[Leaf]) -> list[Leaf]:
+    """The same events, each once, with how often it is composed in all."""
+    found: dict[str, Leaf] = {}
+    for event, count in leaves:
+        text = json.dumps(data_of(event))
+        found[text] = (event, count + found.get(text, (event, 0))[1])
+    return [*found.values()]
 
 
 def is_private(leaf: dp_event.DpEvent) -> bool:
@@ -363,6 +378,11 @@ def _finest_step(leaf: dp_event.DpEvent) -> float:
     return 2.0 * _loss_reach(leaf) / MOST_DEFAULT_PEER_CELLS
 
 
+def _wanted_step(leaf: dp_event.DpEvent, count: int) -> float:
+    """The distance of losses, in nats, that follows the losses of one event, or those of the whole run at least."""
+    return _loss_reach(leaf) * max(1.0 / PEER_POINTS_PER_DEVIATION, 24.0 * math.sqrt(count) / MOST_DEFAULT_PEER_CELLS)
+
+
 def _alone(leaf: Leaf) -> Leaf:
     """The same for a Gaussian release that is repeated: one whose noise is the smaller by the root of the count."""
     event, count = leaf
@@ -385,7 +405,8 @@ def compose_losses(
     single = [_alone(leaf) for leaf in leaves]
     least = max((_finest_step(event) for event, _ in single), default=0.0)
     if step is None:
-        step = max(least, peer_grid_step(ours, shapes, EVENT_GRID_STEP) if ours else EVENT_GRID_STEP)
+        wanted = min([EVENT_GRID_STEP, *(_wanted_step(*leaf) for leaf in single)])
+        step = max(least, peer_grid_step(ours, shapes, wanted) if ours else wanted)
     if not least / FINER_GRIDS <= step <= LARGEST_GRID_STEP:
         expected = f"a grid of losses from {least / FINER_GRIDS:.2g} to {LARGEST_GRID_STEP:g} nats for these events"
         raise PrecisionLimit(f"expected {expected}, got {step:.3g}; use more noise, or another discretization")
@@ -408,7 +429,8 @@ def _laws_of(text: str, relation: Relation, step: float) -> tuple[PMF, PMF]:
             )
     accountant = _LossAccountant(relation, step)
     try:
-        accountant.compose(event)
+        with np.errstate(all="ignore"):
+            accountant.compose(event)
     except ACCOUNTANT_ERRORS as error:
         raise Refused(f"dp-accounting has no number for {type(event).__name__}: {error}") from None
     return accountant.laws()

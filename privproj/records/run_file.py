@@ -27,7 +27,7 @@ FOR_ALL = ("relation", "discretization", "composer")
 """Keys of a run file that hold for all its phases."""
 PHASE_KEYS = ("name", "mechanism", "bound", "planned")
 """Keys of a phase besides those of its mechanism and its run."""
-EVENT_KEYS = ("name", "event", "steps", "relation", "planned")
+EVENT_KEYS = ("name", "event", "steps", "relation", "public_size", "planned")
 """Keys of a phase that is an event of dp-accounting."""
 OWN_EVENTS: dict[str, dict[str, str]] = {
     "SelfComposedDpEvent": {"count": WHOLE, "event": TABLE},
@@ -102,7 +102,7 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
 
 def _event_question(given: Mapping[str, Any], shared: Mapping[str, Any]) -> Question:
     """The question of a phase that is an event of dp-accounting."""
-    run: Any = {"steps": given.get("steps", 1), "relation": {**given, **shared}.get("relation")}
+    run: Any = {key: value for key, value in {**given, **shared}.items() if key not in ("name", "event", "planned")}
     return event_question(given["event"], "event", run)
 
 
@@ -135,7 +135,7 @@ def _own_phase(given: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str,
     if fields.get("relation", relation) != relation:
         raise InvalidParameter("event: relation", fields["relation"], f"relation={relation}, that of the run")
     own |= {} if relation is None or "relation" in shared else {"relation": relation}
-    return {**{key: given[key] for key in ("name", "planned") if key in given}, **own, "steps": steps}
+    return {**{key: given[key] for key in ("name", "public_size", "planned") if key in given}, **own, "steps": steps}
 
 
 def _check_own_event(level: Mapping[str, Any]) -> None:
