@@ -7,6 +7,7 @@ docs/proofs.md under "What is only observed".
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from dp_accounting.pld import common, pld_pmf
 
@@ -126,7 +127,7 @@ def _self_compose(law: pld_pmf.PLDPmf, count: int, step: float) -> pld_pmf.PLDPm
     that is too large is made.
     """
     if count * law.size > MOST_PEER_CELLS:
-        masses = law._probs.tolist()  # pyright: ignore[reportAttributeAccessIssue]
+        masses: Any = law._probs  # pyright: ignore[reportAttributeAccessIssue]
         lower, upper = common.compute_self_convolve_bounds(masses, count, PEER_TRUNCATED_MASS)
         _check_cell_count(upper - lower + 1, step)
     return law.self_compose(count) if count > 1 else law

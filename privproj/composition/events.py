@@ -17,9 +17,11 @@ proved (:mod:`privproj.composition.by_dp_accounting`). Four things are done here
 """
 
 import json
+import logging
 import math
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -83,8 +85,12 @@ DISCRETE_NATS_KEPT = 40.0
 RENYI_NOISE = 1e-12
 """Absolute rounding noise of dp-accounting in ``(alpha - 1) D(alpha)`` of one release, in nats.
 
-Measured on sampled Gaussian releases (below 3e-13 at orders up to 1024), not proved. It is added for each. Proof.
+Measured on sampled Gaussian releases (below 2e-13 at rates from 1e-12 to 0.9), with a factor of 5, not proved. It is
+added for each release. Proof.
 """
+
+RENYI_RTOL = 1e-14
+"""The same relative to the divergence: measured below 1e-16, with a factor of 100. Proof."""
 
 ACCOUNTANT_ERRORS = (ValueError, ArithmeticError, TypeError, AttributeError, AssertionError)
 """What dp-accounting raises for parameters that it does not take."""
@@ -379,8 +385,12 @@ def _finest_step(leaf: dp_event.DpEvent) -> float:
 
 
 def _wanted_step(leaf: dp_event.DpEvent, count: int) -> float:
-    """The distance of losses, in nats, that follows the losses of one event, or those of the whole run at least."""
-    return _loss_reach(leaf) * max(1.0 / PEER_POINTS_PER_DEVIATION, 24.0 * math.sqrt(count) / MOST_DEFAULT_PEER_CELLS)
+    """The distance of losses, in nats, that follows the losses of one event, or those of all of them at least.
+
+    dp-accounting's window for many is as wide as :func:`peer_grid_step` says.
+    """
+    window = min(count, 24.0 * math.sqrt(count) + 0.5 * count) / MOST_DEFAULT_PEER_CELLS
+    return _loss_reach(leaf) * max(1.0 / PEER_POINTS_PER_DEVIATION, window)
 
 
 def _alone(leaf: Leaf) -> Leaf:
@@ -451,7 +461,7 @@ def add_divergences(
         total = total + count * np.array(one)
         releases += count * parts
     # D(alpha) + (noise of each release) / (alpha - 1)
-    total = total + releases * RENYI_NOISE / (tried - 1.0)
+    total = total * (1.0 + RENYI_RTOL) + releases * RENYI_NOISE / (tried - 1.0)
     numerics: dict[str, object] = {"composer": "dp-accounting", "orders": len(tried)}
     numerics |= {"added_to_divergence": releases * RENYI_NOISE, "rounding": "measured, not proved"}
     return RenyiTable(tuple(map(float, tried)), tuple(map(float, total)), numerics)
@@ -469,13 +479,25 @@ def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) ->
     accountant = _RenyiAccountant(orders, relation)
     scaled = _with_half_the_noise(event) if relation is Relation.REPLACE_ONE else event
     try:
-        found = accountant.compose(scaled).rdp
+        with _without_log():
+            found = accountant.compose(scaled).rdp
     except ACCOUNTANT_ERRORS as error:
         raise Refused(f"dp-accounting has no number for {type(event).__name__}: {error}") from None
     # D(alpha) >= 0, but for rounding that was measured
     if not np.all(found >= -RENYI_NOISE / (np.array(orders) - 1.0)):
         raise Refused(f"dp-accounting has no Renyi divergence of {type(event).__name__} that is a number from 0 on")
     return tuple(map(float, np.maximum(found, 0.0))), parts
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """Keep dp-accounting from writing which orders it leaves out: they are infinite here."""
+    logger = logging.getLogger("absl")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _with_half_the_noise(event: dp_event.DpEvent) -> dp_event.DpEvent:
