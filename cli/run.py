@@ -43,6 +43,8 @@ def answer_run_file(
 ) -> int:
     schedule = from_data(read_data(file), file)
     if events:
+        if epsilon is not None or delta is not None:
+            raise InvalidParameter("--events", True, "--events without --epsilon and --delta")
         click.echo(render.as_json(as_events(schedule)))
         return 0
     if calibrate:

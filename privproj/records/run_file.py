@@ -124,7 +124,7 @@ def _own_phase(given: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str,
     fields = {key: value for level in levels for key, value in level.items()}
     release = fields["mechanism"]
     steps = math.prod([int(given.get("steps", 1)), *(int(level.get("count", 1)) for level in levels)])
-    own = {**{key: value for key, value in release.items() if key != "name"}, "mechanism": release.get("name")}
+    own = {"mechanism" if key == "name" else key: value for key, value in release.items()}
     own |= {"bound": fields["bound"]} if "bound" in fields else {}
     if "sampling_probability" in fields:
         own |= {"sampling": "poisson", "sampling_rate": fields["sampling_probability"]}

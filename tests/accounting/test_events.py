@@ -51,6 +51,7 @@ def test_an_event_beside_our_phase_costs_at_least_each_and_at_most_both(found):
     assert both.bound == f"m2.{both.mechanism['phases'][0]['bound']} + dp-accounting.{type(found).__name__}"
 
 
+@pytest.mark.full
 def test_a_gaussian_event_is_our_gaussian_phase():
     ours = phase_of(Gaussian(noise_multiplier=2.0), **RUN)
     theirs = event(dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(2.0)), steps=100)
