@@ -27,6 +27,8 @@ A run file in TOML:
   noise_multiplier = 0.2
   sampling_rate = 0.01
   steps = 1000
+
+A phase may also be an event of dp-accounting: event = { type = "ZCDpEvent", rho = 0.1 }
 """
 
 

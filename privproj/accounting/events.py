@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from privproj.accounting.question import Question, question_of
@@ -57,6 +56,8 @@ class Event(Mechanism):
 @lru_cache(maxsize=64)
 def _bound_of(kind: str) -> Bound:
     """What accounts for events of a class: dp-accounting, in its own terms."""
+    from importlib.metadata import version
+
     return Bound(
         name=kind,
         mechanism=Event,

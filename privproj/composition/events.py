@@ -339,7 +339,9 @@ def relation_named(name: str) -> Relation:
 
 
 def has_loss_distribution(leaf: dp_event.DpEvent, relation: Relation) -> bool:
-    """True where dp-accounting has a loss distribution of the event under the relation."""
+    """True where there is a loss distribution of the event under the relation: dp-accounting's, or C36 (c) of trees."""
+    if isinstance(leaf, dp_event.SingleEpochTreeAggregationDpEvent):
+        return relation is Relation.REPLACE_SPECIAL
     return not _LossAccountant(relation).problem(leaf)
 
 
@@ -393,9 +395,18 @@ def _wanted_step(leaf: dp_event.DpEvent, count: int) -> float:
     return _loss_reach(leaf) * max(1.0 / PEER_POINTS_PER_DEVIATION, window)
 
 
+def nodes_of(tree: dp_event.SingleEpochTreeAggregationDpEvent) -> int:
+    """In how many nodes of the trees a record is at most, each of which is a Gaussian release (C36)."""
+    steps = tree.step_counts if isinstance(tree.step_counts, Sequence) else [tree.step_counts]
+    # ceil(log2(n + 1)) for a tree of n leaves
+    return max(map(int, steps)).bit_length()
+
+
 def _alone(leaf: Leaf) -> Leaf:
-    """The same for a Gaussian release that is repeated: one whose noise is the smaller by the root of the count."""
+    """The same for Gaussian releases that are repeated: one whose noise is the smaller by the root of their number."""
     event, count = leaf
+    if isinstance(event, dp_event.SingleEpochTreeAggregationDpEvent):
+        return _alone((dp_event.GaussianDpEvent(event.noise_multiplier), count * nodes_of(event)))
     if isinstance(event, dp_event.GaussianDpEvent):
         return dp_event.GaussianDpEvent(event.noise_multiplier / math.sqrt(count)), 1
     return leaf

@@ -31,7 +31,7 @@ from privproj.bounds import find_bound, renyi_bound
 from privproj.composition import grid
 from privproj.composition.compose import releases_of
 from privproj.composition.dominating_pairs import DominatingPair, outline_step
-from privproj.composition.events import RELATIONS, event_from
+from privproj.composition.events import RELATIONS, event_from, nodes_of
 from privproj.curves.profile import PrivacyProfile
 from privproj.curves.renyi import RenyiCurve
 from privproj.errors import InvalidParameter, PrivprojError, Refused
@@ -46,6 +46,10 @@ Problem = privacy_accountant.PrivacyAccountant.CompositionErrorDetails
 
 Relation = privacy_accountant.NeighboringRelation
 """The neighbouring relations of dp-accounting."""
+
+
+TREES_UNDER = (Relation.REPLACE_SPECIAL,)
+"""Relations under which tree aggregation is composed, here as the Gaussian nodes that a record is in (C36). Proof."""
 
 
 def _known_relation(_: object, __: object, value: str | None) -> None:
@@ -189,7 +193,7 @@ class ProjectionPLDAccountant(PLDAccountant):
     """dp-accounting's PLD accountant that also takes :class:`ReleaseDpEvent`, alone, Poisson sampled or in an epoch.
 
     A release enters as a dominating pair of its bound, which is sound. dp-accounting then composes, and its rounding is
-    not certified.
+    not certified. Tree aggregation enters too, as the Gaussian nodes that a record is in.
 
     Args:
         neighboring_relation: dp-accounting's neighbouring relation; add-or-remove-one if left out.
@@ -221,6 +225,9 @@ class ProjectionPLDAccountant(PLDAccountant):
             alone = PLDAccountant(self.neighboring_relation, self._value_discretization_interval).compose(event)
             self._pld = self._pld.compose(alone._pld.self_compose(count))
             return None
+        if isinstance(event, dp_event.SingleEpochTreeAggregationDpEvent) and self.neighboring_relation in TREES_UNDER:
+            nodes = dp_event.GaussianDpEvent(event.noise_multiplier)
+            return super()._maybe_compose(nodes, count * nodes_of(event), do_compose)
         if ours is None:
             return super()._maybe_compose(event, count, do_compose)
         try:

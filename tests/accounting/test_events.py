@@ -16,6 +16,7 @@ from privproj.composition.events import data_of
 from privproj.schedule import Schedule, event_phase, from_data, phase_of
 
 TREE = dp_event.SingleEpochTreeAggregationDpEvent(4.0, [8, 8])
+CONCENTRATED = dp_event.ZCDpEvent(0.1)
 DISCRETE = dp_event.DiscreteLaplaceDpEvent(0.3, 1)
 RUN = {"steps": 100, "sampling_rate": 0.01, "relation": "zero-out"}
 STEP = 1e-2
@@ -31,7 +32,7 @@ COSTS = [
     DISCRETE,
     dp_event.RandomizedResponseDpEvent(0.9, 3),
     TREE,
-    dp_event.ZCDpEvent(0.05),
+    CONCENTRATED,
     dp_event.RepeatAndSelectDpEvent(dp_event.GaussianDpEvent(8.0), 3.0, 1.0),
 ]
 
@@ -62,14 +63,14 @@ def test_a_gaussian_event_is_our_gaussian_phase():
 
 
 def test_the_renyi_bound_of_our_phase_answers_where_the_event_has_divergences_only():
-    asked = Schedule((ADAPTERS, event(TREE)))
+    asked = Schedule((ADAPTERS, event(CONCENTRATED)))
     found = asked.by_one_accountant()
     assert found.phases[0].question.bound.name == "mixture-rdp"
     assert found.epsilon(delta=1e-5).value == asked.epsilon(delta=1e-5).value
     assert asked.meets(epsilon=asked.epsilon(delta=1e-5).value, delta=1e-5)
-    # A tree of 8 leaves is 4 Gaussian releases of each record.
-    same = privproj.epsilon(Gaussian(noise_multiplier=4.0), delta=1e-5, bound="rdp", steps=4, relation="zero-out").value
-    alone = Schedule((event(TREE),)).epsilon(delta=1e-5).value
+    # rho-zCDP is what a Gaussian release with z^2 = 1 / (2 rho) keeps to
+    same = privproj.epsilon(Gaussian(noise_multiplier=5.0**0.5), delta=1e-5, bound="rdp").value
+    alone = Schedule((event(CONCENTRATED),)).epsilon(delta=1e-5).value
     assert same <= alone == pytest.approx(same, rel=1e-2, abs=0)
 
 
@@ -92,6 +93,7 @@ def test_what_costs_nothing_changes_nothing():
 
 
 LAPLACE = phase_of(Laplace(noise_multiplier=9.0), "counts", relation="zero-out")
+BINS = phase_of(Gaussian(noise_multiplier=1.0), "bins", sampling="balls-in-bins", batches=9, relation="zero-out")
 OVER_BOTH = phase_of(Gaussian(noise_multiplier=9.0), "ours", relation="replace")
 
 
@@ -100,17 +102,13 @@ OVER_BOTH = phase_of(Gaussian(noise_multiplier=9.0), "ours", relation="replace")
     [
         ([event(dp_event.UnsupportedDpEvent(), "x")], "phase x: .* no accounting for UnsupportedDpEvent"),
         ([event(TREE, "x", "add-remove")], "phase x: .* under relation=zero-out, not add-remove"),
-        ([event(TREE, "x"), event(DISCRETE, "y")], "phase x .*SingleEpochTree.*phase y .*DiscreteLaplace"),
-        ([event(TREE, "x"), LAPLACE], "phase counts has no Renyi divergences"),
+        ([event(CONCENTRATED, "x"), event(DISCRETE, "y")], "phase x .*ZCDpEvent.*phase y .*DiscreteLaplace"),
+        ([event(CONCENTRATED, "x"), LAPLACE], "phase counts has no Renyi divergences"),
         ([event(dp_event.GaussianDpEvent(2.0), "x", "replace"), OVER_BOTH], "phase x: .* over the clip.* phase ours"),
-        (
-            [event(TREE, "x"), phase_of(Gaussian(noise_multiplier=1.0), "bins", sampling="balls-in-bins", batches=9,
-                                        relation="zero-out")],
-            "phase bins no Renyi divergences",
-        ),
+        ([event(CONCENTRATED, "x"), BINS], "phase bins no Renyi divergences"),
     ],
-    ids=str,
-)  # fmt: skip
+    ids=["unsupported", "relation", "neither", "no Renyi bound", "scales", "batches"],
+)
 def test_what_no_accountant_takes_is_refused_with_its_phase_and_its_reason(phases, words):
     for query in (lambda run: run.epsilon(delta=1e-5), lambda run: run.delta(epsilon=1.0), Schedule.curve):
         with pytest.raises(Refused, match=words):
@@ -142,7 +140,7 @@ def test_what_cannot_be_asked_of_an_event_is_one_sentence():
         event_phase(dp_event.SelfComposedDpEvent(TREE, 10**8), steps=2)
 
 
-@pytest.mark.parametrize("found", [TREE, DISCRETE], ids=lambda found: type(found).__name__)
+@pytest.mark.parametrize("found", [TREE, DISCRETE, CONCENTRATED], ids=lambda found: type(found).__name__)
 def test_remaining_is_the_last_number_that_fits(found):
     whole = Schedule((ADAPTERS, event(found, "event")), 3e-2)
     (row,) = whole.remaining(epsilon=6.0, delta=1e-5)

@@ -10,7 +10,8 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from helpers import full_if
 
-from privproj import InvalidParameter, Refused
+import privproj
+from privproj import Gaussian, InvalidParameter, Refused
 from privproj.composition.events import (
     FIELDS,
     RELATIONS,
@@ -59,9 +60,7 @@ EXAMPLES = [
     dp_event.TruncatedSubsampledGaussianDpEvent(50, 0.1, 4, 1.0),
 ]
 STEP = 1e-2
-ONLY_RENYI = {
-    "SingleEpochTreeAggregationDpEvent", "RepeatAndSelectDpEvent", "ZCDpEvent", "SampledWithoutReplacementDpEvent"
-}  # fmt: skip
+ONLY_RENYI = {"RepeatAndSelectDpEvent", "ZCDpEvent", "SampledWithoutReplacementDpEvent"}
 
 
 def is_slow(event):
@@ -89,7 +88,9 @@ def test_an_event_is_composed_as_by_its_own_accountants(event, relation):
     if by_losses:
         curve = compose_losses([], leaves, relation, STEP)
         repeated = any(isinstance(leaf, dp_event.RandomizedResponseDpEvent) for leaf, _ in leaves)
-        stock = PLDAccountant(relation, STEP).compose(event, 1 if repeated else 2)
+        # The record is in 4 nodes of a tree of 8 leaves, each a Gaussian release.
+        known = dp_event.GaussianDpEvent(1.0) if event is TREE else event
+        stock = PLDAccountant(relation, STEP).compose(known, 1 if repeated else 2)
         pld = stock._pld.self_compose(2) if repeated else stock._pld
         assert curve.epsilon(log_delta).upper == pytest.approx(pld.get_epsilon_for_delta(1e-3), rel=1e-8, abs=1e-8)
         assert curve.epsilon(log_delta).upper >= pld.get_epsilon_for_delta(1e-3) - 1e-12
@@ -133,6 +134,16 @@ def test_repeated_randomized_response_costs_more_than_one():
         once = compose_losses([], merged(leaves_of(REPEATED.event)), relation, 1e-3).epsilon(math.log(1e-8)).upper
         thrice = compose_losses([], merged(leaves_of(REPEATED)), relation, 1e-3).epsilon(math.log(1e-8)).upper
         assert thrice == pytest.approx(3.0 * once, rel=1e-2, abs=0)
+
+
+@pytest.mark.parametrize(("leaves", "nodes"), [(1, 1), (7, 3), (8, 4), (9, 4), ([3, 100], 7)])
+def test_a_tree_is_the_gaussian_nodes_that_a_record_is_in(leaves, nodes):
+    tree = [(dp_event.SingleEpochTreeAggregationDpEvent(6.0, leaves), 2)]
+    found = compose_losses([], tree, Relation.REPLACE_SPECIAL, 1e-3).epsilon(math.log(1e-5)).upper
+    exact = privproj.epsilon(Gaussian(noise_multiplier=6.0), delta=1e-5, steps=2 * nodes, relation="zero-out").value
+    assert exact * (1 - 1e-9) <= found == pytest.approx(exact, rel=1e-4, abs=0)
+    by_orders = add_divergences([], tree, Relation.REPLACE_SPECIAL).epsilon(math.log(1e-5)).upper
+    assert found < by_orders < 1.2 * found
 
 
 def test_gaussian_releases_on_one_sample_count_apart_whatever_the_type_of_their_noise():

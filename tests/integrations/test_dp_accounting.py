@@ -211,6 +211,17 @@ def test_a_run_as_an_event_costs_what_its_schedule_does(phases):
     assert len(event_of(whole).events) == len(phases)
 
 
+def test_a_run_with_a_tree_goes_out_and_comes_back():
+    tree = dp_accounting.SingleEpochTreeAggregationDpEvent(6.0, [8, 9])
+    adapters = phase_of(M2(dim=64, rank=8, noise_multiplier=0.5), "m2", steps=9, relation="zero-out")
+    whole = Schedule((event_phase(tree, "tree", relation="zero-out"), adapters), 1e-2)
+    accountant = ProjectionPLDAccountant(RELATIONS.REPLACE_SPECIAL, **FINE)
+    assert accountant.compose(event_of(whole)).get_epsilon(1e-5) == pytest.approx(
+        whole.epsilon(delta=1e-5).value, rel=1e-5, abs=0
+    )
+    assert not ProjectionPLDAccountant().supports(tree)
+
+
 def test_a_ledger_a_phase_and_a_mechanism_are_the_same_event():
     run = {"steps": 50, "sampling_rate": 0.01}
     account = Account(phases=((SAMPLED.as_dict(), 50),))
