@@ -547,6 +547,6 @@ def event_phase(event: Any, name: str = "event", steps: int = 1, relation: str |
     >>> tree = dp_event.SingleEpochTreeAggregationDpEvent(noise_multiplier=4.0, step_counts=[8, 8])
     >>> answer = Schedule((event_phase(tree, "tree", relation="zero-out"),)).epsilon(delta=1e-5)
     >>> round(answer.value, 2), answer.numerics["composer"]
-    (2.17, 'dp-accounting')
+    (1.99, 'dp-accounting')
     """
     return Phase(event_question(event, "event", {"steps": steps, "relation": relation}), name)  # pyright: ignore[reportArgumentType]

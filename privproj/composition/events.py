@@ -133,6 +133,7 @@ def _shape(name: str, value: object) -> float:
     return real(name, value, "a number from 0 to 1e+06, or inf", 0.0, 1e6)
 
 
+# Checks that several events share.
 _SIZE = _whole(10**12)
 _COUNT = _whole(MOST_COMPOSED)
 _POSITIVE = _number(SMALLEST_NOISE, LARGEST_NOISE)
