@@ -94,8 +94,8 @@ def select(
     """Account for releasing the best of a random number of runs by score, as in a search of hyper-parameters.
 
     Of ``delta``, ``epsilon`` and the noise multiplier two are given, and the third is found. For negative binomial
-    trials of mean ``m``, ``delta'(eps) = m delta(eps - (1 + shape) e)`` with the least ``e`` such that
-    ``delta(e) <= gamma/(1 - gamma) (exp(e) - 1)``, ``delta`` the profile of one run (docs/proofs.md, C34).
+    trials of mean ``m``, ``delta'(eps) = m delta(eps - (1 + shape) tau)`` with the least ``tau`` such that
+    ``delta(tau) <= gamma/(1 - gamma) (exp(tau) - 1)``, ``delta`` the profile of one run (docs/proofs.md, C34).
 
     Args:
         mechanism: What one run releases; without its noise multiplier where both ``epsilon`` and ``delta`` are given.

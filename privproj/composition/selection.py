@@ -3,11 +3,11 @@
 ``K`` runs are made, independent and alike, and the one of the largest score is released. Let ``delta_0`` be the profile
 of one run, in both orders, and ``m = E K``. For a truncated negative binomial ``K`` of shape ``eta`` and ``gamma``,
 
-    delta(eps) <= m delta_0(eps - (1 + eta) e),   e the least number with  delta_0(e) <= gamma/(1 - gamma) (e^e - 1),
+    delta(eps) <= m delta_0(eps - (1 + eta) tau),   tau the least with  delta_0(tau) <= gamma/(1 - gamma) (e^tau - 1),
 
-and for a Poisson ``K`` and every ``e >= 0``, with ``c = e^e - 1`` and ``X`` exponential of mean 1,
+and for a Poisson ``K`` and every ``tau >= 0``, with ``c = e^tau - 1`` and ``X`` exponential of mean 1,
 
-    delta(eps) <= m E[delta_0(eps + e - m delta_0(e) - c X); X < m] + m e^-m delta_0(eps - m delta_0(e) - c m).
+    delta(eps) <= m E[delta_0(eps + tau - m delta_0(tau) - c X); X < m] + m e^-m delta_0(eps - m delta_0(tau) - c m).
 """
 
 import math
@@ -47,8 +47,14 @@ MEAN_RELATIVE_ERROR = 1e-13
 DRAWN_DIGITS = 50
 """Decimal digits in which a number of runs is drawn: its law is then the one stated but for 1e-40. Proof."""
 
+FIRST_TAU = 0.3
+"""Where the search for ``tau`` begins, in nats. Speed only."""
+
+LEAST_TAU = 1e-15
+"""Smallest ``tau`` that is looked for, in nats. Speed only."""
+
 ORDERS = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0)
-"""The tilts ``e = ln(1 + 1/(order - 1))`` that are tried for a Poisson number, besides 0: every one is sound.
+"""The tilts ``tau = ln(1 + 1/(order - 1))`` that are tried for a Poisson number, besides 0: every one is sound.
 
 Speed only.
 """
@@ -195,20 +201,19 @@ def _poisson_renyi(base: RenyiCurve, mean: float) -> RenyiCurve:
 
 
 def _shifted(base: Curve, law: TrialLaw) -> "_ShiftedCurve":
-    """The curve for a truncated negative binomial law: the deltas grow by ``m``, the epsilons by ``(1 + eta) e``."""
+    """The curve for a truncated negative binomial law: the deltas grow by ``m``, the epsilons by ``(1 + eta) tau``."""
     assert law.shape is not None
     growth, odds = next_up(math.log(law.expected)), (1.0 - law.gamma) / law.gamma
     if odds == 0.0:
         return _ShiftedCurve(base, growth, 0.0)
 
-    # ln delta_0(e) + ln((1 - gamma)/gamma) - ln(e^e - 1) <= 0, moved up by more than its rounding (C34)
-    def excess(e: float) -> float:
-        reach = e + log1m_exp(-e) if e > 0.7 else math.log(math.expm1(e))
-        return log_delta_above(base, e) + math.log(odds) - reach + 1e-13 * (1.0 + abs(reach))
+    # ln delta_0(tau) + ln((1 - gamma)/gamma) - ln(e^tau - 1) <= 0, moved up by more than its rounding (C34)
+    def excess(tau: float) -> float:
+        reach = tau + log1m_exp(-tau) if tau > 0.7 else math.log(math.expm1(tau))
+        return log_delta_above(base, tau) + math.log(odds) - reach + 1e-13 * (1.0 + abs(reach))
 
-    # (1 + eta) e, moved up beyond the error of the law that is drawn
-    e = find_crossing(excess, 0.3, low=1e-15, high=LARGEST_PROFILE_EPSILON, rtol=1e-12).upper
-    return _ShiftedCurve(base, growth, (1.0 + law.shape) * e * (1.0 + 1e-15))
+    tau = find_crossing(excess, FIRST_TAU, low=LEAST_TAU, high=LARGEST_PROFILE_EPSILON, rtol=1e-12).upper
+    return _ShiftedCurve(base, growth, (1.0 + law.shape) * tau * (1.0 + 1e-15))
 
 
 class _Selection:
@@ -237,7 +242,7 @@ class _ShiftedCurve(_Selection):
     """``ln m``, rounded up."""
 
     shift: float
-    """``(1 + eta) e`` in nats, rounded up."""
+    """``(1 + eta) tau`` in nats, rounded up."""
 
     @property
     def inverse_spacing(self) -> float:
@@ -246,7 +251,7 @@ class _ShiftedCurve(_Selection):
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``; the lower end is not known."""
-        # ln m + ln delta_0(eps - (1 + eta) e), at an epsilon below the rounded one
+        # ln m + ln delta_0(eps - (1 + eta) tau), at an epsilon below the rounded one
         inner = eps - self.shift - 1e-15 * (eps + self.shift)
         if not inner >= 0.0:
             return Enclosure(-math.inf, 0.0)
@@ -261,13 +266,13 @@ class _ShiftedCurve(_Selection):
 
 @dataclass(frozen=True)
 class _Tilt:
-    """One choice of ``e`` for a Poisson number of runs."""
+    """One choice of ``tau`` for a Poisson number of runs."""
 
-    e: float
+    tau: float
     """The choice, in nats, at least 0."""
 
     lost: float
-    """``m delta_0(e)``, rounded up."""
+    """``m delta_0(tau)``, rounded up."""
 
     cells: tuple[tuple[float, float, bool], ...]
     """What :func:`_weigh_cells` returns."""
@@ -294,15 +299,15 @@ class _PoissonSelection(_Selection):
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``; the lower end is not known."""
         best = 0.0
-        starts = [(self._log_base(eps + tilt.e, tilt.lost), tilt) for tilt in self.tilts]
+        starts = [(self._log_base(eps + tilt.tau, tilt.lost), tilt) for tilt in self.tilts]
         for first, tilt in sorted(starts, key=lambda start: start[0]):
             # No value of a tilt is below m delta_0 at its first epsilon.
             if first + self.growth >= best:
                 break
             total = -math.inf
             for weight, x, jump in tilt.cells:
-                # m [sum_k w_k delta_0(eps + e - m delta_0(e) - c x_k) + e^-m delta_0(eps - m delta_0(e) - c m)]
-                found = self._log_base(eps + (0.0 if jump else tilt.e), tilt.lost + x)
+                # m [sum_k w_k delta_0(eps + tau - m delta_0(tau) - c x_k) + e^-m delta_0(eps - m delta_0(tau) - c m)]
+                found = self._log_base(eps + (0.0 if jump else tilt.tau), tilt.lost + x)
                 total = log_add(total, math.log(weight) + found)
             best = min(best, self.growth + total + 1e-12)
         return Enclosure(-math.inf, best)
@@ -322,9 +327,9 @@ class _PoissonSelection(_Selection):
 def _poisson_mixture(base: Curve, mean: float) -> _PoissonSelection:
     """The curve for a Poisson law of this mean."""
     tilts = []
-    for e in (0.0, *(math.log1p(1.0 / (order - 1.0)) for order in ORDERS)):
-        lost = mean * math.exp(log_delta_above(base, e)) * (1.0 + 1e-14)
-        tilts.append(_Tilt(e, lost, _weigh_cells(math.expm1(e), mean)))
+    for tau in (0.0, *(math.log1p(1.0 / (order - 1.0)) for order in ORDERS)):
+        lost = mean * math.exp(log_delta_above(base, tau)) * (1.0 + 1e-14)
+        tilts.append(_Tilt(tau, lost, _weigh_cells(math.expm1(tau), mean)))
     return _PoissonSelection(base, next_up(math.log(mean)), tuple(tilts))
 
 
