@@ -36,7 +36,7 @@ ONE_TRIAL = TrialLaw("geometric", 1.0, 1.0)
 
 
 @dataclass(frozen=True)
-class SelectedQuestion(Question):
+class _SelectedQuestion(Question):
     """A question about one run, asked of the best of a random number of such runs."""
 
     law: TrialLaw = ONE_TRIAL
@@ -127,7 +127,7 @@ def select(
     5.92
     """
     law = law_of_trials(trials, distribution, shape)
-    question = SelectedQuestion(**vars(ask_by_name(mechanism, bound, run)), law=law)
+    question = _SelectedQuestion(**vars(ask_by_name(mechanism, bound, run)), law=law)
     if epsilon is not None and delta is not None:
         require_unset(mechanism, "noise_multiplier", "select with epsilon and delta")
         return answer(question, "sigma", solve_sigma, full_target(epsilon, delta, None, zero=False))
@@ -139,7 +139,7 @@ def select(
     return answer(question, "delta", solve_delta, epsilon_target(epsilon))
 
 
-def _with_comparison(question: SelectedQuestion, found: Result, target: Target) -> Result:
+def _with_comparison(question: _SelectedQuestion, found: Result, target: Target) -> Result:
     """The epsilon with those of one run and of all runs released, where they are known; a warning if all cost less."""
     one, count = question.one_run, math.ceil(question.law.expected * (1.0 - 1e-9))
     every = one.with_run(steps=min(one.run.steps * count, 10**15))

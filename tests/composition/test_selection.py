@@ -9,6 +9,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
+from helpers import full_if
 
 from privproj import Gaussian, InvalidParameter
 from privproj.accounting.question import ask_by_name
@@ -169,7 +170,7 @@ def test_negative_binomial_selections_are_the_formula(mean, eta):
             assert 0 <= curve.log_delta(eps).upper - min(exact, 0) <= 1e-9
 
 
-@pytest.mark.parametrize("mean", [1.0, 3.0, 30.0])
+@pytest.mark.parametrize("mean", full_if([1.0, 3.0, 30.0], lambda mean: mean == 30.0))
 def test_poisson_selections_are_the_expectation_within_the_width_of_their_cells(mean):
     curve = select_best(gaussian_curve(1.0), law_of_trials(mean, "poisson", None))
 
