@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, Literal, Unpack
 
+from privproj.accounting.batch_remarks import NO_AMPLIFICATION
 from privproj.accounting.calibration import require_unset, solve_sigma
 from privproj.accounting.queries import solve_delta, solve_epsilon
 from privproj.accounting.question import Question, answer, ask_by_name
@@ -20,7 +21,7 @@ from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.mechanisms import Mechanism
 from privproj.result import Result, Side
-from privproj.runs import RunOptions, Target, delta_target, epsilon_target, full_target
+from privproj.runs import RunOptions, Sampling, Target, delta_target, epsilon_target, full_target
 
 DistributionName = Literal["geometric", "logarithmic", "negative-binomial", "poisson"]
 
@@ -44,8 +45,14 @@ class _SelectedQuestion(Question):
 
     @property
     def questions(self) -> tuple[Question, ...]:
-        """None: what is said of batches holds for one run."""
+        """None: what else is said of batches holds for one run."""
         return ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of any number for this question should know, in words."""
+        shuffled = self.run.sampling is Sampling.SHUFFLE
+        return (*super().notes, *((NO_AMPLIFICATION,) if shuffled else ()))
 
     @property
     def one_run(self) -> Question:

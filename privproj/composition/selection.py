@@ -53,30 +53,13 @@ FIRST_TAU = 0.3
 LEAST_TAU = 1e-15
 """Smallest ``tau`` that is looked for, in nats. Speed only."""
 
-ORDERS = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0)
+ORDERS = (2.0, 3.0, 5.0, 9.0, 16.0, 32.0)
 """The tilts ``tau = ln(1 + 1/(order - 1))`` that are tried for a Poisson number, besides 0: every one is sound.
 
 Speed only.
 """
 
-CUTS = (
-    *(0.5 * i for i in range(9)),
-    5.0,
-    6.0,
-    7.0,
-    8.0,
-    10.0,
-    12.0,
-    16.0,
-    24.0,
-    32.0,
-    48.0,
-    64.0,
-    96.0,
-    128.0,
-    256.0,
-    512.0,
-)
+CUTS = (*(0.5 * i for i in range(12)), *range(6, 14), 16.0, 20.0, 24.0, 32.0, 48.0, 64.0, 128.0, 512.0)
 """Where the law of an exponential variable is cut into cells, up to the mean of the Poisson number. Speed only."""
 
 CHORD_ERROR = 1e-9
@@ -230,7 +213,7 @@ class _Selection:
     @property
     def floor(self) -> float:
         """The delta below which the curve of one run cannot be told from rounding, times ``m``; 0 where none is."""
-        return min(1.0, getattr(self.base, "floor", 0.0) * math.exp(self.growth))
+        return min(1.0, getattr(self.base, "floor", 0.0) * math.exp(self.growth) * (1.0 + 1e-9))
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,7 +302,7 @@ class _PoissonSelection(_Selection):
         least = epsilon_above(self.base, log_delta - self.growth)
         if least == math.inf:
             return Enclosure(-math.inf, math.inf)
-        search: dict[str, float] = {"low": 1e-15, "high": LARGEST_PROFILE_EPSILON, "rtol": 1e-10}
+        search: dict[str, float] = {"low": 1e-15, "high": LARGEST_PROFILE_EPSILON, "rtol": 1e-8}
         found = find_crossing(lambda e: self.log_delta(e).upper - log_delta, max(least, 1e-9), **search)
         return Enclosure(-math.inf, found.upper)
 
