@@ -61,10 +61,11 @@ class _SelectedQuestion(Question):
 
     def curve(self) -> Curve:
         """The curve of the selection; raises :class:`Refused` where that of one run is a rule for single deltas."""
+        one = super().curve()
         try:
-            return select_best(super().curve(), self.law)
+            return select_best(one, self.law)
         except Refused as error:
-            raise Refused(f"{self.bound.name}: {error}" if self.bound.name not in str(error) else str(error)) from None
+            raise Refused(f"{self.bound.name}: {error}", brief=error.short) from None
 
     def side(self, curve: Curve) -> Side:
         """Always an upper bound: what a selection costs is bounded."""
@@ -166,7 +167,7 @@ def draw_trials(trials: float, distribution: DistributionName = "geometric", sha
     """Draw the number of runs of a selection from the law that :func:`privproj.select` accounts for.
 
     The bits come from the operating system. ``P(k+1)/P(k) = (1 - gamma)(k + shape)/(k + 1)`` for a negative binomial
-    law, and ``P(k) = exp(-m) m^k / k!`` for a Poisson law; sums have 50 digits. Keep the number secret: it is no part
+    law, and ``P(k) = exp(-m) m^k / k!`` for a Poisson law; sums have 80 digits. Keep the number secret: it is no part
     of what the accounting covers.
 
     Args:

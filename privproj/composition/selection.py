@@ -44,8 +44,14 @@ LEAST_GAMMA = 1e-300
 MEAN_RELATIVE_ERROR = 1e-13
 """Relative error allowed to the mean of the number of runs: a few roundings of differences of exponentials. Proof."""
 
-DRAWN_DIGITS = 50
+DRAWN_DIGITS = 80
 """Decimal digits in which a number of runs is drawn: its law is then the one stated but for 1e-40. Proof."""
+
+LEAST_DRAWN = Decimal("1e-60")
+"""Probability of a number beyond the mean below which none further is drawn: far finer than the random bits. Proof."""
+
+SMALLEST_SHAPE = 1e-9
+"""Smallest size of a shape that is not 0: probabilities lose so many of their digits. Proof."""
 
 FIRST_TAU = 0.3
 """Where the search for ``tau`` begins, in nats. Speed only."""
@@ -118,8 +124,7 @@ class TrialLaw:
             k, total = 0, Decimal(0)
             for k, probability in self.probabilities():
                 total += probability
-                # Far out the digits of the sum are used up.
-                if total > at or (k > self.expected and probability < Decimal(10) ** -DRAWN_DIGITS):
+                if total > at or (k > self.expected and probability < LEAST_DRAWN):
                     break
             return k
 
@@ -136,6 +141,8 @@ def law_of_trials(trials: float, distribution: str, shape: float | None) -> Tria
     else:
         expected = f"a shape from {LEAST_SHAPE:g} to {LARGEST_SHAPE:g} with negative-binomial trials"
         shape = real("shape", shape, expected, LEAST_SHAPE, LARGEST_SHAPE)
+        if 0.0 < abs(shape) < SMALLEST_SHAPE:
+            raise InvalidParameter("shape", shape, f"a shape of 0, or at least {SMALLEST_SHAPE:g} in size")
     if shape is None:
         return TrialLaw(distribution, mean)
     eta = shape

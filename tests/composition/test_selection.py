@@ -261,7 +261,8 @@ def test_several_renyi_curves_are_selected_each_by_itself():
 @pytest.mark.parametrize(
     "asked",
     [(0.5, "geometric", None), (math.nan, "poisson", None), (2, "binomial", None), (2, "geometric", 1.0),
-     (2, "negative-binomial", None), (2, "negative-binomial", -1.0), (1e9, "poisson", None)],
+     (2, "negative-binomial", None), (2, "negative-binomial", -1.0), (2, "negative-binomial", 1e-300),
+     (1e9, "poisson", None)],
 )  # fmt: skip
 def test_what_is_no_law_is_refused(asked):
     with pytest.raises(InvalidParameter):
