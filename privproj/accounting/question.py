@@ -109,12 +109,30 @@ class Question:
         reason = bound.refuses(self.mechanism)
         if reason:
             raise Refused(reason)
+        if getattr(self.mechanism, "adaptive_clipping_sigma", None) is not None:
+            self.check_count()
         in_epochs = self.run.in_epochs
         if self.reuses_projection and (in_epochs or self.run.steps > 1):
             many = "every batch of an epoch" if in_epochs else f"each of the {self.run.steps} releases"
             raise Refused(
                 f"{bound.name} needs a fresh projection for {many}: with a fixed one "
                 f"later releases can carry the whole sensitivity; {remedy_for_fixed_projection(self.mechanism)}"
+            )
+
+    def check_count(self) -> None:
+        """Raise :class:`Refused` unless the bound takes the count that adapts a clip into the release (C31)."""
+        sigma = getattr(self.mechanism, "adaptive_clipping_sigma", None)
+        if not self.bound.counts_clipped:
+            names = [bound.name for bound in bounds_of(type(self.mechanism)) if bound.counts_clipped]
+            raise Refused(
+                f"{self.bound.name} has no theorem for a clip that adapts to a private count, got "
+                f"adaptive_clipping_sigma={sigma:g}; use {' or '.join(names)}",
+                brief="has no theorem for a clip that adapts to a private count",
+            )
+        if getattr(self.mechanism, "clipping", "joint") != "joint":
+            raise Refused(
+                f"a clip that adapts to a private count is one clip for all layers; expected clipping=joint with "
+                f"adaptive_clipping_sigma={sigma:g}"
             )
 
     @property
