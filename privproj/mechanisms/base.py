@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from privproj.assumptions import ADAPTED_CLIP
 from privproj.errors import InvalidParameter
 from privproj.validation import noise, positive_deviation
 
@@ -131,6 +132,11 @@ class ClippedSum(NoisyMechanism):
         if self.adaptive_clipping_sigma is not None:
             found = positive_deviation("adaptive_clipping_sigma", self.adaptive_clipping_sigma)
             object.__setattr__(self, "adaptive_clipping_sigma", found)
+
+    @property
+    def assumes_of_clips(self) -> tuple[str, ...]:
+        """With a count that adapts the clip, what may follow earlier releases."""
+        return () if self.adaptive_clipping_sigma is None else (ADAPTED_CLIP,)
 
     @property
     def count_shift(self) -> float:

@@ -168,7 +168,8 @@ class M2(ClippedSum):
     @property
     def assumes_of_clips(self) -> tuple[str, ...]:
         """With a clip for each layer, what the noise multiplier is relative to."""
-        return (CLIP_OF_ALL_LAYERS,) if self.clipping == "per-layer" else ()
+        own = (CLIP_OF_ALL_LAYERS,) if self.clipping == "per-layer" else ()
+        return (*own, *super().assumes_of_clips)
 
     def notes(self) -> list[str]:
         """Return where the projection gains nothing, and why, in words."""
