@@ -93,6 +93,8 @@ class Question:
                 brief=f"has no theorem under --sampling {self.run.sampling}",
             )
         self.run.check_pair()
+        if getattr(self.mechanism, "adaptive_clipping_sigma", None) is not None:
+            self.check_count()
         missing = bound.needs(self.mechanism)
         if missing:
             brief = "needs --columns (the layer's other side) or --change-rank (a promise)"
@@ -109,8 +111,6 @@ class Question:
         reason = bound.refuses(self.mechanism)
         if reason:
             raise Refused(reason)
-        if getattr(self.mechanism, "adaptive_clipping_sigma", None) is not None:
-            self.check_count()
         in_epochs = self.run.in_epochs
         if self.reuses_projection and (in_epochs or self.run.steps > 1):
             many = "every batch of an epoch" if in_epochs else f"each of the {self.run.steps} releases"
