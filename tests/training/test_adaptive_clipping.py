@@ -13,9 +13,9 @@ needs("opacus")
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-import privproj  # noqa: E402
 from privproj import M2, InvalidParameter, Refused  # noqa: E402
 from privproj.integrations.opacus import ProjectionAccountant  # noqa: E402
+from privproj.records.ledger import read_ledger  # noqa: E402
 from privproj.training import AdaptiveClipping, make_private  # noqa: E402
 
 from .helpers import SILENT, data, losses_of, mlp, private  # noqa: E402
@@ -80,8 +80,8 @@ def test_the_noise_is_calibrated_together_with_the_count(tmp_path):
         for batch in loader:
             run.step_on(lambda part: losses_of(module, *part), batch)
     assert 2.99 < run.epsilon(1e-5).value <= 3.0
-    assert privproj.read_ledger(ledger).phases[0][0]["adaptive_clipping_sigma"] == 4.0
-    assert privproj.read_ledger(ledger).epsilon(1e-5).value == run.epsilon(1e-5).value
+    assert read_ledger(ledger).phases[0][0]["adaptive_clipping_sigma"] == 4.0
+    assert read_ledger(ledger).epsilon(1e-5).value == run.epsilon(1e-5).value
 
 
 def test_parts_of_a_batch_are_counted_once_and_a_broken_step_not_at_all():
