@@ -150,7 +150,9 @@ def test_layers_under_one_clip_are_at_most_the_worst_of_them():
 
 @pytest.mark.parametrize("bound", ["rank-free", "exact-rank1"])
 def test_the_table_that_composition_reads_encloses_the_quadrature(bound):
-    profile = find_bound(M2, bound).representation(M2(dim=64, rank=8, noise_multiplier=0.4, adaptive_clipping_sigma=0.7))
+    profile = find_bound(M2, bound).representation(
+        M2(dim=64, rank=8, noise_multiplier=0.4, adaptive_clipping_sigma=0.7)
+    )
     points = np.array([0.0, 0.01, 0.3, 1.0, 3.0, 9.0])
     for eps, low, high in zip(points, *profile.table(points), strict=True):
         value = profile.log_delta(float(eps))
