@@ -250,7 +250,7 @@ class ScaledGamma(HillLaw):
 
 
 @dataclass(frozen=True)
-class ShiftedBeta:
+class _ShiftedBeta:
     """``X + shift`` for the Beta law of ``X``: a release that comes with a count of squared shift ``shift > 0`` (C31).
 
     It is a :class:`SensitivityLaw`.
@@ -308,7 +308,7 @@ class ShiftedBeta:
 
 def shifted_law(law: ScaledBeta, shift: float) -> SensitivityLaw:
     """Return the law of ``X + shift`` for ``shift >= 0``, which is that of ``X`` where the shift is 0."""
-    return ShiftedBeta(law, shift) if shift else law
+    return _ShiftedBeta(law, shift) if shift else law
 
 
 def log_gaussian_delta_at(eps: float, x: float) -> float:

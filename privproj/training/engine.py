@@ -141,9 +141,9 @@ def make_private(
         relation: Which data sets are neighbours: "add-remove", "zero-out" or "replace". None: add-remove, but replace
             for batches of a fixed size at a rate below 1, and zero-out with ``max_batch_size``.
         bound: Name of the bound that accounts the run. None: the default of the mechanism.
-        adaptive_clipping: How the clip follows the norms of the gradients; ``max_grad_norm`` is then the first clip. Every
-            release comes with a noisy count of the records that were not clipped, which the noise is calibrated with.
-            One joint clip only. None: the clip stays as it is.
+        adaptive_clipping: How the clip follows the norms of the gradients; ``max_grad_norm`` is then the first clip.
+            Every release comes with a noisy count of the records that were not clipped, which the noise is calibrated
+            with. One joint clip only. None: the clip stays as it is.
         ledger: Path of a file that records every release before it is used, and from which the run can be resumed.
             None: releases are counted in memory only.
         insecure_seed: A whole number of at least 0 that makes the run repeatable, and worthless as protection. None:

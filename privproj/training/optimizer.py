@@ -147,12 +147,13 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.own_loss.begin()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the wrapped optimizer's state, with the number of releases made when it was saved and an adaptive clip.
+        """Return the wrapped optimizer's state, with the number of releases made when it was saved and the clip.
 
         Returns:
-            The dictionary that the wrapped optimizer returns, with one more entry ``privproj``.
+            The dictionary that the wrapped optimizer returns, with one more entry ``privproj``. The clip is in it where
+            it adapts.
         """
-        own = {"releases": self.spending.account.spent}
+        own: dict[str, float] = {"releases": self.spending.account.spent}
         if self.plan.adaptive_clipping is not None:
             own["clip"] = self.clip
         return {**self.original.state_dict(), "privproj": own}

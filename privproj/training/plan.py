@@ -40,8 +40,8 @@ class Plan:
         algorithm: Name of the training algorithm, one of :data:`privproj.training.algorithms.ALGORITHMS`.
         mechanism: What one release is accounted as. It carries the noise multiplier ``z``: standard deviation of the
             noise over the sensitivity.
-        clip: ``C``, the largest Frobenius norm that one record contributes to the sum, from 1e-20 to 1e12; with adaptive
-            clipping that of the first release.
+        clip: ``C``, the largest Frobenius norm that one record contributes to the sum, from 1e-20 to 1e12; with
+            adaptive clipping that of the first release.
         steps: ``T``, the number of planned releases, at least 1.
         sampling_rate: ``q``, the probability that a record is in a batch, above 0 and at most 1; ``1/t`` for
             balls-in-bins.
@@ -60,8 +60,8 @@ class Plan:
         bound: Name of the bound that accounts the run; None is the default of the mechanism.
         every: Steps that one draw of a re-sampled factor or of a sketch serves, at least 1.
         beta: Momentum of Flora's sketch, from 0 to 1.
-        adaptive_clipping: How the clip follows the norms of gradients, with the deviation that the mechanism names; None
-            keeps the clip as it is.
+        adaptive_clipping: How the clip follows the norms of gradients, with the deviation that the mechanism names;
+            None keeps the clip as it is.
 
     Raises:
         InvalidParameter: A field is outside its range.

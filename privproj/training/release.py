@@ -5,9 +5,9 @@ sum. For every step noise is added to the sum once, and the noised sum is divide
 What is done with these released means afterwards is post-processing.
 
 The sum of all views together has norm at most ``C`` for each record, so neighbours shift it by at most the sensitivity
-``s`` (``C``, or ``2C`` under replace). Where the clip adapts, a noisy count of the records that were not clipped leaves
-with the sum, one release with it (claim C31). With noise of standard deviation ``sigma = z s`` this is the Gaussian release of
-claim C3, and for M2 that of claim C4 (docs/proofs.md).
+``s`` (``C``, or ``2C`` under replace). With noise of standard deviation ``sigma = z s`` this is the Gaussian release of
+claim C3, and for M2 that of claim C4 (docs/proofs.md). Where the clip adapts, a noisy count of the records that were
+not clipped leaves with the sum, as one release (claim C31).
 """
 
 import math

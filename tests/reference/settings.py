@@ -80,7 +80,7 @@ SETTINGS = """
   m2.mixture-rdp.delta dim=1000000 rank=64,999999 noise_multiplier=0.5 steps=1 epsilon=8
   m2.mixture-rdp.delta dim=1000 rank=1 noise_multiplier=0.5 steps=1000 epsilon=8
   m2.mixture-rdp.delta dim=2048 rank=16 noise_multiplier=0.3814 adaptive_clipping_sigma=2 epsilon=8
-  m2.mixture-rdp.delta dim=2048 rank=16 noise_multiplier=1 adaptive_clipping_sigma=5 sampling_rate=0.01 steps=100 epsilon=1
+  m2.mixture-rdp.delta dim=2048 rank=16 noise_multiplier=1 adaptive_clipping_sigma=5 sampling_rate=0.1 steps=9 epsilon=1
   m2.gaussian.delta dim=100 rank=10 noise_multiplier=1 adaptive_clipping_sigma=1 steps=10 epsilon=8
 * m2.good-event-q.delta dim=2048 rank=16 change_rank=10 noise_multiplier=0.3814 steps=10 epsilon=4
   m2.good-event-q.epsilon dim=2048 rank=16 change_rank=10 noise_multiplier=0.3814 steps=10,1000000 split=even delta=1e-5
