@@ -273,11 +273,9 @@ class _ShiftedBeta:
 
     def log_tail(self, x: float) -> float:
         """Return ``ln P(X + shift > x)``."""
-        return self.base.log_tail(x - self.shift) if self.shift < x < self.supremum else self._log_tail_outside(x)
-
-    def _log_tail_outside(self, x: float) -> float:
-        """Return ``ln P(X + shift > x)`` for an ``x`` that is not within the range of the law."""
-        return 0.0 if x <= self.shift else -math.inf
+        if not self.shift < x < self.supremum:
+            return 0.0 if x <= self.shift else -math.inf
+        return self.base.log_tail(x - self.shift)
 
     def mean_above(self, x: float) -> float:
         """Return ``E[X + shift | X + shift > x]``, between ``x`` and the supremum."""

@@ -1,6 +1,7 @@
 """The count that adapts a clip: one joint release with the sum, in closed form and simulated, never two phases."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def test_a_noisier_count_costs_less_and_at_last_nothing(bound, run):
     shape = {"dim": 64, "rank": 4, "noise_multiplier": 0.8}
     found = [epsilon(M2(**shape, adaptive_clipping_sigma=s), bound=bound, **run) for s in (0.3, 1.0, 5.0, 100.0, 1e9)]
     plain = epsilon(M2(**shape), bound=bound, **run)
-    assert all(low > high for low, high in zip(found, found[1:], strict=False))
+    assert all(low > high for low, high in pairwise(found))
     assert found[0] > 1.2 * plain
     assert found[-1] == pytest.approx(plain, rel=1e-8)
 

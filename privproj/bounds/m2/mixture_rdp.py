@@ -69,7 +69,7 @@ def representation(mechanism: M2) -> RenyiCurve:
 
 
 def columns(mechanism: M2) -> "RowOfLaw | None":
-    """The profile over columns and the row of one release; none for layers of several shapes or unprojected, or a count."""
+    """The profile over columns and the row of one release; none for several shapes, no projection, or a count."""
     if mechanism.unprojected or mechanism.alike.layers or mechanism.count_shift:
         return None
     dim, rank = mechanism.alike.shape
