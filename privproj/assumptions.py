@@ -22,6 +22,12 @@ CLIP_OF_ALL_LAYERS = (
 )
 """What a clip for each layer takes for granted. Contract."""
 
+ADAPTED_CLIP = (
+    "the clip alone may follow earlier releases: the noise is the noise multiplier times the sensitivity at the clip "
+    "of the step, and the count is of records that the same norms leave unclipped, less half of all"
+)
+"""Printed where a clip adapts to a private count, which is released with the sum (C31)."""
+
 INDEPENDENT_LAYER_PROJECTIONS = "the projections of different layers are drawn independently of each other"
 """Printed for several layers (C6): with one shared projection their captured shares add up instead of averaging."""
 

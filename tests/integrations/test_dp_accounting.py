@@ -185,3 +185,16 @@ def test_an_event_with_a_fixed_projection_is_refused(kind):
     fixed = M2(dim=64, rank=4, noise_multiplier=1.0, fixed_projection=True)
     with pytest.raises(dp_accounting.UnsupportedEventError, match="fresh"):
         kind().compose(ReleaseDpEvent(fixed))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("accountant", [ProjectionPLDAccountant, ProjectionRdpAccountant])
+def test_the_count_that_adapts_a_clip_comes_with_its_event(accountant):
+    """An event carries the mechanism: the accountants' epsilon is that of the joint release, never of the sum alone."""
+    found = []
+    for count in ({}, {"adaptive_clipping_sigma": 1.0}):
+        mechanism = M2(dim=64, rank=4, noise_multiplier=0.8, **count)
+        ours = privproj.epsilon(mechanism, delta=1e-5, steps=20, sampling_rate=0.05)
+        found.append(accountant().compose(sampled(ReleaseDpEvent(mechanism), 0.05, 20)).get_epsilon(1e-5))
+        assert ours.lower <= found[-1]
+    assert found[1] > 1.1 * found[0]
