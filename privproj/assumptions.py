@@ -83,3 +83,12 @@ CANDIDATES_DRAWN_AT_RANDOM = (
     "have the accounted noise, rate and number of steps, or cost less"
 )
 """Printed for a selection: runs must be independent and alike (C34)."""
+
+EVENT_AS_RUN = "the program did what the event of dp-accounting says, no more and no less"
+"""Printed for a phase that is an event of dp-accounting."""
+
+NOISE_OVER_CLIP = (
+    "noise multipliers in events of dp-accounting are the noise over the clip of one record, under replace half of the "
+    "sensitivity"
+)
+"""Printed for such events under replace, where those of other phases are over twice the clip."""
