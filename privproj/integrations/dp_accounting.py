@@ -14,6 +14,7 @@ dp-accounting's events carry no relation, its accountants do: name it in ``Relea
 other accountant refuses it.
 """
 
+import math
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -381,5 +382,9 @@ def _plain_event(mechanism: Gaussian | Laplace, run: Run, name: str) -> dp_event
     doubled = run.relation is NeighbouringRelation.REPLACE
     if isinstance(mechanism, Laplace) and doubled:
         raise Refused(f"phase {name}: dp-accounting misreads the scale of Laplace noise under relation=replace")
-    kind = dp_event.GaussianDpEvent if isinstance(mechanism, Gaussian) else dp_event.LaplaceDpEvent
-    return kind(mechanism.z * (2.0 if doubled else 1.0))
+    if isinstance(mechanism, Laplace):
+        return dp_event.LaplaceDpEvent(mechanism.z)
+    seen: Any = mechanism.for_replacement() if doubled else mechanism
+    # The noise over the clip, rounded down where a count adapts the clip (C31): z = 1/mu without one.
+    noise = seen.z if seen.adaptive_clipping_sigma is None else math.nextafter(1.0 / seen.joint_mu, 0.0)
+    return dp_event.GaussianDpEvent(noise * (2.0 if doubled else 1.0))

@@ -190,6 +190,19 @@ def test_an_event_with_a_fixed_projection_is_refused(kind):
         kind().compose(ReleaseDpEvent(fixed))
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("accountant", [ProjectionPLDAccountant, ProjectionRdpAccountant])
+def test_the_count_that_adapts_a_clip_comes_with_its_event(accountant):
+    """An event carries the mechanism: the accountants' epsilon is that of the joint release, never of the sum alone."""
+    found = []
+    for count in ({}, {"adaptive_clipping_sigma": 1.0}):
+        mechanism = M2(dim=64, rank=4, noise_multiplier=0.8, **count)
+        ours = privproj.epsilon(mechanism, delta=1e-5, steps=20, sampling_rate=0.05)
+        found.append(accountant().compose(sampled(ReleaseDpEvent(mechanism), 0.05, 20)).get_epsilon(1e-5))
+        assert ours.lower <= found[-1]
+    assert found[1] > 1.1 * found[0]
+
+
 # --- runs as events -------------------------------------------------------------------------------
 
 FINE = {"value_discretization_interval": 1e-2}
@@ -231,15 +244,18 @@ def test_a_ledger_a_phase_and_a_mechanism_are_the_same_event():
         event_of(SAMPLED, steps=3)
 
 
+@pytest.mark.parametrize("count", [None, 0.7])
 @pytest.mark.parametrize(("relation", "factor"), [("add-remove", 1.0), ("zero-out", 1.0), ("replace", 2.0)])
-def test_plain_events_are_read_by_every_accountant_of_the_package(relation, factor):
-    sampled = event_of(Gaussian(noise_multiplier=2.0), plain=True, steps=3, relation=relation)
-    assert sampled.events == [dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(2.0 * factor), 3)]
+def test_plain_events_are_read_by_every_accountant_of_the_package(relation, factor, count):
+    mechanism = Gaussian(noise_multiplier=2.0, adaptive_clipping_sigma=count)
+    sampled = event_of(mechanism, plain=True, steps=3, relation=relation)
+    if count is None:
+        assert sampled.events == [dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(2.0 * factor), 3)]
     named = {"replace": RELATIONS.REPLACE_ONE, "zero-out": RELATIONS.REPLACE_SPECIAL}.get(
         relation, RELATIONS.ADD_OR_REMOVE_ONE
     )
     stock = dp_accounting.pld.PLDAccountant(named, 1e-3).compose(sampled).get_epsilon(1e-5)
-    ours = privproj.epsilon(Gaussian(noise_multiplier=2.0), delta=1e-5, steps=3, relation=relation).value
+    ours = privproj.epsilon(mechanism, delta=1e-5, steps=3, relation=relation).value
     assert ours * (1 - 1e-9) <= stock == pytest.approx(ours, rel=1e-4, abs=0)
 
 
