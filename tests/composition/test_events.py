@@ -9,6 +9,8 @@ from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from helpers import full_if
+from hypothesis import given
+from hypothesis import strategies as st
 
 import privproj
 from privproj import Gaussian, InvalidParameter, Refused
@@ -228,6 +230,25 @@ def nested(depth):
 def test_malformed_events_are_one_clear_error(data, words):
     with pytest.raises(InvalidParameter, match=words):
         event_from(data)
+
+
+KEYS = ["type", "event", "events", *dict.fromkeys(key for keys in FIELDS.values() for key in keys)]
+VALUES = st.recursive(
+    st.one_of(st.sampled_from([*FIELDS, 0, 1, 2.5, -1, 1e308, math.nan, True, None, "inf", "", [0.5, 0.5]])),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)),
+    max_leaves=12,
+)
+
+
+@given(st.sampled_from(EXAMPLES), st.sampled_from(KEYS), VALUES)
+def test_hostile_events_are_read_or_refused_in_one_sentence(event, key, value):
+    for data in (value, {**data_of(event), key: value}):
+        try:
+            found = event_from(data)
+        except InvalidParameter as error:
+            assert "\n" not in str(error).replace(repr(value), "")
+        else:
+            assert event_from(data_of(found)) == found
 
 
 def test_foreign_events_and_endless_repetitions_are_refused():
