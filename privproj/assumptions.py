@@ -54,3 +54,9 @@ REPLACE_SENSITIVITY = (
     "the clip, since one record takes another's place"
 )
 """Printed under replace, where noise multipliers are relative to twice the clip."""
+
+FILTER_FIXED_IN_ADVANCE = (
+    "the filter's order and budget were fixed before the first release; noise, rate, rank, clip and the decision to "
+    "stop may depend on all that was released before, and on nothing else of the data"
+)
+"""Printed for a filter in place of a plan that is fixed in advance (C35)."""
