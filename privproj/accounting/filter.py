@@ -538,7 +538,7 @@ class Filter:
             found, step = found - step * (1.0 + found), 4.0 * step
         if found <= 0.0:
             raise Refused(
-                f"order {self.order:g} leaves no budget for epsilon {target.epsilon:g} at delta {target.delta:g}; "
+                f"order {self.order} leaves no budget for epsilon {target.epsilon:g} at delta {target.delta:g}; "
                 "expected a larger order (Filter.for_releases finds one)"
             )
         return found
