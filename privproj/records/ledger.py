@@ -270,12 +270,15 @@ class Account:
         """Return the curve of all that was released, delta against epsilon.
 
         Returns:
-            The curve of one phase as its bound has it, of several jointly.
+            The curve of one phase as its bound has it, of several jointly, under a filter that of its budget.
 
         Raises:
             InvalidParameter: Nothing was released.
+            Refused: More was released than the filter has.
         """
         phases = self.made()
+        if self.filtered:
+            return self.filter().curve()
         return phases[0].question.curve() if len(phases) == 1 else Schedule(tuple(phases)).curve()
 
     def epsilon(self, delta: float) -> Result:

@@ -455,15 +455,16 @@ def test_a_release_that_could_not_be_written_is_counted_anew_from_the_file(path,
     book = Ledger(path, PHASE, FILTER)
     book.record()
 
-    def broken(file):
+    def broken(*file):
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", broken)
-        with pytest.raises(Refused, match="No space left"):
-            book.record()
-    book.record()
-    assert book.filter.spent == read_ledger(path).filter().spent and read_ledger(path).spent == 3
+    for name, written in (("fsync", 3), ("write", 4)):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, name, broken)
+            with pytest.raises(Refused, match="No space left"):
+                book.record()
+        book.record()
+        assert book.filter.spent == read_ledger(path).filter().spent and read_ledger(path).spent == written
     book.close()
 
 
