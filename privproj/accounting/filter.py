@@ -125,7 +125,7 @@ class _GaussianMeter:
     def guess(self, target: FullTarget) -> float:
         """The squared shift of the one release that just meets the target."""
         noise: Any = sigma(Gaussian(), epsilon=target.epsilon, delta=target.delta).value
-        return noise**-2.0
+        return 0.0 if noise is None else noise**-2.0
 
 
 def _renyi_curve(question: Question) -> tuple[Question, RenyiCurve | BestCurve]:
@@ -535,11 +535,13 @@ class Filter:
         """The largest budget that meets a target, but for a few roundings; what is returned was seen to meet it."""
         found, step = self._meter.guess(target), 1e-15
         while found > 0.0 and not meets(self._meter.curve(found), target):
-            found, step = found - step * (1.0 + found), 4.0 * step
+            # A conversion rounds by units of epsilon, a squared shift by units of itself.
+            found, step = found - step * (found if self.order is None else 1.0 + found), 4.0 * step
         if found <= 0.0:
+            kind, more = ("noise up to 1e12", "") if self.order is None else (f"order {self.order:.7g}", "order, ")
             raise Refused(
-                f"order {self.order} leaves no budget for epsilon {target.epsilon:g} at delta {target.delta:g}; "
-                "expected a larger order (Filter.for_releases finds one)"
+                f"{kind} leaves no budget for epsilon {target.epsilon:g} at delta {target.delta:g}; expected a larger "
+                f"{more}epsilon or delta"
             )
         return found
 

@@ -237,8 +237,12 @@ def test_a_filter_that_is_none_is_said(given, words):
 
 
 def test_an_order_that_leaves_nothing_is_refused():
-    with pytest.raises(Refused, match="leaves no budget"):
+    with pytest.raises(Refused, match="order 4 leaves no budget"):
         Filter(epsilon=0.5, delta=1e-5, order=4)
+    with pytest.raises(Refused, match="noise up to 1e12 leaves no budget"):
+        Filter(epsilon=1e-12, delta=1e-300, kind="gaussian")
+    small = Filter(epsilon=1e-7, delta=1e-12, kind="gaussian").budget
+    assert small**-0.5 == pytest.approx(privproj.sigma(Gaussian(), epsilon=1e-7, delta=1e-12).value, rel=1e-9, abs=0)
     with pytest.raises(Refused, match=r"no order leaves a budget"):
         Filter.for_releases(Sketch(rank=1000, gamma=1.001), epsilon=0.01, delta=1e-9)
 
