@@ -366,3 +366,24 @@ def test_an_audit_of_an_adaptive_adversary_does_not_refute_a_filter(kind):
     assert inside > 0.5 * delta * trials
     measured = at_least(inside, trials, 1e-4) - math.exp(epsilon) * at_most(outside, trials, 1e-4)
     assert measured <= delta
+
+
+def test_the_epsilon_of_what_was_released_is_not_to_be_quoted_after_a_stop_that_looked():
+    """Whoever may stop when the loss is above the epsilon so far breaks that claim; the budget's epsilon stands."""
+    noise, steps, delta = 2.0, 16, 1e-2
+    so_far = [
+        privproj.epsilon(Gaussian(noise_multiplier=noise), delta=delta, steps=t).value for t in range(1, steps + 1)
+    ]
+
+    def of_stopping(epsilon):
+        """What stopping now gains against this epsilon, over minus the loss."""
+        return np.maximum(0.0, -np.expm1(epsilon + adversary.EPSILONS))
+
+    found = of_stopping(so_far[-1])
+    for epsilon in (*reversed(so_far[:-1]), math.inf):
+        found = np.maximum(of_stopping(epsilon), adversary.after(found, (1.0 / noise, 1.0), "remove"))
+    assert adversary.at(found, 0.0) > 2.0 * delta
+    found = of_stopping(so_far[-1])
+    for _ in range(steps):
+        found = np.maximum(of_stopping(so_far[-1]), adversary.after(found, (1.0 / noise, 1.0), "remove"))
+    assert adversary.at(found, 0.0) == pytest.approx(delta, rel=5e-3, abs=0)
