@@ -110,13 +110,13 @@ class _GaussianMeter:
         """``mu^2`` of one release; raises :class:`Refused` for what is no Gaussian noise on the whole data set."""
         question.check()
         mechanism, run = question.seen()
-        plain = isinstance(mechanism, Gaussian) or (isinstance(mechanism, M2) and mechanism.unprojected)
-        if not plain or run.sampling_rate < 1.0 or run.allocates:
+        projects = isinstance(mechanism, M2) and not mechanism.unprojected
+        if not isinstance(mechanism, Gaussian | M2) or projects or run.sampling_rate < 1.0 or run.allocates:
             raise Refused(
                 "a filter of kind gaussian counts Gaussian noise on whole data sets alone; use kind renyi with an order"
             )
-        # mu^2, rounded up
-        return question, next_up(mechanism.mu * mechanism.mu)  # pyright: ignore[reportAttributeAccessIssue]
+        # mu^2, rounded up, with the count that adapts a clip where one is released (C31)
+        return question, next_up(mechanism.joint_mu * mechanism.joint_mu)
 
     def curve(self, budget: float) -> Curve:
         """One Gaussian release with ``mu^2`` the budget."""

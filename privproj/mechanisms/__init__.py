@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from privproj.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from privproj.mechanisms.base import Mechanism, NoisyMechanism
+    from privproj.mechanisms.base import ClippedSum, Mechanism, NoisyMechanism
     from privproj.mechanisms.gaussian import Gaussian
     from privproj.mechanisms.laplace import Laplace
     from privproj.mechanisms.m1 import M1
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "M1",
     "M2",
+    "ClippedSum",
     "Gaussian",
     "Laplace",
     "Layer",
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 HOMES = {
-    "base": ("Mechanism", "NoisyMechanism"),
+    "base": ("ClippedSum", "Mechanism", "NoisyMechanism"),
     "gaussian": ("Gaussian",),
     "laplace": ("Laplace",),
     "m1": ("M1",),

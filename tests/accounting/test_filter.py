@@ -197,6 +197,20 @@ def test_a_phase_is_counted_as_its_mechanism_and_run():
         by_phase.spend(phase_of(ADAPTERS, "adapters"), steps=3)
 
 
+@pytest.mark.parametrize("relation", ["add-remove", "replace"])
+def test_a_count_that_adapts_a_clip_is_counted_with_the_sum(relation):
+    with_count = Gaussian(noise_multiplier=2.0, adaptive_clipping_sigma=0.7)
+    counted = {}
+    for kind in ({"kind": "gaussian"}, {"order": 5.0}):
+        both, alone = (Filter(budget=99.0, relation=relation, **kind) for _ in range(2))
+        both.spend(with_count)
+        alone.spend(Gaussian(noise_multiplier=2.0))
+        counted[both.order] = both.spent - alone.spent
+    shift = (1.0 if relation == "replace" else 0.5) / 0.7
+    assert counted[None] == pytest.approx(shift**2, rel=1e-12, abs=0)
+    assert counted[5.0] == pytest.approx(2.5 * shift**2, rel=1e-12, abs=0)
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 PLAIN = Gaussian(noise_multiplier=2.0)
