@@ -317,10 +317,10 @@ def test_the_best_adversary_of_a_renyi_filter_stays_below_its_delta(order):
 
 
 @pytest.mark.full
-def test_a_filter_that_allows_three_times_its_budget_is_found_out():
+def test_a_filter_that_allows_far_more_than_its_budget_is_found_out():
     epsilon, delta, moves = 2.0, 1e-2, [(0.3, 1.0), (1.0, 0.2)]
     budget = Filter(epsilon=epsilon, delta=delta, order=4).budget
-    found = adversary.value(moves, admission(moves, budget=3.0 * budget, order=4), "remove")
+    found = adversary.value(moves, admission(moves, budget=2.5 * budget, order=4), "remove")
     assert adversary.at(found, epsilon) > 1.5 * delta
 
 
@@ -353,7 +353,7 @@ def test_the_composed_profile_of_what_was_released_is_no_filter():
 @pytest.mark.parametrize("kind", [{"order": 4.0}, {"kind": "gaussian"}], ids=str)
 def test_an_audit_of_an_adaptive_adversary_does_not_refute_a_filter(kind):
     """Noise is chosen loud while the loss is short of epsilon and quiet beyond, until the filter refuses."""
-    epsilon, delta, trials, rng = 2.0, 0.1, 1500, np.random.default_rng(26)
+    epsilon, delta, trials, rng = 2.0, 0.1, 1000, np.random.default_rng(26)
     rates = (1.0,) if "kind" in kind else (1.0, 0.5)
 
     room = Filter(epsilon=epsilon, delta=delta, **kind).budget
