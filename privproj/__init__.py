@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from privproj.accounting.calibration import misalignment, rank, rate, sigma, steps
     from privproj.accounting.columns import ColumnResult, deltas, epsilons, sigmas
     from privproj.accounting.evaluate import evaluate
+    from privproj.accounting.filter import Filter
     from privproj.accounting.queries import Comparison, compare, delta, epsilon
+    from privproj.accounting.selection import draw_trials, select
     from privproj.bounds import registry
     from privproj.bounds.m2._beta_tail import beta_tail_epsilons
     from privproj.curves.epsilon_delta import advanced_composition, basic_composition
@@ -26,6 +28,7 @@ __all__ = [
     "M2",
     "ColumnResult",
     "Comparison",
+    "Filter",
     "Gaussian",
     "InvalidParameter",
     "Laplace",
@@ -50,6 +53,7 @@ __all__ = [
     "compare",
     "delta",
     "deltas",
+    "draw_trials",
     "epsilon",
     "epsilons",
     "evaluate",
@@ -57,6 +61,7 @@ __all__ = [
     "rank",
     "rate",
     "registry",
+    "select",
     "sigma",
     "sigmas",
     "steps",
@@ -66,7 +71,9 @@ HOMES = {
     "accounting.calibration": ("misalignment", "rank", "rate", "sigma", "steps"),
     "accounting.columns": ("ColumnResult", "deltas", "epsilons", "sigmas"),
     "accounting.evaluate": ("evaluate",),
+    "accounting.filter": ("Filter",),
     "accounting.queries": ("Comparison", "compare", "delta", "epsilon"),
+    "accounting.selection": ("draw_trials", "select"),
     "bounds": ("registry",),
     "bounds.m2._beta_tail": ("beta_tail_epsilons",),
     "curves.epsilon_delta": ("advanced_composition", "basic_composition"),

@@ -9,7 +9,7 @@ divergences add. Conversions (Canonne, Kamath, Steinke 2020), where every order 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import ClassVar
 
@@ -30,6 +30,9 @@ KEPT_ORDERS = 2 * LARGEST_ORDER
 
 SEARCHED_SPACING = 2.0**-34
 """Spacing of the log deltas where the best order is searched for in each direction. Speed only."""
+
+ONE_ORDER_ERROR = 2e-15
+"""Rounding of a conversion at one order, relative to the sum of its parts: 18 units of rounding. Proof."""
 
 PROFILE_ADVICE = "bounds with a privacy profile have one (privproj compare shows which)"
 """What a refusal of a sampled run advises. Contract."""
@@ -102,6 +105,16 @@ class RenyiCurve:
             step = self.poisson(run.sampling_rate)
         return replace(step, divergence=lambda alpha: run.steps * step.divergence(alpha), poisson=None)
 
+    def at(self, order: float) -> float:
+        """The divergence in nats at an order above 1, ``inf`` where the curve does not hold."""
+        holds = self.low <= order < self.high and (not self.integer_orders or float(order).is_integer())
+        return self.divergence(order) if holds else math.inf
+
+    def divergence_at(self, alpha: float) -> float:
+        """``D(alpha)`` rounded up, at the next whole order where it must be; ``inf`` where the curve does not hold."""
+        # D rises with alpha, so that D(ceil(alpha)) bounds D(alpha).
+        return next_up(self.at(max(2.0, math.ceil(alpha)) if self.integer_orders else alpha))
+
     def least_over_orders(self, objective: Callable[[float], float]) -> float:
         """The least value of ``objective(alpha)`` that a search over the orders finds; ``inf`` if there is no order."""
         if self.integer_orders:
@@ -130,22 +143,52 @@ class RenyiCurve:
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` for ``eps`` in nats; the lower end is not known."""
-
-        # (alpha - 1) (D(alpha) - eps + ln(1 - 1/alpha)) - ln(alpha)
-        def at(alpha: float) -> float:
-            return (alpha - 1.0) * (next_up(self.divergence(alpha)) - eps + math.log1p(-1.0 / alpha)) - math.log(alpha)
-
-        return Enclosure(UNKNOWN_END, min(0.0, self.least_over_orders(at) + 1e-12))
+        least = self.least_over_orders(lambda alpha: _log_delta_at(alpha, self.divergence(alpha), eps))
+        return Enclosure(UNKNOWN_END, min(0.0, least + 1e-12))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats; the lower end is not known."""
+        least = self.least_over_orders(lambda alpha: _epsilon_at(alpha, self.divergence(alpha), log_delta))
+        return Enclosure(UNKNOWN_END, next_up(max(0.0, least + 1e-15)))
 
-        # D(alpha) + (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
-        def at(alpha: float) -> float:
-            spent = (-log_delta - math.log(alpha)) / (alpha - 1.0)
-            return next_up(self.divergence(alpha)) + spent + math.log1p(-1.0 / alpha)
 
-        return Enclosure(UNKNOWN_END, next_up(max(0.0, self.least_over_orders(at) + 1e-15)))
+def _log_delta_at(alpha: float, divergence: float, eps: float) -> float:
+    """The ``ln delta(eps)`` that one order proves."""
+    # (alpha - 1) (D(alpha) - eps + ln(1 - 1/alpha)) - ln(alpha)
+    return (alpha - 1.0) * (next_up(divergence) - eps + math.log1p(-1.0 / alpha)) - math.log(alpha)
+
+
+def _epsilon_at(alpha: float, divergence: float, log_delta: float) -> float:
+    """The ``eps(delta)`` that one order proves."""
+    # D(alpha) + (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
+    return next_up(divergence) + (-log_delta - math.log(alpha)) / (alpha - 1.0) + math.log1p(-1.0 / alpha)
+
+
+@dataclass(frozen=True)
+class RenyiTable:
+    """Renyi divergences at a few orders, ``inf`` where none is known; who makes it guarantees its soundness."""
+
+    orders: tuple[float, ...]
+    """The orders, each above 1."""
+
+    divergences: tuple[float, ...]
+    """``D(alpha)`` at these orders, in nats."""
+
+    numerics: dict[str, object] = field(default_factory=dict)
+    """What an answer says about how it was computed."""
+
+    inverse_spacing: ClassVar[float] = SEARCHED_SPACING
+    """Spacing of the log deltas that are answered (C24)."""
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """``ln delta(eps)`` for ``eps`` in nats; the lower end is not known."""
+        least = min(_log_delta_at(a, d, eps) for a, d in zip(self.orders, self.divergences, strict=True))
+        return Enclosure(UNKNOWN_END, min(0.0, least + 1e-12))
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """``eps(delta)`` in nats; the lower end is not known."""
+        least = min(_epsilon_at(a, d, log_delta) for a, d in zip(self.orders, self.divergences, strict=True))
+        return Enclosure(UNKNOWN_END, next_up(max(0.0, least + 1e-15)))
 
 
 def _least_of_valley(f: Callable[[int], float], low: int, high: int) -> float:
@@ -171,6 +214,14 @@ class BestCurve:
         """Every curve's curve of the run; raises :class:`Refused` where one of them has no form for its sampling."""
         return BestCurve(tuple(curve.over_run(run) for curve in self.curves))
 
+    def divergence_at(self, alpha: float) -> float:
+        """The least ``D(alpha)`` of the curves, rounded up; ``inf`` where none of them holds."""
+        return min(curve.divergence_at(alpha) for curve in self.curves)
+
+    def least_over_orders(self, objective: Callable[[float], float]) -> float:
+        """The least value of ``objective(alpha)`` that a search over the orders of each curve finds."""
+        return min(curve.least_over_orders(objective) for curve in self.curves)
+
     def log_delta(self, eps: float) -> Enclosure:
         """The least ``ln delta(eps)`` of the curves; the lower end is not known."""
         return Enclosure(UNKNOWN_END, min(curve.log_delta(eps).upper for curve in self.curves))
@@ -178,6 +229,45 @@ class BestCurve:
     def epsilon(self, log_delta: float) -> Enclosure:
         """The least ``eps(delta)`` of the curves, in nats; the lower end is not known."""
         return Enclosure(UNKNOWN_END, min(curve.epsilon(log_delta).upper for curve in self.curves))
+
+
+@dataclass(frozen=True)
+class OneOrder:
+    """What a Renyi divergence at a single order says of ``(eps, delta)``; who makes one guarantees the divergence."""
+
+    order: float
+    """The order ``alpha``, above 1."""
+
+    divergence: float
+    """``D(alpha)``, in nats."""
+
+    inverse_spacing: ClassVar[float] = 2.0**-40
+    """Spacing of the log deltas that are answered (C24)."""
+
+    @property
+    def log_share(self) -> float:
+        """``ln(1 - 1/alpha)``, from ``alpha - 1``, which has no cancellation."""
+        return math.log((self.order - 1.0) / self.order)
+
+    def price(self, log_delta: float) -> float:
+        """What the conversion adds to the divergence at a delta, rounded to nearest; it may be below 0."""
+        # (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
+        return (-log_delta - math.log(self.order)) / (self.order - 1.0) + self.log_share
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """``ln delta(eps)`` for ``eps`` in nats, enclosed."""
+        a, share = self.order, self.log_share
+        # (alpha - 1) (D - eps + ln(1 - 1/alpha)) - ln(alpha)
+        found = (a - 1.0) * (self.divergence - eps + share) - math.log(a)
+        margin = ONE_ORDER_ERROR * ((a - 1.0) * (self.divergence + eps + 1.0 + abs(share)) + math.log(a))
+        return Enclosure(min(0.0, found - margin), min(0.0, found + margin))
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """``eps(delta)`` in nats, enclosed."""
+        a, share = self.order, self.log_share
+        found = self.divergence + self.price(log_delta)
+        margin = ONE_ORDER_ERROR * (self.divergence + (math.log(a) - log_delta) / (a - 1.0) + 1.0 + abs(share))
+        return Enclosure(max(0.0, found - margin), max(0.0, found + margin))
 
 
 @dataclass(frozen=True)
