@@ -62,10 +62,11 @@ def overview(account: Account, delta: float) -> dict[str, Any]:
         "delta": delta,
         "epsilon": 0.0 if so_far is None else so_far.value,
         "epsilon_of_plan": planned.as_dict()["value"],
-        "quote": QUOTE[bool(account.stopped), account.spent > 0],
+        "quote": QUOTE_OF_FILTER if account.filtered else QUOTE[bool(account.stopped), account.spent > 0],
         "assumes": list(account.assumes),
         "so_far": so_far,
         "planned": planned,
+        "filter": account.filter().parameters() if account.filtered else None,
     }
 
 
@@ -75,6 +76,16 @@ QUOTE = {
     (True, False): "the epsilon of the plan, once anything is released",
 }
 """Which number may be quoted, by whether steps are missing (or too many) and whether anything was released."""
+
+
+QUOTE_OF_FILTER = "the epsilon of the filter's whole budget, whatever of it was spent and why"
+"""Which number may be quoted under a filter."""
+
+
+def filter_words(found: dict[str, Any]) -> str:
+    """Say of a filter its order, its budget and how much of that is spent."""
+    words = f"order {found['order']:g}, budget {round_outward(found['budget'], up=False)}"
+    return f"{words}, {render.percent(found['spent'] / found['budget'])} of it spent"
 
 
 def text(shown: dict[str, Any]) -> str:
@@ -87,6 +98,7 @@ def text(shown: dict[str, Any]) -> str:
     lines.append(f"  released: {shown['steps']} steps{share}")
     lines.append(f"  left:     {shown['steps_left']} planned steps")
     lines.append(f"  plan:     epsilon {round_outward(planned.value)} after all planned steps{goal}")
+    lines += render.wrap_line("  filter:   ", filter_words(shown["filter"])) if shown["filter"] else []
     lines += render.wrap_line("  quote:    ", shown["quote"])
     lines += render.wrap_line("  assumes:  ", "; ".join(planned.assumes))
     notes = dict.fromkeys((*(() if so_far is None else so_far.warnings), *planned.warnings))

@@ -1,11 +1,14 @@
 """``privproj remaining``: what a budget still allows after the phases of a run file."""
 
+from dataclasses import replace
 from typing import Any
 
 import click
 
+from privproj.accounting.filter import LARGEST_BUDGET, Filter
 from privproj.accounting.schedule import Remaining, Schedule
-from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
+from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE
+from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.records.run_file import from_data
 from privproj.result import Result, round_outward
 
@@ -20,14 +23,24 @@ Phases with `planned = true` have not happened yet. They are judged in order, ea
 planned ones before it: how many of its steps fit and whether all do. Without any, the last phase is taken as the
 pattern of what may follow.
 
+With --adaptive the answer is that of a Renyi filter: what was done and what is planned may have been chosen by looking
+at outputs. Its order is fixed with the budget, before the first release; without --order it is the one that suits the
+first phase.
+
 \b
 Example:
   privproj remaining run.toml --epsilon 3 --delta 1e-5
 """
 
 
-def show_remaining(file: str, epsilon: float, delta: float, json: bool) -> int:
+def show_remaining(file: str, epsilon: float, delta: float, adaptive: bool, order: float | None, json: bool) -> int:
     schedule = from_data(read_data(file), file)
+    if adaptive:
+        shown = adaptive_record(schedule, epsilon, delta, order)
+        click.echo(render.as_json(shown) if json else text(shown))
+        return 0 if shown["fits"] else 4
+    if order is not None:
+        raise InvalidParameter("--order", order, "no --order without --adaptive")
     rows = schedule.remaining(epsilon=epsilon, delta=delta)
     whole = schedule.epsilon(delta=delta)
     done = schedule.done_phases
@@ -38,7 +51,59 @@ def show_remaining(file: str, epsilon: float, delta: float, json: bool) -> int:
     return 0 if shown["fits"] else 4
 
 
-def record(schedule: Schedule, rows: list[Remaining], whole: Result, spent: Any) -> dict[str, Any]:
+def adaptive_record(schedule: Schedule, epsilon: float, delta: float, order: float | None) -> dict[str, Any]:
+    """Return the same by a Renyi filter, with the filter, what may be quoted, and the epsilon of a fixed plan."""
+    first, run = schedule.phases[0], schedule.phases[0].question.run
+    if order is None:
+        order = Filter.for_releases(first, epsilon=epsilon, delta=delta).order
+    kind: Any = {"order": order, "relation": str(run.relation), "group_size": run.group_size}
+    budget, whole = Filter(epsilon=epsilon, delta=delta, **kind), Filter(budget=LARGEST_BUDGET, **kind)
+    for phase in schedule.done_phases:
+        try:
+            budget.spend(phase)
+        except Refused as error:
+            raise Refused(
+                f"phase {phase.name}: {error}, though it was done: such a filter guarantees nothing"
+            ) from None
+    spent, quote = budget.epsilon_of_spent(delta), budget.epsilon(delta).value
+    for phase in schedule.phases:
+        whole.spend(phase)
+    found = replace(whole.epsilon(delta), value=whole.epsilon_of_spent(delta))
+    shown = {
+        "filter": budget.parameters(),
+        "epsilon_to_quote": quote,
+        "epsilon_of_fixed_plan": fixed_plan(schedule, delta),
+    }
+    rows = rows_within(budget, schedule)
+    shown |= record(schedule, rows, found, spent, FILTER_FIXED_IN_ADVANCE)
+    return shown | {"epsilon": epsilon, "delta": delta}
+
+
+def rows_within(budget: Filter, schedule: Schedule) -> list[Remaining]:
+    """Return what a filter leaves for every planned phase, each after all planned ones before it, in full."""
+    planned = tuple(phase for phase in schedule.phases if phase.planned)
+    if not planned:
+        return [Remaining(schedule.phases[-1], budget.most_steps(schedule.phases[-1]))]
+    rows, full = [], True
+    for i, phase in enumerate(planned):
+        rows.append(Remaining(phase, budget.most_steps(phase) if full else 0, planned[:i]))
+        full = full and budget.fits(phase)
+        if full:
+            budget.spend(phase)
+    return rows
+
+
+def fixed_plan(schedule: Schedule, delta: float) -> float | None:
+    """Return the epsilon of the same phases as a plan that is fixed in advance; None where there is none."""
+    try:
+        return schedule.epsilon(delta=delta).value
+    except Unanswered:
+        return None
+
+
+def record(
+    schedule: Schedule, rows: list[Remaining], whole: Result, spent: Any, assumed: str = PLAN_FIXED_IN_ADVANCE
+) -> dict[str, Any]:
     """Return what is spent, how many steps each phase may still take, and what these numbers rest on."""
     planned = any(phase.planned for phase in schedule.phases)
     return {
@@ -59,7 +124,7 @@ def record(schedule: Schedule, rows: list[Remaining], whole: Result, spent: Any)
         "status": whole.status,
         "relation": whole.run["relation"],
         "promises": list(whole.promises),
-        "assumes": list(dict.fromkeys((PLAN_FIXED_IN_ADVANCE, *whole.assumes))),
+        "assumes": list(dict.fromkeys((assumed, *whole.assumes))),
         "warnings": list(whole.warnings),
     }
 
@@ -71,6 +136,7 @@ def text(shown: dict[str, Any]) -> str:
     lines = [f"spent: epsilon {round_outward(spent)} {of}"]
     if planned is not None:
         lines.append(f"planned: epsilon {round_outward(planned)} {of}, all phases together")
+    lines += filter_lines(shown) if "filter" in shown else []
     for entry in shown["phases"]:
         words = {None: "", True: ", all of it would exceed the budget", False: ", all of it fits"}
         after = f" (after {', '.join(entry['after'])})" if entry["after"] else ""
@@ -83,11 +149,28 @@ def text(shown: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def filter_lines(shown: dict[str, Any]) -> list[str]:
+    """Say which filter it is, what may be quoted under it, and what a fixed plan would cost."""
+    found, fixed = shown["filter"], shown["epsilon_of_fixed_plan"]
+    share = render.percent(found["spent"] / found["budget"])
+    order = str(found["order"]).removesuffix(".0")
+    words = f"order {order}, budget {round_outward(found['budget'], up=False)}, {share} of it spent"
+    lines = render.wrap_line("  filter:   ", f"{words}; name --order {order} whenever you ask again")
+    lines += render.wrap_line(
+        "  quote:    ", f"epsilon {round_outward(shown['epsilon_to_quote'])}, the whole budget, wherever the run stops"
+    )
+    if fixed is None:
+        return lines
+    return [*lines, f"  price:    the same phases as a plan fixed in advance: epsilon {round_outward(fixed)}"]
+
+
 command = with_options(
     [
         file_argument(),
         option("--epsilon", "The budget's epsilon.", metavar="E", required=True),
         option("--delta", "The budget's delta.", metavar="D", required=True),
+        option("--adaptive", "Phases may react to outputs: answer by a Renyi filter.", is_flag=True),
+        option("--order", "Order of the filter, fixed in advance.  [default: suits the first phase]", metavar="A"),
         option("--json", "JSON instead of text.", is_flag=True),
     ],
     show_remaining,

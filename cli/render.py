@@ -250,6 +250,8 @@ def run_text(result: Result, schedule: "Schedule") -> str:
             continue
         noise = question.mechanism.noise_multiplier
         words = "" if noise is None else f", noise multiplier {round_outward(noise)}"
+        count = getattr(question.mechanism, "adaptive_clipping_sigma", None)
+        words += "" if count is None else f", clip adapted by a count with noise {count:g}"
         words += f" ({question.bound.name})"
         lines.append(f"  {phase.name}: {question.mechanism.name}{words}; {run_words(question.run.parameters())}")
     for promise in result.promises:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from privproj.accounting.calibration import misalignment, rank, rate, sigma, steps
     from privproj.accounting.columns import ColumnResult, deltas, epsilons, sigmas
     from privproj.accounting.evaluate import evaluate
+    from privproj.accounting.filter import Filter
     from privproj.accounting.queries import Comparison, compare, delta, epsilon
     from privproj.accounting.selection import draw_trials, select
     from privproj.bounds import registry
@@ -27,6 +28,7 @@ __all__ = [
     "M2",
     "ColumnResult",
     "Comparison",
+    "Filter",
     "Gaussian",
     "InvalidParameter",
     "Laplace",
@@ -69,6 +71,7 @@ HOMES = {
     "accounting.calibration": ("misalignment", "rank", "rate", "sigma", "steps"),
     "accounting.columns": ("ColumnResult", "deltas", "epsilons", "sigmas"),
     "accounting.evaluate": ("evaluate",),
+    "accounting.filter": ("Filter",),
     "accounting.queries": ("Comparison", "compare", "delta", "epsilon"),
     "accounting.selection": ("draw_trials", "select"),
     "bounds": ("registry",),

@@ -92,3 +92,9 @@ NOISE_OVER_CLIP = (
     "sensitivity"
 )
 """Printed for such events under replace, where those of other phases are over twice the clip."""
+
+FILTER_FIXED_IN_ADVANCE = (
+    "the filter's order and budget were fixed before the first release; noise, rate, rank, clip and the decision to "
+    "stop may depend on all that was released before, and on nothing else of the data"
+)
+"""Printed for a filter in place of a plan that is fixed in advance (C35)."""

@@ -42,8 +42,10 @@ PROJECTS, VALUES, NOISY, KNOWN, APART = "projects", "values", "noisy", "known", 
 
 MECHANISMS = {
     "gaussian --noise-multiplier 5": {NOISY},
+    "gaussian --noise-multiplier 5 --adaptive-clipping-sigma 9": {NOISY},
     "laplace --noise-multiplier 50": {NOISY},
     M2_SHAPE: {NOISY, PROJECTS},
+    f"{M2_SHAPE} --adaptive-clipping-sigma 9": {NOISY, PROJECTS},
     f"{M2_SHAPE} --bound gaussian": {NOISY},
     f"{M2_SHAPE} --bound exact-rank1": {NOISY, PROJECTS, KNOWN},
     f"{M2_SHAPE} --bound beta-tail-sharp --change-rank 2": {NOISY, PROJECTS},
@@ -80,6 +82,7 @@ def expected(mechanism, words, relation):
     triggers = {
         "WHOLE_GRADIENT_CLIPPED": PROJECTS in kind and mechanism.split()[0] in ("m1", "m2"),
         "CLIP_OF_ALL_LAYERS": "per-layer" in mechanism,
+        "ADAPTED_CLIP": "adaptive" in mechanism,
         "KNOWN_PROJECTION": KNOWN in kind,
         "INDEPENDENT_LAYER_PROJECTIONS": APART in kind,
         "PARTITION_OF_POSITIONS": partition,

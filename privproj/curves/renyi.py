@@ -31,6 +31,9 @@ KEPT_ORDERS = 2 * LARGEST_ORDER
 SEARCHED_SPACING = 2.0**-34
 """Spacing of the log deltas where the best order is searched for in each direction. Speed only."""
 
+ONE_ORDER_ERROR = 2e-15
+"""Rounding of a conversion at one order, relative to the sum of its parts: 18 units of rounding. Proof."""
+
 PROFILE_ADVICE = "bounds with a privacy profile have one (privproj compare shows which)"
 """What a refusal of a sampled run advises. Contract."""
 
@@ -106,6 +109,11 @@ class RenyiCurve:
         """The divergence in nats at an order above 1, ``inf`` where the curve does not hold."""
         holds = self.low <= order < self.high and (not self.integer_orders or float(order).is_integer())
         return self.divergence(order) if holds else math.inf
+
+    def divergence_at(self, alpha: float) -> float:
+        """``D(alpha)`` rounded up, at the next whole order where it must be; ``inf`` where the curve does not hold."""
+        # D rises with alpha, so that D(ceil(alpha)) bounds D(alpha).
+        return next_up(self.at(max(2.0, math.ceil(alpha)) if self.integer_orders else alpha))
 
     def least_over_orders(self, objective: Callable[[float], float]) -> float:
         """The least value of ``objective(alpha)`` that a search over the orders finds; ``inf`` if there is no order."""
@@ -206,6 +214,14 @@ class BestCurve:
         """Every curve's curve of the run; raises :class:`Refused` where one of them has no form for its sampling."""
         return BestCurve(tuple(curve.over_run(run) for curve in self.curves))
 
+    def divergence_at(self, alpha: float) -> float:
+        """The least ``D(alpha)`` of the curves, rounded up; ``inf`` where none of them holds."""
+        return min(curve.divergence_at(alpha) for curve in self.curves)
+
+    def least_over_orders(self, objective: Callable[[float], float]) -> float:
+        """The least value of ``objective(alpha)`` that a search over the orders of each curve finds."""
+        return min(curve.least_over_orders(objective) for curve in self.curves)
+
     def log_delta(self, eps: float) -> Enclosure:
         """The least ``ln delta(eps)`` of the curves; the lower end is not known."""
         return Enclosure(UNKNOWN_END, min(curve.log_delta(eps).upper for curve in self.curves))
@@ -213,6 +229,45 @@ class BestCurve:
     def epsilon(self, log_delta: float) -> Enclosure:
         """The least ``eps(delta)`` of the curves, in nats; the lower end is not known."""
         return Enclosure(UNKNOWN_END, min(curve.epsilon(log_delta).upper for curve in self.curves))
+
+
+@dataclass(frozen=True)
+class OneOrder:
+    """What a Renyi divergence at a single order says of ``(eps, delta)``; who makes one guarantees the divergence."""
+
+    order: float
+    """The order ``alpha``, above 1."""
+
+    divergence: float
+    """``D(alpha)``, in nats."""
+
+    inverse_spacing: ClassVar[float] = 2.0**-40
+    """Spacing of the log deltas that are answered (C24)."""
+
+    @property
+    def log_share(self) -> float:
+        """``ln(1 - 1/alpha)``, from ``alpha - 1``, which has no cancellation."""
+        return math.log((self.order - 1.0) / self.order)
+
+    def price(self, log_delta: float) -> float:
+        """What the conversion adds to the divergence at a delta, rounded to nearest; it may be below 0."""
+        # (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
+        return (-log_delta - math.log(self.order)) / (self.order - 1.0) + self.log_share
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """``ln delta(eps)`` for ``eps`` in nats, enclosed."""
+        a, share = self.order, self.log_share
+        # (alpha - 1) (D - eps + ln(1 - 1/alpha)) - ln(alpha)
+        found = (a - 1.0) * (self.divergence - eps + share) - math.log(a)
+        margin = ONE_ORDER_ERROR * ((a - 1.0) * (self.divergence + eps + 1.0 + abs(share)) + math.log(a))
+        return Enclosure(min(0.0, found - margin), min(0.0, found + margin))
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """``eps(delta)`` in nats, enclosed."""
+        a, share = self.order, self.log_share
+        found = self.divergence + self.price(log_delta)
+        margin = ONE_ORDER_ERROR * (self.divergence + (math.log(a) - log_delta) / (a - 1.0) + 1.0 + abs(share))
+        return Enclosure(max(0.0, found - margin), max(0.0, found + margin))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ the number of releases is kept a second time outside the file, and in the checkp
 numbers and no hashes: they are read with a warning, and continued with hashes.
 
 A ledger that names a target keeps it: a phase that would end above it is refused before it begins, unless a new target
-is named.
+is named. A target with an order is the budget of a filter (C35), fixed before the first release: every release is
+counted before it is made, and a phase may be chosen by looking at all that was released before.
 """
 
 import json
@@ -24,10 +25,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from privproj.accounting.filter import Filter
 from privproj.accounting.queries import solve_epsilon
 from privproj.accounting.question import answer
 from privproj.accounting.schedule import Phase, Schedule
-from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
+from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE
 from privproj.curves.inversion import epsilon_at, floor_log_delta, meets
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused
@@ -87,7 +89,8 @@ class Account:
 
     Args:
         phases: For each phase its entry, which holds the planned number of steps, and the number of releases made.
-        target: The epsilon and the delta that the run set out to keep, as they were named last; None where none were.
+        target: The epsilon and the delta that the run set out to keep, as they were named last, with the ``order`` of
+            the filter that keeps them, where there is one; None where none were.
         insecure: True if some noise came from a given seed, so that nothing is protected.
         notes: What a reader of any number from the file should know of the file, in words.
 
@@ -131,12 +134,53 @@ class Account:
             whole("batches", phase.get("batches"), f"a whole number of batches in {where}")
         if entry.get("insecure", True) is not True:
             raise InvalidParameter(where, quoted(entry["insecure"]), "insecure to be true, or left out")
+        self.check_target(target, where)
         return replace(
             self,
             phases=(*self.phases, (phase, 0)),
             target=self.target if target is None else _check_target(target, where),
             insecure=self.insecure or "insecure" in entry,
         )
+
+    def check_target(self, target: Any, where: str) -> None:
+        """Raise unless a phase may name this target now; that of a filter is fixed before the first release.
+
+        Args:
+            target: The target that the phase names; None keeps the one in force.
+            where: The file, for messages.
+
+        Raises:
+            Refused: Something was released, and either target is that of a filter.
+        """
+        old, new = dict(self.target or {}), dict(target) if isinstance(target, Mapping) else {}
+        if new and new != old and self.spent and "order" in {**old, **new}:
+            raise Refused(
+                f"{where}: the order and the budget of a filter are fixed before the first release; go on with "
+                f"{quoted(old)}, or begin another ledger and add up the epsilons of both"
+            )
+
+    @property
+    def filtered(self) -> bool:
+        """True if a filter keeps the target, so that phases may be chosen by looking at what was released."""
+        return "order" in (self.target or {})
+
+    def filter(self) -> Filter:
+        """Return the filter of the target, with all that was released counted.
+
+        Returns:
+            The filter, at the order of the target and with the largest budget that meets it.
+
+        Raises:
+            InvalidParameter: The target has no order, or there is no phase.
+            Refused: More was released than the budget has, or it cannot be counted.
+        """
+        if not self.filtered or not self.phases:
+            raise InvalidParameter("ledger", "nothing", "a phase under a target with an order")
+        run = phase_from(self.phases[0][0], {}, "ledger: phase 1").question.run
+        found = Filter(**self.target, relation=str(run.relation), group_size=run.group_size)  # pyright: ignore
+        for phase in self.made() if self.spent else ():
+            found.spend(phase)
+        return found
 
     def stepped(self) -> "Account":
         """Return the account with one more release of the last phase."""
@@ -175,14 +219,18 @@ class Account:
 
     @property
     def planned(self) -> "Account":
-        """The account of the plan: every phase that was begun, run to its planned end."""
-        ends = tuple((entry, max(steps, _planned_releases(entry))) for entry, steps in self.begun.phases)
-        return replace(self, phases=ends)
+        """The account of the plan: every phase that was begun, run to its planned end; with a filter only the last."""
+        begun = self.begun.phases
+        kept = begun[:-1] if self.filtered else ()
+        ends = tuple((entry, max(steps, _planned_releases(entry))) for entry, steps in begun[len(kept) :])
+        return replace(self, phases=(*kept, *ends))
 
     @property
     def stopped(self) -> tuple[str, ...]:
-        """A sentence on every phase that made fewer or more steps than planned."""
+        """A sentence on every phase that made fewer or more steps than planned, where that matters."""
         found = []
+        if self.filtered:
+            return ()
         for i, (entry, steps) in enumerate(self.begun.phases):
             planned = _planned_releases(entry)
             if steps != planned:
@@ -198,6 +246,8 @@ class Account:
     @property
     def assumes(self) -> tuple[str, ...]:
         """What a number from here takes for granted of the plan; nothing for one phase that ran as it was planned."""
+        if self.filtered:
+            return (FILTER_FIXED_IN_ADVANCE,)
         return (PLAN_FIXED_IN_ADVANCE,) if len(self.begun.phases) > 1 or self.stopped else ()
 
     def made(self) -> list[Phase]:
@@ -220,16 +270,19 @@ class Account:
         """Return the curve of all that was released, delta against epsilon.
 
         Returns:
-            The curve of one phase as its bound has it, of several jointly.
+            The curve of one phase as its bound has it, of several jointly, under a filter that of its budget.
 
         Raises:
             InvalidParameter: Nothing was released.
+            Refused: More was released than the filter has.
         """
         phases = self.made()
+        if self.filtered:
+            return self.filter().curve()
         return phases[0].question.curve() if len(phases) == 1 else Schedule(tuple(phases)).curve()
 
     def epsilon(self, delta: float) -> Result:
-        """Return epsilon of all that was released, rounded up.
+        """Return epsilon of all that was released, rounded up; under a filter that of the whole budget.
 
         Args:
             delta: The delta of the guarantee, above 0 and below 1.
@@ -243,7 +296,9 @@ class Account:
         """
         phases = self.made()
         question, target = phases[0].question, delta_target(delta, None)
-        if len(phases) > 1:
+        if self.filtered:
+            found = self.filter().epsilon(delta)
+        elif len(phases) > 1:
             found = Schedule(tuple(phases)).epsilon(delta=delta)
         else:
             found = answer(question, "epsilon", solve_epsilon, target)
@@ -275,10 +330,16 @@ def _planned_releases(entry: Mapping[str, Any]) -> int:
 
 
 def _check_target(given: Any, where: str) -> dict[str, float]:
-    """The target of a phase, an epsilon, a delta or both; raises :class:`InvalidParameter` for anything else."""
-    if not isinstance(given, dict) or not given or not given.keys() <= {"epsilon", "delta"}:
+    """The target of a phase: an epsilon, a delta or both, or both with an order; raises for anything else.
+
+    Raises :class:`InvalidParameter`, or :class:`Refused` for an order that leaves no budget.
+    """
+    if not isinstance(given, dict) or not given or not given.keys() <= {"epsilon", "delta", "order"}:
         raise InvalidParameter(where, quoted(given), "a target with an epsilon, a delta or both")
     try:
+        if "order" in given:
+            Filter(**given)
+            return given
         if "epsilon" in given:
             privacy_epsilon(given["epsilon"], zero=False)
         if "delta" in given:
@@ -497,6 +558,8 @@ class Ledger:
     ) -> None:
         self.path = Path(path).absolute()
         self.releases = self.kept = 0
+        self.filter: Filter | None = None
+        self.next = replace(phase, question=phase.question.with_run(steps=1))
         self.file = _open_exclusively(self.path)
         try:
             self.check_place()
@@ -512,14 +575,17 @@ class Ledger:
         """Continue the last phase of the file, of which this is the account, if it is this one, else append it."""
         entry = json.loads(json.dumps(phase.as_dict()))
         insecure = insecure and not account.insecure
+        account.check_target(target.get("target"), str(self.path))
+        named = target.get("target") or account.target or {}
         resumed = bool(account.phases) and account.phases[-1][0] == entry and not insecure
         self.earlier, self.steps = (account.phases[:-1], account.phases[-1][1]) if resumed else (account.phases, 0)
         if not resumed and account.spent:
             Schedule((*account.made(), phase))
         # A new target was met for what the ledger said when the noise was calibrated. It may have more since.
-        if resumed or account.spent or not target:
-            whole = Account((*self.earlier, (entry, max(self.steps, _planned_releases(entry)))))
-            _check_budget(whole, target.get("target") or account.target or {}, self.path)
+        if resumed or account.spent or not target or "order" in named:
+            whole = Account((*self.earlier, (entry, max(self.steps, _planned_releases(entry)))), named)
+            _check_budget(whole, named, self.path)
+        self.count_anew(Account((*self.earlier, (entry, self.steps)), named))
         self.releases, self.keep = account.spent, keep
         self.keep_count()
         if account.phases:
@@ -531,6 +597,10 @@ class Ledger:
         if not resumed:
             self.append({"phase": entry} | target | ({"insecure": True} if insecure else {}))
             _sync_folder(self.path)
+
+    def count_anew(self, account: Account) -> None:
+        """Let the filter, where the target has one, count all that this account has."""
+        self.filter = account.filter() if account.filtered else None
 
     def take_stock(self) -> None:
         """Carry the hash and the size on from the file; a last line without its end gets it with the next."""
@@ -544,12 +614,18 @@ class Ledger:
         return read_ledger(self.path)
 
     def record(self) -> int:
-        """Record one release and return its number within the phase; it is on the disk when this returns."""
+        """Record one release and return its number within the phase; it is on the disk when this returns.
+
+        Raises :class:`Refused` where the filter of the ledger has no budget left for it; then nothing is recorded.
+        """
         if self.unsure:
             self.check_place()
             account = self.account
             self.steps, self.releases = account.phases[-1][1], account.spent
+            self.count_anew(account)
             self.take_stock()
+        if self.filter is not None:
+            self.filter.spend(self.next)
         self.append({"step": self.steps + 1})
         self.steps += 1
         self.releases += 1
@@ -626,6 +702,12 @@ class Ledger:
 def _check_budget(whole: Account, target: Mapping[str, Any], path: Path) -> None:
     """Raise :class:`Refused` if all that was made and all that is planned would end above the target of the ledger."""
     if not {"epsilon", "delta"} <= target.keys():
+        return
+    if whole.filtered:
+        try:
+            whole.filter()
+        except Refused as error:
+            raise Refused(f"{path}: {error}") from None
         return
     named = full_target(target["epsilon"], target["delta"], None, zero=False)
     goal, curve = replace(named, epsilon=named.epsilon * (1.0 + TARGET_SLACK)), whole.curve()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from privproj.curves.inversion import meets
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, Refused
 from privproj.records.ledger import NOT_CHAINED, TARGET_SLACK, Account, Reading, parse_ledger
 from privproj.records.run_file import phase_from
 from privproj.runs import full_target
@@ -80,11 +80,15 @@ def _opened_as_written(reading: Reading) -> bool:
 def _targets_with_plans(reading: Reading) -> Iterator[tuple[Account, dict[str, Any]]]:
     """Each target of the file with the last plan that it was in force for: all made before, and that phase to its end.
 
-    A later target takes the place of an earlier one, and is about all of the run.
+    A later target takes the place of an earlier one, and is about all of the run. That of a filter is about each phase
+    when it began, after what was made before.
     """
     target: dict[str, Any] = {}
     for i, entry in enumerate(reading.openings):
         target = entry.get("target") or target
+        if "order" in target:
+            yield Account(reading.account.phases[: i + 1], target).planned, target
+            continue
         replaced = i + 1 == len(reading.openings) or "target" in reading.openings[i + 1]
         if target and replaced:
             phases = reading.account.phases[: i + 1]
@@ -96,5 +100,11 @@ def _is_kept(plan: Account, target: dict[str, Any]) -> bool:
     """True if the plan meets its target; a target that lacks its epsilon or its delta cannot be checked, so False."""
     if not {"epsilon", "delta"} <= target.keys():
         return target.keys() == {"delta"}
+    if plan.filtered:
+        try:
+            plan.filter()
+        except Refused:
+            return False
+        return True
     named = full_target(target["epsilon"], target["delta"], None, zero=False)
     return meets(plan.curve(), replace(named, epsilon=named.epsilon * (1.0 + TARGET_SLACK)))

@@ -150,12 +150,13 @@ def account_data(account: Account, assumes: Sequence[str] = ()) -> dict[str, Any
     entries, made = zip(*account.numbered.phases, strict=True)
     more = [words for words in OF_TRAINING if words in assumes]
     marks = {"insecure": account.insecure, "notes": [*account.notes], "assumes": more}
-    return {"ledger": {"phase": [*entries], "made": [*made], **marks}}
+    kept = {"filter": dict(account.target or {})} if account.filtered else {}
+    return {"ledger": {"phase": [*entries], "made": [*made], **marks, **kept}}
 
 
 def _account_from(data: Mapping[str, Any], where: str) -> tuple[Account, tuple[str, ...]]:
     """The account and the further assumptions that :func:`account_data` has written."""
-    if set(data) != {"phase", "made", "insecure", "notes", "assumes"}:
+    if set(data) - {"filter"} != {"phase", "made", "insecure", "notes", "assumes"}:
         raise InvalidParameter(where, quoted([*data]), "the keys phase, made, insecure, notes and assumes")
     for key, known in (("notes", (NOT_CHAINED, CUT_SHORT)), ("assumes", OF_TRAINING)):
         if not isinstance(data[key], list) or not all(words in known for words in data[key]):
@@ -170,7 +171,8 @@ def _account_from(data: Mapping[str, Any], where: str) -> tuple[Account, tuple[s
         place = f"{where}: phase {i + 1}"
         if type(steps) is not int or steps < 0:
             raise InvalidParameter(f"{place}: made", quoted(steps), "a whole number of releases")
-        account = account.opened({"phase": entry}, place)
+        opening = {"target": data["filter"]} if "filter" in data and i == 0 else {}
+        account = account.opened({"phase": entry, **opening}, place)
         own = phase_from(entry, {}, place).as_dict()
         account = replace(account, phases=(*account.phases[:-1], (own, steps)))
     return replace(account, insecure=data["insecure"], notes=tuple(data["notes"])), tuple(data["assumes"])
@@ -251,9 +253,11 @@ def _what_was_done(result: Result) -> tuple[str, ...]:
     """Mechanism, parameters and run in words, or the phases of a run."""
     phases = result.mechanism.get("phases")
     if isinstance(phases, list):
+        kept: Any = result.mechanism.get("filter")
+        items = phases if kept is None else [*phases, {"filter": "fixed in advance", **kept}]
         return tuple(
-            ", ".join(f"{key} {event_words(value) if key == 'event' else value}" for key, value in phase.items())
-            for phase in phases
+            ", ".join(f"{key} {event_words(value) if key == 'event' else value}" for key, value in item.items())
+            for item in items
         )
     run = result.run
     hidden = ("assumes", "name")

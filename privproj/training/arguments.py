@@ -103,15 +103,19 @@ def unwrapped_optimizer(optimizer: Any) -> Any:
     return optimizer.optimizer
 
 
-def calibration_target(z: float | None, epsilon: float | None, delta: float | None) -> dict[str, float] | None:
-    """The epsilon and delta to calibrate the noise for; None where the noise multiplier is given."""
+def calibration_target(
+    z: float | None, epsilon: float | None, delta: float | None, order: float | None = None
+) -> dict[str, float] | None:
+    """The epsilon and delta to calibrate the noise for, with the order of a filter; None where the noise is given."""
+    if order is not None and epsilon is None:
+        raise InvalidParameter("adaptive_order", order, "epsilon and delta with it, which are the budget")
     if (z is None) == (epsilon is None):
         raise InvalidParameter("noise_multiplier", z, "either noise_multiplier, or epsilon with delta")
     if epsilon is None:
         return None
     if delta is None:
         raise InvalidParameter("delta", delta, "delta with epsilon")
-    return {"epsilon": epsilon, "delta": delta}
+    return {"epsilon": epsilon, "delta": delta} | ({} if order is None else {"order": order})
 
 
 def check_sampling(sampling: str) -> None:

@@ -423,7 +423,7 @@ class ClassifierTraining:
                 adaptive_clipping=None if sigma is None else AdaptiveClipping(sigma=sigma), **noise, **more,
             )  # fmt: skip
         if "clip" in self.state:
-            self.optimizer.boundary.set_clip(self.state["clip"])
+            self.optimizer.resume_clip(self.state["clip"])
         self.trajectory: Trajectory | None = None
 
     def save(self) -> None:

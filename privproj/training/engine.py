@@ -79,6 +79,7 @@ def make_private(
     bound: str | None = None,
     adaptive_clipping: AdaptiveClipping | None = None,
     ledger: str | None = None,
+    adaptive_order: float | None = None,
     insecure_seed: int | None = None,
 ) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
     """Make training private: the module, optimizer and loader that come back are used in the usual loop.
@@ -146,6 +147,10 @@ def make_private(
             with. One joint clip only. None: the clip stays as it is.
         ledger: Path of a file that records every release before it is used, and from which the run can be resumed.
             None: releases are counted in memory only.
+        adaptive_order: The order, from 1.001 to 1e6, of a Renyi filter with the budget of ``epsilon`` and ``delta``,
+            which are then fixed before the first release of the ledger. Later calls with the same three may have other
+            noise, rates and numbers of steps, chosen by looking at what was released. None: the plan is fixed in
+            advance.
         insecure_seed: A whole number of at least 0 that makes the run repeatable, and worthless as protection. None:
             random numbers come from generators seeded by the operating system.
 
@@ -183,7 +188,7 @@ def make_private(
     check_sampling(sampling)
     chosen = load(algorithm)
     rank = None if rank is None else whole("rank", rank, "a rank from 1 to 1e7", 1, 10**7)
-    target = calibration_target(noise_multiplier, epsilon, delta)
+    target = calibration_target(noise_multiplier, epsilon, delta, adaptive_order)
     records = len(data_loader.dataset)  # pyright: ignore[reportArgumentType]
     size = batch_size_of(data_loader)
     rate, steps, batches = rate_and_steps(sampling, records, size, sampling_rate, steps, epochs, batches)
@@ -298,7 +303,8 @@ def _start_run(
         with processes.together():
             _check_first_has_ledger(ledger, processes)
             earlier = _earlier_account(book, parts.subspace)
-        before = processes.agree(replace(earlier, insecure=insecure or said.insecure, notes=said.notes))
+        known = {"insecure": insecure or said.insecure, "notes": said.notes, "target": target or said.target}
+        before = processes.agree(replace(earlier, **known))
         with processes.together():
             secrets = _epoch_secrets(plan, book, kept, data, before, insecure_seed)
         spending, turn = Spending(plan, book, before, parts.assumes), BatchTurn()

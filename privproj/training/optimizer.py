@@ -165,8 +165,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
             state_dict: What :meth:`state_dict` returned, here or in the run that is resumed.
 
         Raises:
-            InvalidParameter: The state is of a run with more releases than are accounted here, or its clip is outside
-                the range of the plan.
+            InvalidParameter: The state is of a run with more releases than are accounted here, its clip is outside the
+                range of the plan, or it has a clip and a batch was begun.
         """
         state = dict(state_dict)
         own = state.pop("privproj", {})
@@ -176,12 +176,28 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 "state_dict", f"a state after {saved} releases", f"at most the {here} releases that are accounted here",
                 "give make_private the ledger of that run",
             )  # fmt: skip
-        adaptive = self.plan.adaptive_clipping
-        if adaptive is not None and "clip" in own:
-            words = f"a clip from {adaptive.least:g} to {adaptive.most:g}"
-            self.boundary.set_clip(real("clip", own["clip"], words, adaptive.least, adaptive.most))
+        if "clip" in own:
+            self.resume_clip(own["clip"])
         self.original.load_state_dict(state)
         self.share()
+
+    def resume_clip(self, clip: object) -> None:
+        """Go on with a clip that an earlier part of the run has come to; without adaptive clipping it stays as it is.
+
+        Args:
+            clip: The clip, in the unit of the gradients.
+
+        Raises:
+            InvalidParameter: It is no norm in the range of the plan, or a batch was begun: its records were clipped to
+                another norm than its noise would be for.
+        """
+        adaptive = self.plan.adaptive_clipping
+        if adaptive is None:
+            return
+        if any(part is not None for part in self.boundary.sums):
+            raise InvalidParameter("clip", clip, "a clip that is loaded between batches")
+        words = f"a clip from {adaptive.least:g} to {adaptive.most:g}"
+        self.boundary.set_clip(real("clip", clip, words, adaptive.least, adaptive.most))
 
     def __reduce__(self) -> NoReturn:
         raise Refused("a private optimizer is neither copied nor pickled, for a copy would repeat its noise: save its "

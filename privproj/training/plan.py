@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from privproj.accounting import calibration
+from privproj.accounting.filter import Filter
 from privproj.accounting.schedule import Phase, phase_of
 from privproj.curves.inversion import meets, smallest_passing
 from privproj.curves.profile import Curve
@@ -186,14 +187,28 @@ class Plan:
         return run | ({"sampling": self.sampling} if self.sampling_rate < 1.0 else {})
 
 
-def with_smallest_noise(plan: Plan, earlier: Account, *, epsilon: float, delta: float) -> Plan:
+FILTER_HEADROOM = 1e-9
+"""Share of what is left of a filter that a calibrated plan leaves, so that another machine's rounding does not refuse
+its last step. Contract."""
+
+
+def with_smallest_noise(
+    plan: Plan, earlier: Account, *, epsilon: float, delta: float, order: float | None = None
+) -> Plan:
     """The plan with the smallest noise that meets ``(epsilon, delta)`` over all its steps and what was released before.
+
+    With an ``order`` all of it is counted by the filter of this order, whose budget meets the target.
 
     ``earlier`` is composed jointly with the plan's own phase. The noise that is returned has passed the question
     itself: with it the composed curve meets the target. Raises :class:`Refused` where no noise does, as with a largest
     batch that is cut too often, or where the earlier releases leave nothing.
     """
     silent = replace(plan.mechanism, noise_multiplier=None)
+    if order is not None:
+        target = {"epsilon": epsilon, "delta": delta, "order": order}
+        earlier.check_target(target, "adaptive_order")
+        phases = (*earlier.phases, (plan.phase(plan.steps).as_dict(), 0))
+        return _within_filter(plan, Account(phases, target).filter())
     if not earlier.spent:
         found = calibration.sigma(silent, epsilon=epsilon, delta=delta, bound=plan.bound, **plan.run(plan.steps))
         if found.value is None:
@@ -218,6 +233,25 @@ def with_smallest_noise(plan: Plan, earlier: Account, *, epsilon: float, delta: 
     if found == math.inf:
         raise Refused(f"the {earlier.spent} earlier releases leave nothing of epsilon {epsilon:g} at delta {delta:g}")
     return with_noise(smallest_passing(fits, found, 1e-9))
+
+
+def _within_filter(plan: Plan, budget: Filter) -> Plan:
+    """The plan with the smallest noise of which all steps fit into what is left of a filter, but for the headroom."""
+    left = budget.left * (1.0 - FILTER_HEADROOM)
+    if left <= 0.0:
+        raise Refused("nothing is left of the filter; what was fixed before the first release cannot grow")
+    room = Filter(order=budget.order, budget=left, relation=budget.relation)  # pyright: ignore[reportArgumentType]
+
+    def with_noise(z: float) -> Plan:
+        return replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=z))
+
+    def fits(z: float) -> bool:
+        return room.fits(with_noise(z).phase(plan.steps))
+
+    found = find_crossing(lambda z: -1.0 if fits(z) else 1.0, 1.0, low=1e-3, high=1e6, spread=0.2, rtol=1e-9).upper
+    if found == math.inf:
+        raise Refused(f"no noise lets {plan.steps} steps fit into what is left of the filter, {budget.left:.4g}")
+    return with_noise(found)
 
 
 def rate_and_steps(

@@ -2,14 +2,15 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from privproj_cli.main import exit_code
 from privproj_cli.report import written
 
 import privproj
-from privproj.assumptions import PUBLIC_RECORD_COUNT
-from privproj.errors import InvalidParameter
+from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE, PUBLIC_RECORD_COUNT
+from privproj.errors import InvalidParameter, Refused
 from privproj.records.ledger import CUT_SHORT, Account
 from privproj.records.statement import account_data, sections, statement_from
 from privproj.records.statement_check import BEGIN, END, NUMBERS, VERSION, WORDS
@@ -286,3 +287,23 @@ def test_a_delta_and_a_rate_are_said_with_all_digits(tmp_path, capsys):
     words = ("gaussian", Z, "2", "--sampling-rate", "0.0100000049", "--delta", "1.0000049e-5")
     flat = " ".join(reported(capsys, "text", *words).split())
     assert "at delta 1.0000049e-05." in flat and "at rate 0.0100000049 " in flat
+
+
+def test_the_statement_of_a_run_under_a_filter_is_about_its_budget(tmp_path, capsys):
+    entries = [phase_of(privproj.Gaussian(noise_multiplier=z), "a", steps=5).as_dict() for z in (9.0, 12.0)]
+    account = Account(((entries[0], 3), (entries[1], 5)), {"epsilon": 4.0, "delta": 1e-5, "order": 6})
+    text = written(statement_from(account_data(account), 1e-5, "markdown"))
+    code, found = checked(tmp_path, capsys, text)
+    assert code == 0 and 3.999 < found["result"]["value"] == account.epsilon(1e-5).value <= 4.0
+    said = " ".join(text.split())
+    assert FILTER_FIXED_IN_ADVANCE in said and PLAN_FIXED_IN_ADVANCE not in said and "order 6" in said
+    for old, new in (
+        ('"order": 6', '"order": 7'),
+        ('"made": [3, 5]', '"made": [3, 4]'),
+        ('"epsilon": 4.0', '"epsilon": 3.0'),
+    ):
+        assert old in text and checked(tmp_path, capsys, text.replace(old, new))[0] == 1
+    with pytest.raises(Refused, match="would overspend"):
+        statement_from(account_data(replace(account, phases=((entries[0], 5000),))), 1e-5, "markdown")
+    with pytest.raises(InvalidParameter):
+        trained(filter={"order": 6})

@@ -4,7 +4,7 @@ import math
 
 import pytest
 from helpers import needs
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 torch = needs("torch")
@@ -34,6 +34,7 @@ def count_of(run, before):
 positive = st.floats(1e-12, 1e9)
 
 
+@settings(max_examples=40)
 @given(positive, st.floats(-1e9, 1e9), st.floats(0.01, 0.99), st.floats(0.01, 10.0), st.floats(1e-3, 1e9))
 def test_the_next_clip_is_within_its_range_and_falls_with_the_count(clip, count, quantile, rate, batch):
     clipping = AdaptiveClipping(target_quantile=quantile, learning_rate=rate, least=1e-6, most=1e3)
@@ -70,13 +71,13 @@ def test_without_a_deviation_it_is_a_twentieth_of_the_expected_batch():
 
 def test_the_noise_is_calibrated_together_with_the_count(tmp_path):
     x, y = data(40)
-    given = {"noise_multiplier": None, "epsilon": 3.0, "delta": 1e-5, "steps": 6, "algorithm": "m2", "rank": 2}
+    given = {"noise_multiplier": None, "epsilon": 3.0, "delta": 1e-5, "steps": 2, "algorithm": "m2", "rank": 2}
     ledger = str(tmp_path / "ledger")
     module = mlp()
     _, run, loader = private(module, x, y, **given, ledger=ledger, adaptive_clipping=AdaptiveClipping(sigma=4.0))
     _, plain, _ = private(mlp(), x, y, **given)
     assert run.noise_multiplier > 1.001 * plain.noise_multiplier
-    while run.steps < 6:
+    while run.steps < 2:
         for batch in loader:
             run.step_on(lambda part: losses_of(module, *part), batch)
     assert 2.99 < run.epsilon(1e-5).value <= 3.0
@@ -147,9 +148,16 @@ def test_a_state_keeps_the_clip_and_refuses_one_outside_the_range():
     _, other, _ = private(mlp(), x, y, adaptive_clipping=SURE)
     other.load_state_dict(state)
     assert other.clip == run.clip
-    state["privproj"]["clip"] = 1e13
-    with pytest.raises(InvalidParameter, match="clip"):
-        other.load_state_dict(state)
+    for wrong in (1e13, math.nan, "1", None):
+        state["privproj"]["clip"] = wrong
+        with pytest.raises(InvalidParameter, match="clip"):
+            other.load_state_dict(state)
+    # Half of a batch was clipped to one norm: its noise must not be that of another.
+    state["privproj"]["clip"] = 0.5
+    run.turn.open(len(x))
+    run.backward(losses_of(module, x[:6], y[:6]))
+    with pytest.raises(InvalidParameter, match="between batches"):
+        run.load_state_dict(state)
     assert "clip" not in private(mlp(), x, y)[1].state_dict()["privproj"]
 
 

@@ -338,7 +338,7 @@ def check_count(name, fault=None):
     sizes = norms([image(g, d) for g, d in zip(found, run.draws(), strict=True)]).norm(dim=1)
     # Between two norms, so that some records are clipped and some are not.
     clip = float(sizes.sort().values[RECORDS // 3 : RECORDS // 3 + 2].mean())
-    for rows in (everyone, *([j for j in everyone if j != gone] for gone in everyone)):
+    for rows in (everyone, *([j for j in everyone if j != gone] for gone in everyone[::3])):
         run = PrivateRun(name, "joint", fault, adaptive_clipping=ADAPTIVE, max_grad_norm=clip)
         (count,) = released_counts(run, rows)
         assert count == pytest.approx(float((sizes[rows] <= clip).sum()) - 0.5 * len(rows), abs=1e-6)

@@ -8,8 +8,10 @@ from helpers import needs
 from scipy import stats
 
 import privproj
+from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE
 from privproj.errors import InvalidParameter, Refused
 from privproj.integrations.opacus import ProjectionAccountant
+from privproj.records.ledger import read_ledger
 
 needs("torch", "opacus")
 
@@ -100,3 +102,36 @@ def test_a_given_seed_is_said_with_every_number():
     optimizer.turn.open(0)
     optimizer.step()
     assert any("given seed" in words for words in optimizer.epsilon(1e-5).warnings)
+
+
+# --- filters ----------------------------------------------------------------------------------------
+
+
+def test_a_run_under_a_filter_may_be_changed_and_is_quoted_with_its_budget(tmp_path):
+    """A first plan that takes all of the budget is stopped; what is left is calibrated for another one."""
+    book, (x, y) = str(tmp_path / "ledger.jsonl"), data()
+    budget = {"epsilon": 4.0, "delta": 1e-5, "noise_multiplier": None, "ledger": book, "adaptive_order": 8}
+    for made, options in ((5, {"steps": 20}), (4, {"steps": 4, "algorithm": "m2", "rank": 2})):
+        module, optimizer, loader = private(mlp(), x, y, **options, **budget)
+        planned = read_ledger(book).planned.filter()
+        assert (1.0 - 1e-6) * planned.budget < planned.spent <= planned.budget
+        while optimizer.steps < made:
+            features, labels = next(iter(loader))
+            optimizer.backward(losses_of(module, features, labels))
+            optimizer.step()
+        optimizer.close()
+    found = optimizer.epsilon(1e-5)
+    assert 3.999 < found.value <= 4.0 and read_ledger(book).epsilon(1e-5).value == found.value
+    assert FILTER_FIXED_IN_ADVANCE in found.assumes and PLAN_FIXED_IN_ADVANCE not in found.assumes
+    assert read_ledger(book).spent == 9 and found.run["steps"] == 9
+    for options, words in (
+        ({"adaptive_order": 9}, "fixed before the first release"),
+        ({}, "nothing is left|no noise"),
+    ):
+        with pytest.raises(Refused, match=words):
+            private(mlp(), x, y, steps=10**6, **{**budget, **options})
+
+
+def test_a_filter_needs_the_budget_it_keeps():
+    with pytest.raises(InvalidParameter, match="adaptive_order=8"):
+        private(mlp(), *data(), adaptive_order=8)

@@ -1,0 +1,586 @@
+"""Filters: budgets for plans whose noise, rate, rank or number of steps react to what was released (C35).
+
+Composition covers queries that react to outputs, not parameters that do. A filter does: it has a budget that is fixed
+before the first release, counts what each release costs, and refuses the one that would overspend. Costs are floats
+that were rounded up and are added as exact fractions, so the sum does not depend on the order or on how steps are
+split, and no rounding admits an overspend. What is quoted is the epsilon of the whole budget, whatever was spent of it.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Literal, Protocol
+
+from privproj.accounting.calibration import sigma
+from privproj.accounting.queries import solve_delta, solve_epsilon
+from privproj.accounting.question import Question, ask_by_name
+from privproj.accounting.schedule import Phase
+from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE
+from privproj.bounds import renyi_bound
+from privproj.curves.gaussian import gaussian_profile
+from privproj.curves.inversion import meets, read_epsilon
+from privproj.curves.profile import Curve
+from privproj.curves.renyi import BestCurve, OneOrder, RenyiCurve
+from privproj.errors import InvalidParameter, Refused, unknown_name
+from privproj.mechanisms import M2, Gaussian, Mechanism
+from privproj.numerics.enclosure import next_up
+from privproj.result import Outcome, Result, Side, Status, round_outward
+from privproj.runs import (
+    FullTarget,
+    NeighbouringRelation,
+    RelationName,
+    Sampling,
+    delta_target,
+    epsilon_target,
+    full_target,
+    member_named,
+)
+from privproj.validation import real, whole
+
+FilterKind = Literal["renyi", "gaussian"]
+"""The kinds of filters. Contract."""
+
+LEAST_ORDER = 1.001
+"""Smallest order of a filter. Contract."""
+
+LARGEST_ORDER = 1e6
+"""Largest order of a filter. Contract."""
+
+LARGEST_BUDGET = 1e9
+"""Largest budget of a filter. Contract."""
+
+LEAST_COST = 1e-300
+"""A release is counted with at least this cost, since a smaller one may have come out 0. Proof."""
+
+MOST_STEPS = 10**15
+"""Largest number of steps that is answered. Contract."""
+
+HOPELESS = 1e4
+"""Score of an order that leaves no budget, above that of every one that leaves some, in nats. Speed only."""
+
+
+class _Meter(Protocol):
+    """What a filter counts, and what its budget says of epsilon and delta."""
+
+    def cost(self, question: Question) -> tuple[Question, float]:
+        """The cost of one release, rounded up, and the question whose bound says so."""
+        ...
+
+    def curve(self, budget: float) -> Curve:
+        """The curve that a whole budget guarantees."""
+        ...
+
+    def guess(self, target: FullTarget) -> float:
+        """About the largest budget that meets a target; at most 0 where there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class _RenyiMeter:
+    """Counts Renyi divergences at one order."""
+
+    order: float
+
+    def cost(self, question: Question) -> tuple[Question, float]:
+        """``D(alpha)`` of one release; raises :class:`Refused` where it is not known or not finite."""
+        asked, curve = _renyi_curve(question)
+        found = curve.divergence_at(self.order)
+        if not found < math.inf:
+            raise Refused(
+                f"{asked.mechanism.name}.{asked.bound.name} has no finite divergence at order {self.order:g}; expected "
+                "less to be released, or a smaller order, fixed before the first release"
+            )
+        return asked, found
+
+    def curve(self, budget: float) -> Curve:
+        """``(alpha, budget)``-RDP, converted."""
+        return OneOrder(self.order, budget)
+
+    def guess(self, target: FullTarget) -> float:
+        """The inverse of the conversion."""
+        # B = eps - (ln(1/delta) - ln(alpha))/(alpha - 1) - ln(1 - 1/alpha)
+        return target.epsilon - OneOrder(self.order, 0.0).price(target.log_delta)
+
+
+@dataclass(frozen=True)
+class _GaussianMeter:
+    """Counts the squared shifts ``mu^2`` of Gaussian noise on whole data sets."""
+
+    def cost(self, question: Question) -> tuple[Question, float]:
+        """``mu^2`` of one release; raises :class:`Refused` for what is no Gaussian noise on the whole data set."""
+        question.check()
+        mechanism, run = question.seen()
+        projects = isinstance(mechanism, M2) and not mechanism.unprojected
+        if not isinstance(mechanism, Gaussian | M2) or projects or run.sampling_rate < 1.0 or run.allocates:
+            raise Refused(
+                "a filter of kind gaussian counts Gaussian noise on whole data sets alone; use kind renyi with an order"
+            )
+        # mu^2, rounded up, with the count that adapts a clip where one is released (C31)
+        return question, next_up(mechanism.joint_mu * mechanism.joint_mu)
+
+    def curve(self, budget: float) -> Curve:
+        """One Gaussian release with ``mu^2`` the budget."""
+        return gaussian_profile(next_up(math.sqrt(budget)))
+
+    def guess(self, target: FullTarget) -> float:
+        """The squared shift of the one release that just meets the target."""
+        noise: Any = sigma(Gaussian(), epsilon=target.epsilon, delta=target.delta).value
+        return 0.0 if noise is None else noise**-2.0
+
+
+def _renyi_curve(question: Question) -> tuple[Question, RenyiCurve | BestCurve]:
+    """The Renyi curve of one release, by the bound of the question or by that of the mechanism that has one.
+
+    Raises :class:`Refused` where there is none, or none for this sampling.
+    """
+    if not isinstance(question.release()[0], RenyiCurve | BestCurve):
+        bound = renyi_bound(type(question.mechanism))
+        if bound is None:
+            raise Refused(f"{question.mechanism.name} has no Renyi curve, which a filter needs")
+        question = replace(question, bound=bound, run=replace(question.run, split=None))
+    curve = question.curve()
+    if not isinstance(curve, RenyiCurve | BestCurve):
+        raise Refused("max_batch_size has no theorem in Renyi terms, which a filter needs; use plain Poisson batches")
+    return question, curve
+
+
+def best_order(question: Question, target: FullTarget) -> float:
+    """The order at which most releases like this one fit into the budget that meets a target, four digits of it.
+
+    Every order is sound. It does not depend on the number of steps. Raises :class:`Refused` where no order leaves
+    any budget, or where there is no Renyi curve.
+    """
+    curve = _renyi_curve(_one_release(question))[1]
+    tried: dict[float, float] = {}
+
+    def score(alpha: float) -> float:
+        """The least is at the largest ``B(alpha)/D(alpha)``."""
+        if not LEAST_ORDER <= alpha <= LARGEST_ORDER:
+            return 2.0 * HOPELESS
+        order = float(f"{alpha:.4g}")
+        budget, cost = _RenyiMeter(order).guess(target), curve.divergence_at(order)
+        known = 0.0 < cost < math.inf
+        found = math.log(cost) - math.log(budget) if known and budget > 0.0 else HOPELESS + max(0.0, -budget)
+        tried[order] = found
+        return found
+
+    if curve.least_over_orders(score) >= HOPELESS:
+        raise Refused(f"no order leaves a budget for epsilon {target.epsilon:g} at delta {target.delta:g}")
+    return min(tried, key=tried.__getitem__)
+
+
+def _one_release(question: Question) -> Question:
+    """The question of one release, checked for what no filter counts."""
+    if question.allow_refuted:
+        raise InvalidParameter("allow_refuted", True, "bounds that hold, in a filter")
+    if question.run.sampling is Sampling.SHUFFLE:
+        raise Refused("a filter does not count shuffled batches; use sampling=partition or poisson")
+    if question.reuses_projection:
+        raise Refused(f"a filter counts fresh projections only, and {question.mechanism.name} says that its is fixed")
+    return question.with_run(steps=1)
+
+
+class Filter:
+    """A privacy budget for a plan that reacts to outputs: noise, rate, rank and the end may be chosen as one goes.
+
+    The budget is fixed before the first release. A filter of kind "renyi" counts the Renyi divergence of every release
+    at one order ``alpha`` that is fixed too, and keeps ``sum_t D_t(alpha) <= B``; then all releases together are
+    ``(alpha, B)``-RDP (claim C35). A filter of kind "gaussian" keeps ``sum_t mu_t^2 <= B`` for Gaussian noise on whole
+    data sets, and loses nothing against a plan that is fixed in advance.
+
+    Ask before the release: :meth:`spend` counts it, or refuses it and changes nothing.
+
+    Args:
+        epsilon: The epsilon to be met, above 0 and at most 1e9; with ``delta``, in place of ``budget``.
+        delta: The delta to be met, above 0 and below 1.
+        order: The order ``alpha``, from 1.001 to 1e6, of a filter of kind "renyi". Sampled releases count at the next
+            whole order. :meth:`for_releases` finds the one that suits a plan.
+        budget: ``B``, above 0 and at most 1e9: nats at the order, or the sum of ``mu^2``.
+        kind: "renyi" or "gaussian".
+        relation: Which data sets are neighbours, the same for all releases.
+        group_size: The number of records of one person, the same for all releases.
+
+    Attributes:
+        order: The order; None for kind "gaussian".
+        budget: ``B``. From an epsilon and a delta it is the largest that meets both.
+        relation: Which data sets are neighbours.
+        group_size: The number of records of one person.
+
+    Raises:
+        InvalidParameter: An argument is outside its range, missing, or contradicts another.
+        Refused: The order leaves no budget for ``epsilon`` and ``delta``.
+
+    >>> from privproj import M2, Filter, Gaussian
+    >>> budget = Filter(epsilon=3.0, delta=1e-5, order=8)
+    >>> budget.spend(Gaussian(noise_multiplier=1.0), sampling_rate=0.01, steps=500)
+    >>> adapters = M2(dim=2048, rank=16, noise_multiplier=0.2)
+    >>> budget.most_steps(adapters, sampling_rate=0.01)
+    15058
+    >>> round(budget.epsilon(delta=1e-5).value, 6)
+    3.0
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        order: float | None = None,
+        budget: float | None = None,
+        kind: FilterKind = "renyi",
+        relation: RelationName = "add-remove",
+        group_size: int = 1,
+    ) -> None:
+        self._meter = _meter_of(kind, order)
+        self.order = getattr(self._meter, "order", None)
+        self.relation = str(member_named(NeighbouringRelation, "relation", relation))
+        self.group_size = whole("group_size", group_size, "a whole number of records >= 1", 1, 10**6)
+        if budget is None:
+            if epsilon is None or delta is None:
+                raise InvalidParameter("budget", "nothing", "epsilon and delta, or a budget")
+            self.budget = self._largest_budget(full_target(epsilon, delta, None, zero=False))
+        else:
+            if epsilon is not None or delta is not None:
+                raise InvalidParameter("budget", budget, "either a budget, or epsilon and delta")
+            expected = "a budget above 0 and at most 1e9"
+            self.budget = real("budget", budget, expected, 0.0, LARGEST_BUDGET, open_low=True)
+        self._costs: dict[Question, tuple[Question, Fraction]] = {}
+        self._steps: dict[Question, int] = {}
+        self._spent = Fraction(0)
+
+    def __repr__(self) -> str:
+        return f"Filter(order={self.order}, budget={self.budget!r}, spent={self.spent!r})"
+
+    @classmethod
+    def for_releases(
+        cls, release: Mechanism | Phase, *, epsilon: float, delta: float, bound: str | None = None, **run: Any
+    ) -> "Filter":
+        """Make a filter of kind "renyi" at the order that suits a plan: most releases like this one fit.
+
+        Call it before anything is released: the order must not depend on an output.
+
+        Args:
+            release: What will mainly be released, a mechanism or a phase of a schedule; nothing is spent yet.
+            epsilon: The epsilon to be met, above 0 and at most 1e9.
+            delta: The delta to be met, above 0 and below 1.
+            bound: The name of a Renyi bound of the mechanism; None takes its own.
+            **run: The run, as :class:`privproj.runs.RunOptions` lists it; the number of steps plays no role.
+
+        Returns:
+            The filter, with nothing spent.
+
+        Raises:
+            InvalidParameter: A value is outside its domain.
+            Refused: There is no Renyi curve for such releases, or no order leaves a budget.
+
+        >>> from privproj import Filter, Gaussian
+        >>> Filter.for_releases(Gaussian(noise_multiplier=1.0), epsilon=3.0, delta=1e-5, sampling_rate=0.01).order
+        7.0
+        """
+        question = _question_of(release, bound, run)
+        order = best_order(question, full_target(epsilon, delta, None, zero=False))
+        relation, size = question.run.relation, question.run.group_size
+        return cls(epsilon=epsilon, delta=delta, order=order, relation=str(relation), group_size=size)  # pyright: ignore
+
+    @property
+    def spent(self) -> float:
+        """What is spent of the budget, rounded up."""
+        return _round_up(self._spent)
+
+    @property
+    def left(self) -> float:
+        """What is left of the budget, rounded down."""
+        return -_round_up(self._spent - Fraction(self.budget))
+
+    def spend(self, release: Mechanism | Phase, *, bound: str | None = None, **run: Any) -> None:
+        """Count releases, before they are made; where they do not all fit, none is counted.
+
+        Args:
+            release: What is to be released: a mechanism, or a phase of a schedule in place of the other arguments.
+            bound: The name of a Renyi bound of the mechanism; None takes its own.
+            **run: The run, as :class:`privproj.runs.RunOptions` lists it, with the number of ``steps``.
+
+        Raises:
+            InvalidParameter: A value is outside its domain, or the relation is not that of the filter.
+            Refused: The releases would overspend the budget, or their cost is not known. Nothing has changed.
+
+        >>> from privproj import Filter, Gaussian, Refused
+        >>> budget = Filter(epsilon=1.0, delta=1e-5, kind="gaussian")
+        >>> budget.spend(Gaussian(noise_multiplier=10.0), steps=7)
+        >>> try:
+        ...     budget.spend(Gaussian(noise_multiplier=2.0))
+        ... except Refused:
+        ...     print(budget.most_steps(Gaussian(noise_multiplier=10.0)))
+        0
+        """
+        question = _question_of(release, bound, run, self)
+        one, cost = self._cost(question)
+        if self._spent + cost * question.run.steps > self.budget:
+            fit = self._fitting(cost)
+            raise Refused(
+                f"{question.run.steps} more of these releases would overspend the budget that was fixed in advance: "
+                f"{round_outward(self.left, up=False)} of {self.budget:.4g} is left and each costs "
+                f"{round_outward(_round_up(cost))}, so {fit} fit and none was counted"
+            )
+        self._spent += cost * question.run.steps
+        self._steps[one] = self._steps.get(one, 0) + question.run.steps
+
+    def fits(self, release: Mechanism | Phase, *, bound: str | None = None, **run: Any) -> bool:
+        """Return True if :meth:`spend` with the same arguments would count the releases.
+
+        Args:
+            release: What is to be released: a mechanism, or a phase of a schedule in place of the other arguments.
+            bound: The name of a Renyi bound of the mechanism; None takes its own.
+            **run: The run, as :class:`privproj.runs.RunOptions` lists it, with the number of ``steps``.
+
+        Returns:
+            True if all of them fit.
+
+        Raises:
+            InvalidParameter: A value is outside its domain, or the relation is not that of the filter.
+            Refused: The cost of such a release is not known.
+
+        >>> from privproj import Filter, Gaussian
+        >>> Filter(epsilon=1.0, delta=1e-5, order=20).fits(Gaussian(noise_multiplier=10.0), steps=3)
+        True
+        """
+        question = _question_of(release, bound, run, self)
+        return self._spent + self._cost(question)[1] * question.run.steps <= self.budget
+
+    def most_steps(self, release: Mechanism | Phase, *, bound: str | None = None, **run: Any) -> int:
+        """Return how many releases like this one still fit.
+
+        Args:
+            release: What is to be released: a mechanism, or a phase of a schedule in place of the other arguments.
+            bound: The name of a Renyi bound of the mechanism; None takes its own.
+            **run: The run, as :class:`privproj.runs.RunOptions` lists it; the number of steps plays no role.
+
+        Returns:
+            A number of steps up to 1e15; 0 if none fits.
+
+        Raises:
+            InvalidParameter: A value is outside its domain, or the relation is not that of the filter.
+            Refused: The cost of such a release is not known.
+
+        >>> from privproj import Filter, Gaussian
+        >>> Filter(epsilon=1.0, delta=1e-5, order=20).most_steps(Gaussian(noise_multiplier=10.0))
+        6
+        """
+        return self._fitting(self._cost(_question_of(release, bound, run, self))[1])
+
+    def epsilon(self, delta: float) -> Result:
+        """Return the epsilon of the whole budget at a delta, rounded up; it is what may be quoted at any time.
+
+        Args:
+            delta: The delta of the guarantee, above 0 and below 1.
+
+        Returns:
+            A result whose ``value`` is epsilon.
+
+        Raises:
+            InvalidParameter: ``delta`` is outside its range.
+
+        >>> from privproj import Filter
+        >>> round(Filter(order=16, budget=0.5).epsilon(1e-6).value, 4)
+        1.1717
+        """
+        return solve_epsilon(self, delta_target(delta, None))
+
+    def delta(self, epsilon: float) -> Result:
+        """Return the delta of the whole budget at an epsilon, rounded up.
+
+        Args:
+            epsilon: The epsilon of the guarantee, from 0 to 1e9.
+
+        Returns:
+            A result whose ``value`` is delta.
+
+        Raises:
+            InvalidParameter: ``epsilon`` is outside its range.
+
+        >>> from privproj import Filter
+        >>> Filter(order=16, budget=0.5).delta(1.2).value < 1e-6
+        True
+        """
+        return solve_delta(self, epsilon_target(epsilon))
+
+    def epsilon_of_spent(self, delta: float) -> float:
+        """Return the epsilon of a budget that is just what was spent: what a plan fixed in advance pays at this order.
+
+        It is no guarantee for a plan that reacts to outputs; :meth:`epsilon` is.
+
+        Args:
+            delta: The delta, above 0 and below 1.
+
+        Returns:
+            Epsilon, rounded up; 0 where nothing was spent.
+
+        Raises:
+            InvalidParameter: ``delta`` is outside its range.
+
+        >>> from privproj import Filter, Gaussian
+        >>> budget = Filter(epsilon=1.0, delta=1e-5, order=20)
+        >>> budget.spend(Gaussian(noise_multiplier=10.0), steps=3)
+        >>> round(budget.epsilon_of_spent(1e-5), 4)
+        0.697
+        """
+        target = delta_target(delta, None)
+        return read_epsilon(self._meter.curve(self.spent), target).upper if self._spent else 0.0
+
+    def parameters(self) -> dict[str, float | None]:
+        """Return the filter as plain values.
+
+        Returns:
+            ``order`` (None for kind "gaussian"), ``budget``, and ``spent``, rounded up.
+        """
+        return {"order": self.order, "budget": self.budget, "spent": self.spent}
+
+    # What an answer needs (privproj.accounting.question.Accounted).
+
+    def curve(self) -> Curve:
+        """Return the curve of the whole budget, delta against epsilon."""
+        return self._meter.curve(self.budget)
+
+    def side(self, curve: Curve) -> Side:
+        """Return the side of every number of a filter: an upper bound.
+
+        Args:
+            curve: The curve, which plays no role here.
+
+        Returns:
+            The member ``UPPER`` of :class:`Side`.
+        """
+        return Side.UPPER
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """The releases that were counted, as questions with their numbers of steps."""
+        return tuple(one.with_run(steps=steps) for one, steps in self._steps.items())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of any number should know of the releases, in words, each note once."""
+        return tuple(dict.fromkeys(note for question in self.questions for note in question.notes))
+
+    @property
+    def remedy(self) -> str:
+        """What makes epsilon smaller, in words for a message."""
+        return "a smaller budget, fixed before the first release"
+
+    def result(self, quantity: str, value: float | None, lower: float | None, **details: Any) -> Result:
+        """Return a result that names the filter and all releases that were counted.
+
+        Args:
+            quantity: What was asked, "epsilon" or "delta".
+            value: The answer, at its safe end.
+            lower: The other end of the enclosure; None where it is not known.
+            **details: Further fields of the result, which replace those that are filled in here.
+
+        Returns:
+            The result; its status is the weakest of the releases.
+        """
+        questions = self.questions
+        conditional = any(question.status is Status.CONDITIONAL for question in questions)
+        assumed = dict.fromkeys(words for q in questions for words in q.run_assumes if words != PLAN_FIXED_IN_ADVANCE)
+        named = dict.fromkeys(f"{q.mechanism.name}.{q.bound.name}" for q in questions)
+        kind = "gaussian-filter" if self.order is None else "renyi-filter"
+        given: dict[str, Any] = {
+            "quantity": quantity,
+            "value": value,
+            "lower": lower,
+            "upper": value,
+            "side": Side.UPPER,
+            "mechanism": {
+                "name": "run",
+                "filter": self.parameters(),
+                "phases": [Phase(question, str(i + 1)).as_dict() for i, question in enumerate(questions)],
+                "assumes": tuple(dict.fromkeys(words for q in questions for words in q.mechanism_assumes)),
+            },
+            "run": {
+                "steps": sum(self._steps.values()),
+                "sampling_rate": None,
+                "sampling": None,
+                "relation": self.relation,
+                "group_size": self.group_size,
+                "public_size": any(question.run.public_size for question in questions),
+                "assumes": (*assumed, FILTER_FIXED_IN_ADVANCE),
+            },
+            "bound": f"{kind} ({' + '.join(named)})" if named else kind,
+            "bound_version": max((question.bound.version for question in questions), default=1),
+            "status": Status.CONDITIONAL if conditional else Status.PROVED,
+            "promises": tuple(dict.fromkeys(promise for q in questions for promise in q.promises)),
+            "source": SOURCES[self.order is None],
+            "outcome": Outcome.OK,
+            "warnings": self.notes,
+        }
+        return Result(**{**given, **details})
+
+    def _cost(self, question: Question) -> tuple[Question, Fraction]:
+        """The cost of one release like this, exactly as it is counted, and the question whose bound says so."""
+        one = _one_release(question)
+        if one not in self._costs:
+            if (str(one.run.relation), one.run.group_size) != (self.relation, self.group_size):
+                given = f"{one.run.relation} for groups of {one.run.group_size}"
+                expected = f"{self.relation} for groups of {self.group_size}, as the filter was made"
+                raise InvalidParameter("relation", given, expected)
+            asked, cost = self._meter.cost(one)
+            self._costs[one] = asked, Fraction(max(cost, LEAST_COST))
+        return self._costs[one]
+
+    def _fitting(self, cost: Fraction) -> int:
+        """How many releases of this cost fit."""
+        return min(MOST_STEPS, int((Fraction(self.budget) - self._spent) // cost))
+
+    def _largest_budget(self, target: FullTarget) -> float:
+        """The largest budget that meets a target, but for a few roundings; what is returned was seen to meet it."""
+        found, step = self._meter.guess(target), 1e-15
+        while found > 0.0 and not meets(self._meter.curve(found), target):
+            # A conversion rounds by units of epsilon, a squared shift by units of itself.
+            found, step = found - step * (found if self.order is None else 1.0 + found), 4.0 * step
+        if found <= 0.0:
+            kind, more = ("noise up to 1e12", "") if self.order is None else (f"order {self.order:.7g}", "order, ")
+            raise Refused(
+                f"{kind} leaves no budget for epsilon {target.epsilon:g} at delta {target.delta:g}; expected a larger "
+                f"{more}epsilon or delta"
+            )
+        return found
+
+
+SOURCES = (
+    "Feldman, Zrnic 2021 (arXiv 2008.11193); conversion Canonne, Kamath, Steinke 2020 (docs/proofs.md, C35)",
+    "Smith, Thakurta 2022 (arXiv 2210.17520); profile Balle, Wang 2018 (docs/proofs.md, C35)",
+)
+"""What a filter rests on: kind renyi, kind gaussian."""
+
+
+def _meter_of(kind: str, order: float | None) -> _Meter:
+    """What a filter of this kind counts; raises :class:`InvalidParameter` for an order that is missing or too much."""
+    if kind not in ("renyi", "gaussian"):
+        raise unknown_name("kind", kind, "a kind of filter", ("renyi", "gaussian"))
+    if kind == "gaussian":
+        if order is not None:
+            raise InvalidParameter("order", order, "no order for a filter of kind gaussian")
+        return _GaussianMeter()
+    expected = "an order from 1.001 to 1e6, fixed before the first release"
+    if order is None:
+        raise InvalidParameter("order", "nothing", expected, "Filter.for_releases finds one that suits a plan")
+    return _RenyiMeter(real("order", order, expected, LEAST_ORDER, LARGEST_ORDER))
+
+
+def _question_of(
+    release: Mechanism | Phase, bound: str | None, run: dict[str, Any], budget: Filter | None = None
+) -> Question:
+    """The question that a release and the options of a run put; the relation of a filter is that of its releases."""
+    if not isinstance(release, Phase):
+        shared = {} if budget is None else {"relation": budget.relation, "group_size": budget.group_size}
+        return ask_by_name(release, bound, {**shared, **run})  # pyright: ignore[reportArgumentType]
+    if bound is not None or run:
+        given = "bound" if bound is not None else next(iter(run))
+        raise InvalidParameter(given, bound or run[given], "nothing beside a phase, which has all of it")
+    return release.question
+
+
+def _round_up(exact: Fraction) -> float:
+    """The least double that is not below an exact number."""
+    near = float(exact)
+    return near if near >= exact else math.nextafter(near, math.inf)
