@@ -92,6 +92,12 @@ added for each release. Proof.
 RENYI_RTOL = 1e-14
 """The same relative to the divergence: measured below 1e-16, with a factor of 100. Proof."""
 
+DIFFERENCES_RTOL = 1e-6
+"""The same for sampling without replacement, where dp-accounting takes differences of a high order.
+
+Measured below 3e-8 at rates from 0.1 to 0.9 and noise multipliers up to 200, with a factor of 30, not proved. Proof.
+"""
+
 ACCOUNTANT_ERRORS = (ValueError, ArithmeticError, TypeError, AttributeError, AssertionError)
 """What dp-accounting raises for parameters that it does not take."""
 
@@ -467,10 +473,11 @@ def add_divergences(
     """
     tried = RdpAccountant(orders).orders
     total = np.array([math.fsum(curve.at(float(order)) for curve in curves) for order in tried])
-    releases = 0
+    releases = 0.0
     for event, count in leaves:
-        one, parts = _divergences_of(json.dumps(data_of(event)), relation, tuple(map(float, tried)))
-        total = total + count * np.array(one)
+        text = json.dumps(data_of(event))
+        one, parts = _divergences_of(text, relation, tuple(map(float, tried)))
+        total = total + count * np.array(one) * (1.0 + (DIFFERENCES_RTOL if "WithoutReplacement" in text else 0.0))
         releases += count * parts
     # D(alpha) + (noise of each release) / (alpha - 1)
     total = total * (1.0 + RENYI_RTOL) + releases * RENYI_NOISE / (tried - 1.0)
@@ -480,14 +487,18 @@ def add_divergences(
 
 
 @lru_cache(maxsize=64)
-def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) -> tuple[tuple[float, ...], int]:
-    """The divergences of one event, given as JSON, at these orders, and how many releases it has within."""
+def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) -> tuple[tuple[float, ...], float]:
+    """The divergences of one event, given as JSON, at these orders, and how many times the noise of a release."""
     event = event_from(json.loads(text))
-    parts = 1
+    parts = 1.0
     if isinstance(event, dp_event.RepeatAndSelectDpEvent):
-        for part, count in leaves_of(event.event):
-            # What is not a number within is not seen outside.
-            parts += count * _divergences_of(json.dumps(data_of(part)), relation, orders)[1]
+        # What is no number within is not seen outside, where its noise counts 2 + shape or 1 + mean times.
+        times = 1.0 + event.mean if event.shape == math.inf else 2.0 + event.shape
+        inner = (
+            count * _divergences_of(json.dumps(data_of(part)), relation, orders)[1]
+            for part, count in leaves_of(event.event)
+        )
+        parts += times * sum(inner)
     accountant = _RenyiAccountant(orders, relation)
     scaled = _with_half_the_noise(event) if relation is Relation.REPLACE_ONE else event
     try:

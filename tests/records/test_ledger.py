@@ -242,7 +242,8 @@ def test_a_ledger_of_version_1_is_read_with_a_warning_and_goes_on_with_hashes(pa
      '{"step": 2, "count": 3}', '{"count": "3"}', '{"step": 2, "step": 2}', "{}", "[]", "7", '{"step": 2}{"step": 3}',
      '{"step": NaN}', '{"phase": {}, "extra": 1}', HAND.replace("1e-5", "2"), HAND.replace("1e-5", "true"),
      HAND.replace('"delta": 1e-5', ""), HAND.replace("1e-5}", '1e-5}, "insecure": false'), HAND.replace("5},", '"5"},'),
-     HAND.replace("}, ", ', "planned": true}, '), HAND.replace("1,", "1, \"noise_multiplier\": 9,")],
+     HAND.replace("}, ", ', "planned": true}, '),
+     '{"phase": {"event": {"type": "NoOpDpEvent"}, "steps": 5}}', HAND.replace("1,", "1, \"noise_multiplier\": 9,")],
 )  # fmt: skip
 def test_a_line_that_says_anything_but_what_comes_next_is_refused(path, line, capsys):
     by_hand(path, '{"step": 1}', line)
