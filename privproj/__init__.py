@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from privproj.accounting.calibration import misalignment, rank, rate, sigma, steps
     from privproj.accounting.columns import ColumnResult, deltas, epsilons, sigmas
     from privproj.accounting.evaluate import evaluate
+    from privproj.accounting.mixing_plan import mixing_plan
     from privproj.accounting.queries import Comparison, compare, delta, epsilon
     from privproj.bounds import registry
     from privproj.bounds.m2._beta_tail import beta_tail_epsilons
@@ -66,6 +67,7 @@ __all__ = [
     "epsilons",
     "evaluate",
     "misalignment",
+    "mixing_plan",
     "rank",
     "rate",
     "registry",
@@ -78,6 +80,7 @@ HOMES = {
     "accounting.calibration": ("misalignment", "rank", "rate", "sigma", "steps"),
     "accounting.columns": ("ColumnResult", "deltas", "epsilons", "sigmas"),
     "accounting.evaluate": ("evaluate",),
+    "accounting.mixing_plan": ("mixing_plan",),
     "accounting.queries": ("Comparison", "compare", "delta", "epsilon"),
     "bounds": ("registry",),
     "bounds.m2._beta_tail": ("beta_tail_epsilons",),

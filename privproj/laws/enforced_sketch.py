@@ -65,13 +65,13 @@ NODES_AT_ONCE = 2**9
 """Nodes whose sketches are evaluated together, so that they stay in the cache. Speed only."""
 
 
-LARGEST_EXCESS_CUT = 1e-12
-"""Excess above which no tail is cut, and counted as infinite losses, in a composition. Speed only."""
+FLOOR_FACTOR = 5.0
+"""A tail is cut, and counted as infinite losses in a composition, where its excess is so near its last. Speed only."""
 
 LEAST_EXCESS = 1e-40
 """Excess below which the tail is cut however fast it falls. Speed only."""
 
-LADDER = 600.0 * 1.4 ** -np.arange(40.0)[::-1]
+LADDER = 600.0 * 1.3 ** -np.arange(40.0)[::-1]
 """Losses in nats at which a tail may be cut. Speed only."""
 
 
@@ -107,8 +107,8 @@ class EnforcedSketch:
     def excess(self, losses: Array) -> tuple[Array, Array]:
         """Return bounds of ``H_t - max(0, 1 - t)``, with the record against without, at ``ln t`` of any sign.
 
-        From the loss on at which the tail falls slowly, the upper bound is constant (in the other order for ``t < 1``),
-        and nothing is known from below: a small mass at losses of many scales is not worth its time.
+        From the loss on at which the tail hardly falls, the upper bound is constant (in the other order for ``t < 1``),
+        and nothing is known from below: a small mass at losses of many scales is not worth its time (C33).
         """
         first, last = self._cuts
         inside = np.clip(losses, first, last)
@@ -133,9 +133,7 @@ class EnforcedSketch:
         found = []
         for present in (False, True):
             log_excess = self.log_delta_ends(LADDER, present)[1]
-            rate = -np.diff(log_excess) / np.diff(LADDER)
-            slow = (rate < 0.5 * np.maximum.accumulate(rate)) & (log_excess[:-1] < math.log(LARGEST_EXCESS_CUT))
-            ended = np.append(slow, True) | (log_excess < math.log(LEAST_EXCESS))
+            ended = log_excess < max(log_excess[-1] + math.log(FLOOR_FACTOR), math.log(LEAST_EXCESS))
             found.append(float(LADDER[np.argmax(ended)]))
         return -found[0], found[1]
 

@@ -41,7 +41,7 @@ def test_monotone_sums_enclose_the_integral(rank, gamma, eigen_noise, eps):
 
 def test_the_excess_is_that_of_both_orders_up_to_the_cut_and_constant_beyond():
     law = EnforcedSketch(100.0, 65.0, 7.0)
-    losses = np.array([-30.0, -5.0, -0.7, -0.1, 0.0, 0.1, 0.7, 5.0, 30.0])
+    losses = np.array([-60.0, -30.0, -0.7, -0.1, 0.0, 0.1, 0.7, 30.0, 60.0])
     lower, upper = law.excess(losses)
     assert np.all(lower <= upper)
     for present, sign in ((True, 1.0), (False, -1.0)):
@@ -55,12 +55,11 @@ def test_the_excess_is_that_of_both_orders_up_to_the_cut_and_constant_beyond():
     assert lower[-1] == lower[0] == 0.0
 
 
-@pytest.mark.parametrize("rank", [1.0, 40.0])
-@pytest.mark.parametrize("gamma", [0.01, 1.0, 1e12])
-@pytest.mark.parametrize("eigen_noise", [0.01, 2.0, 1e12])
-def test_the_ends_of_the_domain_have_an_answer(rank, gamma, eigen_noise):
-    law = EnforcedSketch(rank, gamma, eigen_noise)
+@pytest.mark.parametrize("gamma", [0.01, 1e12])
+@pytest.mark.parametrize("eigen_noise", [0.01, 1e6])
+def test_the_ends_of_the_domain_have_an_answer(gamma, eigen_noise):
+    law = EnforcedSketch(3.0, gamma, eigen_noise)
     for present in (True, False):
-        lower, upper = law.log_delta_ends(np.array([0.0, 0.3, 30.0, 1e6]), present)
+        lower, upper = law.log_delta_ends(np.array([0.0, 0.3, 1e6]), present)
         assert np.all(lower <= upper) and np.all(upper <= 0.0)
         assert np.all(np.diff(upper) <= 1e-6)
