@@ -28,7 +28,7 @@ class Mixing(Mechanism):
 
     >>> from privproj import Mixing, epsilon
     >>> round(epsilon(Mixing(rank=100, gamma=65.0, eigen_noise=7.0), delta=1e-6).value, 4)
-    0.9902
+    0.9824
     """
 
     name = "mixing"
