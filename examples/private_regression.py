@@ -47,7 +47,7 @@ def error(products: np.ndarray, test: np.ndarray) -> float:
 def main() -> None:
     for eps in (1.0, 4.0, 16.0):
         plan = mixing_plan(rank=RANK, epsilon=eps, delta=DELTA)
-        z = sigma(Gaussian(), epsilon=eps, delta=DELTA).value
+        z = float(sigma(Gaussian(), epsilon=eps, delta=DELTA).value or 0.0)
         print(f"epsilon = {epsilon(plan, delta=DELTA).value:.3f} at delta = {DELTA:g}")
         for name, read in (("diabetes", load_diabetes), ("breast cancer", load_breast_cancer)):
             rows, found = load(read), []

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from privproj.numerics import kernels
-from privproj.numerics.arrays import Array, gauss_nodes, widen_outward_each
+from privproj.numerics.arrays import Array, Index, gauss_nodes, widen_outward_each
 from privproj.numerics.gamma_hockey_stick import QUADRATURE_RELATIVE_ERROR, log_gamma_hockey_stick
 
 NODES_FINE = 16
@@ -160,7 +160,7 @@ class EnforcedSketch:
             return 0.5 * mu - eps / mu
         return math.sqrt(2.0 * eps) if 2.0 * eps < mu * mu else eps / mu + 0.5 * mu
 
-    def _first_panels(self, eps: Array, present: bool, last: float) -> tuple[Array, Array, Array]:
+    def _first_panels(self, eps: Array, present: bool, last: float) -> tuple[Array, Array, Index]:
         """The panels ``[left, right]`` on which every integral starts, and the number of the epsilon of each."""
         mu = 1.0 / self.eigen_noise
         fixed = [*np.linspace(-WINDOW, last, 2 + math.ceil((last + WINDOW) / WIDEST_PANEL)), 0.0, mu, 0.5 * mu]
@@ -178,10 +178,10 @@ class EnforcedSketch:
             kept = np.unique([edge for edge in edges if -WINDOW <= edge <= last])
             lefts.append(kept[:-1])
             rights.append(kept[1:])
-            owners.append(np.full(len(kept) - 1, i))
+            owners.append(np.full(len(kept) - 1, i, np.intp))
         return np.concatenate(lefts), np.concatenate(rights), np.concatenate(owners)
 
-    def _integrate(self, left: Array, right: Array, owner: Array, eps: Array, present: bool) -> tuple[Array, Array]:
+    def _integrate(self, left: Array, right: Array, owner: Index, eps: Array, present: bool) -> tuple[Array, Array]:
         """The logs of the integrals for each epsilon, and their relative errors as two Gauss rules show them."""
         middle = 0.5 * (left + right)
         ends = [self._log_integrand(u, eps[owner], present) for u in (left, middle, right)]
@@ -210,7 +210,7 @@ class EnforcedSketch:
             return np.log(total) + top, error / np.where(total > 0.0, total, 1.0)
 
     def _panel_sums(
-        self, left: Array, right: Array, owner: Array, eps: Array, present: bool, count: int, top: Array
+        self, left: Array, right: Array, owner: Index, eps: Array, present: bool, count: int, top: Array
     ) -> Array:
         """The integral over each panel by a Gauss rule, over ``e^top`` of its epsilon."""
         nodes, weights = gauss_nodes(count)

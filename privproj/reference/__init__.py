@@ -58,7 +58,7 @@ COARSE_DIGITS = {
     "wishart.early-exact-tail": 14,
     "wishart.exact": 20,
     "m1.residual": 20,
-    "mixing.two-stage": 14,
+    "mixing.two-stage": 12,
 }
 """Digits of the references that take a double sum, a nested minimum or long series in each term; others have 50.
 

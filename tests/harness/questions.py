@@ -23,8 +23,7 @@ BOUNDS = {
     "sketch-public": ("rank-free", "exact-rank1", "operator-norm"),
     "mixing": ("two-stage",),
 }  # fmt: skip
-SHARE = {"gaussian": 24, "m2": 28, "laplace": 8, "wishart": 16, "m1": 10, "sketch": 7, "sketch-public": 7,
-         "mixing": 4}  # fmt: skip
+SHARE = {"gaussian": 24, "m2": 28, "laplace": 8, "wishart": 16, "m1": 10, "sketch": 7, "sketch-public": 7}
 """Questions of each mechanism, in a hundred."""
 RULES = {"two-sided", "classical", "classical-2", "operator-norm", "column", "quantile-sharp", "quantile", "early",
          "early-exact-tail", "rdp-best", "rdp-tight", "rdp", "tcdp", "zcdp", "gdp", "column-exact"}  # fmt: skip
@@ -225,15 +224,8 @@ def sketch_public(rng, asked):
     return {"rank": rank, "noise_multiplier": noise(rng, asked)}
 
 
-def mixing(rng, asked):
-    asked.run.pop("sampling_rate", None), asked.run.pop("sampling", None), asked.run.pop("relation", None)
-    noise = 0.5 + math.sqrt(asked.run.get("steps", 1)) * spread(rng, 0.3, 10.0)
-    rank = size(rng, 1, 10**4)
-    return {"rank": rank, "gamma": noise * spread(rng, 2.0, 12.0) + math.sqrt(rank), "eigen_noise": noise}
-
-
 PARAMETERS = {"gaussian": gaussian, "laplace": laplace, "m2": m2, "m1": m1, "wishart": wishart, "sketch": sketch,
-              "sketch-public": sketch_public, "mixing": mixing}  # fmt: skip
+              "sketch-public": sketch_public}  # fmt: skip
 
 
 def target(rng, asked):
