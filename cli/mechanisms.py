@@ -130,6 +130,16 @@ MECHANISMS: dict[str, Entry] = {
         ),
         {"rank": "16", "noise_multiplier": "5"},
     ),
+    "mixing": Entry(
+        "Mixing",
+        "Secret sketch of records, its noise set by a private look at their least eigenvalue.",
+        (
+            value("--rank", "Rows of the sketching matrix.", "R"),
+            value("--gamma", "Eigenvalue and noise aimed at together, over B^2.", "G", required=True),
+            value("--eigen-noise", "Noise deviation of the released eigenvalue over B^2.", "Z", required=True),
+        ),
+        {"rank": "100", "gamma": "65", "eigen_noise": "7"},
+    ),
 }
 
 QUANTITIES: dict[str, Callable[[Any], bool]] = {

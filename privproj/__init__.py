@@ -13,13 +13,25 @@ if TYPE_CHECKING:
     from privproj.accounting.columns import ColumnResult, deltas, epsilons, sigmas
     from privproj.accounting.evaluate import evaluate
     from privproj.accounting.filter import Filter
+    from privproj.accounting.mixing_plan import mixing_plan
     from privproj.accounting.queries import Comparison, compare, delta, epsilon
     from privproj.accounting.selection import draw_trials, select
     from privproj.bounds import registry
     from privproj.bounds.m2._beta_tail import beta_tail_epsilons
     from privproj.curves.epsilon_delta import advanced_composition, basic_composition
     from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Refused
-    from privproj.mechanisms import M1, M2, Gaussian, Laplace, Layer, PublicSketch, Sketch, Wishart, WishartMatrix
+    from privproj.mechanisms import (
+        M1,
+        M2,
+        Gaussian,
+        Laplace,
+        Layer,
+        Mixing,
+        PublicSketch,
+        Sketch,
+        Wishart,
+        WishartMatrix,
+    )
     from privproj.result import Outcome, Result, Side, Status
     from privproj.runs import NeighbouringRelation, RunOptions, Sampling
 
@@ -33,6 +45,7 @@ __all__ = [
     "InvalidParameter",
     "Laplace",
     "Layer",
+    "Mixing",
     "NeighbouringRelation",
     "NotConverged",
     "Outcome",
@@ -58,6 +71,7 @@ __all__ = [
     "epsilons",
     "evaluate",
     "misalignment",
+    "mixing_plan",
     "rank",
     "rate",
     "registry",
@@ -72,13 +86,25 @@ HOMES = {
     "accounting.columns": ("ColumnResult", "deltas", "epsilons", "sigmas"),
     "accounting.evaluate": ("evaluate",),
     "accounting.filter": ("Filter",),
+    "accounting.mixing_plan": ("mixing_plan",),
     "accounting.queries": ("Comparison", "compare", "delta", "epsilon"),
     "accounting.selection": ("draw_trials", "select"),
     "bounds": ("registry",),
     "bounds.m2._beta_tail": ("beta_tail_epsilons",),
     "curves.epsilon_delta": ("advanced_composition", "basic_composition"),
     "errors": ("InvalidParameter", "NotConverged", "PrivprojError", "Refused"),
-    "mechanisms": ("M1", "M2", "Gaussian", "Laplace", "Layer", "PublicSketch", "Sketch", "Wishart", "WishartMatrix"),
+    "mechanisms": (
+        "M1",
+        "M2",
+        "Gaussian",
+        "Laplace",
+        "Layer",
+        "Mixing",
+        "PublicSketch",
+        "Sketch",
+        "Wishart",
+        "WishartMatrix",
+    ),
     "result": ("Outcome", "Result", "Side", "Status"),
     "runs": ("NeighbouringRelation", "RunOptions", "Sampling"),
 }

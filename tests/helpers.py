@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 import privproj
-from privproj import M1, M2, Gaussian, Laplace, PublicSketch, Sketch, Wishart
+from privproj import M1, M2, Gaussian, Laplace, Mixing, PublicSketch, Sketch, Wishart
 from privproj.bounds import find_bound, registry
 
 ROOT = Path(__file__).parents[1]
@@ -77,6 +77,8 @@ def mechanism_for(bound, z=1.0, dim=200, rank=12, k=2):
         return Laplace(noise_multiplier=0.05 * z)
     if bound.mechanism is Sketch:
         return Sketch(rank=rank, gamma=20.0 * z, eigenvalues=3, step_smoothness=1e-3)
+    if bound.mechanism is Mixing:
+        return Mixing(rank=rank, gamma=8.0 * z, eigen_noise=1.5 * z)
     if bound.mechanism is PublicSketch:
         return PublicSketch(rank=rank, noise_multiplier=z)
     return (

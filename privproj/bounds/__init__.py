@@ -55,6 +55,7 @@ LINES = (
     ("sketch-public", "rank-free"),
     ("sketch-public", "exact-rank1"),
     ("sketch-public", "operator-norm"),
+    ("mixing", "two-stage"),
 )
 """The mechanism and the name of every bound; its file is ``MECHANISM/NAME.py`` with underscores."""
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from privproj.mechanisms.laplace import Laplace
     from privproj.mechanisms.m1 import M1
     from privproj.mechanisms.m2 import M2, Layer
+    from privproj.mechanisms.mixing import Mixing
     from privproj.mechanisms.sketch import PublicSketch, Sketch
     from privproj.mechanisms.wishart import Wishart, WishartMatrix
 
@@ -21,6 +22,7 @@ __all__ = [
     "Laplace",
     "Layer",
     "Mechanism",
+    "Mixing",
     "NoisyMechanism",
     "PublicSketch",
     "Sketch",
@@ -34,6 +36,7 @@ HOMES = {
     "laplace": ("Laplace",),
     "m1": ("M1",),
     "m2": ("M2", "Layer"),
+    "mixing": ("Mixing",),
     "sketch": ("PublicSketch", "Sketch"),
     "wishart": ("Wishart", "WishartMatrix"),
 }

@@ -159,6 +159,7 @@ def mechanism(draw: random.Random, single: bool) -> dict[str, Any]:
              "split": draw.choice(["even", "optimal", 0.3])},
             {"mechanism": "wishart", "dim": 50, "rank": 9, "misalignment": 1e-5, "bound": "quantile", "split": 0.25},
             {"mechanism": "wishart", "dim": 50, "rank": 9, "alignment": 0.9999, "bound": "early"},
+            {"mechanism": "mixing", "rank": 4, "gamma": 60.0, "eigen_noise": 9.0},
             {"mechanism": "sketch", "rank": 4, "gamma": 400.0, "bound": draw.choice(["rdp-best", "exact-rank1"])},
             {"mechanism": "sketch", "rank": 4, "frobenius_bound": 2.0, "sensitivity": 0.25, "sketch_sigma": 0.4,
              "noise_sigma": 9.0, "eigen_floor": 0.5, "enforced": draw.choice([True, False])},
@@ -169,7 +170,7 @@ def mechanism(draw: random.Random, single: bool) -> dict[str, Any]:
 
 def sampled(draw: random.Random, found: dict[str, Any]) -> dict[str, Any]:
     """How often it is released, and how batches are drawn."""
-    if found["mechanism"] in ("wishart", "sketch", "m1") or found.get("bound") in ("beta-tail", "good-event"):
+    if found["mechanism"] in ("wishart", "sketch", "mixing", "m1") or found.get("bound") in ("beta-tail", "good-event"):
         return {}
     sizes = {"batch_size": 10, "dataset_size": draw.choice([40, 200])}
     ways = [

@@ -177,6 +177,8 @@ def lower(asked, eps, claimed):
         return wishart_lower(asked, eps, claimed)
     if asked.mechanism == "sketch":
         return sketch_one(asked, eps)
+    if asked.mechanism == "mixing":
+        return mixing_one(asked, eps)
     if asked.mechanism == "m1" and asked.bound in ("secret-projection", "residual", "column-exact", "column"):
         return column_lower(asked, eps, claimed)
     pairs = pairs_of(asked)
@@ -288,6 +290,26 @@ def sketch_one(asked, eps):
     rise = gamma_gap(half, up, nu)
     fall = gamma_gap_below(half, down, k) if down > 0 else (0.0, 0.0)
     return max(rise[0], fall[0]), max(rise[1], fall[1])
+
+
+def mixing_one(asked, eps):
+    """One record on empty data in one dimension, present against absent: sums below and above over cells of ``u``.
+
+    What is summed increases with ``u``: the ratio of the normal densities does, and ``nu = 1/(G - Z u)``.
+    """
+    given = asked.parameters
+    if run_of(asked)[0] > 1:
+        return None
+    half, noise, end = 0.5 * given["rank"], given["eigen_noise"], given["gamma"] / given["eigen_noise"]
+    u = np.linspace(-9.0, min(end * (1 - 1e-9), 9.0 + 1 / noise), 20_001)
+    left = eps - (u - 0.5 / noise) / noise
+    nu = 1.0 / (given["gamma"] - noise * u)
+    edge = np.maximum(half * np.log1p(nu) + left, 0.0) / nu
+    kept = special.gammaincc(half, edge) - np.exp(left) * special.gammaincc(half, (1 + nu) * edge)
+    mass = np.diff(special.ndtr(u - 1 / noise))
+    beyond = special.ndtr(1 / noise - u[-1])
+    low, high = np.sum(mass * kept[:-1]), np.sum(mass * kept[1:]) + beyond + 1e-18
+    return max(float(low) * (1 - 1e-9) - 1e-12, 0.0), float(high) * (1 + 1e-9) + 1e-12
 
 
 def gamma_gap(half, edge, nu):

@@ -9,6 +9,7 @@ import privproj
 MECHANISMS = {
     "gaussian": privproj.Gaussian, "laplace": privproj.Laplace, "m2": privproj.M2, "m1": privproj.M1,
     "wishart": privproj.Wishart, "sketch": privproj.Sketch, "sketch-public": privproj.PublicSketch,
+    "mixing": privproj.Mixing,
 }  # fmt: skip
 BOUNDS = {
     "gaussian": ("analytic", "analytic", "analytic", "two-sided", "classical", "classical-2", "rdp", "zcdp", "gdp"),
@@ -20,6 +21,7 @@ BOUNDS = {
     "wishart": ("exact", "exact", "quantile-sharp", "quantile", "early-exact-tail", "early"),
     "sketch": ("rdp-best", "exact-rank1", "rdp-tight", "rdp", "tcdp"),
     "sketch-public": ("rank-free", "exact-rank1", "operator-norm"),
+    "mixing": ("two-stage",),
 }  # fmt: skip
 SHARE = {"gaussian": 24, "m2": 28, "laplace": 8, "wishart": 16, "m1": 10, "sketch": 7, "sketch-public": 7}
 """Questions of each mechanism, in a hundred."""

@@ -110,6 +110,12 @@ HARD = {
         {"steps": 197, "sampling_rate": 1.587e-7, "group_size": 2},
         delta=0.00436,
     ),
+    "a noisy eigenvalue": put(
+        "epsilon", "mixing", "two-stage", {"rank": 100, "gamma": 65.0, "eigen_noise": 7.0}, delta=1e-6
+    ),
+    "an eigenvalue that often fails": put(
+        "delta", "mixing", "two-stage", {"rank": 4, "gamma": 7.0, "eigen_noise": 2.0}, epsilon=1.5
+    ),
 }
 
 

@@ -93,6 +93,18 @@ def the_encoder_learns_within_the_target(printed):
     assert accuracy > 60 and 7.9 < spent <= 8.0
 
 
+def both_ways_learn_within_the_target(printed):
+    """Errors fall with epsilon, stay above those without privacy, and the better way learns at every epsilon."""
+    spent = numbers_after("epsilon =", printed)
+    sketch, noisy, plain = (numbers_after(words, printed) for words in ("sketch", "Gaussian noise", "not private"))
+    assert all(0.999 * target < eps <= target for eps, target in zip(spent, (1.0, 4.0, 16.0), strict=True))
+    assert len(sketch) == len(noisy) == len(plain) == 6
+    for way in (sketch, noisy):
+        assert all(way[i] > way[i + 2] for i in range(4))
+        assert all(private > bare for private, bare in zip(way, plain, strict=True))
+    assert max(map(min, zip(sketch, noisy, strict=True))) < 0.9
+
+
 CORE = {"lora_epsilon": the_projection_gains, "with_dp_accounting": the_whole_is_between_its_parts_and_their_sum}
 """Scripts that need nothing but the core, and the law of what each prints."""
 
@@ -101,6 +113,7 @@ OF_EXTRAS = {
     "private_finetuning": (fine_tuning_learns_within_the_target, "torch", "opacus", "peft", "transformers"),
     "trainer_finetuning": (fine_tuning_learns_within_the_target, "torch", "opacus", "peft", "transformers"),
     "audit_a_claim": (only_the_fault_is_refuted, "torch", "opacus"),
+    "private_regression": (both_ways_learn_within_the_target, "sklearn"),
     "certificate": (a_forged_certificate_fails, "flint"),
     "sweep_to_plot": (epsilon_falls_with_noise_and_rises_with_rank, "matplotlib"),
 }

@@ -133,6 +133,8 @@ SETTINGS = """
 * sketch-public.operator-norm.epsilon rank=16 noise_multiplier=1 delta=1e-5
   sketch-public.operator-norm.delta rank=16 noise_multiplier=1 split=optimal epsilon=1,50
   sketch-public.operator-norm.epsilon rank=1,1000000 noise_multiplier=100 steps=1,1000000 delta=1e-5
+* mixing.two-stage.delta rank=100 gamma=65 eigen_noise=7 epsilon=1,0
+  mixing.two-stage.delta rank=20 gamma=8 eigen_noise=1,6 epsilon=0.5
 """
 """One grid a line: a quantity of :func:`privproj.evaluate` and its parameters, every combination of their values."""
 WITHOUT = {

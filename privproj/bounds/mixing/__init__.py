@@ -1,0 +1,1 @@
+"""Bounds of Gaussian mixing in two stages."""
