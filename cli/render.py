@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from privproj.assumptions import REPLACE_SENSITIVITY
 from privproj.bounds import ROLES
-from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
+from privproj.result import Outcome, Result, Side, Status, as_plain_value, risk_words, round_outward
 from privproj.runs import IN_EPOCHS, RunOptions, epoch_words
 
 if TYPE_CHECKING:
@@ -72,6 +72,11 @@ def result_lines(result: Result) -> list[str]:
 def at_least_line(result: Result) -> list[str]:
     """Say below what no accounting can go, and how far the answer is above that at most."""
     of_delta = result.quantity == "delta"
+    if "advantage_at_least" in result.numerics:
+        least: Any = result.numerics["advantage_at_least"]
+        words = f"advantage {round_outward(least, up=False)} with this noise multiplier, whatever the accounting"
+        words += f", against {result.numerics['at_least_for']}" if "at_least_for" in result.numerics else ""
+        return wrap_line("  at least: ", words)
     least: Any = result.numerics.get("log10_delta_at_least" if of_delta else "epsilon_at_least")
     if least is None:
         return []
@@ -165,6 +170,8 @@ def headline(result: Result) -> str:
         for key, value in (("epsilon", result.epsilon), ("delta", result.delta))
         if key != result.quantity and value is not None
     )
+    if result.risk is not None:
+        at = risk_words(result.risk)
     if result.delta is None and result.log10_delta is not None:
         at += f"{' and ' * bool(at)}delta 10^{result.log10_delta:g}"
     if result.value is None:

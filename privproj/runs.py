@@ -470,7 +470,34 @@ class EpsilonTarget:
         return {"epsilon": self.epsilon}
 
 
-AnyTarget = Target | EpsilonTarget
+@dataclass(frozen=True)
+class RiskTarget:
+    """An attack risk to be met: the ``advantage``, or the true positive rate ``tpr`` at the false positive rate ``fpr``.
+
+    It has either the first or the other two.
+    """
+
+    advantage: float | None = None
+    tpr: float | None = None
+    fpr: float | None = None
+
+    @property
+    def value(self) -> float:
+        """The risk that is allowed."""
+        found = self.advantage if self.tpr is None else self.tpr
+        assert found is not None
+        return found
+
+    def parameters(self) -> dict[str, float]:
+        """The target by the names of its parts."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def fields(self) -> dict[str, Any]:
+        """The target by the names of the fields of a result."""
+        return {"risk": self.parameters()}
+
+
+AnyTarget = Target | EpsilonTarget | RiskTarget
 
 
 @dataclass(frozen=True)
@@ -507,3 +534,37 @@ def full_target(epsilon: float, delta: float | None, log10_delta: float | None, 
     found = delta_target(delta, log10_delta)
     eps = privacy_epsilon(epsilon, zero=zero)
     return FullTarget(found.delta, found.log_delta, found.log10_delta, eps, by_log=found.by_log)
+
+
+RISKS = ("advantage", "tpr", "fpr")
+"""The names of the parts of a risk that can be a target."""
+
+
+def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -> RiskTarget:
+    """The target at this risk; raises :class:`InvalidParameter` unless it is one risk, and ``fpr`` is below ``tpr``."""
+    if advantage is not None:
+        if tpr is not None or fpr is not None:
+            raise InvalidParameter("advantage", advantage, "either an advantage, or tpr and fpr, not both")
+        return RiskTarget(advantage=probability("advantage", advantage))
+    for name, value in (("tpr", tpr), ("fpr", fpr)):
+        if value is None:
+            raise InvalidParameter(name, "nothing", "a true positive rate tpr and a false positive rate fpr together")
+    hit, false = probability("tpr", tpr), probability("fpr", fpr)
+    if hit <= false:
+        raise InvalidParameter("tpr", hit, f"a true positive rate above fpr={false:g}, which guessing reaches")
+    return RiskTarget(tpr=hit, fpr=false)
+
+
+def privacy_or_risk_target(
+    epsilon: float | None, delta: float | None, log10_delta: float | None, **risk: float | None
+) -> FullTarget | RiskTarget:
+    """The target at ``(epsilon, delta)``, or at a risk; raises :class:`InvalidParameter` unless it is one of them."""
+    given = {name: value for name, value in risk.items() if value is not None}
+    if given:
+        for name, value in (("epsilon", epsilon), ("delta", delta), ("log10_delta", log10_delta)):
+            if value is not None:
+                raise InvalidParameter(name, value, f"either epsilon and delta, or {' and '.join(given)}, not both")
+        return risk_target(risk.get("advantage"), risk.get("tpr"), risk.get("fpr"))
+    if epsilon is None:
+        raise InvalidParameter("epsilon", "nothing", "epsilon and delta, or advantage, or tpr and fpr")
+    return full_target(epsilon, delta, log10_delta, zero=False)
