@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from privproj.accounting.calibration import misalignment, rank, rate, sigma, steps
     from privproj.accounting.columns import ColumnResult, deltas, epsilons, sigmas
     from privproj.accounting.evaluate import evaluate
+    from privproj.accounting.gdp import gdp_mu
     from privproj.accounting.queries import Comparison, compare, delta, epsilon
     from privproj.bounds import registry
     from privproj.bounds.m2._beta_tail import beta_tail_epsilons
@@ -53,6 +54,7 @@ __all__ = [
     "epsilon",
     "epsilons",
     "evaluate",
+    "gdp_mu",
     "misalignment",
     "rank",
     "rate",
@@ -66,6 +68,7 @@ HOMES = {
     "accounting.calibration": ("misalignment", "rank", "rate", "sigma", "steps"),
     "accounting.columns": ("ColumnResult", "deltas", "epsilons", "sigmas"),
     "accounting.evaluate": ("evaluate",),
+    "accounting.gdp": ("gdp_mu",),
     "accounting.queries": ("Comparison", "compare", "delta", "epsilon"),
     "bounds": ("registry",),
     "bounds.m2._beta_tail": ("beta_tail_epsilons",),

@@ -174,7 +174,7 @@ class Result:
         delta = f"delta {self.delta:g}" if self.delta is not None else f"delta 10^{self.log10_delta:g}"
         if self.quantity == "delta":
             return f"at epsilon {self.epsilon:g}"
-        return f"for epsilon {self.epsilon:g} and {delta}" if self.quantity not in ("epsilon", "gdp_mu") else f"at {delta}"
+        return f"at {delta}" if self.quantity in ("epsilon", "gdp_mu") else f"for epsilon {self.epsilon:g} and {delta}"
 
     @property
     def usable(self) -> bool:

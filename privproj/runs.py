@@ -472,7 +472,7 @@ class EpsilonTarget:
 
 @dataclass(frozen=True)
 class RiskTarget:
-    """An attack risk to be met: the ``advantage``, or the true positive rate ``tpr`` at the false positive rate ``fpr``.
+    """An attack risk to be met: the ``advantage``, or the true positive rate ``tpr`` at a false positive rate ``fpr``.
 
     It has either the first or the other two.
     """
@@ -497,7 +497,18 @@ class RiskTarget:
         return {"risk": self.parameters()}
 
 
-AnyTarget = Target | EpsilonTarget | RiskTarget
+@dataclass(frozen=True)
+class SlackTarget:
+    """The slack of a ``mu`` of Gaussian differential privacy; ``target`` is None for a slack of 0."""
+
+    target: Target | None
+
+    def fields(self) -> dict[str, Any]:
+        """The slack by the names of the fields of a result."""
+        return {"delta": 0.0, "log10_delta": None} if self.target is None else self.target.fields()
+
+
+AnyTarget = Target | EpsilonTarget | RiskTarget | SlackTarget
 
 
 @dataclass(frozen=True)
@@ -514,6 +525,15 @@ class FullTarget(Target):
 def epsilon_target(epsilon: float) -> EpsilonTarget:
     """The target at this epsilon, from 0 to 1e9; raises :class:`InvalidParameter` for any other value."""
     return EpsilonTarget(privacy_epsilon(epsilon, zero=True))
+
+
+def slack_target(delta: float) -> SlackTarget:
+    """The slack ``delta``, from 0 to below 1; raises :class:`InvalidParameter` for any other value."""
+    expected = "a slack from 0 to below 1"
+    found = real("delta", delta, expected, 0.0, 1.0)
+    if found == 1.0:
+        raise InvalidParameter("delta", delta, expected)
+    return SlackTarget(delta_target(found, None) if found else None)
 
 
 def delta_target(delta: float | None, log10_delta: float | None) -> Target:

@@ -23,6 +23,9 @@ CLOSED_FORM_RTOL = 1e-12
 COMPOSED_RTOL = 1e-6
 """The same where it is composed. Speed only."""
 
+ALLOCATED_RTOL = 1e-4
+"""The same where records pick their batches, whose curves take seconds. Speed only."""
+
 FIRST_STEP_DOWN = 1e-12
 """First relative step below an answer for a noise multiplier that does not meet the target. Speed only."""
 
@@ -33,7 +36,7 @@ CLOSED_FORM_MARGIN = 1e-11
 def smallest_at_risk(
     curve_at: Callable[[float], Curve], target: RiskTarget, guess: float, *, low: float, high: float, rtol: float
 ) -> float:
-    """The smallest ``x`` that was found whose curve meets the target, a falling risk taken for granted; ``inf`` if none.
+    """An ``x`` whose curve was evaluated to meet the target, nearly the smallest where the risk falls; ``inf`` if none.
 
     It is within a relative ``rtol`` of where the search found a larger risk.
     """
@@ -67,7 +70,8 @@ def smallest_noise_at_risk(question: Question, target: RiskTarget) -> tuple[floa
             return [question.with_mechanism(noise_multiplier=z).release()]
 
         guess = spread_guess(releases, target, min(max(guess, SMALLEST_NOISE), LARGEST_NOISE))
-        rtol = COMPOSED_RTOL if numerics_of(curve_at(guess)) else rtol
+        if numerics_of(curve_at(guess)):
+            rtol = ALLOCATED_RTOL if question.run.allocates else COMPOSED_RTOL
     found = smallest_at_risk(curve_at, target, guess, low=SMALLEST_NOISE, high=LARGEST_NOISE, rtol=rtol)
     if found > LARGEST_NOISE or gaussian_mu(curve_at(found)) is None:
         return found, None
@@ -107,5 +111,6 @@ def read_risk(accounted: Accounted, target: RiskTarget) -> Result:
     """The risk of a question or a schedule, of the kind that the target is about, as a result."""
     curve = accounted.curve()
     value = risk_of(curve, target)
-    fields: dict[str, Any] = {"outcome": Outcome.VACUOUS if value >= 1.0 else Outcome.OK, "numerics": numerics_of(curve)}
-    return accounted.result("advantage" if target.fpr is None else "tpr", value, None, **fields, **target.fields())
+    outcome = Outcome.VACUOUS if value >= 1.0 else Outcome.OK
+    fields: dict[str, Any] = {"outcome": outcome, "numerics": numerics_of(curve), **target.fields()}
+    return accounted.result("advantage" if target.fpr is None else "tpr", value, None, **fields)

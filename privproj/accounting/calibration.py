@@ -79,7 +79,8 @@ def sigma(
         meets the target.
 
     Raises:
-        InvalidParameter: A value is outside its domain, two targets are given, or the mechanism has no noise multiplier or already has it set.
+        InvalidParameter: A value is outside its domain, two targets are given, or the mechanism has no noise multiplier
+            or already has it set.
         Refused: The bound proves nothing for this mechanism and run.
         NotConverged: A quadrature or a search did not reach its accuracy.
         PrecisionLimit: A composition cannot tell so small a delta from its rounding.
@@ -88,7 +89,7 @@ def sigma(
     >>> round(sigma(M2(dim=2048, rank=16), epsilon=1.0, delta=1e-5).value, 4)
     0.3814
     >>> round(sigma(M2(dim=2048, rank=16), tpr=0.02, fpr=0.01).value, 4)
-    XXX
+    0.5
     """
     require_unset(mechanism, "noise_multiplier", "sigma")
     target = privacy_or_risk_target(epsilon, delta, log10_delta, advantage=advantage, tpr=tpr, fpr=fpr)
@@ -281,8 +282,12 @@ def _require_unset_in_run(run: RunOptions, parameter: str, quantity: str) -> Non
 
 def solve_sigma(question: Question, target: FullTarget | RiskTarget) -> Result:
     """Answer :func:`privproj.sigma` for a question that is already parsed, by a search over the noise multiplier."""
-    if isinstance(target, RiskTarget):
-        return _solve_sigma_at_risk(question, target)
+    at_risk = isinstance(target, RiskTarget)
+    return _solve_sigma_at_risk(question, target) if at_risk else _solve_sigma_at_epsilon(question, target)
+
+
+def _solve_sigma_at_epsilon(question: Question, target: FullTarget) -> Result:
+    """Answer :func:`privproj.sigma` at ``(epsilon, delta)``."""
 
     @lru_cache(maxsize=2)
     def curve_at(z: float) -> Curve:

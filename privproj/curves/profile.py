@@ -152,7 +152,8 @@ class PrivacyProfile:
             return Enclosure(ends[0] + math.log(rate) - 1e-15, min(0.0, ends[1] + math.log(rate) + 1e-15))
 
         shown = {**self.numerics, "subsampling": "closed form"}
-        return replace(self, log_delta=log_delta, inverse=None, closed_form=None, table=None, gaussian_mu=None, numerics=shown)
+        lost: dict[str, None] = dict.fromkeys(("inverse", "closed_form", "table", "gaussian_mu"))
+        return replace(self, log_delta=log_delta, numerics=shown, **lost)
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)``, enclosed: at the upper end the profile's upper end was evaluated to be at most delta."""

@@ -17,14 +17,26 @@ from privproj.numerics.enclosure import next_up
 from privproj.numerics.search import minimise
 from privproj.runs import RiskTarget
 
-READ_EPSILONS = [0.0, *(math.exp(-7.0 + 0.25 * i) for i in range(55))]
+FIRST_READ_EPSILON = 1.0
 """Where the search for the best epsilon begins, in nats. Speed only."""
+
+READ_STEP = math.exp(0.5)
+"""Factor between the epsilons of the first scan. Speed only."""
+
+LEAST_READ_EPSILON = 1e-4
+"""Below this epsilon (nats) only 0 itself is scanned. Speed only."""
+
+RISES = 2
+"""A scan ends where the risk has risen so often in a row: of a convex profile it falls and then rises. Speed only."""
 
 LARGEST_READ_EPSILON = 700.0
 """Epsilons from here on are not read, as ``e^eps`` would overflow. Contract."""
 
-BEST_EPSILON_RTOL = 1e-7
+BEST_EPSILON_RTOL = 1e-6
 """Relative width at which the search for the best epsilon ends; the risk is flat there. Speed only."""
+
+CLEARLY_MORE = 1.0 + 1e-6
+"""Factor by which another epsilon must lower the advantage below ``delta(0)`` to be taken. Contract."""
 
 GUESSED_BELOW = 1e-6
 """Advantages below this have a spread by the first term of a series. Speed only."""
@@ -57,22 +69,23 @@ def tradeoff(curve: Curve, rates: Sequence[float], epsilons: Sequence[float] | N
 def true_positive_rates(curve: Curve, rates: Sequence[float]) -> list[float]:
     """An upper bound of the true positive rate of every membership attack, at each of these false positive rates.
 
-    Where the bound has no answer at an epsilon, that one says nothing; raises what it raises where it has none at all.
+    An epsilon at which the bound has no answer says nothing.
     """
     read = _reader(curve)
     return [_least_risk(read, lambda eps, delta, a=rate: _true_positive_rate_at(eps, delta, a)) for rate in rates]
 
 
 def advantage(curve: Curve) -> float:
-    """An upper bound of true positive less false positive rate of every membership attack: at best ``delta(0)``.
+    """An upper bound of true positive less false positive rate of every membership attack: ``delta(0)`` where convex.
 
-    It is never above the delta that is printed at epsilon 0. Raises what :func:`true_positive_rates` raises.
+    It is the delta that is printed at epsilon 0, unless a larger epsilon says clearly more, as it does for some rules.
     """
+    least = _least_risk(_reader(curve), _advantage_at)
     try:
         whole = delta_value(read_log_delta(curve, 0.0).upper)
     except PrivprojError:
-        whole = 1.0
-    return min(whole, _least_risk(_reader(curve), _advantage_at))
+        return least
+    return whole if whole <= least * CLEARLY_MORE else least
 
 
 def gaussian_spread(risk: float, fpr: float | None) -> float:
@@ -93,7 +106,7 @@ def risk_of(curve: Curve, target: RiskTarget) -> float:
 
 
 def _true_positive_rate_at(eps: float, delta: float, rate: float) -> float:
-    """The bound of the true positive rate at the false positive rate ``a`` by one ``(eps, delta)``, rounded up (C30)."""
+    """The bound of the true positive rate at the false positive rate ``a`` by one ``(eps, delta)``, upwards (C30)."""
     # min(1, delta + e^eps a, 1 - e^-eps (1 - delta - a))
     growth = math.exp(eps)
     mirrored = 1.0 - (1.0 - delta - rate) / growth + RATE_ROUNDING
@@ -108,27 +121,32 @@ def _advantage_at(eps: float, delta: float) -> float:
 
 def _reader(curve: Curve) -> Callable[[float], float]:
     """Delta at an epsilon, kept; 1 where the bound has no answer there."""
-    errors = []
 
     @cache
     def read(eps: float) -> float:
         try:
             return _delta_above(curve, eps)
-        except PrivprojError as error:
-            errors.append(error)
+        except PrivprojError:
             return 1.0
 
-    for eps in READ_EPSILONS:
-        read(eps)
-    if len(errors) == len(READ_EPSILONS):
-        raise errors[0]
     return read
 
 
 def _least_risk(read: Callable[[float], float], risk_at: Callable[[float, float], float]) -> float:
     """The least ``risk_at(eps, delta)`` that is found: at the best epsilon of a scan, then between its neighbours."""
-    risks = [risk_at(eps, read(eps)) for eps in READ_EPSILONS]
-    best = min(range(len(risks)), key=risks.__getitem__)
-    low, high = (READ_EPSILONS[min(max(i, 0), len(risks) - 1)] for i in (best - 1, best + 1))
-    near = minimise(lambda eps: risk_at(eps, read(eps)), low, high, rtol=BEST_EPSILON_RTOL, points=5)[1]
-    return min(risks[best], near)
+
+    def at(eps: float) -> float:
+        return risk_at(eps, read(eps))
+
+    found = {0.0: at(0.0)}
+    for factor in (READ_STEP, 1.0 / READ_STEP):
+        eps, rises, least = FIRST_READ_EPSILON, 0, math.inf
+        while rises < RISES and LEAST_READ_EPSILON < eps < LARGEST_READ_EPSILON:
+            found[eps] = at(eps)
+            # A risk of 1 says nothing of where the least one is.
+            rises = rises + 1 if least < found[eps] < 1.0 else 0
+            least, eps = min(least, found[eps]), eps * factor
+    scanned = sorted(found)
+    best = min(range(len(scanned)), key=lambda i: found[scanned[i]])
+    low, high = scanned[max(best - 1, 0)], scanned[min(best + 1, len(scanned) - 1)]
+    return min(found[scanned[best]], minimise(at, low, high, rtol=BEST_EPSILON_RTOL, points=3)[1])

@@ -185,8 +185,8 @@ def certify(result: Result) -> Certificate:
     """
     if result.risk is not None:
         raise Refused(
-            "a risk is no target that a certificate can have; expected sigma at epsilon and delta, or certify the delta "
-            "at epsilon 0 of the noise multiplier that was found, which is its advantage"
+            "a risk has no certificate; expected a target of epsilon and delta, or certify the delta at epsilon 0 of "
+            "the noise multiplier that was found, which is its advantage"
         )
     answered = result.outcome is Outcome.OK and result.epsilon is not None and result.log10_delta is not None
     if result.quantity not in ("epsilon", "delta", "sigma") or not answered:
