@@ -13,6 +13,7 @@ from privproj.accounting.question import Accounted, Question, numerics_of
 from privproj.curves.inversion import smallest_passing
 from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.curves.tradeoff import gaussian_spread, risk_of
+from privproj.errors import Unanswered
 from privproj.result import Outcome, Result, Side
 from privproj.runs import RiskTarget
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
@@ -44,7 +45,10 @@ def smallest_at_risk(
 
     @cache
     def excess(x: float) -> float:
-        spread = gaussian_spread(risk_of(curve_at(x), target), target.fpr)
+        try:
+            spread = gaussian_spread(risk_of(curve_at(x), target), target.fpr)
+        except Unanswered:  # so little noise that nothing is known
+            return math.inf
         return math.log(spread / aim) if spread > 0.0 else -math.inf
 
     found = close_crossing(excess, min(max(guess, low), high), low=low, high=high, rtol=rtol)[0].upper
@@ -70,8 +74,9 @@ def smallest_noise_at_risk(question: Question, target: RiskTarget) -> tuple[floa
             return [question.with_mechanism(noise_multiplier=z).release()]
 
         guess = spread_guess(releases, target, min(max(guess, SMALLEST_NOISE), LARGEST_NOISE))
-        if numerics_of(curve_at(guess)):
-            rtol = ALLOCATED_RTOL if question.run.allocates else COMPOSED_RTOL
+    guess = min(max(guess, SMALLEST_NOISE), LARGEST_NOISE)
+    if numerics_of(curve_at(guess)):
+        rtol = ALLOCATED_RTOL if question.run.allocates else COMPOSED_RTOL
     found = smallest_at_risk(curve_at, target, guess, low=SMALLEST_NOISE, high=LARGEST_NOISE, rtol=rtol)
     if found > LARGEST_NOISE or gaussian_mu(curve_at(found)) is None:
         return found, None

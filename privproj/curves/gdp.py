@@ -20,7 +20,7 @@ from privproj.curves.inversion import read_epsilon
 from privproj.curves.profile import Curve, PrivacyProfile, log_delta_above
 from privproj.curves.tradeoff import advantage
 from privproj.errors import PrivprojError
-from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure, next_up, outward_margin
+from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure, log1m_exp, next_up, outward_margin
 from privproj.numerics.kernels import log_add, log_gaussian_delta, log_normal_density, mills
 from privproj.numerics.search import find_crossing
 from privproj.runs import Target, delta_target
@@ -44,7 +44,10 @@ LARGEST_MU = 1e12
 """Largest ``mu`` that is sought. Contract."""
 
 LEAST_FALL = 1e-3
-"""Nats by which delta falls along an edge that is halved further. Speed only."""
+"""Nats by which delta, or one less it, changes along an edge that is halved further. Speed only."""
+
+REGRET_ATOL = 1e-4
+"""How far above the largest gap at a point the regret may be. Speed only."""
 
 NEAR_END = (1e-5, 1e-4, 1e-3, 1e-2)
 """Relative distances from the last epsilon at which the lower end of ``mu`` is looked for. Speed only."""
@@ -63,8 +66,8 @@ EDGE_ROUNDING = 1e-14
 class GaussianFit:
     """The ``mu`` of a run, and what it rests on (C30).
 
-    ``mu`` has a lower end: no smaller one would do for the exact curve. ``least_rate`` is ``a0``. ``regret`` is what the
-    best attack gains at most from ``G_mu`` in place of the curve. ``points`` is how many epsilons were read.
+    ``mu`` has a lower end: no smaller one would do for the exact curve. ``least_rate`` is ``a0``. ``regret`` is what
+    the best attack gains at most from ``G_mu`` in place of the curve. ``points`` is how many epsilons were read.
     """
 
     mu: Enclosure
@@ -90,25 +93,35 @@ def fit_gaussian(curve: Curve, slack: Target | None) -> GaussianFit:
     while True:
         read |= {eps: _read(curve, eps) for eps in new}
         edges = _edges(sorted(read.items()))
-        needed |= {eps: _mu_above(eps, read[eps]) for edge in edges for eps, _ in edge if eps not in needed}
+        ends = list(dict.fromkeys(point for edge in edges for point in edge))
+        needed |= {eps: _mu_above(eps, log_delta) for eps, log_delta in ends if eps not in needed}
         spreads = [_edge_mu(low, high, max(needed[low[0]], needed[high[0]])) for low, high in edges]
-        enough = max(needed[eps] for edge in edges for eps, _ in edge) * (1.0 + MU_RTOL)
-        wide = [
-            (low, high)
-            for ((low, at_low), (high, at_high)), mu in zip(edges, spreads, strict=True)
-            if mu > enough and at_low - at_high > LEAST_FALL
+        mu = max(spreads)
+        if mu == math.inf:
+            return GaussianFit(Enclosure(_lower_end(curve, least, needed, mu), mu), 1.0, 1.0, len(read))
+        gaps = _gaps(edges, mu)
+        enough = max(needed[eps] for eps, _ in ends) * (1.0 + MU_RTOL)
+        near = max(_gap(eps, mu, math.exp(log_delta)) for eps, log_delta in ends) + REGRET_ATOL
+        new = [
+            0.5 * (low[0] + high[0])
+            for (low, high), spread, gap in zip(edges, spreads, gaps, strict=True)
+            if (spread > enough or gap > near) and _falls(low[1], high[1])
         ]
-        new = [eps for low, high in wide if (eps := 0.5 * (low + high)) not in read]
+        new = [eps for eps in new if eps not in read]
         if not new or len(read) + len(new) > MOST_READ:
             break
-    mu = max(spreads)
-    rate = (
-        0.0
-        if least == LOG_OF_ZERO_FROM_ABOVE or mu == math.inf
-        else min(1.0, next_up(math.exp(_log_slope(last, mu) + 1e-9)))
-    )
-    points = [edges[0][0], *(high for _, high in edges)]
-    return GaussianFit(Enclosure(_lower_end(curve, least, needed, mu), mu), rate, _regret(points, mu), len(read))
+    # a0 = Phi(-mu/2 - E/mu), and 0 where nothing is left out
+    log_rate = _log_slope(last, mu)
+    rate = math.exp(min(log_rate + SLOPE_MARGIN + outward_margin(log_rate, 0.0, 0.0), 0.0))
+    rate = 0.0 if least == LOG_OF_ZERO_FROM_ABOVE else rate
+    # Beyond E, H is at least 0.
+    regret = min(1.0, next_up(max(*gaps, _gap(last, mu, 0.0), 0.0) + 1e-12))
+    return GaussianFit(Enclosure(_lower_end(curve, least, needed, mu), mu), rate, regret, len(read))
+
+
+def _falls(log_delta: float, next_log_delta: float) -> bool:
+    """True where delta, or 1 less it, changes enough along an edge for its halves to say more."""
+    return max(log_delta - next_log_delta, log1m_exp(next_log_delta) - log1m_exp(log_delta)) > LEAST_FALL
 
 
 def _end_of(curve: Curve, slack: Target | None) -> tuple[float, float]:
@@ -245,21 +258,16 @@ def _lower_end(curve: Curve, log_slack: float, needed: dict[float, float], mu: f
     return min(best, mu)
 
 
-def _regret(points: list[_Point], mu: float) -> float:
-    """An upper bound of ``max (G_mu - H)/(1 + t)`` over ``t >= 1`` for every convex falling ``H`` through the points."""
-    if mu == math.inf:
-        return 1.0
-    found, count = 0.0, len(points)
-    for i, (eps, log_delta) in enumerate(points):
-        found = max(found, _gap(eps, mu, math.exp(log_delta)))
-        if i + 1 == count:
-            return min(1.0, next_up(max(found, _gap(eps, mu, 0.0)) + 1e-12))
-        # Left of the next point H is above the next edge, prolonged: at t_i it is at least H_2 + a (t_2 - t_i).
-        eps_next, log_next = points[i + 1]
-        rate = _log_rate(points[i + 1], points[i + 2]) if i + 2 < count else -math.inf
-        rise = math.exp(rate + eps_next + math.log(-math.expm1(eps - eps_next))) if rate > -math.inf else 0.0
-        found = max(found, _gap(eps, mu, min(math.exp(log_delta), math.exp(log_next) + rise)))
-    return 1.0
+def _gaps(edges: list[tuple[_Point, _Point]], mu: float) -> list[float]:
+    """For each edge an upper bound of ``(G_mu - H)/(1 + t)`` between its ends, for convex ``H`` through the points."""
+    found = []
+    for i, ((eps, log_delta), (next_eps, next_log_delta)) in enumerate(edges):
+        # H is above the next edge, prolonged to the left: at t_1 it is at least H_2 + a (t_2 - t_1).
+        rate = _log_rate(*edges[i + 1]) if i + 1 < len(edges) else -math.inf
+        rise = math.exp(rate + next_eps + math.log(-math.expm1(eps - next_eps)))
+        left = min(math.exp(log_delta), math.exp(next_log_delta) + rise)
+        found.append(max(_gap(eps, mu, left), _gap(next_eps, mu, math.exp(next_log_delta))))
+    return found
 
 
 def _gap(eps: float, mu: float, delta: float) -> float:

@@ -45,6 +45,10 @@ RATE_ROUNDING = 2e-15
 """What is added to a true positive rate for the rounding of differences of numbers up to 1. Proof."""
 
 
+UNIT = 2.0**-53
+"""What is taken off a false negative rate for the rounding of ``1 - x``. Proof."""
+
+
 def profile_points(curve: Curve, epsilons: Sequence[float]) -> list[float]:
     """Upper bounds of ``delta(eps)`` at these epsilons (nats); they are as sound as the curve."""
     return [_delta_above(curve, eps) for eps in epsilons]
@@ -61,9 +65,9 @@ def tradeoff(curve: Curve, rates: Sequence[float], epsilons: Sequence[float] | N
     The curve is read at ``epsilons`` (nats) alone where they are given. It is as sound as the curve, whatever they are.
     """
     if epsilons is None:
-        return [max(0.0, 1.0 - hit) for hit in true_positive_rates(curve, rates)]
+        return [max(0.0, 1.0 - hit - UNIT) for hit in true_positive_rates(curve, rates)]
     points = [(eps, _delta_above(curve, eps)) for eps in epsilons if eps < LARGEST_READ_EPSILON]
-    return [max(0.0, 1.0 - min(_true_positive_rate_at(*point, rate) for point in points)) for rate in rates]
+    return [max(0.0, 1.0 - min(_true_positive_rate_at(*point, rate) for point in points) - UNIT) for rate in rates]
 
 
 def true_positive_rates(curve: Curve, rates: Sequence[float]) -> list[float]:
