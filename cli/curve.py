@@ -1,4 +1,4 @@
-"""``privproj curve``: delta(eps), the trade-off function, the GDP mu, as table, CSV, JSON or picture, several bounds at once."""
+"""``privproj curve``: delta(eps), the trade-off function, one GDP mu: table, CSV, JSON, picture; several bounds."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from privproj.accounting.gdp import DEFAULT_SLACK, solve_gdp_mu
 from privproj.accounting.question import Question, answer, question_of
 from privproj.bounds import bounds_of, find_bound
 from privproj.curves.tradeoff import profile_points, tradeoff
-from privproj.errors import InvalidParameter, PrivprojError
+from privproj.errors import InvalidParameter, PrivprojError, Unanswered
 from privproj.runs import slack_target
 from privproj.validation import privacy_epsilon, whole
 
@@ -57,19 +57,25 @@ def show_gdp(kind: type, options: dict[str, Any], own: list[str]) -> int:
         if options.pop(name) is not None:
             raise InvalidParameter("--what", "gdp", f"no --{name.replace('_', '-')} with --what gdp")
     output, style, names, slack = (options.pop(name) for name in ("output", "style", "bound", "delta"))
-    options.pop("what"), options.pop("clip", None)
+    del options["what"]
+    options.pop("clip", None)
     setting = take_run(options)
     mechanism = build_mechanism(kind, {name: options.pop(name) for name in own})
-    asked = questions(mechanism, names, setting)
-    found = [
-        answer(one, "gdp_mu", solve_gdp_mu, slack_target(DEFAULT_SLACK if slack is None else slack)) for one in asked
-    ]
+    asked, target = questions(mechanism, names, setting), slack_target(DEFAULT_SLACK if slack is None else slack)
+    found = []
+    for question in asked:
+        try:
+            result = answer(question, "gdp_mu", solve_gdp_mu, target)
+            found += [result] if result.usable or names != ("all",) else []
+        except Unanswered:
+            if names != ("all",):
+                raise
     text = render.gdp_as(style or "table", found)
     if output is not None:
         write_text(output, text + "\n")
     else:
         click.echo(text)
-    return max(EXIT_CODES[result.outcome] for result in found)
+    return max((EXIT_CODES[result.outcome] for result in found), default=0)
 
 
 def show_curves(kind: type, options: dict[str, Any], own: list[str]) -> int:

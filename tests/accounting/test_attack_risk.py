@@ -41,7 +41,7 @@ def shown_risk(mechanism, target, bound=None, **run):
     return found
 
 
-@settings(max_examples=40)
+@settings(max_examples=20, deadline=None)
 @given(silent, risks)
 def test_the_risk_of_the_noise_that_is_found_is_the_target_at_most_and_nearly(mechanism, target):
     found = privproj.sigma(mechanism, **target)
@@ -72,6 +72,7 @@ def test_a_run_keeps_to_the_target_and_a_little_less_noise_does_not(name, target
     assert shown_risk(replace(mechanism, noise_multiplier=0.999 * found.value), target, **run) > wanted
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.floats(1e-6, 0.999), st.floats(1e-9, 0.999))
 def test_one_gaussian_release_needs_what_the_closed_form_says(risk, share):
     # A = 2 Phi(mu/2) - 1, and B = Phi(Phi^-1(a) + mu)
@@ -98,12 +99,11 @@ def test_an_advantage_is_the_delta_at_epsilon_zero(mechanism):
 
 def test_a_larger_risk_needs_no_more_noise():
     silent = M2(dim=300, rank=12)
-    run = {"steps": 50, "sampling_rate": 0.01}
     for grid in ([{"advantage": a} for a in (0.01, 0.1, 0.5)], [{"tpr": b, "fpr": 0.01} for b in (0.011, 0.02, 0.5)]):
-        found = [privproj.sigma(silent, **target, **run).value for target in grid]
+        found = [privproj.sigma(silent, **target).value for target in grid]
         assert found == sorted(found, reverse=True)
-    strict, loose = (privproj.sigma(silent, tpr=0.2, fpr=a).value for a in (0.01, 0.1))
-    assert strict < loose
+    strict, loose = (privproj.sigma(silent, tpr=0.2, fpr=a).value for a in (0.1, 0.01))
+    assert strict > loose
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)

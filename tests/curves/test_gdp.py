@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import mpmath
 import pytest
+from helpers import full_if
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,8 +27,10 @@ CASES = {
     "m2 run": (M2(dim=128, rank=8, noise_multiplier=0.3), {"steps": 40, "sampling_rate": 0.05}),
     "zcdp": (Gaussian(noise_multiplier=2.0), {"bound": "zcdp"}),
 }
+COSTLY = ("wishart", "m2 run", "sampled once")
 
-CONVEX = [name for name in CASES if name != "zcdp"]
+CONVEX = full_if([name for name in CASES if name != "zcdp"], lambda name: name in COSTLY)
+ALL = full_if(CASES, lambda name: name in COSTLY)
 
 
 def curve_of(name):
@@ -64,7 +67,7 @@ def test_no_much_smaller_mu_would_do(name):
     assert any(end > max(log_gaussian_delta(eps, smaller), math.log(1e-7)) for eps, end in ends)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ALL)
 def test_the_trade_off_function_lies_above_that_of_mu(name):
     curve, delta = curve_of(name), 1e-6
     found = fit_gaussian(curve, slack(delta))
@@ -112,7 +115,7 @@ def test_the_last_rate_is_where_the_slack_begins():
     assert fit_gaussian(curve_of("laplace"), slack(1e-6)).least_rate == 0.0
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ALL)
 def test_the_regret_is_above_every_gap(name):
     curve = curve_of(name)
     found = fit_gaussian(curve, slack(1e-5))
@@ -128,7 +131,7 @@ def test_the_regret_is_above_every_gap(name):
 
 def test_a_larger_slack_needs_no_larger_mu():
     curve = curve_of("run")
-    found = [fit_gaussian(curve, slack(delta)).mu.upper for delta in (1e-2, 1e-4, 1e-8, 1e-16)]
+    found = [fit_gaussian(curve, slack(delta)).mu.upper for delta in (1e-3, 1e-9)]
     assert all(a <= b * (1 + 1e-3) for a, b in pairwise(found))
     assert fit_gaussian(curve, slack(0.9)).mu == (0.0, 0.0)
 
