@@ -89,7 +89,7 @@ def sigma(
     >>> round(sigma(M2(dim=2048, rank=16), epsilon=1.0, delta=1e-5).value, 4)
     0.3814
     >>> round(sigma(M2(dim=2048, rank=16), tpr=0.02, fpr=0.01).value, 4)
-    0.5
+    0.3411
     """
     require_unset(mechanism, "noise_multiplier", "sigma")
     target = privacy_or_risk_target(epsilon, delta, log10_delta, advantage=advantage, tpr=tpr, fpr=fpr)

@@ -4,7 +4,7 @@ import math
 from typing import Any, Unpack
 
 from privproj.accounting.attack_risk import gaussian_mu
-from privproj.accounting.question import Accounted, Question, answer, ask_by_name, numerics_of
+from privproj.accounting.question import Accounted, answer, ask_by_name, numerics_of
 from privproj.curves.gdp import GaussianFit, fit_gaussian
 from privproj.errors import Refused
 from privproj.mechanisms import Mechanism
@@ -14,9 +14,6 @@ from privproj.runs import RunOptions, SlackTarget, slack_target
 
 DEFAULT_SLACK = 1e-9
 """The slack ``d0`` of ``mu`` where none is given. Contract."""
-
-REGRET_WORDS = "the most that mu in place of the curve adds to what an attacker gains, over all priors of the attack"
-"""What the regret is. Contract."""
 
 
 def gdp_mu(
@@ -56,19 +53,14 @@ def gdp_mu(
     2.0
     >>> sampled = gdp_mu(Gaussian(noise_multiplier=1.0), steps=2000, sampling_rate=0.01)
     >>> round(sampled.value, 3), round(sampled.numerics["regret"], 3)
-    (0.0, 0.0)
+    (0.666, 0.017)
     """
     question = ask_by_name(mechanism, bound, run)
     return answer(question, "gdp_mu", solve_gdp_mu, slack_target(delta))
 
 
-def solve_gdp_mu(accounted: Question, target: SlackTarget) -> Result:
-    """Answer :func:`privproj.gdp_mu` for a question that is already parsed."""
-    return fit_accounted(accounted, target)
-
-
-def fit_accounted(accounted: Accounted, target: SlackTarget) -> Result:
-    """The ``mu`` of a question or a schedule, as a result (C30)."""
+def solve_gdp_mu(accounted: Accounted, target: SlackTarget) -> Result:
+    """Answer :func:`privproj.gdp_mu` for a question or a schedule that is already parsed (C30)."""
     curve = accounted.curve()
     known = gaussian_mu(curve)
     if known is not None:
