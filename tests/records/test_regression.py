@@ -173,12 +173,10 @@ def test_an_entry_can_ask_for_the_noise_of_a_risk(risk):
     entry = {"query": "sigma", "mechanism": "gaussian", "at_most": 9}
     found = entries_from({"bound": [{**entry, **risk}]})[0].ask()
     assert found.value == privproj.sigma(privproj.Gaussian(), **risk).value
-    for wrong, word in (
-        ({**risk, "delta": 1e-5}, "delta"),
-        ({"tpr": 0.2}, "fpr"),
-        ({"advantage": "much"}, "advantage"),
-    ):
+    wrongs = {"delta": {**risk, "delta": 1e-5}, "fpr": {"tpr": 0.2}, "advantage": {"advantage": "much"}}
+    for word, wrong in wrongs.items():
         with pytest.raises(InvalidParameter, match=f"b.toml: entry 1: {word}"):
             entries_from({"bound": [{**entry, **wrong}]}, "b.toml")
-    with pytest.raises(InvalidParameter, match="b.toml: entry 1: "):
-        entries_from({"bound": [{**entry, **risk, "query": "epsilon", "noise_multiplier": 1, "delta": 1e-5}]}, "b.toml")
+    other = {**entry, **risk, "query": "epsilon", "noise_multiplier": 1, "delta": 1e-5}
+    with pytest.raises(InvalidParameter, match=r"b.toml: entry 1: "):
+        entries_from({"bound": [other]}, "b.toml")

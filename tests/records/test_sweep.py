@@ -208,9 +208,8 @@ def test_chunks_and_workers_do_not_change_a_row():
 
 def test_a_risk_is_an_axis_whatever_the_size_of_the_grid(tmp_path):
     risks = [0.005 * (i + 1) for i in range(70)]
-    run_sweep(
-        grid_from({"query": "sigma", "mechanism": "gaussian", "grid": {"advantage": risks}}), tmp_path / "out.csv"
-    )
+    grid = {"query": "sigma", "mechanism": "gaussian", "grid": {"advantage": risks}}
+    run_sweep(grid_from(grid), tmp_path / "out.csv")
     rows = table(tmp_path / "out.csv")
     assert [float(row["advantage"]) for row in rows] == risks
     for row in rows[::10]:
