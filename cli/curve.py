@@ -82,8 +82,9 @@ def show_curves(kind: type, options: dict[str, Any], own: list[str]) -> int:
     """Evaluate the curves and print, write or draw them; returns the exit code."""
     if options["what"] == "gdp":
         return show_gdp(kind, options, own)
-    if options.pop("delta") is not None:
-        raise InvalidParameter("--delta", "given", "--what gdp with --delta, its slack")
+    slack = options.pop("delta")
+    if slack is not None:
+        raise InvalidParameter("--delta", slack, "--what gdp with --delta, its slack")
     shape, largest, points = options.pop("what") or "delta", options.pop("epsilon_max"), options.pop("points")
     output, plot, style, names = options.pop("output"), options.pop("plot"), options.pop("style"), options.pop("bound")
     options.pop("clip", None)
