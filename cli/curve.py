@@ -1,23 +1,25 @@
-"""``privproj curve``: delta(eps), the trade-off function, as table, CSV, JSON or picture, several bounds at once."""
+"""``privproj curve``: delta(eps), the trade-off function, one GDP mu: table, CSV, JSON, picture; several bounds."""
 
 from typing import Any
 
 import click
 
-from privproj.accounting.question import Question, question_of
+from privproj.accounting.gdp import DEFAULT_SLACK, solve_gdp_mu
+from privproj.accounting.question import Question, answer, question_of
 from privproj.bounds import bounds_of, find_bound
 from privproj.curves.tradeoff import profile_points, tradeoff
-from privproj.errors import InvalidParameter, PrivprojError
+from privproj.errors import InvalidParameter, PrivprojError, Unanswered
+from privproj.runs import slack_target
 from privproj.validation import privacy_epsilon, whole
 
 from . import render
-from .answer import build_mechanism, take_run
+from .answer import EXIT_CODES, build_mechanism, take_run
 from .files import write_text
 from .groups import Group
 from .mechanisms import MECHANISMS, example_words
 from .options import Once, OneOf, mechanism_options, option, run_options, sectioned, with_options
 
-SUMMARY = "delta(eps) or the trade-off function: table, CSV, JSON, picture."
+SUMMARY = "delta(eps), the trade-off function or one GDP mu: table, CSV, JSON, picture."
 COLUMN = {"delta": "epsilon", "trade-off": "false positive rate"}
 
 command = Group("curve", help=SUMMARY, short_help=SUMMARY)
@@ -49,8 +51,40 @@ def grid(kind: str, largest: float | None, points: float | None) -> list[float]:
     return [top * i / (count - 1.0) for i in range(count)]
 
 
+def show_gdp(kind: type, options: dict[str, Any], own: list[str]) -> int:
+    """Print or write the ``mu`` of Gaussian differential privacy by each bound; returns the exit code."""
+    for name in ("epsilon_max", "points", "plot"):
+        if options.pop(name) is not None:
+            raise InvalidParameter("--what", "gdp", f"no --{name.replace('_', '-')} with --what gdp")
+    output, style, names, slack = (options.pop(name) for name in ("output", "style", "bound", "delta"))
+    del options["what"]
+    options.pop("clip", None)
+    setting = take_run(options)
+    mechanism = build_mechanism(kind, {name: options.pop(name) for name in own})
+    asked, target = questions(mechanism, names, setting), slack_target(DEFAULT_SLACK if slack is None else slack)
+    found = []
+    for question in asked:
+        try:
+            result = answer(question, "gdp_mu", solve_gdp_mu, target)
+            found += [result] if result.usable or names != ("all",) else []
+        except Unanswered:
+            if names != ("all",):
+                raise
+    text = render.gdp_as(style or "table", found)
+    if output is not None:
+        write_text(output, text + "\n")
+    else:
+        click.echo(text)
+    return max((EXIT_CODES[result.outcome] for result in found), default=0)
+
+
 def show_curves(kind: type, options: dict[str, Any], own: list[str]) -> int:
     """Evaluate the curves and print, write or draw them; returns the exit code."""
+    if options["what"] == "gdp":
+        return show_gdp(kind, options, own)
+    slack = options.pop("delta")
+    if slack is not None:
+        raise InvalidParameter("--delta", slack, "--what gdp with --delta, its slack")
     shape, largest, points = options.pop("what") or "delta", options.pop("epsilon_max"), options.pop("points")
     output, plot, style, names = options.pop("output"), options.pop("plot"), options.pop("style"), options.pop("bound")
     options.pop("clip", None)
@@ -116,7 +150,8 @@ def curve_command(name: str) -> click.Command:
             [],
             [
                 option("--bound", "A bound to draw; may be repeated; all: every bound.", type=str, multiple=True),
-                option("--what", "What to draw.  [default: delta]", type=OneOf(["delta", "trade-off"])),
+                option("--what", "What to draw.  [default: delta]", type=OneOf(["delta", "trade-off", "gdp"])),
+                option("--delta", "Slack of the mu of --what gdp.  [default: 1e-9]", metavar="D0"),
                 option("--epsilon-max", "Largest epsilon.  [default: 5]", metavar="E"),
                 option("--points", "Number of points.  [default: 41]", metavar="N"),
                 option("--style", "How to print.  [default: table]", type=OneOf(["table", "csv", "json"])),

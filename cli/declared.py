@@ -33,12 +33,22 @@ CERTIFIABLE = ("epsilon", "delta", "sigma")
 """Quantities whose answers can be certified."""
 
 
+RISKS = (
+    value("--advantage", "Instead of these: largest TPR - FPR of any membership attack.", "A"),
+    value("--tpr", "Instead of these: largest true positive rate of any attack at --fpr.", "B"),
+    value("--fpr", "False positive rate at which --tpr is the limit.", "A"),
+)
+"""The targets of a calibration to a risk."""
+
+
 def target_of(quantity: str) -> list[Declared]:
     """Return ``--epsilon`` and ``--delta``, as the quantity needs them."""
-    epsilon = value("--epsilon", "Privacy loss epsilon.", "E", required=quantity != "compare")
+    epsilon = value("--epsilon", "Privacy loss epsilon.", "E", required=quantity not in ("compare", "sigma"))
     delta = value("--delta", "Failure probability delta.", "D")
     power = value("--log10-delta", "Instead of --delta: its decimal logarithm, for instance -1000.", "L")
     deltas = [delta, power] if quantity in POWERS else [delta]
+    if quantity == "sigma":
+        return [epsilon, *deltas, *RISKS]
     return {"epsilon": deltas, "report": deltas, "delta": [epsilon]}.get(quantity, [epsilon, *deltas])
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from privproj.assumptions import REPLACE_SENSITIVITY
 from privproj.bounds import ROLES
-from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
+from privproj.result import Outcome, Result, Side, Status, as_plain_value, risk_words, round_outward
 from privproj.runs import IN_EPOCHS, RunOptions, epoch_words
 
 if TYPE_CHECKING:
@@ -72,6 +72,11 @@ def result_lines(result: Result) -> list[str]:
 def at_least_line(result: Result) -> list[str]:
     """Say below what no accounting can go, and how far the answer is above that at most."""
     of_delta = result.quantity == "delta"
+    if "advantage_at_least" in result.numerics:
+        least: Any = result.numerics["advantage_at_least"]
+        words = f"advantage {round_outward(least, up=False)} with this noise multiplier, whatever the accounting"
+        words += f", against {result.numerics['at_least_for']}" if "at_least_for" in result.numerics else ""
+        return wrap_line("  at least: ", words)
     least: Any = result.numerics.get("log10_delta_at_least" if of_delta else "epsilon_at_least")
     if least is None:
         return []
@@ -168,8 +173,12 @@ def headline(result: Result) -> str:
         for key, value in (("epsilon", result.epsilon), ("delta", result.delta))
         if key != result.quantity and value is not None
     )
+    if result.risk is not None:
+        at = risk_words(result.risk)
     if result.delta is None and result.log10_delta is not None:
         at += f"{' and ' * bool(at)}delta 10^{result.log10_delta:g}"
+    if result.quantity == "tpr" and result.risk is not None:
+        name, at = "true positive rate", f"false positive rate {result.risk['fpr']:g}"
     if result.value is None:
         return f"{name}: nothing fits at {at}"
     if result.outcome is Outcome.VACUOUS:
@@ -180,6 +189,8 @@ def headline(result: Result) -> str:
         delta_shown(result.value) if name == "delta" else round_outward(result.value, up=result.side is not Side.LOWER)
     )
     side = MEETS.get(result.quantity, f"{result.side}, at")
+    if name == "advantage":
+        return f"advantage = {shown}  ({result.side})"
     if name == "rank" and result.side is Side.UPPER:
         side = "smallest that meets"
     if result.side is Side.NONE:
@@ -258,6 +269,37 @@ def run_text(result: Result, schedule: "Schedule") -> str:
         lines += wrap_line("  promise:  ", promise)
     shown = at_least_line(result) + numerics_line(result.numerics) + certified_line(result.numerics)
     return "\n".join(lines + shown + closing_lines(result))
+
+
+GDP_COLUMNS = ("bound", "status", "gdp mu (at most)", "slack", "no slack from", "regret (at most)")
+GDP_NOTES = (
+    "delta(epsilon) <= max(G_mu(epsilon), slack) at every epsilon, and f(a) >= G_mu(a) - slack at every false positive "
+    "rate a, with f the least false negative rate of an attack and G that of two Gaussians at distance mu",
+    'f(a) >= G_mu(a), without a slack, where a and G_mu(a) are at least the rate in "no slack from"',
+    "regret: how much likelier the best attack by G_mu guesses right than the best one by the bound, at any prior",
+)
+
+
+def gdp_as(style: str, results: list[Result]) -> str:
+    """Return the ``mu`` by each bound as a table, CSV or JSON, with what it means; all numbers are rounded up."""
+    if style == "json":
+        return as_json({"results": [result.as_dict() for result in results]})
+    rows = []
+    for result in results:
+        facts: Any = result.numerics
+        numbers = (float(result.value or 0.0), float(result.delta or 0.0), facts["exact_from"], facts["regret"])
+        shown = [repr(number) if style == "csv" else round_outward(number) for number in numbers]
+        rows.append([result.bound, str(result.status), *shown])
+    if style == "csv":
+        return "\n".join(",".join(row) for row in (("bound", "status", "mu", "slack", "exact_from", "regret"), *rows))
+    lines = ["  ".join(f"{cell:>16}" for cell in row) for row in (GDP_COLUMNS, *rows)]
+    promises = dict.fromkeys(f"{result.bound}: {words}" for result in results for words in result.promises)
+    lines += [line for words in promises for line in wrap_line("promise: ", words)]
+    lines += [line for words in GDP_NOTES for line in wrap_line("meaning: ", words)]
+    for label, found in (("assumes: ", [r.assumes for r in results]), ("warning: ", [r.warnings for r in results])):
+        shared = dict.fromkeys(words for one in found for words in one)
+        lines += [line for words in shared for line in wrap_line(label, words)]
+    return "\n".join(lines)
 
 
 def comparison_json(rows: "Iterable[Comparison]") -> str:

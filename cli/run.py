@@ -10,13 +10,14 @@ from privproj.records.run_file import from_data
 
 from . import render
 from .answer import EXIT_CODES, with_proof
-from .declared import PROOF
+from .declared import PROOF, RISKS
 from .files import read_data, write_run_file
 from .options import Once, built, option, with_options
 
 HELP = """Epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
 
-With --calibrate all noise multipliers are scaled by one factor to meet --epsilon and --delta.
+With --calibrate all noise multipliers are scaled by one factor to meet --epsilon and --delta, or
+an attack risk: --advantage, or --tpr and --fpr.
 
 \b
 A run file in TOML:
@@ -36,6 +37,9 @@ def answer_run_file(
     file: str,
     epsilon: float | None,
     delta: float | None,
+    advantage: float | None,
+    tpr: float | None,
+    fpr: float | None,
     calibrate: bool,
     output: str | None,
     json: bool,
@@ -44,18 +48,24 @@ def answer_run_file(
     events: bool,
 ) -> int:
     schedule = from_data(read_data(file), file)
+    risk = {"advantage": advantage, "tpr": tpr, "fpr": fpr}
+    of_risk = any(value is not None for value in risk.values())
     if events:
-        if epsilon is not None or delta is not None:
-            raise InvalidParameter("--events", True, "--events without --epsilon and --delta")
+        if of_risk or epsilon is not None or delta is not None:
+            raise InvalidParameter("--events", True, "--events without a target")
         click.echo(render.as_json(as_events(schedule)))
         return 0
     if calibrate:
-        if epsilon is None or delta is None:
-            raise InvalidParameter("--calibrate", "one target", "both --epsilon and --delta")
-        schedule = schedule.calibrated(epsilon=epsilon, delta=delta)
+        if not of_risk and (epsilon is None or delta is None):
+            raise InvalidParameter("--calibrate", "one target", "both --epsilon and --delta, or a risk")
+        schedule = schedule.calibrated(epsilon=epsilon, delta=delta, **risk)
+    elif of_risk:
+        raise InvalidParameter("--calibrate", "nothing", "--calibrate with a risk as the target")
     elif (epsilon is None) == (delta is None):
         raise InvalidParameter("--delta", delta, "exactly one of --delta and --epsilon, or --calibrate with both")
-    if delta is None:
+    if of_risk:
+        result = schedule.risk(**risk)
+    elif delta is None:
         assert epsilon is not None
         result = schedule.delta(epsilon=epsilon)
     else:
@@ -97,7 +107,8 @@ def options() -> list[Any]:
         file_argument(),
         option("--epsilon", "Privacy loss epsilon.", metavar="E"),
         option("--delta", "Failure probability delta.", metavar="D"),
-        option("--calibrate", "Scale the noise of all phases to meet both.", is_flag=True),
+        *built(RISKS),
+        option("--calibrate", "Scale the noise of all phases to meet both, or the risk.", is_flag=True),
         Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
         option("--json", "One JSON object instead of text.", is_flag=True),
         option("--events", "Print the phases as events of dp-accounting.", is_flag=True),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from privproj.accounting.evaluate import evaluate
     from privproj.accounting.filter import Filter
     from privproj.accounting.mixing_plan import mixing_plan
+    from privproj.accounting.gdp import gdp_mu
     from privproj.accounting.queries import Comparison, compare, delta, epsilon
     from privproj.accounting.selection import draw_trials, select
     from privproj.bounds import registry
@@ -70,6 +71,7 @@ __all__ = [
     "epsilon",
     "epsilons",
     "evaluate",
+    "gdp_mu",
     "misalignment",
     "mixing_plan",
     "rank",
@@ -87,6 +89,7 @@ HOMES = {
     "accounting.evaluate": ("evaluate",),
     "accounting.filter": ("Filter",),
     "accounting.mixing_plan": ("mixing_plan",),
+    "accounting.gdp": ("gdp_mu",),
     "accounting.queries": ("Comparison", "compare", "delta", "epsilon"),
     "accounting.selection": ("draw_trials", "select"),
     "bounds": ("registry",),

@@ -1,6 +1,7 @@
 """What the tool answers: a number with its side, its bound, the status of the bound and its promises."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -89,12 +90,20 @@ def round_outward(value: float, *, up: bool = True) -> str:
     return f"{float(f'{shown}e{scale}'):#.4g}".rstrip(".")
 
 
+def risk_words(risk: Mapping[str, float]) -> str:
+    """Say an attack risk: the advantage, or the true positive rate at a false positive rate."""
+    if "advantage" in risk:
+        return f"advantage {risk['advantage']:g}"
+    return f"true positive rate {risk['tpr']:g} at false positive rate {risk['fpr']:g}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """One answer, with all that it rests on.
 
     Attributes:
-        quantity: What was asked: epsilon, delta, sigma, rank, steps, rate or misalignment.
+        quantity: What was asked: epsilon, delta, sigma, rank, steps, rate or misalignment; also advantage, tpr (at the
+            false positive rate of ``risk``) and gdp_mu.
         value: The answer at its safe end: ``inf`` where no finite epsilon exists, None where nothing fits or there is
             no answer.
         lower: The lower end of the interval that encloses the exact value of the named bound; None where it is not
@@ -112,6 +121,7 @@ class Result:
         epsilon: The epsilon of the guarantee, given or answered; None where it was neither.
         delta: The delta of the guarantee, given or answered; None where only its logarithm is a double.
         log10_delta: The decimal logarithm of that delta.
+        risk: The attack risk that is the target, by name: ``advantage``, or ``tpr`` and ``fpr``; None for any other.
         noise_multiplier: The noise standard deviation (for Laplace noise its scale) over the sensitivity, for
             mechanisms that have one.
         noise_std: The noise standard deviation for a given clip, in the units of the clip; None where no clip was
@@ -141,6 +151,7 @@ class Result:
     epsilon: float | None = None
     delta: float | None = None
     log10_delta: float | None = None
+    risk: dict[str, float] | None = None
     noise_multiplier: float | None = None
     noise_std: float | None = None
     numerics: dict[str, object] = field(default_factory=dict)
@@ -149,14 +160,21 @@ class Result:
     def __str__(self) -> str:
         if self.value is None:
             return f"{self.quantity}: no answer ({self.outcome})"
-        delta = f"delta {self.delta:g}" if self.delta is not None else f"delta 10^{self.log10_delta:g}"
-        given = {"epsilon": f"at {delta}", "delta": f"at epsilon {self.epsilon:g}"}
-        target = given.get(self.quantity) or f"for epsilon {self.epsilon:g} and {delta}"
+        target = self._target_words()
         shown = round_outward(self.value, up=self.side is not Side.LOWER)
         side = "NOT A GUARANTEE" if self.side is Side.NONE else self.side
         promises = f"; promise: {'; '.join(self.promises)}" if self.promises else ""
         basis = f"{self.bound}, {self.status}, {self.run['relation']}{promises}"
         return f"{self.quantity} = {shown} ({side}, {target}; {basis})"
+
+    def _target_words(self) -> str:
+        """At which target the value is."""
+        if self.risk is not None:
+            return f"for {risk_words(self.risk)}"
+        delta = f"delta {self.delta:g}" if self.delta is not None else f"delta 10^{self.log10_delta:g}"
+        if self.quantity == "delta":
+            return f"at epsilon {self.epsilon:g}"
+        return f"at {delta}" if self.quantity in ("epsilon", "gdp_mu") else f"for epsilon {self.epsilon:g} and {delta}"
 
     @property
     def usable(self) -> bool:

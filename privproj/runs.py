@@ -470,7 +470,45 @@ class EpsilonTarget:
         return {"epsilon": self.epsilon}
 
 
-AnyTarget = Target | EpsilonTarget
+@dataclass(frozen=True)
+class RiskTarget:
+    """An attack risk to be met: the ``advantage``, or the true positive rate ``tpr`` at a false positive rate ``fpr``.
+
+    It has either the first or the other two.
+    """
+
+    advantage: float | None = None
+    tpr: float | None = None
+    fpr: float | None = None
+
+    @property
+    def value(self) -> float:
+        """The risk that is allowed."""
+        found = self.advantage if self.tpr is None else self.tpr
+        assert found is not None
+        return found
+
+    def parameters(self) -> dict[str, float]:
+        """The target by the names of its parts."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def fields(self) -> dict[str, Any]:
+        """The target by the names of the fields of a result."""
+        return {"risk": self.parameters()}
+
+
+@dataclass(frozen=True)
+class SlackTarget:
+    """The slack of a ``mu`` of Gaussian differential privacy; ``target`` is None for a slack of 0."""
+
+    target: Target | None
+
+    def fields(self) -> dict[str, Any]:
+        """The slack by the names of the fields of a result."""
+        return {"delta": 0.0, "log10_delta": None} if self.target is None else self.target.fields()
+
+
+AnyTarget = Target | EpsilonTarget | RiskTarget | SlackTarget
 
 
 @dataclass(frozen=True)
@@ -487,6 +525,15 @@ class FullTarget(Target):
 def epsilon_target(epsilon: float) -> EpsilonTarget:
     """The target at this epsilon, from 0 to 1e9; raises :class:`InvalidParameter` for any other value."""
     return EpsilonTarget(privacy_epsilon(epsilon, zero=True))
+
+
+def slack_target(delta: float) -> SlackTarget:
+    """The slack ``delta``, from 0 to below 1; raises :class:`InvalidParameter` for any other value."""
+    expected = "a slack from 0 to below 1"
+    found = real("delta", delta, expected, 0.0, 1.0)
+    if found == 1.0:
+        raise InvalidParameter("delta", delta, expected)
+    return SlackTarget(delta_target(found, None) if found else None)
 
 
 def delta_target(delta: float | None, log10_delta: float | None) -> Target:
@@ -507,3 +554,37 @@ def full_target(epsilon: float, delta: float | None, log10_delta: float | None, 
     found = delta_target(delta, log10_delta)
     eps = privacy_epsilon(epsilon, zero=zero)
     return FullTarget(found.delta, found.log_delta, found.log10_delta, eps, by_log=found.by_log)
+
+
+RISKS = ("advantage", "tpr", "fpr")
+"""The names of the parts of a risk that can be a target."""
+
+
+def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -> RiskTarget:
+    """The target at this risk; raises :class:`InvalidParameter` unless it is one risk, and ``fpr`` is below ``tpr``."""
+    if advantage is not None:
+        if tpr is not None or fpr is not None:
+            raise InvalidParameter("advantage", advantage, "either an advantage, or tpr and fpr, not both")
+        return RiskTarget(advantage=probability("advantage", advantage))
+    for name, value in (("tpr", tpr), ("fpr", fpr)):
+        if value is None:
+            raise InvalidParameter(name, "nothing", "a true positive rate tpr and a false positive rate fpr together")
+    hit, false = probability("tpr", tpr), probability("fpr", fpr)
+    if hit <= false:
+        raise InvalidParameter("tpr", hit, f"a true positive rate above fpr={false:g}, which guessing reaches")
+    return RiskTarget(tpr=hit, fpr=false)
+
+
+def privacy_or_risk_target(
+    epsilon: float | None, delta: float | None, log10_delta: float | None, **risk: float | None
+) -> FullTarget | RiskTarget:
+    """The target at ``(epsilon, delta)``, or at a risk; raises :class:`InvalidParameter` unless it is one of them."""
+    given = {name: value for name, value in risk.items() if value is not None}
+    if given:
+        for name, value in (("epsilon", epsilon), ("delta", delta), ("log10_delta", log10_delta)):
+            if value is not None:
+                raise InvalidParameter(name, value, f"either epsilon and delta, or {' and '.join(given)}, not both")
+        return risk_target(risk.get("advantage"), risk.get("tpr"), risk.get("fpr"))
+    if epsilon is None:
+        raise InvalidParameter("epsilon", "nothing", "epsilon and delta, or advantage, or tpr and fpr")
+    return full_target(epsilon, delta, log10_delta, zero=False)

@@ -53,11 +53,28 @@ def with_lower_end(accounted: _Accounted, result: Result) -> Result:
     """
     if not result.usable or result.side is not Side.UPPER or not result.value or result.quantity not in ASKED:
         return result
+    if result.risk is not None:
+        return _with_advantage_below(accounted, result)
     try:
         found, choice = _lower_end(accounted, result)
     except (PrivprojError, ArithmeticError, ValueError):
         found, choice = None, 0
     return replace(result, numerics={**result.numerics, **_fields(accounted, result, found, choice)})
+
+
+def _with_advantage_below(accounted: _Accounted, result: Result) -> Result:
+    """The result with ``advantage_at_least`` in its numerics where its risk is an advantage and one is proved."""
+    if "advantage" not in (result.risk or {}):
+        return result
+    try:
+        ends = [compose_phases(phases).log_delta(0.0).lower for phases in _choices(list(accounted.questions))]
+    except (PrivprojError, ArithmeticError, ValueError):
+        return result
+    # exp(max ln delta(0)), rounded down
+    least = math.exp(max(ends, default=-math.inf)) * (1.0 - 1e-15)
+    seen = any(question.mechanism.name in ("m1", "m2") for question in accounted.questions)
+    fields = {"advantage_at_least": least, **({"at_least_for": SEES_PROJECTIONS} if seen else {})} if least else {}
+    return replace(result, numerics={**result.numerics, **fields})
 
 
 ASKED = ("epsilon", "delta", "sigma")

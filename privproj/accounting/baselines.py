@@ -32,7 +32,7 @@ def compare_with_baselines(result: Result, mechanism: Mechanism, run: RunOptions
     if isinstance(mechanism, M2):
         setting = replace(mechanism, change_rank=mechanism.change_rank or mechanism.largest_rank)
     ask, targets = ASKS[result.quantity]
-    target = {name: getattr(result, name) for name in targets}
+    target = result.risk or {name: getattr(result, name) for name in targets}
     rows = []
     for bound, baseline in _baselines_of(mechanism, result.run):
         try:

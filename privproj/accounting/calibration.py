@@ -9,6 +9,7 @@ from functools import cache, lru_cache
 from typing import Any, Unpack
 
 from privproj.accounting.at_least import with_lower_end
+from privproj.accounting.attack_risk import side_at_risk, smallest_noise_at_risk
 from privproj.accounting.first_guess import (
     MOST_STEPS,
     Releases,
@@ -27,7 +28,7 @@ from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import Enclosure
 from privproj.numerics.search import find_crossing
 from privproj.result import Outcome, Result, Side
-from privproj.runs import IN_EPOCHS, FullTarget, Run, RunOptions, full_target
+from privproj.runs import IN_EPOCHS, FullTarget, RiskTarget, Run, RunOptions, full_target, privacy_or_risk_target
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
 
 MOST_RARE = 1e12
@@ -46,29 +47,40 @@ WIDE_ENCLOSURE = 1e-9
 def sigma(
     mechanism: Mechanism,
     *,
-    epsilon: float,
+    epsilon: float | None = None,
     delta: float | None = None,
     log10_delta: float | None = None,
+    advantage: float | None = None,
+    tpr: float | None = None,
+    fpr: float | None = None,
     bound: str | None = None,
     **run: Unpack[RunOptions],
 ) -> Result:
-    """Find the smallest noise multiplier ``z = sigma / sensitivity`` that meets ``(epsilon, delta)``, rounded up.
+    """Find the smallest noise multiplier ``z = sigma / sensitivity`` that meets a target, rounded up.
+
+    The target is ``(epsilon, delta)``, or a risk: what any attack that tells neighbouring data sets apart, such as a
+    membership attack, can reach at most.
 
     Args:
         mechanism: What is released, its ``noise_multiplier`` left out.
         epsilon: The epsilon to be met, above 0 and at most 1e9.
         delta: The delta to be met, above 0 and below 1; give either this or ``log10_delta``.
         log10_delta: The decimal logarithm of delta, from -1e6 to below 0.
+        advantage: Instead of epsilon and delta: the largest true positive rate less false positive rate of any attack,
+            above 0 and below 1.
+        tpr: Instead of these: the largest true positive rate of any attack at the false positive rate ``fpr``.
+        fpr: That false positive rate, above 0 and below ``tpr``.
         bound: The name of a bound of the mechanism; None takes its default.
         **run: The run, as :class:`privproj.runs.RunOptions` lists it.
 
     Returns:
-        A result whose ``value`` is the noise multiplier. The same bound, asked for its epsilon at that value, never
-        answers more than ``epsilon``. ``value`` is None (outcome vacuous) if no noise multiplier up to 1e12 meets the
-        target.
+        A result whose ``value`` is the noise multiplier. The same bound, asked for its epsilon or for the risk at that
+        value, never answers more than the target. ``value`` is None (outcome vacuous) if no noise multiplier up to 1e12
+        meets the target.
 
     Raises:
-        InvalidParameter: A value is outside its domain, or the mechanism has no noise multiplier or already has it set.
+        InvalidParameter: A value is outside its domain, two targets are given, or the mechanism has no noise multiplier
+            or already has it set.
         Refused: The bound proves nothing for this mechanism and run.
         NotConverged: A quadrature or a search did not reach its accuracy.
         PrecisionLimit: A composition cannot tell so small a delta from its rounding.
@@ -76,9 +88,11 @@ def sigma(
     >>> from privproj import M2, sigma
     >>> round(sigma(M2(dim=2048, rank=16), epsilon=1.0, delta=1e-5).value, 4)
     0.3814
+    >>> round(sigma(M2(dim=2048, rank=16), tpr=0.02, fpr=0.01).value, 4)
+    0.3411
     """
     require_unset(mechanism, "noise_multiplier", "sigma")
-    target = full_target(epsilon, delta, log10_delta, zero=False)
+    target = privacy_or_risk_target(epsilon, delta, log10_delta, advantage=advantage, tpr=tpr, fpr=fpr)
     question = ask_by_name(mechanism, bound, run)
     found = answer(question, "sigma", solve_sigma, target)
     return with_lower_end(question.with_mechanism(noise_multiplier=found.value), found) if found.usable else found
@@ -266,8 +280,14 @@ def _require_unset_in_run(run: RunOptions, parameter: str, quantity: str) -> Non
         raise InvalidParameter(parameter, run[parameter], f"no {parameter}: it is what {quantity} finds")
 
 
-def solve_sigma(question: Question, target: FullTarget) -> Result:
+def solve_sigma(question: Question, target: FullTarget | RiskTarget) -> Result:
     """Answer :func:`privproj.sigma` for a question that is already parsed, by a search over the noise multiplier."""
+    at_risk = isinstance(target, RiskTarget)
+    return _solve_sigma_at_risk(question, target) if at_risk else _solve_sigma_at_epsilon(question, target)
+
+
+def _solve_sigma_at_epsilon(question: Question, target: FullTarget) -> Result:
+    """Answer :func:`privproj.sigma` at ``(epsilon, delta)``."""
 
     @lru_cache(maxsize=2)
     def curve_at(z: float) -> Curve:
@@ -314,6 +334,16 @@ def solve_sigma(question: Question, target: FullTarget) -> Result:
         lower = min(found, end)
     answered = question.with_mechanism(noise_multiplier=found)
     side = answered.side(curve_at(found))
+    return answered.result("sigma", found, lower, side=side, **target.fields())
+
+
+def _solve_sigma_at_risk(question: Question, target: RiskTarget) -> Result:
+    """Answer :func:`privproj.sigma` at a risk (C30)."""
+    found, lower = smallest_noise_at_risk(question, target)
+    if found > LARGEST_NOISE:
+        return _vacuous_answer(question, "sigma", **target.fields())
+    answered = question.with_mechanism(noise_multiplier=found)
+    side = side_at_risk(answered, answered.curve(), target)
     return answered.result("sigma", found, lower, side=side, **target.fields())
 
 
@@ -447,11 +477,15 @@ def _solve_misalignment(question: Question, target: FullTarget) -> Result:
 
 def _vacuous_answer(question: Question, quantity: str, **fields: Any) -> Result:
     """The result of a calibration in which no value of the parameter meets the target."""
-    warnings = (*question.notes, "nothing meets this target; expected a larger epsilon or delta, or an easier run")
+    larger = "risk" if "risk" in fields else "epsilon or delta"
+    why = f"nothing meets this target; expected a larger {larger}, or an easier run"
     count = getattr(question.mechanism, "adaptive_clipping_sigma", None)
     if quantity == "sigma" and count is not None:
-        alone = f"with any noise the count that adapts the clip spends more than the target, got deviation {count:g}"
-        warnings = (*question.notes, f"{alone}; expected a larger adaptive_clipping_sigma")
+        why = (
+            f"with any noise the count that adapts the clip spends more than the target, got deviation {count:g}; "
+            "expected a larger adaptive_clipping_sigma"
+        )
+    warnings = (*question.notes, why)
     return question.result(quantity, None, None, **{"outcome": Outcome.VACUOUS, "warnings": warnings, **fields})
 
 

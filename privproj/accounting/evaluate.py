@@ -10,7 +10,7 @@ from privproj.bounds import find_bound, mechanism_named
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Mechanism, Sketch, Wishart
 from privproj.result import Result
-from privproj.runs import Run, RunOptions
+from privproj.runs import RISKS, Run, RunOptions
 from privproj.validation import real
 
 TARGETS = {
@@ -42,9 +42,9 @@ RECIPROCALS = {"mu": "noise_multiplier", "nu": "gamma"}
 
 
 def target_names(query: str) -> tuple[str, ...]:
-    """The names under which the targets of a query may be given; ``log10_delta`` is one wherever ``delta`` is."""
+    """The names under which the targets of a query may be given: ``log10_delta`` wherever ``delta`` is, and risks."""
     wanted = TARGETS[query][1]
-    return (*wanted, "log10_delta") if "delta" in wanted else wanted
+    return (*wanted, *(("log10_delta",) if "delta" in wanted else ()), *(RISKS if query == "sigma" else ()))
 
 
 def evaluate(quantity: str, **parameters: object) -> Result:
@@ -79,6 +79,8 @@ def evaluate(quantity: str, **parameters: object) -> Result:
         return special(quantity, given)
     mechanism_name, bound, target = _split_name(quantity)
     call, wanted = TARGETS[target]
+    if target == "sigma" and any(name in given for name in RISKS):
+        wanted = tuple(name for name in RISKS if name in given)
     for name in FOUND.get(target, ()):
         if name in given:
             raise InvalidParameter(name, given[name], f"no {name}: it is what {target} finds")

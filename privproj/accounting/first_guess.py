@@ -10,12 +10,13 @@ from functools import cache
 
 from privproj.accounting.question import Question
 from privproj.curves.profile import PrivacyProfile, Representation, log_delta_above
+from privproj.curves.tradeoff import gaussian_spread
 from privproj.errors import PrivprojError
 from privproj.mechanisms import Mechanism
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure
 from privproj.numerics.search import find_crossing
-from privproj.runs import FullTarget, Run
+from privproj.runs import FullTarget, RiskTarget, Run
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
 
 Releases = Sequence[tuple[Representation, Run]]
@@ -59,8 +60,10 @@ def _plain_run(run: Run) -> Run:
     return Run(steps=run.steps, sampling_rate=run.sampling_rate)
 
 
-def _wanted_spread(target: FullTarget) -> float:
+def _wanted_spread(target: FullTarget | RiskTarget) -> float:
     """The ``mu`` of a Gaussian release that just meets the target, roughly."""
+    if isinstance(target, RiskTarget):
+        return gaussian_spread(target.value, target.fpr)
     found = find_crossing(
         lambda s: kernels.log_gaussian_delta(target.epsilon, 1.0 / s) - target.log_delta,
         min(classical_noise(target), LARGEST_NOISE) if target.epsilon else 1.0,
@@ -71,7 +74,7 @@ def _wanted_spread(target: FullTarget) -> float:
     return 1.0 / min(found.upper, LARGEST_NOISE)
 
 
-def spread_guess(at: Callable[[float], Releases], target: FullTarget, guess: float) -> float:
+def spread_guess(at: Callable[[float], Releases], target: FullTarget | RiskTarget, guess: float) -> float:
     """The ``x`` at which the losses of the run ``at(x)`` spread like those of a Gaussian release with this target.
 
     The spread falls about like ``1/x``: ``x`` is a noise multiplier, or one over a rate. ``guess`` is returned where

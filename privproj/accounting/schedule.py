@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from privproj.accounting.at_least import with_lower_end
+from privproj.accounting.attack_risk import COMPOSED_RTOL, read_risk, smallest_at_risk
 from privproj.accounting.batch_remarks import remark_on_batches, with_alternatives
 from privproj.accounting.calibration import most_steps
 from privproj.accounting.events import (
@@ -28,8 +29,17 @@ from privproj.curves.inversion import meets, smallest_passing
 from privproj.curves.profile import Curve, PrivacyProfile, log_delta_above
 from privproj.errors import InvalidParameter, Refused, raise_within
 from privproj.mechanisms import Mechanism, NoisyMechanism
-from privproj.result import Outcome, Result, Side, Status
-from privproj.runs import Run, delta_target, epsilon_target, full_target
+from privproj.result import Outcome, Result, Side, Status, risk_words
+from privproj.runs import (
+    FullTarget,
+    RiskTarget,
+    Run,
+    delta_target,
+    epsilon_target,
+    full_target,
+    privacy_or_risk_target,
+    risk_target,
+)
 
 
 @dataclass(frozen=True)
@@ -383,34 +393,71 @@ class Schedule:
         """
         return replace(self, phases=tuple(_with_scaled_noise(phase, factor) for phase in self.phases))
 
-    def calibrated(self, *, epsilon: float, delta: float) -> "Schedule":
-        """Return the schedule whose noise multipliers, all times one common factor, just meet ``(epsilon, delta)``.
+    def calibrated(
+        self,
+        *,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        advantage: float | None = None,
+        tpr: float | None = None,
+        fpr: float | None = None,
+    ) -> "Schedule":
+        """Return the schedule whose noise multipliers, all times one common factor, just meet a target.
+
+        The target is ``(epsilon, delta)`` or an attack risk, as for :func:`privproj.sigma`.
 
         Args:
             epsilon: The epsilon to be met, above 0 and at most 1e9.
             delta: The delta to be met, above 0 and below 1.
+            advantage: Instead of these: the largest true positive rate less false positive rate of any attack.
+            tpr: Instead of these: the largest true positive rate of any attack at the false positive rate ``fpr``.
+            fpr: That false positive rate, above 0 and below ``tpr``.
 
         Returns:
-            The scaled schedule, whose epsilon at ``delta`` is at most ``epsilon``.
+            The scaled schedule, whose epsilon at ``delta`` is at most ``epsilon``, or whose risk is at most the target.
 
         Raises:
-            InvalidParameter: A value is outside its domain, or a phase has no noise multiplier.
+            InvalidParameter: A value is outside its domain, two targets are given, or a phase has no noise multiplier.
             Refused: No factor from 1e-6 to 1e6 meets the target, or a phase has no privacy profile.
         """
-        target = full_target(epsilon, delta, None, zero=False)
+        target = privacy_or_risk_target(epsilon, delta, None, advantage=advantage, tpr=tpr, fpr=fpr)
 
         @lru_cache(maxsize=2)
         def curve_at(factor: float) -> Curve:
             return self.scaled(factor).curve()
 
         def excess(factor: float) -> float:
+            assert isinstance(target, FullTarget)
             return log_delta_above(curve_at(factor), target.epsilon) - target.log_delta
 
+        limits = {"low": 1e-6, "high": 1e6}
         guess = spread_guess(lambda factor: [phase.release for phase in self.scaled(factor).phases], target, 1.0)
-        found = close_crossing(excess, min(max(guess, 1e-6), 1e6), low=1e-6, high=1e6, rtol=1e-7)[0].upper
+        if isinstance(target, RiskTarget):
+            factor = smallest_at_risk(curve_at, target, guess, **limits, rtol=COMPOSED_RTOL)
+            if factor > limits["high"]:
+                raise Refused(f"no common factor of the noise meets {risk_words(target.parameters())}")
+            return self.scaled(factor)
+        found = close_crossing(excess, min(max(guess, 1e-6), 1e6), **limits, rtol=1e-7)[0].upper
         if found == math.inf:
             raise Refused(f"no common factor of the noise meets epsilon {epsilon:g} and delta {delta:g}")
         return self.scaled(smallest_passing(lambda factor: meets(curve_at(factor), target), found, 1e-9))
+
+    def risk(self, *, advantage: float | None = None, tpr: float | None = None, fpr: float | None = None) -> Result:
+        """Return what any attack on the whole run reaches at most, of the kind of a target, rounded up.
+
+        Args:
+            advantage: The target that the advantage is compared with, above 0 and below 1.
+            tpr: Instead of it: the target of the true positive rate at the false positive rate ``fpr``.
+            fpr: That false positive rate, above 0 and below ``tpr``.
+
+        Returns:
+            A result whose ``value`` is the advantage, or the true positive rate.
+
+        Raises:
+            InvalidParameter: A value is outside its domain, or it is not one target.
+            Refused: A phase has no privacy profile.
+        """
+        return read_risk(self, risk_target(advantage, tpr, fpr))
 
     def meets(self, *, epsilon: float, delta: float) -> bool:
         """Return True if the schedule answers no more than ``(epsilon, delta)`` to both questions (C24).

@@ -62,4 +62,5 @@ def gaussian_profile(mu: float) -> PrivacyProfile:
         closed_form=lambda steps: gaussian_profile(mu * math.sqrt(steps)),
         table=table,
         resolution=256.0,
+        gaussian_mu=mu,
     )

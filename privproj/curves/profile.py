@@ -119,6 +119,9 @@ class PrivacyProfile:
     numerics: dict[str, object] = field(default_factory=dict)
     """How it is computed, for an answer to say, where that is more than a closed form or a quadrature."""
 
+    gaussian_mu: float | None = None
+    """The ``mu`` where this is exactly the profile of two Gaussians at that distance; None for any other."""
+
     inverse_spacing: float = 2.0**-36
     """Spacing of the log deltas that are answered (C24): wider where evaluations are slow or an enclosure is wide."""
 
@@ -149,7 +152,8 @@ class PrivacyProfile:
             return Enclosure(ends[0] + math.log(rate) - 1e-15, min(0.0, ends[1] + math.log(rate) + 1e-15))
 
         shown = {**self.numerics, "subsampling": "closed form"}
-        return replace(self, log_delta=log_delta, inverse=None, closed_form=None, table=None, numerics=shown)
+        lost: dict[str, None] = dict.fromkeys(("inverse", "closed_form", "table", "gaussian_mu"))
+        return replace(self, log_delta=log_delta, numerics=shown, **lost)
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)``, enclosed: at the upper end the profile's upper end was evaluated to be at most delta."""

@@ -2,39 +2,155 @@
 
 A test tells two neighbouring data sets apart by the output of a run. The trade-off function ``f(a)`` is the least false
 negative rate at the false positive rate ``a``. A profile ``delta(eps)`` that holds in both orders bounds it from below
-(Dong, Roth, Su 2022).
+(Dong, Roth, Su 2022). Every epsilon gives a valid bound. Each risk here is read at the best one that a search finds: a
+pure function of the curve, by which a calibration to a risk and what is shown of its answer are one (C30).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
-from privproj.curves.profile import Curve
+from privproj.curves.inversion import delta_value, read_log_delta
+from privproj.curves.profile import Curve, log_delta_above
+from privproj.errors import PrivprojError
+from privproj.numerics.enclosure import next_up
+from privproj.numerics.search import minimise
+from privproj.runs import RiskTarget
 
-READ_EPSILONS = [0.0, *(math.exp(-7.0 + 0.05 * i) for i in range(230))]
-"""Where the profile is read, in nats. Any epsilon gives a valid bound, more of them a tighter one. Speed only."""
+FIRST_READ_EPSILON = 1.0
+"""Where the search for the best epsilon begins, in nats. Speed only."""
+
+READ_STEP = math.exp(0.5)
+"""Factor between the epsilons of the first scan. Speed only."""
+
+LEAST_READ_EPSILON = 1e-4
+"""Below this epsilon (nats) only 0 itself is scanned. Speed only."""
+
+RISES = 2
+"""A scan ends where the risk has risen so often in a row: of a convex profile it falls and then rises. Speed only."""
+
+LARGEST_READ_EPSILON = 700.0
+"""Epsilons from here on are not read, as ``e^eps`` would overflow. Contract."""
+
+BEST_EPSILON_RTOL = 1e-6
+"""Relative width at which the search for the best epsilon ends; the risk is flat there. Speed only."""
+
+CLEARLY_MORE = 1.0 + 1e-6
+"""Factor by which another epsilon must lower the advantage below ``delta(0)`` to be taken. Contract."""
+
+GUESSED_BELOW = 1e-6
+"""Advantages below this have a spread by the first term of a series. Speed only."""
+
+RATE_ROUNDING = 2e-15
+"""What is added to a true positive rate for the rounding of differences of numbers up to 1. Proof."""
+
+
+UNIT = 2.0**-53
+"""What is taken off a false negative rate for the rounding of ``1 - x``. Proof."""
 
 
 def profile_points(curve: Curve, epsilons: Sequence[float]) -> list[float]:
     """Upper bounds of ``delta(eps)`` at these epsilons (nats); they are as sound as the curve."""
-    return [math.exp(max(curve.log_delta(eps).upper, -690.0)) for eps in epsilons]
+    return [_delta_above(curve, eps) for eps in epsilons]
 
 
-def tradeoff(curve: Curve, rates: Sequence[float], epsilons: Sequence[float] = READ_EPSILONS) -> list[float]:
+def _delta_above(curve: Curve, eps: float) -> float:
+    """An upper bound of ``delta(eps)``, at least 1e-300."""
+    return delta_value(log_delta_above(curve, eps))
+
+
+def tradeoff(curve: Curve, rates: Sequence[float], epsilons: Sequence[float] | None = None) -> list[float]:
     """A lower bound of the false negative rate ``f(a)`` of every test, at each of these false positive rates ``a``.
 
-    ``epsilons`` (nats) are where the curve is read. It is as sound as the curve, whatever they are.
+    The curve is read at ``epsilons`` (nats) alone where they are given. It is as sound as the curve, whatever they are.
     """
-    # f(a) >= max(0, max over eps of max(1 - delta(eps) - e^eps a, e^-eps (1 - delta(eps) - a)))
-    points = [(eps, delta) for eps, delta in zip(epsilons, profile_points(curve, epsilons), strict=True) if eps < 700.0]
-    return [max(0.0, *(max(1.0 - d - math.exp(e) * a, math.exp(-e) * (1.0 - d - a)) for e, d in points)) for a in rates]
+    if epsilons is None:
+        return [max(0.0, 1.0 - hit - UNIT) for hit in true_positive_rates(curve, rates)]
+    points = [(eps, _delta_above(curve, eps)) for eps in epsilons if eps < LARGEST_READ_EPSILON]
+    return [max(0.0, 1.0 - min(_true_positive_rate_at(*point, rate) for point in points) - UNIT) for rate in rates]
 
 
 def true_positive_rates(curve: Curve, rates: Sequence[float]) -> list[float]:
-    """An upper bound of the true positive rate of every membership attack, at each of these false positive rates."""
-    # min(1, 1 - f(a) + 1e-12), where the last term is for rounding
-    return [min(1.0, 1.0 - miss + 1e-12) for miss in tradeoff(curve, rates)]
+    """An upper bound of the true positive rate of every membership attack, at each of these false positive rates.
+
+    An epsilon at which the bound has no answer says nothing.
+    """
+    read = _reader(curve)
+    return [_least_risk(read, lambda eps, delta, a=rate: _true_positive_rate_at(eps, delta, a)) for rate in rates]
 
 
 def advantage(curve: Curve) -> float:
-    """An upper bound of true positive less false positive rate of every membership attack: ``delta(0)``."""
-    return math.exp(min(curve.log_delta(0.0).upper, 0.0))
+    """An upper bound of true positive less false positive rate of every membership attack: ``delta(0)`` where convex.
+
+    It is the delta that is printed at epsilon 0, unless a larger epsilon says clearly more, as it does for some rules.
+    """
+    least = _least_risk(_reader(curve), _advantage_at)
+    try:
+        whole = delta_value(read_log_delta(curve, 0.0).upper)
+    except PrivprojError:
+        return least
+    return whole if whole <= least * CLEARLY_MORE else least
+
+
+def gaussian_spread(risk: float, fpr: float | None) -> float:
+    """The ``mu`` of a Gaussian release with this advantage, or this true positive rate at ``fpr``, but for rounding."""
+    from statistics import NormalDist
+
+    if risk >= 1.0:
+        return math.inf
+    # 2 Phi^-1((1 + A)/2), or Phi^-1(B) - Phi^-1(a)
+    if fpr is None:
+        return 2.0 * NormalDist().inv_cdf(0.5 + 0.5 * risk) if risk > GUESSED_BELOW else risk * math.sqrt(2.0 * math.pi)
+    return NormalDist().inv_cdf(risk) - NormalDist().inv_cdf(fpr)
+
+
+def risk_of(curve: Curve, target: RiskTarget) -> float:
+    """The risk that a target is about, as it is shown for this curve (C30)."""
+    return advantage(curve) if target.fpr is None else true_positive_rates(curve, [target.fpr])[0]
+
+
+def _true_positive_rate_at(eps: float, delta: float, rate: float) -> float:
+    """The bound of the true positive rate at the false positive rate ``a`` by one ``(eps, delta)``, upwards (C30)."""
+    # min(1, delta + e^eps a, 1 - e^-eps (1 - delta - a))
+    growth = math.exp(eps)
+    mirrored = 1.0 - (1.0 - delta - rate) / growth + RATE_ROUNDING
+    return min(1.0, next_up(delta + growth * rate), next_up(mirrored))
+
+
+def _advantage_at(eps: float, delta: float) -> float:
+    """The bound of the advantage by one ``(eps, delta)``, rounded up (C30)."""
+    # (e^eps - 1 + 2 delta) / (e^eps + 1)
+    return min(1.0, next_up(math.tanh(0.5 * eps) + 2.0 * delta / (math.exp(eps) + 1.0)))
+
+
+def _reader(curve: Curve) -> Callable[[float], float]:
+    """Delta at an epsilon, kept; 1 where the bound has no answer there."""
+
+    @cache
+    def read(eps: float) -> float:
+        try:
+            return _delta_above(curve, eps)
+        except PrivprojError:
+            return 1.0
+
+    return read
+
+
+def _least_risk(read: Callable[[float], float], risk_at: Callable[[float, float], float]) -> float:
+    """The least ``risk_at(eps, delta)`` that is found: at the best epsilon of a scan, then between its neighbours."""
+
+    def at(eps: float) -> float:
+        return risk_at(eps, read(eps))
+
+    found = {0.0: at(0.0)}
+    for factor in (READ_STEP, 1.0 / READ_STEP):
+        eps, rises, least = FIRST_READ_EPSILON, 0, math.inf
+        while rises < RISES and LEAST_READ_EPSILON < eps < LARGEST_READ_EPSILON:
+            found[eps] = at(eps)
+            # A risk of 1 says nothing of where the least one is.
+            rises = rises + 1 if least < found[eps] < 1.0 else 0
+            least, eps = min(least, found[eps]), eps * factor
+    scanned = sorted(found)
+    best = min(range(len(scanned)), key=lambda i: found[scanned[i]])
+    low, high = scanned[max(best - 1, 0)], scanned[min(best + 1, len(scanned) - 1)]
+    return min(found[scanned[best]], minimise(at, low, high, rtol=BEST_EPSILON_RTOL, points=3)[1])

@@ -183,6 +183,11 @@ def certify(result: Result) -> Certificate:
     >>> float(found.lower) <= float(found.upper) <= 1e-5
     True
     """
+    if result.risk is not None:
+        raise Refused(
+            "a risk has no certificate; expected a target of epsilon and delta, or certify the delta at epsilon 0 of "
+            "the noise multiplier that was found, which is its advantage"
+        )
     answered = result.outcome is Outcome.OK and result.epsilon is not None and result.log10_delta is not None
     if result.quantity not in ("epsilon", "delta", "sigma") or not answered:
         raise Refused(

@@ -13,7 +13,15 @@ from privproj.bounds import find_bound, mechanism_named
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Layer, Mechanism
 from privproj.result import Result
-from privproj.runs import BATCH_KEYS, BATCH_OPTIONS, delta_target, epsilon_target, full_target, run_options_from_batches
+from privproj.runs import (
+    BATCH_KEYS,
+    BATCH_OPTIONS,
+    RISKS,
+    delta_target,
+    epsilon_target,
+    privacy_or_risk_target,
+    run_options_from_batches,
+)
 from privproj.validation import privacy_epsilon
 
 RUN_KEYS = (
@@ -41,6 +49,7 @@ TYPES = {
     "steps": WHOLE, "group_size": WHOLE, "batch_size": WHOLE, "dataset_size": WHOLE,
     "batches": WHOLE, "batches_per_record": WHOLE, "max_batch_size": WHOLE,
     "sampling_rate": NUMBER, "discretization": NUMBER, "epochs": NUMBER, "split": SHARE,
+    "advantage": NUMBER, "tpr": NUMBER, "fpr": NUMBER,
     "epsilon": NUMBER, "delta": NUMBER, "log10_delta": NUMBER, "expect": NUMBER, "rtol": NUMBER, "at_most": NUMBER,
     "sampling": TEXT, "relation": TEXT, "composer": TEXT, "clipping": TEXT,
     "name": TEXT, "query": TEXT, "mechanism": TEXT, "bound": TEXT, "planned": TRUTH, "layer": LAYERS,
@@ -143,8 +152,11 @@ def question_from(given: Mapping[str, Any], query: str = "") -> Question:
 def target_from(given: Mapping[str, Any], query: str) -> dict[str, Any]:
     """The targets of a query by name; raises :class:`InvalidParameter` for one missing, doubled or out of range."""
     found = {name: given[name] for name in target_names(query) if name in given}
+    if query == "sigma":
+        aim_from(given, query)
+        return found
     if "epsilon" in TARGETS[query][1]:
-        privacy_epsilon(found.get("epsilon"), zero=query != "sigma")
+        privacy_epsilon(found.get("epsilon"), zero=True)
     if "delta" in TARGETS[query][1]:
         delta_target(found.get("delta"), found.get("log10_delta"))
     return found
@@ -157,7 +169,7 @@ def aim_from(given: Mapping[str, Any], query: str) -> Any:
     if query == "epsilon":
         return delta_target(given.get("delta"), given.get("log10_delta"))
     goal: Any = (given.get(name) for name in ("epsilon", "delta", "log10_delta"))
-    return full_target(*goal, zero=False)
+    return privacy_or_risk_target(*goal, **{name: given.get(name) for name in RISKS})
 
 
 def answer_entry(query: str, given: Mapping[str, Any]) -> Result:

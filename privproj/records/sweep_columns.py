@@ -10,8 +10,9 @@ from privproj.errors import PrivprojError
 from privproj.numerics.compiled import rows_to_come
 from privproj.records.entries import aim_from, mechanism_type_of, parameters_from, question_from
 from privproj.result import Outcome, Side
+from privproj.runs import RISKS, RiskTarget
 
-TARGET_KEYS = ("epsilon", "delta", "log10_delta")
+TARGET_KEYS = ("epsilon", "delta", "log10_delta", *RISKS)
 """Keys that are no part of a question."""
 
 
@@ -24,6 +25,8 @@ def rows_in_columns(
     for i, given in enumerate(points):
         try:
             target = aim_from(given, query)
+            if isinstance(target, RiskTarget):
+                continue
             question = checked_question(ask.question(given, query), target)
         except (PrivprojError, ArithmeticError, ValueError):
             continue

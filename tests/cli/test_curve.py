@@ -40,3 +40,42 @@ def test_pictures(tmp_path, ending):
     assert exit_code(line.split()) == 0
     assert path.stat().st_size > 5000
     assert exit_code(line.replace(ending, "jpg").split()) == 2
+
+
+GDP = "curve gaussian --noise-multiplier 2 --steps 16 --what gdp"
+
+
+@pytest.mark.parametrize("style", ["table", "csv", "json"])
+def test_one_mu_for_a_curve_stands_with_its_slack_and_its_regret(capsys, style):
+    assert exit_code([*GDP.split(), "--bound", "analytic", "--bound", "rdp", "--style", style]) == 0
+    out = capsys.readouterr().out
+    if style == "json":
+        exact, loose = json.loads(out)["results"]
+        assert exact["quantity"] == "gdp_mu" and exact["delta"] == 1e-9 and exact["numerics"]["regret"] == 0.0
+        assert exact["value"] == pytest.approx(2.0, rel=1e-14, abs=0) and loose["value"] > 2.0
+    elif style == "csv":
+        rows = [line.split(",") for line in out.splitlines()]
+        assert rows[0][2:] == ["mu", "slack", "exact_from", "regret"] and float(rows[1][2]) >= 2.0
+    else:
+        assert "regret" in out and "2.001" in out and "at any prior" in out.replace("\n         ", " ")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (f"{GDP} --points 3", 2, "expected no --points with --what gdp"),
+        (f"{GDP} --delta 1", 2, "expected a slack from 0 to below 1"),
+        ("curve gaussian --noise-multiplier 2 --delta 1e-5", 2, "expected --what gdp with --delta"),
+        ("curve m2 --dim 9 --rank 2 --noise-multiplier 2 --what gdp --delta 0", 3, "expected a slack above 0"),
+        ("curve m2 --dim 64 --rank 60 --noise-multiplier 0.01 --what gdp", 4, ""),
+    ],
+)
+def test_a_slack_has_its_domain(capsys, words, code, sentence):
+    assert exit_code(words.split()) == code
+    assert sentence in capsys.readouterr().err
+
+
+def test_all_bounds_that_have_a_mu_print_it(capsys):
+    assert exit_code([*GDP.split(), "--bound", "all", "--style", "csv"]) == 0
+    names = [line.split(",")[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert {"analytic", "two-sided", "rdp", "zcdp", "gdp"} <= set(names)

@@ -124,3 +124,35 @@ def test_layers_on_the_command_line(run):
 def test_a_query_that_finds_nothing_says_so(words, capsys):
     assert exit_code([*words.split(), "--delta", "1e-12"]) == 4
     assert "nothing fits" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--advantage 0.1", "smallest that meets advantage 0.1)"),
+        ("--tpr 0.2 --fpr 0.01", "smallest that meets true positive rate 0.2 at false positive rate 0.01)"),
+    ],
+)
+def test_noise_for_an_attack_risk_names_the_risk(run, words, said):
+    line = f"sigma m2 --dim 64 --rank 4 {words}"
+    shown = json.loads(run(f"{line} --json")[1])
+    jsonschema.validate(shown, SCHEMA)
+    assert shown["risk"] and shown["epsilon"] is None and shown["delta"] is None
+    out = run(f"{line} --clip 2")[1]
+    assert said in out.splitlines()[0] and "standard deviation" in out and "plain Gaussian" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--advantage 0.1 --delta 1e-5", "either epsilon and delta, or advantage, not both, got --delta=1e-05"),
+        ("--tpr 0.2", "got no --fpr"),
+        ("--tpr 0.2 --fpr 0.3", "above fpr=0.3, which guessing reaches, got --tpr=0.2"),
+        ("--delta 1e-5", "epsilon and delta, or advantage, or tpr and fpr, got no --epsilon"),
+        ("--advantage 10%", "write 0.1, without a percent sign"),
+    ],
+)
+def test_a_risk_and_another_target_are_one_clear_error(capsys, words, said):
+    assert exit_code(["sigma", "gaussian", *words.split()]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1

@@ -166,3 +166,17 @@ def test_entries_of_a_check_file(changes, word):
 def test_who_composes_is_asked_of_an_entry():
     entry = {**GAUSSIAN, "steps": 9, "sampling_rate": 0.1, "delta": 1e-5, "at_most": 9}
     assert entries_from({"bound": [{**entry, "composer": "dp-accounting"}]})[0].ask().numerics["composer"] != "privproj"
+
+
+@pytest.mark.parametrize("risk", [{"advantage": 0.1}, {"tpr": 0.2, "fpr": 0.01}], ids=str)
+def test_an_entry_can_ask_for_the_noise_of_a_risk(risk):
+    entry = {"query": "sigma", "mechanism": "gaussian", "at_most": 9}
+    found = entries_from({"bound": [{**entry, **risk}]})[0].ask()
+    assert found.value == privproj.sigma(privproj.Gaussian(), **risk).value
+    wrongs = {"delta": {**risk, "delta": 1e-5}, "fpr": {"tpr": 0.2}, "advantage": {"advantage": "much"}}
+    for word, wrong in wrongs.items():
+        with pytest.raises(InvalidParameter, match=f"b.toml: entry 1: {word}"):
+            entries_from({"bound": [{**entry, **wrong}]}, "b.toml")
+    other = {**entry, **risk, "query": "epsilon", "noise_multiplier": 1, "delta": 1e-5}
+    with pytest.raises(InvalidParameter, match=r"b.toml: entry 1: "):
+        entries_from({"bound": [other]}, "b.toml")

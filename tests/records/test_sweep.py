@@ -215,3 +215,14 @@ def test_chunks_and_workers_do_not_change_a_row():
     work, points = grid.work(), list(map(grid.values, range(len(grid))))
     assert work(points) == [row for i in range(0, len(points), 7) for row in work(points[i : i + 7])]
     assert work(points[::-1])[::-1] == work(points)
+
+
+def test_a_risk_is_an_axis_whatever_the_size_of_the_grid(tmp_path):
+    risks = [0.005 * (i + 1) for i in range(70)]
+    grid = {"query": "sigma", "mechanism": "gaussian", "grid": {"advantage": risks}}
+    run_sweep(grid_from(grid), tmp_path / "out.csv")
+    rows = table(tmp_path / "out.csv")
+    assert [float(row["advantage"]) for row in rows] == risks
+    for row in rows[::10]:
+        found = privproj.sigma(privproj.Gaussian(), advantage=float(row["advantage"]))
+        assert float(row["value"]) == found.value and row["epsilon"] == row["delta"] == ""
