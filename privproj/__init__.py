@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from privproj.accounting.columns import ColumnResult, deltas, epsilons, sigmas
     from privproj.accounting.evaluate import evaluate
     from privproj.accounting.filter import Filter
-    from privproj.accounting.mixing_plan import mixing_plan
     from privproj.accounting.gdp import gdp_mu
+    from privproj.accounting.mixing_plan import mixing_plan
     from privproj.accounting.queries import Comparison, compare, delta, epsilon
     from privproj.accounting.selection import draw_trials, select
     from privproj.bounds import registry

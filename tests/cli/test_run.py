@@ -99,6 +99,8 @@ def test_commands_answer_a_run_with_events_or_refuse_in_one_line(tmp_path, capsy
     file.write_text(as_toml([{"event": {"type": "UnsupportedDpEvent"}}, M2_PHASE]))
     assert exit_code(["run", str(file), "--delta", "1e-5"]) == 3
     assert "UnsupportedDpEvent" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", ["--advantage 0.1", "--tpr 0.02 --fpr 0.01"])
 def test_a_run_file_is_calibrated_to_a_risk(tmp_path, words, capsys):
     source, target = tmp_path / "a.toml", tmp_path / "b.toml"
