@@ -17,17 +17,31 @@ if TYPE_CHECKING:
     from privproj.bounds.m2._beta_tail import beta_tail_epsilons
     from privproj.curves.epsilon_delta import advanced_composition, basic_composition
     from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Refused
-    from privproj.mechanisms import M1, M2, Gaussian, Laplace, Layer, PublicSketch, Sketch, Wishart, WishartMatrix
+    from privproj.mechanisms import (
+        M1,
+        M2,
+        R1SMG,
+        Gaussian,
+        JLClip,
+        Laplace,
+        Layer,
+        PublicSketch,
+        Sketch,
+        Wishart,
+        WishartMatrix,
+    )
     from privproj.result import Outcome, Result, Side, Status
     from privproj.runs import NeighbouringRelation, RunOptions, Sampling
 
 __all__ = [
     "M1",
     "M2",
+    "R1SMG",
     "ColumnResult",
     "Comparison",
     "Gaussian",
     "InvalidParameter",
+    "JLClip",
     "Laplace",
     "Layer",
     "NeighbouringRelation",
@@ -71,7 +85,10 @@ HOMES = {
     "bounds.m2._beta_tail": ("beta_tail_epsilons",),
     "curves.epsilon_delta": ("advanced_composition", "basic_composition"),
     "errors": ("InvalidParameter", "NotConverged", "PrivprojError", "Refused"),
-    "mechanisms": ("M1", "M2", "Gaussian", "Laplace", "Layer", "PublicSketch", "Sketch", "Wishart", "WishartMatrix"),
+    "mechanisms": (
+        *("M1", "M2", "R1SMG", "Gaussian", "JLClip", "Laplace", "Layer", "PublicSketch", "Sketch"),
+        *("Wishart", "WishartMatrix"),
+    ),
     "result": ("Outcome", "Result", "Side", "Status"),
     "runs": ("NeighbouringRelation", "RunOptions", "Sampling"),
 }

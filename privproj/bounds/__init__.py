@@ -55,6 +55,8 @@ LINES = (
     ("sketch-public", "rank-free"),
     ("sketch-public", "exact-rank1"),
     ("sketch-public", "operator-norm"),
+    ("jl-clip", "exact"),
+    ("r1smg", "published"),
 )
 """The mechanism and the name of every bound; its file is ``MECHANISM/NAME.py`` with underscores."""
 

@@ -7,16 +7,20 @@ from privproj.lazy import lazy_names
 if TYPE_CHECKING:
     from privproj.mechanisms.base import Mechanism, NoisyMechanism
     from privproj.mechanisms.gaussian import Gaussian
+    from privproj.mechanisms.jl_clip import JLClip
     from privproj.mechanisms.laplace import Laplace
     from privproj.mechanisms.m1 import M1
     from privproj.mechanisms.m2 import M2, Layer
+    from privproj.mechanisms.r1smg import R1SMG
     from privproj.mechanisms.sketch import PublicSketch, Sketch
     from privproj.mechanisms.wishart import Wishart, WishartMatrix
 
 __all__ = [
     "M1",
     "M2",
+    "R1SMG",
     "Gaussian",
+    "JLClip",
     "Laplace",
     "Layer",
     "Mechanism",
@@ -30,9 +34,11 @@ __all__ = [
 HOMES = {
     "base": ("Mechanism", "NoisyMechanism"),
     "gaussian": ("Gaussian",),
+    "jl_clip": ("JLClip",),
     "laplace": ("Laplace",),
     "m1": ("M1",),
     "m2": ("M2", "Layer"),
+    "r1smg": ("R1SMG",),
     "sketch": ("PublicSketch", "Sketch"),
     "wishart": ("Wishart", "WishartMatrix"),
 }
