@@ -11,6 +11,7 @@ from typing import Literal
 from privproj.bounds.bound import Bound
 from privproj.errors import unknown_name
 from privproj.mechanisms import Mechanism
+from privproj.mechanisms.methods import unknown_mechanism
 
 LINES = (
     ("gaussian", "analytic"),
@@ -116,7 +117,7 @@ def find_bound(mechanism: type[Mechanism], name: str | None) -> Bound:
 def mechanism_named(name: str) -> type[Mechanism]:
     """The type of the mechanism of this name; raises :class:`InvalidParameter` if there is none."""
     if name not in DEFAULTS:
-        raise unknown_name("mechanism", name, "a mechanism", DEFAULTS)
+        raise unknown_mechanism("mechanism", name, DEFAULTS)
     return _load_bound(name, DEFAULTS[name]).mechanism
 
 
