@@ -125,7 +125,7 @@ METHODS = (
         ("DPZero", "DP zeroth order"),
         ("gaussian", "laplace"),
         "For each random direction one number, the sum of the records' clipped loss differences, plus noise.",
-        "Use gaussian or laplace, a release for each direction; or one release, if all of a step are clipped as one vector.",
+        "Use gaussian or laplace for each direction; or gaussian for each step, if its numbers are clipped as one vector.",
         "Wrong: noise drawn anew for each tensor, which shows one number many times: over K tensors z is z/sqrt(K).",
         "arXiv 2401.04343 and 2310.09639",
     ),
@@ -154,12 +154,8 @@ def unknown_mechanism(parameter: str, name: str, known: Iterable[str], remedy: s
     if method is None:
         return unknown_name(parameter, name, "a mechanism", known, remedy)
     found = " or ".join(method.mechanisms)
-    return InvalidParameter(
-        parameter,
-        name,
-        "a mechanism",
-        f"{method.name} is accounted as {found}, as `privproj explain {method.name}` says",
-    )
+    advice = f"{method.name} is accounted as {found}, as `privproj explain {method.name}` says"
+    return InvalidParameter(parameter, name, "a mechanism", advice)
 
 
 def _spelling(name: str) -> str:

@@ -304,7 +304,8 @@ def named(asked, eps, claimed):
     known = (asked.mechanism, asked.bound)
     exact = {("gaussian", "analytic"), ("laplace", "exact"), ("m1", "known-projection-rank1"),
              ("sketch", "exact-rank1"),
-             ("sketch-public", "exact-rank1"), ("jl-clip", "exact"), ("wishart", "exact"), ("m1", "residual")}  # fmt: skip
+             ("sketch-public", "exact-rank1"), ("jl-clip", "exact"), ("wishart", "exact"),
+             ("m1", "residual")}  # fmt: skip
     if known in exact or (known == ("m1", "secret-projection") and asked.parameters["misalignment"] <= 1.0):
         return (
             lower(asked, eps, claimed) if asked.run.get("group_size", 1) == 1 else of_named_group(asked, eps, claimed)

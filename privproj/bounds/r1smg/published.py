@@ -34,7 +34,7 @@ BOUND = Bound(
     representation=representation,
     groups=False,
     status=Status.REFUTED,
-    reason="the release lies near the true vector with a constant probability, and hardly ever that near a neighbour's: "
+    reason="the release lies near the true vector with a constant probability, and hardly ever that near another: "
     "the privacy loss is about (M-1)/2 ln(1 + 1/z^2). At epsilon 1 with the noise claimed for delta 1e-5, delta is "
     "at least 0.05 at M = 10 and 0.41 at M = 100. Use gaussian, which adds noise in every direction",
 )
