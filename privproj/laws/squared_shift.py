@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class RankOneLaw(Protocol):
-    """Law of the squared shift ``X``, in units of the squared noise deviation, as the profile of one direction needs it.
+    """Law of the squared shift ``X`` in units of the squared noise deviation, as one direction needs it.
 
     A law guarantees its functions to the margins of :mod:`privproj.numerics.enclosure`.
     """

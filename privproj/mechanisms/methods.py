@@ -12,7 +12,7 @@ from privproj.errors import InvalidParameter, unknown_name
 
 
 @dataclass(frozen=True)
-class Method:
+class _Method:
     """A published method: what it releases, and what accounts for that.
 
     * ``name``: its name in the literature.
@@ -39,7 +39,7 @@ class Method:
 
 
 METHODS = (
-    Method(
+    _Method(
         "DP-SGD",
         ("DP-Adam", "DP-AdamW"),
         ("gaussian",),
@@ -48,7 +48,7 @@ METHODS = (
         "Wrong: shuffled batches accounted as Poisson ones.",
         "arXiv 1607.00133",
     ),
-    Method(
+    _Method(
         "ghost clipping",
         ("fast gradient clipping", "book-keeping"),
         ("gaussian",),
@@ -57,7 +57,7 @@ METHODS = (
         "Wrong: each layer clipped at C and accounted at C; the norm is then the root of the sum of the squared clips.",
         "arXiv 2110.05679",
     ),
-    Method(
+    _Method(
         "DP-SGD-JL",
         ("DP-Adam-JL",),
         ("jl-clip",),
@@ -66,7 +66,7 @@ METHODS = (
         "Wrong: gaussian, since a norm that is estimated too small is clipped too little.",
         "arXiv 2102.03013",
     ),
-    Method(
+    _Method(
         "DP-LoRA",
         (),
         ("gaussian",),
@@ -75,7 +75,7 @@ METHODS = (
         "Wrong: each factor clipped at C and accounted at C; together they have the norm 1.42 C.",
         "arXiv 2110.06500",
     ),
-    Method(
+    _Method(
         "FFA-LoRA",
         ("LoRA-FA", "DP-LoRA-FA"),
         ("gaussian",),
@@ -84,7 +84,7 @@ METHODS = (
         "Wrong: m2, since what is clipped is the gradient of B and not the whole gradient.",
         "arXiv 2403.12313",
     ),
-    Method(
+    _Method(
         "DP-GRAPE",
         (),
         ("gaussian",),
@@ -93,7 +93,7 @@ METHODS = (
         "Wrong: m2, which clips and noises the whole gradient first; a clip before the projection is sketch-public.",
         "arXiv 2506.15588",
     ),
-    Method(
+    _Method(
         "GaLore",
         ("DP-GaLore",),
         ("gaussian",),
@@ -102,7 +102,7 @@ METHODS = (
         "Wrong: singular vectors of the raw gradient, which are a release of their own without any noise.",
         "arXiv 2403.03507",
     ),
-    Method(
+    _Method(
         "Flora",
         (),
         ("gaussian",),
@@ -111,7 +111,7 @@ METHODS = (
         "Wrong: a clip before the sketch accounted as gaussian; it is sketch-public with a fresh sketch each step.",
         "arXiv 2402.03293",
     ),
-    Method(
+    _Method(
         "RGP",
         ("reparametrized gradient perturbation",),
         ("gaussian",),
@@ -120,16 +120,16 @@ METHODS = (
         "Wrong: carriers computed from raw gradients.",
         "arXiv 2106.09352",
     ),
-    Method(
+    _Method(
         "DP-ZO",
         ("DPZero", "DP zeroth order"),
         ("gaussian", "laplace"),
         "For each random direction one number, the sum of the records' clipped loss differences, plus noise.",
-        "Use gaussian or laplace for each direction; or gaussian for each step, if its numbers are clipped as one vector.",
+        "Use gaussian or laplace for each direction, or gaussian for each step if its numbers are clipped as a vector.",
         "Wrong: noise drawn anew for each tensor, which shows one number many times: over K tensors z is z/sqrt(K).",
         "arXiv 2401.04343 and 2310.09639",
     ),
-    Method(
+    _Method(
         "DP-FedAvg",
         ("DP-FedSGD",),
         ("gaussian",),
@@ -142,7 +142,7 @@ METHODS = (
 """The methods, in the order in which the documentation shows them. Contract."""
 
 
-def find_method(name: str) -> Method | None:
+def find_method(name: str) -> _Method | None:
     """Return the method of this name, however it is spelt; None if there is none."""
     asked = _spelling(name)
     return next((m for m in METHODS if asked in map(_spelling, (m.name, *m.also))), None)
