@@ -11,7 +11,6 @@ from typing import Literal
 from privproj.bounds.bound import Bound
 from privproj.errors import unknown_name
 from privproj.mechanisms import Mechanism
-from privproj.mechanisms.methods import unknown_mechanism
 
 LINES = (
     ("gaussian", "analytic"),
@@ -117,6 +116,8 @@ def find_bound(mechanism: type[Mechanism], name: str | None) -> Bound:
 def mechanism_named(name: str) -> type[Mechanism]:
     """The type of the mechanism of this name; raises :class:`InvalidParameter` if there is none."""
     if name not in DEFAULTS:
+        from privproj.mechanisms.methods import unknown_mechanism
+
         raise unknown_mechanism("mechanism", name, DEFAULTS)
     return _load_bound(name, DEFAULTS[name]).mechanism
 
