@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 BINS_PER_LAW = 6
 """How many times as many bins it has as a law with light tails, since its tail is long. Speed only."""
 
+NODE_RELATIVE_ERROR = 1e-15
+"""Relative error allowed to a node of the quadrature, a few units of rounding. Proof."""
+
 
 @dataclass(frozen=True)
 class InverseGamma:
@@ -66,7 +69,10 @@ class InverseGamma:
             found = log_integral(gain, 0.0, 1.0 / math.sqrt(self.a))
         # |d ln delta / d ln mu| <= min(2 a, (eps/mu + sqrt(eps) + 2)^2), mu^2 = scale/a (C32)
         steepness = min(2.0 * self.a, (eps / math.sqrt(centre) + math.sqrt(eps) + 2.0) ** 2)
-        return widen_outward(found.lower, found.upper, steepness)
+        # a node t is off by a rounding of |t|, which moves an integrand as steep as 1/width
+        reach = 1.0 + abs(math.log(2.0 * eps / centre)) if eps > 0.0 else 1.0
+        rounding = NODE_RELATIVE_ERROR * reach * (math.sqrt(eps) + math.sqrt(self.a))
+        return widen_outward(found.lower, found.upper + rounding, steepness)
 
     def bins(self, finer: int = 1) -> "Bins":
         """Return the law in bins (:func:`privproj.laws.binned.inverse_gamma_bins`), ``finer`` times as many."""
