@@ -56,6 +56,7 @@ LINES = (
     ("sketch-public", "exact-rank1"),
     ("sketch-public", "operator-norm"),
     ("jl-clip", "exact"),
+    ("jl-clip", "any-records"),
     ("r1smg", "published"),
 )
 """The mechanism and the name of every bound; its file is ``MECHANISM/NAME.py`` with underscores."""

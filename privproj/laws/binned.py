@@ -43,7 +43,7 @@ CELL_NODES = 4
 CELL_PANELS = np.linspace(-12.0, 12.0, 193)
 """Where cells of a lattice are divided, in deviations from the mean. Proof: as :data:`BIN_NODES`."""
 
-FAR_SHIFT = 1e300
+FAR_SHIFT = 4e299
 """A squared shift at which ``h_eps`` is 1 for every eps that is asked. Proof."""
 
 LEAST_DIVIDED_MASS = 1e-290
@@ -158,9 +158,11 @@ def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
 def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
     """Return the law of ``scale / U``, ``U ~ Gamma(a)``, in at most ``count`` bins up to a tail of 1e-45.
 
-    No moments are needed: the mean of the first bin, of mass 1e-12, is put at its upper edge, and what lies beyond the
-    tail at :data:`FAR_SHIFT`. Upper bounds of the mean of an increasing function count the tail at its supremum, lower
-    bounds at the left edge, since the law is unbounded. Raises :class:`PrecisionLimit` for ``a`` above 5e8.
+    The mean of the first bin, of mass 1e-12, is put at its upper edge. For ``a`` up to 1 the mean of the last bin is
+    infinite and stands as :data:`FAR_SHIFT`: upper bounds of the mean of an increasing function count the tail at its
+    supremum, lower bounds at the left edge, since the law is unbounded.
+
+    Raises :class:`PrecisionLimit` for ``a`` above 5e8.
     """
     if a > 5e8:
         raise PrecisionLimit(f"expected at most 1e9 probes for this route, got probes={2 * a:.3g}")
@@ -177,10 +179,16 @@ def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
     places = s[:-1, None] + gaps * at
     density = law.density(-places) * gaps * share
     mass, first = density.sum(axis=1), (np.exp(places) * density).sum(axis=1)
-    edges = np.concatenate([[0.0], np.exp(s) / a * scale, [FAR_SHIFT]])
+    last = FAR_SHIFT
+    if a > 1.0:
+        # E[1/U; U < u] = P(Gamma(a - 1) < u)/(a - 1), u = a e^-end
+        point = a * math.exp(-end) / (a - 1.0)
+        log_share = kernels.log_gamma_below(a - 1.0, point - 1.0, point) - kernels.log_gamma_below(a, *_ratio(-end))
+        last = scale * max(math.exp(log_share) / (a - 1.0), math.exp(end) / a) * (1.0 + 1e-9)
+    edges = np.concatenate([[0.0], np.exp(s) / a * scale, [2.0 * last]])
     mean = np.divide(first, mass, out=np.exp(s[1:]), where=mass > LEAST_DIVIDED_MASS) / a * scale
     outer = (math.exp(kernels.log_gamma_tail(a, *_ratio(-low))), math.exp(kernels.log_gamma_below(a, *_ratio(-end))))
-    mean = np.concatenate([edges[1:2], np.clip(mean, edges[1:-2], edges[2:-1]), [FAR_SHIFT]])
+    mean = np.concatenate([edges[1:2], np.clip(mean, edges[1:-2], edges[2:-1]), [last]])
     return Bins(edges, np.concatenate([outer[:1], mass, outer[1:]]), mean, unbounded=True)
 
 

@@ -30,6 +30,22 @@ class InverseGamma:
     a: float
     scale: float
 
+    least_tail = -1e7
+    supremum = math.inf
+
+    @property
+    def mean(self) -> float:
+        """The mean ``E X = scale / (a - 1)``, ``inf`` for ``a`` up to 1."""
+        return self.scale / (self.a - 1.0) if self.a > 1.0 else math.inf
+
+    def mean_above(self, x: float) -> float:
+        """Return ``E[X | X > x]``, at least ``x``; ``inf`` for ``a`` up to 1."""
+        if self.a <= 1.0:
+            return math.inf
+        # E[X | X > x] = E X P(scale/Gamma(a - 1) > x) / P(X > x)
+        biased = InverseGamma(self.a - 1.0, self.scale)
+        return max(x, self.mean * math.exp(biased.log_tail(x) - self.log_tail(x)))
+
     def log_density(self, t: float) -> float:
         """Return the log of the density ``U^a e^-U / Gamma(a)`` of ``t``."""
         # ln[U^a e^-U / Gamma(a)] at U = a e^-t
@@ -43,8 +59,8 @@ class InverseGamma:
             return kernels.log_gamma_below(self.a, excess, ratio)
         return math.log1p(-math.exp(min(kernels.log_gamma_tail(self.a, excess, ratio), -1e-300)))
 
-    def expected_profile(self, eps: float) -> Enclosure:
-        """Return an enclosure of ``ln E[h_eps(X)]`` (C4), by quadrature.
+    def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
+        """Return an enclosure of ``ln E[h_eps(X); X <= up_to]`` (C4), by quadrature.
 
         What its error is thought to be widens it; that this covers the error is observed.
         """
@@ -63,7 +79,9 @@ class InverseGamma:
             return log_gaussian_delta_slope(eps, x) + math.log(x) + self.log_tail(x)
 
         # h rises from 0 to 1 within sqrt(2/eps) of ln X, the density within sqrt(1/a)
-        if eps > 2.0 * self.a:
+        if up_to < math.inf:
+            found = log_integral(gain, 0.0, 1.0 / math.sqrt(self.a), math.log(up_to / centre))
+        elif eps > 2.0 * self.a:
             found = log_integral(gain_by_parts, math.log(2.0 * eps / centre), math.sqrt(2.0 / eps))
         else:
             found = log_integral(gain, 0.0, 1.0 / math.sqrt(self.a))

@@ -7,12 +7,13 @@ import pytest
 
 import privproj
 from privproj import Gaussian, JLClip, Refused
+from privproj.curves import gaussian_arrays
 
 CLIP = 0.7
 """The clip of the simulated mechanism."""
 
 
-def simulate(probes, z, length, eps, count=60_000):
+def simulate(probes, z, length, eps, count=30_000):
     """Draws of ``(1 - e^(eps - loss))_+`` of a release with one more record than its neighbour, probes known."""
     rng = np.random.default_rng(probes)
     record = length * np.array([3.0, -2.0, 6.0]) / 7.0
@@ -47,7 +48,7 @@ def test_more_probes_tend_to_the_gaussian_from_above(run):
     plain = privproj.epsilon(Gaussian(noise_multiplier=1.5), delta=1e-5, **run).value
     found = [
         privproj.epsilon(JLClip(probes=probes, noise_multiplier=1.5), delta=1e-5, **run).value
-        for probes in (12, 60, 1000, 10**6)
+        for probes in (12, 300, 10**6)
     ]
     assert found == sorted(found, reverse=True)
     assert plain <= found[-1] <= plain * 1.001
@@ -68,9 +69,27 @@ def test_sigma_meets_its_target():
 
 
 @pytest.mark.parametrize("run", [{"relation": "replace"}, {"group_size": 2}], ids=["replace", "group"])
-def test_several_random_factors_are_refused(run):
+def test_several_random_factors_are_refused_by_the_bound_of_one(run):
     with pytest.raises(Refused, match=r"does not hold under|one record"):
         privproj.epsilon(JLClip(probes=20, noise_multiplier=1.0), delta=1e-5, **run)
+    with pytest.raises(Refused, match="takes 3 probes"):
+        privproj.epsilon(JLClip(probes=2, noise_multiplier=1.0), delta=1e-5, bound="any-records", **run)
+
+
+@pytest.mark.parametrize("orthogonal", [False, True], ids=["one direction", "orthogonal"])
+def test_a_group_leaks_no_more_than_any_records_say(orthogonal):
+    # two long vectors and shared probes: in one direction their estimates are equal, orthogonal ones are independent
+    probes, z, count = 6, 3.0, 200_000
+    rng = np.random.default_rng(6)
+    ratios = rng.chisquare(probes, (count, 2)) / probes
+    shift = np.sqrt((1.0 / ratios).sum(axis=1)) if orthogonal else 2.0 / np.sqrt(ratios[:, 0])
+    for eps in (0.2, 2.0):
+        bound = privproj.delta(
+            JLClip(probes=probes, noise_multiplier=z), epsilon=eps, bound="any-records", group_size=2
+        ).value
+        draws = gaussian_arrays.gaussian_deltas(np.array(eps), shift / z)
+        assert draws.mean() - 5.0 * draws.std() / math.sqrt(count) <= bound
+        assert orthogonal or draws.mean() > 0.9 * bound
 
 
 @pytest.mark.full

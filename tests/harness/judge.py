@@ -314,7 +314,7 @@ def named(asked, eps, claimed):
         return lower(asked, eps, claimed)
     if known == ("m2", "gaussian"):
         return of_run(laws.gaussian(shift(asked)), asked, eps, claimed)
-    if asked.bound in ("rank-free", "known-projection"):
+    if asked.bound in ("rank-free", "known-projection", "any-records"):
         return majorant(asked, eps, claimed)
     return RULES[known](asked, eps) if known in RULES else None
 

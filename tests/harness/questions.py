@@ -21,7 +21,7 @@ BOUNDS = {
     "wishart": ("exact", "exact", "quantile-sharp", "quantile", "early-exact-tail", "early"),
     "sketch": ("rdp-best", "exact-rank1", "rdp-tight", "rdp", "tcdp"),
     "sketch-public": ("rank-free", "exact-rank1", "operator-norm"),
-    "jl-clip": ("exact",),
+    "jl-clip": ("exact", "exact", "any-records"),
 }  # fmt: skip
 SHARE = {"gaussian": 24, "m2": 28, "laplace": 8, "wishart": 16, "m1": 10, "sketch": 7, "sketch-public": 5,
          "jl-clip": 2}  # fmt: skip
@@ -119,7 +119,7 @@ def run(rng, asked):
     else:
         found["steps"] = size(rng, 1, 10**5)
         found["sampling_rate"] = spread(rng, *rng.choice([(1e-3, 1.0), (1e-5, 1e-2), (1e-9, 1e-4)]))
-        of_one = asked.bound == "exact-rank1" or asked.mechanism == "jl-clip"
+        of_one = asked.bound == "exact-rank1" or (asked.mechanism == "jl-clip" and asked.bound == "exact")
         fixed = asked.mechanism in ("wishart", "sketch") or (rng.random() < 0.2 and not of_one)
         if fixed and asked.bound != "mixture-rdp":
             found["sampling"] = "fixed"
@@ -130,7 +130,7 @@ def run(rng, asked):
 def relation(rng, asked, found):
     """A relation that the bound may have."""
     choice = rng.random()
-    if asked.mechanism == "jl-clip":
+    if asked.mechanism == "jl-clip" and asked.bound == "exact":
         return found | ({"relation": "zero-out"} if choice < 0.1 else {})
     if asked.mechanism in ("wishart", "sketch"):
         return found
@@ -138,7 +138,7 @@ def relation(rng, asked, found):
         found["relation"] = "replace"
     elif choice < 0.2:
         found["relation"] = "zero-out"
-    elif choice < 0.28 and asked.bound in ("analytic", "rank-free", "known-projection", "gaussian"):
+    elif choice < 0.28 and asked.bound in ("analytic", "rank-free", "known-projection", "gaussian", "any-records"):
         found["group_size"] = rng.choice([2, 3, 10])
     return found
 
@@ -229,7 +229,7 @@ def sketch_public(rng, asked):
 
 
 def jl_clip(rng, asked):
-    return {"probes": size(rng, 8, 10**4), "noise_multiplier": noise(rng, asked)}
+    return {"probes": size(rng, 20, 10**4), "noise_multiplier": noise(rng, asked)}
 
 
 PARAMETERS = {"gaussian": gaussian, "laplace": laplace, "m2": m2, "m1": m1, "wishart": wishart, "sketch": sketch,

@@ -8,7 +8,7 @@ import pytest
 
 from privproj import reference
 from privproj.laws.inverse_gamma import InverseGamma
-from privproj.laws.profiles import rank_one_profile
+from privproj.laws.profiles import any_rank_profile, rank_one_profile
 
 
 def law(probes, z=1.0):
@@ -49,3 +49,15 @@ def test_finer_bins_come_closer():
     eps = np.array([5.6])
     gaps = [np.subtract(*rank_one_profile(law(30), finer).table(eps)[::-1])[0] for finer in (1, 4)]
     assert 0.0 < 8.0 * gaps[1] < gaps[0] < 1e-7
+
+
+@pytest.mark.parametrize("probes", [3, 12, 1000])
+def test_the_majorant_is_above_the_mean_and_its_table_encloses_it(probes):
+    eps = np.array([0.0, 0.3, 2.0, 20.0])
+    profile = any_rank_profile(law(probes))
+    below, above = profile.table(eps)
+    for e, low, high in zip(eps, below, above, strict=True):
+        bound, exact = profile.log_delta(float(e)), law(probes).expected_profile(float(e))
+        assert exact.lower <= bound.upper + 1e-12
+        assert low <= math.exp(bound.upper) * (1 + 1e-12)
+        assert high >= math.exp(bound.lower) * (1 - 1e-12)

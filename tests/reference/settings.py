@@ -127,6 +127,8 @@ SETTINGS = """
 * jl-clip.exact.delta probes=30 noise_multiplier=1 epsilon=1,0,50
   jl-clip.exact.delta probes=1,10,1000000 noise_multiplier=0.1,10 epsilon=0,1
   jl-clip.exact.delta probes=10 noise_multiplier=1 epsilon=12
+* jl-clip.any-records.delta probes=30 noise_multiplier=1 epsilon=1,0,50
+  jl-clip.any-records.delta probes=4,1000 noise_multiplier=0.1,10 epsilon=0.1,1
 * r1smg.published.epsilon dim=100 noise_multiplier=1.64 delta=1e-5
   r1smg.published.delta dim=10,100 noise_multiplier=8 epsilon=1
 """
