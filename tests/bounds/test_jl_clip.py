@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers import full_if
 
 import privproj
 from privproj import Gaussian, JLClip, Refused
@@ -43,7 +44,7 @@ def test_numbers_of_the_proposal(probes, expected):
     assert found.value == pytest.approx(expected, rel=3e-3)
 
 
-@pytest.mark.parametrize("run", [{}, {"steps": 300, "sampling_rate": 0.01}], ids=["one", "run"])
+@pytest.mark.parametrize("run", full_if([{}, {"steps": 300, "sampling_rate": 0.01}], bool))
 def test_more_probes_tend_to_the_gaussian_from_above(run):
     plain = privproj.epsilon(Gaussian(noise_multiplier=1.5), delta=1e-5, **run).value
     found = [

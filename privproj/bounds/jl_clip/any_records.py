@@ -3,7 +3,7 @@
 from privproj.bounds.bound import Bound
 from privproj.bounds.jl_clip.exact import law
 from privproj.curves.profile import PrivacyProfile
-from privproj.laws.profiles import LOWER_END_REFINEMENT, any_rank_profile, rank_one_profile
+from privproj.laws.profiles import any_rank_profile, rank_one_profile
 from privproj.mechanisms import JLClip
 
 
@@ -29,6 +29,6 @@ BOUND = Bound(
     proof="C32",
     example="privproj epsilon jl-clip --bound any-records --group-size 2 --probes 30 --noise-multiplier 2 --delta 1e-5",
     representation=representation,
-    allows=lambda mechanism: (rank_one_profile(law(mechanism), LOWER_END_REFINEMENT),),
+    allows=lambda mechanism: (rank_one_profile(law(mechanism)),),
     refuses=refuses,
 )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from privproj.bounds.bound import Bound
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.inverse_gamma import InverseGamma
-from privproj.laws.profiles import LOWER_END_REFINEMENT, rank_one_profile
+from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import JLClip
 from privproj.runs import NeighbouringRelation
 
@@ -44,7 +44,7 @@ BOUND = Bound(
     proof="C32",
     example="privproj epsilon jl-clip --probes 30 --noise-multiplier 1 --delta 1e-5",
     representation=representation,
-    allows=lambda mechanism: (rank_one_profile(law(mechanism), LOWER_END_REFINEMENT),),
+    allows=lambda mechanism: (rank_one_profile(law(mechanism)),),
     provable=provable,
     exact=True,
     groups=False,
