@@ -84,11 +84,20 @@ def write_text(path: str, text: str) -> None:
 
 
 def as_toml(entries: list[dict[str, Any]], table: str = "phase", **shared: Any) -> str:
-    """Write flat entries as TOML tables of one name, after the keys that they share."""
-    lines = [f"{key} = {json.dumps(value)}" for key, value in shared.items() if value is not None]
+    """Write entries as TOML tables of one name, after the keys that they share."""
+    lines = [f"{key} = {toml_value(value)}" for key, value in shared.items() if value is not None]
     for entry in entries:
-        lines += ["", f"[[{table}]]", *(f"{key} = {json.dumps(value)}" for key, value in entry.items())]
+        lines += ["", f"[[{table}]]", *(f"{key} = {toml_value(value)}" for key, value in entry.items())]
     return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def toml_value(value: Any) -> str:
+    """Write a value as TOML in one line; a table is an inline table."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {toml_value(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    return json.dumps(value)
 
 
 def write_run_file(path: str, data: dict[str, Any], table: str = "phase") -> None:

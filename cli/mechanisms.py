@@ -25,10 +25,11 @@ class Entry:
 
 NOISE = value("--noise-multiplier", "z = noise standard deviation / sensitivity.", "Z", required=True)
 SCALE = value("--noise-multiplier", "z = noise scale / sensitivity in the 1-norm.", "Z", required=True)
+COUNT = value("--adaptive-clipping-sigma", "Noise on the count of unclipped records that adapts the clip.", "S")
 LAYERS = "N layers projected from D to R; DxD: not projected, whatever its other side. May be repeated."
 
 MECHANISMS: dict[str, Entry] = {
-    "gaussian": Entry("Gaussian", "Plain Gaussian mechanism (DP-SGD).", (NOISE,), {"noise_multiplier": "1"}),
+    "gaussian": Entry("Gaussian", "Plain Gaussian mechanism (DP-SGD).", (NOISE, COUNT), {"noise_multiplier": "1"}),
     "laplace": Entry("Laplace", "Plain Laplace mechanism.", (SCALE,), {"noise_multiplier": "2"}),
     "m1": Entry(
         "M1",
@@ -71,6 +72,7 @@ MECHANISMS: dict[str, Entry] = {
             value("--columns", "The layer's other side.", "M"),
             value("--change-rank", "Promise: one record changes the gradient by at most this rank.", "K"),
             flag("--fixed-projection", "One projection for all steps."),
+            COUNT,
             NOISE,
         ),
         {"dim": "2048", "rank": "16", "noise_multiplier": "0.3814"},

@@ -118,7 +118,10 @@ def numerics_line(numerics: dict[str, object]) -> list[str]:
         words = (
             f"grid {numerics['grid_step']:.3g}, {numerics['grid_points']} points, composed by {numerics['composer']}; "
         )
-    if "added_to_delta" in numerics:
+    if "orders" in numerics:
+        words = f"Renyi divergences at {numerics['orders']} orders, added by {numerics['composer']}; its rounding is "
+        words += f"covered by {numerics['added_to_divergence']:.1e} added to divergences ({numerics['rounding']})"
+    elif "added_to_delta" in numerics:
         words += f"its rounding is covered by {numerics['added_to_delta']:.1e} added to delta ({numerics['rounding']})"
     else:
         words += "all its errors are bounded and included"
@@ -236,9 +239,15 @@ def gain_line(result: Result, mechanism: "Mechanism", run: RunOptions) -> list[s
 
 def run_text(result: Result, schedule: "Schedule") -> str:
     """Say the number of a run file, then every phase with its noise."""
+    from privproj.accounting.events import event_words
+
     lines = [headline(result), f"  rests on: {result.bound} ({result.status}); {relation_words(result)}"]
-    for phase in schedule.phases:
+    for phase in schedule.by_one_accountant().phases:
         question = phase.question
+        if question.mechanism.name == "dp-accounting":
+            words, times = event_words(phase.as_dict()["event"]), question.run.steps  # pyright: ignore[reportArgumentType]
+            lines.append(f"  {phase.name}: {words}, {'once' if times == 1 else f'{times} times'}")
+            continue
         noise = question.mechanism.noise_multiplier
         words = "" if noise is None else f", noise multiplier {round_outward(noise)}"
         words += f" ({question.bound.name})"

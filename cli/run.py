@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from privproj.accounting.schedule import Schedule
 from privproj.errors import InvalidParameter
 from privproj.records.run_file import from_data
 
@@ -26,6 +27,8 @@ A run file in TOML:
   noise_multiplier = 0.2
   sampling_rate = 0.01
   steps = 1000
+
+A phase may also be an event of dp-accounting: event = { type = "ZCDpEvent", rho = 0.1 }
 """
 
 
@@ -38,8 +41,14 @@ def answer_run_file(
     json: bool,
     certify: bool,
     certificate: str | None,
+    events: bool,
 ) -> int:
     schedule = from_data(read_data(file), file)
+    if events:
+        if epsilon is not None or delta is not None:
+            raise InvalidParameter("--events", True, "--events without --epsilon and --delta")
+        click.echo(render.as_json(as_events(schedule)))
+        return 0
     if calibrate:
         if epsilon is None or delta is None:
             raise InvalidParameter("--calibrate", "one target", "both --epsilon and --delta")
@@ -59,6 +68,24 @@ def answer_run_file(
     return EXIT_CODES[result.outcome]
 
 
+def as_events(schedule: Schedule) -> dict[str, Any]:
+    """Return the phases as a run file of dp-accounting's events, in which our own are those of its integration."""
+    from privproj.composition.events import data_of
+    from privproj.integrations.dp_accounting import step_event_of
+
+    phases = [
+        {
+            "name": phase.name,
+            "steps": phase.question.run.steps,
+            "event": data_of(step_event_of(phase)),
+            **({"public_size": True} if phase.question.run.public_size else {}),
+            **({"planned": True} if phase.planned else {}),
+        }
+        for phase in schedule.phases
+    ]
+    return {**schedule.as_dict(), "relation": str(schedule.phases[0].question.run.relation), "phase": phases}
+
+
 def file_argument() -> click.Argument:
     """Return the argument that names the run file."""
     return click.Argument(["file"], type=str, metavar="FILE")
@@ -73,6 +100,7 @@ def options() -> list[Any]:
         option("--calibrate", "Scale the noise of all phases to meet both.", is_flag=True),
         Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
         option("--json", "One JSON object instead of text.", is_flag=True),
+        option("--events", "Print the phases as events of dp-accounting.", is_flag=True),
         *built(PROOF),
     ]
 

@@ -98,6 +98,7 @@ def print_report(outcome: Any, json: bool) -> int:
         "relation": str(result.run["relation"]),
         "noise_multiplier": outcome.noise_multiplier,
         "noise_std": outcome.noise_std,
+        **({"adaptive_clipping": outcome.clips} if outcome.clips else {}),
         "steps": outcome.steps,
         "device": outcome.device,
         "seconds": outcome.seconds,
@@ -119,10 +120,22 @@ def text(outcome: Any, shown: dict[str, Any]) -> str:
         *render.result_lines(result),
         f"  noise:    multiplier {round_outward(outcome.noise_multiplier)}, standard deviation "
         f"{round_outward(outcome.noise_std)} on the sum of clipped gradients",
+        *clip_lines(outcome.clips),
         f"  trained:  {outcome.steps} steps in {outcome.seconds:.1f} s on {outcome.device}",
         "  wrote:    " + ", ".join(shown["paths"].values()),
     ]
     return "\n".join(lines + render.closing_lines(result))
+
+
+def clip_lines(clips: dict[str, float]) -> list[str]:
+    """Say what became of a clip that adapts; nothing of one that does not."""
+    if not clips:
+        return []
+    return [
+        f"  clip:     {clips['first_clip']:.4g} at first, to which that standard deviation belongs, and "
+        f"{clips['last_clip']:.4g} at last: it follows a",
+        f"            count of unclipped records with noise of deviation {clips['sigma']:g}, which epsilon includes",
+    ]
 
 
 command = with_options(
@@ -134,6 +147,11 @@ command = with_options(
         option("--delta", "Target delta.  [default: 1e-5]", metavar="D"),
         option("--noise-multiplier", "z, instead of a target epsilon.", metavar="Z"),
         option("--clip", "Clipping norm of a record's gradient.  [default: 1]", metavar="C"),
+        option(
+            "--adaptive-clipping-sigma",
+            "Let the clip follow the median norm, told by a count with this noise.",
+            metavar="S",
+        ),
         option("--batch-size", "Expected batch size.  [default: 256]", metavar="B"),
         option(
             "--sampling",

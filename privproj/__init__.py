@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from privproj.accounting.columns import ColumnResult, deltas, epsilons, sigmas
     from privproj.accounting.evaluate import evaluate
     from privproj.accounting.queries import Comparison, compare, delta, epsilon
+    from privproj.accounting.selection import draw_trials, select
     from privproj.bounds import registry
     from privproj.bounds.m2._beta_tail import beta_tail_epsilons
     from privproj.curves.epsilon_delta import advanced_composition, basic_composition
@@ -64,6 +65,7 @@ __all__ = [
     "compare",
     "delta",
     "deltas",
+    "draw_trials",
     "epsilon",
     "epsilons",
     "evaluate",
@@ -71,6 +73,7 @@ __all__ = [
     "rank",
     "rate",
     "registry",
+    "select",
     "sigma",
     "sigmas",
     "steps",
@@ -81,6 +84,7 @@ HOMES = {
     "accounting.columns": ("ColumnResult", "deltas", "epsilons", "sigmas"),
     "accounting.evaluate": ("evaluate",),
     "accounting.queries": ("Comparison", "compare", "delta", "epsilon"),
+    "accounting.selection": ("draw_trials", "select"),
     "bounds": ("registry",),
     "bounds.m2._beta_tail": ("beta_tail_epsilons",),
     "curves.epsilon_delta": ("advanced_composition", "basic_composition"),

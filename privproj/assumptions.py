@@ -22,6 +22,12 @@ CLIP_OF_ALL_LAYERS = (
 )
 """What a clip for each layer takes for granted. Contract."""
 
+ADAPTED_CLIP = (
+    "the clip alone may follow earlier releases: the noise is the noise multiplier times the sensitivity at the clip "
+    "of the step, and the count is of records that the same norms leave unclipped, less half of all"
+)
+"""Printed where a clip adapts to a private count, which is released with the sum (C31)."""
+
 INDEPENDENT_LAYER_PROJECTIONS = "the projections of different layers are drawn independently of each other"
 """Printed for several layers (C6): with one shared projection their captured shares add up instead of averaging."""
 
@@ -54,3 +60,35 @@ REPLACE_SENSITIVITY = (
     "the clip, since one record takes another's place"
 )
 """Printed under replace, where noise multipliers are relative to twice the clip."""
+
+NUMBER_OF_TRIALS_DRAWN = (
+    "the number of runs was drawn once from this distribution, independently of the data, before the first run; it is "
+    "kept secret, and the search does not stop early"
+)
+"""Printed for a selection: a number of runs that reacts to scores is no part of the proof (C34)."""
+
+ONLY_THE_BEST_RELEASED = (
+    "only the run of the best score is released, with its score and hyper-parameters; nobody acts on the other runs"
+)
+"""Printed for a selection: every further run that is looked at is a release of its own (C34)."""
+
+SCORE_FROM_PRIVATE_OUTPUT = (
+    "the score of a run is computed from its private output and public data; a score on private data is a release of "
+    "its own and counted in the run"
+)
+"""Printed for a selection: the proof is about the best output of runs that have the stated curve (C34)."""
+
+CANDIDATES_DRAWN_AT_RANDOM = (
+    "each run has fresh randomness and draws its hyper-parameters at random from the same candidates, all of which "
+    "have the accounted noise, rate and number of steps, or cost less"
+)
+"""Printed for a selection: runs must be independent and alike (C34)."""
+
+EVENT_AS_RUN = "the program did what the event of dp-accounting says, no more and no less"
+"""Printed for a phase that is an event of dp-accounting."""
+
+NOISE_OVER_CLIP = (
+    "noise multipliers in events of dp-accounting are the noise over the clip of one record, under replace half of the "
+    "sensitivity"
+)
+"""Printed for such events under replace, where those of other phases are over twice the clip."""

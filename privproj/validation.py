@@ -64,6 +64,11 @@ def noise(value: object) -> float:
     return real("noise_multiplier", value, "a noise multiplier from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE)
 
 
+def positive_deviation(name: str, value: object) -> float:
+    """The value as a standard deviation, from 1e-12 to 1e12; raises :class:`InvalidParameter` for any other."""
+    return real(name, value, "a standard deviation from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE)
+
+
 def probability(name: str, value: object) -> float:
     """The value as a number above 0 and below 1; raises :class:`InvalidParameter` for any other."""
     number = real(name, value, "a number above 0 and below 1", 0.0, 1.0, open_low=True)

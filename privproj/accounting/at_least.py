@@ -32,6 +32,9 @@ NO_ONE_CHANGE = "the bound takes the worst change for each loss, and no change i
 SOME_COLUMNS = "for some number of columns"
 """For which layers a lower end holds where the number of columns is not given and the change has a high rank."""
 
+EVENTS_LEFT_OUT = "events of dp-accounting are not counted from below"
+"""Why a run with such events can be. Contract."""
+
 OTHER_BOUND = "another bound of the mechanism may be closer, see privproj compare"
 """Why a Renyi bound can be. Contract."""
 
@@ -135,7 +138,9 @@ def _fields(accounted: _Accounted, result: Result, found: float | None, choice: 
     seer = f"{SEES_PROJECTIONS}{', ' + SOME_COLUMNS if open_columns else ''}"
     fields = {name: found, **({"at_least_for": seer} if seen else {})}
     if _ratio(result, found) > WIDE_GAP and result.value is not None:
-        if any(question.bound.renyi for question in accounted.questions):
+        if any(question.mechanism.name == "dp-accounting" for question in accounted.questions):
+            fields["gap"] = EVENTS_LEFT_OUT
+        elif any(question.bound.renyi for question in accounted.questions):
             fields["gap"] = OTHER_BOUND
         elif result.lower is not None and result.value < WIDE_GAP * result.lower:
             fields["gap"] = NO_ONE_CHANGE

@@ -448,6 +448,10 @@ def _solve_misalignment(question: Question, target: FullTarget) -> Result:
 def _vacuous_answer(question: Question, quantity: str, **fields: Any) -> Result:
     """The result of a calibration in which no value of the parameter meets the target."""
     warnings = (*question.notes, "nothing meets this target; expected a larger epsilon or delta, or an easier run")
+    count = getattr(question.mechanism, "adaptive_clipping_sigma", None)
+    if quantity == "sigma" and count is not None:
+        alone = f"with any noise the count that adapts the clip spends more than the target, got deviation {count:g}"
+        warnings = (*question.notes, f"{alone}; expected a larger adaptive_clipping_sigma")
     return question.result(quantity, None, None, **{"outcome": Outcome.VACUOUS, "warnings": warnings, **fields})
 
 

@@ -93,6 +93,8 @@ class Question:
                 brief=f"has no theorem under --sampling {self.run.sampling}",
             )
         self.run.check_pair()
+        if getattr(self.mechanism, "adaptive_clipping_sigma", None) is not None:
+            self.check_count()
         missing = bound.needs(self.mechanism)
         if missing:
             brief = "needs --columns (the layer's other side) or --change-rank (a promise)"
@@ -115,6 +117,22 @@ class Question:
             raise Refused(
                 f"{bound.name} needs a fresh projection for {many}: with a fixed one "
                 f"later releases can carry the whole sensitivity; {remedy_for_fixed_projection(self.mechanism)}"
+            )
+
+    def check_count(self) -> None:
+        """Raise :class:`Refused` unless the bound takes the count that adapts a clip into the release (C31)."""
+        sigma = getattr(self.mechanism, "adaptive_clipping_sigma", None)
+        if not self.bound.counts_clipped:
+            names = [bound.name for bound in bounds_of(type(self.mechanism)) if bound.counts_clipped]
+            raise Refused(
+                f"{self.bound.name} has no theorem for a clip that adapts to a private count, got "
+                f"adaptive_clipping_sigma={sigma:g}; use {' or '.join(names)}",
+                brief="has no theorem for a clip that adapts to a private count",
+            )
+        if getattr(self.mechanism, "clipping", "joint") != "joint":
+            raise Refused(
+                f"a clip that adapts to a private count is one clip for all layers; expected clipping=joint with "
+                f"adaptive_clipping_sigma={sigma:g}"
             )
 
     @property

@@ -9,6 +9,14 @@ from typing import Any
 from privproj.accounting.at_least import with_lower_end
 from privproj.accounting.batch_remarks import remark_on_batches, with_alternatives
 from privproj.accounting.calibration import most_steps
+from privproj.accounting.events import (
+    Event,
+    assumed_of_noise,
+    by_one_accountant,
+    curve_with_events,
+    event_question,
+    has_events,
+)
 from privproj.accounting.first_guess import close_crossing, spread_guess
 from privproj.accounting.queries import solve_delta, solve_epsilon
 from privproj.accounting.question import Question, question_of, remedy_for_fixed_projection
@@ -70,6 +78,9 @@ class Phase:
     def as_dict(self) -> dict[str, object]:
         """Return the phase as an entry of a run file, keys and plain values."""
         mechanism, run = self.question.mechanism, self.question.run.parameters()
+        if isinstance(mechanism, Event):
+            said = {key: run[key] for key in ("steps", "relation", "public_size") if run[key]}
+            return {"name": self.name, **mechanism.parameters(), **said, **({"planned": True} if self.planned else {})}
         given = {"layer" if k == "layers" else k: v for k, v in mechanism.parameters().items()}
         shown: dict[str, object] = {
             "name": self.name,
@@ -207,6 +218,13 @@ class Schedule:
             before = merged[one].question.run.steps if one in merged else 0
             steps = before + phase.question.run.steps
             merged[one] = replace(merged.get(one, phase), question=one.with_run(steps=steps))
+        if has_events(merged):
+            questions, names = (
+                [phase.question for phase in merged.values()],
+                [phase.name for phase in merged.values()],
+            )
+            whole = curve_with_events(questions, names, self.discretization)
+            return truncated(whole, [phase.question.run for phase in self.phases])
         releases = [phase.release for phase in merged.values()]
         whole = compose_phases(releases, self.discretization, self.composer)
         return truncated(whole, [phase.question.run for phase in self.phases])
@@ -225,8 +243,8 @@ class Schedule:
             Refused: A phase has no privacy profile.
             PrecisionLimit: The composition cannot tell so small a delta from its rounding.
         """
-        target = delta_target(delta, None)
-        return with_alternatives(self, with_lower_end(self, solve_epsilon(self, target)), solve_epsilon, target)
+        asked, target = self.by_one_accountant(), delta_target(delta, None)
+        return with_alternatives(asked, with_lower_end(asked, solve_epsilon(asked, target)), solve_epsilon, target)
 
     def delta(self, *, epsilon: float) -> Result:
         """Return the smallest delta of the whole run at an epsilon, rounded up.
@@ -242,8 +260,26 @@ class Schedule:
             Refused: A phase has no privacy profile.
             PrecisionLimit: The composed delta is too small to be told from rounding.
         """
-        target = epsilon_target(epsilon)
-        return with_alternatives(self, with_lower_end(self, solve_delta(self, target)), solve_delta, target)
+        asked, target = self.by_one_accountant(), epsilon_target(epsilon)
+        return with_alternatives(asked, with_lower_end(asked, solve_delta(asked, target)), solve_delta, target)
+
+    def by_one_accountant(self) -> "Schedule":
+        """Return the schedule with the bounds that its number rests on.
+
+        They are those of its phases, but where a phase is an event of dp-accounting that has Renyi divergences only:
+        then all other phases are accounted by their Renyi bounds.
+
+        Returns:
+            The schedule, the same one without such an event.
+
+        Raises:
+            Refused: dp-accounting does not compose the events with the other phases under their relation.
+        """
+        if not has_events(self.questions):
+            return self
+        found = by_one_accountant(self.questions, [phase.name for phase in self.phases])
+        phases = (replace(phase, question=question) for phase, question in zip(self.phases, found, strict=True))
+        return replace(self, phases=tuple(phases))
 
     def side(self, curve: Curve) -> Side:
         """Return the side of every number of a schedule: an upper bound, whatever the phases are.
@@ -329,7 +365,8 @@ class Schedule:
             Sentences, each once.
         """
         planned = (PLAN_FIXED_IN_ADVANCE,) if len(questions) > 1 else ()
-        return tuple(_each_once((*self.assumes, *(a for q in questions for a in q.run_assumes), *planned)))
+        own = (a for q in questions for a in q.run_assumes)
+        return tuple(_each_once((*self.assumes, *own, *assumed_of_noise(questions), *planned)))
 
     def scaled(self, factor: float) -> "Schedule":
         """Return the schedule with every noise multiplier times one factor.
@@ -342,6 +379,7 @@ class Schedule:
 
         Raises:
             InvalidParameter: A phase has no noise multiplier, or the product is outside its range.
+            Refused: A phase is an event of dp-accounting.
         """
         return replace(self, phases=tuple(_with_scaled_noise(phase, factor) for phase in self.phases))
 
@@ -413,7 +451,10 @@ class Schedule:
             return replace(self, phases=(*before, last)).curve()
 
         target = full_target(epsilon, delta, None, zero=True)
-        return most_steps(curve_of, target, [done.release for done in before], phase.release) or 0
+        # Where to look first is told by phases with a profile.
+        known = [one.release for one in before if not isinstance(one.question.mechanism, Event)]
+        last = phase.question.release() if isinstance(phase.question.mechanism, Event) else phase.release
+        return most_steps(curve_of, target, known, last) or 0
 
     def remaining(self, *, epsilon: float, delta: float) -> list[Remaining]:
         """Return what the budget leaves for every planned phase, after all that is done and planned before it.
@@ -449,6 +490,11 @@ def _each_once(items: Any) -> list[str]:
 def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
     """The phase with its noise multiplier times ``factor``; raises :class:`InvalidParameter` where it has none."""
     mechanism = phase.question.mechanism
+    if isinstance(mechanism, Event):
+        raise Refused(
+            f"phase {phase.name} is an event of dp-accounting, whose noise is not scaled with that of other phases; "
+            "leave it out, or give it as a mechanism of privproj"
+        )
     if not isinstance(mechanism, NoisyMechanism) or mechanism.noise_multiplier is None:
         raise InvalidParameter("noise_multiplier", "nothing", f"a noise multiplier in phase {phase.name}")
     louder = replace(mechanism, noise_multiplier=mechanism.noise_multiplier * factor)
@@ -476,3 +522,31 @@ def phase_of(mechanism: Mechanism, name: str = "phase", bound: str | None = None
     'rank-free'
     """
     return Phase(question_of(mechanism, find_bound(type(mechanism), bound), run), name)  # pyright: ignore[reportArgumentType]
+
+
+def event_phase(event: Any, name: str = "event", steps: int = 1, relation: str | None = None) -> Phase:
+    """Make a phase of a schedule from an event of dp-accounting.
+
+    A run with such a phase is composed by dp-accounting, whose rounding is measured and not proved. Noise multipliers
+    in the event are the noise over the clip, as that package has them.
+
+    Args:
+        event: The event, an object of dp-accounting or the same as plain data, a table with its ``type``.
+        name: What the phase is called in answers and messages.
+        steps: How often the event is composed with itself, from 1 to 1e9.
+        relation: The neighbouring relation, "add-remove", "zero-out" or "replace"; None is add-remove.
+
+    Returns:
+        The phase, which is not merely planned.
+
+    Raises:
+        InvalidParameter: The event is not one of dp-accounting, or a value is outside its domain.
+
+    >>> from dp_accounting import dp_event
+    >>> from privproj.schedule import Schedule, event_phase
+    >>> tree = dp_event.SingleEpochTreeAggregationDpEvent(noise_multiplier=4.0, step_counts=[8, 8])
+    >>> answer = Schedule((event_phase(tree, "tree", relation="zero-out"),)).epsilon(delta=1e-5)
+    >>> round(answer.value, 2), answer.numerics["composer"]
+    (1.99, 'dp-accounting')
+    """
+    return Phase(event_question(event, "event", {"steps": steps, "relation": relation}), name)  # pyright: ignore[reportArgumentType]

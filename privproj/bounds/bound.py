@@ -76,6 +76,7 @@ class Bound:
     * ``reason``: why a refuted or asymptotic bound is no guarantee, and what to use instead.
     * ``baseline``: how it appears where other bounds are compared with it; None where it does not.
     * ``renyi``: True if it is the Renyi curve by which the mechanism enters Renyi accountants.
+    * ``counts_clipped``: True if it holds with the count that adapts a clip too, in one joint release (C31).
     * ``version``: a number that is raised whenever a returned value may change.
     """
 
@@ -109,6 +110,7 @@ class Bound:
     reason: str = ""
     baseline: Baseline | None = None
     renyi: bool = False
+    counts_clipped: bool = False
     version: int = 1
 
     @property

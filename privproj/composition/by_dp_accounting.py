@@ -7,6 +7,7 @@ docs/proofs.md under "What is only observed".
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from dp_accounting.pld import common, pld_pmf
 
@@ -41,7 +42,7 @@ PeerOrder = list[tuple[DominatingPair, int]]
 
 
 @dataclass(frozen=True)
-class _PeerCurve:
+class PeerCurve:
     """The curve of a composed run: the larger of the orders. Lower ends are not known, rounding is only measured."""
 
     distributions: tuple[pld_pmf.PLDPmf, ...]
@@ -78,51 +79,58 @@ class _PeerCurve:
         return Enclosure(-math.inf, next_up(max(eps, 0.0)))
 
 
-def compose(orders: list[PeerOrder]) -> _PeerCurve:
-    """The curve of a run from the dominating pairs of its phases, in one order or in both.
+LawOrder = list[tuple[pld_pmf.PLDPmf, int]]
+"""Laws of the loss that dp-accounting made itself, in one order, each with how often it is composed."""
 
-    It is as sound as the pairs (C2, C18), but for rounding, which is measured and not proved. Raises
-    :class:`PrecisionLimit` for a grid of more than :data:`MOST_PEER_CELLS` cells.
+
+def compose(orders: list[PeerOrder], theirs: list[LawOrder] | None = None, step: float | None = None) -> PeerCurve:
+    """The curve of a run from the dominating pairs of its phases, in one order or in both, and from further laws.
+
+    ``step`` is the distance of losses in nats, for a run without a pair. It is as sound as the pairs (C2, C18) and the
+    laws, but for rounding, which is measured and not proved. Raises :class:`PrecisionLimit` for a grid of more than
+    :data:`MOST_PEER_CELLS` cells.
     """
-    whole = tuple(_compose_order(order) for order in orders)
-    steps = sum(steps for _, steps in orders[0])
+    laws = [[(_law_of(pair), steps) for pair, steps in order] for order in orders]
+    # What is symmetric is the same in both orders.
+    both = range(max(len(laws), len(theirs or [])))
+    whole = [[item for part in (laws, theirs) if part for item in part[min(i, len(part) - 1)]] for i in both]
+    step = orders[0][0][0].step if step is None else step
+    steps = sum(steps for _, steps in whole[0])
     noise = FFT_NOISE + FFT_NOISE_PER_STEP * steps
-    numerics = {"composer": "dp-accounting", "grid_step": orders[0][0][0].step}
-    numerics |= {"grid_points": sum(len(pair.cells) for pair, _ in orders[0])}
+    numerics = {"composer": "dp-accounting", "grid_step": step}
+    numerics |= {"grid_points": sum(law.size for law, _ in whole[0])}
     numerics |= {"added_to_delta": noise, "rounding": "measured, not proved"}
-    return _PeerCurve(whole, noise, numerics)
+    return PeerCurve(tuple(_compose_order(order, step) for order in whole), noise, numerics)
 
 
-def _compose_order(order: PeerOrder) -> pld_pmf.PLDPmf:
-    """The law of the loss of all phases in one order, as dp-accounting holds it."""
-    first, *others = (_self_compose_pair(pair, steps) for pair, steps in order)
+def _compose_order(order: LawOrder, step: float) -> pld_pmf.PLDPmf:
+    """The law of the loss of the whole run in one order, as dp-accounting holds it."""
+    if not order:
+        return pld_pmf.create_pmf({0: 1.0}, step, 0.0, pessimistic_estimate=True).to_dense_pmf()
+    first, *others = (_self_compose(law, count, step) for law, count in order)
     for other in others:
         first = first.compose(other)
     return first
 
 
-def _self_compose_pair(pair: DominatingPair, steps: int) -> pld_pmf.PLDPmf:
-    """The law of the loss of ``steps`` releases of one pair, dense from the start.
+def _law_of(pair: DominatingPair) -> pld_pmf.PLDPmf:
+    """A pair as dp-accounting holds it, dense from the start; raises :class:`PrecisionLimit` where it is too large."""
+    _check_cell_count(int(pair.cells[-1] - pair.cells[0]) + 1, pair.step)
+    cells = dict(zip(pair.cells.tolist(), pair.masses.tolist(), strict=True))
+    return pld_pmf.create_pmf(cells, pair.step, pair.at_infinity, pessimistic_estimate=True).to_dense_pmf()
+
+
+def _self_compose(law: pld_pmf.PLDPmf, count: int, step: float) -> pld_pmf.PLDPmf:
+    """The law of the loss of ``count`` releases of one dense law.
 
     Composing a sparse law would raise its size to the power of the steps. Raises :class:`PrecisionLimit` before a grid
     that is too large is made.
     """
-    width = int(pair.cells[-1] - pair.cells[0]) + 1
-    _check_cell_count(width, pair.step)
-    cells = dict(zip(pair.cells.tolist(), pair.masses.tolist(), strict=True))
-    single = pld_pmf.create_pmf(cells, pair.step, pair.at_infinity, pessimistic_estimate=True).to_dense_pmf()
-    if steps * width > MOST_PEER_CELLS:
-        lower, upper = common.compute_self_convolve_bounds(_dense_masses(pair, width), steps, PEER_TRUNCATED_MASS)
-        _check_cell_count(upper - lower + 1, pair.step)
-    return single.self_compose(steps) if steps > 1 else single
-
-
-def _dense_masses(pair: DominatingPair, width: int) -> list[float]:
-    """The masses of all ``width`` cells from the first to the last, 0 where a cell is empty."""
-    masses = [0.0] * width
-    for cell, mass in zip((pair.cells - pair.cells[0]).tolist(), pair.masses.tolist(), strict=True):
-        masses[cell] = mass
-    return masses
+    if count * law.size > MOST_PEER_CELLS:
+        masses: Any = law._probs  # pyright: ignore[reportAttributeAccessIssue]
+        lower, upper = common.compute_self_convolve_bounds(masses, count, PEER_TRUNCATED_MASS)
+        _check_cell_count(upper - lower + 1, step)
+    return law.self_compose(count) if count > 1 else law
 
 
 def _check_cell_count(cells: float, step: float) -> None:

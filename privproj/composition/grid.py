@@ -308,13 +308,13 @@ def _in_both_orders(pairs: list[DominatingPair], phases: list[tuple[PrivacyProfi
     return [order, [(pair.mirrored(), steps) for pair, steps in order]]
 
 
-def peer_grid_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> float:
-    """The default distance of lattice points for dp-accounting, in nats. Every distance is sound.
+def peer_grid_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline], most: float = math.inf) -> float:
+    """The default distance of lattice points for dp-accounting, in nats, about ``most`` at most. Any is sound.
 
     Its window reaches far, as its Chernoff orders are at least ``1 / span`` (of a step's losses). Hence the step is so
     coarse that there are about :data:`MOST_DEFAULT_PEER_CELLS` cells at most.
     """
-    step = min(shape.deviation for shape in shapes) / PEER_POINTS_PER_DEVIATION
+    step = min(most, min(shape.deviation for shape in shapes) / PEER_POINTS_PER_DEVIATION)
     for shape, (_, run) in zip(shapes, phases, strict=True):
         spread = shape.deviation * math.sqrt(run.steps)
         chernoff = spread * spread / (2.0 * shape.span) if spread > 8.0 * shape.span else 0.0

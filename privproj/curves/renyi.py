@@ -9,7 +9,7 @@ divergences add. Conversions (Canonne, Kamath, Steinke 2020), where every order 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import ClassVar
 
@@ -102,6 +102,11 @@ class RenyiCurve:
             step = self.poisson(run.sampling_rate)
         return replace(step, divergence=lambda alpha: run.steps * step.divergence(alpha), poisson=None)
 
+    def at(self, order: float) -> float:
+        """The divergence in nats at an order above 1, ``inf`` where the curve does not hold."""
+        holds = self.low <= order < self.high and (not self.integer_orders or float(order).is_integer())
+        return self.divergence(order) if holds else math.inf
+
     def least_over_orders(self, objective: Callable[[float], float]) -> float:
         """The least value of ``objective(alpha)`` that a search over the orders finds; ``inf`` if there is no order."""
         if self.integer_orders:
@@ -130,22 +135,52 @@ class RenyiCurve:
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` for ``eps`` in nats; the lower end is not known."""
-
-        # (alpha - 1) (D(alpha) - eps + ln(1 - 1/alpha)) - ln(alpha)
-        def at(alpha: float) -> float:
-            return (alpha - 1.0) * (next_up(self.divergence(alpha)) - eps + math.log1p(-1.0 / alpha)) - math.log(alpha)
-
-        return Enclosure(UNKNOWN_END, min(0.0, self.least_over_orders(at) + 1e-12))
+        least = self.least_over_orders(lambda alpha: _log_delta_at(alpha, self.divergence(alpha), eps))
+        return Enclosure(UNKNOWN_END, min(0.0, least + 1e-12))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats; the lower end is not known."""
+        least = self.least_over_orders(lambda alpha: _epsilon_at(alpha, self.divergence(alpha), log_delta))
+        return Enclosure(UNKNOWN_END, next_up(max(0.0, least + 1e-15)))
 
-        # D(alpha) + (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
-        def at(alpha: float) -> float:
-            spent = (-log_delta - math.log(alpha)) / (alpha - 1.0)
-            return next_up(self.divergence(alpha)) + spent + math.log1p(-1.0 / alpha)
 
-        return Enclosure(UNKNOWN_END, next_up(max(0.0, self.least_over_orders(at) + 1e-15)))
+def _log_delta_at(alpha: float, divergence: float, eps: float) -> float:
+    """The ``ln delta(eps)`` that one order proves."""
+    # (alpha - 1) (D(alpha) - eps + ln(1 - 1/alpha)) - ln(alpha)
+    return (alpha - 1.0) * (next_up(divergence) - eps + math.log1p(-1.0 / alpha)) - math.log(alpha)
+
+
+def _epsilon_at(alpha: float, divergence: float, log_delta: float) -> float:
+    """The ``eps(delta)`` that one order proves."""
+    # D(alpha) + (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
+    return next_up(divergence) + (-log_delta - math.log(alpha)) / (alpha - 1.0) + math.log1p(-1.0 / alpha)
+
+
+@dataclass(frozen=True)
+class RenyiTable:
+    """Renyi divergences at a few orders, ``inf`` where none is known; who makes it guarantees its soundness."""
+
+    orders: tuple[float, ...]
+    """The orders, each above 1."""
+
+    divergences: tuple[float, ...]
+    """``D(alpha)`` at these orders, in nats."""
+
+    numerics: dict[str, object] = field(default_factory=dict)
+    """What an answer says about how it was computed."""
+
+    inverse_spacing: ClassVar[float] = SEARCHED_SPACING
+    """Spacing of the log deltas that are answered (C24)."""
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """``ln delta(eps)`` for ``eps`` in nats; the lower end is not known."""
+        least = min(_log_delta_at(a, d, eps) for a, d in zip(self.orders, self.divergences, strict=True))
+        return Enclosure(UNKNOWN_END, min(0.0, least + 1e-12))
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """``eps(delta)`` in nats; the lower end is not known."""
+        least = min(_epsilon_at(a, d, log_delta) for a, d in zip(self.orders, self.divergences, strict=True))
+        return Enclosure(UNKNOWN_END, next_up(max(0.0, least + 1e-15)))
 
 
 def _least_of_valley(f: Callable[[int], float], low: int, high: int) -> float:

@@ -14,27 +14,33 @@ dp-accounting's events carry no relation, its accountants do: name it in ``Relea
 other accountant refuses it.
 """
 
+import math
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import attrs
 from dp_accounting import dp_event, privacy_accountant
 from dp_accounting.pld import PLDAccountant, pld_pmf, privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
 
+from privproj.accounting.events import Event
 from privproj.accounting.question import Question, question_of
+from privproj.accounting.schedule import Phase, Schedule, phase_of
 from privproj.assumptions import REPLACE_SENSITIVITY
 from privproj.bounds import find_bound, renyi_bound
 from privproj.composition import grid
 from privproj.composition.compose import releases_of
 from privproj.composition.dominating_pairs import DominatingPair, outline_step
+from privproj.composition.events import RELATIONS, event_from, nodes_of
 from privproj.curves.profile import PrivacyProfile
 from privproj.curves.renyi import RenyiCurve
 from privproj.errors import InvalidParameter, PrivprojError, Refused
-from privproj.mechanisms import Mechanism, NoisyMechanism
+from privproj.mechanisms import Gaussian, Laplace, Mechanism, NoisyMechanism
+from privproj.records.ledger import Account
 from privproj.runs import NeighbouringRelation, RelationName, Run, RunOptions, Sampling, member_named
 
-__all__ = ["BallsInBinsDpEvent", "ProjectionPLDAccountant", "ProjectionRdpAccountant", "ReleaseDpEvent"]
+__all__ = ["BallsInBinsDpEvent", "ProjectionPLDAccountant", "ProjectionRdpAccountant", "ReleaseDpEvent", "event_of"]
 
 Problem = privacy_accountant.PrivacyAccountant.CompositionErrorDetails
 """What an accountant of dp-accounting returns for an event that it does not take."""
@@ -42,12 +48,9 @@ Problem = privacy_accountant.PrivacyAccountant.CompositionErrorDetails
 Relation = privacy_accountant.NeighboringRelation
 """The neighbouring relations of dp-accounting."""
 
-RELATIONS: dict[Relation, RelationName] = {
-    Relation.ADD_OR_REMOVE_ONE: "add-remove",
-    Relation.REPLACE_ONE: "replace",
-    Relation.REPLACE_SPECIAL: "zero-out",
-}
-"""Our names of those neighbouring relations that both packages have. Proof: each pair means the same data sets."""
+
+TREES_UNDER = (Relation.REPLACE_SPECIAL,)
+"""Relations under which tree aggregation is composed, here as the Gaussian nodes that a record is in (C36). Proof."""
 
 
 def _known_relation(_: object, __: object, value: str | None) -> None:
@@ -191,7 +194,7 @@ class ProjectionPLDAccountant(PLDAccountant):
     """dp-accounting's PLD accountant that also takes :class:`ReleaseDpEvent`, alone, Poisson sampled or in an epoch.
 
     A release enters as a dominating pair of its bound, which is sound. dp-accounting then composes, and its rounding is
-    not certified.
+    not certified. Tree aggregation enters too, as the Gaussian nodes that a record is in.
 
     Args:
         neighboring_relation: dp-accounting's neighbouring relation; add-or-remove-one if left out.
@@ -218,6 +221,14 @@ class ProjectionPLDAccountant(PLDAccountant):
         if do_compose:
             self.held = self.held.union(_scales_of(event))
         ours, drawn = _without_sampling(event)
+        if isinstance(event, dp_event.RandomizedResponseDpEvent) and do_compose and count > 1:
+            # dp-accounting composes it once, however often it is repeated.
+            alone = PLDAccountant(self.neighboring_relation, self._value_discretization_interval).compose(event)
+            self._pld = self._pld.compose(alone._pld.self_compose(count))
+            return None
+        if isinstance(event, dp_event.SingleEpochTreeAggregationDpEvent) and self.neighboring_relation in TREES_UNDER:
+            nodes = dp_event.GaussianDpEvent(event.noise_multiplier)
+            return super()._maybe_compose(nodes, count * nodes_of(event), do_compose)
         if ours is None:
             return super()._maybe_compose(event, count, do_compose)
         try:
@@ -271,7 +282,7 @@ class ProjectionRdpAccountant(RdpAccountant):
             )
         ours, drawn = _without_sampling(event)
         if ours is None or isinstance(event, BallsInBinsDpEvent):
-            return super()._maybe_compose(event, count, do_compose)
+            return super()._maybe_compose(_with_float_noise(event), count, do_compose)
         try:
             renyi = renyi_bound(type(ours.mechanism))
             found = _question_of_event(ours, drawn, self.neighboring_relation, renyi.name if renyi else None, count)
@@ -281,21 +292,99 @@ class ProjectionRdpAccountant(RdpAccountant):
             curve = form.over_run(run)
             if do_compose and count:
                 _warn_of_scale(ours, self.neighboring_relation)
-                self._rdp = self._rdp + [self.at(curve, float(order)) for order in self._orders]
+                self._rdp = self._rdp + [curve.at(float(order)) for order in self._orders]
         except PrivprojError as error:
             return Problem(event, str(error))
         return None
 
-    @staticmethod
-    def at(curve: RenyiCurve, order: float) -> float:
-        """The Renyi divergence of a curve at one order.
 
-        Args:
-            curve: The Renyi curve of the release or of the run.
-            order: The order, above 1.
+def _with_float_noise(event: dp_event.DpEvent) -> dp_event.DpEvent:
+    """The event with its noise multipliers as floats: dp-accounting takes several releases with whole ones for one."""
+    changed: dict[str, Any] = {}
+    if isinstance(getattr(event, "noise_multiplier", None), int):
+        changed["noise_multiplier"] = float(event.noise_multiplier)  # pyright: ignore[reportAttributeAccessIssue]
+    if hasattr(event, "event"):
+        changed["event"] = _with_float_noise(event.event)  # pyright: ignore[reportAttributeAccessIssue]
+    if hasattr(event, "events"):
+        changed["events"] = [*map(_with_float_noise, event.events)]  # pyright: ignore[reportAttributeAccessIssue]
+    return attrs.evolve(event, **changed) if changed else event
 
-        Returns:
-            The divergence in nats, ``inf`` where the curve does not hold.
-        """
-        whole = not curve.integer_orders or order.is_integer()
-        return curve.divergence(order) if whole and curve.low <= order < curve.high and order > 1.0 else float("inf")
+
+def event_of(
+    run: Schedule | Account | Phase | Mechanism, *, plain: bool = False, **options: Any
+) -> dp_event.ComposedDpEvent:
+    """Return a run as one event: its phases in their order, each sampled and composed with itself as it was.
+
+    Composed by :class:`ProjectionPLDAccountant` it gives what a schedule gives with ``composer="dp-accounting"``. An
+    epoch of a partition, or of shuffled batches, is one release, as it is accounted.
+
+    Args:
+        run: A schedule, what a ledger says was released, one phase, or a mechanism.
+        plain: True to write Gaussian and Laplace phases as dp-accounting's own events, which any of its accountants
+            reads. Their noise multiplier is the noise over the clip, so under replace it is twice ours.
+        **options: The run of a mechanism, as :class:`privproj.runs.RunOptions` lists it.
+
+    Returns:
+        The event, a ``ComposedDpEvent`` with one part for each phase.
+
+    Raises:
+        InvalidParameter: Options are given with a run that has its own, or nothing was released.
+        Refused: No event says how the batches of a phase are drawn, or whom it protects.
+
+    >>> from privproj import Gaussian
+    >>> from privproj.integrations.dp_accounting import event_of
+    >>> event_of(Gaussian(noise_multiplier=2.0), steps=10, sampling_rate=0.5, plain=True).events[0].event
+    PoissonSampledDpEvent(sampling_probability=0.5, event=GaussianDpEvent(noise_multiplier=2.0))
+    """
+    if isinstance(run, Mechanism):
+        run = phase_of(run, **options)
+    elif options:
+        raise InvalidParameter(next(iter(options)), next(iter(options.values())), "no options beside a run")
+    schedule = Schedule(tuple(run.made())) if isinstance(run, Account) else run
+    phases = schedule.phases if isinstance(schedule, Schedule) else (schedule,)
+    parts = [_repeated(step_event_of(phase, plain=plain), phase.question.run.steps) for phase in phases]
+    return dp_event.ComposedDpEvent(parts)
+
+
+def _repeated(event: dp_event.DpEvent, count: int) -> dp_event.DpEvent:
+    """The event composed with itself."""
+    return event if count == 1 else dp_event.SelfComposedDpEvent(event, count)
+
+
+def step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
+    """One step of a phase as an event: the release, sampled or in an epoch; raises as :func:`event_of` does."""
+    question, run, mechanism = phase.question, phase.question.run, phase.question.mechanism
+    if isinstance(mechanism, Event):
+        return event_from(mechanism.data)
+    if run.group_size > 1:
+        raise Refused(f"phase {phase.name}: no event is about a group of {run.group_size} records")
+    if run.max_batch_size is not None or str(run.sampling) == "fixed" or run.split is not None:
+        said = "split of delta" if run.split is not None else "batches" if run.max_batch_size is None else "cap"
+        raise Refused(f"phase {phase.name}: no event of this package says its {said}; keep the run file instead")
+    release: dp_event.DpEvent
+    if plain and isinstance(mechanism, Gaussian | Laplace):
+        release = _plain_event(mechanism, run, phase.name)
+    else:
+        relation: Any = str(run.relation)
+        release = ReleaseDpEvent(mechanism, question.bound.name, relation)
+    if run.allocates and run.batches is not None:
+        return BallsInBinsDpEvent(release, run.batches, run.batches_per_record)
+    return release if run.sampling_rate == 1.0 else dp_event.PoissonSampledDpEvent(run.sampling_rate, release)
+
+
+def _plain_event(mechanism: Gaussian | Laplace, run: Run, name: str) -> dp_event.DpEvent:
+    """A Gaussian or Laplace release as dp-accounting's own event, its noise multiplier over the clip.
+
+    Raises :class:`Refused` for Laplace noise under replace and for epochs.
+    """
+    if run.allocates:
+        raise Refused(f"phase {name}: dp-accounting has no event for balls-in-bins batches; leave plain out")
+    doubled = run.relation is NeighbouringRelation.REPLACE
+    if isinstance(mechanism, Laplace) and doubled:
+        raise Refused(f"phase {name}: dp-accounting misreads the scale of Laplace noise under relation=replace")
+    if isinstance(mechanism, Laplace):
+        return dp_event.LaplaceDpEvent(mechanism.z)
+    seen: Any = mechanism.for_replacement() if doubled else mechanism
+    # The noise over the clip, rounded down where a count adapts the clip (C31): z = 1/mu without one.
+    noise = seen.z if seen.adaptive_clipping_sigma is None else math.nextafter(1.0 / seen.joint_mu, 0.0)
+    return dp_event.GaussianDpEvent(noise * (2.0 if doubled else 1.0))

@@ -360,6 +360,8 @@ def _check_plan(optimizer: Any, rate: float) -> None:
         raise Refused(
             f"sampling={plan.sampling} with relation={plan.relation} is not accounted here; ask the optimizer's epsilon"
         )
+    if getattr(plan, "adaptive_clipping", None) is not None:
+        raise Refused("a clip that adapts to a private count is not accounted here; ask the optimizer's epsilon")
     if rate < plan.sampling_rate:
         raise InvalidParameter("sample_rate", rate, f"the optimizer's rate {plan.sampling_rate}")
 

@@ -114,6 +114,13 @@ class Bins:
         left, right = self.shares
         return np.append(left, 0.0) + np.append(0.0, right)
 
+    def shifted(self, shift: float) -> "Bins":
+        """Return the law of ``X + shift``, ``shift >= 0``, in the same bins; they keep what is guaranteed of them."""
+        if not shift:
+            return self
+        # f(x + shift) is convex and increases in x where f does (C31).
+        return Bins(self.edges + shift, self.mass, self.mean + shift, self.unbounded)
+
     def lowered(self, factor: float) -> tuple[Array, Array]:
         """Return masses and means times a factor below 1, means no lower than their bins and the first mass 0 (C28)."""
         mass = factor * self.mass

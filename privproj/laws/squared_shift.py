@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Protocol
 from privproj.curves.columns import known_ends
 from privproj.laws.shift_kernels import part_ends
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import Enclosure
+from privproj.numerics.enclosure import Enclosure, widen_outward
+from privproj.numerics.quadrature import log_integral
 
 if TYPE_CHECKING:
     from privproj.laws.binned import Bins
@@ -257,6 +258,66 @@ class ScaledGamma(HillLaw):
         from privproj.laws.binned import BINS, gamma_bins
 
         return gamma_bins(self.a, self.scale, finer * BINS)
+
+
+@dataclass(frozen=True)
+class _ShiftedBeta:
+    """``X + shift`` for the Beta law of ``X``: a release that comes with a count of squared shift ``shift > 0`` (C31).
+
+    It is a :class:`SensitivityLaw`.
+    """
+
+    base: ScaledBeta
+    shift: float
+
+    least_tail = HillLaw.least_tail
+
+    @property
+    def mean(self) -> float:
+        """The mean ``E X + shift``."""
+        return self.base.mean + self.shift
+
+    @property
+    def supremum(self) -> float:
+        """The supremum of ``X``, and the shift."""
+        return self.base.supremum + self.shift
+
+    def log_tail(self, x: float) -> float:
+        """Return ``ln P(X + shift > x)``."""
+        if not self.shift < x < self.supremum:
+            return 0.0 if x <= self.shift else -math.inf
+        return self.base.log_tail(x - self.shift)
+
+    def mean_above(self, x: float) -> float:
+        """Return ``E[X + shift | X + shift > x]``, between ``x`` and the supremum."""
+        if not self.shift < x < self.supremum:
+            return self.mean if x <= self.shift else self.supremum
+        return min(self.supremum, max(x, self.base.mean_above(x - self.shift) + self.shift))
+
+    def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
+        """Return an enclosure of ``ln E[h_eps(X + shift); X + shift <= up_to]`` (C31), by quadrature.
+
+        The integrand has one hill: the Gaussian delta is log-concave in the squared shift (C31).
+        """
+        share = (up_to - self.shift) / self.base.scale
+        if share <= 0.0:
+            return Enclosure(-math.inf, -math.inf)
+        high = math.inf if share >= 1.0 else math.log(share) - math.log1p(-share)
+
+        def log_term(t: float) -> float:
+            return self.base.log_density(t) + log_gaussian_delta_at(eps, self.base.value(t) + self.shift)
+
+        value, error = log_integral(log_term, self.base.start, self.base.step, high)
+        return widen_outward(value, error, gaussian_steepness(value, self))
+
+    def bins(self, finer: int = 1) -> "Bins":
+        """Return the law in bins, those of ``X`` moved."""
+        return self.base.bins(finer).shifted(self.shift)
+
+
+def shifted_law(law: ScaledBeta, shift: float) -> SensitivityLaw:
+    """Return the law of ``X + shift`` for ``shift >= 0``, which is that of ``X`` where the shift is 0."""
+    return _ShiftedBeta(law, shift) if shift else law
 
 
 def log_gaussian_delta_at(eps: float, x: float) -> float:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from privproj.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from privproj.mechanisms.base import Mechanism, NoisyMechanism
+    from privproj.mechanisms.base import ClippedSum, Mechanism, NoisyMechanism
     from privproj.mechanisms.gaussian import Gaussian
     from privproj.mechanisms.jl_clip import JLClip
     from privproj.mechanisms.laplace import Laplace
@@ -19,6 +19,7 @@ __all__ = [
     "M1",
     "M2",
     "R1SMG",
+    "ClippedSum",
     "Gaussian",
     "JLClip",
     "Laplace",
@@ -32,7 +33,7 @@ __all__ = [
 ]
 
 HOMES = {
-    "base": ("Mechanism", "NoisyMechanism"),
+    "base": ("ClippedSum", "Mechanism", "NoisyMechanism"),
     "gaussian": ("Gaussian",),
     "jl_clip": ("JLClip",),
     "laplace": ("Laplace",),

@@ -1,10 +1,12 @@
 """What every mechanism has: its facts, how a group or the replace relation sees it, and its noise multiplier."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from privproj.assumptions import ADAPTED_CLIP
 from privproj.errors import InvalidParameter
-from privproj.validation import noise
+from privproj.validation import noise, positive_deviation
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -113,3 +115,69 @@ class NoisyMechanism(Mechanism):
             The mechanism with its noise multiplier divided by ``size``.
         """
         return self if self.noise_multiplier is None else replace(self, noise_multiplier=self.noise_multiplier / size)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ClippedSum(NoisyMechanism):
+    """A noisy sum of clipped records, which may be released together with the noisy count that adapts its clip (C31).
+
+    The count is the sum of ``b_i - 1/2`` over the records of the batch, where ``b_i`` is 1 for a record that was not
+    clipped, and 0 for one that was. One record moves it by at most 1/2, or by 1 where it is replaced.
+    """
+
+    adaptive_clipping_sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.adaptive_clipping_sigma is not None:
+            found = positive_deviation("adaptive_clipping_sigma", self.adaptive_clipping_sigma)
+            object.__setattr__(self, "adaptive_clipping_sigma", found)
+
+    @property
+    def assumes_of_clips(self) -> tuple[str, ...]:
+        """With a count that adapts the clip, what may follow earlier releases."""
+        return () if self.adaptive_clipping_sigma is None else (ADAPTED_CLIP,)
+
+    @property
+    def count_shift(self) -> float:
+        """The squared shift ``c^2`` of the noisy count in units of its noise; 0 where no count is released."""
+        # c = (1/2)/S (C31)
+        return 0.0 if self.adaptive_clipping_sigma is None else (0.5 / self.adaptive_clipping_sigma) ** 2
+
+    @property
+    def joint_mu(self) -> float:
+        """The shift of the sum and the count together, where nothing is projected; ``mu`` without a count.
+
+        Raises:
+            InvalidParameter: The noise multiplier was left out.
+        """
+        if self.adaptive_clipping_sigma is None:
+            return self.mu
+        # sqrt(mu^2 + c^2), c = (1/2)/S, rounded up (C31)
+        return math.nextafter(math.hypot(self.mu, 0.5 / self.adaptive_clipping_sigma), math.inf)
+
+    def for_group(self, size: int) -> "Mechanism":
+        """Return the mechanism as a group sees it: its sum and its count change as many times as it has records.
+
+        Args:
+            size: The number of records of one person, at least 1.
+
+        Returns:
+            The mechanism with its noise multiplier, and the deviation of the noise on the count, divided by ``size``.
+        """
+        return _with_count(super().for_group(size), self.adaptive_clipping_sigma, size)
+
+    def for_replacement(self) -> "Mechanism":
+        """Return the mechanism under replace, where a record that is clipped may replace one that is not.
+
+        Returns:
+            The mechanism with the deviation of the noise on the count divided by two.
+        """
+        return _with_count(self, self.adaptive_clipping_sigma, 2)
+
+
+def _with_count(mechanism: Mechanism, sigma: float | None, size: int) -> Mechanism:
+    """The mechanism whose count changes ``size`` times as much, which is written as less noise on it."""
+    if sigma is None:
+        return mechanism
+    return replace(mechanism, adaptive_clipping_sigma=sigma / size)  # pyright: ignore[reportCallIssue]

@@ -2,19 +2,22 @@
 
 from dataclasses import dataclass
 
-from privproj.mechanisms.base import NoisyMechanism
+from privproj.mechanisms.base import ClippedSum
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gaussian(NoisyMechanism):
+class Gaussian(ClippedSum):
     """The Gaussian mechanism releases ``V + E``, where the entries of ``E`` are independent ``N(0, sigma^2)``.
 
     Args:
         noise_multiplier: ``z``, the deviation ``sigma`` over the sensitivity of ``V`` in the Frobenius norm, from 1e-12
             to 1e12; left out (None) only for the sigma query.
+        adaptive_clipping_sigma: ``S``, where the clip adapts to a private count: the standard deviation of the noise on
+            the number of records of a batch that were not clipped, less half of all, from 1e-12 to 1e12. None: the clip
+            is fixed, and nothing but the sum is released.
 
     Raises:
-        InvalidParameter: The noise multiplier is outside its range.
+        InvalidParameter: The noise multiplier or the deviation is outside its range.
 
     >>> from privproj import Gaussian, epsilon
     >>> round(epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5).value, 4)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from privproj.assumptions import CLIP_OF_ALL_LAYERS, WHOLE_GRADIENT_CLIPPED
 from privproj.errors import InvalidParameter
-from privproj.mechanisms.base import Mechanism, NoisyMechanism
+from privproj.mechanisms.base import ClippedSum, Mechanism
 from privproj.validation import boolean, real, whole
 
 LAYER_TEXT = re.compile(r"([0-9]+)x([0-9]+)(?:x([0-9]+))?(?:@([0-9.]+(?:e[+-]?[0-9]+)?))?", re.ASCII | re.IGNORECASE)
@@ -80,7 +80,7 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class M2(NoisyMechanism):
+class M2(ClippedSum):
     """Add noise first, then project: release ``M (V + E)`` with ``M = Z Z^T``, drawn afresh for each release.
 
     ``Z`` is a random frame of shape ``dim x rank``. ``V`` is the sum of whole clipped gradients: LoRA that clips the
@@ -97,6 +97,9 @@ class M2(NoisyMechanism):
         columns: The other side of ``V``, from 1 to 1e12.
         change_rank: A promise: the largest rank of the change that one record makes, from 1 to ``min(dim, columns)``.
         fixed_projection: True if one projection serves all releases; bounds that need a fresh one then refuse several.
+        adaptive_clipping_sigma: ``S``, where the clip adapts to a private count: the standard deviation of the noise on
+            the number of records of a batch that were not clipped, less half of all, from 1e-12 to 1e12. None: the clip
+            is fixed, and nothing but the sum is released.
 
     Raises:
         InvalidParameter: A value is outside its range, ``dim`` and ``layers`` are both given or both missing, or shares
@@ -165,7 +168,8 @@ class M2(NoisyMechanism):
     @property
     def assumes_of_clips(self) -> tuple[str, ...]:
         """With a clip for each layer, what the noise multiplier is relative to."""
-        return (CLIP_OF_ALL_LAYERS,) if self.clipping == "per-layer" else ()
+        own = (CLIP_OF_ALL_LAYERS,) if self.clipping == "per-layer" else ()
+        return (*own, *super().assumes_of_clips)
 
     def notes(self) -> list[str]:
         """Return where the projection gains nothing, and why, in words."""
@@ -247,7 +251,7 @@ class M2(NoisyMechanism):
     def for_replacement(self) -> "M2":
         """Return the mechanism under replace: one change is taken away and one added, so the rank doubles."""
         promised = None if self.change_rank is None else min(2 * self.change_rank, self.largest_rank)
-        return replace(self, change_rank=promised)
+        return replace(super().for_replacement(), change_rank=promised)  # pyright: ignore
 
     def for_group(self, size: int) -> "Mechanism":
         """Return the mechanism as a group sees it: its sensitivity and the rank of its change grow ``size`` times.

@@ -96,6 +96,8 @@ def check_provable(questions: Sequence[Question]) -> None:
             raise Refused(f"certificates are about one record, got group_size={run.group_size}")
         if run.max_batch_size is not None:
             raise Refused("certificates are about whole batches; expected no max_batch_size")
+        if getattr(question.mechanism, "adaptive_clipping_sigma", None) is not None:
+            raise Refused("certificates are about a fixed clip; expected no adaptive_clipping_sigma")
         if bound.provable is None:
             raise Refused(f"no enclosure for {bound.name}; certificates cover {', '.join(provable_names())}")
         alike = _one_layer(question.mechanism)

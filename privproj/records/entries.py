@@ -35,6 +35,7 @@ TEXT = "text"
 TRUTH = "true or false"
 LAYERS = "a layer DxR, DxRxN or DxRxN@SHARE, or a list of them"
 SHARE = "even, optimal or a number"
+TABLE = "a table of keys"
 
 TYPES = {
     "steps": WHOLE, "group_size": WHOLE, "batch_size": WHOLE, "dataset_size": WHOLE,
@@ -43,7 +44,7 @@ TYPES = {
     "epsilon": NUMBER, "delta": NUMBER, "log10_delta": NUMBER, "expect": NUMBER, "rtol": NUMBER, "at_most": NUMBER,
     "sampling": TEXT, "relation": TEXT, "composer": TEXT, "clipping": TEXT,
     "name": TEXT, "query": TEXT, "mechanism": TEXT, "bound": TEXT, "planned": TRUTH, "layer": LAYERS,
-    "public_size": TRUTH,
+    "public_size": TRUTH, "event": TABLE,
 }  # fmt: skip
 """The type of every key, as messages call it, but for the numbers and truth values of a mechanism."""
 
@@ -98,6 +99,7 @@ def check_type(name: str, value: Any, words: str) -> Any:
         NUMBER: real,
         TEXT: isinstance(value, str),
         TRUTH: isinstance(value, bool),
+        TABLE: isinstance(value, Mapping),
         SHARE: real or value in ("even", "optimal"),
         LAYERS: isinstance(value, str)
         or (isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)),

@@ -123,7 +123,7 @@ class Account:
         for key in entry:
             if key not in ("phase", "target", "insecure"):
                 raise InvalidParameter(where, quoted(key), "the keys phase, target and insecure")
-        if not isinstance(phase, dict) or "planned" in phase:
+        if not isinstance(phase, dict) or "planned" in phase or "event" in phase:
             raise InvalidParameter(where, quoted(phase), "a phase as privproj writes it")
         phase_from(phase, {}, where)
         whole("steps", phase.get("steps"), f"a whole number of steps in {where}")

@@ -1,16 +1,43 @@
 """Run files: phases as data, read into a schedule."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+from privproj.accounting.events import event_question
+from privproj.accounting.question import Question
 from privproj.accounting.schedule import Phase, Schedule
 from privproj.errors import InvalidParameter, Refused, raise_within
-from privproj.records.entries import TYPES, check_keys, keys_of, mechanism_type_of, question_from, with_unique_keys
+from privproj.records.entries import (
+    NUMBER,
+    RUN_KEYS,
+    TABLE,
+    TEXT,
+    TYPES,
+    WHOLE,
+    check_keys,
+    keys_of,
+    mechanism_type_of,
+    question_from,
+    with_unique_keys,
+)  # fmt: skip
+from privproj.runs import BATCH_KEYS
 
 FOR_ALL = ("relation", "discretization", "composer")
 """Keys of a run file that hold for all its phases."""
 PHASE_KEYS = ("name", "mechanism", "bound", "planned")
 """Keys of a phase besides those of its mechanism and its run."""
+EVENT_KEYS = ("name", "event", "steps", "relation", "public_size", "planned")
+"""Keys of a phase that is an event of dp-accounting."""
+OWN_EVENTS: dict[str, dict[str, str]] = {
+    "SelfComposedDpEvent": {"count": WHOLE, "event": TABLE},
+    "PoissonSampledDpEvent": {"sampling_probability": NUMBER, "event": TABLE},
+    "BallsInBinsDpEvent": {"batches": WHOLE, "batches_per_record": WHOLE, "event": TABLE},
+    "ReleaseDpEvent": {"mechanism": TABLE, "bound": TEXT, "relation": TEXT},
+}
+"""Events as which phases of our own are written, with their keys and the types of these."""
+MAY_BE_MISSING = ("batches_per_record", "bound", "relation")
+"""Keys of these events that have a default."""
 
 
 def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
@@ -57,13 +84,71 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
         for key in (*shared, *(name for name in FOR_ALL if name != "relation")):
             if key in given:
                 raise InvalidParameter(key, given[key], f"{key} once, before the phases")
-        check_keys(given, keys_of(mechanism_type_of(given), PHASE_KEYS))
+        if "event" in given:
+            check_keys(given, {name: TYPES[name] for name in EVENT_KEYS})
+            given = _own_phase(given, shared) or given
+        if "event" not in given:
+            check_keys(given, keys_of(mechanism_type_of(given), PHASE_KEYS))
         if not given.get("name", "").isprintable():
             raise InvalidParameter("name", ascii(given["name"])[:80], "a name that can be printed on one line")
-        question = question_from({**given, **shared})
+        question = _event_question(given, shared) if "event" in given else question_from({**given, **shared})
         question.check()
     except InvalidParameter as error:
         raise_within(error, where)
     except Refused as error:
         raise Refused(f"{where}: {error}") from None
     return Phase(question, given.get("name", where.rsplit(": ", 1)[-1]), given.get("planned", False))
+
+
+def _event_question(given: Mapping[str, Any], shared: Mapping[str, Any]) -> Question:
+    """The question of a phase that is an event of dp-accounting."""
+    run: Any = {key: value for key, value in {**given, **shared}.items() if key not in ("name", "event", "planned")}
+    return event_question(given["event"], "event", run)
+
+
+def _own_phase(given: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The phase of our own that an event says, as an entry; None for an event of dp-accounting.
+
+    Raises :class:`InvalidParameter` for a key too much, one that is missing, a value of another type, and another
+    relation than that of the run.
+    """
+    levels, event = [], given["event"]
+    while isinstance(event, Mapping) and event.get("type") in OWN_EVENTS:
+        levels.append(event)
+        event = event.get("event")
+    kinds = [level["type"] for level in levels]
+    if "ReleaseDpEvent" not in kinds or any(kind != "SelfComposedDpEvent" for kind in kinds[:-2]):
+        return None
+    for level in levels:
+        _check_own_event(level)
+    fields = {key: value for level in levels for key, value in level.items()}
+    release = fields["mechanism"]
+    steps = math.prod([int(given.get("steps", 1)), *(int(level.get("count", 1)) for level in levels)])
+    own = {"mechanism" if key == "name" else key: value for key, value in release.items()}
+    own |= {"bound": fields["bound"]} if "bound" in fields else {}
+    if "sampling_probability" in fields:
+        own |= {"sampling": "poisson", "sampling_rate": fields["sampling_probability"]}
+    elif "batches" in fields:
+        own |= {"sampling": "balls-in-bins"}
+        own |= {key: fields[key] for key in ("batches", "batches_per_record") if key in fields}
+    relation = {**given, **shared}.get("relation", fields.get("relation"))
+    if fields.get("relation", relation) != relation:
+        raise InvalidParameter("event: relation", fields["relation"], f"relation={relation}, that of the run")
+    own |= {} if relation is None or "relation" in shared else {"relation": relation}
+    return {**{key: given[key] for key in ("name", "public_size", "planned") if key in given}, **own, "steps": steps}
+
+
+def _check_own_event(level: Mapping[str, Any]) -> None:
+    """Raise :class:`InvalidParameter` for a key of such an event that is too much, missing, or of another type."""
+    kind, known = level["type"], OWN_EVENTS[level["type"]]
+    try:
+        check_keys({key: value for key, value in level.items() if key != "type"}, known)
+        missing = next((key for key in known if key not in level and key not in MAY_BE_MISSING), None)
+        if missing:
+            raise InvalidParameter(missing, "nothing", f"{missing} of {kind}")
+        inner = level.get("mechanism", {})
+        twice = next((key for key in inner if key != "name" and key in (*RUN_KEYS, *BATCH_KEYS, *PHASE_KEYS)), None)
+        if twice:
+            raise InvalidParameter(f"mechanism: {twice}", inner[twice], "the name and the parameters of a mechanism")
+    except InvalidParameter as error:
+        raise_within(error, "event")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
+from privproj.accounting.events import event_words
 from privproj.accounting.queries import Comparison, compare, solve_epsilon
 from privproj.accounting.question import ask_by_name
 from privproj.accounting.schedule import Schedule
@@ -250,7 +251,10 @@ def _what_was_done(result: Result) -> tuple[str, ...]:
     """Mechanism, parameters and run in words, or the phases of a run."""
     phases = result.mechanism.get("phases")
     if isinstance(phases, list):
-        return tuple(", ".join(f"{key} {value}" for key, value in phase.items()) for phase in phases)
+        return tuple(
+            ", ".join(f"{key} {event_words(value) if key == 'event' else value}" for key, value in phase.items())
+            for phase in phases
+        )
     run = result.run
     hidden = ("assumes", "name")
     given = ", ".join(f"{key} {value}" for key, value in result.mechanism.items() if key not in hidden)

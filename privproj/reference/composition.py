@@ -5,9 +5,17 @@ import mpmath as mp
 from privproj.reference.calculus import Function, Real, find_minimum, find_root
 
 
-def gaussian_mu(noise_multiplier: Real, steps: int = 1) -> Real:
-    """Return the shift ``mu = sqrt(T) / z`` of ``T`` Gaussian releases with noise multiplier ``z``."""
-    return mp.sqrt(steps) / mp.mpf(noise_multiplier)
+def gaussian_mu(noise_multiplier: Real, steps: int = 1, adaptive_clipping_sigma: Real = mp.inf) -> Real:
+    """Return the shift ``sqrt(T (1/z^2 + 1/(2 S)^2))`` of ``T`` Gaussian releases with noise multiplier ``z``.
+
+    ``S`` is the deviation of the noise on a count that moves by 1/2 (C31); without one it is ``sqrt(T) / z``.
+    """
+    return mp.sqrt(steps * (mp.mpf(noise_multiplier) ** -2 + count_shift(adaptive_clipping_sigma)))
+
+
+def count_shift(adaptive_clipping_sigma: Real) -> Real:
+    """Return ``1/(2 S)^2``, the squared shift of a count that moves by 1/2 in units of its noise (C31)."""
+    return (2 * mp.mpf(adaptive_clipping_sigma)) ** -2
 
 
 def poisson_delta(profile: Function, eps: Real, q: Real) -> Real:

@@ -8,12 +8,18 @@ from privproj.reference.composition import gaussian_mu
 from privproj.reference.special import gaussian_delta, two_sided
 
 
-def analytic(epsilon: Real, noise_multiplier: Real, steps: int = 1, sampling_rate: Real = 1) -> Real:
+def analytic(
+    epsilon: Real,
+    noise_multiplier: Real,
+    steps: int = 1,
+    sampling_rate: Real = 1,
+    adaptive_clipping_sigma: Real = mp.inf,
+) -> Real:
     """Return delta of ``T`` Gaussian releases, ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``, ``mu = sqrt(T)/z``.
 
-    One release may be on a Poisson sample at rate ``sampling_rate``.
+    One release may be on a Poisson sample at rate ``sampling_rate``. With a count ``mu`` is that of both (C31).
     """
-    mu = gaussian_mu(noise_multiplier, steps)
+    mu = gaussian_mu(noise_multiplier, steps, adaptive_clipping_sigma)
     return composition.poisson_delta(lambda eps: gaussian_delta(eps, mu), epsilon, sampling_rate)
 
 
@@ -44,20 +50,26 @@ def classical_2(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
     return classical(delta, noise_multiplier, steps, constant=2)
 
 
-def _divergence(noise_multiplier: Real, steps: int) -> Function:
+def _divergence(noise_multiplier: Real, steps: int, adaptive_clipping_sigma: Real = mp.inf) -> Function:
     """Return the Renyi curve ``D(alpha) = T alpha mu^2/2`` of ``T`` Gaussian releases."""
-    mu = gaussian_mu(noise_multiplier, steps)
+    mu = gaussian_mu(noise_multiplier, steps, adaptive_clipping_sigma)
     return lambda alpha: alpha * mu**2 / 2
 
 
-def rdp(epsilon: Real, noise_multiplier: Real, steps: int = 1, sampling_rate: Real = 1) -> Real:
+def rdp(
+    epsilon: Real,
+    noise_multiplier: Real,
+    steps: int = 1,
+    sampling_rate: Real = 1,
+    adaptive_clipping_sigma: Real = mp.inf,
+) -> Real:
     """Return delta of ``T`` Gaussian releases by their Renyi curve at its best order.
 
     On Poisson samples it is the best whole order, with the moments ``log_moment(j) = j (j-1) mu^2/2``.
     """
     if sampling_rate == 1:
-        return composition.delta_from_renyi(_divergence(noise_multiplier, steps), epsilon)
-    mu = gaussian_mu(noise_multiplier)
+        return composition.delta_from_renyi(_divergence(noise_multiplier, steps, adaptive_clipping_sigma), epsilon)
+    mu = gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma)
     one = composition.sampled_divergence(lambda j: j * (j - 1) * mu**2 / 2, sampling_rate)
     return composition.delta_from_whole_orders(lambda alpha: steps * one(alpha), epsilon)
 

@@ -76,6 +76,24 @@ def beta_law(a: Real, b: Real, scale: Real) -> ReferenceLaw:
     )
 
 
+def shifted_law(law: ReferenceLaw, shift: Real) -> ReferenceLaw:
+    """Return the law of ``X + shift``, in the coordinate of ``X`` (C31)."""
+    shift = mp.mpf(shift)
+    if not shift:
+        return law
+    mass, mean = law.tail(mp.mpf(0)), law.moment(mp.mpf(0))
+    return ReferenceLaw(
+        density=law.density,
+        value=lambda t: law.value(t) + shift,
+        coordinate=lambda x: law.coordinate(x - shift) if x > shift else mp.mpf("-inf"),
+        hill=law.hill,
+        tail=lambda x: law.tail(x - shift) if x > shift else mass,
+        # E[X + c; X + c > x] = E[X; X > x - c] + c P(X > x - c)
+        moment=lambda x: law.moment(x - shift) + shift * law.tail(x - shift) if x > shift else mean + shift * mass,
+        supremum=law.supremum + shift,
+    )
+
+
 def gamma_law(a: Real, scale: Real) -> ReferenceLaw:
     """Return the law of ``X = scale U``, ``U ~ Gamma(a)``, in the coordinate ``t = ln U`` (C7)."""
     a, scale = mp.mpf(a), mp.mpf(scale)
@@ -140,7 +158,7 @@ def _expected_majorant(eps: Real, law: ReferenceLaw, p: Real) -> Real:
     tail, moment = law.tail(c), law.moment(c)
     # E[h(X); X <= c] + h(p) P(X > c) + h'(p) (E[X; X > c] - p P(X > c))
     above = gaussian_delta_of_square(eps, p) * tail + _gaussian_delta_slope(eps, p) * (moment - p * tail)
-    return above if c == 0 else _expected_delta_below(eps, law, c) + above
+    return above if law.coordinate(c) == -mp.inf or c == 0 else _expected_delta_below(eps, law, c) + above
 
 
 def any_rank_delta(eps: Real, law: ReferenceLaw) -> Real:

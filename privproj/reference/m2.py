@@ -7,27 +7,37 @@ import mpmath as mp
 from privproj.reference import composition
 from privproj.reference.calculus import Function, Real, find_root, integrate_line, root_in_bracket
 from privproj.reference.composition import gaussian_mu
-from privproj.reference.laws import ReferenceLaw, any_rank_delta, beta_density, beta_law, expected_delta
+from privproj.reference.laws import ReferenceLaw, any_rank_delta, beta_density, beta_law, expected_delta, shifted_law
 from privproj.reference.special import beta_tail, gaussian_delta, normal_density, two_sided
 
 
-def _captured_law(dim: int, rank: int, noise_multiplier: Real) -> ReferenceLaw:
-    """Return the law of ``X = mu^2 B``, the squared shift of a change of rank one (C7)."""
-    return beta_law(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, gaussian_mu(noise_multiplier) ** 2)
+def _captured_law(dim: int, rank: int, noise_multiplier: Real, adaptive_clipping_sigma: Real) -> ReferenceLaw:
+    """Return the law of ``X = mu^2 B``, the squared shift of a change of rank one (C7), with that of a count (C31)."""
+    energy = beta_law(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, gaussian_mu(noise_multiplier) ** 2)
+    return shifted_law(energy, composition.count_shift(adaptive_clipping_sigma))
 
 
-def exact_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
+def exact_rank1(
+    epsilon: Real, dim: int, rank: int, noise_multiplier: Real, adaptive_clipping_sigma: Real = mp.inf
+) -> Real:
     """Return ``E[h_eps(mu^2 B)]`` (C4), delta of a change of rank one; the Gaussian profile where ``r = d``."""
     if rank == dim:
-        return gaussian_delta(epsilon, gaussian_mu(noise_multiplier))
-    return expected_delta(epsilon, _captured_law(dim, rank, noise_multiplier))
+        return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma))
+    return expected_delta(epsilon, _captured_law(dim, rank, noise_multiplier, adaptive_clipping_sigma))
 
 
-def rank_free(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, sampling_rate: Real = 1) -> Real:
+def rank_free(
+    epsilon: Real,
+    dim: int,
+    rank: int,
+    noise_multiplier: Real,
+    sampling_rate: Real = 1,
+    adaptive_clipping_sigma: Real = mp.inf,
+) -> Real:
     """Return ``min_p E[g_p(mu^2 B)]`` (C5), delta of a change of any rank; one release may be on a Poisson sample."""
     if rank == dim:
-        return gaussian_delta(epsilon, gaussian_mu(noise_multiplier))
-    energy = _captured_law(dim, rank, noise_multiplier)
+        return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma))
+    energy = _captured_law(dim, rank, noise_multiplier, adaptive_clipping_sigma)
 
     def profile(eps: Real) -> Real:
         if eps >= 0:
@@ -131,17 +141,24 @@ def _log_moment(dim: int, rank: int, c: Real) -> Real:
 
 
 def mixture_rdp(
-    epsilon: Real, dim: int, rank: int, noise_multiplier: Real, steps: int = 1, sampling_rate: Real = 1
+    epsilon: Real,
+    dim: int,
+    rank: int,
+    noise_multiplier: Real,
+    steps: int = 1,
+    sampling_rate: Real = 1,
+    adaptive_clipping_sigma: Real = mp.inf,
 ) -> Real:
     """Return delta of ``T`` releases by their Renyi curve (C15), at its best order.
 
     The curve of one release is ``ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)``. On Poisson samples it is a
     binomial mixture of these moments, at whole orders.
     """
-    mu = gaussian_mu(noise_multiplier)
+    mu, count = gaussian_mu(noise_multiplier), composition.count_shift(adaptive_clipping_sigma)
 
     def moment(alpha: Real) -> Real:
-        return _log_moment(dim, rank, alpha * (alpha - 1) * mu**2 / 2)
+        pairs = alpha * (alpha - 1) / 2
+        return _log_moment(dim, rank, pairs * mu**2) + pairs * count
 
     if sampling_rate == 1:
         return composition.delta_from_renyi(lambda alpha: steps * moment(alpha) / (alpha - 1), epsilon)
@@ -149,9 +166,16 @@ def mixture_rdp(
     return composition.delta_from_whole_orders(lambda alpha: steps * one(alpha), epsilon)
 
 
-def unprojected_delta(epsilon: Real, noise_multiplier: Real, steps: int = 1, dim: int = 1, rank: int = 1) -> Real:
+def unprojected_delta(
+    epsilon: Real,
+    noise_multiplier: Real,
+    steps: int = 1,
+    dim: int = 1,
+    rank: int = 1,
+    adaptive_clipping_sigma: Real = mp.inf,
+) -> Real:
     """Return delta of ``T`` releases that are not projected: the plain Gaussian profile."""
-    return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, steps))
+    return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, steps, adaptive_clipping_sigma))
 
 
 DELTAS: dict[str, Function] = {

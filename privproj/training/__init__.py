@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from privproj.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from privproj.training.adaptive_clipping import AdaptiveClipping
     from privproj.training.algorithms.lora import FrozenLoRA, add_frozen_lora, export_peft, import_peft, prepare_peft
     from privproj.training.algorithms.prism import PrismLinear, Steps, add_prism
     from privproj.training.algorithms.projected_descent import ProjectedDescent
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from privproj.training.plan import Plan
 
 __all__ = [
+    "AdaptiveClipping",
     "FrozenLoRA",
     "Plan",
     "PrismLinear",
@@ -36,6 +38,7 @@ __all__ = [
 ]
 
 HOMES = {
+    "adaptive_clipping": ("AdaptiveClipping",),
     "algorithms.lora": ("FrozenLoRA", "add_frozen_lora", "export_peft", "import_peft", "prepare_peft"),
     "algorithms.prism": ("PrismLinear", "Steps", "add_prism"),
     "algorithms.projected_descent": ("ProjectedDescent",),

@@ -29,6 +29,7 @@ from privproj.records.atomic import write_atomically
 from privproj.records.ledger import NOT_CHAINED, Account, read_ledger
 from privproj.records.strict_json import parse_json
 from privproj.result import Result
+from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import load as load_algorithm
 from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
 from privproj.training.arguments import check_sampling
@@ -88,6 +89,7 @@ class Settings:
     delta: float = 1e-5
     noise_multiplier: float | None = None
     clip: float = 1.0
+    adaptive_clipping_sigma: float | None = None
     batch_size: int | None = None
     epochs: float | None = None
     steps: int | None = None
@@ -113,6 +115,9 @@ class Settings:
         if (self.sampling, self.max_batch_size) != ("poisson", None) and load_algorithm(self.mechanism).needs_subspace:
             words = f"poisson and no max_batch_size with {self.mechanism}, whose two stages are planned so"
             raise InvalidParameter("sampling", self.sampling, words)
+        if self.adaptive_clipping_sigma is not None and load_algorithm(self.mechanism).needs_subspace:
+            words = f"no adaptive clip with {self.mechanism}, whose two stages are planned without it"
+            raise InvalidParameter("adaptive_clipping_sigma", self.adaptive_clipping_sigma, words)
         if self.batches is not None and self.batch_size is not None:
             raise InvalidParameter("batches", self.batches, "either batches or batch_size, not both")
         for name in (
@@ -128,7 +133,10 @@ class Settings:
 
 @dataclass
 class _TrainingReport:
-    """What a finished run reports: accuracy as a share from 0 to 1, epsilon, seconds, and what was planned."""
+    """What a finished run reports: accuracy as a share from 0 to 1, epsilon, seconds, and what was planned.
+
+    ``clips`` has the first and the last clip, and the deviation of the noise on the count, where the clip adapts.
+    """
 
     test_accuracy: float
     epsilon: Result
@@ -138,6 +146,7 @@ class _TrainingReport:
     noise_std: float
     steps: int
     account: Account
+    clips: dict[str, float] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
 
 
@@ -402,6 +411,7 @@ class ClassifierTraining:
         batches = DataLoader(TensorDataset(self.data.x, self.data.y), batch_size=self.batch_size)
         # Where a subspace is searched, the rank asked for is the subspace's and that of no stage.
         rank = None if load_algorithm(settings.mechanism).needs_subspace else settings.rank
+        sigma = settings.adaptive_clipping_sigma
         with warnings.catch_warnings():  # a checkpoint brings its weights: nothing to warn of
             warnings.simplefilter("ignore", ResumedLedger)
             self.module, self.optimizer, self.loader = make_private(
@@ -409,8 +419,11 @@ class ClassifierTraining:
                 algorithm=algorithm, rank=rank, frame=settings.frame, steps=steps,  # pyright: ignore
                 clipping=settings.clipping, bound=settings.bound, max_grad_norm=settings.clip, ledger=self.ledger,  # pyright: ignore
                 sampling=settings.sampling, batches=settings.batches, max_batch_size=settings.max_batch_size,  # pyright: ignore
-                insecure_seed=settings.insecure_seed, every=settings.every, **noise, **more,
+                insecure_seed=settings.insecure_seed, every=settings.every,
+                adaptive_clipping=None if sigma is None else AdaptiveClipping(sigma=sigma), **noise, **more,
             )  # fmt: skip
+        if "clip" in self.state:
+            self.optimizer.boundary.set_clip(self.state["clip"])
         self.trajectory: Trajectory | None = None
 
     def save(self) -> None:
@@ -420,6 +433,8 @@ class ClassifierTraining:
         state = {"module": self.module.state_dict(), "released": self.optimizer.spending.account.spent}
         if self.trajectory is not None:
             state |= {"start": self.trajectory.start, "rows": self.trajectory.rows}
+        if self.settings.adaptive_clipping_sigma is not None:
+            state["clip"] = self.optimizer.clip
         if "basis" in self.state:
             state["basis"] = self.state["basis"]
         write_atomically(self.folder / FILES["checkpoint"], lambda file: torch.save(state, file))
@@ -461,6 +476,8 @@ class ClassifierTraining:
     def report(self, began: float) -> _TrainingReport:
         """The report of a finished run, which began at this time of the monotonic clock, in seconds."""
         plan, account = self.optimizer.plan, self.optimizer.spending.account
+        sigma = self.settings.adaptive_clipping_sigma
+        clips = {} if sigma is None else {"first_clip": plan.clip, "last_clip": self.optimizer.clip, "sigma": sigma}
         return _TrainingReport(
             test_accuracy=self.accuracy(),
             epsilon=self.optimizer.epsilon(self.settings.delta),
@@ -470,6 +487,7 @@ class ClassifierTraining:
             noise_std=plan.noise_std,
             steps=account.spent,
             account=account,
+            clips=clips,
             paths={} if self.folder is None else {name: str(self.folder / file) for name, file in FILES.items()},
         )
 

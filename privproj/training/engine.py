@@ -20,6 +20,7 @@ from privproj.assumptions import PUBLIC_SUBSPACE
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2
 from privproj.records.ledger import Account, Ledger, read_ledger
+from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import load
 from privproj.training.algorithms.algorithm import Algorithm
 from privproj.training.algorithms.subspace import Subspace
@@ -76,6 +77,7 @@ def make_private(
     max_batch_size: int | None = None,
     relation: str | None = None,
     bound: str | None = None,
+    adaptive_clipping: AdaptiveClipping | None = None,
     ledger: str | None = None,
     insecure_seed: int | None = None,
 ) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
@@ -139,6 +141,9 @@ def make_private(
         relation: Which data sets are neighbours: "add-remove", "zero-out" or "replace". None: add-remove, but replace
             for batches of a fixed size at a rate below 1, and zero-out with ``max_batch_size``.
         bound: Name of the bound that accounts the run. None: the default of the mechanism.
+        adaptive_clipping: How the clip follows the norms of the gradients; ``max_grad_norm`` is then the first clip.
+            Every release comes with a noisy count of the records that were not clipped, which the noise is calibrated
+            with. One joint clip only. None: the clip stays as it is.
         ledger: Path of a file that records every release before it is used, and from which the run can be resumed.
             None: releases are counted in memory only.
         insecure_seed: A whole number of at least 0 that makes the run repeatable, and worthless as protection. None:
@@ -189,6 +194,11 @@ def make_private(
         ranks = ranks_of(taps) if chosen.projects and rank is None else None
         mechanism = mechanism_of(chosen, taps, rank, ranks, parts)
         check_frame(chosen, frame)
+        if adaptive_clipping is not None:
+            if not isinstance(adaptive_clipping, AdaptiveClipping):
+                raise InvalidParameter("adaptive_clipping", adaptive_clipping, "a privproj.training.AdaptiveClipping")
+            adaptive_clipping = adaptive_clipping.for_batches(records / batches if batches else rate * records)
+            mechanism = replace(mechanism, adaptive_clipping_sigma=adaptive_clipping.sigma)
         plan = Plan(
             algorithm=algorithm,
             mechanism=replace(mechanism, noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier),
@@ -208,6 +218,7 @@ def make_private(
             bound=bound,
             every=every,
             beta=beta,
+            adaptive_clipping=adaptive_clipping,
         )
         processes = current_processes()
         processes.check_same(told_to_others(plan, target, insecure_seed, taps, optimizer, subspace))

@@ -27,7 +27,7 @@ from privproj.training.own_loss import LossFunction, OwnLossCheck, check_once, c
 from privproj.training.plan import Plan
 from privproj.training.release import PrivateRelease
 from privproj.training.view import View
-from privproj.validation import whole
+from privproj.validation import real, whole
 
 
 class Spending:
@@ -143,32 +143,43 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.boundary.start_anew()
         self.taps.clear()
         self.guard.begin()
+        self.own_loss.clip = self.clip
         self.own_loss.begin()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the wrapped optimizer's state, with the number of releases made when it was saved.
+        """Return the wrapped optimizer's state, with the number of releases made when it was saved and the clip.
 
         Returns:
-            The dictionary that the wrapped optimizer returns, with one more entry ``privproj``.
+            The dictionary that the wrapped optimizer returns, with one more entry ``privproj``. The clip is in it where
+            it adapts.
         """
-        return {**self.original.state_dict(), "privproj": {"releases": self.spending.account.spent}}
+        own: dict[str, float] = {"releases": self.spending.account.spent}
+        if self.plan.adaptive_clipping is not None:
+            own["clip"] = self.clip
+        return {**self.original.state_dict(), "privproj": own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state into the wrapped optimizer; the count of releases does not change.
+        """Load a state into the wrapped optimizer, and the clip that adapts; the count of releases does not change.
 
         Args:
             state_dict: What :meth:`state_dict` returned, here or in the run that is resumed.
 
         Raises:
-            InvalidParameter: The state is of a run with more releases than are accounted here.
+            InvalidParameter: The state is of a run with more releases than are accounted here, or its clip is outside
+                the range of the plan.
         """
         state = dict(state_dict)
-        saved, here = state.pop("privproj", {}).get("releases", 0), self.spending.account.spent
+        own = state.pop("privproj", {})
+        saved, here = own.get("releases", 0), self.spending.account.spent
         if saved > here:
             raise InvalidParameter(
                 "state_dict", f"a state after {saved} releases", f"at most the {here} releases that are accounted here",
                 "give make_private the ledger of that run",
             )  # fmt: skip
+        adaptive = self.plan.adaptive_clipping
+        if adaptive is not None and "clip" in own:
+            words = f"a clip from {adaptive.least:g} to {adaptive.most:g}"
+            self.boundary.set_clip(real("clip", own["clip"], words, adaptive.least, adaptive.most))
         self.original.load_state_dict(state)
         self.share()
 
@@ -191,6 +202,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def noise_multiplier(self) -> float:
         """The noise multiplier ``z``: standard deviation of the noise over the sensitivity, no unit."""
         return self.plan.noise_multiplier
+
+    @property
+    def clip(self) -> float:
+        """The clip ``C`` of the next release, in the unit of the gradients; it changes with adaptive clipping only."""
+        return self.boundary.norm
 
     @property
     def steps(self) -> int:

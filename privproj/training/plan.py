@@ -16,6 +16,7 @@ from privproj.mechanisms import M2, Gaussian
 from privproj.numerics.search import find_crossing
 from privproj.records.ledger import Account
 from privproj.runs import NeighbouringRelation, full_target, rate_and_steps_from_batches
+from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.validation import real, whole
 
 GRID = 2.0**-24
@@ -39,7 +40,8 @@ class Plan:
         algorithm: Name of the training algorithm, one of :data:`privproj.training.algorithms.ALGORITHMS`.
         mechanism: What one release is accounted as. It carries the noise multiplier ``z``: standard deviation of the
             noise over the sensitivity.
-        clip: ``C``, the largest Frobenius norm that one record contributes to the sum, from 1e-20 to 1e12.
+        clip: ``C``, the largest Frobenius norm that one record contributes to the sum, from 1e-20 to 1e12; with
+            adaptive clipping that of the first release.
         steps: ``T``, the number of planned releases, at least 1.
         sampling_rate: ``q``, the probability that a record is in a batch, above 0 and at most 1; ``1/t`` for
             balls-in-bins.
@@ -58,6 +60,8 @@ class Plan:
         bound: Name of the bound that accounts the run; None is the default of the mechanism.
         every: Steps that one draw of a re-sampled factor or of a sketch serves, at least 1.
         beta: Momentum of Flora's sketch, from 0 to 1.
+        adaptive_clipping: How the clip follows the norms of gradients, with the deviation that the mechanism names;
+            None keeps the clip as it is.
 
     Raises:
         InvalidParameter: A field is outside its range.
@@ -89,6 +93,7 @@ class Plan:
     bound: str | None = None
     every: int = 1
     beta: float = 0.9
+    adaptive_clipping: AdaptiveClipping | None = None
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
@@ -102,7 +107,25 @@ class Plan:
             raise InvalidParameter("max_batch_size", self.max_batch_size, "a sampling_rate below 1 with it")
         if self.batches is not None and self.steps % self.batches:
             raise InvalidParameter("steps", self.steps, f"whole epochs of {self.batches} batches, with balls-in-bins")
+        self.check_adaptive_clipping()
         self.phase(self.steps).question.check()
+
+    def check_adaptive_clipping(self) -> None:
+        """Raise :class:`InvalidParameter` unless what adapts is one clip, and its count is accounted as it is made."""
+        adaptive, accounted = self.adaptive_clipping, self.mechanism.adaptive_clipping_sigma
+        if accounted != (None if adaptive is None else adaptive.sigma):
+            words = f"the deviation {accounted} that the mechanism is accounted with"
+            raise InvalidParameter("adaptive_clipping", adaptive, words)
+        if adaptive is None:
+            return
+        if self.shares is not None:
+            raise InvalidParameter("clipping", "per-layer", "joint with adaptive_clipping, which has one clip")
+        if self.feature_bound is not None:
+            words = "no feature_bound with adaptive_clipping: a proved bound on the gradients does not adapt"
+            raise InvalidParameter("feature_bound", self.feature_bound, words)
+        if not adaptive.least <= self.clip <= adaptive.most:
+            words = f"a first clip from least={adaptive.least:g} to most={adaptive.most:g}"
+            raise InvalidParameter("max_grad_norm", self.clip, words)
 
     @property
     def expected_batch(self) -> float:
@@ -124,7 +147,10 @@ class Plan:
 
     @property
     def noise_std(self) -> float:
-        """The standard deviation ``sigma`` of the noise on the clipped sum, in the unit of the gradients."""
+        """The standard deviation ``sigma`` of the noise on the clipped sum, in the unit of the gradients.
+
+        With adaptive clipping it is that of the first release.
+        """
         # sigma = z_C C.
         return self.noise_over_clip * self.clip
 

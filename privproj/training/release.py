@@ -6,7 +6,8 @@ What is done with these released means afterwards is post-processing.
 
 The sum of all views together has norm at most ``C`` for each record, so neighbours shift it by at most the sensitivity
 ``s`` (``C``, or ``2C`` under replace). With noise of standard deviation ``sigma = z s`` this is the Gaussian release of
-claim C3, and for M2 that of claim C4 (docs/proofs.md).
+claim C3, and for M2 that of claim C4 (docs/proofs.md). Where the clip adapts, a noisy count of the records that were
+not clipped leaves with the sum, as one release (claim C31).
 """
 
 import math
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from privproj.errors import InvalidParameter
 from privproj.training import per_example
+from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.generators import Streams, normal
 from privproj.training.plan import Plan
 from privproj.training.processes import Processes
@@ -65,10 +67,14 @@ class PrivateRelease:
         self, plan: Plan, views: list[View], streams: Streams, record: Callable[[], object], processes: Processes
     ) -> None:
         self.plan, self.views, self.streams, self.record, self.processes = plan, views, streams, record, processes
-        shares = plan.shares or (1.0,)
-        # C_l = C sqrt(share_l), so that sum_l C_l^2 = C^2 (claim C6).
-        self.clip = Clip(tuple(plan.clip * math.sqrt(share) for share in shares))
+        self.set_clip(plan.clip)
         self.begin()
+
+    def set_clip(self, norm: float) -> None:
+        """Take this clip ``C`` for what is added from now on, and its noise for what is released."""
+        shares = self.plan.shares or (1.0,)
+        # C_l = C sqrt(share_l), so that sum_l C_l^2 = C^2 (claim C6).
+        self.norm, self.clip = norm, Clip(tuple(norm * math.sqrt(share) for share in shares))
 
     def begin(self) -> None:
         """Draw the projections of the next release, before any of its data is seen, and empty the sums."""
@@ -86,12 +92,15 @@ class PrivateRelease:
     def forget(self) -> None:
         """Empty the sums."""
         self.sums: list[Tensor | None] = [None] * len(self.views)
+        self.count: Tensor | float = 0.0
 
     def add(self, examples: int) -> None:
         """Add the clipped contributions of this many records, whose gradients the taps have picked up."""
         with per_example.full_precision():
             norms = {i: found for i, view in enumerate(self.views) if (found := view.squared_norms()) is not None}
             if not norms:
+                # Gradients that did not come back are 0, which no clip shortens.
+                self.count = self.count + 0.5 * examples
                 return
             for i, found in norms.items():
                 if len(found) != examples:
@@ -104,6 +113,9 @@ class PrivateRelease:
             squared = torch.stack([norms.get(i, none).to(like.device) for i in range(len(self.views))], 1)
             finite = torch.isfinite(squared).all(1)
             factors = self.factors(squared, finite)
+            if self.plan.adaptive_clipping is not None:
+                # sum_j (b_j - 1/2), b_j = 1 where c_j = 1: a record that is not finite counts as clipped (claim C31).
+                self.count = self.count + ((factors[:, 0] >= 1.0).double() - 0.5).sum()
             # On a CPU it is cheap to ask whether all are finite. Elsewhere the answer would have to be waited for.
             kept = None if finite.device.type == "cpu" and bool(finite.all()) else finite
             for i in norms:
@@ -122,15 +134,31 @@ class PrivateRelease:
 
         ``Xi`` has independent standard normal entries and ``sigma = z s``. :meth:`begin` starts the next release.
         """
-        sums = self.sums
-        self.sums = [None] * len(self.views)
+        sums, count = self.sums, self.count
+        self.forget()
         self.fresh = False
         # The release is counted, on the disk if there is a ledger, before its noised sum exists. Where it cannot be
         # counted, no process goes on alone: their next batches would be mixed with this one.
         with self.processes.together():
             self.record()
         with torch.no_grad():
-            return [self.noisy_mean(view, total) for view, total in zip(self.views, sums, strict=True)]
+            means = [self.noisy_mean(view, total) for view, total in zip(self.views, sums, strict=True)]
+            for view in self.views:
+                view.noise_scale = self.norm / self.plan.clip
+            if self.plan.adaptive_clipping is not None:
+                found = self.noisy_count(count, self.plan.adaptive_clipping)
+                self.set_clip(self.plan.adaptive_clipping.next_clip(self.norm, found, self.plan.expected_batch))
+            return means
+
+    def noisy_count(self, count: Tensor | float, adaptive: AdaptiveClipping) -> float:
+        """The sum of ``b_j - 1/2`` over the records of all processes with its noise ``S xi``, in records."""
+        assert adaptive.sigma is not None
+        like = per_example.exact(self.views[0].parameters[0].new_zeros(()))
+        total = self.processes.sum(like + (count.to(like) if isinstance(count, Tensor) else count))
+        if self.processes.first:
+            # sum_j (b_j - 1/2) + S xi, the noise once for all processes.
+            total.add_(normal((), like, self.streams.noise), alpha=adaptive.sigma)
+        return float(self.processes.spread(total))
 
     def noisy_mean(self, view: View, total: Tensor | None) -> Tensor:
         """The sum over all processes with its noise, divided by the public expected batch ``q N``.
@@ -145,7 +173,7 @@ class PrivateRelease:
         if self.processes.first:
             # sum_j c_j G_j + sigma Xi, the noise once for all processes.
             noise = normal(view.shape, like, self.streams.noise).to(total.device)
-            total.add_(noise, alpha=self.plan.noise_std)
+            total.add_(noise, alpha=self.plan.noise_over_clip * self.norm)
         # (sum_j c_j G_j + sigma Xi) / (q N).
         return self.processes.spread(total).div_(self.plan.expected_batch).to(like)
 

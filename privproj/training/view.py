@@ -30,6 +30,8 @@ class View(ABC):
     """
 
     tap: Any
+    noise_scale: float = 1.0
+    """The noise of the last release over that of the first, which adaptive clipping changes; for post-processing."""
 
     @property
     def parameters(self) -> list[nn.Parameter]:

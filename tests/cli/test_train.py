@@ -437,3 +437,20 @@ def test_a_killed_run_of_balls_in_bins_uses_no_record_twice_in_an_epoch(small, t
         assert len(records) == len(set(records)) <= 90
     account = read_ledger(folder / "ledger.jsonl")
     assert account.spent == batches * 20 and account.made()[0].question.run.steps == 20
+
+
+def test_a_clip_that_adapts_is_kept_and_reported(small, tmp_path, capsys):
+    """The report has the clip at both ends, the ledger the deviation, and a resumed run goes on with the last clip."""
+    line = f"train --data {small} --mechanism m2 --rank 4 --epsilon 3 --delta 1e-4 --batch-size 40 --steps 4"
+    assert train(f"{line} --adaptive-clipping-sigma 5 --clip 0.1 --json", tmp_path / "run") == 0
+    found = json.loads(capsys.readouterr().out)
+    clips = found["adaptive_clipping"]
+    assert (clips["first_clip"], clips["sigma"]) == (0.1, 5.0)
+    assert clips["last_clip"] > 0.1 and found["epsilon"] <= 3.0
+    assert read_ledger(tmp_path / "run" / "ledger.jsonl").phases[0][0]["adaptive_clipping_sigma"] == 5.0
+    assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 0
+    shown = capsys.readouterr().out
+    assert f"0.1 at first, to which that standard deviation belongs, and {clips['last_clip']:.4g} at last" in shown
+    assert train(f"{line.replace('m2', 'dp-sft')} --adaptive-clipping-sigma 5", tmp_path / "other") == 2
+    assert "dp-sft" in capsys.readouterr().err
+    assert train(f"{line} --adaptive-clipping-sigma 5 --clipping per-layer", tmp_path / "other") == 2

@@ -66,6 +66,8 @@ SANE = {
     "epochs": ["0.1", "1", "3"],
     "batches": ["1", "2", "10", "1000"],
     "batches_per_record": ["1", "3"],
+    "trials": ["1", "2.5", "10", "1000"],
+    "shape": ["-0.5", "0", "0.5", "4"],
     "max_batch_size": ["1", "200"],
     "points": ["2", "5"],
     "gamma": ["0.1", "2", "1000", "1e9"],
@@ -80,14 +82,14 @@ SANE = {
 """Values that make sense, by option."""
 
 QUANTITIES = ("epsilon", "delta", "sigma", "rank", "steps", "rate", "misalignment")
-ASKED = (*QUANTITIES, "compare", "curve", "report")
+ASKED = (*QUANTITIES, "compare", "curve", "report", "select")
 QUICK = ("epsilon", "delta", "sigma", "epsilon", "delta", "sigma", "rank", "steps")
 DEAR = ("m1", "wishart", "wishart-matrix")
 """Mechanisms that are asked less often: their defaults are integrals, or no answer at all."""
 LONELY = ("alignment", "lora-noise", "bounds")
 NEEDED = {
     "epsilon": ["--delta 1e-5"], "delta": ["--epsilon 1"], "compare": ["--delta 1e-5"], "report": ["--delta 1e-5"],
-    "curve": ["--points 3"],
+    "curve": ["--points 3"], "select": ["--trials 5 --delta 1e-5"],
 }  # fmt: skip
 TARGET = ["--epsilon 1", "--delta 1e-5"]
 BASES = {

@@ -45,6 +45,23 @@ def shift(asked):
     return asked.run.get("group_size", 1) / asked.parameters["noise_multiplier"]
 
 
+def count(asked):
+    """``c = K/(2 S)`` of the count of a clip that adapts, twice that where a record is replaced; 0 without one."""
+    replaced = asked.run.get("relation") == "replace" or asked.run.get("sampling") == "fixed"
+    moved = asked.run.get("group_size", 1) * (1.0 if replaced else 0.5)
+    return moved / asked.parameters.get("adaptive_clipping_sigma", math.inf)
+
+
+def joint_shift(asked):
+    """``sqrt(mu^2 + c^2)``: the sum and the count together, where nothing is projected."""
+    return math.hypot(shift(asked), count(asked))
+
+
+def with_count(pair, c):
+    """The pair of the joint release: given the projection its shift is ``sqrt(s^2 + c^2)``."""
+    return laws.Shifts(np.hypot(pair.s, c), pair.w, pair.c, pair.rough) if c else pair
+
+
 def of_run(pair, asked, eps, claimed):
     """``(lo, hi)`` of the run of a symmetric pair: the larger of both orders, each composed with itself."""
     steps, rate, sampling = run_of(asked)
@@ -141,7 +158,7 @@ def pairs_of(asked):
     if name == "m1" and asked.bound in ("secret-projection", "residual", "column-exact", "column"):
         return None
     keys = {key: given[key] for key in ("dim", "rank", "probes") if key in given}
-    return [rank_one(name, tuple({**keys, "mu": shift(asked)}.items()))]
+    return [rank_one(name, tuple({**keys, "mu": joint_shift(asked)}.items()))]
 
 
 def m2_pairs(asked):
@@ -153,7 +170,7 @@ def m2_pairs(asked):
     found = [rank_one("m2", (("dim", d), ("rank", r), ("mu", mu))) for d, r, _, _ in parts]
     if asked.bound in ("rank-free", "gaussian"):
         found += [laws.gaussian(mu * math.sqrt(r / d)) for d, r, _, _ in parts]
-    return found
+    return [with_count(pair, count(asked)) for pair in found]
 
 
 def lower(asked, eps, claimed):
@@ -313,7 +330,7 @@ def named(asked, eps, claimed):
     if known == ("m2", "exact-rank1"):
         return lower(asked, eps, claimed)
     if known == ("m2", "gaussian"):
-        return of_run(laws.gaussian(shift(asked)), asked, eps, claimed)
+        return of_run(laws.gaussian(joint_shift(asked)), asked, eps, claimed)
     if asked.bound in ("rank-free", "known-projection", "any-records"):
         return majorant(asked, eps, claimed)
     return RULES[known](asked, eps) if known in RULES else None
@@ -384,7 +401,7 @@ ORDERS = 1.0 + np.geomspace(1e-5, 1e7, 20000)
 def gaussian_rdp(asked, eps):
     """``D = T a mu^2/2``."""
     steps, rate, _ = run_of(asked)
-    return renyi(lambda a: steps * a * shift(asked) ** 2 / 2, eps, ORDERS) if rate == 1.0 else None
+    return renyi(lambda a: steps * a * joint_shift(asked) ** 2 / 2, eps, ORDERS) if rate == 1.0 else None
 
 
 def gaussian_two_sided(asked, eps):
@@ -392,7 +409,7 @@ def gaussian_two_sided(asked, eps):
     steps, rate, _ = run_of(asked)
     if (steps, rate) != (1, 1.0):
         return None
-    mu = shift(asked)
+    mu = joint_shift(asked)
     value = float(special.ndtr(-eps / mu + mu / 2) + special.ndtr(-eps / mu - mu / 2))
     return value * (1 - 1e-10), min(1.0, value * (1 + 1e-10))
 
@@ -400,7 +417,7 @@ def gaussian_two_sided(asked, eps):
 def gaussian_gdp(asked, eps):
     """``mu sqrt T``-GDP."""
     steps, rate, _ = run_of(asked)
-    return one(laws.gaussian(shift(asked) * math.sqrt(steps)), 1.0, "", eps) if rate == 1.0 else None
+    return one(laws.gaussian(joint_shift(asked) * math.sqrt(steps)), 1.0, "", eps) if rate == 1.0 else None
 
 
 def classical(constant):
@@ -409,7 +426,7 @@ def classical(constant):
     def value(asked, eps):
         if run_of(asked)[:2] != (1, 1.0) or not 0 < eps < 1:
             return None
-        found = constant * math.exp(-0.5 * (eps / shift(asked)) ** 2)
+        found = constant * math.exp(-0.5 * (eps / joint_shift(asked)) ** 2)
         return found * (1 - 1e-10), found * (1 + 1e-10)
 
     return value

@@ -152,7 +152,15 @@ def noise(rng, asked, gain=1.0):
 
 
 def gaussian(rng, asked):
-    return {"noise_multiplier": noise(rng, asked)}
+    return counted(rng, asked, {"noise_multiplier": noise(rng, asked)})
+
+
+def counted(rng, asked, found):
+    """One question in eight is about a clip that adapts; its count costs up to as much as the sum."""
+    taken = asked.bound not in ("good-event-q", "good-event", "beta-tail-sharp", "beta-tail")
+    if rng.random() < 0.125 and taken and found.get("clipping") != "per-layer":
+        found["adaptive_clipping_sigma"] = float(f"{found['noise_multiplier'] * spread(rng, 0.5, 50.0):.6g}")
+    return found
 
 
 def laplace(rng, asked):
@@ -161,14 +169,14 @@ def laplace(rng, asked):
 
 def m2(rng, asked):
     if asked.bound not in ("exact-rank1",) and rng.random() < 0.15:
-        return layered(rng, asked)
+        return counted(rng, asked, layered(rng, asked))
     dim = size(rng, 1, 10**6)
     rank = rng.choice([1, dim, size(rng, 1, dim), size(rng, 1, min(dim, 64))])
     energy = max((rank / dim) ** 0.5, 0.02)
     found = {"dim": dim, "rank": rank, "noise_multiplier": noise(rng, asked, gain=energy)}
     if asked.bound in ("beta-tail", "beta-tail-sharp", "good-event", "good-event-q"):
         found["change_rank"] = rng.randint(1, min(dim, 10))
-    return found
+    return counted(rng, asked, found)
 
 
 def layered(rng, asked):

@@ -4,14 +4,17 @@ import dp_accounting
 import pytest
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameter, Laplace
+from privproj import M2, Gaussian, InvalidParameter, Laplace, Refused
 from privproj.integrations.dp_accounting import (
     BallsInBinsDpEvent,
     ProjectionPLDAccountant,
     ProjectionRdpAccountant,
     ReleaseDpEvent,
+    event_of,
 )
+from privproj.records import Account
 from privproj.records.run_file import from_data
+from privproj.schedule import Schedule, event_phase, phase_of
 
 RELEASE = M2(dim=2048, rank=16, noise_multiplier=0.2)
 
@@ -185,3 +188,106 @@ def test_an_event_with_a_fixed_projection_is_refused(kind):
     fixed = M2(dim=64, rank=4, noise_multiplier=1.0, fixed_projection=True)
     with pytest.raises(dp_accounting.UnsupportedEventError, match="fresh"):
         kind().compose(ReleaseDpEvent(fixed))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("accountant", [ProjectionPLDAccountant, ProjectionRdpAccountant])
+def test_the_count_that_adapts_a_clip_comes_with_its_event(accountant):
+    """An event carries the mechanism: the accountants' epsilon is that of the joint release, never of the sum alone."""
+    found = []
+    for count in ({}, {"adaptive_clipping_sigma": 1.0}):
+        mechanism = M2(dim=64, rank=4, noise_multiplier=0.8, **count)
+        ours = privproj.epsilon(mechanism, delta=1e-5, steps=20, sampling_rate=0.05)
+        found.append(accountant().compose(sampled(ReleaseDpEvent(mechanism), 0.05, 20)).get_epsilon(1e-5))
+        assert ours.lower <= found[-1]
+    assert found[1] > 1.1 * found[0]
+
+
+# --- runs as events -------------------------------------------------------------------------------
+
+FINE = {"value_discretization_interval": 1e-2}
+
+SAMPLED = phase_of(M2(dim=64, rank=8, noise_multiplier=0.5), "sampled", steps=50, sampling_rate=0.01)
+
+BINS = phase_of(Gaussian(noise_multiplier=2.0), "bins", steps=2, sampling="balls-in-bins", batches=10)
+
+COUNTS = phase_of(Laplace(noise_multiplier=9.0), "counts")
+
+THEIRS = event_phase(dp_accounting.dp_event.DiscreteLaplaceDpEvent(0.3, 1), "theirs", steps=2)
+
+
+@pytest.mark.parametrize("phases", [[SAMPLED], [SAMPLED, COUNTS], [COUNTS, BINS], [SAMPLED, THEIRS]], ids=len)
+def test_a_run_as_an_event_costs_what_its_schedule_does(phases):
+    whole = Schedule(tuple(phases), 1e-2, "dp-accounting")
+    found = ProjectionPLDAccountant(**FINE).compose(event_of(whole)).get_epsilon(1e-5)
+    assert found == pytest.approx(whole.epsilon(delta=1e-5).value, rel=1e-5, abs=0)
+    assert len(event_of(whole).events) == len(phases)
+
+
+def test_a_run_with_a_tree_goes_out_and_comes_back():
+    tree = dp_accounting.SingleEpochTreeAggregationDpEvent(6.0, [8, 9])
+    adapters = phase_of(M2(dim=64, rank=8, noise_multiplier=0.5), "m2", steps=9, relation="zero-out")
+    whole = Schedule((event_phase(tree, "tree", relation="zero-out"), adapters), 1e-2)
+    accountant = ProjectionPLDAccountant(RELATIONS.REPLACE_SPECIAL, **FINE)
+    assert accountant.compose(event_of(whole)).get_epsilon(1e-5) == pytest.approx(
+        whole.epsilon(delta=1e-5).value, rel=1e-5, abs=0
+    )
+    assert not ProjectionPLDAccountant().supports(tree)
+
+
+def test_a_ledger_a_phase_and_a_mechanism_are_the_same_event():
+    run = {"steps": 50, "sampling_rate": 0.01}
+    account = Account(phases=((SAMPLED.as_dict(), 50),))
+    events = [event_of(account), event_of(SAMPLED), event_of(SAMPLED.question.mechanism, **run)]
+    assert events == [event_of(Schedule((SAMPLED,)))] * 3
+    with pytest.raises(InvalidParameter, match="steps=3"):
+        event_of(SAMPLED, steps=3)
+
+
+@pytest.mark.parametrize("count", [None, 0.7])
+@pytest.mark.parametrize(("relation", "factor"), [("add-remove", 1.0), ("zero-out", 1.0), ("replace", 2.0)])
+def test_plain_events_are_read_by_every_accountant_of_the_package(relation, factor, count):
+    mechanism = Gaussian(noise_multiplier=2.0, adaptive_clipping_sigma=count)
+    sampled = event_of(mechanism, plain=True, steps=3, relation=relation)
+    if count is None:
+        assert sampled.events == [dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(2.0 * factor), 3)]
+    named = {"replace": RELATIONS.REPLACE_ONE, "zero-out": RELATIONS.REPLACE_SPECIAL}.get(
+        relation, RELATIONS.ADD_OR_REMOVE_ONE
+    )
+    stock = dp_accounting.pld.PLDAccountant(named, 1e-3).compose(sampled).get_epsilon(1e-5)
+    ours = privproj.epsilon(mechanism, delta=1e-5, steps=3, relation=relation).value
+    assert ours * (1 - 1e-9) <= stock == pytest.approx(ours, rel=1e-4, abs=0)
+
+
+def test_what_no_event_says_is_refused():
+    gaussian = Gaussian(noise_multiplier=2.0)
+    for run in (
+        {"group_size": 2},
+        {"sampling_rate": 0.1, "sampling": "fixed", "relation": "replace"},
+        {"sampling_rate": 0.1, "sampling": "poisson", "max_batch_size": 20, "dataset_size": 95},
+    ):
+        with pytest.raises(Refused, match="phase phase: no event"):
+            event_of(gaussian, **run)
+    with pytest.raises(Refused, match="Laplace"):
+        event_of(Laplace(noise_multiplier=2.0), plain=True, relation="replace")
+    with pytest.raises(Refused, match="balls-in-bins"):
+        event_of(BINS, plain=True)
+    # an epoch of a partition is one release
+    epochs = event_of(gaussian, steps=3, sampling="partition", relation="zero-out")
+    assert epochs.events[0].count == 3 and isinstance(epochs.events[0].event, ReleaseDpEvent)
+
+
+def test_faults_of_the_package_are_not_passed_on():
+    chosen = dp_accounting.dp_event.RandomizedResponseDpEvent(0.5, 4)
+    costs = [
+        ProjectionPLDAccountant(RELATIONS.REPLACE_ONE, 1e-3).compose(chosen, count).get_epsilon(1e-9)
+        for count in (1, 4)
+    ]
+    assert costs[1] == pytest.approx(4.0 * costs[0], rel=1e-2, abs=0)
+    for noise in (2, 2.0):
+        four = dp_accounting.PoissonSampledDpEvent(
+            0.01, dp_accounting.ComposedDpEvent([dp_accounting.GaussianDpEvent(noise)] * 4)
+        )
+        one = dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.0))
+        found = [ProjectionRdpAccountant().compose(event, 1000).get_epsilon(1e-5) for event in (four, one)]
+        assert found[0] == pytest.approx(found[1], rel=1e-9, abs=0)

@@ -180,7 +180,11 @@ def test_a_killed_writer_never_under_counts(path, tmp_path, kills):
     for kill in range(kills):
         phase, used = phases[3 * kill // kills]
         writer = context.Process(target=write_for_ever, args=(path, phase, used))
+        before = used.stat().st_size
         writer.start()
+        # Every other one is killed only after it has made a release, on a machine of any speed.
+        while kill % 2 and used.stat().st_size == before:
+            time.sleep(0.001)
         time.sleep(draw.uniform(0.0, 0.05))
         os.kill(writer.pid, signal.SIGKILL)
         writer.join()
@@ -190,7 +194,7 @@ def test_a_killed_writer_never_under_counts(path, tmp_path, kills):
                 counted[number] = steps
             made = [file.stat().st_size for _, file in phases]
             assert all(was <= now <= was + kill + 1 for was, now in zip(made, counted, strict=True))
-    assert sum(made) > kills
+    assert sum(made) >= kills // 2
 
 
 # --- the open file --------------------------------------------------------------------------------------

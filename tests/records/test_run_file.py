@@ -11,8 +11,9 @@ from helpers import GAUSSIAN_PHASE, M2_PHASE, ROOT
 
 from privproj import InvalidParameter, Refused
 from privproj.bounds import LINES, mechanism_named
+from privproj.composition.events import FIELDS
 from privproj.records.entries import keys_of
-from privproj.records.run_file import FOR_ALL, PHASE_KEYS, from_data
+from privproj.records.run_file import EVENT_KEYS, FOR_ALL, PHASE_KEYS, from_data
 from privproj.runs import Run, Sampling
 
 
@@ -88,6 +89,77 @@ def test_keys_of_a_run_file(data, words):
     if "group_size" not in words and "split" not in words:
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(data, SCHEMA)
+
+
+TREE = {"type": "SingleEpochTreeAggregationDpEvent", "noise_multiplier": 2, "step_counts": [8, 8]}
+RELEASE = {"type": "ReleaseDpEvent", "mechanism": {"name": "m2", "dim": 64, "rank": 8, "noise_multiplier": 2}}
+POISSON = {"type": "PoissonSampledDpEvent", "sampling_probability": 0.1, "event": RELEASE}
+EPOCH = {"type": "BallsInBinsDpEvent", "batches": 10, "event": RELEASE}
+
+
+@pytest.mark.parametrize(
+    ("phase", "words"),
+    [
+        ({"event": 3}, "phase 1: event=3"),
+        ({"event": {**TREE, "steps": 3}}, "phase 1: event: steps=3"),
+        ({"event": TREE, "mechanism": "gaussian"}, "phase 1: mechanism=gaussian"),
+        ({"event": TREE, "steps": 0}, "phase 1: steps=0"),
+        ({"event": TREE, "sampling_rate": 0.1}, "phase 1: sampling_rate"),
+        ({"event": {"type": "ComposedDpEvent", "events": [RELEASE]}}, "ReleaseDpEvent stands alone"),
+        ({"event": {**POISSON, "event": POISSON}}, "ReleaseDpEvent stands alone"),
+        ({"event": {**RELEASE, "mechanism": {"name": "m3"}}}, "did you mean"),
+        ({"event": {**RELEASE, "mechanism": {**RELEASE["mechanism"], "steps": 5}}}, "event: mechanism: steps=5"),
+        ({"event": {**RELEASE, "mechanism": {"dim": 3}}}, "a mechanism"),
+        ({"event": {**RELEASE, "bound": "rank"}}, "phase 1: bound=rank"),
+        ({"event": {**RELEASE, "noise": 3}}, "event: noise=3"),
+        ({"event": {**EPOCH, "batches": 2.5}}, "event: batches=2.5"),
+        ({"event": {"type": "PoissonSampledDpEvent", "event": RELEASE}}, "event: sampling_probability"),
+        ({"event": {**RELEASE, "relation": "replace"}, "relation": "zero-out"}, "event: relation=replace"),
+    ],
+    ids=str,
+)
+def test_malformed_events_name_file_phase_and_key(phase, words):
+    with pytest.raises(InvalidParameter, match=words):
+        from_data({"phase": [phase]}, "a.toml")
+
+
+@pytest.mark.parametrize(
+    ("event", "run"),
+    [
+        (RELEASE, {}),
+        (POISSON, {"sampling_rate": 0.1}),
+        (EPOCH, {"sampling": "balls-in-bins", "batches": 10}),
+        ({**EPOCH, "batches_per_record": 3}, {"sampling": "balls-in-bins", "batches": 10, "batches_per_record": 3}),
+        ({"type": "SelfComposedDpEvent", "count": 4, "event": POISSON}, {"sampling_rate": 0.1, "steps": 12}),
+        ({**RELEASE, "bound": "gaussian", "relation": "replace"}, {"bound": "gaussian", "relation": "replace"}),
+    ],
+    ids=str,
+)
+def test_an_event_of_our_own_is_the_phase_that_it_says(event, run):
+    read = from_data({"phase": [{"name": "x", "event": event, "steps": 3}]})
+    own = {"name": "x", "mechanism": "m2", "dim": 64, "rank": 8, "noise_multiplier": 2, "steps": 3, **run}
+    assert read == from_data({"phase": [own]})
+    jsonschema.validate({"phase": [{"name": "x", "event": event, "steps": 3}]}, SCHEMA)
+
+
+def test_the_schema_knows_every_event_and_what_stands_beside_one():
+    phase = SCHEMA["properties"]["phase"]["items"]
+    assert set(SCHEMA["$defs"]["event"]["properties"]["type"]["enum"]) == {
+        *FIELDS,
+        "ReleaseDpEvent",
+        "BallsInBinsDpEvent",
+    }
+    assert phase["allOf"][0]["then"]["propertyNames"]["enum"] == [*EVENT_KEYS]
+    whole = from_data({"relation": "zero-out", "phase": [{"event": TREE, "steps": 2, "planned": True}, M2_PHASE]})
+    jsonschema.validate(whole.as_dict(), SCHEMA)
+    assert from_data(whole.as_dict()) == whole
+    for bad in (
+        {"event": TREE, "mechanism": "gaussian"},
+        {"event": TREE, "sampling_rate": 0.1},
+        {"event": {"type": "x"}},
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({"phase": [bad]}, SCHEMA)
 
 
 SIZES = {"batch_size": 10, "dataset_size": 95}

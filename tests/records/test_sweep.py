@@ -5,13 +5,10 @@ import dataclasses
 import itertools
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 import tomllib
-from pathlib import Path
 
 import pytest
 from helpers import needs
@@ -51,30 +48,44 @@ def test_a_finished_sweep_is_left_alone_and_another_one_is_not_overwritten(tmp_p
     assert (out.read_bytes(), out.stat().st_mtime_ns) == before
 
 
-def killed_often(grid, out, times, options=()):
-    """Run the command, killing it ``times`` times at random moments, until it ends."""
-    line = [str(Path(sys.executable).with_name("privproj")), "sweep", str(grid), "-o", str(out), *options]
-    kills = 0
-    for _ in range(60):
-        process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-        if kills < times:
-            time.sleep(random.uniform(0.6, 1.6))
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                kills += 1
-        process.wait()
-        if process.returncode == 0:
-            return kills
-    raise AssertionError("the sweep did not end")
+KILLED = """
+import os, random, signal, sys
+from privproj_cli.main import main
+
+before_it, sync, size = int(sys.argv.pop(1)), os.fsync, 0
+
+def sync_or_die(file):
+    global before_it, size
+    before_it -= 1
+    if before_it < 0:
+        os.ftruncate(file, random.randint(size, os.fstat(file).st_size))
+        os.killpg(0, signal.SIGKILL)
+    sync(file)
+    size = os.fstat(file).st_size
+
+os.fsync = sync_or_die
+main()
+"""
+"""The command, which kills itself and its workers once so many batches are on the disk and a part of the next is."""
+
+
+def killed_sweep(grid, out, batches, options=()):
+    """Run the command until that moment; a batch has at most twice as many points as the one before it."""
+    line = [sys.executable, "-c", KILLED, str(batches), "sweep", str(grid), "-o", str(out), *options]
+    done = subprocess.run(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    return done.returncode
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("options", [("--workers", "2"), pytest.param((), marks=pytest.mark.slow)])
 def test_a_sweep_killed_again_and_again_ends_with_the_same_table(tmp_path, options):
-    grid = written(tmp_path, 400)
+    grid, out = written(tmp_path, 400), tmp_path / "out.csv"
     run_sweep(grid_from(tomllib.loads(grid.read_text())), tmp_path / "whole.csv")
-    kills = killed_often(grid, tmp_path / "out.csv", 3, options)
-    assert kills >= 1 and (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    for batches in (0, 3, 2):
+        assert killed_sweep(grid, out, batches, options) == -signal.SIGKILL and not out.exists()
+    assert len((tmp_path / "out.csv.journal").read_bytes().splitlines()) > 3
+    assert exit_code(["sweep", str(grid), "-o", str(out), *options]) == 0
+    assert out.read_bytes() == (tmp_path / "whole.csv").read_bytes()
 
 
 def test_parquet_holds_the_same_numbers(tmp_path):

@@ -1,9 +1,10 @@
-"""Three laws that every training algorithm keeps, and planted faults that the same checks have to find.
+"""Four laws that every training algorithm keeps, and planted faults that the same checks have to find.
 
 * The silent step. With noise too small to see, a step changes the weights by the clipped sum over the expected batch,
   as the algorithm defines it, worked out here from the gradient of each record.
 * Removal. Taking one record away changes what is released by at most the clip.
 * Noise. What an empty batch releases is fresh Gaussian noise of the deviation that the plan says.
+* Count. Where the clip adapts, the count of unclipped records is that of the definition, and has its noise.
 
 A new algorithm is one entry in :data:`DEFINITIONS`. The tests say so until it is there.
 """
@@ -23,7 +24,7 @@ from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy, linear  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-from privproj.training import Subspace, make_private  # noqa: E402
+from privproj.training import AdaptiveClipping, Subspace, make_private  # noqa: E402
 from privproj.training.algorithms import ALGORITHMS, load  # noqa: E402
 from privproj.training.release import Clip  # noqa: E402
 
@@ -315,6 +316,55 @@ def check_noise(name, clipping, fault=None):
         assert abs(float((draws[1:] * draws[:-1]).mean())) < 5.0 / math.sqrt(draws.numel())
 
 
+ADAPTIVE = AdaptiveClipping(target_quantile=0.4, learning_rate=0.5, sigma=SILENT)
+
+
+def released_counts(run, *batches):
+    """The noisy counts that were released with these batches, as the clip shows them: ``C <- C e^(-rate (b - p))``."""
+    found, adaptive = [], run.plan.adaptive_clipping
+    for rows in batches:
+        before = run.optimizer.clip
+        run.released(rows)
+        share = adaptive.target_quantile - math.log(run.optimizer.clip / before) / adaptive.learning_rate
+        found.append((share - 0.5) * run.plan.expected_batch)
+    return found
+
+
+def check_count(name, fault=None):
+    """The count is the sum of ``b_j - 1/2`` of the definition, so one record moves it by 1/2."""
+    run, everyone = PrivateRun(name, "joint"), list(range(RECORDS))
+    image = run.definition.measured or run.definition.summed
+    found = run.grouped(gradients(run.weights(), everyone))
+    sizes = norms([image(g, d) for g, d in zip(found, run.draws(), strict=True)]).norm(dim=1)
+    # Between two norms, so that some records are clipped and some are not.
+    clip = float(sizes.sort().values[RECORDS // 3 : RECORDS // 3 + 2].mean())
+    for rows in (everyone, *([j for j in everyone if j != gone] for gone in everyone)):
+        run = PrivateRun(name, "joint", fault, adaptive_clipping=ADAPTIVE, max_grad_norm=clip)
+        (count,) = released_counts(run, rows)
+        assert count == pytest.approx(float((sizes[rows] <= clip).sum()) - 0.5 * len(rows), abs=1e-6)
+
+
+def check_noise_of_the_count(name, fault=None):
+    """Empty batches release a count of noise alone, of the deviation that is accounted, whatever the relation."""
+    for relation in ("add-remove", "replace"):
+        adaptive = replace(ADAPTIVE, sigma=3.0, learning_rate=0.01)
+        run = PrivateRun(name, "joint", fault, adaptive_clipping=adaptive, relation=relation)
+        assert run.plan.mechanism.adaptive_clipping_sigma == 3.0
+        counts = torch.tensor(released_counts(run, *[()] * 200)) / 3.0
+        assert abs(float(counts.mean())) < 5.0 / math.sqrt(len(counts))
+        assert abs(float(counts.std()) - 1.0) < 5.0 / math.sqrt(2 * len(counts))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_count_of_unclipped_records_is_that_of_the_definition(name):
+    check_count(name)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_count_has_the_noise_that_is_accounted(name):
+    check_noise_of_the_count(name)
+
+
 @each_case
 def test_a_silent_step_is_the_clipped_sum_of_the_definition(name, clipping):
     check_silent_step(name, clipping)
@@ -402,6 +452,27 @@ def the_same_noise_again(boundary):
     boundary.release = release
 
 
+def a_count_over_the_batch_itself(boundary):
+    plain_add, plain, counted = boundary.add, boundary.noisy_count, [0]
+
+    def add(examples):
+        counted[0] += examples
+        plain_add(examples)
+
+    boundary.add = add
+    boundary.noisy_count = lambda *given: plain(*given) * boundary.plan.expected_batch / max(counted[0], 1)
+
+
+def a_count_of_the_records_beside_it(boundary):
+    """A record is counted by the average norm of its part of the batch."""
+    plain = boundary.factors
+    boundary.factors = lambda squared, finite: plain(squared.mean(0, keepdim=True).expand_as(squared), finite)
+
+
+def a_count_without_noise(boundary):
+    boundary.noisy_count = lambda count, adaptive: float(count)
+
+
 FAULTS = {
     no_clipping: (check_silent_step, check_removal),
     norms_understated: (check_silent_step, check_removal),
@@ -413,6 +484,14 @@ FAULTS = {
     the_same_noise_again: (check_noise,),
 }
 """Every fault, and the checks that have to find it."""
+
+FAULTS_OF_COUNTS = {
+    norms_understated: check_count,
+    a_count_over_the_batch_itself: check_count,
+    a_count_of_the_records_beside_it: check_count,
+    a_count_without_noise: check_noise_of_the_count,
+}
+"""Every fault of a count, and the check that has to find it."""
 
 ONE_TENSOR = {the_whole_clip_for_every_tensor, noise_on_the_first_tensor_only}
 """Faults that are none where everything is one tensor."""
@@ -426,3 +505,9 @@ def test_planted_faults_are_found(name, fault):
     for check in FAULTS[fault]:
         with pytest.raises(AssertionError):
             check(name, "joint", fault)
+
+
+@pytest.mark.parametrize("fault", FAULTS_OF_COUNTS, ids=lambda fault: fault.__name__)
+def test_planted_faults_of_a_count_are_found(fault):
+    with pytest.raises(AssertionError):
+        FAULTS_OF_COUNTS[fault]("m2", fault)

@@ -25,7 +25,7 @@ import json, os, sys
 import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
-from privproj.training import add_prism, make_private
+from privproj.training import AdaptiveClipping, add_prism, make_private
 from privproj.training.processes import join_processes
 
 torch.set_num_threads(1)
@@ -40,6 +40,8 @@ def done(options):
     module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)).double()
     if options["algorithm"] == "prism":
         module = add_prism(module, 2, insecure_seed=3)
+    if "adaptive_clipping" in options:
+        options["adaptive_clipping"] = AdaptiveClipping(**options["adaptive_clipping"])
     module = module.to(device)
     parameters = [p for p in module.parameters() if p.requires_grad]
     module, optimizer, loader = make_private(
@@ -58,7 +60,7 @@ def done(options):
     end = torch.cat([p.detach().flatten() for p in module.parameters()])
     epsilon = optimizer.epsilon(1e-5).value
     optimizer.close()
-    return {"sizes": sizes, "start": start.tolist(), "end": end.tolist(), "epsilon": epsilon}
+    return {"sizes": sizes, "start": start.tolist(), "end": end.tolist(), "epsilon": epsilon, "clip": optimizer.clip}
 
 
 found = {name: done(options) for name, options in json.loads(sys.argv[1]).items()}
@@ -66,7 +68,7 @@ with open(sys.argv[2] + str(rank), "w") as file:
     json.dump(found, file)
 """
 OPTIONS = {"algorithm": "m2", "rank": 2, "noise_multiplier": 0.5, "steps": 6, "sampling_rate": 0.2, "records": 14}
-SEEDED = ("m2", "dp-sgd", "prism", "balls-in-bins")
+SEEDED = ("m2", "dp-sgd", "prism", "balls-in-bins", "adaptive")
 
 
 def torchrun(*command):
@@ -103,6 +105,7 @@ def jobs(folder, processes):
     seeded["balls-in-bins"] |= {
         "algorithm": "dp-sgd", "sampling": "balls-in-bins", "batches": 6, "sampling_rate": None
     }  # fmt: skip
+    seeded["adaptive"] |= {"algorithm": "dp-sgd", "adaptive_clipping": {"sigma": 1.0}}
     phase = {"algorithm": "dp-sgd", "rank": None, "steps": 2, "ledger": str(folder / "phases.jsonl")}
     loud = {"algorithm": "dp-sgd", "rank": None, "noise_multiplier": 1e6, "steps": 8, "sampling_rate": 1.0}
     found = {**seeded, "noise": loud}
@@ -137,6 +140,8 @@ def test_two_processes_with_one_seed_do_what_one_does(ran, algorithm):
     assert first["sizes"] != second["sizes"] and 0 in second["sizes"] + first["sizes"]
     assert first["start"] == second["start"] == pytest.approx(one["start"], rel=0, abs=0)
     assert first["end"] == second["end"] == pytest.approx(one["end"], rel=1e-9, abs=1e-12)
+    assert first["clip"] == second["clip"] == pytest.approx(one["clip"], rel=1e-9)
+    assert (first["clip"] == 1.0) is (algorithm != "adaptive")
     assert first["end"] != first["start"] and read_ledger(folder / f"{algorithm}.jsonl").spent == 6
 
 

@@ -5,19 +5,19 @@ from typing import TYPE_CHECKING
 from privproj.bounds.bound import Bound
 from privproj.curves.gaussian import GAUSSIAN_COLUMNS, gaussian_profile
 from privproj.curves.profile import PrivacyProfile
-from privproj.mechanisms import Gaussian, NoisyMechanism
+from privproj.mechanisms import ClippedSum, Gaussian
 
 if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile
 
 
-def representation(mechanism: NoisyMechanism) -> PrivacyProfile:
+def representation(mechanism: ClippedSum) -> PrivacyProfile:
     """The exact profile of one release at ``mu = 1/z``."""
     # delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z (C3).
-    return gaussian_profile(mechanism.mu)
+    return gaussian_profile(mechanism.joint_mu)
 
 
-def provable(mechanism: NoisyMechanism, steps: int) -> "BallProfile":
+def provable(mechanism: ClippedSum, steps: int) -> "BallProfile":
     """The exact profile of ``steps`` releases in balls."""
     from privproj.rigorous.profiles import BallGaussianProfile
 
@@ -36,7 +36,8 @@ BOUND = Bound(
     representation=representation,
     allows=lambda mechanism: (representation(mechanism),),
     provable=provable,
-    columns=lambda mechanism: (GAUSSIAN_COLUMNS, (mechanism.mu,)),
+    columns=lambda mechanism: (GAUSSIAN_COLUMNS, (mechanism.joint_mu,)),
     provable_steps=True,
     exact=True,
+    counts_clipped=True,
 )

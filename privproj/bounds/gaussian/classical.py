@@ -22,7 +22,7 @@ def classical_rule(mu: float, constant: float) -> EpsilonDeltaRule:
 def representation(mechanism: Gaussian) -> EpsilonDeltaRule:
     """The rule of one release with the textbook constant 1.25."""
     # sigma = s sqrt(2 ln(1.25/delta)) / eps (Dwork, Roth 2014, Theorem A.1).
-    return classical_rule(mechanism.mu, 1.25)
+    return classical_rule(mechanism.joint_mu, 1.25)
 
 
 BOUND = Bound(
@@ -33,4 +33,5 @@ BOUND = Bound(
     source="Dwork, Roth 2014, Theorem A.1",
     example="privproj epsilon gaussian --bound classical --noise-multiplier 10 --delta 1e-5",
     representation=representation,
+    counts_clipped=True,
 )

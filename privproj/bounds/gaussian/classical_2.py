@@ -9,7 +9,7 @@ from privproj.mechanisms import Gaussian
 def representation(mechanism: Gaussian) -> EpsilonDeltaRule:
     """The rule of one release with constant 2; it is printed without a limit on eps, and held to the textbook range."""
     # sigma = s sqrt(2 ln(2/delta)) / eps (2601.21719, early version, Lemma 1): more noise than the textbook asks for.
-    return classical_rule(mechanism.mu, 2.0)
+    return classical_rule(mechanism.joint_mu, 2.0)
 
 
 BOUND = Bound(
@@ -20,4 +20,5 @@ BOUND = Bound(
     source="arXiv 2601.21719, early version, Lemma 1",
     example="privproj epsilon gaussian --bound classical-2 --noise-multiplier 10 --delta 1e-5",
     representation=representation,
+    counts_clipped=True,
 )

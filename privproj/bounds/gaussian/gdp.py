@@ -12,7 +12,7 @@ def representation(mechanism: Gaussian) -> PrivacyProfile:
     """The profile that belongs to the trade-off function; it composes in closed form and is not subsampled."""
     # f(a) = Phi(Phi^-1(1 - a) - mu), mu = 1/z (Dong, Roth, Su 2022, Theorem 2.7): its profile is the analytic one, and
     # T releases are mu sqrt(T)-GDP (Corollary 3.3).
-    return replace(gaussian_profile(mechanism.mu), can_be_subsampled=False)
+    return replace(gaussian_profile(mechanism.joint_mu), can_be_subsampled=False)
 
 
 BOUND = Bound(
@@ -24,4 +24,5 @@ BOUND = Bound(
     example="privproj epsilon gaussian --bound gdp --noise-multiplier 20 --steps 100 --delta 1e-5",
     representation=representation,
     exact=True,
+    counts_clipped=True,
 )

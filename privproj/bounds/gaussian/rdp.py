@@ -2,12 +2,12 @@
 
 from privproj.bounds.bound import Bound
 from privproj.curves.renyi import RenyiCurve, poisson_curve
-from privproj.mechanisms import Gaussian, NoisyMechanism
+from privproj.mechanisms import ClippedSum, Gaussian
 
 
-def representation(mechanism: NoisyMechanism) -> RenyiCurve:
+def representation(mechanism: ClippedSum) -> RenyiCurve:
     """The Renyi curve of one release, with the moments from which Poisson sampling builds its own."""
-    mu = mechanism.mu
+    mu = mechanism.joint_mu
     # ln E_Q[R^j] = j (j - 1) mu^2 / 2, R the likelihood ratio (C15).
     moments = poisson_curve(lambda j: 0.5 * j * (j - 1) * mu * mu)
     # D(alpha) = alpha mu^2 / 2 (Mironov 2017, Corollary 3).
@@ -23,4 +23,5 @@ BOUND = Bound(
     example="privproj epsilon gaussian --bound rdp --noise-multiplier 1 --delta 1e-5",
     representation=representation,
     renyi=True,
+    counts_clipped=True,
 )

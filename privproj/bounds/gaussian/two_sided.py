@@ -9,7 +9,7 @@ from privproj.numerics.enclosure import Enclosure, widen_outward
 
 def representation(mechanism: Gaussian) -> PrivacyProfile:
     """The probability that the absolute privacy loss exceeds eps, which is an upper bound of delta."""
-    mu = mechanism.mu
+    mu = mechanism.joint_mu
 
     def log_delta(eps: float) -> Enclosure:
         if eps == 0.0:
@@ -28,4 +28,5 @@ BOUND = Bound(
     source="arXiv 2601.21719, Equation 10",
     example="privproj epsilon gaussian --bound two-sided --noise-multiplier 1 --delta 1e-5",
     representation=representation,
+    counts_clipped=True,
 )

@@ -7,7 +7,7 @@ from privproj.mechanisms import Gaussian
 
 def representation(mechanism: Gaussian) -> ConcentratedCurve:
     """The zero-concentrated curve of one release."""
-    mu = mechanism.mu
+    mu = mechanism.joint_mu
     # rho = mu^2 / 2 (Bun, Steinke 2016, Proposition 1.6).
     return ConcentratedCurve(0.5 * mu * mu)
 
@@ -20,4 +20,5 @@ BOUND = Bound(
     source="Bun, Steinke 2016, Propositions 1.3 and 1.6",
     example="privproj epsilon gaussian --bound zcdp --noise-multiplier 1 --delta 1e-5",
     representation=representation,
+    counts_clipped=True,
 )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def representation(mechanism: M2) -> PrivacyProfile:
     """The profile of the pair (projection, release) for a change of rank one."""
     if mechanism.unprojected:
-        return gaussian_profile(mechanism.mu)
+        return gaussian_profile(mechanism.joint_mu)
     # delta(eps) = E[h_eps(mu^2 B)], B ~ Beta(r/2, (d-r)/2) (C4, C7).
     return rank_one_profile(law(mechanism.alike))
 
@@ -73,4 +73,5 @@ BOUND = Bound(
     notes=notes,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
     version=4,
+    counts_clipped=True,
 )

@@ -18,4 +18,5 @@ BOUND = Bound(
     provable_steps=True,
     any_projection=True,
     baseline=Baseline("plain Gaussian"),
+    counts_clipped=True,
 )

@@ -51,14 +51,16 @@ def representation(mechanism: M2) -> RenyiCurve:
     """The Renyi curve of one release, of the worst layer or, under per-layer clips, of all layers together."""
     if mechanism.unprojected:
         return gaussian_form(mechanism)
-    mu, joint = mechanism.mu, mechanism.clipping == "joint"
+    mu, joint, count = mechanism.mu, mechanism.clipping == "joint", mechanism.count_shift
 
     def log_moment(alpha: float) -> float:
         # c = alpha (alpha - 1) mu^2/2, rounded up (C15).
         c = next_up(0.5 * alpha * (alpha - 1.0) * mu * mu)
         if joint:
             # max_l ln 1F1(r_l/2; d_l/2; c): one direction of the worst layer (C15).
-            return max(_log_layer_moment(d, r, c) for d, r in {(d, r) for d, r, _, _ in mechanism.parts})
+            found = max(_log_layer_moment(d, r, c) for d, r in {(d, r) for d, r, _, _ in mechanism.parts})
+            # and alpha (alpha - 1) c^2/2 of the count (C31).
+            return next_up(found + next_up(0.5 * alpha * (alpha - 1.0) * count)) if count else found
         # sum_l n_l ln 1F1(r_l/2; d_l/2; c C_l^2/C^2): a product over independent layers (C15, C6).
         return math.fsum(n * _log_layer_moment(d, r, c * share) for d, r, n, share in mechanism.parts)
 
@@ -67,8 +69,8 @@ def representation(mechanism: M2) -> RenyiCurve:
 
 
 def columns(mechanism: M2) -> "RowOfLaw | None":
-    """The profile over columns and the row of one release; none for layers of several shapes or unprojected ones."""
-    if mechanism.unprojected or mechanism.alike.layers:
+    """The profile over columns and the row of one release; none for several shapes, no projection, or a count."""
+    if mechanism.unprojected or mechanism.alike.layers or mechanism.count_shift:
         return None
     dim, rank = mechanism.alike.shape
     return MIXTURE_COLUMNS, (0.5 * rank, 0.5 * dim, mechanism.mu)
@@ -88,4 +90,5 @@ BOUND = Bound(
     independent_layers=lambda mechanism: mechanism.projects_apart,
     renyi=True,
     version=2,
+    counts_clipped=True,
 )

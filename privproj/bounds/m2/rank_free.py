@@ -18,7 +18,7 @@ from privproj.laws.profiles import (
     rank_one_profile_of_bins,
 )
 from privproj.laws.shift_kernels import SHIFT_COLUMNS
-from privproj.laws.squared_shift import ScaledBeta
+from privproj.laws.squared_shift import ScaledBeta, SensitivityLaw, shifted_law
 from privproj.mechanisms import M2
 
 if TYPE_CHECKING:
@@ -30,16 +30,21 @@ MOST_SHAPES = 3
 """How many shapes of layers are tried for a change of rank one that is allowed. Speed only."""
 
 
-def law(mechanism: M2) -> ScaledBeta:
-    """The law of the squared shift of a unit direction, in units of the noise."""
-    # X = mu^2 |P u|^2 for a unit vector u: mu^2 Beta(r/2, (d-r)/2) (C7).
+def law(mechanism: M2) -> SensitivityLaw:
+    """The law of the squared shift of a unit direction, with that of the count, in units of the noise."""
+    # X = mu^2 |P u|^2 for a unit vector u: mu^2 Beta(r/2, (d-r)/2) (C7), and X + c^2 with a count (C31).
+    return shifted_law(_captured(mechanism), mechanism.count_shift)
+
+
+def _captured(mechanism: M2) -> ScaledBeta:
+    """The law of the squared shift of a unit direction without the count."""
     return ScaledBeta(*mechanism.beta_shape, mechanism.mu**2)
 
 
 def representation(mechanism: M2) -> PrivacyProfile:
     """The any-rank profile; with ``r = d`` the projection is the identity and the profile Gaussian."""
     if mechanism.unprojected:
-        return gaussian_profile(mechanism.mu)
+        return gaussian_profile(mechanism.joint_mu)
     if mechanism.alike.layers:
         return _layered_profile(mechanism)
     # delta(eps) = min_p E[g_p(X)] (C5).
@@ -47,10 +52,12 @@ def representation(mechanism: M2) -> PrivacyProfile:
 
 
 def columns(mechanism: M2, any_rank: float = 1.0) -> "RowOfLaw | None":
-    """The profile over columns and the row of one release; none for layers of several shapes."""
+    """The profile over columns and the row of one release; none for layers of several shapes, or with a count."""
     if mechanism.unprojected:
-        return GAUSSIAN_COLUMNS, (mechanism.mu,)
-    return None if mechanism.alike.layers else (SHIFT_COLUMNS, (*law(mechanism.alike).row, any_rank))
+        return GAUSSIAN_COLUMNS, (mechanism.joint_mu,)
+    if mechanism.alike.layers or mechanism.count_shift:
+        return None
+    return SHIFT_COLUMNS, (*_captured(mechanism.alike).row, any_rank)
 
 
 def _layered_profile(mechanism: M2) -> PrivacyProfile:
@@ -64,7 +71,8 @@ def _layered_profile(mechanism: M2) -> PrivacyProfile:
         return any_rank_profile_of_bins((convolve_layers(mechanism.parts, scale),), (below,))
     # min_p max_l E[g_p(mu^2 B_l)] (C5, joint clip over layers).
     shapes = _largest_shapes({(dim, rank) for dim, rank, _, _ in mechanism.parts})
-    return any_rank_profile_of_bins(tuple(beta_bins(0.5 * r, 0.5 * (d - r), scale) for d, r in shapes))
+    bins = (beta_bins(0.5 * r, 0.5 * (d - r), scale) for d, r in shapes)
+    return any_rank_profile_of_bins(tuple(law.shifted(mechanism.count_shift) for law in bins))
 
 
 def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -80,8 +88,8 @@ def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
 def allowed(mechanism: M2) -> tuple[PrivacyProfile, ...]:
     """Profiles of changes that are allowed, as whoever sees the projections has them: rank one, and spread evenly."""
     if mechanism.unprojected:
-        return (gaussian_profile(mechanism.mu),)
-    scale, parts = mechanism.mu**2, mechanism.parts
+        return (gaussian_profile(mechanism.joint_mu),)
+    scale, parts, count = mechanism.mu**2, mechanism.parts, mechanism.count_shift
     if mechanism.clipping == "per-layer" and mechanism.alike.layers:
         from privproj.laws.binned import convolve_layers_below
 
@@ -90,9 +98,8 @@ def allowed(mechanism: M2) -> tuple[PrivacyProfile, ...]:
     else:
         # Rank one in one layer: X = mu^2 B_l (C4), first of the shape that captures most.
         shapes = sorted({(d, r) for d, r, _, _ in parts}, key=lambda shape: -shape[1] / shape[0])[:MOST_SHAPES]
-        rank_one = [
-            rank_one_profile(ScaledBeta(0.5 * r, 0.5 * (d - r), scale), LOWER_END_REFINEMENT) for d, r in shapes
-        ]
+        laws = [shifted_law(ScaledBeta(0.5 * r, 0.5 * (d - r), scale), count) for d, r in shapes]
+        rank_one = [rank_one_profile(law, LOWER_END_REFINEMENT) for law in laws]
     return (rank_one[0], *_spread_evenly(mechanism), *rank_one[1:])
 
 
@@ -105,7 +112,8 @@ def _spread_evenly(mechanism: M2) -> tuple[PrivacyProfile, ...]:
     shares = [(rank / dim, count * share) for dim, rank, count, share in mechanism.parts]
     apart = mechanism.clipping == "per-layer"
     captured = math.fsum(part * share for part, share in shares) if apart else max(part for part, _ in shares)
-    return (gaussian_profile(mechanism.mu * math.sqrt(captured) * (1.0 - 1e-15)),)
+    count = math.sqrt(mechanism.count_shift)
+    return (gaussian_profile(math.hypot(mechanism.mu * math.sqrt(captured), count) * (1.0 - 1e-15)),)
 
 
 def provable(mechanism: M2, steps: int) -> "BallProfile":
@@ -131,4 +139,5 @@ BOUND = Bound(
     columns=columns,
     independent_layers=lambda mechanism: mechanism.projects_apart,
     version=3,
+    counts_clipped=True,
 )

@@ -348,7 +348,7 @@ class _TangentView(View):
             beta = self.steps.beta2
             moments.append(now if self.second is None else beta * self.second[i] + (1.0 - beta) * now)
             # lam_A = kappa tr(D)/r.
-            ridge = self.steps.kappa * noise_moment(at.s, side, self.deviation).sum() / len(root)
+            ridge = self.steps.kappa * noise_moment(at.s, side, self.deviation * self.noise_scale).sum() / len(root)
             # U_A = m_A (V_A + lam_A I)^-1/2.
             steps.append(ascent[i] @ inverse_root(moments[i], ridge))
         self.factors, self.second = (a, b), (moments[0], moments[1])

@@ -1,0 +1,258 @@
+"""Phases that are events of dp-accounting: what they rest on, who composes a run that has some, and what is refused.
+
+A run with such phases is composed by dp-accounting (:mod:`privproj.composition.events`). Our phases enter as the pairs
+that dominate them, on one grid of losses. Where an event has no loss distribution there, our phases enter by their
+Renyi bounds, and divergences are added.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from privproj.accounting.question import Question, question_of
+from privproj.assumptions import EVENT_AS_RUN, NOISE_OVER_CLIP
+from privproj.bounds import renyi_bound
+from privproj.bounds.bound import Bound
+from privproj.curves.profile import Curve, PrivacyProfile
+from privproj.curves.renyi import RenyiCurve
+from privproj.errors import InvalidParameter, PrivprojError, Refused, raise_within
+from privproj.mechanisms import Mechanism, NoisyMechanism
+from privproj.numerics.enclosure import Enclosure
+from privproj.runs import NeighbouringRelation, Run, RunOptions
+
+if TYPE_CHECKING:
+    from privproj.composition.events import Leaf
+
+COMPOSED_ELSEWHERE = "events of dp-accounting are accounted by that package, whose rounding is measured and not proved"
+"""Said beside every number of a run that has one. Contract."""
+
+MOST_SHOWN = 80
+"""Characters of an event that a line of text shows. Contract."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event(Mechanism):
+    """An event of dp-accounting as the mechanism of a phase; :func:`event_question` makes one that was checked."""
+
+    text: str
+    """The event as JSON in one spelling, so that equal events are equal."""
+
+    name = "dp-accounting"
+    assumes = (EVENT_AS_RUN,)
+    remedy = "more noise in its events"
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The event as plain data."""
+        return json.loads(self.text)
+
+    def parameters(self) -> dict[str, object]:
+        """The event as plain data, under the key of run files."""
+        return {"event": self.data}
+
+
+@lru_cache(maxsize=64)
+def _bound_of(kind: str) -> Bound:
+    """What accounts for events of a class: dp-accounting, in its own terms."""
+    from importlib.metadata import version
+
+    return Bound(
+        name=kind,
+        mechanism=Event,
+        summary="an event, accounted by dp-accounting",
+        formula="as dp-accounting has it",
+        source=f"dp-accounting {version('dp-accounting')}, {kind}",
+        example="privproj run FILE",
+        representation=_EventForm,
+        any_projection=False,
+        groups=False,
+        notes=lambda event: (COMPOSED_ELSEWHERE,),
+    )
+
+
+@dataclass(frozen=True)
+class _EventForm:
+    """An event that accounts for a run in its own terms."""
+
+    event: Event
+
+    def over_run(self, run: Run) -> Curve:
+        """The curve of the event, composed with itself."""
+        return curve_with_events([Question(self.event, run, _bound_of(self.event.data["type"]))], ["event"])
+
+
+def event_question(event: object, where: str, run: RunOptions) -> Question:
+    """The question that an event puts, given as plain data or as the object, with the steps and relation of a run.
+
+    Raises :class:`privproj.InvalidParameter` for an event that is not one of dp-accounting, or has a value outside its
+    domain.
+    """
+    from privproj.composition.events import data_of, event_from, leaves_of
+
+    given = data_of(event) if hasattr(event, "to_named_tuple") else event  # pyright: ignore[reportArgumentType]
+    found = event_from(given, where)
+    data = data_of(found)
+    asked = question_of(Event(text=json.dumps(data)), _bound_of(data["type"]), run)
+    try:
+        for _ in leaves_of(found, asked.run.steps):
+            pass
+    except InvalidParameter as error:
+        raise_within(error, where)
+    return asked
+
+
+def event_words(data: dict[str, Any]) -> str:
+    """An event in words, as Python would write it, cut where it is long."""
+    words = _call(data)
+    return words if len(words) <= MOST_SHOWN else words[: MOST_SHOWN - 3] + "..."
+
+
+def _call(value: Any) -> str:
+    """A parameter of an event as Python would write it."""
+    if isinstance(value, dict):
+        return f"{value['type']}({', '.join(f'{k}={_call(v)}' for k, v in value.items() if k != 'type')})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_call, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def has_events(questions: Iterable[Question]) -> bool:
+    """True where a phase of the run is an event of dp-accounting."""
+    return any(isinstance(question.mechanism, Event) for question in questions)
+
+
+def by_one_accountant(questions: Sequence[Question], names: Sequence[str]) -> list[Question]:
+    """The questions of phases, of which some are events, each by a bound that one accountant takes with all others.
+
+    They are the same where all have a distribution of the loss. Else our phases are asked by their Renyi bounds.
+    ``names`` are those of the phases. Raises :class:`privproj.Refused` where dp-accounting does not compose these
+    events with these phases under their relation.
+    """
+    _check_scales(questions, names)
+    without_law = _first_without(questions, names, renyi=False)
+    if without_law is None:
+        return list(questions)
+    without_curve = _first_without(questions, names, renyi=True)
+    if without_curve is not None:
+        _refuse_unknown(questions, names)
+        raise Refused(f"no accountant takes these phases together: {without_law} and {without_curve}")
+    return [_by_renyi_bound(*phase, without_law) for phase in zip(questions, names, strict=True)]
+
+
+def curve_with_events(questions: Sequence[Question], names: Sequence[str], step: float | None = None) -> Curve:
+    """The joint curve of phases of which some are events, by dp-accounting; ``names`` are those of the phases.
+
+    ``step`` is the distance of losses in nats. Raises :class:`privproj.Refused` as :func:`by_one_accountant` does.
+    """
+    from privproj.composition import events
+
+    accounted = by_one_accountant(questions, names)
+    relation = events.relation_named(str(questions[0].run.relation))
+    leaves = events.merged(leaf for question in accounted for leaf in _leaves_of(question))
+    if not all(events.is_private(leaf) for leaf, _ in leaves):
+        return _NoPrivacy()
+    released = [question.release() for question in accounted if not isinstance(question.mechanism, Event)]
+    curves = [form.over_run(run) for form, run in released if isinstance(form, RenyiCurve)]
+    if curves or not all(events.has_loss_distribution(leaf, relation) for leaf, _ in leaves):
+        return events.add_divergences(curves, leaves, relation)
+    profiles = [(form, run) for form, run in released if isinstance(form, PrivacyProfile)]
+    return events.compose_losses(profiles, leaves, relation, step)
+
+
+@dataclass(frozen=True)
+class _NoPrivacy:
+    """The curve of a run that releases data as they are."""
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """The log of a delta of 1."""
+        return Enclosure(0.0, 0.0)
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """No finite epsilon."""
+        return Enclosure(float("inf"), float("inf"))
+
+
+def _leaves_of(question: Question) -> "list[Leaf]":
+    """The events that the phase of a question consists of; none for our own."""
+    from privproj.composition import events
+
+    if not isinstance(question.mechanism, Event):
+        return []
+    return list(events.leaves_of(events.event_from(question.mechanism.data), question.run.steps))
+
+
+def _check_scales(questions: Sequence[Question], names: Sequence[str]) -> None:
+    """Raise :class:`privproj.Refused` where noise over the clip and over twice the clip would meet."""
+    if questions[0].run.relation is not NeighbouringRelation.REPLACE:
+        return
+    named = list(zip(questions, names, strict=True))
+    over_both = [name for question, name in named if isinstance(question.mechanism, NoisyMechanism)]
+    over_clip = [name for question, name in named if _states_noise_over_clip(question)]
+    if over_clip and over_both:
+        raise Refused(
+            f"phase {over_clip[0]}: the noise multiplier of the event is over the clip, and that of phase "
+            f"{over_both[0]} is over the sensitivity, twice the clip, so they are not mixed under relation=replace; "
+            "give both as mechanisms of privproj"
+        )
+
+
+def _states_noise_over_clip(question: Question) -> bool:
+    """True for the question of an event with a noise multiplier, which is relative to the clip."""
+    return isinstance(question.mechanism, Event) and '"noise_multiplier"' in question.mechanism.text
+
+
+def _first_without(questions: Sequence[Question], names: Sequence[str], *, renyi: bool) -> str | None:
+    """Which phase is the first without a distribution of the loss, or without Renyi divergences, in words."""
+    from privproj.composition import events
+
+    relation = events.relation_named(str(questions[0].run.relation))
+    has = events.has_renyi_curve if renyi else events.has_loss_distribution
+    lacks = "Renyi divergences" if renyi else "distribution of the loss"
+    for question, name in zip(questions, names, strict=True):
+        if isinstance(question.mechanism, Event):
+            missing = next((type(leaf).__name__ for leaf, _ in _leaves_of(question) if not has(leaf, relation)), None)
+            if missing:
+                return f"phase {name} has no {lacks} ({missing})"
+        elif renyi and renyi_bound(type(question.mechanism)) is None:
+            return f"phase {name} has no {lacks} ({question.mechanism.name})"
+        elif not renyi and not isinstance(question.release()[0], PrivacyProfile):
+            return f"phase {name} has no {lacks} ({question.mechanism.name}.{question.bound.name})"
+    return None
+
+
+def _refuse_unknown(questions: Sequence[Question], names: Sequence[str]) -> None:
+    """Raise :class:`privproj.Refused` for an event that neither accountant takes under the relation."""
+    from privproj.composition import events
+
+    relation = events.relation_named(str(questions[0].run.relation))
+    for question, name in zip(questions, names, strict=True):
+        for leaf, _ in _leaves_of(question):
+            if not events.has_loss_distribution(leaf, relation) and not events.has_renyi_curve(leaf, relation):
+                raise Refused(f"phase {name}: {events.why_refused(leaf, relation)}")
+
+
+def _by_renyi_bound(question: Question, name: str, why: str) -> Question:
+    """The question of our phase by its Renyi bound, that of an event as it is.
+
+    Raises :class:`privproj.Refused` where that bound does not answer for the run.
+    """
+    bound = None if isinstance(question.mechanism, Event) else renyi_bound(type(question.mechanism))
+    if bound is None:
+        return question
+    asked = Question(question.mechanism, question.run, bound)
+    try:
+        form, run = asked.release()
+        if isinstance(form, RenyiCurve) and not run.allocates:
+            form.over_run(run)
+            return asked
+    except PrivprojError as error:
+        raise Refused(f"{why}, and phase {name} no Renyi divergences: {error}") from None
+    raise Refused(f"{why}, and phase {name} no Renyi divergences for how its batches are drawn")
+
+
+def assumed_of_noise(questions: Sequence[Question]) -> tuple[str, ...]:
+    """What a run with events under replace takes for granted of their noise, in words."""
+    replaces = any(question.run.relation is NeighbouringRelation.REPLACE for question in questions)
+    return (NOISE_OVER_CLIP,) if replaces and any(map(_states_noise_over_clip, questions)) else ()

@@ -1,0 +1,524 @@
+"""Events of dp-accounting: read strictly from plain data, written again, and turned into what a run is composed of.
+
+An event as data is a table with its ``type``, the name of its class, and its parameters by name; an event within it is
+such a table again. Numbers are checked here, since dp-accounting takes some that it then misreads.
+
+dp-accounting has two accountants. One composes privacy loss distributions, the other adds Renyi divergences, and each
+takes some events under some neighbouring relations. Their theorems are published; their rounding is measured and not
+proved (:mod:`privproj.composition.by_dp_accounting`). Four things are done here and not left to them:
+
+* Randomized response that is repeated is composed as often as it is repeated. dp-accounting's accountant of loss
+  distributions composes it once.
+* Noise multipliers are floats, since its Renyi accountant takes several Gaussian releases on one sample for one where
+  they are whole numbers.
+* A noise multiplier is the noise over the clip, as the events state it. Under replace the sensitivity is twice that.
+  The accountant of loss distributions knows it; for the Renyi accountant the noise multipliers are halved.
+* A Renyi divergence that is not a number or below 0 is refused. dp-accounting takes it for an epsilon of 0.
+"""
+
+import json
+import logging
+import math
+import numbers
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import attrs
+import numpy as np
+from dp_accounting import dp_event, privacy_accountant
+from dp_accounting.pld import PLDAccountant, pld_pmf
+from dp_accounting.rdp import RdpAccountant
+
+from privproj.composition import by_dp_accounting
+from privproj.composition.compose import releases_of
+from privproj.composition.dominating_pairs import outline_step
+from privproj.composition.grid import (
+    LARGEST_GRID_STEP,
+    MOST_DEFAULT_PEER_CELLS,
+    PEER_POINTS_PER_DEVIATION,
+    dominating_orders,
+    peer_grid_step,
+)  # fmt: skip
+from privproj.curves.profile import PrivacyProfile
+from privproj.curves.renyi import RenyiCurve, RenyiTable
+from privproj.errors import InvalidParameter, PrecisionLimit, Refused, raise_within, unknown_name
+from privproj.mechanisms import Mechanism
+from privproj.runs import RelationName, Run
+from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE, noise, probability, real, whole
+
+Relation = privacy_accountant.NeighboringRelation
+"""The neighbouring relations of dp-accounting."""
+
+RELATIONS: dict[Relation, RelationName] = {
+    Relation.ADD_OR_REMOVE_ONE: "add-remove",
+    Relation.REPLACE_ONE: "replace",
+    Relation.REPLACE_SPECIAL: "zero-out",
+}
+"""Our names of those neighbouring relations that both packages have. Proof: each pair means the same data sets."""
+
+MOST_NESTED = 16
+"""Events within each other that are read. Contract."""
+
+MOST_EVENTS = 1000
+"""Events in a list, and numbers in a list, that are read. Contract."""
+
+MOST_COMPOSED = 10**8
+"""How often an event may be repeated in all. Contract."""
+
+EVENT_GRID_STEP = 1e-4
+"""Default distance of losses on the grid in nats, as dp-accounting has it. Any distance is sound. Speed only."""
+
+MOST_MIXTURE_CELLS = 2.0**14
+"""Cells for a mixture of Gaussians by default: dp-accounting solves an equation for each of them. Speed only."""
+
+FINER_GRIDS = 16.0
+"""How much finer than by default the grid of an event may be asked for. Contract."""
+
+DEVIATIONS_KEPT = 10.5
+"""How many deviations of a Gaussian dp-accounting puts on its grid: beyond is less than e^-50. Speed only."""
+
+DISCRETE_NATS_KEPT = 40.0
+"""How far, in nats, dp-accounting follows the tail of discrete Laplace noise. Speed only."""
+
+RENYI_NOISE = 1e-12
+"""Absolute rounding noise of dp-accounting in ``(alpha - 1) D(alpha)`` of one release, in nats.
+
+Measured on sampled Gaussian releases (below 2e-13 at rates from 1e-12 to 0.9), with a factor of 5, not proved. It is
+added for each release. Proof.
+"""
+
+RENYI_RTOL = 1e-14
+"""The same relative to the divergence: measured below 1e-16, with a factor of 100. Proof."""
+
+ACCOUNTANT_ERRORS = (ValueError, ArithmeticError, TypeError, AttributeError, AssertionError)
+"""What dp-accounting raises for parameters that it does not take."""
+
+PMF = pld_pmf.PLDPmf
+"""The law of a loss, as dp-accounting holds it."""
+
+
+def _number(low: float, high: float, *, above: bool = False) -> Callable[[str, object], float]:
+    """A check for a number in ``[low, high]``, above ``low`` if ``above``."""
+    words = f"a number {'above' if above else 'from'} {low:g} {'and at most' if above else 'to'} {high:g}"
+    return lambda name, value: real(name, value, words, low, high, open_low=above)
+
+
+def _whole(high: int) -> Callable[[str, object], int]:
+    """A check for a whole number from 1 to ``high``."""
+    return lambda name, value: whole(name, value, f"a whole number from 1 to {high:g}", 1, high)
+
+
+def _listed(check: Callable[[str, object], Any]) -> Callable[[str, object], list[Any]]:
+    """A check for a list of values that each pass ``check``."""
+
+    def checked(name: str, value: object) -> list[Any]:
+        if not isinstance(value, list | tuple) or not 1 <= len(value) <= MOST_EVENTS:
+            raise InvalidParameter(name, value, f"a list of 1 to {MOST_EVENTS} values")
+        return [check(name, item) for item in value]
+
+    return checked
+
+
+def _step_counts(name: str, value: object) -> int | list[int]:
+    """The numbers of steps of one tree or of several."""
+    return _listed(_SIZE)(name, value) if isinstance(value, list | tuple) else _SIZE(name, value)
+
+
+def _shape(name: str, value: object) -> float:
+    """The shape of the law of a number of trials; infinity, which JSON has not, as the text inf."""
+    if value == "inf" or value == math.inf:
+        return math.inf
+    return real(name, value, "a number from 0 to 1e+06, or inf", 0.0, 1e6)
+
+
+# Checks that several events share.
+_SIZE = _whole(10**12)
+_COUNT = _whole(MOST_COMPOSED)
+_POSITIVE = _number(SMALLEST_NOISE, LARGEST_NOISE)
+_RATE = _number(0.0, 1.0, above=True)
+
+FIELDS: dict[str, dict[str, Any]] = {
+    "NoOpDpEvent": {},
+    "NonPrivateDpEvent": {},
+    "UnsupportedDpEvent": {},
+    "RandomizedResponseDpEvent": {
+        "noise_parameter": probability,
+        "num_buckets": lambda name, value: whole(name, value, "a whole number from 2 to 1e+12", 2, 10**12),
+    },
+    "GaussianDpEvent": {"noise_multiplier": lambda name, value: noise(value)},
+    "LaplaceDpEvent": {"noise_multiplier": lambda name, value: noise(value)},
+    "DiscreteLaplaceDpEvent": {"noise_parameter": _POSITIVE, "sensitivity": _SIZE},
+    "SelfComposedDpEvent": {"event": dict, "count": _COUNT},
+    "ComposedDpEvent": {"events": list},
+    "PoissonSampledDpEvent": {"sampling_probability": _RATE, "event": dict},
+    "SampledWithReplacementDpEvent": {"source_dataset_size": _SIZE, "sample_size": _SIZE, "event": dict},
+    "SampledWithoutReplacementDpEvent": {"source_dataset_size": _SIZE, "sample_size": _SIZE, "event": dict},
+    "SingleEpochTreeAggregationDpEvent": {
+        "noise_multiplier": lambda name, value: noise(value),
+        "step_counts": _step_counts,
+    },
+    "RepeatAndSelectDpEvent": {"event": dict, "mean": _number(1.0, 1e9), "shape": _shape},
+    "MixtureOfGaussiansDpEvent": {
+        "standard_deviation": _POSITIVE,
+        "sensitivities": _listed(_number(0.0, LARGEST_NOISE)),
+        "sampling_probs": _listed(_number(0.0, 1.0)),
+    },
+    "ZCDpEvent": {"rho": _number(0.0, 1e9), "xi": _number(0.0, 1e9)},
+    "TruncatedSubsampledGaussianDpEvent": {
+        "dataset_size": _SIZE,
+        "sampling_probability": _RATE,
+        "truncated_batch_size": _SIZE,
+        "noise_multiplier": lambda name, value: noise(value),
+    },
+}
+"""For every class of events its parameters and what checks each; ``dict`` and ``list`` stand for events within."""
+
+OURS = ("ReleaseDpEvent", "BallsInBinsDpEvent")
+"""Events of this package, which are phases of their own."""
+
+
+def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.DpEvent:
+    """The event that plain data describe, every key and value checked.
+
+    Raises :class:`InvalidParameter` that names the place, for an unknown type or key, one that is missing, and a value
+    outside its domain.
+    """
+    if not isinstance(data, Mapping):
+        raise InvalidParameter(where, data, "an event, a table with its type and its parameters")
+    name = _type_of(data, where)
+    if depth >= MOST_NESTED:
+        raise InvalidParameter(f"{where}: type", name, f"at most {MOST_NESTED} events within each other")
+    checks, kind, found = FIELDS[name], getattr(dp_event, name), {}
+    for key in data:
+        if key != "type" and key not in checks:
+            known = [*checks] or ["type"]
+            raise unknown_name(f"{where}: {key}", data[key], f"one of the keys of {name}", known, word=str(key))
+    for field in attrs.fields(kind):
+        if field.name in data:
+            found[field.name] = _value_of(data[field.name], checks[field.name], field.name, where, depth)
+        elif field.default is attrs.NOTHING:
+            raise InvalidParameter(f"{where}: {field.name}", "nothing", f"{field.name} of {name}")
+    _check_together(found, where)
+    return kind(**found)
+
+
+def _type_of(data: Mapping[str, Any], where: str) -> str:
+    """The name of the class of an event; raises :class:`InvalidParameter` for one that is none of dp-accounting."""
+    name, expected = data.get("type", "nothing"), "the name of an event of dp-accounting"
+    if not isinstance(name, str) or name == "nothing":
+        raise InvalidParameter(f"{where}: type", name, expected)
+    if name in OURS:
+        remedy = f"{name} stands alone in a phase, sampled or self-composed, and not among events of dp-accounting"
+        raise InvalidParameter(f"{where}: type", name, expected, remedy)
+    if name not in FIELDS:
+        raise unknown_name(f"{where}: type", name, expected, FIELDS)
+    return name
+
+
+def _value_of(value: object, check: Any, name: str, where: str, depth: int) -> Any:
+    """A parameter of an event, checked; raises :class:`InvalidParameter` for a value outside its domain."""
+    if check is dict:
+        return event_from(value, f"{where}: {name}", depth + 1)
+    if check is list:
+        if not isinstance(value, list | tuple) or not 1 <= len(value) <= MOST_EVENTS:
+            raise InvalidParameter(f"{where}: {name}", value, f"a list of 1 to {MOST_EVENTS} events")
+        return [event_from(item, f"{where}: {name} {i + 1}", depth + 1) for i, item in enumerate(value)]
+    try:
+        return check(name, value)
+    except InvalidParameter as error:
+        raise_within(error, where)
+
+
+def _check_together(found: Mapping[str, Any], where: str) -> None:
+    """Raise :class:`InvalidParameter` for parameters of one event that contradict each other."""
+    if "sampling_probs" in found:
+        shares, shifts = found["sampling_probs"], found["sensitivities"]
+        if len(shares) != len(shifts):
+            raise InvalidParameter(f"{where}: sampling_probs", shares, "as many probabilities as sensitivities")
+        if abs(math.fsum(shares) - 1.0) > 1e-12:
+            raise InvalidParameter(f"{where}: sampling_probs", shares, "probabilities that add up to 1")
+        if not any(share and shift for share, shift in zip(shares, shifts, strict=True)):
+            raise InvalidParameter(f"{where}: sensitivities", shifts, "a sensitivity above 0", "NoOpDpEvent has none")
+    if "sample_size" in found and found["sample_size"] > found["source_dataset_size"]:
+        size, whole_size = found["sample_size"], found["source_dataset_size"]
+        raise InvalidParameter(f"{where}: sample_size", size, f"at most source_dataset_size={whole_size}")
+
+
+def data_of(event: dp_event.DpEvent) -> dict[str, Any]:
+    """The event as plain data, as :func:`event_from` reads it; parameters that are None are left out.
+
+    Raises :class:`InvalidParameter` for an event that is neither dp-accounting's nor ours.
+    """
+    name = type(event).__name__
+    if type(event).__module__ != dp_event.__name__ and name not in OURS:
+        raise InvalidParameter("event", name, "an event of dp-accounting")
+    parts = ((field.name, getattr(event, field.name)) for field in attrs.fields(type(event)))
+    return {"type": name, **{key: _plain(value) for key, value in parts if value is not None}}
+
+
+def _plain(value: Any) -> Any:
+    """A parameter of an event as plain data."""
+    if isinstance(value, dp_event.DpEvent):
+        return data_of(value)
+    if isinstance(value, Mechanism):
+        return {"name": value.name, **{"layer" if k == "layers" else k: v for k, v in value.parameters().items()}}
+    if isinstance(value, bool | str):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value) if math.isfinite(value) else str(float(value))
+    if isinstance(value, Sequence | np.ndarray):
+        return [_plain(item) for item in value]
+    raise InvalidParameter("event", value, "an event of dp-accounting whose parameters are numbers")
+
+
+Leaf = tuple[dp_event.DpEvent, int]
+"""An event that is no composition, and how often it is composed."""
+
+
+def leaves_of(event: dp_event.DpEvent, count: int = 1) -> Iterator[Leaf]:
+    """The events that a composition of events consists of, none for what costs nothing.
+
+    Raises :class:`InvalidParameter` for one that is repeated more often than :data:`MOST_COMPOSED`.
+    """
+    if count > MOST_COMPOSED:
+        raise InvalidParameter("count", count, f"events that are repeated at most {MOST_COMPOSED:g} times in all")
+    if isinstance(event, dp_event.SelfComposedDpEvent):
+        yield from leaves_of(event.event, count * event.count)
+    elif isinstance(event, dp_event.ComposedDpEvent):
+        for part in event.events:
+            yield from leaves_of(part, count)
+    elif not isinstance(event, dp_event.NoOpDpEvent):
+        yield event, count
+
+
+def merged(leaves: Iterable[Leaf]) -> list[Leaf]:
+    """The same events, each once, with how often it is composed in all."""
+    found: dict[str, Leaf] = {}
+    for event, count in leaves:
+        text = json.dumps(data_of(event))
+        found[text] = (event, count + found.get(text, (event, 0))[1])
+    return [*found.values()]
+
+
+def is_private(leaf: dp_event.DpEvent) -> bool:
+    """False for an event that releases data as they are, itself or in an event within it."""
+    inner = getattr(leaf, "event", None)
+    parts = [*getattr(leaf, "events", ()), *([inner] if inner is not None else [])]
+    return not isinstance(leaf, dp_event.NonPrivateDpEvent) and all(map(is_private, parts))
+
+
+class _LossAccountant(PLDAccountant):
+    """dp-accounting's accountant of loss distributions, whose distribution can be read."""
+
+    def problem(self, event: dp_event.DpEvent) -> str:
+        """Why it does not take the event; empty where it does."""
+        found = self._maybe_compose(event, 1, False)
+        return "" if found is None else str(found.error_message)
+
+    def laws(self) -> tuple[PMF, PMF]:
+        """The law of the loss in the remove order and in the add order."""
+        remove = self._pld._pmf_remove.to_dense_pmf()
+        return remove, remove if self._pld._symmetric else self._pld._pmf_add.to_dense_pmf()
+
+
+class _RenyiAccountant(RdpAccountant):
+    """dp-accounting's Renyi accountant, which says what it does not take."""
+
+    def problem(self, event: dp_event.DpEvent) -> str:
+        """Why it does not take the event; empty where it does."""
+        found = self._maybe_compose(event, 1, False)
+        return "" if found is None else str(found.error_message)
+
+
+def relation_named(name: str) -> Relation:
+    """dp-accounting's neighbouring relation of this name."""
+    return next(relation for relation, ours in RELATIONS.items() if ours == name)
+
+
+def has_loss_distribution(leaf: dp_event.DpEvent, relation: Relation) -> bool:
+    """True where there is a loss distribution of the event under the relation: dp-accounting's, or C36 (c) of trees."""
+    if isinstance(leaf, dp_event.SingleEpochTreeAggregationDpEvent):
+        return relation is Relation.REPLACE_SPECIAL
+    return not _LossAccountant(relation).problem(leaf)
+
+
+def has_renyi_curve(leaf: dp_event.DpEvent, relation: Relation) -> bool:
+    """True where dp-accounting has Renyi divergences of the event under the relation."""
+    return not _RenyiAccountant(neighboring_relation=relation).problem(leaf)
+
+
+def why_refused(leaf: dp_event.DpEvent, relation: Relation) -> str:
+    """Why dp-accounting composes the event by neither accountant under the relation, in words."""
+    name = type(leaf).__name__
+    others = [word for r, word in RELATIONS.items() if has_loss_distribution(leaf, r) or has_renyi_curve(leaf, r)]
+    if others:
+        return f"dp-accounting composes {name} under relation={' or '.join(others)}, not {RELATIONS[relation]}"
+    within = getattr(leaf, "event", None)
+    inside = "" if within is None else f" of {type(within).__name__}"
+    return f"dp-accounting has no accounting for {name}{inside}"
+
+
+def _loss_reach(leaf: dp_event.DpEvent) -> float:
+    """About the largest loss, in nats, that dp-accounting puts on its grid for one event; it decides the grid alone."""
+    if isinstance(leaf, dp_event.PoissonSampledDpEvent):
+        return _loss_reach(leaf.event)
+    if isinstance(leaf, dp_event.LaplaceDpEvent):
+        return 1.0 / leaf.noise_multiplier
+    if isinstance(leaf, dp_event.DiscreteLaplaceDpEvent):
+        return leaf.noise_parameter * leaf.sensitivity
+    if isinstance(leaf, dp_event.RandomizedResponseDpEvent):
+        return math.log(leaf.num_buckets / leaf.noise_parameter)
+    if isinstance(leaf, dp_event.MixtureOfGaussiansDpEvent):
+        mu = max(leaf.sensitivities) / leaf.standard_deviation
+    else:
+        mu = 2.0 / leaf.noise_multiplier  # pyright: ignore[reportAttributeAccessIssue]
+    # largest loss of N(mu, 1) against N(0, 1) within that many deviations: mu^2/2 + mu t
+    return 0.5 * mu * mu + DEVIATIONS_KEPT * mu
+
+
+def _finest_step(leaf: dp_event.DpEvent) -> float:
+    """The distance of losses, in nats, below which the grid of one event has too many cells."""
+    if isinstance(leaf, dp_event.MixtureOfGaussiansDpEvent):
+        return 2.0 * _loss_reach(leaf) * max(1.0, len(leaf.sensitivities) / 16.0) / MOST_MIXTURE_CELLS
+    return 2.0 * _loss_reach(leaf) / MOST_DEFAULT_PEER_CELLS
+
+
+def _wanted_step(leaf: dp_event.DpEvent, count: int) -> float:
+    """The distance of losses, in nats, that follows the losses of one event, or those of all of them at least.
+
+    dp-accounting's window for many is as wide as :func:`peer_grid_step` says.
+    """
+    window = min(count, 24.0 * math.sqrt(count) + 0.5 * count) / MOST_DEFAULT_PEER_CELLS
+    return _loss_reach(leaf) * max(1.0 / PEER_POINTS_PER_DEVIATION, window)
+
+
+def nodes_of(tree: dp_event.SingleEpochTreeAggregationDpEvent) -> int:
+    """In how many nodes of the trees a record is at most, each of which is a Gaussian release (C36)."""
+    steps = tree.step_counts if isinstance(tree.step_counts, Sequence) else [tree.step_counts]
+    # ceil(log2(n + 1)) for a tree of n leaves
+    return max(map(int, steps)).bit_length()
+
+
+def _alone(leaf: Leaf) -> Leaf:
+    """The same for Gaussian releases that are repeated: one whose noise is the smaller by the root of their number."""
+    event, count = leaf
+    if isinstance(event, dp_event.SingleEpochTreeAggregationDpEvent):
+        return _alone((dp_event.GaussianDpEvent(event.noise_multiplier), count * nodes_of(event)))
+    if isinstance(event, dp_event.GaussianDpEvent):
+        return dp_event.GaussianDpEvent(event.noise_multiplier / math.sqrt(count)), 1
+    return leaf
+
+
+def compose_losses(
+    phases: Sequence[tuple[PrivacyProfile, Run]], leaves: Sequence[Leaf], relation: Relation, step: float | None
+) -> by_dp_accounting.PeerCurve:
+    """The curve of our phases and of events together, composed by dp-accounting on one grid of losses.
+
+    ``step`` is the distance of losses in nats (None: dp-accounting's default, or a coarser one where the losses reach
+    far). It is as sound as our dominating pairs (C2, C18) and the distributions of dp-accounting, but for rounding.
+    Raises :class:`PrecisionLimit` for a grid that is too large.
+    """
+    ours = [release for phase in phases for release in releases_of(*phase)]
+    shapes = [outline_step(profile, run) for profile, run in ours]
+    single = [_alone(leaf) for leaf in leaves]
+    least = max((_finest_step(event) for event, _ in single), default=0.0)
+    if step is None:
+        wanted = min([EVENT_GRID_STEP, *(_wanted_step(*leaf) for leaf in single)])
+        step = max(least, peer_grid_step(ours, shapes, wanted) if ours else wanted)
+    if not least / FINER_GRIDS <= step <= LARGEST_GRID_STEP:
+        expected = f"a grid of losses from {least / FINER_GRIDS:.2g} to {LARGEST_GRID_STEP:g} nats for these events"
+        raise PrecisionLimit(f"expected {expected}, got {step:.3g}; use more noise, or another discretization")
+    orders = dominating_orders(ours, shapes, step) if ours else []
+    laws = [_laws_of(json.dumps(data_of(event)), relation, step) for event, _ in single]
+    both = [[(law[i], count) for law, (_, count) in zip(laws, single, strict=True)] for i in range(2)]
+    return by_dp_accounting.compose(orders, both if any(a is not b for a, b in laws) else both[:1], step)
+
+
+@lru_cache(maxsize=32)
+def _laws_of(text: str, relation: Relation, step: float) -> tuple[PMF, PMF]:
+    """The law of the loss of one event, given as JSON, in the remove order and in the add order."""
+    event = event_from(json.loads(text))
+    if isinstance(event, dp_event.DiscreteLaplaceDpEvent):
+        width = 2.0 * DISCRETE_NATS_KEPT / event.noise_parameter + event.sensitivity
+        if width > MOST_DEFAULT_PEER_CELLS:
+            raise PrecisionLimit(
+                f"expected discrete Laplace noise on at most {MOST_DEFAULT_PEER_CELLS:.2g} whole numbers, got about "
+                f"{width:.2g}; use LaplaceDpEvent of the same scale, of which this is a rounding"
+            )
+    accountant = _LossAccountant(relation, step)
+    try:
+        with np.errstate(all="ignore"):
+            accountant.compose(event)
+    except ACCOUNTANT_ERRORS as error:
+        raise Refused(f"dp-accounting has no number for {type(event).__name__}: {error}") from None
+    return accountant.laws()
+
+
+def add_divergences(
+    curves: Sequence[RenyiCurve], leaves: Sequence[Leaf], relation: Relation, orders: Sequence[float] | None = None
+) -> RenyiTable:
+    """The Renyi divergences of our curves and of events, added at dp-accounting's orders.
+
+    Our curves are those of whole phases. Raises :class:`Refused` where dp-accounting has no number.
+    """
+    tried = RdpAccountant(orders).orders
+    total = np.array([math.fsum(curve.at(float(order)) for curve in curves) for order in tried])
+    releases = 0
+    for event, count in leaves:
+        one, parts = _divergences_of(json.dumps(data_of(event)), relation, tuple(map(float, tried)))
+        total = total + count * np.array(one)
+        releases += count * parts
+    # D(alpha) + (noise of each release) / (alpha - 1)
+    total = total * (1.0 + RENYI_RTOL) + releases * RENYI_NOISE / (tried - 1.0)
+    numerics: dict[str, object] = {"composer": "dp-accounting", "orders": len(tried)}
+    numerics |= {"added_to_divergence": releases * RENYI_NOISE, "rounding": "measured, not proved"}
+    return RenyiTable(tuple(map(float, tried)), tuple(map(float, total)), numerics)
+
+
+@lru_cache(maxsize=64)
+def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) -> tuple[tuple[float, ...], int]:
+    """The divergences of one event, given as JSON, at these orders, and how many releases it has within."""
+    event = event_from(json.loads(text))
+    parts = 1
+    if isinstance(event, dp_event.RepeatAndSelectDpEvent):
+        for part, count in leaves_of(event.event):
+            # What is not a number within is not seen outside.
+            parts += count * _divergences_of(json.dumps(data_of(part)), relation, orders)[1]
+    accountant = _RenyiAccountant(orders, relation)
+    scaled = _with_half_the_noise(event) if relation is Relation.REPLACE_ONE else event
+    try:
+        with _without_log():
+            found = accountant.compose(scaled).rdp
+    except ACCOUNTANT_ERRORS as error:
+        raise Refused(f"dp-accounting has no number for {type(event).__name__}: {error}") from None
+    # D(alpha) >= 0, but for rounding that was measured
+    if not np.all(found >= -RENYI_NOISE / (np.array(orders) - 1.0)):
+        raise Refused(f"dp-accounting has no Renyi divergence of {type(event).__name__} that is a number from 0 on")
+    return tuple(map(float, np.maximum(found, 0.0))), parts
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """Keep dp-accounting from writing which orders it leaves out: they are infinite here."""
+    logger = logging.getLogger("absl")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def _with_half_the_noise(event: dp_event.DpEvent) -> dp_event.DpEvent:
+    """The event with its noise multipliers relative to twice the clip."""
+    changed: dict[str, Any] = {}
+    if hasattr(event, "noise_multiplier"):
+        changed["noise_multiplier"] = event.noise_multiplier / 2.0  # pyright: ignore[reportAttributeAccessIssue]
+    if hasattr(event, "event"):
+        changed["event"] = _with_half_the_noise(event.event)  # pyright: ignore[reportAttributeAccessIssue]
+    if hasattr(event, "events"):
+        changed["events"] = [_with_half_the_noise(part) for part in event.events]  # pyright: ignore[reportAttributeAccessIssue]
+    return attrs.evolve(event, **changed)
