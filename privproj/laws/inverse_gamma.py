@@ -1,7 +1,7 @@
 """The squared shift ``X = scale / U``, ``U ~ Gamma(a)``, of a record that is clipped by an estimate of its norm (C32).
 
 For ``jl-clip`` ``a = r/2`` and ``scale = mu^2 r/2``, so that ``X = mu^2 r / chi2_r``. ``X`` has no moment of order
-``a`` or more, and none is used.
+``a`` or more; `exact` uses none, `any-records` the first.
 """
 
 import math

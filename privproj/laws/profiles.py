@@ -24,7 +24,6 @@ from privproj.curves.profile import PrivacyProfile, SplitTable
 from privproj.laws.shift_kernels import SHIFT_COLUMNS, inflection, shift_log_delta
 from privproj.laws.squared_shift import (
     HillLaw,
-    RankOneLaw,
     SensitivityLaw,
     gaussian_steepness,
     log_gaussian_delta_at,
@@ -48,7 +47,7 @@ LOWER_END_REFINEMENT = 2
 """How much finer than a bound the profile of one change is read, for the truth from below (C28). Speed only."""
 
 
-def rank_one_profile(law: RankOneLaw, finer: int = 1) -> PrivacyProfile:
+def rank_one_profile(law: SensitivityLaw, finer: int = 1) -> PrivacyProfile:
     """Return the privacy profile of a change of rank one, ``delta(eps) = E[h_eps(X)]`` (C4).
 
     ``law`` is that of ``X`` for the largest permitted change, in units of the squared noise deviation. It guarantees
@@ -93,7 +92,7 @@ def any_rank_profile(law: SensitivityLaw) -> PrivacyProfile:
 
 
 def _profile_of_law(
-    law: RankOneLaw,
+    law: SensitivityLaw,
     any_rank: float,
     log_delta: "Callable[[float], Enclosure]",
     table: SplitTable,

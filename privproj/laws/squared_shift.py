@@ -25,22 +25,7 @@ if TYPE_CHECKING:
     from privproj.laws.binned import Bins
 
 
-class RankOneLaw(Protocol):
-    """Law of the squared shift ``X`` in units of the squared noise deviation, as one direction needs it.
-
-    A law guarantees its functions to the margins of :mod:`privproj.numerics.enclosure`.
-    """
-
-    def expected_profile(self, eps: float) -> Enclosure:
-        """Return an enclosure of ``ln E[h_eps(X)]`` (C4)."""
-        ...
-
-    def bins(self, finer: int = 1) -> "Bins":
-        """Return the law in bins, the form in which composition reads it; ``finer`` times as many as usual."""
-        ...
-
-
-class SensitivityLaw(RankOneLaw, Protocol):
+class SensitivityLaw(Protocol):
     """Law of the squared shift ``X``, in units of the squared noise deviation, as the profiles need it.
 
     A law guarantees its functions to the margins of :mod:`privproj.numerics.enclosure`. A tail below ``e^least_tail``
@@ -72,6 +57,10 @@ class SensitivityLaw(RankOneLaw, Protocol):
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
         """Return an enclosure of ``ln E[h_eps(X); X <= up_to]`` (C4)."""
+        ...
+
+    def bins(self, finer: int = 1) -> "Bins":
+        """Return the law in bins, the form in which composition reads it; ``finer`` times as many as usual."""
         ...
 
 
