@@ -8,6 +8,7 @@ import click
 
 from privproj.bounds import LINES, find_bound, mechanism_named
 from privproj.errors import unknown_name
+from privproj.mechanisms.methods import METHODS
 from privproj.result import Status
 
 from . import render
@@ -33,7 +34,9 @@ def word_groups() -> list[dict[str, Any]]:
     """
     import tomllib
 
-    return tomllib.loads(files("privproj_cli").joinpath("words.toml").read_text(encoding="utf-8"))["group"]
+    found = tomllib.loads(files("privproj_cli").joinpath("words.toml").read_text(encoding="utf-8"))["group"]
+    methods = [{"name": m.name, "also": list(m.also), "means": m.words, "see": list(m.mechanisms)} for m in METHODS]
+    return [*found, {"title": "Published methods", "kind": "method", "word": methods}]
 
 
 def explain(word: tuple[str, ...], json: bool) -> int:

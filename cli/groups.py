@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from privproj.errors import unknown_name
+from privproj.mechanisms.methods import unknown_mechanism
 
 
 class Group(click.Group):
@@ -20,7 +21,10 @@ class Group(click.Group):
         """The command that the first argument names; an error with a suggestion where there is none."""
         known = self.list_commands(ctx)
         if args[0] not in known and not args[0].startswith("-"):
-            raise unknown_name(self.names[0], args[0], self.names[1], known, f"`{ctx.command_path} --help` lists them")
+            remedy = f"`{ctx.command_path} --help` lists them"
+            if self.names is Group.names:
+                raise unknown_mechanism(self.names[0], args[0], known, remedy)
+            raise unknown_name(self.names[0], args[0], self.names[1], known, remedy)
         return super().resolve_command(ctx, args)
 
 

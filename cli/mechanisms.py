@@ -140,6 +140,21 @@ MECHANISMS: dict[str, Entry] = {
         ),
         {"rank": "100", "gamma": "65", "eigen_noise": "7"},
     ),
+    "jl-clip": Entry(
+        "JLClip",
+        "Clip by norms that Gaussian probes estimate, then add noise (DP-SGD-JL).",
+        (
+            value("--probes", "Gaussian vectors from which one norm is estimated.", "R", required=True),
+            value("--noise-multiplier", "z = noise standard deviation / clip.", "Z", required=True),
+        ),
+        {"probes": "30", "noise_multiplier": "2"},
+    ),
+    "r1smg": Entry(
+        "R1SMG",
+        "Gaussian noise along one random direction: not private as claimed.",
+        (value("--dim", "Length of the vector.", "M", required=True), NOISE),
+        {"dim": "100", "noise_multiplier": "1.64"},
+    ),
 }
 
 QUANTITIES: dict[str, Callable[[Any], bool]] = {

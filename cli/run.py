@@ -55,14 +55,9 @@ def answer_run_file(
             raise InvalidParameter("--events", True, "--events without a target")
         click.echo(render.as_json(as_events(schedule)))
         return 0
+    _check_target(epsilon, delta, of_risk, calibrate)
     if calibrate:
-        if not of_risk and (epsilon is None or delta is None):
-            raise InvalidParameter("--calibrate", "one target", "both --epsilon and --delta, or a risk")
         schedule = schedule.calibrated(epsilon=epsilon, delta=delta, **risk)
-    elif of_risk:
-        raise InvalidParameter("--calibrate", "nothing", "--calibrate with a risk as the target")
-    elif (epsilon is None) == (delta is None):
-        raise InvalidParameter("--delta", delta, "exactly one of --delta and --epsilon, or --calibrate with both")
     if of_risk:
         result = schedule.risk(**risk)
     elif delta is None:
@@ -76,6 +71,17 @@ def answer_run_file(
         write_run_file(output, schedule.as_dict())
     click.echo(render.as_json(result.as_dict()) if json else render.run_text(result, schedule))
     return EXIT_CODES[result.outcome]
+
+
+def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, calibrate: bool) -> None:
+    """Raise :class:`InvalidParameter` unless there is one target, as the answer or the calibration needs it."""
+    if calibrate:
+        if not of_risk and (epsilon is None or delta is None):
+            raise InvalidParameter("--calibrate", "one target", "both --epsilon and --delta, or a risk")
+    elif of_risk:
+        raise InvalidParameter("--calibrate", "nothing", "--calibrate with a risk as the target")
+    elif (epsilon is None) == (delta is None):
+        raise InvalidParameter("--delta", delta, "exactly one of --delta and --epsilon, or --calibrate with both")
 
 
 def as_events(schedule: Schedule) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 import privproj
-from privproj import M1, M2, Gaussian, Laplace, Mixing, PublicSketch, Sketch, Wishart
+from privproj import M1, M2, R1SMG, Gaussian, JLClip, Laplace, Mixing, PublicSketch, Sketch, Wishart
 from privproj.bounds import find_bound, registry
 
 ROOT = Path(__file__).parents[1]
@@ -81,6 +81,10 @@ def mechanism_for(bound, z=1.0, dim=200, rank=12, k=2):
         return Mixing(rank=rank, gamma=8.0 * z, eigen_noise=1.5 * z)
     if bound.mechanism is PublicSketch:
         return PublicSketch(rank=rank, noise_multiplier=z)
+    if bound.mechanism is JLClip:
+        return JLClip(probes=30, noise_multiplier=z)
+    if bound.mechanism is R1SMG:
+        return R1SMG(dim=dim, noise_multiplier=z)
     return (
         Gaussian(noise_multiplier=z)
         if bound.mechanism is Gaussian

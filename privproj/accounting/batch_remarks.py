@@ -126,7 +126,7 @@ def _at_least(question: _Asked, of_delta: bool, goal: float) -> float:
 def _shift_of(mechanism: "Mechanism") -> "tuple[ShiftCell, ...] | None":
     """The law of the shift of a unit direction, for mechanisms whose lower bound is proved in C27; None for others."""
     from privproj.accounting.shuffling import fixed_shift, random_shift
-    from privproj.bounds.m2 import rank_free
+    from privproj.laws.squared_shift import ScaledBeta
     from privproj.mechanisms import M2, Gaussian
 
     if getattr(mechanism, "fixed_projection", False) or mechanism.noise_multiplier is None:
@@ -134,7 +134,8 @@ def _shift_of(mechanism: "Mechanism") -> "tuple[ShiftCell, ...] | None":
     if isinstance(mechanism, Gaussian) or (isinstance(mechanism, M2) and mechanism.unprojected):
         return fixed_shift(mechanism.noise_multiplier)
     if isinstance(mechanism, M2) and not mechanism.alike.layers:
-        return random_shift(rank_free.law(mechanism.alike))
+        # X = mu^2 Beta(r/2, (d-r)/2) (C7); a count that adapts the clip says more, and this is a bound from below.
+        return random_shift(ScaledBeta(*mechanism.alike.beta_shape, mechanism.mu**2))
     return None
 
 

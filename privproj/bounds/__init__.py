@@ -56,6 +56,9 @@ LINES = (
     ("sketch-public", "exact-rank1"),
     ("sketch-public", "operator-norm"),
     ("mixing", "two-stage"),
+    ("jl-clip", "exact"),
+    ("jl-clip", "any-records"),
+    ("r1smg", "published"),
 )
 """The mechanism and the name of every bound; its file is ``MECHANISM/NAME.py`` with underscores."""
 
@@ -115,7 +118,9 @@ def find_bound(mechanism: type[Mechanism], name: str | None) -> Bound:
 def mechanism_named(name: str) -> type[Mechanism]:
     """The type of the mechanism of this name; raises :class:`InvalidParameter` if there is none."""
     if name not in DEFAULTS:
-        raise unknown_name("mechanism", name, "a mechanism", DEFAULTS)
+        from privproj.mechanisms.methods import unknown_mechanism
+
+        raise unknown_mechanism("mechanism", name, DEFAULTS)
     return _load_bound(name, DEFAULTS[name]).mechanism
 
 

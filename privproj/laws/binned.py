@@ -43,6 +43,9 @@ CELL_NODES = 4
 CELL_PANELS = np.linspace(-12.0, 12.0, 193)
 """Where cells of a lattice are divided, in deviations from the mean. Proof: as :data:`BIN_NODES`."""
 
+FAR_SHIFT = 4e299
+"""A squared shift at which ``h_eps`` is 1 for every eps that is asked. Proof."""
+
 LEAST_DIVIDED_MASS = 1e-290
 """Least mass of a bin whose mean is computed. A lighter bin has its upper edge for a mean, which is sound. Proof."""
 
@@ -157,6 +160,48 @@ def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
     edges = np.concatenate([[0.0], law.place(s), [2.0 * end + 10.0]])
     mass, mean = law.means(s, edges, BIN_NODES)
     return Bins(scale * edges, mass, scale * mean, unbounded=True)
+
+
+def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
+    """Return the law of ``scale / U``, ``U ~ Gamma(a)``, in at most ``count`` bins up to a tail of 1e-45.
+
+    The mean of the first bin, of mass 1e-12, is put at its upper edge. For ``a`` up to 1 the mean of the last bin is
+    infinite and stands as :data:`FAR_SHIFT`: upper bounds of the mean of an increasing function count the tail at its
+    supremum, lower bounds at the left edge, since the law is unbounded.
+
+    Raises :class:`PrecisionLimit` for ``a`` above 5e8.
+    """
+    if a > 5e8:
+        raise PrecisionLimit(f"expected at most 1e9 probes for this route, got probes={2 * a:.3g}")
+    law = _GammaLaw(a)
+    # ln(a/U) at the quantiles of X
+    low, start, middle = (-law.find_quantile(share) for share in (1.0 - 1e-12, 0.9, 1e-4))
+    # P(U < u) is about u^a/Gamma(a + 1) far below the mean
+    reach = (a * math.log(a) - LOG_BINNED_TAIL - math.lgamma(a + 1.0)) / a
+    steps = np.linspace(middle, max(reach, middle) + 1e-9, 400)
+    end = float(steps[_first_true(399, lambda k: kernels.log_gamma_below(a, *_ratio(-steps[k])) < LOG_BINNED_TAIL)])
+    s = np.interp(np.linspace(0.0, 1.0, count - 1), [0.0, 0.15, 0.5, 1.0], [low, start, middle, end])
+    at, share = gauss_nodes(BIN_NODES)
+    gaps = np.diff(s)[:, None]
+    places = s[:-1, None] + gaps * at
+    density = law.density(-places) * gaps * share
+    mass, first = density.sum(axis=1), (np.exp(places) * density).sum(axis=1)
+    last = FAR_SHIFT
+    if a > 1.0:
+        # E[1/U; U < u] = P(Gamma(a - 1) < u)/(a - 1), u = a e^-end
+        point = a * math.exp(-end) / (a - 1.0)
+        log_share = kernels.log_gamma_below(a - 1.0, point - 1.0, point) - kernels.log_gamma_below(a, *_ratio(-end))
+        last = scale * max(math.exp(log_share) / (a - 1.0), math.exp(end) / a) * (1.0 + 1e-9)
+    edges = np.concatenate([[0.0], np.exp(s) / a * scale, [2.0 * last]])
+    mean = np.divide(first, mass, out=np.exp(s[1:]), where=mass > LEAST_DIVIDED_MASS) / a * scale
+    outer = (math.exp(kernels.log_gamma_tail(a, *_ratio(-low))), math.exp(kernels.log_gamma_below(a, *_ratio(-end))))
+    mean = np.concatenate([edges[1:2], np.clip(mean, edges[1:-2], edges[2:-1]), [last]])
+    return Bins(edges, np.concatenate([outer[:1], mass, outer[1:]]), mean, unbounded=True)
+
+
+def _ratio(s: float) -> tuple[float, float]:
+    """Return ``e^s - 1`` and ``e^s``, as the Gamma tails take a point."""
+    return math.expm1(s), math.exp(s)
 
 
 def _first_true(last: int, is_true: Callable[[int], bool]) -> int:

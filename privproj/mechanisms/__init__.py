@@ -7,18 +7,22 @@ from privproj.lazy import lazy_names
 if TYPE_CHECKING:
     from privproj.mechanisms.base import ClippedSum, Mechanism, NoisyMechanism
     from privproj.mechanisms.gaussian import Gaussian
+    from privproj.mechanisms.jl_clip import JLClip
     from privproj.mechanisms.laplace import Laplace
     from privproj.mechanisms.m1 import M1
     from privproj.mechanisms.m2 import M2, Layer
     from privproj.mechanisms.mixing import Mixing
+    from privproj.mechanisms.r1smg import R1SMG
     from privproj.mechanisms.sketch import PublicSketch, Sketch
     from privproj.mechanisms.wishart import Wishart, WishartMatrix
 
 __all__ = [
     "M1",
     "M2",
+    "R1SMG",
     "ClippedSum",
     "Gaussian",
+    "JLClip",
     "Laplace",
     "Layer",
     "Mechanism",
@@ -33,10 +37,12 @@ __all__ = [
 HOMES = {
     "base": ("ClippedSum", "Mechanism", "NoisyMechanism"),
     "gaussian": ("Gaussian",),
+    "jl_clip": ("JLClip",),
     "laplace": ("Laplace",),
     "m1": ("M1",),
     "m2": ("M2", "Layer"),
     "mixing": ("Mixing",),
+    "r1smg": ("R1SMG",),
     "sketch": ("PublicSketch", "Sketch"),
     "wishart": ("Wishart", "WishartMatrix"),
 }

@@ -12,7 +12,7 @@ third form of that bound in :mod:`privproj.bounds`, and takes the same parameter
 
 import mpmath as mp
 
-from privproj.reference import composition, gaussian, m1, m2, mixing, sketch, wishart
+from privproj.reference import composition, gaussian, jl_clip, m1, m2, mixing, sketch, wishart
 from privproj.reference.calculus import Function, Real, evaluate_until_settled
 from privproj.reference.m2 import beta_tail_bound, expected_profile
 from privproj.reference.special import beta_lower, beta_tail, gaussian_delta, normal_tail, two_sided
@@ -32,7 +32,7 @@ __all__ = [
     "value",
 ]
 
-FAMILIES = (gaussian, m1, m2, wishart, sketch, mixing)
+FAMILIES = (gaussian, m1, m2, wishart, sketch, mixing, jl_clip)
 """The files that hold references of bounds. Contract."""
 
 DELTAS: dict[str, Function] = {name: f for family in FAMILIES for name, f in family.DELTAS.items()}

@@ -179,7 +179,8 @@ def any_rank_delta(eps: Real, law: ReferenceLaw) -> Real:
         return mp.log(law.moment(c) / (law.tail(c) * p))
 
     with mp.workdps(mp.mp.dps // 2 + 2):
-        s = _best_tangent(excess, mp.log(max(start, mean)), mp.log(start), mp.log(law.supremum))
+        # not from x0 itself, where the tangent hardly leaves h
+        s = _best_tangent(excess, mp.log(max(start * mp.mpf("1.001"), mean)), mp.log(start), mp.log(law.supremum))
     return _expected_majorant(eps, law, max(start, mp.exp(s)))
 
 

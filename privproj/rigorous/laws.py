@@ -185,6 +185,55 @@ class BallGammaLaw(BallLaw):
         return self.a * t - u - self.log_front, self.a - u, -u
 
 
+class BallInverseGammaLaw(BallLaw):
+    """``X = scale / U``, ``U ~ Gamma(a)``, in the coordinate ``t = ln(c / U)``, with ``c = centre``, ``a`` by default.
+
+    The density is ``c^a e^(-a t - c e^-t) / Gamma(a)``. Its twin in floats is
+    :class:`privproj.laws.inverse_gamma.InverseGamma`.
+    """
+
+    def __init__(self, a: arb, scale: arb, centre: arb | None = None) -> None:
+        self.a, self.scale, self.centre = a, scale, a if centre is None else centre
+        self.log_front = a.lgamma() - a * self.centre.log()
+
+    @property
+    def mean(self) -> arb:
+        """The mean ``E X = scale / (a - 1)``, ``inf`` for ``a`` up to 1."""
+        return self.scale / (self.a - 1) if self.a > 1 else arb("inf")
+
+    @property
+    def supremum(self) -> None:
+        """None: ``X`` is unbounded."""
+        return None
+
+    @property
+    def hill(self) -> tuple[float, float]:
+        """The coordinate of the mean of ``U``, and the standard deviation of ``ln U`` to first order."""
+        return float((self.centre / self.a).log()), float(self.a.rsqrt())
+
+    @property
+    def size_biased(self) -> "BallInverseGammaLaw":
+        """The size-biased law: ``scale`` over ``Gamma(a - 1)``, in the same coordinate."""
+        return BallInverseGammaLaw(self.a - 1, self.scale, self.centre)
+
+    def strip(self, t: acb) -> bool:
+        """Return True: everything is entire in ``t``."""
+        return True
+
+    def value(self, t: acb) -> acb:
+        """Return ``sqrt(X) = sqrt(scale / c) e^(t/2)``."""
+        return (self.scale / self.centre).sqrt() * (t / 2).exp()
+
+    def coordinate(self, x: arb) -> arb:
+        """Return ``t = ln(x c / scale)``."""
+        return (x * self.centre / self.scale).log()
+
+    def derivatives(self, t: acb) -> tuple[acb, acb, acb]:
+        """Return ``-a t - c e^-t - (ln Gamma(a) - a ln c)`` and its first and second derivative."""
+        u = self.centre * (-t).exp()
+        return -self.a * t - u - self.log_front, u - self.a, -u
+
+
 def _soft_plus(t: acb, analytic: bool) -> acb:
     """Return ``ln(1 + e^t)`` without overflow; if ``analytic``, not finite where the logarithm is not analytic."""
     if t.real.mid() > 0:

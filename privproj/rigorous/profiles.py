@@ -16,7 +16,7 @@ from privproj.numerics.search import find_crossing
 from privproj.rigorous import gamma, gaussian
 from privproj.rigorous.balls import UNDEFINED_BALL
 from privproj.rigorous.integral import positive_integral
-from privproj.rigorous.laws import BallBetaLaw, BallGammaLaw, BallLaw
+from privproj.rigorous.laws import BallBetaLaw, BallGammaLaw, BallInverseGammaLaw, BallLaw
 from privproj.rigorous.panels import PanelLaw
 
 Witness = dict[str, float]
@@ -155,6 +155,18 @@ class BallRandomSensitivity(ExactProfile):
     def delta(self, eps: arb, witness: Witness) -> arb:
         """Return the integral of ``h_eps`` over the law; the witness is empty."""
         return _expected_delta(eps, self.law())
+
+
+class BallRandomClip(ExactProfile):
+    """The profile ``delta(eps) = E[h_eps(mu^2 r / chi2_r)]`` of random clipping by ``r = probes`` probes (C32)."""
+
+    def __init__(self, probes: int, noise_multiplier: float) -> None:
+        self.probes, self.noise = probes, noise_multiplier
+
+    def delta(self, eps: arb, witness: Witness) -> arb:
+        """Return the integral of ``h_eps`` over the law; the witness is empty."""
+        half = arb(self.probes) / 2
+        return _expected_delta(eps, BallInverseGammaLaw(half, half / arb(self.noise) ** 2))
 
 
 class BallAnyRank(BallRandomSensitivity):

@@ -116,7 +116,7 @@ def splined(pair):
     if dense(pair):
         energy, weight = laws.gathered(pair.s**2, pair.w)
         return laws.Splined(laws.Shifts(np.sqrt(energy), weight))
-    return laws.Splined(pair)
+    return laws.Splined(pair, knots=1000)
 
 
 # --- laws of the mechanisms -----------------------------------------------------------------------
@@ -133,6 +133,8 @@ def rank_one(name, values):
         return laws.Laplace(mu)
     if name == "sketch-public":
         return laws.sketched(given["rank"], mu)
+    if name == "jl-clip":
+        return laws.probed(given["probes"], mu)
     if name == "m1":
         return laws.m1_rank_one(given["dim"], given["rank"], mu)
     return laws.m2_rank_one(given["dim"], given["rank"], mu)
@@ -155,7 +157,7 @@ def pairs_of(asked):
         return m2_pairs(asked)
     if name == "m1" and asked.bound in ("secret-projection", "residual", "column-exact", "column"):
         return None
-    keys = {key: given[key] for key in ("dim", "rank") if key in given}
+    keys = {key: given[key] for key in ("dim", "rank", "probes") if key in given}
     return [rank_one(name, tuple({**keys, "mu": joint_shift(asked)}.items()))]
 
 
@@ -341,7 +343,8 @@ def named(asked, eps, claimed):
     known = (asked.mechanism, asked.bound)
     exact = {("gaussian", "analytic"), ("laplace", "exact"), ("m1", "known-projection-rank1"),
              ("sketch", "exact-rank1"),
-             ("sketch-public", "exact-rank1"), ("wishart", "exact"), ("m1", "residual")}  # fmt: skip
+             ("sketch-public", "exact-rank1"), ("jl-clip", "exact"), ("wishart", "exact"),
+             ("m1", "residual")}  # fmt: skip
     if known in exact or (known == ("m1", "secret-projection") and asked.parameters["misalignment"] <= 1.0):
         return (
             lower(asked, eps, claimed) if asked.run.get("group_size", 1) == 1 else of_named_group(asked, eps, claimed)
@@ -350,7 +353,7 @@ def named(asked, eps, claimed):
         return lower(asked, eps, claimed)
     if known == ("m2", "gaussian"):
         return of_run(laws.gaussian(joint_shift(asked)), asked, eps, claimed)
-    if asked.bound in ("rank-free", "known-projection"):
+    if asked.bound in ("rank-free", "known-projection", "any-records"):
         return majorant(asked, eps, claimed)
     return RULES[known](asked, eps) if known in RULES else None
 

@@ -10,6 +10,7 @@ MECHANISMS = {
     "gaussian": privproj.Gaussian, "laplace": privproj.Laplace, "m2": privproj.M2, "m1": privproj.M1,
     "wishart": privproj.Wishart, "sketch": privproj.Sketch, "sketch-public": privproj.PublicSketch,
     "mixing": privproj.Mixing,
+    "jl-clip": privproj.JLClip,
 }  # fmt: skip
 BOUNDS = {
     "gaussian": ("analytic", "analytic", "analytic", "two-sided", "classical", "classical-2", "rdp", "zcdp", "gdp"),
@@ -22,8 +23,10 @@ BOUNDS = {
     "sketch": ("rdp-best", "exact-rank1", "rdp-tight", "rdp", "tcdp"),
     "sketch-public": ("rank-free", "exact-rank1", "operator-norm"),
     "mixing": ("two-stage",),
+    "jl-clip": ("exact", "exact", "any-records"),
 }  # fmt: skip
-SHARE = {"gaussian": 24, "m2": 28, "laplace": 8, "wishart": 16, "m1": 10, "sketch": 7, "sketch-public": 7}
+SHARE = {"gaussian": 24, "m2": 28, "laplace": 8, "wishart": 16, "m1": 10, "sketch": 7, "sketch-public": 5,
+         "jl-clip": 2}  # fmt: skip
 """Questions of each mechanism, in a hundred."""
 RULES = {"two-sided", "classical", "classical-2", "operator-norm", "column", "quantile-sharp", "quantile", "early",
          "early-exact-tail", "rdp-best", "rdp-tight", "rdp", "tcdp", "zcdp", "gdp", "column-exact"}  # fmt: skip
@@ -118,7 +121,8 @@ def run(rng, asked):
     else:
         found["steps"] = size(rng, 1, 10**5)
         found["sampling_rate"] = spread(rng, *rng.choice([(1e-3, 1.0), (1e-5, 1e-2), (1e-9, 1e-4)]))
-        fixed = asked.mechanism in ("wishart", "sketch") or (rng.random() < 0.2 and asked.bound != "exact-rank1")
+        of_one = asked.bound == "exact-rank1" or (asked.mechanism == "jl-clip" and asked.bound == "exact")
+        fixed = asked.mechanism in ("wishart", "sketch") or (rng.random() < 0.2 and not of_one)
         if fixed and asked.bound != "mixture-rdp":
             found["sampling"] = "fixed"
             return found
@@ -128,13 +132,15 @@ def run(rng, asked):
 def relation(rng, asked, found):
     """A relation that the bound may have."""
     choice = rng.random()
+    if asked.mechanism == "jl-clip" and asked.bound == "exact":
+        return found | ({"relation": "zero-out"} if choice < 0.1 else {})
     if asked.mechanism in ("wishart", "sketch"):
         return found
     if choice < 0.1 and "sampling_rate" not in found and asked.bound != "exact-rank1":
         found["relation"] = "replace"
     elif choice < 0.2:
         found["relation"] = "zero-out"
-    elif choice < 0.28 and asked.bound in ("analytic", "rank-free", "known-projection", "gaussian"):
+    elif choice < 0.28 and asked.bound in ("analytic", "rank-free", "known-projection", "gaussian", "any-records"):
         found["group_size"] = rng.choice([2, 3, 10])
     return found
 
@@ -232,8 +238,12 @@ def sketch_public(rng, asked):
     return {"rank": rank, "noise_multiplier": noise(rng, asked)}
 
 
+def jl_clip(rng, asked):
+    return {"probes": size(rng, 20, 10**4), "noise_multiplier": noise(rng, asked)}
+
+
 PARAMETERS = {"gaussian": gaussian, "laplace": laplace, "m2": m2, "m1": m1, "wishart": wishart, "sketch": sketch,
-              "sketch-public": sketch_public}  # fmt: skip
+              "sketch-public": sketch_public, "jl-clip": jl_clip}  # fmt: skip
 
 
 def target(rng, asked):

@@ -34,6 +34,7 @@ SETTINGS = {
     "sketch.exact-rank1": {"rank": 16, "gamma": 40.0},
     "sketch-public.exact-rank1": {"rank": 4, "noise_multiplier": 1.0},
     "sketch-public.rank-free": {"rank": 16, "noise_multiplier": 2.0},
+    "jl-clip.exact": {"probes": 12, "noise_multiplier": 2.0},
     "laplace.exact": {"noise_multiplier": 0.2},
 }
 

@@ -1,0 +1,1 @@
+"""The bound of random clipping by Gaussian probes, its exact profile."""

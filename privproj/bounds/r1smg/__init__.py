@@ -1,0 +1,1 @@
+"""The claim about Gaussian noise along one random direction, refuted."""

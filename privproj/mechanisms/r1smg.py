@@ -1,0 +1,43 @@
+"""Gaussian noise along one random direction (R1SMG), which is not as private as claimed."""
+
+from dataclasses import dataclass
+
+from privproj.errors import InvalidParameter
+from privproj.mechanisms.base import NoisyMechanism
+from privproj.validation import whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class R1SMG(NoisyMechanism):
+    """One Gaussian number along one random direction: release ``f + z s g u``, which is not private as claimed.
+
+    ``u`` is uniform on the sphere of dimension ``dim``, ``g`` one standard normal number, ``s`` the sensitivity of
+    ``f`` in the 2-norm (arXiv 2306.02256). It stands here so that the question can be asked and refused.
+
+    Args:
+        noise_multiplier: ``z``, the deviation of the one number over the sensitivity, from 1e-12 to 1e12; left out
+            (None) only for the sigma query.
+        dim: The length of ``f``, from 3 to 1e9.
+
+    Raises:
+        InvalidParameter: A value is outside its range, or ``dim`` is missing.
+
+    >>> from privproj import R1SMG, Refused, epsilon
+    >>> try:
+    ...     epsilon(R1SMG(dim=100, noise_multiplier=2.0), delta=1e-5)
+    ... except Refused as error:
+    ...     print(str(error)[:37])
+    published is refuted, not a guarantee
+    """
+
+    name = "r1smg"
+    can_be_sampled = False
+    poisson = False
+    dim: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        expected = "a whole number dim from 3 to 1e9"
+        if self.dim is None:
+            raise InvalidParameter("dim", "nothing", expected)
+        object.__setattr__(self, "dim", whole("dim", self.dim, expected, 3, 10**9))

@@ -1,0 +1,53 @@
+"""Random clipping by Gaussian probes, and the refuted claim about noise along one random direction, in mpmath."""
+
+import mpmath as mp
+
+from privproj.reference.calculus import Function, Real, integrate_line
+from privproj.reference.gaussian import gaussian_mu
+from privproj.reference.laws import ReferenceLaw, any_rank_delta, gamma_density, gaussian_delta_of_square
+
+
+def exact(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
+    """Return ``E[h_eps(mu^2 r / chi2_r)]`` by an integral over ``t = -ln(chi2_r / 2)`` (C32)."""
+    a = mp.mpf(probes) / 2
+    scale = gaussian_mu(noise_multiplier) ** 2 * a
+
+    def gain(t: Real) -> Real:
+        return gamma_density(a, -t) * gaussian_delta_of_square(epsilon, scale * mp.exp(t))
+
+    return integrate_line(gain, -mp.log(a), 1 / mp.sqrt(a))
+
+
+def any_records(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
+    """Return ``min_p E[g_p(mu^2 r / chi2_r)]``, delta where several records change (C32)."""
+    a = mp.mpf(probes) / 2
+    scale = gaussian_mu(noise_multiplier) ** 2 * a
+    law = ReferenceLaw(
+        density=lambda t: gamma_density(a, -t),
+        value=lambda t: scale * mp.exp(t),
+        coordinate=lambda x: mp.log(x / scale),
+        hill=(-mp.log(a), 1 / mp.sqrt(a)),
+        # E[1/U; U < u] = P(Gamma(a - 1) < u)/(a - 1)
+        tail=lambda x: _gamma_below(a, scale, x),
+        moment=lambda x: scale / (a - 1) * _gamma_below(a - 1, scale, x),
+    )
+    return any_rank_delta(epsilon, law)
+
+
+def _gamma_below(a: Real, scale: Real, x: Real) -> Real:
+    """Return ``P(U < scale / x)`` for ``U ~ Gamma(a)``; 1 at ``x = 0``."""
+    return mp.gammainc(a, 0, scale / x, regularized=True) if x > 0 else mp.mpf(1)
+
+
+def published_epsilon(delta: Real, dim: int, noise_multiplier: Real) -> Real:
+    """Return ``2 mu^2/psi``, ``psi = (delta Gamma((M-1)/2) / (sqrt(pi) Gamma(M/2)))^(2/(M-2))``, as claimed (C22)."""
+    half = mp.mpf(dim) / 2
+    psi = (mp.mpf(delta) * mp.gammaprod([half - mp.mpf(1) / 2], [half]) / mp.sqrt(mp.pi)) ** (1 / (half - 1))
+    return 2 * gaussian_mu(noise_multiplier) ** 2 / psi
+
+
+DELTAS: dict[str, Function] = {"jl-clip.exact": exact, "jl-clip.any-records": any_records}
+"""``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
+
+EPSILONS: dict[str, Function] = {"r1smg.published": published_epsilon}
+"""``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""

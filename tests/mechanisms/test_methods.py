@@ -1,0 +1,42 @@
+"""Names of published methods lead to what accounts for them: in errors, words, the catalogue and the documentation."""
+
+import pytest
+from helpers import ROOT
+from privproj_cli.mechanisms import MECHANISMS
+
+from privproj import InvalidParameter, evaluate
+from privproj.mechanisms.methods import METHODS, find_method
+
+NAMES = [(method, name) for method in METHODS for name in (method.name, *method.also)]
+
+
+@pytest.mark.parametrize(("method", "name"), NAMES, ids=lambda x: x if isinstance(x, str) else "")
+def test_every_spelling_leads_to_the_mechanism(method, name, run):
+    assert find_method(name.upper().replace("-", "_")) is method
+    assert set(method.mechanisms) <= set(MECHANISMS)
+    spelt = name.lower().replace(" ", "-")
+    code, out, err = run(f"epsilon {spelt} --noise-multiplier 1 --delta 1e-5")
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    assert all(mechanism in err for mechanism in method.mechanisms)
+    code, out, _ = run(f"bounds {spelt}")
+    assert code == 0 and all(f"\n{mechanism} " in out for mechanism in method.mechanisms)
+
+
+def test_the_library_says_the_same():
+    with pytest.raises(InvalidParameter, match="DP-GRAPE is accounted as gaussian"):
+        evaluate("dp-grape.analytic.epsilon", noise_multiplier=1, delta=1e-5)
+    with pytest.raises(InvalidParameter, match="did you mean m2"):
+        evaluate("mm2.rank-free.epsilon", delta=1e-5)
+
+
+def test_no_name_is_a_mechanism_or_stands_twice():
+    names = [find_method(name) for _, name in NAMES]
+    assert names == [method for method, _ in NAMES]
+    assert not set(MECHANISMS) & {name.lower() for _, name in NAMES}
+
+
+def test_the_documentation_shows_the_table():
+    page = (ROOT / "docs" / "how-to-choose.md").read_text()
+    for method in METHODS:
+        cells = ", ".join((method.name, *method.also)), method.released, f"{method.accounted} {method.mistake}"
+        assert f"| {' | '.join(cells)} | {method.source} |" in page
