@@ -39,7 +39,7 @@ def obeys_both_laws(mechanism, bound, run, eps, delta):
 
 SLOW = {"early", "early-exact-tail", "column", "column-exact", "mixture-rdp"}
 """Bounds whose two directions search for each other: seconds a question."""
-INTEGRALS = {"residual", "exact", "known-projection", "secret-projection", "known-projection-rank1"}
+INTEGRALS = {"residual", "exact", "known-projection", "secret-projection", "known-projection-rank1", "two-stage"}
 
 
 def one_release_each():
