@@ -161,6 +161,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state into the wrapped optimizer, and the clip that adapts; the count of releases does not change.
 
+        Where the clip adapts, nothing is kept of a batch whose losses came back already: they have to come back again.
+
         Args:
             state_dict: What :meth:`state_dict` returned, here or in the run that is resumed.
 
@@ -179,7 +181,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
         adaptive = self.plan.adaptive_clipping
         if adaptive is not None and "clip" in own:
             words = f"a clip from {adaptive.least:g} to {adaptive.most:g}"
-            self.boundary.set_clip(real("clip", own["clip"], words, adaptive.least, adaptive.most))
+            clip = real("clip", own["clip"], words, adaptive.least, adaptive.most)
+            # What was clipped to another norm must not meet the noise of this one: a batch that is open begins anew.
+            self.boundary.forget()
+            self.turn.returned = 0
+            self.boundary.set_clip(clip)
         self.original.load_state_dict(state)
         self.share()
 

@@ -153,6 +153,19 @@ def test_a_state_keeps_the_clip_and_refuses_one_outside_the_range():
     assert "clip" not in private(mlp(), x, y)[1].state_dict()["privproj"]
 
 
+def test_a_clip_that_is_loaded_within_a_batch_drops_what_was_clipped_to_another():
+    x, y = data()
+    module = mlp()
+    _, run, _ = private(module, x, y, adaptive_clipping=SURE, max_grad_norm=1e6)
+    run.turn.open(len(x))
+    run.backward(losses_of(module, x, y))
+    run.load_state_dict({**run.state_dict(), "privproj": {"releases": 0, "clip": 1e-3}})
+    with pytest.raises(InvalidParameter, match="records"):
+        run.step()
+    run.backward(losses_of(module, x, y))
+    assert float(torch.cat([part.flatten() for part in run.boundary.sums]).norm()) <= 1e-3 * len(x)
+
+
 def test_what_has_no_clip_that_can_adapt_is_refused():
     x, y = data()
     for wrong in ({"clipping": "per-layer"}, {"max_grad_norm": 1e-3, "adaptive_clipping": AdaptiveClipping(least=1.0)},
