@@ -7,9 +7,10 @@ split, and no rounding admits an overspend. What is quoted is the epsilon of the
 """
 
 import math
+import threading
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 from privproj.accounting.calibration import sigma
 from privproj.accounting.queries import solve_delta, solve_epsilon
@@ -54,6 +55,9 @@ LEAST_COST = 1e-300
 
 MOST_STEPS = 10**15
 """Largest number of steps that is answered. Contract."""
+
+FIXED = ("order", "budget", "relation", "group_size")
+"""What a filter is made with, and keeps. Proof."""
 
 HOPELESS = 1e4
 """Score of an order that leaves no budget, above that of every one that leaves some, in nats. Speed only."""
@@ -188,7 +192,8 @@ class Filter:
     ``(alpha, B)``-RDP (claim C35). A filter of kind "gaussian" keeps ``sum_t mu_t^2 <= B`` for Gaussian noise on whole
     data sets, and loses nothing against a plan that is fixed in advance.
 
-    Ask before the release: :meth:`spend` counts it, or refuses it and changes nothing.
+    Ask before the release: :meth:`spend` counts it, or refuses it and changes nothing. Threads may share a filter. It
+    is neither copied nor pickled; a ledger whose target has an order keeps one on the disk.
 
     Args:
         epsilon: The epsilon to be met, above 0 and at most 1e9; with ``delta``, in place of ``budget``.
@@ -247,6 +252,20 @@ class Filter:
         self._costs: dict[Question, tuple[Question, Fraction]] = {}
         self._steps: dict[Question, int] = {}
         self._spent = Fraction(0)
+        self._lock = threading.Lock()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in FIXED and name in vars(self):
+            raise InvalidParameter(
+                name, value, "a new filter", "what a filter was made with is fixed before any output"
+            )
+        super().__setattr__(name, value)
+
+    def __reduce__(self) -> NoReturn:
+        raise Refused(
+            "a filter is neither copied nor pickled, for each copy would spend the whole budget: hand on the filter "
+            "itself, or keep a ledger whose target has an order"
+        )
 
     def __repr__(self) -> str:
         return f"Filter(order={self.order}, budget={self.budget!r}, spent={self.spent!r})"
@@ -315,15 +334,16 @@ class Filter:
         """
         question = _question_of(release, bound, run, self)
         one, cost = self._cost(question)
-        if self._spent + cost * question.run.steps > self.budget:
-            fit = self._fitting(cost)
-            raise Refused(
-                f"{question.run.steps} more of these releases would overspend the budget that was fixed in advance: "
-                f"{round_outward(self.left, up=False)} of {self.budget:.4g} is left and each costs "
-                f"{round_outward(_round_up(cost))}, so {fit} fit and none was counted"
-            )
-        self._spent += cost * question.run.steps
-        self._steps[one] = self._steps.get(one, 0) + question.run.steps
+        with self._lock:
+            if self._spent + cost * question.run.steps > self.budget:
+                fit = self._fitting(cost)
+                raise Refused(
+                    f"{question.run.steps} more of these releases would overspend the budget that was fixed in "
+                    f"advance: {round_outward(self.left, up=False)} of {self.budget:.4g} is left and each costs "
+                    f"{round_outward(_round_up(cost))}, so {fit} fit and none was counted"
+                )
+            self._spent += cost * question.run.steps
+            self._steps[one] = self._steps.get(one, 0) + question.run.steps
 
     def fits(self, release: Mechanism | Phase, *, bound: str | None = None, **run: Any) -> bool:
         """Return True if :meth:`spend` with the same arguments would count the releases.

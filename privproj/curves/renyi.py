@@ -59,8 +59,9 @@ def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], Reny
                     ways = math.lgamma(a + 1) - math.lgamma(j + 1) - math.lgamma(a - j + 1)
                     weight = ways + (a - j) * math.log1p(-q) + j * math.log(q)
                     total = log_add(total, weight + grown + log1m_exp(-grown))
-            # ln(1 + the excess) / (a - 1), the excess enlarged by a relative 1e-11 for its rounding
-            return log_add(0.0, total + 1e-11) / (a - 1)
+            # ln(1 + the excess) / (a - 1), the excess enlarged by a relative 1e-11 for its rounding, and by more than
+            # the rounding of the logs of factorials where these are large
+            return log_add(0.0, total + max(1e-11, 1e-15 * math.lgamma(a + 1))) / (a - 1)
 
         return RenyiCurve(divergence, integer_orders=True)
 

@@ -329,7 +329,7 @@ def event_of(
 
     Raises:
         InvalidParameter: Options are given with a run that has its own, or nothing was released.
-        Refused: No event says how the batches of a phase are drawn, or whom it protects.
+        Refused: No event says how the batches of a phase are drawn, or whom it protects, or a filter keeps the ledger.
 
     >>> from privproj import Gaussian
     >>> from privproj.integrations.dp_accounting import event_of
@@ -340,6 +340,11 @@ def event_of(
         run = phase_of(run, **options)
     elif options:
         raise InvalidParameter(next(iter(options)), next(iter(options.values())), "no options beside a run")
+    if isinstance(run, Account) and run.filtered:
+        raise Refused(
+            "no event says that a filter keeps the budget of this ledger, and as a plan that was fixed in advance it "
+            "would be given less than it may have spent; quote the epsilon of the filter"
+        )
     schedule = Schedule(tuple(run.made())) if isinstance(run, Account) else run
     phases = schedule.phases if isinstance(schedule, Schedule) else (schedule,)
     parts = [_repeated(step_event_of(phase, plain=plain), phase.question.run.steps) for phase in phases]

@@ -1,6 +1,11 @@
 """Filters: never an overspend, nothing changed by a refusal, and no adversary gains more than is said."""
 
+import contextlib
+import copy
 import math
+import pickle
+import sys
+import threading
 from fractions import Fraction
 
 import mpmath
@@ -401,3 +406,61 @@ def test_the_epsilon_of_what_was_released_is_not_to_be_quoted_after_a_stop_that_
     for _ in range(steps):
         found = np.maximum(of_stopping(so_far[-1]), adversary.after(found, (1.0 / noise, 1.0), "remove"))
     assert adversary.at(found, 0.0) == pytest.approx(delta, rel=5e-3, abs=0)
+
+
+def test_a_filter_is_not_copied_since_each_copy_would_spend_the_whole_budget():
+    budget = Filter(budget=1.0, kind="gaussian")
+    budget.spend(Gaussian(noise_multiplier=2.0), steps=2)
+    for made in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(Refused, match="copied"):
+            made(budget)
+
+
+def test_threads_that_share_a_filter_do_not_overspend_it():
+    release, before = Gaussian(noise_multiplier=100.0), sys.getswitchinterval()
+
+    def spend_all(budget: Filter, made: list[int]) -> None:
+        with contextlib.suppress(Refused):
+            while True:
+                budget.spend(release)
+                made.append(1)
+
+    sys.setswitchinterval(1e-7)
+    try:
+        for _ in range(20):
+            budget, made = Filter(budget=0.003, kind="gaussian"), []
+            threads = [threading.Thread(target=spend_all, args=(budget, made)) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert len(made) * Fraction(1, 10**4) <= Fraction(budget.budget)
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_a_sampled_release_costs_no_less_than_its_divergence_at_large_orders():
+    # The excess of the sum over 1, of which the first terms are all that counts at such a rate.
+    rate, z, order = 3e-8, 1000.0, 67009
+    with mpmath.workdps(50):
+        q, terms = mpmath.mpf(rate), range(2, 30)
+        excess = mpmath.fsum(
+            mpmath.binomial(order, j)
+            * (1 - q) ** (order - j)
+            * q**j
+            * mpmath.expm1(j * (j - 1) / (2 * mpmath.mpf(z) ** 2))
+            for j in terms
+        )
+        truth = mpmath.log1p(excess) / (order - 1)
+        budget = Filter(order=order, budget=1.0)
+        budget.spend(Gaussian(noise_multiplier=z), sampling_rate=rate)
+        assert truth <= budget.spent <= truth * (1 + mpmath.mpf("1e-7"))
+
+
+@pytest.mark.parametrize("name", ["order", "budget", "relation", "group_size"])
+def test_what_a_filter_was_made_with_stays(name):
+    budget = privproj.Filter(epsilon=1.0, delta=1e-5, order=20)
+    before = getattr(budget, name)
+    with pytest.raises(InvalidParameter, match=name):
+        setattr(budget, name, 2 * before if name != "relation" else "replace")
+    assert getattr(budget, name) == before

@@ -235,6 +235,12 @@ def test_a_run_with_a_tree_goes_out_and_comes_back():
     assert not ProjectionPLDAccountant().supports(tree)
 
 
+def test_no_event_is_made_of_what_only_a_filter_guarantees():
+    account = Account(((SAMPLED.as_dict(), 50),), {"epsilon": 3.0, "delta": 1e-5, "order": 8.0})
+    with pytest.raises(Refused, match="filter"):
+        event_of(account)
+
+
 def test_a_ledger_a_phase_and_a_mechanism_are_the_same_event():
     run = {"steps": 50, "sampling_rate": 0.01}
     account = Account(phases=((SAMPLED.as_dict(), 50),))
