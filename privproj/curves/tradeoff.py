@@ -39,7 +39,10 @@ CLEARLY_MORE = 1.0 + 1e-6
 """Factor by which another epsilon must lower the advantage below ``delta(0)`` to be taken. Contract."""
 
 GUESSED_BELOW = 1e-6
-"""Advantages below this have a spread by the first term of a series. Speed only."""
+"""Advantages below this have a spread by the first term of a series, and so have close rates. Speed only."""
+
+ROOT_2PI = math.sqrt(2.0 * math.pi)
+"""``sqrt(2 pi)``."""
 
 RATE_ROUNDING = 2e-15
 """What is added to a true positive rate for the rounding of differences of numbers up to 1. Proof."""
@@ -100,8 +103,11 @@ def gaussian_spread(risk: float, fpr: float | None) -> float:
         return math.inf
     # 2 Phi^-1((1 + A)/2), or Phi^-1(B) - Phi^-1(a)
     if fpr is None:
-        return 2.0 * NormalDist().inv_cdf(0.5 + 0.5 * risk) if risk > GUESSED_BELOW else risk * math.sqrt(2.0 * math.pi)
-    return NormalDist().inv_cdf(risk) - NormalDist().inv_cdf(fpr)
+        return -2.0 * NormalDist().inv_cdf(0.5 * (1.0 - risk)) if risk > GUESSED_BELOW else risk * ROOT_2PI
+    rare = NormalDist().inv_cdf(fpr)
+    if abs(risk - fpr) > GUESSED_BELOW * min(fpr, 1.0 - fpr):
+        return NormalDist().inv_cdf(risk) - rare
+    return (risk - fpr) * math.exp(0.5 * rare * rare) * ROOT_2PI
 
 
 def risk_of(curve: Curve, target: RiskTarget) -> float:

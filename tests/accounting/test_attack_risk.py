@@ -183,6 +183,15 @@ def test_a_risk_that_no_noise_meets_is_vacuous_and_none_is_certified():
         certify(privproj.sigma(Gaussian(), advantage=0.1))
 
 
+def test_targets_one_rounding_from_none_or_all_have_an_answer():
+    largest = math.nextafter(1.0, 0.0)
+    z = privproj.sigma(Gaussian(), advantage=largest).value
+    assert z and advantage(ask_by_name(Gaussian(noise_multiplier=z), None, {}).curve()) <= largest
+    for rate in (0.01, 0.5, largest - 2.0**-53):
+        # Any noise up to 1e12 leaves more than one rounding.
+        assert privproj.sigma(Gaussian(), tpr=math.nextafter(rate, 1.0), fpr=rate).value is None
+
+
 def test_the_door_by_name_takes_a_risk():
     assert privproj.evaluate("gaussian.analytic.sigma", advantage=0.1) == privproj.sigma(Gaussian(), advantage=0.1)
     with pytest.raises(InvalidParameter):
