@@ -25,7 +25,7 @@ def compare_with_baselines(result: Result, mechanism: Mechanism, run: RunOptions
 
     The published bound of M2 needs the rank of the change. Where none is promised, it gets the largest that the shape
     allows. Baselines without an answer, and the bound of the result itself, are left out. So is, where the target is a
-    risk, the published bound of a run: it composes the run again for each point of its curve, which takes half a minute.
+    risk, the published bound of a run: it composes the run anew for each point of its curve, half a minute in all.
     """
     if result.quantity not in ASKS:
         return []
