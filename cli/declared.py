@@ -32,7 +32,6 @@ POWERS = ("epsilon", "sigma", "rank", "steps", "rate", "misalignment")
 CERTIFIABLE = ("epsilon", "delta", "sigma")
 """Quantities whose answers can be certified."""
 
-
 RISKS = (
     value("--advantage", "Instead of these: largest TPR - FPR of any membership attack.", "A"),
     value("--tpr", "Instead of these: largest true positive rate of any attack at --fpr.", "B"),

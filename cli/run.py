@@ -77,7 +77,8 @@ def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, cal
     """Raise :class:`InvalidParameter` unless there is one target, as the answer or the calibration needs it."""
     if calibrate:
         if not of_risk and (epsilon is None or delta is None):
-            raise InvalidParameter("--calibrate", "one target", "both --epsilon and --delta, or a risk")
+            missing = "--epsilon" if epsilon is None else "--delta"
+            raise InvalidParameter(missing, "nothing", "--epsilon and --delta, or a risk, with --calibrate")
     elif of_risk:
         raise InvalidParameter("--calibrate", "nothing", "--calibrate with a risk as the target")
     elif (epsilon is None) == (delta is None):

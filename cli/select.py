@@ -11,7 +11,7 @@ from privproj.result import Outcome, Result, round_outward
 
 from . import render
 from .answer import EXIT_CODES, build_mechanism, take_run, with_clip_and_size
-from .declared import BOUND, flag, run_of, target_of, value
+from .declared import answer_of, run_of, target_of, value
 from .groups import Group
 from .mechanisms import MECHANISMS, example_words
 from .options import built, sectioned, with_options
@@ -31,13 +31,6 @@ TRIALS = (
     value("--shape", "Shape of the law, for negative-binomial.", "ETA"),
 )
 """The options that say how many runs there are."""
-
-ANSWER = (
-    flag("--json", "One JSON object instead of text."),
-    BOUND,
-    flag("--allow-refuted", "Print a number that is no guarantee, marked."),
-)
-"""The options that say how the answer is found and shown."""
 
 BESIDE = {
     "epsilon_of_one_run": "one run, without the choice, has epsilon",
@@ -70,7 +63,7 @@ def select_command(name: str) -> click.Command:
 
     words = " ".join(["privproj select", name, *example_words(name, "epsilon"), "--trials 10 --delta 1e-5"])
     return with_options(
-        sectioned(own, built([*TRIALS, *run_of("compare")]), built(target_of("compare")), built(ANSWER)),
+        sectioned(own, built([*TRIALS, *run_of("compare")]), built(target_of("compare")), built(answer_of("select"))),
         run,
         name=name,
         help=f"{entry.summary}\n\n\b\nExample:\n  {words}",

@@ -28,7 +28,7 @@ def real(name: str, value: object, expected: str, low: float, high: float, *, op
             raise TypeError
         number = float(value)  # pyright: ignore[reportArgumentType]
     except (TypeError, ValueError, OverflowError):
-        raise InvalidParameter(name, value, expected) from None
+        raise InvalidParameter(name, value, expected, _no_text(value)) from None
     if not (low < number <= high if open_low else low <= number <= high):
         raise InvalidParameter(name, value, expected)
     return number
@@ -46,10 +46,15 @@ def whole(name: str, value: object, expected: str, low: int = 1, high: int = 10*
             value = int(value)
         number = operator.index(value)  # pyright: ignore[reportArgumentType]
     except TypeError:
-        raise InvalidParameter(name, value, expected) from None
+        raise InvalidParameter(name, value, expected, _no_text(value)) from None
     if not low <= number <= high:
         raise InvalidParameter(name, value, expected)
     return number
+
+
+def _no_text(value: object) -> str:
+    """What to do about a number that was given as text; empty for anything else."""
+    return "write it as a number, without quotes" if isinstance(value, str) and value.strip()[:1].isdigit() else ""
 
 
 def boolean(name: str, value: object) -> bool:

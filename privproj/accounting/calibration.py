@@ -19,7 +19,7 @@ from privproj.accounting.first_guess import (
     spread_guess,
     steps_guess,
 )
-from privproj.accounting.question import Question, answer, ask_by_name, numerics_of
+from privproj.accounting.question import Question, answer, ask_by_name, check_mechanism, numerics_of
 from privproj.accounting.rank_search import rank_ends
 from privproj.curves.inversion import WIDTHS_APART, floor_log_delta, meets, smallest_passing
 from privproj.curves.profile import Curve, Representation, log_delta_above
@@ -268,6 +268,7 @@ def misalignment(
 
 def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
     """Raise :class:`InvalidParameter` unless the mechanism has this parameter and its value is None."""
+    check_mechanism(mechanism)
     if parameter not in vars(mechanism):
         raise InvalidParameter("mechanism", mechanism.name, f"a mechanism with a {parameter}")
     if vars(mechanism)[parameter] is not None:

@@ -140,7 +140,7 @@ def _renyi_curve(question: Question) -> tuple[Question, RenyiCurve | BestCurve]:
     if not isinstance(question.release()[0], RenyiCurve | BestCurve):
         bound = renyi_bound(type(question.mechanism))
         if bound is None:
-            raise Refused(f"{question.mechanism.name} has no Renyi curve, which a filter needs")
+            raise Refused(f"{question.mechanism.name}.{question.bound.name} has no Renyi curve, which a filter needs")
         question = replace(question, bound=bound, run=replace(question.run, split=None))
     curve = question.curve()
     if not isinstance(curve, RenyiCurve | BestCurve):

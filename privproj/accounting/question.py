@@ -316,7 +316,14 @@ def answer(question: Question, quantity: str, solve: Callable[[Question, Aim], R
 
 def ask_by_name(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Question:
     """The question that is put by a mechanism, the name of a bound (None: the default) and the options of a run."""
+    check_mechanism(mechanism)
     return question_of(mechanism, find_bound(type(mechanism), bound), run)
+
+
+def check_mechanism(mechanism: object) -> None:
+    """Raise :class:`InvalidParameter` for what is no mechanism, such as the name of one."""
+    if not isinstance(mechanism, Mechanism):
+        raise InvalidParameter("mechanism", mechanism, "a mechanism, such as privproj.Gaussian(noise_multiplier=1.0)")
 
 
 def question_of(mechanism: Mechanism, bound: Bound, run: RunOptions) -> Question:

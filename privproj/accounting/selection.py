@@ -31,7 +31,6 @@ SOURCE = "privproj (C34)"
 DRAWN_BITS = 160
 """Random bits of the uniform number that decides a number of trials. Proof."""
 
-
 ONE_TRIAL = TrialLaw("geometric", 1.0, 1.0)
 """One run for certain. Contract."""
 

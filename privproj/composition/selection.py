@@ -71,7 +71,6 @@ CUTS = (*(0.5 * i for i in range(12)), *range(6, 14), 16.0, 20.0, 24.0, 32.0, 48
 CHORD_ERROR = 1e-9
 """Added to the share of the far end in a cell, more than its rounding. Proof."""
 
-
 LEAST_WEIGHT = 5e-324
 """Smallest weight of what lies beyond the mean of a Poisson number, where ``e^-m`` underflows. Proof."""
 

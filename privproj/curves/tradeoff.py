@@ -47,7 +47,6 @@ ROOT_2PI = math.sqrt(2.0 * math.pi)
 RATE_ROUNDING = 2e-15
 """What is added to a true positive rate for the rounding of differences of numbers up to 1. Proof."""
 
-
 UNIT = 2.0**-53
 """What is taken off a false negative rate for the rounding of ``1 - x``. Proof."""
 

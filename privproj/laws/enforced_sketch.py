@@ -64,7 +64,6 @@ LOG_ROOT_2PI = 0.5 * math.log(2.0 * math.pi)
 NODES_AT_ONCE = 2**9
 """Nodes whose sketches are evaluated together, so that they stay in the cache. Speed only."""
 
-
 FLOOR_FACTOR = 5.0
 """A tail is cut, and counted as infinite losses in a composition, where its excess is so near its last. Speed only."""
 

@@ -39,7 +39,7 @@ class JLClip(NoisyMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.probes is None:
-            raise InvalidParameter("probes", "nothing", "a whole number of probes from 1 to 1e6")
         expected = "a whole number of probes from 1 to 1e6"
+        if self.probes is None:
+            raise InvalidParameter("probes", "nothing", expected)
         object.__setattr__(self, "probes", whole("probes", self.probes, expected, 1, 10**6))

@@ -177,3 +177,11 @@ def test_the_event_that_rough_runs_choose_is_as_good_as_any():
     for eps in (1.0, 4.0):
         totals = (log_add(-x, curve.gaussian(-x).log_delta(eps).upper) for x in np.arange(0.5, 24.0, 0.5))
         assert curve.log_delta(eps).upper <= min(totals) + 4e-4
+
+
+def test_a_name_is_no_mechanism_and_text_no_number():
+    for ask in (privproj.epsilon, lambda name, delta: privproj.sigma(name, epsilon=1.0, delta=delta)):
+        with pytest.raises(InvalidParameter, match="expected a mechanism, such as"):
+            ask("gaussian", delta=1e-5)  # pyright: ignore
+    with pytest.raises(InvalidParameter, match="without quotes"):
+        Gaussian(noise_multiplier="2")  # pyright: ignore

@@ -12,3 +12,13 @@ def test_catalogue_example_works(run, bound):
     out = " ".join(out.split())
     assert code == 0 and bound.source.split(",")[0] in out and bound.example.split()[-1] in out
     assert run(bound.example.removeprefix("privproj "))[0] == 0
+
+
+def test_the_name_of_a_mechanism_lists_its_bounds(run):
+    code, out, _ = run("bounds jl-clip")
+    assert code == 0 and [line.split()[:2] for line in out.splitlines()[1:]] == [
+        ["jl-clip", "exact"], ["jl-clip", "any-records"]
+    ]  # fmt: skip
+    # gaussian is also the name of a bound of m2
+    out = run("bounds gaussian")[1]
+    assert "m2.gaussian" in out and "analytic" in out and "rank-free" not in out

@@ -454,3 +454,6 @@ def test_a_clip_that_adapts_is_kept_and_reported(small, tmp_path, capsys):
     assert train(f"{line.replace('m2', 'dp-sft')} --adaptive-clipping-sigma 5", tmp_path / "other") == 2
     assert "dp-sft" in capsys.readouterr().err
     assert train(f"{line} --adaptive-clipping-sigma 5 --clipping per-layer", tmp_path / "other") == 2
+    capsys.readouterr()
+    assert train(f"{line} --adaptive-clipping-sigma 0", tmp_path / "other") == 2
+    assert "got --adaptive-clipping-sigma=0" in capsys.readouterr().err
