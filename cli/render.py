@@ -252,7 +252,8 @@ def run_text(result: Result, schedule: "Schedule") -> str:
     """Say the number of a run file, then every phase with its noise."""
     from privproj.accounting.events import event_words
 
-    lines = [headline(result), f"  rests on: {result.bound} ({result.status}); {relation_words(result)}"]
+    first = _gdp_headline(result) if result.quantity == "gdp_mu" else headline(result)
+    lines = [first, f"  rests on: {result.bound} ({result.status}); {relation_words(result)}"]
     for phase in schedule.by_one_accountant().phases:
         question = phase.question
         if question.mechanism.name == "dp-accounting":
@@ -268,14 +269,32 @@ def run_text(result: Result, schedule: "Schedule") -> str:
     for promise in result.promises:
         lines += wrap_line("  promise:  ", promise)
     shown = at_least_line(result) + numerics_line(result.numerics) + certified_line(result.numerics)
-    return "\n".join(lines + shown + closing_lines(result))
+    return "\n".join(lines + gdp_lines(result) + shown + closing_lines(result))
+
+
+def _gdp_headline(result: Result) -> str:
+    """Say one mu and its slack."""
+    at = f"slack {result.delta or 0.0:g}"
+    if result.value is None or result.outcome is not Outcome.OK:
+        return f"gdp mu: no finite mu at {at}"
+    return f"gdp mu = {round_outward(result.value)}  ({result.side}, at {at})"
+
+
+def gdp_lines(result: Result) -> list[str]:
+    """Say what one mu gives away, and what it means."""
+    if result.quantity != "gdp_mu" or result.outcome is not Outcome.OK:
+        return []
+    found: Any = result.numerics
+    rate, regret = round_outward(found["exact_from"]), round_outward(found["regret"])
+    said = [*wrap_line("  regret:   ", f"at most {regret}; no slack where both error rates are at least {rate}")]
+    return said + [line for words in GDP_NOTES for line in wrap_line("  meaning:  ", words)]
 
 
 GDP_COLUMNS = ("bound", "status", "gdp mu (at most)", "slack", "no slack from", "regret (at most)")
 GDP_NOTES = (
-    "delta(epsilon) <= max(G_mu(epsilon), slack) at every epsilon, and f(a) >= G_mu(a) - slack at every false positive "
-    "rate a, with f the least false negative rate of an attack and G that of two Gaussians at distance mu",
-    'f(a) >= G_mu(a), without a slack, where a and G_mu(a) are at least the rate in "no slack from"',
+    "the true delta(epsilon) <= max(G_mu(epsilon), slack) at every epsilon, and f(a) >= G_mu(a) - slack at every false "
+    "positive rate a, with f the least false negative rate of an attack and G that of two Gaussians at distance mu",
+    "f(a) >= G_mu(a), without a slack, where a and G_mu(a) are at least that rate",
     "regret: how much likelier the best attack by G_mu guesses right than the best one by the bound, at any prior",
 )
 

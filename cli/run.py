@@ -7,6 +7,7 @@ import click
 from privproj.accounting.schedule import Schedule
 from privproj.errors import InvalidParameter
 from privproj.records.run_file import from_data
+from privproj.result import Result
 
 from . import render
 from .answer import EXIT_CODES, with_proof
@@ -46,6 +47,7 @@ def answer_run_file(
     certify: bool,
     certificate: str | None,
     events: bool,
+    gdp: bool,
 ) -> int:
     schedule = from_data(read_data(file), file)
     risk = {"advantage": advantage, "tpr": tpr, "fpr": fpr}
@@ -55,6 +57,11 @@ def answer_run_file(
             raise InvalidParameter("--events", True, "--events without a target")
         click.echo(render.as_json(as_events(schedule)))
         return 0
+    if gdp:
+        if of_risk or calibrate or epsilon is not None or certify or certificate is not None:
+            raise InvalidParameter("--gdp", True, "--gdp alone, or with --delta as its slack")
+        result = schedule.gdp_mu() if delta is None else schedule.gdp_mu(delta=delta)
+        return show(result, schedule, output, json)
     _check_target(epsilon, delta, of_risk, calibrate)
     if calibrate:
         schedule = schedule.calibrated(epsilon=epsilon, delta=delta, **risk)
@@ -67,6 +74,11 @@ def answer_run_file(
         result = schedule.epsilon(delta=delta)
     if certify or certificate is not None:
         result = with_proof(certificate, result)
+    return show(result, schedule, output, json)
+
+
+def show(result: Result, schedule: Schedule, output: str | None, json: bool) -> int:
+    """Write the run file if that is wanted, print the result, and return the exit code."""
     if output is not None:
         write_run_file(output, schedule.as_dict())
     click.echo(render.as_json(result.as_dict()) if json else render.run_text(result, schedule))
@@ -118,6 +130,7 @@ def options() -> list[Any]:
         option("--calibrate", "Scale the noise of all phases to meet both, or the risk.", is_flag=True),
         Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
         option("--json", "One JSON object instead of text.", is_flag=True),
+        option("--gdp", "One GDP mu for the run; --delta is its slack.  [default: 1e-9]", is_flag=True),
         option("--events", "Print the phases as events of dp-accounting.", is_flag=True),
         *built(PROOF),
     ]

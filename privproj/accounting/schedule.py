@@ -19,6 +19,7 @@ from privproj.accounting.events import (
     has_events,
 )
 from privproj.accounting.first_guess import close_crossing, spread_guess
+from privproj.accounting.gdp import DEFAULT_SLACK, solve_gdp_mu
 from privproj.accounting.queries import solve_delta, solve_epsilon
 from privproj.accounting.question import Question, question_of, remedy_for_fixed_projection
 from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
@@ -39,6 +40,7 @@ from privproj.runs import (
     full_target,
     privacy_or_risk_target,
     risk_target,
+    slack_target,
 )
 
 
@@ -458,6 +460,22 @@ class Schedule:
             Refused: A phase has no privacy profile.
         """
         return read_risk(self, risk_target(advantage, tpr, fpr))
+
+    def gdp_mu(self, *, delta: float = DEFAULT_SLACK) -> Result:
+        """Return a ``mu`` such that the whole run is ``mu``-GDP but for a slack, rounded up (C30).
+
+        Args:
+            delta: The slack ``d0``, below 1, as :func:`privproj.gdp_mu` explains it.
+
+        Returns:
+            A result whose ``value`` is ``mu``, and whose ``delta`` is the slack.
+
+        Raises:
+            InvalidParameter: The slack is outside its domain.
+            Refused: A phase has no privacy profile, or a slack of 0 leaves no finite ``mu``.
+            PrecisionLimit: The composition cannot tell so small a slack from its rounding.
+        """
+        return solve_gdp_mu(self, slack_target(delta))
 
     def meets(self, *, epsilon: float, delta: float) -> bool:
         """Return True if the schedule answers no more than ``(epsilon, delta)`` to both questions (C24).

@@ -9,6 +9,7 @@ from helpers import GAUSSIAN_PHASE, M2_PHASE
 from privproj_cli.files import as_toml, read_data
 from privproj_cli.main import exit_code
 
+import privproj
 from privproj.records.run_file import from_data
 
 
@@ -114,3 +115,25 @@ def test_a_run_file_is_calibrated_to_a_risk(tmp_path, words, capsys):
     assert "advantage" not in words or json.loads(capsys.readouterr().out)["value"] <= wanted
     assert exit_code(["run", str(target), *words.split()]) == 2
     assert "--calibrate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("slack", ["", "--delta 1e-5"])
+def test_a_run_file_has_one_mu(tmp_path, slack, capsys):
+    file = tmp_path / "run.toml"
+    file.write_text(as_toml([{**GAUSSIAN, "steps": 9, "sampling_rate": 0.1}, {**GAUSSIAN, "steps": 2}]))
+    assert exit_code(["run", str(file), "--gdp", *slack.split(), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    schedule = from_data(read_data(str(file)))
+    assert found["value"] == schedule.gdp_mu(**({"delta": 1e-5} if slack else {})).value
+    # at least that of the two releases on the whole data set, at most that of all on the whole data set
+    each = 1.0 / GAUSSIAN["noise_multiplier"]
+    assert 2**0.5 * each < found["value"] < 11**0.5 * each
+    for epsilon in (0.5, 2.0):
+        gaussian = privproj.delta(privproj.Gaussian(noise_multiplier=1.0 / found["value"]), epsilon=epsilon)
+        assert schedule.delta(epsilon=epsilon).lower <= max(gaussian.value, found["delta"])
+    assert exit_code(["run", str(file), "--gdp", *slack.split()]) == 0
+    shown = capsys.readouterr().out
+    assert "gdp mu = " in shown and "regret:" in shown
+    for wrong in ("--epsilon 1", "--advantage 0.1", "--calibrate", "--certify"):
+        assert exit_code(["run", str(file), "--gdp", *wrong.split()]) == 2
+        assert "--gdp" in capsys.readouterr().err
