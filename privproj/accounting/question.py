@@ -102,9 +102,11 @@ class Question:
         if relation not in bound.relations:
             allowed = ", ".join(bound.relations)
             sentence = f"{bound.name} does not hold under relation={relation}; it holds under {allowed}"
+            sentence += self._other_bound(lambda other: relation in other.relations)
             raise Refused(sentence, brief=f"holds under {allowed}, not under {relation}")
         if self.run.group_size > 1 and not bound.groups:
             sentence = f"{bound.name} is about one record; group_size={self.run.group_size} changes more than that"
+            sentence += self._other_bound(lambda other: other.groups and relation in other.relations)
             raise Refused(sentence, brief=f"is about one record, not a group of {self.run.group_size}")
         if self.run.split is not None and not bound.splits:
             raise InvalidParameter("split", self.run.split, f"no split, since {bound.name} does not divide delta")
@@ -134,6 +136,15 @@ class Question:
                 f"a clip that adapts to a private count is one clip for all layers; expected clipping=joint with "
                 f"adaptive_clipping_sigma={sigma:g}"
             )
+
+    def _other_bound(self, answers: Callable[[Bound], bool]) -> str:
+        """The first bound of the mechanism that has what this one lacks, as the end of a message."""
+        names = [
+            bound.name
+            for bound in bounds_of(type(self.mechanism))
+            if bound.guarantees(self.mechanism) and answers(bound)
+        ]
+        return f"; --bound {names[0]} does" if names else ""
 
     @property
     def reuses_projection(self) -> bool:

@@ -7,20 +7,23 @@ numbered instead.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
+from privproj.accounting.attack_risk import gaussian_mu
 from privproj.accounting.events import event_words
 from privproj.accounting.queries import Comparison, compare, solve_epsilon
 from privproj.accounting.question import ask_by_name
 from privproj.accounting.schedule import Schedule
 from privproj.assumptions import PUBLIC_RECORD_COUNT, PUBLIC_SUBSPACE
 from privproj.bounds import find_bound
+from privproj.curves.gdp import fit_gaussian
 from privproj.curves.profile import Curve
 from privproj.curves.tradeoff import advantage, true_positive_rates
-from privproj.errors import InvalidParameter, raise_within
+from privproj.errors import InvalidParameter, PrivprojError, raise_within
 from privproj.mechanisms import Mechanism
 from privproj.records.entries import (
     TYPES,
@@ -59,6 +62,13 @@ STRENGTH = {
 }
 """What the status of a bound means, in words."""
 
+MU_SLACK = 1e-9
+"""The slack of the one mu that a statement names (C30). Contract."""
+
+MU_ROOM = 3e-4
+"""Relative room above the mu that was found: another machine may read a curve elsewhere, and find one that is larger by
+a relative 1e-4. Proof."""
+
 RATES = (0.001, 0.01, 0.1)
 """The false positive rates at which a statement names an attacker's success."""
 
@@ -94,14 +104,15 @@ PARAMETERS = '{"privproj": '
 class Statement:
     """The numbers of a statement and what they rest on.
 
-    ``line`` holds its parameters as JSON. ``factor`` is 1; a statement whose computed numbers are all times a factor
-    shows how far rounding can move its words.
+    ``line`` holds its parameters as JSON. ``mu`` is 0 or infinite where it says nothing. ``factor`` is 1; a statement
+    whose computed numbers are all times a factor shows how far rounding can move its words.
     """
 
     result: Result
     curve: Curve
     rates: tuple[float, ...]
     advantage: float
+    mu: float
     rows: tuple[Comparison, ...]
     style: str
     line: str
@@ -116,6 +127,7 @@ class Statement:
             result=_times(self.result, factor),
             rates=tuple(min(1.0, rate * factor) for rate in self.rates),
             advantage=min(1.0, self.advantage * factor),
+            mu=self.mu * (1.0 + math.copysign(MU_ROOM, factor - 1.0) if factor != 1.0 else 1.0),
             rows=tuple(rows),
             factor=factor,
         )
@@ -210,7 +222,18 @@ def statement_from(data: Mapping[str, Any], delta: float, style: str, version: s
         rows = compare(mechanism, delta=delta, **run)
     line = json.dumps({"privproj": version, "style": style, "delta": delta, **own})
     attacks = (tuple(true_positive_rates(curve, RATES)), advantage(curve)) if result.usable else ((), 1.0)
-    return Statement(result, curve, *attacks, tuple(rows), style, line, version)
+    mu = _mu_of(curve) if result.usable else math.inf
+    return Statement(result, curve, *attacks, mu, tuple(rows), style, line, version)
+
+
+def _mu_of(curve: Curve) -> float:
+    """A ``mu`` of the curve at the slack, with room for other machines; ``inf`` where none is known (C30)."""
+    known = gaussian_mu(curve)
+    try:
+        found = fit_gaussian(curve, delta_target(MU_SLACK, None)).mu.upper if known is None else known
+    except PrivprojError:
+        return math.inf
+    return found * (1.0 + MU_ROOM)
 
 
 def sections(statement: Statement) -> list[Section]:
@@ -227,12 +250,13 @@ def sections(statement: Statement) -> list[Section]:
     unit = UNITS[str(result.run["relation"])]
     most = _percent_rounded_up(statement.advantage)
     whole = f"True minus false positive rate of any membership attack is at most {most}."
+    one = _mu_words(statement.mu)
     return [
         Section("Guarantee", (f"This release is differentially private: {claim}", _meaning_of_epsilon(result.epsilon))),
         Section("Unit of privacy", (f"Neighbouring data sets differ by {unit}.", _group_words(result))),
         Section("What was done", _what_was_done(result), items=True),
         Section("What it rests on", _what_it_rests_on(result), items=True),
-        Section("What it means for attacks", (*attacks, whole), items=True),
+        Section("What it means for attacks", (*attacks, whole, *one), items=True),
         Section("What is not covered", NOT_COVERED, items=True),
     ]
 
@@ -241,6 +265,17 @@ def _percent_rounded_up(share: float) -> str:
     """A share in per cent with three significant digits, rounded up."""
     percent = Context(prec=3, rounding=ROUND_CEILING).multiply(Decimal(share), 100)
     return f"{float(percent):.3g} %"
+
+
+def _mu_words(mu: float) -> tuple[str, ...]:
+    """What one mu says, rounded up; nothing where it says nothing."""
+    if not 0.0 < mu < math.inf:
+        return ()
+    shown = Context(prec=3, rounding=ROUND_CEILING).plus(Decimal(mu))
+    return (
+        f"No attack tells the two data sets apart better than two normal variables of deviation 1 at distance "
+        f"{float(shown):.3g}, but for a share of {MU_SLACK:g} (mu of Gaussian differential privacy).",
+    )
 
 
 def _group_words(result: Result) -> str:

@@ -149,8 +149,8 @@ def make_private(
             None: releases are counted in memory only.
         adaptive_order: The order, from 1.001 to 1e6, of a Renyi filter with the budget of ``epsilon`` and ``delta``,
             which are then fixed before the first release of the ledger. Later calls with the same three may have other
-            noise, rates and numbers of steps, chosen by looking at what was released. None: the plan is fixed in
-            advance.
+            noise, rates and numbers of steps, chosen by looking at what was released. Without a ledger every call
+            begins a budget of its own. None: the plan is fixed in advance.
         insecure_seed: A whole number of at least 0 that makes the run repeatable, and worthless as protection. None:
             random numbers come from generators seeded by the operating system.
 

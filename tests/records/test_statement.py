@@ -21,6 +21,10 @@ def test_statement_says_what_is_protected_and_what_is_not(capsys):
         assert words in " ".join(out.split())
     stated = float(out.split("epsilon is at most ")[1].split()[0])
     assert value <= stated <= value * 1.01
+    mu = privproj.gdp_mu(M2(dim=256, rank=16, noise_multiplier=0.5), steps=100, sampling_rate=0.01).value
+    named = float(" ".join(out.split()).split("at distance ")[1].split(",")[0])
+    # rounded up, with room for what another machine may find
+    assert mu * (1 + 2e-4) <= named <= mu * 1.011
     assert max(map(len, out.split("Every bound")[0].splitlines())) <= 100
 
 
