@@ -138,12 +138,9 @@ class Question:
             )
 
     def _other_bound(self, answers: Callable[[Bound], bool]) -> str:
-        """The first bound of the mechanism that has what this one lacks, as the end of a message."""
-        names = [
-            bound.name
-            for bound in bounds_of(type(self.mechanism))
-            if bound.guarantees(self.mechanism) and answers(bound)
-        ]
+        """The first proved bound of the mechanism that has what this one lacks, as the end of a message."""
+        known = bounds_of(type(self.mechanism))
+        names = [bound.name for bound in known if bound.status is Status.PROVED and answers(bound)]
         return f"; --bound {names[0]} does" if names else ""
 
     @property

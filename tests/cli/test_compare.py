@@ -33,7 +33,8 @@ SMALL = {"gaussian": "--noise-multiplier 2", "laplace": "--noise-multiplier 2",
          "m1": "--dim 9 --rank 30 --noise-multiplier 9", "m2": "--dim 64 --rank 4 --noise-multiplier 3",
          "wishart": "--dim 30 --rank 4 --misalignment 1e-6", "wishart-matrix": "--dim 9 --rank 2 --columns 3",
          "sketch": "--rank 4 --gamma 100", "sketch-public": "--rank 4 --noise-multiplier 9",
-         "mixing": "--rank 4 --gamma 60 --eigen-noise 9"}  # fmt: skip
+         "mixing": "--rank 4 --gamma 60 --eigen-noise 9", "jl-clip": "--probes 30 --noise-multiplier 2",
+         "r1smg": "--dim 30 --noise-multiplier 2"}  # fmt: skip
 
 
 def without(words, extra):

@@ -148,12 +148,13 @@ def test_no_sentence_is_cut_by_a_blank_line(path):
 
 CLAIM = re.compile(r"\bC(\d+)\b")
 
+CLAIMS = set(re.findall(r'<a id="c(\d+)"></a>', (ROOT / "docs" / "proofs.md").read_text()))
+
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_comments_cite_claims_that_exist(path):
-    known = set(re.findall(r'<a id="c(\d+)"></a>', (ROOT / "docs" / "proofs.md").read_text()))
     comments = re.findall(r"#[^\n]*", path.read_text()) + [text for _, text in documented(path)]
-    assert {number for text in comments for number in CLAIM.findall(text)} <= known
+    assert {number for text in comments for number in CLAIM.findall(text)} <= CLAIMS
 
 
 THEOREMS = sorted(path for path in (ROOT / "privproj" / "bounds").glob("*/[a-z]*.py"))
