@@ -294,7 +294,7 @@ GDP_COLUMNS = ("bound", "status", "gdp mu (at most)", "slack", "no slack from", 
 GDP_NOTES = (
     "the true delta(epsilon) <= max(G_mu(epsilon), slack) at every epsilon, and f(a) >= G_mu(a) - slack at every false "
     "positive rate a, with f the least false negative rate of an attack and G that of two Gaussians at distance mu",
-    "f(a) >= G_mu(a), without a slack, where a and G_mu(a) are at least that rate",
+    "f(a) >= G_mu(a), without a slack, where a and G_mu(a) are at least the rate from which there is none",
     "regret: how much likelier the best attack by G_mu guesses right than the best one by the bound, at any prior",
 )
 
