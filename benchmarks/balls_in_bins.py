@@ -13,12 +13,16 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import mpmath as mp
 from clock import timed
 
 import privproj
-from privproj.reference.allocation import gaussian_epoch_delta
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+from reference.allocation import gaussian_epoch_delta
 
 GAUSSIAN_RUNS = (
     (1.0, 1000, 1, 1e-6),

@@ -16,10 +16,10 @@ from pathlib import Path
 import mpmath as mp
 
 import privproj
-from privproj import reference
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
+import reference
 from reference.settings import REFUTED, settings
 
 RESULTS = Path(__file__).parent / "results" / "reference.json"
@@ -28,7 +28,7 @@ TEXT = """# Every bound against mpmath
 
 `python benchmarks/reference_suite.py --write` compares {count} fixed settings (dimensions to 1e6, ranks 1 and d - 1,
 misalignment 1e-12, epsilon 0 and 50, up to 1e6 releases) with independent implementations in mpmath
-(`privproj.reference`), right to the number of digits shown. Errors and margins are relative; of a delta below 1e-290
+(`tests/reference`), right to the number of digits shown. Errors and margins are relative; of a delta below 1e-290
 they are those of its logarithm. A margin is the distance of the answer, or of its lower end, to the safe side of the
 reference. Settings that are not compared had no reference within the time allowed, or are vacuous on both sides.
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import privproj
-from privproj.errors import InvalidParameter, Unanswered
+from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.result import Outcome, Result
 from privproj.runs import BATCH_KEYS, BATCH_OPTIONS, NeighbouringRelation, RunOptions, run_options_from_batches
 from privproj.validation import real, whole
@@ -157,19 +157,54 @@ def build_mechanism(kind: "type[Mechanism]", given: dict[str, Any]) -> "Mechanis
     """Return the mechanism that the options describe."""
     if "layer" in given:
         given["layers"] = given.pop("layer")
-    directory, base = given.pop("from_peft", None), given.pop("base", None)
-    if base is not None and directory is None:
-        raise InvalidParameter("--base", base, "--from-peft with --base")
-    if directory is not None:
-        if given["layers"]:
-            raise InvalidParameter("--from-peft", directory, "either --from-peft or --layer, not both")
-        from privproj.integrations.peft import layers_from_peft
-
-        given["layers"] = layers_from_peft(directory, base)
-        write("layers: " + ", ".join(str(layer) for layer in given["layers"]), sys.stderr)
+    peft = {name: given.pop(name) for name in ("from_peft", "base", "whole_gradients") if name in given}
+    if any(peft.values()):
+        take_adapter(kind, given, **peft)
     if isinstance(given.get("residual_norm"), tuple):
         given.update(zip(("residual_norm", "other_residual_norm"), given["residual_norm"], strict=False))
     return kind(**{name: value for name, value in given.items() if value is not None})
+
+
+def take_adapter(
+    kind: "type[Mechanism]",
+    given: dict[str, Any],
+    from_peft: str | None,
+    base: str | None,
+    whole_gradients: bool = False,
+) -> None:
+    """Take the layers of a PEFT directory as those of m2, or say what it trains where the mechanism counts nothing.
+
+    A saved adapter is evidence that its factors were trained, which m2 does not account for, so m2 needs the word that
+    whole gradients were clipped and projected.
+    """
+    if from_peft is None:
+        name, value = ("--base", base) if base is not None else ("--whole-gradients", whole_gradients)
+        raise InvalidParameter(name, value, f"--from-peft with {name}")
+    if given.get("layers"):
+        raise InvalidParameter("--from-peft", from_peft, "either --from-peft or --layer, not both")
+    projects = "layers" in kind.__dataclass_fields__
+    if projects and not whole_gradients:
+        raise Refused(
+            f"a saved PEFT directory is evidence that LoRA's factors were trained, which {kind.name} does not account "
+            f"for, got --from-peft={from_peft}; use gaussian, or say --whole-gradients if each record's whole gradient "
+            "was clipped and projected to these ranks"
+        )
+    from privproj.integrations.peft import layers_from_peft
+
+    try:
+        layers = layers_from_peft(from_peft, base)
+    except InvalidParameter as error:
+        if projects:
+            raise
+        remedy = f"leave --from-peft out: {kind.name} counts nothing from it"
+        raise InvalidParameter(error.name, error.value, error.expected, remedy) from None
+    shapes = ", ".join(map(str, layers))
+    if projects:
+        given["layers"] = layers
+        write(f"layers: {shapes}", sys.stderr)
+    else:
+        words = "that do not matter to this number, as long as one clip holds all that is trained"
+        write(f"trained: LoRA's factors at {shapes} (inputs x rank x matrices), shapes {words}", sys.stderr)
 
 
 def with_clip_and_size(result: Result, mechanism: "Mechanism", clip: float | None, size: float | None) -> Result:

@@ -1,22 +1,23 @@
 """``privproj check``: CI regression of bounds."""
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import click
 
 from privproj.errors import InvalidParameter, MissingPackage
+from privproj.records.atomic import read_bounded
 from privproj.records.regression import CheckVerdict, entries_from
 
 from .files import read_data, refuse_same_file, write_text
 from .options import Once, option, with_options
-from .render import wrap_line
-from .run import file_argument
+from .output import one_line
+from .render import assumption_lines, wrap_line
 
-HELP = """Regression of bounds for CI: every entry of a TOML file is asked again and compared.
+HELP = """Regression of bounds for CI: every entry of the files is asked again and compared.
 
-Exit code 1 if any entry moved out of its tolerance, exceeds its limit or has no answer, 2 if the file is malformed.
+Exit code 1 if any entry moved out of its tolerance, exceeds its limit, has another status than the one it pins, or has
+no answer; 2 if a file is malformed.
 
 \b
 An entry:
@@ -30,39 +31,83 @@ An entry:
   sampling_rate = 0.01
   steps = 2000
   delta = 1e-5
-  expect = 1.0888   # with rtol (default 1e-6), or at_most, or both
+  expect = 1.0888   # with rtol (default 1e-6, at most 0.1), or at_most, or both
   rtol = 1e-3
   at_most = 1.2
+  status = "proved" # or "conditional"; without it either passes, and promises are printed
 """
 
 
-def check_file(file: str, update: bool, junit: str | None) -> int:
-    if update and not file.endswith(".toml"):
-        raise InvalidParameter("FILE", file, "a TOML file with --update")
-    refuse_same_file("--junit", junit, file)
-    found, times = [], []
-    for entry in entries_from(read_data(file), file):
-        start = time.perf_counter()
-        found.append(entry.check())
-        times.append(time.perf_counter() - start)
-    for verdict in found:
-        warned = [words for text in verdict.warnings for words in wrap_line("     warning: ", text)]
-        click.echo("\n".join([line(verdict), *warned]))
-    if junit is not None:
-        write_text(junit, as_junit(file, found, times))
+Checked = dict[str, list[tuple[CheckVerdict, float]]]
+"""The verdicts on the entries of each file, and how many seconds each took."""
+
+
+def check_files(file: tuple[str, ...], update: bool, junit: str | None) -> int:
+    for name in file:
+        if update and not name.endswith(".toml"):
+            raise InvalidParameter("FILE", name, "a TOML file with --update")
+        refuse_same_file("--junit", junit, name)
+    found = checked(file, junit)
     if update:
-        write_text(file, updated(file, found))
-        found = [replace(verdict, problem=verdict.entry.judged(verdict.value, None)) for verdict in found]
-    failed = [verdict for verdict in found if not verdict.holds]
-    click.echo(f"{len(found) - len(failed)} of {len(found)} entries hold" + (", expect rewritten" if update else ""))
-    return 1 if failed else 0
+        texts = {name: updated(name, [verdict for verdict, _ in listed]) for name, listed in found.items()}
+        for name, text in texts.items():
+            write_text(name, text)
+    place = "{}: " if len(found) > 1 else ""
+    verdicts = [(place.format(name), verdict) for name, listed in found.items() for verdict, _ in listed]
+    click.echo(as_text(verdicts))
+    held = sum((verdict.updated() if update else verdict).holds for _, verdict in verdicts)
+    click.echo(f"{held} of {len(verdicts)} entries hold" + (", expect rewritten" if update else ""))
+    return 0 if held == len(verdicts) else 1
 
 
-def line(verdict: CheckVerdict) -> str:
-    """Say in one line whether an entry holds, and its value."""
-    mark = "ok  " if verdict.holds else "FAIL"
-    shown = "no value" if verdict.value is None else f"{verdict.entry.query} = {verdict.value:.9g}"
-    return f"{mark} {verdict.entry.name}: {shown}" + (f" ({verdict.problem})" if verdict.problem else "")
+def checked(files: tuple[str, ...], junit: str | None) -> Checked:
+    """Check all files and write the report, in which an error stands too: an earlier one would be taken for it."""
+    try:
+        entries = {name: entries_from(read_data(name), name) for name in files}
+        found = {name: [timed(entry) for entry in listed] for name, listed in entries.items()}
+    except BaseException as error:
+        if junit is not None:
+            write_text(junit, as_junit({}, one_line(f"{type(error).__name__}: {error}")))
+        raise
+    if junit is not None:
+        write_text(junit, as_junit(found))
+    return found
+
+
+def as_text(verdicts: list[tuple[str, CheckVerdict]]) -> str:
+    """Say each verdict behind its place, with what corrects it, and in the end what all numbers take for granted."""
+    lines, assumed = [], {}
+    for place, verdict in verdicts:
+        lines.append(line(verdict, place))
+        for label, words in notes(verdict):
+            lines += wrap_line(f"     {label}: ", words) if label != "assumes" else []
+        if verdict.result is not None:
+            assumed[place + str(verdict.entry.name)] = verdict.result.assumes
+    return "\n".join([*lines, *assumption_lines(assumed)])
+
+
+def timed(entry: Any) -> tuple[CheckVerdict, float]:
+    """Check an entry; returns its verdict and the seconds that it took."""
+    start = time.perf_counter()
+    return entry.check(), time.perf_counter() - start
+
+
+def line(verdict: CheckVerdict, place: str = "") -> str:
+    """Say in one line whether an entry holds, its value, and what that is."""
+    mark, found, shown = "ok  " if verdict.holds else "FAIL", verdict.result, "no value"
+    if found is not None:
+        of = f"{found.side}, {found.mechanism['name']}.{found.bound}, {found.status}"
+        shown = f"{found.quantity} = {found.value!r} ({of})"
+    return f"{mark} {place}{verdict.entry.name}: {shown}" + (f"; {verdict.problem}" if verdict.problem else "")
+
+
+def notes(verdict: CheckVerdict) -> list[tuple[str, str]]:
+    """Return what a number asks of the data, what corrects it, and what it takes for granted, each behind its name."""
+    found = verdict.result
+    if found is None:
+        return []
+    kinds = (("promise", found.promises), ("warning", found.warnings), ("assumes", found.assumes))
+    return [(label, words) for label, sentences in kinds for words in sentences]
 
 
 def updated(file: str, found: list[CheckVerdict]) -> str:
@@ -71,37 +116,43 @@ def updated(file: str, found: list[CheckVerdict]) -> str:
         import tomlkit
     except ImportError:
         raise MissingPackage("tomlkit", "--update", "check") from None
-    with open(file, encoding="utf-8") as source:
-        document: Any = tomlkit.load(source)
+    document: Any = tomlkit.parse(read_bounded(file).decode())
     for entry, verdict in zip(document["bound"], found, strict=True):
-        if "expect" in entry and verdict.value is not None:
-            whole = isinstance(entry["expect"], int) and verdict.value.is_integer()
-            entry["expect"] = int(verdict.value) if whole else verdict.value
+        if "expect" in entry and verdict.result is not None and verdict.result.value is not None:
+            value = verdict.result.value
+            entry["expect"] = int(value) if isinstance(entry["expect"], int) and value == int(value) else float(value)
     return tomlkit.dumps(document)
 
 
-def as_junit(file: str, found: list[CheckVerdict], times: list[float]) -> str:
-    """Return the verdicts as a JUnit report in XML."""
+def as_junit(found: Checked, error: str = "") -> str:
+    """Return the verdicts on each file as a JUnit report in XML, or the error for which there are none."""
     from xml.etree import ElementTree as Tree
 
-    failures = str(sum(not verdict.holds for verdict in found))
-    suite = Tree.Element("testsuite", name=f"privproj check {file}", tests=str(len(found)), failures=failures)
-    for verdict, seconds in zip(found, times, strict=True):
-        case = Tree.SubElement(suite, "testcase", classname=file, name=verdict.entry.name, time=f"{seconds:.3f}")
-        if verdict.problem:
-            Tree.SubElement(case, "failure", message=verdict.problem).text = line(verdict)
-        if verdict.warnings:
-            Tree.SubElement(case, "system-out").text = "\n".join(f"warning: {text}" for text in verdict.warnings)
-    return Tree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+    verdicts = [verdict for listed in found.values() for verdict, _ in listed]
+    failures = sum(not verdict.holds for verdict in verdicts)
+    counts = {"tests": len(verdicts) + bool(error), "failures": failures, "errors": int(bool(error))}
+    root = Tree.Element("testsuites", {name: str(count) for name, count in counts.items()})
+    suite = Tree.SubElement(root, "testsuite", {**root.attrib, "name": "privproj check"})
+    for file, listed in found.items():
+        for verdict, seconds in listed:
+            case = Tree.SubElement(suite, "testcase", classname=file, name=verdict.entry.name, time=f"{seconds:.3f}")
+            if verdict.problem:
+                Tree.SubElement(case, "failure", message=verdict.problem).text = line(verdict)
+            rests = [f"{label}: {words}" for label, words in notes(verdict)]
+            Tree.SubElement(case, "system-out").text = "\n".join([line(verdict), *rests])
+    if error:
+        case = Tree.SubElement(suite, "testcase", classname="privproj check", name="every file can be checked")
+        Tree.SubElement(case, "error", message=error)
+    return Tree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
 command = with_options(
     [
-        file_argument(),
+        click.Argument(["file"], type=str, metavar="FILE...", nargs=-1, required=True),
         option("--update", "Rewrite expect with today's values, nothing else.", is_flag=True),
         Once(["--junit"], help="Write a JUnit report.", metavar="FILE"),
     ],
-    check_file,
+    check_files,
     name="check",
     help=HELP,
     short_help="CI regression of bounds.",

@@ -5,10 +5,11 @@ from typing import Any
 import click
 
 from privproj.accounting.gdp import DEFAULT_SLACK, solve_gdp_mu
-from privproj.accounting.question import Question, answer, question_of
+from privproj.accounting.question import Question, answer, numerics_of, question_of
 from privproj.bounds import bounds_of, find_bound
 from privproj.curves.tradeoff import profile_points, tradeoff
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered
+from privproj.result import Result, as_plain_value
 from privproj.runs import slack_target
 from privproj.validation import privacy_epsilon, whole
 
@@ -91,24 +92,24 @@ def show_curves(kind: type, options: dict[str, Any], own: list[str]) -> int:
     setting = take_run(options)
     mechanism = build_mechanism(kind, {name: options.pop(name) for name in own})
     x = grid(shape, largest, points)
-    columns, assumes, warned = {}, {}, dict.fromkeys(mechanism.notes())
+    columns, foundations = {}, []
     for question in questions(mechanism, names, setting):
         curve = question.curve()
         columns[question.bound.name] = profile_points(curve, x) if shape == "delta" else tradeoff(curve, x)
-        assumes[question.bound.name] = (*question.mechanism_assumes, *question.run_assumes)
-        warned |= dict.fromkeys(question.run.notes)
+        # What all points of the curve rest on, as a result has it; the value plays no role.
+        foundations.append(question.result("curve", 1.0, None, numerics=numerics_of(curve)))
     label = "delta" if shape == "delta" else "false negative rate (lower bound)"
     if plot is not None:
         from .picture import draw
 
         draw(plot, x, columns, COLUMN[shape], label, mechanism.name)
-    text = shown(style or "table", COLUMN[shape], label, x, columns, assumes)
+    text = shown(style or "table", COLUMN[shape], label, x, columns, foundations)
     if output is not None:
         write_text(output, text + "\n")
     else:
         click.echo(text)
-    for words in warned:
-        click.echo(f"warning: {words}", err=True)
+    for words in dict.fromkeys(words for result in foundations for words in result.warnings):
+        click.echo("\n".join(render.wrap_line("warning: ", words)), err=True)
     return 0
 
 
@@ -118,21 +119,25 @@ def shown(
     label: str,
     x: list[float],
     columns: dict[str, list[float]],
-    assumes: dict[str, tuple[str, ...]],
+    foundations: list[Result],
 ) -> str:
-    """Return the curves as a table, CSV or JSON. Table and JSON say what each bound assumes of the program."""
+    """Return the curves as a table, CSV or JSON. Table and JSON say what each bound rests on and assumes."""
     if style == "json":
-        rows = [{"bound": b, name: x, label: values, "assumes": list(assumes[b])} for b, values in columns.items()]
+        facts = ("status", "promises", "assumes", "warnings")
+        rows = [
+            {"bound": bound, name: x, label: values, **{key: as_plain_value(getattr(result, key)) for key in facts}}
+            for (bound, values), result in zip(columns.items(), foundations, strict=True)
+        ]
         return render.as_json({"results": rows})
     if style == "csv":
         head = ",".join([name, *columns])
         return "\n".join([head, *(",".join(repr(v) for v in row) for row in zip(x, *columns.values(), strict=True))])
     head = f"{name:>20}" + "".join(f"  {bound:>22}" for bound in columns) + f"   {label}"
     rows = [f"{a:>20.6g}" + "".join(f"  {v:>22.4e}" for v in row) for a, *row in zip(x, *columns.values(), strict=True)]
-    shared = dict.fromkeys(words for found in assumes.values() for words in found)
     scale = ["rates are shares from 0 to 1: 0.01 is 1 %"] if "rate" in name else []
-    assumed = [line for words in shared for line in render.wrap_line("assumes: ", words)]
-    return "\n".join([head, *rows, *assumed, *scale])
+    rests = [line for result in foundations for line in render.wrap_line("rests on: ", render.foundation_line(result))]
+    assumed = render.assumption_lines({result.bound: result.assumes for result in foundations})
+    return "\n".join([head, *rows, *assumed, *rests, *scale])
 
 
 def curve_command(name: str) -> click.Command:

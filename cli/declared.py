@@ -55,7 +55,7 @@ def run_of(quantity: str) -> list[Declared]:
     """Return what describes a run: steps and rate, or what people have (batch size, data set size, epochs)."""
     found = ["--" + name.replace("_", "-") for name in {**FOUND, "compare": ("clip",)}.get(quantity, ())]
     options = [
-        value("--steps", "Releases (epochs for partition, balls-in-bins, shuffle).  [default: 1]", "T"),
+        value("--steps", "Releases (epochs for partition, balls-in-bins, shuffle).  [default: 1, if not sampled]", "T"),
         value("--sampling-rate", "Rate at which a step samples records.  [default: 1]", "Q"),
         value("--sampling", "How a batch is drawn.", type=tuple(map(str, Sampling))),
         value("--batches", "Batches in an epoch, for balls-in-bins and shuffle.", "T"),

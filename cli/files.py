@@ -7,16 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from privproj.errors import InvalidParameter
-from privproj.records.atomic import write_atomically
+from privproj.records.atomic import read_bounded, write_atomically
+
+KEY = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+"""A part of a key in TOML."""
+
+LONG_KEY = re.compile(rf"(?<![\w-]){KEY}(?:[ \t]*+\.[ \t]*+{KEY}){{50}}", re.ASCII)
+"""A key of more parts than any file needs: the time and the memory that one takes grow with their square."""
+
+
+LARGEST_TOML = 2 << 20
+"""Bytes of a file in TOML: its parser takes a hundred times as much memory for hostile keys. Contract."""
 
 
 def read_data(path: str) -> dict[str, Any]:
     """Read the data of a TOML or JSON file."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "its name or its text cannot be read"
-        raise InvalidParameter("FILE", path, "a readable file", str(reason)) from None
+        text = (read_bounded(path) if path.endswith(".json") else read_bounded(path, most=LARGEST_TOML)).decode()
+    except UnicodeDecodeError:
+        raise InvalidParameter("FILE", path, "a file of text in UTF-8") from None
+    if not path.endswith(".json") and LONG_KEY.search(text):
+        raise InvalidParameter("FILE", path, "keys of at most 50 parts")
     try:
         data = from_json(text, path) if path.endswith(".json") else tomllib.loads(text, parse_float=parse_decimal)
     except InvalidParameter:

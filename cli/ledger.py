@@ -59,11 +59,13 @@ def overview(account: Account, delta: float) -> dict[str, Any]:
     return {
         "steps": account.spent,
         "steps_left": account.left,
+        "steps_planned": account.releases_planned,
         "delta": delta,
         "epsilon": 0.0 if so_far is None else so_far.value,
         "epsilon_of_plan": planned.as_dict()["value"],
         "quote": QUOTE_OF_FILTER if account.filtered else QUOTE[bool(account.stopped), account.spent > 0],
-        "assumes": list(account.assumes),
+        "assumes": list(planned.assumes),
+        "warnings": list(dict.fromkeys((*(() if so_far is None else so_far.warnings), *planned.warnings))),
         "so_far": so_far,
         "planned": planned,
         "filter": account.filter().parameters() if account.filtered else None,
@@ -93,16 +95,20 @@ def text(shown: dict[str, Any]) -> str:
     so_far, planned = shown["so_far"], shown["planned"]
     lines = ["epsilon = 0  (nothing was released)"] if so_far is None else render.result_lines(so_far)
     goal = "" if shown["target_epsilon"] is None else f", target {shown['target_epsilon']:g}"
-    planned_steps = shown["steps"] + shown["steps_left"]
+    planned_steps = shown["steps_planned"]
     share = f" ({render.percent(shown['steps'] / planned_steps)} of the plan)" if planned_steps > 0 else ""
     lines.append(f"  released: {shown['steps']} steps{share}")
     lines.append(f"  left:     {shown['steps_left']} planned steps")
     lines.append(f"  plan:     epsilon {round_outward(planned.value)} after all planned steps{goal}")
     lines += render.wrap_line("  filter:   ", filter_words(shown["filter"])) if shown["filter"] else []
     lines += render.wrap_line("  quote:    ", shown["quote"])
-    lines += render.wrap_line("  assumes:  ", "; ".join(planned.assumes))
-    notes = dict.fromkeys((*(() if so_far is None else so_far.warnings), *planned.warnings))
-    return "\n".join(lines + [line for words in notes for line in render.wrap_line("  warning:  ", words)])
+    return "\n".join([*lines, *closing_lines(shown)])
+
+
+def closing_lines(shown: dict[str, Any]) -> list[str]:
+    """Say what the numbers of an overview take for granted, and what their reader should know."""
+    lines = [line for words in shown["assumes"] for line in render.wrap_line("  assumes:  ", words)]
+    return lines + [line for words in shown["warnings"] for line in render.wrap_line("  warning:  ", words)]
 
 
 command = with_options(

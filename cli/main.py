@@ -9,6 +9,7 @@ from importlib import import_module
 from types import ModuleType
 
 from privproj.errors import InvalidParameter, PrivprojError
+from privproj.validation import is_printable
 
 from .output import complain
 
@@ -25,6 +26,9 @@ def option_name(parameter: str) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code; every failure is one line on standard error."""
     delay_import("inspect")
+    # A name that the encoding of the output lacks is shown by its numbers.
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
     if sys.argv[1:2] != ["train"]:
         # The products of matrices here are small: threads of OpenBLAS wait for each other longer than they work.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -58,10 +62,18 @@ def answer_plain_question(words: list[str]) -> int | None:
     return None if question is None else answer_question(*question)
 
 
+def check_words(words: list[str]) -> None:
+    """Raise :class:`InvalidParameter` for a word, a file's name for instance, that could not be printed as it is."""
+    for word in words:
+        if not is_printable(word):
+            raise InvalidParameter("WORD", ascii(word)[:60], "words that can be printed on one line")
+
+
 def exit_code(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
+        check_words(words)
         code = answer_plain_question(words)
         if code is None:
             from .commands import run_command
@@ -77,9 +89,10 @@ def exit_code(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except RecursionError:
+        return complain("expected a file whose tables are not nested so deeply", 2)
     except (ArithmeticError, ValueError, LookupError, RuntimeError, MemoryError) as error:
-        if "null byte" in str(error):
-            return complain("expected a file name without a null byte", 2)
         return complain(f"expected a computable question, got an undefined value ({error}); please report it", 5)
     except OSError as error:
-        return complain(f"expected to read and write files, got {error.strerror}", 5)
+        place = error.filename or "the standard output"
+        return complain(f"expected a file that can be read or written, got {place}; {error.strerror}", 2)

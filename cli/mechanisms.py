@@ -25,11 +25,17 @@ class Entry:
 
 NOISE = value("--noise-multiplier", "z = noise standard deviation / sensitivity.", "Z", required=True)
 SCALE = value("--noise-multiplier", "z = noise scale / sensitivity in the 1-norm.", "Z", required=True)
-COUNT = value("--adaptive-clipping-sigma", "Noise on the count of unclipped records that adapts the clip.", "S")
-LAYERS = "N layers projected from D to R; DxD: not projected, whatever its other side. May be repeated."
+COUNT = value("--adaptive-clipping-sigma", "Noise on the sum of +-1/2 (clipped or not) that adapts the clip.", "S")
+PEFT = (
+    value("--from-peft", "A saved PEFT LoRA directory (local files): says what is trained.", "DIR", type="text"),
+    value("--base", "Directory of its base model.", "DIR", type="text"),
+)
+"""The options that read an adapter; gaussian, which accounts for PEFT's own training, counts nothing from it."""
 
 MECHANISMS: dict[str, Entry] = {
-    "gaussian": Entry("Gaussian", "Plain Gaussian mechanism (DP-SGD).", (NOISE, COUNT), {"noise_multiplier": "1"}),
+    "gaussian": Entry(
+        "Gaussian", "Plain Gaussian mechanism (DP-SGD).", (*PEFT, NOISE, COUNT), {"noise_multiplier": "1"}
+    ),
     "laplace": Entry("Laplace", "Plain Laplace mechanism.", (SCALE,), {"noise_multiplier": "2"}),
     "m1": Entry(
         "M1",
@@ -62,8 +68,8 @@ MECHANISMS: dict[str, Entry] = {
                 type="layer",
                 multiple=True,
             ),
-            value("--from-peft", "Layers of a PEFT LoRA directory (local files).", "DIR", type="text"),
-            value("--base", "Directory of its base model.", "DIR", type="text"),
+            *PEFT,
+            flag("--whole-gradients", "With --from-peft: whole gradients were clipped and projected, not its factors."),
             (
                 "--clipping",
                 "One clip C for all layers, or one each (C^2 is the sum of their squares).",

@@ -9,11 +9,12 @@ def write(text: str, stream: TextIO | None = None) -> None:
     print(text, file=stream, flush=True)
 
 
-def complain(message: str, code: int) -> int:
-    """Print the error as one line on standard error, and return the exit code.
+def one_line(message: str) -> str:
+    """Return a message on one line; characters that would move a terminal's cursor are shown, not obeyed."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
 
-    What a file says stands in messages: characters that would move a terminal's cursor are shown, not obeyed.
-    """
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
-    write("error: " + shown, sys.stderr)
+
+def complain(message: str, code: int) -> int:
+    """Print the error, in which a file's own words may stand, as one line on standard error; returns the exit code."""
+    write("error: " + one_line(message), sys.stderr)
     return code

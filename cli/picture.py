@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from privproj.errors import InvalidParameter, MissingPackage
+from privproj.records.atomic import write_atomically
 
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#666666")
 DASHES = ((), (6, 2), (2, 2), (6, 2, 2, 2), (1, 2), (8, 2, 2, 2, 2, 2), (4, 4), (3, 1))
@@ -39,7 +40,8 @@ def figure(x: list[float], columns: dict[str, list[float]], x_label: str, y_labe
 
 def draw(path: str, x: list[float], columns: dict[str, list[float]], x_label: str, y_label: str, title: str) -> None:
     """Draw the columns and write the picture to a file."""
-    if Path(path).suffix.lower() not in (".png", ".svg", ".pdf"):
+    ending = Path(path).suffix.lower().lstrip(".")
+    if ending not in ("png", "svg", "pdf"):
         raise InvalidParameter("--plot", path, "a file name ending in .png, .svg or .pdf")
     drawn = figure(x, columns, x_label, y_label, title)
-    drawn.savefig(path, dpi=150)
+    write_atomically(path, lambda file: drawn.savefig(file, dpi=150, format=ending))

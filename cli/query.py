@@ -43,7 +43,11 @@ def query_command(quantity: str, mechanism: str) -> click.Command:
 def example(quantity: str, mechanism: str, target: list[click.Option]) -> str:
     """Return a call that works, for the help text."""
     words = example_words(mechanism, quantity)
-    if quantity in RUNS and QUANTITIES["sigma"](MECHANISMS[mechanism].kind):
-        words.append(RUNS[quantity])
+    if QUANTITIES["sigma"](MECHANISMS[mechanism].kind):
+        words.append(RUNS.get(quantity, ""))
+    elif quantity == "rate":
+        words.append("--steps 1")
     values = {"epsilon": "--epsilon 1", "delta": "--delta 1e-5"}
-    return " ".join(["privproj", quantity, mechanism, *words, *(values[o.name] for o in target if o.name in values)])
+    return " ".join(
+        ["privproj", quantity, mechanism, *filter(None, words), *(values[o.name] for o in target if o.name in values)]
+    )

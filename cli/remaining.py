@@ -7,7 +7,7 @@ import click
 
 from privproj.accounting.filter import LARGEST_BUDGET, Filter
 from privproj.accounting.schedule import Remaining, Schedule
-from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE
+from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, plan_fixed
 from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.records.run_file import from_data
 from privproj.result import Result, round_outward
@@ -101,11 +101,10 @@ def fixed_plan(schedule: Schedule, delta: float) -> float | None:
         return None
 
 
-def record(
-    schedule: Schedule, rows: list[Remaining], whole: Result, spent: Any, assumed: str = PLAN_FIXED_IN_ADVANCE
-) -> dict[str, Any]:
+def record(schedule: Schedule, rows: list[Remaining], whole: Result, spent: Any, assumed: str = "") -> dict[str, Any]:
     """Return what is spent, how many steps each phase may still take, and what these numbers rest on."""
     planned = any(phase.planned for phase in schedule.phases)
+    assumed = assumed or plan_fixed(adapts=any(phase.question.mechanism.adapts_clip for phase in schedule.phases))
     return {
         "epsilon_spent": spent,
         "epsilon_planned": whole.value if planned else None,

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from privproj.bounds.bound import Bound
     from privproj.mechanisms import Mechanism
 
+MOST_NAMES = 6
+"""Bounds or entries that are named before one assumption. Contract."""
+
 WIDEST = 100
 """Columns that a line of text may have. Contract."""
 
@@ -245,7 +248,8 @@ def gain_line(result: Result, mechanism: "Mechanism", run: RunOptions) -> list[s
         f"{label} {delta_shown(value) if result.quantity == 'delta' else round_outward(value)}"
         for label, value in rivals
     ]
-    return ["  gain:     " + ", ".join(parts) + ", this bound as above"]
+    means = mechanism.gain_words(of_noise=result.quantity == "sigma")
+    return wrap_line("  gain:     ", f"{', '.join(parts)}, this bound as above: {means}")
 
 
 def run_text(result: Result, schedule: "Schedule") -> str:
@@ -315,9 +319,9 @@ def gdp_as(style: str, results: list[Result]) -> str:
     promises = dict.fromkeys(f"{result.bound}: {words}" for result in results for words in result.promises)
     lines += [line for words in promises for line in wrap_line("promise: ", words)]
     lines += [line for words in GDP_NOTES for line in wrap_line("meaning: ", words)]
-    for label, found in (("assumes: ", [r.assumes for r in results]), ("warning: ", [r.warnings for r in results])):
-        shared = dict.fromkeys(words for one in found for words in one)
-        lines += [line for words in shared for line in wrap_line(label, words)]
+    lines += assumption_lines({result.bound: result.assumes for result in results})
+    warned = dict.fromkeys(words for result in results for words in result.warnings)
+    lines += [line for words in warned for line in wrap_line("warning: ", words)]
     return "\n".join(lines)
 
 
@@ -351,8 +355,7 @@ def comparison_text(rows: "list[Comparison]") -> str:
     if free:
         lines.append(f"smallest without a promise on the data: {free[0].bound}")
     lines += unanswered_lines([row for row in rows if row.result is None or row.result.value is None])
-    shared = dict.fromkeys(words for result in answered for words in run_notes(result))
-    lines += [line for words in shared for line in wrap_line("assumes: ", words)]
+    lines += assumption_lines({result.bound: result.assumes for result in answered})
     warned = dict.fromkeys(words for result in answered for words in result.warnings)
     lines += [line for words in warned for line in wrap_line("warning: ", words)]
     return "\n".join(lines)
@@ -374,9 +377,17 @@ def unanswered_lines(rows: "list[Comparison]") -> list[str]:
     return ["bounds that do not answer here, and why:", *cut] if rows else []
 
 
-def run_notes(result: Result) -> tuple[str, ...]:
-    """Return what the run takes for granted, whatever the bound."""
-    return tuple(result.run["assumes"])  # pyright: ignore[reportArgumentType]
+def assumption_lines(assumed: dict[str, tuple[str, ...]], label: str = "assumes") -> list[str]:
+    """Say what several bounds take for granted, each sentence once, with their names where not all of them do."""
+    owners: dict[str, list[str]] = {}
+    for bound, sentences in assumed.items():
+        for words in sentences:
+            owners.setdefault(words, []).append(bound)
+    labels = {}
+    for words, of in owners.items():
+        more = f" and {len(of) - MOST_NAMES} more" if len(of) > MOST_NAMES else ""
+        labels[words] = "" if len(of) == len(assumed) else f"({', '.join(of[:MOST_NAMES])}{more}) "
+    return [line for words, of in labels.items() for line in wrap_line(f"{label}: ", of + words)]
 
 
 def bound_record(bound: "Bound") -> dict[str, Any]:

@@ -24,7 +24,7 @@ from .options import Once, OneOf, mechanism_options, option, run_options, sectio
 
 SUMMARY = "A privacy statement for a model card: text, Markdown or HTML."
 COMPUTED_FROM = "`privproj verify FILE` writes this statement anew from the line below, and compares."
-POINTS, LEAST_DRAWN = 60, 1e-30
+POINTS, LEAST_DRAWN = 60, 1e-15
 STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem; }
@@ -128,7 +128,8 @@ def drawing(statement: Statement) -> str:
     """Draw delta against epsilon as SVG, on a logarithmic scale."""
     top = max(2.0 * float(statement.result.epsilon or 0.0) / statement.factor, 0.1)
     x = [top * i / POINTS for i in range(POINTS + 1)]
-    logs = [log10(max(delta * statement.factor, LEAST_DRAWN)) for delta in profile_points(statement.curve, x)]
+    deltas = profile_points(statement.curve, x, enough=LEAST_DRAWN)
+    logs = [log10(max(delta * statement.factor, LEAST_DRAWN)) for delta in deltas]
     lowest = floor(min(logs))
     spread = max(1.0, -lowest)
     points = " ".join(f"{60 + 520 * a / top:.0f},{20 - 220 * b / spread:.0f}" for a, b in zip(x, logs, strict=True))

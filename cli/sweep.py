@@ -44,12 +44,24 @@ def sweep_file(file: str, output: str, workers: float, dask: str | None, json: b
     with bar(len(grid), f"{len(grid)} questions") as step:
         found = run_sweep(grid, output, doer_for(workers, dask), step)
     seconds = time.monotonic() - began
+    corners = {place: question.result(grid.query, 1.0, None) for place, question in grid.corners()}
+    promises = {place: corner.promises for place, corner in corners.items()}
+    assumed = {place: corner.assumes for place, corner in corners.items()}
     if json:
-        click.echo(render.as_json({"rows": len(grid), "outcomes": found, "seconds": seconds, "output": output}))
+        said = {"promises": every(promises), "assumes": every(assumed)}
+        data = {"rows": len(grid), "outcomes": found, "seconds": seconds, "output": output, **said}
+        click.echo(render.as_json(data))
     else:
         parts = ", ".join(f"{count} {outcome}" for outcome, count in found.items())
         click.echo(f"{len(grid)} rows in {output}: {parts}; {len(grid) / max(seconds, 1e-9):.0f} rows/s")
+        lines = [*render.assumption_lines(promises, "promise"), *render.assumption_lines(assumed)]
+        click.echo("\n".join(lines), nl=bool(lines))
     return 0
+
+
+def every(said: dict[str, tuple[str, ...]]) -> list[str]:
+    """Return every sentence once."""
+    return list(dict.fromkeys(words for sentences in said.values() for words in sentences))
 
 
 def doer_for(workers: float, dask: str | None) -> Runner:

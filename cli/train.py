@@ -106,7 +106,7 @@ def print_report(outcome: Any, json: bool) -> int:
         "result": result.as_dict(),
     }
     write_text(shown["paths"]["report"], render.as_json(shown) + "\n")
-    statement = statement_from(account_data(outcome.account, result.assumes), result.delta, "markdown")
+    statement = statement_from(account_data(outcome.account), result.delta, "markdown")
     write_text(shown["paths"]["statement"], as_markdown(statement) + "\n")
     click.echo(render.as_json(shown) if json else text(outcome, shown))
     return EXIT_CODES[result.outcome]

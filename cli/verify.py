@@ -1,26 +1,28 @@
-"""``privproj verify``: a certificate, a ledger or a privacy statement checked from its own parameters."""
+"""``privproj verify``: a certificate, a ledger or a statement checked from its own words; a statement by its ledger."""
 
-import stat
+from collections.abc import Iterable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
 
 from privproj.errors import InvalidParameter, Unanswered
-from privproj.records.certificate import LARGEST_FILE, Certificate, CertificateVerdict, load_certificate, verify
+from privproj.records.agreement import AgreementVerdict, compare_with_ledger
+from privproj.records.atomic import LARGEST_FILE, read_bounded
+from privproj.records.certificate import Certificate, CertificateVerdict, read_certificate, verify
+from privproj.records.ledger import LARGEST_LEDGER, planned_releases
 from privproj.records.ledger_check import LedgerVerdict, verify_ledger
-from privproj.records.statement import PARAMETERS, UNITS
+from privproj.records.statement import PARAMETERS, UNITS, assumed_of_persons, claim_of
 from privproj.records.statement_check import BEGIN, StatementVerdict, verify_statement
 from privproj.result import round_outward
 from privproj.runs import Run
 
 from . import render
-from .ledger import overview, planned_delta
+from .ledger import closing_lines, overview, planned_delta
 from .options import option, with_options
 from .report import written
 
-SUMMARY = "Checks a certificate, a ledger or a privacy statement from its own words."
+SUMMARY = "Checks a certificate, a ledger or a privacy statement, or a statement against its ledger."
 HELP = f"""{SUMMARY}
 
 What the file is, is seen from what it says. Nothing in it is taken on trust but the parameters: the rest is computed
@@ -28,78 +30,97 @@ anew and compared, and a word that could not be checked is refused or fails. Exi
 file is malformed.
 
 A certificate (--certificate): the enclosure anew, and every other word as the tool says it. Of one release at a higher
-precision, and once more by independent code in mpmath; a run is composed again on the grid that the file names.
+precision; a run is composed again on the grid that the file names.
 
 A ledger (of `privproj train`): every line as privproj writes it and chained to those before it, the targets it names.
-The chain has no key: whoever holds the file can write another run's ledger, or cut lines off its end.
+The chain has no key: whoever has the file can write another run's ledger, or cut lines off its end. Where planned
+releases are missing, the file is consistent as far as it goes (exit code 0), and the verdict says how far that is.
 
 A statement (`privproj report`), also within a larger file: written anew from the parameters at its end. What stands
 outside of its first and last line is not covered.
 
+A statement and a ledger, in either order: both checked, and whether the statement is about the ledger's run, counts its
+releases, claims no less epsilon than they cost, and names all that this rests on.
+
 \b
-Example:
+Examples:
   privproj verify proof.json
+  privproj verify statement.md ledger.jsonl
 """
 
-LARGEST = 1 << 28
-"""Bytes of a file that are read at most: a ledger of some four million releases."""
-
 NO_KEY = (
-    "that the run was this one: the hashes of a ledger have no key, so whoever holds the file can write another run's "
+    "that the run was this one: the hashes of a ledger have no key, so whoever has the file can write another run's "
     "ledger, or cut whole lines off its end"
 )
 NOT_THE_PROGRAM = "that a program did what the assumptions say"
+MISSING = (
+    "{missing} of {planned} planned releases are not in the ledger: the run was stopped, still goes on, or whole lines "
+    "were cut off the end of the file, and nothing in it can show which"
+)
+"""What is said first of a ledger that ends before its plan does."""
 
 
-def verify_file(file: str, delta: float | None, json: bool) -> int:
-    """Check a file and print the verdict; where a claim cannot be computed, JSON says so too."""
+def verify_file(file: tuple[str, ...], delta: float | None, json: bool) -> int:
+    """Check a file, or two together, and print the verdict; where a claim cannot be computed, JSON says so too."""
     try:
-        shown, words = verdict_on(file, read_content(file), delta)
+        if len(file) > 2:
+            raise InvalidParameter("FILE", f"{len(file)} files", "one file, or a statement and its ledger")
+        contents = [(name, read_content(name)) for name in file]
+        shown, words = verdict_on(*contents[0], delta) if len(contents) == 1 else agreement_on(contents, delta)
     except Unanswered as error:
         if json:
             click.echo(render.as_json({"verdict": error.outcome, "claim": None, "claims": {}, "reason": str(error)}))
         raise
     click.echo(render.as_json(shown) if json else words)
-    return 0 if shown["verdict"] == "holds" else 1
+    return 1 if shown["verdict"] == "fails" else 0
 
 
 def verdict_on(file: str, content: bytes, delta: float | None) -> tuple[dict[str, Any], str]:
     """See what the file is by its content, and check it; returns the verdict as plain values, and as text."""
-    if content.startswith(b'{"ledger"'):
+    if is_ledger(content):
         return ledger_shown(verify_ledger(content, file), delta)
     if delta is not None:
         raise InvalidParameter("--delta", delta, "no --delta, which is for ledgers")
     if has_statement(content):
-        try:
-            found = verify_statement(content.decode(), file, written)
-        except UnicodeDecodeError:
-            raise InvalidParameter("FILE", file, "text in UTF-8") from None
-        return statement_record(found), statement_text(found)
+        return statement_shown(statement_verdict(file, content))
     if content.lstrip()[:1] != b"{":
         expected = "a certificate, a ledger, or a privacy statement with its parameters, as privproj writes them"
         raise InvalidParameter("FILE", file, expected)
-    if len(content) > LARGEST_FILE:
-        raise InvalidParameter("FILE", file, f"a certificate of at most {LARGEST_FILE} bytes")
-    certificate = load_certificate(file)
+    certificate = read_certificate(content, file)
     verdict = verify(certificate)
     return record(certificate, verdict), text(certificate, verdict)
 
 
-def read_content(file: str) -> bytes:
-    """Read a file of bounded size, and nothing that is no file."""
+def agreement_on(contents: list[tuple[str, bytes]], delta: float | None) -> tuple[dict[str, Any], str]:
+    """Check a statement and a ledger, whichever comes first, and compare them; returns plain values, and text."""
+    (path, ledger), (other, statement) = sorted(contents, key=lambda pair: not is_ledger(pair[1]))
+    if not is_ledger(ledger) or is_ledger(statement) or not has_statement(statement):
+        names = ", ".join(name for name, _ in contents)
+        raise InvalidParameter("FILE", names, "one file, or a privacy statement and the ledger of its run")
+    if delta is not None:
+        raise InvalidParameter("--delta", delta, "no --delta with a statement, which has its own")
+    return agreement_shown(compare_with_ledger(statement_verdict(other, statement), verify_ledger(ledger, path)))
+
+
+def statement_verdict(file: str, content: bytes) -> StatementVerdict:
+    """Check a statement, whose text has to be UTF-8."""
     try:
-        status = Path(file).stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise InvalidParameter("FILE", file, "a file, not a folder or a device")
-        if status.st_size > LARGEST:
-            raise InvalidParameter("FILE", file, f"a file of at most {LARGEST} bytes", f"it has {status.st_size}")
-        with Path(file).open("rb") as opened:
-            return opened.read(LARGEST)
-    except (OSError, ValueError) as error:
-        if isinstance(error, InvalidParameter):
-            raise
-        reason = error.strerror if isinstance(error, OSError) else "its name cannot be read"
-        raise InvalidParameter("FILE", file, "a readable file", str(reason)) from None
+        return verify_statement(content.decode(), file, written)
+    except UnicodeDecodeError:
+        raise InvalidParameter("FILE", file, "text in UTF-8") from None
+
+
+def read_content(file: str) -> bytes:
+    """Read a file of bounded size; only a ledger may be long."""
+    content = read_bounded(file, most=LARGEST_LEDGER)
+    if len(content) > LARGEST_FILE and not is_ledger(content):
+        raise InvalidParameter("FILE", file, f"a file of at most {LARGEST_FILE} bytes, unless it is a ledger")
+    return content
+
+
+def is_ledger(content: bytes) -> bool:
+    """Tell whether a file begins as a ledger does."""
+    return content.startswith(b'{"ledger"')
 
 
 def has_statement(content: bytes) -> bool:
@@ -111,91 +132,151 @@ def has_statement(content: bytes) -> bool:
 
 def claim_lines(claims: dict[str, bool]) -> list[str]:
     """Say of each claim whether it holds."""
-    return [f"  {'yes' if found else 'NO '}       {claim}" for claim, found in claims.items()]
+    return [
+        line for words, holds in claims.items() for line in render.wrap_line(f"  {'yes' if holds else 'NO':<10}", words)
+    ]
+
+
+def headline(word: str, what: str) -> str:
+    """Say the verdict, and on what."""
+    return f"{'FAILS' if word == 'fails' else word}: {what}"
+
+
+def all_lines(label: str, sentences: Iterable[str]) -> list[str]:
+    """Say each sentence on lines of its own."""
+    return [line for words in sentences for line in render.wrap_line(f"  {label + ':':<10}", words)]
+
+
+def unproved_of_ledger(missing: int, planned: int) -> list[str]:
+    """Say what no check of a ledger can show, releases that are missing first."""
+    gap = [MISSING.format(missing=missing, planned=planned)] if missing else []
+    return [*gap, NO_KEY, NOT_THE_PROGRAM]
 
 
 def ledger_shown(verdict: LedgerVerdict, delta: float | None) -> tuple[dict[str, Any], str]:
     """Return what was found of a ledger as plain values, and as text."""
     account = verdict.account.numbered
     shown = overview(account, planned_delta(account, delta))
-    so_far, planned = shown["so_far"], shown["planned"]
-    claim = (
-        f"epsilon is at most {round_outward(shown['epsilon'])} at delta {shown['delta']!r} after {shown['steps']} "
-        f"releases, {round_outward(planned.value)} after the whole plan; {planned.bound}; relation "
-        f"{planned.run['relation']} ({UNITS[planned.run['relation']]})"
-    )
-    name = "holds" if verdict.holds else "fails"
-    lines = [f"{name if verdict.holds else 'FAILS'}: a ledger, {shown['steps']} releases"]
-    lines += render.wrap_line("  claim:    ", claim)
+    planned, target = shown["planned"], account.target or {}
+    unproved = unproved_of_ledger(account.missing, account.releases_planned)
+    claim = ledger_claim(shown, account.missing)
+    what = f"a ledger, {shown['steps']} of {shown['steps_planned']} planned releases"
+    lines = [headline(verdict.word, what), *all_lines("missing", unproved[:-2]), *all_lines("unproved", unproved[-2:])]
+    lines += all_lines("claim", [claim])
     for i, (entry, steps) in enumerate(account.phases):
-        parts = (f"{key} {value}" for key, value in entry.items() if key != "name")
-        lines += render.wrap_line(f"  {f'phase {i + 1}:':<10}", f"{steps} releases; planned: {', '.join(parts)}")
-    target = account.target or {}
-    lines += render.wrap_line("  target:   ", ", ".join(f"{key} {value!r}" for key, value in target.items()))
-    lines += render.wrap_line("  quote:    ", shown["quote"])
-    lines += render.wrap_line("  promise:  ", "; ".join(planned.promises))
-    lines += render.wrap_line("  assumes:  ", "; ".join(planned.assumes))
-    notes = dict.fromkeys((*(() if so_far is None else so_far.warnings), *planned.warnings))
-    lines += [line for words in notes for line in render.wrap_line("  warning:  ", words)]
-    lines += claim_lines(verdict.claims) + render.wrap_line("  unproved: ", f"{NO_KEY}; {NOT_THE_PROGRAM}")
+        parts = ", ".join(f"{key} {value}" for key, value in entry.items() if key != "name")
+        lines += all_lines(f"phase {i + 1}", [f"{steps} of {planned_releases(entry)} releases; planned: {parts}"])
+    lines += all_lines("target", [", ".join(f"{key} {value!r}" for key, value in target.items())])
+    lines += all_lines("quote", [shown["quote"]]) + all_lines("promise", planned.promises)
+    lines += closing_lines(shown) + claim_lines(verdict.claims)
     plain = {key: value.as_dict() if hasattr(value, "as_dict") else value for key, value in shown.items()}
     head = {
-        "verdict": name,
+        "verdict": verdict.word,
         "kind": "ledger",
+        "missing_releases": account.missing,
+        "unproved": unproved,
         "claim": claim,
         "claims": verdict.claims,
-        "unproved": [NO_KEY, NOT_THE_PROGRAM],
     }
-    return {**head, "target": dict(target) or None, **plain, "notes": list(notes)}, "\n".join(lines)
+    return {**head, "target": dict(target) or None, **plain}, "\n".join(lines)
 
 
-def statement_claim(verdict: StatementVerdict) -> str:
-    """Say what a statement claims, in the words and the numbers that were computed anew."""
+def ledger_claim(shown: dict[str, Any], missing: int) -> str:
+    """Say the epsilon of the plan first and, where releases are missing, that of those that are there."""
+    planned, steps = shown["planned"], shown["steps"]
+    extent = f"after {steps} releases"
+    if missing:
+        here = f"; {round_outward(shown['epsilon'])} after the {steps} that are here" if steps else ""
+        extent = f"after the whole plan{here}"
+    relation = planned.run["relation"]
+    return (
+        f"epsilon is at most {round_outward(planned.value)} at delta {shown['delta']!r} {extent}; {planned.bound}; "
+        f"relation {relation} ({UNITS[relation]})"
+    )
+
+
+def what_is_stated(verdict: StatementVerdict) -> str:
+    """Say which releases a statement is about, by the parameters at its end."""
     result = verdict.statement.result
-    run, name = result.run, result.mechanism["name"]
-    relation, phases = str(run["relation"]), result.mechanism.get("phases")
-    what = f"a run of {len(phases)} phases" if isinstance(phases, list) else f"{render.run_words(run)} by {name}"
-    found = f"epsilon is at most {round_outward(result.epsilon or 0.0)}"
-    if not result.usable:
-        found = f"no guarantee ({result.outcome})"
-    return f"{what}, relation {relation} ({UNITS[relation]}): {found} at delta {result.delta!r}"
+    relation, phases = str(result.run["relation"]), result.mechanism.get("phases")
+    name = result.mechanism["name"]
+    what = f"a run of {len(phases)} phases" if isinstance(phases, list) else f"{render.run_words(result.run)} by {name}"
+    return f"{what}, relation {relation} ({UNITS[relation]})"
 
 
-def statement_record(verdict: StatementVerdict) -> dict[str, Any]:
-    """Return what was found of a statement as plain values."""
-    return {
-        "verdict": "holds" if verdict.holds else "fails",
+def statement_shown(verdict: StatementVerdict) -> tuple[dict[str, Any], str]:
+    """Return what was found of a statement as plain values, and as text: what it claims, and what was computed anew."""
+    result, name = verdict.statement.result, "holds" if verdict.holds else "fails"
+    claimed = "; ".join(verdict.claimed[:3]) or "no epsilon that can be read"
+    found, assumes = claim_of(result), [*result.assumes, *assumed_of_persons(result)]
+    lines = [headline(name, f"a privacy statement in {verdict.statement.style}")]
+    lines += all_lines("about", [what_is_stated(verdict)])
+    lines += all_lines("claimed", [f"{claimed}, in the words of the file"])
+    lines += all_lines("found", [f"{found}, computed anew from its parameters"])
+    lines += all_lines("promise", result.promises) + all_lines("assumes", assumes)
+    lines += all_lines("warning", result.warnings) + checked_lines(verdict) + claim_lines(verdict.claims)
+    record = {
+        "verdict": name,
         "kind": "statement",
-        "claim": statement_claim(verdict),
+        "claim": f"{what_is_stated(verdict)}: {claimed}",
+        "claimed": list(verdict.claimed),
+        "found": found,
         "claims": verdict.claims,
         "unproved": [NOT_THE_PROGRAM],
         "first_line": verdict.first,
         "last_line": verdict.last,
         "lines_outside": verdict.outside,
         "differences": [asdict(one) for one in verdict.differences],
-        "result": verdict.statement.result.as_dict(),
+        "assumes": assumes,
+        "result": result.as_dict(),
     }
+    return record, "\n".join([*lines, *all_lines("unproved", [NOT_THE_PROGRAM])])
 
 
-def statement_text(verdict: StatementVerdict) -> str:
-    """Say what a statement claims, which lines were checked, what differs, and each part of the verdict."""
-    lines = [f"{'holds' if verdict.holds else 'FAILS'}: a privacy statement in {verdict.statement.style}"]
-    lines += render.wrap_line("  claim:    ", statement_claim(verdict))
-    for label, sentences in (
-        ("promise", verdict.statement.result.promises),
-        ("warning", verdict.statement.result.warnings),
-    ):
-        lines += [line for words in sentences for line in render.wrap_line(f"  {label}:  ", words)]
+def checked_lines(verdict: StatementVerdict) -> list[str]:
+    """Say which lines of a file were checked, and the first that differ."""
     outside = ", which is the whole file"
     if verdict.outside:
         outside = f"; what the other {verdict.outside} lines of the file say is not covered"
-    lines.append(f"  checked:  lines {verdict.first} to {verdict.last}{outside}")
+    lines = [f"  checked:  lines {verdict.first} to {verdict.last}{outside}"]
     for one in verdict.differences[:3]:
         lines.append(f"  line {one.number} says   {ascii(one.said)[:300]}")
         lines.append(f"  expected{'':<{len(str(one.number)) + 4}}{ascii(one.expected)[:300]}")
     if len(verdict.differences) > 3:
         lines.append(f"  and {len(verdict.differences) - 3} lines more")
-    return "\n".join([*lines, *claim_lines(verdict.claims), f"  unproved: {NOT_THE_PROGRAM}"])
+    return lines
+
+
+def agreement_shown(verdict: AgreementVerdict) -> tuple[dict[str, Any], str]:
+    """Return what was found of a statement and a ledger together as plain values, with each alone, and as text."""
+    account, stated = verdict.ledger.account, verdict.statement.statement.result
+    statement, ledger = statement_shown(verdict.statement)[0], ledger_shown(verdict.ledger, stated.delta)[0]
+    assumes = list(dict.fromkeys((*statement["assumes"], *ledger["assumes"])))
+    unproved = unproved_of_ledger(verdict.planned - account.spent, verdict.planned)
+    what = f"a statement and its ledger, {account.spent} of {verdict.planned} planned releases"
+    here = "nothing" if ledger["so_far"] is None else f"epsilon is at most {round_outward(ledger['epsilon'])}"
+    costs = f"{here} at delta {stated.delta!r} for the {account.spent} releases of the ledger"
+    lines = [headline(verdict.word, what), *all_lines("missing", unproved[:-2]), *all_lines("unproved", unproved[-2:])]
+    lines += all_lines("claimed", [statement["claim"]]) + all_lines("found", [costs])
+    lines += all_lines("differs", verdict.differences[:9]) + all_lines("promise", stated.promises)
+    named = (words if words in statement["assumes"] else f"{words} (named by the ledger alone)" for words in assumes)
+    lines += all_lines("assumes", named) + all_lines("warning", ledger["warnings"]) + claim_lines(verdict.claims)
+    record = {
+        "verdict": verdict.word,
+        "kind": "statement and ledger",
+        "missing_releases": verdict.planned - account.spent,
+        "steps": account.spent,
+        "steps_planned": verdict.planned,
+        "unproved": unproved,
+        "claim": statement["claim"],
+        "found": costs,
+        "claims": verdict.claims,
+        "differences": list(verdict.differences),
+        "assumes": assumes,
+        "statement": statement,
+        "ledger": ledger,
+    }
+    return record, "\n".join(lines)
 
 
 def record(certificate: Certificate, verdict: CertificateVerdict) -> dict[str, object]:
@@ -217,10 +298,10 @@ def word(verdict: CertificateVerdict) -> str:
 def sentence(certificate: Certificate) -> str:
     """Say what is claimed: of which releases, and about which neighbours."""
     run = certificate.run
-    person = "one person has one record" if run["group_size"] == 1 else f"one person has {run['group_size']} records"
     return (
         f"{what_was_run(certificate)}, relation {run['relation']} "
-        f"({UNITS[run['relation']]}; {person}): delta at epsilon {certificate.epsilon!r} is at most {certificate.upper}"
+        f"({UNITS[run['relation']]}; group size {run['group_size']}): delta at epsilon {certificate.epsilon!r} is "
+        f"at most {certificate.upper}"
     )
 
 
@@ -254,14 +335,12 @@ def text(certificate: Certificate, verdict: CertificateVerdict) -> str:
     lines += render.wrap_line("  target:   ", ", ".join(f"{name} {value!r}" for name, value in of.target.items()))
     lines += render.wrap_line("  claimed:  ", f"{of.lower} <= delta <= {of.upper}")
     lines += render.wrap_line("  found:    ", f"{verdict.lower} <= delta <= {verdict.upper}")
-    lines += render.wrap_line("  mpmath:   ", verdict.second_opinion)
-    lines += [f"  {'yes' if found else 'NO '}       {claim}" for claim, found in verdict.claims.items()]
-    return "\n".join(lines)
+    return "\n".join(lines + claim_lines(verdict.claims))
 
 
 command = with_options(
     [
-        click.Argument(["file"]),
+        click.Argument(["file"], nargs=-1, required=True, metavar="FILE [LEDGER]"),
         option("--delta", "Of a ledger: failure probability delta.  [default: the ledger's]", metavar="D"),
         option("--json", "One JSON object instead of text.", is_flag=True),
     ],

@@ -12,6 +12,36 @@ PLAN_FIXED_IN_ADVANCE = (
 )
 """Printed for more than one release: composition covers queries that react to outputs, not parameters that do."""
 
+PLAN_BUT_FOR_THE_CLIP = PLAN_FIXED_IN_ADVANCE.replace("noise,", "noise multiplier,").replace(", clip and", " and")
+"""Printed in its place where the clip adapts to a private count, and the noise with it (C31)."""
+
+PLANS = (PLAN_FIXED_IN_ADVANCE, PLAN_BUT_FOR_THE_CLIP)
+"""The two sentences of a plan, of which a number has one at most. Contract."""
+
+POISSON_BATCHES = (
+    "each record joins each batch on its own, in secret and with the same probability, so that batches differ in size; "
+    "shuffling the data and cutting them into batches is not that"
+)
+"""Printed for Poisson sampling: what the loader must do (C17)."""
+
+FIXED_SIZE_BATCHES = (
+    "each batch is a subset of fixed size, drawn afresh, uniformly and in secret; shuffling the data and cutting them "
+    "into batches is not that"
+)
+"""Printed for batches of fixed size: what the loader must do (C17)."""
+
+ONE_RECORD_OF_A_PERSON = (
+    "one person has one record: whoever has K records is protected less, and --group-size K (under add-remove) says "
+    "how much"
+)
+"""Said where a number about records is read as one about persons: in statements. A group size is a promise instead."""
+
+CLIPPED_AND_NOISED = (
+    "all that is released of one record is clipped together to the norm C, and every release has fresh noise of "
+    "deviation z times the sensitivity"
+)
+"""What the plain Gaussian mechanism takes for granted: a clip for each of two tensors, say, is a larger C. Contract."""
+
 WHOLE_GRADIENT_CLIPPED = (
     "each record's whole gradient is clipped, before projecting; clipping the gradients of LoRA's factors is not that"
 )
@@ -23,10 +53,17 @@ CLIP_OF_ALL_LAYERS = (
 """What a clip for each layer takes for granted. Contract."""
 
 ADAPTED_CLIP = (
-    "the clip alone may follow earlier releases: the noise is the noise multiplier times the sensitivity at the clip "
-    "of the step, and the count is of records that the same norms leave unclipped, less half of all"
+    "the clip may follow earlier releases, and the noise on the sum is the noise multiplier times the sensitivity at "
+    "the clip of the step"
 )
 """Printed where a clip adapts to a private count, which is released with the sum (C31)."""
+
+COUNT_OF_SIGNS = (
+    "the count that adapts the clip adds 1/2 for each record of the batch that this clip leaves as it is, and takes "
+    "1/2 for each one that it cuts; a plain count, or one less a constant, changes by twice as much and needs twice "
+    "the noise"
+)
+"""Printed beside it: what is subtracted, and for whom, decides the sensitivity of the count, 1/2 and not 1 (C31)."""
 
 INDEPENDENT_LAYER_PROJECTIONS = "the projections of different layers are drawn independently of each other"
 """Printed for several layers (C6): with one shared projection their captured shares add up instead of averaging."""
@@ -84,6 +121,11 @@ CANDIDATES_DRAWN_AT_RANDOM = (
 )
 """Printed for a selection: runs must be independent and alike (C34)."""
 
+ROUNDING_AS_MEASURED = (
+    "dp-accounting's rounding stays within the margin that was added for it, which is measured and not proved"
+)
+"""Printed as a promise with numbers that dp-accounting composed: their status is conditional. Contract."""
+
 EVENT_AS_RUN = "the program did what the event of dp-accounting says, no more and no less"
 """Printed for a phase that is an event of dp-accounting."""
 
@@ -98,3 +140,20 @@ FILTER_FIXED_IN_ADVANCE = (
     "stop may depend on all that was released before, and on nothing else of the data"
 )
 """Printed for a filter in place of a plan that is fixed in advance (C35)."""
+
+THIS_RUN_ALONE = (
+    "without a ledger this run alone is counted: any other training, search for settings or answer from the same "
+    "records adds to it"
+)
+"""Printed for a training run that has no ledger."""
+
+THIS_LEDGER_ALONE = (
+    "the releases of one ledger are counted: any other training, search for settings or answer from the same records "
+    "adds to them"
+)
+"""Printed for a training run that has one."""
+
+
+def plan_fixed(*, adapts: bool) -> str:
+    """What several releases take for granted of their parameters, where some clip ``adapts`` to a count or none."""
+    return PLAN_BUT_FOR_THE_CLIP if adapts else PLAN_FIXED_IN_ADVANCE

@@ -11,8 +11,9 @@ from typing import Any, Literal, NotRequired, TypedDict, TypeVar, get_args
 
 from privproj.assumptions import (
     BATCHES_PICKED_BY_RECORDS,
+    FIXED_SIZE_BATCHES,
     PARTITION_OF_POSITIONS,
-    PLAN_FIXED_IN_ADVANCE,
+    POISSON_BATCHES,
     PUBLIC_RECORD_COUNT,
 )
 from privproj.errors import InvalidParameter, Refused, unknown_name
@@ -99,6 +100,13 @@ DEFAULT_RELATIONS: dict[Sampling | None, tuple[str, str]] = {
     ),
 }
 """For a sampling scheme: the relation where none is given, and what is said about it; any other has add-remove."""
+
+POISSON_UNLESS_SAID = (
+    "batches are taken to be Poisson, since nothing says how they are drawn; for shuffled ones, as most loaders draw "
+    "them, say --sampling shuffle, which costs far more; --sampling balls-in-bins costs about as much as this, but a "
+    "loader that shuffles has to be changed for it"
+)
+"""Said where a rate was computed from a batch size and a number of records, and no sampling is given. Contract."""
 
 
 RELATIONS_OF: dict[Sampling | None, tuple[NeighbouringRelation, ...]] = {
@@ -207,9 +215,10 @@ class Run:
         if self.max_batch_size is not None and rate == 1.0:
             raise InvalidParameter("max_batch_size", self.max_batch_size, "a sampling_rate below 1 with it")
         fallback, note = DEFAULT_RELATIONS.get(None if self.sampling is None else scheme, ("add-remove", ""))
+        unsaid = self.sampling is None and rate < 1.0 and self.public_size
+        said = ((note, note and self.relation is None), (POISSON_UNLESS_SAID, unsaid))
+        set_field(self, "notes", (*self.notes, *(words for words, present in said if present)))
         set_field(self, "sampling", None if rate == 1.0 and not scheme.counts_epochs else scheme)
-        if note and self.relation is None:
-            set_field(self, "notes", (note,))
         relation = fallback if self.relation is None else self.relation
         set_field(self, "relation", member_named(NeighbouringRelation, "relation", relation))
 
@@ -280,10 +289,11 @@ class Run:
     def assumes(self) -> tuple[str, ...]:
         """What the run takes for granted of the program, whatever is released."""
         triggers = (
+            (POISSON_BATCHES, self.sampling is Sampling.POISSON),
+            (FIXED_SIZE_BATCHES, self.sampling is Sampling.FIXED),
             (PARTITION_OF_POSITIONS, self.in_positions),
             (BATCHES_PICKED_BY_RECORDS, self.allocates),
             (PUBLIC_RECORD_COUNT, self.public_size),
-            (PLAN_FIXED_IN_ADVANCE, self.in_epochs or self.steps > 1),
         )
         return tuple(words for words, present in triggers if present)
 
@@ -296,6 +306,11 @@ class Run:
     def in_epochs(self) -> bool:
         """True if a step is an epoch of several batches."""
         return self.sampling is not None and self.sampling.counts_epochs
+
+    @property
+    def is_planned(self) -> bool:
+        """True if there is more than one release, so that a plan of them has to be fixed."""
+        return self.in_epochs or self.steps > 1
 
     @property
     def in_batches(self) -> bool:
@@ -386,8 +401,10 @@ def run_options_from_batches(given: Mapping[str, Any], finds: str = "") -> dict[
     in_epochs = run.get("sampling") in IN_EPOCHS
     epochs = given.get("epochs", 1)
     if "batch_size" not in given:
+        _check_number_of_releases(given, finds)
         return run | ({"steps": _whole_epochs(epochs)} if "epochs" in given else {})
     rate, steps = rate_and_steps_from_batches(given["batch_size"], given["dataset_size"], epochs)
+    _check_number_of_releases(given, finds)
     if in_epochs:
         if run["sampling"] != "partition":
             run["batches"] = rate_and_steps_from_batches(given["batch_size"], given["dataset_size"])[1]
@@ -429,6 +446,20 @@ def _check_batches(given: Mapping[str, Any], finds: str = "") -> None:
     if unsampled and finds != "sampling_rate":
         expected = "a sampling_rate, or batch_size and dataset_size, with sampling"
         raise InvalidParameter("sampling", given["sampling"], expected, "the whole data set is not sampled")
+
+
+def _check_number_of_releases(given: Mapping[str, Any], finds: str) -> None:
+    """Raise :class:`InvalidParameter` where it is left open how often a rate or a batch is used: never just once."""
+    if finds == "steps" or "steps" in given or "epochs" in given:
+        return
+    in_epochs = given.get("sampling") in IN_EPOCHS  # whose rate is 1
+    if "batch_size" in given:
+        remedy = "steps counts single batches; a single sampled release is --steps 1"
+        raise InvalidParameter("epochs", "nothing", "epochs, or steps, with batch_size and dataset_size", remedy)
+    if (0.0 < given.get("sampling_rate", 1.0) < 1.0 and not in_epochs) or finds == "sampling_rate":
+        raise InvalidParameter(
+            "steps", "nothing", "steps with a sampling_rate", "a single sampled release is --steps 1"
+        )
 
 
 def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple[float, int]:

@@ -5,6 +5,8 @@ relation of the run. It may be left out only for the query that finds it.
 """
 
 import operator
+from collections.abc import Mapping, Sequence
+from unicodedata import category
 
 from privproj.errors import InvalidParameter
 
@@ -50,6 +52,22 @@ def whole(name: str, value: object, expected: str, low: int = 1, high: int = 10*
     if not low <= number <= high:
         raise InvalidParameter(name, value, expected)
     return number
+
+
+TURNS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+"""Characters that turn the direction in which a line is shown. Contract."""
+
+
+def is_printable(value: object) -> bool:
+    """True unless a text within a value (also of a table or a list) has a line end, or what moves a terminal's cursor.
+
+    A name with such characters could forge a line of an answer, so that every door refuses it where it is read.
+    """
+    if isinstance(value, str):
+        return not any(category(c) in ("Cc", "Cs", "Zl", "Zp") or c in TURNS for c in value)
+    if isinstance(value, Mapping):
+        return all(is_printable(key) and is_printable(part) for key, part in value.items())
+    return all(map(is_printable, value)) if isinstance(value, Sequence) else True
 
 
 def _no_text(value: object) -> str:

@@ -28,4 +28,4 @@ TRUTH = (
     (100, 100000, 0.00011, 2.014843573376e-9, 2.014843464262e-9),
     (100, 100000, 0.0002, 6.072440042873e-16, 6.072438307331e-16),
 )
-"""``z, t, eps, remove, add``: one Gaussian epoch in both orders, by :mod:`privproj.reference.allocation`, 13 digits."""
+"""``z, t, eps, remove, add``: one Gaussian epoch in both orders, by :mod:`reference.allocation`, 13 digits."""

@@ -60,6 +60,11 @@ def full_if(values, costly):
     ]
 
 
+def slow_if(values, costly):
+    """Values of a parameter, of which the costly ones are run by hand."""
+    return [pytest.param(value, marks=[pytest.mark.slow] if costly(value) else []) for value in values]
+
+
 GUARANTEES = [bound for bound in registry() if bound.guarantee]
 SECONDS = {"column", "column-exact", "early", "early-exact-tail", "good-event", "good-event-q", "mixture-rdp"}
 """Bounds that take seconds for some questions."""

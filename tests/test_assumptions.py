@@ -2,21 +2,25 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
-from helpers import full_if, needs
+from helpers import GUARANTEES, full_if, needs
+from privproj_cli.report import written
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Refused, Sketch, assumptions
 from privproj.accounting.two_stage import dp_sft
+from privproj.records.ledger import Ledger, read_ledger
 from privproj.records.run_file import from_data
+from privproj.records.statement import account_data, run_data, statement_from
 
-WORDS = {name: words for name, words in vars(assumptions).items() if name.isupper()}
+WORDS = {name: words for name, words in vars(assumptions).items() if name.isupper() and isinstance(words, str)}
 
 FROM_RUN = ("PARTITION_OF_POSITIONS", "PUBLIC_RECORD_COUNT", "PLAN_FIXED_IN_ADVANCE", "FRESH_PROJECTION_PER_BATCH",
             "PROMISE_OF_EVERY_BATCH", "REPLACE_SENSITIVITY", "PUBLIC_SUBSPACE",
-            "BATCHES_PICKED_BY_RECORDS")  # fmt: skip
+            "BATCHES_PICKED_BY_RECORDS", "POISSON_BATCHES", "FIXED_SIZE_BATCHES", "PLAN_BUT_FOR_THE_CLIP")  # fmt: skip
 
 
 def present(found):
@@ -67,9 +71,11 @@ MECHANISMS = {
     f"{CLIPPED} --bound rdp-best --layer-count 3": {PROJECTS, APART},
 }
 
-RUNS = ["", "--sampling-rate .1", "--sampling fixed --sampling-rate .1", "--sampling partition", "--sampling shuffle",
+RUNS = ["", "--sampling-rate .1 --steps 1",
+        "--sampling fixed --sampling-rate .1 --steps 1", "--sampling partition", "--sampling shuffle",
         "--sampling balls-in-bins --batches 1",
-        "--batch-size 100 --dataset-size 100", "--sampling partition --batch-size 10 --dataset-size 100"]  # fmt: skip
+        "--batch-size 100 --dataset-size 100 --steps 1",
+        "--sampling partition --batch-size 10 --dataset-size 100 --epochs 1"]  # fmt: skip
 
 RELATIONS = ["", "--relation add-remove", "--relation replace", "--relation zero-out"]
 
@@ -80,20 +86,80 @@ def expected(mechanism, words, relation):
     partition, bins = "partition" in words or "shuffle" in words, "bins" in words
     epochs, sampled = partition or bins, partition or bins or "--sampling-rate" in words
     triggers = {
-        "WHOLE_GRADIENT_CLIPPED": PROJECTS in kind and mechanism.split()[0] in ("m1", "m2"),
+        "CLIPPED_AND_NOISED": mechanism.startswith("gaussian"),
+        "WHOLE_GRADIENT_CLIPPED": mechanism.split()[0] in ("m1", "m2"),
         "CLIP_OF_ALL_LAYERS": "per-layer" in mechanism,
         "ADAPTED_CLIP": "adaptive" in mechanism,
+        "COUNT_OF_SIGNS": "adaptive" in mechanism,
+        "POISSON_BATCHES": "--sampling-rate" in words and "fixed" not in words,
+        "FIXED_SIZE_BATCHES": "fixed" in words,
         "KNOWN_PROJECTION": KNOWN in kind,
         "INDEPENDENT_LAYER_PROJECTIONS": APART in kind,
         "PARTITION_OF_POSITIONS": partition,
         "BATCHES_PICKED_BY_RECORDS": bins,
         "FRESH_PROJECTION_PER_BATCH": epochs and PROJECTS in kind,
         "PUBLIC_RECORD_COUNT": "dataset-size" in words,
-        "PLAN_FIXED_IN_ADVANCE": epochs or "--steps" in words,
+        "PLAN_FIXED_IN_ADVANCE": epochs and "adaptive" not in mechanism,
+        "PLAN_BUT_FOR_THE_CLIP": epochs and "adaptive" in mechanism,
         "PROMISE_OF_EVERY_BATCH": sampled and VALUES in kind,
         "REPLACE_SENSITIVITY": relation == "replace" and NOISY in kind and VALUES not in kind,
     }
     return {name for name, there in triggers.items() if there}
+
+
+@pytest.mark.parametrize("bound", GUARANTEES, ids=lambda bound: f"{bound.mechanism.name}.{bound.name}")
+def test_no_answer_leaves_unsaid_what_its_mechanism_has_done(bound):
+    assert bound.assumes(bound.mechanism)
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian --noise-multiplier 5", pytest.param(M2_SHAPE, marks=pytest.mark.slow)])
+def test_an_adapted_clip_and_a_plan_that_fixes_it_are_never_said_together(run, tmp_path, mechanism):
+    """Also over phases of which one adapts its clip, at every door that lists assumptions."""
+    words = f"{mechanism} --adaptive-clipping-sigma 9 --steps 4"
+    name, *own = mechanism.split()
+    given = dict(zip([word[2:].replace("-", "_") for word in own[::2]], map(float, own[1::2]), strict=True))
+    phases = [{"mechanism": name, **given, "steps": 3, **more} for more in ({}, {"adaptive_clipping_sigma": 9})]
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"phase": phases}))
+    lines = [f"epsilon {words} --delta 1e-3", f"delta {words} --epsilon 1", f"curve {words} --points 2",
+             f"compare {words} --delta 1e-3", f"report {words} --delta 1e-3", f"run {path} --delta 1e-3",
+             f"report run {path} --delta 1e-3", f"remaining {path} --epsilon 900 --delta 1e-3",
+             f"select {words} --trials 3 --delta 1e-3"]  # fmt: skip
+    for line in lines:
+        code, out, err = run(line)
+        assert code == 0, err
+        found = present([words for words in WORDS.values() if words in " ".join(out.split())])
+        assert {"ADAPTED_CLIP", "COUNT_OF_SIGNS", "PLAN_BUT_FOR_THE_CLIP"} <= found, line
+        assert "PLAN_FIXED_IN_ADVANCE" not in found, line
+
+
+@pytest.mark.parametrize("words", ["", "--what gdp", "--style json"])
+def test_what_dp_accounting_composes_is_conditional_on_its_rounding(run, words):
+    line = "gaussian --noise-multiplier 4 --sampling-rate .1 --steps 3 --composer dp-accounting"
+    for door in (f"curve {line} {words}", *(f"{kind} {line} --delta 1e-5" for kind in ("epsilon", "compare"))):
+        out = " ".join(run(door)[1].split())
+        assert WORDS["ROUNDING_AS_MEASURED"] in out and "conditional" in out, door
+    sized = privproj.sigma(Gaussian(), epsilon=1.0, delta=1e-5, steps=3, sampling_rate=0.1, composer="dp-accounting")
+    run_of = {"steps": 3, "sampling_rate": 0.1, "composer": "dp-accounting"}
+    many = privproj.epsilons(Gaussian, noise_multiplier=[4.0, 5.0], delta=1e-5, **run_of)
+    for found in (sized, many):
+        assert found.status == "conditional" and WORDS["ROUNDING_AS_MEASURED"] in found.promises
+
+
+def test_options_of_a_composer_that_have_no_effect_are_said(run):
+    lines = (
+        "epsilon gaussian --noise-multiplier 4 --delta 1e-5",
+        "sigma gaussian --epsilon 1 --delta 1e-5 --steps 9",
+        "curve gaussian --noise-multiplier 4 --points 2",
+        "delta laplace --noise-multiplier 4 --epsilon .1",
+    )
+    for line in lines:
+        for option in ("--composer dp-accounting", "--discretization .01"):
+            code, out, err = run(f"{line} {option}")
+            assert code == 0 and "had no effect" in out + err, (line, option)
+        assert "had no effect" not in "".join(run(line)[1:])
+    used = run("epsilon gaussian --noise-multiplier 4 --delta 1e-5 --sampling-rate .1 --steps 3 --discretization .01")
+    assert "had no effect" not in used[1]
 
 
 COSTLY = ("mixture-rdp", "beta-tail", "known-projection-rank1", "wishart", "per-layer", "secret-projection", "residual")
@@ -120,7 +186,7 @@ def test_assumptions_are_said_exactly_where_they_are_made(run, mechanism):
 @pytest.mark.parametrize("mechanism", ["gaussian --noise-multiplier 5", "wishart --dim 50 --rank 8 --misalignment 1e-4",
                                        f"{M2_SHAPE} --bound exact-rank1", STACK])  # fmt: skip
 @pytest.mark.parametrize(
-    "words", ["--sampling partition --steps 1", "--batch-size 50 --dataset-size 50", "--relation replace"]
+    "words", ["--sampling partition --steps 1", "--batch-size 50 --dataset-size 50 --epochs 1", "--relation replace"]
 )
 def test_text_curves_and_statements_say_what_json_says(run, mechanism, words):
     code, out, _ = run(f"epsilon {mechanism} {words} --delta 1e-3 --json")
@@ -139,8 +205,9 @@ def test_text_curves_and_statements_say_what_json_says(run, mechanism, words):
     compared = " ".join(run(f"compare {mechanism.split(' --bound')[0]} {words} --delta 1e-3")[1].split())
     for sentence in said:
         assert f"assumes: {sentence}" in table and f"assumed of the program: {sentence}" in statement
-    for sentence in result["run"]["assumes"]:
-        assert f"assumes: {sentence}" in compared
+    own = "exact-rank1" if "exact-rank1" in mechanism else result["bound"]
+    for sentence in said:
+        assert re.search(rf"assumes: (\([^()]*\b{own}\b[^()]*\) )?{re.escape(sentence)}", compared), sentence
 
 
 def test_several_releases_and_several_phases_are_planned_in_advance(run):
@@ -167,7 +234,7 @@ def test_a_public_subspace_is_said_to_be_public(run, tmp_path):
 
 
 def test_a_run_file_keeps_what_its_numbers_assume():
-    entry = {"mechanism": "gaussian", "noise_multiplier": 5, "batch_size": 10, "dataset_size": 100}
+    entry = {"mechanism": "gaussian", "noise_multiplier": 5, "batch_size": 10, "dataset_size": 100, "epochs": 1}
     first = from_data({"phase": [entry]})
     again = from_data({"phase": [phase.as_dict() for phase in first.phases]})
     assert first.delta(epsilon=1.0).run == again.delta(epsilon=1.0).run
@@ -193,10 +260,8 @@ def test_misalignment_of_a_mean_names_the_number_of_records_it_is_for(run):
         for found in (batch, shown)
     )  # fmt: skip
     assert few > 100 * many
-    assert (
-        run("epsilon wishart --dim 9 --rank 2 --misalignment 1e-5 --sampling-rate .1 --sampling poisson --delta .1")[0]
-        == 3
-    )
+    poisson = "--sampling-rate .1 --steps 1 --sampling poisson"
+    assert run(f"epsilon wishart --dim 9 --rank 2 --misalignment 1e-5 {poisson} --delta .1")[0] == 3
 
 
 def test_a_laplace_multiplier_is_never_called_a_standard_deviation_over_the_clip(run):
@@ -207,7 +272,7 @@ def test_a_laplace_multiplier_is_never_called_a_standard_deviation_over_the_clip
 
 
 def test_the_first_lines_say_what_a_noise_multiplier_is_under_replace(run):
-    line = "epsilon gaussian --noise-multiplier 2 --sampling fixed --sampling-rate .1 --clip 3 --delta 1e-3"
+    line = "epsilon gaussian --noise-multiplier 2 --sampling fixed --sampling-rate .1 --steps 1 --clip 3 --delta 1e-3"
     out = run(line)[1]
     assert "replace, noise multiplier = sigma/(2C)" in out.splitlines()[1]
     assert "standard deviation 2 z C = 12.00" in out and "sigma/(2C)" in out.split("warning:")[1]
@@ -233,6 +298,94 @@ def test_training_says_that_the_number_of_records_is_public():
         said = present(optimizer.epsilon(1e-3).assumes)
         assert "PUBLIC_RECORD_COUNT" in said and ("PUBLIC_SUBSPACE" in said) == (subspace is not None)
         optimizer.close()
+
+
+RUNS_OF_TRAINING = {
+    "one phase": [("gaussian", {"noise_multiplier": 5.0}, {"steps": 4, "sampling_rate": 0.1, "public_size": True})],
+    "one release": [("laplace", {"noise_multiplier": 50.0}, {"steps": 1, "relation": "replace"})],
+    "an adapted clip": [
+        ("m2", {"dim": 64, "rank": 4, "noise_multiplier": 5.0, "adaptive_clipping_sigma": 9.0}, {"steps": 3}),
+    ],
+    "epochs": [("gaussian", {"noise_multiplier": 30.0}, {"steps": 2, "sampling": "balls-in-bins", "batches": 3})],
+    "phases": [
+        ("m2", {"layer": "64x4x2", "clipping": "per-layer", "noise_multiplier": 9.0}, {"steps": 1}),
+        ("gaussian", {"noise_multiplier": 9.0, "adaptive_clipping_sigma": 9.0}, {"steps": 2, "public_size": True}),
+    ],
+    "a promise": [("m2", {"dim": 64, "rank": 4, "noise_multiplier": 9.0, "bound": "exact-rank1"}, {"steps": 2})],
+}  # fmt: skip
+"""Runs as lists of phases: mechanism, parameters, run."""
+
+
+def said_of(run, path, line):
+    """What a door prints as assumed of the program, as text and, where it has JSON, there too."""
+    code, out, err = run(line)
+    assert code == 0, err
+    flat = " ".join(out.split())
+    found = present([words for words in WORDS.values() if words in flat]) - {"ONE_RECORD_OF_A_PERSON"}
+    if line.split()[0] in ("ledger", "verify"):
+        assert present(json.loads(run(f"{line} --json")[1])["assumes"]) - {"ONE_RECORD_OF_A_PERSON"} == found
+    return found
+
+
+@pytest.mark.parametrize("cut", [False, pytest.param(True, marks=pytest.mark.full)])
+@pytest.mark.parametrize("name", full_if(RUNS_OF_TRAINING, lambda name: not name.startswith("one ")))
+def test_report_ledger_verify_and_run_of_one_run_list_the_same_assumptions(run, tmp_path, name, cut):
+    """Also where the ledger is cut: the report is then about the releases that are there, the run about all.
+
+    Only doors that read a ledger, or a statement of one, can say that nothing beside it is counted.
+    """
+    phases = [{"mechanism": mechanism, **own, **spent} for mechanism, own, spent in RUNS_OF_TRAINING[name]]
+    path, (statement, again) = tmp_path / "ledger", (tmp_path / "statement", tmp_path / "of-run")
+    for phase in from_data({"phase": phases}).phases:
+        book = Ledger(path, phase, {"epsilon": 500.0, "delta": 1e-5})
+        planned = phase.question.run.steps * (phase.question.run.batches or 1)
+        for _ in range(1 if cut else planned):
+            book.record()
+        book.close()
+    (tmp_path / "run.json").write_text(json.dumps({"phase": phases}))
+    statement.write_text(written(statement_from(account_data(read_ledger(path)), 1e-5, "text")))
+    again.write_text(written(statement_from(run_data(from_data({"phase": phases})), 1e-5, "text")))
+    lines = {
+        "ledger": f"ledger {path} --delta 1e-5",
+        "verify ledger": f"verify {path} --delta 1e-5",
+        "verify statement": f"verify {statement}",
+        "verify both": f"verify {statement} {path}",
+        "verify of run": f"verify {again}",
+        "run": f"run {tmp_path / 'run.json'} --delta 1e-5",
+    }
+    sets = {door: said_of(run, path, line) for door, line in lines.items()}
+    for door, text in (("report", statement.read_text()), ("report run", again.read_text())):
+        flat = " ".join(text.split())
+        sets[door] = {key for key, words in WORDS.items() if f"assumed of the program: {words}" in flat}
+    of_plan = {door: sets.pop(door) for door in ("run", "report run", "verify of run")}
+    assert all("THIS_LEDGER_ALONE" in found for found in sets.values())
+    whole = {frozenset(found - {"THIS_LEDGER_ALONE"}) for found in sets.values()}
+    assert len(whole) == 1 and whole == {frozenset(found) for found in of_plan.values()}, (sets, of_plan)
+
+
+def test_a_ledger_knows_all_that_its_training_assumes(run, tmp_path):
+    """That the number of records is public, and a subspace where there is one: in the file, not in memory alone."""
+    needs("torch", "opacus")
+    import torch
+    from training.helpers import data, losses_of, mlp, private
+
+    from privproj.training import Subspace
+
+    x, y = data()
+    for subspace in (None, Subspace(torch.eye(53, 2, dtype=torch.float64), "public")):
+        path = str(tmp_path / f"ledger{subspace is None}")
+        more = {} if subspace is None else {"algorithm": "dp-sft", "subspace": subspace}
+        module, optimizer, loader = private(mlp(), x, y, noise_multiplier=9.0, steps=2, ledger=path, **more)
+        for drawn_x, drawn_y in loader:
+            optimizer.backward(losses_of(module, drawn_x, drawn_y))
+            optimizer.step()
+        known = present(optimizer.epsilon(1e-3).assumes)
+        optimizer.close()
+        assert "PUBLIC_RECORD_COUNT" in known and ("PUBLIC_SUBSPACE" in known) == (subspace is not None)
+        for door in ("ledger", "verify"):
+            assert said_of(run, path, f"{door} {path} --delta 1e-3") == known
+        text = written(statement_from(account_data(read_ledger(path)), 1e-3, "text"))
+        assert present([words for words in WORDS.values() if words in " ".join(text.split())]) >= known
 
 
 # --- sides ----------------------------------------------------------------------------------------

@@ -26,6 +26,9 @@ CLOSE_ENOUGH = 1.01
 WIDE_GAP = 1.05
 """An answer that is above the lower end by more than this factor says why. Contract."""
 
+LOOSE = "it is more than 5 % above the best lower end that is known ({}), and may be that much too large"
+"""The warning of an answer that is far from what is known from below, for no other reason. Contract."""
+
 NO_ONE_CHANGE = "the bound takes the worst change for each loss, and no change is that for all, least so at small ranks"
 """Why a bound that is known from both sides can be far from the lower end. Contract."""
 
@@ -59,7 +62,20 @@ def with_lower_end(accounted: _Accounted, result: Result) -> Result:
         found, choice = _lower_end(accounted, result)
     except (PrivprojError, ArithmeticError, ValueError):
         found, choice = None, 0
-    return replace(result, numerics={**result.numerics, **_fields(accounted, result, found, choice)})
+    result = replace(result, numerics={**result.numerics, **_fields(accounted, result, found, choice)})
+    return _with_warning(result)
+
+
+def _with_warning(result: Result) -> Result:
+    """The result, with a warning where it is an epsilon far above the best lower end and no other gap is named."""
+    known = (result.lower, result.numerics.get("epsilon_at_least"))
+    least: float = max(float(end) for end in (*known, 0.0) if end is not None)  # pyright: ignore[reportArgumentType]
+    composed = "composer" in result.numerics or "epoch" in result.numerics
+    if result.quantity != "epsilon" or not composed or "gap" in result.numerics or result.value is None:
+        return result
+    if result.value <= WIDE_GAP * least:
+        return result
+    return replace(result, warnings=(*result.warnings, LOOSE.format(f"{least:.4g}" if least else "none")))
 
 
 def _with_advantage_below(accounted: _Accounted, result: Result) -> Result:

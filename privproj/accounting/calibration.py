@@ -21,8 +21,8 @@ from privproj.accounting.first_guess import (
 )
 from privproj.accounting.question import Question, answer, ask_by_name, check_mechanism, numerics_of
 from privproj.accounting.rank_search import rank_ends
-from privproj.curves.inversion import WIDTHS_APART, floor_log_delta, meets, smallest_passing
-from privproj.curves.profile import Curve, Representation, log_delta_above
+from privproj.curves.inversion import WIDTHS_APART, floor_log_delta, log_excess, meets, smallest_passing
+from privproj.curves.profile import Curve, Representation
 from privproj.errors import InvalidParameter, NotConverged
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import Enclosure
@@ -287,6 +287,20 @@ def solve_sigma(question: Question, target: FullTarget | RiskTarget) -> Result:
     return _solve_sigma_at_risk(question, target) if at_risk else _solve_sigma_at_epsilon(question, target)
 
 
+def _meets(question: Question, target: FullTarget, curve: Curve | None = None) -> bool:
+    """True where the question, asked back at any door, answers no more than the target (C24).
+
+    Every calibration of one release ends with this check. ``curve`` is that of the question, where it is known.
+    """
+    if not question.meets(target, curve):
+        return False
+    if question.bound.columns is None or question.run.steps > 1:
+        return True
+    from privproj.accounting.column_rows import meets_in_columns
+
+    return meets_in_columns(question, target)
+
+
 def _solve_sigma_at_epsilon(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.sigma` at ``(epsilon, delta)``."""
 
@@ -298,7 +312,7 @@ def _solve_sigma_at_epsilon(question: Question, target: FullTarget) -> Result:
         return curve_at(z).log_delta(target.epsilon)
 
     def excess(z: float) -> float:
-        return log_delta_above(curve_at(z), target.epsilon) - target.log_delta
+        return log_excess(curve_at(z), target)
 
     limits = {"low": SMALLEST_NOISE, "high": LARGEST_NOISE}
     guess, rtol, fall = classical_noise(target), 1e-14, 1.0
@@ -320,7 +334,11 @@ def _solve_sigma_at_epsilon(question: Question, target: FullTarget) -> Result:
     if found == math.inf:
         first.epsilon(target.log_delta)  # raises below a floor
         return _vacuous_answer(question, "sigma", **target.fields())
-    found = smallest_passing(lambda z: meets(curve_at(z), target), found, 1e-2 * rtol)
+    found = smallest_passing(
+        lambda z: _meets(question.with_mechanism(noise_multiplier=z), target, curve_at(z)),
+        found,
+        1e-2 * rtol,
+    )
     if found > LARGEST_NOISE:
         return _vacuous_answer(question, "sigma", **target.fields())
     lower = None
@@ -364,7 +382,7 @@ def _solve_rank(question: Question, target: FullTarget) -> Result:
         return rough_excess(question.with_mechanism(rank=rank), target)
 
     def passes(rank: int) -> bool:
-        return meets(curve_at(rank), target)
+        return _meets(question.with_mechanism(rank=rank), target, curve_at(rank))
 
     limit, looked = question.mechanism.rank_limit, None if question.run.single else rough
     smallest, largest = rank_ends(excess, question.mechanism.with_rank, limit, looked)
@@ -401,7 +419,7 @@ def most_steps(
 
     @cache
     def excess(count: int) -> float:
-        return log_delta_above(curve_at(count), target.epsilon) - target.log_delta
+        return log_excess(curve_at(count), target)
 
     def count_at(x: float) -> int:
         return min(MOST_STEPS, max(1, int(1.0 / x)))
@@ -429,7 +447,7 @@ def _solve_rate(question: Question, target: FullTarget) -> Result:
     fields: dict = {"upper": None, "side": Side.LOWER, "warnings": question.notes, **target.fields()}
     if x == math.inf:
         return _vacuous_answer(question, "rate", **fields)
-    x = smallest_passing(lambda x: question.with_run(sampling_rate=1.0 / x, sampling=sampling).meets(target), x, 1e-9)
+    x = smallest_passing(lambda x: _meets(question.with_run(sampling_rate=1.0 / x, sampling=sampling), target), x, 1e-9)
     if x > MOST_RARE:
         return _vacuous_answer(question, "rate", **fields)
     answered = question.with_run(sampling_rate=1.0 / x, sampling=sampling)
@@ -469,7 +487,7 @@ def _solve_misalignment(question: Question, target: FullTarget) -> Result:
     fields: dict = {"upper": None, "side": Side.LOWER, **target.fields()}
     if x == math.inf:
         return _vacuous_answer(question, "misalignment", **fields)
-    x = smallest_passing(lambda x: meets(curve_at(x), target), x, 1e-11)
+    x = smallest_passing(lambda x: _meets(question.with_mechanism(misalignment=1.0 / x), target, curve_at(x)), x, 1e-11)
     if x > MOST_ALIGNED:
         return _vacuous_answer(question, "misalignment", **fields)
     answered = question.with_mechanism(misalignment=1.0 / x)

@@ -25,7 +25,7 @@ from privproj.runs import NeighbouringRelation, Run, RunOptions
 if TYPE_CHECKING:
     from privproj.composition.events import Leaf
 
-COMPOSED_ELSEWHERE = "events of dp-accounting are accounted by that package, whose rounding is measured and not proved"
+COMPOSED_ELSEWHERE = "events of dp-accounting are accounted by that package, and composed with all other phases"
 """Said beside every number of a run that has one. Contract."""
 
 MOST_SHOWN = 80

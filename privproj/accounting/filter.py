@@ -16,7 +16,7 @@ from privproj.accounting.calibration import sigma
 from privproj.accounting.queries import solve_delta, solve_epsilon
 from privproj.accounting.question import Question, ask_by_name
 from privproj.accounting.schedule import Phase
-from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE
+from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLANS
 from privproj.bounds import renyi_bound
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.inversion import meets, read_epsilon
@@ -501,7 +501,7 @@ class Filter:
         """
         questions = self.questions
         conditional = any(question.status is Status.CONDITIONAL for question in questions)
-        assumed = dict.fromkeys(words for q in questions for words in q.run_assumes if words != PLAN_FIXED_IN_ADVANCE)
+        assumed = dict.fromkeys(words for q in questions for words in q.run_assumes if words not in PLANS)
         named = dict.fromkeys(f"{q.mechanism.name}.{q.bound.name}" for q in questions)
         kind = "gaussian-filter" if self.order is None else "renyi-filter"
         given: dict[str, Any] = {

@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import cache
 
 from privproj.accounting.question import Question
-from privproj.curves.profile import PrivacyProfile, Representation, log_delta_above
+from privproj.curves.inversion import log_excess
+from privproj.curves.profile import PrivacyProfile, Representation
 from privproj.curves.tradeoff import gaussian_spread
 from privproj.errors import PrivprojError
 from privproj.mechanisms import Mechanism
@@ -191,6 +192,6 @@ def rough_excess(question: Question, target: FullTarget, values: float = ROUGH) 
 
     try:
         curve = replace(question, bound=replace(question.bound, representation=sparse)).curve()
-        return log_delta_above(curve, target.epsilon) - target.log_delta
+        return log_excess(curve, target)
     except PrivprojError:
         return math.inf

@@ -11,12 +11,14 @@ from privproj.assumptions import (
     INDEPENDENT_LAYER_PROJECTIONS,
     PROMISE_OF_EVERY_BATCH,
     REPLACE_SENSITIVITY,
+    ROUNDING_AS_MEASURED,
+    plan_fixed,
 )
 from privproj.bounds import bounds_of, find_bound
 from privproj.bounds.bound import Bound
 from privproj.composition.compose import compose
-from privproj.curves.inversion import meets
-from privproj.curves.profile import Curve, PrivacyProfile, Representation, log_delta_above
+from privproj.curves.inversion import log_excess, meets
+from privproj.curves.profile import Curve, PrivacyProfile, Representation
 from privproj.errors import InvalidParameter, Refused, Unanswered, unknown_name
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.result import Outcome, Result, Side, Status
@@ -33,6 +35,9 @@ FOUND = {
     "rate": ("sampling_rate", "batch_size", "dataset_size", "epochs", "max_batch_size"),
 }
 """For every calibration: the names of the parameter that it finds, which must therefore not be given."""
+
+OWN_COMPOSER = "privproj"
+"""The composer unless another is asked for. Contract."""
 
 KEPT_REPRESENTATIONS = 8
 """How many bounds of one release are kept for further questions, as in searches over the run. Speed only."""
@@ -93,7 +98,7 @@ class Question:
                 brief=f"has no theorem under --sampling {self.run.sampling}",
             )
         self.run.check_pair()
-        if getattr(self.mechanism, "adaptive_clipping_sigma", None) is not None:
+        if self.mechanism.adapts_clip:
             self.check_count()
         missing = bound.needs(self.mechanism)
         if missing:
@@ -216,14 +221,14 @@ class Question:
 
     def excess(self, target: FullTarget) -> float:
         """``ln delta(eps) - ln delta`` at the target; above 0 where the bound does not meet it."""
-        return log_delta_above(self.curve(), target.epsilon) - target.log_delta
+        return log_excess(self.curve(), target)
 
-    def meets(self, target: FullTarget) -> bool:
+    def meets(self, target: FullTarget, curve: Curve | None = None) -> bool:
         """True where the question, asked for its epsilon or its delta, answers no more than the target (C24).
 
-        Every calibration ends with this check, so that its answer still meets the target when it is asked back.
+        ``curve`` is that of the question, where it is known.
         """
-        return meets(self.curve(), target)
+        return meets(curve or self.curve(), target)
 
     @property
     def remedy(self) -> str:
@@ -255,6 +260,7 @@ class Question:
         projects = hasattr(self.mechanism, "fixed_projection") and not self.bound.any_projection
         scaled = isinstance(self.mechanism, NoisyMechanism) and not values
         triggers = (
+            (plan_fixed(adapts=self.mechanism.adapts_clip), run.is_planned),
             (FRESH_PROJECTION_PER_BATCH, projects and run.in_epochs),
             (PROMISE_OF_EVERY_BATCH, values and run.in_batches),
             (REPLACE_SENSITIVITY, scaled and run.relation is NeighbouringRelation.REPLACE),
@@ -288,7 +294,7 @@ class Question:
             "noise_multiplier": mechanism.noise_multiplier,
             "warnings": self.notes,
         }
-        found = remark_on_batches(self, {**fields, **details})
+        found = remark_on_batches(self, remark_on_composer(self.run, {**fields, **details}))
         if not self.bound.guarantees(self.mechanism) and value is not None:
             warnings = (*found["warnings"], f"NOT A GUARANTEE: {self.bound.reason}")
             found.update(side=Side.NONE, outcome=Outcome.REFUSED, warnings=warnings, lower=None, upper=None)
@@ -315,11 +321,44 @@ def answer(question: Question, quantity: str, solve: Callable[[Question, Aim], R
     An error that leaves a well-posed question unanswered carries the result without a value.
     """
     try:
-        return solve(question, target)
+        found = solve(question, target)
+        return _with_composer(question, found) if quantity in FOUND and found.value is not None else found
     except Unanswered as error:
         fields = {"outcome": Outcome(error.outcome), "warnings": (str(error),), **target.fields()}
         error.result = question.result(quantity, None, None, **fields)
         raise
+
+
+def _with_composer(question: Question, found: Result) -> Result:
+    """A calibration with what there is to say of its composer, which the curve at the answer shows."""
+    if question.run.composer == OWN_COMPOSER and question.run.discretization is None:
+        return found
+    name, value = FOUND[found.quantity][0], found.value
+    in_run = name in question.run.__dataclass_fields__
+    asked = question.with_run(**{name: value}) if in_run else question.with_mechanism(**{name: value})
+    numerics = {**numerics_of(asked.curve()), **found.numerics}
+    return replace(found, **remark_on_composer(question.run, {**vars(found), "numerics": numerics}))
+
+
+def remark_on_composer(asked: Run, found: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a result with what there is to say of its composer: a measured rounding, options without effect.
+
+    A number whose rounding is measured is conditional. ``asked`` has the options that were given. A result without
+    numerics, as of a calibration, says nothing of its composer yet.
+    """
+    if "numerics" not in found or found["value"] is None:
+        return found
+    numerics, idle = found["numerics"], []
+    if numerics.get("rounding") and ROUNDING_AS_MEASURED not in found["promises"]:
+        weaker = Status.CONDITIONAL if found["status"] is Status.PROVED else found["status"]
+        found = {**found, "status": weaker, "promises": (*found["promises"], ROUNDING_AS_MEASURED)}
+    if asked.composer != OWN_COMPOSER and numerics.get("composer") != asked.composer:
+        idle.append(f"composer={asked.composer}")
+    if asked.discretization is not None and "grid_step" not in numerics:
+        idle.append(f"discretization={asked.discretization:g}")
+    note = (f"{' and '.join(idle)} had no effect on {found['bound']}, which composes nothing on a grid here",)
+    note = note if idle else ()
+    return {**found, "warnings": (*found["warnings"], *note)}
 
 
 def ask_by_name(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Question:

@@ -21,13 +21,13 @@ from privproj.accounting.events import (
 from privproj.accounting.first_guess import close_crossing, spread_guess
 from privproj.accounting.gdp import DEFAULT_SLACK, solve_gdp_mu
 from privproj.accounting.queries import solve_delta, solve_epsilon
-from privproj.accounting.question import Question, question_of, remedy_for_fixed_projection
-from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
+from privproj.accounting.question import Question, question_of, remark_on_composer, remedy_for_fixed_projection
+from privproj.assumptions import PLANS, plan_fixed
 from privproj.bounds import find_bound
 from privproj.composition.compose import compose_phases
 from privproj.composition.truncated import truncated
-from privproj.curves.inversion import meets, smallest_passing
-from privproj.curves.profile import Curve, PrivacyProfile, log_delta_above
+from privproj.curves.inversion import log_excess, meets, smallest_passing
+from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.errors import InvalidParameter, Refused, raise_within
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.result import Outcome, Result, Side, Status, risk_words
@@ -42,6 +42,7 @@ from privproj.runs import (
     risk_target,
     slack_target,
 )
+from privproj.validation import is_printable
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,11 @@ class Phase:
     question: Question
     name: str
     planned: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a name that no file of a run could be read with."""
+        if not is_printable(self.name):
+            raise InvalidParameter("name", ascii(self.name)[:60], "text that can be printed on one line")
 
     @property
     def release(self) -> tuple[PrivacyProfile, Any]:
@@ -219,27 +225,41 @@ class Schedule:
     def curve(self) -> Curve:
         """Return the joint curve, delta against epsilon: of one phase as its bound has it, of several on one grid.
 
+        Phases that differ in their steps alone are one.
+
         Raises:
             InvalidParameter: A parameter of a phase is missing or outside its domain.
             Refused: A phase has no privacy profile, or no amplification by subsampling.
         """
-        # Phases that differ in their steps alone are one.
+        phases = self._merged()
+        questions = [phase.question for phase in phases]
+        if has_events(questions):
+            whole = curve_with_events(questions, [phase.name for phase in phases], self.discretization)
+        elif len(phases) == 1:
+            return self._curve_of_one(phases[0])
+        else:
+            whole = compose_phases([phase.release for phase in phases], self.discretization, self.composer)
+        return truncated(whole, [question.run for question in questions])
+
+    def _merged(self) -> list[Phase]:
+        """The phases, those that differ in their steps alone as one."""
         merged: dict[Question, Phase] = {}
         for phase in self.phases:
             one = phase.question.with_run(steps=1)
             before = merged[one].question.run.steps if one in merged else 0
             steps = before + phase.question.run.steps
             merged[one] = replace(merged.get(one, phase), question=one.with_run(steps=steps))
-        if has_events(merged):
-            questions, names = (
-                [phase.question for phase in merged.values()],
-                [phase.name for phase in merged.values()],
-            )
-            whole = curve_with_events(questions, names, self.discretization)
-            return truncated(whole, [phase.question.run for phase in self.phases])
-        releases = [phase.release for phase in merged.values()]
-        whole = compose_phases(releases, self.discretization, self.composer)
-        return truncated(whole, [phase.question.run for phase in self.phases])
+        return list(merged.values())
+
+    def _curve_of_one(self, phase: Phase) -> Curve:
+        """The curve of a single phase: that of its question, whatever form its bound has."""
+        question = phase.question.with_run(discretization=self.discretization, composer=self.composer)
+        try:
+            return question.curve()
+        except InvalidParameter as error:
+            raise_within(error, f"phase {phase.name}")
+        except Refused as error:
+            raise Refused(f"phase {phase.name}: {error}", brief=error.short) from None
 
     def epsilon(self, *, delta: float) -> Result:
         """Return the smallest epsilon of the whole run at a delta, rounded up.
@@ -294,15 +314,17 @@ class Schedule:
         return replace(self, phases=tuple(phases))
 
     def side(self, curve: Curve) -> Side:
-        """Return the side of every number of a schedule: an upper bound, whatever the phases are.
+        """Return the side of every number of a schedule: that of a single phase, and an upper bound for several.
 
         Args:
-            curve: The joint curve, which plays no role here.
+            curve: The joint curve.
 
         Returns:
-            The member ``UPPER`` of :class:`Side`.
+            A member of :class:`Side`.
         """
-        return Side.UPPER
+        phases = self._merged()
+        single = len(phases) == 1 and not has_events(self.questions)
+        return phases[0].question.side(curve) if single else Side.UPPER
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -348,7 +370,8 @@ class Schedule:
             "outcome": Outcome.OK,
             "warnings": self.notes,
         }
-        return Result(**remark_on_batches(self, {**given, **details}))
+        asked = Run(discretization=self.discretization, composer=self.composer)
+        return Result(**remark_on_batches(self, remark_on_composer(asked, {**given, **details})))
 
     @staticmethod
     def run(questions: list[Question]) -> dict[str, object]:
@@ -376,8 +399,10 @@ class Schedule:
         Returns:
             Sentences, each once.
         """
-        planned = (PLAN_FIXED_IN_ADVANCE,) if len(questions) > 1 else ()
-        own = (a for q in questions for a in q.run_assumes)
+        # One plan of all phases: the sentence of a phase whose clip adapts stands for that of the others.
+        plan = plan_fixed(adapts=any(q.mechanism.adapts_clip for q in questions))
+        planned = (plan,) if len(questions) > 1 or questions[0].run.is_planned else ()
+        own = (a for q in questions for a in q.run_assumes if a not in PLANS)
         return tuple(_each_once((*self.assumes, *own, *assumed_of_noise(questions), *planned)))
 
     def scaled(self, factor: float) -> "Schedule":
@@ -430,10 +455,10 @@ class Schedule:
 
         def excess(factor: float) -> float:
             assert isinstance(target, FullTarget)
-            return log_delta_above(curve_at(factor), target.epsilon) - target.log_delta
+            return log_excess(curve_at(factor), target)
 
         limits = {"low": 1e-6, "high": 1e6}
-        guess = spread_guess(lambda factor: [phase.release for phase in self.scaled(factor).phases], target, 1.0)
+        guess = spread_guess(lambda factor: [one.release() for one in self.scaled(factor).questions], target, 1.0)
         if isinstance(target, RiskTarget):
             factor = smallest_at_risk(curve_at, target, guess, **limits, rtol=COMPOSED_RTOL)
             if factor > limits["high"]:
@@ -517,9 +542,8 @@ class Schedule:
 
         target = full_target(epsilon, delta, None, zero=True)
         # Where to look first is told by phases with a profile.
-        known = [one.release for one in before if not isinstance(one.question.mechanism, Event)]
-        last = phase.question.release() if isinstance(phase.question.mechanism, Event) else phase.release
-        return most_steps(curve_of, target, known, last) or 0
+        known = [one.question.release() for one in before if not isinstance(one.question.mechanism, Event)]
+        return most_steps(curve_of, target, known, phase.question.release()) or 0
 
     def remaining(self, *, epsilon: float, delta: float) -> list[Remaining]:
         """Return what the budget leaves for every planned phase, after all that is done and planned before it.

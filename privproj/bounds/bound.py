@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from privproj.assumptions import KNOWN_PROJECTION
+from privproj.assumptions import KNOWN_PROJECTION, WHOLE_GRADIENT_CLIPPED
 from privproj.curves.profile import PrivacyProfile, Representation
 from privproj.mechanisms import Mechanism
 from privproj.result import Status
@@ -119,9 +119,9 @@ class Bound:
         return f"{self.source} (docs/proofs.md, {self.proof})" if self.proof else self.source
 
     def assumes(self, mechanism: type[Mechanism]) -> tuple[str, ...]:
-        """What the mechanism must have done, in words; nothing of its projection where any projection will do."""
-        known = (KNOWN_PROJECTION,) if self.sees_projection else ()
-        return known if self.any_projection else (*mechanism.assumes, *known)
+        """What the mechanism must have done, in words; of its projection nothing where any projection will do."""
+        own = (words for words in mechanism.assumes if not self.any_projection or words == WHOLE_GRADIENT_CLIPPED)
+        return (*own, *((KNOWN_PROJECTION,) if self.sees_projection else ()))
 
     def promises_values(self, mechanism: Mechanism) -> bool:
         """True if something is promised of the values of the query, which under sampling are those of a batch.

@@ -41,15 +41,17 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from privproj.composition.depths import deepened
 from privproj.composition.dominating_pairs import (
     LARGEST_LOSS,
+    TRUNCATED_RUN_MASS,
     UNIT_ROUNDING,
     DominatingPair,
     excess_bounds,
     outline_step,
 )
 from privproj.curves.profile import PrivacyProfile, SplitTable
-from privproj.errors import Refused
+from privproj.errors import PrecisionLimit, Refused
 from privproj.numerics import kernels
 from privproj.numerics.arrays import Array
 from privproj.numerics.compiled import compiled
@@ -75,7 +77,16 @@ TAIL_SHARE = 0.5
 """Share of the grid points to a unit of the score that is left beyond the core. Speed only."""
 
 LARGEST_SCORE = 14.0
-"""Normal score, of probability 1e-44, up to which the tails of a law are followed closely. Speed only."""
+"""Normal score, of probability 1e-44, up to which tails are followed closely at the first of :data:`EPOCH_CUTS`.
+
+Speed only.
+"""
+
+EPOCH_CUTS = (TRUNCATED_RUN_MASS, 1e-76, 1e-136)
+"""At what masses tails are cut, for smaller and smaller deltas. Speed only."""
+
+NATS_ABOVE_CUT = 14.0 * math.log(10.0)
+"""How far above that mass, in nats, a delta is from which on the next is used. Speed only."""
 
 SCORES_APART = 0.4
 """Spacing of the scores between which grid points are spread evenly, wider than the pilot is lumpy. Speed only."""
@@ -243,32 +254,47 @@ def allocate(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile, Ru
 
 
 @lru_cache(maxsize=KEPT_EPOCHS)
-def _epoch_profile(release: PrivacyProfile, batches: int) -> PrivacyProfile:
-    """The profile of one epoch, in both orders, as sound as that of a release."""
-    ends = EpochEnds(release, batches)
+def _epoch_profile(release: PrivacyProfile, batches: int, depth: int = 0) -> PrivacyProfile:
+    """The profile of one epoch, in both orders, as sound as that of a release.
 
-    def below(losses: Array) -> Array:
-        if ends.below is None:
-            return np.zeros(len(losses))
-        return np.minimum(ends.below.excess(losses), ends.above.excess(losses))
+    Its tails are cut at the mass ``EPOCH_CUTS[depth]``, and for smaller deltas at the next.
+    """
+    cut = EPOCH_CUTS[depth]
+    ends = EpochEnds(deepened(release, math.log(cut)) if depth else release, batches, cut)
 
-    excess = SplitTable(below, ends.above.excess)
+    def deeper(mass: float) -> PrivacyProfile:
+        further = next((k for k, least in enumerate(EPOCH_CUTS) if least <= mass), len(EPOCH_CUTS) - 1)
+        try:
+            return _epoch_profile(release, batches, further) if further > depth else found
+        except PrecisionLimit:  # masses would underflow
+            return found
+
+    def next_depth(log_delta: float) -> PrivacyProfile | None:
+        """The profile at the next depth where this delta is better looked for there, and there is one."""
+        if depth + 1 == len(EPOCH_CUTS) or log_delta >= math.log(cut) + NATS_ABOVE_CUT:
+            return None
+        further = deeper(EPOCH_CUTS[depth + 1])
+        return None if further is found else further
 
     def log_delta(eps: float) -> Enclosure:
-        # max(E(e^eps), e^eps E(e^-eps)), and that of one release at most: mixing does not raise delta.
-        near = min(eps, LARGEST_LOSS)
-        lower, upper = (max(_log(right), _log(left) + near) for right, left in excess(np.array([near, -near])))
-        margin = 1e-14 * (1.0 + near)
-        upper = min(upper + margin, release.log_delta(eps).upper, 0.0)
-        return Enclosure(min(lower - margin, upper) if eps == near else -math.inf, upper)
+        lower, upper = at_this_depth.log_delta(eps)
+        if further := next_depth(upper):
+            ends = further.log_delta(eps)
+            lower, upper = max(lower, ends.lower), min(upper, ends.upper)
+        return Enclosure(min(lower, upper), upper)
 
-    return PrivacyProfile(
-        log_delta,
+    def inverse(log_delta: float) -> Enclosure:
+        return (next_depth(log_delta) or at_this_depth).epsilon(log_delta)
+
+    at_this_depth = PrivacyProfile(
+        lambda eps: ends.log_delta(eps, release),
         resolution=VALUES_PER_EPOCH_DEVIATION,
         can_be_subsampled=False,
-        excess=excess,
+        excess=SplitTable(ends.excess_below, ends.above.excess),
         numerics={"epoch": "sum of likelihood ratios", "atoms": len(ends.above.law.places)},
     )
+    found = replace(at_this_depth, log_delta=log_delta, inverse=inverse, deeper=deeper)
+    return found
 
 
 def _log(x: float) -> float:
@@ -279,16 +305,17 @@ def _log(x: float) -> float:
 class EpochEnds:
     """The epoch of a release from above, and from below where that is asked for."""
 
-    def __init__(self, release: PrivacyProfile, batches: int) -> None:
+    def __init__(self, release: PrivacyProfile, batches: int, cut: float = TRUNCATED_RUN_MASS) -> None:
         self.batches = batches
         whole = Run(steps=batches * TYPICAL_EPOCHS)
-        shape = outline_step(release, whole)
+        shape = outline_step(release, whole, cut)
         finest = min(release.resolution, KNOTS_PER_DEVIATION)
         step = 2.0 ** math.floor(math.log2(shape.deviation / finest))
         self.bounds = excess_bounds(release, whole, shape.knots(step, finest), step)
         pair = self.bounds.above
         log_least = _least_loss(pair)
         density = POINTS_PER_SCORE * min(1.0, max(release.resolution / KNOTS_PER_DEVIATION, LEAST_DENSITY))
+        score = LARGEST_SCORE * math.sqrt(math.log(cut) / math.log(TRUNCATED_RUN_MASS))
         first = _first_law(pair, log_least, above=True)
         mean = float(np.sum(first.masses * first.places))
         spread = math.sqrt(float(np.sum(first.masses * first.places * first.places)))
@@ -298,7 +325,7 @@ class EpochEnds:
         self.grids: list[Array] = []
 
         def choose(one: SumLaw, two: SumLaw, copies: int) -> Array:
-            self.grids.append(_choose_points(one, two, self.top, copies * math.exp(log_least), density))
+            self.grids.append(_choose_points(one, two, self.top, copies * math.exp(log_least), density, score))
             return self.grids[-1]
 
         law = _sum_copies(first, batches, choose, above=True)
@@ -313,6 +340,24 @@ class EpochEnds:
         log_least, grids = _least_loss(pair), iter(self.grids)
         law = _sum_copies(_first_law(pair, log_least, above=False), self.batches, lambda *_: next(grids), above=False)
         return _Epoch(law, self.batches, log_least, self.top, 0.0, 0.0, above=False)
+
+    def excess_below(self, losses: Array) -> Array:
+        """Lower bounds of the excess at these ``ln t``; 0 where none is known."""
+        if self.below is None:
+            return np.zeros(len(losses))
+        return np.minimum(self.below.excess(losses), self.above.excess(losses))
+
+    def log_delta(self, eps: float, release: PrivacyProfile) -> Enclosure:
+        """``ln delta(eps)`` of the larger order, enclosed; ``eps`` is in nats."""
+        # max(E(e^eps), e^eps E(e^-eps)), and that of one release at most: mixing does not raise delta.
+        near = min(eps, LARGEST_LOSS)
+        both = np.array([near, -near])
+        lower, upper = (
+            max(_log(right), _log(left) + near) for right, left in (self.excess_below(both), self.above.excess(both))
+        )
+        margin = 1e-14 * (1.0 + near)
+        upper = min(upper + margin, release.log_delta(eps).upper, 0.0)
+        return Enclosure(min(lower - margin if eps == near else -math.inf, upper), upper)
 
 
 def _least_loss(pair: DominatingPair) -> float:
@@ -377,17 +422,17 @@ def add_sum(one: SumLaw, two: SumLaw, points: Array, *, above: bool) -> SumLaw:
     return SumLaw(places, mass[kept], far_mass, far_excess, growth, drift + 2.0 * terms)
 
 
-def _choose_points(one: SumLaw, two: SumLaw, top: float, least: float, density: float) -> Array:
+def _choose_points(one: SumLaw, two: SumLaw, top: float, least: float, density: float, score: float) -> Array:
     """Grid points from 0 to ``top``, evenly spaced in the normal score of the sum, under ``Q`` and under ``Pbar``.
 
     Every grid is sound. ``least`` is the sum of all ``w``, by which ``S`` is larger than ``Z``. ``density`` is the
-    number of points to one unit of the score.
+    number of points to one unit of the score, which is followed up to ``score``.
     """
     (x, p), (y, q) = _thinned(one), _thinned(two)
     places = np.add.outer(x, y).ravel()
     order = np.argsort(places, kind="stable")
     places, masses = places[order], np.multiply.outer(p, q).ravel()[order]
-    ladders = [_ladder(places, weights) for weights in (masses, masses * (places + least))]
+    ladders = [_ladder(places, weights, score) for weights in (masses, masses * (places + least))]
     rungs = np.unique(np.concatenate([rung for rung, _ in ladders]))
     rungs = rungs[(rungs > LEAST_PLACE) & (rungs < top)]
     if len(rungs) < 2:
@@ -398,10 +443,10 @@ def _choose_points(one: SumLaw, two: SumLaw, top: float, least: float, density: 
     return np.unique(np.concatenate([[0.0], inner[(inner > 0.0) & (inner < top)], [top]]))
 
 
-def _ladder(places: Array, weights: Array) -> tuple[Array, Array]:
+def _ladder(places: Array, weights: Array, score: float) -> tuple[Array, Array]:
     """Places at which the normal score of a law passes evenly spaced values, and these values."""
-    wanted = np.arange(-LARGEST_SCORE, LARGEST_SCORE, SCORES_APART)
-    at = np.searchsorted(np.maximum.accumulate(_normal_scores(weights)), wanted)
+    wanted = np.arange(-score, score, SCORES_APART)
+    at = np.searchsorted(np.maximum.accumulate(_normal_scores(weights, score)), wanted)
     rungs, first = np.unique(places[np.minimum(at, len(places) - 1)], return_index=True)
     core = np.clip(wanted[first], -CORE_SCORE, CORE_SCORE)
     return rungs, core + TAIL_SHARE * (wanted[first] - core)
@@ -416,12 +461,12 @@ def _thinned(law: SumLaw) -> tuple[Array, Array]:
     return np.add.reduceat(law.masses * law.places, starts) / np.maximum(masses, LEAST_PILOT_MASS), masses
 
 
-def _normal_scores(weights: Array) -> Array:
-    """The normal score of the law at each atom, roughly, cut at :data:`LARGEST_SCORE`."""
+def _normal_scores(weights: Array, largest: float) -> Array:
+    """The normal score of the law at each atom, roughly, cut at the largest."""
     total = float(np.sum(weights))
     low, high = np.cumsum(weights) / total, np.cumsum(weights[::-1])[::-1] / total
     tail = np.clip(np.minimum(low, high), LEAST_PILOT_MASS, 0.5)
     r = np.sqrt(-2.0 * np.log(tail))
     # Abramowitz, Stegun 26.2.23
     size = r - (2.515517 + r * (0.802853 + r * 0.010328)) / (1.0 + r * (1.432788 + r * (0.189269 + r * 0.001308)))
-    return np.clip(np.where(low < high, -size, size), -LARGEST_SCORE, LARGEST_SCORE)
+    return np.clip(np.where(low < high, -size, size), -largest, largest)

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import ClassVar
 
-from privproj.composition.grid import COMPOSED_INVERSE_SPACING, ComposedCurve, DefaultGrid
-from privproj.curves.profile import PrivacyProfile, epsilon_above, log_delta_above
+from privproj.composition.depths import DepthCurve, Grid
+from privproj.composition.grid import COMPOSED_INVERSE_SPACING
+from privproj.curves.profile import PrivacyProfile, epsilon_above, log_delta_above, log_delta_unless
 from privproj.errors import GridLimit, PrecisionLimit
 from privproj.numerics.enclosure import Enclosure, log1m_exp
 from privproj.numerics.search import find_crossing
@@ -40,8 +41,8 @@ class CappedCurve:
     inverse_spacing: ClassVar[float] = COMPOSED_INVERSE_SPACING
     """Spacing of the log deltas that are answered (C24)."""
 
-    def __init__(self, curve: ComposedCurve | DefaultGrid, phases: list[tuple[PrivacyProfile, Run]]) -> None:
-        self.curve = curve
+    def __init__(self, curve: DepthCurve | Grid, phases: list[tuple[PrivacyProfile, Run]]) -> None:
+        self.curve, self.phases = curve, phases
         self.releases = [
             (profile if run.sampling_rate == 1.0 else profile.sampled(run.sampling_rate), run.steps)
             for profile, run in phases
@@ -53,6 +54,11 @@ class CappedCurve:
     def shares(self) -> list[float]:
         """The shares ``w_i`` of epsilon in basic composition."""
         return _even_shares(self.releases)
+
+    @cached_property
+    def shallow(self) -> "CappedCurve":
+        """The same without the levels of small deltas."""
+        return CappedCurve(self.curve.first, self.phases) if isinstance(self.curve, DepthCurve) else self
 
     @property
     def numerics(self) -> dict[str, object]:
@@ -68,6 +74,11 @@ class CappedCurve:
     def log_delta_above(self, eps: float) -> float:
         """The upper end of :meth:`log_delta`."""
         return self.cap_log_delta(eps, log_delta_above(self.curve, eps))
+
+    def log_delta_unless(self, eps: float, enough: float) -> float:
+        """The same unless that is at most ``enough``: then an upper bound that is so too."""
+        upper = log_delta_unless(self.curve, eps, enough)
+        return upper if upper <= enough else self.cap_log_delta(eps, upper)
 
     def cap_log_delta(self, eps: float, upper: float) -> float:
         """The least of the composed ``ln delta(eps)``, of (i) ever sampled and of (ii) basic composition."""

@@ -1,6 +1,7 @@
 """The one entry from releases to a run: the cheapest form that is valid, or a composition on a grid of losses."""
 
 from dataclasses import replace
+from functools import partial
 
 from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.errors import Refused
@@ -69,12 +70,15 @@ def compose_on_grid(
     :class:`PrecisionLimit` where that takes more memory or time than is allowed.
     """
     from privproj.composition.capped import CappedCurve
-    from privproj.composition.dominating_pairs import outline_step
+    from privproj.composition.depths import DepthCurve
+    from privproj.composition.dominating_pairs import outline_step, with_least_rate
     from privproj.composition.grid import DefaultGrid, compose_on_lattice, dominating_orders, peer_grid_step
 
-    shapes = [outline_step(profile, run) for profile, run in phases]
+    gridded = with_least_rate(phases)
+    shapes = [outline_step(profile, run) for profile, run in gridded]
     if composer == "dp-accounting":
         from privproj.composition import by_dp_accounting
 
-        return by_dp_accounting.compose(dominating_orders(phases, shapes, step or peer_grid_step(phases, shapes)))
-    return CappedCurve(compose_on_lattice(phases, shapes, step) if step else DefaultGrid(phases, shapes), phases)
+        return by_dp_accounting.compose(dominating_orders(gridded, shapes, step or peer_grid_step(gridded, shapes)))
+    on_grid = partial(compose_on_lattice, step=step) if step else DefaultGrid
+    return CappedCurve(DepthCurve(on_grid(gridded, shapes), phases, on_grid), phases)

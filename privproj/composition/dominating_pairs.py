@@ -49,7 +49,7 @@ What is proved holds for the pair with the exact ``c`` and ``p_0``. How far the 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -90,6 +90,15 @@ the excess falls less than half as fast as it did before. It is cut, and counts 
 
 SMALLEST_UPPER_BOUND = 1e-300
 """Smallest upper bound of a delta that is used, and smallest divisor. It enlarges what it replaces. Proof."""
+
+LEAST_LOWER_BOUND = 1e-285
+"""A smaller lower bound of an excess counts as 0: masses near the least double would lose digits. Speed only."""
+
+LEAST_GRID_RATE = 1e-30
+"""Least sampling rate on a grid, where a smaller one is taken for it: far below, masses underflow. Proof.
+
+Even 1e8 steps at it cost no more delta than levels of small deltas begin with; these know the rate itself.
+"""
 
 LEAST_SAMPLED_SHARE = 1e-3
 """Least ``1 + tau`` at which lower bounds are taken from the profile: nearer to the end of the support they are 0.
@@ -169,6 +178,9 @@ class Outline:
     deviation: float
     """Standard deviation of the loss, in nats."""
 
+    truncated_mass: float
+    """What the tails beyond both ends of all steps are meant to add to delta."""
+
     @property
     def span(self) -> float:
         """The range of the losses from the first to the last, in nats."""
@@ -216,6 +228,11 @@ def _delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[]
     return lambda: lower, np.maximum(upper, SMALLEST_UPPER_BOUND)
 
 
+def with_least_rate(phases: list[tuple[PrivacyProfile, Run]]) -> list[tuple[PrivacyProfile, Run]]:
+    """The phases for a grid, none at a rate below :data:`LEAST_GRID_RATE`: a larger one has a larger delta (C17)."""
+    return [(p, replace(r, sampling_rate=max(r.sampling_rate, LEAST_GRID_RATE))) for p, r in phases]
+
+
 def is_one_sided(profile: PrivacyProfile, run: Run) -> bool:
     """True where the pair of a step is not its own mirror image, so that both orders must be composed."""
     return run.sampling is Sampling.POISSON or profile.excess is not None
@@ -239,7 +256,7 @@ def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUN
             f"{REMEDY}"
         )
     # Sampling maps t to 1 + q (t - 1) and E to q E (C17); in a symmetric pair E(1/t) = E(t) / t (C1).
-    right, above = np.log1p(q * np.expm1(eps)), q * delta
+    right, above = np.log1p(q * np.expm1(eps)), np.maximum(q * delta, SMALLEST_UPPER_BOUND)
     left, below = -right, above * np.exp(-right)
     if profile.excess is not None:
         left, below = -eps, np.minimum.accumulate(_read_table(profile.excess, -eps)[1])
@@ -255,7 +272,7 @@ def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUN
         below = log_add - left
     losses = np.concatenate([-left[:0:-1], right])
     log_excess = np.concatenate([below[:0:-1], above])
-    return Outline(losses, log_excess, _deviation(losses, np.exp(log_excess)))
+    return Outline(losses, log_excess, _deviation(losses, np.exp(log_excess)), truncated_mass)
 
 
 def _excess_above(profile: PrivacyProfile, eps: FloatArray) -> FloatArray:
@@ -393,6 +410,7 @@ def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) 
     None where too little is known of the release: no segment next to ``t = 1`` is positive, or no scale fits.
     """
     zero = int(np.searchsorted(cells, 0))
+    lower = np.where(lower < LEAST_LOWER_BOUND, 0.0, lower)
     start, stop = zero % 2, len(cells) - (len(cells) - 1 - zero) % 2
     cells, lower, upper = cells[start:stop], lower[start:stop], upper[start:stop]
     # ratio = (t_(i+1) - t_i) / (t_(i+2) - t_(i+1))

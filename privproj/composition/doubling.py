@@ -44,6 +44,7 @@ import numpy as np
 from privproj.composition.dominating_pairs import (
     REMEDY,
     SMALLEST_UPPER_BOUND,
+    TRUNCATED_RUN_MASS,
     UNIT_ROUNDING,
     Cells,
     DominatingPair,
@@ -88,7 +89,7 @@ Proof.
 INFINITE_PART_MARGIN = 1.0 + 1e-9
 """Margin of sums of infinite parts, which have at most 1e7 positive terms. Proof."""
 
-LEAST_PILOT_MASS = 1e-150
+LEAST_PILOT_MASS = 1e-250
 """Least divisor of a mean in the pilot that grids are chosen by. Speed only."""
 
 LEAST_EXCESS = 1e-300
@@ -217,7 +218,8 @@ def _first_knots(profile: PrivacyProfile, run: Run, shape: Outline, unit: float)
     smallest = 0.1 * math.exp(float(log_excess.max()))
     coarse = max(1.0, 40.0 / profile.resolution)
     spacing = coarse * np.minimum(KNOT_LOSS_SHARE * np.maximum(middle, smallest), KNOT_DECAY_SHARE * decay)
-    rough = log_excess[:-1] < log_excess.max() + math.log(ROUGH_EXCESS / run.steps)
+    depth = shape.truncated_mass / TRUNCATED_RUN_MASS
+    rough = log_excess[:-1] < log_excess.max() + math.log(ROUGH_EXCESS * depth / run.steps)
     count = np.concatenate([[0.0], np.cumsum(width / np.where(rough, 4.0 * spacing, spacing))])
     at = np.interp(np.linspace(0.0, count[-1], math.ceil(count[-1]) + 2), count, losses)
     at = at[np.abs(at) > 0.5 * KNOT_LOSS_SHARE * smallest]
@@ -244,6 +246,9 @@ class _GridCare:
 
     most: int
     """Largest number of points."""
+
+    depth: float = 1.0
+    """By how much less mass is cut and neglected than where tails are those of ordinary deltas."""
 
 
 @dataclass(frozen=True)
@@ -272,16 +277,16 @@ def _thin_atoms(law: AtomLaw) -> tuple[FloatArray, FloatArray, FloatArray, Float
     return np.clip(np.add.reduceat(law.masses * law.losses, starts) / masses, first, last), masses, first, last
 
 
-def _thin_product(one: AtomLaw, two: AtomLaw) -> _PilotLaw:
-    """The pilot of the product of both laws; beyond its ends lies about :data:`CUT_MASS` of either side."""
+def _thin_product(one: AtomLaw, two: AtomLaw, cut: float) -> _PilotLaw:
+    """The pilot of the product of both laws; beyond its ends lies about the mass ``cut`` of either side."""
     ours = _thin_atoms(one)
     theirs = ours if one is two else _thin_atoms(two)
     masses = np.outer(ours[1], theirs[1]).ravel()
     middle, first, last = (np.add.outer(ours[i], theirs[i]).ravel() for i in (0, 2, 3))
     order = np.argsort(middle)
     middle, masses, first, last = (x[order] for x in (middle, masses, first, last))
-    low = first[min(int(np.searchsorted(np.cumsum(masses * np.exp(-first)), CUT_MASS)), len(first) - 1)]
-    high = last[max(len(last) - 1 - int(np.searchsorted(np.cumsum(masses[::-1]), CUT_MASS)), 0)]
+    low = first[min(int(np.searchsorted(np.cumsum(masses * np.exp(-first)), cut)), len(first) - 1)]
+    high = last[max(len(last) - 1 - int(np.searchsorted(np.cumsum(masses[::-1]), cut)), 0)]
     if not low < high:
         low, high = first[0], last[-1]
     return _PilotLaw(np.clip(middle, low, high), masses, float(low), float(high))
@@ -319,6 +324,8 @@ def _choose_grid(sight: _PilotLaw, care: _GridCare) -> FloatArray:
     bulks = [_mean_and_deviation(sight.losses, masses) for masses in (sight.masses, others)]
     points = _candidate_points(sight, bulks)
     masses = np.bincount(np.searchsorted(0.5 * (points[1:] + points[:-1]), sight.losses), sight.masses, len(points))
+    # An interval between two lumps of the pilot is not empty.
+    masses = np.maximum(masses, 0.25 * np.convolve(masses, np.ones(5), "same"))
     gap = np.clip(points[:, None] - points[None, :], -LARGEST_REACH, LARGEST_REACH)
     right = points >= 0.0
     fall, beyond = np.exp(-np.abs(gap)), np.where(right[:, None], gap < 0.0, gap > 0.0)
@@ -352,14 +359,15 @@ def _multiply_laws(one: AtomLaw, two: AtomLaw, care: _GridCare, *, below: bool =
     unit, move = _unit_for(reach), merge_atoms if below else split_atoms
     if one is not two:
         one, two = (_fit_to_unit(law, unit, care, move) for law in (one, two))
-    return move(
-        _product_atoms(one, two, below=below), _round_to_unit(_choose_grid(_thin_product(one, two), care), unit), unit
-    )
+    points = _choose_grid(_thin_product(one, two, CUT_MASS * care.depth), care)
+    return move(_product_atoms(one, two, care.depth, below=below), _round_to_unit(points, unit), unit)
 
 
 def _round_to_unit(points: FloatArray, unit: float) -> FloatArray:
-    """The points moved to multiples of the unit (nats), increasing and distinct, with 0 among them."""
-    return distinct_cells(np.append(np.rint(points / unit), 0.0).astype(np.int64)) * unit
+    """The points moved to multiples of the unit (nats), the ends outward, increasing and distinct, 0 among them."""
+    cells = np.rint(points / unit)
+    cells[0], cells[-1] = math.floor(points[0] / unit), math.ceil(points[-1] / unit)
+    return distinct_cells(np.append(cells, 0.0).astype(np.int64)) * unit
 
 
 def _fit_to_unit(
@@ -368,10 +376,11 @@ def _fit_to_unit(
     """The law, moved by ``move`` to a coarser unit where its own is too fine for exact sums (C23, "Rounding")."""
     if law.unit * 2.0 ** (52 - LOSS_BITS) >= unit or law is IDENTITY_LAW:
         return law
-    return move(law, _round_to_unit(_choose_grid(_thin_product(law, IDENTITY_LAW), care), unit), unit)
+    points = _choose_grid(_thin_product(law, IDENTITY_LAW, CUT_MASS * care.depth), care)
+    return move(law, _round_to_unit(points, unit), unit)
 
 
-def _product_atoms(one: AtomLaw, two: AtomLaw, *, below: bool) -> AtomLaw:
+def _product_atoms(one: AtomLaw, two: AtomLaw, depth: float, *, below: bool) -> AtomLaw:
     """The product of both laws, atom by atom and unsorted, with ``below`` without its infinite parts (C23)."""
     if one is two:
         i, j = np.triu_indices(len(one.losses))
@@ -381,7 +390,7 @@ def _product_atoms(one: AtomLaw, two: AtomLaw, *, below: bool) -> AtomLaw:
         times = np.ones(len(i))
     # P-masses p_i p_j and Q-masses q_i q_j at x_i + x_j; in a square the pairs (i, j) and (j, i) together.
     masses, others = times * one.masses[i] * two.masses[j], times * one.others[i] * two.others[j]
-    kept = ((masses > NEGLIGIBLE_MASS) | (others > NEGLIGIBLE_MASS)) & (masses > LEAST_PLACED_MASS)
+    kept = ((masses > NEGLIGIBLE_MASS * depth) | (others > NEGLIGIBLE_MASS * depth)) & (masses > LEAST_PLACED_MASS)
     # (iv) Negligible atoms add to the infinite parts of the product. From below, all of these are dropped.
     at_infinity = lost = 0.0
     if not below:
@@ -461,7 +470,7 @@ IDENTITY_LAW = AtomLaw(np.zeros(1), np.ones(1), 0.0, 0.0, 1e-300)
 """The law of no release: all mass at loss 0, exactly, with a unit finer than every other. Proof."""
 
 
-def _compose_steps(law: AtomLaw, steps: int, *, below: bool = False) -> AtomLaw:
+def _compose_steps(law: AtomLaw, steps: int, depth: float, *, below: bool = False) -> AtomLaw:
     """A law that dominates ``steps`` releases of one law or, with ``below``, that they dominate: repeated squaring."""
     levels = steps.bit_length() + steps.bit_count() - 1
     error, most = (
@@ -471,7 +480,7 @@ def _compose_steps(law: AtomLaw, steps: int, *, below: bool = False) -> AtomLaw:
     most = 2 * most // 3 if below else most
 
     def care(done: int) -> _GridCare:
-        return _GridCare(error, ROUGH_EXCESS * min(1.0, done / steps), most)
+        return _GridCare(error, ROUGH_EXCESS * depth * min(1.0, done / steps), most, depth)
 
     law = _multiply_laws(law, IDENTITY_LAW, care(1), below=below)
     whole, done = law, 1
@@ -482,14 +491,15 @@ def _compose_steps(law: AtomLaw, steps: int, *, below: bool = False) -> AtomLaw:
     return whole
 
 
-def compose_laws(laws: list[tuple[AtomLaw, int]], *, below: bool = False) -> AtomLaw:
+def compose_laws(laws: list[tuple[AtomLaw, int]], depth: float = 1.0, *, below: bool = False) -> AtomLaw:
     """A law that dominates a run or, with ``below``, that the run dominates (C23).
 
-    The phases of the run are given as the law of one release and its number of releases. Raises :class:`GridLimit`
+    The phases of the run are given as the law of one release and its number of releases. ``depth`` says by what factor
+    less mass is cut and neglected than for ordinary deltas. Raises :class:`GridLimit`
     where losses reach :data:`LARGEST_REACH`.
     """
-    care = _GridCare(GRID_RELATIVE_ERROR / 4.0, ROUGH_EXCESS, GRID_POINT_LIMITS[1])
+    care = _GridCare(GRID_RELATIVE_ERROR / 4.0, ROUGH_EXCESS * depth, GRID_POINT_LIMITS[1], depth)
     return reduce(
         lambda one, two: _multiply_laws(one, two, care, below=below),
-        starmap(partial(_compose_steps, below=below), laws),
+        starmap(partial(_compose_steps, depth=depth, below=below), laws),
     )

@@ -146,6 +146,12 @@ TILT_LADDER_SPACING = 0.1
 The spacing may be any, but it must not change between questions. Proof.
 """
 
+FINE_TILT_LADDER_SPACING = 0.005
+"""The same where tails are deep: a law of few rare large losses has two bulks there, and only few tilts hold both.
+
+Proof.
+"""
+
 KEPT_TILTS = 4
 """How many spectra a composition keeps for further questions. Speed only."""
 
@@ -200,10 +206,13 @@ class Composition:
     With pairs that dominate, ``value + error`` plus the infinite part bounds delta from above; with pairs that are
     dominated, ``value - error`` bounds it from below. The caller guarantees which pairs these are. All pairs have one
     step ``h``. ``most_fft`` is the longest FFT in cells; where a longer one is needed :class:`GridLimit` is raised.
+    With ``deep`` rare large losses may take the weight of a tilt: they are what a very small delta is made of.
     """
 
-    def __init__(self, phases: list[tuple[DominatingPair, int]], most_fft: int = MOST_FFT_CELLS) -> None:
-        self.most_fft = most_fft
+    def __init__(
+        self, phases: list[tuple[DominatingPair, int]], most_fft: int = MOST_FFT_CELLS, *, deep: bool = False
+    ) -> None:
+        self.most_fft, self.deep = most_fft, deep
         self.phases = list(starmap(_Factor, phases))
         self.step = phases[0][0].step
         # Infinite part of delta: M sum_i T_i m_i, M = prod_i max(1, |P_i|)^T_i (C19).
@@ -213,7 +222,8 @@ class Composition:
         )
         # delta(0) of the run is at most the sum of delta(0) over all releases (C23, simple bound (ii) at eps = 0).
         self.basic = sum(p.steps * (self.gain(p) + p.pair.at_infinity) for p in self.phases) if excess < 1e-6 else 1.0
-        thin = [p.thin(max(min(THINNED_ATOMS, MOST_THINNED // len(phases)), FEWEST_THINNED)) for p in self.phases]
+        most = MOST_THINNED if deep else THINNED_ATOMS
+        thin = [p.thin(max(min(most, MOST_THINNED // len(phases)), FEWEST_THINNED)) for p in self.phases]
         self.thin_losses, self.thin_logs = (np.concatenate(column) for column in zip(*thin, strict=True))
         self.thin_sizes = np.array([len(logs) for _, logs in thin])
         self.thin_starts = np.cumsum(self.thin_sizes) - self.thin_sizes
@@ -283,7 +293,7 @@ class Composition:
             low, high = (low, theta) if value > 0.0 else (theta, high)
             nearer = theta * math.exp(min(max(-value / (slope * theta), -1.5), 1.5))
             nearer = nearer if low < nearer < high else math.sqrt(low * high)
-            if abs(nearer - theta) < 0.03 * theta:
+            if abs(nearer - theta) < (FINE_TILT_LADDER_SPACING if self.deep else 0.03) * theta:
                 return nearer
             theta = nearer
         return theta
@@ -294,6 +304,8 @@ class Composition:
         The mark of that is a variance that more than triples when ``theta`` grows from 0.85 of its value. The tilt also
         stays below 600 / (largest loss of one step), so that ``e^(theta loss)`` does not overflow.
         """
+        if self.deep:
+            return theta
         theta = min(theta, 600.0 / max(phase.largest for phase in self.phases))
         for _ in range(60):
             if self.moments(theta)[2] <= 3.0 * self.moments(0.85 * theta)[2]:
@@ -321,12 +333,13 @@ class Composition:
         The last few spectra are kept, and so are the errors that were raised. A spectrum depends on its rung alone, so
         the value is the same whether it was kept or not.
         """
-        rung = math.floor(math.log(theta) / TILT_LADDER_SPACING)
+        spacing = FINE_TILT_LADDER_SPACING if self.deep else TILT_LADDER_SPACING
+        rung = math.floor(math.log(theta) / spacing)
         if rung not in self.tilts:
             while len(self.tilts) >= KEPT_TILTS:
                 self.tilts.pop(next(iter(self.tilts)))
             try:
-                self.tilts[rung] = TiltedSum(self, math.exp(rung * TILT_LADDER_SPACING))
+                self.tilts[rung] = TiltedSum(self, math.exp(rung * spacing))
             except GridLimit as error:
                 self.tilts[rung] = error
         found = self.tilts[rung]
@@ -468,7 +481,7 @@ class TiltedSum:
         last = min(high, mean + self.reach([*narrow, 6.0 / span, 12.0 / span], 1.0, mean))
         # a = floor(first), and n is at least the number of cells up to last.
         start, count = math.floor(first), math.ceil(last) - math.floor(first) + 1
-        if not count <= MOST_WINDOW_CELLS:
+        if not 0 < count <= MOST_WINDOW_CELLS:
             raise GridLimit(
                 f"expected a composed grid of at most {MOST_WINDOW_CELLS:.2g} cells, got {count:.2g} of "
                 f"discretization={self.step:.3g}; give a larger discretization, {REMEDY}"

@@ -14,7 +14,7 @@ from functools import lru_cache
 from privproj.composition.compose import compose
 from privproj.curves.epsilon_delta import log_delta_by_search
 from privproj.curves.gaussian import gaussian_profile
-from privproj.curves.profile import Curve, PrivacyProfile, epsilon_above, log_delta_above
+from privproj.curves.profile import Curve, PrivacyProfile, epsilon_above, log_delta_above, shallow
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, log1m_exp, next_up
 from privproj.numerics.search import minimise
@@ -107,13 +107,13 @@ class GoodEventCurve:
     @lru_cache(maxsize=KEPT_RUNS)  # noqa: B019  (both readings ask for the same runs; a curve lives for one question)
     def gaussian(self, log_bad: float) -> Curve:
         """The curve ``H^tau`` of the Gaussian run outside an event for which ``ln(n p)`` is ``log_bad``."""
-        return compose(self.gaussian_release(log_bad), self.run)
+        return shallow(compose(self.gaussian_release(log_bad), self.run))
 
     @lru_cache(maxsize=KEPT_RUNS)  # noqa: B019
     def rough_gaussian(self, log_bad: float) -> Curve:
         """The same on a coarse grid, by which a split is chosen."""
         profile = replace(self.gaussian_release(log_bad), resolution=ROUGH_RESOLUTION)
-        return compose(profile, replace(self.run, discretization=None, composer="privproj"))
+        return shallow(compose(profile, replace(self.run, discretization=None, composer="privproj")))
 
     def gaussian_release(self, log_bad: float) -> PrivacyProfile:
         """The profile of one release outside of the event."""

@@ -6,13 +6,20 @@ of the bound. :mod:`privproj.composition.doubling` does so where the losses have
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar, TypeVar
 
 from privproj.composition import doubling
-from privproj.composition.dominating_pairs import REMEDY, DominatingPair, Outline, is_one_sided, step_pairs
+from privproj.composition.dominating_pairs import (
+    REMEDY,
+    TRUNCATED_RUN_MASS,
+    DominatingPair,
+    Outline,
+    is_one_sided,
+    step_pairs,
+)
 from privproj.composition.doubling import DoubledCurve
 from privproj.composition.fourier import MOST_FFT_CELLS, QUICK_FFT_CELLS, Composition
 from privproj.curves.profile import PrivacyProfile
@@ -36,6 +43,12 @@ DOUBLED_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "follows 
 
 LEAST_SPAN_TO_DOUBLE = 5e3
 """Range of one step's losses over the deviation of the run's, above which it is composed by doubling. Speed only."""
+
+LEAST_DOUBLED_CUT = 1e-100
+"""Least mass at which tails may be cut in a composition by doubling, whose products underflow further down.
+
+Proof.
+"""
 
 PEER_POINTS_PER_DEVIATION = 20.0
 """Points per loss deviation on dp-accounting's grid. Speed only."""
@@ -193,6 +206,10 @@ class DefaultGrid:
             self.levels[level] = new
         return self.levels[level]
 
+    def curves(self) -> Iterator[Callable[[], ComposedCurve]]:
+        """What makes the curve in each way to compose, in the order of trial."""
+        return (partial(self.level, level) for level in range(len(self.steps)))
+
     def answer_below(self, read: Callable[[ComposedCurve], float]) -> float:
         """The lower end that ``read`` finds on the curve of the last answer or a coarser one; ``-inf`` on none."""
         for level in range(self.used, len(self.steps)):
@@ -223,12 +240,24 @@ def _has_many_scales(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outl
     return releases > 1 and max(shape.span for shape in shapes) > LEAST_SPAN_TO_DOUBLE * spread
 
 
+def _is_deep(shapes: list[Outline]) -> bool:
+    """True where tails are cut below what ordinary deltas need."""
+    return min(shape.truncated_mass for shape in shapes) < TRUNCATED_RUN_MASS
+
+
 def _compose_by_doubling(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> ComposedCurve:
-    """The curve of the run by repeated squaring: both orders from above, the remove order from below (C23)."""
+    """The curve of the run by repeated squaring: both orders from above, the remove order from below (C23).
+
+    Raises :class:`GridLimit` for tails that are cut later than its products are.
+    """
+    cut = min(shape.truncated_mass for shape in shapes)
+    if cut < LEAST_DOUBLED_CUT:
+        raise GridLimit(f"expected a delta above what products of laws are cut at, {LEAST_DOUBLED_CUT:g}; {REMEDY}")
+    depth = cut / TRUNCATED_RUN_MASS
     found = [doubling.first_bounds(profile, run, shape) for (profile, run), shape in zip(phases, shapes, strict=True)]
     steps = [run.steps for _, run in phases]
     laws = [doubling.law_from_pair(bounds.above, 1.0) for bounds in found]
-    law = doubling.compose_laws(list(zip(laws, steps, strict=True)))
+    law = doubling.compose_laws(list(zip(laws, steps, strict=True)), depth)
     one_order = not any(is_one_sided(*phase) for phase in phases)
     above = (DoubledCurve(law),) if one_order else (DoubledCurve(law), DoubledCurve(law.mirrored()))
 
@@ -236,7 +265,8 @@ def _compose_by_doubling(phases: list[tuple[PrivacyProfile, Run]], shapes: list[
         known = [doubling.law_from_pair(bounds.below, -1.0) for bounds in found if bounds.below]
         if len(known) < len(found):
             return ()
-        return (DoubledCurve(doubling.compose_laws(list(zip(known, steps, strict=True)), below=True), above=False),)
+        law_below = doubling.compose_laws(list(zip(known, steps, strict=True)), depth, below=True)
+        return (DoubledCurve(law_below, above=False),)
 
     return ComposedCurve(above, compose_below, DOUBLED_NUMERICS)
 
@@ -260,15 +290,15 @@ def compose_on_lattice(
         raise PrecisionLimit(f"expected a run whose grid is finer than {LARGEST_GRID_STEP:g}, got {step:.3g}; {REMEDY}")
     found = [step_pairs(profile, run, shape, step) for (profile, run), shape in zip(phases, shapes, strict=True)]
     orders = _in_both_orders([bounds.above for bounds in found], phases)
-    points = sum(len(pair.cells) for pair, _ in orders[0])
+    points, deep = sum(len(pair.cells) for pair, _ in orders[0]), _is_deep(shapes)
 
     def compose_below() -> tuple[Composition, ...]:
         known = [bounds.below for bounds in found if bounds.below]
         orders = _in_both_orders(known, phases) if len(known) == len(found) else []
-        return tuple(Composition(order, most_fft) for order in orders)
+        return tuple(Composition(order, most_fft, deep=deep) for order in orders)
 
     numerics = {"composer": "privproj", "grid_step": step, "grid_points": points}
-    return ComposedCurve(tuple(Composition(order, most_fft) for order in orders), compose_below, numerics)
+    return ComposedCurve(tuple(Composition(order, most_fft, deep=deep) for order in orders), compose_below, numerics)
 
 
 class LatticeRun:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from privproj.curves.inversion import DEFAULT_SPACING
-from privproj.curves.profile import Curve, epsilon_above, log_delta_above
+from privproj.curves.profile import Curve, epsilon_above, log_delta_unless
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, log1m_exp
 from privproj.runs import NeighbouringRelation, Run
@@ -29,6 +29,9 @@ MOST_TERMS = 4000
 
 SMALL_REST = 1e-15
 """A term whose share of a binomial tail is below this is bounded together with all later ones. Speed only."""
+
+NATS_LOST = 16.0
+"""Where ``delta_0`` is so many nats below ``P(cut)``, a rough upper bound of it will do. Speed only."""
 
 RUNS_AHEAD = 3.0
 """How far ahead the ratio of terms is taken for the lower end of their sum, in units of ``1/(1 - r)``. Speed only."""
@@ -169,7 +172,14 @@ class TruncatedCurve:
 
     def log_delta_above(self, eps: float) -> float:
         """The upper end of :meth:`log_delta`."""
-        high = kernels.log_add(log_delta_above(self.curve, eps), self.log_cut.upper)
+        return self.log_delta_unless(eps, -math.inf)
+
+    def log_delta_unless(self, eps: float, enough: float) -> float:
+        """The same unless that is at most ``enough``: then an upper bound that is so too."""
+        cut = self.log_cut.upper
+        # Below ln(e^enough - P(cut)), rounded down, the sum is below enough; far below P(cut) it is hardly above that.
+        rest = _log_difference(enough - 4.0 * _rounding(enough), cut)
+        high = kernels.log_add(log_delta_unless(self.curve, eps, max(rest - _rounding(rest), cut - NATS_LOST)), cut)
         return 0.0 if self.log_cut.upper >= 0.0 else min(0.0, high + _rounding(high))
 
     def epsilon(self, log_delta: float) -> Enclosure:

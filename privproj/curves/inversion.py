@@ -18,7 +18,7 @@ value is at most ``value(h)`` is ``h``. Nothing else is asked of ``D`` or ``E``:
 import math
 from collections.abc import Callable, Iterator
 
-from privproj.curves.profile import Curve, epsilon_above, log_delta_above
+from privproj.curves.profile import Curve, epsilon_above, log_delta_above, log_delta_unless
 from privproj.errors import PrivprojError
 from privproj.numerics.enclosure import Enclosure, next_up
 from privproj.runs import FullTarget, Target
@@ -132,7 +132,7 @@ def _raise_to_pass(curve: Curve, log_delta: float, found: float) -> float:
         return found
 
     def passes(e: float) -> bool:
-        return log_delta_above(curve, e) <= log_delta
+        return log_delta_unless(curve, e, log_delta) <= log_delta
 
     if found < NEARLY_ZERO_EPSILON and passes(0.0):
         return 0.0
@@ -245,4 +245,9 @@ def meets(curve: Curve, target: FullTarget) -> bool:
     inside = is_certainly_inside(curve, target.epsilon, point)
     if not inside and _epsilon_above(curve, point) > target.epsilon:
         return False
-    return _leads_with_epsilon(curve) or log_delta_above(curve, target.epsilon) <= point
+    return _leads_with_epsilon(curve) or log_delta_unless(curve, target.epsilon, point) <= point
+
+
+def log_excess(curve: Curve, target: FullTarget) -> float:
+    """``ln delta(eps) - ln delta`` at a target, from above; where it is below 0, any bound of it that is so too."""
+    return log_delta_unless(curve, target.epsilon, target.log_delta) - target.log_delta

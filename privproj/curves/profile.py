@@ -44,7 +44,8 @@ class Curve(Protocol):
     * ``leads_with_epsilon`` is true for a rule ``eps(delta)`` whose ``log_delta`` is a search for its inverse.
 
     A curve whose lower ends cost more has the methods ``log_delta_above`` and ``epsilon_above`` too. They return the
-    upper ends alone, and these are the same numbers (:func:`log_delta_above`, :func:`epsilon_above`).
+    upper ends alone, and these are the same numbers (:func:`log_delta_above`, :func:`epsilon_above`). One whose small
+    deltas cost more has the method ``log_delta_unless`` too (:func:`log_delta_unless`).
     """
 
     def log_delta(self, eps: float, /) -> Enclosure:
@@ -60,6 +61,17 @@ def log_delta_above(curve: Curve, eps: float) -> float:
     """The upper end of ``curve.log_delta(eps)``, without its lower end where that saves time."""
     own: Callable[[float], float] | None = getattr(curve, "log_delta_above", None)
     return curve.log_delta(eps).upper if own is None else own(eps)
+
+
+def log_delta_unless(curve: Curve, eps: float, enough: float) -> float:
+    """The upper end of ``curve.log_delta(eps)`` unless that is at most ``enough``: then any bound that is so too."""
+    own: Callable[[float, float], float] | None = getattr(curve, "log_delta_unless", None)
+    return log_delta_above(curve, eps) if own is None else own(eps, enough)
+
+
+def shallow(curve: Curve) -> Curve:
+    """The curve by its ordinary grid alone, where it has deeper ones for small deltas: as sound, with a floor."""
+    return getattr(curve, "shallow", curve)
 
 
 def epsilon_above(curve: Curve, log_delta: float) -> float:
@@ -110,6 +122,9 @@ class PrivacyProfile:
     """Where the two orders differ: from an array of ``ln t`` (any sign, nats) to lower and upper bounds of the excess
     ``delta(t) - max(0, 1 - t)`` in the remove order. ``log_delta`` is then that of the larger order."""
 
+    deeper: "Callable[[float], PrivacyProfile] | None" = None
+    """From a mass to the same profile with tails that are followed down to it; None where they are not cut."""
+
     resolution: float = 12.0
     """How many evaluations per standard deviation of the loss are worth their time."""
 
@@ -152,7 +167,7 @@ class PrivacyProfile:
             return Enclosure(ends[0] + math.log(rate) - 1e-15, min(0.0, ends[1] + math.log(rate) + 1e-15))
 
         shown = {**self.numerics, "subsampling": "closed form"}
-        lost: dict[str, None] = dict.fromkeys(("inverse", "closed_form", "table", "gaussian_mu"))
+        lost: dict[str, None] = dict.fromkeys(("inverse", "closed_form", "table", "deeper", "gaussian_mu"))
         return replace(self, log_delta=log_delta, numerics=shown, **lost)
 
     def epsilon(self, log_delta: float) -> Enclosure:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from privproj.curves.inversion import delta_value, read_log_delta
-from privproj.curves.profile import Curve, log_delta_above
+from privproj.curves.profile import Curve, log_delta_above, log_delta_unless, shallow
 from privproj.errors import PrivprojError
 from privproj.numerics.enclosure import next_up
 from privproj.numerics.search import minimise
@@ -51,9 +51,10 @@ UNIT = 2.0**-53
 """What is taken off a false negative rate for the rounding of ``1 - x``. Proof."""
 
 
-def profile_points(curve: Curve, epsilons: Sequence[float]) -> list[float]:
-    """Upper bounds of ``delta(eps)`` at these epsilons (nats); they are as sound as the curve."""
-    return [_delta_above(curve, eps) for eps in epsilons]
+def profile_points(curve: Curve, epsilons: Sequence[float], enough: float = 0.0) -> list[float]:
+    """Upper bounds of ``delta(eps)`` at these epsilons (nats), as sound as the curve; any where they are ``enough``."""
+    least = math.log(enough) if enough else -math.inf
+    return [delta_value(log_delta_unless(curve, eps, least)) for eps in epsilons]
 
 
 def _delta_above(curve: Curve, eps: float) -> float:
@@ -129,7 +130,8 @@ def _advantage_at(eps: float, delta: float) -> float:
 
 
 def _reader(curve: Curve) -> Callable[[float], float]:
-    """Delta at an epsilon, kept; 1 where the bound has no answer there."""
+    """Delta at an epsilon, kept; 1 where the bound has no answer there. No rate depends on deltas below 1e-30."""
+    curve = shallow(curve)
 
     @cache
     def read(eps: float) -> float:

@@ -1,4 +1,4 @@
-"""From a PEFT LoRA directory to the layers that are trained: local files only, nothing downloaded.
+"""From a PEFT LoRA directory to the layers that are adapted: local files only, nothing downloaded.
 
 LoRA's ``A`` projects a linear layer's input side. So a layer's ``dim`` is its number of inputs and its ``rank`` that of
 LoRA, as PEFT resolves both: by ``adapter_model.safetensors`` where it is there, else by ``adapter_config.json`` and the
@@ -16,6 +16,7 @@ from typing import Any
 from privproj.errors import InvalidParameter
 from privproj.integrations.base_models import Family, possible_families
 from privproj.mechanisms import Layer
+from privproj.records.atomic import LARGEST_FILE, read_bounded
 from privproj.validation import whole
 
 __all__ = ["layers_from_peft"]
@@ -108,6 +109,9 @@ TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 
 def layers_from_peft(directory: str, base: str | None = None) -> tuple[Layer, ...]:
     """Read from a PEFT LoRA directory which layers are adapted: their inputs, their rank and how many are alike.
+
+    Training LoRA's own factors is :class:`privproj.Gaussian`, whatever their shapes. :class:`privproj.M2` with these
+    layers accounts for whole gradients that are clipped, and then projected to these ranks.
 
     With ``adapter_model.safetensors`` the configuration of the base model is only compared. Where that has no
     ``model_type``, the layers of its blocks are counted, and nothing else.
@@ -206,8 +210,10 @@ def _parse_object(text: str | bytes) -> dict[str, Any]:
 def _read_json(path: Path) -> dict[str, Any]:
     """A JSON file as a table; raises :class:`InvalidParameter` where it is missing or malformed."""
     try:
-        return _parse_object(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return _parse_object(read_bounded(path, "from_peft").decode())
+    except InvalidParameter:
+        raise
+    except (ValueError, RecursionError) as error:
         raise InvalidParameter("from_peft", str(path), "a readable file with one JSON object", str(error)) from None
 
 
@@ -257,8 +263,8 @@ def _shapes_in(path: Path) -> dict[str, list[int]]:
         total = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            if length > total - 8:
-                raise ValueError("its header is cut off")
+            if length > min(total - 8, LARGEST_FILE):
+                raise ValueError("its header is cut off, or is too long")
             header = _parse_object(file.read(length))
         header.pop("__metadata__", None)
         ends = sorted(tuple(entry["data_offsets"]) for entry in header.values())

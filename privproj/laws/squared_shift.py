@@ -6,7 +6,7 @@ the profile of a rank-one change is ``E[h_eps(X)]``, where ``h_eps(x)`` is the G
 in the law of ``X`` (C7).
 
 These laws stand in three arithmetics on purpose: in floats here, in balls in :mod:`privproj.rigorous.laws`, and in
-mpmath in :mod:`privproj.reference.laws`.
+mpmath in ``tests/reference/laws.py``.
 """
 
 import math
@@ -317,7 +317,7 @@ def log_gaussian_delta_at(eps: float, x: float) -> float:
 def log_gaussian_delta_slope(eps: float, x: float) -> float:
     """Return ``ln h_eps'(x)``, the log of the slope of the Gaussian delta in the squared shift ``x > 0`` (C3).
 
-    It stands in balls as :func:`privproj.rigorous.gaussian.slope`, and in mpmath in :mod:`privproj.reference.laws`.
+    It stands in balls as :func:`privproj.rigorous.gaussian.slope`, and in mpmath in ``tests/reference/laws.py``.
     """
     # h'(x) = phi(u) / (2 sqrt(x)), u = eps/sqrt(x) - sqrt(x)/2 (C3)
     root = math.sqrt(x)

@@ -17,7 +17,7 @@ a misalignment of 1e-12 keeps its digits. The profile does not increase with ``r
 dominates every better aligned one.
 
 The same profile stands in three arithmetics on purpose: in floats here, in balls in :mod:`privproj.rigorous.wishart`,
-and in mpmath in :mod:`privproj.reference.wishart`.
+and in mpmath in ``tests/reference/wishart.py``.
 """
 
 import math

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from privproj.assumptions import ADAPTED_CLIP
+from privproj.assumptions import ADAPTED_CLIP, COUNT_OF_SIGNS
 from privproj.errors import InvalidParameter
 from privproj.validation import noise, positive_deviation
 
@@ -42,6 +42,11 @@ class Mechanism:
         """What the program must have done where several clips make up one norm, in words."""
         return ()
 
+    @property
+    def adapts_clip(self) -> bool:
+        """True if a noisy count is released with the sum, by which the clip of the next release is chosen (C31)."""
+        return False
+
     def for_group(self, size: int) -> "Mechanism":
         """Return the same mechanism as a group of records sees it.
 
@@ -65,6 +70,17 @@ class Mechanism:
     def notes(self) -> list[str]:
         """Return what a reader of any number for this mechanism should know, in words."""
         return []
+
+    def gain_words(self, *, of_noise: bool) -> str:
+        """Return what plainer accounting of this mechanism shows, and what it does not.
+
+        Args:
+            of_noise: True where noise multipliers are compared at equal privacy, and not privacy at equal noise.
+
+        Returns:
+            The end of a sentence.
+        """
+        return "the same release by other accounting"
 
     def parameters(self) -> dict[str, object]:
         """Return the parameters that were given, by name, as results and files write them."""
@@ -135,8 +151,13 @@ class ClippedSum(NoisyMechanism):
 
     @property
     def assumes_of_clips(self) -> tuple[str, ...]:
-        """With a count that adapts the clip, what may follow earlier releases."""
-        return () if self.adaptive_clipping_sigma is None else (ADAPTED_CLIP,)
+        """With a count that adapts the clip, what may follow earlier releases, and what is counted."""
+        return (ADAPTED_CLIP, COUNT_OF_SIGNS) if self.adapts_clip else ()
+
+    @property
+    def adapts_clip(self) -> bool:
+        """True if a noisy count is released with the sum, by which the clip of the next release is chosen (C31)."""
+        return self.adaptive_clipping_sigma is not None
 
     @property
     def count_shift(self) -> float:

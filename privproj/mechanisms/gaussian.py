@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from privproj.assumptions import CLIPPED_AND_NOISED
 from privproj.mechanisms.base import ClippedSum
 
 
@@ -13,7 +14,8 @@ class Gaussian(ClippedSum):
         noise_multiplier: ``z``, the deviation ``sigma`` over the sensitivity of ``V`` in the Frobenius norm, from 1e-12
             to 1e12; left out (None) only for the sigma query.
         adaptive_clipping_sigma: ``S``, where the clip adapts to a private count: the standard deviation of the noise on
-            the number of records of a batch that were not clipped, less half of all, from 1e-12 to 1e12. None: the clip
+            the count, which adds 1/2 for each record of the batch that was not clipped and takes 1/2 for each one that
+            was, from 1e-12 to 1e12 (a plain count has twice the sensitivity, and needs twice the noise). None: the clip
             is fixed, and nothing but the sum is released.
 
     Raises:
@@ -25,3 +27,4 @@ class Gaussian(ClippedSum):
     """
 
     name = "gaussian"
+    assumes = (CLIPPED_AND_NOISED,)

@@ -23,5 +23,9 @@ class Laplace(NoisyMechanism):
     """
 
     name = "laplace"
+    assumes = (
+        "one record changes what is released by at most the sensitivity in the 1-norm, and every coordinate has fresh "
+        "Laplace noise whose scale is z times that",
+    )
     deviation_over_scale = math.sqrt(2.0)
     """``z`` counts the scale ``b`` of the noise, whose standard deviation is ``sqrt(2) b``."""

@@ -35,7 +35,10 @@ class Mixing(Mechanism):
     finds_rank = True
     can_be_sampled = False
     assumes = (
-        "every record is one row, whose norm is clipped before anything is computed from it",
+        "every record is one row, whose norm is clipped to B before anything is computed from it",
+        "the sketch has noise of variance sigma^2 = max(0, G B^2 - l), where G is --gamma, and l the least eigenvalue "
+        "of X^T X as it was released (the rows of X are the records); its noise has deviation Z B^2, where Z is "
+        "--eigen-noise",
         "the sketching matrix and both noises are secret, drawn afresh for each release and used once: nothing else "
         "that was computed from them is released",
     )

@@ -10,7 +10,7 @@ Notation: ``phi``, ``Phi`` normal density and CDF; ``u = eps/mu - mu/2``; Mills 
 the errors that :mod:`privproj.numerics.enclosure` allows for, which is measured.
 
 The formulas stand in three arithmetics on purpose: here, in balls (:mod:`privproj.rigorous`) and in mpmath
-(:mod:`privproj.reference.special`).
+(``tests/reference/special.py``).
 """
 
 import math
@@ -131,7 +131,7 @@ def log_gaussian_delta(eps, mu):
     """Return ``ln delta``, ``delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``, for ``eps >= 0, mu >= 0`` (C3).
 
     It is 0 where delta rounds to 1, and ``-inf`` where delta rounds to 0. The same function stands in balls as
-    :func:`privproj.rigorous.gaussian.delta` and in mpmath as :func:`privproj.reference.special.gaussian_delta`.
+    :func:`privproj.rigorous.gaussian.delta` and in mpmath as ``tests/reference/special.py``.
     """
     if mu <= 0.0:
         return -inf
@@ -180,7 +180,7 @@ def log_two_sided(eps, mu):
     """Return ``ln T``, ``T = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``, for ``eps >= 0, mu >= 0`` (C3).
 
     The same function stands in balls as :func:`privproj.rigorous.gaussian.two_sided` and in mpmath as
-    :func:`privproj.reference.special.two_sided`.
+    ``tests/reference/special.py``.
     """
     if eps <= 0.0:
         return 0.0

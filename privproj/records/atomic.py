@@ -1,33 +1,80 @@
-"""Files replaced as a whole: a kill at any moment leaves the old one or the new one, never half of either."""
+"""Files read up to a size, and replaced as a whole: a kill at any moment leaves the old one or the new one."""
 
 import os
+import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from privproj.errors import InvalidParameter
+
+LARGEST_FILE = 1 << 24
+"""Bytes of a file that is read at most, but for ledgers, which grow with a run. Contract."""
+
+
+def read_bounded(path: str | Path, name: str = "FILE", most: int = LARGEST_FILE) -> bytes:
+    """The bytes of a file, or of a pipe, that has at most ``most`` bytes.
+
+    Raises :class:`InvalidParameter` under this name for one that has more, cannot be read, or is a folder or a device.
+    """
+    try:
+        # Opened as usual, a pipe that nobody writes would be waited for.
+        with open(path, "rb", opener=lambda place, flags: os.open(place, flags | os.O_NONBLOCK)) as file:
+            status = os.fstat(file.fileno())
+            is_file = stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)
+            os.set_blocking(file.fileno(), True)
+            content = file.read(most + 1) if is_file and status.st_size <= most else b""
+    except OSError as error:
+        raise InvalidParameter(name, path, "a readable file", str(error.strerror)) from None
+    except ValueError:
+        raise InvalidParameter(name, path, "a readable file", "its name cannot be read") from None
+    if not is_file:
+        raise InvalidParameter(name, path, "a file, not a folder or a device")
+    if max(len(content), status.st_size) > most:
+        raise InvalidParameter(name, path, f"a file of at most {most} bytes")
+    return content
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Let an error of the file system, which often names no file, name this one."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def write_atomically(path: str | Path, fill: Callable[[BinaryIO], object], mode: int | None = None) -> None:
     """Let ``fill`` write a file beside ``path``, flush it to the disk, and put it in the place of ``path``.
 
-    The file gets this ``mode``; with None that of the file that is replaced, or the usual one.
+    The file gets this ``mode``; with None that of the file that is replaced, or the usual one. A link stays, and what
+    it points to is replaced; a pipe or a device cannot be, so it is written to. Raises OSError that names ``path``.
     """
-    target = Path(path)
-    handle, beside = tempfile.mkstemp(dir=target.resolve().parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-        if mode is not None:
-            os.chmod(beside, mode)
-        elif target.exists():
-            os.chmod(beside, target.stat().st_mode)
-        else:
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(beside, 0o666 & ~mask)
-        os.replace(beside, target)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
+    with naming(path):
+        if os.path.exists(path) and not os.path.isfile(path):
+            with open(path, "wb") as file:
+                fill(file)
+            return
+        target = Path(os.path.realpath(path))
+        handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                fill(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(beside, _usual_mode(target) if mode is None else mode)
+            os.replace(beside, target)
+        except BaseException:
+            Path(beside).unlink(missing_ok=True)
+            raise
+
+
+def _usual_mode(target: Path) -> int:
+    """The mode of a file, or that of a new one."""
+    if target.exists():
+        return target.stat().st_mode
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

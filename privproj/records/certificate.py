@@ -3,8 +3,8 @@
 A certificate says that the delta of one bound, or of a run of several phases, for these parameters (each double taken
 exactly) at this epsilon, lies between two decimal numbers, that it meets the target of the question, and what the tool
 says of such a bound: its side, status, promises, assumptions. Nothing in it is taken on trust when it is checked: the
-enclosure is computed again, that of one release at another precision and once more by independent code in mpmath; every
-other word is asked of the tool again, and the file holds nothing besides. Claims C21 and C29 say what is proved.
+enclosure is computed again, that of one release at another precision; every other word is asked of the tool again, and
+the file holds nothing besides. Claims C21 and C29 say what is proved.
 """
 
 import math
@@ -12,17 +12,17 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from privproj.accounting.question import Question
 from privproj.accounting.schedule import Schedule
+from privproj.assumptions import ROUNDING_AS_MEASURED
 from privproj.bounds import find_bound, mechanism_named
 from privproj.curves.inversion import delta_value
 from privproj.errors import InvalidParameter, MissingPackage, NotConverged, PrecisionLimit, Refused, raise_within
 from privproj.mechanisms import Layer, Mechanism
-from privproj.records.atomic import write_atomically
+from privproj.records.atomic import read_bounded, write_atomically
 from privproj.records.certified_runs import (
     LEAST_BITS,
     MOST_BITS,
@@ -36,9 +36,9 @@ from privproj.records.certified_runs import (
 )
 from privproj.records.run_file import from_data
 from privproj.records.strict_json import Ambiguous, parse_json, quoted, same_json
-from privproj.result import Outcome, Result, Side, as_plain_value
-from privproj.runs import BATCH_OPTIONS, NeighbouringRelation, Run
-from privproj.validation import privacy_epsilon
+from privproj.result import Outcome, Result, Side, Status, as_plain_value
+from privproj.runs import BATCH_OPTIONS, Run
+from privproj.validation import is_printable, privacy_epsilon
 
 if TYPE_CHECKING:
     from flint import arb
@@ -68,14 +68,8 @@ The upper end of a run lies so much above the bound that was computed, and the t
 MOST_TRIES = 12
 """How often the noise of a sigma query is raised before it is refused. Contract."""
 
-SECOND_OPINION_RTOL = Decimal("1e-12")
-"""Relative difference allowed to the mpmath value, which has no proved error. Speed only: the balls prove the claim."""
-
 WRITTEN_DIGITS = 25
 """Decimal digits of the two ends that are written."""
-
-LARGEST_FILE = 1 << 24
-"""Bytes of the largest certificate that is read; one of a run has some ten thousand for each phase. Contract."""
 
 DECIMAL = re.compile(r"[0-9]{1,60}(\.[0-9]{1,60})?([eE][+-]?[0-9]{1,15})?", re.ASCII)
 """How the two ends are written: decimal digits with an exponent, no sign, no spaces, no nan."""
@@ -194,8 +188,9 @@ def certify(result: Result) -> Certificate:
             f"expected an answered epsilon, delta or sigma query to certify, got {result.quantity} with outcome "
             f"{result.outcome}"
         )
-    assert result.epsilon is not None
     _require_flint()
+    result = _without_measured_rounding(result)
+    assert result.epsilon is not None
     asked = _asked_of(result.bound, *_own_parts(result))
     check_provable(asked.questions)
     if is_run(asked.questions):
@@ -205,6 +200,14 @@ def certify(result: Result) -> Certificate:
     ball, bits = enclosure(profile, result.epsilon, witness)
     _check_side(result, ball)
     return _certificate_of(result, _written_ends(ball), bits, witness)
+
+
+def _without_measured_rounding(result: Result) -> Result:
+    """The answer without its promise about the rounding of floats, on which a proof in balls does not rest."""
+    if ROUNDING_AS_MEASURED not in result.promises:
+        return result
+    kept = tuple(words for words in result.promises if words != ROUNDING_AS_MEASURED)
+    return replace(result, promises=kept, status=result.status if kept else Status.PROVED)
 
 
 def release_in_balls(result: Result) -> "BallProfile":
@@ -432,7 +435,7 @@ def prove(result: Result) -> tuple[Result, Certificate]:
     >>> answer.value == certificate.epsilon, abs(answer.value / plain.value - 1) < 1e-3
     (True, True)
     """
-    certificate = certify(result)
+    certificate, result = certify(result), _without_measured_rounding(result)
 
     import flint
 
@@ -550,21 +553,18 @@ def load_certificate(path: str | Path) -> Certificate:
     ...     round(load_certificate(file.name).epsilon, 4)
     4.3772
     """
+    return read_certificate(read_bounded(path, "certificate"), path)
+
+
+def read_certificate(content: bytes, path: str | Path) -> Certificate:
+    """The certificate in the bytes of a file; ``path`` is for messages. Raises as :func:`load_certificate` does."""
     try:
-        with Path(path).open("rb") as file:
-            text = file.read(LARGEST_FILE + 1)
-        if len(text) > LARGEST_FILE:
-            raise InvalidParameter("certificate", path, f"a file of at most {LARGEST_FILE} bytes")
-        content = parse_json(text.decode("utf-8"))
-    except InvalidParameter:
-        raise
-    except OSError as error:
-        raise InvalidParameter("certificate", path, "a readable file", str(error.strerror)) from None
+        found = parse_json(content.decode())
     except Ambiguous as error:
         raise InvalidParameter("certificate", path, "one meaning for every word of it", f"it has {error}") from None
     except (ValueError, RecursionError):
         raise InvalidParameter("certificate", path, "a certificate as --certificate writes it") from None
-    return _named_in_certificate(_from_record, content)
+    return _named_in_certificate(_from_record, found)
 
 
 def _named_in_certificate(read: Callable[[Any], Answer], content: Any) -> Answer:
@@ -613,12 +613,10 @@ def _check_kind(name: str, value: Any, kind: type) -> None:
     """Raise :class:`InvalidParameter` unless a field has its type, and its text can be printed."""
     if type(value) is not kind:
         raise InvalidParameter(name, quoted(value), f"{WORDS[kind]} in the certificate")
-    inside = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
-    for part in inside:
-        if isinstance(value, list) and not isinstance(part, str):
-            raise InvalidParameter(name, quoted(part), "words in the certificate")
-        if isinstance(part, str) and not (part.isprintable() and part):
-            raise InvalidParameter(name, quoted(part), "words that can be printed, in the certificate")
+    if kind is list and not all(isinstance(part, str) for part in value):
+        raise InvalidParameter(name, quoted(value), "words in the certificate")
+    if not is_printable(value):
+        raise InvalidParameter(name, quoted(value), "words that can be printed, in the certificate")
 
 
 def _check_numbers(certificate: Certificate) -> None:
@@ -653,20 +651,17 @@ class CertificateVerdict:
         claims: Every claim of the certificate in words, and whether it holds.
         lower: The lower end of the new enclosure of delta, as decimal text.
         upper: The upper end of the new enclosure of delta, as decimal text.
-        second_opinion: The value of delta by independent code in mpmath; "none for this bound" or "none for a run"
-            where there is none.
 
     >>> from privproj import Gaussian, epsilon
     >>> from privproj.records import certify, verify
     >>> verdict = verify(certify(epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5)))
-    >>> verdict.claims["the target is met"], f"{float(verdict.upper):.4e}", f"{float(verdict.second_opinion):.4e}"
-    (True, '1.0000e-05', '1.0000e-05')
+    >>> verdict.claims["the target is met"], f"{float(verdict.upper):.4e}"
+    (True, '1.0000e-05')
     """
 
     claims: dict[str, bool]
     lower: str
     upper: str
-    second_opinion: str
 
     @property
     def holds(self) -> bool:
@@ -677,9 +672,8 @@ class CertificateVerdict:
 def verify(certificate: Certificate) -> CertificateVerdict:
     """Check a certificate from its parameters alone, by a new enclosure of delta.
 
-    That of one release has a higher precision, and a value in mpmath beside it. A run is composed again on the grid and
-    at the precision that the certificate names, of which every choice proves a bound. It needs python-flint,
-    which the extra ``certify`` installs.
+    That of one release has a higher precision. A run is composed again on the grid and at the precision that the
+    certificate names, of which every choice proves a bound. It needs python-flint (the extra ``certify``).
 
     Args:
         certificate: The certificate, made here or read from a file.
@@ -718,7 +712,7 @@ def _verdict_on(record: dict[str, Any]) -> CertificateVerdict:
 
 
 def _verdict_of_release(claim: Certificate, asked: Question, words: dict[str, bool]) -> CertificateVerdict:
-    """The verdict on one release: a new enclosure at a higher precision, and a value in mpmath."""
+    """The verdict on one release: a new enclosure at a higher precision."""
     from privproj.rigorous.balls import PRECISION_LADDER, decimal_ends
 
     if claim.bits not in PRECISION_LADDER:
@@ -727,14 +721,12 @@ def _verdict_of_release(claim: Certificate, asked: Question, words: dict[str, bo
     _check_witness(claim, profile)
     ball, _ = enclosure(profile, claim.epsilon, claim.witness, first=max(1, PRECISION_LADDER.index(claim.bits)))
     lower, upper = decimal_ends(ball, WRITTEN_DIGITS)
-    value = _second_opinion(claim, asked)
     claims = {
         "the enclosure holds": _contains_enclosure(claim, Decimal(lower), Decimal(upper)),
         **words,
         f"{claim.bits} bits are enough": _is_precise_enough(profile, claim),
-        **_claim_of_second_opinion(Decimal(upper), value),
     }
-    return CertificateVerdict(claims, lower, upper, value or "none for this bound")
+    return CertificateVerdict(claims, lower, upper)
 
 
 def _verdict_of_run(claim: Certificate, questions: Sequence[Question], words: dict[str, bool]) -> CertificateVerdict:
@@ -746,7 +738,7 @@ def _verdict_of_run(claim: Certificate, questions: Sequence[Question], words: di
     found = CertifiedRun(questions, grid_from_record(claim.witness["grid"], questions), claim.bits)
     lower, upper = _ends_of_run(found, claim.epsilon, spread=Decimal(0))
     claims = {"the enclosure holds": _contains_enclosure(claim, Decimal(lower), Decimal(upper)), **words}
-    return CertificateVerdict(claims, lower, upper, "none for a run")
+    return CertificateVerdict(claims, lower, upper)
 
 
 def _says_what_the_tool_says(certificate: Certificate, said: dict[str, Any], *names: str) -> bool:
@@ -797,31 +789,3 @@ def _check_witness(certificate: Certificate, profile: "BallProfile") -> None:
     for name in profile.needed:
         if name not in certificate.witness:
             raise InvalidParameter("witness", "nothing", f"the free parameter {name} of the bound")
-
-
-def _second_opinion(certificate: Certificate, asked: Question) -> str | None:
-    """The value of delta in mpmath, by other code and another quadrature; None where there is none."""
-    from privproj import reference
-
-    built = asked.mechanism
-    if asked.run.relation is NeighbouringRelation.REPLACE:
-        built = built.for_replacement()
-    name = f"{built.name}.{asked.bound.name}"
-    known = signature(reference.DELTAS[name]).parameters if name in reference.DELTAS else {}
-    given = {**built.parameters(), **asked.run.parameters()}
-    parts = {key: value for key, value in given.items() if key in known and (key, value) != ("steps", 1)}
-    try:
-        value = reference.value(f"{name}.delta", 20, epsilon=certificate.epsilon, **parts)  # pyright: ignore
-    except (LookupError, TypeError, ArithmeticError, ValueError):
-        return None
-    return reference.mp.nstr(value, 20)
-
-
-def _claim_of_second_opinion(upper: Decimal, value: str | None) -> dict[str, bool]:
-    """The claim that mpmath agrees with the balls, and whether it holds; no claim where there is no value."""
-    if value is None:
-        return {}
-    from privproj.rigorous.balls import EXACT_DECIMALS
-
-    away = EXACT_DECIMALS.subtract(Decimal(value), upper).copy_abs()
-    return {"independent code in mpmath agrees": away <= EXACT_DECIMALS.multiply(SECOND_OPINION_RTOL, upper)}

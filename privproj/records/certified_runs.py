@@ -26,14 +26,15 @@ if TYPE_CHECKING:
     from privproj.rigorous.composition import Grid, Releases, Window
     from privproj.rigorous.profiles import BallProfile
 
-MOST_CELLS = 1 << 20
-"""Largest window of a lattice, in cells: more takes minutes and gigabytes. Contract."""
+MOST_CELLS = 1 << 19
+"""Largest window of a lattice, in cells: a run of 1e5 releases has a quarter of them. Contract."""
 
-MOST_WORK = 1 << 25
-"""Most cells of all windows, for each kind of release and each 64 bits of precision: some minutes. Contract."""
+MOST_WORK = 1 << 21
+"""Most cells of all windows, for each kind of release and each 64 bits of precision: a minute, 500 MB. Contract."""
 
-MOST_PLACES = 1 << 17
-"""Most knots of all phases, for each 64 bits of precision. Contract."""
+MOST_PLACES = 1 << 14
+"""Most knots of all phases, for each 64 bits of precision and the effort that a profile takes at each. At delta 1e-5 a
+run has some hundred at 128 bits, at 1e-60 some thousand at 320. Contract."""
 
 LEAST_LOG10_DELTA = -250.0
 """Least decimal logarithm of a delta that the floats can propose a grid for. Contract."""
@@ -96,7 +97,7 @@ def check_provable(questions: Sequence[Question]) -> None:
             raise Refused(f"certificates are about one record, got group_size={run.group_size}")
         if run.max_batch_size is not None:
             raise Refused("certificates are about whole batches; expected no max_batch_size")
-        if getattr(question.mechanism, "adaptive_clipping_sigma", None) is not None:
+        if question.mechanism.adapts_clip:
             raise Refused("certificates are about a fixed clip; expected no adaptive_clipping_sigma")
         if bound.provable is None:
             raise Refused(f"no enclosure for {bound.name}; certificates cover {', '.join(provable_names())}")
@@ -189,7 +190,7 @@ class CertifiedRun:
         from privproj.rigorous.composition import RunInBalls
 
         self.grids, self.bits = grids, bits
-        _check_work(grids, bits)
+        _check_work(questions, grids, bits)
         with ctx.workprec(bits):
             self.run = RunInBalls(_releases_in_balls(questions, grids), grids.grid)
 
@@ -286,15 +287,18 @@ def _prove_on_grid(questions: Sequence[Question], log_delta: float, fineness: fl
     raise PrecisionLimit(f"expected a run whose delta {MOST_BITS} bits can tell from rounding; ask for a larger delta")
 
 
-def _check_work(grids: _RunGrids, bits: int) -> None:
+def _check_work(questions: Sequence[Question], grids: _RunGrids, bits: int) -> None:
     """Raise :class:`PrecisionLimit` for grids on which a run takes too long, in particular those of a forged file."""
     inner = [grid for phase in grids.epochs for block in phase for grid in block]
     windows = [window.size for window in grids.grid.windows]
     cells = len(grids.grid.knots) * sum(windows) + sum(grid.window.size for grid in inner)
     places = sum(map(len, grids.grid.knots)) + sum(len(grid.knots) for grid in inner)
-    if cells * bits > 64 * MOST_WORK or places * bits > 64 * MOST_PLACES:
+    dearest = max(ball_profile(question).effort for question in questions)
+    if cells * bits > 64 * MOST_WORK or places * dearest * bits > 64 * MOST_PLACES:
         raise PrecisionLimit(
-            f"expected a run that takes minutes, got one of {cells} cells and {places} places at {bits} bits"
+            f"expected a run whose proof takes a minute or two, got one of {cells} cells and {places} places at {bits} "
+            "bits; certify fewer steps or a larger delta, or take the answer in floating point, whose errors are "
+            "bounded too"
         )
 
 

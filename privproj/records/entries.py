@@ -12,6 +12,7 @@ from privproj.accounting.question import Question, answer, question_of
 from privproj.bounds import find_bound, mechanism_named
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Layer, Mechanism
+from privproj.records.strict_json import quoted
 from privproj.result import Result
 from privproj.runs import (
     BATCH_KEYS,
@@ -22,7 +23,7 @@ from privproj.runs import (
     privacy_or_risk_target,
     run_options_from_batches,
 )
-from privproj.validation import privacy_epsilon
+from privproj.validation import is_printable, privacy_epsilon
 
 RUN_KEYS = (
     "steps", "sampling_rate", "sampling", *BATCH_OPTIONS, "relation", "group_size", "discretization", "composer",
@@ -52,7 +53,7 @@ TYPES = {
     "advantage": NUMBER, "tpr": NUMBER, "fpr": NUMBER,
     "epsilon": NUMBER, "delta": NUMBER, "log10_delta": NUMBER, "expect": NUMBER, "rtol": NUMBER, "at_most": NUMBER,
     "sampling": TEXT, "relation": TEXT, "composer": TEXT, "clipping": TEXT,
-    "name": TEXT, "query": TEXT, "mechanism": TEXT, "bound": TEXT, "planned": TRUTH, "layer": LAYERS,
+    "name": TEXT, "query": TEXT, "mechanism": TEXT, "bound": TEXT, "status": TEXT, "planned": TRUTH, "layer": LAYERS,
     "public_size": TRUTH, "event": TABLE,
 }  # fmt: skip
 """The type of every key, as messages call it, but for the numbers and truth values of a mechanism."""
@@ -115,6 +116,8 @@ def check_type(name: str, value: Any, words: str) -> Any:
     }
     if not fits[words]:
         raise InvalidParameter(name, repr(value)[:80] if isinstance(value, str) else value, words)
+    if not is_printable(value):
+        raise InvalidParameter(name, quoted(value), "text that can be printed on one line")
     return value
 
 

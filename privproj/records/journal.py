@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from privproj.errors import InvalidParameter
+from privproj.records.atomic import naming
 from privproj.records.workers import Row, Runner, Work
 
 BATCH_SECONDS = 0.5
@@ -79,9 +80,10 @@ class Journal:
         """Append these rows under these numbers; they are on the disk when this returns."""
         place = self.file.seek(0, os.SEEK_END)
         lines = [b"%d,%b%b" % (n, row.encode(), END_OF_ROW) for n, row in zip(numbers, rows, strict=True)]
-        self.file.write(b"".join(lines))
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        with naming(self.path):
+            self.file.write(b"".join(lines))
+            self.file.flush()
+            os.fsync(self.file.fileno())
         for number, line in zip(numbers, lines, strict=True):
             self._note(number, place)
             place += len(line)

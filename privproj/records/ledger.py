@@ -29,11 +29,19 @@ from privproj.accounting.filter import Filter
 from privproj.accounting.queries import solve_epsilon
 from privproj.accounting.question import answer
 from privproj.accounting.schedule import Phase, Schedule
-from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE
+from privproj.assumptions import (
+    FILTER_FIXED_IN_ADVANCE,
+    PLANS,
+    PUBLIC_SUBSPACE,
+    THIS_LEDGER_ALONE,
+    THIS_RUN_ALONE,
+    plan_fixed,
+)
 from privproj.curves.inversion import epsilon_at, floor_log_delta, meets
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused
-from privproj.records.run_file import phase_from
+from privproj.records.atomic import read_bounded
+from privproj.records.run_file import MOST_PHASES, phase_from
 from privproj.records.strict_json import Ambiguous, parse_json, quoted, same_json
 from privproj.result import Result, round_outward
 from privproj.runs import delta_target, full_target
@@ -44,6 +52,9 @@ HEADER = {"ledger": "privproj", "version": 2}
 
 UNCHAINED = {"ledger": "privproj", "version": 1}
 """The first line of a ledger of version 1, without hashes."""
+
+LARGEST_LEDGER = 1 << 28
+"""Bytes of a ledger, some four million releases: a longer one is neither read nor written. Contract."""
 
 HASH_DIGITS = 32
 """Hexadecimal digits of SHA-256 that a line keeps: enough that no accident repeats one. Contract."""
@@ -61,6 +72,10 @@ REMEDY = (
     "go on under another ledger"
 )
 """How to go on safely with a ledger that is damaged: no phase releases more than it planned. Contract."""
+
+MARKS = ("insecure", "public_subspace")
+"""What a line that opens a phase can say of the run beside phase and target, each the name of an account's field: true
+from there on, and written once. Contract."""
 
 INSECURE = "the noise came from a given seed: whoever knows it can take the noise away, so nothing is protected"
 """The warning for noise from a given seed."""
@@ -92,6 +107,8 @@ class Account:
         target: The epsilon and the delta that the run set out to keep, as they were named last, with the ``order`` of
             the filter that keeps them, where there is one; None where none were.
         insecure: True if some noise came from a given seed, so that nothing is protected.
+        public_subspace: True if a phase trained in a subspace that is taken to be public.
+        alone: True for a training run without a ledger.
         notes: What a reader of any number from the file should know of the file, in words.
 
     >>> from privproj import Gaussian
@@ -106,7 +123,15 @@ class Account:
     phases: tuple[tuple[dict[str, Any], int], ...] = ()
     target: Mapping[str, Any] | None = None
     insecure: bool = False
+    public_subspace: bool = False
+    alone: bool = False
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse more phases than are ever read or written."""
+        if len(self.phases) > MOST_PHASES:
+            expected = f"a ledger of at most {MOST_PHASES} phases"
+            raise InvalidParameter("phases", len(self.phases), expected, "go on under another, and add both up")
 
     def opened(self, entry: dict[str, Any], where: str) -> "Account":
         """Return the account with another phase, of which nothing has been released.
@@ -124,22 +149,23 @@ class Account:
         """
         phase, target = entry["phase"], entry.get("target")
         for key in entry:
-            if key not in ("phase", "target", "insecure"):
-                raise InvalidParameter(where, quoted(key), "the keys phase, target and insecure")
+            if key not in ("phase", "target", *MARKS):
+                raise InvalidParameter(where, quoted(key), f"the keys phase, target, {' and '.join(MARKS)}")
         if not isinstance(phase, dict) or "planned" in phase or "event" in phase:
             raise InvalidParameter(where, quoted(phase), "a phase as privproj writes it")
         phase_from(phase, {}, where)
         whole("steps", phase.get("steps"), f"a whole number of steps in {where}")
         if phase.get("sampling") == "balls-in-bins":
             whole("batches", phase.get("batches"), f"a whole number of batches in {where}")
-        if entry.get("insecure", True) is not True:
-            raise InvalidParameter(where, quoted(entry["insecure"]), "insecure to be true, or left out")
+        for mark in MARKS:
+            if entry.get(mark, True) is not True:
+                raise InvalidParameter(where, quoted(entry[mark]), f"{mark} to be true, or left out")
         self.check_target(target, where)
         return replace(
             self,
             phases=(*self.phases, (phase, 0)),
             target=self.target if target is None else _check_target(target, where),
-            insecure=self.insecure or "insecure" in entry,
+            **{mark: getattr(self, mark) or mark in entry for mark in MARKS},
         )
 
     def check_target(self, target: Any, where: str) -> None:
@@ -206,7 +232,7 @@ class Account:
     @property
     def left(self) -> int:
         """The number of releases of the last phase that were planned and not made."""
-        return max(0, _planned_releases(self.phases[-1][0]) - self.phases[-1][1]) if self.phases else 0
+        return max(0, planned_releases(self.phases[-1][0]) - self.phases[-1][1]) if self.phases else 0
 
     @property
     def begun(self) -> "Account":
@@ -222,8 +248,22 @@ class Account:
         """The account of the plan: every phase that was begun, run to its planned end; with a filter only the last."""
         begun = self.begun.phases
         kept = begun[:-1] if self.filtered else ()
-        ends = tuple((entry, max(steps, _planned_releases(entry))) for entry, steps in begun[len(kept) :])
+        ends = tuple((entry, max(steps, planned_releases(entry))) for entry, steps in begun[len(kept) :])
         return replace(self, phases=(*kept, *ends))
+
+    @property
+    def releases_planned(self) -> int:
+        """The number of releases that all phases that were begun had planned; with a filter it is settled by the last.
+
+        Under a filter an earlier phase may end whenever it is decided, so it counts as planned for what it made.
+        """
+        ends = [planned_releases(entry) for entry, _ in self.begun.phases]
+        return self.spent - self.phases[-1][1] + ends[-1] if self.filtered else sum(ends)
+
+    @property
+    def missing(self) -> int:
+        """The number of releases that were planned and are not there, over all phases that were begun."""
+        return self.planned.spent - self.spent
 
     @property
     def stopped(self) -> tuple[str, ...]:
@@ -232,7 +272,7 @@ class Account:
         if self.filtered:
             return ()
         for i, (entry, steps) in enumerate(self.begun.phases):
-            planned = _planned_releases(entry)
+            planned = planned_releases(entry)
             if steps != planned:
                 found.append(STOPPED.format(name=entry.get("name", i + 1), steps=steps, planned=planned))
         return tuple(found)
@@ -245,10 +285,16 @@ class Account:
 
     @property
     def assumes(self) -> tuple[str, ...]:
-        """What a number from here takes for granted of the plan; nothing for one phase that ran as it was planned."""
-        if self.filtered:
-            return (FILTER_FIXED_IN_ADVANCE,)
-        return (PLAN_FIXED_IN_ADVANCE,) if len(self.begun.phases) > 1 or self.stopped else ()
+        """What a number from here takes for granted of the run as a whole, beside what its phases do."""
+        adapts = any("adaptive_clipping_sigma" in entry for entry, _ in self.begun.phases)
+        planned = len(self.begun.phases) > 1 or bool(self.stopped)
+        triggers = (
+            (PUBLIC_SUBSPACE, self.public_subspace),
+            (FILTER_FIXED_IN_ADVANCE, self.filtered),
+            (plan_fixed(adapts=adapts), planned and not self.filtered),
+            (THIS_RUN_ALONE if self.alone else THIS_LEDGER_ALONE, True),
+        )
+        return tuple(words for words, present in triggers if present)
 
     def made(self) -> list[Phase]:
         """Return what was released, as phases of a schedule; an epoch of balls-in-bins that was begun is a whole one.
@@ -314,9 +360,14 @@ class Account:
             The result with further assumptions and warnings.
         """
         known: Any = found.mechanism["assumes"]
+        of_run: Any = found.run["assumes"]
         assumed = dict.fromkeys((*known, *self.assumes))
+        # The plan of the account is that of all phases, also of one without a release.
+        plans = [words for words in self.assumes if words in PLANS]
+        of_run = tuple(words for words in of_run if not plans or words not in PLANS or words in plans)
         notes = dict.fromkeys((*found.warnings, *self.notes, *self.stopped, *([INSECURE] if self.insecure else [])))
-        return replace(found, mechanism={**found.mechanism, "assumes": tuple(assumed)}, warnings=tuple(notes))
+        parts: Any = {"mechanism": {**found.mechanism, "assumes": tuple(assumed)}}
+        return replace(found, **parts, run={**found.run, "assumes": of_run}, warnings=tuple(notes))
 
 
 def _releases_per_step(entry: Mapping[str, Any]) -> int:
@@ -324,7 +375,7 @@ def _releases_per_step(entry: Mapping[str, Any]) -> int:
     return int(entry["batches"]) if entry.get("sampling") == "balls-in-bins" else 1
 
 
-def _planned_releases(entry: Mapping[str, Any]) -> int:
+def planned_releases(entry: Mapping[str, Any]) -> int:
     """The number of releases that a phase plans, which is the number of its lines once it is done."""
     return int(entry["steps"]) * _releases_per_step(entry)
 
@@ -397,11 +448,7 @@ def read_ledger(path: str | Path) -> Account:
     >>> account.spent, account.left
     (4, 6)
     """
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidParameter("ledger", path, "a readable ledger", str(error.strerror)) from None
-    return parse_ledger(content, str(path)).account
+    return parse_ledger(read_bounded(path, "ledger", LARGEST_LEDGER), str(path)).account
 
 
 def parse_ledger(content: bytes, path: str) -> "Reading":
@@ -538,9 +585,10 @@ class Ledger:
     """A ledger that this process writes alone.
 
     Opening one with the phase that its last line of work belongs to continues the count; another phase is appended
-    behind. ``steps`` is the number of releases of the current phase. ``check`` is called with the account of the file
-    while no other process can write, and what it returns is first called once nothing is left that could refuse the
-    phase, before the phase is written. Raises :class:`InvalidParameter` for a file that is
+    behind, with those of the ``marks`` that the file does not have yet; where ``again`` is True so is one like the last
+    phase once that made all its releases. ``steps`` is the number of releases of the current phase. ``check`` is called
+    with the account of the file while no other process can write, and what it returns is first called once nothing is
+    left that could refuse the phase, before the phase is written. Raises :class:`InvalidParameter` for a file that is
     not a ledger, and for one that another process is writing, and :class:`Refused` for a phase that would end above the
     target of the file, or above the ``target`` that it names for all of it.
 
@@ -553,10 +601,11 @@ class Ledger:
         path: str | Path,
         phase: Phase,
         target: Mapping[str, Any] | None = None,
-        insecure: bool = False,
+        marks: tuple[str, ...] = (),
         check: Callable[[Account], Callable[[int], object]] = lambda account: lambda releases: None,
+        again: bool = False,
     ) -> None:
-        self.path = Path(path).absolute()
+        self.path, self.again = Path(path).absolute(), again
         self.releases = self.kept = 0
         self.filter: Filter | None = None
         self.next = replace(phase, question=phase.question.with_run(steps=1))
@@ -564,26 +613,32 @@ class Ledger:
         try:
             self.check_place()
             account = read_ledger(self.path)
-            self.begin(account, phase, {"target": dict(target)} if target else {}, insecure, check(account))
+            self.begin(account, phase, {"target": dict(target)} if target else {}, marks, check(account))
         except BaseException:
             self.close()
             raise
 
     def begin(
-        self, account: Account, phase: Phase, target: dict[str, Any], insecure: bool, keep: Callable[[int], object]
+        self,
+        account: Account,
+        phase: Phase,
+        target: dict[str, Any],
+        marks: tuple[str, ...],
+        keep: Callable[[int], object],
     ) -> None:
         """Continue the last phase of the file, of which this is the account, if it is this one, else append it."""
         entry = json.loads(json.dumps(phase.as_dict()))
-        insecure = insecure and not account.insecure
+        new = {mark: True for mark in MARKS if mark in marks and not getattr(account, mark)}
         account.check_target(target.get("target"), str(self.path))
         named = target.get("target") or account.target or {}
-        resumed = bool(account.phases) and account.phases[-1][0] == entry and not insecure
+        over = self.again and not account.left
+        resumed = bool(account.phases) and account.phases[-1][0] == entry and not new and not over
         self.earlier, self.steps = (account.phases[:-1], account.phases[-1][1]) if resumed else (account.phases, 0)
         if not resumed and account.spent:
             Schedule((*account.made(), phase))
         # A new target was met for what the ledger said when the noise was calibrated. It may have more since.
         if resumed or account.spent or not target or "order" in named:
-            whole = Account((*self.earlier, (entry, max(self.steps, _planned_releases(entry)))), named)
+            whole = Account((*self.earlier, (entry, max(self.steps, planned_releases(entry)))), named)
             _check_budget(whole, named, self.path)
         self.count_anew(Account((*self.earlier, (entry, self.steps)), named))
         self.releases, self.keep = account.spent, keep
@@ -595,7 +650,7 @@ class Ledger:
             self.take_stock()
             self.append(HEADER)
         if not resumed:
-            self.append({"phase": entry} | target | ({"insecure": True} if insecure else {}))
+            self.append({"phase": entry} | target | new)
             _sync_folder(self.path)
 
     def count_anew(self, account: Account) -> None:
@@ -651,6 +706,11 @@ class Ledger:
         self.chain.take(self.end)
         line = self.chain.line(entry) + b"\n"
         left = self.end + line
+        if self.size + len(left) > LARGEST_LEDGER:
+            raise Refused(
+                f"the ledger {self.path} would have more than {LARGEST_LEDGER} bytes, so nothing was released: begin "
+                "another ledger, and add up the epsilons of both"
+            )
         try:
             while left:
                 left = left[os.write(self.file, left) :]

@@ -13,18 +13,24 @@ from typing import Any
 
 from privproj.curves.inversion import meets
 from privproj.errors import InvalidParameter, Refused
-from privproj.records.ledger import NOT_CHAINED, TARGET_SLACK, Account, Reading, parse_ledger
+from privproj.records.ledger import MARKS, NOT_CHAINED, TARGET_SLACK, Account, Reading, parse_ledger, planned_releases
 from privproj.records.run_file import phase_from
 from privproj.runs import full_target
 
 AS_WRITTEN = "every line is as privproj writes it"
 """The claim that no line has a word more, less or otherwise than the writer gives it."""
 
+AS_FAR_AS_IT_GOES = "consistent as far as it goes"
+"""The verdict on a file in which nothing is wrong and planned releases are missing. Contract."""
+
 CHAINED = "every line carries the hash of all before it"
 """The claim that the file has no line of an earlier version, without a hash."""
 
 KEPT = "no phase planned more than the target in force"
 """The claim that the targets of the file were kept."""
+
+WITHIN_PLAN = "no phase made more releases than it planned"
+"""The claim that no phase went on after its end, which training never does."""
 
 SECRET = "no noise came from a given seed"
 """The claim that the noise protects at all."""
@@ -42,6 +48,11 @@ class LedgerVerdict:
         """True if every claim of the ledger holds."""
         return all(self.claims.values())
 
+    @property
+    def word(self) -> str:
+        """The verdict in words, of which only "holds" is about all planned releases."""
+        return "fails" if not self.holds else AS_FAR_AS_IT_GOES if self.account.missing else "holds"
+
 
 def verify_ledger(content: bytes, path: str) -> LedgerVerdict:
     """Check the bytes of a ledger; ``path`` is for messages.
@@ -58,22 +69,24 @@ def verify_ledger(content: bytes, path: str) -> LedgerVerdict:
         AS_WRITTEN: not reading.half_openings and _opened_as_written(reading),
         CHAINED: NOT_CHAINED not in account.notes,
         **({KEPT: all(_is_kept(plan, target) for plan, target in targets)} if targets else {}),
+        WITHIN_PLAN: all(made <= planned_releases(entry) for entry, made in account.phases),
         SECRET: not account.insecure,
     }
     return LedgerVerdict(account, claims)
 
 
 def _opened_as_written(reading: Reading) -> bool:
-    """True if each phase is opened in the very words of the tool, which opens none twice in a row."""
+    """True if each phase is opened in the very words of the tool, which opens none again before it is made."""
     before: dict[str, Any] = {}
-    insecure = False
+    said: set[str] = set()
     for i, entry in enumerate(reading.openings):
         phase = json.loads(json.dumps(phase_from(entry["phase"], {}, f"{reading.path}: phase {i + 1}").as_dict()))
-        marks = {key: entry[key] for key in ("target", "insecure") if key in entry}
-        again = phase == before and ("insecure" not in marks or insecure)
-        if again or (insecure and "insecure" in marks) or json.dumps({"phase": phase, **marks}) != json.dumps(entry):
+        marks = {mark for mark in MARKS if mark in entry}
+        own = {"phase": phase, **{key: entry[key] for key in ("target", *MARKS) if key in entry}}
+        again = phase == before and Account(reading.account.phases[:i]).left > 0 and not marks
+        if again or marks & said or json.dumps(own) != json.dumps(entry):
             return False
-        before, insecure = phase, insecure or "insecure" in marks
+        before, said = phase, said | marks
     return True
 
 

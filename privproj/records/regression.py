@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from privproj.accounting.evaluate import TARGETS
@@ -18,19 +18,25 @@ from privproj.records.entries import (
     target_from,
     with_unique_keys,
 )
-from privproj.result import Outcome, Result
+from privproj.result import Outcome, Result, Status
 from privproj.validation import real
 
 DEFAULT_RTOL = 1e-6
 """Relative difference from the expected value that passes where none is given. Contract."""
 
-ENTRY_KEYS = ("name", "query", "mechanism", "bound", "expect", "rtol", "at_most")
+LARGEST_RTOL = 0.1
+"""Largest relative tolerance: an entry that lets a guarantee move further guards nothing. Contract."""
+
+PINS = (str(Status.PROVED), str(Status.CONDITIONAL))
+"""The statuses that an entry may pin: those of bounds that answer. Contract."""
+
+ENTRY_KEYS = ("name", "query", "mechanism", "bound", "status", "expect", "rtol", "at_most")
 """Keys of an entry besides those of its question."""
 
 
 @dataclass(frozen=True)
 class _ExpectedBound:
-    """One ``[[bound]]`` of a regression file: a question, the value it is expected to have, and a limit."""
+    """One ``[[bound]]`` of a regression file: a question, and the value, limit and status that are expected."""
 
     name: str
     query: str
@@ -38,6 +44,7 @@ class _ExpectedBound:
     expect: float | None
     rtol: float
     at_most: float | None
+    status: str | None = None
     place: str = "entry"
 
     def ask(self) -> Result:
@@ -48,20 +55,21 @@ class _ExpectedBound:
             raise_within(error, self.place)
 
     def check(self) -> "CheckVerdict":
-        """The verdict: there is a finite answer, within tolerance of what is expected, and not above ``at_most``."""
+        """The verdict: a finite answer, of the pinned status, within tolerance, and not above ``at_most``."""
         try:
             result = self.ask()
         except Unanswered as error:
-            return CheckVerdict(self, None, f"no answer: {error}")
+            return CheckVerdict(self, f"no answer: {error}")
         value = None if result.value is None else float(result.value)
         if result.outcome is not Outcome.OK or value is None or not math.isfinite(value):
-            return CheckVerdict(self, None, f"no finite answer (outcome {result.outcome})")
-        return CheckVerdict(self, value, self.judged(value, self.expect), result.warnings)
+            return CheckVerdict(self, f"no finite answer (outcome {result.outcome})")
+        return CheckVerdict(self, self.judged(result, self.expect), result)
 
-    def judged(self, value: float | None, expect: float | None) -> str:
-        """What is wrong with this value, in words; empty if nothing is."""
-        if value is None:
-            return "no answer"
+    def judged(self, result: Result, expect: float | None) -> str:
+        """What is wrong with a finite answer, in words; empty if nothing is."""
+        value = float(result.value or 0.0)
+        if self.status is not None and result.status != self.status:
+            return f"expected a {self.status} bound, got a {result.status} one"
         if expect is not None and not abs(value - expect) <= self.rtol * abs(expect):
             change = (value - expect) / expect if expect else math.inf
             return f"expected {expect!r} within {self.rtol:g}, moved by {change:+.2e}"
@@ -72,17 +80,20 @@ class _ExpectedBound:
 
 @dataclass(frozen=True)
 class CheckVerdict:
-    """What became of an entry: its value, the ``problem`` with it (empty where it holds), and its warnings."""
+    """What became of an entry: the ``problem`` with it, empty where it holds, and its answer, where that is finite."""
 
     entry: _ExpectedBound
-    value: float | None
     problem: str
-    warnings: tuple[str, ...] = ()
+    result: Result | None = None
 
     @property
     def holds(self) -> bool:
         """True if nothing is wrong with the entry."""
         return not self.problem
+
+    def updated(self) -> "CheckVerdict":
+        """The verdict after ``expect`` was rewritten with the answer; without one it stays."""
+        return self if self.result is None else replace(self, problem=self.entry.judged(self.result, None))
 
 
 def entries_from(data: Mapping[str, Any], where: str = "regression file") -> list[_ExpectedBound]:
@@ -112,6 +123,8 @@ def _entry_from(entry: Any, where: str) -> _ExpectedBound:
             raise unknown_name("query", query, "a query", TARGETS)
         check_keys(given, keys_of(mechanism_type_of(given), ENTRY_KEYS, query))
         numbers = _expectations_from(given)
+        if given.get("status", PINS[0]) not in PINS:
+            raise InvalidParameter("status", given["status"], "a status: " + " or ".join(PINS))
         question_from(given, query)
         target_from(given, query)
     except InvalidParameter as error:
@@ -119,7 +132,7 @@ def _entry_from(entry: Any, where: str) -> _ExpectedBound:
     except PrivprojError as error:
         raise InvalidParameter(label, name, "a valid entry", str(error)) from None
     rtol = DEFAULT_RTOL if numbers["rtol"] is None else numbers["rtol"]
-    return _ExpectedBound(name, query, given, numbers["expect"], rtol, numbers["at_most"], label)
+    return _ExpectedBound(name, query, given, numbers["expect"], rtol, numbers["at_most"], given.get("status"), label)
 
 
 def _expectations_from(given: Mapping[str, Any]) -> dict[str, float | None]:
@@ -136,5 +149,5 @@ def _finite_number(given: Mapping[str, Any], key: str) -> float | None:
     if key not in given:
         return None
     if key == "rtol":
-        return real(key, given[key], "a number of at least 0", 0.0, 1e300)
+        return real(key, given[key], f"a relative tolerance from 0 to {LARGEST_RTOL:g}", 0.0, LARGEST_RTOL)
     return real(key, given[key], "a number", -1e300, 1e300)

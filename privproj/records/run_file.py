@@ -25,6 +25,8 @@ from privproj.runs import BATCH_KEYS
 
 FOR_ALL = ("relation", "discretization", "composer")
 """Keys of a run file that hold for all its phases."""
+MOST_PHASES = 1000
+"""Most phases of a run file or a ledger, whose composition takes minutes. Contract."""
 PHASE_KEYS = ("name", "mechanism", "bound", "planned")
 """Keys of a phase besides those of its mechanism and its run."""
 EVENT_KEYS = ("name", "event", "steps", "relation", "public_size", "planned")
@@ -69,6 +71,8 @@ def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
         raise_within(error, where)
     if not isinstance(entries, list) or not entries:
         raise InvalidParameter(f"{where}: phase", entries, "a list of phases ([[phase]] in TOML)")
+    if len(entries) > MOST_PHASES:
+        raise InvalidParameter(f"{where}: phase", f"{len(entries)} phases", f"at most {MOST_PHASES} phases")
     shared = {"relation": given.pop("relation")} if "relation" in given else {}
     phases = [phase_from(entry, shared, f"{where}: phase {i + 1}") for i, entry in enumerate(entries)]
     try:
@@ -89,8 +93,6 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
             given = _own_phase(given, shared) or given
         if "event" not in given:
             check_keys(given, keys_of(mechanism_type_of(given), PHASE_KEYS))
-        if not given.get("name", "").isprintable():
-            raise InvalidParameter("name", ascii(given["name"])[:80], "a name that can be printed on one line")
         question = _event_question(given, shared) if "event" in given else question_from({**given, **shared})
         question.check()
     except InvalidParameter as error:

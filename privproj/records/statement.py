@@ -8,7 +8,7 @@ numbered instead.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
@@ -17,8 +17,8 @@ from privproj.accounting.attack_risk import gaussian_mu
 from privproj.accounting.events import event_words
 from privproj.accounting.queries import Comparison, compare, solve_epsilon
 from privproj.accounting.question import ask_by_name
-from privproj.accounting.schedule import Schedule
-from privproj.assumptions import PUBLIC_RECORD_COUNT, PUBLIC_SUBSPACE
+from privproj.accounting.schedule import Phase, Schedule
+from privproj.assumptions import ONE_RECORD_OF_A_PERSON, ROUNDING_AS_MEASURED
 from privproj.bounds import find_bound
 from privproj.curves.gdp import fit_gaussian
 from privproj.curves.profile import Curve
@@ -34,7 +34,7 @@ from privproj.records.entries import (
     mechanism_type_of,
     with_unique_keys,
 )  # fmt: skip
-from privproj.records.ledger import CUT_SHORT, NOT_CHAINED, Account
+from privproj.records.ledger import CUT_SHORT, MARKS, NOT_CHAINED, Account, planned_releases
 from privproj.records.run_file import from_data, phase_from
 from privproj.records.strict_json import quoted
 from privproj.result import Outcome, Result, Status, round_outward
@@ -49,7 +49,7 @@ UNITS = {
 """What a statement protects, by neighbouring relation."""
 
 NOT_COVERED = (
-    "several records of one person, unless the group size above says so",
+    "more records of one person than is assumed or promised above",
     "choices made by looking at the data: tuning, early stopping, preprocessing, published test scores",
     "anything else that is released: other models, statistics, logs, checkpoints trained without this accounting",
     "a program that differs from its description, a poor random number generator, timing, rounding of the noise",
@@ -58,7 +58,7 @@ NOT_COVERED = (
 
 STRENGTH = {
     Status.PROVED: "proved, and asks nothing of the data beyond the clipping",
-    Status.CONDITIONAL: "proved for data that keep the promises below, which the mechanism does not enforce",
+    Status.CONDITIONAL: "proved as long as the promises below are kept, which the mechanism does not enforce",
 }
 """What the status of a bound means, in words."""
 
@@ -93,8 +93,8 @@ def _meaning_of_epsilon(epsilon: float) -> str:
 STYLES = ("text", "markdown", "html")
 """How a statement can be written."""
 
-OF_TRAINING = (PUBLIC_RECORD_COUNT, PUBLIC_SUBSPACE)
-"""What a training run can assume beyond its account."""
+STATED = (*MARKS, "alone")
+"""What the data of an account say to be true or false. Contract."""
 
 PARAMETERS = '{"privproj": '
 """How the line of a statement begins that has its parameters. Contract."""
@@ -104,8 +104,9 @@ PARAMETERS = '{"privproj": '
 class Statement:
     """The numbers of a statement and what they rest on.
 
-    ``line`` holds its parameters as JSON. ``mu`` is 0 or infinite where it says nothing. ``factor`` is 1; a statement
-    whose computed numbers are all times a factor shows how far rounding can move its words.
+    ``account`` counts every release that it is about. ``line`` holds its parameters as JSON. ``mu`` is 0 or infinite
+    where it says nothing. ``factor`` is 1; a statement whose computed numbers are all times a factor shows how far
+    rounding can move its words.
     """
 
     result: Result
@@ -114,6 +115,7 @@ class Statement:
     advantage: float
     mu: float
     rows: tuple[Comparison, ...]
+    account: Account
     style: str
     line: str
     version: str
@@ -154,30 +156,27 @@ def run_data(schedule: Schedule) -> dict[str, Any]:
     return {"run": replace(schedule, phases=tuple(phases)).as_dict()}
 
 
-def account_data(account: Account, assumes: Sequence[str] = ()) -> dict[str, Any]:
-    """What a training run has released as the data of a statement: phases, numbered, and how many releases each made.
-
-    Of what the run ``assumes`` it keeps those sentences that an account does not know of.
-    """
+def account_data(account: Account) -> dict[str, Any]:
+    """What a training run has released as the data of a statement: numbered phases, and how many releases each made."""
     entries, made = zip(*account.numbered.phases, strict=True)
-    more = [words for words in OF_TRAINING if words in assumes]
-    marks = {"insecure": account.insecure, "notes": [*account.notes], "assumes": more}
+    marks = {mark: getattr(account, mark) for mark in STATED}
     kept = {"filter": dict(account.target or {})} if account.filtered else {}
-    return {"ledger": {"phase": [*entries], "made": [*made], **marks, **kept}}
+    return {"ledger": {"phase": [*entries], "made": [*made], **marks, "notes": [*account.notes], **kept}}
 
 
-def _account_from(data: Mapping[str, Any], where: str) -> tuple[Account, tuple[str, ...]]:
-    """The account and the further assumptions that :func:`account_data` has written."""
-    if set(data) - {"filter"} != {"phase", "made", "insecure", "notes", "assumes"}:
-        raise InvalidParameter(where, quoted([*data]), "the keys phase, made, insecure, notes and assumes")
-    for key, known in (("notes", (NOT_CHAINED, CUT_SHORT)), ("assumes", OF_TRAINING)):
-        if not isinstance(data[key], list) or not all(words in known for words in data[key]):
-            raise InvalidParameter(f"{where}: {key}", quoted(data[key]), f"{key} that privproj writes")
+def _account_from(data: Mapping[str, Any], where: str) -> Account:
+    """The account that :func:`account_data` has written."""
+    keys = ("phase", "made", *STATED, "notes")
+    if set(data) - {"filter"} != set(keys):
+        raise InvalidParameter(where, quoted([*data]), f"the keys {', '.join(keys)}")
+    if not isinstance(data["notes"], list) or not all(words in (NOT_CHAINED, CUT_SHORT) for words in data["notes"]):
+        raise InvalidParameter(f"{where}: notes", quoted(data["notes"]), "notes that privproj writes")
     entries, made = data["phase"], data["made"]
     if not isinstance(entries, list) or not isinstance(made, list) or not len(entries) == len(made) > 0:
         raise InvalidParameter(f"{where}: made", quoted(made), "a number of releases for each phase")
-    if type(data["insecure"]) is not bool:
-        raise InvalidParameter(f"{where}: insecure", quoted(data["insecure"]), "true or false")
+    for mark in STATED:
+        if type(data[mark]) is not bool:
+            raise InvalidParameter(f"{where}: {mark}", quoted(data[mark]), "true or false")
     account = Account()
     for i, (entry, steps) in enumerate(zip(entries, made, strict=True)):
         place = f"{where}: phase {i + 1}"
@@ -187,7 +186,7 @@ def _account_from(data: Mapping[str, Any], where: str) -> tuple[Account, tuple[s
         account = account.opened({"phase": entry, **opening}, place)
         own = phase_from(entry, {}, place).as_dict()
         account = replace(account, phases=(*account.phases[:-1], (own, steps)))
-    return replace(account, insecure=data["insecure"], notes=tuple(data["notes"])), tuple(data["assumes"])
+    return replace(account, notes=tuple(data["notes"]), **{mark: data[mark] for mark in STATED})
 
 
 def statement_from(data: Mapping[str, Any], delta: float, style: str, version: str = __version__) -> Statement:
@@ -203,12 +202,11 @@ def statement_from(data: Mapping[str, Any], delta: float, style: str, version: s
         own = run_data(schedule)
         schedule = from_data(own["run"], where)
         result, curve, rows = schedule.epsilon(delta=delta), schedule.curve(), []
+        account = _account_of_plan(schedule.phases)
     elif "ledger" in data:
-        account, assumes = _account_from(data["ledger"], where)
-        own = account_data(account, assumes)
+        account = _account_from(data["ledger"], where)
+        own = account_data(account)
         result, curve, rows = account.epsilon(delta), account.curve(), []
-        known: Any = result.run["assumes"]
-        result = replace(result, run={**result.run, "assumes": tuple(dict.fromkeys((*known, *assumes)))})
     else:
         entry = with_unique_keys(data["question"], where)
         try:
@@ -218,12 +216,22 @@ def statement_from(data: Mapping[str, Any], delta: float, style: str, version: s
             raise_within(error, where)
         own = question_data(mechanism, bound, run)
         question = ask_by_name(mechanism, bound, run)  # pyright: ignore[reportArgumentType]
-        result, curve = solve_epsilon(question, target), question.curve()
+        result, curve, account = (
+            solve_epsilon(question, target),
+            question.curve(),
+            _account_of_plan([Phase(question, "")]),
+        )
         rows = compare(mechanism, delta=delta, **run)
     line = json.dumps({"privproj": version, "style": style, "delta": delta, **own})
     attacks = (tuple(true_positive_rates(curve, RATES)), advantage(curve)) if result.usable else ((), 1.0)
     mu = _mu_of(curve) if result.usable else math.inf
-    return Statement(result, curve, *attacks, mu, tuple(rows), style, line, version)
+    return Statement(result, curve, *attacks, mu, tuple(rows), account, style, line, version)
+
+
+def _account_of_plan(phases: Iterable[Phase]) -> Account:
+    """The account of phases that run to their planned end."""
+    entries = (phase.as_dict() for phase in phases)
+    return Account(tuple((entry, planned_releases(entry)) for entry in entries))
 
 
 def _mu_of(curve: Curve) -> float:
@@ -241,19 +249,20 @@ def sections(statement: Statement) -> list[Section]:
     result = statement.result
     if result.outcome is not Outcome.OK or result.epsilon is None or result.delta is None:
         return [Section("No guarantee", (f"There is no finite epsilon at delta {result.delta!r}: {result.outcome}.",))]
-    claim = f"epsilon is at most {round_outward(result.epsilon)} at delta {result.delta!r}."
     attacks = [
         f"A membership attack with a false positive rate of {100.0 * rate:g} % has a true positive rate of at most "
         f"{_percent_rounded_up(found)}."
         for rate, found in zip(RATES, statement.rates, strict=True)
     ]
-    unit = UNITS[str(result.run["relation"])]
     most = _percent_rounded_up(statement.advantage)
     whole = f"True minus false positive rate of any membership attack is at most {most}."
     one = _mu_words(statement.mu)
     return [
-        Section("Guarantee", (f"This release is differentially private: {claim}", _meaning_of_epsilon(result.epsilon))),
-        Section("Unit of privacy", (f"Neighbouring data sets differ by {unit}.", _group_words(result))),
+        Section(
+            "Guarantee",
+            (f"This release is differentially private: {claim_of(result)}.", _meaning_of_epsilon(result.epsilon)),
+        ),
+        Section("Unit of privacy", (f"Neighbouring data sets differ by {_unit_words(result)}.",)),
         Section("What was done", _what_was_done(result), items=True),
         Section("What it rests on", _what_it_rests_on(result), items=True),
         Section("What it means for attacks", (*attacks, whole, *one), items=True),
@@ -278,10 +287,21 @@ def _mu_words(mu: float) -> tuple[str, ...]:
     )
 
 
-def _group_words(result: Result) -> str:
-    """The sentence on how many records one person may have."""
-    size = result.run["group_size"]
-    return "One person has one record." if size == 1 else f"One person has at most {size} records."
+def claim_of(result: Result) -> str:
+    """What a statement claims: its epsilon, rounded up, at its delta."""
+    found = f"epsilon is at most {round_outward(result.epsilon or 0.0)}" if result.usable else "no finite epsilon"
+    return f"{found} at delta {result.delta!r}"
+
+
+def _unit_words(result: Result) -> str:
+    """By what neighbouring data sets differ: one record, or as many as a person is promised to have at most."""
+    size, unit = result.run["group_size"], UNITS[str(result.run["relation"])]
+    return unit if size == 1 else f"at most {size} changes of this kind: {unit}"
+
+
+def assumed_of_persons(result: Result) -> tuple[str, ...]:
+    """What a reader assumes of persons who takes a number about records for one about them; a group is a promise."""
+    return (ONE_RECORD_OF_A_PERSON,) if result.run["group_size"] == 1 else ()
 
 
 def _what_was_done(result: Result) -> tuple[str, ...]:
@@ -310,12 +330,18 @@ def _what_was_done(result: Result) -> tuple[str, ...]:
     return (f"mechanism {result.mechanism['name']}: {given}", f"releases: {run['steps']}, {sampling}")
 
 
+def _asked_of(promise: str) -> str:
+    """What a promise is about: the data, but for that on the rounding of an accountant."""
+    return "promise on the accountant" if promise == ROUNDING_AS_MEASURED else "promise on the data"
+
+
 def _what_it_rests_on(result: Result) -> tuple[str, ...]:
     """Bound, strength, promises, assumptions and notes in words."""
     strength = STRENGTH.get(result.status, str(result.status))
     return (
         f"bound {result.bound} ({result.source}): {strength}",
-        *(f"promise on the data: {promise}" for promise in result.promises),
+        *(f"{_asked_of(promise)}: {promise}" for promise in result.promises),
+        *(f"assumed of the data: {words}" for words in assumed_of_persons(result)),
         *(f"assumed of the program: {words}" for words in result.assumes),
         *(f"note: {warning}" for warning in result.warnings),
     )

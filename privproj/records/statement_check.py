@@ -38,6 +38,11 @@ NUMBERS = "every number is what these parameters give, but for rounding"
 VERSION = "it was written by this version of privproj"
 """The claim that no other version wrote it, whose numbers or words may differ."""
 
+CLAIM = re.compile(
+    r"epsilon is at most [\d.e+-]+ at delta [\d.e+-]*\d|no finite epsilon at delta [\d.e+-]*\d", re.ASCII
+)
+"""How the claim of a statement stands in its words, apart from spaces."""
+
 SHOWN_NUMBER = re.compile(r"\d[\d.]*(?:e[+-]?\d+)?", re.ASCII)
 """How a number stands in a statement."""
 
@@ -53,12 +58,16 @@ class _Difference:
 
 @dataclass(frozen=True)
 class StatementVerdict:
-    """What checking a statement found: the statement written anew, where it stands in the file, and what differs."""
+    """What checking a statement found: the statement written anew, where it stands in the file, and what differs.
+
+    ``claimed`` are the epsilons that the words of the file name, each with its delta and once.
+    """
 
     statement: Statement
     first: int
     last: int
     lines: int
+    claimed: tuple[str, ...]
     differences: tuple[_Difference, ...]
     claims: dict[str, bool]
 
@@ -94,7 +103,8 @@ def verify_statement(content: str, path: str, write: Callable[[Statement], str])
     found = tuple(_differences(lines[first : last + 1], ways, first + 1))
     of_numbers = [_without_numbers(one.said) == _without_numbers(one.expected) for one in found]
     claims = {WORDS: all(of_numbers), NUMBERS: not any(of_numbers), VERSION: version == __version__}
-    return StatementVerdict(statement, first + 1, last + 1, len(lines), found, claims)
+    claimed = tuple(dict.fromkeys(CLAIM.findall(" ".join(" ".join(lines[first : last + 1]).split()))))
+    return StatementVerdict(statement, first + 1, last + 1, len(lines), claimed, found, claims)
 
 
 def _parameters(line: str, path: str) -> dict[str, Any]:

@@ -10,11 +10,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice, product, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from privproj.accounting.evaluate import FOUND, SOLVERS, TARGETS
+from privproj.accounting.question import Question
 from privproj.errors import InvalidParameter, MissingPackage, PrivprojError, Unanswered, raise_within, unknown_name
 from privproj.records.atomic import write_atomically
 from privproj.records.entries import (
@@ -43,6 +44,9 @@ ROWS_PER_GROUP = 2**16
 
 PROBED_POINTS = 10**5
 """How many points are looked at, at most, until one is found that is a valid question. Speed only."""
+
+MOST_CORNERS = 256
+"""How many questions of a grid are looked at for what they take for granted. Speed only."""
 
 FIXED_KEYS = ("mechanism", "bound")
 """Keys that have one value for the whole grid, besides the parameters."""
@@ -73,6 +77,19 @@ class _Grid:
             found.append(values[place])
         return tuple(reversed(found))
 
+    def corners(self) -> Iterator[tuple[str, Question]]:
+        """Questions with every word of the axes and the ends of their numbers, each with what is its own about it.
+
+        What the numbers of a table take for granted is that of these questions.
+        """
+        work = self.work()
+        for point in islice(product(*map(_ends_of, self.axes.values())), MOST_CORNERS):
+            try:
+                question = question_from(work.keys(point), self.query)
+            except PrivprojError:
+                continue
+            yield " ".join(f"{name}={value}" for name, value in zip(self.axes, point, strict=True)), question
+
     def work(self) -> "_Points":
         """What answers points, wherever that is done."""
         return _Points(self.query, self.fixed, tuple(self.axes), len(self))
@@ -83,6 +100,12 @@ class _Grid:
 
         own = {"sweep": self.query, "fixed": self.fixed, "grid": self.axes, "columns": column_names(self)}
         return {**own, "version": __version__}
+
+
+def _ends_of(values: list[Any]) -> list[Any]:
+    """Every value of an axis of words, and the ends of one of numbers."""
+    plain = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    return [min(values), max(values)][: len(values)] if plain else values
 
 
 def grid_from(data: Mapping[str, Any], where: str = "grid file") -> _Grid:
@@ -125,8 +148,6 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
             if key in seen:
                 raise InvalidParameter(place, value, "a list of different values")
             seen.add(key)
-            if isinstance(value, str) and len(value.splitlines()) > 1:
-                raise InvalidParameter(place, repr(value), "text on one line")
             try:
                 check_keys({name: value}, known)
             except InvalidParameter as error:

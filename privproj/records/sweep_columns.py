@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from privproj.accounting.columns import checked_question, read_columns
+from privproj.accounting.column_rows import read_columns
+from privproj.accounting.columns import checked_question
 from privproj.accounting.queries import ZERO_EPSILON_NOTE
 from privproj.accounting.question import Question
 from privproj.errors import PrivprojError

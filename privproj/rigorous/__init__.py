@@ -1,8 +1,8 @@
 """Enclosures that are proofs: the profiles in ball arithmetic (python-flint), each with its own error bound (C21).
 
 One formula stands in three arithmetics on purpose: *numerics* and the rooms on top of it (floats with an outward
-margin) give the answers, *rigorous* (balls) proves them, *reference* (mpmath at any precision) tests them. The three
-share no formula's code.
+margin) give the answers, *rigorous* (balls) proves them, ``tests/reference`` (mpmath at any precision) tests them. The
+three share no formula's code.
 
 Every function here takes and returns balls ``[mid +/- rad]``: the exact value lies inside, whatever was rounded. Only
 two things come from the floats, and neither is trusted: where the hill of an integrand is, which decides how narrow a

@@ -1,7 +1,7 @@
 """Incomplete gamma functions in balls: real ones to the last bit, and bounds of their size off the real line (C21).
 
 The same functions stand in floats in :mod:`privproj.numerics.kernels` and in mpmath in
-:mod:`privproj.reference.special`.
+``tests/reference/special.py``.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The Gaussian profile and its derivative in balls (C3).
 
 The same functions stand in floats in :mod:`privproj.numerics.kernels` and :mod:`privproj.laws.squared_shift`, and in
-mpmath in :mod:`privproj.reference.special` and :mod:`privproj.reference.laws`.
+mpmath in ``tests/reference/special.py`` and ``tests/reference/laws.py``.
 """
 
 from flint import acb, arb

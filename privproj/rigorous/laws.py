@@ -1,6 +1,6 @@
 """Laws of the squared shift ``X`` in a coordinate where their density is log-concave, in balls (C21).
 
-They are independent twins of :mod:`privproj.laws.squared_shift` (floats) and :mod:`privproj.reference.laws` (mpmath).
+They are independent twins of :mod:`privproj.laws.squared_shift` (floats) and ``tests/reference/laws.py`` (mpmath).
 """
 
 from abc import ABC, abstractmethod

@@ -2,7 +2,7 @@
 
 A profile may have a free parameter, its witness: any admissible value of it proves a bound, so it is chosen in floating
 point and written into the certificate. A class here is the twin of a bound: the same formula stands in floats in
-:mod:`privproj.bounds` and in mpmath in :mod:`privproj.reference`.
+:mod:`privproj.bounds` and in mpmath in ``tests/reference``.
 """
 
 import math
@@ -28,12 +28,14 @@ class BallProfile(Protocol):
 
     * ``free``: the names of the free parameters.
     * ``needed``: those among them without which no value is defined.
+    * ``effort``: how many values of a law in closed form take as long as one value.
 
     Whoever implements it guarantees that :meth:`delta` holds the exact value of the bound for every admissible witness.
     """
 
     free: tuple[str, ...]
     needed: tuple[str, ...]
+    effort: int
 
     def witness(self, eps: float) -> Witness:
         """Return good values of the free parameters at this epsilon; none for a profile without any."""
@@ -53,6 +55,7 @@ class ExactProfile:
 
     free: tuple[str, ...] = ()
     needed: tuple[str, ...] = ()
+    effort: int = 1
 
     def witness(self, eps: float) -> Witness:
         """Return an empty choice: there is no free parameter."""
@@ -91,6 +94,7 @@ class BallBetaTail:
 
     free: tuple[str, ...] = ("tau",)
     needed: tuple[str, ...] = ("tau",)
+    effort: int = 1
 
     def __init__(self, dim: int, rank: int, k: int, noise_multiplier: float, sharp: bool) -> None:
         self.dim, self.rank, self.k, self.noise, self.sharp = dim, rank, k, noise_multiplier, sharp
@@ -159,6 +163,8 @@ class BallRandomSensitivity(ExactProfile):
 
 class BallRandomClip(ExactProfile):
     """The profile ``delta(eps) = E[h_eps(mu^2 r / chi2_r)]`` of random clipping by ``r = probes`` probes (C32)."""
+
+    effort: int = 8
 
     def __init__(self, probes: int, noise_multiplier: float) -> None:
         self.probes, self.noise = probes, noise_multiplier

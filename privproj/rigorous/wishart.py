@@ -1,7 +1,7 @@
 """The exact profile of the vector Wishart mechanism in balls, with equal norms (C9).
 
 The same profile stands in floats in :mod:`privproj.laws.wishart_loss` and in mpmath in
-:mod:`privproj.reference.wishart`. With ``A = e^-+x`` and ``(1 + u^2) = 1 + 2 sinh^2(x/2)/m``,
+``tests/reference/wishart.py``. With ``A = e^-+x`` and ``(1 + u^2) = 1 + 2 sinh^2(x/2)/m``,
 
     delta = P(A <= 0) + C int_0^inf (1 + u^2)^-(r+1)/2 [e^((r-1)x/2) g_-(x) + e^(-(r-1)x/2) g_+(x)] dx
     g_- = Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x),   U2 = (a x + eps)/(e^x - 1);    1 - e^(eps - (r-1)x) if U2 <= 0
@@ -34,6 +34,8 @@ GUARD_BITS_IN_RUNS = 64
 
 class BallWishartProfile(ExactProfile):
     """The profile ``delta(eps) = E[max(0, 1 - e^(eps - L))]`` of the pair at misalignment ``m``, equal norms (C9)."""
+
+    effort: int = 8
 
     def __init__(self, dim: int, rank: int, misalignment: float) -> None:
         self.dim, self.rank, self.misalignment = dim, rank, misalignment

@@ -25,7 +25,9 @@ class AdaptiveClipping:
     """How the clip follows a quantile of the norms of gradients: ``C <- C exp(-rate (b - quantile))``.
 
     ``b`` is the noisy share of the expected batch that was not clipped. A clip above the quantile shrinks, one below it
-    grows. Each release has the noise ``z`` times the clip that it was made with.
+    grows. Each release has the noise ``z`` times the clip that it was made with. What is released is the sum of ``b_i -
+    1/2`` over the records of the batch, ``b_i`` being 1 for a record that was not clipped and else 0: one record there
+    or not moves it by 1/2, where a plain count moves by 1 and costs more (claim C31).
 
     Args:
         target_quantile: The share of the records that the clip should leave as they are, above 0 and below 1.

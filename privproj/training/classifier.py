@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.accounting.two_stage import dp_sft
 from privproj.errors import InvalidParameter
-from privproj.records.atomic import write_atomically
+from privproj.records.atomic import read_bounded, write_atomically
 from privproj.records.ledger import NOT_CHAINED, Account, read_ledger
 from privproj.records.strict_json import parse_json
 from privproj.result import Result
@@ -530,7 +530,7 @@ def remove_unused_folder(folder: Path) -> None:
 def saved_settings(folder: Path) -> Settings:
     """The settings of a run that was begun; raises :class:`InvalidParameter` where they were changed since."""
     try:
-        kept = parse_json((folder / FILES["settings"]).read_text())
+        kept = parse_json(read_bounded(folder / FILES["settings"]).decode())
         claimed = kept.pop("sha256", None)
         settings = Settings(**kept)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):

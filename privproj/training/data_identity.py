@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
 from privproj.errors import InvalidParameter, Refused
-from privproj.records.atomic import write_atomically
+from privproj.records.atomic import read_bounded, write_atomically
 from privproj.records.ledger import NOT_CHAINED, Account
 from privproj.records.strict_json import parse_json
 
@@ -366,15 +367,15 @@ def check_identity(
 ) -> Callable[[int], object]:
     """Refuse other data than a ledger has releases of, and a ledger with fewer releases than it once had.
 
-    ``<ledger>.data`` keeps the identity of the data, and a second count of the releases. It lies beside the file that
-    a link names.
+    ``<ledger>.data`` keeps the identity of the data, a second count of the releases, and the random name by which
+    stamps know the ledger. It lies beside the file that a link names.
 
     Args:
         ledger: The path of the ledger.
         found: The identity of the data that is about to be trained on.
         account: What the ledger says.
         kept: Whatever else is kept in that file, in secret. It is filled with what the file has, and written as it is
-            whenever the file is.
+            whenever the file is. ``kept["ledger"]`` is the name.
 
     Returns:
         What keeps both in that file, called with the number of releases; once before the first release.
@@ -384,6 +385,7 @@ def check_identity(
     """
     path = Path(f"{Path(ledger).resolve()}.data")
     kept = {} if kept is None else kept
+    kept["ledger"] = token_hex()
     if path.exists():
         known, releases, others = _read_identity(path)
         kept.update(others)
@@ -426,7 +428,7 @@ def check_identity(
 def _read_identity(path: Path) -> tuple[Identity, int, dict[str, Any]]:
     """The identity that was kept in a file, the releases that its ledger had then, and whatever else is there."""
     try:
-        kept = parse_json(path.read_text())
+        kept = parse_json(read_bounded(path).decode())
         digests, releases = kept["digests"], kept["releases"]
         whole = isinstance(kept["records"], int) and isinstance(releases, int)
         if not whole or not all(isinstance(digest, str | None) for digest in digests.values()):

@@ -7,6 +7,7 @@ the parts of the run are put together in an order that matters.
 import json
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from secrets import token_hex
@@ -16,7 +17,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from privproj.assumptions import PUBLIC_SUBSPACE
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2
 from privproj.records.ledger import Account, Ledger, read_ledger
@@ -48,6 +48,7 @@ from privproj.training.optimizer import PrivateOptimizer, ProjectingOptimizer, S
 from privproj.training.plan import Plan, SchemeName, rate_and_steps, with_smallest_noise
 from privproj.training.processes import Processes, current_processes
 from privproj.training.release import BoundedRelease, PrivateRelease
+from privproj.training.stamps import Stamps
 from privproj.validation import whole
 
 
@@ -79,6 +80,7 @@ def make_private(
     bound: str | None = None,
     adaptive_clipping: AdaptiveClipping | None = None,
     ledger: str | None = None,
+    again: bool | None = None,
     adaptive_order: float | None = None,
     insecure_seed: int | None = None,
 ) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
@@ -145,8 +147,11 @@ def make_private(
         adaptive_clipping: How the clip follows the norms of the gradients; ``max_grad_norm`` is then the first clip.
             Every release comes with a noisy count of the records that were not clipped, which the noise is calibrated
             with. One joint clip only. None: the clip stays as it is.
-        ledger: Path of a file that records every release before it is used, and from which the run can be resumed.
-            None: releases are counted in memory only.
+        ledger: Path of a file that records every release before it is used, and from which the run can be resumed. A
+            second start on what has released needs the ledger of the first one. None: releases are counted in memory
+            only, and those of this run alone.
+        again: Whether this very plan begins anew where the ledger ends with all its steps made. True: it does, and both
+            are counted. False: nothing is left to release. None: it does where the module is known to have released.
         adaptive_order: The order, from 1.001 to 1e6, of a Renyi filter with the budget of ``epsilon`` and ``delta``,
             which are then fixed before the first release of the ledger. Later calls with the same three may have other
             noise, rates and numbers of steps, chosen by looking at what was released. Without a ledger every call
@@ -186,6 +191,8 @@ def make_private(
     check_loader(data_loader)
     check_distinct(data_loader.dataset)
     check_sampling(sampling)
+    if again is not None and type(again) is not bool:
+        raise InvalidParameter("again", again, "True, False or None")
     chosen = load(algorithm)
     rank = None if rank is None else whole("rank", rank, "a rank from 1 to 1e7", 1, 10**7)
     target = calibration_target(noise_multiplier, epsilon, delta, adaptive_order)
@@ -228,12 +235,12 @@ def make_private(
         processes = current_processes()
         processes.check_same(told_to_others(plan, target, insecure_seed, taps, optimizer, subspace))
         _check_same_data(data_loader, processes)
+        ingredients = _Ingredients(chosen, module, optimizer, data_loader, taps, subspace, again)
         if target is not None:
             # Only the first process has the ledger. The others learn the noise from it.
             with processes.together():
-                plan = _calibrate_after_ledger(plan, subspace, ledger, target) if processes.first else plan
+                plan = _calibrate_after_ledger(plan, ingredients, ledger, target) if processes.first else plan
             plan = processes.agree(plan)
-        ingredients = _Ingredients(chosen, module, optimizer, data_loader, taps, subspace)
         run = _start_run(plan, ingredients, ledger, target, insecure_seed)
         retire_wrapper(given)
         return run
@@ -260,11 +267,21 @@ class _Ingredients:
     data_loader: DataLoader
     taps: Taps
     subspace: Subspace | None
+    again: bool | None
+
+    def stamps(self, account: Account, name: str | None = None, path: str | None = None) -> Stamps:
+        """The stamps of a run with this account, and with the ledger of this name and path."""
+        return Stamps(self.taps, self.optimizer, account, name, path)
 
     @property
-    def assumes(self) -> tuple[str, ...]:
-        """The sentence about a public subspace that epsilon rests on; nothing where there is none."""
-        return (PUBLIC_SUBSPACE,) if self.subspace is not None and self.subspace.source == "public" else ()
+    def begins_anew(self) -> bool:
+        """True if a plan of which all steps are made is begun anew: as told, else where a run has released before."""
+        return any(self.stamps(Account()).earlier()) if self.again is None else self.again
+
+    @property
+    def in_public_subspace(self) -> bool:
+        """True if epsilon rests on a subspace being public."""
+        return self.subspace is not None and self.subspace.source == "public"
 
 
 class ResumedLedger(UserWarning):
@@ -290,26 +307,40 @@ def _start_run(
     # Weights come before all else. Gradients of all processes are summed, so they must belong to the same weights.
     processes.align(tensor for _, tensor in parts.taps.tensors())
     processes.align(() if parts.subspace is None else (parts.subspace.basis,))
-    insecure, phase = insecure_seed is not None, plan.phase(plan.steps)
+    marks = {"insecure": insecure_seed is not None, "public_subspace": parts.in_public_subspace}
+    phase, true = plan.phase(plan.steps), tuple(mark for mark, holds in marks.items() if holds)
     # The ledger comes before the streams. It refuses a run that its file does not belong to, and it knows how many
     # releases were made before; nothing may be drawn until that is settled.
     book, data, kept = None, None, {}
+
+    def check(account: Account) -> Callable[[int], object]:
+        assert ledger is not None and data is not None
+        keep = check_identity(ledger, data, account, kept)
+        parts.stamps(account, kept["ledger"], ledger).check()
+        return keep
+
     with processes.together():
+        if processes.first and (ledger is None or not os.path.exists(ledger)):
+            # No file is made for a start that is refused.
+            parts.stamps(_subspace_account(parts.subspace), path=ledger).check()
         if ledger is not None and processes.first:
             data = identity(parts.data_loader.dataset)
-            book = Ledger(ledger, phase, target, insecure, lambda account: check_identity(ledger, data, account, kept))
+            book = Ledger(ledger, phase, target, true, check, parts.begins_anew)
     try:
         said = Account() if book is None else book.account
         with processes.together():
             _check_first_has_ledger(ledger, processes)
             earlier = _earlier_account(book, parts.subspace)
-        known = {"insecure": insecure or said.insecure, "notes": said.notes, "target": target or said.target}
+        known: dict[str, Any] = {mark: holds or getattr(said, mark) for mark, holds in marks.items()}
+        known |= {"alone": ledger is None, "notes": said.notes, "target": target or said.target}
         before = processes.agree(replace(earlier, **known))
         with processes.together():
             secrets = _epoch_secrets(plan, book, kept, data, before, insecure_seed)
-        spending, turn = Spending(plan, book, before, parts.assumes), BatchTurn()
         # Only the first process has the ledger. The others learn the count from it.
-        spending.steps = processes.agree(spending.steps)
+        steps = processes.agree(0 if book is None else book.steps)
+        begun = replace(before, phases=(*before.phases, (phase.as_dict(), steps)))
+        spending = Spending(plan, book, before, steps, parts.stamps(begun, kept.get("ledger"), ledger))
+        turn = BatchTurn()
         if ledger is not None and spending.steps and processes.first:
             _warn_of_releases(ledger, spending.steps, plan.steps)
         # The streams come after the count, because with an insecure seed a resumed run must not repeat its own noise.
@@ -403,18 +434,17 @@ def _earlier_account(book: Ledger | None, subspace: Subspace | None) -> Account:
     return Account(book.earlier)
 
 
-def _calibrate_after_ledger(
-    plan: Plan, subspace: Subspace | None, ledger: str | None, target: dict[str, float]
-) -> Plan:
+def _calibrate_after_ledger(plan: Plan, parts: _Ingredients, ledger: str | None, target: dict[str, float]) -> Plan:
     """The plan calibrated together with all earlier releases.
 
     A resumed plan keeps its noise, which was calibrated when it began: neither is it counted twice, nor does it depend
     on the rounding of the machine that goes on with it.
     """
     if ledger is None or not os.path.exists(ledger) or not (account := read_ledger(ledger)).spent:
-        return with_smallest_noise(plan, _subspace_account(subspace), **target)
+        return with_smallest_noise(plan, _subspace_account(parts.subspace), **target)
     last = account.phases[-1][0]
-    if account.target == target and "noise_multiplier" in last:
+    over = parts.begins_anew and not account.left
+    if account.target == target and "noise_multiplier" in last and not over:
         resumed = replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=last["noise_multiplier"]))
         if json.loads(json.dumps(resumed.phase(resumed.steps).as_dict())) == last:
             return resumed

@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from privproj.assumptions import PUBLIC_RECORD_COUNT
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import M2
 from privproj.mechanisms.releases import ReleasesProjection
@@ -26,6 +25,7 @@ from privproj.training.nested import has_rows, move, take
 from privproj.training.own_loss import LossFunction, OwnLossCheck, check_once, check_rows, checked_losses
 from privproj.training.plan import Plan
 from privproj.training.release import PrivateRelease
+from privproj.training.stamps import Stamps
 from privproj.training.view import View
 from privproj.validation import real, whole
 
@@ -34,19 +34,23 @@ class Spending:
     """Counts the releases of a run, in a ledger if there is one, and refuses more than the plan has.
 
     A release is counted before its noised sum exists. So a run that is killed has made at most what was counted.
+    ``steps`` are the releases that the ledger has of this plan, and ``stamps`` see to it that those of earlier runs are
+    counted too.
     """
 
-    def __init__(self, plan: Plan, ledger: Ledger | None, earlier: Account, assumes: tuple[str, ...] = ()) -> None:
-        self.plan, self.ledger, self.earlier, self.assumes = plan, ledger, earlier, assumes
-        self.steps = 0 if ledger is None else ledger.steps
+    def __init__(self, plan: Plan, ledger: Ledger | None, earlier: Account, steps: int, stamps: Stamps) -> None:
+        self.plan, self.ledger, self.earlier = plan, ledger, earlier
+        self.steps, self.stamps = steps, stamps
 
     def record(self) -> None:
         """Count one more release; with a ledger it is on the disk before the release exists."""
         if self.steps >= self.plan.steps:
             raise Refused(f"all {self.plan.steps} planned steps are released; a longer run needs noise for more steps")
+        self.stamps.check()
         if self.ledger is not None:
             self.ledger.record()
         self.steps += 1
+        self.stamps.count()
 
     @property
     def account(self) -> Account:
@@ -55,13 +59,8 @@ class Spending:
         return replace(self.earlier, phases=(*self.earlier.phases, own))
 
     def epsilon(self, delta: float) -> Result:
-        """Epsilon of all that was released so far at ``delta``, rounded up.
-
-        The answer also names what a plan assumes that was made from the size of a data set.
-        """
-        found = self.account.epsilon(delta)
-        assumed = dict.fromkeys((*found.run["assumes"], PUBLIC_RECORD_COUNT, *self.assumes))  # pyright: ignore
-        return replace(found, run={**found.run, "assumes": tuple(assumed)})
+        """Epsilon of all that was released so far at ``delta``, rounded up."""
+        return self.account.epsilon(delta)
 
 
 class PrivateOptimizer(torch.optim.Optimizer):

@@ -175,11 +175,12 @@ class Plan:
             steps: Number of releases, at least 1.
 
         Returns:
-            A dictionary with ``steps``, ``relation`` and how batches are drawn.
+            A dictionary with ``steps``, ``relation``, how batches are drawn, and that the number of records is public.
         """
-        run: dict[str, object] = {"relation": str(self.relation)}
+        # Rate, steps and divisor are computed from the number of records.
+        run: dict[str, object] = {"relation": str(self.relation), "public_size": True}
         if self.max_batch_size is not None:
-            run |= {"max_batch_size": self.max_batch_size, "dataset_size": self.dataset_size, "public_size": True}
+            run |= {"max_batch_size": self.max_batch_size, "dataset_size": self.dataset_size}
         if self.batches is not None:
             # E = ceil(T/t).
             return run | {"steps": -(-steps // self.batches), "sampling": self.sampling, "batches": self.batches}

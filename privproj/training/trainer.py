@@ -28,8 +28,8 @@ from privproj.training.batches import PrivateLoader
 from privproj.training.engine import ResumedLedger, make_private
 from privproj.training.optimizer import PrivateOptimizer
 
-GIVEN_BY_TRAINER = {"module", "optimizer", "data_loader", "steps", "epochs", "sampling_rate", "batches"}
-"""Arguments of :func:`make_private` that Trainer's own arguments say. Contract."""
+GIVEN_BY_TRAINER = {"module", "optimizer", "data_loader", "steps", "epochs", "sampling_rate", "batches", "again"}
+"""Arguments of :func:`make_private` that Trainer's own arguments, or those of ``train``, say. Contract."""
 
 LEDGER = "ledger.jsonl"
 """The file of the ledger within ``output_dir``, where no other is named. Contract: a run is resumed from it."""
@@ -119,6 +119,7 @@ class PrivateTrainer(Trainer):
         self.strict = bool(self.privacy.pop("strict", False))
         self.private_optimizer: PrivateOptimizer | None = None
         self.plain_optimizer = self.optimizer
+        self.resumes = False
         _refuse_unsound(self)
         # B = records at a time x accumulation x processes: the expected number of records in a release.
         self.logical_batch_size = super().get_total_train_batch_size(self.args)
@@ -189,8 +190,11 @@ class PrivateTrainer(Trainer):
 
         Raises:
             InvalidParameter: The ledger is not that of the checkpoint, or the plan is not possible.
-            Refused: The ledger has releases and no checkpoint is resumed, or no bound covers the run.
+            Refused: The ledger has releases, no checkpoint is resumed, and the model is not the one that they trained;
+                or no bound covers the run.
         """
+        given = inspect.signature(super().train).bind(*args, **kwargs).arguments
+        self.resumes = bool(given.get("resume_from_checkpoint"))
         try:
             return super().train(*args, **kwargs)._replace(training_loss=None)
         finally:
@@ -227,6 +231,7 @@ class PrivateTrainer(Trainer):
                 optimizer=optimizer,  # pyright: ignore[reportArgumentType]
                 data_loader=data,
                 steps=steps,
+                again=False if self.resumes else None,
                 **options,
             )
         self.optimizer = self.private_optimizer = private

@@ -52,7 +52,7 @@ def test_scores_of_the_release_code_have_the_law_of_the_mechanism(release, mecha
         assert stats.ks_2samp(ours, known).pvalue > 1e-3
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_correct_code_is_not_refuted_in_twenty_seeds(release):
     scene = release.Scene(mechanism=M2, steps=20)
     refuted = [

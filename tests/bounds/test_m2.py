@@ -5,12 +5,13 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
+import reference
 from helpers import eps_of, m2, settings_of_m2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameter, Refused, reference
+from privproj import M2, Gaussian, InvalidParameter, Refused
 from privproj.bounds import find_bound
 from privproj.bounds.m2.mixture_rdp import log_energy_moment
 from privproj.laws.squared_shift import log_gaussian_delta_at

@@ -33,7 +33,7 @@ def test_an_audit_that_could_not_refute_says_so(ceiling, verdict, noted):
     assert ("too few runs" in "\n".join(lines_of(found))) == noted
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_mechanism(release, capsys):
     line = "mechanism m2 --dim 64 --rank 8 --noise-multiplier 1 --steps 4 --delta 1e-3 --trials 800 --seed 1"
     code, found = asked(capsys, line)

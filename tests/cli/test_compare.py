@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from helpers import slow_if
 from privproj_cli.mechanisms import MECHANISMS
 
 GAUSSIAN = "gaussian --noise-multiplier 1"
@@ -46,7 +47,7 @@ def without(words, extra):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", slow_if(MECHANISMS, lambda name: name == "mixing"))
 def test_a_bound_that_does_not_apply_has_one_short_line(mechanism, run):
     refused = 0
     for extra in RUNS:

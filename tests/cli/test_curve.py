@@ -24,7 +24,11 @@ def test_curve_prints_every_bound(capsys, style, what):
 
 @pytest.mark.parametrize(
     ("run", "words"),
-    [("--sampling shuffle", "shuffled batches"), ("--sampling fixed --sampling-rate .1", "replace"), ("", "")],
+    [
+        ("--sampling shuffle", "shuffled batches"),
+        ("--sampling fixed --sampling-rate .1 --steps 1", "replace"),
+        ("", ""),
+    ],
 )
 def test_a_curve_warns_of_what_its_run_brings_in(run, words, capsys):
     assert exit_code(f"curve gaussian --noise-multiplier 5 --points 2 {run}".split()) == 0

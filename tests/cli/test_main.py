@@ -67,7 +67,11 @@ BAD = [
     ("epsilon m2 --dim 64 --rank 4 --bound beta-tail --noise-multiplier 1 --delta 1e-5", 2, "columns"),
     ("epsilon m2 --dim 1e30 --rank 4 --noise-multiplier 1 --delta 1e-5", 2, "--dim"),
     ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --bound classical", 3, "analytic"),
-    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --sampling-rate .1 --relation replace", 3, "supported"),
+    (
+        "epsilon gaussian --noise-multiplier 1 --delta 1e-5 --sampling-rate .1 --steps 1 --relation replace",
+        3,
+        "supported",
+    ),
     (
         "epsilon m2 --dim 8 --rank 2 --noise-multiplier 1 --delta 1e-5 --bound exact-rank1 --relation replace",
         3,

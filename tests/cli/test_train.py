@@ -13,7 +13,7 @@ from helpers import needs
 from privproj_cli.main import exit_code
 
 import privproj
-from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
+from privproj.assumptions import PLAN_FIXED_IN_ADVANCE, THIS_LEDGER_ALONE
 from privproj.errors import Refused
 from privproj.records.ledger import read_ledger
 
@@ -248,6 +248,16 @@ def test_a_run_without_a_number_at_its_end_does_not_begin(tmp_path, capsys):
     line = "train --data digits --mechanism m2 --rank 16 --noise-multiplier 1e-9"
     assert train(line, tmp_path / "run") == 5
     assert capsys.readouterr().err.count("\n") == 1 and not (tmp_path / "run").exists()
+
+
+def test_a_run_says_everywhere_that_its_ledger_alone_is_counted(small, tmp_path, capsys):
+    assert train(f"train --data {small} --mechanism dp-sgd --epsilon 2 --steps 2", tmp_path / "run") == 0
+    told = (
+        capsys.readouterr().out,
+        *((tmp_path / "run" / name).read_text() for name in ("report.json", "statement.md")),
+    )
+    assert all(THIS_LEDGER_ALONE in " ".join(text.split()) for text in told)
+    assert exit_code(["verify", str(tmp_path / "run" / "statement.md")]) == 0
 
 
 def test_a_given_seed_is_said_in_the_report(small, tmp_path, capsys):

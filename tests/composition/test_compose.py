@@ -166,7 +166,7 @@ def test_no_answer_is_above_a_simple_bound(z, rate, steps):
     """Basic composition of equal shares, and the probability of ever being sampled."""
     run = {"steps": steps, "sampling_rate": rate}
     for mechanism in (Laplace(noise_multiplier=z), Gaussian(noise_multiplier=z)):
-        for eps in (0.0, 1e-6, 0.1, 3.0, 20.0):
+        for eps in (0.0, 1e-6, 0.1, 3.0):
             found = privproj.delta(mechanism, epsilon=eps, **run).value
             one = privproj.delta(mechanism, epsilon=eps / steps, sampling_rate=rate).value
             ever = -math.expm1(steps * math.log1p(-rate)) if rate < 1.0 else 1.0

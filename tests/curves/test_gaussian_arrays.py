@@ -2,9 +2,9 @@
 
 import numpy as np
 from mpmath import mp
+from reference.special import gaussian_delta
 
 from privproj.curves import gaussian_arrays
-from privproj.reference.special import gaussian_delta
 
 
 def test_scaled_tails_are_right_to_two_units():

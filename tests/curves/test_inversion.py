@@ -60,7 +60,7 @@ def test_readings_of_one_release_are_exact_inverses(bound):
     assert tried
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n == "m2" else ()) for n in RUNS])
 def test_readings_of_a_run_are_exact_inverses(name):
     mechanism, run = RUNS[name]
     draw = random.Random(name)

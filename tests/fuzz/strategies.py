@@ -124,7 +124,9 @@ def value_for(option: click.Option) -> st.SearchStrategy:
     if isinstance(option.type, click.Choice):
         return often(st.sampled_from(list(option.type.choices)), st.sampled_from(ABSURD), 12)
     if option.opts[0] in OUTPUTS:
-        return st.sampled_from(["out.txt", "out.json", "out.toml", "out.svg", "out.html", "no/where", "", ".", "a\0b"])
+        return st.sampled_from(
+            ["out.txt", "out.json", "out.toml", "out.svg", "out.html", "no/where", "", ".", "a\0b", "a\x1b[2K\nb"]
+        )
     sane = st.sampled_from(SANE.get(str(option.name), ["1", "0.5", "10"]))
     absurd = st.one_of(st.sampled_from(ABSURD), decimals())
     if isinstance(option.type, Number | LayerShape | NormPair) or str(option.name) in SANE:
@@ -213,11 +215,12 @@ LITERALS = [
     "nan", "inf", "-inf", "1e400", "-1e400", "1e-400", "0", "-0.0", "-1", "2.5", "1e308", "5e-324", "1e15",
     "true", "false", "[]", "{}", "[1, 2]", "[[]]", "{a = 1}", '{"a": 1}', "''", '""', '"1"', '"nan"', '"\\u0000"',
     "1979-05-27", "07:32:00", "1979-05-27T07:32:00Z", "0x10", "0o7", "1_000", "null", "None", "9" * 400, "9" * 5000,
+    '"\\u001b[2K\\nok"',
     '["a", 1]', '["64x4"]', '["64x4x1000000000"]', '"\\ud800"', '"\U0001f600"', "1 2", "", '"' + "x" * 5000 + '"',
 ]  # fmt: skip
 """Values of TOML and JSON, of right and wrong types; some of neither language."""
 
-TEXTUAL = ("name", "query", "mechanism", "bound", "sampling", "relation", "clipping", "composer", "split")
+TEXTUAL = ("name", "query", "mechanism", "bound", "status", "sampling", "relation", "clipping", "composer", "split")
 KEYS = sorted({*SANE, *TEXTUAL, "planned", "expect", "rtol", "at_most", "fixed_projection", "enforced", "layers"})
 JUNK = [
     b"\0", b"\xff\xfe", b"\xc3(", b"\xed\xa0\x80", b"[" * 3000, b'{"a":' * 3000, b"a." * 3000 + b"a=1", b"9" * 5000,
@@ -243,7 +246,8 @@ def sane_value(key: str) -> st.SearchStrategy:
     choices = {
         "mechanism": [*MECHANISMS, "dp-sgd"], "query": [*QUANTITIES], "bound": [name for _, name in LINES],
         "sampling": [*map(str, Sampling)], "relation": ["add-remove", "replace", "zero-out"],
-        "clipping": ["joint", "per-layer"], "composer": ["privproj", "dp-accounting"], "name": ["a", "b", "a: b"],
+        "clipping": ["joint", "per-layer"], "composer": ["privproj", "dp-accounting"],
+        "name": ["a", "b", "a: b", "a\x1b[2K\nok   b"], "status": ["proved", "conditional"],
     }  # fmt: skip
     sane = choices.get(key) or SANE.get(key) or ["1", "0.5", "true"]
     return st.sampled_from(sane).map(lambda text: text if text == "true" else written(text))
@@ -358,7 +362,7 @@ def statements(draw: st.DrawFn) -> Case:
     return Case(("verify", "in.txt", *(["--json"] if draw(st.booleans()) else [])), {"in.txt": draw(mutated(data))})
 
 
-LEDGER_KIND = '"ledger": {"phase": [%s], "made": [2], "insecure": false, "notes": [], "assumes": []}'
+LEDGER_KIND = '"ledger": {"phase": [%s], "made": [2], "insecure": false, "public_subspace": false, "notes": []}'
 
 
 @cache

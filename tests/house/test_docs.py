@@ -100,8 +100,9 @@ def test_quick_commands_print_what_the_page_says(path, tmp_path, monkeypatch, ca
 
 
 def marks(path):
-    """Pages that need extras are read where these are installed."""
-    return [pytest.mark.extra] if any(map(extras_of, blocks(path))) else []
+    """Pages that need extras are read where these are installed; that of audits takes a minute, by hand."""
+    by_hand = [pytest.mark.slow] if path.name == "audits.md" else []
+    return [*by_hand, pytest.mark.extra] if any(map(extras_of, blocks(path))) else by_hand
 
 
 @pytest.mark.full
@@ -135,7 +136,7 @@ def test_blocks_of_the_shell_only_set_up(path):
 
 def test_a_page_is_run_unless_a_program_writes_it():
     made = {path for path in EVERY if path.read_text().startswith("<!-- Written by docs/build.py")}
-    measured = {DOCS / f"{name}.md" for name in ("benchmarks", "certified", "reference")}
+    measured = {DOCS / f"{name}.md" for name in ("benchmarks", "certified", "reference", "results")}
     without_commands = {DOCS / "architecture.md", DOCS / "notation.md"}
     assert set(EVERY) - made - measured - without_commands == set(WRITTEN) - {ROOT / "README.md"}
 

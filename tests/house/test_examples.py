@@ -5,9 +5,11 @@ import os
 import re
 import subprocess
 import sys
+from fnmatch import fnmatch
 
 import pytest
 from helpers import ROOT, needs
+from privproj_cli.main import exit_code
 
 FOLDER = ROOT / "examples"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
@@ -138,6 +140,24 @@ def test_an_example_of_an_extra_keeps_its_law(name, tmp_path):
     needs(*modules)
     law(output_of(name, tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+def test_the_workflow_works_for_who_copies_it(tmp_path, monkeypatch, capsys):
+    """Every file that it names is one that its comment tells to make, or one that it makes itself."""
+    text = (FOLDER / "github-actions.yml").read_text()
+    told, job = "".join(re.findall(r"^#(.*)\n", text, re.MULTILINE)), re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
+    install, check = re.findall(r"- run: (.*)", job)
+    folder, wheel = re.fullmatch(r"pip install (\w+)/(privproj-\*\.whl)", install).groups()
+    assert f"pip wheel --no-deps --wheel-dir {folder} " in told
+    program, command, file, *options = check.split()
+    assert (program, command) == ("privproj", "check") and fnmatch("privproj-0.1.0-py3-none-any.whl", wheel)
+    assert f"your runs in {file} as in examples/bounds.toml" in " ".join(told.split())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / file).write_text((FOLDER / "bounds.toml").read_text())
+    assert exit_code([command, file, *options]) == 0
+    assert (tmp_path / re.search(r"path: (.*)", job)[1]).read_text().count("<testcase") == 2
+    (tmp_path / file).write_text((FOLDER / "bounds.toml").read_text().replace("at_most = 1.1", "at_most = 1.0"))
+    assert exit_code([command, file, *options]) == 1
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ ELSEWHERE = {
     "bounds/laplace": "tests/bounds/test_every_bound.py, tests/composition/test_compose.py",
     "bounds/wishart_matrix": "refuted: tests/audit/test_symmetry.py, and refused by the command line",
     "accounting/baselines": "the gain line: tests/cli/test_render.py",
+    "accounting/column_rows": "columns against scalars, and asked back: tests/accounting/test_columns.py",
     "accounting/first_guess": "where to look, never what to claim: tests/accounting/test_calibration.py",
     "accounting/question": "what every query asks: tests/accounting/test_queries.py",
     "accounting/rank_search": "the rank query: tests/accounting/test_calibration.py",
@@ -29,7 +30,6 @@ ELSEWHERE = {
     "numerics/inverse_kernels": "both ends were evaluated: tests/curves/test_columns.py",
     "numerics/tables": "tests/numerics/test_kernels.py",
     "numerics/gamma_mills": "tests/numerics/test_gamma_hockey_stick.py",
-    "records/atomic": "kills: tests/records/test_regression.py, test_sweep.py",
     "records/sweep_columns": "rows in columns against rows one by one: tests/records/test_sweep.py",
     "rigorous/grids": "any grid is sound: tests/records/test_certified_runs.py",
     "rigorous/integral": "enclosures: tests/records/test_certificate.py",
@@ -52,7 +52,6 @@ CLI = {
     "commands": "tests/cli/test_groups.py",
     "declared": "every option of a query: tests/cli/test_groups.py, tests/cli/test_options.py",
     "mechanisms": "every example works: tests/cli/test_main.py",
-    "output": "errors are one line: tests/cli/test_main.py",
     "picture": "tests/cli/test_curve.py",
     "progress": "a bar on standard error: tests/cli/test_sweep.py, tests/cli/test_audit.py",
     "report": "tests/records/test_statement.py",
@@ -63,7 +62,6 @@ CLI = {
 """Files of the command line without a test file of their own, and where their law is."""
 WHOLE = {
     "mechanisms": "parameters of a mechanism: tests/mechanisms/test_base.py, tests/bounds",
-    "reference": "independent values that every bound is compared with: tests/reference",
 }
 """Rooms whose law is one."""
 

@@ -27,8 +27,8 @@ def ids(path):
 
 @pytest.mark.parametrize("path", SOURCES, ids=ids)
 def test_what_only_its_own_file_uses_begins_with_an_underscore(path):
-    if path.name.endswith("kernels.py") or path.parts[-2] == "reference":
-        return  # compiled together, as one namespace; named after the bounds that they are references of
+    if path.name.endswith("kernels.py"):
+        return  # compiled together, as one namespace
     named = [node.name for node in parsed(path).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     public = {name for name in named if not name.startswith("_")} - RECORD_FIELDS
     assert not [name for name in public if FILES_WITH[name] <= (name in WORDS[path])]

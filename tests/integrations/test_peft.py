@@ -26,7 +26,7 @@ def test_layers_of_a_peft_directory(tmp_path, capsys):
           base_model_name_or_path=str(base), rank_pattern={"down_proj": 8}, bias="none")  # fmt: skip
     expected = (Layer(dim=2048, rank=16, count=44), Layer(dim=5632, rank=8, count=22))
     assert layers_from_peft(str(home)) == expected
-    line = f"epsilon m2 --from-peft {home} --noise-multiplier 0.5 --delta 1e-5 --json"
+    line = f"epsilon m2 --from-peft {home} --whole-gradients --noise-multiplier 0.5 --delta 1e-5 --json"
     assert exit_code(line.split()) == 0
     shown = capsys.readouterr()
     known = privproj.epsilon(M2(layers=expected, noise_multiplier=0.5), delta=1e-5).value
@@ -239,7 +239,12 @@ def test_a_key_that_is_switched_off_changes_nothing(tmp_path, key):
 def test_a_damaged_file_is_one_sentence(tmp_path, text, capsys):
     home = llama(tmp_path)
     (tmp_path / "adapter_config.json").write_text(text)
-    assert exit_code(["epsilon", "m2", "--from-peft", home, "--noise-multiplier", "1", "--delta", "1e-5"]) == 2
+    assert (
+        exit_code(
+            ["epsilon", "m2", "--from-peft", home, "--whole-gradients", "--noise-multiplier", "1", "--delta", "1e-5"]
+        )
+        == 2
+    )
     shown = capsys.readouterr()
     assert shown.out == "" and shown.err.count("\n") == 1
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from helpers import needs
 
+from privproj.assumptions import THIS_LEDGER_ALONE
 from privproj.errors import InvalidParameter, Refused
 from privproj.records import read_ledger
 
@@ -267,6 +268,22 @@ def test_a_second_run_into_the_same_folder_is_refused_until_it_resumes(runs, fol
     with pytest.raises(Refused, match="resume_from_checkpoint"):
         runs.trainer(folder, runs.adapted(), runs.texts(40), FIXED, **SAVING).train()
     assert read_ledger(folder / "ledger.jsonl").spent == 6
+
+
+def test_a_model_that_was_trained_is_trained_on_with_its_ledger_alone(runs, tmp_path):
+    """In this process a second run is counted with the first; a resumed one has nothing left to do."""
+    model, book = runs.adapted(), tmp_path / "one" / "ledger.jsonl"
+    first = runs.trainer(tmp_path / "one", model, runs.texts(40), FIXED, **SAVING)
+    first.train()
+    assert first.train(resume_from_checkpoint=True).global_step == 6
+    assert [steps for _, steps in read_ledger(book).phases] == [6]
+    for privacy in (FIXED, {**FIXED, "ledger": None}):
+        with pytest.raises(InvalidParameter, match="from an earlier start"):
+            runs.trainer(tmp_path / "two", model, runs.texts(40), privacy, **SAVING).train()
+    second = runs.trainer(tmp_path / "two", model, runs.texts(40), {**FIXED, "ledger": str(book)}, **SAVING)
+    second.train()
+    assert second.epsilon().value == read_ledger(book).epsilon(1e-5).value > first.epsilon().value
+    assert THIS_LEDGER_ALONE in second.epsilon().assumes
 
 
 def test_a_stopped_run_has_spent_less_and_says_so(runs, tmp_path):

@@ -5,8 +5,8 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
+import reference
 
-from privproj import reference
 from privproj.laws.inverse_gamma import InverseGamma
 from privproj.laws.profiles import any_rank_profile, rank_one_profile
 

@@ -5,10 +5,10 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
+from reference.m1 import _energy_density
 
 from privproj.laws.panel_law import panels_of
 from privproj.laws.projected_energy import ProjectedEnergy
-from privproj.reference.m1 import _energy_density
 
 
 @pytest.mark.parametrize(

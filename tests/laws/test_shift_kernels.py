@@ -5,9 +5,9 @@ import random
 
 import mpmath as mp
 import pytest
+import reference
 from helpers import needs
 
-from privproj import reference
 from privproj.laws import shift_kernels
 from privproj.laws.shift_kernels import coordinate, places, shift_epsilon, shift_law, shift_log_delta, tail_of_law
 

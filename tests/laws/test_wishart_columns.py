@@ -6,12 +6,12 @@ import mpmath
 import numpy as np
 import pytest
 from helpers import needs
+from reference.wishart import exact_delta
 
 from privproj.bounds.wishart.exact import columns
 from privproj.laws.wishart_columns import WISHART_COLUMNS
 from privproj.laws.wishart_loss import VectorWishart
 from privproj.mechanisms import Wishart
-from privproj.reference.wishart import exact_delta
 
 
 def hostile_rows(seed, count, largest=6.0):

@@ -5,10 +5,10 @@ import random
 
 import mpmath as mp
 import pytest
+import reference
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from privproj import reference
 from privproj.bounds.m2._beta_tail import beta_tail_epsilons
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import widen_outward

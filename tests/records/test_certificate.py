@@ -9,13 +9,13 @@ from decimal import Decimal
 
 import mpmath as mp
 import pytest
+import reference
 from helpers import ROOT, needs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privproj_cli.main import exit_code
 
 import privproj
-from privproj import reference
 from privproj.records import certificate, certified_runs, strict_json
 
 needs("flint")
@@ -357,7 +357,7 @@ TWO_SHAPES = ("--layer", "64x8x2", "--layer", "64x4")
     "words",
     [
         (*QUESTION, "--group-size", "2", "--certify"),
-        (*QUESTION, "--sampling-rate", ".1", *CAP, "--certify"),
+        (*QUESTION, "--sampling-rate", ".1", "--steps", "1", *CAP, "--certify"),
         ("epsilon", "m2", *TWO_SHAPES, "--noise-multiplier", "1", "--delta", "1e-5", "--certify"),
         ("epsilon", "m1", "--dim", "100", "--rank", "16", "--noise-multiplier", "3", "--delta", "1e-5", "--certify"),
     ],

@@ -1,6 +1,7 @@
 """Certificates of runs: composed in balls, close to the floats, checked by another command, and proof on any grid."""
 
 import json
+import math
 import random
 from decimal import Decimal
 
@@ -13,13 +14,15 @@ from privproj_cli.main import exit_code
 import privproj
 from privproj import M2, Gaussian, Laplace, Layer, Sketch
 from privproj.errors import InvalidParameter, PrecisionLimit, Refused
-from privproj.records import certified_runs, certify, load_certificate, prove, verify
+from privproj.records import certified_runs as limits
+from privproj.records import certify, load_certificate, prove, verify
 from privproj.records.certified_runs import CertifiedRun, grid_from_record, grid_record, prove_run
 from privproj.records.run_file import from_data
 from privproj.runs import Sampling
 from privproj.schedule import phase_of
 
 needs("flint")
+from privproj.rigorous.grids import propose_grid  # noqa: E402  (needs flint)
 
 DP_SGD = {"steps": 1000, "sampling_rate": 0.01}
 RUNS = {
@@ -77,9 +80,9 @@ def test_a_certified_delta_and_a_certified_sigma_answer_the_same_question(proved
 
 
 @pytest.mark.full
-def test_what_the_floats_cannot_tell_from_infinite_losses_is_proved():
+def test_a_run_at_a_delta_far_below_the_rounding_of_a_double_is_proved_as_close():
     plain = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-60, **DP_SGD)
-    assert prove(plain)[0].value < 0.01 * plain.value
+    assert plain.lower <= prove(plain)[0].value <= plain.value * (1.0 + 1e-3)
 
 
 @pytest.mark.full
@@ -208,7 +211,7 @@ def test_a_delta_that_covers_epsilon_0_is_certified_there(sampling):
 
 @pytest.mark.parametrize("limit", ["MOST_CELLS", "MOST_WORK", "MOST_PLACES"])
 def test_a_run_that_takes_too_much_work_is_refused(proved, monkeypatch, limit):
-    monkeypatch.setattr(certified_runs, limit, 64)
+    monkeypatch.setattr(limits, limit, 64)
     with pytest.raises(PrecisionLimit):
         certify(proved[0])
 
@@ -222,4 +225,38 @@ def test_a_grid_of_another_run_is_refused(proved):
     question = phase_of(Gaussian(noise_multiplier=1.0), steps=10).question
     with pytest.raises(InvalidParameter):
         grid_from_record(proved[2].witness["grid"], [question])
-    assert certified_runs.MOST_CELLS >= 1 << 20
+
+
+LONG = {"steps": 100_000, "sampling_rate": 0.001}
+"""A long training run: each of a million records in a hundred batches."""
+
+
+@pytest.mark.parametrize(("mechanism", "options"), [(Gaussian(noise_multiplier=0.6), LONG), RUNS["far below"][::2]])
+def test_the_limits_of_a_proof_leave_room_for_long_runs_and_small_deltas(mechanism, options):
+    """Such a run at delta 1e-30 is within them, on its default grid."""
+    question = phase_of(mechanism, **options).question
+    found = propose_grid([question.release()], math.log(1e-30))
+    assert max(window.size for window in found.windows) * 2 <= limits.MOST_CELLS
+    assert sum(window.size for window in found.windows) * 256 // 64 <= limits.MOST_WORK
+    assert sum(map(len, found.knots)) * 256 // 64 <= limits.MOST_PLACES
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        lambda grid: [window.update(size=limits.MOST_CELLS, first=0) for window in grid["windows"]],
+        lambda grid: grid["knots"].__setitem__(0, [*range(-9999, 10_000)]),
+    ],
+    ids=["windows", "knots"],
+)
+def test_a_forged_certificate_is_refused_before_any_work(proved, forge, tmp_path, capsys, monkeypatch):
+    """A hundred kilobytes may ask for minutes and gigabytes; what is refused costs less than reading it."""
+    content = proved[2].record
+    content["certificate"]["bits"] = 1024
+    forge(content["certificate"]["witness"]["grid"])
+    path = tmp_path / "forged.json"
+    path.write_text(json.dumps(content))
+    monkeypatch.setattr("privproj.rigorous.composition.RunInBalls.__init__", None)
+    assert exit_code(["verify", str(path)]) == 5
+    said = capsys.readouterr()
+    assert not said.out and "cells" in said.err and said.err.count("\n") == 1

@@ -7,6 +7,8 @@ from fuzz import keys
 from fuzz.laws import call
 from fuzz.strategies import Case
 
+from privproj.records.entries import FROM_BATCHES
+
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
 
 
@@ -23,22 +25,22 @@ def test_a_key_that_is_removed_doubled_or_mistyped_changes_the_answer_or_is_an_e
 
 
 def test_the_law_sees_a_dropped_and_a_coerced_key(monkeypatch):
-    entry = [*GAUSSIAN.items(), ("batch_size", 2), ("dataset_size", 9), ("epochs", 3)]
+    entry = [*GAUSSIAN.items(), ("batch_size", 2), ("dataset_size", 9), ("epochs", 3), ("group_size", 2)]
     file = keys.File("run", "json", [], [entry])
     before = file.answer[1]
     without = file.changed(0, entry[:-1])
-    assert keys.judged(file, before, "removed", "epochs", without) == "changed"
+    assert keys.judged(file, before, "removed", "group_size", without) == "changed"
     spelled = file.changed(0, [*entry, ("noise-multiplier", 2)])
     assert keys.judged(file, before, "doubled", "noise_multiplier", spelled) == "error"
     planned = file.changed(0, [*entry, ("planned", "false")])
     assert keys.judged(file, before, "mistyped", "planned", planned) == "error"
-    monkeypatch.setattr("privproj.runs.math.ceil", lambda x: 5)
+    monkeypatch.setattr("privproj.records.entries.FROM_BATCHES", (*FROM_BATCHES, "group_size"))
     monkeypatch.setattr(
         "privproj.records.run_file.with_unique_keys",
         lambda entry, where: {k.replace("-", "_"): entry[k] for k in entry},
     )
     monkeypatch.setattr("privproj.records.entries.check_type", lambda name, value, words: value)
-    assert keys.judged(file, file.answer[1], "removed", "epochs", without).startswith("the same answer")
+    assert keys.judged(file, file.answer[1], "removed", "group_size", without).startswith("the same answer")
     assert keys.judged(file, before, "doubled", "noise_multiplier", spelled).startswith("answered")
     assert keys.judged(file, before, "mistyped", "planned", planned).startswith("answered")
 
@@ -61,6 +63,8 @@ REFUSED = [
     {**GAUSSIAN, "batch_size": 100, "dataset_size": 10},
     {**GAUSSIAN, "sampling": "fixed"},
     {**GAUSSIAN, "sampling": "balls-in-bins"},
+    {**GAUSSIAN, "sampling_rate": 0.1},
+    {**GAUSSIAN, "batch_size": 10, "dataset_size": 100},
     {**GAUSSIAN, "sampling": "balls-in-bins", "batches": 10, "batch_size": 10, "dataset_size": 100},
     {**GAUSSIAN, "batches": 10, "epochs": 2},
     {**GAUSSIAN, "sampling_rate": 0.1, "max_batch_size": 30},
@@ -83,16 +87,16 @@ REFUSED = [
 ]
 
 ANSWERED = [
-    {**GAUSSIAN, "batch_size": 10, "dataset_size": 100},
+    {**GAUSSIAN, "batch_size": 10, "dataset_size": 100, "epochs": 1},
     {**GAUSSIAN, "batch_size": 10, "dataset_size": 95, "epochs": 1.5},
     {**GAUSSIAN, "batch_size": 10, "dataset_size": 100, "steps": 3},
     {**GAUSSIAN, "batch_size": 10, "dataset_size": 100, "epochs": 2, "sampling": "fixed"},
     {**GAUSSIAN, "batch_size": 10, "dataset_size": 100, "epochs": 2, "sampling": "partition", "relation": "zero-out"},
-    {**GAUSSIAN, "sampling_rate": 0.25, "group_size": 2},
+    {**GAUSSIAN, "sampling_rate": 0.25, "steps": 1, "group_size": 2},
     {**GAUSSIAN, "batch_size": 10, "dataset_size": 95, "epochs": 1.5, "sampling": "balls-in-bins"},
     {**GAUSSIAN, "batches": 10, "batches_per_record": 3, "sampling": "balls-in-bins", "relation": "zero-out"},
     {**GAUSSIAN, "batches": 10, "epochs": 2, "sampling": "shuffle"},
-    {**GAUSSIAN, "sampling_rate": 0.1, "max_batch_size": 30, "dataset_size": 100, "relation": "zero-out"},
+    {**GAUSSIAN, "sampling_rate": 0.1, "steps": 2, "max_batch_size": 30, "dataset_size": 100, "relation": "zero-out"},
     {"mechanism": "m2", "layer": "64x4x2@1", "clipping": "per-layer", "noise_multiplier": 1},
 ]
 
@@ -127,7 +131,7 @@ def test_what_the_command_line_answers_files_answer_alike(given):
     spoken = json.loads(call(Case((*words_of(given), "--json"))).out)["value"]
     run, check, sweep = map(call, as_files(given))
     assert json.loads(run.out)["value"] == spoken
-    assert f"epsilon = {spoken:.9g}" in check.out
+    assert f"epsilon = {spoken!r} (" in check.out
     assert sweep.left["out.csv"].decode().splitlines()[1].split(",")[1] == repr(spoken)
 
 

@@ -13,7 +13,7 @@ from records.ledgers import PHASE, RELEASE, RUN, SECOND, TARGET, altered, spend
 
 import privproj
 from privproj.accounting.schedule import phase_of
-from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE
+from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE, THIS_LEDGER_ALONE
 from privproj.errors import InvalidParameter, Refused
 from privproj.records.ledger import CUT_SHORT, NOT_CHAINED, Ledger, read_ledger
 from privproj.records.run_file import phase_from
@@ -264,7 +264,8 @@ def test_a_run_that_was_stopped_has_the_epsilon_of_its_plan(path, capsys):
     shown = json.loads(capsys.readouterr().out)
     known = privproj.epsilon(RELEASE, delta=1e-5, **RUN).value
     assert shown["epsilon_of_plan"] == known == shown["planned"]["value"] > shown["epsilon"]
-    assert shown["assumes"] == [PLAN_FIXED_IN_ADVANCE] and "of the plan" in shown["quote"]
+    assert PLAN_FIXED_IN_ADVANCE in shown["assumes"] and "of the plan" in shown["quote"]
+    assert (shown["steps"], shown["steps_left"], shown["steps_planned"]) == (7, 13, 20)
     for part in ("planned", "so_far"):
         assert PLAN_FIXED_IN_ADVANCE in shown[part]["mechanism"]["assumes"]
     assert exit_code(["ledger", str(path)]) == 0
@@ -277,15 +278,17 @@ def test_a_run_that_made_its_plan_assumes_nothing_of_it(path, capsys):
     assert PLAN_FIXED_IN_ADVANCE not in read_ledger(path).epsilon(1e-5).mechanism["assumes"]
     assert exit_code(["ledger", str(path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["assumes"] == [] and shown["epsilon_of_plan"] == shown["epsilon"]
+    assert shown["assumes"] == list(read_ledger(path).epsilon(1e-5).assumes)
+    assert shown["epsilon_of_plan"] == shown["epsilon"]
 
 
 def test_the_plan_of_several_phases_is_all_of_each(path):
     spend(path, 7)
     spend(path, 5, SECOND)
     account = read_ledger(path)
-    assert account.assumes == (PLAN_FIXED_IN_ADVANCE,) and len(account.stopped) == 1
+    assert account.assumes == (PLAN_FIXED_IN_ADVANCE, THIS_LEDGER_ALONE) and len(account.stopped) == 1
     assert [steps for _, steps in account.planned.phases] == [20, 5]
+    assert (account.spent, account.releases_planned, account.missing) == (12, 25, 13)
     assert account.planned.epsilon(1e-5).value > account.epsilon(1e-5).value
     assert PLAN_FIXED_IN_ADVANCE in account.epsilon(1e-5).mechanism["assumes"]
 
@@ -293,7 +296,8 @@ def test_the_plan_of_several_phases_is_all_of_each(path):
 def test_a_phase_given_up_before_its_first_release_is_no_part_of_the_plan(path):
     spend(path, 0)
     spend(path, 5, SECOND)
-    assert read_ledger(path).assumes == () and [steps for _, steps in read_ledger(path).planned.phases] == [5]
+    assert read_ledger(path).assumes == (THIS_LEDGER_ALONE,)
+    assert [steps for _, steps in read_ledger(path).planned.phases] == [5]
 
 
 def test_layers_with_shares_that_are_no_short_decimals_keep_them(path):
@@ -423,7 +427,7 @@ def test_under_a_filter_later_phases_may_react_to_earlier_ones(path):
     budget = privproj.Filter(**FILTER)
     found = account.epsilon(1e-5)
     assert found.value == budget.epsilon(1e-5).value <= 8.0 and account.target == FILTER
-    assert account.assumes == (FILTER_FIXED_IN_ADVANCE,) and FILTER_FIXED_IN_ADVANCE in found.assumes
+    assert account.assumes == (FILTER_FIXED_IN_ADVANCE, THIS_LEDGER_ALONE) and FILTER_FIXED_IN_ADVANCE in found.assumes
     assert PLAN_FIXED_IN_ADVANCE not in found.assumes and account.stopped == ()
     budget.spend(RELEASE, sampling_rate=0.25, steps=7)
     budget.spend(privproj.Gaussian(noise_multiplier=1.5), steps=2)
@@ -504,7 +508,7 @@ def test_the_ledger_command_quotes_the_budget_of_a_filter(path, capsys):
     account = filtered_ledger(path)
     assert exit_code(["ledger", str(path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["filter"] == account.filter().parameters() and shown["assumes"] == [FILTER_FIXED_IN_ADVANCE]
+    assert shown["filter"] == account.filter().parameters() and FILTER_FIXED_IN_ADVANCE in shown["assumes"]
     assert shown["epsilon"] == shown["epsilon_of_plan"] == account.epsilon(1e-5).value
     assert exit_code(["ledger", str(path)]) == 0
     said = " ".join(capsys.readouterr().out.split())

@@ -11,7 +11,15 @@ import privproj
 from privproj.accounting.schedule import phase_of
 from privproj.errors import InvalidParameter
 from privproj.records.ledger import Ledger, read_ledger
-from privproj.records.ledger_check import AS_WRITTEN, CHAINED, KEPT, SECRET, verify_ledger
+from privproj.records.ledger_check import (
+    AS_FAR_AS_IT_GOES,
+    AS_WRITTEN,
+    CHAINED,
+    KEPT,
+    SECRET,
+    WITHIN_PLAN,
+    verify_ledger,
+)
 
 
 @pytest.fixture
@@ -41,7 +49,7 @@ def test_what_the_writer_writes_holds(path):
     for phase, steps in ((QUIET, 2), (BINS, 4), (CUT, 1), (LAYERS, 1), (QUIET, 0), (CUT, 2)):
         spend(path, steps, phase, None)
     found = verify_ledger(path.read_bytes(), str(path))
-    assert found.holds and found.claims.keys() == {AS_WRITTEN, CHAINED, SECRET}
+    assert found.holds and found.claims.keys() == {AS_WRITTEN, CHAINED, WITHIN_PLAN, SECRET}
     assert found.account == read_ledger(path)
 
 
@@ -88,12 +96,32 @@ def test_more_releases_than_planned_break_a_target(path):
     spend(path, 5, QUIET, {"epsilon": known, "delta": 1e-5})
     assert not failing(path.read_bytes())
     spend(path, 1, QUIET, None)
-    assert failing(path.read_bytes()) == {KEPT}
+    assert failing(path.read_bytes()) == {KEPT, WITHIN_PLAN}
 
 
-def test_noise_from_a_given_seed_is_said(path):
-    Ledger(path, QUIET, TARGET, insecure=True).close()
-    assert failing(path.read_bytes()) == {SECRET}
+def test_a_ledger_of_a_phase_with_more_releases_than_it_planned_fails(path, capsys):
+    """Whoever claims a smaller plan than the run had can hide no release that is in the file."""
+    spend(path, 5, QUIET, None)
+    assert not failing(path.read_bytes())
+    entries = entries_of(path.read_bytes())
+    entries[1]["phase"]["steps"] = 3
+    assert failing(chained(entries)) == {WITHIN_PLAN}
+    spend(path.with_name("bins"), 7, BINS, None)
+    assert failing(path.with_name("bins").read_bytes()) == {WITHIN_PLAN}
+
+
+def test_what_a_ledger_says_of_its_run_is_said_once(path):
+    """That noise came from a given seed, and that a subspace is public."""
+    for mark, failed in (("insecure", {SECRET}), ("public_subspace", set())):
+        path = path.with_name(mark)
+        for _ in range(2):
+            Ledger(path, QUIET, TARGET, (mark,)).close()
+        assert failing(path.read_bytes()) == failed
+        assert getattr(read_ledger(path), mark) and path.read_bytes().count(mark.encode()) == 1
+        entries = entries_of(path.read_bytes())
+        entries[1][mark] = False
+        with pytest.raises(InvalidParameter):
+            verify_ledger(chained(entries), str(path))
 
 
 def test_a_ledger_without_hashes_is_said(path):
@@ -198,7 +226,8 @@ def test_the_verdict_has_the_numbers_of_the_accountant(path, capsys):
     spend(path, 2, QUIET)
     assert exit_code(["verify", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["verdict"], found["kind"], found["steps"], found["target"]) == ("holds", "ledger", 2, TARGET)
+    assert (found["verdict"], found["kind"], found["target"]) == (AS_FAR_AS_IT_GOES, "ledger", TARGET)
+    assert (found["steps"], found["steps_planned"], found["missing_releases"]) == (2, 5, 3)
     account = read_ledger(path)
     assert found["epsilon"] == account.epsilon(1e-5).value < found["epsilon_of_plan"]
     assert exit_code(["verify", str(path), "--delta", "1e-7"]) == 0
@@ -222,5 +251,6 @@ def test_a_ledger_that_overspent_its_filter_fails(path):
     assert verify_ledger(path.read_bytes(), str(path)).holds and 20 < fit < 5000
     entries = entries_of(path.read_bytes())
     more = [{"step": step} for step in range(2, fit)]
-    assert failing(chained([*entries, {"phase": QUIET.as_dict()}, {"step": 1}, *more])) == {KEPT}
+    long = {**QUIET.as_dict(), "steps": fit}
+    assert failing(chained([*entries, {"phase": long}, {"step": 1}, *more])) == {KEPT}
     assert not failing(chained([*entries, {"phase": QUIET.as_dict()}, {"step": 1}]))

@@ -18,12 +18,20 @@ def path(tmp_path):
     return tmp_path / "ledger.jsonl"
 
 
-@pytest.fixture
-def three_phases(path):
-    """A ledger of three phases, its account, its lines."""
+@pytest.fixture(scope="module")
+def content(tmp_path_factory):
+    """The bytes of a ledger of three phases."""
+    path = tmp_path_factory.mktemp("ledgers") / "ledger.jsonl"
     for phase, steps in ((PHASE, 7), (SECOND, 3), (THIRD, 4)):
         spend(path, steps, phase)
-    return path, read_ledger(path), path.read_bytes().splitlines(keepends=True)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def three_phases(path, content):
+    """A ledger of three phases, its account, its lines."""
+    path.write_bytes(content)
+    return path, read_ledger(path), content.splitlines(keepends=True)
 
 
 # --- bits, lines and blocks ---------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Regression of bounds: verdicts, malformed files, updates that lose nothing."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import time
 from xml.etree import ElementTree
 
 import pytest
-from helpers import needs
+from helpers import ROOT, needs
 from privproj_cli.files import as_toml
 from privproj_cli.main import exit_code
 
@@ -24,6 +25,10 @@ ENTRIES = [
      "noise_multiplier": 1, "epsilon": 2},
     {"name": "steps", "query": "steps", "mechanism": "gaussian", "noise_multiplier": 9, "epsilon": 1, "delta": 1e-5},
 ]  # fmt: skip
+
+
+WISHART = {"mechanism": "wishart", "dim": 1000, "rank": 16, "misalignment": 8e-6, "delta": 1e-5, "at_most": 1}
+"""A bound that promises something of the data."""
 
 
 def expected(entry):
@@ -180,3 +185,113 @@ def test_an_entry_can_ask_for_the_noise_of_a_risk(risk):
     other = {**entry, **risk, "query": "epsilon", "noise_multiplier": 1, "delta": 1e-5}
     with pytest.raises(InvalidParameter, match=r"b.toml: entry 1: "):
         entries_from({"bound": [other]}, "b.toml")
+
+
+def checked(tmp_path, entries, *options, name="bounds.toml"):
+    """The exit code of a check of these entries."""
+    path = tmp_path / name
+    path.write_text(as_toml(entries, "bound"))
+    return exit_code(["check", str(path), *options])
+
+
+@pytest.mark.parametrize("pinned", [None, "conditional", "proved"])
+def test_a_pinned_status_fails_a_bound_of_another(tmp_path, capsys, pinned):
+    """Without a pin both pass, and the status stands beside the number."""
+    entry = {**WISHART, **({} if pinned is None else {"status": pinned})}
+    assert checked(tmp_path, [entry]) == (1 if pinned == "proved" else 0)
+    out = capsys.readouterr().out
+    assert "(exact, wishart.exact, conditional)" in out
+    assert ("expected a proved bound" in out) == (pinned == "proved")
+    assert checked(tmp_path, [{**ENTRIES[0], "at_most": 9, "status": "conditional"}]) == 1
+
+
+def test_a_pinned_status_is_not_rewritten(tmp_path, capsys):
+    needs("tomlkit")
+    entry = {**WISHART, "expect": 0.1, "status": "proved"}
+    assert checked(tmp_path, [entry], "--update") == 1
+
+
+@pytest.mark.parametrize("status", ["exact", "refuted", "asymptotic", 1])
+def test_a_status_that_no_answer_has_is_refused(tmp_path, capsys, status):
+    assert checked(tmp_path, [{**WISHART, "status": status}]) == 2
+    assert "status" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", [{"at_most": 1}, {"at_most": 0.1}, {"at_most": 1, "status": "proved"}], ids=str)
+def test_a_number_stands_with_its_status_and_all_that_it_rests_on(tmp_path, capsys, limit):
+    """In the text and in the report, whether the entry holds or fails."""
+    junit = tmp_path / "junit.xml"
+    answer = entries_from({"bound": [{**WISHART, **limit}]})[0].ask()
+    checked(tmp_path, [{**WISHART, **limit}], "--junit", str(junit))
+    printed, report = " ".join(capsys.readouterr().out.split()), ElementTree.parse(junit).findtext(".//system-out")
+    assert answer.promises and answer.assumes and report is not None
+    for words in (repr(answer.value), str(answer.status), str(answer.side), *answer.promises, *answer.assumes):
+        assert words in printed and words in report
+
+
+def test_each_entry_is_one_line_and_assumptions_are_said_once(tmp_path, capsys):
+    entries = [{**ENTRIES[0], "name": f"entry {i}", "at_most": 9, "delta": 10.0**-i, "steps": 2} for i in range(1, 6)]
+    assert checked(tmp_path, entries) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:5] for line in lines[:5]] == ["ok   "] * 5 and lines[-1] == "5 of 5 entries hold"
+    assert len(set(lines)) == len(lines) and any(line.startswith("assumes: all that is") for line in lines)
+
+
+@pytest.mark.parametrize("text", ["[[bound", "", "[[bound]]\nname = 'a\\u001b[2K\\n'\nat_most = 1", None])
+def test_a_file_that_cannot_be_checked_replaces_the_report_of_an_earlier_run(tmp_path, capsys, text):
+    """A green report that stays behind would be read as the verdict on this file."""
+    path, junit = tmp_path / "bounds.toml", tmp_path / "junit.xml"
+    assert checked(tmp_path, [{**ENTRIES[0], "at_most": 9}], "--junit", str(junit)) == 0
+    path.unlink() if text is None else path.write_text(text)
+    assert exit_code(["check", str(path), "--junit", str(junit)]) == 2
+    root = ElementTree.parse(junit).getroot()
+    assert root.get("errors") == "1" and root.find(".//error") is not None
+    assert str(path) in root.find(".//error").get("message")
+
+
+def test_several_files_are_checked_in_one_call(tmp_path, capsys):
+    """As a pre-commit hook asks: one report, every entry with its file, and one exit code."""
+    good, bad, junit = tmp_path / "a.toml", tmp_path / "b.toml", tmp_path / "junit.xml"
+    good.write_text(as_toml([{**ENTRIES[0], "at_most": 9}], "bound"))
+    bad.write_text(as_toml([{**ENTRIES[0], "at_most": 1}], "bound"))
+    assert exit_code(["check", str(good), str(bad), "--junit", str(junit)]) == 1
+    out = capsys.readouterr().out
+    assert f"ok   {good}: gauss" in out and f"FAIL {bad}: gauss" in out and "1 of 2 entries hold" in out
+    cases = ElementTree.parse(junit).findall(".//testcase")
+    assert [case.get("classname") for case in cases] == [str(good), str(bad)]
+    bad.write_text("[[bound")
+    assert exit_code(["check", str(good), str(bad)]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and str(bad) in said.err
+
+
+def test_the_hook_takes_the_files_that_pre_commit_hands_it(tmp_path, monkeypatch, capsys):
+    hook = (ROOT / ".pre-commit-hooks.yaml").read_text()
+    entry, pattern = (re.search(rf"^  {key}: (.*)$", hook, re.MULTILINE)[1] for key in ("entry", "files"))
+    names = ["bounds.toml", "team/bounds.toml", "team/run.toml"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "team").mkdir()
+    for name in names:
+        (tmp_path / name).write_text(as_toml([{**ENTRIES[0], "at_most": 9}], "bound"))
+    program, *words = entry.split()
+    assert program == "privproj"
+    assert exit_code([*words, *(name for name in names if re.search(pattern, name))]) == 0
+    assert "2 of 2 entries hold" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("rtol", [1e300, 1.0, 0.11])
+def test_a_tolerance_under_which_anything_passes_is_refused(tmp_path, capsys, rtol):
+    assert checked(tmp_path, [{**ENTRIES[0], "expect": 1e-9, "rtol": rtol}]) == 2
+    assert "rtol" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["lf", "crlf"])
+def test_update_keeps_line_ends_and_links(tmp_path, capsys, end):
+    needs("tomlkit")
+    text = "# kept\n" + as_toml([{**ENTRIES[0], "expect": 1}], "bound")
+    real, link = tmp_path / "real.toml", tmp_path / "link.toml"
+    real.write_bytes(text.replace("\n", end).encode())
+    link.symlink_to(real)
+    assert exit_code(["check", str(link), "--update"]) == 0
+    assert link.is_symlink() and real.read_bytes().count(end.encode()) == text.count("\n")
+    assert exit_code(["check", str(real)]) == 0

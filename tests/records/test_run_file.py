@@ -165,11 +165,12 @@ def test_the_schema_knows_every_event_and_what_stands_beside_one():
 SIZES = {"batch_size": 10, "dataset_size": 95}
 BINS = {"sampling": "balls-in-bins"}
 ACCEPTED = [
-    {**BINS, "batches": 10}, {**BINS, **SIZES}, {**BINS, "batches": 10, "epochs": 2, "batches_per_record": 3},
+    {**BINS, "batches": 10}, {**BINS, **SIZES, "epochs": 1},
+    {**BINS, "batches": 10, "epochs": 2, "batches_per_record": 3},
     {"sampling": "shuffle"}, {"sampling": "shuffle", "batches": 10, "epochs": 0.5},
-    {"sampling": "partition", "epochs": 2}, {**SIZES, "sampling": "fixed"}, {"sampling": "fixed", "sampling_rate": 1},
-    {**SIZES, "max_batch_size": 20},
-    {"sampling_rate": 0.1, "max_batch_size": 20, "dataset_size": 95, "public_size": True},
+    {"sampling": "partition", "epochs": 2}, {**SIZES, "sampling": "fixed", "steps": 3},
+    {"sampling": "fixed", "sampling_rate": 1}, {**SIZES, "max_batch_size": 20, "epochs": 2},
+    {"sampling_rate": 0.1, "steps": 3, "max_batch_size": 20, "dataset_size": 95, "public_size": True},
 ]  # fmt: skip
 REFUSED = [
     {**BINS}, {**BINS, "batches": 0}, {**BINS, **SIZES, "batches": 10}, {**BINS, "batches": 1.5},
@@ -178,6 +179,7 @@ REFUSED = [
     {**BINS, "batches": 10, "max_batch_size": 20, "dataset_size": 95}, {"sampling_rate": 0.1, "max_batch_size": 20},
     {**SIZES, "max_batch_size": 20, "public_size": False}, {"sampling_rate": 0.1, "dataset_size": 95},
     {"epochs": 2}, {"sampling": "fixed"}, {"sampling": "poisson", "epochs": 2},
+    {"sampling_rate": 0.1}, {"sampling_rate": 0.1, "sampling": "fixed"}, {**SIZES}, {**BINS, **SIZES},
 ]  # fmt: skip
 
 

@@ -1,11 +1,14 @@
 """Statements say what is protected, by which promise, and what is not."""
 
+import re
+
 import pytest
 from helpers import needs
 from privproj_cli.main import exit_code
 
 import privproj
 from privproj import M2
+from privproj.assumptions import ONE_RECORD_OF_A_PERSON
 
 WISHART = "report wishart --dim 100 --delta 1e-5"
 
@@ -26,6 +29,20 @@ def test_statement_says_what_is_protected_and_what_is_not(capsys):
     # rounded up, with room for what another machine may find
     assert mu * (1 + 2e-4) <= named <= mu * 1.011
     assert max(map(len, out.split("Every bound")[0].splitlines())) <= 100
+
+
+@pytest.mark.parametrize("style", ["text", "markdown", "html"])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_how_many_records_a_person_has_is_assumed_or_promised_and_never_a_fact(capsys, style, size):
+    words = ("report", "gaussian", "--noise-multiplier", "9", "--steps", "2", "--delta", "1e-5", "--style", style)
+    assert exit_code([*words, "--group-size", str(size)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert (f"assumed of the data: {ONE_RECORD_OF_A_PERSON}" in said) == (size == 1)
+    assert (f"promise on the data: one person contributes at most {size} records" in said) == (size > 1)
+    assert (f"differ by at most {size} changes of this kind: one record added" in said) == (size > 1)
+    facts = said.replace(ONE_RECORD_OF_A_PERSON, "").replace(f"one person contributes at most {size} records", "")
+    assert not re.search(r"(?i)one person (has|contributes)", facts)
+    assert "--group-size" in ONE_RECORD_OF_A_PERSON
 
 
 def test_a_statement_as_a_page_holds_its_picture(tmp_path, capsys):

@@ -9,7 +9,7 @@ from privproj_cli.main import exit_code
 from privproj_cli.report import written
 
 import privproj
-from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE, PUBLIC_RECORD_COUNT
+from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE, PUBLIC_SUBSPACE
 from privproj.errors import InvalidParameter, Refused
 from privproj.records.ledger import CUT_SHORT, Account
 from privproj.records.statement import account_data, sections, statement_from
@@ -97,9 +97,9 @@ def test_a_run_is_written_anew_and_its_phases_are_numbered(tmp_path, capsys, sty
 def trained(style="markdown", **changes):
     """The statement of a training run of two phases that was stopped early, some of its data changed."""
     entries = [phase_of(privproj.Gaussian(noise_multiplier=9.0), name, steps=5).as_dict() for name in ("a", "b")]
-    account = Account(((entries[0], 5), (entries[1], 2)), insecure=True, notes=(CUT_SHORT,))
-    data = account_data(account, ("anything", PUBLIC_RECORD_COUNT))
-    return written(statement_from({"ledger": {**data["ledger"], **changes}}, 1e-5, style))
+    account = Account(((entries[0], 5), (entries[1], 2)), insecure=True, public_subspace=True, notes=(CUT_SHORT,))
+    data = {"ledger": {**account_data(account)["ledger"], **changes}}
+    return written(statement_from(data, 1e-5, style))
 
 
 @pytest.mark.parametrize("style", SOME)
@@ -107,7 +107,7 @@ def test_the_statement_of_a_training_run_says_what_its_account_says(tmp_path, ca
     text = trained(style)
     code, found = checked(tmp_path, capsys, text)
     assert code == 0 and found["result"]["value"] > 0
-    for words in ("given seed", "cut short by a crash", "2 of 5 planned steps", "stops early", PUBLIC_RECORD_COUNT):
+    for words in ("given seed", "cut short by a crash", "2 of 5 planned steps", "stops early", PUBLIC_SUBSPACE):
         assert words in " ".join(text.split())
     for old, new in (('"made": [5, 2]', '"made": [5, 1]'), ('"insecure": true', '"insecure": false'), ('"1"', '"a"')):
         assert old in text and checked(tmp_path, capsys, text.replace(old, new))[0] == 1
@@ -116,7 +116,7 @@ def test_the_statement_of_a_training_run_says_what_its_account_says(tmp_path, ca
 @pytest.mark.parametrize(
     "changes",
     [{"made": [5]}, {"made": [5, 2.0]}, {"made": [5, -2]}, {"made": [0, 0]}, {"made": 5}, {"phase": []},
-     {"notes": ["x"]}, {"assumes": ["nothing"]}, {"assumes": "nothing"}, {"insecure": 1}, {"more": 1},
+     {"notes": ["x"]}, {"assumes": []}, {"public_subspace": 1}, {"insecure": 1}, {"more": 1},
      {"phase": [{}, {}]}],
     ids=str,
 )  # fmt: skip
@@ -138,8 +138,12 @@ def test_a_changed_number_or_word_is_named_with_its_line(tmp_path, capsys, style
         (line,) = found["differences"]
         assert said in line["said"] and stated in line["expected"]
         assert line["said"] == changed.split("\n")[line["number"] - 1]
-    code, found = checked(tmp_path, capsys, text.replace("One person has one record.", "One person has ten records."))
-    assert code == 1 and not found["claims"][WORDS]
+        assert found["claimed"] == [f"epsilon is at most {said} at delta 1e-05"] and said in found["claim"]
+        assert found["found"] == f"epsilon is at most {stated} at delta 1e-05"
+    assert "assumed of the data: one person has one record" in text
+    for old, new in (("one person has one record", "one person has ten records"), ("assumed of the data: ", "")):
+        code, found = checked(tmp_path, capsys, text.replace(old, new))
+        assert code == 1 and not found["claims"][WORDS]
 
 
 def test_parameters_are_bound_to_the_words(tmp_path, capsys):
@@ -284,7 +288,7 @@ def test_shares_are_rounded_up(tmp_path, capsys):
 
 
 def test_a_delta_and_a_rate_are_said_with_all_digits(tmp_path, capsys):
-    words = ("gaussian", Z, "2", "--sampling-rate", "0.0100000049", "--delta", "1.0000049e-5")
+    words = ("gaussian", Z, "2", "--sampling-rate", "0.0100000049", "--steps", "1", "--delta", "1.0000049e-5")
     flat = " ".join(reported(capsys, "text", *words).split())
     assert "at delta 1.0000049e-05." in flat and "at rate 0.0100000049 " in flat
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from helpers import full_if
 
-from privproj.reference.allocation import (
+from reference.allocation import (
     gaussian_epoch_delta,
     gaussian_epoch_delta_by_quadrature,
     lognormal_shortfall,
     two_batches_delta,
 )
-from privproj.reference.special import gaussian_delta, normal_tail
+from reference.special import gaussian_delta, normal_tail
 
 
 def agree(one, two, digits):

@@ -3,8 +3,8 @@
 import mpmath as mp
 import pytest
 
-from privproj.reference import runs
-from privproj.reference.special import gaussian_delta
+from reference import runs
+from reference.special import gaussian_delta
 
 
 def near(found, exact, digits=11):

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 needs("flint")
 
 from flint import arb, ctx  # noqa: E402
+from reference import composition as one_release  # noqa: E402
+from reference import runs  # noqa: E402
+from reference.special import gaussian_delta  # noqa: E402
 
 from privproj.records.certified_runs import prove_run  # noqa: E402
-from privproj.reference import composition as one_release  # noqa: E402
-from privproj.reference import runs  # noqa: E402
-from privproj.reference.special import gaussian_delta  # noqa: E402
 from privproj.rigorous.composition import (  # noqa: E402
     BallPair,
     BallPhase,

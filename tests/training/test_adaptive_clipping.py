@@ -118,6 +118,20 @@ def test_records_that_are_not_finite_count_as_clipped_and_empty_batches_are_rele
     assert count_of(run, before) == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.parametrize("clip", [1e-6, 1e6])
+def test_one_record_there_or_not_moves_the_count_by_a_half(clip):
+    """A plain count moves by 1 where a record is not clipped: with this noise that is more than is accounted (C31)."""
+    x, y = data()
+    found = []
+    for records in (11, 12):
+        module = mlp()
+        _, run, _ = private(module, x, y, adaptive_clipping=SURE, max_grad_norm=clip)
+        run.turn.open(records)
+        run.backward(losses_of(module, x[:records], y[:records]))
+        found.append(float(run.boundary.count))
+    assert abs(found[1] - found[0]) == 0.5
+
+
 @pytest.mark.parametrize(("relation", "times"), [("add-remove", 1.0), ("replace", 2.0)])
 def test_the_noise_follows_the_clip(relation, times):
     x, y = data()

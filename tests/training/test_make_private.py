@@ -60,9 +60,9 @@ def test_what_is_refused_before_any_data(build, options, words):
 
 def test_frozen_statistics_are_accepted_until_someone_thaws_them():
     x, y = data()
-    module = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)).double()
-    module[0].eval().requires_grad_(False)
-    one_step(module, x, y)
+    norm = nn.BatchNorm1d(6).double().eval().requires_grad_(False)
+    one_step(nn.Sequential(norm, nn.Linear(6, 3).double()), x, y)
+    module = nn.Sequential(norm, nn.Linear(6, 3).double())
     _, optimizer, _ = private(module, x, y)
     module.train()
     with pytest.raises(InvalidParameter, match="mixes examples"):

@@ -132,6 +132,7 @@ def test_a_new_head_is_trained_beside_the_factors():
     check_gradients(model, label_losses, labelled(), 6, algorithm="lora-fa")
     # Under dropout the gradients of records add up to that of the batch, by the same masks.
     batch, sums = labelled(), []
+    model = prepare_peft(classifier(lora_dropout=0.5), "lora-fa").double()
     _, optimizer, _ = private(model.train(), batch["ids"], batch["labels"], algorithm="lora-fa")
     torch.manual_seed(1)
     label_losses(model, batch).sum().backward()
@@ -377,6 +378,7 @@ def test_layers_without_the_batch_as_first_dimension_are_refused_and_may_be_froz
     with pytest.raises(InvalidParameter, match=rf"({'|'.join(flat)}).*rows for 5 losses"):
         optimizer.backward(losses(tokens))
     optimizer.close()
+    model = model_of(name, options)
     for part, parameter in model.named_parameters():
         parameter.requires_grad_(not any(word in part for word in flat))
     _, optimizer, _ = private(model, tokens, tokens)

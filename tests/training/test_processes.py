@@ -308,6 +308,15 @@ def moves(wrap):
     return (torch.cat([p.detach().flatten() for p in module.parameters()]) - start).tolist()
 
 
+def again(book):
+    module = model()
+    for _ in range(2):
+        _, optimizer, _ = made(module, steps=1, ledger=book)
+        optimizer.turn.open(0)
+        optimizer.step()
+        optimizer.close()
+
+
 CASES = {
     "max_grad_norm": lambda: made(max_grad_norm=1.0 + rank),
     "noise_multiplier": lambda: made(noise_multiplier=1.0 + rank),
@@ -328,6 +337,8 @@ CASES = {
     ),
     "DataParallel": lambda: made(nn.Sequential(DataParallel(model()))),
     "nothing": made,
+    "a second start": lambda: again(None),
+    "a second start with a ledger": lambda: again(folder + "/again.jsonl"),
 }
 if processes.size > 1:
     with open(folder + "/damaged.jsonl", "w") as file:
@@ -373,6 +384,8 @@ DIFFERENCES = {
     "calibrated": "damaged.jsonl",
     "DataParallel": "expected the module itself, got module=a part in DataParallel",
     "nothing": "made",
+    "a second start": "from an earlier start, got no ledger",
+    "a second start with a ledger": "made",
 }
 """What every process says where the processes differ in one thing."""
 

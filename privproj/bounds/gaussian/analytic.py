@@ -34,6 +34,7 @@ BOUND = Bound(
     proof="C3",
     example="privproj epsilon gaussian --noise-multiplier 1 --delta 1e-5",
     representation=representation,
+    version=2,
     allows=lambda mechanism: (representation(mechanism),),
     provable=provable,
     columns=lambda mechanism: (GAUSSIAN_COLUMNS, (mechanism.joint_mu,)),

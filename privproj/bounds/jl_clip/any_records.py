@@ -29,6 +29,7 @@ BOUND = Bound(
     proof="C32",
     example="privproj epsilon jl-clip --bound any-records --group-size 2 --probes 30 --noise-multiplier 2 --delta 1e-5",
     representation=representation,
+    version=2,
     allows=lambda mechanism: (rank_one_profile(law(mechanism)),),
     refuses=refuses,
 )

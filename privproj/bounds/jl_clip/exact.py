@@ -44,6 +44,7 @@ BOUND = Bound(
     proof="C32",
     example="privproj epsilon jl-clip --probes 30 --noise-multiplier 1 --delta 1e-5",
     representation=representation,
+    version=2,
     allows=lambda mechanism: (rank_one_profile(law(mechanism)),),
     provable=provable,
     exact=True,

@@ -50,6 +50,7 @@ BOUND = Bound(
     source="the likelihood ratio of two Laplace laws at distance mu",
     example="privproj epsilon laplace --noise-multiplier 1 --delta 1e-5",
     representation=representation,
+    version=2,
     provable=provable,
     exact=True,
 )

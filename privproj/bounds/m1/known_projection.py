@@ -54,5 +54,5 @@ BOUND = Bound(
     representation=representation,
     allows=allowed,
     columns=columns,
-    version=3,
+    version=4,
 )

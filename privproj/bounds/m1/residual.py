@@ -42,5 +42,5 @@ BOUND = Bound(
     status=Status.CONDITIONAL,
     promises_of=promises,
     refuses=refuses,
-    version=2,
+    version=3,
 )

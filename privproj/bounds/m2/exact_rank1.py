@@ -72,6 +72,6 @@ BOUND = Bound(
     refuses=refuses,
     notes=notes,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
-    version=4,
+    version=5,
     counts_clipped=True,
 )

@@ -27,5 +27,5 @@ BOUND = Bound(
     promises_of=promises,
     needs=needs,
     baseline=Baseline("published (k={k})", "composed", "even"),
-    version=3,
+    version=4,
 )

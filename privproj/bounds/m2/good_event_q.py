@@ -28,5 +28,5 @@ BOUND = Bound(
     promises_of=promises,
     needs=needs,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
-    version=3,
+    version=4,
 )

@@ -89,6 +89,6 @@ BOUND = Bound(
     columns=columns,
     independent_layers=lambda mechanism: mechanism.projects_apart,
     renyi=True,
-    version=2,
+    version=3,
     counts_clipped=True,
 )

@@ -138,6 +138,6 @@ BOUND = Bound(
     provable=provable,
     columns=columns,
     independent_layers=lambda mechanism: mechanism.projects_apart,
-    version=3,
+    version=4,
     counts_clipped=True,
 )

@@ -75,6 +75,7 @@ BOUND = Bound(
     proof="C14",
     example="privproj epsilon sketch --bound exact-rank1 --rank 16 --gamma 1000 --delta 1e-5",
     representation=representation,
+    version=2,
     provable=provable,
     columns=columns,
     provable_steps=True,

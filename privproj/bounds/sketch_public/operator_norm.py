@@ -33,5 +33,5 @@ BOUND = Bound(
     representation=representation,
     splits=True,
     baseline=Baseline("operator norm", "unsampled"),
-    version=2,
+    version=3,
 )

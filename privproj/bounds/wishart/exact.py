@@ -82,5 +82,5 @@ BOUND = Bound(
     exact=True,
     groups=False,
     promises_of=alignment_promises,
-    version=2,
+    version=3,
 )

@@ -118,7 +118,7 @@ def test_both_stages_are_accounted_and_share_a_ledger(tmp_path):
     subspace = trajectory.subspace()
     options = {"algorithm": "dp-sft", "subspace": subspace, "sampling_rate": 0.5, "steps": 8}
     with pytest.raises(InvalidParameter, match="one ledger for both"):
-        private(module, x, y, **options, ledger=str(tmp_path / "other.jsonl"))
+        private(mlp(), x, y, **options, ledger=str(tmp_path / "other.jsonl"))
     target = {"noise_multiplier": None, "epsilon": 3.0, "delta": 1e-5}
     _, tuned, loader = private(module, x, y, **options, **target, ledger=path)
     while tuned.steps < 8:

@@ -4,11 +4,11 @@ from itertools import pairwise
 
 import mpmath as mp
 
-from privproj.reference import composition
-from privproj.reference.calculus import Function, Real, find_root, integrate_line, root_in_bracket
-from privproj.reference.composition import gaussian_mu
-from privproj.reference.laws import ReferenceLaw, any_rank_delta, beta_density, beta_law, expected_delta, shifted_law
-from privproj.reference.special import beta_tail, gaussian_delta, normal_density, two_sided
+from reference import composition
+from reference.calculus import Function, Real, find_root, integrate_line, root_in_bracket
+from reference.composition import gaussian_mu
+from reference.laws import ReferenceLaw, any_rank_delta, beta_density, beta_law, expected_delta, shifted_law
+from reference.special import beta_tail, gaussian_delta, normal_density, two_sided
 
 
 def _captured_law(dim: int, rank: int, noise_multiplier: Real, adaptive_clipping_sigma: Real) -> ReferenceLaw:

@@ -6,9 +6,9 @@ The exact profile stands in floats in :mod:`privproj.laws.wishart_loss` and in b
 
 import mpmath as mp
 
-from privproj.reference import composition
-from privproj.reference.calculus import Function, Real, find_minimum, find_root, integrate_above, integrate_line
-from privproj.reference.special import (
+from reference import composition
+from reference.calculus import Function, Real, find_minimum, find_root, integrate_above, integrate_line
+from reference.special import (
     beta_tail,
     chi2_below,
     chi2_quantile,

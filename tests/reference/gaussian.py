@@ -2,10 +2,10 @@
 
 import mpmath as mp
 
-from privproj.reference import composition
-from privproj.reference.calculus import Function, Real
-from privproj.reference.composition import gaussian_mu
-from privproj.reference.special import gaussian_delta, two_sided
+from reference import composition
+from reference.calculus import Function, Real
+from reference.composition import gaussian_mu
+from reference.special import gaussian_delta, two_sided
 
 
 def analytic(

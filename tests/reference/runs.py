@@ -16,8 +16,8 @@ from typing import Protocol
 
 import mpmath as mp
 
-from privproj.reference.calculus import Function, Real
-from privproj.reference.special import normal_density, normal_tail
+from reference.calculus import Function, Real
+from reference.special import normal_density, normal_tail
 
 DIGITS = 12
 """Decimal digits to which two sums must agree; the finer one is right to about twice as many. Contract."""

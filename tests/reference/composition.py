@@ -2,7 +2,7 @@
 
 import mpmath as mp
 
-from privproj.reference.calculus import Function, Real, find_minimum, find_root
+from reference.calculus import Function, Real, find_minimum, find_root
 
 
 def gaussian_mu(noise_multiplier: Real, steps: int = 1, adaptive_clipping_sigma: Real = mp.inf) -> Real:

@@ -4,10 +4,10 @@ from functools import lru_cache
 
 import mpmath as mp
 
-from privproj.reference import composition, wishart
-from privproj.reference.calculus import Function, Real, integrate_above, integrate_line
-from privproj.reference.composition import gaussian_mu
-from privproj.reference.laws import (
+from reference import composition, wishart
+from reference.calculus import Function, Real, integrate_above, integrate_line
+from reference.composition import gaussian_mu
+from reference.laws import (
     ReferenceLaw,
     any_rank_delta,
     beta_density,
@@ -16,8 +16,8 @@ from privproj.reference.laws import (
     gaussian_delta_of_square,
     log_gamma,
 )
-from privproj.reference.sketch import epsilon_at_split, least_over_radius
-from privproj.reference.special import chi2_quantile, gaussian_delta, normal_density, student_quantile
+from reference.sketch import epsilon_at_split, least_over_radius
+from reference.special import chi2_quantile, gaussian_delta, normal_density, student_quantile
 
 
 @lru_cache(maxsize=64)

@@ -2,8 +2,8 @@
 
 import mpmath as mp
 
-from privproj.reference.calculus import Function, Real
-from privproj.reference.special import chi2_above, chi2_below, normal_density, normal_tail
+from reference.calculus import Function, Real
+from reference.special import chi2_above, chi2_below, normal_density, normal_tail
 
 WIDTH = 3
 """Width of a panel in deviations of the eigenvalue's noise."""

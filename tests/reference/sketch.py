@@ -2,11 +2,11 @@
 
 import mpmath as mp
 
-from privproj.reference import composition
-from privproj.reference.calculus import Function, Real, find_minimum
-from privproj.reference.composition import gaussian_mu
-from privproj.reference.laws import any_rank_delta, expected_delta, gamma_law
-from privproj.reference.special import chi2_above, chi2_below, gaussian_delta
+from reference import composition
+from reference.calculus import Function, Real, find_minimum
+from reference.composition import gaussian_mu
+from reference.laws import any_rank_delta, expected_delta, gamma_law
+from reference.special import chi2_above, chi2_below, gaussian_delta
 
 
 def _tight_divergence(alpha: Real, front: Real, gamma: Real) -> Real:

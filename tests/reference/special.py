@@ -6,7 +6,7 @@ and :mod:`privproj.rigorous.gamma`.
 
 import mpmath as mp
 
-from privproj.reference.calculus import Real, find_root
+from reference.calculus import Real, find_root
 
 
 def normal_tail(x: Real) -> Real:

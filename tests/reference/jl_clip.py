@@ -2,9 +2,9 @@
 
 import mpmath as mp
 
-from privproj.reference.calculus import Function, Real, integrate_line
-from privproj.reference.gaussian import gaussian_mu
-from privproj.reference.laws import ReferenceLaw, any_rank_delta, gamma_density, gaussian_delta_of_square
+from reference.calculus import Function, Real, integrate_line
+from reference.gaussian import gaussian_mu
+from reference.laws import ReferenceLaw, any_rank_delta, gamma_density, gaussian_delta_of_square
 
 
 def exact(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:

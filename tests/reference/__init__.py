@@ -2,7 +2,7 @@
 
 One formula stands in three arithmetics on purpose: *numerics* and the rooms on top of it (floats with an outward
 margin) give the answers, *rigorous* (balls) proves them, *reference* (mpmath at any precision) tests them. The three
-share no formula's code. No other room imports mpmath.
+share no formula's code. The package does not import mpmath.
 
 Each function works at the current ``mpmath.mp.dps`` and returns an ``mpf``; it is written from the formula in its
 docstring, with more digits where the float code avoids a cancellation. A function that is named after a bound is the
@@ -12,10 +12,10 @@ third form of that bound in :mod:`privproj.bounds`, and takes the same parameter
 
 import mpmath as mp
 
-from privproj.reference import composition, gaussian, jl_clip, m1, m2, mixing, sketch, wishart
-from privproj.reference.calculus import Function, Real, evaluate_until_settled
-from privproj.reference.m2 import beta_tail_bound, expected_profile
-from privproj.reference.special import beta_lower, beta_tail, gaussian_delta, normal_tail, two_sided
+from reference import composition, gaussian, jl_clip, m1, m2, mixing, sketch, wishart
+from reference.calculus import Function, Real, evaluate_until_settled
+from reference.m2 import beta_tail_bound, expected_profile
+from reference.special import beta_lower, beta_tail, gaussian_delta, normal_tail, two_sided
 
 __all__ = [
     "COARSE_DIGITS",

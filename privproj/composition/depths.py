@@ -1,0 +1,330 @@
+"""A composed run at every depth of its tails: for a small delta they are cut further out (C23, "Depths").
+
+A grid of losses has to end somewhere, and what lies beyond counts as infinite: a floor, below which it says nothing. So
+there are levels. The first, with the ordinary grid, answers deltas from the first of :data:`LEAST_LOGS` on. Each of the
+others cuts the tails far below the least delta that it answers, and is the least of a composition on a grid and of the
+bound by moments (:mod:`privproj.composition.moments`), or the latter alone where masses would underflow.
+
+Which level answers at an epsilon is decided by boundaries: ``b_k`` is the epsilon of level ``k`` at its least delta,
+and level ``k`` answers from above ``b_(k-1)`` up to ``b_k``. So both readings use the same level there (C24).
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import ClassVar
+
+import numpy as np
+
+from privproj.composition.dominating_pairs import (
+    LARGEST_LOSS,
+    REMEDY,
+    Outline,
+    outline_step,
+    with_least_rate,
+)
+from privproj.composition.grid import COMPOSED_INVERSE_SPACING, ComposedCurve, DefaultGrid
+from privproj.composition.moments import MomentCurve, log_delta_columns
+from privproj.curves.profile import PrivacyProfile, SplitTable, epsilon_above, log_delta_above
+from privproj.errors import PrecisionLimit
+from privproj.numerics.arrays import Array
+from privproj.numerics.enclosure import Enclosure, next_up
+from privproj.runs import Run
+
+Phases = list[tuple[PrivacyProfile, Run]]
+"""The phases of a run: the profile of a release, and how often and on what batches there is one."""
+
+Grid = ComposedCurve | DefaultGrid
+"""A composition on a grid of losses."""
+
+Compose = Callable[[Phases, list[Outline]], Grid]
+"""From phases and the outlines of their steps to a composition on a grid; raises :class:`PrecisionLimit`."""
+
+LEAST_POWERS = (-15.5, -60, -120, -190)
+"""The least delta of each level with a grid, as a power of 10; down to the first, deltas are ordinary. Speed only."""
+
+CUT_BELOW = 1e-16
+"""Where a level cuts the tails, as a share of its least delta. Speed only."""
+
+LEAST_LOGS = (*(power * math.log(10.0) for power in LEAST_POWERS), -(2.0**13), -(2.0**23))
+"""The log of the least delta of each level; those that have no power of 10 have no grid either. Speed only."""
+
+NATS_ABOVE_CUT = 10.0
+"""A grid is tried at deltas at least so many nats above where tails are cut. Speed only."""
+
+NATS_WITHIN = 1.0
+"""A delta that is so many nats above the least one of a level is certainly within it. Proof."""
+
+GUESS_SHARE = 0.5
+"""A level is left out where its least delta is above this power of a rough upper bound of delta. Speed only."""
+
+GUIDE_SPREAD = 10.0
+"""How much wider than else the knots of that bound are spaced. Speed only."""
+
+COSTLY_SPREAD = 4.0
+"""How much wider they are spaced where values of a profile are costly. Speed only."""
+
+CLOSE_ENOUGH = 1.002
+"""A grid whose upper ends are within this factor of its lower ends is taken. Speed only."""
+
+CLOSE_LOWER_END = 0.98
+"""Where a lower end is at least this share of the upper one, no better one is looked for. Speed only."""
+
+LARGER_DELTAS = (0.995, 0.98, 0.96, 0.93, 0.9)
+"""The powers of a delta whose lower ends are looked at too. Speed only."""
+
+LEAST_CHEAP_RESOLUTION = 64.0
+"""Profiles that ask for fewer values per deviation of the loss, and have no kernels, take milliseconds for each.
+
+Speed only.
+"""
+
+KEPT_LEVELS = 8
+"""How many levels are kept for further questions. Speed only."""
+
+NOTHING_SO_SMALL = f"expected a larger delta, as losses too large to be followed may cost more; {REMEDY}"
+"""Why there is no answer. Contract."""
+
+KEPT_COLUMNS = 4
+"""How many columns of values of a profile are kept. Speed only."""
+
+MOMENTS_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "none, moments of the loss"}
+"""What an answer says of its numerics where moments gave it. Contract."""
+
+
+class DepthCurve:
+    """A composed curve of all levels; as sound as the profiles of the phases (C18, C19, C23).
+
+    ``first`` is the composition of the first level, and ``compose`` makes those of the others.
+    """
+
+    inverse_spacing: ClassVar[float] = COMPOSED_INVERSE_SPACING
+    """Spacing of the log deltas that are answered (C24)."""
+
+    def __init__(self, first: Grid, phases: Phases, compose: Compose) -> None:
+        self.first, self.phases, self.compose = first, phases, compose
+        self.level = lru_cache(maxsize=KEPT_LEVELS)(self._level)
+        self.boundary = lru_cache(maxsize=None)(self._boundary)
+        self.used: Grid | _Level = first
+
+    @property
+    def numerics(self) -> dict[str, object]:
+        """How the last answer was computed."""
+        return self.used.numerics
+
+    def _level(self, k: int) -> "Grid | _Level":
+        """The curve of a level."""
+        if k == 0:
+            return self.first
+        log_cut = 2.0 * LEAST_LOGS[k] if k >= len(LEAST_POWERS) else LEAST_LOGS[k] + math.log(CUT_BELOW)
+        phases = [(deepened(profile, log_cut), run) for profile, run in self.phases]
+        log_cut = max(log_cut, *(_log_floor(profile, run) for profile, run in phases))
+        compose = self.compose if k < len(LEAST_POWERS) else None
+        return _Level(phases, compose, log_cut, LEAST_LOGS[k - 1 : k + 1], self.first if k == 1 else None)
+
+    def _boundary(self, k: int) -> float:
+        """``b_k``: the epsilon of a level at its least delta; ``inf`` for the last, or where it has no answer."""
+        try:
+            return epsilon_above(self.level(k), LEAST_LOGS[k]) if k + 1 < len(LEAST_LOGS) else math.inf
+        except PrecisionLimit:
+            return math.inf
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
+        upper = self.log_delta_above(eps)
+        return Enclosure(self.used.log_delta(eps).lower, upper)
+
+    def log_delta_above(self, eps: float) -> float:
+        """The upper end of :meth:`log_delta`."""
+        return self.log_delta_unless(eps, -math.inf)
+
+    def log_delta_unless(self, eps: float, enough: float) -> float:
+        """The same unless that is at most ``enough``: then an upper bound that is so too.
+
+        Further levels are known to find no more than the least delta of this one, as they answer above its boundary.
+        """
+        upper = most = 0.0
+        for k in self.levels_at(eps):
+            self.used = self.level(k)
+            upper = min(log_delta_above(self.used, eps), most)
+            if upper <= enough and enough >= LEAST_LOGS[k]:
+                break
+            if upper > LEAST_LOGS[k] + NATS_WITHIN or eps <= self.boundary(k):
+                break
+            most = LEAST_LOGS[k]
+        return upper
+
+    def levels_at(self, eps: float) -> Iterator[int]:
+        """The levels that may answer at ``eps``, in the order of trial: the first, then those near a rough guess."""
+        yield 0
+        guess = self.guide.log_delta_above(eps)
+        for k in range(1, len(LEAST_LOGS)):
+            if LEAST_LOGS[k] <= GUESS_SHARE * guess or k + 1 == len(LEAST_LOGS):
+                yield k
+
+    @cached_property
+    def guide(self) -> MomentCurve:
+        """A rough bound at every delta."""
+        return MomentCurve(self.phases, 2.0 * LEAST_LOGS[-1], GUIDE_SPREAD)
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """``eps(delta)`` in nats, enclosed; raises :class:`PrecisionLimit` where infinite losses alone exceed delta."""
+        upper = self.epsilon_above(log_delta)
+        lower = self.used.epsilon(log_delta).lower
+        if self.used is not self.first and not _are_costly(self.phases):
+            lower = self.from_larger_deltas(lower, upper, log_delta)
+        return Enclosure(min(lower, upper), upper)
+
+    def from_larger_deltas(self, lower: float, upper: float, log_delta: float) -> float:
+        """A lower end of the epsilon of a delta that is the best of those at larger deltas, whose epsilons are smaller.
+
+        Few rare large losses make lumps, and between two of them no tilt holds both.
+        """
+        last = len(LEAST_POWERS) - 1
+        looks = [(self.used, share) for share in LARGER_DELTAS] if log_delta >= LEAST_LOGS[last] else []
+        for curve, share in [*looks, (None, 1.0)]:
+            if lower >= CLOSE_LOWER_END * upper:
+                break
+            curve = curve or self.level(last)
+            lower = max(lower, curve.epsilon(share * max(log_delta, LEAST_LOGS[last])).lower)
+        return lower
+
+    def epsilon_above(self, log_delta: float) -> float:
+        """The upper end of :meth:`epsilon`."""
+        k = next((k for k, least in enumerate(LEAST_LOGS) if log_delta >= least), len(LEAST_LOGS) - 1)
+        while k > 0 and self.boundary(k - 1) == math.inf:
+            k -= 1
+        self.used = self.level(k)
+        upper = epsilon_above(self.used, log_delta)
+        if k > 0:
+            upper = max(upper, next_up(self.boundary(k - 1)))
+        return min(upper, self.boundary(k)) if log_delta <= LEAST_LOGS[k] + NATS_WITHIN else upper
+
+
+class _Level:
+    """The run with tails cut at one depth: the least of a composition on a grid and of the bound by moments.
+
+    Next to the first level the ordinary grid is asked too, which may be the closest one still.
+    """
+
+    def __init__(
+        self,
+        phases: Phases,
+        compose: Compose | None,
+        log_cut: float,
+        log_deltas: tuple[float, ...],
+        ordinary: Grid | None,
+    ) -> None:
+        self.phases, self.compose, self.log_cut, self.log_deltas = phases, compose, log_cut, log_deltas
+        self.ordinary, self.numerics = ordinary, MOMENTS_NUMERICS
+
+    @cached_property
+    def grid(self) -> ComposedCurve | PrecisionLimit:
+        """The composition on the first grid that is close at both ends of the level, or the closest, or why none is.
+
+        Where values of a profile are costly, that of the first grid which the next finer one does not improve. It is
+        the same for every question, so that their answers agree (C24).
+        """
+        if self.compose is None:
+            return PrecisionLimit(NOTHING_SO_SMALL)
+        try:
+            phases = with_least_rate(self.phases)
+            found = self.compose(phases, [outline_step(*phase, math.exp(self.log_cut)) for phase in phases])
+        except PrecisionLimit as error:
+            return error
+        best, least, last = None, math.inf, PrecisionLimit(NOTHING_SO_SMALL)
+        ways = list(found.curves()) if isinstance(found, DefaultGrid) else [lambda: found]
+        costly = _are_costly(phases)
+        for make in reversed(ways) if costly else ways:
+            try:
+                curve = make()
+                ends = [curve.epsilon(max(x, self.log_cut + NATS_ABOVE_CUT)) for x in self.log_deltas]
+            except PrecisionLimit as error:
+                last = error
+                continue
+            size = max((end.upper / end.lower if end.lower > 0.0 else 1.0 + end.upper) for end in ends)
+            size, before = math.fsum(end.upper for end in ends) if costly else size, least
+            if size < least:
+                best, least = curve, size
+            if (costly and size * CLOSE_ENOUGH > before) or (not costly and size < CLOSE_ENOUGH):
+                break
+        return best or last
+
+    @cached_property
+    def moments(self) -> MomentCurve:
+        """The bound by moments, with tails cut as deep."""
+        return MomentCurve(self.phases, self.log_cut, COSTLY_SPREAD if _are_costly(self.phases) else 1.0)
+
+    def on_grid(self, read: Callable[[Grid], Enclosure]) -> Enclosure:
+        """What ``read`` finds on the grid and, next to the first level, on the ordinary one; it may be nothing."""
+        found, self.numerics = Enclosure(-math.inf, math.inf), MOMENTS_NUMERICS
+        for grid in (self.grid, self.ordinary):
+            try:
+                if grid is not None and not isinstance(grid, PrecisionLimit):
+                    ends = read(grid)
+                    self.numerics = grid.numerics if ends.upper < found.upper else self.numerics
+                    found = Enclosure(max(found.lower, ends.lower), min(found.upper, ends.upper))
+            except PrecisionLimit:
+                continue
+        return found
+
+    def least(self, on_grid: float, by_moments: float) -> float:
+        """The least of both upper ends, and where it is from."""
+        self.numerics = self.numerics if on_grid <= by_moments else MOMENTS_NUMERICS
+        return min(on_grid, by_moments)
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
+        found = self.on_grid(lambda grid: grid.log_delta(eps))
+        upper = self.least(found.upper, self.moments.log_delta_above(eps))
+        return Enclosure(min(found.lower, upper), upper)
+
+    def log_delta_above(self, eps: float) -> float:
+        """The upper end of :meth:`log_delta`."""
+        found = self.on_grid(lambda grid: Enclosure(-math.inf, log_delta_above(grid, eps)))
+        return self.least(found.upper, self.moments.log_delta_above(eps))
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """``eps(delta)`` in nats, enclosed; raises :class:`PrecisionLimit` where no upper end is known."""
+        found = self.on_grid(lambda grid: grid.epsilon(log_delta))
+        upper = self.least(found.upper, self.moments.epsilon_above(log_delta))
+        return Enclosure(min(found.lower, upper), self.known(upper))
+
+    def epsilon_above(self, log_delta: float) -> float:
+        """The upper end of :meth:`epsilon`."""
+        found = self.on_grid(lambda grid: Enclosure(-math.inf, epsilon_above(grid, log_delta)))
+        return self.known(self.least(found.upper, self.moments.epsilon_above(log_delta)))
+
+    def known(self, upper: float) -> float:
+        """Return this upper end; raises :class:`PrecisionLimit` where it is ``inf``."""
+        if upper == math.inf:
+            raise self.grid if isinstance(self.grid, PrecisionLimit) else PrecisionLimit(NOTHING_SO_SMALL)
+        return upper
+
+
+def _are_costly(phases: Phases) -> bool:
+    """True where values of some profile take so long that upper ends have to do."""
+    return any(profile.resolution < LEAST_CHEAP_RESOLUTION and profile.inverse is None for profile, _ in phases)
+
+
+def _log_floor(profile: PrivacyProfile, run: Run) -> float:
+    """Log of the delta of a run below which tails cannot be cut, as the profile falls no more, or ``-inf``."""
+    near, far = (profile.log_delta(eps).upper for eps in (0.5 * LARGEST_LOSS, LARGEST_LOSS))
+    if far > -1.0 or far < near - 1.0:
+        return -math.inf
+    return far + math.log(2.0 * run.steps) + math.log(run.sampling_rate)
+
+
+def deepened(profile: PrivacyProfile, log_cut: float) -> PrivacyProfile:
+    """The profile with values that are good down to ``e^log_cut``: from its table only where they are large."""
+    if profile.deeper is not None:
+        profile = profile.deeper(math.exp(log_cut))
+    if profile.table is None:
+        return profile
+    columns = lru_cache(maxsize=KEPT_COLUMNS)(lambda eps: log_delta_columns(profile, np.array(eps)))
+
+    def end(which: int) -> Callable[[Array], Array]:
+        return lambda eps: np.exp(columns(tuple(eps.tolist()))[which])
+
+    return replace(profile, table=SplitTable(end(0), end(1)))

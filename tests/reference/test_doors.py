@@ -1,0 +1,110 @@
+"""The same question has one answer at every door: Python, the command line, a run file, an entry of a check."""
+
+import json
+
+import pytest
+from helpers import full_if
+
+import privproj
+from privproj import PrivprojError
+from privproj.records.entries import answer_entry
+from privproj.records.run_file import from_data
+from privproj.result import Result, as_plain_value
+from reference.settings import REFUTED, Setting, settings
+
+SPECIAL = (
+    "rule.",
+    "wishart.preprocess",
+    "sketch.rdp order",
+    "wishart.early.epsilon dim=50 rank=40 misalignment=1e-12 t",
+)
+"""Settings with parameters that one door alone knows."""
+FACTS = ("value", "lower", "side", "outcome", "status", "promises", "epsilon", "delta", "log10_delta", "warnings")
+"""What no door may change."""
+COSTLY = ("m1.", "m2.mixture", "m2.good", "m2.beta", "wishart.e", "jl-clip", "steps=", "rate=")
+"""Settings that take a second and more."""
+
+
+def asked_of_files(setting):
+    """The setting as an entry of a file: mechanism and bound by name, the number of steps wherever it is sampled."""
+    mechanism, bound, query = setting.quantity.split(".")
+    given = dict(setting.parameters)
+    steps = {"steps": 1} if "sampling_rate" in given else {}
+    return query, {"mechanism": mechanism, "bound": bound, **steps, **given}
+
+
+def facts(result):
+    """All that an answer says of its number, or the kind of an error."""
+    if isinstance(result, PrivprojError):
+        return type(result).__name__
+    if isinstance(result, Result):
+        result = {**result.as_dict(), "assumes": result.assumes}
+    else:
+        result["assumes"] = dict.fromkeys((*result["mechanism"]["assumes"], *result["run"]["assumes"]))
+    return as_plain_value({**{name: result[name] for name in FACTS}, "assumes": sorted(result["assumes"])})
+
+
+def answer_or_error(ask):
+    try:
+        return ask()
+    except PrivprojError as error:
+        return error
+
+
+def from_run_file(query, entry):
+    target = "delta" if query == "epsilon" else "epsilon"
+    schedule = from_data({"phase": [{name: value for name, value in entry.items() if name != target}]})
+    return getattr(schedule, query)(**{target: entry[target]})
+
+
+def words_of(query, entry):
+    options = [f"--{name.replace('_', '-')} {value}" for name, value in entry.items() if name != "mechanism"]
+    return " ".join([query, entry["mechanism"], *options, "--json"])
+
+
+def lists_of_files(entry):
+    """The entry with a layer under the name and in the type that files have."""
+    return {("layer" if name == "layers" else name): value for name, value in entry.items()}
+
+
+def asked(quick):
+    return [s for s in settings(quick) if not str(s).startswith(SPECIAL) and s.bound not in REFUTED]
+
+
+def check_doors(setting, run):
+    query, entry = asked_of_files(setting)
+    entry = lists_of_files(entry)
+    python = facts(answer_or_error(lambda: privproj.evaluate(setting.quantity, **dict(setting.parameters))))
+    doors = {
+        "run file": lambda: from_run_file(query, entry),
+        "entry": lambda: answer_entry(query, entry),
+    }
+    for door, ask in doors.items():
+        assert facts(answer_or_error(ask)) == python, door
+    code, out, err = run(words_of(query, entry))
+    if isinstance(python, str):
+        assert code in (2, 3, 5) and err.startswith("error: ")
+    else:
+        assert facts(json.loads(out)) == python, "command line"
+
+
+@pytest.mark.parametrize("setting", full_if(asked(quick=True), lambda s: any(w in str(s) for w in COSTLY)), ids=str)
+def test_one_setting_of_every_bound_has_one_answer_at_every_door(setting, run):
+    check_doors(setting, run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", asked(quick=False), ids=str)
+def test_every_setting_has_one_answer_at_every_door(setting, run):
+    check_doors(setting, run)
+
+
+RUN = {"dim": 64, "rank": 4, "noise_multiplier": 1, "sampling_rate": 0.01, "steps": 50, "delta": 1e-5}
+SAMPLED = Setting("m2.mixture-rdp.epsilon", tuple(RUN.items()))
+
+
+def test_a_door_that_promises_less_is_noticed(run, monkeypatch):
+    check_doors(SAMPLED, run)
+    monkeypatch.setattr("privproj.accounting.schedule.Schedule.side", lambda self, curve: "exact")
+    with pytest.raises(AssertionError, match="run file"):
+        check_doors(SAMPLED, run)
