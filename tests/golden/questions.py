@@ -13,19 +13,15 @@ from helpers import ROOT
 from tests.harness.questions import question
 from tests.reference.settings import REFUTED, Setting, settings
 
-DOORLESS = (
-    "rule.",
-    "wishart.preprocess",
-    "sketch.rdp order",
-    "wishart.early.epsilon dim=50 rank=40 misalignment=1e-12 t",
-)
-"""Settings with parameters that :func:`privproj.evaluate` alone knows."""
 TARGETS = {"epsilon": {"delta": 1e-5}, "delta": {"epsilon": 1.0}, "sigma": {"epsilon": 1.0, "delta": 1e-5}}
 PAGES = ("README.md", *(f"docs/{name}.md" for name in (
     "tutorial", "how-to-choose", "command-line", "samplers", "runs-and-ci", "certificates", "not-a-guarantee",
 )))  # fmt: skip
 """The pages whose commands are asked; those of training and audits are asked by :func:`training`."""
 ALGORITHMS = ("dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-clip", "m1", "prism", "dp-sft")
+SEARCHES = ("rank", "rate", "steps")
+DEAR = ("early", "early-exact-tail", "column-exact", "mixture-rdp", "good-event", "good-event-q")
+"""Bounds whose every answer takes a tenth of a second and more."""
 SAMPLERS = (("--batch-size", "64"), ("--sampling", "balls-in-bins", "--batches", "20"), ("--sampling", "fixed"))
 
 
@@ -51,11 +47,9 @@ def options(given: dict) -> list[str]:
     ]
 
 
-def parts_of(setting: Setting) -> tuple[str, str, str, dict]:
-    """Mechanism, bound, query, and the parameters without a target; steps wherever it is sampled."""
-    mechanism, bound, query = setting.quantity.split(".")
-    given = {name: value for name, value in setting.parameters if name not in ("epsilon", "delta")}
-    return mechanism, bound, query, given | ({"steps": 1} if {"sampling_rate"} & given.keys() - {"steps"} else {})
+def without_target(setting: Setting) -> dict:
+    """The setting as the entry of a file, without a target."""
+    return {name: value for name, value in setting.as_entry()[1].items() if name not in ("epsilon", "delta")}
 
 
 def by_settings() -> Iterator[Row]:
@@ -63,13 +57,14 @@ def by_settings() -> Iterator[Row]:
     seen = set()
     for setting in settings():
         yield Row(f"evaluate {setting}", (("evaluate", setting.quantity, dict(setting.parameters)),))
-        if str(setting).startswith(DOORLESS):
+        if not setting.is_for_every_door:
             continue
-        mechanism, bound, _, given = parts_of(setting)
+        given = without_target(setting)
+        mechanism = given.pop("mechanism")
         for query, target in TARGETS.items():
             if query == "sigma" and given.pop("noise_multiplier", None) is None:
                 continue
-            words = [query, mechanism, "--bound", bound, *options({**given, **target})]
+            words = [query, mechanism, *options({**given, **target})]
             words += ["--allow-refuted"] * (setting.bound in REFUTED)
             if (key := " ".join(words)) not in seen:
                 seen.add(key)
@@ -77,9 +72,12 @@ def by_settings() -> Iterator[Row]:
 
 
 def by_harness(count: int = 1500) -> Iterator[Row]:
-    """Random questions, one for each seed; one in ten as text."""
+    """Random questions, one for each seed, but searches in bounds that take minutes; one in ten as text."""
     for seed in range(count):
-        words = shlex.split(question(seed).command())[1:]
+        asked = question(seed)
+        if asked.query in SEARCHES and asked.bound in DEAR:
+            continue
+        words = shlex.split(asked.command())[1:]
         yield Row(f"seed {seed}", ((*words, *(["--json"] if seed % 10 else [])),))
 
 
@@ -118,12 +116,11 @@ def by_examples() -> Iterator[Row]:
 
 def by_run_files(count: int = 200) -> Iterator[Row]:
     """Settings as run files of one phase, and of two."""
-    drawn = [s for s in settings() if not str(s).startswith(DOORLESS) and s.bound not in REFUTED]
+    drawn = [s for s in settings() if s.is_for_every_door and s.bound not in REFUTED]
     random.Random(1).shuffle(drawn)
     for i, setting in enumerate(drawn[:count]):
-        mechanism, bound, _, given = parts_of(setting)
-        phase = {"mechanism": mechanism, "bound": bound, **given}
-        data = {"phase": [phase, {"name": "other", "mechanism": "gaussian", "noise_multiplier": 30}][: 1 + i % 4 // 3]}
+        other = {"name": "other", "mechanism": "gaussian", "noise_multiplier": 30}
+        data = {"phase": [without_target(setting), other][: 1 + i % 4 // 3]}
         yield Row(f"run {setting}", (("run", "run.json", "--delta", "1e-5", "--json"),), {"run.json": json.dumps(data)})
 
 

@@ -153,6 +153,14 @@ WITHOUT = {
 REFUTED = ("m1.column-published", "sketch.lora-by-design", "r1smg.published")
 """Evaluated with ``allow_refuted``."""
 
+DOORLESS = (
+    "rule.",
+    "wishart.preprocess",
+    "sketch.rdp order",
+    "wishart.early.epsilon dim=50 rank=40 misalignment=1e-12 t",
+)
+"""How settings begin whose parameters one door alone knows."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -168,6 +176,18 @@ class Setting:
     def bound(self):
         """``mechanism.bound``."""
         return ".".join(self.quantity.split(".")[:2])
+
+    @property
+    def is_for_every_door(self):
+        """False where a parameter is known to :func:`privproj.evaluate` alone."""
+        return not str(self).startswith(DOORLESS)
+
+    def as_entry(self):
+        """The query, and the entry of a file: mechanism and bound by name, the number of steps where it is sampled."""
+        mechanism, bound, query = self.quantity.split(".")
+        given = dict(self.parameters)
+        steps = {"steps": 1} if "sampling_rate" in given else {}
+        return query, {"mechanism": mechanism, "bound": bound, **steps, **given}
 
 
 def plain(text):

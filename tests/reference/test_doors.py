@@ -12,25 +12,10 @@ from privproj.records.run_file import from_data
 from privproj.result import Result, as_plain_value
 from reference.settings import REFUTED, Setting, settings
 
-SPECIAL = (
-    "rule.",
-    "wishart.preprocess",
-    "sketch.rdp order",
-    "wishart.early.epsilon dim=50 rank=40 misalignment=1e-12 t",
-)
-"""Settings with parameters that one door alone knows."""
 FACTS = ("value", "lower", "side", "outcome", "status", "promises", "epsilon", "delta", "log10_delta", "warnings")
 """What no door may change."""
 COSTLY = ("m1.", "m2.mixture", "m2.good", "m2.beta", "wishart.e", "jl-clip", "steps=", "rate=")
 """Settings that take a second and more."""
-
-
-def asked_of_files(setting):
-    """The setting as an entry of a file: mechanism and bound by name, the number of steps wherever it is sampled."""
-    mechanism, bound, query = setting.quantity.split(".")
-    given = dict(setting.parameters)
-    steps = {"steps": 1} if "sampling_rate" in given else {}
-    return query, {"mechanism": mechanism, "bound": bound, **steps, **given}
 
 
 def facts(result):
@@ -68,11 +53,11 @@ def lists_of_files(entry):
 
 
 def asked(quick):
-    return [s for s in settings(quick) if not str(s).startswith(SPECIAL) and s.bound not in REFUTED]
+    return [s for s in settings(quick) if s.is_for_every_door and s.bound not in REFUTED]
 
 
 def check_doors(setting, run):
-    query, entry = asked_of_files(setting)
+    query, entry = setting.as_entry()
     entry = lists_of_files(entry)
     python = facts(answer_or_error(lambda: privproj.evaluate(setting.quantity, **dict(setting.parameters))))
     doors = {
