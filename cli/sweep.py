@@ -5,7 +5,7 @@ import time
 import click
 
 from privproj.errors import InvalidParameter
-from privproj.records.sweep import grid_from, run_sweep
+from privproj.records.sweep import MOST_CORNERS, grid_from, run_sweep
 from privproj.records.workers import Runner, run_in_processes, run_inline, run_on_dask
 from privproj.validation import whole
 
@@ -55,6 +55,8 @@ def sweep_file(file: str, output: str, workers: float, dask: str | None, json: b
         parts = ", ".join(f"{count} {outcome}" for outcome, count in found.items())
         click.echo(f"{len(grid)} rows in {output}: {parts}; {len(grid) / max(seconds, 1e-9):.0f} rows/s")
         lines = [*render.assumption_lines(promises, "promise"), *render.assumption_lines(assumed)]
+        if (ends := len(grid.ends)) > MOST_CORNERS:
+            lines.append(f"promises and assumptions are those of {MOST_CORNERS} of {ends} ends of the grid")
         click.echo("\n".join(lines), nl=bool(lines))
     return 0
 

@@ -8,10 +8,11 @@ import csv
 import io
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import chain, islice, product, zip_longest
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain, islice, zip_longest
 from pathlib import Path
+from random import Random
 from typing import Any, BinaryIO
 
 from privproj.accounting.evaluate import FOUND, SOLVERS, TARGETS
@@ -45,8 +46,11 @@ ROWS_PER_GROUP = 2**16
 PROBED_POINTS = 10**5
 """How many points are looked at, at most, until one is found that is a valid question. Speed only."""
 
-MOST_CORNERS = 256
-"""How many questions of a grid are looked at for what they take for granted. Speed only."""
+MOST_CORNERS = 4096
+"""How many questions of a grid are looked at, at most, for what they take for granted. Contract."""
+
+STAND_INS = {"rate": {"sampling_rate": 0.5}, "steps": {"steps": 2}}
+"""What stands in, where nothing but assumptions is asked, for what a query finds."""
 
 FIXED_KEYS = ("mechanism", "bound")
 """Keys that have one value for the whole grid, besides the parameters."""
@@ -77,18 +81,31 @@ class _Grid:
             found.append(values[place])
         return tuple(reversed(found))
 
-    def corners(self) -> Iterator[tuple[str, Question]]:
-        """Questions with every word of the axes and the ends of their numbers, each with what is its own about it.
+    @property
+    def ends(self) -> "_Grid":
+        """The grid of every word of the axes and of the ends of their numbers."""
+        return replace(self, axes={name: _ends_of(values) for name, values in self.axes.items()})
 
-        What the numbers of a table take for granted is that of these questions.
+    def corners(self) -> list[tuple[str, Question]]:
+        """The questions at the ends of the axes, or at the first valid point, each with what is its own about it.
+
+        What the numbers of a table take for granted is that of these questions; they are a random sample of
+        :data:`MOST_CORNERS` where there are more.
         """
-        work = self.work()
-        for point in islice(product(*map(_ends_of, self.axes.values())), MOST_CORNERS):
+        ends, places = self.ends, range(len(self.ends))
+        if len(places) > MOST_CORNERS:
+            places = sorted(Random(0).sample(places, MOST_CORNERS))
+        return list(ends.questions(places)) or list(islice(self.questions(range(min(len(self), PROBED_POINTS))), 1))
+
+    def questions(self, places: Iterable[int]) -> Iterator[tuple[str, Question]]:
+        """The valid questions at the points of these numbers, each after what is its own about it."""
+        work, found = self.work(), STAND_INS.get(self.query, {})
+        for values in map(self.values, places):
             try:
-                question = question_from(work.keys(point), self.query)
+                question = question_from(work.keys(values) | found, self.query)
             except PrivprojError:
                 continue
-            yield " ".join(f"{name}={value}" for name, value in zip(self.axes, point, strict=True)), question
+            yield " ".join(f"{name}={value}" for name, value in zip(self.axes, values, strict=True)), question
 
     def work(self) -> "_Points":
         """What answers points, wherever that is done."""
