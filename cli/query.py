@@ -10,9 +10,6 @@ from .groups import Group
 from .mechanisms import MECHANISMS, QUANTITIES, example_words
 from .options import built, mechanism_options, run_options, sectioned, target_options, with_options
 
-RUNS = {"steps": "--sampling-rate 0.01", "rate": "--steps 1000"}
-"""What the example of a quantity says about the run, where the mechanism has a bound under subsampling."""
-
 
 def query_group(quantity: str, summary: str) -> click.Group:
     """Build the command of a quantity: ``privproj QUANTITY MECHANISM [options]``."""
@@ -42,12 +39,11 @@ def query_command(quantity: str, mechanism: str) -> click.Command:
 
 def example(quantity: str, mechanism: str, target: list[click.Option]) -> str:
     """Return a call that works, for the help text."""
-    words = example_words(mechanism, quantity)
-    if QUANTITIES["sigma"](MECHANISMS[mechanism].kind):
-        words.append(RUNS.get(quantity, ""))
-    elif quantity == "rate":
-        words.append("--steps 1")
+    words = ["privproj", quantity, mechanism, *example_words(mechanism, quantity)]
+    is_composed = QUANTITIES["sigma"](MECHANISMS[mechanism].kind)
+    if quantity == "rate":
+        words.append("--steps 1000" if is_composed else "--steps 1")
+    elif quantity == "steps" and is_composed:
+        words.append("--sampling-rate 0.01")
     values = {"epsilon": "--epsilon 1", "delta": "--delta 1e-5"}
-    return " ".join(
-        ["privproj", quantity, mechanism, *filter(None, words), *(values[o.name] for o in target if o.name in values)]
-    )
+    return " ".join([*words, *(values[o.name] for o in target if o.name in values)])

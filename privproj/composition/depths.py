@@ -181,13 +181,13 @@ class DepthCurve:
 
         Few rare large losses make lumps, and between two of them no tilt holds both.
         """
-        last = len(LEAST_POWERS) - 1
-        looks = [(self.used, share) for share in LARGER_DELTAS] if log_delta >= LEAST_LOGS[last] else []
-        for curve, share in [*looks, (None, 1.0)]:
+        deepest = len(LEAST_POWERS) - 1
+        if log_delta < LEAST_LOGS[deepest]:
+            return max(lower, self.level(deepest).epsilon(LEAST_LOGS[deepest]).lower)
+        for share in LARGER_DELTAS:
             if lower >= CLOSE_LOWER_END * upper:
                 break
-            curve = curve or self.level(last)
-            lower = max(lower, curve.epsilon(share * max(log_delta, LEAST_LOGS[last])).lower)
+            lower = max(lower, self.used.epsilon(share * log_delta).lower)
         return lower
 
     def epsilon_above(self, log_delta: float) -> float:

@@ -159,14 +159,21 @@ def test_the_default_composer_and_the_alternative_are_named():
         privproj.epsilon(mechanism, composer="other", **run)
 
 
+SEVERAL_RUNS = [(1e-8, 2), (1e-5, 10), (1e-2, 300), (1.0, 10)]
+COSTLY_RUNS = [pytest.param(rate, steps, 20.0, marks=pytest.mark.slow) for rate, steps in SEVERAL_RUNS[:2]]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("z", [0.4, 1.0])
-@pytest.mark.parametrize(("rate", "steps"), [(1e-8, 2), (1e-5, 10), (1e-2, 300), (1.0, 10)])
-def test_no_answer_is_above_a_simple_bound(z, rate, steps):
+@pytest.mark.parametrize(
+    ("rate", "steps", "largest"),
+    [*((*run, 3.0) for run in SEVERAL_RUNS), *COSTLY_RUNS, *((*run, 20.0) for run in SEVERAL_RUNS[2:])],
+)
+def test_no_answer_is_above_a_simple_bound(z, rate, steps, largest):
     """Basic composition of equal shares, and the probability of ever being sampled."""
     run = {"steps": steps, "sampling_rate": rate}
     for mechanism in (Laplace(noise_multiplier=z), Gaussian(noise_multiplier=z)):
-        for eps in (0.0, 1e-6, 0.1, 3.0):
+        for eps in (0.0, 1e-6, 0.1, largest):
             found = privproj.delta(mechanism, epsilon=eps, **run).value
             one = privproj.delta(mechanism, epsilon=eps / steps, sampling_rate=rate).value
             ever = -math.expm1(steps * math.log1p(-rate)) if rate < 1.0 else 1.0

@@ -8,11 +8,11 @@ import pytest
 from helpers import gaussian, needs
 
 import privproj
-from privproj import M2, Gaussian, Laplace
+from privproj import M1, M2, Gaussian, Laplace
 from privproj.accounting.question import ask_by_name
 from privproj.composition.compose import compose_on_grid, compose_phases
 from privproj.curves.inversion import read_epsilon, read_log_delta
-from privproj.curves.profile import PrivacyProfile
+from privproj.curves.profile import PrivacyProfile, log_delta_above, log_delta_unless, shallow
 from privproj.numerics import kernels
 from privproj.runs import Run, delta_target
 
@@ -61,12 +61,13 @@ def test_epsilon_has_no_cliff(name):
 def test_a_composed_answer_is_at_most_the_renyi_bound_and_close_to_its_lower_end(name):
     mechanism, run = RUNS[name]
     renyi = "mixture-rdp" if name == "m2" else "rdp"
-    for power in (-20, -36, -59.9, -60.1, -110, -185):
+    for power in (-20, -30, -36, -59.9, -60.1, -110, -185):
         found = privproj.epsilon(mechanism, log10_delta=power, **run)
         assert found.value <= privproj.epsilon(mechanism, log10_delta=power, bound=renyi, **run).value
-        assert found.lower <= found.value <= (1.03 if name == "m2" else 1.01) * found.lower and not any(
-            "5 %" in w for w in found.warnings
-        )
+        # Few rare large losses of M2 make lumps, and far out no tilt holds two neighbours.
+        close = 1.03 if name == "m2" and power < -120 else 1.01
+        assert found.lower <= found.value <= close * found.lower
+        assert not any("5 %" in w for w in found.warnings)
     far = privproj.epsilon(mechanism, log10_delta=-300, **run)
     assert far.value <= 1.005 * privproj.epsilon(mechanism, log10_delta=-300, bound=renyi, **run).value
     assert any("best lower end" in warning for warning in far.warnings)
@@ -91,6 +92,36 @@ def test_both_readings_are_inverses_at_every_depth(name):
         target = delta_target(None, power)
         eps = read_epsilon(curve, target).upper
         assert read_log_delta(curve, eps).upper <= target.log_delta * (1.0 - 1e-15)
+
+
+CUT = {"sampling_rate": 0.01, "steps": 100, "max_batch_size": 640, "dataset_size": 50000}
+
+
+@pytest.mark.parametrize(
+    "name", ["gaussian", "truncated", *(pytest.param(n, marks=pytest.mark.full) for n in SLOW[2:])]
+)
+def test_a_search_that_asks_for_enough_alone_decides_as_one_that_asks_for_all(name):
+    """And a number above what is enough is the whole answer."""
+    curve = ask_by_name(Gaussian(noise_multiplier=1.0), None, CUT).curve() if name == "truncated" else curve_of(name)
+    for eps in (0.5, 4.0, 9.0, 20.0):
+        whole = curve.log_delta(eps)
+        assert log_delta_above(curve, eps) == whole.upper
+        for enough in (whole.upper - 9.0, whole.upper - 1e-6, whole.upper, whole.upper + 1e-6, -3.0, -37.0, -100.0):
+            found = log_delta_unless(curve, eps, enough)
+            assert found == whole.upper if whole.upper > enough else whole.lower <= found <= enough
+
+
+DEEP = (M1(dim=8129, rank=244, noise_multiplier=4.87838), {"steps": 190, "sampling_rate": 1.0636545721186354e-07})
+
+
+@pytest.mark.parametrize("name", ["gaussian", "large rate", pytest.param("known projection", marks=pytest.mark.slow)])
+def test_no_answer_is_above_that_of_the_ordinary_grid(name):
+    mechanism, run = DEEP if name == "known projection" else RUNS[name]
+    curve = ask_by_name(mechanism, "known-projection" if mechanism is DEEP[0] else None, run).curve()
+    for eps in (0.0786819,) if mechanism is DEEP[0] else (1.0, 6.0, 8.0, 9.0, 9.5, 10.0, 12.0):
+        assert log_delta_above(curve, eps) <= log_delta_above(shallow(curve), eps)
+    if mechanism is DEEP[0]:
+        assert log_delta_above(curve, 0.0786819) < -55.0
 
 
 def test_phases_are_composed_at_every_depth():
