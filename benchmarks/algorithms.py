@@ -105,7 +105,7 @@ def accuracy(task, name, epsilon, rate, seed):
         module, rate = add_prism(module, rank, steps=steps), rate * (0.1 if name.endswith("adaptive") else 1.0)
     if algorithm == "dp-sft":
         half = STEPS // 2
-        first = dp_sft(**noise, sampling_rate=BATCH / len(data.x), steps=(half, half)).phases[0].question.mechanism
+        first = dp_sft(**noise, sampling_rate=BATCH / len(data.x), steps=(half, half)).phases[0].mechanism
         search = {"noise_multiplier": first.noise_multiplier}
         _, trajectory = stage(module, data, rate, "dp-sgd", half, search, look=lambda o: Trajectory(o, rank))
         found: Subspace = trajectory.subspace()

@@ -113,11 +113,11 @@ def _too_slow(*_):
 def _compare(data, power, long):
     """The outcome of a run: both answers, and what of them is a finding."""
     delta, asked = 10.0**power, from_data(data)
-    check_provable(asked.questions)
-    if not is_run(asked.questions):
+    check_provable(asked.phases)
+    if not is_run(asked.phases):
         return {"outcome": "skipped: one release, or a closed form"}
     if not long:
-        releases = [release for parts in _profiles_in_floats(asked.questions) for release in releases_of(*parts)]
+        releases = [release for parts in _profiles_in_floats(asked.phases) for release in releases_of(*parts)]
         grid = propose_grid(releases, math.log(delta))
         if max(window.size for window in grid.windows) > LARGEST_WINDOW:
             return {"outcome": f"skipped: a window of more than {LARGEST_WINDOW} cells"}
@@ -126,7 +126,7 @@ def _compare(data, power, long):
     if plain.outcome != "ok":
         return {"outcome": f"no epsilon: {plain.outcome}"}
     seconds_float, start = time.process_time() - start, time.process_time()
-    run = prove_run(asked.questions, math.log(delta), plain.value)
+    run = prove_run(asked.phases, math.log(delta), plain.value)
     certified = run.epsilon(math.log(delta), plain.value)
     seconds = time.process_time() - start
     target, findings = target_field(plain), []
@@ -148,7 +148,7 @@ def _compare(data, power, long):
         "gap": certified / plain.value - 1 if plain.value > 0 else 0.0,
         "cells": max(window.size for window in run.grids.grid.windows),
         "bits": run.bits,
-        "steps": sum(question.run.steps for question in asked.questions),
+        "steps": sum(question.run.steps for question in asked.phases),
         "seconds": round(seconds, 2),
         "seconds_float": round(seconds_float, 2),
     }

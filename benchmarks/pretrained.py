@@ -139,7 +139,7 @@ def train_privately(module, data, name, epsilon, rate, seed):
     if algorithm == "dp-sft":
         steps = STEPS // 2
         plan = dp_sft(**noise, sampling_rate=BATCH / len(data[-1]), steps=(steps, steps))
-        search = {"noise_multiplier": plan.phases[0].question.mechanism.noise_multiplier}
+        search = {"noise_multiplier": plan.phases[0].mechanism.noise_multiplier}
         _, path = train(module, data, rate, seed, "dp-sgd", steps, batch, search, lambda o: Trajectory(o, RANK))
         more, seed = {"subspace": path.subspace()}, seed + 1000
     optimizer, _ = train(module, data, rate, seed, algorithm, steps, batch, noise, **more)

@@ -5,8 +5,9 @@ from typing import Any
 import click
 
 from privproj.accounting.gdp import DEFAULT_SLACK, solve_gdp_mu
-from privproj.accounting.question import Question, answer, numerics_of, question_of
-from privproj.bounds import bounds_of, find_bound
+from privproj.accounting.phase import numerics_of, phase_for
+from privproj.accounting.question import Question, answer, ask_by_name, question_about
+from privproj.bounds import bounds_of
 from privproj.curves.tradeoff import profile_points, tradeoff
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered
 from privproj.result import Result, as_plain_value
@@ -29,10 +30,10 @@ command = Group("curve", help=SUMMARY, short_help=SUMMARY)
 def questions(mechanism: Any, names: tuple[str, ...], run: Any) -> list[Question]:
     """Put one question for each bound; "all" stands for every bound that answers."""
     if names != ("all",):
-        return [question_of(mechanism, find_bound(type(mechanism), name), run) for name in names or (None,)]
+        return [ask_by_name(mechanism, name, run) for name in names or (None,)]
     found = []
     for bound in bounds_of(type(mechanism)):
-        question = question_of(mechanism, bound, run)
+        question = question_about(phase_for(mechanism, bound, run))
         try:
             question.curve().log_delta(1.0)
         except PrivprojError:
@@ -95,7 +96,7 @@ def show_curves(kind: type, options: dict[str, Any], own: list[str]) -> int:
     columns, foundations = {}, []
     for question in questions(mechanism, names, setting):
         curve = question.curve()
-        columns[question.bound.name] = profile_points(curve, x) if shape == "delta" else tradeoff(curve, x)
+        columns[question.only.bound.name] = profile_points(curve, x) if shape == "delta" else tradeoff(curve, x)
         # What all points of the curve rest on, as a result has it; the value plays no role.
         foundations.append(question.result("curve", 1.0, None, numerics=numerics_of(curve)))
     label = "delta" if shape == "delta" else "false negative rate (lower bound)"

@@ -53,7 +53,7 @@ def show_remaining(file: str, epsilon: float, delta: float, adaptive: bool, orde
 
 def adaptive_record(schedule: Schedule, epsilon: float, delta: float, order: float | None) -> dict[str, Any]:
     """Return the same by a Renyi filter, with the filter, what may be quoted, and the epsilon of a fixed plan."""
-    first, run = schedule.phases[0], schedule.phases[0].question.run
+    first, run = schedule.phases[0], schedule.phases[0].run
     if order is None:
         order = Filter.for_releases(first, epsilon=epsilon, delta=delta).order
     kind: Any = {"order": order, "relation": str(run.relation), "group_size": run.group_size}
@@ -104,7 +104,7 @@ def fixed_plan(schedule: Schedule, delta: float) -> float | None:
 def record(schedule: Schedule, rows: list[Remaining], whole: Result, spent: Any, assumed: str = "") -> dict[str, Any]:
     """Return what is spent, how many steps each phase may still take, and what these numbers rest on."""
     planned = any(phase.planned for phase in schedule.phases)
-    assumed = assumed or plan_fixed(adapts=any(phase.question.mechanism.adapts_clip for phase in schedule.phases))
+    assumed = assumed or plan_fixed(adapts=any(phase.mechanism.adapts_clip for phase in schedule.phases))
     return {
         "epsilon_spent": spent,
         "epsilon_planned": whole.value if planned else None,
@@ -113,7 +113,7 @@ def record(schedule: Schedule, rows: list[Remaining], whole: Result, spent: Any,
             {
                 "phase": row.phase.name,
                 "more_steps": row.more_steps,
-                "unit": "epochs" if row.phase.question.run.in_epochs else "steps",
+                "unit": "epochs" if row.phase.run.in_epochs else "steps",
                 "would_exceed": row.would_exceed,
                 "after": [phase.name for phase in (*schedule.done_phases, *row.after)],
             }

@@ -259,17 +259,16 @@ def run_text(result: Result, schedule: "Schedule") -> str:
     first = _gdp_headline(result) if result.quantity == "gdp_mu" else headline(result)
     lines = [first, f"  rests on: {result.bound} ({result.status}); {relation_words(result)}"]
     for phase in schedule.by_one_accountant().phases:
-        question = phase.question
-        if question.mechanism.name == "dp-accounting":
-            words, times = event_words(phase.as_dict()["event"]), question.run.steps  # pyright: ignore[reportArgumentType]
+        if phase.mechanism.name == "dp-accounting":
+            words, times = event_words(phase.as_dict()["event"]), phase.run.steps  # pyright: ignore[reportArgumentType]
             lines.append(f"  {phase.name}: {words}, {'once' if times == 1 else f'{times} times'}")
             continue
-        noise = question.mechanism.noise_multiplier
+        noise = phase.mechanism.noise_multiplier
         words = "" if noise is None else f", noise multiplier {round_outward(noise)}"
-        count = getattr(question.mechanism, "adaptive_clipping_sigma", None)
+        count = getattr(phase.mechanism, "adaptive_clipping_sigma", None)
         words += "" if count is None else f", clip adapted by a count with noise {count:g}"
-        words += f" ({question.bound.name})"
-        lines.append(f"  {phase.name}: {question.mechanism.name}{words}; {run_words(question.run.parameters())}")
+        words += f" ({phase.bound.name})"
+        lines.append(f"  {phase.name}: {phase.mechanism.name}{words}; {run_words(phase.run.parameters())}")
     for promise in result.promises:
         lines += wrap_line("  promise:  ", promise)
     shown = at_least_line(result) + numerics_line(result.numerics) + certified_line(result.numerics)

@@ -105,14 +105,14 @@ def as_events(schedule: Schedule) -> dict[str, Any]:
     phases = [
         {
             "name": phase.name,
-            "steps": phase.question.run.steps,
+            "steps": phase.run.steps,
             "event": data_of(step_event_of(phase)),
-            **({"public_size": True} if phase.question.run.public_size else {}),
+            **({"public_size": True} if phase.run.public_size else {}),
             **({"planned": True} if phase.planned else {}),
         }
         for phase in schedule.phases
     ]
-    return {**schedule.as_dict(), "relation": str(schedule.phases[0].question.run.relation), "phase": phases}
+    return {**schedule.as_dict(), "relation": str(schedule.phases[0].run.relation), "phase": phases}
 
 
 def file_argument() -> click.Argument:

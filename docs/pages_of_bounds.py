@@ -11,7 +11,7 @@ from typing import Any
 
 from privproj_cli.main import exit_code
 
-from privproj.accounting.question import question_of
+from privproj.accounting.phase import phase_for
 from privproj.bounds import mechanism_named, registry
 from privproj.bounds.bound import GUARANTEES, Bound
 from privproj.curves.profile import PrivacyProfile
@@ -83,7 +83,7 @@ def variants(bound: Bound) -> list[Mechanism]:
 def attempt(bound: Bound, mechanism: Mechanism, **run: Any) -> Any:
     """The bound's form and the run for one mechanism, or None where it does not apply."""
     try:
-        return question_of(mechanism, bound, {**run, "allow_refuted": True}).release()
+        return phase_for(mechanism, bound, {**run, "allow_refuted": True}).release()
     except PrivprojError:
         return None
 

@@ -338,7 +338,7 @@ def test_report_ledger_verify_and_run_of_one_run_list_the_same_assumptions(run, 
     path, (statement, again) = tmp_path / "ledger", (tmp_path / "statement", tmp_path / "of-run")
     for phase in from_data({"phase": phases}).phases:
         book = Ledger(path, phase, {"epsilon": 500.0, "delta": 1e-5})
-        planned = phase.question.run.steps * (phase.question.run.batches or 1)
+        planned = phase.run.steps * (phase.run.batches or 1)
         for _ in range(1 if cut else planned):
             book.record()
         book.close()

@@ -7,18 +7,21 @@ their own (C27, :mod:`privproj.accounting.batch_remarks`).
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 from privproj.accounting.batch_remarks import SEES_PROJECTIONS
+from privproj.accounting.phase import Phase
 from privproj.accounting.question import Question
 from privproj.composition.compose import compose_phases
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import PrivprojError
 from privproj.numerics.enclosure import next_up
-from privproj.result import Result, Side
+from privproj.result import Result, Side, round_outward
 from privproj.runs import Run, Sampling
+
+Aim = TypeVar("Aim")
 
 CLOSE_ENOUGH = 1.01
 """Further changes are tried only where the answer is more than this factor above the lower end. Speed only."""
@@ -42,14 +45,7 @@ OTHER_BOUND = "another bound of the mechanism may be closer, see privproj compar
 """Why a Renyi bound can be. Contract."""
 
 
-class _Accounted(Protocol):
-    """One question, or a schedule of several."""
-
-    @property
-    def questions(self) -> Iterable[Question]: ...
-
-
-def with_lower_end(accounted: _Accounted, result: Result) -> Result:
+def with_lower_end(question: Question, result: Result) -> Result:
     """The result with ``epsilon_at_least``, or ``log10_delta_at_least``, in its numerics where one is proved.
 
     Where another lower end stands there, the larger is kept. Nothing that goes wrong here fails the answer.
@@ -57,12 +53,12 @@ def with_lower_end(accounted: _Accounted, result: Result) -> Result:
     if not result.usable or result.side is not Side.UPPER or not result.value or result.quantity not in ASKED:
         return result
     if result.risk is not None:
-        return _with_advantage_below(accounted, result)
+        return _with_advantage_below(question, result)
     try:
-        found, choice = _lower_end(accounted, result)
+        found, choice = _lower_end(question, result)
     except (PrivprojError, ArithmeticError, ValueError):
         found, choice = None, 0
-    result = replace(result, numerics={**result.numerics, **_fields(accounted, result, found, choice)})
+    result = replace(result, numerics={**result.numerics, **_fields(question, result, found, choice)})
     return _with_warning(result)
 
 
@@ -78,17 +74,17 @@ def _with_warning(result: Result) -> Result:
     return replace(result, warnings=(*result.warnings, LOOSE.format(f"{least:.4g}" if least else "none")))
 
 
-def _with_advantage_below(accounted: _Accounted, result: Result) -> Result:
+def _with_advantage_below(question: Question, result: Result) -> Result:
     """The result with ``advantage_at_least`` in its numerics where its risk is an advantage and one is proved."""
     if "advantage" not in (result.risk or {}):
         return result
     try:
-        ends = [compose_phases(phases).log_delta(0.0).lower for phases in _choices(list(accounted.questions))]
+        ends = [compose_phases(phases).log_delta(0.0).lower for phases in _choices(question.phases)]
     except (PrivprojError, ArithmeticError, ValueError):
         return result
     # exp(max ln delta(0)), rounded down
     least = math.exp(max(ends, default=-math.inf)) * (1.0 - 1e-15)
-    seen = any(question.mechanism.name in ("m1", "m2") for question in accounted.questions)
+    seen = any(phase.mechanism.name in ("m1", "m2") for phase in question.phases)
     fields = {"advantage_at_least": least, **({"at_least_for": SEES_PROJECTIONS} if seen else {})} if least else {}
     return replace(result, numerics={**result.numerics, **fields})
 
@@ -97,11 +93,11 @@ ASKED = ("epsilon", "delta", "sigma")
 """The quantities whose answers have a lower end of the truth beside them. Contract."""
 
 
-def _lower_end(accounted: _Accounted, result: Result) -> tuple[float | None, int]:
+def _lower_end(question: Question, result: Result) -> tuple[float | None, int]:
     """The largest lower end that is found, of epsilon or of ``log10 delta`` as was asked, and its choice."""
     best: float | None = None
     chosen = 0
-    for choice, phases in enumerate(_choices(list(accounted.questions))):
+    for choice, phases in enumerate(_choices(question.phases)):
         curve = compose_phases(phases)
         if result.quantity == "delta":
             assert result.epsilon is not None
@@ -121,12 +117,12 @@ def _log_delta_of(result: Result) -> float:
     return next_up(math.log(result.delta) if result.delta else result.log10_delta * math.log(10.0))
 
 
-def _choices(questions: list[Question]) -> Iterator[list[tuple[PrivacyProfile, Run]]]:
+def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run]]]:
     """For each choice of changes, the phases in which it is allowed: no more can be said of all phases than of them.
 
     The last change of a phase with few of them stands in where another phase has more.
     """
-    known = [(question.allowed_changes(), _plain(question.seen()[1])) for question in questions if _attains(question)]
+    known = [(phase.allowed_changes(), _plain(phase.seen()[1])) for phase in phases if _attains(phase)]
     known = [(changes, run) for changes, run in known if changes]
     for i in range(max((len(changes) for changes, _ in known), default=0)):
         yield [(changes[min(i, len(changes) - 1)], run) for changes, run in known]
@@ -137,10 +133,10 @@ def _plain(run: Run) -> Run:
     return replace(run, discretization=None, composer="privproj")
 
 
-def _attains(question: Question) -> bool:
+def _attains(phase: Phase) -> bool:
     """True where one record that changes alone attains the pair of the composition, whatever the change (C28)."""
-    run = question.run
-    if getattr(question.mechanism, "fixed_projection", False) or run.max_batch_size is not None:
+    run = phase.run
+    if getattr(phase.mechanism, "fixed_projection", False) or run.max_batch_size is not None:
         return False
     if run.group_size > 1 and run.sampling_rate < 1.0:
         return False
@@ -157,7 +153,7 @@ def _ratio(result: Result, least: float) -> float:
     return (result.epsilon or 0.0) / least if least > 0.0 else math.inf
 
 
-def _fields(accounted: _Accounted, result: Result, found: float | None, choice: int) -> dict[str, Any]:
+def _fields(question: Question, result: Result, found: float | None, choice: int) -> dict[str, Any]:
     """What the numerics of the result gain: the lower end, for whom it holds, and why it is far where it is."""
     name = "log10_delta_at_least" if result.quantity == "delta" else "epsilon_at_least"
     other: Any = result.numerics.get(name)
@@ -165,16 +161,60 @@ def _fields(accounted: _Accounted, result: Result, found: float | None, choice: 
         return {}
     if other is not None and other >= found:
         return {}
-    seen = any(question.mechanism.name in ("m1", "m2") for question in accounted.questions)
+    seen = any(phase.mechanism.name in ("m1", "m2") for phase in question.phases)
     # The first change has rank one, which any number of columns allows.
-    open_columns = choice > 0 and any(getattr(q.mechanism, "columns", 1) is None for q in accounted.questions)
+    open_columns = choice > 0 and any(getattr(phase.mechanism, "columns", 1) is None for phase in question.phases)
     seer = f"{SEES_PROJECTIONS}{', ' + SOME_COLUMNS if open_columns else ''}"
     fields = {name: found, **({"at_least_for": seer} if seen else {})}
     if _ratio(result, found) > WIDE_GAP and result.value is not None:
-        if any(question.mechanism.name == "dp-accounting" for question in accounted.questions):
+        if any(phase.mechanism.name == "dp-accounting" for phase in question.phases):
             fields["gap"] = EVENTS_LEFT_OUT
-        elif any(question.bound.renyi for question in accounted.questions):
+        elif any(phase.bound.renyi for phase in question.phases):
             fields["gap"] = OTHER_BOUND
         elif result.lower is not None and result.value < WIDE_GAP * result.lower:
             fields["gap"] = NO_ONE_CHANGE
     return fields
+
+
+def with_alternatives(question: Question, result: Result, solve: Callable[[Any, Aim], Result], target: Aim) -> Result:
+    """The result with the same number for balls-in-bins batches, and for Poisson ones, beside that of shuffled ones.
+
+    An alternative that is refused or has no answer is left out.
+    """
+    runs = [phase.run for phase in question.phases]
+    shuffled = [run for run in runs if run.sampling is Sampling.SHUFFLE]
+    if result.value is None or not shuffled or any(run.batches is None for run in shuffled):
+        return result
+    numerics, warnings = dict(result.numerics), list(result.warnings)
+    for name, changed, words in (
+        ("balls_in_bins_instead", _with_balls_in_bins, "with balls-in-bins batches, another loader, it would be"),
+        (
+            "poisson_not_valid",
+            _with_poisson,
+            "Poisson accounting, NOT VALID for shuffled batches, would print",
+        ),
+    ):
+        try:
+            other = solve(question.with_runs(lambda run, changed=changed: _if_shuffled(run, changed)), target)
+        except PrivprojError:
+            continue
+        if other.value is not None and math.isfinite(other.value):
+            numerics[name] = other.value
+            warnings.append(f"{words} {result.quantity} {round_outward(other.value)}")
+    return replace(result, numerics=numerics, warnings=tuple(warnings))
+
+
+def _if_shuffled(run: Run, changed: Callable[[Run], Run]) -> Run:
+    """The run with its batches drawn otherwise, if they are shuffled."""
+    return changed(run) if run.sampling is Sampling.SHUFFLE else run
+
+
+def _with_balls_in_bins(run: Run) -> Run:
+    """The run with balls-in-bins batches, as many."""
+    return replace(run, sampling=Sampling.BALLS_IN_BINS)
+
+
+def _with_poisson(run: Run) -> Run:
+    """The run with Poisson batches of the same size on average, as many."""
+    batches = run.batches or 1
+    return replace(run, sampling=Sampling.POISSON, batches=None, sampling_rate=1.0 / batches, steps=run.steps * batches)

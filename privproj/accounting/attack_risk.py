@@ -9,7 +9,8 @@ from functools import cache
 from typing import Any
 
 from privproj.accounting.first_guess import Releases, close_crossing, spread_guess
-from privproj.accounting.question import Accounted, Question, numerics_of
+from privproj.accounting.phase import numerics_of
+from privproj.accounting.question import Question
 from privproj.curves.inversion import smallest_passing
 from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.curves.tradeoff import gaussian_spread, risk_of
@@ -68,15 +69,15 @@ def smallest_noise_at_risk(question: Question, target: RiskTarget) -> tuple[floa
         return question.with_mechanism(noise_multiplier=z).curve()
 
     guess, rtol = 1.0 / gaussian_spread(target.value, target.fpr), CLOSED_FORM_RTOL
-    if not question.run.single:
+    if not question.only.run.single:
 
         def releases(z: float) -> Releases:
-            return [question.with_mechanism(noise_multiplier=z).release()]
+            return [question.with_mechanism(noise_multiplier=z).only.release()]
 
         guess = spread_guess(releases, target, min(max(guess, SMALLEST_NOISE), LARGEST_NOISE))
     guess = min(max(guess, SMALLEST_NOISE), LARGEST_NOISE)
     if numerics_of(curve_at(guess)):
-        rtol = ALLOCATED_RTOL if question.run.allocates else COMPOSED_RTOL
+        rtol = ALLOCATED_RTOL if question.only.run.allocates else COMPOSED_RTOL
     found = smallest_at_risk(curve_at, target, guess, low=SMALLEST_NOISE, high=LARGEST_NOISE, rtol=rtol)
     if found > LARGEST_NOISE or gaussian_mu(curve_at(found)) is None:
         return found, None
@@ -112,10 +113,10 @@ def side_at_risk(question: Question, curve: Curve, target: RiskTarget) -> Side:
     return question.side(curve) if known else Side.UPPER
 
 
-def read_risk(accounted: Accounted, target: RiskTarget) -> Result:
-    """The risk of a question or a schedule, of the kind that the target is about, as a result."""
-    curve = accounted.curve()
+def read_risk(question: Question, target: RiskTarget) -> Result:
+    """The risk of a question, of the kind that the target is about, as a result."""
+    curve = question.curve()
     value = risk_of(curve, target)
     outcome = Outcome.VACUOUS if value >= 1.0 else Outcome.OK
     fields: dict[str, Any] = {"outcome": outcome, "numerics": numerics_of(curve), **target.fields()}
-    return accounted.result("advantage" if target.fpr is None else "tpr", value, None, **fields)
+    return question.result("advantage" if target.fpr is None else "tpr", value, None, **fields)

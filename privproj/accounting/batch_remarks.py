@@ -1,43 +1,20 @@
 """What a result says of how its batches were drawn: what a cap costs, and what stands beside shuffled batches."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from privproj.curves.inversion import LEAST_LOG_VALUE
-from privproj.curves.profile import Curve
 from privproj.errors import PrivprojError
-from privproj.result import Result, round_outward
+from privproj.result import round_outward
 from privproj.runs import NeighbouringRelation, Run, Sampling
 
 if TYPE_CHECKING:
+    from privproj.accounting.phase import Phase
     from privproj.accounting.shuffling import ShiftCell
     from privproj.mechanisms import Mechanism
-
-Aim = TypeVar("Aim")
-
-
-class _Asked(Protocol):
-    """One question: a mechanism and a run."""
-
-    @property
-    def mechanism(self) -> "Mechanism": ...
-
-    @property
-    def run(self) -> Run: ...
-
-
-class _Accounted(Protocol):
-    """One question, or a schedule of several, whose runs can be changed."""
-
-    @property
-    def questions(self) -> Iterable[_Asked]: ...
-
-    def with_runs(self, changed: Callable[[Run], Run]) -> "_Accounted": ...
-
-    def curve(self) -> Curve: ...
 
 
 NO_AMPLIFICATION = "no amplification is proved for shuffled batches, so an epoch counts as one release of each record"
@@ -50,18 +27,22 @@ FOUND_BY_RUN = ("steps", "rate")
 """Quantities without whose value the run of a result is only a placeholder. Contract."""
 
 
-def remark_on_batches(accounted: _Accounted, found: dict[str, Any]) -> dict[str, Any]:
+def remark_on_batches(
+    phases: "Sequence[Phase]", found: dict[str, Any], log_delta_of_whole_batches: Callable[[float], float]
+) -> dict[str, Any]:
     """The fields of a result with what there is to say of capped and of shuffled batches in numerics and warnings."""
     if found["value"] is None and found["quantity"] in FOUND_BY_RUN:
         return found
-    said = [*_capped(accounted, found), *_shuffled(accounted.questions, found)]
+    said = [*_capped(phases, found, log_delta_of_whole_batches), *_shuffled(phases, found)]
     numerics = {**found.get("numerics", {}), **{key: value for fields, _ in said for key, value in fields.items()}}
     return {**found, "numerics": numerics, "warnings": (*found["warnings"], *(words for _, words in said))}
 
 
-def _capped(accounted: _Accounted, found: dict[str, Any]) -> list[tuple[dict[str, object], str]]:
+def _capped(
+    phases: "Sequence[Phase]", found: dict[str, Any], log_delta_of_whole_batches: Callable[[float], float]
+) -> list[tuple[dict[str, object], str]]:
     """What each cap of Poisson batches takes of delta, and the smallest cap that takes next to nothing (C26)."""
-    runs = dict.fromkeys(question.run for question in accounted.questions if question.run.max_batch_size is not None)
+    runs = dict.fromkeys(phase.run for phase in phases if phase.run.max_batch_size is not None)
     if not runs or found.get("log10_delta") is None:
         return []
     from privproj.composition.truncated import smallest_harmless_cap
@@ -69,7 +50,7 @@ def _capped(accounted: _Accounted, found: dict[str, Any]) -> list[tuple[dict[str
     log_delta = goal = found["log10_delta"] * math.log(10.0)
     if found["quantity"] == "delta":  # the answer has the cuts in it: a cap is harmless beside delta without them
         try:
-            goal = accounted.with_runs(_without_cap).curve().log_delta(found["epsilon"]).upper
+            goal = log_delta_of_whole_batches(found["epsilon"])
         except PrivprojError:
             return []
     least = [smallest_harmless_cap(run, goal) for run in runs]
@@ -94,30 +75,30 @@ def _cap_words(run: Run, log_delta: float) -> str:
     return f"{taken} takes {'less than 1' if share <= HARMLESS_SHARE else f'{100.0 * share:.0f}'} % of delta"
 
 
-def _shuffled(questions: Iterable[_Asked], found: dict[str, Any]) -> list[tuple[dict[str, object], str]]:
+def _shuffled(phases: "Iterable[Phase]", found: dict[str, Any]) -> list[tuple[dict[str, object], str]]:
     """That shuffling is not accounted for, and the number below which none can be promised, where that is known."""
-    shuffled = [question for question in questions if question.run.sampling is Sampling.SHUFFLE]
+    shuffled = [phase for phase in phases if phase.run.sampling is Sampling.SHUFFLE]
     if not shuffled:
         return []
-    if any(question.run.batches is None for question in shuffled):
+    if any(phase.run.batches is None for phase in shuffled):
         return [({}, f"{NO_AMPLIFICATION}; with the number of batches of an epoch (batches) there is more to say")]
     of_delta = found["quantity"] == "delta"
     goal = found.get("epsilon") if of_delta else found.get("log10_delta")
     if goal is None:
         return [({}, NO_AMPLIFICATION)]
-    least = max(_at_least(question, of_delta, goal) for question in shuffled)
+    least = max(_at_least(phase, of_delta, goal) for phase in shuffled)
     if least == -math.inf or (least <= 0.0 and not of_delta):
         return [({}, NO_AMPLIFICATION)]
     power = least / math.log(10.0) * (1.0 + 1e-15)
     fields: dict[str, object] = {"log10_delta_at_least": power} if of_delta else {"epsilon_at_least": least}
-    if not all(question.mechanism.name == "gaussian" for question in shuffled):
+    if not all(phase.mechanism.name == "gaussian" for phase in shuffled):
         fields["at_least_for"] = SEES_PROJECTIONS
     return [(fields, NO_AMPLIFICATION)]
 
 
-def _at_least(question: _Asked, of_delta: bool, goal: float) -> float:
-    """The lower bound of C27 for a question: of ln delta at the epsilon ``goal``, or of epsilon at a log10 delta."""
-    run, cells = question.run, _shift_of(question.mechanism)
+def _at_least(phase: "Phase", of_delta: bool, goal: float) -> float:
+    """The lower bound of C27 for a phase: of ln delta at the epsilon ``goal``, or of epsilon at a log10 delta."""
+    run, cells = phase.run, _shift_of(phase.mechanism)
     if cells is None or run.batches is None or run.relation is None:
         return -math.inf
     return _lower_bound(cells, run.batches, run.steps, run.relation, of_delta, goal)
@@ -155,55 +136,9 @@ def _lower_bound(
     return law.log_delta_at_least(goal) if of_delta else law.epsilon_at_least(goal * math.log(10.0))
 
 
-def with_alternatives(
-    accounted: _Accounted, result: Result, solve: Callable[[Any, Aim], Result], target: Aim
-) -> Result:
-    """The result with the same number for balls-in-bins batches, and for Poisson ones, beside that of shuffled ones.
-
-    An alternative that is refused or has no answer is left out.
-    """
-    runs = [question.run for question in accounted.questions]
-    shuffled = [run for run in runs if run.sampling is Sampling.SHUFFLE]
-    if result.value is None or not shuffled or any(run.batches is None for run in shuffled):
-        return result
-    numerics, warnings = dict(result.numerics), list(result.warnings)
-    for name, changed, words in (
-        ("balls_in_bins_instead", _with_balls_in_bins, "with balls-in-bins batches, another loader, it would be"),
-        (
-            "poisson_not_valid",
-            _with_poisson,
-            "Poisson accounting, NOT VALID for shuffled batches, would print",
-        ),
-    ):
-        try:
-            other = solve(accounted.with_runs(lambda run, changed=changed: _if_shuffled(run, changed)), target)
-        except PrivprojError:
-            continue
-        if other.value is not None and math.isfinite(other.value):
-            numerics[name] = other.value
-            warnings.append(f"{words} {result.quantity} {round_outward(other.value)}")
-    return replace(result, numerics=numerics, warnings=tuple(warnings))
-
-
-def _if_shuffled(run: Run, changed: Callable[[Run], Run]) -> Run:
-    """The run with its batches drawn otherwise, if they are shuffled."""
-    return changed(run) if run.sampling is Sampling.SHUFFLE else run
-
-
-def _without_cap(run: Run) -> Run:
+def without_cap(run: Run) -> Run:
     """The run with whole batches."""
     return replace(run, max_batch_size=None, dataset_size=None)
-
-
-def _with_balls_in_bins(run: Run) -> Run:
-    """The run with balls-in-bins batches, as many."""
-    return replace(run, sampling=Sampling.BALLS_IN_BINS)
-
-
-def _with_poisson(run: Run) -> Run:
-    """The run with Poisson batches of the same size on average, as many."""
-    batches = run.batches or 1
-    return replace(run, sampling=Sampling.POISSON, batches=None, sampling_rate=1.0 / batches, steps=run.steps * batches)
 
 
 def _power(log_value: float, *, up: bool = True) -> str:

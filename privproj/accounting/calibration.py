@@ -19,7 +19,8 @@ from privproj.accounting.first_guess import (
     spread_guess,
     steps_guess,
 )
-from privproj.accounting.question import Question, answer, ask_by_name, check_mechanism, numerics_of
+from privproj.accounting.phase import check_mechanism, numerics_of
+from privproj.accounting.question import Question, answer, ask_by_name
 from privproj.accounting.rank_search import rank_ends
 from privproj.curves.inversion import WIDTHS_APART, floor_log_delta, log_excess, meets, smallest_passing
 from privproj.curves.profile import Curve, Representation
@@ -292,13 +293,13 @@ def _meets(question: Question, target: FullTarget, curve: Curve | None = None) -
 
     Every calibration of one release ends with this check. ``curve`` is that of the question, where it is known.
     """
-    if not question.meets(target, curve):
+    if not question.meets_target(target, curve):
         return False
-    if question.bound.columns is None or question.run.steps > 1:
+    if question.only.bound.columns is None or question.only.run.steps > 1:
         return True
     from privproj.accounting.column_rows import meets_in_columns
 
-    return meets_in_columns(question, target)
+    return meets_in_columns(question.only, target)
 
 
 def _solve_sigma_at_epsilon(question: Question, target: FullTarget) -> Result:
@@ -317,13 +318,13 @@ def _solve_sigma_at_epsilon(question: Question, target: FullTarget) -> Result:
     limits = {"low": SMALLEST_NOISE, "high": LARGEST_NOISE}
     guess, rtol, fall = classical_noise(target), 1e-14, 1.0
     composed = False
-    if not question.run.single:
-        guess = spread_guess(lambda z: [question.with_mechanism(noise_multiplier=z).release()], target, guess)
+    if not question.only.run.single:
+        guess = spread_guess(lambda z: [question.with_mechanism(noise_multiplier=z).only.release()], target, guess)
         composed = bool(numerics_of(curve_at(guess)))
     first = curve_at(guess)
     if composed:
         # Grids that follow the losses have an error of their own: a closer search is not worth its time.
-        rtol = 1e-3 if "grid" in numerics_of(curve_at(guess)) else 1e-4 if question.run.allocates else 1e-7
+        rtol = 1e-3 if "grid" in numerics_of(curve_at(guess)) else 1e-4 if question.only.run.allocates else 1e-7
         ends, fall = close_crossing(excess, guess, rtol=rtol, **limits)
     else:
         # A little below the point that is asked back, so that the first look at it passes (C24).
@@ -379,13 +380,13 @@ def _solve_rank(question: Question, target: FullTarget) -> Result:
 
     @cache
     def rough(rank: int) -> float:
-        return rough_excess(question.with_mechanism(rank=rank), target)
+        return rough_excess(question.with_mechanism(rank=rank).only, target)
 
     def passes(rank: int) -> bool:
         return _meets(question.with_mechanism(rank=rank), target, curve_at(rank))
 
-    limit, looked = question.mechanism.rank_limit, None if question.run.single else rough
-    smallest, largest = rank_ends(excess, question.mechanism.with_rank, limit, looked)
+    limit, looked = question.only.mechanism.rank_limit, None if question.only.run.single else rough
+    smallest, largest = rank_ends(excess, question.only.mechanism.with_rank, limit, looked)
     largest = largest and _first_integer_that_passes(passes, largest, -1, smallest or 1)
     smallest = smallest and _first_integer_that_passes(passes, smallest, 1, largest or limit)
     found = largest or smallest
@@ -400,7 +401,7 @@ def _solve_rank(question: Question, target: FullTarget) -> Result:
 
 def _solve_steps(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.steps` for a question that is already parsed, by a search over ``x = 1/steps``."""
-    found = most_steps(lambda count: question.with_run(steps=count).curve(), target, [], question.release())
+    found = most_steps(lambda count: question.with_run(steps=count).curve(), target, [], question.only.release())
     if found is None:
         return _vacuous_answer(question, "steps", side=Side.LOWER, **target.fields())
     if found == MOST_STEPS:
@@ -439,9 +440,9 @@ def _solve_rate(question: Question, target: FullTarget) -> Result:
     def excess(x: float) -> float:
         return question.with_run(sampling_rate=1.0 / x, sampling=sampling).excess(target)
 
-    sampling = question.run.sampling
+    sampling = question.only.run.sampling
     guess = spread_guess(
-        lambda x: [question.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling).release()], target, 100.0
+        lambda x: [question.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling).only.release()], target, 100.0
     )
     x = close_crossing(excess, min(max(guess, 1.0), MOST_RARE), low=1.0, high=MOST_RARE, rtol=1e-7)[0].upper
     fields: dict = {"upper": None, "side": Side.LOWER, "warnings": question.notes, **target.fields()}
@@ -469,11 +470,11 @@ def _solve_misalignment(question: Question, target: FullTarget) -> Result:
 
     search: dict[str, float] = {"guess": 1e4, "spread": 1.0, "low": 0.51, "high": MOST_ALIGNED}
     rtol = 1e-9
-    if not question.run.single:
+    if not question.only.run.single:
 
         @cache
         def rough(x: float) -> float:
-            return rough_excess(question.with_mechanism(misalignment=1.0 / x), target)
+            return rough_excess(question.with_mechanism(misalignment=1.0 / x).only, target)
 
         near = find_crossing(rough, **search, rtol=1e-2)
         guess, spread = near.upper, 2e-3
@@ -498,7 +499,7 @@ def _vacuous_answer(question: Question, quantity: str, **fields: Any) -> Result:
     """The result of a calibration in which no value of the parameter meets the target."""
     larger = "risk" if "risk" in fields else "epsilon or delta"
     why = f"nothing meets this target; expected a larger {larger}, or an easier run"
-    count = getattr(question.mechanism, "adaptive_clipping_sigma", None)
+    count = getattr(question.only.mechanism, "adaptive_clipping_sigma", None)
     if quantity == "sigma" and count is not None:
         why = (
             f"with any noise the count that adapts the clip spends more than the target, got deviation {count:g}; "

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privproj.accounting.first_guess import classical_noise
-from privproj.accounting.question import Question
+from privproj.accounting.phase import Phase
 from privproj.curves.columns import ColumnProfile
 from privproj.curves.inversion import (
     COARSE_LATTICE_FACTOR,
@@ -63,7 +63,7 @@ MOST_TRIES = 60
 
 @dataclass
 class _ColumnReading:
-    """What columns say of some questions, and of which they say nothing."""
+    """What columns say of some phases, and of which they say nothing."""
 
     value: Array
     lower: Array
@@ -73,15 +73,13 @@ class _ColumnReading:
     sides: list[Side]
 
 
-def read_columns(
-    quantity: str, questions: Sequence[Question], targets: Sequence[Any], threads: int = 1
-) -> _ColumnReading:
-    """Ask questions that were checked, those with a common profile over columns together.
+def read_columns(quantity: str, phases: Sequence[Phase], targets: Sequence[Any], threads: int = 1) -> _ColumnReading:
+    """Ask phases that were checked, those with a common profile over columns together.
 
     ``quantity`` is delta, epsilon or sigma, and ``targets`` are of its type. How a row is answered does not depend on
     the others.
     """
-    size = len(questions)
+    size = len(phases)
     found = _ColumnReading(
         np.full(size, math.inf), np.zeros(size), np.zeros(size), np.ones(size, bool), [Side.UPPER] * size
     )
@@ -90,7 +88,7 @@ def read_columns(
     if quantity != "delta":
         found.log10_delta[:] = [target.log10_delta for target in targets]
     noises = [classical_noise(target) for target in targets] if quantity == "sigma" else None
-    for where, rows in _rows_by_profile(questions, noises, threads):
+    for where, rows in _rows_by_profile(phases, noises, threads):
         part = np.array(where)
         if quantity == "delta":
             points, lower = _read_log_deltas(rows, eps[part])
@@ -107,20 +105,20 @@ def read_columns(
         found.unknown[part] = ~known
         for i in where:
             small = quantity == "delta" and found.log10_delta[i] <= LEAST_LOG_VALUE / math.log(10.0)
-            found.sides[i] = Side.UPPER if small else questions[i].side(rows.curve)
+            found.sides[i] = Side.UPPER if small else phases[i].side(rows.curve)
     return found
 
 
 @dataclass
 class _Rows:
-    """Questions with one profile over columns: what their kernels need, and a scalar curve of one of them."""
+    """Phases with one profile over columns: what their kernels need, and a scalar curve of one of them."""
 
     profile: ColumnProfile
     laws: Array
     """A row for each, at the noise that is looked at."""
     rates: list[float]
     curve: Curve
-    questions: list[Question]
+    phases: list[Phase]
     noises: Array | None
     """Where the search for a noise multiplier begins."""
     threads: int
@@ -133,7 +131,7 @@ class _Rows:
             self.laws[where] if laws is None else laws,
             [self.rates[i] for i in kept],
             self.curve,
-            [self.questions[i] for i in kept],
+            [self.phases[i] for i in kept],
             None,
             self.threads,
         )
@@ -143,7 +141,7 @@ class _Rows:
         unknown = (math.nan,) * self.laws.shape[1]
         laws = []
         for i, noise in zip(where.tolist(), noises.tolist(), strict=True):
-            found = _law_of(self.questions[i], noise)
+            found = _law_of(self.phases[i], noise)
             laws.append(found[1] if found is not None and found[0] is self.profile else unknown)
         return self.take(where, np.array(laws, float))
 
@@ -208,17 +206,17 @@ def _reduced_epsilon(inner: float, rate: float) -> float:
     return max(0.0, inner + math.log(rate + (1.0 - rate) * math.exp(-inner)))
 
 
-def _law_of(question: Question, noise: float | None = None) -> tuple[ColumnProfile, tuple[float, ...], float] | None:
-    """The profile over columns of a question, its row and its sampling rate; None where it has none."""
-    run, bound = question.run, question.bound
+def _law_of(phase: Phase, noise: float | None = None) -> tuple[ColumnProfile, tuple[float, ...], float] | None:
+    """The profile over columns of a phase, its row and its sampling rate; None where it has none."""
+    run, bound = phase.run, phase.bound
     if bound.columns is None or run.steps > 1 or run.max_batch_size is not None or run.composer != "privproj":
         return None
     if run.discretization is not None or run.sampling in (Sampling.SHUFFLE, Sampling.BALLS_IN_BINS):
         return None
-    if not bound.guarantees(question.mechanism):
+    if not bound.guarantees(phase.mechanism):
         return None
     try:
-        mechanism, seen = (question if noise is None else question.with_mechanism(noise_multiplier=noise)).seen()
+        mechanism, seen = (phase if noise is None else phase.with_mechanism(noise_multiplier=noise)).seen()
     except InvalidParameter:  # what a group sees is outside of the domain
         return None
     found = bound.columns(mechanism)
@@ -226,21 +224,21 @@ def _law_of(question: Question, noise: float | None = None) -> tuple[ColumnProfi
 
 
 def _rows_by_profile(
-    questions: Sequence[Question], noises: list[float] | None, threads: int
+    phases: Sequence[Phase], noises: list[float] | None, threads: int
 ) -> Iterator[tuple[list[int], _Rows]]:
-    """The questions that have a profile over columns, those with the same one together, and which they are."""
+    """The phases that have a profile over columns, those with the same one together, and which they are."""
     groups: dict[Any, list[tuple[int, tuple[float, ...], float]]] = {}
     profiles: dict[Any, ColumnProfile] = {}
-    for i, question in enumerate(questions):
-        found = _law_of(question, None if noises is None else noises[i])
+    for i, phase in enumerate(phases):
+        found = _law_of(phase, None if noises is None else noises[i])
         if found is not None:
             profile, law, rate = found
-            key = id(profile), question.bound.name, len(law), rate < 1.0
+            key = id(profile), phase.bound.name, len(law), rate < 1.0
             profiles[key] = profile
             groups.setdefault(key, []).append((i, law, rate))
     for key, members in groups.items():
         where, laws, rates = (list(column) for column in zip(*members, strict=True))
-        first = questions[where[0]]
+        first = phases[where[0]]
         try:
             curve = (first if noises is None else first.with_mechanism(noise_multiplier=noises[where[0]])).curve()
         except PrivprojError:
@@ -249,13 +247,13 @@ def _rows_by_profile(
         if rates[0] < 1.0 and not isinstance(curve, PrivacyProfile):
             continue
         guesses = None if noises is None else np.array([noises[i] for i in where])
-        kept = [questions[i] for i in where]
+        kept = [phases[i] for i in where]
         yield where, _Rows(profiles[key], np.array(laws, float), rates, curve, kept, guesses, threads)
 
 
-def meets_in_columns(question: Question, target: FullTarget) -> bool:
-    """True where epsilon and delta of the question, if columns answer them, are no more than the target's (C24)."""
-    for _, rows in _rows_by_profile([question], None, threads=1):
+def meets_in_columns(phase: Phase, target: FullTarget) -> bool:
+    """True where epsilon and delta of the phase, if columns answer them, are no more than the target's (C24)."""
+    for _, rows in _rows_by_profile([phase], None, threads=1):
         goals = (target.epsilon, target.log_delta, floor_log_delta(rows.curve, target))
         return bool(_are_met(rows, *(np.array([goal]) for goal in goals))[0])
     return True

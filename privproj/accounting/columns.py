@@ -16,7 +16,8 @@ from privproj.accounting.calibration import require_unset
 from privproj.accounting.column_rows import read_columns
 from privproj.accounting.evaluate import SOLVERS
 from privproj.accounting.first_guess import classical_noise
-from privproj.accounting.question import OWN_COMPOSER, Question, answer, ask_by_name
+from privproj.accounting.phase import OWN_COMPOSER, Phase
+from privproj.accounting.question import answer, ask_by_name, question_about
 from privproj.assumptions import ROUNDING_AS_MEASURED
 from privproj.bounds import find_bound, mechanism_named
 from privproj.errors import InvalidParameter, Refused, Unanswered, raise_within, unknown_name
@@ -202,19 +203,19 @@ def _answer_columns(
         for start in range(0, size, ROWS_AT_A_TIME):
             part = slice(start, min(size, start + ROWS_AT_A_TIME))
             rows = ({**same, **dict(zip(columns, row, strict=True))} for row in _rows_of(columns, part))
-            questions, targets = _questions_of(quantity, kind, bound, run, rows, start, shape)
-            found = read_columns(quantity, questions, targets, threads)
+            phases, targets = _phases_of(quantity, kind, bound, run, rows, start, shape)
+            found = read_columns(quantity, phases, targets, threads)
             for array, column in zip(numbers, (found.value, found.lower, found.log10_delta), strict=True):
                 array[part] = column
             for i in np.flatnonzero(found.unknown).tolist():
                 try:
-                    *ends, outcome[start + i], side = _ask_one(quantity, questions[i], targets[i])
+                    *ends, outcome[start + i], side = _ask_one(quantity, phases[i], targets[i])
                 except InvalidParameter as error:
                     raise_within(error, _place(start + i, shape))
                 found.sides[i] = side
                 for array, end in zip(numbers, ends, strict=True):
                     array[start + i] = end
-            basis.add(questions, found.sides)
+            basis.add(phases, found.sides)
     if quantity == "delta":
         outcome[(numbers[0] >= 1.0) & (outcome == Outcome.OK)] = Outcome.VACUOUS
     value, lower, power, outcome = (array.reshape(shape) for array in (*numbers, outcome))
@@ -278,7 +279,7 @@ def _rows_of(columns: Mapping[str, Array], part: slice) -> Iterator[tuple[Any, .
     return zip(*(column[part].tolist() for column in columns.values()), strict=True) if columns else iter([()])
 
 
-def _questions_of(
+def _phases_of(
     quantity: str,
     kind: type[Mechanism],
     bound: str | None,
@@ -286,9 +287,9 @@ def _questions_of(
     rows: Iterator[dict[str, Any]],
     start: int,
     shape: tuple[int, ...],
-) -> tuple[list[Question], list[Any]]:
-    """The questions of some rows and their targets, all of them checked; an error names the first bad row."""
-    questions: list[Question] = []
+) -> tuple[list[Phase], list[Any]]:
+    """The phases of some rows and their targets, all of them checked; an error names the first bad row."""
+    phases: list[Phase] = []
     targets: list[Any] = []
     for number, row in enumerate(rows, start):
         try:
@@ -300,19 +301,19 @@ def _questions_of(
             else:
                 targets.append(full_target(*goal, zero=False))
             released = kind(**row)
-            question = (
-                Question(released, questions[0].run, questions[0].bound, questions[0].allow_refuted)
-                if questions
-                else ask_by_name(released, bound, run)
+            phase = (
+                Phase(released, phases[0].run, phases[0].bound, phases[0].allow_refuted)
+                if phases
+                else ask_by_name(released, bound, run).only
             )
-            questions.append(checked_question(question, targets[-1]))
+            phases.append(checked_phase(phase, targets[-1]))
         except (InvalidParameter, Refused) as error:
             if not shape:
                 raise
             if isinstance(error, InvalidParameter):
                 raise_within(error, _place(number, shape))
             raise Refused(f"{_place(number, shape)}: {error}", brief=error.short) from None
-    return questions, targets
+    return phases, targets
 
 
 def _place(number: int, shape: tuple[int, ...]) -> str:
@@ -320,23 +321,23 @@ def _place(number: int, shape: tuple[int, ...]) -> str:
     return f"row {', '.join(map(str, np.unravel_index(number, shape)))}"
 
 
-def checked_question(question: Question, target: AnyTarget) -> Question:
-    """The question, which the bound answers soundly; raises as :meth:`Question.check` does.
+def checked_phase(phase: Phase, target: AnyTarget) -> Phase:
+    """The phase, which its bound answers for soundly; raises as :meth:`Phase.check` does.
 
     What the noise multiplier is not known for is checked at a guess.
     """
     if isinstance(target, FullTarget):
-        require_unset(question.mechanism, "noise_multiplier", "sigma")
-        question.with_mechanism(noise_multiplier=classical_noise(target)).check()
+        require_unset(phase.mechanism, "noise_multiplier", "sigma")
+        phase.with_mechanism(noise_multiplier=classical_noise(target)).check()
     else:
-        question.check()
-    return question
+        phase.check()
+    return phase
 
 
-def _ask_one(quantity: str, question: Question, target: Any) -> tuple[float, float, float, Outcome, Side]:
+def _ask_one(quantity: str, phase: Phase, target: Any) -> tuple[float, float, float, Outcome, Side]:
     """The scalar answer of a row: value, lower end, ``log10 delta``, outcome and side."""
     try:
-        found = answer(question, quantity, SOLVERS[quantity], target)
+        found = answer(question_about(phase), quantity, SOLVERS[quantity], target)
     except Unanswered as error:
         found = error.result
     value = (1.0 if quantity == "delta" else math.inf) if found.value is None else float(found.value)
@@ -352,17 +353,17 @@ class _Basis:
         self.sides, self.statuses, self.seen = set[Side](), set[Status](), set[Any]()
         self.promises, self.assumes = dict[str, None](), dict[str, None]()
 
-    def add(self, questions: Sequence[Question], sides: Sequence[Side]) -> None:
+    def add(self, phases: Sequence[Phase], sides: Sequence[Side]) -> None:
         """Take these rows in."""
         self.sides.update(sides)
-        for question in questions:
-            key = question.promises, question.mechanism_assumes
+        for phase in phases:
+            key = phase.promises, phase.mechanism_assumes
             if key not in self.seen:
                 self.seen.add(key)
                 self.promises.update(dict.fromkeys(key[0]))
-                self.assumes.update(dict.fromkeys((*key[1], *question.run_assumes)))
-            self.statuses.add(question.status)
-            if question.run.composer != OWN_COMPOSER and not question.run.single:
+                self.assumes.update(dict.fromkeys((*key[1], *phase.run_assumes)))
+            self.statuses.add(phase.status)
+            if phase.run.composer != OWN_COMPOSER and not phase.run.single:
                 self.promises[ROUNDING_AS_MEASURED] = None
                 self.statuses.add(Status.CONDITIONAL)
 

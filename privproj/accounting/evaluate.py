@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from privproj.accounting import calibration, queries
-from privproj.accounting.question import FOUND, Question
+from privproj.accounting.phase import Phase
+from privproj.accounting.question import FOUND, question_about
 from privproj.bounds import find_bound, mechanism_named
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Mechanism, Sketch, Wishart
@@ -124,12 +125,12 @@ def _renyi_divergence_at_order(quantity: str, given: dict[str, Any]) -> Result:
     """Answer ``sketch.rdp`` with an ``order``: the Renyi divergence of the secret sketch at that order, in nats."""
     (order,) = _pop_numbers(quantity, given, "order")
     mechanism = _build_mechanism(Sketch, quantity, given)
-    question = Question(mechanism, Run(relation="replace"), find_bound(Sketch, "rdp"))  # pyright: ignore
+    question = question_about(Phase(mechanism, Run(relation="replace"), find_bound(Sketch, "rdp")))  # pyright: ignore
     question.check()
     top = mechanism.gamma_of_matrices
     if not 1.0 < order < top:
         raise InvalidParameter("order", order, f"an order above 1 and below gamma={top:g}")
-    return question.result("renyi divergence", question.bound.representation(mechanism).divergence(order), None)  # pyright: ignore
+    return question.result("renyi divergence", question.only.bound.representation(mechanism).divergence(order), None)  # pyright: ignore
 
 
 def _early_bound_at_values(quantity: str, given: dict[str, Any]) -> Result:
@@ -139,7 +140,7 @@ def _early_bound_at_values(quantity: str, given: dict[str, Any]) -> Result:
     c = _pop_numbers(quantity, given, "c")[0] if "c" in given else SPECTRAL_CONSTANT
     t, eta, radius = _pop_numbers(quantity, given, "t", "eta", "R")
     mechanism = _build_mechanism(Wishart, quantity, given)
-    question = Question(mechanism, Run(relation="replace"), find_bound(Wishart, "early"))  # pyright: ignore
+    question = question_about(Phase(mechanism, Run(relation="replace"), find_bound(Wishart, "early")))  # pyright: ignore
     question.check()
     epsilon, log_delta = early_bound_at(mechanism, t, eta, radius, c)
     asked = quantity.rsplit(".", 1)[1]
@@ -156,7 +157,7 @@ def _gain_of_preprocessing(quantity: str, given: dict[str, Any]) -> Result:
     mechanism = _build_mechanism(Wishart, quantity, {"rank": 1, **given})
     dim, _, misalignment = mechanism.shape
     value = preprocessing_gain(misalignment, gamma, dim, beta)
-    question = Question(mechanism, Run(relation="replace"), find_bound(Wishart, None))  # pyright: ignore
+    question = question_about(Phase(mechanism, Run(relation="replace"), find_bound(Wishart, None)))  # pyright: ignore
     note = f"add beta={beta:g} to delta, and normalise the vector again after the noise"
     source = "arXiv 2601.21719, Lemma 10, with its condition corrected"
     return question.result("gain", value, value, upper=None, side="lower bound", warnings=(note,), source=source)

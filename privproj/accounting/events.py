@@ -7,12 +7,12 @@ Renyi bounds, and divergences are added.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from privproj.accounting.question import Question, question_of
-from privproj.assumptions import EVENT_AS_RUN, NOISE_OVER_CLIP
+from privproj.accounting.phase import Phase, phase_for
+from privproj.assumptions import EVENT_AS_RUN, NOISE_OVER_CLIP, PLANS
 from privproj.bounds import renyi_bound
 from privproj.bounds.bound import Bound
 from privproj.curves.profile import Curve, PrivacyProfile
@@ -53,6 +53,17 @@ class Event(Mechanism):
         return {"event": self.data}
 
 
+@dataclass(frozen=True)
+class EventPhase(Phase):
+    """A phase that is an event of dp-accounting."""
+
+    def as_dict(self) -> dict[str, object]:
+        """The phase as an entry of a run file, keys and plain values."""
+        run = self.run.parameters()
+        said = {key: run[key] for key in ("steps", "relation", "public_size") if run[key]}
+        return {"name": self.name, **self.mechanism.parameters(), **said, **({"planned": True} if self.planned else {})}
+
+
 @lru_cache(maxsize=64)
 def _bound_of(kind: str) -> Bound:
     """What accounts for events of a class: dp-accounting, in its own terms."""
@@ -80,11 +91,11 @@ class _EventForm:
 
     def over_run(self, run: Run) -> Curve:
         """The curve of the event, composed with itself."""
-        return curve_with_events([Question(self.event, run, _bound_of(self.event.data["type"]))], ["event"])
+        return curve_with_events([EventPhase(self.event, run, _bound_of(self.event.data["type"]), name="event")])
 
 
-def event_question(event: object, where: str, run: RunOptions) -> Question:
-    """The question that an event puts, given as plain data or as the object, with the steps and relation of a run.
+def event_from_data(event: object, where: str, run: RunOptions, name: str) -> EventPhase:
+    """The phase of an event, given as plain data or as the object, with the steps and relation of a run.
 
     Raises :class:`privproj.InvalidParameter` for an event that is not one of dp-accounting, or has a value outside its
     domain.
@@ -94,7 +105,7 @@ def event_question(event: object, where: str, run: RunOptions) -> Question:
     given = data_of(event) if hasattr(event, "to_named_tuple") else event  # pyright: ignore[reportArgumentType]
     found = event_from(given, where)
     data = data_of(found)
-    asked = question_of(Event(text=json.dumps(data)), _bound_of(data["type"]), run)
+    asked = EventPhase(**vars(phase_for(Event(text=json.dumps(data)), _bound_of(data["type"]), run, name)))
     try:
         for _ in leaves_of(found, asked.run.steps):
             pass
@@ -118,42 +129,42 @@ def _call(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def has_events(questions: Iterable[Question]) -> bool:
+def has_events(phases: Iterable[Phase]) -> bool:
     """True where a phase of the run is an event of dp-accounting."""
-    return any(isinstance(question.mechanism, Event) for question in questions)
+    return any(isinstance(phase, EventPhase) for phase in phases)
 
 
-def by_one_accountant(questions: Sequence[Question], names: Sequence[str]) -> list[Question]:
-    """The questions of phases, of which some are events, each by a bound that one accountant takes with all others.
+def by_one_accountant(phases: Sequence[Phase]) -> tuple[Phase, ...]:
+    """Phases, of which some are events, each by a bound that one accountant takes with all others.
 
     They are the same where all have a distribution of the loss. Else our phases are asked by their Renyi bounds.
-    ``names`` are those of the phases. Raises :class:`privproj.Refused` where dp-accounting does not compose these
-    events with these phases under their relation.
+    Raises :class:`privproj.Refused` where dp-accounting does not compose these events with these phases under their
+    relation.
     """
-    _check_scales(questions, names)
-    without_law = _first_without(questions, names, renyi=False)
+    _check_scales(phases)
+    without_law = _first_without(phases, renyi=False)
     if without_law is None:
-        return list(questions)
-    without_curve = _first_without(questions, names, renyi=True)
+        return tuple(phases)
+    without_curve = _first_without(phases, renyi=True)
     if without_curve is not None:
-        _refuse_unknown(questions, names)
+        _refuse_unknown(phases)
         raise Refused(f"no accountant takes these phases together: {without_law} and {without_curve}")
-    return [_by_renyi_bound(*phase, without_law) for phase in zip(questions, names, strict=True)]
+    return tuple(_by_renyi_bound(phase, without_law) for phase in phases)
 
 
-def curve_with_events(questions: Sequence[Question], names: Sequence[str], step: float | None = None) -> Curve:
-    """The joint curve of phases of which some are events, by dp-accounting; ``names`` are those of the phases.
+def curve_with_events(phases: Sequence[Phase], step: float | None = None) -> Curve:
+    """The joint curve of phases of which some are events, by dp-accounting.
 
     ``step`` is the distance of losses in nats. Raises :class:`privproj.Refused` as :func:`by_one_accountant` does.
     """
     from privproj.composition import events
 
-    accounted = by_one_accountant(questions, names)
-    relation = events.relation_named(str(questions[0].run.relation))
-    leaves = events.merged(leaf for question in accounted for leaf in _leaves_of(question))
+    accounted = by_one_accountant(phases)
+    relation = events.relation_named(str(phases[0].run.relation))
+    leaves = events.merged(leaf for phase in accounted for leaf in _leaves_of(phase))
     if not all(events.is_private(leaf) for leaf, _ in leaves):
         return _NoPrivacy()
-    released = [question.release() for question in accounted if not isinstance(question.mechanism, Event)]
+    released = [phase.release() for phase in accounted if not isinstance(phase, EventPhase)]
     curves = [form.over_run(run) for form, run in released if isinstance(form, RenyiCurve)]
     if curves or not all(events.has_loss_distribution(leaf, relation) for leaf, _ in leaves):
         return events.add_divergences(curves, leaves, relation)
@@ -174,22 +185,21 @@ class _NoPrivacy:
         return Enclosure(float("inf"), float("inf"))
 
 
-def _leaves_of(question: Question) -> "list[Leaf]":
-    """The events that the phase of a question consists of; none for our own."""
+def _leaves_of(phase: Phase) -> "list[Leaf]":
+    """The events that a phase consists of; none for our own."""
     from privproj.composition import events
 
-    if not isinstance(question.mechanism, Event):
+    if not isinstance(phase.mechanism, Event):
         return []
-    return list(events.leaves_of(events.event_from(question.mechanism.data), question.run.steps))
+    return list(events.leaves_of(events.event_from(phase.mechanism.data), phase.run.steps))
 
 
-def _check_scales(questions: Sequence[Question], names: Sequence[str]) -> None:
+def _check_scales(phases: Sequence[Phase]) -> None:
     """Raise :class:`privproj.Refused` where noise over the clip and over twice the clip would meet."""
-    if questions[0].run.relation is not NeighbouringRelation.REPLACE:
+    if phases[0].run.relation is not NeighbouringRelation.REPLACE:
         return
-    named = list(zip(questions, names, strict=True))
-    over_both = [name for question, name in named if isinstance(question.mechanism, NoisyMechanism)]
-    over_clip = [name for question, name in named if _states_noise_over_clip(question)]
+    over_both = [phase.name for phase in phases if isinstance(phase.mechanism, NoisyMechanism)]
+    over_clip = [phase.name for phase in phases if _states_noise_over_clip(phase)]
     if over_clip and over_both:
         raise Refused(
             f"phase {over_clip[0]}: the noise multiplier of the event is over the clip, and that of phase "
@@ -198,61 +208,65 @@ def _check_scales(questions: Sequence[Question], names: Sequence[str]) -> None:
         )
 
 
-def _states_noise_over_clip(question: Question) -> bool:
-    """True for the question of an event with a noise multiplier, which is relative to the clip."""
-    return isinstance(question.mechanism, Event) and '"noise_multiplier"' in question.mechanism.text
+def _states_noise_over_clip(phase: Phase) -> bool:
+    """True for an event with a noise multiplier, which is relative to the clip."""
+    return isinstance(phase.mechanism, Event) and '"noise_multiplier"' in phase.mechanism.text
 
 
-def _first_without(questions: Sequence[Question], names: Sequence[str], *, renyi: bool) -> str | None:
+def _first_without(phases: Sequence[Phase], *, renyi: bool) -> str | None:
     """Which phase is the first without a distribution of the loss, or without Renyi divergences, in words."""
     from privproj.composition import events
 
-    relation = events.relation_named(str(questions[0].run.relation))
+    relation = events.relation_named(str(phases[0].run.relation))
     has = events.has_renyi_curve if renyi else events.has_loss_distribution
     lacks = "Renyi divergences" if renyi else "distribution of the loss"
-    for question, name in zip(questions, names, strict=True):
-        if isinstance(question.mechanism, Event):
-            missing = next((type(leaf).__name__ for leaf, _ in _leaves_of(question) if not has(leaf, relation)), None)
+    for phase in phases:
+        name = phase.mechanism.name
+        if isinstance(phase, EventPhase):
+            missing = next((type(leaf).__name__ for leaf, _ in _leaves_of(phase) if not has(leaf, relation)), None)
             if missing:
-                return f"phase {name} has no {lacks} ({missing})"
-        elif renyi and renyi_bound(type(question.mechanism)) is None:
-            return f"phase {name} has no {lacks} ({question.mechanism.name})"
-        elif not renyi and not isinstance(question.release()[0], PrivacyProfile):
-            return f"phase {name} has no {lacks} ({question.mechanism.name}.{question.bound.name})"
+                return f"phase {phase.name} has no {lacks} ({missing})"
+        elif renyi and renyi_bound(type(phase.mechanism)) is None:
+            return f"phase {phase.name} has no {lacks} ({name})"
+        elif not renyi and not isinstance(phase.release()[0], PrivacyProfile):
+            return f"phase {phase.name} has no {lacks} ({name}.{phase.bound.name})"
     return None
 
 
-def _refuse_unknown(questions: Sequence[Question], names: Sequence[str]) -> None:
+def _refuse_unknown(phases: Sequence[Phase]) -> None:
     """Raise :class:`privproj.Refused` for an event that neither accountant takes under the relation."""
     from privproj.composition import events
 
-    relation = events.relation_named(str(questions[0].run.relation))
-    for question, name in zip(questions, names, strict=True):
-        for leaf, _ in _leaves_of(question):
+    relation = events.relation_named(str(phases[0].run.relation))
+    for phase in phases:
+        for leaf, _ in _leaves_of(phase):
             if not events.has_loss_distribution(leaf, relation) and not events.has_renyi_curve(leaf, relation):
-                raise Refused(f"phase {name}: {events.why_refused(leaf, relation)}")
+                raise Refused(f"phase {phase.name}: {events.why_refused(leaf, relation)}")
 
 
-def _by_renyi_bound(question: Question, name: str, why: str) -> Question:
-    """The question of our phase by its Renyi bound, that of an event as it is.
+def _by_renyi_bound(phase: Phase, why: str) -> Phase:
+    """Our phase by its Renyi bound, an event as it is.
 
     Raises :class:`privproj.Refused` where that bound does not answer for the run.
     """
-    bound = None if isinstance(question.mechanism, Event) else renyi_bound(type(question.mechanism))
+    bound = None if isinstance(phase, EventPhase) else renyi_bound(type(phase.mechanism))
     if bound is None:
-        return question
-    asked = Question(question.mechanism, question.run, bound)
+        return phase
+    asked = replace(phase, bound=bound, allow_refuted=False)
     try:
         form, run = asked.release()
         if isinstance(form, RenyiCurve) and not run.allocates:
             form.over_run(run)
             return asked
     except PrivprojError as error:
-        raise Refused(f"{why}, and phase {name} no Renyi divergences: {error}") from None
-    raise Refused(f"{why}, and phase {name} no Renyi divergences for how its batches are drawn")
+        raise Refused(f"{why}, and phase {phase.name} no Renyi divergences: {error}") from None
+    raise Refused(f"{why}, and phase {phase.name} no Renyi divergences for how its batches are drawn")
 
 
-def assumed_of_noise(questions: Sequence[Question]) -> tuple[str, ...]:
-    """What a run with events under replace takes for granted of their noise, in words."""
-    replaces = any(question.run.relation is NeighbouringRelation.REPLACE for question in questions)
-    return (NOISE_OVER_CLIP,) if replaces and any(map(_states_noise_over_clip, questions)) else ()
+def with_noise_of_events(assumed: tuple[str, ...], phases: Sequence[Phase]) -> tuple[str, ...]:
+    """What a run takes for granted, and what it does of the noise of its events under replace, in words."""
+    replaces = any(phase.run.relation is NeighbouringRelation.REPLACE for phase in phases)
+    if not (replaces and any(map(_states_noise_over_clip, phases))):
+        return assumed
+    plan = [words for words in assumed if words in PLANS]
+    return (*(words for words in assumed if words not in PLANS), NOISE_OVER_CLIP, *plan)

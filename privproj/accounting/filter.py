@@ -8,14 +8,14 @@ split, and no rounding admits an overspend. What is quoted is the epsilon of the
 
 import math
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal, NoReturn, Protocol
 
 from privproj.accounting.calibration import sigma
+from privproj.accounting.phase import Phase
 from privproj.accounting.queries import solve_delta, solve_epsilon
-from privproj.accounting.question import Question, ask_by_name
-from privproj.accounting.schedule import Phase
+from privproj.accounting.question import Question, ask_by_name, each_once
 from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLANS
 from privproj.bounds import renyi_bound
 from privproj.curves.gaussian import gaussian_profile
@@ -25,7 +25,7 @@ from privproj.curves.renyi import BestCurve, OneOrder, RenyiCurve
 from privproj.errors import InvalidParameter, Refused, unknown_name
 from privproj.mechanisms import M2, Gaussian, Mechanism
 from privproj.numerics.enclosure import next_up
-from privproj.result import Outcome, Result, Side, Status, round_outward
+from privproj.result import Result, Side, round_outward
 from privproj.runs import (
     FullTarget,
     NeighbouringRelation,
@@ -66,8 +66,8 @@ HOPELESS = 1e4
 class _Meter(Protocol):
     """What a filter counts, and what its budget says of epsilon and delta."""
 
-    def cost(self, question: Question) -> tuple[Question, float]:
-        """The cost of one release, rounded up, and the question whose bound says so."""
+    def cost(self, phase: Phase) -> tuple[Phase, float]:
+        """The cost of one release, rounded up, and the phase whose bound says so."""
         ...
 
     def curve(self, budget: float) -> Curve:
@@ -85,9 +85,9 @@ class _RenyiMeter:
 
     order: float
 
-    def cost(self, question: Question) -> tuple[Question, float]:
+    def cost(self, phase: Phase) -> tuple[Phase, float]:
         """``D(alpha)`` of one release; raises :class:`Refused` where it is not known or not finite."""
-        asked, curve = _renyi_curve(question)
+        asked, curve = _renyi_curve(phase)
         found = curve.divergence_at(self.order)
         if not found < math.inf:
             raise Refused(
@@ -110,17 +110,17 @@ class _RenyiMeter:
 class _GaussianMeter:
     """Counts the squared shifts ``mu^2`` of Gaussian noise on whole data sets."""
 
-    def cost(self, question: Question) -> tuple[Question, float]:
+    def cost(self, phase: Phase) -> tuple[Phase, float]:
         """``mu^2`` of one release; raises :class:`Refused` for what is no Gaussian noise on the whole data set."""
-        question.check()
-        mechanism, run = question.seen()
+        phase.check()
+        mechanism, run = phase.seen()
         projects = isinstance(mechanism, M2) and not mechanism.unprojected
         if not isinstance(mechanism, Gaussian | M2) or projects or run.sampling_rate < 1.0 or run.allocates:
             raise Refused(
                 "a filter of kind gaussian counts Gaussian noise on whole data sets alone; use kind renyi with an order"
             )
         # mu^2, rounded up, with the count that adapts a clip where one is released (C31)
-        return question, next_up(mechanism.joint_mu * mechanism.joint_mu)
+        return phase, next_up(mechanism.joint_mu * mechanism.joint_mu)
 
     def curve(self, budget: float) -> Curve:
         """One Gaussian release with ``mu^2`` the budget."""
@@ -132,29 +132,29 @@ class _GaussianMeter:
         return 0.0 if noise is None else noise**-2.0
 
 
-def _renyi_curve(question: Question) -> tuple[Question, RenyiCurve | BestCurve]:
-    """The Renyi curve of one release, by the bound of the question or by that of the mechanism that has one.
+def _renyi_curve(phase: Phase) -> tuple[Phase, RenyiCurve | BestCurve]:
+    """The Renyi curve of one release, by the bound of the phase or by that of the mechanism that has one.
 
     Raises :class:`Refused` where there is none, or none for this sampling.
     """
-    if not isinstance(question.release()[0], RenyiCurve | BestCurve):
-        bound = renyi_bound(type(question.mechanism))
+    if not isinstance(phase.release()[0], RenyiCurve | BestCurve):
+        bound = renyi_bound(type(phase.mechanism))
         if bound is None:
-            raise Refused(f"{question.mechanism.name}.{question.bound.name} has no Renyi curve, which a filter needs")
-        question = replace(question, bound=bound, run=replace(question.run, split=None))
-    curve = question.curve()
+            raise Refused(f"{phase.mechanism.name}.{phase.bound.name} has no Renyi curve, which a filter needs")
+        phase = replace(phase, bound=bound, run=replace(phase.run, split=None))
+    curve = phase.curve()
     if not isinstance(curve, RenyiCurve | BestCurve):
         raise Refused("max_batch_size has no theorem in Renyi terms, which a filter needs; use plain Poisson batches")
-    return question, curve
+    return phase, curve
 
 
-def best_order(question: Question, target: FullTarget) -> float:
+def best_order(phase: Phase, target: FullTarget) -> float:
     """The order at which most releases like this one fit into the budget that meets a target, four digits of it.
 
     Every order is sound. It does not depend on the number of steps. Raises :class:`Refused` where no order leaves
     any budget, or where there is no Renyi curve.
     """
-    curve = _renyi_curve(_one_release(question))[1]
+    curve = _renyi_curve(_one_release(phase))[1]
     tried: dict[float, float] = {}
 
     def score(alpha: float) -> float:
@@ -173,15 +173,15 @@ def best_order(question: Question, target: FullTarget) -> float:
     return min(tried, key=tried.__getitem__)
 
 
-def _one_release(question: Question) -> Question:
-    """The question of one release, checked for what no filter counts."""
-    if question.allow_refuted:
+def _one_release(phase: Phase) -> Phase:
+    """The phase of one release, checked for what no filter counts."""
+    if phase.allow_refuted:
         raise InvalidParameter("allow_refuted", True, "bounds that hold, in a filter")
-    if question.run.sampling is Sampling.SHUFFLE:
+    if phase.run.sampling is Sampling.SHUFFLE:
         raise Refused("a filter does not count shuffled batches; use sampling=partition or poisson")
-    if question.reuses_projection:
-        raise Refused(f"a filter counts fresh projections only, and {question.mechanism.name} says that its is fixed")
-    return question.with_run(steps=1)
+    if phase.reuses_projection:
+        raise Refused(f"a filter counts fresh projections only, and {phase.mechanism.name} says that its is fixed")
+    return replace(phase.with_run(steps=1), name="", planned=False)
 
 
 class Filter:
@@ -249,8 +249,8 @@ class Filter:
                 raise InvalidParameter("budget", budget, "either a budget, or epsilon and delta")
             expected = "a budget above 0 and at most 1e9"
             self.budget = real("budget", budget, expected, 0.0, LARGEST_BUDGET, open_low=True)
-        self._costs: dict[Question, tuple[Question, Fraction]] = {}
-        self._steps: dict[Question, int] = {}
+        self._costs: dict[Phase, tuple[Phase, Fraction]] = {}
+        self._steps: dict[Phase, int] = {}
         self._spent = Fraction(0)
         self._lock = threading.Lock()
 
@@ -296,9 +296,9 @@ class Filter:
         >>> Filter.for_releases(Gaussian(noise_multiplier=1.0), epsilon=3.0, delta=1e-5, sampling_rate=0.01).order
         7.0
         """
-        question = _question_of(release, bound, run)
-        order = best_order(question, full_target(epsilon, delta, None, zero=False))
-        relation, size = question.run.relation, question.run.group_size
+        phase = _phase_of(release, bound, run)
+        order = best_order(phase, full_target(epsilon, delta, None, zero=False))
+        relation, size = phase.run.relation, phase.run.group_size
         return cls(epsilon=epsilon, delta=delta, order=order, relation=str(relation), group_size=size)  # pyright: ignore
 
     @property
@@ -332,18 +332,18 @@ class Filter:
         ...     print(budget.most_steps(Gaussian(noise_multiplier=10.0)))
         0
         """
-        question = _question_of(release, bound, run, self)
-        one, cost = self._cost(question)
+        phase = _phase_of(release, bound, run, self)
+        one, cost = self._cost(phase)
         with self._lock:
-            if self._spent + cost * question.run.steps > self.budget:
+            if self._spent + cost * phase.run.steps > self.budget:
                 fit = self._fitting(cost)
                 raise Refused(
-                    f"{question.run.steps} more of these releases would overspend the budget that was fixed in "
+                    f"{phase.run.steps} more of these releases would overspend the budget that was fixed in "
                     f"advance: {round_outward(self.left, up=False)} of {self.budget:.4g} is left and each costs "
                     f"{round_outward(_round_up(cost))}, so {fit} fit and none was counted"
                 )
-            self._spent += cost * question.run.steps
-            self._steps[one] = self._steps.get(one, 0) + question.run.steps
+            self._spent += cost * phase.run.steps
+            self._steps[one] = self._steps.get(one, 0) + phase.run.steps
 
     def fits(self, release: Mechanism | Phase, *, bound: str | None = None, **run: Any) -> bool:
         """Return True if :meth:`spend` with the same arguments would count the releases.
@@ -364,8 +364,8 @@ class Filter:
         >>> Filter(epsilon=1.0, delta=1e-5, order=20).fits(Gaussian(noise_multiplier=10.0), steps=3)
         True
         """
-        question = _question_of(release, bound, run, self)
-        return self._spent + self._cost(question)[1] * question.run.steps <= self.budget
+        phase = _phase_of(release, bound, run, self)
+        return self._spent + self._cost(phase)[1] * phase.run.steps <= self.budget
 
     def most_steps(self, release: Mechanism | Phase, *, bound: str | None = None, **run: Any) -> int:
         """Return how many releases like this one still fit.
@@ -386,7 +386,7 @@ class Filter:
         >>> Filter(epsilon=1.0, delta=1e-5, order=20).most_steps(Gaussian(noise_multiplier=10.0))
         6
         """
-        return self._fitting(self._cost(_question_of(release, bound, run, self))[1])
+        return self._fitting(self._cost(_phase_of(release, bound, run, self))[1])
 
     def epsilon(self, delta: float) -> Result:
         """Return the epsilon of the whole budget at a delta, rounded up; it is what may be quoted at any time.
@@ -404,7 +404,7 @@ class Filter:
         >>> round(Filter(order=16, budget=0.5).epsilon(1e-6).value, 4)
         1.1717
         """
-        return solve_epsilon(self, delta_target(delta, None))
+        return solve_epsilon(_BudgetQuestion(self.phases, budget=self), delta_target(delta, None))
 
     def delta(self, epsilon: float) -> Result:
         """Return the delta of the whole budget at an epsilon, rounded up.
@@ -422,7 +422,7 @@ class Filter:
         >>> Filter(order=16, budget=0.5).delta(1.2).value < 1e-6
         True
         """
-        return solve_delta(self, epsilon_target(epsilon))
+        return solve_delta(_BudgetQuestion(self.phases, budget=self), epsilon_target(epsilon))
 
     def epsilon_of_spent(self, delta: float) -> float:
         """Return the epsilon of a budget that is just what was spent: what a plan fixed in advance pays at this order.
@@ -455,89 +455,19 @@ class Filter:
         """
         return {"order": self.order, "budget": self.budget, "spent": self.spent}
 
-    # What an answer needs (privproj.accounting.question.Accounted).
-
     def curve(self) -> Curve:
         """Return the curve of the whole budget, delta against epsilon."""
         return self._meter.curve(self.budget)
 
-    def side(self, curve: Curve) -> Side:
-        """Return the side of every number of a filter: an upper bound.
-
-        Args:
-            curve: The curve, which plays no role here.
-
-        Returns:
-            The member ``UPPER`` of :class:`Side`.
-        """
-        return Side.UPPER
-
     @property
-    def questions(self) -> tuple[Question, ...]:
-        """The releases that were counted, as questions with their numbers of steps."""
-        return tuple(one.with_run(steps=steps) for one, steps in self._steps.items())
+    def phases(self) -> tuple[Phase, ...]:
+        """The releases that were counted, numbered, with their numbers of steps."""
+        counted = enumerate(self._steps.items(), 1)
+        return tuple(replace(one.with_run(steps=steps), name=str(i)) for i, (one, steps) in counted)
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader of any number should know of the releases, in words, each note once."""
-        return tuple(dict.fromkeys(note for question in self.questions for note in question.notes))
-
-    @property
-    def remedy(self) -> str:
-        """What makes epsilon smaller, in words for a message."""
-        return "a smaller budget, fixed before the first release"
-
-    def result(self, quantity: str, value: float | None, lower: float | None, **details: Any) -> Result:
-        """Return a result that names the filter and all releases that were counted.
-
-        Args:
-            quantity: What was asked, "epsilon" or "delta".
-            value: The answer, at its safe end.
-            lower: The other end of the enclosure; None where it is not known.
-            **details: Further fields of the result, which replace those that are filled in here.
-
-        Returns:
-            The result; its status is the weakest of the releases.
-        """
-        questions = self.questions
-        conditional = any(question.status is Status.CONDITIONAL for question in questions)
-        assumed = dict.fromkeys(words for q in questions for words in q.run_assumes if words not in PLANS)
-        named = dict.fromkeys(f"{q.mechanism.name}.{q.bound.name}" for q in questions)
-        kind = "gaussian-filter" if self.order is None else "renyi-filter"
-        given: dict[str, Any] = {
-            "quantity": quantity,
-            "value": value,
-            "lower": lower,
-            "upper": value,
-            "side": Side.UPPER,
-            "mechanism": {
-                "name": "run",
-                "filter": self.parameters(),
-                "phases": [Phase(question, str(i + 1)).as_dict() for i, question in enumerate(questions)],
-                "assumes": tuple(dict.fromkeys(words for q in questions for words in q.mechanism_assumes)),
-            },
-            "run": {
-                "steps": sum(self._steps.values()),
-                "sampling_rate": None,
-                "sampling": None,
-                "relation": self.relation,
-                "group_size": self.group_size,
-                "public_size": any(question.run.public_size for question in questions),
-                "assumes": (*assumed, FILTER_FIXED_IN_ADVANCE),
-            },
-            "bound": f"{kind} ({' + '.join(named)})" if named else kind,
-            "bound_version": max((question.bound.version for question in questions), default=1),
-            "status": Status.CONDITIONAL if conditional else Status.PROVED,
-            "promises": tuple(dict.fromkeys(promise for q in questions for promise in q.promises)),
-            "source": SOURCES[self.order is None],
-            "outcome": Outcome.OK,
-            "warnings": self.notes,
-        }
-        return Result(**{**given, **details})
-
-    def _cost(self, question: Question) -> tuple[Question, Fraction]:
-        """The cost of one release like this, exactly as it is counted, and the question whose bound says so."""
-        one = _one_release(question)
+    def _cost(self, phase: Phase) -> tuple[Phase, Fraction]:
+        """The cost of one release like this, exactly as it is counted, and the phase whose bound says so."""
+        one = _one_release(phase)
         if one not in self._costs:
             if (str(one.run.relation), one.run.group_size) != (self.relation, self.group_size):
                 given = f"{one.run.relation} for groups of {one.run.group_size}"
@@ -566,6 +496,56 @@ class Filter:
         return found
 
 
+@dataclass(frozen=True)
+class _BudgetQuestion(Question):
+    """A question about the whole budget of a filter; its phases are the releases that were counted."""
+
+    budget: Filter = field(kw_only=True)
+
+    @property
+    def remedy(self) -> str:
+        """What makes epsilon smaller, in words for a message."""
+        return "a smaller budget, fixed before the first release"
+
+    def curve(self) -> Curve:
+        """The curve of the whole budget."""
+        return self.budget.curve()
+
+    def side(self, curve: Curve) -> Side:
+        """Always an upper bound: the whole budget is quoted, whatever was spent of it."""
+        return Side.UPPER
+
+    def named(self) -> dict[str, Any]:
+        """The filter, and all releases that were counted."""
+        budget, phases = self.budget, self.phases
+        assumed = each_once(words for phase in phases for words in phase.run_assumes if words not in PLANS)
+        named = each_once(f"{phase.mechanism.name}.{phase.bound.name}" for phase in phases)
+        kind = "gaussian-filter" if budget.order is None else "renyi-filter"
+        return {
+            "mechanism": {
+                "name": "run",
+                "filter": budget.parameters(),
+                "phases": [phase.as_dict() for phase in phases],
+                "assumes": each_once(words for phase in phases for words in phase.mechanism_assumes),
+            },
+            "run": {
+                "steps": sum(phase.run.steps for phase in phases),
+                "sampling_rate": None,
+                "sampling": None,
+                "relation": budget.relation,
+                "group_size": budget.group_size,
+                "public_size": any(phase.run.public_size for phase in phases),
+                "assumes": (*assumed, FILTER_FIXED_IN_ADVANCE),
+            },
+            "bound": f"{kind} ({' + '.join(named)})" if named else kind,
+            "source": SOURCES[budget.order is None],
+        }
+
+    def remarked(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields as they are: nothing is composed for them."""
+        return fields
+
+
 SOURCES = (
     "Feldman, Zrnic 2021 (arXiv 2008.11193); conversion Canonne, Kamath, Steinke 2020 (docs/proofs.md, C35)",
     "Smith, Thakurta 2022 (arXiv 2210.17520); profile Balle, Wang 2018 (docs/proofs.md, C35)",
@@ -587,17 +567,17 @@ def _meter_of(kind: str, order: float | None) -> _Meter:
     return _RenyiMeter(real("order", order, expected, LEAST_ORDER, LARGEST_ORDER))
 
 
-def _question_of(
+def _phase_of(
     release: Mechanism | Phase, bound: str | None, run: dict[str, Any], budget: Filter | None = None
-) -> Question:
-    """The question that a release and the options of a run put; the relation of a filter is that of its releases."""
+) -> Phase:
+    """The phase that a release and the options of a run make; the relation of a filter is that of its releases."""
     if not isinstance(release, Phase):
         shared = {} if budget is None else {"relation": budget.relation, "group_size": budget.group_size}
-        return ask_by_name(release, bound, {**shared, **run})  # pyright: ignore[reportArgumentType]
+        return ask_by_name(release, bound, {**shared, **run}).only  # pyright: ignore[reportArgumentType]
     if bound is not None or run:
         given = "bound" if bound is not None else next(iter(run))
         raise InvalidParameter(given, bound or run[given], "nothing beside a phase, which has all of it")
-    return release.question
+    return release
 
 
 def _round_up(exact: Fraction) -> float:

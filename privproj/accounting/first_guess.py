@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
-from privproj.accounting.question import Question
+from privproj.accounting.phase import Phase
 from privproj.curves.inversion import log_excess
 from privproj.curves.profile import PrivacyProfile, Representation
 from privproj.curves.tradeoff import gaussian_spread
@@ -178,20 +178,20 @@ def close_crossing(
     return find_crossing(excess, last[0] if last else guess, low=low, high=high, spread=spread, rtol=rtol), fall
 
 
-def rough_excess(question: Question, target: FullTarget, values: float = ROUGH) -> float:
+def rough_excess(phase: Phase, target: FullTarget, values: float = ROUGH) -> float:
     """``ln delta(eps) - ln delta`` from a sparse table of the profile; ``inf`` where there is no number.
 
     ``values`` is the number of values of the profile to a standard deviation of the loss.
     It only tells a search where to look. Every answer is evaluated with the full table afterwards.
     """
-    whole = question.bound.representation
+    whole = phase.bound.representation
 
     def sparse(mechanism: Mechanism) -> Representation:
         found = whole(mechanism)
         return replace(found, resolution=values) if isinstance(found, PrivacyProfile) else found
 
     try:
-        curve = replace(question, bound=replace(question.bound, representation=sparse)).curve()
+        curve = replace(phase, bound=replace(phase.bound, representation=sparse)).curve()
         return log_excess(curve, target)
     except PrivprojError:
         return math.inf

@@ -4,7 +4,8 @@ import math
 from typing import Any, Unpack
 
 from privproj.accounting.attack_risk import gaussian_mu
-from privproj.accounting.question import Accounted, answer, ask_by_name, numerics_of
+from privproj.accounting.phase import numerics_of
+from privproj.accounting.question import Question, answer, ask_by_name
 from privproj.curves.gdp import GaussianFit, fit_gaussian
 from privproj.errors import Refused
 from privproj.mechanisms import Mechanism
@@ -59,14 +60,14 @@ def gdp_mu(
     return answer(question, "gdp_mu", solve_gdp_mu, slack_target(delta))
 
 
-def solve_gdp_mu(accounted: Accounted, target: SlackTarget) -> Result:
-    """Answer :func:`privproj.gdp_mu` for a question or a schedule that is already parsed (C30)."""
-    curve = accounted.curve()
+def solve_gdp_mu(question: Question, target: SlackTarget) -> Result:
+    """Answer :func:`privproj.gdp_mu` for a question that is already parsed (C30)."""
+    curve = question.curve()
     known = gaussian_mu(curve)
     if known is not None:
         # The profile is that of mu itself; 1/z and sqrt(T) are rounded.
         ends = Enclosure(known * (1.0 - 1e-15), next_up(known))
-        fit, side = GaussianFit(ends, 0.0, 0.0, 0), accounted.side(curve)
+        fit, side = GaussianFit(ends, 0.0, 0.0, 0), question.side(curve)
     else:
         fit, side = fit_gaussian(curve, target.target), Side.UPPER
         if target.target is None and fit.mu.upper == math.inf:
@@ -74,6 +75,6 @@ def solve_gdp_mu(accounted: Accounted, target: SlackTarget) -> Result:
     found = {"regret": fit.regret, "exact_from": fit.least_rate, "epsilons_read": fit.points}
     fields: dict[str, Any] = {"numerics": {**numerics_of(curve), **found}, "side": side, **target.fields()}
     if fit.mu.upper == math.inf:
-        note = f"no finite mu at this slack; expected a larger slack or {accounted.remedy}"
-        fields |= {"outcome": Outcome.VACUOUS, "warnings": (*accounted.notes, note)}
-    return accounted.result("gdp_mu", fit.mu.upper, fit.mu.lower, **fields)
+        note = f"no finite mu at this slack; expected a larger slack or {question.remedy}"
+        fields |= {"outcome": Outcome.VACUOUS, "warnings": (*question.notes, note)}
+    return question.result("gdp_mu", fit.mu.upper, fit.mu.lower, **fields)

@@ -74,4 +74,5 @@ def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
     near = find_crossing(
         lambda x: question(x, noise).excess(target), gamma, spread=ROUGH, low=LEAST_GAMMA, high=LARGEST_GAMMA, rtol=1e-9
     ).upper
-    return question(smallest_passing(lambda x: question(x, noise).meets(target), near, 1e-9), noise).mechanism  # pyright: ignore[reportReturnType]
+    gamma = smallest_passing(lambda x: question(x, noise).meets_target(target), near, 1e-9)
+    return question(gamma, noise).only.mechanism  # pyright: ignore[reportReturnType]

@@ -1,12 +1,12 @@
 """Answers forwards: epsilon at a delta, delta at an epsilon, and all bounds of a mechanism side by side."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Unpack
 
-from privproj.accounting.at_least import with_lower_end
-from privproj.accounting.batch_remarks import with_alternatives
-from privproj.accounting.question import Accounted, Question, answer, ask_by_name, numerics_of, question_of
+from privproj.accounting.at_least import with_alternatives, with_lower_end
+from privproj.accounting.phase import Phase, numerics_of, phase_for
+from privproj.accounting.question import Question, answer, ask_by_name, question_about
 from privproj.bounds import bounds_of
 from privproj.bounds.bound import Bound
 from privproj.curves.inversion import LEAST_LOG_VALUE, delta_value, log10_value, read_epsilon, read_log_delta
@@ -56,8 +56,8 @@ def epsilon(
     return with_alternatives(question, found, solve_epsilon, target)
 
 
-def solve_epsilon(question: Accounted, target: Target) -> Result:
-    """Answer :func:`privproj.epsilon` for a question or a schedule that is already parsed."""
+def solve_epsilon(question: Question, target: Target) -> Result:
+    """Answer :func:`privproj.epsilon` for a question that is already parsed."""
     curve = question.curve()
     found = read_epsilon(curve, target)
     lower = found.lower if math.isfinite(found.lower) and found.lower >= 0.0 else None
@@ -99,8 +99,8 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
     return with_alternatives(question, found, solve_delta, target)
 
 
-def solve_delta(question: Accounted, target: EpsilonTarget) -> Result:
-    """Answer :func:`privproj.delta` for a question or a schedule that is already parsed."""
+def solve_delta(question: Question, target: EpsilonTarget) -> Result:
+    """Answer :func:`privproj.delta` for a question that is already parsed."""
     curve, epsilon = question.curve(), target.epsilon
     floor = getattr(curve, "floor", 0.0)
     if floor and curve.log_delta(epsilon).upper <= math.log(floor):
@@ -185,22 +185,21 @@ def compare(
     question_target = delta_target(delta, None) if delta is not None else epsilon_target(epsilon)  # pyright: ignore
     rows = []
     for bound in bounds_of(type(mechanism)):
-        question = question_of(mechanism, bound, run)
-        fitting = question.run if bound.splits else replace(question.run, split=None)
-        rows.append(_compare_one(replace(question, run=fitting), question_target))
+        phase = phase_for(mechanism, bound, run)
+        rows.append(_compare_one(phase if bound.splits else phase.with_run(split=None), question_target))
     return sorted(rows, key=_comparison_order)
 
 
-def _compare_one(question: Question, target: Target | EpsilonTarget) -> Comparison:
+def _compare_one(phase: Phase, target: Target | EpsilonTarget) -> Comparison:
     """Ask one bound: the row has its answer, or the reason why there is none."""
     try:
         if isinstance(target, Target):
-            return Comparison(question.bound, answer(question, "epsilon", solve_epsilon, target))
-        return Comparison(question.bound, answer(question, "delta", solve_delta, target))
+            return Comparison(phase.bound, answer(question_about(phase), "epsilon", solve_epsilon, target))
+        return Comparison(phase.bound, answer(question_about(phase), "delta", solve_delta, target))
     except Unanswered as error:
-        return Comparison(question.bound, error.result, str(error), _short_reason(question.bound, error))
+        return Comparison(phase.bound, error.result, str(error), _short_reason(phase.bound, error))
     except PrivprojError as error:
-        return Comparison(question.bound, None, str(error), _short_reason(question.bound, error))
+        return Comparison(phase.bound, None, str(error), _short_reason(phase.bound, error))
 
 
 def _short_reason(bound: Bound, error: PrivprojError) -> str:

@@ -1,29 +1,24 @@
-"""A question: one mechanism, one run and one bound, checked, with all that its answer rests on."""
+"""A question: the phases of a run, each a mechanism, a run and a bound, with all that their answer rests on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from privproj.accounting.batch_remarks import remark_on_batches
+from privproj.accounting.batch_remarks import remark_on_batches, without_cap
+from privproj.accounting.phase import OWN_COMPOSER, Phase, check_mechanism, cut_batches, numerics_of, phase_for
 from privproj.assumptions import (
-    FRESH_PROJECTION_PER_BATCH,
-    INDEPENDENT_LAYER_PROJECTIONS,
-    PROMISE_OF_EVERY_BATCH,
-    REPLACE_SENSITIVITY,
+    PLANS,
     ROUNDING_AS_MEASURED,
     plan_fixed,
 )
-from privproj.bounds import bounds_of, find_bound
-from privproj.bounds.bound import Bound
-from privproj.composition.compose import compose
+from privproj.bounds import find_bound
+from privproj.composition.compose import compose_phases
 from privproj.curves.inversion import log_excess, meets
-from privproj.curves.profile import Curve, PrivacyProfile, Representation
-from privproj.errors import InvalidParameter, Refused, Unanswered, unknown_name
-from privproj.mechanisms import Mechanism, NoisyMechanism
+from privproj.curves.profile import Curve
+from privproj.errors import InvalidParameter, Refused, Unanswered, raise_within
+from privproj.mechanisms import Mechanism
 from privproj.result import Outcome, Result, Side, Status
-from privproj.runs import BATCH_KEYS, AnyTarget, FullTarget, NeighbouringRelation, Run, RunOptions, Sampling
-from privproj.validation import boolean
+from privproj.runs import AnyTarget, FullTarget, Run, RunOptions
 
 Aim = TypeVar("Aim", bound=AnyTarget)
 
@@ -36,283 +31,193 @@ FOUND = {
 }
 """For every calibration: the names of the parameter that it finds, which must therefore not be given."""
 
-OWN_COMPOSER = "privproj"
-"""The composer unless another is asked for. Contract."""
-
-KEPT_REPRESENTATIONS = 8
-"""How many bounds of one release are kept for further questions, as in searches over the run. Speed only."""
-
-KEPT_RUNS = 64
-"""How many runs are kept for further questions, as in tables of many. Speed only."""
-
-
-class Accounted(Protocol):
-    """What an epsilon or a delta can be asked of: one question, or a schedule of several phases."""
-
-    def curve(self) -> Curve:
-        """The bound of the whole run, delta against epsilon."""
-        ...
-
-    def side(self, curve: Curve) -> Side:
-        """On which side of the truth the numbers that are read from this curve lie."""
-        ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader of any number for this question should know, in words."""
-        ...
-
-    @property
-    def remedy(self) -> str:
-        """What makes epsilon smaller, in words for a message."""
-        ...
-
-    def result(self, quantity: str, value: float | None, lower: float | None, **details: Any) -> Result:
-        """A result in which everything that does not depend on the quantity is filled in."""
-        ...
-
 
 @dataclass(frozen=True)
 class Question:
-    """One mechanism, one run and one bound: everything that fixes the curve to be read.
+    """Phases of one run, one or several, accounted jointly: everything that fixes the curve to be read.
 
-    ``allow_refuted`` lets a refuted bound be evaluated; its number is then marked as no guarantee.
+    A question of one phase without a name is a plain one, and its answer is in the words of that phase. ``composer``
+    and ``discretization`` are those of the joint composition; None leaves them to the only phase. ``assumes`` are
+    further sentences that every number takes for granted.
     """
 
-    mechanism: Mechanism
-    run: Run
-    bound: Bound
-    allow_refuted: bool = False
-
-    def check(self) -> None:
-        """Raise :class:`InvalidParameter` or :class:`Refused` unless the bound answers this question soundly."""
-        bound, relation = self.bound, self.run.relation
-        if not bound.guarantees(self.mechanism) and not self.allow_refuted:
-            page = f"privproj bounds {self.mechanism.name}.{bound.name}"
-            sentence = f"{bound.name} is {self.status}, not a guarantee: {bound.reason}"
-            raise Refused(sentence, brief=f"{self.status}, not a guarantee; `{page}` says why")
-        if self.run.sampling in (Sampling.POISSON, Sampling.BALLS_IN_BINS) and not self.mechanism.poisson:
-            raise Refused(
-                f"no amplification theorem for {self.mechanism.name} under sampling={self.run.sampling}; bounds with a "
-                "privacy profile have one under sampling=fixed",
-                brief=f"has no theorem under --sampling {self.run.sampling}",
-            )
-        self.run.check_pair()
-        if self.mechanism.adapts_clip:
-            self.check_count()
-        missing = bound.needs(self.mechanism)
-        if missing:
-            brief = "needs --columns (the layer's other side) or --change-rank (a promise)"
-            raise InvalidParameter("change_rank", "nothing", f"{missing} for {bound.name}", brief=brief)
-        if relation not in bound.relations:
-            allowed = ", ".join(bound.relations)
-            sentence = f"{bound.name} does not hold under relation={relation}; it holds under {allowed}"
-            sentence += self._other_bound(lambda other: relation in other.relations)
-            raise Refused(sentence, brief=f"holds under {allowed}, not under {relation}")
-        if self.run.group_size > 1 and not bound.groups:
-            sentence = f"{bound.name} is about one record; group_size={self.run.group_size} changes more than that"
-            sentence += self._other_bound(lambda other: other.groups and relation in other.relations)
-            raise Refused(sentence, brief=f"is about one record, not a group of {self.run.group_size}")
-        if self.run.split is not None and not bound.splits:
-            raise InvalidParameter("split", self.run.split, f"no split, since {bound.name} does not divide delta")
-        reason = bound.refuses(self.mechanism)
-        if reason:
-            raise Refused(reason)
-        in_epochs = self.run.in_epochs
-        if self.reuses_projection and (in_epochs or self.run.steps > 1):
-            many = "every batch of an epoch" if in_epochs else f"each of the {self.run.steps} releases"
-            raise Refused(
-                f"{bound.name} needs a fresh projection for {many}: with a fixed one "
-                f"later releases can carry the whole sensitivity; {remedy_for_fixed_projection(self.mechanism)}"
-            )
-
-    def check_count(self) -> None:
-        """Raise :class:`Refused` unless the bound takes the count that adapts a clip into the release (C31)."""
-        sigma = getattr(self.mechanism, "adaptive_clipping_sigma", None)
-        if not self.bound.counts_clipped:
-            names = [bound.name for bound in bounds_of(type(self.mechanism)) if bound.counts_clipped]
-            raise Refused(
-                f"{self.bound.name} has no theorem for a clip that adapts to a private count, got "
-                f"adaptive_clipping_sigma={sigma:g}; use {' or '.join(names)}",
-                brief="has no theorem for a clip that adapts to a private count",
-            )
-        if getattr(self.mechanism, "clipping", "joint") != "joint":
-            raise Refused(
-                f"a clip that adapts to a private count is one clip for all layers; expected clipping=joint with "
-                f"adaptive_clipping_sigma={sigma:g}"
-            )
-
-    def _other_bound(self, answers: Callable[[Bound], bool]) -> str:
-        """The first proved bound of the mechanism that has what this one lacks, as the end of a message."""
-        known = bounds_of(type(self.mechanism))
-        names = [bound.name for bound in known if bound.status is Status.PROVED and answers(bound)]
-        return f"; --bound {names[0]} does" if names else ""
+    phases: tuple[Phase, ...]
+    discretization: float | None = None
+    composer: str | None = None
+    assumes: tuple[str, ...] = ()
 
     @property
-    def reuses_projection(self) -> bool:
-        """True if the projection is drawn once, although the bound needs a fresh one for each release."""
-        return not self.bound.any_projection and _has_fixed_projection(self.mechanism)
+    def only(self) -> Phase:
+        """The phase of a question that has one."""
+        (phase,) = self.phases
+        return phase
 
-    def release(self) -> tuple[Representation, Run]:
-        """The bound of one release in its own representation, and the run that it is for.
-
-        A group of K records and the relation replace have changed the mechanism and the rate here (C17).
-        """
-        self.check()
-        mechanism, run = self.seen()
-        return _represent(self.bound, mechanism), run
-
-    def seen(self) -> tuple[Mechanism, Run]:
-        """The mechanism and the run with the sensitivity and the promises that neighbours have."""
-        mechanism, run = self.mechanism, self.run
-        if run.group_size > 1:
-            mechanism = mechanism.for_group(run.group_size)
-            run = replace(run, group_size=1, sampling_rate=run.group_rate)
-        if run.relation is NeighbouringRelation.REPLACE:
-            mechanism = mechanism.for_replacement()
-        return mechanism, run
-
-    def allowed_changes(self) -> tuple[PrivacyProfile, ...]:
-        """Profiles of changes of one release that are allowed, none where none is known (C28)."""
-        if self.bound.allows is None or not self.bound.guarantees(self.mechanism):
-            return ()
-        mechanism = self.seen()[0]
-        promised = getattr(self.mechanism, "change_rank", None)
-        if promised is not None:
-            # A change of full norm is that of one record taken twice or K times, whose rank one promise limits.
-            mechanism = replace(mechanism, change_rank=promised)  # pyright: ignore[reportCallIssue]
-        return self.bound.allows(mechanism)
-
-    def curve(self) -> Curve:
-        """The bound of the whole run: composed from a profile, or in the bound's own terms."""
-        form, run = self.release()
-        if run.allocates and not run.single and not isinstance(form, PrivacyProfile):
-            raise Refused(
-                f"{self.bound.name} accounts for a run in its own terms, which have no theorem for balls-in-bins; "
-                "expected a bound with a privacy profile",
-                brief="has no theorem under --sampling balls-in-bins",
-            )
-        try:
-            curve = compose(form, run) if isinstance(form, PrivacyProfile) else form.over_run(run)
-        except Refused as error:
-            raise Refused(f"{self.bound.name}: {error}", brief=error.short) from None
-        if self.run.max_batch_size is None:
-            return curve
-        from privproj.composition.truncated import truncated
-
-        return truncated(curve, [self.run])
+    @property
+    def is_plain(self) -> bool:
+        """True for one phase without a name."""
+        return len(self.phases) == 1 and not self.phases[0].name
 
     def with_mechanism(self, **changes: object) -> "Question":
-        """The same question with these parameters of its mechanism changed."""
-        return replace(self, mechanism=replace(self.mechanism, **changes))  # pyright: ignore[reportArgumentType]
+        """The question with these parameters of the mechanism of its only phase changed."""
+        return replace(self, phases=(self.only.with_mechanism(**changes),))
 
     def with_run(self, **changes: object) -> "Question":
-        """The same question with these parameters of its run changed."""
-        return replace(self, run=replace(self.run, **changes))  # pyright: ignore[reportArgumentType]
+        """The question with these parameters of the run of its only phase changed."""
+        return replace(self, phases=(self.only.with_run(**changes),))
 
     def with_runs(self, changed: Callable[[Run], Run]) -> "Question":
-        """The same question with its run changed by a function."""
-        return replace(self, run=changed(self.run))
+        """The question with the run of each phase changed by a function."""
+        return replace(self, phases=tuple(replace(phase, run=changed(phase.run)) for phase in self.phases))
+
+    def check(self) -> None:
+        """Raise :class:`InvalidParameter` or :class:`Refused` unless each bound answers for its phase soundly."""
+        for phase in self.phases:
+            phase.check()
+
+    def merged(self) -> list[Phase]:
+        """The phases, those that differ in their steps alone as one, composed as the question says."""
+        if len(self.phases) == 1:
+            return [*self.phases]
+        merged: dict[Phase, Phase] = {}
+        for phase in self.phases:
+            alike = replace(phase.with_run(steps=1), name="", planned=False)
+            before = merged[alike].run.steps if alike in merged else 0
+            merged[alike] = merged.get(alike, phase).with_run(steps=before + phase.run.steps)
+        return list(merged.values())
 
     @property
-    def questions(self) -> "tuple[Question, ...]":
-        """The question itself, as a schedule has one for each phase."""
-        return (self,)
+    def asked_run(self) -> Run:
+        """How the phases are to be composed: a run that has the composer and the grid that were asked for."""
+        first = self.phases[0].run if len(self.phases) == 1 else Run()
+        if self.discretization is None and self.composer is None:
+            return first
+        step = first.discretization if self.discretization is None else self.discretization
+        return Run(discretization=step, composer=self.composer or first.composer)
+
+    def curve(self) -> Curve:
+        """The joint curve, delta against epsilon: of one phase as its bound has it, of several on one grid.
+
+        Raises :class:`InvalidParameter` and :class:`Refused` as :meth:`Phase.curve` and :meth:`Phase.profile` do.
+        """
+        phases, asked = self.merged(), self.asked_run
+        if len(phases) > 1:
+            whole = compose_phases([phase.profile() for phase in phases], asked.discretization, asked.composer)
+            return cut_batches(whole, phases)
+        phase = phases[0]
+        if (asked.discretization, asked.composer) != (phase.run.discretization, phase.run.composer):
+            phase = phase.with_run(discretization=asked.discretization, composer=asked.composer)
+        try:
+            return phase.curve()
+        except (InvalidParameter, Refused) as error:
+            if not phase.name:
+                raise
+            if isinstance(error, InvalidParameter):
+                raise_within(error, f"phase {phase.name}")
+            raise Refused(f"phase {phase.name}: {error}", brief=error.short) from None
 
     def excess(self, target: FullTarget) -> float:
         """``ln delta(eps) - ln delta`` at the target; above 0 where the bound does not meet it."""
         return log_excess(self.curve(), target)
 
-    def meets(self, target: FullTarget, curve: Curve | None = None) -> bool:
+    def meets_target(self, target: FullTarget, curve: Curve | None = None) -> bool:
         """True where the question, asked for its epsilon or its delta, answers no more than the target (C24).
 
         ``curve`` is that of the question, where it is known.
         """
         return meets(curve or self.curve(), target)
 
-    @property
-    def remedy(self) -> str:
-        """What makes epsilon smaller, in words for a message."""
-        return self.mechanism.remedy
+    def side(self, curve: Curve) -> Side:
+        """On which side of the truth the numbers lie that are read from this curve: for several phases above it."""
+        phases = self.merged()
+        return phases[0].side(curve) if len(phases) == 1 else Side.UPPER
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of any number for this question should know, in words."""
-        return (*self.mechanism.notes(), *self.run.notes, *self.bound.notes(self.mechanism))
+        """What a reader of any number for this question should know, in words, each note once."""
+        return each_once(note for phase in self.phases for note in phase.notes)
 
     @property
-    def promises(self) -> tuple[str, ...]:
-        """What the data must keep, in words; empty where the bound holds for all data."""
-        group = self.run.group_size
-        person = (f"one person contributes at most {group} records, each clipped on its own",) if group > 1 else ()
-        return (*self.bound.promises_of(self.mechanism), *person)
-
-    @property
-    def mechanism_assumes(self) -> tuple[str, ...]:
-        """What the bound takes for granted about one release of the mechanism, in words."""
-        layers = (INDEPENDENT_LAYER_PROJECTIONS,) if self.bound.independent_layers(self.mechanism) else ()
-        return (*self.bound.assumes(type(self.mechanism)), *self.mechanism.assumes_of_clips, *layers)
+    def remedy(self) -> str:
+        """What makes epsilon smaller in any of the phases, in words for a message."""
+        return " or ".join(each_once(phase.mechanism.remedy for phase in self.phases))
 
     @property
     def run_assumes(self) -> tuple[str, ...]:
-        """What the number takes for granted about the run, in words."""
-        run, values = self.run, self.bound.promises_values(self.mechanism)
-        projects = hasattr(self.mechanism, "fixed_projection") and not self.bound.any_projection
-        scaled = isinstance(self.mechanism, NoisyMechanism) and not values
-        triggers = (
-            (plan_fixed(adapts=self.mechanism.adapts_clip), run.is_planned),
-            (FRESH_PROJECTION_PER_BATCH, projects and run.in_epochs),
-            (PROMISE_OF_EVERY_BATCH, values and run.in_batches),
-            (REPLACE_SENSITIVITY, scaled and run.relation is NeighbouringRelation.REPLACE),
-        )
-        return (*run.assumes, *(words for words, present in triggers if present))
+        """What the joint number takes for granted about the phases and their order."""
+        if self.is_plain:
+            return (*self.assumes, *self.only.run_assumes)
+        # One plan of all phases: the sentence of a phase whose clip adapts stands for that of the others.
+        plan = plan_fixed(adapts=any(phase.mechanism.adapts_clip for phase in self.phases))
+        planned = (plan,) if len(self.phases) > 1 or any(phase.run.is_planned for phase in self.phases) else ()
+        own = (words for phase in self.phases for words in phase.run_assumes if words not in PLANS)
+        return each_once((*self.assumes, *own, *planned))
+
+    def named(self) -> dict[str, Any]:
+        """The fields of a result that say what was asked: mechanism, run, bound and source, in words and values."""
+        phases = self.phases
+        assumes = each_once(words for phase in phases for words in phase.mechanism_assumes)
+        source = "; ".join(each_once(phase.bound.citation for phase in phases))
+        shown = phases[0].run.parameters()
+        if self.is_plain:
+            mechanism = self.only.mechanism
+            return {
+                "mechanism": {"name": mechanism.name, **mechanism.parameters(), "assumes": assumes},
+                "run": {**shown, "assumes": self.run_assumes},
+                "bound": self.only.bound.name,
+                "source": source,
+                "noise_multiplier": mechanism.noise_multiplier,
+            }
+        if len(phases) > 1:
+            # Several phases have no rate in common.
+            shown = {name: shown[name] for name in Run().parameters()} | {"sampling_rate": None, "sampling": None}
+            shown |= {"steps": sum(phase.run.steps for phase in phases)}
+            shown |= {"public_size": any(phase.run.public_size for phase in phases)}
+        return {
+            "mechanism": {"name": "run", "phases": [phase.as_dict() for phase in phases], "assumes": assumes},
+            "run": {**shown, "assumes": self.run_assumes},
+            "bound": " + ".join(each_once(f"{phase.mechanism.name}.{phase.bound.name}" for phase in phases)),
+            "source": source,
+        }
 
     def result(self, quantity: str, value: float | None, lower: float | None, **details: object) -> Result:
         """A result in which everything that does not depend on the quantity is filled in.
 
-        A value of a refuted bound is marked here: side none, outcome refused, and a warning.
+        Its status is the weakest of the phases. A value of a refuted bound is marked here: side none, outcome refused,
+        and a warning.
         """
-        mechanism = self.mechanism
-        fields: dict = {
+        phases = self.phases
+        fields: dict[str, Any] = {
             "quantity": quantity,
             "value": value,
             "lower": lower,
             "upper": value,
             "side": Side.UPPER,
-            "mechanism": {
-                "name": mechanism.name,
-                **mechanism.parameters(),
-                "assumes": self.mechanism_assumes,
-            },
-            "run": {**self.run.parameters(), "assumes": self.run_assumes},
-            "bound": self.bound.name,
-            "bound_version": self.bound.version,
-            "status": self.status,
-            "promises": self.promises,
-            "source": self.bound.citation,
+            **self.named(),
+            "bound_version": max((phase.bound.version for phase in phases), default=1),
+            "status": max((phase.status for phase in phases), key=list(Status).index, default=Status.PROVED),
+            "promises": each_once(promise for phase in phases for promise in phase.promises),
             "outcome": Outcome.OK,
-            "noise_multiplier": mechanism.noise_multiplier,
             "warnings": self.notes,
         }
-        found = remark_on_batches(self, remark_on_composer(self.run, {**fields, **details}))
-        if not self.bound.guarantees(self.mechanism) and value is not None:
-            warnings = (*found["warnings"], f"NOT A GUARANTEE: {self.bound.reason}")
+        found = self.remarked({**fields, **details})
+        refuted = each_once(phase.bound.reason for phase in phases if not phase.is_guarantee)
+        if refuted and value is not None:
+            warnings = (*found["warnings"], *(f"NOT A GUARANTEE: {reason}" for reason in refuted))
             found.update(side=Side.NONE, outcome=Outcome.REFUSED, warnings=warnings, lower=None, upper=None)
         return Result(**found)
 
-    @property
-    def status(self) -> Status:
-        """The status of the bound for these parameters; how much one person contributes is a promise too."""
-        status = self.bound.status_for(self.mechanism)
-        return Status.CONDITIONAL if self.run.group_size > 1 and self.bound.guarantees(self.mechanism) else status
+    def remarked(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields of a result with what there is to say of its composer and of its batches."""
 
-    def side(self, curve: Curve) -> Side:
-        """Exact only where the bound is the truth of the mechanism and the curve a closed form; else an upper bound.
+        def log_delta_of_whole_batches(eps: float) -> float:
+            return self.with_runs(without_cap).curve().log_delta(eps).upper
 
-        What a permutation hides is not counted, so that no number for shuffled batches is exact.
-        """
-        exact = self.bound.exact and self.bound.attained(self.mechanism) and self.run.sampling is not Sampling.SHUFFLE
-        return Side.EXACT if exact and not numerics_of(curve) else Side.UPPER
+        return remark_on_batches(self.phases, remark_on_composer(self.asked_run, fields), log_delta_of_whole_batches)
+
+
+def each_once(items: Iterable[str]) -> tuple[str, ...]:
+    """The items without repetitions, in the order of their first occurrence."""
+    return tuple(dict.fromkeys(items))
 
 
 def answer(question: Question, quantity: str, solve: Callable[[Question, Aim], Result], target: Aim) -> Result:
@@ -331,13 +236,14 @@ def answer(question: Question, quantity: str, solve: Callable[[Question, Aim], R
 
 def _with_composer(question: Question, found: Result) -> Result:
     """A calibration with what there is to say of its composer, which the curve at the answer shows."""
-    if question.run.composer == OWN_COMPOSER and question.run.discretization is None:
+    asked = question.asked_run
+    if asked.composer == OWN_COMPOSER and asked.discretization is None:
         return found
     name, value = FOUND[found.quantity][0], found.value
-    in_run = name in question.run.__dataclass_fields__
-    asked = question.with_run(**{name: value}) if in_run else question.with_mechanism(**{name: value})
-    numerics = {**numerics_of(asked.curve()), **found.numerics}
-    return replace(found, **remark_on_composer(question.run, {**vars(found), "numerics": numerics}))
+    in_run = name in asked.__dataclass_fields__
+    answered = question.with_run(**{name: value}) if in_run else question.with_mechanism(**{name: value})
+    numerics = {**numerics_of(answered.curve()), **found.numerics}
+    return replace(found, **remark_on_composer(asked, {**vars(found), "numerics": numerics}))
 
 
 def remark_on_composer(asked: Run, found: dict[str, Any]) -> dict[str, Any]:
@@ -361,59 +267,12 @@ def remark_on_composer(asked: Run, found: dict[str, Any]) -> dict[str, Any]:
     return {**found, "warnings": (*found["warnings"], *note)}
 
 
+def question_about(phase: Phase) -> Question:
+    """The plain question about this phase and no other."""
+    return Question((replace(phase, name="", planned=False),))
+
+
 def ask_by_name(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Question:
     """The question that is put by a mechanism, the name of a bound (None: the default) and the options of a run."""
     check_mechanism(mechanism)
-    return question_of(mechanism, find_bound(type(mechanism), bound), run)
-
-
-def check_mechanism(mechanism: object) -> None:
-    """Raise :class:`InvalidParameter` for what is no mechanism, such as the name of one."""
-    if not isinstance(mechanism, Mechanism):
-        raise InvalidParameter("mechanism", mechanism, "a mechanism, such as privproj.Gaussian(noise_multiplier=1.0)")
-
-
-def question_of(mechanism: Mechanism, bound: Bound, run: RunOptions) -> Question:
-    """The question for this bound; a relation that is not given is that of the bound, or else of the mechanism."""
-    options: Any = dict(run)
-    for name in (name for name in options if name not in RunOptions.__annotations__):
-        if name in BATCH_KEYS:
-            expected = "sampling_rate = B/N and steps = E ceil(N/B)"
-            raise InvalidParameter(name, options[name], f"{expected}, in Python, for batch size B, N records, E epochs")
-        raise unknown_name(name, options[name], "an option of a run", RunOptions.__annotations__, word=name)
-    allowed = boolean("allow_refuted", options.pop("allow_refuted", False))
-    if options.get("relation") is None:
-        options["relation"] = bound.default_relation or mechanism.default_relation
-    try:
-        parsed = _parse_run(tuple((name, type(value), value) for name, value in options.items()))
-    except TypeError:  # a value that cannot be hashed
-        parsed = Run(**options)
-    return Question(mechanism, parsed, bound, allowed)
-
-
-@lru_cache(maxsize=KEPT_RUNS)
-def _parse_run(options: tuple[tuple[str, type, Any], ...]) -> Run:
-    """The run with these options; the types are there since 1 and True are equal."""
-    return Run(**{name: value for name, _, value in options})
-
-
-@lru_cache(maxsize=KEPT_REPRESENTATIONS)
-def _represent(bound: Bound, mechanism: Mechanism) -> Representation:
-    """The bound of one release, kept for further questions about it."""
-    return bound.representation(mechanism)
-
-
-def numerics_of(curve: Curve) -> dict[str, object]:
-    """How the curve was computed, by name; empty for a closed form."""
-    return dict(getattr(curve, "numerics", {}))
-
-
-def remedy_for_fixed_projection(mechanism: Mechanism) -> str:
-    """What to do where a projection is reused: the bounds that hold for any projection, in words for a message."""
-    names = [bound.name for bound in bounds_of(type(mechanism)) if bound.any_projection]
-    return " or ".join(f"--bound {name} holds for any projection" for name in names) or "no bound here allows that"
-
-
-def _has_fixed_projection(mechanism: Mechanism) -> bool:
-    """True if the mechanism says that its projection is drawn once and reused."""
-    return bool(getattr(mechanism, "fixed_projection", False))
+    return question_about(phase_for(mechanism, find_bound(type(mechanism), bound), run))

@@ -1,36 +1,32 @@
 """A run as data: phases, each a mechanism released some number of times, composed jointly."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from privproj.accounting.at_least import with_lower_end
+from privproj.accounting.at_least import with_alternatives, with_lower_end
 from privproj.accounting.attack_risk import COMPOSED_RTOL, read_risk, smallest_at_risk
-from privproj.accounting.batch_remarks import remark_on_batches, with_alternatives
 from privproj.accounting.calibration import most_steps
 from privproj.accounting.events import (
-    Event,
-    assumed_of_noise,
+    EventPhase,
     by_one_accountant,
     curve_with_events,
-    event_question,
+    event_from_data,
     has_events,
+    with_noise_of_events,
 )
 from privproj.accounting.first_guess import close_crossing, spread_guess
 from privproj.accounting.gdp import DEFAULT_SLACK, solve_gdp_mu
+from privproj.accounting.phase import OWN_COMPOSER, Phase, cut_batches, phase_for, remedy_for_fixed_projection
 from privproj.accounting.queries import solve_delta, solve_epsilon
-from privproj.accounting.question import Question, question_of, remark_on_composer, remedy_for_fixed_projection
-from privproj.assumptions import PLANS, plan_fixed
+from privproj.accounting.question import Question
 from privproj.bounds import find_bound
-from privproj.composition.compose import compose_phases
-from privproj.composition.truncated import truncated
 from privproj.curves.inversion import log_excess, meets, smallest_passing
-from privproj.curves.profile import Curve, PrivacyProfile
-from privproj.errors import InvalidParameter, Refused, raise_within
+from privproj.curves.profile import Curve
+from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Mechanism, NoisyMechanism
-from privproj.result import Outcome, Result, Side, Status, risk_words
+from privproj.result import Result, Side, risk_words
 from privproj.runs import (
     FullTarget,
     RiskTarget,
@@ -42,73 +38,6 @@ from privproj.runs import (
     risk_target,
     slack_target,
 )
-from privproj.validation import is_printable
-
-
-@dataclass(frozen=True)
-class Phase:
-    """One phase of a run: what is released how often, and by which bound it is accounted.
-
-    :func:`privproj.schedule.phase_of` makes one from a mechanism.
-
-    Attributes:
-        question: The mechanism, the run and the bound of the phase.
-        name: What the phase is called in answers and messages.
-        planned: True if the phase has not happened yet; what is left of a budget is then worked out for it.
-
-    >>> from privproj import Gaussian
-    >>> from privproj.schedule import phase_of
-    >>> phase = phase_of(Gaussian(noise_multiplier=1.0), "training", steps=1000, sampling_rate=0.01)
-    >>> phase.name, phase.question.run.steps, phase.planned
-    ('training', 1000, False)
-    """
-
-    question: Question
-    name: str
-    planned: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse a name that no file of a run could be read with."""
-        if not is_printable(self.name):
-            raise InvalidParameter("name", ascii(self.name)[:60], "text that can be printed on one line")
-
-    @property
-    def release(self) -> tuple[PrivacyProfile, Any]:
-        """The privacy profile of one release of the phase, and the run that it is composed over.
-
-        Raises:
-            InvalidParameter: A parameter of the phase is missing or outside its domain.
-            Refused: The bound of the phase has no privacy profile, or no amplification by subsampling.
-        """
-        try:
-            form, run = self.question.release()
-        except InvalidParameter as error:
-            raise_within(error, f"phase {self.name}")
-        if not isinstance(form, PrivacyProfile):
-            raise Refused(
-                f"phase {self.name}: {self.question.bound.name} has no privacy profile, which joint composition needs; "
-                "privproj bounds lists those that have one"
-            )
-        if (run.sampling_rate < 1.0 or run.allocates) and not form.can_be_subsampled:
-            raise Refused(f"phase {self.name}: {self.question.bound.name} has no amplification by subsampling")
-        return form, run
-
-    def as_dict(self) -> dict[str, object]:
-        """Return the phase as an entry of a run file, keys and plain values."""
-        mechanism, run = self.question.mechanism, self.question.run.parameters()
-        if isinstance(mechanism, Event):
-            said = {key: run[key] for key in ("steps", "relation", "public_size") if run[key]}
-            return {"name": self.name, **mechanism.parameters(), **said, **({"planned": True} if self.planned else {})}
-        given = {"layer" if k == "layers" else k: v for k, v in mechanism.parameters().items()}
-        shown: dict[str, object] = {
-            "name": self.name,
-            "mechanism": mechanism.name,
-            **given,
-            "bound": self.question.bound.name,
-        }
-        plain = {"group_size": 1, "public_size": False}
-        shown |= {key: value for key, value in run.items() if value is not None and plain.get(key) != value}
-        return shown | ({"planned": True} if self.planned else {})
 
 
 @dataclass(frozen=True)
@@ -134,11 +63,11 @@ class Remaining:
     @property
     def would_exceed(self) -> bool | None:
         """True if the planned phase does not fit as a whole; None for a pattern that is not planned."""
-        return self.more_steps < self.phase.question.run.steps if self.phase.planned else None
+        return self.more_steps < self.phase.run.steps if self.phase.planned else None
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Question):
     """Phases under one neighbouring relation, accounted jointly.
 
     Every number is one of the whole run: the phases are composed, their epsilons are not added up.
@@ -162,51 +91,29 @@ class Schedule:
     1.8418
     """
 
-    phases: tuple[Phase, ...]
-    discretization: float | None = None
-    composer: str = "privproj"
-    assumes: tuple[str, ...] = ()
-
     def __post_init__(self) -> None:
         if not self.phases:
             raise InvalidParameter("phase", "nothing", "at least one phase")
-        Run(discretization=self.discretization, composer=self.composer)
-        sizes = sorted({phase.question.run.group_size for phase in self.phases})
+        Run(discretization=self.discretization, composer=self.composer or OWN_COMPOSER)
+        sizes = sorted({phase.run.group_size for phase in self.phases})
         if len(sizes) > 1:
             expected = "one group_size for all phases: the same person is in all of them"
             raise InvalidParameter("group_size", ", ".join(map(str, sizes)), expected)
-        relations = {str(phase.question.run.relation) for phase in self.phases}
+        relations = {str(phase.run.relation) for phase in self.phases}
         if len(relations) > 1:
             raise InvalidParameter("relation", ", ".join(sorted(relations)), "one neighbouring relation for all phases")
         for phase in self.phases:
-            if len(self.phases) > 1 and phase.question.reuses_projection:
+            if len(self.phases) > 1 and phase.reuses_projection:
                 raise Refused(
-                    f"phase {phase.name}: {phase.question.bound.name} needs a fresh projection for each release, and a "
-                    f"fixed one may have served other phases; {remedy_for_fixed_projection(phase.question.mechanism)}"
+                    f"phase {phase.name}: {phase.bound.name} needs a fresh projection for each release, and a fixed "
+                    f"one may have served other phases; {remedy_for_fixed_projection(phase.mechanism)}"
                 )
 
     def as_dict(self) -> dict[str, object]:
         """Return the schedule as the data of a run file, which :func:`privproj.schedule.from_data` reads again."""
         shared: dict[str, object] = {} if self.discretization is None else {"discretization": self.discretization}
-        shared |= {} if self.composer == "privproj" else {"composer": self.composer}
+        shared |= {} if self.composer in (None, OWN_COMPOSER) else {"composer": self.composer}
         return {**shared, "phase": [phase.as_dict() for phase in self.phases]}
-
-    @property
-    def questions(self) -> list[Question]:
-        """The question of each phase, in order."""
-        return [phase.question for phase in self.phases]
-
-    def with_runs(self, changed: Callable[[Run], Run]) -> "Schedule":
-        """Return the schedule with the run of each phase changed by a function.
-
-        Args:
-            changed: From the run of a phase to the run that takes its place.
-
-        Returns:
-            The new schedule.
-        """
-        new = (replace(p, question=p.question.with_runs(changed)) for p in self.phases)
-        return replace(self, phases=tuple(new))
 
     @property
     def done(self) -> "Schedule":
@@ -223,43 +130,20 @@ class Schedule:
         return tuple(phase for phase in self.phases if not phase.planned)
 
     def curve(self) -> Curve:
-        """Return the joint curve, delta against epsilon: of one phase as its bound has it, of several on one grid.
+        """The joint curve; by dp-accounting where a phase is one of its events."""
+        if not has_events(self.phases):
+            return super().curve()
+        phases = self.merged()
+        return cut_batches(curve_with_events(phases, self.discretization), phases)
 
-        Phases that differ in their steps alone are one.
+    def side(self, curve: Curve) -> Side:
+        """That of a single phase, and an upper bound for several, or where one is an event."""
+        return Side.UPPER if has_events(self.phases) else super().side(curve)
 
-        Raises:
-            InvalidParameter: A parameter of a phase is missing or outside its domain.
-            Refused: A phase has no privacy profile, or no amplification by subsampling.
-        """
-        phases = self._merged()
-        questions = [phase.question for phase in phases]
-        if has_events(questions):
-            whole = curve_with_events(questions, [phase.name for phase in phases], self.discretization)
-        elif len(phases) == 1:
-            return self._curve_of_one(phases[0])
-        else:
-            whole = compose_phases([phase.release for phase in phases], self.discretization, self.composer)
-        return truncated(whole, [question.run for question in questions])
-
-    def _merged(self) -> list[Phase]:
-        """The phases, those that differ in their steps alone as one."""
-        merged: dict[Question, Phase] = {}
-        for phase in self.phases:
-            one = phase.question.with_run(steps=1)
-            before = merged[one].question.run.steps if one in merged else 0
-            steps = before + phase.question.run.steps
-            merged[one] = replace(merged.get(one, phase), question=one.with_run(steps=steps))
-        return list(merged.values())
-
-    def _curve_of_one(self, phase: Phase) -> Curve:
-        """The curve of a single phase: that of its question, whatever form its bound has."""
-        question = phase.question.with_run(discretization=self.discretization, composer=self.composer)
-        try:
-            return question.curve()
-        except InvalidParameter as error:
-            raise_within(error, f"phase {phase.name}")
-        except Refused as error:
-            raise Refused(f"phase {phase.name}: {error}", brief=error.short) from None
+    @property
+    def run_assumes(self) -> tuple[str, ...]:
+        """What the joint number takes for granted about the phases and their order, and of the noise of events."""
+        return with_noise_of_events(super().run_assumes, self.phases)
 
     def epsilon(self, *, delta: float) -> Result:
         """Return the smallest epsilon of the whole run at a delta, rounded up.
@@ -296,114 +180,8 @@ class Schedule:
         return with_alternatives(asked, with_lower_end(asked, solve_delta(asked, target)), solve_delta, target)
 
     def by_one_accountant(self) -> "Schedule":
-        """Return the schedule with the bounds that its number rests on.
-
-        They are those of its phases, but where a phase is an event of dp-accounting that has Renyi divergences only:
-        then all other phases are accounted by their Renyi bounds.
-
-        Returns:
-            The schedule, the same one without such an event.
-
-        Raises:
-            Refused: dp-accounting does not compose the events with the other phases under their relation.
-        """
-        if not has_events(self.questions):
-            return self
-        found = by_one_accountant(self.questions, [phase.name for phase in self.phases])
-        phases = (replace(phase, question=question) for phase, question in zip(self.phases, found, strict=True))
-        return replace(self, phases=tuple(phases))
-
-    def side(self, curve: Curve) -> Side:
-        """Return the side of every number of a schedule: that of a single phase, and an upper bound for several.
-
-        Args:
-            curve: The joint curve.
-
-        Returns:
-            A member of :class:`Side`.
-        """
-        phases = self._merged()
-        single = len(phases) == 1 and not has_events(self.questions)
-        return phases[0].question.side(curve) if single else Side.UPPER
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader of any number of this run should know, in words, each note once."""
-        return tuple(_each_once(note for phase in self.phases for note in phase.question.notes))
-
-    @property
-    def remedy(self) -> str:
-        """What makes epsilon smaller in any of the phases, in words for a message."""
-        return " or ".join(_each_once(phase.question.remedy for phase in self.phases))
-
-    def result(self, quantity: str, value: float | None, lower: float | None, **details: Any) -> Result:
-        """Return a result that names every phase; its status is the weakest of theirs.
-
-        Args:
-            quantity: What was asked, for instance "epsilon".
-            value: The answer, at its safe end.
-            lower: The other end of the enclosure; None where it is not known.
-            **details: Further fields of the result, which replace those that are filled in here.
-
-        Returns:
-            The result.
-        """
-        questions = self.questions
-        statuses = {question.status for question in questions}
-        given: dict[str, Any] = {
-            "quantity": quantity,
-            "value": value,
-            "lower": lower,
-            "upper": value,
-            "side": Side.UPPER,
-            "mechanism": {
-                "name": "run",
-                "phases": [phase.as_dict() for phase in self.phases],
-                "assumes": tuple(_each_once(a for q in questions for a in q.mechanism_assumes)),
-            },
-            "run": {**self.run(questions), "assumes": self.run_assumes(questions)},
-            "bound": " + ".join(_each_once(f"{q.mechanism.name}.{q.bound.name}" for q in questions)),
-            "bound_version": max(question.bound.version for question in questions),
-            "status": Status.CONDITIONAL if Status.CONDITIONAL in statuses else Status.PROVED,
-            "promises": tuple(_each_once(promise for question in questions for promise in question.promises)),
-            "source": "; ".join(_each_once(question.bound.citation for question in questions)),
-            "outcome": Outcome.OK,
-            "warnings": self.notes,
-        }
-        asked = Run(discretization=self.discretization, composer=self.composer)
-        return Result(**remark_on_batches(self, remark_on_composer(asked, {**given, **details})))
-
-    @staticmethod
-    def run(questions: list[Question]) -> dict[str, object]:
-        """Return the run of these questions as plain values; several phases have no rate in common, so theirs is None.
-
-        Args:
-            questions: The questions of the phases.
-
-        Returns:
-            The run by key; ``steps`` is the sum over all phases.
-        """
-        shown = questions[0].run.parameters()
-        if len(questions) > 1:
-            shown = {name: shown[name] for name in Run().parameters()} | {"sampling_rate": None, "sampling": None}
-            shown |= {"steps": sum(question.run.steps for question in questions)}
-            shown |= {"public_size": any(question.run.public_size for question in questions)}
-        return shown
-
-    def run_assumes(self, questions: list[Question]) -> tuple[str, ...]:
-        """Return what the joint number takes for granted about the phases and their order.
-
-        Args:
-            questions: The questions of the phases.
-
-        Returns:
-            Sentences, each once.
-        """
-        # One plan of all phases: the sentence of a phase whose clip adapts stands for that of the others.
-        plan = plan_fixed(adapts=any(q.mechanism.adapts_clip for q in questions))
-        planned = (plan,) if len(questions) > 1 or questions[0].run.is_planned else ()
-        own = (a for q in questions for a in q.run_assumes if a not in PLANS)
-        return tuple(_each_once((*self.assumes, *own, *assumed_of_noise(questions), *planned)))
+        """The schedule with the bounds that its number rests on (:func:`events.by_one_accountant`)."""
+        return replace(self, phases=by_one_accountant(self.phases)) if has_events(self.phases) else self
 
     def scaled(self, factor: float) -> "Schedule":
         """Return the schedule with every noise multiplier times one factor.
@@ -458,7 +236,7 @@ class Schedule:
             return log_excess(curve_at(factor), target)
 
         limits = {"low": 1e-6, "high": 1e6}
-        guess = spread_guess(lambda factor: [one.release() for one in self.scaled(factor).questions], target, 1.0)
+        guess = spread_guess(lambda factor: [phase.release() for phase in self.scaled(factor).phases], target, 1.0)
         if isinstance(target, RiskTarget):
             factor = smallest_at_risk(curve_at, target, guess, **limits, rtol=COMPOSED_RTOL)
             if factor > limits["high"]:
@@ -537,13 +315,12 @@ class Schedule:
         before = (*self.done_phases, *after)
 
         def curve_of(steps: int) -> Curve:
-            last = replace(phase, question=phase.question.with_run(steps=steps))
-            return replace(self, phases=(*before, last)).curve()
+            return replace(self, phases=(*before, phase.with_run(steps=steps))).curve()
 
         target = full_target(epsilon, delta, None, zero=True)
         # Where to look first is told by phases with a profile.
-        known = [one.question.release() for one in before if not isinstance(one.question.mechanism, Event)]
-        return most_steps(curve_of, target, known, phase.question.release()) or 0
+        known = [one.release() for one in before if not isinstance(one, EventPhase)]
+        return most_steps(curve_of, target, known, phase.release()) or 0
 
     def remaining(self, *, epsilon: float, delta: float) -> list[Remaining]:
         """Return what the budget leaves for every planned phase, after all that is done and planned before it.
@@ -571,23 +348,17 @@ class Schedule:
         return found
 
 
-def _each_once(items: Any) -> list[str]:
-    """The items without repetitions, in the order of their first occurrence."""
-    return list(dict.fromkeys(items))
-
-
 def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
     """The phase with its noise multiplier times ``factor``; raises :class:`InvalidParameter` where it has none."""
-    mechanism = phase.question.mechanism
-    if isinstance(mechanism, Event):
+    if isinstance(phase, EventPhase):
         raise Refused(
             f"phase {phase.name} is an event of dp-accounting, whose noise is not scaled with that of other phases; "
             "leave it out, or give it as a mechanism of privproj"
         )
-    if not isinstance(mechanism, NoisyMechanism) or mechanism.noise_multiplier is None:
+    noise = phase.mechanism.noise_multiplier if isinstance(phase.mechanism, NoisyMechanism) else None
+    if noise is None:
         raise InvalidParameter("noise_multiplier", "nothing", f"a noise multiplier in phase {phase.name}")
-    louder = replace(mechanism, noise_multiplier=mechanism.noise_multiplier * factor)
-    return replace(phase, question=replace(phase.question, mechanism=louder))
+    return phase.with_mechanism(noise_multiplier=noise * factor)
 
 
 def phase_of(mechanism: Mechanism, name: str = "phase", bound: str | None = None, **run: Any) -> Phase:
@@ -607,10 +378,10 @@ def phase_of(mechanism: Mechanism, name: str = "phase", bound: str | None = None
 
     >>> from privproj import M2
     >>> from privproj.schedule import phase_of
-    >>> phase_of(M2(dim=2048, rank=16, noise_multiplier=0.5), "training", steps=10).question.bound.name
+    >>> phase_of(M2(dim=2048, rank=16, noise_multiplier=0.5), "training", steps=10).bound.name
     'rank-free'
     """
-    return Phase(question_of(mechanism, find_bound(type(mechanism), bound), run), name)  # pyright: ignore[reportArgumentType]
+    return phase_for(mechanism, find_bound(type(mechanism), bound), run, name)  # pyright: ignore[reportArgumentType]
 
 
 def event_phase(event: Any, name: str = "event", steps: int = 1, relation: str | None = None) -> Phase:
@@ -638,4 +409,4 @@ def event_phase(event: Any, name: str = "event", steps: int = 1, relation: str |
     >>> round(answer.value, 2), answer.numerics["composer"]
     (1.99, 'dp-accounting')
     """
-    return Phase(event_question(event, "event", {"steps": steps, "relation": relation}), name)  # pyright: ignore[reportArgumentType]
+    return event_from_data(event, "event", {"steps": steps, "relation": relation}, name)  # pyright: ignore[reportArgumentType]

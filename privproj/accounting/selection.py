@@ -2,14 +2,14 @@
 
 import math
 import secrets
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal, Unpack
 
 from privproj.accounting.batch_remarks import NO_AMPLIFICATION
 from privproj.accounting.calibration import require_unset, solve_sigma
 from privproj.accounting.queries import solve_delta, solve_epsilon
-from privproj.accounting.question import Question, answer, ask_by_name
+from privproj.accounting.question import Question, answer, ask_by_name, question_about, remark_on_composer
 from privproj.assumptions import (
     CANDIDATES_DRAWN_AT_RANDOM,
     NUMBER_OF_TRIALS_DRAWN,
@@ -43,20 +43,10 @@ class _SelectedQuestion(Question):
     """The law of the number of runs."""
 
     @property
-    def questions(self) -> tuple[Question, ...]:
-        """None: what else is said of batches holds for one run."""
-        return ()
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of any number for this question should know, in words."""
-        shuffled = self.run.sampling is Sampling.SHUFFLE
+        shuffled = self.only.run.sampling is Sampling.SHUFFLE
         return (*super().notes, *((NO_AMPLIFICATION,) if shuffled else ()))
-
-    @property
-    def one_run(self) -> Question:
-        """The question about one run."""
-        return Question(**{field.name: getattr(self, field.name) for field in fields(Question)})
 
     def curve(self) -> Curve:
         """The curve of the selection; raises :class:`Refused` where that of one run is a rule for single deltas."""
@@ -64,7 +54,7 @@ class _SelectedQuestion(Question):
         try:
             return select_best(one, self.law)
         except Refused as error:
-            raise Refused(f"{self.bound.name}: {error}", brief=error.short) from None
+            raise Refused(f"{self.only.bound.name}: {error}", brief=error.short) from None
 
     def side(self, curve: Curve) -> Side:
         """Always an upper bound: what a selection costs is bounded."""
@@ -76,15 +66,16 @@ class _SelectedQuestion(Question):
         chosen = (NUMBER_OF_TRIALS_DRAWN, ONLY_THE_BEST_RELEASED, SCORE_FROM_PRIVATE_OUTPUT, CANDIDATES_DRAWN_AT_RANDOM)
         return (*super().run_assumes, *chosen)
 
-    def result(self, quantity: str, value: float | None, lower: float | None, **details: object) -> Result:
-        """A result of the selection: the mechanism and run of one trial, and the law of the number of trials."""
-        one = super().result(quantity, value, lower, **details)
-        return replace(
-            one,
-            run={**one.run, "selection": self.law.as_dict()},
-            bound=f"{self.bound.name} + selection",
-            source=f"{one.source}; selection: {SOURCE}",
-        )
+    def named(self) -> dict[str, Any]:
+        """The mechanism and run of one trial, and the law of the number of trials."""
+        one = super().named()
+        run = {**one["run"], "selection": self.law.as_dict()}
+        source = f"{one['source']}; selection: {SOURCE}"
+        return {**one, "run": run, "bound": f"{one['bound']} + selection", "source": source}
+
+    def remarked(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields with what there is to say of the composer; what else is said of batches holds for one run."""
+        return remark_on_composer(self.asked_run, fields)
 
 
 def select(
@@ -134,7 +125,7 @@ def select(
     5.92
     """
     law = law_of_trials(trials, distribution, shape)
-    question = _SelectedQuestion(**vars(ask_by_name(mechanism, bound, run)), law=law)
+    question = _SelectedQuestion(ask_by_name(mechanism, bound, run).phases, law=law)
     if epsilon is not None and delta is not None:
         require_unset(mechanism, "noise_multiplier", "select with epsilon and delta")
         return answer(question, "sigma", solve_sigma, full_target(epsilon, delta, None, zero=False))
@@ -148,8 +139,8 @@ def select(
 
 def _with_comparison(question: _SelectedQuestion, found: Result, target: Target) -> Result:
     """The epsilon with those of one run and of all runs released, where they are known; a warning if all cost less."""
-    one, count = question.one_run, math.ceil(question.law.expected * (1.0 - 1e-9))
-    every = one.with_run(steps=min(one.run.steps * count, 10**15))
+    one, count = question_about(question.only), math.ceil(question.law.expected * (1.0 - 1e-9))
+    every = one.with_run(steps=min(one.only.run.steps * count, 10**15))
     numerics: dict[str, Any] = dict(found.numerics)
     for name, asked in (("epsilon_of_one_run", one), ("epsilon_of_all_trials", every)):
         try:

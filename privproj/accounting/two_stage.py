@@ -43,7 +43,7 @@ def dp_sft(
 
     >>> from privproj.schedule import dp_sft
     >>> found = dp_sft(epsilon=2.0, delta=1e-5, sampling_rate=0.01, steps=(100, 900))
-    >>> [(phase.name, round(phase.question.mechanism.noise_multiplier, 4)) for phase in found.phases]
+    >>> [(phase.name, round(phase.mechanism.noise_multiplier, 4)) for phase in found.phases]
     [('subspace', 0.7421), ('training', 2.2526)]
     """
     if budget not in ("joint", "split"):

@@ -25,8 +25,8 @@ from dp_accounting.pld import PLDAccountant, pld_pmf, privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
 
 from privproj.accounting.events import Event
-from privproj.accounting.question import Question, question_of
-from privproj.accounting.schedule import Phase, Schedule, phase_of
+from privproj.accounting.phase import Phase, phase_for
+from privproj.accounting.schedule import Schedule, phase_of
 from privproj.assumptions import REPLACE_SENSITIVITY
 from privproj.bounds import find_bound, renyi_bound
 from privproj.composition import grid
@@ -163,10 +163,10 @@ def _without_sampling(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, R
     return None, {}
 
 
-def _question_of_event(
+def _phase_of_event(
     event: ReleaseDpEvent, drawn: RunOptions, relation: Relation, bound: str | None, count: int = 1
-) -> Question:
-    """The question that ``count`` such events, their batches drawn so, put to ``bound``.
+) -> Phase:
+    """The phase of ``count`` such events, their batches drawn so, accounted by ``bound``.
 
     Raises :class:`InvalidParameter` for an event of another relation, and :class:`Refused` for a bound that reuses its
     projection, since an accountant cannot see the other releases.
@@ -176,7 +176,7 @@ def _question_of_event(
         raise InvalidParameter("relation", event.relation, f"{ours}, the neighbouring relation of the accountant")
     found = find_bound(type(event.mechanism), event.bound or bound)
     run: RunOptions = {**drawn, "steps": max(count, 1), "relation": ours}
-    put = question_of(event.mechanism, found, run)
+    put = phase_for(event.mechanism, found, run)
     if put.reuses_projection:
         raise Refused(
             f"{found.name} needs a fresh projection for each release, and an accountant cannot see the others"
@@ -232,7 +232,7 @@ class ProjectionPLDAccountant(PLDAccountant):
         if ours is None:
             return super()._maybe_compose(event, count, do_compose)
         try:
-            found = _question_of_event(ours, drawn, self.neighboring_relation, None, count)
+            found = _phase_of_event(ours, drawn, self.neighboring_relation, None, count)
             release, run = found.release()
             if not isinstance(release, PrivacyProfile) or (run.in_batches and not release.can_be_subsampled):
                 return Problem(event, f"{found.bound.name} has no privacy profile to compose here")
@@ -285,7 +285,7 @@ class ProjectionRdpAccountant(RdpAccountant):
             return super()._maybe_compose(_with_float_noise(event), count, do_compose)
         try:
             renyi = renyi_bound(type(ours.mechanism))
-            found = _question_of_event(ours, drawn, self.neighboring_relation, renyi.name if renyi else None, count)
+            found = _phase_of_event(ours, drawn, self.neighboring_relation, renyi.name if renyi else None, count)
             form, run = found.release()
             if not isinstance(form, RenyiCurve):
                 return Problem(event, f"{found.bound.name} has no Renyi curve; use ProjectionPLDAccountant")
@@ -347,7 +347,7 @@ def event_of(
         )
     schedule = Schedule(tuple(run.made())) if isinstance(run, Account) else run
     phases = schedule.phases if isinstance(schedule, Schedule) else (schedule,)
-    parts = [_repeated(step_event_of(phase, plain=plain), phase.question.run.steps) for phase in phases]
+    parts = [_repeated(step_event_of(phase, plain=plain), phase.run.steps) for phase in phases]
     return dp_event.ComposedDpEvent(parts)
 
 
@@ -358,7 +358,7 @@ def _repeated(event: dp_event.DpEvent, count: int) -> dp_event.DpEvent:
 
 def step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
     """One step of a phase as an event: the release, sampled or in an epoch; raises as :func:`event_of` does."""
-    question, run, mechanism = phase.question, phase.question.run, phase.question.mechanism
+    run, mechanism = phase.run, phase.mechanism
     if isinstance(mechanism, Event):
         return event_from(mechanism.data)
     if run.group_size > 1:
@@ -371,7 +371,7 @@ def step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
         release = _plain_event(mechanism, run, phase.name)
     else:
         relation: Any = str(run.relation)
-        release = ReleaseDpEvent(mechanism, question.bound.name, relation)
+        release = ReleaseDpEvent(mechanism, phase.bound.name, relation)
     if run.allocates and run.batches is not None:
         return BallsInBinsDpEvent(release, run.batches, run.batches_per_record)
     return release if run.sampling_rate == 1.0 else dp_event.PoissonSampledDpEvent(run.sampling_rate, release)

@@ -256,8 +256,8 @@ class ProjectionAccountant:
             InvalidParameter: This accountant cannot have written the entry.
         """
         where = f"state_dict: phase {i + 1}"
-        question = phase_from(entry, {}, where).question
-        mechanism, run = question.mechanism, question.run
+        phase = phase_from(entry, {}, where)
+        mechanism, run = phase.mechanism, phase.run
         if not isinstance(mechanism, NoisyMechanism):
             raise InvalidParameter(f"{where}: mechanism", mechanism.name, "a mechanism with a noise multiplier")
         written = self.phase(i, mechanism, run.sampling_rate, run.steps).as_dict()

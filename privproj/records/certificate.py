@@ -15,8 +15,8 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from privproj.accounting.question import Question
-from privproj.accounting.schedule import Schedule
+from privproj.accounting.phase import Phase
+from privproj.accounting.question import Question, question_about
 from privproj.assumptions import ROUNDING_AS_MEASURED
 from privproj.bounds import find_bound, mechanism_named
 from privproj.curves.inversion import delta_value
@@ -192,8 +192,8 @@ def certify(result: Result) -> Certificate:
     result = _without_measured_rounding(result)
     assert result.epsilon is not None
     asked = _asked_of(result.bound, *_own_parts(result))
-    check_provable(asked.questions)
-    if is_run(asked.questions):
+    check_provable(asked.phases)
+    if is_run(asked.phases):
         return _certify_run(result, asked)
     profile = release_in_balls(result)
     witness = profile.witness(result.epsilon)
@@ -212,12 +212,12 @@ def _without_measured_rounding(result: Result) -> Result:
 
 def release_in_balls(result: Result) -> "BallProfile":
     """The profile in balls of what an answer is about: one release on the whole data set, or what has a closed form."""
-    asked = _asked_of(result.bound, *_own_parts(result)).questions[0]
+    asked = _asked_of(result.bound, *_own_parts(result)).only
     check_provable([asked])
     return ball_profile(asked, asked.run.steps)
 
 
-def _certify_run(result: Result, asked: Question | Schedule) -> Certificate:
+def _certify_run(result: Result, asked: Question) -> Certificate:
     """The certificate of a composed run: its epsilon, delta or noise raised to what the balls prove."""
     target, epsilon = target_field(result), result.epsilon
     assert epsilon is not None and result.log10_delta is not None
@@ -227,7 +227,7 @@ def _certify_run(result: Result, asked: Question | Schedule) -> Certificate:
     if result.quantity == "sigma":
         result, found = _with_enough_noise(result, asked, goal)
     else:
-        found = prove_run(asked.questions, log_delta, epsilon)
+        found = prove_run(asked.phases, log_delta, epsilon)
         _check_run_side(result, found)
         if result.quantity == "epsilon":
             epsilon = found.epsilon(goal, epsilon)
@@ -251,12 +251,12 @@ def _check_run_side(result: Result, found: CertifiedRun) -> None:
         _raise_unsafe(result)
 
 
-def _with_enough_noise(result: Result, asked: Question | Schedule, goal: float) -> tuple[Result, CertifiedRun]:
+def _with_enough_noise(result: Result, asked: Question, goal: float) -> tuple[Result, CertifiedRun]:
     """The answer of a sigma query with so much noise that the balls prove the target, and the run in balls."""
     epsilon, sigma = result.epsilon, result.noise_multiplier
-    assert isinstance(asked, Question) and epsilon is not None and sigma is not None
+    assert epsilon is not None and sigma is not None
     for _ in range(MOST_TRIES):
-        found = prove_run(asked.questions, goal, epsilon)
+        found = prove_run(asked.phases, goal, epsilon)
         proved = found.epsilon(goal, epsilon)
         if proved <= epsilon:
             mechanism = {**result.mechanism, "noise_multiplier": sigma}
@@ -358,22 +358,22 @@ def _own_parts(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
     return mechanism, _own_parameters(result.run)
 
 
-def _tool_foundation(asked: Question | Schedule) -> dict[str, Any]:
+def _tool_foundation(asked: Question) -> dict[str, Any]:
     """What the tool itself says of this question, by the names of :data:`FOUNDATION`."""
-    side = Side.UPPER if is_run(asked.questions) else asked.side(asked.curve())
+    side = Side.UPPER if is_run(asked.phases) else asked.side(asked.curve())
     return _foundation_of(asked.result("delta", None, None, side=side))
 
 
-def _asked_of(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> Question | Schedule:
+def _asked_of(bound: str, mechanism: dict[str, Any], run: dict[str, Any]) -> Question:
     """The question or the schedule with these parameters, which have to be written as the tool writes them.
 
     Raises :class:`InvalidParameter` where they are not, :class:`Refused` where the bound does not answer.
     """
     if mechanism.get("name") != "run":
         built = _mechanism_of(mechanism)
-        found = Question(built, _run_of(run), find_bound(type(built), bound))
+        found = Phase(built, _run_of(run), find_bound(type(built), bound))
         found.check()
-        return found
+        return question_about(found)
     schedule = from_data({"phase": mechanism.get("phases")}, "certificate")
     own = schedule.result("delta", None, None)
     _check_table(mechanism, _own_parts(own)[0], "mechanism")
@@ -699,19 +699,19 @@ def _verdict_on(record: dict[str, Any]) -> CertificateVerdict:
     """The verdict on the certificate that a JSON object describes."""
     claim = _from_record(record)
     asked = _asked_of(claim.bound, claim.mechanism, claim.run)
-    check_provable(asked.questions)
+    check_provable(asked.phases)
     said = _tool_foundation(asked)
     words = {
         "the target is met": _target_met(claim),
         "status and promises are those of the bound": _says_what_the_tool_says(claim, said, "status", "promises"),
         "side, assumptions, source and version too": _says_what_the_tool_says(claim, said, *FOUNDATION),
     }
-    if is_run(asked.questions):
-        return _verdict_of_run(claim, asked.questions, words)
-    return _verdict_of_release(claim, asked.questions[0], words)
+    if is_run(asked.phases):
+        return _verdict_of_run(claim, asked.phases, words)
+    return _verdict_of_release(claim, asked.phases[0], words)
 
 
-def _verdict_of_release(claim: Certificate, asked: Question, words: dict[str, bool]) -> CertificateVerdict:
+def _verdict_of_release(claim: Certificate, asked: Phase, words: dict[str, bool]) -> CertificateVerdict:
     """The verdict on one release: a new enclosure at a higher precision."""
     from privproj.rigorous.balls import PRECISION_LADDER, decimal_ends
 
@@ -729,13 +729,13 @@ def _verdict_of_release(claim: Certificate, asked: Question, words: dict[str, bo
     return CertificateVerdict(claims, lower, upper)
 
 
-def _verdict_of_run(claim: Certificate, questions: Sequence[Question], words: dict[str, bool]) -> CertificateVerdict:
+def _verdict_of_run(claim: Certificate, phases: Sequence[Phase], words: dict[str, bool]) -> CertificateVerdict:
     """The verdict on a run: composed again from its parameters, on the grid and at the precision that it states."""
     if list(claim.witness) != ["grid"]:
         raise InvalidParameter("witness", quoted(claim.witness), "the grid of the run, in the certificate")
     if not (LEAST_BITS <= claim.bits <= MOST_BITS and claim.bits % 64 == 0):
         raise InvalidParameter("bits", claim.bits, f"a multiple of 64 from {LEAST_BITS} to {MOST_BITS}")
-    found = CertifiedRun(questions, grid_from_record(claim.witness["grid"], questions), claim.bits)
+    found = CertifiedRun(phases, grid_from_record(claim.witness["grid"], phases), claim.bits)
     lower, upper = _ends_of_run(found, claim.epsilon, spread=Decimal(0))
     claims = {"the enclosure holds": _contains_enclosure(claim, Decimal(lower), Decimal(upper)), **words}
     return CertificateVerdict(claims, lower, upper)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from privproj.accounting.question import Question
+from privproj.accounting.phase import Phase
 from privproj.composition.compose import releases_of
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import InvalidParameter, PrecisionLimit, Refused
@@ -79,29 +79,29 @@ LEAST_EPSILON = 1e-9
 """Least epsilon above 0 that is sought. Contract."""
 
 
-def is_run(questions: Sequence[Question]) -> bool:
+def is_run(phases: Sequence[Phase]) -> bool:
     """True unless there is one release on the whole data set, or a closed form in balls for several."""
-    run, bound = questions[0].run, questions[0].bound
-    if len(questions) > 1 or run.sampling_rate != 1.0 or _in_epochs(questions[0]):
+    run, bound = phases[0].run, phases[0].bound
+    if len(phases) > 1 or run.sampling_rate != 1.0 or _in_epochs(phases[0]):
         return True
     return run.steps > 1 and not bound.provable_steps
 
 
-def check_provable(questions: Sequence[Question]) -> None:
+def check_provable(phases: Sequence[Phase]) -> None:
     """Raise :class:`Refused` where there is no enclosure of one of the phases, or of the way its batches are drawn."""
-    if len(questions) > MOST_PHASES:
-        raise Refused(f"certificates are about at most {MOST_PHASES} phases, got {len(questions)}")
-    for question in questions:
-        run, bound = question.run, question.bound
+    if len(phases) > MOST_PHASES:
+        raise Refused(f"certificates are about at most {MOST_PHASES} phases, got {len(phases)}")
+    for phase in phases:
+        run, bound = phase.run, phase.bound
         if run.group_size > 1:
             raise Refused(f"certificates are about one record, got group_size={run.group_size}")
         if run.max_batch_size is not None:
             raise Refused("certificates are about whole batches; expected no max_batch_size")
-        if question.mechanism.adapts_clip:
+        if phase.mechanism.adapts_clip:
             raise Refused("certificates are about a fixed clip; expected no adaptive_clipping_sigma")
         if bound.provable is None:
             raise Refused(f"no enclosure for {bound.name}; certificates cover {', '.join(provable_names())}")
-        alike = _one_layer(question.mechanism)
+        alike = _one_layer(phase.mechanism)
         if isinstance(alike, M2) and alike.layers and not alike.unprojected:
             raise Refused(
                 "certificates are about one projected layer, or layers of one shape under a joint clip; expected dim "
@@ -116,13 +116,13 @@ def provable_names() -> list[str]:
     return [f"{bound.mechanism.name}.{bound.name}" for bound in registry() if bound.provable is not None]
 
 
-def ball_profile(question: Question, steps: int = 1) -> "BallProfile":
+def ball_profile(phase: Phase, steps: int = 1) -> "BallProfile":
     """The profile of one release (or of several, where a closed form is known) in balls, as the relation has it."""
-    assert question.bound.provable is not None
-    built: Mechanism = question.mechanism
-    if question.run.relation is NeighbouringRelation.REPLACE:
+    assert phase.bound.provable is not None
+    built: Mechanism = phase.mechanism
+    if phase.run.relation is NeighbouringRelation.REPLACE:
         built = built.for_replacement()
-    return question.bound.provable(_one_layer(built), steps)
+    return phase.bound.provable(_one_layer(built), steps)
 
 
 def _one_layer(mechanism: Mechanism) -> Mechanism:
@@ -138,45 +138,45 @@ class _RunGrids:
     epochs: "tuple[tuple[tuple[EpochGrid, ...], ...], ...]" = ()
 
 
-def _releases_in_balls(questions: Sequence[Question], grids: _RunGrids) -> "list[Releases]":
+def _releases_in_balls(phases: Sequence[Phase], grids: _RunGrids) -> "list[Releases]":
     """The releases of all phases in balls, sampled as their runs say."""
     from privproj.rigorous.allocation import epochs_in_balls
     from privproj.rigorous.composition import BallPhase
 
     found, epochs = [], iter(grids.epochs)
-    for question in questions:
-        run, profile = question.run, ball_profile(question)
-        if _in_epochs(question):
+    for phase in phases:
+        run, profile = phase.run, ball_profile(phase)
+        if _in_epochs(phase):
             found += epochs_in_balls(profile, run, next(epochs))
         else:
-            found.append(BallPhase(profile, run.steps, run.sampling_rate, _is_one_sided(question)))
+            found.append(BallPhase(profile, run.steps, run.sampling_rate, _is_one_sided(phase)))
     return found
 
 
-def _in_epochs(question: Question) -> bool:
+def _in_epochs(phase: Phase) -> bool:
     """True where a record picks its batches at random, and an epoch is one release."""
-    return question.run.allocates and not question.run.single
+    return phase.run.allocates and not phase.run.single
 
 
-def _is_one_sided(question: Question) -> bool:
+def _is_one_sided(phase: Phase) -> bool:
     """True where the pair of a release is not its own mirror image."""
-    return _in_epochs(question) or (question.run.sampling_rate < 1.0 and question.run.sampling is Sampling.POISSON)
+    return _in_epochs(phase) or (phase.run.sampling_rate < 1.0 and phase.run.sampling is Sampling.POISSON)
 
 
-def _blocks(question: Question) -> list[int]:
+def _blocks(phase: Phase) -> list[int]:
     """How many batches each block of an epoch has, or 1 for other releases: one number for each release in balls."""
     from privproj.rigorous.allocation import blocks_of
 
-    return [size for size, _ in blocks_of(question.run)] if _in_epochs(question) else [1]
+    return [size for size, _ in blocks_of(phase.run)] if _in_epochs(phase) else [1]
 
 
-def _profiles_in_floats(questions: Sequence[Question]) -> list[tuple[PrivacyProfile, Run]]:
+def _profiles_in_floats(phases: Sequence[Phase]) -> list[tuple[PrivacyProfile, Run]]:
     """The profile of one release of each phase in floats, and its run; grids are proposed from them."""
     found = []
-    for question in questions:
-        form, run = question.release()
+    for phase in phases:
+        form, run = phase.release()
         if not isinstance(form, PrivacyProfile):
-            raise Refused(f"no enclosure for a run by {question.bound.name}, which has no privacy profile")
+            raise Refused(f"no enclosure for a run by {phase.bound.name}, which has no privacy profile")
         found.append((form, run))
     return found
 
@@ -184,15 +184,15 @@ def _profiles_in_floats(questions: Sequence[Question]) -> list[tuple[PrivacyProf
 class CertifiedRun:
     """A run in balls on one grid, at one working precision: what is proved of its delta at every epsilon."""
 
-    def __init__(self, questions: Sequence[Question], grids: _RunGrids, bits: int) -> None:
+    def __init__(self, phases: Sequence[Phase], grids: _RunGrids, bits: int) -> None:
         from flint import ctx
 
         from privproj.rigorous.composition import RunInBalls
 
         self.grids, self.bits = grids, bits
-        _check_work(questions, grids, bits)
+        _check_work(phases, grids, bits)
         with ctx.workprec(bits):
-            self.run = RunInBalls(_releases_in_balls(questions, grids), grids.grid)
+            self.run = RunInBalls(_releases_in_balls(phases, grids), grids.grid)
 
     def upper(self, epsilon: float) -> "arb":
         """An upper bound of delta, an exact number."""
@@ -234,7 +234,7 @@ class CertifiedRun:
         return found
 
 
-def prove_run(questions: Sequence[Question], log_delta: float, guess: float) -> CertifiedRun:
+def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> CertifiedRun:
     """The run in balls on a grid that is good near the delta ``e^log_delta``, where epsilon is about ``guess``.
 
     Finer grids are tried until the certified epsilon is close to the guess. Raises :class:`PrecisionLimit` where even a
@@ -242,58 +242,58 @@ def prove_run(questions: Sequence[Question], log_delta: float, guess: float) -> 
     """
     if log_delta < LEAST_LOG10_DELTA * math.log(10.0):
         raise PrecisionLimit(f"expected a delta of at least 1e{LEAST_LOG10_DELTA:.0f} for the certificate of a run")
-    best, fineness = _prove_on_some_grid(questions, log_delta)
+    best, fineness = _prove_on_some_grid(phases, log_delta)
     while fineness < FINEST and best.epsilon(log_delta, guess) > guess * (1.0 + CLOSE_ENOUGH):
         fineness *= 2.0
         try:
-            best = _prove_on_grid(questions, log_delta, fineness)
+            best = _prove_on_grid(phases, log_delta, fineness)
         except PrecisionLimit:
             break
     return best
 
 
-def _prove_on_some_grid(questions: Sequence[Question], log_delta: float) -> tuple[CertifiedRun, float]:
+def _prove_on_some_grid(phases: Sequence[Phase], log_delta: float) -> tuple[CertifiedRun, float]:
     """The run in balls on the default grid, or on a coarser one where that takes too much work, and its fineness."""
     fineness = 1.0
     while True:
         try:
-            return _prove_on_grid(questions, log_delta, fineness), fineness
+            return _prove_on_grid(phases, log_delta, fineness), fineness
         except PrecisionLimit:
             if fineness <= COARSEST:
                 raise
             fineness *= 0.5
 
 
-def _prove_on_grid(questions: Sequence[Question], log_delta: float, fineness: float) -> CertifiedRun:
+def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -> CertifiedRun:
     """The run in balls on one grid, at the first precision at which its balls are narrow enough."""
     from privproj.rigorous.allocation import propose_epochs
     from privproj.rigorous.grids import propose_grid
 
-    profiles = _profiles_in_floats(questions)
+    profiles = _profiles_in_floats(phases)
     releases = [release for phase in profiles for release in releases_of(*phase)]
     grid = propose_grid(releases, log_delta, fineness)
     _check_size(grid)
-    chosen = [phase for phase, question in zip(profiles, questions, strict=True) if _in_epochs(question)]
+    chosen = [floats for floats, phase in zip(profiles, phases, strict=True) if _in_epochs(phase)]
     composed = sum(run.steps for _, run in releases)
-    grids = _RunGrids(grid, tuple(propose_epochs(*phase, log_delta, composed, fineness) for phase in chosen))
-    steps = sum(question.run.steps for question in questions)
+    grids = _RunGrids(grid, tuple(propose_epochs(*floats, log_delta, composed, fineness) for floats in chosen))
+    steps = sum(phase.run.steps for phase in phases)
     # log2(T / delta) bits are lost beside 1, and a hundred are kept.
     bits = max(LEAST_BITS, 64 * math.ceil(((math.log(steps) - log_delta) / math.log(2.0) + 100.0) / 64.0))
     while bits <= MOST_BITS:
-        found = CertifiedRun(questions, grids, bits)
+        found = CertifiedRun(phases, grids, bits)
         if found.is_sharp(log_delta):
             return found
         bits *= 2
     raise PrecisionLimit(f"expected a run whose delta {MOST_BITS} bits can tell from rounding; ask for a larger delta")
 
 
-def _check_work(questions: Sequence[Question], grids: _RunGrids, bits: int) -> None:
+def _check_work(phases: Sequence[Phase], grids: _RunGrids, bits: int) -> None:
     """Raise :class:`PrecisionLimit` for grids on which a run takes too long, in particular those of a forged file."""
     inner = [grid for phase in grids.epochs for block in phase for grid in block]
     windows = [window.size for window in grids.grid.windows]
     cells = len(grids.grid.knots) * sum(windows) + sum(grid.window.size for grid in inner)
     places = sum(map(len, grids.grid.knots)) + sum(len(grid.knots) for grid in inner)
-    dearest = max(ball_profile(question).effort for question in questions)
+    dearest = max(ball_profile(phase).effort for phase in phases)
     if cells * bits > 64 * MOST_WORK or places * dearest * bits > 64 * MOST_PLACES:
         raise PrecisionLimit(
             f"expected a run whose proof takes a minute or two, got one of {cells} cells and {places} places at {bits} "
@@ -328,12 +328,12 @@ def grid_record(grids: _RunGrids) -> dict[str, Any]:
     return found
 
 
-def grid_from_record(given: Any, questions: Sequence[Question]) -> _RunGrids:
+def grid_from_record(given: Any, phases: Sequence[Phase]) -> _RunGrids:
     """The grids for these phases that plain values describe; raises :class:`InvalidParameter` for what is none."""
     from privproj.rigorous.composition import Grid
 
-    blocks = [_blocks(question) for question in questions]
-    chosen = [sizes for sizes, question in zip(blocks, questions, strict=True) if _in_epochs(question)]
+    blocks = [_blocks(phase) for phase in phases]
+    chosen = [sizes for sizes, phase in zip(blocks, phases, strict=True) if _in_epochs(phase)]
     _check_table(given, {"step": float, "knots": list, "windows": list, **({"epochs": list} if chosen else {})})
     _check(0.0 < given["step"] <= 100.0, given["step"], "a step above 0 and at most 100 nats")
     releases = sum(map(len, blocks))
@@ -343,7 +343,7 @@ def grid_from_record(given: Any, questions: Sequence[Question]) -> _RunGrids:
         _check(0 in cells, cells, "knots with 0 among them")
         far = max(-cells[0], cells[-1]) * given["step"]
         _check(far <= LARGEST_LOSS, far, f"losses of at most {LARGEST_LOSS:g} nats at the knots")
-    orders = 2 if any(map(_is_one_sided, questions)) else 1
+    orders = 2 if any(map(_is_one_sided, phases)) else 1
     _check(len(given["windows"]) == orders, len(given["windows"]), f"a window for each order, {orders} in all")
     grid = Grid(given["step"], tuple(map(tuple, given["knots"])), tuple(map(_window_from, given["windows"])))
     if not chosen:

@@ -5,11 +5,11 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, get_args
 
-from privproj.accounting.batch_remarks import with_alternatives
+from privproj.accounting.at_least import with_alternatives
 from privproj.accounting.calibration import require_unset
 from privproj.accounting.evaluate import FOUND, SOLVERS, TARGETS, target_names
-from privproj.accounting.question import Question, answer, question_of
-from privproj.bounds import find_bound, mechanism_named
+from privproj.accounting.question import Question, answer, ask_by_name
+from privproj.bounds import mechanism_named
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Layer, Mechanism
 from privproj.records.strict_json import quoted
@@ -149,7 +149,7 @@ def mechanism_bound_and_run(given: Mapping[str, Any], query: str = "") -> tuple[
 def question_from(given: Mapping[str, Any], query: str = "") -> Question:
     """The question that an entry puts, whose keys were checked."""
     mechanism, bound, run = mechanism_bound_and_run(given, query)
-    return question_of(mechanism, find_bound(type(mechanism), bound), run)  # pyright: ignore[reportArgumentType]
+    return ask_by_name(mechanism, bound, run)  # pyright: ignore[reportArgumentType]
 
 
 def target_from(given: Mapping[str, Any], query: str) -> dict[str, Any]:
@@ -185,6 +185,6 @@ def answer_entry(query: str, given: Mapping[str, Any]) -> Result:
         return TARGETS[query][0](mechanism, bound=bound, **target_from(given, query), **run)
     question, target, solve = question_from(given, query), aim_from(given, query), SOLVERS[query]
     if query == "sigma":
-        require_unset(question.mechanism, "noise_multiplier", query)
+        require_unset(question.only.mechanism, "noise_multiplier", query)
         return answer(question, query, solve, target)
     return with_alternatives(question, answer(question, query, solve, target), solve, target)

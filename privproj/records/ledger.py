@@ -27,7 +27,7 @@ from typing import Any
 
 from privproj.accounting.filter import Filter
 from privproj.accounting.queries import solve_epsilon
-from privproj.accounting.question import answer
+from privproj.accounting.question import answer, question_about
 from privproj.accounting.schedule import Phase, Schedule
 from privproj.assumptions import (
     FILTER_FIXED_IN_ADVANCE,
@@ -202,7 +202,7 @@ class Account:
         """
         if not self.filtered or not self.phases:
             raise InvalidParameter("ledger", "nothing", "a phase under a target with an order")
-        run = phase_from(self.phases[0][0], {}, "ledger: phase 1").question.run
+        run = phase_from(self.phases[0][0], {}, "ledger: phase 1").run
         found = Filter(**self.target, relation=str(run.relation), group_size=run.group_size)  # pyright: ignore
         for phase in self.made() if self.spent else ():
             found.spend(phase)
@@ -325,7 +325,7 @@ class Account:
         phases = self.made()
         if self.filtered:
             return self.filter().curve()
-        return phases[0].question.curve() if len(phases) == 1 else Schedule(tuple(phases)).curve()
+        return Schedule(tuple(phases)).curve()
 
     def epsilon(self, delta: float) -> Result:
         """Return epsilon of all that was released, rounded up; under a filter that of the whole budget.
@@ -341,13 +341,12 @@ class Account:
             PrecisionLimit: The composition cannot tell so small a delta from its rounding.
         """
         phases = self.made()
-        question, target = phases[0].question, delta_target(delta, None)
         if self.filtered:
             found = self.filter().epsilon(delta)
         elif len(phases) > 1:
             found = Schedule(tuple(phases)).epsilon(delta=delta)
         else:
-            found = answer(question, "epsilon", solve_epsilon, target)
+            found = answer(question_about(phases[0]), "epsilon", solve_epsilon, delta_target(delta, None))
         return self.explained(found)
 
     def explained(self, found: Result) -> Result:
@@ -608,7 +607,7 @@ class Ledger:
         self.path, self.again = Path(path).absolute(), again
         self.releases = self.kept = 0
         self.filter: Filter | None = None
-        self.next = replace(phase, question=phase.question.with_run(steps=1))
+        self.next = phase.with_run(steps=1)
         self.file = _open_exclusively(self.path)
         try:
             self.check_place()

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from privproj.accounting.events import event_question
-from privproj.accounting.question import Question
-from privproj.accounting.schedule import Phase, Schedule
+from privproj.accounting.events import event_from_data
+from privproj.accounting.phase import Phase
+from privproj.accounting.schedule import Schedule
 from privproj.errors import InvalidParameter, Refused, raise_within
 from privproj.records.entries import (
     NUMBER,
@@ -93,19 +94,20 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
             given = _own_phase(given, shared) or given
         if "event" not in given:
             check_keys(given, keys_of(mechanism_type_of(given), PHASE_KEYS))
-        question = _event_question(given, shared) if "event" in given else question_from({**given, **shared})
-        question.check()
+        name = given.get("name", where.rsplit(": ", 1)[-1])
+        phase = _event_phase(given, shared, name) if "event" in given else question_from({**given, **shared}).only
+        phase.check()
+        return replace(phase, name=name, planned=given.get("planned", False))
     except InvalidParameter as error:
         raise_within(error, where)
     except Refused as error:
         raise Refused(f"{where}: {error}") from None
-    return Phase(question, given.get("name", where.rsplit(": ", 1)[-1]), given.get("planned", False))
 
 
-def _event_question(given: Mapping[str, Any], shared: Mapping[str, Any]) -> Question:
-    """The question of a phase that is an event of dp-accounting."""
+def _event_phase(given: Mapping[str, Any], shared: Mapping[str, Any], name: str) -> Phase:
+    """A phase that is an event of dp-accounting."""
     run: Any = {key: value for key, value in {**given, **shared}.items() if key not in ("name", "event", "planned")}
-    return event_question(given["event"], "event", run)
+    return event_from_data(given["event"], "event", run, name)
 
 
 def _own_phase(given: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -219,7 +219,7 @@ def statement_from(data: Mapping[str, Any], delta: float, style: str, version: s
         result, curve, account = (
             solve_epsilon(question, target),
             question.curve(),
-            _account_of_plan([Phase(question, "")]),
+            _account_of_plan(question.phases),
         )
         rows = compare(mechanism, delta=delta, **run)
     line = json.dumps({"privproj": version, "style": style, "delta": delta, **own})

@@ -388,7 +388,7 @@ class ClassifierTraining:
             rate = rate_and_steps("poisson", len(self.data.x), self.batch_size, None, 1, None)[0]
             budget = {"epsilon": noise["epsilon"], "delta": noise["delta"]}
             stages = dp_sft(**budget, sampling_rate=rate, steps=(half, self.total - half)).phases
-            noise = {"noise_multiplier": stages[0].question.mechanism.noise_multiplier}
+            noise = {"noise_multiplier": stages[0].mechanism.noise_multiplier}
         self.start_stage("dp-sgd", half, noise)
         self.trajectory = Trajectory(self.optimizer, _needed_rank(settings))
         if "rows" in self.state:

@@ -109,7 +109,7 @@ class Plan:
         if self.batches is not None and self.steps % self.batches:
             raise InvalidParameter("steps", self.steps, f"whole epochs of {self.batches} batches, with balls-in-bins")
         self.check_adaptive_clipping()
-        self.phase(self.steps).question.check()
+        self.phase(self.steps).check()
 
     def check_adaptive_clipping(self) -> None:
         """Raise :class:`InvalidParameter` unless what adapts is one clip, and its count is accounted as it is made."""

@@ -147,7 +147,7 @@ def test_the_phases_of_a_run_are_scaled_to_a_risk(target):
     shown = scaled.risk(**target)
     assert 0.99 * wanted < shown.value <= wanted and shown.risk == target
     assert scaled.scaled(0.99).risk(**target).value > wanted
-    first, second = (phase.question.mechanism.noise_multiplier for phase in scaled.phases)
+    first, second = (phase.mechanism.noise_multiplier for phase in scaled.phases)
     assert first / 0.3 == pytest.approx(second / 3, rel=1e-12, abs=0)
 
 

@@ -42,9 +42,9 @@ def test_an_event_beside_our_phase_costs_at_least_each_and_at_most_both(found):
     both = Schedule((ADAPTERS, event(found)), STEP).epsilon(delta=1e-5)
     # Basic composition: the sum of both at half of delta, our phase by the bound that the accountant has of it.
     bound = None if "grid_step" in both.numerics else "mixture-rdp"
-    ours = privproj.epsilon(ADAPTERS.question.mechanism, delta=5e-6, bound=bound, **RUN).value
+    ours = privproj.epsilon(ADAPTERS.mechanism, delta=5e-6, bound=bound, **RUN).value
     alone = [Schedule((event(found),), STEP).epsilon(delta=delta).value for delta in (1e-5, 5e-6)]
-    known = privproj.epsilon(ADAPTERS.question.mechanism, delta=1e-5, **RUN).lower
+    known = privproj.epsilon(ADAPTERS.mechanism, delta=1e-5, **RUN).lower
     assert max(alone[0] * (1 - 1e-6), known) <= both.value <= (alone[1] + ours) * (1 + 1e-2)
     assert both.numerics["composer"] == "dp-accounting" and "not proved" in str(both.numerics["rounding"])
     assert both.side is Side.UPPER and COMPOSED_ELSEWHERE in both.warnings and EVENT_AS_RUN in both.assumes
@@ -65,7 +65,7 @@ def test_a_gaussian_event_is_our_gaussian_phase():
 def test_the_renyi_bound_of_our_phase_answers_where_the_event_has_divergences_only():
     asked = Schedule((ADAPTERS, event(CONCENTRATED)))
     found = asked.by_one_accountant()
-    assert found.phases[0].question.bound.name == "mixture-rdp"
+    assert found.phases[0].bound.name == "mixture-rdp"
     assert found.epsilon(delta=1e-5).value == asked.epsilon(delta=1e-5).value
     assert asked.meets(epsilon=asked.epsilon(delta=1e-5).value, delta=1e-5)
     # rho-zCDP is what a Gaussian release with z^2 = 1 / (2 rho) keeps to

@@ -138,20 +138,20 @@ def test_a_filter_never_overspends_and_a_refusal_changes_nothing(plan, order, ro
         for noise, rate, more, asks in plan:
             release, run = Gaussian(noise_multiplier=noise), {"sampling_rate": rate}
             fits = budget.fits(release, steps=more, **run) if asks else None
-            most, before = budget.most_steps(release, **run), (repr(budget), budget.questions, budget.left)
+            most, before = budget.most_steps(release, **run), (repr(budget), budget.phases, budget.left)
             assert most == 0 or budget.fits(release, steps=most, **run)
             assert not budget.fits(release, steps=most + 1, **run)
             try:
                 budget.spend(release, steps=more, **run)
             except Refused:
-                assert before == (repr(budget), budget.questions, budget.left) and fits is not True and most < more
+                assert before == (repr(budget), budget.phases, budget.left) and fits is not True and most < more
                 continue
             assert fits is not False and most >= more
             counted, steps = counted + more * true_cost(noise, rate, order), steps + more
             assert counted <= mpmath.mpf(budget.spent) <= mpmath.mpf(room)
             assert mpmath.mpf(budget.spent) <= counted * (1 + mpmath.mpf(10) ** -9) + mpmath.mpf(10) ** -300
             assert Fraction(budget.spent) + Fraction(budget.left) <= Fraction(room) * (1 + Fraction(1, 10**15))
-    assert sum(question.run.steps for question in budget.questions) == steps
+    assert sum(question.run.steps for question in budget.phases) == steps
 
 
 @settings(max_examples=20)
@@ -238,7 +238,7 @@ def test_what_cannot_be_counted_is_refused(release, run, words):
     for ask in (budget.spend, budget.fits, budget.most_steps):
         with pytest.raises(Refused, match=words):
             ask(release, **run)
-    assert budget.spent == 0.0 and budget.questions == ()
+    assert budget.spent == 0.0 and budget.phases == ()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from helpers import RUN, eps_of, full_if, m2
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Refused, Sketch, Wishart
-from privproj.accounting.question import question_of
+from privproj.accounting.phase import phase_for
 from privproj.bounds import find_bound
 from privproj.errors import PrecisionLimit, PrivprojError
 from privproj.numerics.kernels import log_add
@@ -173,7 +173,7 @@ def test_a_target_out_of_reach_is_an_answer_not_an_endless_search():
 @pytest.mark.full
 def test_the_event_that_rough_runs_choose_is_as_good_as_any():
     """delta of a sampled run against the least over many events, but for what two grids differ by (1.5e-4)."""
-    curve = question_of(m2(0.155974, change_rank=10), find_bound(M2, "good-event"), RUN).curve()
+    curve = phase_for(m2(0.155974, change_rank=10), find_bound(M2, "good-event"), RUN).curve()
     for eps in (1.0, 4.0):
         totals = (log_add(-x, curve.gaussian(-x).log_delta(eps).upper) for x in np.arange(0.5, 24.0, 0.5))
         assert curve.log_delta(eps).upper <= min(totals) + 4e-4

@@ -87,8 +87,9 @@ def loaded(line):
 
 
 NEEDED = {
-    "", ".accounting", ".accounting.at_least", ".accounting.batch_remarks", ".accounting.queries",
-    ".accounting.question", ".assumptions", ".bounds", ".bounds.bound", ".bounds.gaussian", ".bounds.gaussian.analytic",
+    "", ".accounting", ".accounting.at_least", ".accounting.batch_remarks", ".accounting.phase",
+    ".accounting.queries", ".accounting.question", ".assumptions", ".bounds", ".bounds.bound", ".bounds.gaussian",
+    ".bounds.gaussian.analytic",
     ".composition", ".composition.compose", ".curves", ".curves.columns", ".curves.gaussian", ".curves.inversion",
     ".curves.profile", ".errors", ".lazy", ".mechanisms", ".mechanisms.base", ".mechanisms.gaussian", ".numerics",
     ".numerics.enclosure", ".numerics.inverse_kernels", ".numerics.kernels", ".numerics.search", ".numerics.tables",

@@ -148,7 +148,7 @@ def test_a_ledger_that_ends_before_its_plan_says_first_what_is_missing(tmp_path,
 
 def test_a_ledger_that_reached_the_end_of_its_plan_holds(tmp_path, capsys):
     for phase in (SHORT, LONG):
-        spend(tmp_path / "ledger", phase.question.run.steps, phase, None)
+        spend(tmp_path / "ledger", phase.run.steps, phase, None)
     assert exit_code(["verify", str(tmp_path / "ledger"), "--delta", "1e-5"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("holds: a ledger, 304 of 304 planned releases\n") and "missing" not in said

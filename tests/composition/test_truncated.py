@@ -208,7 +208,7 @@ def test_a_rule_that_leads_with_epsilon_still_does():
 def test_the_curve_encloses_the_sum_and_its_inverse():
     question = ask_by_name(Gaussian(noise_multiplier=1.0), None, {**CAPPED, "max_batch_size": 360})
     plain = question.with_run(max_batch_size=None, dataset_size=None).curve()
-    curve, cut = question.curve(), log_probability_of_cut(question.run)
+    curve, cut = question.curve(), log_probability_of_cut(question.only.run)
     for eps in (0.1, 0.6, 1.2):
         ends, uncut = curve.log_delta(eps), plain.log_delta(eps)
         assert ends.lower <= np.logaddexp(uncut.lower, cut.lower) <= np.logaddexp(uncut.upper, cut.upper) <= ends.upper
@@ -249,7 +249,7 @@ def test_phases_pay_for_the_cuts_of_each():
         return phase_of(Gaussian(noise_multiplier=1.0), f"cap {cap}", steps=300, sampling_rate=256 / 50000, **size)
 
     capped, plain = Schedule((phase(360), phase(365))), Schedule((phase(None), phase(None)))
-    both = sum(math.exp(log_probability_of_cut(p.question.run).upper) for p in capped.phases)
+    both = sum(math.exp(log_probability_of_cut(p.run).upper) for p in capped.phases)
     for eps in (0.3, 0.8):
         assert capped.delta(epsilon=eps).value == pytest.approx(plain.delta(epsilon=eps).value + both, rel=1e-6)
 

@@ -244,7 +244,7 @@ def test_no_event_is_made_of_what_only_a_filter_guarantees():
 def test_a_ledger_a_phase_and_a_mechanism_are_the_same_event():
     run = {"steps": 50, "sampling_rate": 0.01}
     account = Account(phases=((SAMPLED.as_dict(), 50),))
-    events = [event_of(account), event_of(SAMPLED), event_of(SAMPLED.question.mechanism, **run)]
+    events = [event_of(account), event_of(SAMPLED), event_of(SAMPLED.mechanism, **run)]
     assert events == [event_of(Schedule((SAMPLED,)))] * 3
     with pytest.raises(InvalidParameter, match="steps=3"):
         event_of(SAMPLED, steps=3)

@@ -119,7 +119,7 @@ def test_a_pass_of_balls_in_bins_is_an_epoch(runs, tmp_path, monkeypatch):
     assert own.train().global_step == len(drawn) == 14
     for epoch in (drawn[:7], drawn[7:]):
         assert sorted(number for numbers in epoch for number in numbers) == list(range(40))
-    assert read_ledger(tmp_path / "ledger.jsonl").made()[0].question.run.steps == 2
+    assert read_ledger(tmp_path / "ledger.jsonl").made()[0].run.steps == 2
     with pytest.raises(InvalidParameter, match="whole epochs of 7 batches"):
         runs.trainer(tmp_path / "part", data=runs.texts(40), privacy=privacy, num_train_epochs=1.5).train()
 

@@ -58,8 +58,7 @@ def checked(text):
 
 def of_plan(phase=PHASE, **run):
     """The data of a statement about a phase as one question, some of its run changed."""
-    question = phase.question
-    return question_data(question.mechanism, question.bound.name, {**RUN, **run})
+    return question_data(phase.mechanism, phase.bound.name, {**RUN, **run})
 
 
 def compared(text, content):

@@ -166,7 +166,7 @@ def test_an_edited_certificate_says_what_is_true_or_does_not_pass(proved, tmp_pa
 @given(st.integers(0, 2**32))
 def test_any_grid_proves_a_bound(proved, seed):
     rng = random.Random(seed)
-    questions = [phase_of(Gaussian(noise_multiplier=1.0), **DP_SGD).question]
+    questions = [phase_of(Gaussian(noise_multiplier=1.0), **DP_SGD)]
     record = json.loads(json.dumps(proved[2].witness["grid"]))
     record["step"] *= rng.choice([1.0, rng.uniform(0.5, 4.0)])
     cells = record["knots"][0]
@@ -182,7 +182,7 @@ def test_any_grid_proves_a_bound(proved, seed):
 
 
 def test_a_grid_is_read_as_it_was_written(proved):
-    questions = [phase_of(Gaussian(noise_multiplier=1.0), **DP_SGD).question]
+    questions = [phase_of(Gaussian(noise_multiplier=1.0), **DP_SGD)]
     grid = grid_from_record(proved[2].witness["grid"], questions)
     assert grid_record(grid) == proved[2].witness["grid"]
     assert verify(proved[2]).holds
@@ -218,13 +218,13 @@ def test_a_run_that_takes_too_much_work_is_refused(proved, monkeypatch, limit):
 
 def test_a_delta_that_floats_cannot_look_at_is_refused():
     with pytest.raises(PrecisionLimit, match="1e-250"):
-        prove_run([phase_of(Gaussian(noise_multiplier=1.0), **DP_SGD).question], -700.0, 20.0)
+        prove_run([phase_of(Gaussian(noise_multiplier=1.0), **DP_SGD)], -700.0, 20.0)
 
 
 def test_a_grid_of_another_run_is_refused(proved):
-    question = phase_of(Gaussian(noise_multiplier=1.0), steps=10).question
+    phase = phase_of(Gaussian(noise_multiplier=1.0), steps=10)
     with pytest.raises(InvalidParameter):
-        grid_from_record(proved[2].witness["grid"], [question])
+        grid_from_record(proved[2].witness["grid"], [phase])
 
 
 LONG = {"steps": 100_000, "sampling_rate": 0.001}
@@ -234,8 +234,8 @@ LONG = {"steps": 100_000, "sampling_rate": 0.001}
 @pytest.mark.parametrize(("mechanism", "options"), [(Gaussian(noise_multiplier=0.6), LONG), RUNS["far below"][::2]])
 def test_the_limits_of_a_proof_leave_room_for_long_runs_and_small_deltas(mechanism, options):
     """Such a run at delta 1e-30 is within them, on its default grid."""
-    question = phase_of(mechanism, **options).question
-    found = propose_grid([question.release()], math.log(1e-30))
+    phase = phase_of(mechanism, **options)
+    found = propose_grid([phase.release()], math.log(1e-30))
     assert max(window.size for window in found.windows) * 2 <= limits.MOST_CELLS
     assert sum(window.size for window in found.windows) * 256 // 64 <= limits.MOST_WORK
     assert sum(map(len, found.knots)) * 256 // 64 <= limits.MOST_PLACES

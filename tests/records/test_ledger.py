@@ -42,8 +42,8 @@ def test_an_epoch_of_balls_in_bins_has_a_line_for_each_batch(path):
         spend(path, more, phase, {})
         account = read_ledger(path)
         assert (account.spent, account.left, bool(account.stopped)) == (spent, 10 - spent, spent < 10)
-        assert [made.question.run.steps for made in account.made()] == [epochs]
-        assert account.planned.made()[0].question.run.steps == 2
+        assert [made.run.steps for made in account.made()] == [epochs]
+        assert account.planned.made()[0].run.steps == 2
     assert account.epsilon(1e-5).value == known
     again = phase_of(release, "again", steps=1, **run)
     with pytest.raises(Refused, match="above the"):
@@ -305,7 +305,7 @@ def test_layers_with_shares_that_are_no_short_decimals_keep_them(path):
     release = privproj.M2(layers=layers, clipping="per-layer", noise_multiplier=1.0)
     spend(path, 2, phase_of(release, steps=2))
     (entry, _), *_ = read_ledger(path).phases
-    again = phase_from(entry, {}, "ledger").question.mechanism
+    again = phase_from(entry, {}, "ledger").mechanism
     assert (
         again == release
         and read_ledger(path).epsilon(1e-5).value == privproj.epsilon(release, delta=1e-5, steps=2).value

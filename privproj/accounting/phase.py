@@ -1,0 +1,335 @@
+"""A phase of a run: one mechanism, one run and one bound, checked."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from privproj.assumptions import (
+    FRESH_PROJECTION_PER_BATCH,
+    INDEPENDENT_LAYER_PROJECTIONS,
+    PROMISE_OF_EVERY_BATCH,
+    REPLACE_SENSITIVITY,
+    plan_fixed,
+)
+from privproj.bounds import bounds_of
+from privproj.bounds.bound import Bound
+from privproj.composition.compose import compose
+from privproj.curves.profile import Curve, PrivacyProfile, Representation
+from privproj.errors import InvalidParameter, Refused, raise_within, unknown_name
+from privproj.mechanisms import Mechanism, NoisyMechanism
+from privproj.result import Side, Status
+from privproj.runs import BATCH_KEYS, NeighbouringRelation, Run, RunOptions, Sampling
+from privproj.validation import boolean, is_printable
+
+OWN_COMPOSER = "privproj"
+"""The composer unless another is asked for. Contract."""
+
+SILENT = {"group_size": 1, "public_size": False}
+"""Values of a run that the entry of a file does not mention. Contract."""
+
+KEPT_REPRESENTATIONS = 8
+"""How many bounds of one release are kept for further questions, as in searches over the run. Speed only."""
+
+KEPT_RUNS = 64
+"""How many runs are kept for further questions, as in tables of many. Speed only."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One phase of a run: what is released how often, and by which bound it is accounted.
+
+    :func:`privproj.schedule.phase_of` makes one from a mechanism.
+
+    Attributes:
+        mechanism: What is released.
+        run: How often, and on what batches.
+        bound: The record of the bound, a :class:`privproj.bounds.bound.Bound`.
+        allow_refuted: True lets a refuted bound be evaluated; its number is then marked as no guarantee.
+        name: What the phase is called in answers and messages; empty for the only phase of a plain question.
+        planned: True if the phase has not happened yet; what is left of a budget is then worked out for it.
+
+    >>> from privproj import Gaussian
+    >>> from privproj.schedule import phase_of
+    >>> phase = phase_of(Gaussian(noise_multiplier=1.0), "training", steps=1000, sampling_rate=0.01)
+    >>> phase.name, phase.run.steps, phase.planned
+    ('training', 1000, False)
+    """
+
+    mechanism: Mechanism
+    run: Run
+    bound: Bound
+    allow_refuted: bool = False
+    name: str = ""
+    planned: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a name that no file of a run could be read with."""
+        if self.name and not is_printable(self.name):
+            raise InvalidParameter("name", ascii(self.name)[:60], "text that can be printed on one line")
+
+    @property
+    def is_guarantee(self) -> bool:
+        """True where the bound proves what it says for this mechanism."""
+        return self.bound.guarantees(self.mechanism)
+
+    def check(self) -> None:
+        """Raise :class:`InvalidParameter` or :class:`Refused` unless the bound answers this question soundly."""
+        bound, relation = self.bound, self.run.relation
+        if not self.is_guarantee and not self.allow_refuted:
+            page = f"privproj bounds {self.mechanism.name}.{bound.name}"
+            sentence = f"{bound.name} is {self.status}, not a guarantee: {bound.reason}"
+            raise Refused(sentence, brief=f"{self.status}, not a guarantee; `{page}` says why")
+        if self.run.sampling in (Sampling.POISSON, Sampling.BALLS_IN_BINS) and not self.mechanism.poisson:
+            raise Refused(
+                f"no amplification theorem for {self.mechanism.name} under sampling={self.run.sampling}; bounds with a "
+                "privacy profile have one under sampling=fixed",
+                brief=f"has no theorem under --sampling {self.run.sampling}",
+            )
+        self.run.check_pair()
+        if self.mechanism.adapts_clip:
+            self.check_count()
+        missing = bound.needs(self.mechanism)
+        if missing:
+            brief = "needs --columns (the layer's other side) or --change-rank (a promise)"
+            raise InvalidParameter("change_rank", "nothing", f"{missing} for {bound.name}", brief=brief)
+        if relation not in bound.relations:
+            allowed = ", ".join(bound.relations)
+            sentence = f"{bound.name} does not hold under relation={relation}; it holds under {allowed}"
+            sentence += self._other_bound(lambda other: relation in other.relations)
+            raise Refused(sentence, brief=f"holds under {allowed}, not under {relation}")
+        if self.run.group_size > 1 and not bound.groups:
+            sentence = f"{bound.name} is about one record; group_size={self.run.group_size} changes more than that"
+            sentence += self._other_bound(lambda other: other.groups and relation in other.relations)
+            raise Refused(sentence, brief=f"is about one record, not a group of {self.run.group_size}")
+        if self.run.split is not None and not bound.splits:
+            raise InvalidParameter("split", self.run.split, f"no split, since {bound.name} does not divide delta")
+        reason = bound.refuses(self.mechanism)
+        if reason:
+            raise Refused(reason)
+        in_epochs = self.run.in_epochs
+        if self.reuses_projection and (in_epochs or self.run.steps > 1):
+            many = "every batch of an epoch" if in_epochs else f"each of the {self.run.steps} releases"
+            raise Refused(
+                f"{bound.name} needs a fresh projection for {many}: with a fixed one "
+                f"later releases can carry the whole sensitivity; {remedy_for_fixed_projection(self.mechanism)}"
+            )
+
+    def check_count(self) -> None:
+        """Raise :class:`Refused` unless the bound takes the count that adapts a clip into the release (C31)."""
+        sigma = getattr(self.mechanism, "adaptive_clipping_sigma", None)
+        if not self.bound.counts_clipped:
+            names = [bound.name for bound in bounds_of(type(self.mechanism)) if bound.counts_clipped]
+            raise Refused(
+                f"{self.bound.name} has no theorem for a clip that adapts to a private count, got "
+                f"adaptive_clipping_sigma={sigma:g}; use {' or '.join(names)}",
+                brief="has no theorem for a clip that adapts to a private count",
+            )
+        if getattr(self.mechanism, "clipping", "joint") != "joint":
+            raise Refused(
+                f"a clip that adapts to a private count is one clip for all layers; expected clipping=joint with "
+                f"adaptive_clipping_sigma={sigma:g}"
+            )
+
+    def _other_bound(self, answers: Callable[[Bound], bool]) -> str:
+        """The first proved bound of the mechanism that has what this one lacks, as the end of a message."""
+        known = bounds_of(type(self.mechanism))
+        names = [bound.name for bound in known if bound.status is Status.PROVED and answers(bound)]
+        return f"; --bound {names[0]} does" if names else ""
+
+    @property
+    def reuses_projection(self) -> bool:
+        """True if the projection is drawn once, although the bound needs a fresh one for each release."""
+        return not self.bound.any_projection and _has_fixed_projection(self.mechanism)
+
+    def release(self) -> tuple[Representation, Run]:
+        """The bound of one release in its own representation, and the run that it is for.
+
+        A group of K records and the relation replace have changed the mechanism and the rate here (C17).
+        """
+        self.check()
+        mechanism, run = self.seen()
+        return _represent(self.bound, mechanism), run
+
+    def seen(self) -> tuple[Mechanism, Run]:
+        """The mechanism and the run with the sensitivity and the promises that neighbours have."""
+        mechanism, run = self.mechanism, self.run
+        if run.group_size > 1:
+            mechanism = mechanism.for_group(run.group_size)
+            run = replace(run, group_size=1, sampling_rate=run.group_rate)
+        if run.relation is NeighbouringRelation.REPLACE:
+            mechanism = mechanism.for_replacement()
+        return mechanism, run
+
+    def allowed_changes(self) -> tuple[PrivacyProfile, ...]:
+        """Profiles of changes of one release that are allowed, none where none is known (C28)."""
+        if self.bound.allows is None or not self.is_guarantee:
+            return ()
+        mechanism = self.seen()[0]
+        promised = getattr(self.mechanism, "change_rank", None)
+        if promised is not None:
+            # A change of full norm is that of one record taken twice or K times, whose rank one promise limits.
+            mechanism = replace(mechanism, change_rank=promised)  # pyright: ignore[reportCallIssue]
+        return self.bound.allows(mechanism)
+
+    def profile(self) -> tuple[PrivacyProfile, Run]:
+        """The privacy profile of one release, and the run that it is composed over, for a joint composition.
+
+        Raises :class:`InvalidParameter` for a parameter that is missing or outside its domain, and :class:`Refused`
+        where the bound has no privacy profile, or no amplification by subsampling.
+        """
+        try:
+            form, run = self.release()
+        except InvalidParameter as error:
+            raise_within(error, f"phase {self.name}")
+        if not isinstance(form, PrivacyProfile):
+            raise Refused(
+                f"phase {self.name}: {self.bound.name} has no privacy profile, which joint composition needs; "
+                "privproj bounds lists those that have one"
+            )
+        if (run.sampling_rate < 1.0 or run.allocates) and not form.can_be_subsampled:
+            raise Refused(f"phase {self.name}: {self.bound.name} has no amplification by subsampling")
+        return form, run
+
+    def curve(self) -> Curve:
+        """The bound of the whole phase: composed from a profile, or in the bound's own terms."""
+        form, run = self.release()
+        if run.allocates and not run.single and not isinstance(form, PrivacyProfile):
+            raise Refused(
+                f"{self.bound.name} accounts for a run in its own terms, which have no theorem for balls-in-bins; "
+                "expected a bound with a privacy profile",
+                brief="has no theorem under --sampling balls-in-bins",
+            )
+        try:
+            curve = compose(form, run) if isinstance(form, PrivacyProfile) else form.over_run(run)
+        except Refused as error:
+            raise Refused(f"{self.bound.name}: {error}", brief=error.short) from None
+        return cut_batches(curve, [self])
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the phase as an entry of a run file, keys and plain values."""
+        own = {"layer" if key == "layers" else key: value for key, value in self.mechanism.parameters().items()}
+        shown: dict[str, object] = {
+            "name": self.name,
+            "mechanism": self.mechanism.name,
+            **own,
+            "bound": self.bound.name,
+        }
+        run = self.run.parameters().items()
+        shown |= {key: value for key, value in run if value is not None and SILENT.get(key) != value}
+        return shown | ({"planned": True} if self.planned else {})
+
+    def with_mechanism(self, **changes: object) -> "Phase":
+        """The same phase with these parameters of its mechanism changed."""
+        return replace(self, mechanism=replace(self.mechanism, **changes))  # pyright: ignore[reportArgumentType]
+
+    def with_run(self, **changes: object) -> "Phase":
+        """The same phase with these parameters of its run changed."""
+        return replace(self, run=replace(self.run, **changes))  # pyright: ignore[reportArgumentType]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of any number for this phase should know, in words."""
+        return (*self.mechanism.notes(), *self.run.notes, *self.bound.notes(self.mechanism))
+
+    @property
+    def promises(self) -> tuple[str, ...]:
+        """What the data must keep, in words; empty where the bound holds for all data."""
+        group = self.run.group_size
+        person = (f"one person contributes at most {group} records, each clipped on its own",) if group > 1 else ()
+        return (*self.bound.promises_of(self.mechanism), *person)
+
+    @property
+    def mechanism_assumes(self) -> tuple[str, ...]:
+        """What the bound takes for granted about one release of the mechanism, in words."""
+        layers = (INDEPENDENT_LAYER_PROJECTIONS,) if self.bound.independent_layers(self.mechanism) else ()
+        return (*self.bound.assumes(type(self.mechanism)), *self.mechanism.assumes_of_clips, *layers)
+
+    @property
+    def run_assumes(self) -> tuple[str, ...]:
+        """What the number takes for granted about the run, in words."""
+        run, values = self.run, self.bound.promises_values(self.mechanism)
+        projects = hasattr(self.mechanism, "fixed_projection") and not self.bound.any_projection
+        scaled = isinstance(self.mechanism, NoisyMechanism) and not values
+        triggers = (
+            (plan_fixed(adapts=self.mechanism.adapts_clip), run.is_planned),
+            (FRESH_PROJECTION_PER_BATCH, projects and run.in_epochs),
+            (PROMISE_OF_EVERY_BATCH, values and run.in_batches),
+            (REPLACE_SENSITIVITY, scaled and run.relation is NeighbouringRelation.REPLACE),
+        )
+        return (*run.assumes, *(words for words, present in triggers if present))
+
+    @property
+    def status(self) -> Status:
+        """The status of the bound for these parameters; how much one person contributes is a promise too."""
+        status = self.bound.status_for(self.mechanism)
+        return Status.CONDITIONAL if self.run.group_size > 1 and self.is_guarantee else status
+
+    def side(self, curve: Curve) -> Side:
+        """Exact only where the bound is the truth of the mechanism and the curve a closed form; else an upper bound.
+
+        What a permutation hides is not counted, so that no number for shuffled batches is exact.
+        """
+        exact = self.bound.exact and self.bound.attained(self.mechanism) and self.run.sampling is not Sampling.SHUFFLE
+        return Side.EXACT if exact and not numerics_of(curve) else Side.UPPER
+
+
+def cut_batches(curve: Curve, phases: Sequence[Phase]) -> Curve:
+    """The joint curve of these phases with their batches cut (C26)."""
+    if all(phase.run.max_batch_size is None for phase in phases):
+        return curve
+    from privproj.composition.truncated import truncated
+
+    return truncated(curve, [phase.run for phase in phases])
+
+
+def check_mechanism(mechanism: object) -> None:
+    """Raise :class:`InvalidParameter` for what is no mechanism, such as the name of one."""
+    if not isinstance(mechanism, Mechanism):
+        raise InvalidParameter("mechanism", mechanism, "a mechanism, such as privproj.Gaussian(noise_multiplier=1.0)")
+
+
+def phase_for(mechanism: Mechanism, bound: Bound, run: RunOptions, name: str = "") -> Phase:
+    """The phase with this bound; a relation that is not given is that of the bound, or else of the mechanism."""
+    options: Any = dict(run)
+    for name in (name for name in options if name not in RunOptions.__annotations__):
+        if name in BATCH_KEYS:
+            expected = "sampling_rate = B/N and steps = E ceil(N/B)"
+            raise InvalidParameter(name, options[name], f"{expected}, in Python, for batch size B, N records, E epochs")
+        raise unknown_name(name, options[name], "an option of a run", RunOptions.__annotations__, word=name)
+    allowed = boolean("allow_refuted", options.pop("allow_refuted", False))
+    if options.get("relation") is None:
+        options["relation"] = bound.default_relation or mechanism.default_relation
+    try:
+        parsed = _parse_run(tuple((name, type(value), value) for name, value in options.items()))
+    except TypeError:  # a value that cannot be hashed
+        parsed = Run(**options)
+    return Phase(mechanism, parsed, bound, allowed, name)
+
+
+@lru_cache(maxsize=KEPT_RUNS)
+def _parse_run(options: tuple[tuple[str, type, Any], ...]) -> Run:
+    """The run with these options; the types are there since 1 and True are equal."""
+    return Run(**{name: value for name, _, value in options})
+
+
+@lru_cache(maxsize=KEPT_REPRESENTATIONS)
+def _represent(bound: Bound, mechanism: Mechanism) -> Representation:
+    """The bound of one release, kept for further questions about it."""
+    return bound.representation(mechanism)
+
+
+def numerics_of(curve: Curve) -> dict[str, object]:
+    """How the curve was computed, by name; empty for a closed form."""
+    return dict(getattr(curve, "numerics", {}))
+
+
+def remedy_for_fixed_projection(mechanism: Mechanism) -> str:
+    """What to do where a projection is reused: the bounds that hold for any projection, in words for a message."""
+    names = [bound.name for bound in bounds_of(type(mechanism)) if bound.any_projection]
+    return " or ".join(f"--bound {name} holds for any projection" for name in names) or "no bound here allows that"
+
+
+def _has_fixed_projection(mechanism: Mechanism) -> bool:
+    """True if the mechanism says that its projection is drawn once and reused."""
+    return bool(getattr(mechanism, "fixed_projection", False))
