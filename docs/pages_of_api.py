@@ -26,6 +26,9 @@ MODULES = {
     "privproj.diagnostics": "numbers that describe a run and guarantee nothing",
 }
 """The public modules; what each lists in ``__all__`` is the public interface."""
+FOR_USERS = {"Phase": {"as_dict"}, "Schedule": {"as_dict", "done", "done_phases", "epsilon", "delta", "scaled",
+             "calibrated", "risk", "gdp_mu", "meets", "more_steps", "remaining"}}  # fmt: skip
+"""Of classes whose other members answer the core: those that a user calls."""
 RETURNS = r"(.*?)(?:\nReturns:\n((?:    [^\n]*(?:\n|$)|\n(?=    ))+)(.*))?"
 """A docstring: what precedes the returned value, the words about it, what follows."""
 FIRST = ("epsilon", "delta", "sigma", "steps", "rate", "rank", "compare", "evaluate", "make_private", "M2", "Gaussian")
@@ -93,8 +96,8 @@ def _entry(member: Documented, level: int = 3) -> str:
 def _methods(kind: Documented) -> Iterator[Documented]:
     """Public methods and properties that the class itself defines, in the order of the code."""
     for name, member in kind.members.items():
-        is_property = "property" in member.labels
-        if not name.startswith("_") and (member.is_function or is_property) and member.has_docstring:
+        is_shown = not name.startswith("_") and name in FOR_USERS.get(kind.name, {name})
+        if is_shown and (member.is_function or "property" in member.labels) and member.has_docstring:
             yield member
 
 

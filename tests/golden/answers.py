@@ -37,7 +37,9 @@ INWARD = 1e-15
 PRINTED = 2e-3
 """How far a printed number may move when the number behind it may move at all."""
 LOWER_ENDS = ("lower", "epsilon_at_least", "log10_delta_at_least")
-VOLATILE = r'[\d.]+ rows/s|(?<=steps in )[\d.]+ s|(?<="seconds": )[\d.e-]+|(?<="ledger": ")[0-9a-f]{64}'
+VOLATILE = (
+    r'[\d.]+ rows/s|(?<=steps in )[\d.]+ s|(?<="seconds": )[\d.e-]+|(?<="ledger": ")[0-9a-f]{64}|(?<=time=\\")[\d.]+'
+)
 """What a clock says, and what is salted anew."""
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
 
