@@ -7,7 +7,7 @@ from privproj.audit.epsilon_lower import auc
 from privproj.errors import InvalidParameter
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_canary_without_noise_is_seen_and_with_much_noise_is_not(membership):
     games = [membership.Game(noise_multiplier=z, rank=32, steps=10, records=50, seed=1) for z in (0.0, 200.0)]
     loud, quiet = (membership.poisoned(game, 12, workers=1) for game in games)
