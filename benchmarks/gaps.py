@@ -18,7 +18,8 @@ RUNS = (("one release", {}), ("2000 releases, rate .01", {"steps": 2000, "sampli
 def gap(mechanism, epsilon, run):
     """Epsilon over its lower end, less 1, in per cent, as text."""
     try:
-        least = sigma(mechanism, epsilon=epsilon, delta=DELTA, **run).numerics.get("epsilon_at_least")
+        found = sigma(mechanism, epsilon=epsilon, delta=DELTA, **run).lower_bound
+        least = found and found.value
     except PrivprojError:
         least = None
     return "none" if least is None else excess(epsilon / least)

@@ -74,27 +74,24 @@ def result_lines(result: Result) -> list[str]:
 
 def at_least_line(result: Result) -> list[str]:
     """Say below what no accounting can go, and how far the answer is above that at most."""
-    of_delta = result.quantity == "delta"
-    if "advantage_at_least" in result.numerics:
-        least: Any = result.numerics["advantage_at_least"]
-        words = f"advantage {round_outward(least, up=False)} with this noise multiplier, whatever the accounting"
-        words += f", against {result.numerics['at_least_for']}" if "at_least_for" in result.numerics else ""
-        return wrap_line("  at least: ", words)
-    least: Any = result.numerics.get("log10_delta_at_least" if of_delta else "epsilon_at_least")
+    least, of_delta = result.lower_bound, result.quantity == "delta"
     if least is None:
         return []
-    shown = f"delta {power_of_ten(least)}" if of_delta else f"epsilon {round_outward(least, up=False)}"
+    seer = f", against {least.for_whom}" if least.for_whom else ""
+    if least.quantity == "advantage":
+        shown = f"advantage {round_outward(least.value, up=False)} with this noise multiplier, whatever the accounting"
+        return wrap_line("  at least: ", shown + seer)
+    shown = f"delta {power_of_ten(least.value)}" if of_delta else f"epsilon {round_outward(least.value, up=False)}"
     answer, ratio = "this answer is", None
     if of_delta and result.log10_delta is not None:
-        ratio = 10.0 ** min(result.log10_delta - least, 300.0)
+        ratio = 10.0 ** min(result.log10_delta - least.value, 300.0)
     elif not of_delta and result.epsilon is not None:
-        ratio = result.epsilon / least
+        ratio = result.epsilon / least.value
     if result.quantity not in ("delta", "epsilon"):
         shown, answer = f"{shown} with this noise multiplier", "the epsilon asked for is"
-    words = f"{shown} by any accounting"
-    words += f", against {result.numerics['at_least_for']}" if "at_least_for" in result.numerics else ""
+    words = f"{shown} by any accounting{seer}"
     words += f": {answer} at most {excess_words(ratio)} the truth" if ratio else ""
-    return wrap_line("  at least: ", words + (f"; {result.numerics['gap']}" if "gap" in result.numerics else ""))
+    return wrap_line("  at least: ", words + (f"; {least.gap}" if least.gap else ""))
 
 
 def power_of_ten(log10_value: float) -> str:

@@ -98,6 +98,33 @@ def risk_words(risk: Mapping[str, float]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LowerBound:
+    """What no accounting can say less than, beside an answer that is an upper bound (docs/proofs.md, C27 and C28).
+
+    Attributes:
+        quantity: Of what it is a lower end: "epsilon", "log10_delta" or "advantage".
+        value: The lower end.
+        for_whom: Whom the attack that attains it must suppose, in words; empty for anyone who sees the outputs.
+        gap: Why the answer is far above it, in words; empty where it is not, or where no reason is known.
+
+    >>> from privproj import M2, epsilon
+    >>> least = epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5).lower_bound
+    >>> round(least.value, 3), least.for_whom
+    (0.738, 'whoever sees the projections')
+    """
+
+    quantity: str
+    value: float
+    for_whom: str = ""
+    gap: str = ""
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the keys that it has among the numerics of the JSON object."""
+        words = {"at_least_for": self.for_whom, "gap": self.gap}
+        return {f"{self.quantity}_at_least": self.value, **{key: said for key, said in words.items() if said}}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """One answer, with all that it rests on.
 
@@ -127,6 +154,9 @@ class Result:
         noise_std: The noise standard deviation for a given clip, in the units of the clip; None where no clip was
             given.
         numerics: How the value was computed, by name; empty for a closed form.
+        lower_bound: What no accounting can say less than, a :class:`LowerBound`; None where none is known.
+        alternatives: What stands beside the value for other batches, by name: ``balls_in_bins_instead`` and
+            ``poisson_not_valid`` of shuffled ones, and the ``smallest_harmless_cap`` of those that are cut.
         warnings: What a reader of the number should know, in words.
 
     >>> from privproj import M2, epsilon
@@ -155,6 +185,8 @@ class Result:
     noise_multiplier: float | None = None
     noise_std: float | None = None
     numerics: dict[str, object] = field(default_factory=dict)
+    lower_bound: LowerBound | None = None
+    alternatives: dict[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -195,11 +227,17 @@ class Result:
         """
         from privproj.version import __version__
 
-        shown = {name: as_plain_value(value) for name, value in vars(self).items()}
+        least = {} if self.lower_bound is None else self.lower_bound.as_dict()
+        own = vars(self) | {"numerics": {**self.numerics, **least, **self.alternatives}}
+        shown = {name: as_plain_value(value) for name, value in own.items() if name not in ALSO_NUMERICS}
         shown["encloses"] = "the true value" if self.side is Side.EXACT else "the value of the named bound"
         if self.outcome not in (Outcome.OK, Outcome.REFUSED):
             shown["value"] = None
         return {**shown, "version": __version__, "schema": SCHEMA}
+
+
+ALSO_NUMERICS = ("lower_bound", "alternatives")
+"""Fields that the JSON object has among its numerics. Contract."""
 
 
 def as_plain_value(value: object) -> object:

@@ -18,7 +18,7 @@ from privproj.composition.compose import compose_phases
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import PrivprojError
 from privproj.numerics.enclosure import next_up
-from privproj.result import Result, Side, round_outward
+from privproj.result import LowerBound, Result, Side, round_outward
 from privproj.runs import Run, Sampling
 
 Aim = TypeVar("Aim")
@@ -46,7 +46,7 @@ OTHER_BOUND = "another bound of the mechanism may be closer, see privproj compar
 
 
 def with_lower_end(question: Question, result: Result) -> Result:
-    """The result with ``epsilon_at_least``, or ``log10_delta_at_least``, in its numerics where one is proved.
+    """The result with a lower end of epsilon, or of ``log10 delta``, where one is proved.
 
     Where another lower end stands there, the larger is kept. Nothing that goes wrong here fails the answer.
     """
@@ -58,24 +58,22 @@ def with_lower_end(question: Question, result: Result) -> Result:
         found, choice = _lower_end(question, result)
     except (PrivprojError, ArithmeticError, ValueError):
         found, choice = None, 0
-    result = replace(result, numerics={**result.numerics, **_fields(question, result, found, choice)})
-    return _with_warning(result)
+    return _with_warning(replace(result, lower_bound=_larger_end(question, result, found, choice)))
 
 
 def _with_warning(result: Result) -> Result:
     """The result, with a warning where it is an epsilon far above the best lower end and no other gap is named."""
-    known = (result.lower, result.numerics.get("epsilon_at_least"))
-    least: float = max(float(end) for end in (*known, 0.0) if end is not None)  # pyright: ignore[reportArgumentType]
-    composed = "composer" in result.numerics or "epoch" in result.numerics
-    if result.quantity != "epsilon" or not composed or "gap" in result.numerics or result.value is None:
+    known, composed = result.lower_bound, "composer" in result.numerics or "epoch" in result.numerics
+    if result.quantity != "epsilon" or not composed or (known and known.gap) or result.value is None:
         return result
+    least = max(result.lower or 0.0, known.value if known else 0.0)
     if result.value <= WIDE_GAP * least:
         return result
     return replace(result, warnings=(*result.warnings, LOOSE.format(f"{least:.4g}" if least else "none")))
 
 
 def _with_advantage_below(question: Question, result: Result) -> Result:
-    """The result with ``advantage_at_least`` in its numerics where its risk is an advantage and one is proved."""
+    """The result with a lower end of the advantage where its risk is an advantage and one is proved."""
     if "advantage" not in (result.risk or {}):
         return result
     try:
@@ -84,9 +82,10 @@ def _with_advantage_below(question: Question, result: Result) -> Result:
         return result
     # exp(max ln delta(0)), rounded down
     least = math.exp(max(ends, default=-math.inf)) * (1.0 - 1e-15)
-    seen = any(phase.mechanism.name in ("m1", "m2") for phase in question.phases)
-    fields = {"advantage_at_least": least, **({"at_least_for": SEES_PROJECTIONS} if seen else {})} if least else {}
-    return replace(result, numerics={**result.numerics, **fields})
+    found = LowerBound(
+        quantity="advantage", value=least, for_whom=SEES_PROJECTIONS if _shows_projections(question) else ""
+    )
+    return replace(result, lower_bound=found) if least else result
 
 
 ASKED = ("epsilon", "delta", "sigma")
@@ -153,27 +152,30 @@ def _ratio(result: Result, least: float) -> float:
     return (result.epsilon or 0.0) / least if least > 0.0 else math.inf
 
 
-def _fields(question: Question, result: Result, found: float | None, choice: int) -> dict[str, Any]:
-    """What the numerics of the result gain: the lower end, for whom it holds, and why it is far where it is."""
-    name = "log10_delta_at_least" if result.quantity == "delta" else "epsilon_at_least"
-    other: Any = result.numerics.get(name)
-    if found is None or not math.isfinite(found) or (name == "epsilon_at_least" and found <= 0.0):
-        return {}
-    if other is not None and other >= found:
-        return {}
-    seen = any(phase.mechanism.name in ("m1", "m2") for phase in question.phases)
+def _larger_end(question: Question, result: Result, found: float | None, choice: int) -> LowerBound | None:
+    """The larger of the lower end that the result has and of the one found: for whom it holds, and why it is far."""
+    quantity, known = "log10_delta" if result.quantity == "delta" else "epsilon", result.lower_bound
+    if found is None or not math.isfinite(found) or (quantity == "epsilon" and found <= 0.0):
+        return known
+    if known is not None and known.value >= found:
+        return known
     # The first change has rank one, which any number of columns allows.
     open_columns = choice > 0 and any(getattr(phase.mechanism, "columns", 1) is None for phase in question.phases)
-    seer = f"{SEES_PROJECTIONS}{', ' + SOME_COLUMNS if open_columns else ''}"
-    fields = {name: found, **({"at_least_for": seer} if seen else {})}
+    seer = f"{SEES_PROJECTIONS}{', ' + SOME_COLUMNS if open_columns else ''}" if _shows_projections(question) else ""
+    gap = ""
     if _ratio(result, found) > WIDE_GAP and result.value is not None:
         if any(phase.mechanism.name == "dp-accounting" for phase in question.phases):
-            fields["gap"] = EVENTS_LEFT_OUT
+            gap = EVENTS_LEFT_OUT
         elif any(phase.bound.renyi for phase in question.phases):
-            fields["gap"] = OTHER_BOUND
+            gap = OTHER_BOUND
         elif result.lower is not None and result.value < WIDE_GAP * result.lower:
-            fields["gap"] = NO_ONE_CHANGE
-    return fields
+            gap = NO_ONE_CHANGE
+    return LowerBound(quantity=quantity, value=found, for_whom=seer or (known.for_whom if known else ""), gap=gap)
+
+
+def _shows_projections(question: Question) -> bool:
+    """True where the pair of a lower end lets whoever sees the projections tell neighbours apart."""
+    return any(phase.mechanism.name in ("m1", "m2") for phase in question.phases)
 
 
 def with_alternatives(question: Question, result: Result, solve: Callable[[Any, Aim], Result], target: Aim) -> Result:
@@ -185,7 +187,7 @@ def with_alternatives(question: Question, result: Result, solve: Callable[[Any, 
     shuffled = [run for run in runs if run.sampling is Sampling.SHUFFLE]
     if result.value is None or not shuffled or any(run.batches is None for run in shuffled):
         return result
-    numerics, warnings = dict(result.numerics), list(result.warnings)
+    beside, warnings = dict(result.alternatives), list(result.warnings)
     for name, changed, words in (
         ("balls_in_bins_instead", _with_balls_in_bins, "with balls-in-bins batches, another loader, it would be"),
         (
@@ -199,9 +201,9 @@ def with_alternatives(question: Question, result: Result, solve: Callable[[Any, 
         except PrivprojError:
             continue
         if other.value is not None and math.isfinite(other.value):
-            numerics[name] = other.value
+            beside[name] = other.value
             warnings.append(f"{words} {result.quantity} {round_outward(other.value)}")
-    return replace(result, numerics=numerics, warnings=tuple(warnings))
+    return replace(result, alternatives=beside, warnings=tuple(warnings))
 
 
 def _if_shuffled(run: Run, changed: Callable[[Run], Run]) -> Run:

@@ -1,14 +1,14 @@
 """What a result says of how its batches were drawn: what a cap costs, and what stands beside shuffled batches."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from privproj.curves.inversion import LEAST_LOG_VALUE
 from privproj.errors import PrivprojError
-from privproj.result import round_outward
+from privproj.result import LowerBound, round_outward
 from privproj.runs import NeighbouringRelation, Run, Sampling
 
 if TYPE_CHECKING:
@@ -30,21 +30,21 @@ FOUND_BY_RUN = ("steps", "rate")
 def remark_on_batches(
     phases: "Sequence[Phase]", found: dict[str, Any], log_delta_of_whole_batches: Callable[[float], float]
 ) -> dict[str, Any]:
-    """The fields of a result with what there is to say of capped and of shuffled batches in numerics and warnings."""
+    """The fields of a result with what there is to say of capped and of shuffled batches."""
     if found["value"] is None and found["quantity"] in FOUND_BY_RUN:
         return found
-    said = [*_capped(phases, found, log_delta_of_whole_batches), *_shuffled(phases, found)]
-    numerics = {**found.get("numerics", {}), **{key: value for fields, _ in said for key, value in fields.items()}}
-    return {**found, "numerics": numerics, "warnings": (*found["warnings"], *(words for _, words in said))}
+    caps, cut = _capped(phases, found, log_delta_of_whole_batches)
+    least, shuffled = _shuffled(phases, found)
+    return {**found, "lower_bound": least, "alternatives": caps, "warnings": (*found["warnings"], *cut, *shuffled)}
 
 
 def _capped(
     phases: "Sequence[Phase]", found: dict[str, Any], log_delta_of_whole_batches: Callable[[float], float]
-) -> list[tuple[dict[str, object], str]]:
+) -> tuple[dict[str, object], list[str]]:
     """What each cap of Poisson batches takes of delta, and the smallest cap that takes next to nothing (C26)."""
     runs = dict.fromkeys(phase.run for phase in phases if phase.run.max_batch_size is not None)
     if not runs or found.get("log10_delta") is None:
-        return []
+        return {}, []
     from privproj.composition.truncated import smallest_harmless_cap
 
     log_delta = goal = found["log10_delta"] * math.log(10.0)
@@ -52,14 +52,13 @@ def _capped(
         try:
             goal = log_delta_of_whole_batches(found["epsilon"])
         except PrivprojError:
-            return []
+            return {}, []
     least = [smallest_harmless_cap(run, goal) for run in runs]
-    fields: dict[str, object] = {"smallest_harmless_cap": least if len(least) > 1 else least[0]}
-    said = zip(runs, least, strict=True)
-    return [
-        (fields, f"{_cap_words(run, log_delta)}; the smallest harmless cap here (1 % of delta) is {n}")
-        for run, n in said
+    said = [
+        f"{_cap_words(run, log_delta)}; the smallest harmless cap here (1 % of delta) is {n}"
+        for run, n in zip(runs, least, strict=True)
     ]
+    return {"smallest_harmless_cap": least if len(least) > 1 else least[0]}, said
 
 
 def _cap_words(run: Run, log_delta: float) -> str:
@@ -75,25 +74,24 @@ def _cap_words(run: Run, log_delta: float) -> str:
     return f"{taken} takes {'less than 1' if share <= HARMLESS_SHARE else f'{100.0 * share:.0f}'} % of delta"
 
 
-def _shuffled(phases: "Iterable[Phase]", found: dict[str, Any]) -> list[tuple[dict[str, object], str]]:
+def _shuffled(phases: "Sequence[Phase]", found: dict[str, Any]) -> tuple[LowerBound | None, list[str]]:
     """That shuffling is not accounted for, and the number below which none can be promised, where that is known."""
     shuffled = [phase for phase in phases if phase.run.sampling is Sampling.SHUFFLE]
     if not shuffled:
-        return []
+        return None, []
     if any(phase.run.batches is None for phase in shuffled):
-        return [({}, f"{NO_AMPLIFICATION}; with the number of batches of an epoch (batches) there is more to say")]
+        return None, [f"{NO_AMPLIFICATION}; with the number of batches of an epoch (batches) there is more to say"]
     of_delta = found["quantity"] == "delta"
     goal = found.get("epsilon") if of_delta else found.get("log10_delta")
     if goal is None:
-        return [({}, NO_AMPLIFICATION)]
+        return None, [NO_AMPLIFICATION]
     least = max(_at_least(phase, of_delta, goal) for phase in shuffled)
     if least == -math.inf or (least <= 0.0 and not of_delta):
-        return [({}, NO_AMPLIFICATION)]
-    power = least / math.log(10.0) * (1.0 + 1e-15)
-    fields: dict[str, object] = {"log10_delta_at_least": power} if of_delta else {"epsilon_at_least": least}
-    if not all(phase.mechanism.name == "gaussian" for phase in shuffled):
-        fields["at_least_for"] = SEES_PROJECTIONS
-    return [(fields, NO_AMPLIFICATION)]
+        return None, [NO_AMPLIFICATION]
+    plain = all(phase.mechanism.name == "gaussian" for phase in shuffled)
+    quantity, end = ("log10_delta", least / math.log(10.0) * (1.0 + 1e-15)) if of_delta else ("epsilon", least)
+    found_end = LowerBound(quantity=quantity, value=end, for_whom="" if plain else SEES_PROJECTIONS)
+    return found_end, [NO_AMPLIFICATION]
 
 
 def _at_least(phase: "Phase", of_delta: bool, goal: float) -> float:

@@ -132,8 +132,8 @@ def test_a_risk_that_a_sampled_run_never_has_is_met_by_any_noise_that_is_account
 
 def test_the_truth_from_below_stands_beside_an_advantage():
     found = privproj.sigma(M2(dim=2048, rank=16), advantage=0.1, **RUN)
-    assert 0.09 <= found.numerics["advantage_at_least"] <= 0.1
-    assert "advantage_at_least" not in privproj.sigma(M2(dim=2048, rank=16), tpr=0.02, fpr=0.01).numerics
+    assert 0.09 <= found.lower_bound.value <= 0.1
+    assert privproj.sigma(M2(dim=2048, rank=16), tpr=0.02, fpr=0.01).lower_bound is None
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
