@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import privproj
 from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.result import Outcome, Result
-from privproj.runs import BATCH_KEYS, BATCH_OPTIONS, NeighbouringRelation, RunOptions, run_options_from_batches
+from privproj.runs import BATCH_KEYS, BATCH_OPTIONS, RunOptions, run_options_from_batches
+from privproj.runs.sampling import NeighbouringRelation
 from privproj.validation import real, whole
 
 from . import render

@@ -11,7 +11,7 @@ from privproj.bounds import bounds_of
 from privproj.curves.tradeoff import profile_points, tradeoff
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered
 from privproj.result import Result, as_plain_value
-from privproj.runs import slack_target
+from privproj.runs.targets import slack_target
 from privproj.validation import privacy_epsilon, whole
 
 from . import render

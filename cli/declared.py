@@ -3,7 +3,7 @@
 from typing import Any
 
 from privproj.accounting.question import FOUND
-from privproj.runs import Sampling
+from privproj.runs.sampling import Sampling
 
 Declared = tuple[str, str, dict[str, Any]]
 """An option: its name with dashes, its help, and its settings.

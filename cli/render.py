@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from privproj.assumptions import REPLACE_SENSITIVITY
 from privproj.bounds import ROLES
 from privproj.result import Outcome, Result, Side, Status, as_plain_value, risk_words, round_outward
-from privproj.runs import IN_EPOCHS, RunOptions, epoch_words
+from privproj.runs import RunOptions
+from privproj.runs.sampling import IN_EPOCHS, scheme_of
 
 if TYPE_CHECKING:
     from privproj.accounting.queries import Comparison
@@ -216,7 +217,7 @@ def run_words(run: dict[str, Any]) -> str:
     """Say the run in words: releases and sampling."""
     if run["sampling"] in IN_EPOCHS:
         epochs = "one epoch" if run["steps"] == 1 else f"{run['steps']} epochs"
-        return f"{epochs}, {epoch_words(run)}"
+        return f"{epochs}, {scheme_of(run['sampling']).words(run)}"
     steps = "one release" if run["steps"] == 1 else f"{run['steps']} releases"
     if run["sampling_rate"] is None:
         return f"{steps}, sampled as each phase says"

@@ -13,7 +13,7 @@ from privproj.records.run_file import from_data
 from privproj.records.statement import STYLES, Statement, question_data, run_data, sections, statement_from
 from privproj.records.statement_check import BEGIN, END
 from privproj.result import round_outward
-from privproj.runs import delta_target
+from privproj.runs.targets import delta_target
 
 from . import render
 from .answer import build_mechanism, take_run

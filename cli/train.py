@@ -9,7 +9,7 @@ import click
 from privproj.errors import InvalidParameter, MissingPackage
 from privproj.records.statement import account_data, statement_from
 from privproj.result import round_outward
-from privproj.runs import SamplingName
+from privproj.runs.sampling import SamplingName
 from privproj.training.algorithms import ALGORITHMS
 
 from . import render

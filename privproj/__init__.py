@@ -36,7 +36,8 @@ if TYPE_CHECKING:
         WishartMatrix,
     )
     from privproj.result import Outcome, Result, Side, Status
-    from privproj.runs import NeighbouringRelation, RunOptions, Sampling
+    from privproj.runs import RunOptions
+    from privproj.runs.sampling import NeighbouringRelation, Sampling
 
 __all__ = [
     "M1",
@@ -105,7 +106,8 @@ HOMES = {
         *("Wishart", "WishartMatrix"),
     ),
     "result": ("Outcome", "Result", "Side", "Status"),
-    "runs": ("NeighbouringRelation", "RunOptions", "Sampling"),
+    "runs": ("RunOptions",),
+    "runs.sampling": ("NeighbouringRelation", "Sampling"),
 }
 """Where the public names live; a name is imported when it is asked for."""
 

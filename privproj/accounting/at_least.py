@@ -19,7 +19,8 @@ from privproj.curves.profile import PrivacyProfile
 from privproj.errors import PrivprojError
 from privproj.numerics.enclosure import next_up
 from privproj.result import LowerBound, Result, Side, round_outward
-from privproj.runs import Run, Sampling
+from privproj.runs import Run
+from privproj.runs.sampling import Sampling
 
 Aim = TypeVar("Aim")
 
@@ -139,9 +140,7 @@ def _attains(phase: Phase) -> bool:
         return False
     if run.group_size > 1 and run.sampling_rate < 1.0:
         return False
-    if run.sampling is Sampling.BALLS_IN_BINS:
-        return run.batches_per_record == 1
-    return run.sampling in (None, Sampling.POISSON, Sampling.PARTITION)
+    return run.scheme.attains_pair and run.batches_per_record == 1
 
 
 def _ratio(result: Result, least: float) -> float:
@@ -184,7 +183,7 @@ def with_alternatives(question: Question, result: Result, solve: Callable[[Any, 
     An alternative that is refused or has no answer is left out.
     """
     runs = [phase.run for phase in question.phases]
-    shuffled = [run for run in runs if run.sampling is Sampling.SHUFFLE]
+    shuffled = [run for run in runs if run.scheme.is_shuffled]
     if result.value is None or not shuffled or any(run.batches is None for run in shuffled):
         return result
     beside, warnings = dict(result.alternatives), list(result.warnings)
@@ -208,12 +207,12 @@ def with_alternatives(question: Question, result: Result, solve: Callable[[Any, 
 
 def _if_shuffled(run: Run, changed: Callable[[Run], Run]) -> Run:
     """The run with its batches drawn otherwise, if they are shuffled."""
-    return changed(run) if run.sampling is Sampling.SHUFFLE else run
+    return changed(run) if run.scheme.is_shuffled else run
 
 
 def _with_balls_in_bins(run: Run) -> Run:
     """The run with balls-in-bins batches, as many."""
-    return replace(run, sampling=Sampling.BALLS_IN_BINS)
+    return replace(run, sampling=Sampling("balls-in-bins"))
 
 
 def _with_poisson(run: Run) -> Run:

@@ -16,7 +16,7 @@ from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.curves.tradeoff import gaussian_spread, risk_of
 from privproj.errors import Unanswered
 from privproj.result import Outcome, Result, Side
-from privproj.runs import RiskTarget
+from privproj.runs.targets import RiskTarget
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
 
 CLOSED_FORM_RTOL = 1e-12

@@ -10,7 +10,8 @@ from privproj.bounds.bound import Baseline
 from privproj.errors import InvalidParameter, Unanswered
 from privproj.mechanisms import M2, Mechanism
 from privproj.result import Result
-from privproj.runs import RunOptions, Sampling
+from privproj.runs import RunOptions
+from privproj.runs.sampling import scheme_of
 
 ASKS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "epsilon": (epsilon, ("delta",)),
@@ -49,7 +50,7 @@ def compare_with_baselines(result: Result, mechanism: Mechanism, run: RunOptions
 
 def _baselines_of(mechanism: Mechanism, run: dict[str, object]) -> list[tuple[str, Baseline]]:
     """The names and records of the bounds that are baselines for this run, the plainest first."""
-    unsampled = run["sampling_rate"] == 1.0 and run["sampling"] != Sampling.BALLS_IN_BINS
+    unsampled = run["sampling_rate"] == 1.0 and not scheme_of(run["sampling"]).picks_batches
     single = unsampled and run["steps"] == 1
     fits = {"single": single, "composed": not single, "unsampled": unsampled, "any": True}
     bounds = with_role(type(mechanism), "baseline", *(() if single else ("composed baseline",)))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from privproj.curves.inversion import LEAST_LOG_VALUE
 from privproj.errors import PrivprojError
 from privproj.result import LowerBound, round_outward
-from privproj.runs import NeighbouringRelation, Run, Sampling
+from privproj.runs import Run
+from privproj.runs.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
     from privproj.accounting.phase import Phase
@@ -76,7 +77,7 @@ def _cap_words(run: Run, log_delta: float) -> str:
 
 def _shuffled(phases: "Sequence[Phase]", found: dict[str, Any]) -> tuple[LowerBound | None, list[str]]:
     """That shuffling is not accounted for, and the number below which none can be promised, where that is known."""
-    shuffled = [phase for phase in phases if phase.run.sampling is Sampling.SHUFFLE]
+    shuffled = [phase for phase in phases if phase.run.scheme.is_shuffled]
     if not shuffled:
         return None, []
     if any(phase.run.batches is None for phase in shuffled):

@@ -29,7 +29,9 @@ from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import Enclosure
 from privproj.numerics.search import find_crossing
 from privproj.result import Outcome, Result, Side
-from privproj.runs import IN_EPOCHS, FullTarget, RiskTarget, Run, RunOptions, full_target, privacy_or_risk_target
+from privproj.runs import Run, RunOptions
+from privproj.runs.sampling import IN_EPOCHS
+from privproj.runs.targets import FullTarget, RiskTarget, full_target, privacy_or_risk_target
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
 
 MOST_RARE = 1e12

@@ -33,7 +33,7 @@ from privproj.errors import InvalidParameter, PrivprojError
 from privproj.numerics.arrays import Array
 from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR, RELATIVE_ERROR_PER_NAT
 from privproj.result import Side
-from privproj.runs import FullTarget, Sampling
+from privproj.runs.targets import FullTarget
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
 
 Places = NDArray[np.intp]
@@ -211,7 +211,7 @@ def _law_of(phase: Phase, noise: float | None = None) -> tuple[ColumnProfile, tu
     run, bound = phase.run, phase.bound
     if bound.columns is None or run.steps > 1 or run.max_batch_size is not None or run.composer != "privproj":
         return None
-    if run.discretization is not None or run.sampling in (Sampling.SHUFFLE, Sampling.BALLS_IN_BINS):
+    if run.discretization is not None or run.scheme.is_shuffled or run.allocates:
         return None
     if not bound.guarantees(phase.mechanism):
         return None

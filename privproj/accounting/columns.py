@@ -25,7 +25,8 @@ from privproj.mechanisms import Mechanism
 from privproj.numerics.arrays import Array
 from privproj.numerics.compiled import rows_to_come
 from privproj.result import Outcome, Side, Status
-from privproj.runs import AnyTarget, FullTarget, RunOptions, delta_target, epsilon_target, full_target
+from privproj.runs import RunOptions
+from privproj.runs.targets import AnyTarget, FullTarget, delta_target, epsilon_target, full_target
 from privproj.validation import whole
 
 ROWS_AT_A_TIME = 2**15

@@ -11,7 +11,8 @@ from privproj.bounds import find_bound, mechanism_named
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Mechanism, Sketch, Wishart
 from privproj.result import Result
-from privproj.runs import RISKS, Run, RunOptions
+from privproj.runs import Run, RunOptions
+from privproj.runs.targets import RISKS
 from privproj.validation import real
 
 TARGETS = {

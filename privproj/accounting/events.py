@@ -20,7 +20,8 @@ from privproj.curves.renyi import RenyiCurve
 from privproj.errors import InvalidParameter, PrivprojError, Refused, raise_within
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.numerics.enclosure import Enclosure
-from privproj.runs import NeighbouringRelation, Run, RunOptions
+from privproj.runs import Run, RunOptions
+from privproj.runs.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
     from privproj.composition.events import Leaf

@@ -26,16 +26,8 @@ from privproj.errors import InvalidParameter, Refused, unknown_name
 from privproj.mechanisms import M2, Gaussian, Mechanism
 from privproj.numerics.enclosure import next_up
 from privproj.result import Result, Side, round_outward
-from privproj.runs import (
-    FullTarget,
-    NeighbouringRelation,
-    RelationName,
-    Sampling,
-    delta_target,
-    epsilon_target,
-    full_target,
-    member_named,
-)
+from privproj.runs.sampling import NeighbouringRelation, RelationName, member_named
+from privproj.runs.targets import FullTarget, delta_target, epsilon_target, full_target
 from privproj.validation import real, whole
 
 FilterKind = Literal["renyi", "gaussian"]
@@ -177,7 +169,7 @@ def _one_release(phase: Phase) -> Phase:
     """The phase of one release, checked for what no filter counts."""
     if phase.allow_refuted:
         raise InvalidParameter("allow_refuted", True, "bounds that hold, in a filter")
-    if phase.run.sampling is Sampling.SHUFFLE:
+    if phase.run.scheme.is_shuffled:
         raise Refused("a filter does not count shuffled batches; use sampling=partition or poisson")
     if phase.reuses_projection:
         raise Refused(f"a filter counts fresh projections only, and {phase.mechanism.name} says that its is fixed")

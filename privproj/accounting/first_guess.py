@@ -17,7 +17,8 @@ from privproj.mechanisms import Mechanism
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure
 from privproj.numerics.search import find_crossing
-from privproj.runs import FullTarget, RiskTarget, Run
+from privproj.runs import Run
+from privproj.runs.targets import FullTarget, RiskTarget
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
 
 Releases = Sequence[tuple[Representation, Run]]

@@ -11,7 +11,8 @@ from privproj.errors import Refused
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import Enclosure, next_up
 from privproj.result import Outcome, Result, Side
-from privproj.runs import RunOptions, SlackTarget, slack_target
+from privproj.runs import RunOptions
+from privproj.runs.targets import SlackTarget, slack_target
 
 DEFAULT_SLACK = 1e-9
 """The slack ``d0`` of ``mu`` where none is given. Contract."""

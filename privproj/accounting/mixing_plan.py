@@ -8,7 +8,7 @@ from privproj.curves.inversion import smallest_passing
 from privproj.errors import Refused
 from privproj.mechanisms import Mixing
 from privproj.numerics.search import find_crossing, minimise
-from privproj.runs import full_target
+from privproj.runs.targets import full_target
 
 LEAST_GAMMA = 0.01
 """Least ``gamma`` that is tried. Contract."""

@@ -19,7 +19,8 @@ from privproj.curves.profile import Curve, PrivacyProfile, Representation
 from privproj.errors import InvalidParameter, Refused, raise_within, unknown_name
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.result import Side, Status
-from privproj.runs import BATCH_KEYS, NeighbouringRelation, Run, RunOptions, Sampling
+from privproj.runs import BATCH_KEYS, Run, RunOptions
+from privproj.runs.sampling import NeighbouringRelation
 from privproj.validation import boolean, is_printable
 
 OWN_COMPOSER = "privproj"
@@ -80,7 +81,7 @@ class Phase:
             page = f"privproj bounds {self.mechanism.name}.{bound.name}"
             sentence = f"{bound.name} is {self.status}, not a guarantee: {bound.reason}"
             raise Refused(sentence, brief=f"{self.status}, not a guarantee; `{page}` says why")
-        if self.run.sampling in (Sampling.POISSON, Sampling.BALLS_IN_BINS) and not self.mechanism.poisson:
+        if self.run.scheme.varies_in_size and not self.mechanism.poisson:
             raise Refused(
                 f"no amplification theorem for {self.mechanism.name} under sampling={self.run.sampling}; bounds with a "
                 "privacy profile have one under sampling=fixed",
@@ -270,7 +271,7 @@ class Phase:
 
         What a permutation hides is not counted, so that no number for shuffled batches is exact.
         """
-        exact = self.bound.exact and self.bound.attained(self.mechanism) and self.run.sampling is not Sampling.SHUFFLE
+        exact = self.bound.exact and self.bound.attained(self.mechanism) and not self.run.scheme.is_shuffled
         return Side.EXACT if exact and not numerics_of(curve) else Side.UPPER
 
 

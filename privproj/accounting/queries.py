@@ -14,7 +14,8 @@ from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Una
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import Enclosure
 from privproj.result import Outcome, Result, Side, Status
-from privproj.runs import EpsilonTarget, RunOptions, Target, delta_target, epsilon_target
+from privproj.runs import RunOptions
+from privproj.runs.targets import EpsilonTarget, Target, delta_target, epsilon_target
 
 ZERO_EPSILON_NOTE = "delta alone already covers the total variation distance of neighbours, so epsilon 0 is met"
 """Said beside an epsilon of 0. Contract."""

@@ -18,7 +18,8 @@ from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused, Unanswered, raise_within
 from privproj.mechanisms import Mechanism
 from privproj.result import Outcome, Result, Side, Status
-from privproj.runs import AnyTarget, FullTarget, Run, RunOptions
+from privproj.runs import Run, RunOptions
+from privproj.runs.targets import AnyTarget, FullTarget
 
 Aim = TypeVar("Aim", bound=AnyTarget)
 

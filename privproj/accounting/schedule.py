@@ -27,10 +27,10 @@ from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.result import Result, Side, risk_words
-from privproj.runs import (
+from privproj.runs import Run
+from privproj.runs.targets import (
     FullTarget,
     RiskTarget,
-    Run,
     delta_target,
     epsilon_target,
     full_target,

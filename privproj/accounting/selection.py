@@ -21,7 +21,8 @@ from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.mechanisms import Mechanism
 from privproj.result import Result, Side
-from privproj.runs import RunOptions, Sampling, Target, delta_target, epsilon_target, full_target
+from privproj.runs import RunOptions
+from privproj.runs.targets import Target, delta_target, epsilon_target, full_target
 
 DistributionName = Literal["geometric", "logarithmic", "negative-binomial", "poisson"]
 
@@ -45,7 +46,7 @@ class _SelectedQuestion(Question):
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of any number for this question should know, in words."""
-        shuffled = self.only.run.sampling is Sampling.SHUFFLE
+        shuffled = self.only.run.scheme.is_shuffled
         return (*super().notes, *((NO_AMPLIFICATION,) if shuffled else ()))
 
     def curve(self) -> Curve:

@@ -28,7 +28,7 @@ from privproj.composition.truncated import LEAST_RATE, log_binomial_tail
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import NEXT_UP_RELATIVE_STEP, Enclosure, log1m_exp, next_up, widen_outward
 from privproj.numerics.search import minimise
-from privproj.runs import NeighbouringRelation
+from privproj.runs.sampling import NeighbouringRelation
 
 LOWER_MARGIN = 1e-9
 """By which a lower bound is lowered, relative: far above the rounding of its few steps. Proof."""

@@ -8,7 +8,7 @@ from privproj.assumptions import KNOWN_PROJECTION, WHOLE_GRADIENT_CLIPPED
 from privproj.curves.profile import PrivacyProfile, Representation
 from privproj.mechanisms import Mechanism
 from privproj.result import Status
-from privproj.runs import NeighbouringRelation
+from privproj.runs.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
     from privproj.curves.columns import RowOfLaw

@@ -58,7 +58,7 @@ from numpy.typing import NDArray
 
 from privproj.curves.profile import PrivacyProfile, SplitTable
 from privproj.errors import PrecisionLimit
-from privproj.runs import Run, Sampling
+from privproj.runs import Run
 
 FloatArray = NDArray[np.floating[Any]]
 """An array of floats."""
@@ -235,7 +235,7 @@ def with_least_rate(phases: list[tuple[PrivacyProfile, Run]]) -> list[tuple[Priv
 
 def is_one_sided(profile: PrivacyProfile, run: Run) -> bool:
     """True where the pair of a step is not its own mirror image, so that both orders must be composed."""
-    return run.sampling is Sampling.POISSON or profile.excess is not None
+    return run.scheme.is_one_sided or profile.excess is not None
 
 
 def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUNCATED_RUN_MASS) -> Outline:

@@ -45,7 +45,8 @@ from privproj.curves.profile import PrivacyProfile
 from privproj.curves.renyi import RenyiCurve, RenyiTable
 from privproj.errors import InvalidParameter, PrecisionLimit, Refused, raise_within, unknown_name
 from privproj.mechanisms import Mechanism
-from privproj.runs import RelationName, Run
+from privproj.runs import Run
+from privproj.runs.sampling import RelationName
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE, noise, probability, real, whole
 
 Relation = privacy_accountant.NeighboringRelation

@@ -19,7 +19,8 @@ from privproj.curves.inversion import DEFAULT_SPACING
 from privproj.curves.profile import Curve, epsilon_above, log_delta_unless
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, log1m_exp
-from privproj.runs import NeighbouringRelation, Run
+from privproj.runs import Run
+from privproj.runs.sampling import NeighbouringRelation
 
 HARMLESS_SHARE = 0.01
 """The largest share of delta that a harmless cap takes. Contract."""

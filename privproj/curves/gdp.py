@@ -23,7 +23,7 @@ from privproj.errors import PrivprojError
 from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure, log1m_exp, next_up, outward_margin
 from privproj.numerics.kernels import log_add, log_gaussian_delta, log_normal_density, mills
 from privproj.numerics.search import find_crossing
-from privproj.runs import Target, delta_target
+from privproj.runs.targets import Target, delta_target
 
 FIRST_EDGES = 16
 """Edges of the first polygon. Speed only."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from privproj.curves.profile import Curve, epsilon_above, log_delta_above, log_delta_unless
 from privproj.errors import PrivprojError
 from privproj.numerics.enclosure import Enclosure, next_up
-from privproj.runs import FullTarget, Target
+from privproj.runs.targets import FullTarget, Target
 
 LEAST_LOG_VALUE = math.log(1e-300)
 """Log deltas below this are answered by their logarithm alone. Contract."""

@@ -15,7 +15,7 @@ from privproj.curves.profile import Curve, log_delta_above, log_delta_unless, sh
 from privproj.errors import PrivprojError
 from privproj.numerics.enclosure import next_up
 from privproj.numerics.search import minimise
-from privproj.runs import RiskTarget
+from privproj.runs.targets import RiskTarget
 
 FIRST_READ_EPSILON = 1.0
 """Where the search for the best epsilon begins, in nats. Speed only."""

@@ -38,7 +38,8 @@ from privproj.curves.renyi import RenyiCurve
 from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.mechanisms import Gaussian, Laplace, Mechanism, NoisyMechanism
 from privproj.records.ledger import Account
-from privproj.runs import NeighbouringRelation, RelationName, Run, RunOptions, Sampling, member_named
+from privproj.runs import Run, RunOptions
+from privproj.runs.sampling import NeighbouringRelation, RelationName, Sampling, member_named
 
 __all__ = ["BallsInBinsDpEvent", "ProjectionPLDAccountant", "ProjectionRdpAccountant", "ReleaseDpEvent", "event_of"]
 
@@ -115,7 +116,7 @@ class BallsInBinsDpEvent(dp_event.DpEvent):
     batches_per_record: int = 1
 
     def __attrs_post_init__(self) -> None:
-        Run(sampling=Sampling.BALLS_IN_BINS, batches=self.batches, batches_per_record=self.batches_per_record)
+        Run(sampling=Sampling("balls-in-bins"), batches=self.batches, batches_per_record=self.batches_per_record)
 
     @property
     def options(self) -> RunOptions:

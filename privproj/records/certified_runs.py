@@ -17,7 +17,8 @@ from privproj.errors import InvalidParameter, PrecisionLimit, Refused
 from privproj.mechanisms import M2, Mechanism
 from privproj.numerics.search import find_crossing
 from privproj.records.strict_json import quoted
-from privproj.runs import NeighbouringRelation, Run, Sampling
+from privproj.runs import Run
+from privproj.runs.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
     from flint import arb
@@ -160,7 +161,7 @@ def _in_epochs(phase: Phase) -> bool:
 
 def _is_one_sided(phase: Phase) -> bool:
     """True where the pair of a release is not its own mirror image."""
-    return _in_epochs(phase) or (phase.run.sampling_rate < 1.0 and phase.run.sampling is Sampling.POISSON)
+    return _in_epochs(phase) or (phase.run.sampling_rate < 1.0 and phase.run.scheme.is_one_sided)
 
 
 def _blocks(phase: Phase) -> list[int]:

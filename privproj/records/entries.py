@@ -14,15 +14,8 @@ from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Layer, Mechanism
 from privproj.records.strict_json import quoted
 from privproj.result import Result
-from privproj.runs import (
-    BATCH_KEYS,
-    BATCH_OPTIONS,
-    RISKS,
-    delta_target,
-    epsilon_target,
-    privacy_or_risk_target,
-    run_options_from_batches,
-)
+from privproj.runs import BATCH_KEYS, BATCH_OPTIONS, run_options_from_batches
+from privproj.runs.targets import RISKS, delta_target, epsilon_target, privacy_or_risk_target
 from privproj.validation import is_printable, privacy_epsilon
 
 RUN_KEYS = (

@@ -44,7 +44,7 @@ from privproj.records.atomic import read_bounded
 from privproj.records.run_file import MOST_PHASES, phase_from
 from privproj.records.strict_json import Ambiguous, parse_json, quoted, same_json
 from privproj.result import Result, round_outward
-from privproj.runs import delta_target, full_target
+from privproj.runs.targets import delta_target, full_target
 from privproj.validation import privacy_epsilon, probability, whole
 
 HEADER = {"ledger": "privproj", "version": 2}

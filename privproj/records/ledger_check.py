@@ -15,7 +15,7 @@ from privproj.curves.inversion import meets
 from privproj.errors import InvalidParameter, Refused
 from privproj.records.ledger import MARKS, NOT_CHAINED, TARGET_SLACK, Account, Reading, parse_ledger, planned_releases
 from privproj.records.run_file import phase_from
-from privproj.runs import full_target
+from privproj.runs.targets import full_target
 
 AS_WRITTEN = "every line is as privproj writes it"
 """The claim that no line has a word more, less or otherwise than the writer gives it."""

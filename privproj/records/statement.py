@@ -38,7 +38,8 @@ from privproj.records.ledger import CUT_SHORT, MARKS, NOT_CHAINED, Account, plan
 from privproj.records.run_file import from_data, phase_from
 from privproj.records.strict_json import quoted
 from privproj.result import Outcome, Result, Status, round_outward
-from privproj.runs import IN_EPOCHS, delta_target, epoch_words
+from privproj.runs.sampling import IN_EPOCHS, scheme_of
+from privproj.runs.targets import delta_target
 from privproj.version import __version__
 
 UNITS = {
@@ -319,7 +320,10 @@ def _what_was_done(result: Result) -> tuple[str, ...]:
     given = ", ".join(f"{key} {value}" for key, value in result.mechanism.items() if key not in hidden)
     sampling = "each on the whole data set"
     if run["sampling"] in IN_EPOCHS:
-        return (f"mechanism {result.mechanism['name']}: {given}", f"epochs: {run['steps']}, {epoch_words(run)}")
+        return (
+            f"mechanism {result.mechanism['name']}: {given}",
+            f"epochs: {run['steps']}, {scheme_of(run['sampling']).words(run)}",
+        )
     if run["sampling"] is not None:
         rate: Any = run["sampling_rate"]
         sampling = f"each on a {run['sampling']} sample at rate {rate!r} ({100.0 * rate:.3g} % of the records)"

@@ -11,7 +11,7 @@ from privproj.errors import PrivprojError
 from privproj.numerics.compiled import rows_to_come
 from privproj.records.entries import aim_from, mechanism_type_of, parameters_from, question_from
 from privproj.result import Outcome, Side
-from privproj.runs import RISKS, RiskTarget
+from privproj.runs.targets import RISKS, RiskTarget
 
 TARGET_KEYS = ("epsilon", "delta", "log10_delta", *RISKS)
 """Keys that are no part of a phase."""

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import M2, Gaussian
-from privproj.runs import NeighbouringRelation, Sampling, member_named
+from privproj.runs.sampling import SCHEMES, NeighbouringRelation, Sampling, member_named
 from privproj.training.algorithms import ALGORITHMS, load
 from privproj.training.algorithms.algorithm import Algorithm
 from privproj.training.algorithms.subspace import Subspace
@@ -120,7 +120,7 @@ def calibration_target(
 
 def check_sampling(sampling: str) -> None:
     """Raise :class:`Refused` for batches of which no more is proved than one release for each epoch."""
-    if member_named(Sampling, "sampling", sampling) in (Sampling.SHUFFLE, Sampling.PARTITION):
+    if SCHEMES[member_named(Sampling, "sampling", sampling)].in_positions:
         raise Refused(
             f"sampling={sampling} has no private loader, since nothing is proved of such batches beyond one release "
             f"for each epoch: account for a run that has them so (`privproj epsilon ... --sampling {sampling}`), or "

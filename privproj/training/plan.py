@@ -16,7 +16,9 @@ from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import M2, Gaussian
 from privproj.numerics.search import find_crossing
 from privproj.records.ledger import Account
-from privproj.runs import NeighbouringRelation, full_target, rate_and_steps_from_batches
+from privproj.runs import rate_and_steps_from_batches
+from privproj.runs.sampling import NeighbouringRelation
+from privproj.runs.targets import full_target
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.validation import real, whole
 

@@ -22,7 +22,7 @@ from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE
 from privproj.audit.epsilon_lower import at_least, at_most
 from privproj.curves.inversion import meets
 from privproj.curves.renyi import OneOrder
-from privproj.runs import full_target
+from privproj.runs.targets import full_target
 from privproj.schedule import phase_of
 
 ADAPTERS = M2(dim=2048, rank=16, noise_multiplier=0.155974)

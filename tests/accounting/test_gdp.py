@@ -10,7 +10,7 @@ import privproj
 from privproj import M2, Gaussian, InvalidParameter, Laplace, Outcome, Refused, Side
 from privproj.accounting.gdp import solve_gdp_mu
 from privproj.records.run_file import from_data
-from privproj.runs import slack_target
+from privproj.runs.targets import slack_target
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-300, 1e-9, 0.5])

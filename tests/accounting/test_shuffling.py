@@ -10,7 +10,7 @@ import privproj
 from privproj import M2, Gaussian
 from privproj.accounting.shuffling import ShuffledEpochs, fixed_shift, random_shift
 from privproj.bounds.m2.rank_free import law
-from privproj.runs import NeighbouringRelation
+from privproj.runs.sampling import NeighbouringRelation
 
 ZERO_OUT, REPLACE = NeighbouringRelation.ZERO_OUT, NeighbouringRelation.REPLACE
 

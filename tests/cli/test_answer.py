@@ -93,7 +93,7 @@ NEEDED = {
     ".composition", ".composition.compose", ".curves", ".curves.columns", ".curves.gaussian", ".curves.inversion",
     ".curves.profile", ".errors", ".lazy", ".mechanisms", ".mechanisms.base", ".mechanisms.gaussian", ".numerics",
     ".numerics.enclosure", ".numerics.inverse_kernels", ".numerics.kernels", ".numerics.search", ".numerics.tables",
-    ".result", ".runs", ".validation", ".version",
+    ".result", ".runs", ".runs.sampling", ".runs.targets", ".validation", ".version",
 }  # fmt: skip
 """The modules of the package that an epsilon of plain Gaussian noise needs: each costs every such answer its time."""
 

@@ -11,7 +11,7 @@ from privproj_cli.mechanisms import MECHANISMS
 from privproj import errors
 from privproj.bounds import LINES
 from privproj.result import Outcome, Side, Status
-from privproj.runs import NeighbouringRelation, Sampling
+from privproj.runs.sampling import NeighbouringRelation, Sampling
 
 GROUPS = word_groups()
 WORDS = [entry for group in GROUPS for entry in group["word"]]

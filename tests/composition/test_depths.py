@@ -14,7 +14,8 @@ from privproj.composition.compose import compose_on_grid, compose_phases
 from privproj.curves.inversion import read_epsilon, read_log_delta
 from privproj.curves.profile import PrivacyProfile, log_delta_above, log_delta_unless, shallow
 from privproj.numerics import kernels
-from privproj.runs import Run, delta_target
+from privproj.runs import Run
+from privproj.runs.targets import delta_target
 
 LOG_10 = math.log(10.0)
 RUNS = {

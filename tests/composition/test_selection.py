@@ -17,7 +17,7 @@ from privproj.composition.selection import law_of_trials, select_best
 from privproj.curves.inversion import read_epsilon, read_log_delta
 from privproj.curves.renyi import BestCurve, RenyiCurve
 from privproj.numerics.enclosure import Enclosure
-from privproj.runs import delta_target
+from privproj.runs.targets import delta_target
 
 LAWS = [("geometric", None), ("logarithmic", None), ("negative-binomial", -0.7), ("negative-binomial", 0.5),
         ("negative-binomial", 4.0), ("poisson", None)]  # fmt: skip

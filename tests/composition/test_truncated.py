@@ -23,7 +23,8 @@ from privproj.composition.truncated import (
 )
 from privproj.curves.inversion import LEAST_LOG_VALUE
 from privproj.numerics.enclosure import Enclosure
-from privproj.runs import NeighbouringRelation, Run
+from privproj.runs import Run
+from privproj.runs.sampling import NeighbouringRelation
 from privproj.schedule import Schedule, phase_of
 
 CAPPED = {"steps": 588, "sampling_rate": 256 / 50000, "dataset_size": 50000}

@@ -15,7 +15,7 @@ from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.gdp import _edge_mu, _mu_above, fit_gaussian
 from privproj.curves.tradeoff import tradeoff
 from privproj.numerics.kernels import log_gaussian_delta
-from privproj.runs import delta_target
+from privproj.runs.targets import delta_target
 
 CASES = {
     "m2": (M2(dim=256, rank=16, noise_multiplier=0.3), {}),

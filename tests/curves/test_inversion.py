@@ -20,7 +20,7 @@ from privproj.curves.inversion import (
     read_log_delta,
 )
 from privproj.numerics.enclosure import Enclosure
-from privproj.runs import delta_target
+from privproj.runs.targets import delta_target
 
 
 def obeys_both_laws(mechanism, bound, run, eps, delta):

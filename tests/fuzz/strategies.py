@@ -13,7 +13,7 @@ from privproj_cli.mechanisms import MECHANISMS, example_words
 from privproj_cli.options import LayerShape, NormPair, Number
 
 from privproj.bounds import LINES
-from privproj.runs import Sampling
+from privproj.runs.sampling import Sampling
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ ELSEWHERE = {
     "audit/faults": "names of faults: tests/audit/test_mechanism.py plants each",
     "composition/capped": "tests/composition/test_compose.py: no answer is above a simple bound",
     "composition/good_event": "tests/accounting/test_queries.py: the reference run",
+    "runs/targets": "what may be asked: tests/accounting/test_calibration.py, tests/accounting/test_attack_risk.py",
     "curves/epsilon_delta": "rules: tests/bounds/test_every_bound.py",
     "curves/profile": "tests/bounds/test_every_bound.py",
     "numerics/arrays": "arrays against scalars: tests/laws/test_binned_profiles.py",

@@ -18,7 +18,7 @@ from privproj.records import certified_runs as limits
 from privproj.records import certify, load_certificate, prove, verify
 from privproj.records.certified_runs import CertifiedRun, grid_from_record, grid_record, prove_run
 from privproj.records.run_file import from_data
-from privproj.runs import Sampling
+from privproj.runs.sampling import Sampling
 from privproj.schedule import phase_of
 
 needs("flint")

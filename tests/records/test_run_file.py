@@ -14,7 +14,8 @@ from privproj.bounds import LINES, mechanism_named
 from privproj.composition.events import FIELDS
 from privproj.records.entries import keys_of
 from privproj.records.run_file import EVENT_KEYS, FOR_ALL, PHASE_KEYS, from_data
-from privproj.runs import Run, Sampling
+from privproj.runs import Run
+from privproj.runs.sampling import Sampling
 
 
 def eps_of(*phases):

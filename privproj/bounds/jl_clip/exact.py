@@ -7,7 +7,7 @@ from privproj.curves.profile import PrivacyProfile
 from privproj.laws.inverse_gamma import InverseGamma
 from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import JLClip
-from privproj.runs import NeighbouringRelation
+from privproj.runs.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile

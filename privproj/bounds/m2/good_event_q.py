@@ -5,7 +5,7 @@ from privproj.bounds.m2._beta_tail import captured_energy_radius
 from privproj.bounds.m2.beta_tail import needs, promises
 from privproj.composition.good_event import GoodEvent
 from privproj.mechanisms import M2
-from privproj.runs import NeighbouringRelation
+from privproj.runs.sampling import NeighbouringRelation
 
 
 def representation(mechanism: M2) -> GoodEvent:

@@ -4,7 +4,7 @@ from privproj.bounds.bound import Bound
 from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import Mixing
 from privproj.numerics.enclosure import Enclosure
-from privproj.runs import NeighbouringRelation
+from privproj.runs.sampling import NeighbouringRelation
 
 VALUES_PER_DEVIATION = 24.0
 """Values of the profile per deviation of its loss that are worth their time. Speed only."""

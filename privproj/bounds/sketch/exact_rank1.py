@@ -10,7 +10,7 @@ from privproj.errors import NotConverged
 from privproj.mechanisms import Sketch
 from privproj.numerics.enclosure import Enclosure
 from privproj.result import Status
-from privproj.runs import NeighbouringRelation
+from privproj.runs.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
     from privproj.curves.columns import RowOfLaw

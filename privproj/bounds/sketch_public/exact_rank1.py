@@ -8,7 +8,7 @@ from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import PublicSketch
 from privproj.result import Status
-from privproj.runs import NeighbouringRelation
+from privproj.runs.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile

@@ -10,7 +10,8 @@ import privproj
 from privproj import M2, Gaussian, InvalidParameter
 from privproj.accounting.schedule import phase_of
 from privproj.assumptions import PUBLIC_RECORD_COUNT
-from privproj.runs import POISSON_UNLESS_SAID, Run, Sampling, run_options_from_batches
+from privproj.runs import POISSON_UNLESS_SAID, Run, run_options_from_batches
+from privproj.runs.sampling import Sampling
 
 
 def test_an_answer_uses_every_one_of_batch_size_dataset_size_and_epochs():

@@ -1,105 +1,30 @@
-"""A run: who are neighbours, how many releases, how each picked its batch, and at which target it is judged.
-
-A target is a delta, or an epsilon and a delta; a delta may lie far below double precision.
-"""
+"""A run: how many releases there are, and how each picked its batch (:mod:`privproj.runs.sampling`)."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, Literal, NotRequired, TypedDict, TypeVar, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, NotRequired, TypedDict, get_args
 
 from privproj.assumptions import (
-    BATCHES_PICKED_BY_RECORDS,
-    FIXED_SIZE_BATCHES,
-    PARTITION_OF_POSITIONS,
-    POISSON_BATCHES,
     PUBLIC_RECORD_COUNT,
 )
 from privproj.errors import InvalidParameter, Refused, unknown_name
-from privproj.validation import privacy_epsilon, probability, real, whole
+from privproj.runs.sampling import (
+    IN_EPOCHS,
+    SCHEMES,
+    WHOLE_DATA,
+    NeighbouringRelation,
+    RelationName,
+    Sampling,
+    SamplingName,
+    Scheme,
+    member_named,
+    scheme_of,
+)
+from privproj.validation import probability, real, whole
 
-RelationName = Literal["add-remove", "replace", "zero-out"]
-SamplingName = Literal["poisson", "fixed", "partition", "balls-in-bins", "shuffle"]
 ComposerName = Literal["privproj", "dp-accounting"]
 
-
-class NeighbouringRelation(StrEnum):
-    """Which pairs of data sets count as neighbours.
-
-    A sum of per-example vectors clipped to norm ``C`` has sensitivity ``C`` under add-remove and zero-out, and ``2 C``
-    under replace.
-
-    Attributes:
-        ADD_REMOVE: One record is added or removed.
-        REPLACE: One record is replaced by any other.
-        ZERO_OUT: One record is replaced by nothing; the number of records stays.
-
-    >>> from privproj import NeighbouringRelation
-    >>> NeighbouringRelation("replace").clip_factor
-    2.0
-    """
-
-    ADD_REMOVE = "add-remove"
-    REPLACE = "replace"
-    ZERO_OUT = "zero-out"
-
-    @property
-    def clip_factor(self) -> float:
-        """The sensitivity of a clipped sum divided by its clipping norm: 2 under replace, else 1."""
-        return 2.0 if self is NeighbouringRelation.REPLACE else 1.0
-
-
-class Sampling(StrEnum):
-    """How a step of a run picks its batch.
-
-    Attributes:
-        POISSON: Each record is in the batch with the sampling rate as probability, independently of the others.
-        FIXED: The batch is a uniformly random subset of fixed size, drawn without replacement.
-        PARTITION: The data are divided into disjoint batches, so that each record is used once per epoch.
-        BALLS_IN_BINS: In each epoch every record picks one batch at random, independently of the others.
-        SHUFFLE: In each epoch the data are shuffled and cut into batches of equal size.
-
-    >>> from privproj import Gaussian, Sampling, epsilon
-    >>> epochs = epsilon(Gaussian(noise_multiplier=10.0), delta=1e-5, steps=3, sampling=Sampling.PARTITION)
-    >>> round(epochs.value, 4), epochs.run["relation"]
-    (0.62, 'zero-out')
-    """
-
-    POISSON = "poisson"
-    FIXED = "fixed"
-    PARTITION = "partition"
-    BALLS_IN_BINS = "balls-in-bins"
-    SHUFFLE = "shuffle"
-
-    @property
-    def counts_epochs(self) -> bool:
-        """True if a step of the run is an epoch, in which each record is used in one batch (or a few)."""
-        return self in (Sampling.PARTITION, Sampling.BALLS_IN_BINS, Sampling.SHUFFLE)
-
-
-IN_EPOCHS = tuple(scheme for scheme in Sampling if scheme.counts_epochs)
-"""The schemes in which a step of a run is an epoch."""
-
-
-DEFAULT_RELATIONS: dict[Sampling | None, tuple[str, str]] = {
-    Sampling.FIXED: (
-        "replace",
-        "relation is replace: fixed-size sampling has a theorem for no other; a noise multiplier is then sigma/(2C), "
-        "the noise standard deviation (for Laplace noise its scale) over twice the clip",
-    ),
-    Sampling.PARTITION: (
-        "zero-out",
-        "relation is zero-out: a partition has a theorem for zero-out and replace only; under add-remove a removed "
-        "record can shift every later batch",
-    ),
-    Sampling.SHUFFLE: (
-        "zero-out",
-        "relation is zero-out: shuffled batches have a theorem for zero-out and replace only; under add-remove a "
-        "removed record can shift every later batch",
-    ),
-}
-"""For a sampling scheme: the relation where none is given, and what is said about it; any other has add-remove."""
 
 POISSON_UNLESS_SAID = (
     "batches are taken to be Poisson, since nothing says how they are drawn; for shuffled ones, as most loaders draw "
@@ -107,17 +32,6 @@ POISSON_UNLESS_SAID = (
     "loader that shuffles has to be changed for it"
 )
 """Said where a rate was computed from a batch size and a number of records, and no sampling is given. Contract."""
-
-
-RELATIONS_OF: dict[Sampling | None, tuple[NeighbouringRelation, ...]] = {
-    None: tuple(NeighbouringRelation),
-    Sampling.POISSON: (NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
-    Sampling.FIXED: (NeighbouringRelation.REPLACE,),
-    Sampling.PARTITION: (NeighbouringRelation.ZERO_OUT, NeighbouringRelation.REPLACE),
-    Sampling.SHUFFLE: (NeighbouringRelation.ZERO_OUT, NeighbouringRelation.REPLACE),
-    Sampling.BALLS_IN_BINS: (NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
-}
-"""For a sampling scheme: the relations with which it has a theorem."""
 
 
 class RunOptions(TypedDict):
@@ -209,34 +123,35 @@ class Run:
         if not isinstance(self.public_size, bool):
             raise InvalidParameter("public_size", self.public_size, "true or false")
         scheme = member_named(Sampling, "sampling", "poisson" if self.sampling is None else self.sampling)
-        if scheme.counts_epochs and rate < 1.0:
+        known = SCHEMES[scheme]
+        if known.counts_epochs and rate < 1.0:
             raise InvalidParameter("sampling_rate", rate, f"rate 1 with {scheme} sampling", "count one step per epoch")
         self._parse_batches(scheme)
         if self.max_batch_size is not None and rate == 1.0:
             raise InvalidParameter("max_batch_size", self.max_batch_size, "a sampling_rate below 1 with it")
-        fallback, note = DEFAULT_RELATIONS.get(None if self.sampling is None else scheme, ("add-remove", ""))
+        chosen = WHOLE_DATA if self.sampling is None else known
         unsaid = self.sampling is None and rate < 1.0 and self.public_size
-        said = ((note, note and self.relation is None), (POISSON_UNLESS_SAID, unsaid))
+        said = (
+            (chosen.why_default, chosen.why_default and self.relation is None),
+            (POISSON_UNLESS_SAID, unsaid),
+        )
         set_field(self, "notes", (*self.notes, *(words for words, present in said if present)))
-        set_field(self, "sampling", None if rate == 1.0 and not scheme.counts_epochs else scheme)
-        relation = fallback if self.relation is None else self.relation
+        set_field(self, "sampling", None if rate == 1.0 and not known.counts_epochs else scheme)
+        relation = chosen.default_relation if self.relation is None else self.relation
         set_field(self, "relation", member_named(NeighbouringRelation, "relation", relation))
 
     def _parse_batches(self, scheme: Sampling) -> None:
         """Check the numbers of batches and the largest batch, which belong to one scheme each."""
         set_field = object.__setattr__
-        owners = {
-            "batches": (Sampling.BALLS_IN_BINS, Sampling.SHUFFLE),
-            "batches_per_record": (Sampling.BALLS_IN_BINS,),
-            "max_batch_size": (Sampling.POISSON,),
-        }
-        for name, schemes in owners.items():
+        for name in BATCH_OPTIONS:
             value, default = getattr(self, name), self.__dataclass_fields__[name].default
-            if value != default and scheme not in schemes:
-                remedy = f"sampling is {scheme}; {name} goes with {' or '.join(schemes)}"
+            if value != default and name not in SCHEMES[scheme].options:
+                owners = [other for other, known in SCHEMES.items() if name in known.options]
+                remedy = f"sampling is {scheme}; {name} goes with {' or '.join(owners)}"
                 raise InvalidParameter(name, value, f"no {name}", remedy)
-        if scheme is Sampling.BALLS_IN_BINS and self.batches is None:
-            raise InvalidParameter("batches", "nothing", "a number of batches in an epoch, with balls-in-bins sampling")
+        for name, expected in SCHEMES[scheme].needs.items():
+            if getattr(self, name) is None:
+                raise InvalidParameter(name, "nothing", expected)
         if self.batches is not None:
             set_field(self, "batches", whole("batches", self.batches, "from 1 to 1e7 batches in an epoch", 1, 10**7))
         each = "a whole number of batches for each record, from 1 to the number of batches"
@@ -261,51 +176,34 @@ class Run:
 
     def check_pair(self) -> None:
         """Raise :class:`Refused` for a pair of sampling scheme and relation that no theorem here covers."""
-        if self.in_positions and self.relation is NeighbouringRelation.ADD_REMOVE:
+        scheme, relation = self.scheme, self.relation
+        if relation is not None and relation in scheme.why_refused:
+            raise Refused(scheme.why_refused[relation])
+        if relation not in scheme.relations:
             raise Refused(
-                f"sampling={self.sampling} has no theorem with relation=add-remove, since a removed record can shift "
-                "every later batch; use relation=zero-out or replace, which keep positions, or sampling=poisson or "
-                "balls-in-bins"
-            )
-        if self.allocates and self.relation is NeighbouringRelation.REPLACE:
-            raise Refused(
-                "sampling=balls-in-bins has no theorem with relation=replace: its proof compares a batch with the "
-                "record to one without it; use relation=zero-out, which keeps the number of records too"
-            )
-        if self.relation not in RELATIONS_OF[self.sampling]:
-            raise Refused(
-                f"no amplification theorem here for sampling={self.sampling} with relation={self.relation}; "
+                f"no amplification theorem here for sampling={self.sampling} with relation={relation}; "
                 "supported below rate 1: poisson with add-remove or zero-out, fixed with replace"
             )
         if self.group_size > 1 and self.relation is not NeighbouringRelation.ADD_REMOVE:
             raise Refused(f"group_size={self.group_size} is accounted under relation=add-remove, not {self.relation}")
-        if self.group_size > 1 and self.allocates:
-            raise Refused(
-                f"group_size={self.group_size} has no theorem with sampling=balls-in-bins, where the records of a "
-                "person pick different batches; use sampling=poisson"
-            )
+        if self.group_size > 1 and scheme.why_no_groups:
+            raise Refused(f"group_size={self.group_size} has {scheme.why_no_groups}")
+
+    @property
+    def scheme(self) -> Scheme:
+        """The record of how batches are drawn."""
+        return scheme_of(self.sampling)
 
     @property
     def assumes(self) -> tuple[str, ...]:
         """What the run takes for granted of the program, whatever is released."""
-        triggers = (
-            (POISSON_BATCHES, self.sampling is Sampling.POISSON),
-            (FIXED_SIZE_BATCHES, self.sampling is Sampling.FIXED),
-            (PARTITION_OF_POSITIONS, self.in_positions),
-            (BATCHES_PICKED_BY_RECORDS, self.allocates),
-            (PUBLIC_RECORD_COUNT, self.public_size),
-        )
-        return tuple(words for words, present in triggers if present)
-
-    @property
-    def in_positions(self) -> bool:
-        """True if the batch of a record is fixed by its position in the data, so that an epoch is one release of it."""
-        return self.sampling in (Sampling.PARTITION, Sampling.SHUFFLE)
+        said = (self.scheme.assumes, PUBLIC_RECORD_COUNT if self.public_size else "")
+        return tuple(words for words in said if words)
 
     @property
     def in_epochs(self) -> bool:
         """True if a step is an epoch of several batches."""
-        return self.sampling is not None and self.sampling.counts_epochs
+        return self.scheme.counts_epochs
 
     @property
     def is_planned(self) -> bool:
@@ -320,7 +218,7 @@ class Run:
     @property
     def allocates(self) -> bool:
         """True if a record picks a few of several batches at random in each epoch."""
-        return self.sampling is Sampling.BALLS_IN_BINS
+        return self.scheme.picks_batches
 
     @property
     def single(self) -> bool:
@@ -344,28 +242,6 @@ class Run:
         own = ("batches", "batches_per_record") if self.allocates else ("batches",)
         cut = ("max_batch_size", "dataset_size")
         return tuple(name for name in (*own, *cut) if getattr(self, name) is not None)
-
-
-def epoch_words(run: Mapping[str, Any]) -> str:
-    """How the records of an epoch are in its batches, in words, for a run as :meth:`Run.parameters` writes it."""
-    if run["sampling"] == Sampling.BALLS_IN_BINS:
-        count = "one" if run["batches_per_record"] == 1 else run["batches_per_record"]
-        return f"each record in {count} of {run['batches']} batches, picked at random"
-    if run["sampling"] == Sampling.SHUFFLE:
-        batches = "shuffled batch" if run.get("batches") is None else f"of {run['batches']} shuffled batches"
-        return f"each record in one {batches}, counted as one release"
-    return "each record in one batch of a partition"
-
-
-Member = TypeVar("Member", bound=StrEnum)
-
-
-def member_named(kind: type[Member], name: str, value: object) -> Member:
-    """The member of an enum with this value; raises :class:`InvalidParameter` that lists the values there are."""
-    try:
-        return kind(value)
-    except ValueError:
-        raise unknown_name(name, value, f"a {name}", kind) from None
 
 
 def _parse_split(value: Any) -> float | str | None:
@@ -471,151 +347,3 @@ def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: floa
     count = real("epochs", epochs, "a positive number of epochs", 0.0, 1e9, open_low=True)
     # q = B/N, T = ceil(E ceil(N/B)).
     return batch / size, max(1, math.ceil(count * math.ceil(size / batch)))
-
-
-@dataclass(frozen=True)
-class Target:
-    """The delta to be met; ``delta`` is None where only its logarithm is a double.
-
-    ``log_delta`` is its natural logarithm, ``log10_delta`` the decimal one; ``by_log`` says that the latter was asked.
-    """
-
-    delta: float | None
-    log_delta: float
-    log10_delta: float
-    by_log: bool = field(default=False, kw_only=True)
-
-    def fields(self) -> dict[str, Any]:
-        """The target by the names of the fields of a result."""
-        return {"delta": self.delta, "log10_delta": self.log10_delta}
-
-
-@dataclass(frozen=True)
-class EpsilonTarget:
-    """The epsilon at which a delta is asked for."""
-
-    epsilon: float
-
-    def fields(self) -> dict[str, Any]:
-        """The target by the names of the fields of a result."""
-        return {"epsilon": self.epsilon}
-
-
-@dataclass(frozen=True)
-class RiskTarget:
-    """An attack risk to be met: the ``advantage``, or the true positive rate ``tpr`` at a false positive rate ``fpr``.
-
-    It has either the first or the other two.
-    """
-
-    advantage: float | None = None
-    tpr: float | None = None
-    fpr: float | None = None
-
-    @property
-    def value(self) -> float:
-        """The risk that is allowed."""
-        found = self.advantage if self.tpr is None else self.tpr
-        assert found is not None
-        return found
-
-    def parameters(self) -> dict[str, float]:
-        """The target by the names of its parts."""
-        return {name: value for name, value in vars(self).items() if value is not None}
-
-    def fields(self) -> dict[str, Any]:
-        """The target by the names of the fields of a result."""
-        return {"risk": self.parameters()}
-
-
-@dataclass(frozen=True)
-class SlackTarget:
-    """The slack of a ``mu`` of Gaussian differential privacy; ``target`` is None for a slack of 0."""
-
-    target: Target | None
-
-    def fields(self) -> dict[str, Any]:
-        """The slack by the names of the fields of a result."""
-        return {"delta": 0.0, "log10_delta": None} if self.target is None else self.target.fields()
-
-
-AnyTarget = Target | EpsilonTarget | RiskTarget | SlackTarget
-
-
-@dataclass(frozen=True)
-class FullTarget(Target):
-    """The pair ``(epsilon, delta)`` to be met."""
-
-    epsilon: float
-
-    def fields(self) -> dict[str, Any]:
-        """The target by the names of the fields of a result."""
-        return {"epsilon": self.epsilon, **super().fields()}
-
-
-def epsilon_target(epsilon: float) -> EpsilonTarget:
-    """The target at this epsilon, from 0 to 1e9; raises :class:`InvalidParameter` for any other value."""
-    return EpsilonTarget(privacy_epsilon(epsilon, zero=True))
-
-
-def slack_target(delta: float) -> SlackTarget:
-    """The slack ``delta``, from 0 to below 1; raises :class:`InvalidParameter` for any other value."""
-    expected = "a slack from 0 to below 1"
-    found = real("delta", delta, expected, 0.0, 1.0)
-    if found == 1.0:
-        raise InvalidParameter("delta", delta, expected)
-    return SlackTarget(delta_target(found, None) if found else None)
-
-
-def delta_target(delta: float | None, log10_delta: float | None) -> Target:
-    """The target at ``delta`` or ``10^log10_delta``; raises :class:`InvalidParameter` unless exactly one is given."""
-    if (delta is None) == (log10_delta is None):
-        given = "nothing" if delta is None else delta
-        raise InvalidParameter("delta", given, "either delta (for instance 1e-6) or log10_delta")
-    if delta is not None:
-        found = probability("delta", delta)
-        return Target(found, math.log(found), math.log10(found))
-    expected = "a log10_delta from -1e6 to below 0"
-    power = real("log10_delta", log10_delta, expected, -1e6, -1e-300)
-    return Target(10.0**power if power > -300.0 else None, power * math.log(10.0), power, by_log=True)
-
-
-def full_target(epsilon: float, delta: float | None, log10_delta: float | None, *, zero: bool) -> FullTarget:
-    """The target at an epsilon and a delta; ``epsilon = 0`` is allowed only if ``zero``."""
-    found = delta_target(delta, log10_delta)
-    eps = privacy_epsilon(epsilon, zero=zero)
-    return FullTarget(found.delta, found.log_delta, found.log10_delta, eps, by_log=found.by_log)
-
-
-RISKS = ("advantage", "tpr", "fpr")
-"""The names of the parts of a risk that can be a target."""
-
-
-def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -> RiskTarget:
-    """The target at this risk; raises :class:`InvalidParameter` unless it is one risk, and ``fpr`` is below ``tpr``."""
-    if advantage is not None:
-        if tpr is not None or fpr is not None:
-            raise InvalidParameter("advantage", advantage, "either an advantage, or tpr and fpr, not both")
-        return RiskTarget(advantage=probability("advantage", advantage))
-    for name, value in (("tpr", tpr), ("fpr", fpr)):
-        if value is None:
-            raise InvalidParameter(name, "nothing", "a true positive rate tpr and a false positive rate fpr together")
-    hit, false = probability("tpr", tpr), probability("fpr", fpr)
-    if hit <= false:
-        raise InvalidParameter("tpr", hit, f"a true positive rate above fpr={false:g}, which guessing reaches")
-    return RiskTarget(tpr=hit, fpr=false)
-
-
-def privacy_or_risk_target(
-    epsilon: float | None, delta: float | None, log10_delta: float | None, **risk: float | None
-) -> FullTarget | RiskTarget:
-    """The target at ``(epsilon, delta)``, or at a risk; raises :class:`InvalidParameter` unless it is one of them."""
-    given = {name: value for name, value in risk.items() if value is not None}
-    if given:
-        for name, value in (("epsilon", epsilon), ("delta", delta), ("log10_delta", log10_delta)):
-            if value is not None:
-                raise InvalidParameter(name, value, f"either epsilon and delta, or {' and '.join(given)}, not both")
-        return risk_target(risk.get("advantage"), risk.get("tpr"), risk.get("fpr"))
-    if epsilon is None:
-        raise InvalidParameter("epsilon", "nothing", "epsilon and delta, or advantage, or tpr and fpr")
-    return full_target(epsilon, delta, log10_delta, zero=False)

@@ -1,0 +1,159 @@
+"""At which target a run is judged: a delta, an epsilon, both, an attack risk, or the slack of a ``mu``.
+
+A delta may lie far below double precision.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from privproj.errors import InvalidParameter
+from privproj.validation import privacy_epsilon, probability, real
+
+
+@dataclass(frozen=True)
+class Target:
+    """The delta to be met; ``delta`` is None where only its logarithm is a double.
+
+    ``log_delta`` is its natural logarithm, ``log10_delta`` the decimal one; ``by_log`` says that the latter was asked.
+    """
+
+    delta: float | None
+    log_delta: float
+    log10_delta: float
+    by_log: bool = field(default=False, kw_only=True)
+
+    def fields(self) -> dict[str, Any]:
+        """The target by the names of the fields of a result."""
+        return {"delta": self.delta, "log10_delta": self.log10_delta}
+
+
+@dataclass(frozen=True)
+class EpsilonTarget:
+    """The epsilon at which a delta is asked for."""
+
+    epsilon: float
+
+    def fields(self) -> dict[str, Any]:
+        """The target by the names of the fields of a result."""
+        return {"epsilon": self.epsilon}
+
+
+@dataclass(frozen=True)
+class RiskTarget:
+    """An attack risk to be met: the ``advantage``, or the true positive rate ``tpr`` at a false positive rate ``fpr``.
+
+    It has either the first or the other two.
+    """
+
+    advantage: float | None = None
+    tpr: float | None = None
+    fpr: float | None = None
+
+    @property
+    def value(self) -> float:
+        """The risk that is allowed."""
+        found = self.advantage if self.tpr is None else self.tpr
+        assert found is not None
+        return found
+
+    def parameters(self) -> dict[str, float]:
+        """The target by the names of its parts."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def fields(self) -> dict[str, Any]:
+        """The target by the names of the fields of a result."""
+        return {"risk": self.parameters()}
+
+
+@dataclass(frozen=True)
+class SlackTarget:
+    """The slack of a ``mu`` of Gaussian differential privacy; ``target`` is None for a slack of 0."""
+
+    target: Target | None
+
+    def fields(self) -> dict[str, Any]:
+        """The slack by the names of the fields of a result."""
+        return {"delta": 0.0, "log10_delta": None} if self.target is None else self.target.fields()
+
+
+AnyTarget = Target | EpsilonTarget | RiskTarget | SlackTarget
+
+
+@dataclass(frozen=True)
+class FullTarget(Target):
+    """The pair ``(epsilon, delta)`` to be met."""
+
+    epsilon: float
+
+    def fields(self) -> dict[str, Any]:
+        """The target by the names of the fields of a result."""
+        return {"epsilon": self.epsilon, **super().fields()}
+
+
+def epsilon_target(epsilon: float) -> EpsilonTarget:
+    """The target at this epsilon, from 0 to 1e9; raises :class:`InvalidParameter` for any other value."""
+    return EpsilonTarget(privacy_epsilon(epsilon, zero=True))
+
+
+def slack_target(delta: float) -> SlackTarget:
+    """The slack ``delta``, from 0 to below 1; raises :class:`InvalidParameter` for any other value."""
+    expected = "a slack from 0 to below 1"
+    found = real("delta", delta, expected, 0.0, 1.0)
+    if found == 1.0:
+        raise InvalidParameter("delta", delta, expected)
+    return SlackTarget(delta_target(found, None) if found else None)
+
+
+def delta_target(delta: float | None, log10_delta: float | None) -> Target:
+    """The target at ``delta`` or ``10^log10_delta``; raises :class:`InvalidParameter` unless exactly one is given."""
+    if (delta is None) == (log10_delta is None):
+        given = "nothing" if delta is None else delta
+        raise InvalidParameter("delta", given, "either delta (for instance 1e-6) or log10_delta")
+    if delta is not None:
+        found = probability("delta", delta)
+        return Target(found, math.log(found), math.log10(found))
+    expected = "a log10_delta from -1e6 to below 0"
+    power = real("log10_delta", log10_delta, expected, -1e6, -1e-300)
+    return Target(10.0**power if power > -300.0 else None, power * math.log(10.0), power, by_log=True)
+
+
+def full_target(epsilon: float, delta: float | None, log10_delta: float | None, *, zero: bool) -> FullTarget:
+    """The target at an epsilon and a delta; ``epsilon = 0`` is allowed only if ``zero``."""
+    found = delta_target(delta, log10_delta)
+    eps = privacy_epsilon(epsilon, zero=zero)
+    return FullTarget(found.delta, found.log_delta, found.log10_delta, eps, by_log=found.by_log)
+
+
+RISKS = ("advantage", "tpr", "fpr")
+"""The names of the parts of a risk that can be a target."""
+
+
+def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -> RiskTarget:
+    """The target at this risk; raises :class:`InvalidParameter` unless it is one risk, and ``fpr`` is below ``tpr``."""
+    if advantage is not None:
+        if tpr is not None or fpr is not None:
+            raise InvalidParameter("advantage", advantage, "either an advantage, or tpr and fpr, not both")
+        return RiskTarget(advantage=probability("advantage", advantage))
+    for name, value in (("tpr", tpr), ("fpr", fpr)):
+        if value is None:
+            raise InvalidParameter(name, "nothing", "a true positive rate tpr and a false positive rate fpr together")
+    hit, false = probability("tpr", tpr), probability("fpr", fpr)
+    if hit <= false:
+        raise InvalidParameter("tpr", hit, f"a true positive rate above fpr={false:g}, which guessing reaches")
+    return RiskTarget(tpr=hit, fpr=false)
+
+
+def privacy_or_risk_target(
+    epsilon: float | None, delta: float | None, log10_delta: float | None, **risk: float | None
+) -> FullTarget | RiskTarget:
+    """The target at ``(epsilon, delta)``, or at a risk; raises :class:`InvalidParameter` unless it is one of them."""
+    given = {name: value for name, value in risk.items() if value is not None}
+    if given:
+        for name, value in (("epsilon", epsilon), ("delta", delta), ("log10_delta", log10_delta)):
+            if value is not None:
+                raise InvalidParameter(name, value, f"either epsilon and delta, or {' and '.join(given)}, not both")
+        return risk_target(risk.get("advantage"), risk.get("tpr"), risk.get("fpr"))
+    if epsilon is None:
+        raise InvalidParameter("epsilon", "nothing", "epsilon and delta, or advantage, or tpr and fpr")
+    return full_target(epsilon, delta, log10_delta, zero=False)
