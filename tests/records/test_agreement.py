@@ -73,6 +73,7 @@ def agrees(text, content):
     return not failed
 
 
+@pytest.mark.full
 def test_every_kind_of_statement_agrees_with_the_ledger_of_its_run(path):
     """That of a question, of a run file and of a training run."""
     spend(path, 30, PHASE, TARGET)
