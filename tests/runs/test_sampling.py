@@ -25,7 +25,7 @@ def test_every_scheme_has_a_record_and_its_default_is_one_of_its_relations():
         assert bool(scheme.why_default) == (scheme.default_relation is not NeighbouringRelation.ADD_REMOVE)
 
 
-@pytest.mark.parametrize(("scheme", "relation"), itertools.product(Sampling, NeighbouringRelation))
+@pytest.mark.parametrize(("scheme", "relation"), list(itertools.product(Sampling, NeighbouringRelation)))
 def test_a_relation_is_answered_exactly_where_the_record_has_it(scheme, relation):
     ask = {"delta": 1e-5, "relation": str(relation), **options_of(scheme)}
     mechanism = Gaussian(noise_multiplier=2.0)
@@ -36,7 +36,7 @@ def test_a_relation_is_answered_exactly_where_the_record_has_it(scheme, relation
             privproj.epsilon(mechanism, **ask)
 
 
-@pytest.mark.parametrize(("scheme", "name"), itertools.product(Sampling, BATCH_OPTIONS))
+@pytest.mark.parametrize(("scheme", "name"), list(itertools.product(Sampling, BATCH_OPTIONS)))
 def test_an_option_of_batches_is_taken_exactly_by_the_schemes_that_have_it(scheme, name):
     run = {**options_of(scheme), name: 2 if name == "batches_per_record" else GIVEN[name]}
     run |= {"dataset_size": GIVEN["dataset_size"]} if name == "max_batch_size" else {}
