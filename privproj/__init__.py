@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         Wishart,
         WishartMatrix,
     )
-    from privproj.result import Outcome, Result, Side, Status
+    from privproj.result import LowerBound, Outcome, Result, Side, Status
     from privproj.runs import RunOptions
     from privproj.runs.sampling import NeighbouringRelation, Sampling
 
@@ -51,6 +51,7 @@ __all__ = [
     "JLClip",
     "Laplace",
     "Layer",
+    "LowerBound",
     "Mixing",
     "NeighbouringRelation",
     "NotConverged",
@@ -105,7 +106,7 @@ HOMES = {
         *("M1", "M2", "R1SMG", "Gaussian", "JLClip", "Laplace", "Layer", "Mixing", "PublicSketch", "Sketch"),
         *("Wishart", "WishartMatrix"),
     ),
-    "result": ("Outcome", "Result", "Side", "Status"),
+    "result": ("LowerBound", "Outcome", "Result", "Side", "Status"),
     "runs": ("RunOptions",),
     "runs.sampling": ("NeighbouringRelation", "Sampling"),
 }
