@@ -9,11 +9,11 @@ their own (C27, :mod:`privproj.accounting.batch_remarks`).
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from privproj.accounting.batch_remarks import SEES_PROJECTIONS
 from privproj.accounting.phase import Phase
-from privproj.accounting.question import Question
+from privproj.accounting.question import Aim, Question
 from privproj.composition.compose import compose_phases
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import PrivprojError
@@ -21,8 +21,6 @@ from privproj.numerics.enclosure import next_up
 from privproj.result import LowerBound, Result, Side, round_outward
 from privproj.runs import Run
 from privproj.runs.sampling import Sampling
-
-Aim = TypeVar("Aim")
 
 CLOSE_ENOUGH = 1.01
 """Further changes are tried only where the answer is more than this factor above the lower end. Speed only."""
@@ -212,7 +210,7 @@ def _if_shuffled(run: Run, changed: Callable[[Run], Run]) -> Run:
 
 def _with_balls_in_bins(run: Run) -> Run:
     """The run with balls-in-bins batches, as many."""
-    return replace(run, sampling=Sampling("balls-in-bins"))
+    return replace(run, sampling=Sampling.BALLS_IN_BINS)
 
 
 def _with_poisson(run: Run) -> Run:

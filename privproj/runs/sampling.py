@@ -106,11 +106,11 @@ class Scheme:
     is_shuffled: bool = False
     """True if a permutation hides where a record is, for which nothing is counted (C27)."""
 
-    varies_in_size: bool = False
+    varies_in_size: bool
     """True if each record joins batches on its own: mechanisms with a theorem for fixed sizes alone are refused."""
 
-    is_one_sided: bool = False
-    """True if the two orders of neighbours differ (C18). Proof."""
+    is_one_sided: bool
+    """True if the two orders of neighbours differ, so that both are composed (C18). Proof."""
 
     attains_pair: bool = False
     """True if one record that changes alone attains the pair of the composition (C28). Proof."""
@@ -139,7 +139,7 @@ def _words_of_shuffle(run: Mapping[str, Any]) -> str:
     return f"each record in one {batches}, counted as one release"
 
 
-WHOLE_DATA = Scheme(relations=tuple(NeighbouringRelation), attains_pair=True)
+WHOLE_DATA = Scheme(relations=tuple(NeighbouringRelation), varies_in_size=False, is_one_sided=False, attains_pair=True)
 """A release on the whole data set, which draws no batch."""
 
 SCHEMES = {
@@ -157,6 +157,8 @@ SCHEMES = {
         why_default="relation is replace: fixed-size sampling has a theorem for no other; a noise multiplier is then "
         "sigma/(2C), the noise standard deviation (for Laplace noise its scale) over twice the clip",
         assumes=FIXED_SIZE_BATCHES,
+        varies_in_size=False,
+        is_one_sided=False,
     ),
     Sampling.PARTITION: Scheme(
         relations=(NeighbouringRelation.ZERO_OUT, NeighbouringRelation.REPLACE),
@@ -169,6 +171,8 @@ SCHEMES = {
         in_positions=True,
         attains_pair=True,
         words=lambda run: "each record in one batch of a partition",
+        varies_in_size=False,
+        is_one_sided=False,
     ),
     Sampling.BALLS_IN_BINS: Scheme(
         relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
@@ -185,6 +189,7 @@ SCHEMES = {
         counts_epochs=True,
         picks_batches=True,
         varies_in_size=True,
+        is_one_sided=False,  # an epoch is composed as one release with both its orders (C25)
         attains_pair=True,
         words=_words_of_bins,
     ),
@@ -200,6 +205,8 @@ SCHEMES = {
         in_positions=True,
         is_shuffled=True,
         words=_words_of_shuffle,
+        varies_in_size=False,
+        is_one_sided=False,
     ),
 }
 """The record of every scheme. All that the accounting asks of a scheme is asked of it."""
