@@ -47,7 +47,7 @@ class Phase:
         run: How often, and on what batches.
         bound: The record of the bound, a :class:`privproj.bounds.bound.Bound`.
         allow_refuted: True lets a refuted bound be evaluated; its number is then marked as no guarantee.
-        name: What the phase is called in answers and messages; empty for the only phase of a plain question.
+        name: What the phase is called in answers and messages of a schedule.
         planned: True if the phase has not happened yet; what is left of a budget is then worked out for it.
 
     >>> from privproj import Gaussian
@@ -66,7 +66,7 @@ class Phase:
 
     def __post_init__(self) -> None:
         """Refuse a name that no file of a run could be read with."""
-        if self.name and not is_printable(self.name):
+        if not is_printable(self.name):
             raise InvalidParameter("name", ascii(self.name)[:60], "text that can be printed on one line")
 
     @property
@@ -293,11 +293,11 @@ def check_mechanism(mechanism: object) -> None:
 def phase_for(mechanism: Mechanism, bound: Bound, run: RunOptions, name: str = "") -> Phase:
     """The phase with this bound; a relation that is not given is that of the bound, or else of the mechanism."""
     options: Any = dict(run)
-    for name in (name for name in options if name not in RunOptions.__annotations__):
-        if name in BATCH_KEYS:
+    for key in (key for key in options if key not in RunOptions.__annotations__):
+        if key in BATCH_KEYS:
             expected = "sampling_rate = B/N and steps = E ceil(N/B)"
-            raise InvalidParameter(name, options[name], f"{expected}, in Python, for batch size B, N records, E epochs")
-        raise unknown_name(name, options[name], "an option of a run", RunOptions.__annotations__, word=name)
+            raise InvalidParameter(key, options[key], f"{expected}, in Python, for batch size B, N records, E epochs")
+        raise unknown_name(key, options[key], "an option of a run", RunOptions.__annotations__, word=key)
     allowed = boolean("allow_refuted", options.pop("allow_refuted", False))
     if options.get("relation") is None:
         options["relation"] = bound.default_relation or mechanism.default_relation

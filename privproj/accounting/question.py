@@ -6,11 +6,7 @@ from typing import Any, TypeVar
 
 from privproj.accounting.batch_remarks import remark_on_batches, without_cap
 from privproj.accounting.phase import OWN_COMPOSER, Phase, check_mechanism, cut_batches, numerics_of, phase_for
-from privproj.assumptions import (
-    PLANS,
-    ROUNDING_AS_MEASURED,
-    plan_fixed,
-)
+from privproj.assumptions import PLANS, ROUNDING_AS_MEASURED, plan_fixed
 from privproj.bounds import find_bound
 from privproj.composition.compose import compose_phases
 from privproj.curves.inversion import log_excess, meets
@@ -37,9 +33,9 @@ FOUND = {
 class Question:
     """Phases of one run, one or several, accounted jointly: everything that fixes the curve to be read.
 
-    A question of one phase without a name is a plain one, and its answer is in the words of that phase. ``composer``
-    and ``discretization`` are those of the joint composition; None leaves them to the only phase. ``assumes`` are
-    further sentences that every number takes for granted.
+    That of one phase is answered in the words of that phase, unless it is a schedule. ``composer`` and
+    ``discretization`` are those of the joint composition; None leaves them to the only phase. ``assumes`` are further
+    sentences that every number takes for granted.
     """
 
     phases: tuple[Phase, ...]
@@ -55,8 +51,8 @@ class Question:
 
     @property
     def is_plain(self) -> bool:
-        """True for one phase without a name."""
-        return len(self.phases) == 1 and not self.phases[0].name
+        """True where the answer is in the words of the only phase; a schedule names its phases."""
+        return len(self.phases) == 1
 
     def with_mechanism(self, **changes: object) -> "Question":
         """The question with these parameters of the mechanism of its only phase changed."""
@@ -110,7 +106,7 @@ class Question:
         try:
             return phase.curve()
         except (InvalidParameter, Refused) as error:
-            if not phase.name:
+            if self.is_plain:
                 raise
             if isinstance(error, InvalidParameter):
                 raise_within(error, f"phase {phase.name}")

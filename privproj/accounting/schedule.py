@@ -103,6 +103,10 @@ class Schedule(Question):
         if len(relations) > 1:
             raise InvalidParameter("relation", ", ".join(sorted(relations)), "one neighbouring relation for all phases")
         for phase in self.phases:
+            if (phase.run.composer, phase.run.discretization) != (OWN_COMPOSER, None):
+                given = phase.run.composer if phase.run.discretization is None else phase.run.discretization
+                name = "composer" if phase.run.discretization is None else "discretization"
+                raise InvalidParameter(name, given, f"{name} once, for the whole schedule")
             if len(self.phases) > 1 and phase.reuses_projection:
                 raise Refused(
                     f"phase {phase.name}: {phase.bound.name} needs a fresh projection for each release, and a fixed "
@@ -128,6 +132,11 @@ class Schedule(Question):
     def done_phases(self) -> tuple[Phase, ...]:
         """The phases that have happened, those that are not merely planned; there may be none."""
         return tuple(phase for phase in self.phases if not phase.planned)
+
+    @property
+    def is_plain(self) -> bool:
+        """False: a schedule of one phase names it too."""
+        return False
 
     def curve(self) -> Curve:
         """The joint curve; by dp-accounting where a phase is one of its events."""

@@ -32,6 +32,19 @@ def test_one_phase_of_a_run_is_answered_as_the_plain_question(phase):
     assert set(results[0].assumes) == set(results[1].assumes)
 
 
+def test_a_schedule_answers_as_a_run_whatever_its_phase_is_called():
+    phase = phase_of(Gaussian(noise_multiplier=1.0), "", **RUN)
+    answer = from_data({"phase": [phase.as_dict()]}).epsilon(delta=1e-5)
+    assert (answer.mechanism["name"], answer.bound) == ("run", "gaussian.analytic")
+
+
+@pytest.mark.parametrize("option", [{"composer": "dp-accounting"}, {"discretization": 1e-3}])
+def test_what_fixes_the_joint_composition_is_said_of_the_schedule_and_not_of_a_phase(option):
+    phase = phase_of(Gaussian(noise_multiplier=1.0), "first", **RUN, **option)
+    with pytest.raises(InvalidParameter, match="once, for the whole schedule"):
+        Schedule((phase, phase_of(Gaussian(noise_multiplier=1.0), "second")))
+
+
 @pytest.mark.parametrize("phase", PHASES, ids=lambda phase: f"{phase.mechanism.name}.{phase.bound.name}")
 def test_a_phase_is_read_again_from_the_entry_that_it_writes(phase):
     (again,) = from_data({"phase": [phase.as_dict()]}).phases
