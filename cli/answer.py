@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import privproj
+from privproj.bounds import mechanism_named
 from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.result import Outcome, Result
-from privproj.runs import BATCH_KEYS, BATCH_OPTIONS, RunOptions, run_options_from_batches
+from privproj.runs import RUN_PARAMETERS, RunOptions, run_from
 from privproj.runs.sampling import NeighbouringRelation
-from privproj.validation import real, whole
+from privproj.validation import parameters_from, real, whole
 
 from . import render
-from .declared import answer_of, run_of, target_of
-from .mechanisms import MECHANISMS, QUANTITIES, declared_by
+from .declared import MECHANISMS, QUANTITIES, answer_of, declared_by, run_of, target_of
 from .output import write
 
 if TYPE_CHECKING:
@@ -59,20 +59,15 @@ def parse_number(option: str, text: str) -> float:
     return number
 
 
-RUN_NAMES = ("steps", "sampling_rate", "sampling", *BATCH_OPTIONS, *BATCH_KEYS)
-OTHER_RUN_NAMES = ("relation", "group_size", "discretization", "composer", "split")
-
-
 def take_run(options: dict[str, Any], quantity: str = "") -> RunOptions:
     """Remove the run options from ``options``; return the run as the library takes it."""
-    given = {name: value for name in RUN_NAMES if (value := options.pop(name, None)) is not None}
-    run: Any = {name: value for name in OTHER_RUN_NAMES if (value := options.pop(name, None)) is not None}
-    if run.get("split", "even") not in ("even", "optimal"):
-        run["split"] = parse_number("--split", run["split"])
+    given = {name: value for name in RUN_PARAMETERS if (value := options.pop(name, None)) is not None}
+    if given.get("split", "even") not in ("even", "optimal"):
+        given["split"] = parse_number("--split", given["split"])
     if "dataset_size" in given and not {"batch_size", "max_batch_size"} & set(given):  # for the warning about delta
         whole("dataset_size", given.pop("dataset_size"), "a whole number dataset_size >= 1")
-        run["public_size"] = True
-    return run | run_options_from_batches(given, {"steps": "steps", "rate": "sampling_rate"}.get(quantity, ""))
+        given["public_size"] = True
+    return run_from(given, quantity)
 
 
 def with_proof(path: str | None, result: Result) -> Result:
@@ -96,7 +91,7 @@ def plain_question(words: list[str]) -> tuple[str, str, dict[str, Any]] | None:
     every error among them, is for click, which reads the same declarations.
     """
     quantity, name = words[:2]
-    if quantity not in QUANTITIES or name not in MECHANISMS or not QUANTITIES[quantity](MECHANISMS[name].kind):
+    if quantity not in QUANTITIES or name not in MECHANISMS or not QUANTITIES[quantity](mechanism_named(name)):
         return None
     declared = [*declared_by(name, quantity), *run_of(quantity), *target_of(quantity), *answer_of(quantity)]
     known = {option: settings for option, _, settings in declared}
@@ -140,7 +135,7 @@ def answer_question(quantity: str, name: str, options: dict[str, Any]) -> int:
     certificate, clip, size = options.pop("certificate", None), options.pop("clip"), options.get("dataset_size")
     run = take_run(options, quantity)
     own = [parameter_name(option) for option, _, _ in declared_by(name, quantity)]
-    mechanism = build_mechanism(MECHANISMS[name].kind, {name: options.pop(name) for name in own})
+    mechanism = build_mechanism(mechanism_named(name), {name: options.pop(name) for name in own})
     try:
         result = getattr(privproj, quantity)(mechanism, **options, **run)
         if certify or certificate is not None:
@@ -156,14 +151,12 @@ def answer_question(quantity: str, name: str, options: dict[str, Any]) -> int:
 
 def build_mechanism(kind: "type[Mechanism]", given: dict[str, Any]) -> "Mechanism":
     """Return the mechanism that the options describe."""
-    if "layer" in given:
-        given["layers"] = given.pop("layer")
     peft = {name: given.pop(name) for name in ("from_peft", "base", "whole_gradients") if name in given}
     if any(peft.values()):
         take_adapter(kind, given, **peft)
     if isinstance(given.get("residual_norm"), tuple):
         given.update(zip(("residual_norm", "other_residual_norm"), given["residual_norm"], strict=False))
-    return kind(**{name: value for name, value in given.items() if value is not None})
+    return kind(**parameters_from(kind, given))
 
 
 def take_adapter(
@@ -181,7 +174,7 @@ def take_adapter(
     if from_peft is None:
         name, value = ("--base", base) if base is not None else ("--whole-gradients", whole_gradients)
         raise InvalidParameter(name, value, f"--from-peft with {name}")
-    if given.get("layers"):
+    if given.get("layer"):
         raise InvalidParameter("--from-peft", from_peft, "either --from-peft or --layer, not both")
     projects = "layers" in kind.__dataclass_fields__
     if projects and not whole_gradients:
@@ -201,7 +194,7 @@ def take_adapter(
         raise InvalidParameter(error.name, error.value, error.expected, remedy) from None
     shapes = ", ".join(map(str, layers))
     if projects:
-        given["layers"] = layers
+        given["layer"] = layers
         write(f"layers: {shapes}", sys.stderr)
     else:
         words = "that do not matter to this number, as long as one clip holds all that is trained"

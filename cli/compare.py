@@ -5,12 +5,13 @@ from typing import Any
 import click
 
 from privproj.accounting.queries import compare
+from privproj.bounds import mechanism_named
 from privproj.result import Outcome
 
 from . import render
 from .answer import build_mechanism, take_run
+from .declared import MECHANISMS, example_words
 from .groups import Group
-from .mechanisms import MECHANISMS, example_words
 from .options import mechanism_options, option, run_options, sectioned, target_options, with_options
 
 SUMMARY = "Every bound of a mechanism, promise-free ones first, tightest first."
@@ -20,7 +21,7 @@ command = Group("compare", help=SUMMARY, short_help=SUMMARY)
 
 def compare_command(mechanism: str) -> click.Command:
     """Build the command ``privproj compare MECHANISM``."""
-    kind, summary = MECHANISMS[mechanism].kind, MECHANISMS[mechanism].summary
+    kind = mechanism_named(mechanism)
     own = mechanism_options(mechanism, "compare")
 
     def run(json: bool, **options: Any) -> int:
@@ -44,8 +45,8 @@ def compare_command(mechanism: str) -> click.Command:
         ),
         run,
         name=mechanism,
-        help=f"{summary}\n\n\b\nExample:\n  privproj compare {mechanism} {words} --delta 1e-5",
-        short_help=summary,
+        help=f"{kind.summary}\n\n\b\nExample:\n  privproj compare {mechanism} {words} --delta 1e-5",
+        short_help=kind.summary,
     )
 
 

@@ -7,7 +7,7 @@ import click
 from privproj.accounting.gdp import DEFAULT_SLACK, solve_gdp_mu
 from privproj.accounting.phase import numerics_of, phase_for
 from privproj.accounting.question import Question, answer, ask_by_name, question_about
-from privproj.bounds import bounds_of
+from privproj.bounds import bounds_of, mechanism_named
 from privproj.curves.tradeoff import profile_points, tradeoff
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered
 from privproj.result import Result, as_plain_value
@@ -16,9 +16,9 @@ from privproj.validation import privacy_epsilon, whole
 
 from . import render
 from .answer import EXIT_CODES, build_mechanism, take_run
+from .declared import MECHANISMS, example_words
 from .files import write_text
 from .groups import Group
-from .mechanisms import MECHANISMS, example_words
 from .options import Once, OneOf, mechanism_options, option, run_options, sectioned, with_options
 
 SUMMARY = "delta(eps), the trade-off function or one GDP mu: table, CSV, JSON, picture."
@@ -143,11 +143,11 @@ def shown(
 
 def curve_command(name: str) -> click.Command:
     """Build the command ``privproj curve MECHANISM``."""
-    entry = MECHANISMS[name]
+    kind = mechanism_named(name)
     own = mechanism_options(name, "curve")
 
     def callback(**options: Any) -> int:
-        return show_curves(entry.kind, options, [str(o.name) for o in own])
+        return show_curves(kind, options, [str(o.name) for o in own])
 
     return with_options(
         sectioned(
@@ -167,8 +167,8 @@ def curve_command(name: str) -> click.Command:
         ),
         callback,
         name=name,
-        help=f"{entry.summary}\n\n\b\nExample:\n  privproj curve {name} {' '.join(example_words(name, 'curve'))}",
-        short_help=entry.summary,
+        help=f"{kind.summary}\n\n\b\nExample:\n  privproj curve {name} {' '.join(example_words(name, 'curve'))}",
+        short_help=kind.summary,
     )
 
 

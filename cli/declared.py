@@ -1,9 +1,18 @@
-"""What a question may say on the command line, as plain data: nothing here loads click."""
+"""What a question may say on the command line, as plain data: nothing here loads click.
 
+The options of mechanisms, runs and targets come from where their parameters are declared
+(:mod:`privproj.validation`); here stands what only the command line has.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
 from privproj.accounting.question import FOUND
-from privproj.runs.sampling import Sampling
+from privproj.bounds import LINES, mechanism_named
+from privproj.mechanisms.base import ClippedSum
+from privproj.runs import RUN_PARAMETERS
+from privproj.runs.targets import RISKS, TARGET_PARAMETERS
+from privproj.validation import LAYERS, SHARE, TEXT, TRUTH, Parameter, parameters_of
 
 Declared = tuple[str, str, dict[str, Any]]
 """An option: its name with dashes, its help, and its settings.
@@ -22,56 +31,99 @@ def value(name: str, words: str, letter: str | None = None, **settings: object) 
     return name, words, {"metavar": letter, **settings}
 
 
+PAIRS = ("residual_norm",)
+"""Parameters whose option takes one value or two, of which the second is that of another parameter."""
+
+
+def option_of(name: str, declared: Parameter, **settings: object) -> Declared:
+    """Describe the option of a parameter."""
+    option, kind = "--" + (declared.key or name).replace("_", "-"), declared.kind
+    if kind is TRUTH:
+        return flag(option, declared.words)
+    if kind.words == LAYERS.words:
+        settings |= {"type": "layer", "multiple": True}
+    elif "enum" in kind.rule:
+        settings["type"] = tuple(map(str, kind.rule["enum"]))
+    elif kind in (TEXT, SHARE):
+        settings["type"] = "text"
+    elif name in PAIRS:
+        settings["type"] = "norms"
+    return value(option, declared.words, declared.letter, **settings)
+
+
+PEFT = (
+    value("--from-peft", "A saved PEFT LoRA directory (local files): says what is trained.", "DIR", type="text"),
+    value("--base", "Directory of its base model.", "DIR", type="text"),
+)
+"""The options that read an adapter; gaussian, which accounts for PEFT's own training, counts nothing from it."""
+
+ADAPTERS: dict[str, tuple[Declared, ...]] = {
+    "gaussian": PEFT,
+    "m2": (
+        *PEFT,
+        flag("--whole-gradients", "With --from-peft: whole gradients were clipped and projected, not its factors."),
+    ),
+}
+"""The mechanisms that read an adapter, with the options for it."""
+
+MECHANISMS = tuple(dict.fromkeys(mechanism for mechanism, _ in LINES))
+"""The names of all mechanisms, in the order in which they are listed."""
+
+QUANTITIES: dict[str, Callable[[Any], bool]] = {
+    "epsilon": lambda kind: True,
+    "delta": lambda kind: True,
+    "sigma": lambda kind: "noise_multiplier" in kind.__dataclass_fields__,
+    "steps": lambda kind: True,
+    "rate": lambda kind: kind.can_be_sampled,
+    "rank": lambda kind: kind.finds_rank,
+    "misalignment": lambda kind: kind.name == "wishart",
+}
+"""The quantities that are one number, and which mechanisms have each."""
+
+
+def declared_by(mechanism: str, quantity: str) -> list[Declared]:
+    """Return what describes a mechanism, without what the quantity finds."""
+    kind = mechanism_named(mechanism)
+    asked = [(name, found) for name, found in parameters_of(kind).items() if found.words]
+    asked.sort(key=lambda named: named[0] in parameters_of(ClippedSum))  # what many mechanisms have is last
+    options = [option_of(name, found, required=found.is_needed) for name, found in asked]
+    lost = ["--" + name.replace("_", "-") for name in FOUND.get(quantity, ())]
+    return [option for option in (*options, *ADAPTERS.get(mechanism, ())) if option[0] not in lost]
+
+
+def example_words(mechanism: str, quantity: str) -> list[str]:
+    """Return the mechanism's options in a call that works, for examples."""
+    values = dict(pair.split("=") for pair in mechanism_named(mechanism).example.split())
+    return [f"{option} {values[name]}" for option, _, _ in declared_by(mechanism, quantity)
+            if (name := option[2:].replace("-", "_")) in values]  # fmt: skip
+
+
 BOUND = value("--bound", "Bound to use; `privproj bounds` lists them.", "NAME", type="text")
 PROOF = (
     flag("--certify", "Prove the answer by ball arithmetic (extra: certify)."),
     value("--certificate", "Write the proof's JSON file here; `privproj verify` checks it.", "FILE", type="text"),
 )
+CLIP = value("--clip", "Clipping norm C: prints the noise standard deviation too.", "C")
 POWERS = ("epsilon", "sigma", "rank", "steps", "rate", "misalignment")
 """Quantities that can be asked for deltas far below double precision."""
 CERTIFIABLE = ("epsilon", "delta", "sigma")
 """Quantities whose answers can be certified."""
 
-RISKS = (
-    value("--advantage", "Instead of these: largest TPR - FPR of any membership attack.", "A"),
-    value("--tpr", "Instead of these: largest true positive rate of any attack at --fpr.", "B"),
-    value("--fpr", "False positive rate at which --tpr is the limit.", "A"),
-)
-"""The targets of a calibration to a risk."""
-
 
 def target_of(quantity: str) -> list[Declared]:
     """Return ``--epsilon`` and ``--delta``, as the quantity needs them."""
-    epsilon = value("--epsilon", "Privacy loss epsilon.", "E", required=quantity not in ("compare", "sigma"))
-    delta = value("--delta", "Failure probability delta.", "D")
-    power = value("--log10-delta", "Instead of --delta: its decimal logarithm, for instance -1000.", "L")
-    deltas = [delta, power] if quantity in POWERS else [delta]
-    if quantity == "sigma":
-        return [epsilon, *deltas, *RISKS]
-    return {"epsilon": deltas, "report": deltas, "delta": [epsilon]}.get(quantity, [epsilon, *deltas])
+    names = {"epsilon": ["delta"], "report": ["delta"], "delta": ["epsilon"]}.get(quantity, ["epsilon", "delta"])
+    names += ["log10_delta"] if quantity in POWERS else []
+    names += RISKS if quantity == "sigma" else []
+    needed = ("epsilon",) if quantity not in ("compare", "sigma") else ()
+    return [option_of(name, TARGET_PARAMETERS[name], required=name in needed) for name in names]
 
 
 def run_of(quantity: str) -> list[Declared]:
     """Return what describes a run: steps and rate, or what people have (batch size, data set size, epochs)."""
-    found = ["--" + name.replace("_", "-") for name in {**FOUND, "compare": ("clip",)}.get(quantity, ())]
-    options = [
-        value("--steps", "Releases (epochs for partition, balls-in-bins, shuffle).  [default: 1, if not sampled]", "T"),
-        value("--sampling-rate", "Rate at which a step samples records.  [default: 1]", "Q"),
-        value("--sampling", "How a batch is drawn.", type=tuple(map(str, Sampling))),
-        value("--batches", "Batches in an epoch, for balls-in-bins and shuffle.", "T"),
-        value("--batches-per-record", "Batches of an epoch that a record is in.  [default: 1]", "K"),
-        value("--max-batch-size", "Largest Poisson batch; the surplus is dropped.", "B"),
-        value("--relation", "Neighbouring relation.", type=("add-remove", "replace", "zero-out")),
-        value("--group-size", "Protect the K records of one person.  [default: 1]", "K"),
-        value("--discretization", "Grid of a composition.  [default: from the run]", "H"),
-        value("--composer", "Who composes.", type=("privproj", "dp-accounting")),
-        value("--split", "Share of delta for the first event: even, optimal or a number.", "S", type="text"),
-        value("--batch-size", "Batch size, instead of the rate.", "B"),
-        value("--dataset-size", "Number of records.", "N"),
-        value("--epochs", "Passes over the data, instead of the steps.", "E"),
-        value("--clip", "Clipping norm C: prints the noise standard deviation too.", "C"),
-    ]
-    return [declared for declared in options if declared[0] not in found]
+    asked = [(name, found) for name, found in RUN_PARAMETERS.items() if name not in FOUND.get(quantity, ())]
+    options = [option_of(name, found) for name, found in asked if found.words]
+    return options if quantity == "compare" else [*options, CLIP]
 
 
 def answer_of(quantity: str) -> list[Declared]:

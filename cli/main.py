@@ -9,7 +9,6 @@ from importlib import import_module
 from types import ModuleType
 
 from privproj.errors import InvalidParameter, PrivprojError
-from privproj.validation import is_printable
 
 from .output import complain
 
@@ -64,6 +63,8 @@ def answer_plain_question(words: list[str]) -> int | None:
 
 def check_words(words: list[str]) -> None:
     """Raise :class:`InvalidParameter` for a word, a file's name for instance, that could not be printed as it is."""
+    from privproj.validation import is_printable
+
     for word in words:
         if not is_printable(word):
             raise InvalidParameter("WORD", ascii(word)[:60], "words that can be printed on one line")

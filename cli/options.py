@@ -9,9 +9,8 @@ from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Layer
 
 from .answer import parse_number
-from .declared import Declared, run_of, target_of
+from .declared import Declared, declared_by, run_of, target_of
 from .groups import SectionedCommand
-from .mechanisms import declared_by
 
 
 class Number(click.ParamType):

@@ -4,25 +4,26 @@ from typing import Any
 
 import click
 
+from privproj.bounds import mechanism_named
+
 from .answer import answer_question
-from .declared import answer_of
+from .declared import MECHANISMS, QUANTITIES, answer_of, example_words
 from .groups import Group
-from .mechanisms import MECHANISMS, QUANTITIES, example_words
 from .options import built, mechanism_options, run_options, sectioned, target_options, with_options
 
 
 def query_group(quantity: str, summary: str) -> click.Group:
     """Build the command of a quantity: ``privproj QUANTITY MECHANISM [options]``."""
     group = Group(quantity, help=summary, short_help=summary)
-    for name, entry in MECHANISMS.items():
-        if QUANTITIES[quantity](entry.kind):
+    for name in MECHANISMS:
+        if QUANTITIES[quantity](mechanism_named(name)):
             group.add_command(query_command(quantity, name))
     return group
 
 
 def query_command(quantity: str, mechanism: str) -> click.Command:
     """Build the command ``privproj QUANTITY MECHANISM``."""
-    summary = MECHANISMS[mechanism].summary
+    summary = mechanism_named(mechanism).summary
     target = target_options(quantity)
 
     def run(**options: Any) -> int:
@@ -40,7 +41,7 @@ def query_command(quantity: str, mechanism: str) -> click.Command:
 def example(quantity: str, mechanism: str, target: list[click.Option]) -> str:
     """Return a call that works, for the help text."""
     words = ["privproj", quantity, mechanism, *example_words(mechanism, quantity)]
-    is_composed = QUANTITIES["sigma"](MECHANISMS[mechanism].kind)
+    is_composed = QUANTITIES["sigma"](mechanism_named(mechanism))
     if quantity == "rate":
         words.append("--steps 1000" if is_composed else "--steps 1")
     elif quantity == "steps" and is_composed:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from privproj.accounting.queries import Comparison
+from privproj.bounds import mechanism_named
 from privproj.curves.tradeoff import profile_points
 from privproj.records.run_file import from_data
 from privproj.records.statement import STYLES, Statement, question_data, run_data, sections, statement_from
@@ -17,9 +18,9 @@ from privproj.runs.targets import delta_target
 
 from . import render
 from .answer import build_mechanism, take_run
+from .declared import MECHANISMS, example_words
 from .files import read_data, write_text
 from .groups import Group
-from .mechanisms import MECHANISMS, example_words
 from .options import Once, OneOf, mechanism_options, option, run_options, sectioned, target_options, with_options
 
 SUMMARY = "A privacy statement for a model card: text, Markdown or HTML."
@@ -153,7 +154,7 @@ def shared_options() -> list[click.Option]:
 
 def report_command(name: str) -> click.Command:
     """Build the command ``privproj report MECHANISM``."""
-    entry = MECHANISMS[name]
+    kind = mechanism_named(name)
     own = mechanism_options(name, "report")
     bound = option("--bound", "Bound to use; `privproj bounds` lists them.", type=str, metavar="NAME")
     words = " ".join(example_words(name, "report"))
@@ -161,15 +162,15 @@ def report_command(name: str) -> click.Command:
     def callback(style: str | None, output: str | None, delta: float | None, bound: str | None, **options: Any) -> int:
         options.pop("clip", None)
         setting = take_run(options)
-        mechanism = build_mechanism(entry.kind, {str(o.name): options.pop(str(o.name)) for o in own})
+        mechanism = build_mechanism(kind, {str(o.name): options.pop(str(o.name)) for o in own})
         return produce(question_data(mechanism, bound, setting), delta, style, output)
 
     return with_options(
         sectioned(own, run_options("compare"), target_options("report"), [bound, *shared_options()]),
         callback,
         name=name,
-        help=f"{entry.summary}\n\n\b\nExample:\n  privproj report {name} {words} --delta 1e-5",
-        short_help=entry.summary,
+        help=f"{kind.summary}\n\n\b\nExample:\n  privproj report {name} {words} --delta 1e-5",
+        short_help=kind.summary,
     )
 
 

@@ -8,10 +8,11 @@ from privproj.accounting.schedule import Schedule
 from privproj.errors import InvalidParameter
 from privproj.records.run_file import from_data
 from privproj.result import Result
+from privproj.runs.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
 from .answer import EXIT_CODES, with_proof
-from .declared import PROOF, RISKS
+from .declared import PROOF, option_of
 from .files import read_data, write_run_file
 from .options import Once, built, option, with_options
 
@@ -124,9 +125,7 @@ def options() -> list[Any]:
     """Return the options for target, calibration and output."""
     return [
         file_argument(),
-        option("--epsilon", "Privacy loss epsilon.", metavar="E"),
-        option("--delta", "Failure probability delta.", metavar="D"),
-        *built(RISKS),
+        *built(option_of(name, TARGET_PARAMETERS[name]) for name in ("epsilon", "delta", *RISKS)),
         option("--calibrate", "Scale the noise of all phases to meet both, or the risk.", is_flag=True),
         Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
         option("--json", "One JSON object instead of text.", is_flag=True),

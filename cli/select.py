@@ -5,15 +5,15 @@ from typing import Any
 import click
 
 from privproj.accounting.selection import select
+from privproj.bounds import mechanism_named
 from privproj.composition.selection import SHAPES
 from privproj.errors import Unanswered
 from privproj.result import Outcome, Result, round_outward
 
 from . import render
 from .answer import EXIT_CODES, build_mechanism, take_run, with_clip_and_size
-from .declared import answer_of, run_of, target_of, value
+from .declared import MECHANISMS, answer_of, declared_by, example_words, run_of, target_of, value
 from .groups import Group
-from .mechanisms import MECHANISMS, example_words
 from .options import built, sectioned, with_options
 from .output import write
 
@@ -43,13 +43,15 @@ command = Group("select", help=HELP, short_help=SUMMARY)
 
 def select_command(name: str) -> click.Command:
     """Build the command ``privproj select MECHANISM``."""
-    entry = MECHANISMS[name]
-    own = built((option, words, {**settings, "required": False}) for option, words, settings in entry.options)
+    kind = mechanism_named(name)
+    own = built(
+        (option, words, {**settings, "required": False}) for option, words, settings in declared_by(name, "select")
+    )
 
     def run(json: bool, **options: Any) -> int:
         parameters = {str(option.name): options.pop(str(option.name)) for option in own}
         size, setting = options.get("dataset_size"), take_run(options)
-        mechanism = build_mechanism(entry.kind, parameters)
+        mechanism = build_mechanism(kind, parameters)
         given = {key: found for key, found in options.items() if found is not None}
         try:
             result = select(mechanism, **given, **setting)
@@ -66,8 +68,8 @@ def select_command(name: str) -> click.Command:
         sectioned(own, built([*TRIALS, *run_of("compare")]), built(target_of("compare")), built(answer_of("select"))),
         run,
         name=name,
-        help=f"{entry.summary}\n\n\b\nExample:\n  {words}",
-        short_help=entry.summary,
+        help=f"{kind.summary}\n\n\b\nExample:\n  {words}",
+        short_help=kind.summary,
     )
 
 

@@ -1,7 +1,8 @@
 """Writes the pages of ``docs/`` that have a source elsewhere.
 
 ``docs/bounds`` comes from the registry and ``docs/notes.toml``, ``docs/api`` from the docstrings (with griffe, of
-the extra ``docs``), ``docs/explain.md`` from the words of ``privproj explain``.
+the extra ``docs``), ``docs/explain.md`` from the words of ``privproj explain``, and ``privproj/run_schema.json`` from
+the declarations of parameters.
 
 ``python docs/build.py`` writes; ``python docs/build.py --check`` exits 1 if a file differs or should not be there.
 """
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pages_of_bounds import bound_pages
+from pages_of_schema import schema_pages
 from pages_of_words import word_pages
 
 DOCS = Path(__file__).parent
@@ -23,7 +25,12 @@ def api_pages() -> dict[Path, str]:
     return api_pages()
 
 
-SOURCES: dict[str, Callable[[], dict[Path, str]]] = {"bounds": bound_pages, "words": word_pages, "api": api_pages}
+SOURCES: dict[str, Callable[[], dict[Path, str]]] = {
+    "bounds": bound_pages,
+    "words": word_pages,
+    "api": api_pages,
+    "schema": schema_pages,
+}
 """Who writes which pages."""
 
 

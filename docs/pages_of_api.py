@@ -4,6 +4,7 @@ One page per public module. A page is plain Markdown: a heading and a signature 
 its example as a block.
 """
 
+import ast
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -113,6 +114,15 @@ def _signature(member: Documented) -> str:
     return "" if member.is_class and not parameters else f"```text\n{line}\n```"
 
 
+def _default_of(text: str) -> str:
+    """The default as it is written; of a field that declares a parameter, the one that it names."""
+    call = ast.parse(text, mode="eval").body
+    if not isinstance(call, ast.Call) or ast.unparse(call.func) not in ("parameter", "flag"):
+        return text
+    named = {word.arg: ast.unparse(word.value) for word in call.keywords}
+    return "False" if ast.unparse(call.func) == "flag" else named.get("default", "None")
+
+
 def _parameters(member: Documented) -> Iterator[str]:
     """Each parameter with its type and default, and the star after which names are needed."""
     starred = False
@@ -124,7 +134,7 @@ def _parameters(member: Documented) -> Iterator[str]:
             yield "*"
         stars = {"variadic keyword": "**", "variadic positional": "*"}.get(str(p.kind.value), "")
         annotation = f": {p.annotation}" if p.annotation else ""
-        default = f" = {p.default}" if p.default is not None and not stars else ""
+        default = f" = {_default_of(str(p.default))}" if p.default is not None and not stars else ""
         yield f"{stars}{p.name}{annotation}{default}"
 
 

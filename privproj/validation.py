@@ -1,11 +1,18 @@
-"""The checks of single parameters, which every room shares.
+"""The parameters of records: their checks, which every room shares, and their declarations.
+
+What there is to know of a parameter is said once, where its field is declared (:func:`parameter`): its words, its kind
+and its range. The check of its value, the option of the command line, the key in files and the rules of their schema
+all come from it.
 
 ``noise_multiplier`` is ``z = sigma / s``: the noise standard deviation over the sensitivity of the query under the
 relation of the run. It may be left out only for the query that finds it.
 """
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
 from unicodedata import category
 
 from privproj.errors import InvalidParameter
@@ -18,6 +25,9 @@ LARGEST_NOISE = 1e12
 
 LARGEST_EPSILON = 1e9
 """Largest epsilon that is accepted. Contract."""
+
+MOST_WORDS = 60
+"""Characters of an unexpected value that a message repeats at most. Contract."""
 
 
 def real(name: str, value: object, expected: str, low: float, high: float, *, open_low: bool = False) -> float:
@@ -70,6 +80,12 @@ def is_printable(value: object) -> bool:
     return all(map(is_printable, value)) if isinstance(value, Sequence) else True
 
 
+def quoted(value: object) -> str:
+    """A value as a message repeats it: in ASCII, cut where it is long."""
+    words = ascii(value)
+    return words if len(words) <= MOST_WORDS else words[: MOST_WORDS - 3] + "..."
+
+
 def _no_text(value: object) -> str:
     """What to do about a number that was given as text; empty for anything else."""
     return "write it as a number, without quotes" if isinstance(value, str) and value.strip()[:1].isdigit() else ""
@@ -104,3 +120,156 @@ def privacy_epsilon(value: object, *, zero: bool) -> float:
     """The value as an epsilon up to 1e9, from 0 on if ``zero``, else above 0; raises :class:`InvalidParameter`."""
     expected = "an epsilon from 0 to 1e+09" if zero else "an epsilon above 0 and at most 1e+09"
     return real("epsilon", value, expected, 0.0, LARGEST_EPSILON, open_low=not zero)
+
+
+# --- declarations ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What values a parameter may have.
+
+    ``words`` are the type in files, as messages call it; ``fits`` says whether a file may hold a value, which is not
+    converted, and ``rule`` is that of a JSON schema. ``check`` returns the value as a record keeps it, and raises
+    :class:`InvalidParameter` for one outside the range. ``read`` makes of what a file holds what the record takes.
+    """
+
+    words: str
+    fits: Callable[[Any], bool]
+    rule: Mapping[str, Any]
+    check: Callable[[str, Any], Any] = lambda name, value: value
+    read: Callable[[Any], Any] = lambda value: value
+
+
+def _is_number(value: object) -> bool:
+    """True for a number, which a truth value is not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    """True for a whole number, also where it is a float."""
+    return _is_number(value) and value == value // 1
+
+
+def _is_text_or_list(value: object) -> bool:
+    """True for a text, and for a list of texts that is not empty."""
+    return isinstance(value, str) or (
+        isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
+    )
+
+
+def whole_number(expected: str, low: int = 1, high: int = 10**15) -> Kind:
+    """Whole numbers from ``low`` to ``high``, as a message describes them."""
+    return replace(
+        WHOLE,
+        rule={**WHOLE.rule, "minimum": low, "maximum": high},
+        check=lambda name, value: whole(name, value, expected, low, high),
+    )
+
+
+def number(expected: str, low: float, high: float, *, open_low: bool = False, open_high: bool = False) -> Kind:
+    """Numbers from ``low`` to ``high``, without these ends where they are open, as a message describes them."""
+
+    def check(name: str, value: Any) -> float:
+        found = real(name, value, expected, low, high, open_low=open_low)
+        if open_high and found == high:
+            raise InvalidParameter(name, value, expected)
+        return found
+
+    ends = {"exclusiveMinimum" if open_low else "minimum": low, "exclusiveMaximum" if open_high else "maximum": high}
+    return replace(NUMBER, rule={**NUMBER.rule, **ends}, check=check)
+
+
+def one_of(*choices: str) -> Kind:
+    """A text that is one of these; the record checks it, since it knows what to suggest for another one."""
+    return replace(TEXT, rule={"enum": [*choices]})
+
+
+WHOLE = Kind("a whole number", _is_whole, {"type": "integer"})
+"""Whole numbers, whose range the record checks."""
+
+NUMBER = Kind("a number", _is_number, {"type": "number"})
+"""Numbers, whose range the record checks."""
+
+TRUTH = Kind("true or false", lambda value: isinstance(value, bool), {"type": "boolean"}, boolean)
+"""True or false: on the command line an option without a value."""
+
+TEXT = Kind("text", lambda value: isinstance(value, str), {"type": "string"})
+"""Any text."""
+
+TABLE = Kind("a table of keys", lambda value: isinstance(value, Mapping), {"type": "object"})
+"""A table within a file."""
+
+LAYERS = Kind(
+    "a layer DxR, DxRxN or DxRxN@SHARE, or a list of them",
+    _is_text_or_list,
+    {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": {"type": "string"}}]},
+)
+"""Layers as texts; their record reads them."""
+
+SHARE = Kind(
+    "even, optimal or a number",
+    lambda value: _is_number(value) or value in ("even", "optimal"),
+    {"oneOf": [{"enum": ["even", "optimal"]}, {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}]},
+)
+"""A share of delta."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What its declaration says of a parameter.
+
+    ``words`` are those of its option, which it has none of without them; ``letter`` stands for its value there.
+    ``is_needed`` says that it has to be given, but where a query ``is_found``. ``key`` is its name in files and on the
+    command line, where that is another one than the field's.
+    """
+
+    kind: Kind
+    words: str = ""
+    letter: str | None = None
+    default: Any = None
+    is_needed: bool = False
+    is_found: bool = False
+    key: str = ""
+
+    @property
+    def may_be_none(self) -> bool:
+        """True if a record may be without a value."""
+        return self.default is None and (self.is_found or not self.is_needed)
+
+
+def parameter(kind: Kind, words: str = "", letter: str | None = None, *, default: Any = None, **more: Any) -> Any:
+    """The field of a record that is a parameter, for which see :class:`Parameter`."""
+    return field(default=default, metadata={"parameter": Parameter(kind, words, letter, default, **more)})
+
+
+def flag(words: str = "") -> Any:
+    """The field of a parameter that is true or false, and false unless given."""
+    return parameter(TRUTH, words, default=False)
+
+
+@cache
+def parameters_of(record: type) -> dict[str, Parameter]:
+    """The parameters of a record by the names of their fields."""
+    declared = record.__dataclass_fields__.items()  # pyright: ignore[reportAttributeAccessIssue]
+    return {name: field.metadata["parameter"] for name, field in declared if "parameter" in field.metadata}
+
+
+def parameters_from(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a record by the names of their fields, from keys as files and the command line have them.
+
+    Other keys are not looked at, and None says nothing.
+    """
+    known = {name: (found.key or name, found.kind.read) for name, found in parameters_of(record).items()}
+    return {name: read(given[key]) for name, (key, read) in known.items() if given.get(key) is not None}
+
+
+def check_parameters(record: object) -> None:
+    """Replace every parameter that was given by its checked value; the record may be frozen.
+
+    Raises :class:`InvalidParameter` for a value outside its range, and for one that is needed and missing.
+    """
+    for name, declared in parameters_of(type(record)).items():
+        value = getattr(record, name)
+        if value is not None or not declared.may_be_none:
+            object.__setattr__(record, name, declared.kind.check(name, value))

@@ -14,10 +14,10 @@ import numpy as np
 
 from privproj.accounting.calibration import require_unset
 from privproj.accounting.column_rows import read_columns
-from privproj.accounting.evaluate import SOLVERS
 from privproj.accounting.first_guess import classical_noise
 from privproj.accounting.phase import OWN_COMPOSER, Phase
 from privproj.accounting.question import answer, ask_by_name, question_about
+from privproj.accounting.spec import SOLVERS
 from privproj.assumptions import ROUNDING_AS_MEASURED
 from privproj.bounds import find_bound, mechanism_named
 from privproj.errors import InvalidParameter, Refused, Unanswered, raise_within, unknown_name

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from privproj.accounting import calibration, queries
 from privproj.accounting.phase import Phase
 from privproj.accounting.question import FOUND, question_about
+from privproj.accounting.spec import TARGETS
 from privproj.bounds import find_bound, mechanism_named
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Mechanism, Sketch, Wishart
@@ -14,24 +14,6 @@ from privproj.result import Result
 from privproj.runs import Run, RunOptions
 from privproj.runs.targets import RISKS
 from privproj.validation import real
-
-TARGETS = {
-    "epsilon": (queries.epsilon, ("delta",)),
-    "delta": (queries.delta, ("epsilon",)),
-    "sigma": (calibration.sigma, ("epsilon", "delta")),
-    "rank": (calibration.rank, ("epsilon", "delta")),
-    "steps": (calibration.steps, ("epsilon", "delta")),
-    "rate": (calibration.rate, ("epsilon", "delta")),
-    "misalignment": (calibration.misalignment, ("epsilon", "delta")),
-}
-"""For every quantity: the function that answers it, and the targets at which it is asked."""
-
-SOLVERS: dict[str, Callable[[Any, Any], Result]] = {
-    "epsilon": queries.solve_epsilon,
-    "delta": queries.solve_delta,
-    "sigma": calibration.solve_sigma,
-}
-"""For some quantities: the function that answers a question at a target, without the truth from below beside it."""
 
 RUN_PARAMETERS = tuple(RunOptions.__annotations__)
 """The names of the parameters that describe a run."""
@@ -41,12 +23,6 @@ OTHER_NAMES = {"Gamma": "gamma", "n_eig": "eigenvalues", "rho": "alignment"}
 
 RECIPROCALS = {"mu": "noise_multiplier", "nu": "gamma"}
 """Names that stand for one over a parameter, and that parameter."""
-
-
-def target_names(query: str) -> tuple[str, ...]:
-    """The names under which the targets of a query may be given: ``log10_delta`` wherever ``delta`` is, and risks."""
-    wanted = TARGETS[query][1]
-    return (*wanted, *(("log10_delta",) if "delta" in wanted else ()), *(RISKS if query == "sigma" else ()))
 
 
 def evaluate(quantity: str, **parameters: object) -> Result:

@@ -6,7 +6,13 @@ from typing import ClassVar, Literal
 
 from privproj.assumptions import ADAPTED_CLIP, COUNT_OF_SIGNS
 from privproj.errors import InvalidParameter
-from privproj.validation import noise, positive_deviation
+from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE, check_parameters, number, parameter
+
+NOISE = number("a noise multiplier from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE)
+"""The range of a noise multiplier."""
+
+DEVIATION = number("a standard deviation from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE)
+"""The range of a standard deviation of noise."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -16,6 +22,8 @@ class Mechanism:
     The facts of a type of mechanism, one line each:
 
     * ``name``: what it is called on the command line and in files.
+    * ``summary``: what it does, in a line.
+    * ``example``: parameters for which it answers, ``name=value``.
     * ``assumes``: what the program must have done, in words.
     * ``default_relation``: the neighbouring relation where none is given.
     * ``poisson``: False where Poisson sampling has no amplification theorem.
@@ -27,6 +35,8 @@ class Mechanism:
     """
 
     name: ClassVar[str]
+    summary: ClassVar[str]
+    example: ClassVar[str]
     assumes: ClassVar[tuple[str, ...]] = ()
     default_relation: ClassVar[str | None] = None
     poisson: ClassVar[bool] = True
@@ -36,6 +46,9 @@ class Mechanism:
     can_be_sampled: ClassVar[bool] = True
     deviation_over_scale: ClassVar[float] = 1.0
     noise_multiplier = None
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
 
     @property
     def assumes_of_clips(self) -> tuple[str, ...]:
@@ -95,11 +108,9 @@ class Mechanism:
 class NoisyMechanism(Mechanism):
     """A mechanism with a noise multiplier, which is left out only where it is what a query finds."""
 
-    noise_multiplier: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.noise_multiplier is not None:
-            object.__setattr__(self, "noise_multiplier", noise(self.noise_multiplier))
+    noise_multiplier: float | None = parameter(
+        NOISE, "z = noise standard deviation / sensitivity.", "Z", is_needed=True, is_found=True
+    )
 
     @property
     def mu(self) -> float:
@@ -141,13 +152,9 @@ class ClippedSum(NoisyMechanism):
     clipped, and 0 for one that was. One record moves it by at most 1/2, or by 1 where it is replaced.
     """
 
-    adaptive_clipping_sigma: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.adaptive_clipping_sigma is not None:
-            found = positive_deviation("adaptive_clipping_sigma", self.adaptive_clipping_sigma)
-            object.__setattr__(self, "adaptive_clipping_sigma", found)
+    adaptive_clipping_sigma: float | None = parameter(
+        DEVIATION, "Noise on the sum of +-1/2 (clipped or not) that adapts the clip.", "S"
+    )
 
     @property
     def assumes_of_clips(self) -> tuple[str, ...]:

@@ -27,4 +27,6 @@ class Gaussian(ClippedSum):
     """
 
     name = "gaussian"
+    summary = "Plain Gaussian mechanism (DP-SGD)."
+    example = "noise_multiplier=1"
     assumes = (CLIPPED_AND_NOISED,)

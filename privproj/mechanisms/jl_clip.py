@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from privproj.errors import InvalidParameter
-from privproj.mechanisms.base import NoisyMechanism
-from privproj.validation import whole
+from privproj.mechanisms.base import NOISE, NoisyMechanism
+from privproj.validation import parameter, whole_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +27,8 @@ class JLClip(NoisyMechanism):
     """
 
     name = "jl-clip"
+    summary = "Clip by norms that Gaussian probes estimate, then add noise (DP-SGD-JL)."
+    example = "probes=30 noise_multiplier=2"
     assumes = (
         "the probes are drawn afresh for each release, independently of the data and of all that shaped the gradients; "
         "the records of a batch may share them",
@@ -35,11 +36,12 @@ class JLClip(NoisyMechanism):
         "the seed of the probes cannot be guessed by anyone who can shape the data",
     )
     remedy = "more noise or more probes"
-    probes: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        expected = "a whole number of probes from 1 to 1e6"
-        if self.probes is None:
-            raise InvalidParameter("probes", "nothing", expected)
-        object.__setattr__(self, "probes", whole("probes", self.probes, expected, 1, 10**6))
+    probes: int | None = parameter(
+        whole_number("a whole number of probes from 1 to 1e6", 1, 10**6),
+        "Gaussian vectors from which one norm is estimated.",
+        "R",
+        is_needed=True,
+    )
+    noise_multiplier: float | None = parameter(
+        NOISE, "z = noise standard deviation / clip.", "Z", is_needed=True, is_found=True
+    )

@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from privproj.mechanisms.base import NoisyMechanism
+from privproj.mechanisms.base import NOISE, NoisyMechanism
+from privproj.validation import parameter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +24,14 @@ class Laplace(NoisyMechanism):
     """
 
     name = "laplace"
+    summary = "Plain Laplace mechanism."
+    example = "noise_multiplier=2"
     assumes = (
         "one record changes what is released by at most the sensitivity in the 1-norm, and every coordinate has fresh "
         "Laplace noise whose scale is z times that",
     )
     deviation_over_scale = math.sqrt(2.0)
     """``z`` counts the scale ``b`` of the noise, whose standard deviation is ``sqrt(2) b``."""
+    noise_multiplier: float | None = parameter(
+        NOISE, "z = noise scale / sensitivity in the 1-norm.", "Z", is_needed=True, is_found=True
+    )

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from privproj.assumptions import WHOLE_GRADIENT_CLIPPED
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import NoisyMechanism
-from privproj.validation import boolean, real, whole
+from privproj.validation import WHOLE, flag, number, parameter, whole, whole_number
+
+SIZE = number("a number from 0 to 1e100", 0.0, 1e100)
+"""The range of a norm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,8 @@ class M1(NoisyMechanism):
     """
 
     name = "m1"
+    summary = "Clip and project first, then add noise (large rank)."
+    example = "dim=1000 rank=256 noise_multiplier=20"
     finds_rank = True
     assumes = (
         "the matrix is drawn afresh for each release, independently of the data and of all that shaped the query",
@@ -52,40 +57,45 @@ class M1(NoisyMechanism):
         "the seed of the matrix cannot be guessed by anyone who can shape the data",
     )
     with_rank = "falls"
-    dim: int | None = None
-    rank: int | None = None
-    columns: int | None = None
-    misalignment: float | None = None
-    span_dim: int | None = None
-    residual_norm: float | None = None
-    other_residual_norm: float | None = None
-    residual_misalignment: float | None = None
-    shift_in_span: float = 0.0
-    changed_columns: int = 1
-    fixed_projection: bool = False
+    dim: int | None = parameter(
+        whole_number("a whole number dim from 1 to 1e7", 1, 10**7),
+        "Side of the layer that is projected.",
+        "D",
+        is_needed=True,
+    )
+    rank: int | None = parameter(
+        whole_number("a whole number rank from 1 to 1e7", 1, 10**7), "Rank of the projection (may exceed D).", "R"
+    )
+    columns: int | None = parameter(
+        whole_number("a whole number columns from 1 to 1e7", 1, 10**7), "The layer's other side.", "M"
+    )
+    misalignment: float | None = parameter(
+        number("a misalignment from 0 to below 2", 0.0, 2.0, open_high=True),
+        "Promise on a unit vector (columns 1): 1 - cos of neighbours.",
+        "M",
+    )
+    span_dim: int | None = parameter(WHOLE, "Promise: the unchanged columns span this many dimensions.", "K")
+    residual_norm: float | None = parameter(SIZE, "Norm of the changed column orthogonal to them.", "K[,K']")
+    other_residual_norm: float | None = parameter(SIZE)
+    residual_misalignment: float | None = parameter(
+        number("a residual misalignment from 0 to below 2", 0.0, 2.0, open_high=True),
+        "Promise: 1 - cos of these parts.",
+        "M",
+    )
+    shift_in_span: float = parameter(SIZE, "Promise: largest change within the span.", "A", default=0.0)
+    changed_columns: int = parameter(
+        whole_number("a whole number changed_columns from 1 to 1e7", 1, 10**7),
+        "Columns that change (a chain).  [default: 1]",
+        "C",
+        default=1,
+    )
+    fixed_projection: bool = flag("One projection for all steps.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        set_field = object.__setattr__
-        boolean("fixed_projection", self.fixed_projection)
-        set_field(self, "dim", whole("dim", self.dim, "a whole number dim from 1 to 1e7", 1, 10**7))
-        for name in ("rank", "columns", "changed_columns"):
-            if getattr(self, name) is not None:
-                set_field(
-                    self, name, whole(name, getattr(self, name), f"a whole number {name} from 1 to 1e7", 1, 10**7)
-                )
-        for name in ("misalignment", "residual_misalignment"):
-            if getattr(self, name) is not None:
-                value = real(name, getattr(self, name), f"a {name.replace('_', ' ')} from 0 to below 2", 0.0, 2.0)
-                if value == 2.0:
-                    raise InvalidParameter(name, value, f"a {name.replace('_', ' ')} from 0 to below 2")
-                set_field(self, name, value)
-        for name in ("residual_norm", "other_residual_norm", "shift_in_span"):
-            if getattr(self, name) is not None:
-                set_field(self, name, real(name, getattr(self, name), "a number from 0 to 1e100", 0.0, 1e100))
         if self.span_dim is not None:
             expected = f"a span dimension from 0 to dim-1={(self.dim or 1) - 1}"
-            set_field(self, "span_dim", whole("span_dim", self.span_dim, expected, 0, (self.dim or 1) - 1))
+            object.__setattr__(self, "span_dim", whole("span_dim", self.span_dim, expected, 0, (self.dim or 1) - 1))
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -2,13 +2,14 @@
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from privproj.assumptions import CLIP_OF_ALL_LAYERS, WHOLE_GRADIENT_CLIPPED
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import ClippedSum, Mechanism
-from privproj.validation import boolean, real, whole
+from privproj.validation import LAYERS, flag, one_of, parameter, real, whole, whole_number
 
 LAYER_TEXT = re.compile(r"([0-9]+)x([0-9]+)(?:x([0-9]+))?(?:@([0-9.]+(?:e[+-]?[0-9]+)?))?", re.ASCII | re.IGNORECASE)
 """How a layer is written: ``DxR``, ``DxRxN`` or ``DxRxN@SHARE``."""
@@ -80,6 +81,12 @@ class Layer:
             raise InvalidParameter("layer", str(text)[:80], "sizes and a share that are numbers in a layer") from None
 
 
+def _layers_from(given: str | Iterable[str | Layer]) -> tuple[Layer, ...]:
+    """The layers that a text says, or several, of which some may be layers already."""
+    several = [given] if isinstance(given, str) else given
+    return tuple(one if isinstance(one, Layer) else Layer.parse(one) for one in several)
+
+
 @dataclass(frozen=True, kw_only=True)
 class M2(ClippedSum):
     """Add noise first, then project: release ``M (V + E)`` with ``M = Z Z^T``, drawn afresh for each release.
@@ -114,38 +121,48 @@ class M2(ClippedSum):
     """
 
     name = "m2"
+    summary = "Clip the whole gradient, add noise, then project it to a fresh small subspace."
+    example = "dim=2048 rank=16 noise_multiplier=0.3814"
     finds_rank = True
     assumes = (
         "the projection is drawn afresh for each release, independently of the data and of all that shaped the query",
         WHOLE_GRADIENT_CLIPPED,
         "the seed of the projection cannot be guessed by anyone who can shape the data",
     )
-    dim: int | None = None
-    rank: int | None = None
-    layers: tuple[Layer, ...] = ()
-    clipping: Literal["joint", "per-layer"] = "joint"
-    columns: int | None = None
-    change_rank: int | None = None
-    fixed_projection: bool = False
+    dim: int | None = parameter(
+        whole_number("a whole number dim >= 1", 1, 10**12), "Side of the layer that is projected.", "D"
+    )
+    rank: int | None = parameter(whole_number("a whole number rank >= 1"), "Rank of the projection.", "R")
+    layers: tuple[Layer, ...] = parameter(
+        replace(LAYERS, read=_layers_from),
+        "N layers projected from D to R; DxD: not projected, whatever its other side. May be repeated.",
+        "DxR[xN][@SHARE]",
+        default=(),
+        key="layer",
+    )
+    clipping: Literal["joint", "per-layer"] = parameter(
+        one_of("joint", "per-layer"),
+        "One clip C for all layers, or one each (C^2 is the sum of their squares).",
+        default="joint",
+    )
+    columns: int | None = parameter(
+        whole_number("a whole number of columns >= 1", 1, 10**12), "The layer's other side.", "M"
+    )
+    change_rank: int | None = parameter(
+        whole_number("a whole number change_rank >= 1"),
+        "Promise: one record changes the gradient by at most this rank.",
+        "K",
+    )
+    fixed_projection: bool = flag("One projection for all steps.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        set_field = object.__setattr__
-        boolean("fixed_projection", self.fixed_projection)
         self.check_layers()
-        if self.dim is not None:
-            set_field(self, "dim", whole("dim", self.dim, "a whole number dim >= 1", 1, 10**12))
-        if self.rank is not None:
-            set_field(self, "rank", whole("rank", self.rank, "a whole number rank >= 1"))
-            if self.rank > (self.dim or 0):
-                raise InvalidParameter("rank", self.rank, f"a rank of at most dim={self.dim}")
-        if self.columns is not None:
-            set_field(self, "columns", whole("columns", self.columns, "a whole number of columns >= 1", 1, 10**12))
-        if self.change_rank is not None:
-            set_field(self, "change_rank", whole("change_rank", self.change_rank, "a whole number change_rank >= 1"))
-            if self.change_rank > self.largest_rank:
-                expected = f"a change rank of at most min(dim, columns)={self.largest_rank}"
-                raise InvalidParameter("change_rank", self.change_rank, expected)
+        if self.rank is not None and self.rank > (self.dim or 0):
+            raise InvalidParameter("rank", self.rank, f"a rank of at most dim={self.dim}")
+        if self.change_rank is not None and self.change_rank > self.largest_rank:
+            expected = f"a change rank of at most min(dim, columns)={self.largest_rank}"
+            raise InvalidParameter("change_rank", self.change_rank, expected)
 
     def check_layers(self) -> None:
         """Raise :class:`InvalidParameter` unless the layers fit the other parameters.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import Mechanism
-from privproj.validation import real, whole
+from privproj.validation import number, parameter, real, whole_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,8 @@ class Mixing(Mechanism):
     """
 
     name = "mixing"
+    summary = "Secret sketch of records, its noise set by a private look at their least eigenvalue."
+    example = "rank=100 gamma=65 eigen_noise=7"
     finds_rank = True
     can_be_sampled = False
     assumes = (
@@ -45,17 +47,23 @@ class Mixing(Mechanism):
     default_relation = "add-remove"
     poisson = False
     remedy = "more noise (a larger gamma or eigen_noise)"
-    rank: int | None = None
-    gamma: float = 0.0
-    eigen_noise: float = 0.0
-
-    def __post_init__(self) -> None:
-        set_field = object.__setattr__
-        if self.rank is not None:
-            set_field(self, "rank", whole("rank", self.rank, "a whole number rank from 1 to 1e9", 1, 10**9))
-        set_field(self, "gamma", real("gamma", self.gamma, "a gamma from 0.01 to 1e12", 0.01, 1e12))
-        expected = "a noise of the eigenvalue from 0.01 to 1e12"
-        set_field(self, "eigen_noise", real("eigen_noise", self.eigen_noise, expected, 0.01, 1e12))
+    rank: int | None = parameter(
+        whole_number("a whole number rank from 1 to 1e9", 1, 10**9), "Rows of the sketching matrix.", "R"
+    )
+    gamma: float = parameter(
+        number("a gamma from 0.01 to 1e12", 0.01, 1e12),
+        "Eigenvalue and noise aimed at together, over B^2.",
+        "G",
+        default=0.0,
+        is_needed=True,
+    )
+    eigen_noise: float = parameter(
+        number("a noise of the eigenvalue from 0.01 to 1e12", 0.01, 1e12),
+        "Noise deviation of the released eigenvalue over B^2.",
+        "Z",
+        default=0.0,
+        is_needed=True,
+    )
 
     @property
     def needed_rank(self) -> int:

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import NoisyMechanism
-from privproj.validation import whole
+from privproj.validation import parameter, whole_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +30,10 @@ class R1SMG(NoisyMechanism):
     """
 
     name = "r1smg"
+    summary = "Gaussian noise along one random direction: not private as claimed."
+    example = "dim=100 noise_multiplier=1.64"
     can_be_sampled = False
     poisson = False
-    dim: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        expected = "a whole number dim from 3 to 1e9"
-        if self.dim is None:
-            raise InvalidParameter("dim", "nothing", expected)
-        object.__setattr__(self, "dim", whole("dim", self.dim, expected, 3, 10**9))
+    dim: int | None = parameter(
+        whole_number("a whole number dim from 3 to 1e9", 3, 10**9), "Length of the vector.", "M", is_needed=True
+    )

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import Mechanism, NoisyMechanism
-from privproj.validation import boolean, real, whole
+from privproj.validation import flag, number, parameter, whole_number
 
-EXPECTED_SIZE = "a positive number up to 1e100"
-"""What is expected of a norm or a standard deviation, in messages."""
+SIZE = number("a positive number up to 1e100", 0.0, 1e100, open_low=True)
+"""The range of a norm or a standard deviation."""
 
 MATRIX_PARAMETERS = ("eigen_floor", "frobenius_bound", "sensitivity", "sketch_sigma", "noise_sigma")
 """The parameters from which ``gamma`` is computed where it is not given."""
@@ -46,6 +46,8 @@ class Sketch(Mechanism):
     """
 
     name = "sketch"
+    summary = "Secret Gaussian sketch plus noise, the sketching matrix used once."
+    example = "rank=16 gamma=1000"
     finds_rank = True
     can_be_sampled = False
     assumes = (
@@ -56,42 +58,46 @@ class Sketch(Mechanism):
     default_relation = "replace"
     poisson = False
     remedy = "more noise (a larger gamma)"
-    rank: int | None = None
-    gamma: float | None = None
-    eigen_floor: float = 0.0
-    frobenius_bound: float | None = None
-    sensitivity: float | None = None
-    sketch_sigma: float | None = None
-    noise_sigma: float | None = None
-    eigenvalues: int | None = None
-    layer_count: int = 1
-    step_smoothness: float | None = None
-    enforced: bool = False
-    fixed_projection: bool = False
+    rank: int | None = parameter(
+        whole_number("a whole number rank from 1 to 1e9", 1, 10**9), "Rows of the sketching matrix.", "R"
+    )
+    gamma: float | None = parameter(
+        number("a gamma above 0 and up to 1e15", 0.0, 1e15, open_low=True),
+        "(eigenvalue floor + noise)/change, instead of the five options below.",
+        "G",
+    )
+    eigen_floor: float = parameter(
+        number("a number from 0 to 1e100", 0.0, 1e100),
+        "Promise: smallest eigenvalue of Q Q^T.  [default: 0]",
+        "LAM",
+        default=0.0,
+    )
+    frobenius_bound: float | None = parameter(SIZE, "Largest |Q|_F.", "BF")
+    sensitivity: float | None = parameter(SIZE, "Largest |Q - Q'|_F of neighbours.", "BS")
+    sketch_sigma: float | None = parameter(SIZE, "Deviation of the sketching matrix.  [default: 1/sqrt(R)]", "SA")
+    noise_sigma: float | None = parameter(SIZE, "Deviation of the noise.", "SG")
+    eigenvalues: int | None = parameter(
+        whole_number("a whole number of eigenvalues >= 1", 1, 10**12),
+        "Rank of Q Q^T - Q' Q'^T, for the bounds as printed.",
+        "N",
+    )
+    layer_count: int = parameter(
+        whole_number("a whole number of layers from 1 to 1e6", 1, 10**6),
+        "Independent sketches in one release.  [default: 1]",
+        "L",
+        default=1,
+    )
+    step_smoothness: float | None = parameter(SIZE, "Learning rate times smoothness (lora-by-design).", "EB")
+    enforced: bool = flag("Clipping enforces both norms (no promise then, at eigen floor 0).")
+    fixed_projection: bool = flag("One sketching matrix for all steps.")
 
     def __post_init__(self) -> None:
-        set_field = object.__setattr__
-        boolean("enforced", self.enforced)
-        boolean("fixed_projection", self.fixed_projection)
-        if self.rank is not None:
-            set_field(self, "rank", whole("rank", self.rank, "a whole number rank from 1 to 1e9", 1, 10**9))
-        for name in ("frobenius_bound", "sensitivity", "sketch_sigma", "noise_sigma", "step_smoothness"):
-            if getattr(self, name) is not None:
-                set_field(self, name, real(name, getattr(self, name), EXPECTED_SIZE, 0.0, 1e100, open_low=True))
-        set_field(self, "eigen_floor", real("eigen_floor", self.eigen_floor, "a number from 0 to 1e100", 0.0, 1e100))
+        super().__post_init__()
         if self.gamma is not None:
-            set_field(
-                self, "gamma", real("gamma", self.gamma, "a gamma above 0 and up to 1e15", 0, 1e15, open_low=True)
-            )
             given = [name for name in MATRIX_PARAMETERS if getattr(self, name) not in (None, 0.0)]
             if given or self.enforced:
                 name = given[0] if given else "enforced"
                 raise InvalidParameter(name, getattr(self, name), f"either gamma, or {', '.join(MATRIX_PARAMETERS)}")
-        count = whole("layer_count", self.layer_count, "a whole number of layers from 1 to 1e6", 1, 10**6)
-        set_field(self, "layer_count", count)
-        if self.eigenvalues is not None:
-            expected = "a whole number of eigenvalues >= 1"
-            set_field(self, "eigenvalues", whole("eigenvalues", self.eigenvalues, expected, 1, 10**12))
 
     @property
     def needed_rank(self) -> int:
@@ -182,6 +188,8 @@ class PublicSketch(NoisyMechanism):
     """
 
     name = "sketch-public"
+    summary = "Gaussian sketch known to all, noise after."
+    example = "rank=16 noise_multiplier=5"
     finds_rank = True
     assumes = (
         "the sketching matrix is drawn afresh for each release, independently of the data and of all that shaped the "
@@ -190,18 +198,13 @@ class PublicSketch(NoisyMechanism):
         "the seed of the sketch cannot be guessed by anyone who can shape the data",
     )
     with_rank = "falls"
-    rank: int | None = None
-    dim: int | None = None
-    fixed_projection: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        boolean("fixed_projection", self.fixed_projection)
-        if self.rank is not None:
-            expected = "a whole number rank from 1 to 1e6"
-            object.__setattr__(self, "rank", whole("rank", self.rank, expected, 1, 10**6))
-        if self.dim is not None:
-            object.__setattr__(self, "dim", whole("dim", self.dim, "a whole number dim >= 1", 1, 10**12))
+    rank: int | None = parameter(
+        whole_number("a whole number rank from 1 to 1e6", 1, 10**6), "Rows of the sketching matrix.", "R"
+    )
+    dim: int | None = parameter(
+        whole_number("a whole number dim >= 1", 1, 10**12), "Columns of the sketching matrix; plays no role.", "D"
+    )
+    fixed_projection: bool = flag("One sketching matrix for all steps.")
 
     @property
     def needed_rank(self) -> int:

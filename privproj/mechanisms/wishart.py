@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import Mechanism
-from privproj.validation import boolean, real, whole
+from privproj.validation import NUMBER, flag, number, parameter, real, whole_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,8 @@ class Wishart(Mechanism):
     """
 
     name = "wishart"
+    summary = "A vector multiplied by a fresh Wishart matrix, no noise added."
+    example = "dim=1000 rank=16 misalignment=8e-6"
     finds_rank = True
     assumes = (
         "the matrix is drawn afresh for each release, independently of the data and of all that shaped the query",
@@ -42,32 +44,37 @@ class Wishart(Mechanism):
     poisson = False
     remedy = "a smaller misalignment"
     with_rank = "u-shaped"
-    dim: int | None = None
-    rank: int | None = None
-    misalignment: float | None = None
-    alignment: float | None = None
-    norm_ratio: float = 1.0
-    fixed_projection: bool = False
+    dim: int | None = parameter(
+        whole_number("a whole number dim from 1 to 1e7", 1, 10**7), "Dimension of the vector.", "D", is_needed=True
+    )
+    rank: int | None = parameter(
+        whole_number("a whole number rank from 1 to 1e7", 1, 10**7),
+        "Degrees of freedom of the matrix (may exceed D).",
+        "R",
+    )
+    misalignment: float | None = parameter(
+        number("a misalignment from 1e-15 to below 2", 1e-15, 2.0, open_high=True),
+        "Promise: 1 - cos of neighbouring vectors is at most this.",
+        "M",
+    )
+    alignment: float | None = parameter(NUMBER, "The same promise as a cosine.", "RHO")
+    norm_ratio: float = parameter(
+        number("a ratio of norms from 1 to 1e6", 1.0, 1e6),
+        "Promise: norms of neighbouring vectors differ by at most this factor.",
+        "K",
+        default=1.0,
+    )
+    fixed_projection: bool = flag("One matrix for all steps.")
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        boolean("fixed_projection", self.fixed_projection)
-        set_field(self, "dim", whole("dim", self.dim, "a whole number dim from 1 to 1e7", 1, 10**7))
-        if self.rank is not None:
-            set_field(self, "rank", whole("rank", self.rank, "a whole number rank from 1 to 1e7", 1, 10**7))
         if self.alignment is not None:
             if self.misalignment is not None:
                 raise InvalidParameter("alignment", self.alignment, "either misalignment or alignment, not both")
             rho = real("alignment", self.alignment, "an alignment above -1 and below 1", -1.0, 1.0, open_low=True)
             set_field(self, "misalignment", 1.0 - rho)
             set_field(self, "alignment", None)
-        if self.misalignment is not None:
-            expected = "a misalignment from 1e-15 to below 2"
-            set_field(self, "misalignment", real("misalignment", self.misalignment, expected, 1e-15, 2.0))
-            if self.misalignment == 2.0:
-                raise InvalidParameter("misalignment", self.misalignment, expected)
-        expected = "a ratio of norms from 1 to 1e6"
-        set_field(self, "norm_ratio", real("norm_ratio", self.norm_ratio, expected, 1.0, 1e6))
+        super().__post_init__()
 
     @property
     def shape(self) -> tuple[int, int, float]:
@@ -113,14 +120,13 @@ class WishartMatrix(Mechanism):
     """
 
     name = "wishart-matrix"
+    summary = "A matrix multiplied by a Wishart matrix, no noise added: not private."
+    example = "dim=64 rank=16 columns=8"
     can_be_sampled = False
     default_relation = "replace"
     poisson = False
-    dim: int | None = None
-    rank: int | None = None
-    columns: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("dim", "rank", "columns"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, whole(name, getattr(self, name), f"a whole number {name} >= 1"))
+    dim: int | None = parameter(whole_number("a whole number dim >= 1"), "Rows of the matrix query.", "D")
+    rank: int | None = parameter(
+        whole_number("a whole number rank >= 1"), "Degrees of freedom of the Wishart matrix.", "R"
+    )
+    columns: int | None = parameter(whole_number("a whole number columns >= 1"), "Columns of the matrix query.", "M")

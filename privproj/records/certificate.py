@@ -35,10 +35,10 @@ from privproj.records.certified_runs import (
     prove_run,
 )
 from privproj.records.run_file import from_data
-from privproj.records.strict_json import Ambiguous, parse_json, quoted, same_json
+from privproj.records.strict_json import Ambiguous, parse_json, same_json
 from privproj.result import Outcome, Result, Side, Status, as_plain_value
 from privproj.runs import BATCH_OPTIONS, Run
-from privproj.validation import is_printable, privacy_epsilon
+from privproj.validation import is_printable, privacy_epsilon, quoted
 
 if TYPE_CHECKING:
     from flint import arb

@@ -16,9 +16,9 @@ from privproj.curves.profile import PrivacyProfile
 from privproj.errors import InvalidParameter, PrecisionLimit, Refused
 from privproj.mechanisms import M2, Mechanism
 from privproj.numerics.search import find_crossing
-from privproj.records.strict_json import quoted
 from privproj.runs import Run
 from privproj.runs.sampling import NeighbouringRelation
+from privproj.validation import quoted
 
 if TYPE_CHECKING:
     from flint import arb

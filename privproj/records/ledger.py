@@ -42,10 +42,10 @@ from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused
 from privproj.records.atomic import read_bounded
 from privproj.records.run_file import MOST_PHASES, phase_from
-from privproj.records.strict_json import Ambiguous, parse_json, quoted, same_json
+from privproj.records.strict_json import Ambiguous, parse_json, same_json
 from privproj.result import Result, round_outward
 from privproj.runs.targets import delta_target, full_target
-from privproj.validation import privacy_epsilon, probability, whole
+from privproj.validation import privacy_epsilon, probability, quoted, whole
 
 HEADER = {"ledger": "privproj", "version": 2}
 """The first line of a ledger whose lines are chained by hashes."""

@@ -5,10 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from privproj.accounting.evaluate import TARGETS
-from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within, unknown_name
-from privproj.records.entries import (
-    TEXT,
+from privproj.accounting.spec import (
+    TARGETS,
     answer_entry,
     check_keys,
     check_type,
@@ -18,8 +16,9 @@ from privproj.records.entries import (
     target_from,
     with_unique_keys,
 )
+from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within, unknown_name
 from privproj.result import Outcome, Result, Status
-from privproj.validation import real
+from privproj.validation import TEXT, real
 
 DEFAULT_RTOL = 1e-6
 """Relative difference from the expected value that passes where none is given. Contract."""

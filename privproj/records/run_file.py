@@ -8,21 +8,17 @@ from typing import Any
 from privproj.accounting.events import event_from_data
 from privproj.accounting.phase import Phase
 from privproj.accounting.schedule import Schedule
-from privproj.errors import InvalidParameter, Refused, raise_within
-from privproj.records.entries import (
-    NUMBER,
-    RUN_KEYS,
-    TABLE,
-    TEXT,
-    TYPES,
-    WHOLE,
+from privproj.accounting.spec import (
+    KINDS,
     check_keys,
     keys_of,
     mechanism_type_of,
     question_from,
     with_unique_keys,
 )  # fmt: skip
-from privproj.runs import BATCH_KEYS
+from privproj.errors import InvalidParameter, Refused, raise_within
+from privproj.runs import RUN_PARAMETERS
+from privproj.validation import NUMBER, TABLE, TEXT, WHOLE, Kind
 
 FOR_ALL = ("relation", "discretization", "composer")
 """Keys of a run file that hold for all its phases."""
@@ -32,7 +28,7 @@ PHASE_KEYS = ("name", "mechanism", "bound", "planned")
 """Keys of a phase besides those of its mechanism and its run."""
 EVENT_KEYS = ("name", "event", "steps", "relation", "public_size", "planned")
 """Keys of a phase that is an event of dp-accounting."""
-OWN_EVENTS: dict[str, dict[str, str]] = {
+OWN_EVENTS: dict[str, dict[str, Kind]] = {
     "SelfComposedDpEvent": {"count": WHOLE, "event": TABLE},
     "PoissonSampledDpEvent": {"sampling_probability": NUMBER, "event": TABLE},
     "BallsInBinsDpEvent": {"batches": WHOLE, "batches_per_record": WHOLE, "event": TABLE},
@@ -67,7 +63,7 @@ def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
     given = with_unique_keys(data, where)
     entries = given.pop("phase", None)
     try:
-        check_keys(given, {name: TYPES[name] for name in FOR_ALL})
+        check_keys(given, {name: KINDS[name] for name in FOR_ALL})
     except InvalidParameter as error:
         raise_within(error, where)
     if not isinstance(entries, list) or not entries:
@@ -90,7 +86,7 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
             if key in given:
                 raise InvalidParameter(key, given[key], f"{key} once, before the phases")
         if "event" in given:
-            check_keys(given, {name: TYPES[name] for name in EVENT_KEYS})
+            check_keys(given, {name: KINDS[name] for name in EVENT_KEYS})
             given = _own_phase(given, shared) or given
         if "event" not in given:
             check_keys(given, keys_of(mechanism_type_of(given), PHASE_KEYS))
@@ -151,7 +147,7 @@ def _check_own_event(level: Mapping[str, Any]) -> None:
         if missing:
             raise InvalidParameter(missing, "nothing", f"{missing} of {kind}")
         inner = level.get("mechanism", {})
-        twice = next((key for key in inner if key != "name" and key in (*RUN_KEYS, *BATCH_KEYS, *PHASE_KEYS)), None)
+        twice = next((key for key in inner if key != "name" and key in (*RUN_PARAMETERS, *PHASE_KEYS)), None)
         if twice:
             raise InvalidParameter(f"mechanism: {twice}", inner[twice], "the name and the parameters of a mechanism")
     except InvalidParameter as error:

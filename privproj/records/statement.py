@@ -18,6 +18,14 @@ from privproj.accounting.events import event_words
 from privproj.accounting.queries import Comparison, compare, solve_epsilon
 from privproj.accounting.question import ask_by_name
 from privproj.accounting.schedule import Phase, Schedule
+from privproj.accounting.spec import (
+    KINDS,
+    check_keys,
+    keys_of,
+    mechanism_bound_and_run,
+    mechanism_type_of,
+    with_unique_keys,
+)  # fmt: skip
 from privproj.assumptions import ONE_RECORD_OF_A_PERSON, ROUNDING_AS_MEASURED
 from privproj.bounds import find_bound
 from privproj.curves.gdp import fit_gaussian
@@ -25,21 +33,12 @@ from privproj.curves.profile import Curve
 from privproj.curves.tradeoff import advantage, true_positive_rates
 from privproj.errors import InvalidParameter, PrivprojError, raise_within
 from privproj.mechanisms import Mechanism
-from privproj.records.entries import (
-    TYPES,
-    WHOLE,
-    check_keys,
-    keys_of,
-    mechanism_bound_and_run,
-    mechanism_type_of,
-    with_unique_keys,
-)  # fmt: skip
 from privproj.records.ledger import CUT_SHORT, MARKS, NOT_CHAINED, Account, planned_releases
 from privproj.records.run_file import from_data, phase_from
-from privproj.records.strict_json import quoted
 from privproj.result import Outcome, Result, Status, round_outward
 from privproj.runs.sampling import IN_EPOCHS, scheme_of
 from privproj.runs.targets import delta_target
+from privproj.validation import WHOLE, quoted
 from privproj.version import __version__
 
 UNITS = {
@@ -147,7 +146,8 @@ def question_data(mechanism: Mechanism, bound: str | None, run: Mapping[str, Any
     """One question as the data of a statement: every key that says something, each value of its type."""
     own = {"layer" if name == "layers" else name: value for name, value in mechanism.parameters().items()}
     named = find_bound(type(mechanism), bound).name
-    plain = {name: int(value) if TYPES[name] == WHOLE else value for name, value in run.items() if value is not None}
+    wholes = [name for name, kind in KINDS.items() if kind.words == WHOLE.words]
+    plain = {name: int(value) if name in wholes else value for name, value in run.items() if value is not None}
     return {"question": {"mechanism": mechanism.name, **own, "bound": named, **plain}}
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from privproj.errors import InvalidParameter
 from privproj.records.statement import PARAMETERS, STYLES, Statement, statement_from
-from privproj.records.strict_json import Ambiguous, parse_json, quoted
+from privproj.records.strict_json import Ambiguous, parse_json
+from privproj.validation import quoted
 from privproj.version import __version__
 
 BEGIN = {"text": "PRIVACY STATEMENT", "markdown": "## Privacy statement"}

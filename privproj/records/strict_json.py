@@ -9,8 +9,7 @@ import math
 from decimal import Decimal
 from typing import Any
 
-MOST_WORDS = 60
-"""Characters of an unexpected value that a message repeats at most. Contract."""
+from privproj.validation import quoted
 
 
 class Ambiguous(ValueError):
@@ -29,12 +28,6 @@ def parse_json(text: str) -> Any:
         raise
     except ValueError as error:
         raise Ambiguous(str(error)) from None
-
-
-def quoted(value: object) -> str:
-    """A value as a message repeats it: in ASCII, cut where it is long."""
-    words = ascii(value)
-    return words if len(words) <= MOST_WORDS else words[: MOST_WORDS - 3] + "..."
 
 
 def same_json(one: object, other: object) -> bool:

@@ -15,12 +15,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, BinaryIO
 
-from privproj.accounting.evaluate import FOUND, SOLVERS, TARGETS
-from privproj.accounting.question import Question
-from privproj.errors import InvalidParameter, MissingPackage, PrivprojError, Unanswered, raise_within, unknown_name
-from privproj.records.atomic import write_atomically
-from privproj.records.entries import (
-    TEXT,
+from privproj.accounting.question import FOUND, Question
+from privproj.accounting.spec import (
+    SOLVERS,
+    TARGETS,
     answer_entry,
     check_keys,
     check_type,
@@ -30,9 +28,12 @@ from privproj.records.entries import (
     target_from,
     with_unique_keys,
 )
+from privproj.errors import InvalidParameter, MissingPackage, PrivprojError, Unanswered, raise_within, unknown_name
+from privproj.records.atomic import write_atomically
 from privproj.records.journal import Journal, complete_rows
 from privproj.records.workers import Row, Runner, run_inline
 from privproj.result import Result
+from privproj.validation import TEXT
 
 MOST_POINTS = 10**7
 """The largest number of points of a grid. Contract."""

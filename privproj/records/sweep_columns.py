@@ -7,11 +7,12 @@ from privproj.accounting.column_rows import read_columns
 from privproj.accounting.columns import checked_phase
 from privproj.accounting.phase import Phase
 from privproj.accounting.queries import ZERO_EPSILON_NOTE
+from privproj.accounting.spec import aim_from, mechanism_type_of, question_from
 from privproj.errors import PrivprojError
 from privproj.numerics.compiled import rows_to_come
-from privproj.records.entries import aim_from, mechanism_type_of, parameters_from, question_from
 from privproj.result import Outcome, Side
 from privproj.runs.targets import RISKS, RiskTarget
+from privproj.validation import parameters_from
 
 TARGET_KEYS = ("epsilon", "delta", "log10_delta", *RISKS)
 """Keys that are no part of a phase."""
@@ -53,12 +54,13 @@ class _Phases:
         self.axes, self.kept = axes, dict[Any, tuple[dict[str, Any], Phase]]()
 
     def phase(self, given: dict[str, Any], query: str) -> Phase:
-        """The phase at a point; raises as :func:`privproj.records.entries.question_from` does."""
-        fields = mechanism_type_of(given).__dataclass_fields__
+        """The phase at a point; raises as :func:`privproj.accounting.spec.question_from` does."""
+        kind = mechanism_type_of(given)
+        fields = kind.__dataclass_fields__
         key = repr([given[name] for name in self.axes if name not in fields and name not in TARGET_KEYS])
         if key not in self.kept:
             first = question_from(given, query).only
-            self.kept[key] = parameters_from(given), first
+            self.kept[key] = parameters_from(kind, given), first
             return first
         parameters, first = self.kept[key]
         changed = {name: given[name] for name in self.axes if name in fields}

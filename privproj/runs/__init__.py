@@ -5,9 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, TypedDict, get_args
 
-from privproj.assumptions import (
-    PUBLIC_RECORD_COUNT,
-)
+from privproj.assumptions import PUBLIC_RECORD_COUNT
 from privproj.errors import InvalidParameter, Refused, unknown_name
 from privproj.runs.sampling import (
     IN_EPOCHS,
@@ -21,7 +19,22 @@ from privproj.runs.sampling import (
     member_named,
     scheme_of,
 )
-from privproj.validation import probability, real, whole
+from privproj.validation import (
+    NUMBER,
+    SHARE,
+    WHOLE,
+    Parameter,
+    check_parameters,
+    flag,
+    number,
+    one_of,
+    parameter,
+    parameters_of,
+    probability,
+    real,
+    whole,
+    whole_number,
+)
 
 ComposerName = Literal["privproj", "dp-accounting"]
 
@@ -93,35 +106,55 @@ class Run:
     :class:`privproj.runs.RunOptions`; ``notes`` says what a reader should know of a relation that was chosen here.
     """
 
-    steps: int = 1
-    sampling_rate: float = 1.0
-    sampling: Sampling | None = None
-    batches: int | None = None
-    batches_per_record: int = 1
-    max_batch_size: int | None = None
-    dataset_size: int | None = None
-    relation: NeighbouringRelation | None = None
-    group_size: int = 1
-    discretization: float | None = None
-    composer: str = "privproj"
-    split: float | str | None = None
-    public_size: bool = False
+    steps: int = parameter(
+        whole_number("a whole number of steps >= 1"),
+        "Releases (epochs for partition, balls-in-bins, shuffle).  [default: 1, if not sampled]",
+        "T",
+        default=1,
+    )
+    sampling_rate: float = parameter(
+        number("a rate above 0 and at most 1", 0.0, 1.0, open_low=True),
+        "Rate at which a step samples records.  [default: 1]",
+        "Q",
+        default=1.0,
+    )
+    sampling: Sampling | None = parameter(one_of(*Sampling), "How a batch is drawn.")
+    batches: int | None = parameter(
+        whole_number("from 1 to 1e7 batches in an epoch", 1, 10**7),
+        "Batches in an epoch, for balls-in-bins and shuffle.",
+        "T",
+    )
+    batches_per_record: int = parameter(WHOLE, "Batches of an epoch that a record is in.  [default: 1]", "K", default=1)
+    max_batch_size: int | None = parameter(
+        whole_number("a whole number max_batch_size >= 1", 1, 10**12),
+        "Largest Poisson batch; the surplus is dropped.",
+        "B",
+    )
+    dataset_size: int | None = parameter(
+        whole_number("a whole number dataset_size >= 1", 1, 10**12), "Number of records.", "N"
+    )
+    relation: NeighbouringRelation | None = parameter(one_of(*NeighbouringRelation), "Neighbouring relation.")
+    group_size: int = parameter(
+        whole_number("a whole number of records >= 1", 1, 10**6),
+        "Protect the K records of one person.  [default: 1]",
+        "K",
+        default=1,
+    )
+    discretization: float | None = parameter(
+        number("a grid step from 1e-12 to 1", 1e-12, 1.0), "Grid of a composition.  [default: from the run]", "H"
+    )
+    composer: str = parameter(one_of(*get_args(ComposerName)), "Who composes.", default="privproj")
+    split: float | str | None = parameter(SHARE, "Share of delta for the first event: even, optimal or a number.", "S")
+    public_size: bool = flag()
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        set_field(self, "steps", whole("steps", self.steps, "a whole number of steps >= 1"))
-        set_field(self, "group_size", whole("group_size", self.group_size, "a whole number of records >= 1", 1, 10**6))
-        if self.discretization is not None:
-            grid = real("discretization", self.discretization, "a grid step from 1e-12 to 1", 1e-12, 1.0)
-            set_field(self, "discretization", grid)
+        check_parameters(self)
         if self.composer not in get_args(ComposerName):
             raise unknown_name("composer", self.composer, "a composer", get_args(ComposerName))
         set_field(self, "split", _parse_split(self.split))
-        rate = real("sampling_rate", self.sampling_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
-        set_field(self, "sampling_rate", rate)
-        if not isinstance(self.public_size, bool):
-            raise InvalidParameter("public_size", self.public_size, "true or false")
+        rate = self.sampling_rate
         scheme = member_named(Sampling, "sampling", "poisson" if self.sampling is None else self.sampling)
         known = SCHEMES[scheme]
         if known.counts_epochs and rate < 1.0:
@@ -152,8 +185,6 @@ class Run:
         for name, expected in SCHEMES[scheme].needs.items():
             if getattr(self, name) is None:
                 raise InvalidParameter(name, "nothing", expected)
-        if self.batches is not None:
-            set_field(self, "batches", whole("batches", self.batches, "from 1 to 1e7 batches in an epoch", 1, 10**7))
         each = "a whole number of batches for each record, from 1 to the number of batches"
         count = whole("batches_per_record", self.batches_per_record, each, 1, self.batches or 1)
         set_field(self, "batches_per_record", count)
@@ -161,10 +192,8 @@ class Run:
             given = {"max_batch_size": self.max_batch_size, "dataset_size": self.dataset_size}
             name, value = next((name, value) for name, value in given.items() if value is not None)
             raise InvalidParameter(name, value, "max_batch_size and dataset_size, or neither")
-        for name in ("max_batch_size", "dataset_size"):
-            if getattr(self, name) is not None:
-                set_field(self, name, whole(name, getattr(self, name), f"a whole number {name} >= 1", 1, 10**12))
-                set_field(self, "public_size", True)
+        if self.max_batch_size is not None:
+            set_field(self, "public_size", True)
 
     @property
     def group_rate(self) -> float:
@@ -259,8 +288,26 @@ def _parse_split(value: Any) -> float | str | None:
 BATCH_KEYS = ("batch_size", "dataset_size", "epochs")
 """What people have instead of a rate and a number of steps: the sizes of a batch and of the data, and the epochs."""
 
+RUN_PARAMETERS = {
+    **{name: found for name, found in parameters_of(Run).items() if name != "dataset_size"},
+    "batch_size": Parameter(WHOLE, "Batch size, instead of the rate.", "B"),
+    "dataset_size": parameters_of(Run)["dataset_size"],
+    "epochs": Parameter(NUMBER, "Passes over the data, instead of the steps.", "E"),
+}
+"""All that may be said of a run, by name."""
+
 BATCH_OPTIONS = ("batches", "batches_per_record", "max_batch_size")
 """What a scheme of batches has besides. ``dataset_size`` goes into a run with ``max_batch_size`` only."""
+
+
+def run_from(given: Mapping[str, Any], query: str = "") -> RunOptions:
+    """The run that keys say, as files and the command line have them, without what the query finds.
+
+    Raises :class:`InvalidParameter` as :func:`run_options_from_batches` does.
+    """
+    plain = ("steps", "sampling_rate", "sampling", *BATCH_OPTIONS, *BATCH_KEYS)
+    run: Any = {name: given[name] for name in RUN_PARAMETERS if name in given and name not in plain}
+    return run | run_options_from_batches(given, {"steps": "steps", "rate": "sampling_rate"}.get(query, ""))
 
 
 def run_options_from_batches(given: Mapping[str, Any], finds: str = "") -> dict[str, Any]:

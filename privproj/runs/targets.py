@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from privproj.errors import InvalidParameter
-from privproj.validation import privacy_epsilon, probability, real
+from privproj.validation import NUMBER, Parameter, privacy_epsilon, probability, real
+
+TARGET_PARAMETERS = {
+    "epsilon": Parameter(NUMBER, "Privacy loss epsilon.", "E"),
+    "delta": Parameter(NUMBER, "Failure probability delta.", "D"),
+    "log10_delta": Parameter(NUMBER, "Instead of --delta: its decimal logarithm, for instance -1000.", "L"),
+    "advantage": Parameter(NUMBER, "Instead of these: largest TPR - FPR of any membership attack.", "A"),
+    "tpr": Parameter(NUMBER, "Instead of these: largest true positive rate of any attack at --fpr.", "B"),
+    "fpr": Parameter(NUMBER, "False positive rate at which --tpr is the limit.", "A"),
+}
+"""All that a query may be asked at, by name."""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ import sys
 
 import pytest
 from privproj_cli.answer import plain_question
+from privproj_cli.declared import QUANTITIES, example_words
 from privproj_cli.main import exit_code
-from privproj_cli.mechanisms import MECHANISMS, QUANTITIES, example_words
+
+from privproj.bounds import mechanism_named
 
 GAUSSIAN = "epsilon gaussian --noise-multiplier 1 --delta 1e-5"
 
@@ -17,7 +19,7 @@ PLAIN = [
         " ".join([quantity, name, *example_words(name, quantity), TARGETS.get(quantity, "--epsilon 1 --delta 1e-5")])
         for quantity in ("epsilon", "delta", "sigma")
         for name in ("gaussian", "laplace", "m2", "sketch-public", "wishart-matrix")
-        if QUANTITIES[quantity](MECHANISMS[name].kind)
+        if QUANTITIES[quantity](mechanism_named(name))
     ),
     f"{GAUSSIAN} --json",
     f"{GAUSSIAN} --bound classical --allow-refuted",

@@ -10,7 +10,7 @@ import click
 import privproj_cli
 import pytest
 from privproj_cli.commands import COMMANDS, GROUPS
-from privproj_cli.mechanisms import MECHANISMS
+from privproj_cli.declared import MECHANISMS
 
 GAUSSIAN = "gaussian --noise-multiplier 1"
 

@@ -9,10 +9,10 @@ from importlib import import_module
 import click
 from hypothesis import strategies as st
 from privproj_cli.commands import COMMANDS
-from privproj_cli.mechanisms import MECHANISMS, example_words
+from privproj_cli.declared import MECHANISMS, example_words
 from privproj_cli.options import LayerShape, NormPair, Number
 
-from privproj.bounds import LINES
+from privproj.bounds import LINES, mechanism_named
 from privproj.runs.sampling import Sampling
 
 
@@ -258,7 +258,7 @@ def entries(draw: st.DrawFn, needed: dict[str, str]) -> list[tuple[str, str]]:
     """Keys and literals of one entry: a mechanism as its example has it, what is needed, and some more."""
     cheap = sorted(set(MECHANISMS) - set(DEAR))
     mechanism = draw(often(st.sampled_from(cheap), st.sampled_from(sorted(MECHANISMS)), 6))
-    example = MECHANISMS[mechanism].example.items()
+    example = [pair.split("=") for pair in mechanism_named(mechanism).example.split()]
     given = {"mechanism": json.dumps(mechanism), **{k: written(v) for k, v in example}, **needed}
     for key in draw(st.lists(st.sampled_from(KEYS), max_size=3)):
         given[key] = draw(often(sane_value(key), st.sampled_from(LITERALS), 3))

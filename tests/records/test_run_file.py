@@ -10,9 +10,9 @@ import pytest
 from helpers import GAUSSIAN_PHASE, M2_PHASE, ROOT
 
 from privproj import InvalidParameter, Refused
+from privproj.accounting.spec import keys_of
 from privproj.bounds import LINES, mechanism_named
 from privproj.composition.events import FIELDS
-from privproj.records.entries import keys_of
 from privproj.records.run_file import EVENT_KEYS, FOR_ALL, PHASE_KEYS, from_data
 from privproj.runs import Run
 from privproj.runs.sampling import Sampling

@@ -7,7 +7,7 @@ from helpers import full_if
 
 import privproj
 from privproj import PrivprojError
-from privproj.records.entries import answer_entry
+from privproj.accounting.spec import answer_entry
 from privproj.records.run_file import from_data
 from privproj.result import Result, as_plain_value
 from reference.settings import REFUTED, Setting, settings

@@ -7,7 +7,7 @@ from fuzz import keys
 from fuzz.laws import call
 from fuzz.strategies import Case
 
-from privproj.records.entries import FROM_BATCHES
+from privproj.runs import RUN_PARAMETERS
 
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
 
@@ -34,12 +34,13 @@ def test_the_law_sees_a_dropped_and_a_coerced_key(monkeypatch):
     assert keys.judged(file, before, "doubled", "noise_multiplier", spelled) == "error"
     planned = file.changed(0, [*entry, ("planned", "false")])
     assert keys.judged(file, before, "mistyped", "planned", planned) == "error"
-    monkeypatch.setattr("privproj.records.entries.FROM_BATCHES", (*FROM_BATCHES, "group_size"))
+    without_group = {name: found for name, found in RUN_PARAMETERS.items() if name != "group_size"}
+    monkeypatch.setattr("privproj.runs.RUN_PARAMETERS", without_group)
     monkeypatch.setattr(
         "privproj.records.run_file.with_unique_keys",
         lambda entry, where: {k.replace("-", "_"): entry[k] for k in entry},
     )
-    monkeypatch.setattr("privproj.records.entries.check_type", lambda name, value, words: value)
+    monkeypatch.setattr("privproj.accounting.spec.check_type", lambda name, value, words: value)
     assert keys.judged(file, file.answer[1], "removed", "group_size", without).startswith("the same answer")
     assert keys.judged(file, before, "doubled", "noise_multiplier", spelled).startswith("answered")
     assert keys.judged(file, before, "mistyped", "planned", planned).startswith("answered")
