@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import privproj
-from privproj.bounds import mechanism_named
 from privproj.errors import InvalidParameter, Refused, Unanswered
+from privproj.mechanisms.registry import mechanism_named
 from privproj.result import Outcome, Result
 from privproj.runs import RUN_PARAMETERS, RunOptions, run_from
 from privproj.runs.sampling import NeighbouringRelation

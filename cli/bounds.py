@@ -2,9 +2,9 @@
 
 import click
 
-from privproj.bounds import LINES, registry
 from privproj.errors import unknown_name
 from privproj.mechanisms.methods import find_method
+from privproj.mechanisms.registry import LINES, registry
 
 from . import render
 

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from privproj.accounting.queries import compare
-from privproj.bounds import mechanism_named
+from privproj.mechanisms.registry import mechanism_named
 from privproj.result import Outcome
 
 from . import render

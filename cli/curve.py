@@ -4,12 +4,12 @@ from typing import Any
 
 import click
 
-from privproj.accounting.gdp import DEFAULT_SLACK, solve_gdp_mu
 from privproj.accounting.phase import numerics_of, phase_for
 from privproj.accounting.question import Question, answer, ask_by_name, question_about
-from privproj.bounds import bounds_of, mechanism_named
 from privproj.curves.tradeoff import profile_points, tradeoff
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered
+from privproj.extensions.gdp import DEFAULT_SLACK, solve_gdp_mu
+from privproj.mechanisms.registry import bounds_of, mechanism_named
 from privproj.result import Result, as_plain_value
 from privproj.runs.targets import slack_target
 from privproj.validation import privacy_epsilon, whole

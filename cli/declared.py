@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from privproj.accounting.question import FOUND
-from privproj.bounds import LINES, mechanism_named
 from privproj.mechanisms.base import ClippedSum
+from privproj.mechanisms.registry import LINES, mechanism_named
 from privproj.runs import RUN_PARAMETERS
 from privproj.runs.targets import RISKS, TARGET_PARAMETERS
 from privproj.validation import LAYERS, SHARE, TEXT, TRUTH, Parameter, parameters_of

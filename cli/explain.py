@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from privproj.bounds import LINES, find_bound, mechanism_named
 from privproj.errors import unknown_name
 from privproj.mechanisms.methods import METHODS
+from privproj.mechanisms.registry import LINES, find_bound, mechanism_named
 from privproj.result import Status
 
 from . import render

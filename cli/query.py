@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from privproj.bounds import mechanism_named
+from privproj.mechanisms.registry import mechanism_named
 
 from .answer import answer_question
 from .declared import MECHANISMS, QUANTITIES, answer_of, example_words

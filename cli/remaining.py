@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from privproj.accounting.filter import LARGEST_BUDGET, Filter
 from privproj.accounting.schedule import Remaining, Schedule
 from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, plan_fixed
 from privproj.errors import InvalidParameter, Refused, Unanswered
+from privproj.extensions.filter import LARGEST_BUDGET, Filter
 from privproj.records.run_file import from_data
 from privproj.result import Result, round_outward
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from privproj.assumptions import REPLACE_SENSITIVITY
-from privproj.bounds import ROLES
+from privproj.mechanisms.registry import ROLES
 from privproj.result import Outcome, Result, Side, Status, as_plain_value, risk_words, round_outward
 from privproj.runs import RunOptions
 from privproj.runs.sampling import IN_EPOCHS, scheme_of
@@ -13,8 +13,8 @@ from privproj.runs.sampling import IN_EPOCHS, scheme_of
 if TYPE_CHECKING:
     from privproj.accounting.queries import Comparison
     from privproj.accounting.schedule import Schedule
-    from privproj.bounds.bound import Bound
     from privproj.mechanisms import Mechanism
+    from privproj.mechanisms.bound import Bound
 
 MOST_NAMES = 6
 """Bounds or entries that are named before one assumption. Contract."""
@@ -252,7 +252,7 @@ def gain_line(result: Result, mechanism: "Mechanism", run: RunOptions) -> list[s
 
 def run_text(result: Result, schedule: "Schedule") -> str:
     """Say the number of a run file, then every phase with its noise."""
-    from privproj.accounting.events import event_words
+    from privproj.extensions.events import event_words
 
     first = _gdp_headline(result) if result.quantity == "gdp_mu" else headline(result)
     lines = [first, f"  rests on: {result.bound} ({result.status}); {relation_words(result)}"]

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from privproj.accounting.queries import Comparison
-from privproj.bounds import mechanism_named
 from privproj.curves.tradeoff import profile_points
+from privproj.mechanisms.registry import mechanism_named
 from privproj.records.run_file import from_data
 from privproj.records.statement import STYLES, Statement, question_data, run_data, sections, statement_from
 from privproj.records.statement_check import BEGIN, END

@@ -6,6 +6,7 @@ import click
 
 from privproj.accounting.schedule import Schedule
 from privproj.errors import InvalidParameter
+from privproj.extensions.gdp import DEFAULT_SLACK, gdp_mu
 from privproj.records.run_file import from_data
 from privproj.result import Result
 from privproj.runs.targets import RISKS, TARGET_PARAMETERS
@@ -61,7 +62,7 @@ def answer_run_file(
     if gdp:
         if of_risk or calibrate or epsilon is not None or certify or certificate is not None:
             raise InvalidParameter("--gdp", True, "--gdp alone, or with --delta as its slack")
-        result = schedule.gdp_mu() if delta is None else schedule.gdp_mu(delta=delta)
+        result = gdp_mu(schedule, delta=DEFAULT_SLACK if delta is None else delta)
         return show(result, schedule, output, json)
     _check_target(epsilon, delta, of_risk, calibrate)
     if calibrate:
@@ -100,7 +101,7 @@ def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, cal
 
 def as_events(schedule: Schedule) -> dict[str, Any]:
     """Return the phases as a run file of dp-accounting's events, in which our own are those of its integration."""
-    from privproj.composition.events import data_of
+    from privproj.extensions.event_composition import data_of
     from privproj.integrations.dp_accounting import step_event_of
 
     phases = [

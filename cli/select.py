@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
-from privproj.accounting.selection import select
-from privproj.bounds import mechanism_named
-from privproj.composition.selection import SHAPES
 from privproj.errors import Unanswered
+from privproj.extensions.selection import select
+from privproj.extensions.trial_laws import SHAPES
+from privproj.mechanisms.registry import mechanism_named
 from privproj.result import Outcome, Result, round_outward
 
 from . import render

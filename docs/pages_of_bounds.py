@@ -12,11 +12,11 @@ from typing import Any
 from privproj_cli.main import exit_code
 
 from privproj.accounting.phase import phase_for
-from privproj.bounds import mechanism_named, registry
-from privproj.bounds.bound import GUARANTEES, Bound
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import PrivprojError, Refused
 from privproj.mechanisms import Mechanism
+from privproj.mechanisms.bound import GUARANTEES, Bound
+from privproj.mechanisms.registry import mechanism_named, registry
 from privproj.result import Status
 from privproj.runs import Run
 

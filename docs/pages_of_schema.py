@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from privproj.accounting.spec import ALIASES, keys_of
-from privproj.bounds import LINES, mechanism_named
 from privproj.mechanisms import Mechanism
+from privproj.mechanisms.registry import LINES, mechanism_named
 from privproj.records.run_file import FOR_ALL, PHASE_KEYS
 from privproj.runs import RUN_PARAMETERS
 from privproj.validation import Parameter, parameters_of

@@ -12,15 +12,13 @@ if TYPE_CHECKING:
     from privproj.accounting.calibration import misalignment, rank, rate, sigma, steps
     from privproj.accounting.columns import ColumnResult, deltas, epsilons, sigmas
     from privproj.accounting.evaluate import evaluate
-    from privproj.accounting.filter import Filter
-    from privproj.accounting.gdp import gdp_mu
     from privproj.accounting.mixing_plan import mixing_plan
     from privproj.accounting.queries import Comparison, compare, delta, epsilon
-    from privproj.accounting.selection import draw_trials, select
-    from privproj.bounds import registry
-    from privproj.bounds.m2._beta_tail import beta_tail_epsilons
     from privproj.curves.epsilon_delta import advanced_composition, basic_composition
     from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Refused
+    from privproj.extensions.filter import Filter
+    from privproj.extensions.gdp import gdp_mu
+    from privproj.extensions.selection import draw_trials, select
     from privproj.mechanisms import (
         M1,
         M2,
@@ -35,6 +33,8 @@ if TYPE_CHECKING:
         Wishart,
         WishartMatrix,
     )
+    from privproj.mechanisms.m2._beta_tail import beta_tail_epsilons
+    from privproj.mechanisms.registry import registry
     from privproj.result import LowerBound, Outcome, Result, Side, Status
     from privproj.runs import RunOptions
     from privproj.runs.sampling import NeighbouringRelation, Sampling
@@ -93,14 +93,14 @@ HOMES = {
     "accounting.calibration": ("misalignment", "rank", "rate", "sigma", "steps"),
     "accounting.columns": ("ColumnResult", "deltas", "epsilons", "sigmas"),
     "accounting.evaluate": ("evaluate",),
-    "accounting.filter": ("Filter",),
     "accounting.mixing_plan": ("mixing_plan",),
-    "accounting.gdp": ("gdp_mu",),
     "accounting.queries": ("Comparison", "compare", "delta", "epsilon"),
-    "accounting.selection": ("draw_trials", "select"),
-    "bounds": ("registry",),
-    "bounds.m2._beta_tail": ("beta_tail_epsilons",),
+    "mechanisms.registry": ("registry",),
+    "mechanisms.m2._beta_tail": ("beta_tail_epsilons",),
     "curves.epsilon_delta": ("advanced_composition", "basic_composition"),
+    "extensions.filter": ("Filter",),
+    "extensions.gdp": ("gdp_mu",),
+    "extensions.selection": ("draw_trials", "select"),
     "errors": ("InvalidParameter", "NotConverged", "PrivprojError", "Refused"),
     "mechanisms": (
         *("M1", "M2", "R1SMG", "Gaussian", "JLClip", "Laplace", "Layer", "Mixing", "PublicSketch", "Sketch"),

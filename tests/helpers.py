@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj import M1, M2, R1SMG, Gaussian, JLClip, Laplace, Mixing, PublicSketch, Sketch, Wishart
-from privproj.bounds import find_bound, registry
+from privproj.mechanisms.registry import find_bound, registry
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

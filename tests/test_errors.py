@@ -8,7 +8,7 @@ import pytest
 import privproj
 from privproj import errors
 from privproj.accounting.evaluate import TARGETS
-from privproj.bounds import LINES
+from privproj.mechanisms.registry import LINES
 
 M2 = privproj.M2(dim=64, rank=4, noise_multiplier=1.0)
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from privproj.accounting.calibration import sigma
 from privproj.accounting.queries import delta, epsilon
-from privproj.bounds import with_role
-from privproj.bounds.bound import Baseline
 from privproj.errors import InvalidParameter, Unanswered
 from privproj.mechanisms import M2, Mechanism
+from privproj.mechanisms.bound import Baseline
+from privproj.mechanisms.registry import with_role
 from privproj.result import Result
 from privproj.runs import RunOptions
 from privproj.runs.sampling import scheme_of

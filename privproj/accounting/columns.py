@@ -19,9 +19,9 @@ from privproj.accounting.phase import OWN_COMPOSER, Phase
 from privproj.accounting.question import answer, ask_by_name, question_about
 from privproj.accounting.spec import SOLVERS
 from privproj.assumptions import ROUNDING_AS_MEASURED
-from privproj.bounds import find_bound, mechanism_named
 from privproj.errors import InvalidParameter, Refused, Unanswered, raise_within, unknown_name
 from privproj.mechanisms import Mechanism
+from privproj.mechanisms.registry import find_bound, mechanism_named
 from privproj.numerics.arrays import Array
 from privproj.numerics.compiled import rows_to_come
 from privproj.result import Outcome, Side, Status

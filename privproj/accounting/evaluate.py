@@ -7,9 +7,9 @@ from typing import Any
 from privproj.accounting.phase import Phase
 from privproj.accounting.question import FOUND, question_about
 from privproj.accounting.spec import TARGETS
-from privproj.bounds import find_bound, mechanism_named
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Mechanism, Sketch, Wishart
+from privproj.mechanisms.registry import find_bound, mechanism_named
 from privproj.result import Result
 from privproj.runs import Run, RunOptions
 from privproj.runs.targets import RISKS
@@ -112,7 +112,7 @@ def _renyi_divergence_at_order(quantity: str, given: dict[str, Any]) -> Result:
 
 def _early_bound_at_values(quantity: str, given: dict[str, Any]) -> Result:
     """Answer ``wishart.early.epsilon`` and ``.delta`` with given ``t``, ``eta`` and ``R`` (C11)."""
-    from privproj.bounds.wishart._early import SPECTRAL_CONSTANT, early_bound_at
+    from privproj.mechanisms.wishart._early import SPECTRAL_CONSTANT, early_bound_at
 
     c = _pop_numbers(quantity, given, "c")[0] if "c" in given else SPECTRAL_CONSTANT
     t, eta, radius = _pop_numbers(quantity, given, "t", "eta", "R")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from privproj.assumptions import (
     FRESH_PROJECTION_PER_BATCH,
@@ -12,12 +12,12 @@ from privproj.assumptions import (
     REPLACE_SENSITIVITY,
     plan_fixed,
 )
-from privproj.bounds import bounds_of
-from privproj.bounds.bound import Bound
 from privproj.composition.compose import compose
 from privproj.curves.profile import Curve, PrivacyProfile, Representation
 from privproj.errors import InvalidParameter, Refused, raise_within, unknown_name
 from privproj.mechanisms import Mechanism, NoisyMechanism
+from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.registry import bounds_of
 from privproj.result import Side, Status
 from privproj.runs import BATCH_KEYS, Run, RunOptions
 from privproj.runs.sampling import NeighbouringRelation
@@ -36,6 +36,22 @@ KEPT_RUNS = 64
 """How many runs are kept for further questions, as in tables of many. Speed only."""
 
 
+class Accountant(Protocol):
+    """Another accountant, by which all phases of a run are composed where one of them is accounted there."""
+
+    def accounted(self, phases: "Sequence[Phase]") -> "tuple[Phase, ...]":
+        """The phases by bounds that it takes together; raises :class:`privproj.Refused` where it takes none."""
+        ...
+
+    def curve(self, phases: "Sequence[Phase]", step: float | None = None) -> Curve:
+        """The joint curve of the phases, on a grid of this step."""
+        ...
+
+    def assumes(self, assumed: tuple[str, ...], phases: "Sequence[Phase]") -> tuple[str, ...]:
+        """What the run takes for granted, and what it does besides for this accountant."""
+        ...
+
+
 @dataclass(frozen=True)
 class Phase:
     """One phase of a run: what is released how often, and by which bound it is accounted.
@@ -45,7 +61,7 @@ class Phase:
     Attributes:
         mechanism: What is released.
         run: How often, and on what batches.
-        bound: The record of the bound, a :class:`privproj.bounds.bound.Bound`.
+        bound: The record of the bound, a :class:`privproj.mechanisms.bound.Bound`.
         allow_refuted: True lets a refuted bound be evaluated; its number is then marked as no guarantee.
         name: What the phase is called in answers and messages of a schedule.
         planned: True if the phase has not happened yet; what is left of a budget is then worked out for it.
@@ -63,6 +79,11 @@ class Phase:
     allow_refuted: bool = False
     name: str = ""
     planned: bool = False
+
+    @property
+    def accountant(self) -> Accountant | None:
+        """Who composes a run that has such a phase; None for the package's own accounting."""
+        return None
 
     def __post_init__(self) -> None:
         """Refuse a name that no file of a run could be read with."""

@@ -7,11 +7,11 @@ from typing import Unpack
 from privproj.accounting.at_least import with_alternatives, with_lower_end
 from privproj.accounting.phase import Phase, numerics_of, phase_for
 from privproj.accounting.question import Question, answer, ask_by_name, question_about
-from privproj.bounds import bounds_of
-from privproj.bounds.bound import Bound
 from privproj.curves.inversion import LEAST_LOG_VALUE, delta_value, log10_value, read_epsilon, read_log_delta
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Unanswered
 from privproj.mechanisms import Mechanism
+from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.registry import bounds_of
 from privproj.numerics.enclosure import Enclosure
 from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import RunOptions
@@ -135,7 +135,7 @@ class Comparison:
     """One row of :func:`privproj.compare`: a bound with its answer, or with the reason why it gives none.
 
     Attributes:
-        bound: The record of the bound, a :class:`privproj.bounds.bound.Bound`.
+        bound: The record of the bound, a :class:`privproj.mechanisms.bound.Bound`.
         result: The answer of this bound; None where the question does not fit the bound. It has no value where the
             bound applies but has no answer.
         reason: Why there is no answer, in one sentence; empty where there is one.

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 from privproj.accounting.batch_remarks import remark_on_batches, without_cap
 from privproj.accounting.phase import OWN_COMPOSER, Phase, check_mechanism, cut_batches, numerics_of, phase_for
 from privproj.assumptions import PLANS, ROUNDING_AS_MEASURED, plan_fixed
-from privproj.bounds import find_bound
 from privproj.composition.compose import compose_phases
 from privproj.curves.inversion import log_excess, meets
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused, Unanswered, raise_within
 from privproj.mechanisms import Mechanism
+from privproj.mechanisms.registry import find_bound
 from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import Run, RunOptions
 from privproj.runs.targets import AnyTarget, FullTarget

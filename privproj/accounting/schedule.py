@@ -8,24 +8,22 @@ from typing import Any
 from privproj.accounting.at_least import with_alternatives, with_lower_end
 from privproj.accounting.attack_risk import COMPOSED_RTOL, read_risk, smallest_at_risk
 from privproj.accounting.calibration import most_steps
-from privproj.accounting.events import (
-    EventPhase,
-    by_one_accountant,
-    curve_with_events,
-    event_from_data,
-    has_events,
-    with_noise_of_events,
-)
 from privproj.accounting.first_guess import close_crossing, spread_guess
-from privproj.accounting.gdp import DEFAULT_SLACK, solve_gdp_mu
-from privproj.accounting.phase import OWN_COMPOSER, Phase, cut_batches, phase_for, remedy_for_fixed_projection
+from privproj.accounting.phase import (
+    OWN_COMPOSER,
+    Accountant,
+    Phase,
+    cut_batches,
+    phase_for,
+    remedy_for_fixed_projection,
+)
 from privproj.accounting.queries import solve_delta, solve_epsilon
 from privproj.accounting.question import Question
-from privproj.bounds import find_bound
 from privproj.curves.inversion import log_excess, meets, smallest_passing
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Mechanism, NoisyMechanism
+from privproj.mechanisms.registry import find_bound
 from privproj.result import Result, Side, risk_words
 from privproj.runs import Run
 from privproj.runs.targets import (
@@ -36,7 +34,6 @@ from privproj.runs.targets import (
     full_target,
     privacy_or_risk_target,
     risk_target,
-    slack_target,
 )
 
 
@@ -138,21 +135,27 @@ class Schedule(Question):
         """False: a schedule of one phase names it too."""
         return False
 
+    @property
+    def accountant(self) -> Accountant | None:
+        """Who composes the phases where one of them has an accountant of its own."""
+        return next((phase.accountant for phase in self.phases if phase.accountant), None)
+
     def curve(self) -> Curve:
-        """The joint curve; by dp-accounting where a phase is one of its events."""
-        if not has_events(self.phases):
+        """The joint curve, by the accountant of a phase where one has its own."""
+        accountant, phases = self.accountant, self.merged()
+        if accountant is None:
             return super().curve()
-        phases = self.merged()
-        return cut_batches(curve_with_events(phases, self.discretization), phases)
+        return cut_batches(accountant.curve(phases, self.discretization), phases)
 
     def side(self, curve: Curve) -> Side:
-        """That of a single phase, and an upper bound for several, or where one is an event."""
-        return Side.UPPER if has_events(self.phases) else super().side(curve)
+        """That of a single phase, and an upper bound for several, or where one has its own accountant."""
+        return Side.UPPER if self.accountant else super().side(curve)
 
     @property
     def run_assumes(self) -> tuple[str, ...]:
-        """What the joint number takes for granted about the phases and their order, and of the noise of events."""
-        return with_noise_of_events(super().run_assumes, self.phases)
+        """What the joint number takes for granted about the phases and their order."""
+        accountant, assumed = self.accountant, super().run_assumes
+        return accountant.assumes(assumed, self.phases) if accountant else assumed
 
     def epsilon(self, *, delta: float) -> Result:
         """Return the smallest epsilon of the whole run at a delta, rounded up.
@@ -189,8 +192,9 @@ class Schedule(Question):
         return with_alternatives(asked, with_lower_end(asked, solve_delta(asked, target)), solve_delta, target)
 
     def by_one_accountant(self) -> "Schedule":
-        """The schedule with the bounds that its number rests on (:func:`events.by_one_accountant`)."""
-        return replace(self, phases=by_one_accountant(self.phases)) if has_events(self.phases) else self
+        """The schedule with the bounds that its number rests on (:meth:`Accountant.accounted`)."""
+        accountant = self.accountant
+        return replace(self, phases=accountant.accounted(self.phases)) if accountant else self
 
     def scaled(self, factor: float) -> "Schedule":
         """Return the schedule with every noise multiplier times one factor.
@@ -273,22 +277,6 @@ class Schedule(Question):
         """
         return read_risk(self, risk_target(advantage, tpr, fpr))
 
-    def gdp_mu(self, *, delta: float = DEFAULT_SLACK) -> Result:
-        """Return a ``mu`` such that the whole run is ``mu``-GDP but for a slack, rounded up (C30).
-
-        Args:
-            delta: The slack ``d0``, below 1, as :func:`privproj.gdp_mu` explains it.
-
-        Returns:
-            A result whose ``value`` is ``mu``, and whose ``delta`` is the slack.
-
-        Raises:
-            InvalidParameter: The slack is outside its domain.
-            Refused: A phase has no privacy profile, or a slack of 0 leaves no finite ``mu``.
-            PrecisionLimit: The composition cannot tell so small a slack from its rounding.
-        """
-        return solve_gdp_mu(self, slack_target(delta))
-
     def meets(self, *, epsilon: float, delta: float) -> bool:
         """Return True if the schedule answers no more than ``(epsilon, delta)`` to both questions (C24).
 
@@ -328,7 +316,7 @@ class Schedule(Question):
 
         target = full_target(epsilon, delta, None, zero=True)
         # Where to look first is told by phases with a profile.
-        known = [one.release() for one in before if not isinstance(one, EventPhase)]
+        known = [one.release() for one in before if one.accountant is None]
         return most_steps(curve_of, target, known, phase.release()) or 0
 
     def remaining(self, *, epsilon: float, delta: float) -> list[Remaining]:
@@ -359,7 +347,7 @@ class Schedule(Question):
 
 def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
     """The phase with its noise multiplier times ``factor``; raises :class:`InvalidParameter` where it has none."""
-    if isinstance(phase, EventPhase):
+    if phase.accountant is not None:
         raise Refused(
             f"phase {phase.name} is an event of dp-accounting, whose noise is not scaled with that of other phases; "
             "leave it out, or give it as a mechanism of privproj"
@@ -391,31 +379,3 @@ def phase_of(mechanism: Mechanism, name: str = "phase", bound: str | None = None
     'rank-free'
     """
     return phase_for(mechanism, find_bound(type(mechanism), bound), run, name)  # pyright: ignore[reportArgumentType]
-
-
-def event_phase(event: Any, name: str = "event", steps: int = 1, relation: str | None = None) -> Phase:
-    """Make a phase of a schedule from an event of dp-accounting.
-
-    A run with such a phase is composed by dp-accounting, whose rounding is measured and not proved. Noise multipliers
-    in the event are the noise over the clip, as that package has them.
-
-    Args:
-        event: The event, an object of dp-accounting or the same as plain data, a table with its ``type``.
-        name: What the phase is called in answers and messages.
-        steps: How often the event is composed with itself, from 1 to 1e9.
-        relation: The neighbouring relation, "add-remove", "zero-out" or "replace"; None is add-remove.
-
-    Returns:
-        The phase, which is not merely planned.
-
-    Raises:
-        InvalidParameter: The event is not one of dp-accounting, or a value is outside its domain.
-
-    >>> from dp_accounting import dp_event
-    >>> from privproj.schedule import Schedule, event_phase
-    >>> tree = dp_event.SingleEpochTreeAggregationDpEvent(noise_multiplier=4.0, step_counts=[8, 8])
-    >>> answer = Schedule((event_phase(tree, "tree", relation="zero-out"),)).epsilon(delta=1e-5)
-    >>> round(answer.value, 2), answer.numerics["composer"]
-    (1.99, 'dp-accounting')
-    """
-    return event_from_data(event, "event", {"steps": steps, "relation": relation}, name)  # pyright: ignore[reportArgumentType]

@@ -10,9 +10,9 @@ from privproj.accounting import calibration, queries
 from privproj.accounting.at_least import with_alternatives
 from privproj.accounting.calibration import require_unset
 from privproj.accounting.question import FOUND, Question, answer, ask_by_name
-from privproj.bounds import mechanism_named
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Mechanism
+from privproj.mechanisms.registry import mechanism_named
 from privproj.result import Result
 from privproj.runs import RUN_PARAMETERS, RunOptions, run_from
 from privproj.runs.targets import RISKS, TARGET_PARAMETERS, delta_target, epsilon_target, privacy_or_risk_target

@@ -24,19 +24,19 @@ from dp_accounting import dp_event, privacy_accountant
 from dp_accounting.pld import PLDAccountant, pld_pmf, privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
 
-from privproj.accounting.events import Event
 from privproj.accounting.phase import Phase, phase_for
 from privproj.accounting.schedule import Schedule, phase_of
 from privproj.assumptions import REPLACE_SENSITIVITY
-from privproj.bounds import find_bound, renyi_bound
 from privproj.composition import grid
 from privproj.composition.compose import releases_of
 from privproj.composition.dominating_pairs import DominatingPair, outline_step
-from privproj.composition.events import RELATIONS, event_from, nodes_of
 from privproj.curves.profile import PrivacyProfile
 from privproj.curves.renyi import RenyiCurve
 from privproj.errors import InvalidParameter, PrivprojError, Refused
+from privproj.extensions.event_composition import RELATIONS, event_from, nodes_of
+from privproj.extensions.events import Event
 from privproj.mechanisms import Gaussian, Laplace, Mechanism, NoisyMechanism
+from privproj.mechanisms.registry import find_bound, renyi_bound
 from privproj.records.ledger import Account
 from privproj.runs import Run, RunOptions
 from privproj.runs.sampling import NeighbouringRelation, RelationName, Sampling, member_named

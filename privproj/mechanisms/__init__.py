@@ -1,4 +1,7 @@
-"""Mechanisms: frozen records of what was run, with their parameters, the checks of these, and facts about them."""
+"""Mechanisms, a folder for each: the frozen record of what was run, and its bounds, one theorem per file.
+
+Files with an underscore hold what several theorems of a folder share; :mod:`privproj.mechanisms.registry` lists them.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -13,8 +16,10 @@ if TYPE_CHECKING:
     from privproj.mechanisms.m2 import M2, Layer
     from privproj.mechanisms.mixing import Mixing
     from privproj.mechanisms.r1smg import R1SMG
-    from privproj.mechanisms.sketch import PublicSketch, Sketch
-    from privproj.mechanisms.wishart import Wishart, WishartMatrix
+    from privproj.mechanisms.sketch import Sketch
+    from privproj.mechanisms.sketch_public import PublicSketch
+    from privproj.mechanisms.wishart import Wishart
+    from privproj.mechanisms.wishart_matrix import WishartMatrix
 
 __all__ = [
     "M1",
@@ -43,8 +48,10 @@ HOMES = {
     "m2": ("M2", "Layer"),
     "mixing": ("Mixing",),
     "r1smg": ("R1SMG",),
-    "sketch": ("PublicSketch", "Sketch"),
-    "wishart": ("Wishart", "WishartMatrix"),
+    "sketch": ("Sketch",),
+    "sketch_public": ("PublicSketch",),
+    "wishart": ("Wishart",),
+    "wishart_matrix": ("WishartMatrix",),
 }
 """Where the names live; a mechanism is imported when it is asked for, so that one question pays for one."""
 

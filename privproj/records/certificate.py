@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from privproj.accounting.phase import Phase
 from privproj.accounting.question import Question, question_about
 from privproj.assumptions import ROUNDING_AS_MEASURED
-from privproj.bounds import find_bound, mechanism_named
 from privproj.curves.inversion import delta_value
 from privproj.errors import InvalidParameter, MissingPackage, NotConverged, PrecisionLimit, Refused, raise_within
 from privproj.mechanisms import Layer, Mechanism
+from privproj.mechanisms.registry import find_bound, mechanism_named
 from privproj.records.atomic import read_bounded, write_atomically
 from privproj.records.certified_runs import (
     LEAST_BITS,

@@ -112,7 +112,7 @@ def check_provable(phases: Sequence[Phase]) -> None:
 
 def provable_names() -> list[str]:
     """The names ``mechanism.bound`` of all bounds that can be certified."""
-    from privproj.bounds import registry
+    from privproj.mechanisms.registry import registry
 
     return [f"{bound.mechanism.name}.{bound.name}" for bound in registry() if bound.provable is not None]
 

@@ -25,7 +25,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from privproj.accounting.filter import Filter
 from privproj.accounting.queries import solve_epsilon
 from privproj.accounting.question import answer, question_about
 from privproj.accounting.schedule import Phase, Schedule
@@ -40,6 +39,7 @@ from privproj.assumptions import (
 from privproj.curves.inversion import epsilon_at, floor_log_delta, meets
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused
+from privproj.extensions.filter import Filter
 from privproj.records.atomic import read_bounded
 from privproj.records.run_file import MOST_PHASES, phase_from
 from privproj.records.strict_json import Ambiguous, parse_json, same_json

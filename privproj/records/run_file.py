@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from privproj.accounting.events import event_from_data
 from privproj.accounting.phase import Phase
 from privproj.accounting.schedule import Schedule
 from privproj.accounting.spec import (
@@ -17,6 +16,7 @@ from privproj.accounting.spec import (
     with_unique_keys,
 )  # fmt: skip
 from privproj.errors import InvalidParameter, Refused, raise_within
+from privproj.extensions.events import event_from_data
 from privproj.runs import RUN_PARAMETERS
 from privproj.validation import NUMBER, TABLE, TEXT, WHOLE, Kind
 

@@ -14,7 +14,6 @@ from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
 from privproj.accounting.attack_risk import gaussian_mu
-from privproj.accounting.events import event_words
 from privproj.accounting.queries import Comparison, compare, solve_epsilon
 from privproj.accounting.question import ask_by_name
 from privproj.accounting.schedule import Phase, Schedule
@@ -27,12 +26,13 @@ from privproj.accounting.spec import (
     with_unique_keys,
 )  # fmt: skip
 from privproj.assumptions import ONE_RECORD_OF_A_PERSON, ROUNDING_AS_MEASURED
-from privproj.bounds import find_bound
-from privproj.curves.gdp import fit_gaussian
 from privproj.curves.profile import Curve
 from privproj.curves.tradeoff import advantage, true_positive_rates
 from privproj.errors import InvalidParameter, PrivprojError, raise_within
+from privproj.extensions.events import event_words
+from privproj.extensions.gaussian_fit import fit_gaussian
 from privproj.mechanisms import Mechanism
+from privproj.mechanisms.registry import find_bound
 from privproj.records.ledger import CUT_SHORT, MARKS, NOT_CHAINED, Account, planned_releases
 from privproj.records.run_file import from_data, phase_from
 from privproj.result import Outcome, Result, Status, round_outward

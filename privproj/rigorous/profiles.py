@@ -2,7 +2,7 @@
 
 A profile may have a free parameter, its witness: any admissible value of it proves a bound, so it is chosen in floating
 point and written into the certificate. A class here is the twin of a bound: the same formula stands in floats in
-:mod:`privproj.bounds` and in mpmath in ``tests/reference``.
+:mod:`privproj.mechanisms.registry` and in mpmath in ``tests/reference``.
 """
 
 import math

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from privproj.accounting import calibration
-from privproj.accounting.filter import Filter
 from privproj.accounting.schedule import Phase, phase_of
 from privproj.curves.inversion import meets, smallest_passing
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused
+from privproj.extensions.filter import Filter
 from privproj.mechanisms import M2, Gaussian
 from privproj.numerics.search import find_crossing
 from privproj.records.ledger import Account

@@ -8,8 +8,8 @@ from scipy import special
 
 import privproj
 from privproj import M1, M2, Gaussian, Layer, PublicSketch
-from privproj.bounds import registry
 from privproj.curves.gaussian_arrays import gaussian_deltas
+from privproj.mechanisms.registry import registry
 from privproj.schedule import Schedule, phase_of
 
 RUN = {"steps": 2000, "sampling_rate": 0.01}

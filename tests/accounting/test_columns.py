@@ -9,7 +9,7 @@ import pytest
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Outcome, PublicSketch, Refused, Side, Status
 from privproj.accounting import columns
-from privproj.bounds import registry
+from privproj.mechanisms.registry import registry
 from privproj.numerics import compiled
 
 KINDS = {

@@ -6,8 +6,8 @@ import privproj
 from privproj import M2, Gaussian, InvalidParameter, Laplace, Outcome, Side, Status
 from privproj.accounting.phase import Phase, phase_for
 from privproj.accounting.question import question_about
-from privproj.bounds import find_bound
 from privproj.mechanisms import R1SMG
+from privproj.mechanisms.registry import find_bound
 from privproj.schedule import Schedule, from_data, phase_of
 
 RUN = {"steps": 20, "sampling_rate": 0.05}

@@ -7,8 +7,8 @@ from helpers import RUN, eps_of, full_if, m2
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Refused, Sketch, Wishart
 from privproj.accounting.phase import phase_for
-from privproj.bounds import find_bound
 from privproj.errors import PrecisionLimit, PrivprojError
+from privproj.mechanisms.registry import find_bound
 from privproj.numerics.kernels import log_add
 
 

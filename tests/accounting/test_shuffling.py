@@ -9,7 +9,7 @@ import pytest
 import privproj
 from privproj import M2, Gaussian
 from privproj.accounting.shuffling import ShuffledEpochs, fixed_shift, random_shift
-from privproj.bounds.m2.rank_free import law
+from privproj.mechanisms.m2.rank_free import law
 from privproj.runs.sampling import NeighbouringRelation
 
 ZERO_OUT, REPLACE = NeighbouringRelation.ZERO_OUT, NeighbouringRelation.REPLACE

@@ -8,7 +8,7 @@ from privproj_cli.answer import plain_question
 from privproj_cli.declared import QUANTITIES, example_words
 from privproj_cli.main import exit_code
 
-from privproj.bounds import mechanism_named
+from privproj.mechanisms.registry import mechanism_named
 
 GAUSSIAN = "epsilon gaussian --noise-multiplier 1 --delta 1e-5"
 
@@ -90,10 +90,10 @@ def loaded(line):
 
 NEEDED = {
     "", ".accounting", ".accounting.at_least", ".accounting.batch_remarks", ".accounting.phase",
-    ".accounting.queries", ".accounting.question", ".assumptions", ".bounds", ".bounds.bound", ".bounds.gaussian",
-    ".bounds.gaussian.analytic",
+    ".accounting.queries", ".accounting.question", ".assumptions",
     ".composition", ".composition.compose", ".curves", ".curves.columns", ".curves.gaussian", ".curves.inversion",
-    ".curves.profile", ".errors", ".lazy", ".mechanisms", ".mechanisms.base", ".mechanisms.gaussian", ".numerics",
+    ".curves.profile", ".errors", ".lazy", ".mechanisms", ".mechanisms.base", ".mechanisms.bound",
+    ".mechanisms.gaussian", ".mechanisms.gaussian.analytic", ".mechanisms.registry", ".numerics",
     ".numerics.enclosure", ".numerics.inverse_kernels", ".numerics.kernels", ".numerics.search", ".numerics.tables",
     ".result", ".runs", ".runs.sampling", ".runs.targets", ".validation", ".version",
 }  # fmt: skip
@@ -113,9 +113,8 @@ def test_an_epsilon_of_gaussian_noise_loads_what_it_needs_and_no_more():
 def test_a_question_loads_one_mechanism_and_the_bounds_that_it_names():
     modules = loaded("delta laplace --noise-multiplier 1 --epsilon 1")
     kinds = {name for name in modules if name.startswith("privproj.mechanisms.")}
-    assert kinds == {"privproj.mechanisms.base", "privproj.mechanisms.laplace"}
-    files = {name for name in modules if name.startswith("privproj.bounds.") and name.count(".") == 3}
-    assert files == {"privproj.bounds.laplace.exact"}
+    own = {"laplace", "laplace.exact"}
+    assert kinds == {f"privproj.mechanisms.{name}" for name in ("base", "bound", "registry", *own)}
 
 
 def test_a_module_whose_import_is_delayed_is_there_when_it_is_used():

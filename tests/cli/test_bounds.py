@@ -3,7 +3,7 @@
 import pytest
 from helpers import SECONDS, full_if, ids
 
-from privproj.bounds import registry
+from privproj.mechanisms.registry import registry
 
 
 @pytest.mark.parametrize("bound", full_if(registry(), lambda b: b.name in SECONDS), ids=ids)

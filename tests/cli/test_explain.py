@@ -9,7 +9,7 @@ from privproj_cli.declared import MECHANISMS
 from privproj_cli.explain import entries, spelling, word_groups
 
 from privproj import errors
-from privproj.bounds import LINES
+from privproj.mechanisms.registry import LINES
 from privproj.result import Outcome, Side, Status
 from privproj.runs.sampling import NeighbouringRelation, Sampling
 

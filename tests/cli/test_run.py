@@ -133,7 +133,7 @@ def test_a_run_file_has_one_mu(tmp_path, slack, capsys):
     assert exit_code(["run", str(file), "--gdp", *slack.split(), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     schedule = from_data(read_data(str(file)))
-    assert found["value"] == schedule.gdp_mu(**({"delta": 1e-5} if slack else {})).value
+    assert found["value"] == privproj.gdp_mu(schedule, **({"delta": 1e-5} if slack else {})).value
     # at least that of the two releases on the whole data set, at most that of all on the whole data set
     each = 1.0 / GAUSSIAN["noise_multiplier"]
     assert 2**0.5 * each < found["value"] < 11**0.5 * each

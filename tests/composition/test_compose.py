@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj import M2, Gaussian, Laplace
-from privproj.bounds import find_bound
 from privproj.composition.compose import compose_on_grid, compose_phases
 from privproj.curves import gaussian_arrays
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import PrecisionLimit
+from privproj.mechanisms.registry import find_bound
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure
 from privproj.numerics.search import find_crossing

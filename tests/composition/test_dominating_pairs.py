@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privproj import Gaussian
-from privproj.bounds import find_bound
 from privproj.composition import dominating_pairs
 from privproj.composition.compose import compose_on_grid
 from privproj.curves.profile import PrivacyProfile
+from privproj.mechanisms.registry import find_bound
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure
 from privproj.runs import Run

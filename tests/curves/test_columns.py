@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from privproj import M2, Gaussian, PublicSketch
-from privproj.bounds import find_bound
 from privproj.curves.columns import ColumnProfile, known_ends
 from privproj.errors import NotConverged
+from privproj.mechanisms.registry import find_bound
 from privproj.numerics.compiled import ROWS_WORTH_COMPILING
 
 BOUNDS = [

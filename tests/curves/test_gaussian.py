@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from privproj import Gaussian
-from privproj.bounds import find_bound
+from privproj.mechanisms.registry import find_bound
 
 
 def test_gaussian_table_is_an_upper_bound():

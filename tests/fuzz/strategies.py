@@ -12,7 +12,7 @@ from privproj_cli.commands import COMMANDS
 from privproj_cli.declared import MECHANISMS, example_words
 from privproj_cli.options import LayerShape, NormPair, Number
 
-from privproj.bounds import LINES, mechanism_named
+from privproj.mechanisms.registry import LINES, mechanism_named
 from privproj.runs.sampling import Sampling
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from harness import compose, pairs, questions, verdicts
-from privproj.bounds import registry
+from privproj.mechanisms.registry import registry
 
 QUESTIONS, MANY = 250, 20_000
 NOT_JUDGED = 0.2

@@ -14,7 +14,7 @@ import pytest
 from helpers import ROOT, extras_of, needs
 from privproj_cli.main import exit_code
 
-from privproj.bounds import LINES, registry
+from privproj.mechanisms.registry import LINES, registry
 
 DOCS = ROOT / "docs"
 EVERY = sorted(DOCS.rglob("*.md"))

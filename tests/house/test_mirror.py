@@ -10,12 +10,16 @@ from privproj.training.algorithms import LINES
 ELSEWHERE = {
     "version": "tests/house/test_version.py",
     "validation": "every bad input of the command line and of files: tests/cli/test_main.py",
-    "result": "every bound's result: tests/bounds/test_every_bound.py",
+    "result": "every bound's result: tests/mechanisms/test_every_bound.py",
     "lazy": "public names resolve: tests/house/test_street.py, tests/training/test_registry.py",
     "schedule": "the public door of accounting/schedule",
-    "bounds/bound": "the registry: tests/bounds/test_every_bound.py, tests/house/test_street.py",
-    "bounds/laplace": "tests/bounds/test_every_bound.py, tests/composition/test_compose.py",
-    "bounds/wishart_matrix": "refuted: tests/audit/test_symmetry.py, and refused by the command line",
+    "mechanisms/releases": "a marker: tests/integrations/test_opacus.py",
+    **dict.fromkeys(
+        ("mechanisms/bound", "mechanisms/registry"),
+        "the registry: tests/mechanisms/test_every_bound.py, tests/house/test_street.py",
+    ),
+    "mechanisms/laplace": "tests/mechanisms/test_every_bound.py, tests/composition/test_compose.py",
+    "mechanisms/wishart_matrix": "refuted: tests/audit/test_symmetry.py, and refused by the command line",
     "accounting/baselines": "the gain line: tests/cli/test_render.py",
     "accounting/column_rows": "columns against scalars, and asked back: tests/accounting/test_columns.py",
     "accounting/first_guess": "where to look, never what to claim: tests/accounting/test_calibration.py",
@@ -25,8 +29,8 @@ ELSEWHERE = {
     "composition/capped": "tests/composition/test_compose.py: no answer is above a simple bound",
     "composition/good_event": "tests/accounting/test_queries.py: the reference run",
     "runs/targets": "what may be asked: tests/accounting/test_calibration.py, tests/accounting/test_attack_risk.py",
-    "curves/epsilon_delta": "rules: tests/bounds/test_every_bound.py",
-    "curves/profile": "tests/bounds/test_every_bound.py",
+    "curves/epsilon_delta": "rules: tests/mechanisms/test_every_bound.py",
+    "curves/profile": "tests/mechanisms/test_every_bound.py",
     "numerics/arrays": "arrays against scalars: tests/laws/test_binned_profiles.py",
     "numerics/inverse_kernels": "both ends were evaluated: tests/curves/test_columns.py",
     "numerics/tables": "tests/numerics/test_kernels.py",
@@ -60,10 +64,6 @@ CLI = {
     ),
 }
 """Files of the command line without a test file of their own, and where their law is."""
-WHOLE = {
-    "mechanisms": "parameters of a mechanism: tests/mechanisms/test_base.py, tests/bounds",
-}
-"""Rooms whose law is one."""
 
 
 def module_names():
@@ -75,14 +75,14 @@ def module_names():
 def mirrored(name):
     """The test file of a module."""
     *rooms, file = name.split("/")
-    file = rooms.pop() if rooms[0:1] == ["bounds"] and len(rooms) > 1 else file
+    file = rooms.pop() if rooms[0:1] == ["mechanisms"] and len(rooms) > 1 else file
     return (ROOT / "tests").joinpath(*rooms, f"test_{file}.py")
 
 
 @pytest.mark.parametrize("name", module_names())
 def test_every_module_has_its_test_file_or_a_reason(name):
     harness = name in {f"training/algorithms/{line.file}" for line in LINES}  # tests/training/test_every_algorithm.py
-    if name.split("/")[0] not in WHOLE and not harness:
+    if not harness:
         assert mirrored(name).exists() != bool({name, name.rpartition("/")[0]} & set(ELSEWHERE))
 
 

@@ -6,7 +6,7 @@ import shlex
 from helpers import README, ROOT
 from privproj_cli.main import exit_code
 
-from privproj.bounds import registry
+from privproj.mechanisms.registry import registry
 
 MOST_LINES = 150
 """A newcomer reads this page whole. Contract."""

@@ -11,17 +11,18 @@ from helpers import ROOT, parsed
 import privproj
 import privproj.diagnostics
 import privproj.records
-from privproj.bounds import LINES, ROLES, registry
+from privproj.mechanisms.registry import LINES, ROLES, registry
 
 STREET = (
     {"errors", "version", "assumptions", "lazy"},
     {"validation", "numerics", "result"},
-    {"mechanisms", "runs", "diagnostics"},
+    {"runs", "diagnostics"},
     {"curves"},
     {"laws", "composition"},
     {"rigorous"},
-    {"bounds"},
+    {"mechanisms"},
     {"accounting"},
+    {"extensions"},
     {"records"},
     {"schedule"},
     {"training"},
@@ -40,7 +41,7 @@ NUMERICAL = {
     "composition/grid", "composition/dominating_pairs", "composition/fourier", "composition/doubling",
     "composition/allocation", "composition/moments", "composition/depths", "accounting/columns",
     "accounting/column_rows",
-    "composition/by_dp_accounting", "composition/events",
+    "composition/by_dp_accounting", "extensions/event_composition",
 }  # fmt: skip
 """Files that load numpy, scipy or dp-accounting when they are imported; every other one does so when it must."""
 
@@ -140,14 +141,14 @@ def test_few_files_use_the_slow_packages():
             users.setdefault(name.split(".")[0], set()).add(str(path.relative_to(ROOT / "privproj").with_suffix("")))
     assert users["numba"] == {"numerics/compiled"}
     assert "mpmath" not in users
-    own = {"composition/by_dp_accounting", "composition/events", "integrations/dp_accounting"}
+    own = {"composition/by_dp_accounting", "extensions/event_composition", "integrations/dp_accounting"}
     assert users["dp_accounting"] == own
     assert {name.split("/")[0] for name in users["torch"]} <= {"training", "audit"}
 
 
 def test_every_line_of_the_registry_names_its_bound():
     assert tuple((bound.mechanism.name, bound.name) for bound in registry()) == LINES
-    theorems = [path for path in (ROOT / "privproj" / "bounds").glob("*/*.py") if not path.name.startswith("_")]
+    theorems = [path for path in (ROOT / "privproj" / "mechanisms").glob("*/*.py") if not path.name.startswith("_")]
     files = {f"{path.parent.name}/{path.stem}" for path in theorems}
     assert files == {f"{kind}/{name}".replace("-", "_") for kind, name in LINES}
 

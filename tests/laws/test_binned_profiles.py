@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj import M1, M2, Layer
-from privproj.bounds import find_bound
-from privproj.bounds.m1 import known_projection
-from privproj.bounds.m2 import rank_free
 from privproj.curves.gaussian_arrays import gaussian_deltas
 from privproj.errors import PrecisionLimit
 from privproj.laws import binned, binned_profiles
 from privproj.laws.profiles import log_any_rank_profile
 from privproj.laws.squared_shift import ScaledBeta, ScaledGamma
+from privproj.mechanisms.m1 import known_projection
+from privproj.mechanisms.m2 import rank_free
+from privproj.mechanisms.registry import find_bound
 
 
 @settings(max_examples=25, deadline=None)

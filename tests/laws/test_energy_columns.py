@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from helpers import needs
 
-from privproj.bounds.m1 import known_projection, known_projection_rank1
 from privproj.laws.energy_columns import ENERGY_COLUMNS
 from privproj.mechanisms import M1
+from privproj.mechanisms.m1 import known_projection, known_projection_rank1
 
 BOUNDS = (known_projection, known_projection_rank1)
 

@@ -8,8 +8,8 @@ import pytest
 from helpers import needs
 
 from privproj import M2
-from privproj.bounds.m2.mixture_rdp import columns, representation
 from privproj.laws.mixture_kernels import MIXTURE_COLUMNS
+from privproj.mechanisms.m2.mixture_rdp import columns, representation
 
 ROWS = [(7, 1, 0.3, 0.4), (64, 4, 2.0, 0.1), (2048, 16, 1.0, 2.0), (12599, 64, 0.2, 30.0), (7730, 2, 0.344, 0.7)]
 """Dimension, rank, noise multiplier, epsilon."""

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from helpers import needs
 
-from privproj.bounds.sketch.exact_rank1 import columns, sketch_profile
 from privproj.laws.sketch_columns import SKETCH_COLUMNS
 from privproj.mechanisms import Sketch
+from privproj.mechanisms.sketch.exact_rank1 import columns, sketch_profile
 
 
 def hostile_rows(seed, count):

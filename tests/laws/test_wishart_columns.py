@@ -8,10 +8,10 @@ import pytest
 from helpers import needs
 from reference.wishart import exact_delta
 
-from privproj.bounds.wishart.exact import columns
 from privproj.laws.wishart_columns import WISHART_COLUMNS
 from privproj.laws.wishart_loss import VectorWishart
 from privproj.mechanisms import Wishart
+from privproj.mechanisms.wishart.exact import columns
 
 
 def hostile_rows(seed, count, largest=6.0):

@@ -11,8 +11,8 @@ from helpers import GAUSSIAN_PHASE, M2_PHASE, ROOT
 
 from privproj import InvalidParameter, Refused
 from privproj.accounting.spec import keys_of
-from privproj.bounds import LINES, mechanism_named
-from privproj.composition.events import FIELDS
+from privproj.extensions.event_composition import FIELDS
+from privproj.mechanisms.registry import LINES, mechanism_named
 from privproj.records.run_file import EVENT_KEYS, FOR_ALL, PHASE_KEYS, from_data
 from privproj.runs import Run
 from privproj.runs.sampling import Sampling

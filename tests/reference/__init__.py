@@ -6,7 +6,7 @@ share no formula's code. The package does not import mpmath.
 
 Each function works at the current ``mpmath.mp.dps`` and returns an ``mpf``; it is written from the formula in its
 docstring, with more digits where the float code avoids a cancellation. A function that is named after a bound is the
-third form of that bound in :mod:`privproj.bounds`, and takes the same parameters. :func:`value` answers what
+third form of that bound in :mod:`privproj.mechanisms`, and takes the same parameters. :func:`value` answers what
 :func:`privproj.evaluate` answers. Nothing here proves an error; the digits are confirmed by a higher precision.
 """
 

@@ -8,7 +8,7 @@ import pytest
 from helpers import ROOT, full_if, slow_if
 
 import reference
-from privproj.bounds import LINES
+from privproj.mechanisms.registry import LINES
 
 sys.path.append(str(ROOT / "benchmarks"))
 

@@ -1,1 +1,0 @@
-"""The bounds of the Gaussian mechanism, one theorem per file."""

@@ -1,1 +1,0 @@
-"""The bound of random clipping by Gaussian probes, its exact profile."""

@@ -1,1 +1,0 @@
-"""The bound of the Laplace mechanism, its exact profile."""

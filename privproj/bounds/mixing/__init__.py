@@ -1,1 +1,0 @@
-"""Bounds of Gaussian mixing in two stages."""

@@ -1,1 +1,0 @@
-"""The claim about Gaussian noise along one random direction, refuted."""

@@ -1,1 +1,0 @@
-"""The bounds of the public Gaussian sketch, one theorem per file."""

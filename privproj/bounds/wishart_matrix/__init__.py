@@ -1,1 +1,0 @@
-"""The refuted bound of the matrix Wishart projection."""

@@ -1,0 +1,37 @@
+"""The textbook Gaussian mechanism, for epsilon below one only (Dwork, Roth 2014, Theorem A.1)."""
+
+import math
+
+from privproj.curves.epsilon_delta import EpsilonDeltaRule
+from privproj.mechanisms import Gaussian
+from privproj.mechanisms.bound import Bound
+
+
+def classical_rule(mu: float, constant: float) -> EpsilonDeltaRule:
+    """The textbook rule with this constant, which is proved for ``0 < eps < 1`` only."""
+    return EpsilonDeltaRule(
+        # eps = mu sqrt(2 ln(constant/delta)) (Dwork, Roth 2014, Theorem A.1, for the constant 1.25).
+        epsilon_at=lambda log_delta: mu * math.sqrt(2.0 * (math.log(constant) - log_delta)),
+        # The same solved for delta: ln delta = ln constant - eps^2/(2 mu^2).
+        log_delta_at=lambda eps: math.log(constant) - 0.5 * (eps / mu) ** 2,
+        limit=1.0,
+        remedy="use --bound analytic, which is exact at every epsilon",
+    )
+
+
+def representation(mechanism: Gaussian) -> EpsilonDeltaRule:
+    """The rule of one release with the textbook constant 1.25."""
+    # sigma = s sqrt(2 ln(1.25/delta)) / eps (Dwork, Roth 2014, Theorem A.1).
+    return classical_rule(mechanism.joint_mu, 1.25)
+
+
+BOUND = Bound(
+    name="classical",
+    mechanism=Gaussian,
+    summary="textbook rule, proved for 0 < epsilon < 1 only",
+    formula="eps = mu sqrt(2 ln(1.25/delta)), 0 < eps < 1, mu = 1/z",
+    source="Dwork, Roth 2014, Theorem A.1",
+    example="privproj epsilon gaussian --bound classical --noise-multiplier 10 --delta 1e-5",
+    representation=representation,
+    counts_clipped=True,
+)

@@ -1,0 +1,157 @@
+"""M1: project first, then add noise; and its bounds, one theorem per file."""
+
+import math
+from dataclasses import dataclass
+
+from privproj.assumptions import WHOLE_GRADIENT_CLIPPED
+from privproj.errors import InvalidParameter
+from privproj.mechanisms.base import NoisyMechanism
+from privproj.validation import WHOLE, flag, number, parameter, whole, whole_number
+
+SIZE = number("a number from 0 to 1e100", 0.0, 1e100)
+"""The range of a norm."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class M1(NoisyMechanism):
+    """Project first, then add noise: release ``M V + E`` with ``M = Z Z^T``, drawn afresh for each release.
+
+    ``Z`` has the shape ``dim x rank`` and independent entries ``N(0, 1/rank)``. The parameters from
+    ``misalignment`` to ``changed_columns`` are promises on the data, which the conditional bounds ask for. They are
+    about a vector of unit norm, or about one changed column ``v -> v'`` of a matrix whose other columns span
+    ``span_dim`` dimensions.
+
+    Args:
+        noise_multiplier: ``z``, the noise deviation over the sensitivity ``s = max |V - V'|_F``, from 1e-12 to 1e12;
+            left out (None) only for the sigma query.
+        dim: The side of ``V`` that is projected, from 1 to 1e7.
+        rank: The rank of the projection, from 1 to 1e7, which may exceed ``dim``; left out only for the rank query.
+        columns: The other side of ``V``, from 1 to 1e7.
+        misalignment: For a unit vector (``columns = 1``): the largest ``1 - cos(v, v')``, from 0 to below 2. The
+            sensitivity is then ``sqrt(2 misalignment)``.
+        span_dim: For one changed column: the dimension that the other columns span, from 0 to ``dim - 1``.
+        residual_norm: The norm of the part of ``v`` orthogonal to that span, from 0 to 1e100; 1 unless given.
+        other_residual_norm: The same of ``v'``; equal to ``residual_norm`` unless given.
+        residual_misalignment: The largest ``1 - cos`` between these two parts, from 0 to below 2.
+        shift_in_span: The largest change of the part within the span, from 0 to 1e100. The sensitivity follows from
+            this and the residuals.
+        changed_columns: How many columns one record changes, from 1 to 1e7; the sensitivity is that of one column times
+            its square root.
+        fixed_projection: True if one projection serves all releases.
+
+    Raises:
+        InvalidParameter: A value is outside its range.
+
+    >>> from privproj import M1, epsilon
+    >>> round(epsilon(M1(dim=1000, rank=256, noise_multiplier=20.0), delta=1e-5).value, 4)
+    0.3879
+    """
+
+    name = "m1"
+    summary = "Clip and project first, then add noise (large rank)."
+    example = "dim=1000 rank=256 noise_multiplier=20"
+    finds_rank = True
+    assumes = (
+        "the matrix is drawn afresh for each release, independently of the data and of all that shaped the query",
+        WHOLE_GRADIENT_CLIPPED,
+        "the seed of the matrix cannot be guessed by anyone who can shape the data",
+    )
+    with_rank = "falls"
+    dim: int | None = parameter(
+        whole_number("a whole number dim from 1 to 1e7", 1, 10**7),
+        "Side of the layer that is projected.",
+        "D",
+        is_needed=True,
+    )
+    rank: int | None = parameter(
+        whole_number("a whole number rank from 1 to 1e7", 1, 10**7), "Rank of the projection (may exceed D).", "R"
+    )
+    columns: int | None = parameter(
+        whole_number("a whole number columns from 1 to 1e7", 1, 10**7), "The layer's other side.", "M"
+    )
+    misalignment: float | None = parameter(
+        number("a misalignment from 0 to below 2", 0.0, 2.0, open_high=True),
+        "Promise on a unit vector (columns 1): 1 - cos of neighbours.",
+        "M",
+    )
+    span_dim: int | None = parameter(WHOLE, "Promise: the unchanged columns span this many dimensions.", "K")
+    residual_norm: float | None = parameter(SIZE, "Norm of the changed column orthogonal to them.", "K[,K']")
+    other_residual_norm: float | None = parameter(SIZE)
+    residual_misalignment: float | None = parameter(
+        number("a residual misalignment from 0 to below 2", 0.0, 2.0, open_high=True),
+        "Promise: 1 - cos of these parts.",
+        "M",
+    )
+    shift_in_span: float = parameter(SIZE, "Promise: largest change within the span.", "A", default=0.0)
+    changed_columns: int = parameter(
+        whole_number("a whole number changed_columns from 1 to 1e7", 1, 10**7),
+        "Columns that change (a chain).  [default: 1]",
+        "C",
+        default=1,
+    )
+    fixed_projection: bool = flag("One projection for all steps.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.span_dim is not None:
+            expected = f"a span dimension from 0 to dim-1={(self.dim or 1) - 1}"
+            object.__setattr__(self, "span_dim", whole("span_dim", self.span_dim, expected, 0, (self.dim or 1) - 1))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The pair ``(d, r)`` of dimension and rank.
+
+        Raises:
+            InvalidParameter: The rank was left out.
+        """
+        if self.rank is None or self.dim is None:
+            raise InvalidParameter("rank", "nothing", "a rank", "only the rank query leaves it out")
+        return self.dim, self.rank
+
+    @property
+    def largest_rank(self) -> int:
+        """The largest rank that a change can have: ``min(d, m)``."""
+        return min(self.dim or 1, self.columns or self.dim or 1)
+
+    @property
+    def norms(self) -> tuple[float, float]:
+        """The norms ``(kappa, kappa')`` of the two residuals, 1 where nothing is given."""
+        first = 1.0 if self.residual_norm is None else self.residual_norm
+        return first, first if self.other_residual_norm is None else self.other_residual_norm
+
+    @property
+    def span_residual(self) -> tuple[int, float, float, float]:
+        """What one changed column promises: ``(k, misalignment of the residuals, alpha, beta)``.
+
+        ``alpha`` is the change within the span and ``beta = |kappa b - kappa' b'|`` that of the residual, with
+        ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``.
+
+        Raises:
+            InvalidParameter: The promises about one column are missing, or say that it does not change.
+        """
+        if self.span_dim is None or self.residual_misalignment is None:
+            missing = "span_dim" if self.span_dim is None else "residual_misalignment"
+            raise InvalidParameter(missing, "nothing", f"{missing} for a bound on one changed column")
+        first, second = self.norms
+        # beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho).
+        beta = math.sqrt((first - second) ** 2 + 2.0 * first * second * self.residual_misalignment)
+        if not math.hypot(self.shift_in_span, beta) > 0.0:
+            raise InvalidParameter("shift_in_span", self.shift_in_span, "a change of the column that is not 0")
+        return self.span_dim, self.residual_misalignment, self.shift_in_span, beta
+
+    @property
+    def column_shift(self) -> tuple[float, float]:
+        """The pair ``(alpha, beta)`` in units of the noise deviation ``sigma = z sqrt(c (alpha^2 + beta^2))``.
+
+        Raises:
+            InvalidParameter: The noise multiplier or the promises about one column are missing.
+        """
+        _, _, alpha, beta = self.span_residual
+        # s = sqrt(c (alpha^2 + beta^2)), sigma = z s.
+        size = math.hypot(alpha, beta) * math.sqrt(self.changed_columns)
+        return self.mu * alpha / size, self.mu * beta / size
+
+    def parameters(self) -> dict[str, object]:
+        """Return the parameters that were given, by name, without those that say nothing."""
+        given = super().parameters()
+        return {k: v for k, v in given.items() if (k, v) not in (("changed_columns", 1), ("shift_in_span", 0.0))}

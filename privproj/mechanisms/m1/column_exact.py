@@ -1,0 +1,59 @@
+"""One changed column, secret projection: the residual and the correlated part, both exactly, composed."""
+
+from dataclasses import dataclass
+
+from privproj.composition.compose import compose_phases
+from privproj.curves.profile import Curve, PrivacyProfile
+from privproj.errors import InvalidParameter, Refused
+from privproj.mechanisms import M1
+from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.m1._one_column import correlated_profile, is_told_apart, promises, residual_profile
+from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure
+from privproj.result import Status
+from privproj.runs import Run
+
+
+@dataclass(frozen=True)
+class TwoParts:
+    """Two independent losses, of the residual and of the correlated part, composed like two releases (C13)."""
+
+    parts: tuple[PrivacyProfile, ...]
+
+    def over_run(self, run: Run) -> Curve:
+        """The curve of a run; raises :class:`Refused` under subsampling."""
+        if run.sampling_rate < 1.0:
+            raise Refused("column-exact has no theorem under subsampling; use known-projection")
+        if not self.parts:
+            return PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_FROM_ABOVE))
+        # delta(eps) = E[delta_gauss(eps - L_R; |C x|/sigma)]: the losses are independent (C13) and compose (C2).
+        return compose_phases([(part, run) for part in self.parts], run.discretization, run.composer)
+
+
+def representation(mechanism: M1) -> TwoParts | PrivacyProfile:
+    """The parts of the loss that are there; raises :class:`InvalidParameter` for several changed columns."""
+    if mechanism.changed_columns > 1:
+        raise InvalidParameter(
+            "changed_columns", mechanism.changed_columns, "1 for column-exact; column chains several"
+        )
+    if is_told_apart(mechanism):
+        return PrivacyProfile(lambda eps: Enclosure(0.0, 0.0))
+    found = (residual_profile(mechanism), correlated_profile(mechanism))
+    return TwoParts(tuple(part for part in found if part is not None))
+
+
+BOUND = Bound(
+    name="column-exact",
+    mechanism=M1,
+    summary="one changed column, in the span of the others or orthogonal to it: both parts exactly",
+    formula="delta(eps) = E[delta_gauss(eps - L_R; |C x|/sigma)], L_R as in residual, |C x|^2 = |x|^2 X_k (X_k + "
+    "Y_(d+r-k-1))/r^2 orthogonal to the span, |x|^2 X_r (X_r + Y_(d-1))/r^2 within it",
+    source="privproj: exact law of the correlated part, in place of arXiv 2601.21719, Lemma 14",
+    proof="C13",
+    example="privproj epsilon m1 --bound column-exact --dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 "
+    "--noise-multiplier 20 --delta 1e-5",
+    representation=representation,
+    groups=False,
+    status=Status.CONDITIONAL,
+    promises_of=promises,
+    version=3,
+)

@@ -1,0 +1,58 @@
+"""The default bound of M1: a change of any rank, no promise on the data, the projection known to all."""
+
+from typing import TYPE_CHECKING
+
+from privproj.curves.profile import PrivacyProfile
+from privproj.laws.profiles import LOWER_END_REFINEMENT, any_rank_profile, rank_one_profile
+from privproj.mechanisms import M1
+from privproj.mechanisms.bound import Bound
+
+if TYPE_CHECKING:
+    from privproj.curves.columns import RowOfLaw
+    from privproj.laws.panel_law import ScaledEnergy
+
+
+def law(mechanism: M1) -> "ScaledEnergy":
+    """The law of the squared shift of a unit direction, in units of the noise."""
+    from privproj.laws.panel_law import ScaledEnergy
+    from privproj.laws.projected_energy import ProjectedEnergy
+
+    dim, rank = mechanism.shape
+    # X = mu^2 |M u|^2 for a unit vector u: mu^2 U (U + Y)/r^2, U ~ chi2_r, Y ~ chi2_(d-1) (C7).
+    return ScaledEnergy(ProjectedEnergy(0.5 * rank, 0.5 * (dim - 1), rank), mechanism.mu**2)
+
+
+def representation(mechanism: M1) -> PrivacyProfile:
+    """The any-rank profile of that law."""
+    # delta(eps) = min_p E[g_p(X)] (C5).
+    return any_rank_profile(law(mechanism))
+
+
+def allowed(mechanism: M1) -> tuple[PrivacyProfile, ...]:
+    """The profile of a change of rank one, which is allowed whatever is promised of the rank."""
+    # delta(eps) = E[h_eps(X)] (C4)
+    return (rank_one_profile(law(mechanism), LOWER_END_REFINEMENT),)
+
+
+def columns(mechanism: M1, any_rank: float = 1.0) -> "RowOfLaw":
+    """The profile over columns and the row of one release."""
+    from privproj.laws.energy_columns import ENERGY_COLUMNS
+
+    dim, rank = mechanism.shape
+    return ENERGY_COLUMNS, (0.5 * rank, 0.5 * (dim - 1), float(rank), any_rank, mechanism.mu**2)
+
+
+BOUND = Bound(
+    name="known-projection",
+    mechanism=M1,
+    summary="change of any rank, no promise on the data; far below the published Gaussian baseline",
+    formula="delta(eps) = min_p E[g_p(mu^2 X)], X = U(U+Y)/r^2, U ~ chi2_r, Y ~ chi2_(d-1), g_p the convex majorant of "
+    "the Gaussian delta",
+    source="privproj: Jensen's inequality on a convex majorant",
+    proof="C5",
+    example="privproj epsilon m1 --dim 1000 --rank 256 --noise-multiplier 20 --delta 1e-5",
+    representation=representation,
+    allows=allowed,
+    columns=columns,
+    version=4,
+)

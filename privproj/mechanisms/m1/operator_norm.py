@@ -1,0 +1,40 @@
+"""The published Gaussian baseline of M1: a bound on the norm of the projection, then a Gaussian run."""
+
+import math
+
+from privproj.composition.good_event import GoodEvent
+from privproj.mechanisms import M1
+from privproj.mechanisms.bound import Baseline, Bound
+from privproj.numerics.enclosure import next_up
+
+
+def representation(mechanism: M1) -> GoodEvent:
+    """A Gaussian run at the norm of the projection, outside of the event that it is larger.
+
+    The event is the same for every change, so a matrix that serves all releases fails once.
+    """
+    dim, rank = mechanism.shape
+    edge = math.sqrt(dim) + math.sqrt(rank)
+
+    def radius(log_bad: float) -> float:
+        # |M|_op <= (sqrt d + sqrt r + t)^2 / r but for probability d0, t = sqrt(2 ln(1/d0)) (C16).
+        return next_up((edge + math.sqrt(-2.0 * log_bad)) ** 2 / rank)
+
+    return GoodEvent(mechanism.mu, radius, once=mechanism.fixed_projection, default_split=0.5)
+
+
+BOUND = Bound(
+    name="operator-norm",
+    mechanism=M1,
+    summary="published Gaussian baseline: norm of the projection, then a Gaussian run; loose, for any projection",
+    formula="delta = T d0 + delta of the Gaussian run at mu (sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r; d0 once for a "
+    "fixed projection",
+    source="arXiv 2601.21719, Equation 5, with the exact Gaussian profile",
+    proof="C16",
+    example="privproj epsilon m1 --bound operator-norm --dim 1000 --rank 256 --noise-multiplier 20 --delta 1e-5",
+    representation=representation,
+    any_projection=True,
+    splits=True,
+    baseline=Baseline("published operator norm", "unsampled"),
+    version=3,
+)

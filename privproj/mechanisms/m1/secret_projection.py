@@ -1,0 +1,59 @@
+"""M1 on a vector whose projection stays secret: a Gaussian pair once the length of the projected vector is revealed."""
+
+from privproj.curves.profile import PrivacyProfile
+from privproj.errors import InvalidParameter
+from privproj.laws.profiles import rank_one_profile
+from privproj.mechanisms import M1
+from privproj.mechanisms.bound import Bound
+from privproj.result import Status
+
+
+def representation(mechanism: M1) -> PrivacyProfile:
+    """The profile of a Gaussian pair whose shift has the law of :mod:`privproj.laws.secret_shift`."""
+    from privproj.laws.panel_law import ScaledEnergy
+    from privproj.laws.secret_shift import SecretShift
+
+    if mechanism.misalignment is None:
+        raise InvalidParameter("misalignment", "nothing", "columns=1 and a misalignment for secret-projection")
+    _, rank = mechanism.shape
+    # In units of a unit vector: sigma = z s, s = |v - v'| = sqrt(2 m).
+    sigma = (2.0 * mechanism.misalignment) ** 0.5 / mechanism.mu
+    # delta(eps) = E[h_eps(shift^2)] (C8).
+    return rank_one_profile(ScaledEnergy(SecretShift(rank, sigma, mechanism.misalignment), 1.0))
+
+
+def promises(mechanism: M1) -> tuple[str, ...]:
+    """The promise of unit vectors within the distance that the sensitivity is."""
+    return (
+        "the query is a unit vector (for every batch that is sampled), and neighbouring ones have "
+        f"1 - cos(v, v') <= {mechanism.misalignment or 0:g}: the sensitivity is sqrt(2 misalignment)",
+        "the projection stays secret",
+    )
+
+
+def refuses(mechanism: M1) -> str | None:
+    """Why the argument does not hold: it is about one vector in two dimensions or more, and neighbours that differ."""
+    if mechanism.columns != 1 or mechanism.dim == 1:
+        return "secret-projection is about vectors (columns=1) in two dimensions or more; use known-projection"
+    if mechanism.misalignment == 0.0:
+        return "expected a misalignment above 0: at 0 neighbours do not differ"
+    return None
+
+
+BOUND = Bound(
+    name="secret-projection",
+    mechanism=M1,
+    summary="unit vectors, secret and fresh projection: dimension free, close to the noise alone",
+    formula="delta(eps) = E[h_eps(shift^2)], shift = (2 sin eta/(sigma tau)) [g sqrt(sigma^2 + (g/r) sin^2 eta) + "
+    "(g/r) cos eta xi], g ~ chi2_r/r, xi ~ N(0,1), tau^2 = sigma^2 + g/r, s = 2 sin eta",
+    source="privproj: given the projected length the release is a Gaussian pair",
+    proof="C8",
+    example="privproj epsilon m1 --bound secret-projection --dim 1000 --rank 64 --columns 1 --misalignment 1.25e-3 "
+    "--noise-multiplier 20 --delta 1e-5",
+    representation=representation,
+    version=2,
+    status=Status.CONDITIONAL,
+    promises_of=promises,
+    groups=False,
+    refuses=refuses,
+)

@@ -1,0 +1,77 @@
+"""The exact profile of M2 with a known projection when one record changes the query by a matrix of rank one."""
+
+from typing import TYPE_CHECKING
+
+from privproj.curves.gaussian import gaussian_profile
+from privproj.curves.profile import PrivacyProfile
+from privproj.laws.profiles import rank_one_profile
+from privproj.mechanisms import M2
+from privproj.mechanisms.bound import RANK_PROMISE, Bound
+from privproj.mechanisms.m2.rank_free import allowed, columns, law
+from privproj.result import Status
+from privproj.runs.sampling import NeighbouringRelation
+
+if TYPE_CHECKING:
+    from privproj.rigorous.profiles import BallProfile
+
+
+def representation(mechanism: M2) -> PrivacyProfile:
+    """The profile of the pair (projection, release) for a change of rank one."""
+    if mechanism.unprojected:
+        return gaussian_profile(mechanism.joint_mu)
+    # delta(eps) = E[h_eps(mu^2 B)], B ~ Beta(r/2, (d-r)/2) (C4, C7).
+    return rank_one_profile(law(mechanism.alike))
+
+
+def promises(mechanism: M2) -> tuple[str, ...]:
+    """The promise of rank one; none if the query has one column or one row."""
+    return () if mechanism.largest_rank == 1 else (RANK_PROMISE.format(k=1),)
+
+
+def refuses(mechanism: M2) -> str | None:
+    """Why there is no bound for several layers: rank one in one of them need not be the worst case."""
+    if sum(layer.count for layer in mechanism.layers) > 1:
+        return "exact-rank1 is about one projected layer: over several, a spread change can cost more; use rank-free"
+    return None
+
+
+def notes(mechanism: M2) -> tuple[str, ...]:
+    """A note where a change of higher rank was promised than this bound is about."""
+    if (mechanism.change_rank or 1) > 1:
+        return (
+            f"change_rank={mechanism.change_rank} is given, but this bound holds only if every change has rank one",
+        )
+    return ()
+
+
+def provable(mechanism: M2, steps: int) -> "BallProfile":
+    """The integral in balls; the Gaussian profile where nothing is projected."""
+    from privproj.rigorous.profiles import BallGaussianProfile, BallRandomSensitivity
+
+    if mechanism.unprojected:
+        return BallGaussianProfile(mechanism.z)
+    return BallRandomSensitivity(mechanism.shape, mechanism.z)
+
+
+BOUND = Bound(
+    name="exact-rank1",
+    mechanism=M2,
+    summary="exact for changes of rank one where the projection is known: one linear layer, one input vector each",
+    formula="delta(eps) = E[h_eps(mu^2 B)], B ~ Beta(r/2, (d-r)/2), h_eps(x) the Gaussian delta at sqrt(x)",
+    source="privproj: the privacy loss given the projection is Gaussian",
+    proof="C4",
+    example="privproj epsilon m2 --bound exact-rank1 --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
+    representation=representation,
+    allows=lambda mechanism: allowed(mechanism)[:1],
+    provable=provable,
+    columns=lambda mechanism: columns(mechanism, any_rank=0.0),
+    sees_projection=True,
+    status=Status.CONDITIONAL,
+    promises_of=promises,
+    groups=False,
+    refuses=refuses,
+    notes=notes,
+    relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+    version=5,
+    counts_clipped=True,
+)

@@ -1,0 +1,94 @@
+"""M2 in Renyi terms: the Gaussian moment averaged over the captured energy."""
+
+import math
+from typing import TYPE_CHECKING
+
+from privproj.curves.renyi import RenyiCurve, poisson_curve
+from privproj.laws.mixture_kernels import MIXTURE_COLUMNS, RELATIVE_ERROR_PER_TERM, moment_terms
+from privproj.laws.squared_shift import ScaledBeta
+from privproj.mechanisms import M2
+from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.gaussian.rdp import representation as gaussian_form
+from privproj.mechanisms.m2.rank_free import allowed
+from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR, next_up
+from privproj.numerics.quadrature import log_integral
+
+if TYPE_CHECKING:
+    from privproj.curves.columns import RowOfLaw
+
+MOST_TERMS = 4000.0
+"""Most terms of the series of ``1F1``; where more are needed, an integral costs less. Speed only."""
+
+
+def log_energy_moment(a: float, b: float, c: float) -> float:
+    """``ln E[e^(c B)] = ln 1F1(a; a+b; c)`` for ``B ~ Beta(a, b)``, rounded up.
+
+    It is a sum of positive terms where few will do, else an integral by Kummer's formula, which keeps the exponent.
+    """
+    n = a + b
+    # Terms are halved at least from j = MOST_TERMS/2 on: (a + j) c / ((n + j) (j + 1)) < 1/2.
+    if 2.0 * (a + 0.5 * MOST_TERMS) * c < (n + 0.5 * MOST_TERMS) * 0.5 * MOST_TERMS:
+        return _log_moment_by_terms(a, n, c)
+    # ln E[e^(c B)] = c + ln E[e^(-c (1 - B))], 1 - B ~ Beta(b, a).
+    rest = ScaledBeta(b, a, 1.0)
+    value, error = log_integral(lambda t: rest.log_density(t) - c * rest.value(t), rest.start, rest.step)
+    return next_up(c + value + FUNCTION_RELATIVE_ERROR + error)
+
+
+def _log_moment_by_terms(a: float, n: float, c: float) -> float:
+    """``ln 1F1(a; n; c)``, rounded up, as the log of a sum of positive terms."""
+    log_scale, total, _, _, count = moment_terms(a, n, c, math.inf)
+    total *= 1.0 + FUNCTION_RELATIVE_ERROR + count * RELATIVE_ERROR_PER_TERM
+    return next_up(log_scale + math.log(total) if log_scale else math.log1p(total))
+
+
+def _log_layer_moment(dim: int, rank: int, c: float) -> float:
+    """``ln E[e^(c B)]`` of one layer; a layer that is not projected has ``B = 1``."""
+    return c if dim == rank else log_energy_moment(0.5 * rank, 0.5 * (dim - rank), c)
+
+
+def representation(mechanism: M2) -> RenyiCurve:
+    """The Renyi curve of one release, of the worst layer or, under per-layer clips, of all layers together."""
+    if mechanism.unprojected:
+        return gaussian_form(mechanism)
+    mu, joint, count = mechanism.mu, mechanism.clipping == "joint", mechanism.count_shift
+
+    def log_moment(alpha: float) -> float:
+        # c = alpha (alpha - 1) mu^2/2, rounded up (C15).
+        c = next_up(0.5 * alpha * (alpha - 1.0) * mu * mu)
+        if joint:
+            # max_l ln 1F1(r_l/2; d_l/2; c): one direction of the worst layer (C15).
+            found = max(_log_layer_moment(d, r, c) for d, r in {(d, r) for d, r, _, _ in mechanism.parts})
+            # and alpha (alpha - 1) c^2/2 of the count (C31).
+            return next_up(found + next_up(0.5 * alpha * (alpha - 1.0) * count)) if count else found
+        # sum_l n_l ln 1F1(r_l/2; d_l/2; c C_l^2/C^2): a product over independent layers (C15, C6).
+        return math.fsum(n * _log_layer_moment(d, r, c * share) for d, r, n, share in mechanism.parts)
+
+    # D(alpha) = log_moment(alpha)/(alpha - 1) (C15).
+    return RenyiCurve(lambda alpha: log_moment(alpha) / (alpha - 1.0), poisson=poisson_curve(log_moment))
+
+
+def columns(mechanism: M2) -> "RowOfLaw | None":
+    """The profile over columns and the row of one release; none for several shapes, no projection, or a count."""
+    if mechanism.unprojected or mechanism.alike.layers or mechanism.count_shift:
+        return None
+    dim, rank = mechanism.alike.shape
+    return MIXTURE_COLUMNS, (0.5 * rank, 0.5 * dim, mechanism.mu)
+
+
+BOUND = Bound(
+    name="mixture-rdp",
+    mechanism=M2,
+    summary="closed form in Renyi terms; any rank, fast for very long runs",
+    formula="D(alpha) = ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1); sampled: a binomial mixture",
+    source="privproj: the Gaussian moment is convex in the captured energy, so one direction is the worst case",
+    proof="C15",
+    example="privproj epsilon m2 --bound mixture-rdp --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
+    representation=representation,
+    allows=allowed,
+    columns=columns,
+    independent_layers=lambda mechanism: mechanism.projects_apart,
+    renyi=True,
+    version=3,
+    counts_clipped=True,
+)

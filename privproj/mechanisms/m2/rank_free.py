@@ -1,0 +1,143 @@
+"""The default bound of M2: a change of any rank, and no promise on the data.
+
+``delta(eps) <= min over p >= x0(eps) of E[g_p(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)`` (C5). It is computed in
+:mod:`privproj.laws.profiles`.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+from privproj.curves.gaussian import GAUSSIAN_COLUMNS, gaussian_profile
+from privproj.curves.profile import PrivacyProfile
+from privproj.laws.profiles import (
+    LOWER_END_REFINEMENT,
+    any_rank_profile,
+    any_rank_profile_of_bins,
+    rank_one_profile,
+    rank_one_profile_of_bins,
+)
+from privproj.laws.shift_kernels import SHIFT_COLUMNS
+from privproj.laws.squared_shift import ScaledBeta, SensitivityLaw, shifted_law
+from privproj.mechanisms import M2
+from privproj.mechanisms.bound import Bound
+
+if TYPE_CHECKING:
+    from privproj.curves.columns import RowOfLaw
+    from privproj.rigorous.profiles import BallProfile
+
+
+MOST_SHAPES = 3
+"""How many shapes of layers are tried for a change of rank one that is allowed. Speed only."""
+
+
+def law(mechanism: M2) -> SensitivityLaw:
+    """The law of the squared shift of a unit direction, with that of the count, in units of the noise."""
+    # X = mu^2 |P u|^2 for a unit vector u: mu^2 Beta(r/2, (d-r)/2) (C7), and X + c^2 with a count (C31).
+    return shifted_law(_captured(mechanism), mechanism.count_shift)
+
+
+def _captured(mechanism: M2) -> ScaledBeta:
+    """The law of the squared shift of a unit direction without the count."""
+    return ScaledBeta(*mechanism.beta_shape, mechanism.mu**2)
+
+
+def representation(mechanism: M2) -> PrivacyProfile:
+    """The any-rank profile; with ``r = d`` the projection is the identity and the profile Gaussian."""
+    if mechanism.unprojected:
+        return gaussian_profile(mechanism.joint_mu)
+    if mechanism.alike.layers:
+        return _layered_profile(mechanism)
+    # delta(eps) = min_p E[g_p(X)] (C5).
+    return any_rank_profile(law(mechanism.alike))
+
+
+def columns(mechanism: M2, any_rank: float = 1.0) -> "RowOfLaw | None":
+    """The profile over columns and the row of one release; none for layers of several shapes, or with a count."""
+    if mechanism.unprojected:
+        return GAUSSIAN_COLUMNS, (mechanism.joint_mu,)
+    if mechanism.alike.layers or mechanism.count_shift:
+        return None
+    return SHIFT_COLUMNS, (*_captured(mechanism.alike).row, any_rank)
+
+
+def _layered_profile(mechanism: M2) -> PrivacyProfile:
+    """The any-rank profile of layers of several shapes, under a joint clip or with a clip for each."""
+    from privproj.laws.binned import beta_bins, convolve_layers, convolve_layers_below
+
+    scale = mechanism.mu**2
+    if mechanism.clipping == "per-layer":
+        # min_p E[g_p(mu^2 sum_l (C_l^2/C^2) B_l)], the B_l independent (C6).
+        below = convolve_layers_below(mechanism.parts, scale)
+        return any_rank_profile_of_bins((convolve_layers(mechanism.parts, scale),), (below,))
+    # min_p max_l E[g_p(mu^2 B_l)] (C5, joint clip over layers).
+    shapes = _largest_shapes({(dim, rank) for dim, rank, _, _ in mechanism.parts})
+    bins = (beta_bins(0.5 * r, 0.5 * (d - r), scale) for d, r in shapes)
+    return any_rank_profile_of_bins(tuple(law.shifted(mechanism.count_shift) for law in bins))
+
+
+def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The shapes ``(dim, rank)`` that may be the worst layer: no other has both ``r/d`` and ``-(d - r)`` no smaller."""
+    # E g(B) for convex increasing g grows with r/d and falls with d - r (C5, which layers count).
+    found: list[tuple[int, int]] = []
+    for dim, rank in sorted(shapes, key=lambda shape: (shape[0] - shape[1], -shape[1])):
+        if not found or rank * found[-1][0] > found[-1][1] * dim:
+            found.append((dim, rank))
+    return found
+
+
+def allowed(mechanism: M2) -> tuple[PrivacyProfile, ...]:
+    """Profiles of changes that are allowed, as whoever sees the projections has them: rank one, and spread evenly."""
+    if mechanism.unprojected:
+        return (gaussian_profile(mechanism.joint_mu),)
+    scale, parts, count = mechanism.mu**2, mechanism.parts, mechanism.count_shift
+    if mechanism.clipping == "per-layer" and mechanism.alike.layers:
+        from privproj.laws.binned import convolve_layers_below
+
+        # Rank one in every layer: X = mu^2 sum_l (C_l^2/C^2) B_l, rounded down (C6, C28).
+        rank_one = [rank_one_profile_of_bins(convolve_layers_below(parts, scale))]
+    else:
+        # Rank one in one layer: X = mu^2 B_l (C4), first of the shape that captures most.
+        shapes = sorted({(d, r) for d, r, _, _ in parts}, key=lambda shape: -shape[1] / shape[0])[:MOST_SHAPES]
+        laws = [shifted_law(ScaledBeta(0.5 * r, 0.5 * (d - r), scale), count) for d, r in shapes]
+        rank_one = [rank_one_profile(law, LOWER_END_REFINEMENT) for law in laws]
+    return (rank_one[0], *_spread_evenly(mechanism), *rank_one[1:])
+
+
+def _spread_evenly(mechanism: M2) -> tuple[PrivacyProfile, ...]:
+    """The profile of a change with equal singular values in every direction; none where its rank is ruled out."""
+    most = min(mechanism.change_rank or math.inf, mechanism.columns or math.inf)
+    if most < max(dim for dim, _, _, _ in mechanism.parts):
+        return ()
+    # X = mu^2 r/d for sure: of the layer that captures most, or of all layers by their clips (C28).
+    shares = [(rank / dim, count * share) for dim, rank, count, share in mechanism.parts]
+    apart = mechanism.clipping == "per-layer"
+    captured = math.fsum(part * share for part, share in shares) if apart else max(part for part, _ in shares)
+    count = math.sqrt(mechanism.count_shift)
+    return (gaussian_profile(math.hypot(mechanism.mu * math.sqrt(captured), count) * (1.0 - 1e-15)),)
+
+
+def provable(mechanism: M2, steps: int) -> "BallProfile":
+    """The bound in balls, its tangent the witness; the Gaussian profile where nothing is projected."""
+    from privproj.rigorous.profiles import BallAnyRank, BallGaussianProfile
+
+    if mechanism.unprojected:
+        return BallGaussianProfile(mechanism.z)
+    return BallAnyRank(mechanism.shape, mechanism.z)
+
+
+BOUND = Bound(
+    name="rank-free",
+    mechanism=M2,
+    summary="change of any rank, no promise on the data; two to three times tighter than the published bound",
+    formula="delta(eps) = min_p E[g_p(mu^2 B)], B ~ Beta(r/2, (d-r)/2), g_p the convex majorant of the Gaussian delta",
+    source="privproj: Jensen's inequality on a convex majorant",
+    proof="C5",
+    example="privproj epsilon m2 --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
+    representation=representation,
+    allows=allowed,
+    provable=provable,
+    columns=columns,
+    independent_layers=lambda mechanism: mechanism.projects_apart,
+    version=4,
+    counts_clipped=True,
+)

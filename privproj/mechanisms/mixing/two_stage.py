@@ -1,0 +1,55 @@
+"""Gaussian mixing in two stages: one integral over the noise of the eigenvalue, without a promise (C33)."""
+
+from privproj.curves.profile import PrivacyProfile
+from privproj.mechanisms import Mixing
+from privproj.mechanisms.bound import Bound
+from privproj.numerics.enclosure import Enclosure
+from privproj.runs.sampling import NeighbouringRelation
+
+VALUES_PER_DEVIATION = 24.0
+"""Values of the profile per deviation of its loss that are worth their time. Speed only."""
+
+INVERSE_RTOL = 2.0**-36
+"""Relative width of the bracket in which an epsilon lies; a narrower one takes more integrals. Speed only."""
+
+INVERSE_SPACING = 2.0**-26
+"""Spacing of the log deltas that are answered, far above the width of an enclosure (C24). Speed only."""
+
+
+def representation(mechanism: Mixing) -> PrivacyProfile:
+    """The profile of one release, the larger of both orders; each is composed with itself."""
+    from privproj.laws.enforced_sketch import EnforcedSketch
+
+    law = EnforcedSketch(float(mechanism.needed_rank), mechanism.gamma, mechanism.eigen_noise)
+
+    def log_delta(eps: float) -> Enclosure:
+        import numpy as np
+
+        orders = [law.log_delta_ends(np.array([eps]), present) for present in (True, False)]
+        return Enclosure(*(max(float(ends[i][0]) for ends in orders) for i in (0, 1)))
+
+    return PrivacyProfile(
+        log_delta,
+        excess=law.excess,
+        resolution=VALUES_PER_DEVIATION,
+        can_be_subsampled=False,
+        inverse_spacing=INVERSE_SPACING,
+        inverse_rtol=INVERSE_RTOL,
+    )
+
+
+BOUND = Bound(
+    name="two-stage",
+    mechanism=Mixing,
+    summary="nothing promised: the noise of the sketch follows a private look at the least eigenvalue",
+    formula="with the record against without: int phi(u) R h(eps - ln R; nu) du, nu = 1/(G - Z u), R the largest of "
+    "e^(s u - s^2/2) over 0 <= s <= 1/Z, h the profile of exact-rank1 of `sketch` in this order, and 1 beyond u = G/Z; "
+    "or int phi(u) h(eps + ln R; nu) du in the other order, R the smallest; whichever is larger",
+    source="privproj: the noise of the eigenvalue is integrated out",
+    proof="C33",
+    example="privproj epsilon mixing --rank 100 --gamma 65 --eigen-noise 7 --delta 1e-6",
+    representation=representation,
+    version=2,
+    groups=False,
+    relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+)

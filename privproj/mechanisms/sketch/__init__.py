@@ -1,0 +1,166 @@
+"""The secret Gaussian sketch with noise, and its bounds, one theorem per file."""
+
+import math
+from dataclasses import dataclass
+
+from privproj.errors import InvalidParameter
+from privproj.mechanisms.base import Mechanism
+from privproj.validation import flag, number, parameter, whole_number
+
+SIZE = number("a positive number up to 1e100", 0.0, 1e100, open_low=True)
+"""The range of a norm or a standard deviation."""
+
+MATRIX_PARAMETERS = ("eigen_floor", "frobenius_bound", "sensitivity", "sketch_sigma", "noise_sigma")
+"""The parameters from which ``gamma`` is computed where it is not given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sketch(Mechanism):
+    """A secret Gaussian sketch with noise: release ``Q A^T + N``, where ``A`` is secret, fresh and used once.
+
+    ``A`` has the shape ``rank x m`` and independent entries ``N(0, sketch_sigma^2)``, ``N`` has entries of deviation
+    ``noise_sigma``. Give either ``gamma``, or the parameters it is computed from. Either way they are promises
+    that hold for all data sets and all neighbours, unless ``enforced`` says that clipping sees to the norms.
+
+    Args:
+        rank: The number of rows of ``A``, from 1 to 1e9; left out only for the rank query.
+        gamma: The eigenvalue floor and noise over the change, a number above 0 and up to 1e15.
+        eigen_floor: A lower bound of the least eigenvalue of ``Q Q^T``, from 0 to 1e100.
+        frobenius_bound: An upper bound of ``|Q|_F``, above 0 and up to 1e100.
+        sensitivity: An upper bound of ``|Q - Q'|_F`` for all neighbours, above 0 and up to 1e100.
+        sketch_sigma: The standard deviation of the entries of ``A``, above 0 and up to 1e100; ``1/sqrt(rank)`` unless
+            given.
+        noise_sigma: The standard deviation of the entries of ``N``, above 0 and up to 1e100.
+        eigenvalues: The rank of ``Q Q^T - Q' Q'^T``, from 1 to 1e12, which the bounds as printed multiply by.
+        layer_count: How many independent sketches one release has, from 1 to 1e6.
+        step_smoothness: The learning rate times the smoothness of the loss, for ``lora-by-design`` only.
+        enforced: True if clipping enforces both norms, so that they are no promises.
+        fixed_projection: True if one ``A`` serves all releases.
+
+    Raises:
+        InvalidParameter: A value is outside its range, or both ``gamma`` and what it is computed from are given.
+
+    >>> from privproj import Sketch, epsilon
+    >>> round(epsilon(Sketch(rank=16, gamma=1000.0), delta=1e-5).value, 5)
+    0.01107
+    """
+
+    name = "sketch"
+    summary = "Secret Gaussian sketch plus noise, the sketching matrix used once."
+    example = "rank=16 gamma=1000"
+    finds_rank = True
+    can_be_sampled = False
+    assumes = (
+        "the sketching matrix is secret, drawn afresh for each release and used once: nothing else that was computed "
+        "from it is released",
+        "the query is not a function of the sketching matrix",
+    )
+    default_relation = "replace"
+    poisson = False
+    remedy = "more noise (a larger gamma)"
+    rank: int | None = parameter(
+        whole_number("a whole number rank from 1 to 1e9", 1, 10**9), "Rows of the sketching matrix.", "R"
+    )
+    gamma: float | None = parameter(
+        number("a gamma above 0 and up to 1e15", 0.0, 1e15, open_low=True),
+        "(eigenvalue floor + noise)/change, instead of the five options below.",
+        "G",
+    )
+    eigen_floor: float = parameter(
+        number("a number from 0 to 1e100", 0.0, 1e100),
+        "Promise: smallest eigenvalue of Q Q^T.  [default: 0]",
+        "LAM",
+        default=0.0,
+    )
+    frobenius_bound: float | None = parameter(SIZE, "Largest |Q|_F.", "BF")
+    sensitivity: float | None = parameter(SIZE, "Largest |Q - Q'|_F of neighbours.", "BS")
+    sketch_sigma: float | None = parameter(SIZE, "Deviation of the sketching matrix.  [default: 1/sqrt(R)]", "SA")
+    noise_sigma: float | None = parameter(SIZE, "Deviation of the noise.", "SG")
+    eigenvalues: int | None = parameter(
+        whole_number("a whole number of eigenvalues >= 1", 1, 10**12),
+        "Rank of Q Q^T - Q' Q'^T, for the bounds as printed.",
+        "N",
+    )
+    layer_count: int = parameter(
+        whole_number("a whole number of layers from 1 to 1e6", 1, 10**6),
+        "Independent sketches in one release.  [default: 1]",
+        "L",
+        default=1,
+    )
+    step_smoothness: float | None = parameter(SIZE, "Learning rate times smoothness (lora-by-design).", "EB")
+    enforced: bool = flag("Clipping enforces both norms (no promise then, at eigen floor 0).")
+    fixed_projection: bool = flag("One sketching matrix for all steps.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gamma is not None:
+            given = [name for name in MATRIX_PARAMETERS if getattr(self, name) not in (None, 0.0)]
+            if given or self.enforced:
+                name = given[0] if given else "enforced"
+                raise InvalidParameter(name, getattr(self, name), f"either gamma, or {', '.join(MATRIX_PARAMETERS)}")
+
+    @property
+    def needed_rank(self) -> int:
+        """The rank of the sketch.
+
+        Raises:
+            InvalidParameter: The rank was left out.
+        """
+        if self.rank is None:
+            raise InvalidParameter("rank", "nothing", "a rank", "only the rank query leaves it out")
+        return self.rank
+
+    @property
+    def floor(self) -> float:
+        """``lam + sigma_g^2/sigma_A^2``, the least eigenvalue of the covariance of a column over ``sigma_A^2``.
+
+        Raises:
+            InvalidParameter: The noise was left out.
+        """
+        noise = self.noise_sigma
+        if noise is None:
+            raise InvalidParameter("gamma", "nothing", "gamma, or noise_sigma with sensitivity")
+        variance = 1.0 / self.needed_rank if self.sketch_sigma is None else self.sketch_sigma**2
+        # lam + sigma_g^2/sigma_A^2 (C14).
+        return self.eigen_floor + noise**2 / variance
+
+    def ratio(self, change: float | None) -> float:
+        """Return ``Gamma = floor / change``, rounded down, or ``gamma`` where it was given.
+
+        Args:
+            change: The Frobenius norm of the change of ``Q Q^T``; None where it is not known.
+
+        Returns:
+            A number above 0, without a unit.
+
+        Raises:
+            InvalidParameter: Neither ``gamma`` nor a change is known, or the ratio is no positive double.
+        """
+        if self.gamma is not None:
+            return self.gamma
+        if change is None or not change > 0.0:
+            missing = "sensitivity" if self.sensitivity is None else "frobenius_bound"
+            raise InvalidParameter(missing, "nothing", f"{missing}, or gamma")
+        # Gamma = (lam + sigma_g^2/sigma_A^2)/B_C (C14), rounded down.
+        found = self.floor / change * (1.0 - 1e-14)
+        if not 0.0 < found < math.inf:
+            raise InvalidParameter("gamma", found, "norms and noise of comparable size")
+        return found
+
+    @property
+    def gamma_of_matrices(self) -> float:
+        """``Gamma`` with ``B_C = 2 B_F B_S``, which bounds ``|Q Q^T - Q' Q'^T|_F`` (C14)."""
+        known = self.frobenius_bound is not None and self.sensitivity is not None
+        return self.ratio(2.0 * self.frobenius_bound * self.sensitivity if known else None)  # pyright: ignore
+
+    @property
+    def gamma_of_one_column(self) -> float:
+        """``Gamma`` with ``B_C = B_S^2``: one column of norm at most ``B_S`` appears or disappears (C14)."""
+        return self.ratio(None if self.sensitivity is None else self.sensitivity**2)
+
+    def parameters(self) -> dict[str, object]:
+        """Return the parameters that were given, by name, without those that say nothing."""
+        given = super().parameters()
+        return {
+            k: v for k, v in given.items() if not (k == "layer_count" and v == 1) and not (k == "eigen_floor" and not v)
+        }

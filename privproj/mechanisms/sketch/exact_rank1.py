@@ -1,0 +1,90 @@
+"""The exact profile of the secret sketch when one record is one column of the query."""
+
+import math
+from typing import TYPE_CHECKING
+
+from privproj.curves.profile import PrivacyProfile
+from privproj.errors import NotConverged
+from privproj.mechanisms import Sketch
+from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.sketch._promises import column_promises, has_several_layers
+from privproj.numerics.enclosure import Enclosure
+from privproj.result import Status
+from privproj.runs.sampling import NeighbouringRelation
+
+if TYPE_CHECKING:
+    from privproj.curves.columns import RowOfLaw
+    from privproj.rigorous.profiles import BallProfile
+
+
+def columns(mechanism: Sketch) -> "RowOfLaw":
+    """The row ``(r, nu)`` of all layers together, which are one release of the sum of their ranks (C14)."""
+    from privproj.laws.sketch_columns import SKETCH_COLUMNS
+
+    return SKETCH_COLUMNS, _law(mechanism)
+
+
+def _law(mechanism: Sketch) -> tuple[float, float]:
+    """The rank of all layers together, and the largest ``nu`` that a column can cause, which is the worst."""
+    # nu = B_S^2 / (lam + sigma_g^2/sigma_A^2) = 1/Gamma (C14).
+    return float(mechanism.needed_rank * mechanism.layer_count), 1.0 / mechanism.gamma_of_one_column
+
+
+def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
+    """The profile at ``rank`` and ``nu``; ``T`` fresh releases are one of rank ``T r``, since chi-squares add (C14)."""
+
+    def log_delta(eps: float) -> Enclosure:
+        import numpy as np
+
+        from privproj.laws.sketch_columns import log_delta_ends
+
+        lower, upper = log_delta_ends(rank, np.array([nu]), np.array([eps]))
+        if upper[0] == math.inf:
+            raise NotConverged("the exact profile came out undefined; please report these parameters")
+        return Enclosure(float(lower[0]), float(upper[0]))
+
+    return PrivacyProfile(log_delta, closed_form=lambda steps: sketch_profile(steps * rank, nu))
+
+
+def representation(mechanism: Sketch) -> PrivacyProfile:
+    """The profile at the largest ``nu`` that a column can cause, which is the worst."""
+    return sketch_profile(*_law(mechanism))
+
+
+def provable(mechanism: Sketch, steps: int) -> "BallProfile":
+    """The closed form in balls, for any number of releases."""
+    from privproj.rigorous.profiles import BallSecretSketch
+
+    return BallSecretSketch(steps * mechanism.needed_rank * mechanism.layer_count, mechanism.gamma_of_one_column)
+
+
+def attained(mechanism: Sketch) -> bool:
+    """True if a column of norm ``B_S`` over the eigenvalue floor fits within ``|Q|_F <= B_F`` (C4, "Which sides")."""
+    total, step = mechanism.frobenius_bound, mechanism.sensitivity or 0.0
+    # B_F^2 >= lam + B_S^2.
+    return total is None or total**2 >= mechanism.eigen_floor + step**2
+
+
+BOUND = Bound(
+    name="exact-rank1",
+    mechanism=Sketch,
+    summary="exact where one record is one column; any number of releases in closed form",
+    formula="nu = 1/Gamma, k = nu/(1+nu), w = (r ln(1+nu) - 2 eps)/k: F(w) - e^eps F(w/(1+nu)), F the chi2_r CDF, or "
+    "the same with nu -> -k and upper tails, whichever is larger",
+    source="privproj: the likelihood ratio of two Gaussians that differ in one direction",
+    proof="C14",
+    example="privproj epsilon sketch --bound exact-rank1 --rank 16 --gamma 1000 --delta 1e-5",
+    representation=representation,
+    version=2,
+    provable=provable,
+    columns=columns,
+    provable_steps=True,
+    independent_layers=has_several_layers,
+    status=Status.CONDITIONAL,
+    exact=True,
+    attained=attained,
+    groups=False,
+    promises_of=column_promises,
+    relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+    default_relation=NeighbouringRelation.ZERO_OUT,
+)

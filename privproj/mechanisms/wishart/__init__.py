@@ -1,0 +1,97 @@
+"""A vector multiplied by a random Wishart matrix without any noise, and its bounds, one theorem per file."""
+
+from dataclasses import dataclass
+
+from privproj.errors import InvalidParameter
+from privproj.mechanisms.base import Mechanism
+from privproj.validation import NUMBER, flag, number, parameter, real, whole_number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishart(Mechanism):
+    """A vector times a Wishart matrix, without noise: release ``M v`` with ``M`` fresh for each release.
+
+    ``v`` is a vector of length ``dim``, and ``M ~ W_dim(I/rank, rank)`` stays secret. What neighbouring vectors must
+    keep is a promise on the data: their angle, and the ratio of their norms.
+
+    Args:
+        dim: The length of the vector, from 1 to 1e7.
+        rank: The degrees of freedom of ``M``, from 1 to 1e7, which may exceed ``dim``; left out only for the rank
+            query.
+        misalignment: The largest ``1 - cos(v, v')`` between neighbours, from 1e-15 to below 2; left out only for the
+            misalignment query.
+        alignment: The least ``cos(v, v')``, above -1 and below 1, in place of ``misalignment``.
+        norm_ratio: The largest ratio of the norms of neighbouring vectors, from 1 to 1e6; either may be the longer one.
+        fixed_projection: True if one matrix serves all releases.
+
+    Raises:
+        InvalidParameter: A value is outside its range, or both ``misalignment`` and ``alignment`` are given.
+
+    >>> from privproj import Wishart, epsilon
+    >>> round(epsilon(Wishart(dim=1000, rank=16, misalignment=8e-6), delta=1e-5).value, 4)
+    0.1925
+    """
+
+    name = "wishart"
+    summary = "A vector multiplied by a fresh Wishart matrix, no noise added."
+    example = "dim=1000 rank=16 misalignment=8e-6"
+    finds_rank = True
+    assumes = (
+        "the matrix is drawn afresh for each release, independently of the data and of all that shaped the query",
+        "the matrix itself is never released, nor anything else that was computed from it",
+    )
+    default_relation = "replace"
+    poisson = False
+    remedy = "a smaller misalignment"
+    with_rank = "u-shaped"
+    dim: int | None = parameter(
+        whole_number("a whole number dim from 1 to 1e7", 1, 10**7), "Dimension of the vector.", "D", is_needed=True
+    )
+    rank: int | None = parameter(
+        whole_number("a whole number rank from 1 to 1e7", 1, 10**7),
+        "Degrees of freedom of the matrix (may exceed D).",
+        "R",
+    )
+    misalignment: float | None = parameter(
+        number("a misalignment from 1e-15 to below 2", 1e-15, 2.0, open_high=True),
+        "Promise: 1 - cos of neighbouring vectors is at most this.",
+        "M",
+    )
+    alignment: float | None = parameter(NUMBER, "The same promise as a cosine.", "RHO")
+    norm_ratio: float = parameter(
+        number("a ratio of norms from 1 to 1e6", 1.0, 1e6),
+        "Promise: norms of neighbouring vectors differ by at most this factor.",
+        "K",
+        default=1.0,
+    )
+    fixed_projection: bool = flag("One matrix for all steps.")
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        if self.alignment is not None:
+            if self.misalignment is not None:
+                raise InvalidParameter("alignment", self.alignment, "either misalignment or alignment, not both")
+            rho = real("alignment", self.alignment, "an alignment above -1 and below 1", -1.0, 1.0, open_low=True)
+            set_field(self, "misalignment", 1.0 - rho)
+            set_field(self, "alignment", None)
+        super().__post_init__()
+
+    @property
+    def shape(self) -> tuple[int, int, float]:
+        """The triple ``(d, r, m)`` of dimension, degrees of freedom and misalignment.
+
+        Raises:
+            InvalidParameter: One of them was left out.
+        """
+        for name in ("dim", "rank", "misalignment"):
+            if getattr(self, name) is None:
+                raise InvalidParameter(
+                    name, "nothing", "dim, rank and misalignment", "only its own query leaves it out"
+                )
+        assert self.dim is not None and self.rank is not None and self.misalignment is not None
+        return self.dim, self.rank, self.misalignment
+
+    def parameters(self) -> dict[str, object]:
+        """Return the parameters that were given, by name; norms that are equal are not named."""
+        given = super().parameters()
+        return {name: value for name, value in given.items() if name != "norm_ratio" or value != 1.0}

@@ -1,0 +1,86 @@
+"""The default bound of the vector Wishart mechanism: its exact privacy profile."""
+
+import math
+from typing import TYPE_CHECKING
+
+from privproj.curves.profile import PrivacyProfile
+from privproj.errors import Refused
+from privproj.mechanisms import Wishart
+from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.wishart._promises import alignment_promises
+from privproj.numerics.enclosure import Enclosure, next_up, widen_outward
+from privproj.result import Status
+
+if TYPE_CHECKING:
+    from privproj.curves.columns import RowOfLaw
+    from privproj.numerics.arrays import Array
+    from privproj.rigorous.profiles import BallProfile
+
+
+def representation(mechanism: Wishart) -> PrivacyProfile:
+    """The exact profile of the least aligned pair that is promised, which is the worst (C10)."""
+    dim, rank, misalignment = mechanism.shape
+    if mechanism.norm_ratio != 1.0:
+        return _unequal_norms_profile(mechanism)
+    if dim == 1:
+        return PrivacyProfile(lambda eps: widen_outward(-math.inf), closed_form=lambda steps: representation(mechanism))
+
+    def log_delta(eps: float) -> Enclosure:
+        from privproj.laws.wishart_loss import VectorWishart
+
+        # delta(eps) = E[max(0, 1 - e^(eps - L))], L = a ln A + (W/2)(1/A - 1), a = (d+1-r)/2 (C9, C10).
+        return VectorWishart(dim, rank, misalignment).log_delta(eps)
+
+    def table(eps: "Array") -> "tuple[Array, Array]":
+        from privproj.laws.wishart_loss import VectorWishart
+
+        return VectorWishart(dim, rank, misalignment).table(eps)
+
+    return PrivacyProfile(log_delta, table=table, resolution=24.0)
+
+
+def _unequal_norms_profile(mechanism: Wishart) -> PrivacyProfile:
+    """The profile of the worst pair, enclosed: over every better alignment, smaller ratio of norms, and order (C12)."""
+    from privproj.laws.wishart_unequal_norms import UnequalNorms
+
+    # The largest delta over all |ln kappa| <= ln(norm_ratio) and misalignments up to m (C12).
+    return UnequalNorms(*mechanism.shape, next_up(math.log(mechanism.norm_ratio))).profile()
+
+
+def columns(mechanism: Wishart) -> "RowOfLaw | None":
+    """The row ``(d, r, m)``, where the norms are equal and there is more than one dimension."""
+    dim, rank, misalignment = mechanism.shape
+    if mechanism.norm_ratio != 1.0 or dim == 1:
+        return None
+    from privproj.laws.wishart_columns import WISHART_COLUMNS
+
+    return WISHART_COLUMNS, (float(dim), float(rank), misalignment)
+
+
+def provable(mechanism: Wishart, steps: int) -> "BallProfile":
+    """The integral in balls; raises :class:`Refused` for norms that differ."""
+    from privproj.rigorous.wishart import BallWishartProfile
+
+    if mechanism.norm_ratio != 1.0:
+        raise Refused("certificates of the wishart profile are for equal norms; expected norm_ratio=1")
+    return BallWishartProfile(*mechanism.shape)
+
+
+BOUND = Bound(
+    name="exact",
+    mechanism=Wishart,
+    summary="exact privacy profile at the promised misalignment; composes over fresh releases",
+    formula="L = (d+1-r)/2 ln A + (W/2)(1/A - 1), A = rho + sqrt(1-rho^2) T_r/sqrt(r), W ~ chi2_(r+d-1); "
+    "delta(eps) = E[max(0, 1 - e^(eps - L))], L infinite where A <= 0",
+    source="privproj: the law of the privacy loss of 2601.21719, Theorem 1, averaged exactly",
+    proof="C9",
+    example="privproj epsilon wishart --dim 1000 --rank 16 --misalignment 8e-6 --delta 1e-5",
+    representation=representation,
+    provable=provable,
+    columns=columns,
+    status=Status.CONDITIONAL,
+    exact=True,
+    groups=False,
+    promises_of=alignment_promises,
+    version=3,
+)

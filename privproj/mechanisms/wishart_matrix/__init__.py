@@ -1,0 +1,41 @@
+"""A matrix multiplied by a random Wishart matrix without any noise, which is not private."""
+
+from dataclasses import dataclass
+
+from privproj.mechanisms.base import Mechanism
+from privproj.validation import parameter, whole_number
+
+
+@dataclass(frozen=True, kw_only=True)
+class WishartMatrix(Mechanism):
+    """A matrix times a Wishart matrix, without noise: release ``M V``, which is not private.
+
+    It stands here so that the question can be asked and refused.
+
+    Args:
+        dim: The rows of ``V``, at least 1.
+        rank: The degrees of freedom of ``M ~ W_dim(I/rank, rank)``, at least 1.
+        columns: The columns of ``V``, at least 1.
+
+    Raises:
+        InvalidParameter: A value is no whole number of at least 1.
+
+    >>> from privproj import Refused, WishartMatrix, epsilon
+    >>> try:
+    ...     epsilon(WishartMatrix(dim=64, rank=16, columns=8), delta=1e-5)
+    ... except Refused as error:
+    ...     print(str(error)[:40])
+    early-matrix is refuted, not a guarantee
+    """
+
+    name = "wishart-matrix"
+    summary = "A matrix multiplied by a Wishart matrix, no noise added: not private."
+    example = "dim=64 rank=16 columns=8"
+    can_be_sampled = False
+    default_relation = "replace"
+    poisson = False
+    dim: int | None = parameter(whole_number("a whole number dim >= 1"), "Rows of the matrix query.", "D")
+    rank: int | None = parameter(
+        whole_number("a whole number rank >= 1"), "Degrees of freedom of the Wishart matrix.", "R"
+    )
+    columns: int | None = parameter(whole_number("a whole number columns >= 1"), "Columns of the matrix query.", "M")
