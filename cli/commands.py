@@ -8,6 +8,7 @@ import click
 from privproj import __version__
 from privproj.errors import nearest_names
 
+from .declared import QUANTITIES
 from .groups import CommandGroup
 from .output import complain
 
@@ -72,9 +73,7 @@ class LazyGroup(CommandGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        return import_module("." + cmd_name.replace("-", "_"), __package__).command
+        return command_named(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))
@@ -84,6 +83,15 @@ class LazyGroup(CommandGroup):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write(f"\n{EPILOG}\n")
+
+
+def command_named(name: str) -> click.Command:
+    """The command of this name, from its file, or from that of all queries for one number."""
+    if name in QUANTITIES:
+        from .query import query_group
+
+        return query_group(name, COMMANDS[name])
+    return import_module("." + name.replace("-", "_"), __package__).command
 
 
 @click.group(cls=LazyGroup, help=HELP, context_settings={"max_content_width": 100})

@@ -20,9 +20,7 @@ from privproj.runs.sampling import (
     scheme_of,
 )
 from privproj.validation import (
-    NUMBER,
     SHARE,
-    WHOLE,
     Parameter,
     check_parameters,
     flag,
@@ -31,7 +29,6 @@ from privproj.validation import (
     parameter,
     parameters_of,
     probability,
-    real,
     whole,
     whole_number,
 )
@@ -124,7 +121,12 @@ class Run:
         "Batches in an epoch, for balls-in-bins and shuffle.",
         "T",
     )
-    batches_per_record: int = parameter(WHOLE, "Batches of an epoch that a record is in.  [default: 1]", "K", default=1)
+    batches_per_record: int = parameter(
+        whole_number("a whole number of batches for each record, from 1 to the number of batches", 1, 10**7),
+        "Batches of an epoch that a record is in.  [default: 1]",
+        "K",
+        default=1,
+    )
     max_batch_size: int | None = parameter(
         whole_number("a whole number max_batch_size >= 1", 1, 10**12),
         "Largest Poisson batch; the surplus is dropped.",
@@ -185,9 +187,9 @@ class Run:
         for name, expected in SCHEMES[scheme].needs.items():
             if getattr(self, name) is None:
                 raise InvalidParameter(name, "nothing", expected)
-        each = "a whole number of batches for each record, from 1 to the number of batches"
-        count = whole("batches_per_record", self.batches_per_record, each, 1, self.batches or 1)
-        set_field(self, "batches_per_record", count)
+        if self.batches_per_record > (self.batches or 1):
+            expected = "a whole number of batches for each record, from 1 to the number of batches"
+            raise InvalidParameter("batches_per_record", self.batches_per_record, expected)
         if (self.max_batch_size is None) != (self.dataset_size is None):
             given = {"max_batch_size": self.max_batch_size, "dataset_size": self.dataset_size}
             name, value = next((name, value) for name, value in given.items() if value is not None)
@@ -288,11 +290,17 @@ def _parse_split(value: Any) -> float | str | None:
 BATCH_KEYS = ("batch_size", "dataset_size", "epochs")
 """What people have instead of a rate and a number of steps: the sizes of a batch and of the data, and the epochs."""
 
+_BATCH_SIZE = whole_number("a whole number batch_size >= 1")
+"""The range of a batch size."""
+
+_EPOCHS = number("a positive number of epochs", 0.0, 1e9, open_low=True)
+"""The range of a number of epochs."""
+
 RUN_PARAMETERS = {
     **{name: found for name, found in parameters_of(Run).items() if name != "dataset_size"},
-    "batch_size": Parameter(WHOLE, "Batch size, instead of the rate.", "B"),
+    "batch_size": Parameter(_BATCH_SIZE, "Batch size, instead of the rate.", "B"),
     "dataset_size": parameters_of(Run)["dataset_size"],
-    "epochs": Parameter(NUMBER, "Passes over the data, instead of the steps.", "E"),
+    "epochs": Parameter(_EPOCHS, "Passes over the data, instead of the steps.", "E"),
 }
 """All that may be said of a run, by name."""
 
@@ -337,7 +345,7 @@ def run_options_from_batches(given: Mapping[str, Any], finds: str = "") -> dict[
 
 def _whole_epochs(epochs: Any) -> int:
     """The number of epochs, a part of one counted as a whole one."""
-    return math.ceil(real("epochs", epochs, "a positive number of epochs", 0.0, 1e9, open_low=True))
+    return math.ceil(_EPOCHS.check("epochs", epochs))
 
 
 SAID_TWICE = (
@@ -388,9 +396,9 @@ def _check_number_of_releases(given: Mapping[str, Any], finds: str) -> None:
 def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple[float, int]:
     """``(q, T) = (B/N, ceil(E ceil(N/B)))``: rate and steps of ``E`` epochs over ``N`` records in batches of ``B``."""
     size = whole("dataset_size", dataset_size, "a whole number dataset_size >= 1")
-    batch = whole("batch_size", batch_size, "a whole number batch_size >= 1")
+    batch = _BATCH_SIZE.check("batch_size", batch_size)
     if batch > size:
         raise InvalidParameter("batch_size", batch, f"a batch size of at most dataset_size={size}")
-    count = real("epochs", epochs, "a positive number of epochs", 0.0, 1e9, open_low=True)
+    count = _EPOCHS.check("epochs", epochs)
     # q = B/N, T = ceil(E ceil(N/B)).
     return batch / size, max(1, math.ceil(count * math.ceil(size / batch)))

@@ -3,14 +3,13 @@
 import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import click
 import privproj_cli
 import pytest
-from privproj_cli.commands import COMMANDS, GROUPS
-from privproj_cli.declared import MECHANISMS
+from privproj_cli.commands import COMMANDS, GROUPS, command_named
+from privproj_cli.declared import MECHANISMS, QUANTITIES
 
 GAUSSIAN = "gaussian --noise-multiplier 1"
 
@@ -25,9 +24,9 @@ def test_every_command_stands_in_exactly_one_group():
         for p in Path(privproj_cli.__file__).parent.glob("*.py")
         if re.search(r"^(def )?command\b", p.read_text(), re.M)
     ]
-    assert sorted(p.stem.replace("_", "-") for p in with_command) == sorted(named)
+    assert sorted([*(p.stem.replace("_", "-") for p in with_command), *QUANTITIES]) == sorted(named)
     for name in named:
-        found = import_module("privproj_cli." + name.replace("-", "_")).command
+        found = command_named(name)
         assert isinstance(found, click.Command) and found.name == name
 
 
@@ -44,7 +43,7 @@ def test_the_help_lists_every_command_in_one_line_of_80_columns(run):
 
 @pytest.mark.parametrize("quantity", QUERIES)
 def test_every_option_of_a_query_stands_under_one_heading(quantity, run):
-    group = import_module(f"privproj_cli.{quantity}").command
+    group = command_named(quantity)
     for name, command in group.commands.items():
         if name not in MECHANISMS:
             continue

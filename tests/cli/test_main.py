@@ -3,10 +3,9 @@
 import shlex
 import subprocess
 import sys
-from importlib import import_module
 
 import pytest
-from privproj_cli.commands import COMMANDS
+from privproj_cli.commands import COMMANDS, command_named
 
 import privproj
 
@@ -18,7 +17,7 @@ M2 = "m2 --dim 2048 --rank 16 --noise-multiplier 0.5"
 @pytest.mark.full
 @pytest.mark.parametrize("quantity", ["epsilon", "delta", "sigma", "rank", "steps", "rate", "misalignment", "compare"])
 def test_help_shows_an_example_that_works(run, quantity):
-    for mechanism in import_module(f"privproj_cli.{quantity}").command.commands:
+    for mechanism in command_named(quantity).commands:
         code, out, _ = run(f"{quantity} {mechanism} --help")
         example = next(line for line in out.splitlines() if line.strip().startswith(f"privproj {quantity}"))
         assert code == 0

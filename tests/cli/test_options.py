@@ -1,12 +1,10 @@
 """No option is overruled or ignored."""
 
-from importlib import import_module
-
 import click
 import pytest
 from fuzz.laws import call
 from fuzz.strategies import Case
-from privproj_cli.commands import COMMANDS
+from privproj_cli.commands import COMMANDS, command_named
 from privproj_cli.options import Once
 
 
@@ -37,7 +35,7 @@ def test_no_option_is_overruled_or_ignored(words, name):
 def commands():
     """Every command with its options."""
     for name in COMMANDS:
-        found = import_module("privproj_cli." + name.replace("-", "_")).command
+        found = command_named(name)
         yield from found.commands.values() if isinstance(found, click.Group) else [found]
 
 

@@ -4,11 +4,10 @@ import json
 import shlex
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import import_module
 
 import click
 from hypothesis import strategies as st
-from privproj_cli.commands import COMMANDS
+from privproj_cli.commands import COMMANDS, command_named
 from privproj_cli.declared import MECHANISMS, example_words
 from privproj_cli.options import LayerShape, NormPair, Number
 
@@ -108,14 +107,14 @@ SLOW = ("--certify", "--certificate", "--plot", "--what", "--from-peft", "--help
 @cache
 def command_of(name: str, sub: str) -> click.Command:
     """A command, or one of a group."""
-    found = import_module("privproj_cli." + name.replace("-", "_")).command
+    found = command_named(name)
     return found.commands[sub] if sub else found
 
 
 @cache
 def subcommands(name: str) -> tuple[str, ...]:
     """The commands of a group; the empty name for a command that is no group."""
-    found = import_module("privproj_cli." + name.replace("-", "_")).command
+    found = command_named(name)
     return tuple(found.commands) if isinstance(found, click.Group) else ("",)
 
 

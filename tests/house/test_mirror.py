@@ -9,7 +9,6 @@ from privproj.training.algorithms import LINES
 
 ELSEWHERE = {
     "version": "tests/house/test_version.py",
-    "validation": "every bad input of the command line and of files: tests/cli/test_main.py",
     "result": "every bound's result: tests/mechanisms/test_every_bound.py",
     "lazy": "public names resolve: tests/house/test_street.py, tests/training/test_registry.py",
     "schedule": "the public door of accounting/schedule",
@@ -59,9 +58,6 @@ CLI = {
     "picture": "tests/cli/test_curve.py",
     "progress": "a bar on standard error: tests/cli/test_sweep.py, tests/cli/test_audit.py",
     "report": "tests/records/test_statement.py",
-    **dict.fromkeys(
-        ("epsilon", "delta", "sigma", "rank", "steps", "rate", "misalignment"), "one line each: tests/cli/test_query.py"
-    ),
 }
 """Files of the command line without a test file of their own, and where their law is."""
 

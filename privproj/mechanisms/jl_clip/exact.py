@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 from privproj.curves.profile import PrivacyProfile
-from privproj.laws.inverse_gamma import InverseGamma
 from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import JLClip
 from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.jl_clip._inverse_gamma import InverseGamma
 from privproj.runs.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
