@@ -38,8 +38,10 @@ PAIRS = ("residual_norm",)
 def option_of(name: str, declared: Parameter, **settings: object) -> Declared:
     """Describe the option of a parameter."""
     option, kind = "--" + (declared.key or name).replace("_", "-"), declared.kind
+    # What its own record asks for, in a better sentence than that of the command line, is only said here.
+    words = f"{declared.words}  [required]" if declared.is_needed and not declared.is_found else declared.words
     if kind is TRUTH:
-        return flag(option, declared.words)
+        return flag(option, words)
     if kind.words == LAYERS.words:
         settings |= {"type": "layer", "multiple": True}
     elif "enum" in kind.rule:
@@ -48,7 +50,7 @@ def option_of(name: str, declared: Parameter, **settings: object) -> Declared:
         settings["type"] = "text"
     elif name in PAIRS:
         settings["type"] = "norms"
-    return value(option, declared.words, declared.letter, **settings)
+    return value(option, words, declared.letter, **settings)
 
 
 PEFT = (
@@ -86,7 +88,7 @@ def declared_by(mechanism: str, quantity: str) -> list[Declared]:
     kind = mechanism_named(mechanism)
     asked = [(name, found) for name, found in parameters_of(kind).items() if found.words]
     asked.sort(key=lambda named: named[0] in parameters_of(ClippedSum))  # what many mechanisms have is last
-    options = [option_of(name, found, required=found.is_needed) for name, found in asked]
+    options = [option_of(name, found, required=found.is_found) for name, found in asked]
     lost = ["--" + name.replace("_", "-") for name in FOUND.get(quantity, ())]
     return [option for option in (*options, *ADAPTERS.get(mechanism, ())) if option[0] not in lost]
 

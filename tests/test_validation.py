@@ -41,9 +41,9 @@ def test_a_new_parameter_is_checked_read_and_offered_from_its_declaration_alone(
     made = Toy(**parameters_from(Toy, {"turn": 3.0, "needed": 1, "noise_multiplier": 2, "bound": "x", "share": None}))
     assert (made.turns, made.share, made.quiet, made.noise_multiplier) == (3, 0.5, False, 2.0)
     assert {"turn", "share", "needed", "colour", "quiet", "noise_multiplier", "steps"} <= set(keys_of(Toy, ()))
-    options = {name: option_of(name, found, required=found.is_needed) for name, found in parameters_of(Toy).items()}
-    assert options["turns"] == ("--turn", "Turns.", {"metavar": "T", "required": False})
-    assert options["needed"][2]["required"] and options["colour"][2]["type"] == ("red", "blue")
+    options = {name: option_of(name, found) for name, found in parameters_of(Toy).items()}
+    assert options["turns"] == ("--turn", "Turns.", {"metavar": "T"})
+    assert options["needed"][1] == "Needed.  [required]" and options["colour"][2]["type"] == ("red", "blue")
     assert options["quiet"] == ("--quiet", "Say less.", {"is_flag": True})
     assert parameters_of(Toy)["share"].kind.rule == {"type": "number", "minimum": 0.0, "exclusiveMaximum": 1.0}
 

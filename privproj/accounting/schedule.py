@@ -142,9 +142,10 @@ class Schedule(Question):
 
     def curve(self) -> Curve:
         """The joint curve, by the accountant of a phase where one has its own."""
-        accountant, phases = self.accountant, self.merged()
+        accountant = self.accountant
         if accountant is None:
             return super().curve()
+        phases = self.merged()
         return cut_batches(accountant.curve(phases, self.discretization), phases)
 
     def side(self, curve: Curve) -> Side:

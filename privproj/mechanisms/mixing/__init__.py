@@ -54,14 +54,12 @@ class Mixing(Mechanism):
         number("a gamma from 0.01 to 1e12", 0.01, 1e12),
         "Eigenvalue and noise aimed at together, over B^2.",
         "G",
-        default=0.0,
         is_needed=True,
     )
     eigen_noise: float = parameter(
         number("a noise of the eigenvalue from 0.01 to 1e12", 0.01, 1e12),
         "Noise deviation of the released eigenvalue over B^2.",
         "Z",
-        default=0.0,
         is_needed=True,
     )
 
