@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 import privproj
-from privproj import M1, M2, R1SMG, Gaussian, JLClip, Laplace, Mixing, PublicSketch, Sketch, Wishart
+from privproj import M1, M2, Gaussian, Laplace, PublicSketch
 from privproj.mechanisms.registry import find_bound, registry
 
 ROOT = Path(__file__).parents[1]
@@ -72,29 +72,23 @@ SECONDS = {"column", "column-exact", "early", "early-exact-tail", "good-event", 
 
 def mechanism_for(bound, z=1.0, dim=200, rank=12, k=2):
     """A mechanism of the bound's kind; where no noise is added, ``z`` stands for what hides the data."""
-    if bound.mechanism is Wishart:
-        return Wishart(dim=dim, rank=rank, misalignment=1e-3 / z**2)
     if bound.mechanism is M1:
         unit = {"columns": 1, "misalignment": 0.02} if bound.name == "secret-projection" else {}
         parts = {"span_dim": 0 if bound.name == "residual" else 3, "residual_misalignment": 1e-3 / z**2}
         return M1(dim=dim, rank=10 * rank, noise_multiplier=10.0 * z, **(unit or parts))
-    if bound.mechanism is Laplace:
-        return Laplace(noise_multiplier=0.05 * z)
-    if bound.mechanism is Sketch:
-        return Sketch(rank=rank, gamma=20.0 * z, eigenvalues=3, step_smoothness=1e-3)
-    if bound.mechanism is Mixing:
-        return Mixing(rank=rank, gamma=8.0 * z, eigen_noise=1.5 * z)
-    if bound.mechanism is PublicSketch:
-        return PublicSketch(rank=rank, noise_multiplier=z)
-    if bound.mechanism is JLClip:
-        return JLClip(probes=30, noise_multiplier=z)
-    if bound.mechanism is R1SMG:
-        return R1SMG(dim=dim, noise_multiplier=z)
-    return (
-        Gaussian(noise_multiplier=z)
-        if bound.mechanism is Gaussian
-        else M2(dim=dim, rank=rank, change_rank=k, noise_multiplier=z)
-    )
+    own = {
+        "gaussian": {"noise_multiplier": z},
+        "laplace": {"noise_multiplier": 0.05 * z},
+        "wishart": {"dim": dim, "rank": rank, "misalignment": 1e-3 / z**2},
+        "sketch": {"rank": rank, "gamma": 20.0 * z, "eigenvalues": 3, "step_smoothness": 1e-3},
+        "sketch-public": {"rank": rank, "noise_multiplier": z},
+        "mixing": {"rank": rank, "gamma": 8.0 * z, "eigen_noise": 1.5 * z},
+        "jl-clip": {"probes": 30, "noise_multiplier": z},
+        "r1smg": {"dim": dim, "noise_multiplier": z},
+    }
+    if bound.mechanism.name in own:
+        return bound.mechanism(**own[bound.mechanism.name])
+    return M2(dim=dim, rank=rank, change_rank=k, noise_multiplier=z)
 
 
 def ids(bound):

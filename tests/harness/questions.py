@@ -5,13 +5,9 @@ import random
 from dataclasses import asdict, dataclass, field
 
 import privproj
+from privproj.mechanisms.registry import LINES, mechanism_named
 
-MECHANISMS = {
-    "gaussian": privproj.Gaussian, "laplace": privproj.Laplace, "m2": privproj.M2, "m1": privproj.M1,
-    "wishart": privproj.Wishart, "sketch": privproj.Sketch, "sketch-public": privproj.PublicSketch,
-    "mixing": privproj.Mixing,
-    "jl-clip": privproj.JLClip,
-}  # fmt: skip
+MECHANISMS = {name: mechanism_named(name) for name, _ in LINES}
 BOUNDS = {
     "gaussian": ("analytic", "analytic", "analytic", "two-sided", "classical", "classical-2", "rdp", "zcdp", "gdp"),
     "laplace": ("exact",),
