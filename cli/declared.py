@@ -42,7 +42,7 @@ def option_of(name: str, declared: Parameter, **settings: object) -> Declared:
     words = f"{declared.words}  [required]" if declared.is_needed and not declared.is_found else declared.words
     if kind is TRUTH:
         return flag(option, words)
-    if kind.words == LAYERS.words:
+    if kind is LAYERS:
         settings |= {"type": "layer", "multiple": True}
     elif "enum" in kind.rule:
         settings["type"] = tuple(map(str, kind.rule["enum"]))

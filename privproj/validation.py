@@ -98,16 +98,6 @@ def boolean(name: str, value: object) -> bool:
     return value
 
 
-def noise(value: object) -> float:
-    """The value as a noise multiplier, from 1e-12 to 1e12; raises :class:`InvalidParameter` for any other."""
-    return real("noise_multiplier", value, "a noise multiplier from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE)
-
-
-def positive_deviation(name: str, value: object) -> float:
-    """The value as a standard deviation, from 1e-12 to 1e12; raises :class:`InvalidParameter` for any other."""
-    return real(name, value, "a standard deviation from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE)
-
-
 def probability(name: str, value: object) -> float:
     """The value as a number above 0 and below 1; raises :class:`InvalidParameter` for any other."""
     number = real(name, value, "a number above 0 and below 1", 0.0, 1.0, open_low=True)
@@ -131,14 +121,13 @@ class Kind:
 
     ``words`` are the type in files, as messages call it; ``fits`` says whether a file may hold a value, which is not
     converted, and ``rule`` is that of a JSON schema. ``check`` returns the value as a record keeps it, and raises
-    :class:`InvalidParameter` for one outside the range. ``read`` makes of what a file holds what the record takes.
+    :class:`InvalidParameter` for one outside the range.
     """
 
     words: str
     fits: Callable[[Any], bool]
     rule: Mapping[str, Any]
     check: Callable[[str, Any], Any] = lambda name, value: value
-    read: Callable[[Any], Any] = lambda value: value
 
 
 def _is_number(value: object) -> bool:
@@ -191,6 +180,12 @@ WHOLE = Kind("a whole number", _is_whole, {"type": "integer"})
 NUMBER = Kind("a number", _is_number, {"type": "number"})
 """Numbers, whose range the record checks."""
 
+NOISE = number("a noise multiplier from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE)
+"""The range of a noise multiplier."""
+
+DEVIATION = number("a standard deviation from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE)
+"""The range of a standard deviation of noise."""
+
 TRUTH = Kind("true or false", lambda value: isinstance(value, bool), {"type": "boolean"}, boolean)
 """True or false: on the command line an option without a value."""
 
@@ -221,7 +216,7 @@ class Parameter:
 
     ``words`` are those of its option, which it has none of without them; ``letter`` stands for its value there.
     ``is_needed`` says that it has to be given, but where a query ``is_found``. ``key`` is its name in files and on the
-    command line, where that is another one than the field's.
+    command line, where that is another one than the field's. ``read`` makes of what stands there what the record takes.
     """
 
     kind: Kind
@@ -231,6 +226,7 @@ class Parameter:
     is_needed: bool = False
     is_found: bool = False
     key: str = ""
+    read: Callable[[Any], Any] = lambda value: value
 
     @property
     def may_be_none(self) -> bool:
@@ -260,7 +256,7 @@ def parameters_from(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
     Other keys are not looked at, and None says nothing.
     """
-    known = {name: (found.key or name, found.kind.read) for name, found in parameters_of(record).items()}
+    known = {name: (found.key or name, found.read) for name, found in parameters_of(record).items()}
     return {name: read(given[key]) for name, (key, read) in known.items() if given.get(key) is not None}
 
 

@@ -15,9 +15,6 @@ from privproj.runs import Run, RunOptions
 from privproj.runs.targets import RISKS
 from privproj.validation import real
 
-RUN_PARAMETERS = tuple(RunOptions.__annotations__)
-"""The names of the parameters that describe a run."""
-
 OTHER_NAMES = {"Gamma": "gamma", "n_eig": "eigenvalues", "rho": "alignment"}
 """Other names of parameters, as the papers write them, and the names used here."""
 
@@ -62,7 +59,7 @@ def evaluate(quantity: str, **parameters: object) -> Result:
     for name in FOUND.get(target, ()):
         if name in given:
             raise InvalidParameter(name, given[name], f"no {name}: it is what {target} finds")
-    outside = {name: given.pop(name) for name in (*wanted, *RUN_PARAMETERS) if name in given}
+    outside = {name: given.pop(name) for name in (*wanted, *RunOptions.__annotations__) if name in given}
     if "log10_delta" in given and "delta" in wanted and "delta" not in outside:
         outside["log10_delta"] = given.pop("log10_delta")
         wanted = tuple(name for name in wanted if name != "delta")
@@ -70,7 +67,7 @@ def evaluate(quantity: str, **parameters: object) -> Result:
         if name not in outside:
             raise InvalidParameter(name, None, f"the parameter {name} of {quantity}")
     kind = mechanism_named(mechanism_name)
-    return call(_build_mechanism(kind, quantity, given, (*wanted, *RUN_PARAMETERS)), bound=bound, **outside)  # pyright: ignore
+    return call(_build_mechanism(kind, quantity, given, (*wanted, *RunOptions.__annotations__)), bound=bound, **outside)  # pyright: ignore
 
 
 def _build_mechanism(kind: type[Mechanism], quantity: str, given: dict[str, Any], others: tuple[str, ...] = ()) -> Any:

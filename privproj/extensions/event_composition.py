@@ -47,7 +47,7 @@ from privproj.errors import InvalidParameter, PrecisionLimit, Refused, raise_wit
 from privproj.mechanisms import Mechanism
 from privproj.runs import Run
 from privproj.runs.sampling import RelationName
-from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE, noise, probability, real, whole
+from privproj.validation import LARGEST_NOISE, NOISE, SMALLEST_NOISE, probability, real, whole
 
 Relation = privacy_accountant.NeighboringRelation
 """The neighbouring relations of dp-accounting."""
@@ -154,8 +154,8 @@ FIELDS: dict[str, dict[str, Any]] = {
         "noise_parameter": probability,
         "num_buckets": lambda name, value: whole(name, value, "a whole number from 2 to 1e+12", 2, 10**12),
     },
-    "GaussianDpEvent": {"noise_multiplier": lambda name, value: noise(value)},
-    "LaplaceDpEvent": {"noise_multiplier": lambda name, value: noise(value)},
+    "GaussianDpEvent": {"noise_multiplier": NOISE.check},
+    "LaplaceDpEvent": {"noise_multiplier": NOISE.check},
     "DiscreteLaplaceDpEvent": {"noise_parameter": _POSITIVE, "sensitivity": _SIZE},
     "SelfComposedDpEvent": {"event": dict, "count": _COUNT},
     "ComposedDpEvent": {"events": list},
@@ -163,7 +163,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "SampledWithReplacementDpEvent": {"source_dataset_size": _SIZE, "sample_size": _SIZE, "event": dict},
     "SampledWithoutReplacementDpEvent": {"source_dataset_size": _SIZE, "sample_size": _SIZE, "event": dict},
     "SingleEpochTreeAggregationDpEvent": {
-        "noise_multiplier": lambda name, value: noise(value),
+        "noise_multiplier": NOISE.check,
         "step_counts": _step_counts,
     },
     "RepeatAndSelectDpEvent": {"event": dict, "mean": _number(1.0, 1e9), "shape": _shape},
@@ -177,7 +177,7 @@ FIELDS: dict[str, dict[str, Any]] = {
         "dataset_size": _SIZE,
         "sampling_probability": _RATE,
         "truncated_batch_size": _SIZE,
-        "noise_multiplier": lambda name, value: noise(value),
+        "noise_multiplier": NOISE.check,
     },
 }
 """For every class of events its parameters and what checks each; ``dict`` and ``list`` stand for events within."""

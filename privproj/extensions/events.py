@@ -35,7 +35,7 @@ MOST_SHOWN = 80
 
 @dataclass(frozen=True, kw_only=True)
 class Event(Mechanism):
-    """An event of dp-accounting as the mechanism of a phase; :func:`event_question` makes one that was checked."""
+    """An event of dp-accounting as the mechanism of a phase; :func:`event_from_data` makes one that was checked."""
 
     text: str
     """The event as JSON in one spelling, so that equal events are equal."""

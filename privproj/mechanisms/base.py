@@ -6,13 +6,7 @@ from typing import ClassVar, Literal
 
 from privproj.assumptions import ADAPTED_CLIP, COUNT_OF_SIGNS
 from privproj.errors import InvalidParameter
-from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE, check_parameters, number, parameter
-
-NOISE = number("a noise multiplier from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE)
-"""The range of a noise multiplier."""
-
-DEVIATION = number("a standard deviation from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE)
-"""The range of a standard deviation of noise."""
+from privproj.validation import DEVIATION, NOISE, check_parameters, parameter
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, replace
 
 from privproj.errors import InvalidParameter
-from privproj.validation import positive_deviation, real
+from privproj.validation import DEVIATION, real
 
 DEFAULT_BATCHES_OVER_SIGMA = 20.0
 """The expected batch over the deviation of the noise on the count, where none is given (1905.03871). Contract."""
@@ -62,7 +62,7 @@ class AdaptiveClipping:
         rate = real("learning_rate", self.learning_rate, "a rate above 0 and at most 10", 0.0, 10.0, open_low=True)
         set_field(self, "learning_rate", rate)
         if self.sigma is not None:
-            set_field(self, "sigma", positive_deviation("sigma", self.sigma))
+            set_field(self, "sigma", DEVIATION.check("sigma", self.sigma))
         least = real("least", self.least, "a norm from 1e-20 to 1e12", LEAST_CLIP, LARGEST_CLIP)
         set_field(self, "least", least)
         set_field(self, "most", real("most", self.most, f"a norm from least={least:g} to 1e12", least, LARGEST_CLIP))

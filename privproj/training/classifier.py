@@ -37,7 +37,7 @@ from privproj.training.engine import ResumedLedger, make_private
 from privproj.training.generators import streams
 from privproj.training.plan import rate_and_steps
 from privproj.training.processes import Processes, join_processes, own_device
-from privproj.validation import positive_deviation, privacy_epsilon, probability, real, whole
+from privproj.validation import DEVIATION, privacy_epsilon, probability, real, whole
 
 TEST_SHARE = 0.25
 """The share of records that is kept from training where a data set has no test part. Contract."""
@@ -119,7 +119,7 @@ class Settings:
             words = f"no adaptive clip with {self.mechanism}, whose two stages are planned without it"
             raise InvalidParameter("adaptive_clipping_sigma", self.adaptive_clipping_sigma, words)
         if self.adaptive_clipping_sigma is not None:
-            positive_deviation("adaptive_clipping_sigma", self.adaptive_clipping_sigma)
+            DEVIATION.check("adaptive_clipping_sigma", self.adaptive_clipping_sigma)
         if self.batches is not None and self.batch_size is not None:
             raise InvalidParameter("batches", self.batches, "either batches or batch_size, not both")
         for name in (

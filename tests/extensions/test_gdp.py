@@ -61,3 +61,11 @@ def test_phases_have_one_mu():
     phase = {"mechanism": "gaussian", "noise_multiplier": 2, "steps": 8}
     one = solve_gdp_mu(from_data({"phase": [phase]}), slack_target(1e-9))
     assert one.value == pytest.approx(math.sqrt(2), rel=1e-12, abs=0)
+
+
+def test_a_schedule_has_its_own_runs_and_gives_the_mu_of_the_plain_question():
+    schedule = from_data({"phase": [{"mechanism": "gaussian", "noise_multiplier": 2, "steps": 16}]})
+    assert privproj.gdp_mu(schedule).value == privproj.gdp_mu(Gaussian(noise_multiplier=2.0), steps=16).value
+    for given in ({"steps": 2}, {"bound": "analytic"}):
+        with pytest.raises(InvalidParameter, match="a schedule has its bounds and its runs"):
+            privproj.gdp_mu(schedule, **given)

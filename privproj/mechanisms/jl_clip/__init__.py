@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from privproj.mechanisms.base import NOISE, NoisyMechanism
-from privproj.validation import parameter, whole_number
+from privproj.mechanisms.base import NoisyMechanism
+from privproj.validation import NOISE, parameter, whole_number
 
 
 @dataclass(frozen=True, kw_only=True)

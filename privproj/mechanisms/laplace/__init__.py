@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from privproj.mechanisms.base import NOISE, NoisyMechanism
-from privproj.validation import parameter
+from privproj.mechanisms.base import NoisyMechanism
+from privproj.validation import NOISE, parameter
 
 
 @dataclass(frozen=True, kw_only=True)

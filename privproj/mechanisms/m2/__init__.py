@@ -134,11 +134,12 @@ class M2(ClippedSum):
     )
     rank: int | None = parameter(whole_number("a whole number rank >= 1"), "Rank of the projection.", "R")
     layers: tuple[Layer, ...] = parameter(
-        replace(LAYERS, read=_layers_from),
+        LAYERS,
         "N layers projected from D to R; DxD: not projected, whatever its other side. May be repeated.",
         "DxR[xN][@SHARE]",
         default=(),
         key="layer",
+        read=_layers_from,
     )
     clipping: Literal["joint", "per-layer"] = parameter(
         one_of("joint", "per-layer"),
