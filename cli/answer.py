@@ -1,24 +1,20 @@
-"""A question from the words of the command line, and its answer: what needs no click."""
+"""A question from the options of the command line, and its answer."""
 
-import math
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import privproj
 from privproj.errors import InvalidParameter, Refused, Unanswered
-from privproj.mechanisms.registry import mechanism_named
+from privproj.mechanisms import Mechanism
 from privproj.result import Outcome, Result
 from privproj.runs import RUN_PARAMETERS, RunOptions, run_from
 from privproj.runs.sampling import NeighbouringRelation
 from privproj.validation import parameters_from, real, whole
 
 from . import render
-from .declared import MECHANISMS, QUANTITIES, answer_of, declared_by, run_of, target_of
+from .options import parse_number
 from .output import write
-
-if TYPE_CHECKING:
-    from privproj.mechanisms import Mechanism
 
 EXIT_CODES = {
     Outcome.OK: 0,
@@ -27,36 +23,6 @@ EXIT_CODES = {
     Outcome.NOT_CONVERGED: 5,
     Outcome.PRECISION_LIMIT: 5,
 }
-
-
-def _how_to_write(text: str) -> str:
-    """What to write in place of a percentage, of separators or of a letter for thousands; nothing for other text."""
-    import re
-
-    found = re.fullmatch(r"([\d.]+)\s*%", text)
-    if found:
-        try:
-            return f"write {float(found[1]) / 100:g}, without a percent sign"
-        except ValueError:
-            return ""
-    if re.fullmatch(r"[\d.]+(?:[,_' ][\d]+)+|[\d.]+[kKmM]", text):
-        return "write the number without separators or letters, for instance 100000 or 1e5"
-    return ""
-
-
-def parse_number(option: str, text: str) -> float:
-    """The finite decimal number that a text says; overflow (1e400) and underflow (1e-400) are seen."""
-    try:
-        number = float(text.replace("_", "?") if text.isascii() else "?")
-    except ValueError:
-        raise InvalidParameter(option, repr(text), "a number", _how_to_write(text)) from None
-    if not math.isfinite(number):
-        reason = "too large for double precision" if any(c.isdigit() for c in text) else ""
-        raise InvalidParameter(option, text, "a finite number", reason)
-    mantissa = text.lower().split("e")[0]
-    if number == 0.0 and any(c in "123456789" for c in mantissa):
-        raise InvalidParameter(option, text, "a number above 1e-307 in size", "it underflows to zero")
-    return number
 
 
 def take_run(options: dict[str, Any], quantity: str = "") -> RunOptions:
@@ -84,72 +50,35 @@ def with_proof(path: str | None, result: Result) -> Result:
     return proved
 
 
-def plain_question(words: list[str]) -> tuple[str, str, dict[str, Any]] | None:
-    """The quantity, the mechanism and all options of a question of which every word is plain; None for any other.
+def answer_question(
+    quantity: str,
+    mechanism: Mechanism,
+    run: RunOptions,
+    size: float | None,
+    clip: float | None,
+    json: bool,
+    certify: bool = False,
+    certificate: str | None = None,
+    **options: Any,
+) -> int:
+    """Ask for a quantity of the mechanism at the target that the options say, and print the answer.
 
-    A plain option has its full name, stands there once, and is a flag, a number, a text, or one of its words. All else,
-    every error among them, is for click, which reads the same declarations.
+    Returns the exit code.
     """
-    quantity, name = words[:2]
-    if quantity not in QUANTITIES or name not in MECHANISMS or not QUANTITIES[quantity](mechanism_named(name)):
-        return None
-    declared = [*declared_by(name, quantity), *run_of(quantity), *target_of(quantity), *answer_of(quantity)]
-    known = {option: settings for option, _, settings in declared}
-    given: dict[str, Any] = {}
-    rest = iter(words[2:])
-    for option in rest:
-        settings = known.get(option)
-        value = True if settings is None or settings.get("is_flag") else _plain_value(settings, next(rest, ""))
-        if settings is None or value is None or option in given:
-            return None
-        given[option] = value
-    if any(settings.get("required") and option not in given for option, settings in known.items()):
-        return None
-    empty = {o: False if s.get("is_flag") else () if s.get("multiple") else None for o, s in known.items()}
-    return quantity, name, {parameter_name(option): value for option, value in {**empty, **given}.items()}
-
-
-def _plain_value(settings: dict[str, Any], text: str) -> float | str | None:
-    """What the text of an option says; None where click has to look at it."""
-    kind = settings.get("type")
-    if kind is None:
-        try:
-            return parse_number("", text)
-        except InvalidParameter:
-            return None
-    plain = text in kind if isinstance(kind, tuple) else kind == "text" and text[:1] not in ("", "-")
-    return text if plain else None
-
-
-def parameter_name(option: str) -> str:
-    """Name an option as the library does: ``noise_multiplier`` for ``--noise-multiplier``."""
-    return option.removeprefix("--").replace("-", "_")
-
-
-def answer_question(quantity: str, name: str, options: dict[str, Any]) -> int:
-    """Ask for a quantity of the mechanism of this name, and print the answer; returns the exit code.
-
-    ``options`` has the value of every option of the command by its parameter name.
-    """
-    as_json, certify = options.pop("json"), options.pop("certify", False)
-    certificate, clip, size = options.pop("certificate", None), options.pop("clip"), options.get("dataset_size")
-    run = take_run(options, quantity)
-    own = [parameter_name(option) for option, _, _ in declared_by(name, quantity)]
-    mechanism = build_mechanism(mechanism_named(name), {name: options.pop(name) for name in own})
     try:
         result = getattr(privproj, quantity)(mechanism, **options, **run)
         if certify or certificate is not None:
             result = with_proof(certificate, result)
     except Unanswered as error:
-        if as_json and isinstance(error.result, Result):
+        if json and isinstance(error.result, Result):
             write(render.as_json(error.result.as_dict()))
         raise
     result = with_clip_and_size(result, mechanism, clip, size)
-    write(render.as_json(result.as_dict()) if as_json else render.as_text(result, mechanism, run))
+    write(render.as_json(result.as_dict()) if json else render.as_text(result, mechanism, run))
     return EXIT_CODES[result.outcome]
 
 
-def build_mechanism(kind: "type[Mechanism]", given: dict[str, Any]) -> "Mechanism":
+def build_mechanism(kind: type[Mechanism], given: dict[str, Any]) -> Mechanism:
     """Return the mechanism that the options describe."""
     peft = {name: given.pop(name) for name in ("from_peft", "base", "whole_gradients") if name in given}
     if any(peft.values()):
@@ -160,7 +89,7 @@ def build_mechanism(kind: "type[Mechanism]", given: dict[str, Any]) -> "Mechanis
 
 
 def take_adapter(
-    kind: "type[Mechanism]",
+    kind: type[Mechanism],
     given: dict[str, Any],
     from_peft: str | None,
     base: str | None,
@@ -201,7 +130,7 @@ def take_adapter(
         write(f"trained: LoRA's factors at {shapes} (inputs x rank x matrices), shapes {words}", sys.stderr)
 
 
-def with_clip_and_size(result: Result, mechanism: "Mechanism", clip: float | None, size: float | None) -> Result:
+def with_clip_and_size(result: Result, mechanism: Mechanism, clip: float | None, size: float | None) -> Result:
     """Add to the result what the command line knows besides: the clipping norm and the number of records."""
     warnings = list(result.warnings)
     if size is not None and result.delta is not None and result.delta >= 1.0 / size:

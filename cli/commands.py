@@ -8,19 +8,23 @@ import click
 from privproj import __version__
 from privproj.errors import nearest_names
 
-from .declared import QUANTITIES
 from .groups import CommandGroup
 from .output import complain
 
+ONE_NUMBER = {
+    "epsilon": "Epsilon of a release or a run, at a given delta.",
+    "delta": "Delta of a release or a run, at a given epsilon.",
+    "sigma": "Smallest noise multiplier that meets a target.",
+    "steps": "Largest number of steps that meets a target.",
+    "rate": "Largest sampling rate that meets a target.",
+    "rank": "Ranks of the projection that meet a target.",
+    "misalignment": "Largest misalignment (1 - cosine) that meets a target.",
+}
+"""The commands whose answer is one number, which share a file."""
+
 GROUPS = {
     "Numbers": {
-        "epsilon": "Epsilon of a release or a run, at a given delta.",
-        "delta": "Delta of a release or a run, at a given epsilon.",
-        "sigma": "Smallest noise multiplier that meets a target.",
-        "steps": "Largest number of steps that meets a target.",
-        "rate": "Largest sampling rate that meets a target.",
-        "rank": "Ranks of the projection that meet a target.",
-        "misalignment": "Largest misalignment (1 - cosine) that meets a target.",
+        **ONE_NUMBER,
         "compare": "Every bound of a mechanism, side by side.",
         "curve": "delta(epsilon) or the trade-off curve: table, CSV, picture.",
     },
@@ -87,7 +91,7 @@ class LazyGroup(CommandGroup):
 
 def command_named(name: str) -> click.Command:
     """The command of this name, from its file, or from that of all queries for one number."""
-    if name in QUANTITIES:
+    if name in ONE_NUMBER:
         from .query import query_group
 
         return query_group(name, COMMANDS[name])

@@ -1,7 +1,5 @@
 """``privproj curve``: delta(eps), the trade-off function, one GDP mu: table, CSV, JSON, picture; several bounds."""
 
-from typing import Any
-
 import click
 
 from privproj.accounting.phase import numerics_of, phase_for
@@ -9,25 +7,24 @@ from privproj.accounting.question import Question, answer, ask_by_name, question
 from privproj.curves.tradeoff import profile_points, tradeoff
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered
 from privproj.extensions.gdp import DEFAULT_SLACK, solve_gdp_mu
-from privproj.mechanisms.registry import bounds_of, mechanism_named
+from privproj.mechanisms import Mechanism
+from privproj.mechanisms.registry import bounds_of
 from privproj.result import Result, as_plain_value
+from privproj.runs import RunOptions
 from privproj.runs.targets import slack_target
 from privproj.validation import privacy_epsilon, whole
 
 from . import render
-from .answer import EXIT_CODES, build_mechanism, take_run
-from .declared import MECHANISMS, example_words
+from .answer import EXIT_CODES
 from .files import write_text
-from .groups import Group
-from .options import Once, OneOf, mechanism_options, option, run_options, sectioned, with_options
+from .options import Once, OneOf, option
+from .query import QuestionGroup, bound_option
 
 SUMMARY = "delta(eps), the trade-off function or one GDP mu: table, CSV, JSON, picture."
 COLUMN = {"delta": "epsilon", "trade-off": "false positive rate"}
 
-command = Group("curve", help=SUMMARY, short_help=SUMMARY)
 
-
-def questions(mechanism: Any, names: tuple[str, ...], run: Any) -> list[Question]:
+def questions(mechanism: Mechanism, names: tuple[str, ...], run: RunOptions) -> list[Question]:
     """Put one question for each bound; "all" stands for every bound that answers."""
     if names != ("all",):
         return [ask_by_name(mechanism, name, run) for name in names or (None,)]
@@ -53,17 +50,53 @@ def grid(kind: str, largest: float | None, points: float | None) -> list[float]:
     return [top * i / (count - 1.0) for i in range(count)]
 
 
-def show_gdp(kind: type, options: dict[str, Any], own: list[str]) -> int:
-    """Print or write the ``mu`` of Gaussian differential privacy by each bound; returns the exit code."""
-    for name in ("epsilon_max", "points", "plot"):
-        if options.pop(name) is not None:
-            raise InvalidParameter("--what", "gdp", f"no --{name.replace('_', '-')} with --what gdp")
-    output, style, names, slack = (options.pop(name) for name in ("output", "style", "bound", "delta"))
-    del options["what"]
-    options.pop("clip", None)
-    setting = take_run(options)
-    mechanism = build_mechanism(kind, {name: options.pop(name) for name in own})
-    asked, target = questions(mechanism, names, setting), slack_target(DEFAULT_SLACK if slack is None else slack)
+def show_curves(
+    mechanism: Mechanism,
+    run: RunOptions,
+    bound: tuple[str, ...],
+    what: str | None,
+    delta: float | None,
+    epsilon_max: float | None,
+    points: float | None,
+    style: str | None,
+    output: str | None,
+    plot: str | None,
+    size: float | None,
+) -> int:
+    """Evaluate the curves, or their ``mu``, and print, write or draw them; returns the exit code."""
+    code = 0
+    if what == "gdp":
+        for name, value in {"epsilon-max": epsilon_max, "points": points, "plot": plot}.items():
+            if value is not None:
+                raise InvalidParameter("--what", "gdp", f"no --{name} with --what gdp")
+        found = gdp_results(mechanism, bound, run, DEFAULT_SLACK if delta is None else delta)
+        text, warnings = render.gdp_as(style or "table", found), []
+        code = max((EXIT_CODES[result.outcome] for result in found), default=0)
+    else:
+        if delta is not None:
+            raise InvalidParameter("--delta", delta, "--what gdp with --delta, its slack")
+        shape = what or "delta"
+        x = grid(shape, epsilon_max, points)
+        columns, foundations = points_of(questions(mechanism, bound, run), shape, x)
+        label = "delta" if shape == "delta" else "false negative rate (lower bound)"
+        if plot is not None:
+            from .picture import draw
+
+            draw(plot, x, columns, COLUMN[shape], label, mechanism.name)
+        text = shown(style or "table", COLUMN[shape], label, x, columns, foundations)
+        warnings = dict.fromkeys(words for result in foundations for words in result.warnings)
+    if output is not None:
+        write_text(output, text + "\n")
+    else:
+        click.echo(text)
+    for words in warnings:
+        click.echo("\n".join(render.wrap_line("warning: ", words)), err=True)
+    return code
+
+
+def gdp_results(mechanism: Mechanism, names: tuple[str, ...], run: RunOptions, slack: float) -> list[Result]:
+    """Return the ``mu`` of Gaussian differential privacy by each bound; with "all", by those that have one."""
+    asked, target = questions(mechanism, names, run), slack_target(slack)
     found = []
     for question in asked:
         try:
@@ -72,46 +105,18 @@ def show_gdp(kind: type, options: dict[str, Any], own: list[str]) -> int:
         except Unanswered:
             if names != ("all",):
                 raise
-    text = render.gdp_as(style or "table", found)
-    if output is not None:
-        write_text(output, text + "\n")
-    else:
-        click.echo(text)
-    return max((EXIT_CODES[result.outcome] for result in found), default=0)
+    return found
 
 
-def show_curves(kind: type, options: dict[str, Any], own: list[str]) -> int:
-    """Evaluate the curves and print, write or draw them; returns the exit code."""
-    if options["what"] == "gdp":
-        return show_gdp(kind, options, own)
-    slack = options.pop("delta")
-    if slack is not None:
-        raise InvalidParameter("--delta", slack, "--what gdp with --delta, its slack")
-    shape, largest, points = options.pop("what") or "delta", options.pop("epsilon_max"), options.pop("points")
-    output, plot, style, names = options.pop("output"), options.pop("plot"), options.pop("style"), options.pop("bound")
-    options.pop("clip", None)
-    setting = take_run(options)
-    mechanism = build_mechanism(kind, {name: options.pop(name) for name in own})
-    x = grid(shape, largest, points)
+def points_of(asked: list[Question], shape: str, x: list[float]) -> tuple[dict[str, list[float]], list[Result]]:
+    """Return the points of each bound's curve, and what all points of it rest on."""
     columns, foundations = {}, []
-    for question in questions(mechanism, names, setting):
+    for question in asked:
         curve = question.curve()
         columns[question.only.bound.name] = profile_points(curve, x) if shape == "delta" else tradeoff(curve, x)
-        # What all points of the curve rest on, as a result has it; the value plays no role.
+        # As a result has it; the value plays no role.
         foundations.append(question.result("curve", 1.0, None, numerics=numerics_of(curve)))
-    label = "delta" if shape == "delta" else "false negative rate (lower bound)"
-    if plot is not None:
-        from .picture import draw
-
-        draw(plot, x, columns, COLUMN[shape], label, mechanism.name)
-    text = shown(style or "table", COLUMN[shape], label, x, columns, foundations)
-    if output is not None:
-        write_text(output, text + "\n")
-    else:
-        click.echo(text)
-    for words in dict.fromkeys(words for result in foundations for words in result.warnings):
-        click.echo("\n".join(render.wrap_line("warning: ", words)), err=True)
-    return 0
+    return columns, foundations
 
 
 def shown(
@@ -141,37 +146,20 @@ def shown(
     return "\n".join([head, *rows, *assumed, *rests, *scale])
 
 
-def curve_command(name: str) -> click.Command:
-    """Build the command ``privproj curve MECHANISM``."""
-    kind = mechanism_named(name)
-    own = mechanism_options(name, "curve")
-
-    def callback(**options: Any) -> int:
-        return show_curves(kind, options, [str(o.name) for o in own])
-
-    return with_options(
-        sectioned(
-            own,
-            run_options("compare"),
-            [],
-            [
-                option("--bound", "A bound to draw; may be repeated; all: every bound.", type=str, multiple=True),
-                option("--what", "What to draw.  [default: delta]", type=OneOf(["delta", "trade-off", "gdp"])),
-                option("--delta", "Slack of the mu of --what gdp.  [default: 1e-9]", metavar="D0"),
-                option("--epsilon-max", "Largest epsilon.  [default: 5]", metavar="E"),
-                option("--points", "Number of points.  [default: 41]", metavar="N"),
-                option("--style", "How to print.  [default: table]", type=OneOf(["table", "csv", "json"])),
-                Once(["--output", "-o"], help="Write the numbers to a file.", metavar="FILE"),
-                Once(["--plot"], help="Draw a picture (.png, .svg or .pdf; needs matplotlib).", metavar="FILE"),
-            ],
-        ),
-        callback,
-        name=name,
-        help=f"{kind.summary}\n\n\b\nExample:\n  privproj curve {name} {' '.join(example_words(name, 'curve'))}",
-        short_help=kind.summary,
-    )
-
-
-for mechanism_name in MECHANISMS:
-    if mechanism_name != "wishart-matrix":
-        command.add_command(curve_command(mechanism_name))
+command = QuestionGroup(
+    "curve",
+    SUMMARY,
+    show_curves,
+    [
+        bound_option("A bound to draw; may be repeated; all: every bound.", multiple=True),
+        option("--what", "What to draw.  [default: delta]", type=OneOf(["delta", "trade-off", "gdp"])),
+        option("--delta", "Slack of the mu of --what gdp.  [default: 1e-9]", metavar="D0"),
+        option("--epsilon-max", "Largest epsilon.  [default: 5]", metavar="E", is_rare=True),
+        option("--points", "Number of points.  [default: 41]", metavar="N", is_rare=True),
+        option("--style", "How to print.  [default: table]", type=OneOf(["table", "csv", "json"])),
+        Once(["--output", "-o"], help="Write the numbers to a file.", metavar="FILE"),
+        Once(["--plot"], help="Draw a picture (.png, .svg or .pdf; needs matplotlib).", metavar="FILE"),
+    ],
+    has=lambda kind: kind.name != "wishart-matrix",
+    ending=lambda kind: "",
+)

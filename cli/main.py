@@ -1,15 +1,11 @@
-"""The ``privproj`` command: where errors become exit codes.
-
-A plain question for one number is answered without click, which takes longer to import than such an answer.
-"""
+"""The ``privproj`` command: where errors become exit codes."""
 
 import os
 import sys
-from importlib import import_module
-from types import ModuleType
 
 from privproj.errors import InvalidParameter, PrivprojError
 
+from .commands import run_command
 from .output import complain
 
 
@@ -24,7 +20,6 @@ def option_name(parameter: str) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code; every failure is one line on standard error."""
-    delay_import("inspect")
     # A name that the encoding of the output lacks is shown by its numbers.
     if sys.stdout is not None:
         sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
@@ -32,33 +27,6 @@ def main(arguments: list[str] | None = None) -> None:
         # The products of matrices here are small: threads of OpenBLAS wait for each other longer than they work.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.exit(exit_code(arguments))
-
-
-def delay_import(name: str) -> None:
-    """Import a module of the standard library only when one of its names is used, unless it is imported already.
-
-    For ``inspect``, which dataclasses imports and hardly uses: it takes as long as all that a plain answer needs of the
-    mechanism and the bound.
-    """
-
-    def load(attribute: str) -> object:
-        if sys.modules.get(name) is stand_in:
-            del sys.modules[name]
-        return getattr(import_module(name), attribute)
-
-    stand_in = ModuleType(name)
-    stand_in.__dict__["__getattr__"] = load
-    sys.modules.setdefault(name, stand_in)
-
-
-def answer_plain_question(words: list[str]) -> int | None:
-    """Answer without click where the words are a plain question; None for all others."""
-    if len(words) < 4 or words[0].startswith("-"):
-        return None
-    from .answer import answer_question, plain_question
-
-    question = plain_question(words)
-    return None if question is None else answer_question(*question)
 
 
 def check_words(words: list[str]) -> None:
@@ -75,12 +43,7 @@ def exit_code(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         check_words(words)
-        code = answer_plain_question(words)
-        if code is None:
-            from .commands import run_command
-
-            return run_command(words)
-        return code
+        return run_command(words)
     except InvalidParameter as error:
         return complain(error.sentence(option_name(error.name)), error.exit_code)
     except PrivprojError as error:

@@ -1,16 +1,45 @@
-"""Options shared by the commands, each defined once, and the checks that need more than one of them."""
+"""Options shared by the commands, each defined once: those of parameters come from where these are declared."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from privproj.errors import InvalidParameter, unknown_name
-from privproj.mechanisms import Layer
+from privproj.validation import LAYERS, SHARE, TEXT, TRUTH, Parameter
 
-from .answer import parse_number
-from .declared import Declared, declared_by, run_of, target_of
 from .groups import SectionedCommand
+
+
+def _how_to_write(text: str) -> str:
+    """What to write in place of a percentage, of separators or of a letter for thousands; nothing for other text."""
+    import re
+
+    found = re.fullmatch(r"([\d.]+)\s*%", text)
+    if found:
+        try:
+            return f"write {float(found[1]) / 100:g}, without a percent sign"
+        except ValueError:
+            return ""
+    if re.fullmatch(r"[\d.]+(?:[,_' ][\d]+)+|[\d.]+[kKmM]", text):
+        return "write the number without separators or letters, for instance 100000 or 1e5"
+    return ""
+
+
+def parse_number(option: str, text: str) -> float:
+    """The finite decimal number that a text says; overflow (1e400) and underflow (1e-400) are seen."""
+    try:
+        number = float(text.replace("_", "?") if text.isascii() else "?")
+    except ValueError:
+        raise InvalidParameter(option, repr(text), "a number", _how_to_write(text)) from None
+    if not math.isfinite(number):
+        reason = "too large for double precision" if any(c.isdigit() for c in text) else ""
+        raise InvalidParameter(option, text, "a finite number", reason)
+    mantissa = text.lower().split("e")[0]
+    if number == 0.0 and any(c in "123456789" for c in mantissa):
+        raise InvalidParameter(option, text, "a number above 1e-307 in size", "it underflows to zero")
+    return number
 
 
 class Number(click.ParamType):
@@ -41,7 +70,9 @@ class LayerShape(click.ParamType):
 
     name = "layer"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Layer:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from privproj.mechanisms import Layer
+
         return value if isinstance(value, Layer) else Layer.parse(value)
 
 
@@ -59,13 +90,15 @@ class NormPair(click.ParamType):
         return tuple(parse_number("--residual-norm", part) for part in parts)
 
 
-NUMBER, LAYER, NORMS = Number(), LayerShape(), NormPair()
-TYPES = {"layer": LAYER, "norms": NORMS, "text": str}
-"""The types that declared options name."""
-
-
 class Once(click.Option):
-    """An option whose value counts: given twice with different values it is refused, not silently overruled."""
+    """An option whose value counts: given twice with different values it is refused, not silently overruled.
+
+    One that ``is_rare`` is shown by ``--help-all`` only.
+    """
+
+    def __init__(self, *args: Any, is_rare: bool = False, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.is_rare = is_rare
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         if self.is_flag or self.multiple or self.count:
@@ -82,51 +115,29 @@ class Once(click.Option):
         return super().consume_value(ctx, opts)
 
 
-def option(name: str, help_text: str, **settings: Any) -> click.Option:
+def option(name: str, help_text: str, **settings: Any) -> Once:
     """An option that takes a number unless ``settings`` say otherwise."""
     if not settings.get("is_flag"):
-        kind = settings.get("type", NUMBER)
-        settings["type"] = OneOf(kind) if isinstance(kind, tuple) else TYPES[kind] if isinstance(kind, str) else kind
+        settings.setdefault("type", Number())
     return Once([name], help=help_text, **settings)
 
 
-def built(options: Iterable[Declared]) -> list[click.Option]:
-    """Build the options that are declared."""
-    return [option(name, words, **settings) for name, words, settings in options]
-
-
-def mechanism_options(mechanism: str, quantity: str) -> list[click.Option]:
-    """Return the options that describe a mechanism, without the one that the quantity finds."""
-    return built(declared_by(mechanism, quantity))
-
-
-def target_options(quantity: str) -> list[click.Option]:
-    """Return ``--epsilon`` and ``--delta``, as the quantity needs them."""
-    return built(target_of(quantity))
-
-
-def run_options(quantity: str) -> list[click.Option]:
-    """Return what describes a run: steps and rate, or what people have (batch size, data set size, epochs)."""
-    return built(run_of(quantity))
-
-
-COMPUTED = ("discretization", "composer", "split", "clip")
-"""Options of a run that say how its answer is computed and shown, not what was run."""
-
-
-def sectioned(
-    own: Sequence[click.Option],
-    run: Sequence[click.Option],
-    target: Sequence[click.Option],
-    answer: Sequence[click.Parameter],
-) -> dict[str, Sequence[click.Parameter]]:
-    """Return the options of a question under the headings of its help text."""
-    return {
-        "Mechanism": own,
-        "Run": [o for o in run if o.name not in COMPUTED],
-        "Target": target,
-        "Answer": [*answer, *(o for o in run if o.name in COMPUTED)],
-    }
+def option_of(name: str, declared: Parameter, **settings: Any) -> Once:
+    """The option of a parameter."""
+    spelt, kind = "--" + (declared.key or name).replace("_", "-"), declared.kind
+    # What its own record asks for, in a better sentence than that of the command line, is only said here.
+    words = f"{declared.words}  [required]" if declared.is_needed and not declared.is_found else declared.words
+    if kind is TRUTH:
+        settings["is_flag"] = True
+    elif kind is LAYERS:
+        settings |= {"type": LayerShape(), "multiple": True}
+    elif "enum" in kind.rule:
+        settings["type"] = OneOf([*map(str, kind.rule["enum"])])
+    elif kind in (TEXT, SHARE):
+        settings["type"] = str
+    elif name == "residual_norm":  # with that of the record which takes its place
+        settings["type"] = NormPair()
+    return option(spelt, words, metavar=declared.letter, is_rare=declared.is_rare, **settings)
 
 
 def with_options(

@@ -1,4 +1,4 @@
-"""What goes to standard output and standard error, without click."""
+"""What goes to standard output and standard error."""
 
 import sys
 from typing import TextIO

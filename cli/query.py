@@ -1,50 +1,194 @@
-"""The commands that ask for one number: a group per quantity, a command per mechanism."""
+"""The commands that ask a question of a mechanism: a group per quantity, in it a command per mechanism."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import click
 
-from privproj.mechanisms.registry import mechanism_named
+from privproj.accounting.question import FOUND
+from privproj.mechanisms.base import ClippedSum, Mechanism
+from privproj.mechanisms.registry import LINES, mechanism_named
+from privproj.runs import RUN_PARAMETERS
+from privproj.runs.targets import RISKS, TARGET_PARAMETERS
+from privproj.validation import parameters_of
 
-from .answer import answer_question
-from .declared import MECHANISMS, QUANTITIES, answer_of, example_words
+from .answer import answer_question, build_mechanism, take_run
 from .groups import Group
-from .options import built, mechanism_options, run_options, sectioned, target_options, with_options
+from .options import Once, option, option_of, with_options
+
+MECHANISMS = tuple(dict.fromkeys(mechanism for mechanism, _ in LINES))
+"""The names of all mechanisms, in the order in which they are listed."""
+
+QUANTITIES: dict[str, Callable[[type[Mechanism]], bool]] = {
+    "epsilon": lambda kind: True,
+    "delta": lambda kind: True,
+    "sigma": lambda kind: "noise_multiplier" in parameters_of(kind),
+    "steps": lambda kind: True,
+    "rate": lambda kind: kind.can_be_sampled,
+    "rank": lambda kind: kind.finds_rank,
+    "misalignment": lambda kind: kind.name == "wishart",
+}
+"""The quantities that are one number, and which mechanisms have each."""
+
+POWERS = ("epsilon", "sigma", "rank", "steps", "rate", "misalignment")
+"""Quantities that can be asked for deltas far below double precision."""
+
+CERTIFIABLE = ("epsilon", "delta", "sigma")
+"""Quantities whose answers can be certified."""
+
+COMPUTED = ("discretization", "composer", "split")
+"""Options of a run that say how its answer is computed, not what was run."""
 
 
-def query_group(quantity: str, summary: str) -> click.Group:
-    """Build the command of a quantity: ``privproj QUANTITY MECHANISM [options]``."""
-    group = Group(quantity, help=summary, short_help=summary)
-    for name in MECHANISMS:
-        if QUANTITIES[quantity](mechanism_named(name)):
-            group.add_command(query_command(quantity, name))
-    return group
+def mechanism_options(mechanism: str, quantity: str) -> list[Once]:
+    """What describes a mechanism, without what the quantity finds."""
+    kind = mechanism_named(mechanism)
+    asked = [(name, found) for name, found in parameters_of(kind).items() if found.words]
+    asked.sort(key=lambda named: named[0] in parameters_of(ClippedSum))  # what many mechanisms have is last
+    # A choice of runs calibrates the noise where none is given.
+    options = [option_of(name, found, required=found.is_found and quantity != "select") for name, found in asked]
+    return [one for one in (*options, *adapter_options(mechanism)) if one.name not in FOUND.get(quantity, ())]
 
 
-def query_command(quantity: str, mechanism: str) -> click.Command:
-    """Build the command ``privproj QUANTITY MECHANISM``."""
-    summary = mechanism_named(mechanism).summary
-    target = target_options(quantity)
+def adapter_options(mechanism: str) -> list[Once]:
+    """What reads a PEFT adapter; gaussian, which accounts for PEFT's own training, counts nothing from it."""
+    if mechanism not in ("gaussian", "m2"):
+        return []
+    words = "With --from-peft: whole gradients were clipped and projected, not its factors."
+    whole = [option("--whole-gradients", words, is_flag=True, is_rare=True)] if mechanism == "m2" else []
+    return [
+        option("--from-peft", "A saved PEFT LoRA directory (local files): says what is trained.", type=str,
+               metavar="DIR", is_rare=True),
+        option("--base", "Directory of its base model.", type=str, metavar="DIR", is_rare=True),
+        *whole,
+    ]  # fmt: skip
 
-    def run(**options: Any) -> int:
-        return answer_question(quantity, mechanism, options)
 
-    return with_options(
-        sectioned(mechanism_options(mechanism, quantity), run_options(quantity), target, built(answer_of(quantity))),
-        run,
-        name=mechanism,
-        help=f"{summary}\n\n\b\nExample:\n  {example(quantity, mechanism, target)}",
-        short_help=summary,
+def run_options(quantity: str) -> list[Once]:
+    """What describes a run: steps and rate, or what people have (batch size, data set size, epochs)."""
+    asked = [(name, found) for name, found in RUN_PARAMETERS.items() if name not in FOUND.get(quantity, ())]
+    return [option_of(name, found) for name, found in asked if found.words]
+
+
+def target_options(quantity: str) -> list[Once]:
+    """``--epsilon`` and ``--delta``, as the quantity needs them."""
+    names = {"epsilon": ["delta"], "report": ["delta"], "delta": ["epsilon"], "curve": []}
+    asked = names.get(quantity, ["epsilon", "delta"])
+    asked = asked + ["log10_delta"] * (quantity in POWERS) + [*RISKS] * (quantity == "sigma")
+    is_needed = quantity in ("delta", "steps", "rate", "rank", "misalignment")
+    return [option_of(name, TARGET_PARAMETERS[name], required=name == "epsilon" and is_needed) for name in asked]
+
+
+def bound_option(words: str = "Bound to use; `privproj bounds` lists them.", **settings: Any) -> Once:
+    """The option that names a bound."""
+    return option("--bound", words, type=str, metavar="NAME", **settings)
+
+
+def json_option() -> Once:
+    """The option for JSON."""
+    return option("--json", "JSON instead of text.", is_flag=True)
+
+
+def refuted_option() -> Once:
+    """The option that lets a refuted bound answer."""
+    return option("--allow-refuted", "Print a number that is no guarantee, marked.", is_flag=True, is_rare=True)
+
+
+def proof_options() -> list[Once]:
+    """The options that ask for a proof and its file."""
+    return [
+        option("--certify", "Prove the answer by ball arithmetic (extra: certify).", is_flag=True),
+        option("--certificate", "Write the proof's JSON file here; `privproj verify` checks it.", type=str,
+               metavar="FILE", is_rare=True),
+    ]  # fmt: skip
+
+
+def answer_options(quantity: str) -> list[Once]:
+    """What says how an answer of one number is found and shown."""
+    clip = option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C")
+    proof = proof_options() if quantity in CERTIFIABLE else []
+    return [json_option(), bound_option(), refuted_option(), *proof, clip]
+
+
+class QuestionGroup(Group):
+    """``privproj QUANTITY MECHANISM [options]``: a command per mechanism, built when it is asked for.
+
+    ``ask`` gets the mechanism, the run, the number of records where one is given, and all other options. ``own_run``
+    and ``answer`` are options besides those of mechanism, run and target; ``ending`` ends the example of a mechanism.
+    """
+
+    def __init__(
+        self,
+        quantity: str,
+        summary: str,
+        ask: Callable[..., int],
+        answer: Sequence[Once],
+        *,
+        about: str = "",
+        own_run: Sequence[Once] = (),
+        has: Callable[[type[Mechanism]], bool] = lambda kind: True,
+        ending: Callable[[type[Mechanism]], str] = lambda kind: "--delta 1e-5",
+    ) -> None:
+        super().__init__(quantity, help=about or summary, short_help=summary)
+        self.quantity, self.ask, self.answer, self.own_run = quantity, ask, answer, own_run
+        self.has, self.ending = has, ending
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*(name for name in MECHANISMS if self.has(mechanism_named(name))), *self.commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in MECHANISMS and self.has(mechanism_named(cmd_name)):
+            return self._build_command(cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def _build_command(self, mechanism: str) -> click.Command:
+        """Build the command of a mechanism."""
+        kind, own = mechanism_named(mechanism), mechanism_options(mechanism, self.quantity)
+
+        def run(**options: Any) -> int:
+            given = {str(one.name): options.pop(str(one.name)) for one in own}
+            size, setting = options.get("dataset_size"), take_run(options, self.quantity)
+            return self.ask(build_mechanism(kind, given), setting, size=size, **options)
+
+        asked = run_options(self.quantity)
+        words = ["privproj", self.quantity, mechanism, *example_words(mechanism, self.quantity), self.ending(kind)]
+        return with_options(
+            {
+                "Mechanism": own,
+                "Run": [*self.own_run, *(one for one in asked if one.name not in COMPUTED)],
+                "Target": target_options(self.quantity),
+                "Answer": [*self.answer, *(one for one in asked if one.name in COMPUTED)],
+            },
+            run,
+            name=mechanism,
+            help=f"{kind.summary}\n\n\b\nExample:\n  {' '.join(words).rstrip()}",
+            short_help=kind.summary,
+        )
+
+
+def example_words(mechanism: str, quantity: str) -> list[str]:
+    """The mechanism's options in a call that works, for examples."""
+    values = dict(pair.split("=") for pair in mechanism_named(mechanism).example.split())
+    named = [(one.opts[0], str(one.name)) for one in mechanism_options(mechanism, quantity)]
+    return [f"{spelt} {values[name]}" for spelt, name in named if name in values]
+
+
+def query_group(quantity: str, summary: str) -> QuestionGroup:
+    """Build the command of a quantity that is one number."""
+    targets = [f"{one.opts[0]} {value}" for one in target_options(quantity)
+               if (value := {"epsilon": "1", "delta": "1e-5"}.get(str(one.name)))]  # fmt: skip
+
+    def ending(kind: type[Mechanism]) -> str:
+        is_composed = QUANTITIES["sigma"](kind)
+        run = {"rate": "--steps 1000" if is_composed else "--steps 1", "steps": "--sampling-rate 0.01" * is_composed}
+        return " ".join(filter(None, [run.get(quantity, ""), *targets]))
+
+    return QuestionGroup(
+        quantity,
+        summary,
+        partial(answer_question, quantity),
+        answer_options(quantity),
+        has=QUANTITIES[quantity],
+        ending=ending,
     )
-
-
-def example(quantity: str, mechanism: str, target: list[click.Option]) -> str:
-    """Return a call that works, for the help text."""
-    words = ["privproj", quantity, mechanism, *example_words(mechanism, quantity)]
-    is_composed = QUANTITIES["sigma"](mechanism_named(mechanism))
-    if quantity == "rate":
-        words.append("--steps 1000" if is_composed else "--steps 1")
-    elif quantity == "steps" and is_composed:
-        words.append("--sampling-rate 0.01")
-    values = {"epsilon": "--epsilon 1", "delta": "--delta 1e-5"}
-    return " ".join([*words, *(values[o.name] for o in target if o.name in values)])

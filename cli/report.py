@@ -9,19 +9,18 @@ import click
 
 from privproj.accounting.queries import Comparison
 from privproj.curves.tradeoff import profile_points
-from privproj.mechanisms.registry import mechanism_named
+from privproj.mechanisms import Mechanism
 from privproj.records.run_file import from_data
 from privproj.records.statement import STYLES, Statement, question_data, run_data, sections, statement_from
 from privproj.records.statement_check import BEGIN, END
 from privproj.result import round_outward
+from privproj.runs import RunOptions
 from privproj.runs.targets import delta_target
 
 from . import render
-from .answer import build_mechanism, take_run
-from .declared import MECHANISMS, example_words
 from .files import read_data, write_text
-from .groups import Group
-from .options import Once, OneOf, mechanism_options, option, run_options, sectioned, target_options, with_options
+from .options import Once, OneOf, option, with_options
+from .query import QuestionGroup, bound_option, target_options
 
 SUMMARY = "A privacy statement for a model card: text, Markdown or HTML."
 COMPUTED_FROM = "`privproj verify FILE` writes this statement anew from the line below, and compares."
@@ -37,8 +36,6 @@ figure { margin: 1rem 0; background: #fff; } figure svg { width: 100%; height: a
 footer { margin-top: 2rem; font-size: .85rem; opacity: .75; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 """
-
-command = Group("report", help=SUMMARY, short_help=SUMMARY)
 
 
 def produce(data: Mapping[str, Any], delta: float | None, style: str | None, output: str | None) -> int:
@@ -144,7 +141,7 @@ def drawing(statement: Statement) -> str:
     )
 
 
-def shared_options() -> list[click.Option]:
+def shared_options() -> list[Once]:
     """Return the options for format and output."""
     return [
         option("--style", "How to write.  [default: from the file's name]", type=OneOf([*STYLES])),
@@ -152,26 +149,17 @@ def shared_options() -> list[click.Option]:
     ]
 
 
-def report_command(name: str) -> click.Command:
-    """Build the command ``privproj report MECHANISM``."""
-    kind = mechanism_named(name)
-    own = mechanism_options(name, "report")
-    bound = option("--bound", "Bound to use; `privproj bounds` lists them.", type=str, metavar="NAME")
-    words = " ".join(example_words(name, "report"))
-
-    def callback(style: str | None, output: str | None, delta: float | None, bound: str | None, **options: Any) -> int:
-        options.pop("clip", None)
-        setting = take_run(options)
-        mechanism = build_mechanism(kind, {str(o.name): options.pop(str(o.name)) for o in own})
-        return produce(question_data(mechanism, bound, setting), delta, style, output)
-
-    return with_options(
-        sectioned(own, run_options("compare"), target_options("report"), [bound, *shared_options()]),
-        callback,
-        name=name,
-        help=f"{kind.summary}\n\n\b\nExample:\n  privproj report {name} {words} --delta 1e-5",
-        short_help=kind.summary,
-    )
+def report_mechanism(
+    mechanism: Mechanism,
+    run: RunOptions,
+    bound: str | None,
+    delta: float | None,
+    style: str | None,
+    output: str | None,
+    size: float | None,
+) -> int:
+    """Answer ``privproj report MECHANISM``."""
+    return produce(question_data(mechanism, bound, run), delta, style, output)
 
 
 def report_run(file: str, delta: float, style: str | None, output: str | None) -> int:
@@ -179,9 +167,13 @@ def report_run(file: str, delta: float, style: str | None, output: str | None) -
     return produce(run_data(from_data(read_data(file), file)), delta, style, output)
 
 
-for mechanism_name in MECHANISMS:
-    if mechanism_name != "wishart-matrix":
-        command.add_command(report_command(mechanism_name))
+command = QuestionGroup(
+    "report",
+    SUMMARY,
+    report_mechanism,
+    [bound_option(), *shared_options()],
+    has=lambda kind: kind.name != "wishart-matrix",
+)
 command.add_command(
     with_options(
         [click.Argument(["file"], type=str, metavar="FILE"), *target_options("report"), *shared_options()],

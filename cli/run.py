@@ -13,9 +13,9 @@ from privproj.runs.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
 from .answer import EXIT_CODES, with_proof
-from .declared import PROOF, option_of
 from .files import read_data, write_run_file
-from .options import Once, built, option, with_options
+from .options import Once, option, option_of, with_options
+from .query import json_option, proof_options
 
 HELP = """Epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
 
@@ -126,13 +126,13 @@ def options() -> list[Any]:
     """Return the options for target, calibration and output."""
     return [
         file_argument(),
-        *built(option_of(name, TARGET_PARAMETERS[name]) for name in ("epsilon", "delta", *RISKS)),
+        *(option_of(name, TARGET_PARAMETERS[name]) for name in ("epsilon", "delta", *RISKS)),
         option("--calibrate", "Scale the noise of all phases to meet both, or the risk.", is_flag=True),
         Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
-        option("--json", "One JSON object instead of text.", is_flag=True),
+        json_option(),
         option("--gdp", "One GDP mu for the run; --delta is its slack.  [default: 1e-9]", is_flag=True),
         option("--events", "Print the phases as events of dp-accounting.", is_flag=True),
-        *built(PROOF),
+        *proof_options(),
     ]
 
 

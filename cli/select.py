@@ -2,20 +2,18 @@
 
 from typing import Any
 
-import click
-
 from privproj.errors import Unanswered
 from privproj.extensions.selection import select
 from privproj.extensions.trial_laws import SHAPES
-from privproj.mechanisms.registry import mechanism_named
+from privproj.mechanisms import Mechanism
 from privproj.result import Outcome, Result, round_outward
+from privproj.runs import RunOptions
 
 from . import render
-from .answer import EXIT_CODES, build_mechanism, take_run, with_clip_and_size
-from .declared import MECHANISMS, answer_of, declared_by, example_words, run_of, target_of, value
-from .groups import Group
-from .options import built, sectioned, with_options
+from .answer import EXIT_CODES, with_clip_and_size
+from .options import OneOf, option
 from .output import write
+from .query import QuestionGroup, bound_option, json_option, refuted_option
 
 SUMMARY = "The best of a random number of runs, chosen by score: what choosing it costs."
 
@@ -25,52 +23,25 @@ Give --delta for epsilon, --epsilon for delta, or both, without --noise-multipli
 Then draw the number of runs with privproj.draw_trials, and release only the best.
 """
 
-TRIALS = (
-    value("--trials", "Expected number of runs.", "M", required=True),
-    value("--distribution", "Law of the number of runs.  [default: geometric]", type=tuple(SHAPES)),
-    value("--shape", "Shape of the law, for negative-binomial.", "ETA"),
-)
-"""The options that say how many runs there are."""
-
 BESIDE = {
     "epsilon_of_one_run": "one run, without the choice, has epsilon",
     "epsilon_of_all_trials": "a fixed number of as many runs, all of them released, has epsilon",
 }
 """What stands beside an epsilon: the field of its numerics, and what it is."""
 
-command = Group("select", help=HELP, short_help=SUMMARY)
 
-
-def select_command(name: str) -> click.Command:
-    """Build the command ``privproj select MECHANISM``."""
-    kind = mechanism_named(name)
-    own = built(
-        (option, words, {**settings, "required": False}) for option, words, settings in declared_by(name, "select")
-    )
-
-    def run(json: bool, **options: Any) -> int:
-        parameters = {str(option.name): options.pop(str(option.name)) for option in own}
-        size, setting = options.get("dataset_size"), take_run(options)
-        mechanism = build_mechanism(kind, parameters)
-        given = {key: found for key, found in options.items() if found is not None}
-        try:
-            result = select(mechanism, **given, **setting)
-        except Unanswered as error:
-            if json and isinstance(error.result, Result):
-                write(render.as_json(error.result.as_dict()))
-            raise
-        result = with_clip_and_size(result, mechanism, None, size)
-        write(render.as_json(result.as_dict()) if json else text(result))
-        return EXIT_CODES[result.outcome]
-
-    words = " ".join(["privproj select", name, *example_words(name, "epsilon"), "--trials 10 --delta 1e-5"])
-    return with_options(
-        sectioned(own, built([*TRIALS, *run_of("compare")]), built(target_of("compare")), built(answer_of("select"))),
-        run,
-        name=name,
-        help=f"{kind.summary}\n\n\b\nExample:\n  {words}",
-        short_help=kind.summary,
-    )
+def select_best(mechanism: Mechanism, run: RunOptions, json: bool, size: float | None, **options: Any) -> int:
+    """Print what the choice costs; returns the exit code."""
+    given = {key: found for key, found in options.items() if found is not None}
+    try:
+        result = select(mechanism, **given, **run)
+    except Unanswered as error:
+        if json and isinstance(error.result, Result):
+            write(render.as_json(error.result.as_dict()))
+        raise
+    result = with_clip_and_size(result, mechanism, None, size)
+    write(render.as_json(result.as_dict()) if json else text(result))
+    return EXIT_CODES[result.outcome]
 
 
 def text(result: Result) -> str:
@@ -87,5 +58,16 @@ def text(result: Result) -> str:
     return "\n".join(lines + render.closing_lines(result))
 
 
-for name in MECHANISMS:
-    command.add_command(select_command(name))
+command = QuestionGroup(
+    "select",
+    SUMMARY,
+    select_best,
+    [json_option(), bound_option(), refuted_option()],
+    about=HELP,
+    own_run=[
+        option("--trials", "Expected number of runs.", metavar="M", required=True),
+        option("--distribution", "Law of the number of runs.  [default: geometric]", type=OneOf([*SHAPES])),
+        option("--shape", "Shape of the law, for negative-binomial.", metavar="ETA"),
+    ],
+    ending=lambda kind: "--trials 10 --delta 1e-5",
+)

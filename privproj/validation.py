@@ -217,6 +217,7 @@ class Parameter:
     ``words`` are those of its option, which it has none of without them; ``letter`` stands for its value there.
     ``is_needed`` says that it has to be given, but where a query ``is_found``. ``key`` is its name in files and on the
     command line, where that is another one than the field's. ``read`` makes of what stands there what the record takes.
+    One that ``is_rare`` stands in the long help only.
     """
 
     kind: Kind
@@ -225,6 +226,7 @@ class Parameter:
     default: Any = None
     is_needed: bool = False
     is_found: bool = False
+    is_rare: bool = False
     key: str = ""
     read: Callable[[Any], Any] = lambda value: value
 

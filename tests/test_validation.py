@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 import pytest
-from privproj_cli.declared import MECHANISMS, declared_by, option_of
+from privproj_cli.options import Number, option_of
+from privproj_cli.query import MECHANISMS, mechanism_options
 
 from privproj.accounting.spec import KINDS, keys_of
 from privproj.errors import InvalidParameter
@@ -42,9 +43,10 @@ def test_a_new_parameter_is_checked_read_and_offered_from_its_declaration_alone(
     assert (made.turns, made.share, made.quiet, made.noise_multiplier) == (3, 0.5, False, 2.0)
     assert {"turn", "share", "needed", "colour", "quiet", "noise_multiplier", "steps"} <= set(keys_of(Toy, ()))
     options = {name: option_of(name, found) for name, found in parameters_of(Toy).items()}
-    assert options["turns"] == ("--turn", "Turns.", {"metavar": "T"})
-    assert options["needed"][1] == "Needed.  [required]" and options["colour"][2]["type"] == ("red", "blue")
-    assert options["quiet"] == ("--quiet", "Say less.", {"is_flag": True})
+    turns, needed, colour = options["turns"], options["needed"], options["colour"]
+    assert (turns.opts, turns.help, turns.metavar) == (["--turn"], "Turns.", "T") and isinstance(turns.type, Number)
+    assert needed.help == "Needed.  [required]" and tuple(colour.type.choices) == ("red", "blue")
+    assert options["quiet"].is_flag and options["quiet"].opts == ["--quiet"]
     assert parameters_of(Toy)["share"].kind.rule == {"type": "number", "minimum": 0.0, "exclusiveMaximum": 1.0}
 
 
@@ -67,7 +69,7 @@ def test_a_value_outside_the_declared_range_is_refused(wrong, words):
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_parameter_is_an_option_a_key_and_in_the_schema(name):
     kind = mechanism_named(name)
-    offered = {option for option, _, _ in declared_by(name, "compare")}
+    offered = {option.opts[0] for option in mechanism_options(name, "compare")}
     for field, found in parameters_of(kind).items():
         key = found.key or field
         assert not found.words or f"--{key.replace('_', '-')}" in offered

@@ -120,17 +120,20 @@ class Run:
         whole_number("from 1 to 1e7 batches in an epoch", 1, 10**7),
         "Batches in an epoch, for balls-in-bins and shuffle.",
         "T",
+        is_rare=True,
     )
     batches_per_record: int = parameter(
         whole_number("a whole number of batches for each record, from 1 to the number of batches", 1, 10**7),
         "Batches of an epoch that a record is in.  [default: 1]",
         "K",
         default=1,
+        is_rare=True,
     )
     max_batch_size: int | None = parameter(
         whole_number("a whole number max_batch_size >= 1", 1, 10**12),
         "Largest Poisson batch; the surplus is dropped.",
         "B",
+        is_rare=True,
     )
     dataset_size: int | None = parameter(
         whole_number("a whole number dataset_size >= 1", 1, 10**12), "Number of records.", "N"
@@ -143,10 +146,15 @@ class Run:
         default=1,
     )
     discretization: float | None = parameter(
-        number("a grid step from 1e-12 to 1", 1e-12, 1.0), "Grid of a composition.  [default: from the run]", "H"
+        number("a grid step from 1e-12 to 1", 1e-12, 1.0),
+        "Grid of a composition.  [default: from the run]",
+        "H",
+        is_rare=True,
     )
-    composer: str = parameter(one_of(*get_args(ComposerName)), "Who composes.", default="privproj")
-    split: float | str | None = parameter(SHARE, "Share of delta for the first event: even, optimal or a number.", "S")
+    composer: str = parameter(one_of(*get_args(ComposerName)), "Who composes.", default="privproj", is_rare=True)
+    split: float | str | None = parameter(
+        SHARE, "Share of delta for the first event: even, optimal or a number.", "S", is_rare=True
+    )
     public_size: bool = flag()
     notes: tuple[str, ...] = ()
 

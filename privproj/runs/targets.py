@@ -13,10 +13,12 @@ from privproj.validation import NUMBER, Parameter, privacy_epsilon, probability,
 TARGET_PARAMETERS = {
     "epsilon": Parameter(NUMBER, "Privacy loss epsilon.", "E"),
     "delta": Parameter(NUMBER, "Failure probability delta.", "D"),
-    "log10_delta": Parameter(NUMBER, "Instead of --delta: its decimal logarithm, for instance -1000.", "L"),
+    "log10_delta": Parameter(
+        NUMBER, "Instead of --delta: its decimal logarithm, for instance -1000.", "L", is_rare=True
+    ),
     "advantage": Parameter(NUMBER, "Instead of these: largest TPR - FPR of any membership attack.", "A"),
-    "tpr": Parameter(NUMBER, "Instead of these: largest true positive rate of any attack at --fpr.", "B"),
-    "fpr": Parameter(NUMBER, "False positive rate at which --tpr is the limit.", "A"),
+    "tpr": Parameter(NUMBER, "Instead of these: largest true positive rate of any attack at --fpr.", "B", is_rare=True),
+    "fpr": Parameter(NUMBER, "False positive rate at which --tpr is the limit.", "A", is_rare=True),
 }
 """All that a query may be asked at, by name."""
 

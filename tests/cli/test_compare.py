@@ -5,7 +5,7 @@ import re
 
 import pytest
 from helpers import slow_if
-from privproj_cli.declared import MECHANISMS
+from privproj_cli.query import MECHANISMS
 
 GAUSSIAN = "gaussian --noise-multiplier 1"
 

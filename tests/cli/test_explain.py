@@ -5,8 +5,8 @@ import re
 from enum import StrEnum
 
 import pytest
-from privproj_cli.declared import MECHANISMS
 from privproj_cli.explain import entries, spelling, word_groups
+from privproj_cli.query import MECHANISMS
 
 from privproj import errors
 from privproj.mechanisms.registry import LINES

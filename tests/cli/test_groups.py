@@ -9,11 +9,17 @@ import click
 import privproj_cli
 import pytest
 from privproj_cli.commands import COMMANDS, GROUPS, command_named
-from privproj_cli.declared import MECHANISMS, QUANTITIES
+from privproj_cli.query import MECHANISMS, QUANTITIES, example_words
 
 GAUSSIAN = "gaussian --noise-multiplier 1"
 
 QUERIES = ("epsilon", "delta", "sigma", "steps", "rate", "rank", "misalignment", "compare", "curve", "report")
+
+
+def members(group):
+    """The commands of a group by name."""
+    context = click.Context(group)
+    return {name: group.get_command(context, name) for name in group.list_commands(context)}
 
 
 def test_every_command_stands_in_exactly_one_group():
@@ -43,11 +49,10 @@ def test_the_help_lists_every_command_in_one_line_of_80_columns(run):
 
 @pytest.mark.parametrize("quantity", QUERIES)
 def test_every_option_of_a_query_stands_under_one_heading(quantity, run):
-    group = command_named(quantity)
-    for name, command in group.commands.items():
+    for name, command in members(command_named(quantity)).items():
         if name not in MECHANISMS:
             continue
-        shown = run(f"{quantity} {name} --help")[1].splitlines()
+        shown = run(f"{quantity} {name} --help-all")[1].splitlines()
         wanted = [f"{title}:" for title, options in command.sections.items() if options]
         assert [line for line in shown if line in (*wanted, "Options:")] == wanted
         assert {"Run:", "Answer:"} <= set(wanted) and ("Target:" in wanted) == (quantity != "curve")
@@ -59,6 +64,15 @@ def test_every_option_of_a_query_stands_under_one_heading(quantity, run):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_example_in_a_help_text_has_lines_of_its_own(name, run):
     assert "\\b" not in run(f"{name} --help")[1]
+
+
+@pytest.mark.parametrize("quantity", QUERIES)
+def test_the_short_help_shows_a_screen_of_options_and_what_every_question_needs(quantity, run):
+    for name in set(members(command_named(quantity))) & set(MECHANISMS):
+        shown = re.findall(r"^  (?:-\w, )?(--[\w-]+)", run(f"{quantity} {name} --help")[1], re.M)
+        everything = re.findall(r"^  (?:-\w, )?(--[\w-]+)", run(f"{quantity} {name} --help-all")[1], re.M)
+        assert len(shown) <= 24 and set(shown) <= set(everything), (name, len(shown))
+        assert set(re.findall(r"--[\w-]+", " ".join(example_words(name, quantity)))) <= set(shown), name
 
 
 def one_letter_less(name):
@@ -98,7 +112,7 @@ def test_a_mistyped_word_gets_a_suggestion(line, name, run):
 
 
 def test_what_is_near_nothing_gets_a_list_or_where_it_is(run):
-    assert "m1, m2, mixing, sketch" in run("rank zzzzz")[2]
+    assert "m1, m2, wishart, sketch" in run("rank zzzzz")[2]
     assert "privproj --help" in run("zzzzz")[2]
     assert "poisson, fixed, partition" in run(f"epsilon {GAUSSIAN} --delta 1e-5 --sampling zzzzzzzz")[2]
     assert "privproj epsilon gaussian --help" in run(f"epsilon {GAUSSIAN} --zzzzzz 1")[2]

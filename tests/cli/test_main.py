@@ -17,7 +17,7 @@ M2 = "m2 --dim 2048 --rank 16 --noise-multiplier 0.5"
 @pytest.mark.full
 @pytest.mark.parametrize("quantity", ["epsilon", "delta", "sigma", "rank", "steps", "rate", "misalignment", "compare"])
 def test_help_shows_an_example_that_works(run, quantity):
-    for mechanism in command_named(quantity).commands:
+    for mechanism in command_named(quantity).list_commands(None):
         code, out, _ = run(f"{quantity} {mechanism} --help")
         example = next(line for line in out.splitlines() if line.strip().startswith(f"privproj {quantity}"))
         assert code == 0

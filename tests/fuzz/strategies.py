@@ -8,8 +8,8 @@ from functools import cache
 import click
 from hypothesis import strategies as st
 from privproj_cli.commands import COMMANDS, command_named
-from privproj_cli.declared import MECHANISMS, example_words
 from privproj_cli.options import LayerShape, NormPair, Number
+from privproj_cli.query import MECHANISMS, example_words
 
 from privproj.mechanisms.registry import LINES, mechanism_named
 from privproj.runs.sampling import Sampling
@@ -108,14 +108,14 @@ SLOW = ("--certify", "--certificate", "--plot", "--what", "--from-peft", "--help
 def command_of(name: str, sub: str) -> click.Command:
     """A command, or one of a group."""
     found = command_named(name)
-    return found.commands[sub] if sub else found
+    return found.get_command(click.Context(found), sub) if sub else found
 
 
 @cache
 def subcommands(name: str) -> tuple[str, ...]:
     """The commands of a group; the empty name for a command that is no group."""
     found = command_named(name)
-    return tuple(found.commands) if isinstance(found, click.Group) else ("",)
+    return tuple(found.list_commands(click.Context(found))) if isinstance(found, click.Group) else ("",)
 
 
 def value_for(option: click.Option) -> st.SearchStrategy:

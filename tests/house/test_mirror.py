@@ -54,7 +54,6 @@ CLI = {
     "ledger": "tests/records/test_ledger.py, tests/cli/test_train.py",
     "lora_noise": "tests/diagnostics/test_lora_moments.py, tests/fuzz/strategies.py",
     "commands": "tests/cli/test_groups.py",
-    "declared": "every option and example: tests/cli/test_groups.py, tests/cli/test_options.py, tests/cli/test_main.py",
     "picture": "tests/cli/test_curve.py",
     "progress": "a bar on standard error: tests/cli/test_sweep.py, tests/cli/test_audit.py",
     "report": "tests/records/test_statement.py",

@@ -2,7 +2,7 @@
 
 import pytest
 from helpers import ROOT
-from privproj_cli.declared import MECHANISMS
+from privproj_cli.query import MECHANISMS
 
 from privproj import InvalidParameter, evaluate
 from privproj.mechanisms.methods import METHODS, find_method

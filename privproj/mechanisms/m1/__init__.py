@@ -74,20 +74,26 @@ class M1(NoisyMechanism):
         "Promise on a unit vector (columns 1): 1 - cos of neighbours.",
         "M",
     )
-    span_dim: int | None = parameter(WHOLE, "Promise: the unchanged columns span this many dimensions.", "K")
-    residual_norm: float | None = parameter(SIZE, "Norm of the changed column orthogonal to them.", "K[,K']")
+    span_dim: int | None = parameter(
+        WHOLE, "Promise: the unchanged columns span this many dimensions.", "K", is_rare=True
+    )
+    residual_norm: float | None = parameter(
+        SIZE, "Norm of the changed column orthogonal to them.", "K[,K']", is_rare=True
+    )
     other_residual_norm: float | None = parameter(SIZE)
     residual_misalignment: float | None = parameter(
         number("a residual misalignment from 0 to below 2", 0.0, 2.0, open_high=True),
         "Promise: 1 - cos of these parts.",
         "M",
+        is_rare=True,
     )
-    shift_in_span: float = parameter(SIZE, "Promise: largest change within the span.", "A", default=0.0)
+    shift_in_span: float = parameter(SIZE, "Promise: largest change within the span.", "A", default=0.0, is_rare=True)
     changed_columns: int = parameter(
         whole_number("a whole number changed_columns from 1 to 1e7", 1, 10**7),
         "Columns that change (a chain).  [default: 1]",
         "C",
         default=1,
+        is_rare=True,
     )
     fixed_projection: bool = flag("One projection for all steps.")
 

@@ -147,7 +147,7 @@ class M2(ClippedSum):
         default="joint",
     )
     columns: int | None = parameter(
-        whole_number("a whole number of columns >= 1", 1, 10**12), "The layer's other side.", "M"
+        whole_number("a whole number of columns >= 1", 1, 10**12), "The layer's other side.", "M", is_rare=True
     )
     change_rank: int | None = parameter(
         whole_number("a whole number change_rank >= 1"),

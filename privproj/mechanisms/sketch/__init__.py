@@ -74,20 +74,26 @@ class Sketch(Mechanism):
     )
     frobenius_bound: float | None = parameter(SIZE, "Largest |Q|_F.", "BF")
     sensitivity: float | None = parameter(SIZE, "Largest |Q - Q'|_F of neighbours.", "BS")
-    sketch_sigma: float | None = parameter(SIZE, "Deviation of the sketching matrix.  [default: 1/sqrt(R)]", "SA")
+    sketch_sigma: float | None = parameter(
+        SIZE, "Deviation of the sketching matrix.  [default: 1/sqrt(R)]", "SA", is_rare=True
+    )
     noise_sigma: float | None = parameter(SIZE, "Deviation of the noise.", "SG")
     eigenvalues: int | None = parameter(
         whole_number("a whole number of eigenvalues >= 1", 1, 10**12),
         "Rank of Q Q^T - Q' Q'^T, for the bounds as printed.",
         "N",
+        is_rare=True,
     )
     layer_count: int = parameter(
         whole_number("a whole number of layers from 1 to 1e6", 1, 10**6),
         "Independent sketches in one release.  [default: 1]",
         "L",
         default=1,
+        is_rare=True,
     )
-    step_smoothness: float | None = parameter(SIZE, "Learning rate times smoothness (lora-by-design).", "EB")
+    step_smoothness: float | None = parameter(
+        SIZE, "Learning rate times smoothness (lora-by-design).", "EB", is_rare=True
+    )
     enforced: bool = flag("Clipping enforces both norms (no promise then, at eigen floor 0).")
     fixed_projection: bool = flag("One sketching matrix for all steps.")
 
