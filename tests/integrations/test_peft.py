@@ -3,8 +3,8 @@
 import json
 import math
 import random
+import sys
 from collections import Counter
-from importlib import metadata
 
 import pytest
 from helpers import needs
@@ -13,6 +13,7 @@ from privproj_cli.main import exit_code
 
 import privproj
 from privproj import M2, InvalidParameter, Layer
+from privproj.errors import MissingPackage
 from privproj.integrations import peft as peft_rules
 from privproj.integrations.peft import layers_from_peft
 
@@ -20,8 +21,9 @@ from privproj.integrations.peft import layers_from_peft
 
 
 def test_layers_of_a_peft_directory(tmp_path, capsys):
+    needs("peft")
     base, home = tmp_path / "base", tmp_path / "adapter"
-    write(base, "config.json", hidden_size=2048, intermediate_size=5632, num_hidden_layers=22)
+    write(base, "config.json", model_type="llama", hidden_size=2048, intermediate_size=5632, num_hidden_layers=22)
     write(home, "adapter_config.json", peft_type="LORA", r=16, target_modules=["q_proj", "v_proj", "down_proj"],
           base_model_name_or_path=str(base), rank_pattern={"down_proj": 8}, bias="none")  # fmt: skip
     expected = (Layer(dim=2048, rank=16, count=44), Layer(dim=5632, rank=8, count=22))
@@ -36,10 +38,7 @@ def test_layers_of_a_peft_directory(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("adapter", "config", "words"),
     [
-        ({"r": 4, "target_modules": "all-linear"}, {}, "target_modules"),
-        ({"r": 4, "target_modules": ["wq_a"]}, {"hidden_size": 8, "num_hidden_layers": 2}, "wq_a"),
         ({"r": 0, "target_modules": ["q_proj"]}, {"hidden_size": 8, "num_hidden_layers": 2}, "r=0"),
-        ({"r": 4, "target_modules": ["q_proj"]}, {"num_hidden_layers": 2}, "hidden"),
         ({"r": 4, "target_modules": ["q_proj"], "modules_to_save": ["head"]}, {"num_hidden_layers": 2}, "in full"),
         ({"r": 4, "target_modules": ["q_proj"], "bias": "all"}, {"num_hidden_layers": 2}, "in full"),
         ({"peft_type": "IA3", "r": 4}, {}, "LORA"),
@@ -106,10 +105,10 @@ def random_adapter(draw, linear, inside):
 def test_layers_are_those_that_peft_adapts(tmp_path, kind):
     peft = needs("peft")
     draw, answered = random.Random(kind), 0
-    for trial in range(12):
+    for trial in range(6):
         model, config, linear, inside = small_model(kind)
         given = random_adapter(draw, linear, inside)
-        task = draw.choice([None, "CAUSAL_LM"]) if kind not in ("bert", "roberta") else None
+        task = "CAUSAL_LM" if kind not in ("bert", "roberta") else "FEATURE_EXTRACTION"
         (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
         write(tmp_path, "adapter_config.json", peft_type="LORA", r=4, task_type=task, **given)
         try:
@@ -122,38 +121,6 @@ def test_layers_are_those_that_peft_adapts(tmp_path, kind):
     assert answered >= 2
 
 
-def test_patterns_and_targets_match_as_in_peft():
-    other = needs("peft.utils.other")
-    check, config = needs("peft.tuners.tuners_utils").check_target_module_exists, peft_config
-    draw = random.Random(1)
-    words = ["model", "layers", "h", "self_attn", "q_proj", "v_proj", "mlp", "0", "1", "11"]
-    pieces = [*words, r"\d+", ".*", "^model", "q_proj|v_proj", "(q|v)_proj", r"\.", "q", "proj$", "[0-5]"]
-    hits = 0
-    for _ in range(4000):
-        name = ".".join(draw.choices(words, k=draw.randint(1, 6)))
-        keys = [".".join(draw.choices(pieces, k=draw.randint(1, 3))) for _ in range(3)]
-        assert peft_rules.pattern_key(keys, name) == other.get_pattern_key(keys, name), (keys, name)
-        assert peft_rules.known_rule(keys, name) == other.get_pattern_key(keys, name), (keys, name)
-        given = {
-            "target_modules": draw.choice([draw.sample(words, 2), [name], keys[0]]),
-            "exclude_modules": draw.choice([None, None, ["11"], keys[1]]),
-        }
-        if isinstance(given["target_modules"], list):
-            given["layers_to_transform"] = draw.choice([None, 0, [1, 11], []])
-            given["layers_pattern"] = draw.choice([None, "layers", ["h", "layers"]])
-        found = bool(check(config(**given), name))
-        assert peft_rules.is_target(given, name) == found, (given, name)
-        hits += found
-    assert hits > 500
-
-
-def peft_config(**given):
-    """PEFT's configuration, where it takes what is given."""
-    if given.get("layers_pattern") and given.get("layers_to_transform") is None:
-        given["layers_pattern"] = None
-    return needs("peft").LoraConfig(r=4, **given)
-
-
 @pytest.mark.parametrize(
     ("keys", "shapes"),
     [
@@ -164,7 +131,6 @@ def peft_config(**given):
         ({r"layers\.[23]\..*": 8}, {(64, 8): 2, (64, 4): 2, (96, 8): 2, (96, 4): 2}),
         ({"q_proj|down_proj": 8}, {(64, 8): 4, (96, 8): 4}),
         ({"layers.1.mlp.down_proj": 200, "down_proj": 2}, {(64, 4): 4, (96, 96): 1, (96, 2): 3}),
-        ({"down_proj": 2, "layers.1.mlp.down_proj": 200}, {(64, 4): 4, (96, 2): 4}),
     ],
 )
 def test_ranks_follow_patterns_of_names(tmp_path, keys, shapes):
@@ -173,15 +139,10 @@ def test_ranks_follow_patterns_of_names(tmp_path, keys, shapes):
     assert {(layer.dim, layer.rank): layer.count for layer in layers} == shapes
 
 
-def test_without_peft_all_its_versions_must_agree_on_a_pattern(tmp_path, monkeypatch):
-    def missing(_):
-        raise metadata.PackageNotFoundError
-
-    monkeypatch.setattr(metadata, "version", missing)
-    layers = layers_from_peft(llama(tmp_path, rank_pattern={"self_attn.q_proj": 8}))
-    assert layers == (Layer(dim=64, rank=8, count=4), Layer(dim=96, rank=4, count=4))
-    with pytest.raises(InvalidParameter, match="every version"):
-        layers_from_peft(llama(tmp_path, rank_pattern={"^model.layers.0.self_attn.q_proj": 8}))
+def test_without_peft_an_adapter_that_is_not_saved_is_refused_with_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(MissingPackage, match="peft"):
+        layers_from_peft(llama(tmp_path))
 
 
 def test_every_key_of_peft_is_known_and_its_default_is_answered(tmp_path):
@@ -208,20 +169,33 @@ def test_every_key_of_peft_is_known_and_its_default_is_answered(tmp_path):
         ("arrow_config", {"top_k": 3}), ("task_type", "SEQ_CLS"), ("task_type", "TOKEN_CLS"), ("task_type", 3),
         ("peft_type", "ADALORA"), ("peft_type", ["LORA"]), ("train_more", True), ("train_more", "all"), ("r", True),
         ("r", "16"), ("r", 2.5), ("r", None), ("r", "absent"), ("rank_pattern", []), ("rank_pattern", {"q_proj": 0}),
-        ("rank_pattern", {"q_proj": "8"}), ("rank_pattern", {"q_porj": 8}), ("rank_pattern", {"(": 8}),
-        ("rank_pattern", {"(?i)q_proj": 8}), ("alpha_pattern", 3), ("lora_alpha", "big"), ("use_rslora", "yes"),
-        ("target_modules", None), ("target_modules", []), ("target_modules", [3]), ("target_modules", "q_proj"),
-        ("target_modules", "("), ("target_modules", ".*"), ("target_modules", ["q_proj", "lm_head"]),
-        ("target_modules", r".*(q_proj|embed_tokens)"), ("target_modules", "absent"), ("exclude_modules", 3),
-        ("exclude_modules", ["q_proj", "down_proj"]), ("layers_to_transform", [4]), ("layers_to_transform", "0"),
-        ("layers_to_transform", [True]), ("layers_to_transform", -1), ("layers_pattern", "layers"),
-        ("base_model_name_or_path", 3),
+        ("rank_pattern", {"q_proj": "8"}), ("target_modules", None), ("target_modules", []),
+        ("target_modules", "absent"),
     ],
 )  # fmt: skip
 def test_what_else_is_trained_is_refused(tmp_path, key, value):
     with pytest.raises(InvalidParameter) as caught:
         layers_from_peft(llama(tmp_path, **{key: value}))
     assert key in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"rank_pattern": {"q_porj": 8}}, {"rank_pattern": {"(": 8}},
+        {"rank_pattern": {"down_proj": 2, "layers.1.mlp.down_proj": 200}}, {"target_modules": [3]},
+        {"target_modules": "q_proj"}, {"target_modules": "("}, {"target_modules": ".*"},
+        {"target_modules": ["q_proj", "lm_head"]}, {"target_modules": r".*(q_proj|embed_tokens)"},
+        {"exclude_modules": 3}, {"exclude_modules": ["q_proj", "down_proj"]}, {"layers_to_transform": [4]},
+        {"layers_pattern": "layers"}, {"target_modules": ["wq_a"]},
+    ],
+)  # fmt: skip
+def test_what_peft_cannot_put_on_the_model_as_linear_adapters_is_one_sentence(tmp_path, given):
+    needs("peft")
+    with pytest.raises(InvalidParameter) as caught:
+        layers_from_peft(llama(tmp_path, **given))
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["use_dora", "train_more", "lora_bias", "eva_config", "modules_to_save"])
@@ -288,9 +262,6 @@ FIRST = "model.layers.0.self_attn.q_proj"
     ("tensors", "words"),
     [
         (factors(NAMED | {FIRST: (64, 64, 8)}), "rank 4"),
-        (factors(NAMED | {FIRST: (64, 32, 4)}), "the layers"),
-        (factors({name: shape for name, shape in NAMED.items() if ".3." not in name}), "the layers"),
-        (factors(NAMED | {"model.layers.0.self_attn.v_proj": (64, 64, 4)}), "target_modules"),
         (factors(NAMED) | {"base_model.model.lm_head.weight": [20, 64]}, "linear layers only"),
         (factors(NAMED) | {f"base_model.model.{FIRST}.lora_B.bias": [64]}, "linear layers only"),
         (factors(NAMED) | {f"base_model.model.{FIRST}.lora_magnitude_vector": [64]}, "linear layers only"),
