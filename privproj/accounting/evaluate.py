@@ -109,7 +109,7 @@ def _renyi_divergence_at_order(quantity: str, given: dict[str, Any]) -> Result:
 
 def _early_bound_at_values(quantity: str, given: dict[str, Any]) -> Result:
     """Answer ``wishart.early.epsilon`` and ``.delta`` with given ``t``, ``eta`` and ``R`` (C11)."""
-    from privproj.mechanisms.wishart._early import SPECTRAL_CONSTANT, early_bound_at
+    from privproj.mechanisms.wishart.early import SPECTRAL_CONSTANT, early_bound_at
 
     c = _pop_numbers(quantity, given, "c")[0] if "c" in given else SPECTRAL_CONSTANT
     t, eta, radius = _pop_numbers(quantity, given, "t", "eta", "R")

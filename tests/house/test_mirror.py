@@ -18,7 +18,7 @@ ELSEWHERE = {
         "the registry: tests/mechanisms/test_every_bound.py, tests/house/test_street.py",
     ),
     "mechanisms/laplace": "tests/mechanisms/test_every_bound.py, tests/composition/test_compose.py",
-    "mechanisms/wishart_matrix": "refuted: tests/audit/test_symmetry.py, and refused by the command line",
+    "mechanisms/refuted": "tests/audit/test_symmetry.py, tests/mechanisms/test_r1smg.py, test_sketch.py",
     "accounting/baselines": "the gain line: tests/cli/test_render.py",
     "accounting/column_rows": "columns against scalars, and asked back: tests/accounting/test_columns.py",
     "accounting/first_guess": "where to look, never what to claim: tests/accounting/test_calibration.py",

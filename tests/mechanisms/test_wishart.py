@@ -11,8 +11,8 @@ import privproj
 from privproj import M1, InvalidParameter, Refused, Wishart
 from privproj.laws.wishart_loss import VectorWishart, log_infinite
 from privproj.mechanisms.m1._one_column import residual_loss
-from privproj.mechanisms.wishart._quantiles import QuantileBound, published_loss
 from privproj.mechanisms.wishart.early_exact_tail import log_mixed_tail
+from privproj.mechanisms.wishart.quantile import QuantileBound, published_loss
 
 
 def bound_of(mechanism, bound, delta=1e-5, **run):

@@ -1,4 +1,4 @@
-"""The textbook Gaussian mechanism, for epsilon below one only (Dwork, Roth 2014, Theorem A.1)."""
+"""The textbook Gaussian mechanism, for epsilon below one only, with the two constants that are in print."""
 
 import math
 
@@ -7,7 +7,7 @@ from privproj.mechanisms import Gaussian
 from privproj.mechanisms.bound import Bound
 
 
-def classical_rule(mu: float, constant: float) -> EpsilonDeltaRule:
+def _classical_rule(mu: float, constant: float) -> EpsilonDeltaRule:
     """The textbook rule with this constant, which is proved for ``0 < eps < 1`` only."""
     return EpsilonDeltaRule(
         # eps = mu sqrt(2 ln(constant/delta)) (Dwork, Roth 2014, Theorem A.1, for the constant 1.25).
@@ -19,19 +19,37 @@ def classical_rule(mu: float, constant: float) -> EpsilonDeltaRule:
     )
 
 
-def representation(mechanism: Gaussian) -> EpsilonDeltaRule:
+def _classical_of(mechanism: Gaussian) -> EpsilonDeltaRule:
     """The rule of one release with the textbook constant 1.25."""
     # sigma = s sqrt(2 ln(1.25/delta)) / eps (Dwork, Roth 2014, Theorem A.1).
-    return classical_rule(mechanism.joint_mu, 1.25)
+    return _classical_rule(mechanism.joint_mu, 1.25)
 
 
-BOUND = Bound(
+CLASSICAL = Bound(
     name="classical",
     mechanism=Gaussian,
     summary="textbook rule, proved for 0 < epsilon < 1 only",
     formula="eps = mu sqrt(2 ln(1.25/delta)), 0 < eps < 1, mu = 1/z",
     source="Dwork, Roth 2014, Theorem A.1",
     example="privproj epsilon gaussian --bound classical --noise-multiplier 10 --delta 1e-5",
-    representation=representation,
+    representation=_classical_of,
+    counts_clipped=True,
+)
+
+
+def _classical_2_of(mechanism: Gaussian) -> EpsilonDeltaRule:
+    """The rule of one release with constant 2; it is printed without a limit on eps, and held to the textbook range."""
+    # sigma = s sqrt(2 ln(2/delta)) / eps (2601.21719, early version, Lemma 1): more noise than the textbook asks for.
+    return _classical_rule(mechanism.joint_mu, 2.0)
+
+
+CLASSICAL_2 = Bound(
+    name="classical-2",
+    mechanism=Gaussian,
+    summary="textbook rule with constant 2; printed without a limit on epsilon, accepted below 1 only",
+    formula="eps = mu sqrt(2 ln(2/delta)), 0 < eps < 1, mu = 1/z",
+    source="arXiv 2601.21719, early version, Lemma 1",
+    example="privproj epsilon gaussian --bound classical-2 --noise-multiplier 10 --delta 1e-5",
+    representation=_classical_2_of,
     counts_clipped=True,
 )

@@ -1,11 +1,11 @@
-"""The Renyi curve of the Gaussian mechanism (Mironov 2017, Corollary 3)."""
+"""Renyi and zero-concentrated DP of the Gaussian mechanism."""
 
-from privproj.curves.renyi import RenyiCurve, poisson_curve
+from privproj.curves.renyi import ConcentratedCurve, RenyiCurve, poisson_curve
 from privproj.mechanisms import ClippedSum, Gaussian
 from privproj.mechanisms.bound import Bound
 
 
-def representation(mechanism: ClippedSum) -> RenyiCurve:
+def rdp_of(mechanism: ClippedSum) -> RenyiCurve:
     """The Renyi curve of one release, with the moments from which Poisson sampling builds its own."""
     mu = mechanism.joint_mu
     # ln E_Q[R^j] = j (j - 1) mu^2 / 2, R the likelihood ratio (C15).
@@ -14,14 +14,33 @@ def representation(mechanism: ClippedSum) -> RenyiCurve:
     return RenyiCurve(lambda alpha: 0.5 * alpha * mu * mu, poisson=moments)
 
 
-BOUND = Bound(
+RDP = Bound(
     name="rdp",
     mechanism=Gaussian,
     summary="Renyi curve, converted at the best order",
     formula="D(alpha) = alpha mu^2/2, mu = 1/z",
     source="Mironov 2017, Corollary 3; conversion Canonne, Kamath, Steinke 2020",
     example="privproj epsilon gaussian --bound rdp --noise-multiplier 1 --delta 1e-5",
-    representation=representation,
+    representation=rdp_of,
     renyi=True,
+    counts_clipped=True,
+)
+
+
+def _zcdp_of(mechanism: Gaussian) -> ConcentratedCurve:
+    """The zero-concentrated curve of one release."""
+    mu = mechanism.joint_mu
+    # rho = mu^2 / 2 (Bun, Steinke 2016, Proposition 1.6).
+    return ConcentratedCurve(0.5 * mu * mu)
+
+
+ZCDP = Bound(
+    name="zcdp",
+    mechanism=Gaussian,
+    summary="zero-concentrated DP with its closed-form conversion",
+    formula="rho = mu^2/2, eps = rho + 2 sqrt(rho ln(1/delta)), mu = 1/z",
+    source="Bun, Steinke 2016, Propositions 1.3 and 1.6",
+    example="privproj epsilon gaussian --bound zcdp --noise-multiplier 1 --delta 1e-5",
+    representation=_zcdp_of,
     counts_clipped=True,
 )

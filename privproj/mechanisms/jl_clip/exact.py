@@ -1,9 +1,9 @@
-"""The exact profile of random clipping by Gaussian probes."""
+"""Random clipping by Gaussian probes: the exact profile, and one for several records."""
 
 from typing import TYPE_CHECKING
 
 from privproj.curves.profile import PrivacyProfile
-from privproj.laws.profiles import rank_one_profile
+from privproj.laws.profiles import any_rank_profile, rank_one_profile
 from privproj.mechanisms import JLClip
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.jl_clip._inverse_gamma import InverseGamma
@@ -21,7 +21,7 @@ def law(mechanism: JLClip) -> InverseGamma:
     return InverseGamma(half, mechanism.mu**2 * half)
 
 
-def representation(mechanism: JLClip) -> PrivacyProfile:
+def _exact_of(mechanism: JLClip) -> PrivacyProfile:
     """The profile of the pair (probes, release) as the record's vector grows without end."""
     # delta(eps) = E[h_eps(mu^2 r / chi2_r)] (C32).
     return rank_one_profile(law(mechanism))
@@ -35,7 +35,7 @@ def provable(mechanism: JLClip, steps: int) -> "BallProfile":
     return BallRandomClip(mechanism.probes, mechanism.z)
 
 
-BOUND = Bound(
+EXACT = Bound(
     name="exact",
     mechanism=JLClip,
     summary="exact profile for whoever sees the probes, over vectors of any length",
@@ -43,11 +43,39 @@ BOUND = Bound(
     source="privproj: the law of the clipped norm of a long vector, for the algorithm of arXiv 2102.03013",
     proof="C32",
     example="privproj epsilon jl-clip --probes 30 --noise-multiplier 1 --delta 1e-5",
-    representation=representation,
+    representation=_exact_of,
     version=2,
     allows=lambda mechanism: (rank_one_profile(law(mechanism)),),
     provable=provable,
     exact=True,
     groups=False,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+)
+
+
+def _any_records_of(mechanism: JLClip) -> PrivacyProfile:
+    """The any-rank profile of the law of one record whose vector has all of the sensitivity."""
+    # delta(eps) = min_p E[g_p(mu^2 r / chi2_r)] (C32, several records).
+    return any_rank_profile(law(mechanism))
+
+
+def refuses(mechanism: JLClip) -> str | None:
+    """Why there is no bound for one or two probes: the squared shift has no mean."""
+    if (mechanism.probes or 0) < 3:
+        return f"any-records needs a mean of the squared shift, which takes 3 probes, got probes={mechanism.probes}"
+    return None
+
+
+ANY_RECORDS = Bound(
+    name="any-records",
+    mechanism=JLClip,
+    summary="several records at once, whose estimates may depend on each other: replacement and groups",
+    formula="delta(eps) = min_p E[g_p(mu^2 r / chi2_r)], g_p the convex majorant of the Gaussian delta",
+    source="privproj: Jensen's inequality on a convex majorant",
+    proof="C32",
+    example="privproj epsilon jl-clip --bound any-records --group-size 2 --probes 30 --noise-multiplier 2 --delta 1e-5",
+    representation=_any_records_of,
+    version=2,
+    allows=lambda mechanism: (rank_one_profile(law(mechanism)),),
+    refuses=refuses,
 )

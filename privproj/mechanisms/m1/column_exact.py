@@ -1,4 +1,7 @@
-"""One changed column, secret projection: the residual and the correlated part, both exactly, composed."""
+"""One changed column, secret projection: the residual and the correlated part, both exactly, composed.
+
+Where no other column is known, the residual is the whole loss (2601.21719, Lemma 2).
+"""
 
 from dataclasses import dataclass
 
@@ -29,7 +32,7 @@ class TwoParts:
         return compose_phases([(part, run) for part in self.parts], run.discretization, run.composer)
 
 
-def representation(mechanism: M1) -> TwoParts | PrivacyProfile:
+def _column_exact_of(mechanism: M1) -> TwoParts | PrivacyProfile:
     """The parts of the loss that are there; raises :class:`InvalidParameter` for several changed columns."""
     if mechanism.changed_columns > 1:
         raise InvalidParameter(
@@ -41,7 +44,7 @@ def representation(mechanism: M1) -> TwoParts | PrivacyProfile:
     return TwoParts(tuple(part for part in found if part is not None))
 
 
-BOUND = Bound(
+COLUMN_EXACT = Bound(
     name="column-exact",
     mechanism=M1,
     summary="one changed column, in the span of the others or orthogonal to it: both parts exactly",
@@ -51,9 +54,46 @@ BOUND = Bound(
     proof="C13",
     example="privproj epsilon m1 --bound column-exact --dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 "
     "--noise-multiplier 20 --delta 1e-5",
-    representation=representation,
+    representation=_column_exact_of,
     groups=False,
     status=Status.CONDITIONAL,
     promises_of=promises,
+    version=3,
+)
+
+
+def _residual_of(mechanism: M1) -> PrivacyProfile:
+    """The profile of the residual; without one nothing is lost."""
+    # A vector Wishart release with (d, r) -> (d - k, r - k) (C13), whose profile is exact (C9).
+    return residual_profile(mechanism) or PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_FROM_ABOVE))
+
+
+def refuses(mechanism: M1) -> str | None:
+    """Why the residual alone is no bound on the release: there is a correlated part, or several columns change."""
+    if mechanism.span_residual[0] > 0:
+        return (
+            "the residual is one of two parts of the loss where other columns are there (span_dim > 0): use "
+            "column-exact or column, which add the correlated part"
+        )
+    if mechanism.changed_columns > 1:
+        raise InvalidParameter("changed_columns", mechanism.changed_columns, "1 for residual; column chains several")
+    return None
+
+
+RESIDUAL = Bound(
+    name="residual",
+    mechanism=M1,
+    summary="the residual of one changed column, exact; noise ignored, so it stays finite without any",
+    formula="L = p ln A - q ln tau + (W/2)(tau/A - 1), p = (d+1-r)/2, q = (d+r-2k-1)/2, A = rho + sqrt(1-rho^2) T_(r-k)"
+    "/sqrt(r-k), W ~ chi2_2q",
+    source="arXiv 2601.21719, Lemma 2, averaged exactly",
+    proof="C9",
+    example="privproj epsilon m1 --bound residual --dim 1000 --rank 64 --span-dim 0 --residual-misalignment 8e-6 "
+    "--noise-multiplier 20 --delta 1e-5",
+    representation=_residual_of,
+    groups=False,
+    status=Status.CONDITIONAL,
+    promises_of=promises,
+    refuses=refuses,
     version=3,
 )

@@ -8,7 +8,7 @@ from privproj.laws.mixture_kernels import MIXTURE_COLUMNS, RELATIVE_ERROR_PER_TE
 from privproj.laws.squared_shift import ScaledBeta
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import Bound
-from privproj.mechanisms.gaussian.rdp import representation as gaussian_form
+from privproj.mechanisms.gaussian.rdp import rdp_of as gaussian_form
 from privproj.mechanisms.m2.rank_free import allowed
 from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR, next_up
 from privproj.numerics.quadrature import log_integral

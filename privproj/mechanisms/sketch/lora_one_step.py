@@ -5,7 +5,7 @@ from privproj.errors import Refused
 from privproj.mechanisms import Sketch
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.sketch._promises import matrix_promises, refuses_infinite_divergence
-from privproj.mechanisms.sketch.rdp_best import representation as best
+from privproj.mechanisms.sketch.rdp import rdp_best_of as best
 from privproj.result import Status
 from privproj.runs import Run
 

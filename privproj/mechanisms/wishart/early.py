@@ -1,23 +1,162 @@
-"""Theorem 1 of the early version of 2601.21719: the loss where ``r v.y`` is not small and ``M`` not large."""
+"""Theorem 1 of the early version of 2601.21719, with its parameters optimised (C11).
+
+It bounds the loss where ``r v.y`` is not small and ``M`` not large.
+"""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 
+from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule
+from privproj.errors import InvalidParameter
 from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Bound
-from privproj.mechanisms.wishart._early import EarlyBound, log_two_tails
 from privproj.mechanisms.wishart._promises import alignment_promises, refuses_unequal_norms
-from privproj.numerics.search import minimise
+from privproj.numerics.enclosure import log1m_exp
+from privproj.numerics.kernels import log_add, log_gamma_below, log_gamma_tail
+from privproj.numerics.search import find_crossing, minimise
 from privproj.result import Status
+from privproj.runs import Run
+
+ANSWER_SPACING = 2.0**-29
+"""Spacing of the log deltas that are answered, wide since both directions are searched for. Speed only."""
+
+THRESHOLD_RTOL = 1e-5
+"""Relative width in which the best threshold is sought; every threshold is sound. Speed only."""
+
+SPECTRAL_CONSTANT = 0.5
+"""The constant ``c`` of the spectral tail ``P(|G| >= sqrt d + sqrt r + u) <= 2 exp(-c u^2)``, as proved. Proof."""
 
 
-def representation(mechanism: Wishart) -> EarlyBound:
+def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
+    """The largest loss where ``r v.y`` and ``r v'.y`` exceed ``t`` and ``r |y|`` is at most ``R`` (C11).
+
+    Its logarithm is that of ``(R/t) cos(theta - theta_R)``, largest at ``theta_R = arccos(t/R)``: beyond it a better
+    aligned pair is worse, so it is taken there. A negative one counts as 0.
+    """
+    dim, rank, m = mechanism.shape
+    # slope = sqrt(R^2/t^2 - 1), sine = sqrt(1 - rho^2), m = 1 - rho.
+    slope = math.sqrt((radius / t - 1.0) * (radius / t + 1.0))
+    sine = math.sqrt(m * (2.0 - m))
+    # ln(rho + sine slope), or ln(R/t) beyond the angle where it is largest (C11).
+    growth = math.log(radius / t) if sine > slope * (1.0 - m) else math.log1p(sine * slope - m)
+    # |d-r-1|/2 ln(...) + R^3 sqrt(2(1-rho)) / (2 t^2) (2601.21719, early version, Theorem 1; C11).
+    front = 0.5 * abs(dim - rank - 1)
+    return (front * max(growth, 0.0) + 0.5 * radius * (radius / t) ** 2 * math.sqrt(2.0 * m)) * (1.0 + 1e-12)
+
+
+def _log_two_tails(mechanism: Wishart, t: float, eta: float) -> float:
+    """The log of a bound on the probability that ``r v.y`` or ``r v'.y`` is at most ``t``, at any ``eta`` (C11)."""
+    from scipy import special
+
+    _, rank, m = mechanism.shape
+    # z = (t(1-rho) - rho eta)/sqrt((1-rho^2)(t+eta)).
+    z = (t * m - (1.0 - m) * eta) / math.sqrt(m * (2.0 - m) * (t + eta))
+    # 1 - PhiBar(z) P(chi2_r > t + eta) = Phi(z) + PhiBar(z) P(chi2_r <= t + eta) (C11).
+    first = float(special.log_ndtr(z))
+    second = log_below(rank, t + eta)
+    return min(0.0, log_add(first, second + log1m_exp(first)))
+
+
+def log_below(rank: int, x: float) -> float:
+    """``ln P(chi2_r <= x)``, from the smaller of the two tails."""
+    place = 0.5 * rank, (x - rank) / rank, x / rank
+    return log1m_exp(log_gamma_tail(*place)) if x > rank else log_gamma_below(*place)
+
+
+def _log_spectral(mechanism: Wishart, radius: float, c: float = SPECTRAL_CONSTANT) -> float:
+    """The log of the spectral tail: a bound on the probability that ``r |y|`` exceeds ``R``."""
+    dim, rank, _ = mechanism.shape
+    # 2 exp(-c (sqrt R - sqrt d - sqrt r)^2) (C11).
+    return math.log(2.0) - c * (math.sqrt(radius) - math.sqrt(dim) - math.sqrt(rank)) ** 2
+
+
+def _spectral_radius(mechanism: Wishart, log_bad: float) -> float:
+    """The ``R`` whose spectral tail is ``e^log_bad``, the inverse of :func:`_log_spectral`."""
+    dim, rank, _ = mechanism.shape
+    # sqrt R = sqrt d + sqrt r + sqrt(ln(2/p)/c).
+    return (math.sqrt(dim) + math.sqrt(rank) + math.sqrt(max(math.log(2.0) - log_bad, 0.0) / SPECTRAL_CONSTANT)) ** 2
+
+
+@dataclass(frozen=True)
+class EarlyBound:
+    """The rule for any run at the best ``t`` and ``R``; ``log_tail(t)`` is the part of delta that depends on ``t``."""
+
+    mechanism: Wishart
+    log_tail: Callable[[float], float]
+
+    def over_run(self, run: Run) -> EpsilonDeltaRule | ComposedRule:
+        """The rule of the run; its lower end is unknown, since ``t`` and ``R`` are searched for."""
+        return EpsilonDeltaRule(self.epsilon, self.log_delta, margin=1.0, inverse_spacing=ANSWER_SPACING).over_run(run)
+
+    def epsilon(self, log_delta: float) -> float:
+        """Epsilon at this log delta: ``t`` ends where its tail uses delta up, ``R`` follows from what is left."""
+        rank = vars(self.mechanism)["rank"]
+        x = find_crossing(lambda x: self.log_tail(rank / x) - log_delta, 2.0, low=1e-3, high=1e60, rtol=1e-6).upper
+        if x == math.inf:
+            return math.inf
+
+        def at(share: float) -> float:
+            t = rank / x * math.exp(-math.exp(share))
+            # 2 exp(-c (...)^2) = delta - tail(t).
+            left = log_delta + log1m_exp(min(self.log_tail(t) - log_delta, -1e-300))
+            return (
+                _early_loss(self.mechanism, t, _spectral_radius(self.mechanism, left)) if left > -math.inf else math.inf
+            )
+
+        return minimise(at, -14.0, 4.0, rtol=THRESHOLD_RTOL, points=17)[1]
+
+    def log_delta(self, eps: float) -> float:
+        """The least ``tail(t) + spectral(R)`` with ``loss(t, R) <= eps``, as a logarithm; 0 where none is below 1.
+
+        The loss grows with ``R`` and falls with ``t``, so ``t`` begins where the least ``R`` already spends ``eps``.
+        """
+        least = _least_radius(self.mechanism)
+
+        def excess(t: float, radius: float) -> float:
+            return _early_loss(self.mechanism, t, radius) - eps if radius > t else -eps
+
+        x = find_crossing(lambda x: -excess(least / x, least), 2.0, low=1.0, high=1e60, rtol=1e-6)
+        smallest = least / x.lower if x.upper < math.inf and x.lower > 0.0 else least * 1e-60
+
+        def at(share: float) -> float:
+            t = smallest * math.exp(math.exp(share))
+            room = find_crossing(lambda y: excess(t, least / y), 1e-3, low=1e-60, high=1.0, rtol=1e-12).upper
+            if room == math.inf:
+                return 0.0
+            return log_add(self.log_tail(t), _log_spectral(self.mechanism, least / room))
+
+        return min(0.0, minimise(at, -14.0, 5.0, rtol=THRESHOLD_RTOL, points=17)[1] + 1e-12)
+
+
+def _least_radius(mechanism: Wishart) -> float:
+    """A little more than ``(sqrt d + sqrt r)^2``, which every ``R`` must exceed."""
+    dim, rank, _ = mechanism.shape
+    return (math.sqrt(dim) + math.sqrt(rank)) ** 2 * (1.0 + 1e-12)
+
+
+def early_bound_at(
+    mechanism: Wishart, t: float, eta: float, radius: float, c: float = SPECTRAL_CONSTANT
+) -> tuple[float, float]:
+    """``(eps, ln delta)`` at given ``t``, ``eta``, ``R``, ``c``; raises :class:`InvalidParameter` out of range."""
+    dim, rank, _ = mechanism.shape
+    if not t > 0.0 or not eta >= 0.0 or not 0.0 < c <= SPECTRAL_CONSTANT:
+        raise InvalidParameter("t, eta, c", (t, eta, c), "t > 0, eta >= 0 and 0 < c <= 1/2")
+    if not radius > max(t, (math.sqrt(dim) + math.sqrt(rank)) ** 2):
+        raise InvalidParameter("R", radius, f"R above t and (sqrt d + sqrt r)^2 = {(dim**0.5 + rank**0.5) ** 2:.6g}")
+    # delta = 1 - PhiBar(z) P(chi2_r > t + eta) + 2 exp(-c (sqrt R - sqrt d - sqrt r)^2) (C11).
+    bad = log_add(_log_two_tails(mechanism, t, eta), _log_spectral(mechanism, radius, c))
+    return _early_loss(mechanism, t, radius), min(0.0, bad + 1e-12)
+
+
+def _early_of(mechanism: Wishart) -> EarlyBound:
     """The early rule, with ``eta`` optimised for every ``t``."""
 
     @cache
     def log_tail(t: float) -> float:
         # 1 - PhiBar(z) P(chi2_r > t + eta) at the best eta = t e^s (C11).
-        return minimise(lambda s: log_two_tails(mechanism, t, t * math.exp(s)), -25.0, 5.0, rtol=1e-9)[1]
+        return minimise(lambda s: _log_two_tails(mechanism, t, t * math.exp(s)), -25.0, 5.0, rtol=1e-9)[1]
 
     return EarlyBound(mechanism, log_tail)
 
@@ -29,7 +168,7 @@ def refuses(mechanism: Wishart) -> str | None:
     return refuses_unequal_norms(mechanism)
 
 
-BOUND = Bound(
+EARLY = Bound(
     name="early",
     mechanism=Wishart,
     summary="the bound of the early version, its parameters optimised; loose",
@@ -39,7 +178,7 @@ BOUND = Bound(
     source="early version of arXiv 2601.21719, Theorem 1",
     proof="C11",
     example="privproj epsilon wishart --bound early --dim 50 --rank 40 --misalignment 1e-12 --delta 1e-5",
-    representation=representation,
+    representation=_early_of,
     status=Status.CONDITIONAL,
     groups=False,
     promises_of=alignment_promises,

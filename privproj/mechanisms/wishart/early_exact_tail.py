@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Bound
-from privproj.mechanisms.wishart._early import EarlyBound, log_below
 from privproj.mechanisms.wishart._promises import alignment_promises
-from privproj.mechanisms.wishart.early import refuses
+from privproj.mechanisms.wishart.early import EarlyBound, log_below, refuses
 from privproj.numerics.kernels import log_add, log_gamma_front
 from privproj.numerics.quadrature import log_integral
 from privproj.result import Status

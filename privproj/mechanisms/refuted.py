@@ -1,0 +1,149 @@
+"""Claims that are no guarantee, each with its counterexample or with what it leaves open (C22).
+
+A claim without a number to print raises :class:`Refused` where it is asked for.
+"""
+
+import math
+from typing import Any
+
+from privproj.curves.epsilon_delta import EpsilonDeltaRule
+from privproj.curves.renyi import RenyiCurve
+from privproj.errors import InvalidParameter, Refused
+from privproj.mechanisms import R1SMG, Mechanism, Sketch, Wishart, WishartMatrix
+from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.sketch._divergence import tight_curve
+from privproj.result import Status
+from privproj.runs import Run
+
+
+def _without_a_number(says: str, reason: str, **fields: Any) -> Bound:
+    """A claim that has no formula to evaluate: asking for its number raises :class:`Refused`."""
+
+    def refuse(mechanism: Mechanism) -> Any:
+        raise Refused(f"{says}: {reason}")
+
+    return Bound(reason=reason, representation=refuse, proof="C22", groups=False, **fields)
+
+
+EARLY_COROLLARY = _without_a_number(
+    "early-corollary has no formula to evaluate",
+    "its universal constant is left open, so no number follows from it. Use exact, the whole profile of the same "
+    "mechanism under the same promise",
+    name="early-corollary",
+    mechanism=Wishart,
+    summary="a rate whose constant is left open",
+    formula="eps = O(...) with an unspecified universal constant",
+    source="early version of arXiv 2601.21719, Corollary 1",
+    example="privproj epsilon wishart --dim 1000 --rank 16 --misalignment 8e-6 --delta 1e-5",
+    status=Status.ASYMPTOTIC,
+)
+
+RP_GD = _without_a_number(
+    "rp-gd has no formula to evaluate",
+    "over several steps the cumulative gradient depends on the matrix itself, and alignment of the gradients does not "
+    "help: with loss |w - h|^2/2 the descent ends at h whatever the matrix is, so neighbours are told apart surely. "
+    "For one step its constant is left open. Use exact for one step along the normalised gradient, or m2 for a whole "
+    "run",
+    name="rp-gd",
+    mechanism=Wishart,
+    summary="randomly projected gradient descent with one matrix for all steps",
+    formula="w <- w - eta M grad, M ~ W_d(I/r, r) drawn once; privacy claimed up to an unspecified constant",
+    source="early version of arXiv 2601.21719, Theorem 3",
+    example="privproj epsilon wishart --dim 1000 --rank 1600 --misalignment 8e-6 --delta 1e-5",
+    status=Status.REFUTED,
+)
+
+EARLY_MATRIX = _without_a_number(
+    "a matrix query without noise has no bound",
+    "V^T Y = V^T M V is symmetric for the true V and, with probability one, for no other V' (unless both are "
+    "proportional, or of rank one with the same right factor), so one release tells neighbours apart: delta = 1 for "
+    "every epsilon. See for yourself with privproj.audit.symmetry_test. Use m1 or m2, which add noise; a single column "
+    "is the wishart mechanism",
+    name="early-matrix",
+    mechanism=WishartMatrix,
+    summary="matrix queries without noise, claimed private; no sound bound exists",
+    formula="none: densities on the set of rank-deficient Y are taken with respect to different supports",
+    source="early version of arXiv 2601.21719, Theorem 2 and its LoRA corollary; refuted by arXiv 2601.21719, "
+    "Proposition 2",
+    example="privproj epsilon m2 --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
+    status=Status.REFUTED,
+)
+
+
+def _published_of(mechanism: R1SMG) -> EpsilonDeltaRule:
+    """The claimed rule."""
+    dim, double = mechanism.dim or 3, 2.0 * mechanism.mu**2
+    power = 0.5 * (dim - 2)
+    # ln[Gamma((M-1)/2) / (sqrt(pi) Gamma(M/2))]
+    front = math.lgamma(0.5 * (dim - 1)) - math.lgamma(0.5 * dim) - 0.5 * math.log(math.pi)
+    return EpsilonDeltaRule(
+        # eps = 2 mu^2/psi, psi = (delta Gamma((M-1)/2)/(sqrt(pi) Gamma(M/2)))^(2/(M-2)) (2306.02256; refuted, C22).
+        epsilon_at=lambda log_delta: double * math.exp(min(-(log_delta + front) / power, 700.0)),
+        # The same solved for delta: ln delta = (M-2)/2 ln(2 mu^2/eps) - front.
+        log_delta_at=lambda eps: power * math.log(double / eps) - front if eps > 0.0 else 0.0,
+    )
+
+
+PUBLISHED = Bound(
+    name="published",
+    mechanism=R1SMG,
+    summary="Gaussian noise along one random direction, claimed private with less noise in higher dimension",
+    formula="eps = 2 mu^2/psi, psi = (delta Gamma((M-1)/2) / (sqrt(pi) Gamma(M/2)))^(2/(M-2)), mu = 1/z",
+    source="arXiv 2306.02256, the constant C_R of its abstract, read as the variance of the noise over the squared "
+    "sensitivity; the text of the theorem was not at hand",
+    proof="C22",
+    example="privproj epsilon r1smg --dim 100 --noise-multiplier 1.64 --delta 1e-5 --allow-refuted",
+    representation=_published_of,
+    groups=False,
+    status=Status.REFUTED,
+    reason="the release lies near the true vector with a constant probability, and hardly ever that near another: "
+    "the privacy loss is about (M-1)/2 ln(1 + 1/z^2). At epsilon 1 with the noise claimed for delta 1e-5, delta is "
+    "at least 0.05 at M = 10 and 0.41 at M = 100. Use gaussian, which adds noise in every direction",
+)
+
+
+class _WholeTraining:
+    """The printed formula for a whole training, which is refuted."""
+
+    def __init__(self, mechanism: Sketch) -> None:
+        self.mechanism = mechanism
+
+    def over_run(self, run: Run) -> RenyiCurve:
+        """The printed curve of a run; raises :class:`Refused` under subsampling."""
+        if run.sampling_rate < 1.0:
+            raise Refused("the printed formula has no sampled form; expected sampling_rate=1")
+        return tight_curve(self.mechanism, self.gamma(run.steps))
+
+    def gamma(self, steps: int) -> float:
+        """The printed ``Gamma`` after ``steps`` steps; raises :class:`Refused` unless it is above 1."""
+        product = self.mechanism.step_smoothness
+        if product is None:
+            raise InvalidParameter("step_smoothness", "nothing", "learning rate times smoothness, eta beta")
+        # Gamma = (eta beta/4) b (lam + r sigma_g^2) / (C^2 T ((1 + eta beta)^T - 1)), with gamma_of_matrices =
+        # b (lam + r sigma_g^2) / (4 C^2) (2409.17538v9, Lemma 7.2; refuted, C22).
+        growth = steps * math.log1p(product)
+        shrunk = product / (steps * math.expm1(growth)) if growth < 700.0 else 0.0
+        found = self.mechanism.gamma_of_matrices * shrunk
+        if found <= 1.0:
+            raise Refused(f"the printed formula needs gamma above 1, here it is {found:.4g}")
+        return found
+
+
+LORA_BY_DESIGN = Bound(
+    name="lora-by-design",
+    mechanism=Sketch,
+    summary="LoRA training claimed private by its random A alone",
+    formula="rdp-tight at Gamma = (eta beta/4) b (lam + r sigma_g^2) / (C^2 T ((1 + eta beta)^T - 1)), "
+    "D times L layers",
+    source="arXiv 2409.17538v9, Lemma 7.2 and Corollary 7.3",
+    proof="C22",
+    example="privproj epsilon sketch --bound lora-by-design --rank 16 --frobenius-bound 1 --sensitivity 0.01 "
+    "--noise-sigma 1 --step-smoothness 0.01 --steps 2 --delta 1e-5 --allow-refuted",
+    representation=_WholeTraining,
+    groups=False,
+    status=Status.REFUTED,
+    reason="the released weights W_T - W_0 = -eta (G A^T) A contain A a second time, so they are no post-processing "
+    "of the sketch G A^T: Y G^T is symmetric for the true gradient G and for almost no other, which tells neighbours "
+    "apart surely; and after one step the gradient depends on A. Use lora-one-step where only one sketch is released, "
+    "or add noise to the gradient and use the bounds of m2",
+)
