@@ -136,7 +136,7 @@ def _attains(phase: Phase) -> bool:
     run = phase.run
     if getattr(phase.mechanism, "fixed_projection", False) or run.max_batch_size is not None:
         return False
-    if run.group_size > 1 and run.sampling_rate < 1.0:
+    if run.group_size > 1 and run.in_batches:
         return False
     return run.scheme.attains_pair and run.batches_per_record == 1
 

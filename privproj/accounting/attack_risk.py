@@ -72,7 +72,7 @@ def smallest_noise_at_risk(question: Question, target: RiskTarget) -> tuple[floa
     if not question.only.run.single:
 
         def releases(z: float) -> Releases:
-            return [question.with_mechanism(noise_multiplier=z).only.release()]
+            return [question.with_mechanism(noise_multiplier=z).only.guess()]
 
         guess = spread_guess(releases, target, min(max(guess, SMALLEST_NOISE), LARGEST_NOISE))
     guess = min(max(guess, SMALLEST_NOISE), LARGEST_NOISE)

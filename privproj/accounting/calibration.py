@@ -321,7 +321,7 @@ def _solve_sigma_at_epsilon(question: Question, target: FullTarget) -> Result:
     guess, rtol, fall = classical_noise(target), 1e-14, 1.0
     composed = False
     if not question.only.run.single:
-        guess = spread_guess(lambda z: [question.with_mechanism(noise_multiplier=z).only.release()], target, guess)
+        guess = spread_guess(lambda z: [question.with_mechanism(noise_multiplier=z).only.guess()], target, guess)
         composed = bool(numerics_of(curve_at(guess)))
     first = curve_at(guess)
     if composed:
@@ -403,7 +403,7 @@ def _solve_rank(question: Question, target: FullTarget) -> Result:
 
 def _solve_steps(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.steps` for a question that is already parsed, by a search over ``x = 1/steps``."""
-    found = most_steps(lambda count: question.with_run(steps=count).curve(), target, [], question.only.release())
+    found = most_steps(lambda count: question.with_run(steps=count).curve(), target, [], question.only.guess())
     if found is None:
         return _vacuous_answer(question, "steps", side=Side.LOWER, **target.fields())
     if found == MOST_STEPS:
@@ -444,7 +444,7 @@ def _solve_rate(question: Question, target: FullTarget) -> Result:
 
     sampling = question.only.run.sampling
     guess = spread_guess(
-        lambda x: [question.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling).only.release()], target, 100.0
+        lambda x: [question.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling).only.guess()], target, 100.0
     )
     x = close_crossing(excess, min(max(guess, 1.0), MOST_RARE), low=1.0, high=MOST_RARE, rtol=1e-7)[0].upper
     fields: dict = {"upper": None, "side": Side.LOWER, "warnings": question.notes, **target.fields()}

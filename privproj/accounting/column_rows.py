@@ -209,9 +209,9 @@ def _reduced_epsilon(inner: float, rate: float) -> float:
 def _law_of(phase: Phase, noise: float | None = None) -> tuple[ColumnProfile, tuple[float, ...], float] | None:
     """The profile over columns of a phase, its row and its sampling rate; None where it has none."""
     run, bound = phase.run, phase.bound
-    if bound.columns is None or run.steps > 1 or run.max_batch_size is not None or run.composer != "privproj":
+    if bound.columns is None or max(run.steps, run.group_size) > 1 or run.max_batch_size is not None:
         return None
-    if run.discretization is not None or run.scheme.is_shuffled or run.allocates:
+    if (run.discretization, run.composer) != (None, "privproj") or run.scheme.is_shuffled or run.allocates:
         return None
     if not bound.guarantees(phase.mechanism):
         return None

@@ -120,10 +120,6 @@ class Phase:
             sentence = f"{bound.name} does not hold under relation={relation}; it holds under {allowed}"
             sentence += self._other_bound(lambda other: relation in other.relations)
             raise Refused(sentence, brief=f"holds under {allowed}, not under {relation}")
-        if self.run.group_size > 1 and not bound.groups:
-            sentence = f"{bound.name} is about one record; group_size={self.run.group_size} changes more than that"
-            sentence += self._other_bound(lambda other: other.groups and relation in other.relations)
-            raise Refused(sentence, brief=f"is about one record, not a group of {self.run.group_size}")
         if self.run.split is not None and not bound.splits:
             raise InvalidParameter("split", self.run.split, f"no split, since {bound.name} does not divide delta")
         reason = bound.refuses(self.mechanism)
@@ -167,16 +163,47 @@ class Phase:
     def release(self) -> tuple[Representation, Run]:
         """The bound of one release in its own representation, and the run that it is for.
 
-        A group of K records and the relation replace have changed the mechanism and the rate here (C17).
+        The relation replace and a group on the whole data set have changed the mechanism here; a step that draws the
+        records of a group is one release (C37). Raises :class:`Refused` for a group about which the bound says nothing.
         """
         self.check()
+        if self.run.group_size > 1:
+            self.check_group()
+            form = _represent(self.bound, self.mechanism)
+            if self.run.in_batches and isinstance(form, PrivacyProfile):
+                return self._group_release(form)
         mechanism, run = self.seen()
         return _represent(self.bound, mechanism), run
+
+    def check_group(self) -> None:
+        """Raise :class:`Refused` unless the bound is about a group, and a batch draws its records apart."""
+        size, bound, scheme = self.run.group_size, self.bound, self.run.scheme
+        if not bound.groups:
+            raise Refused(f"{bound.name} is about one record; group_size={size} changes more than that")
+        if self.run.in_batches and not scheme.draws_records_apart:
+            name = self.run.sampling
+            raise Refused(f"{bound.name} has no bound of a step for a person with {size} records under {name} sampling")
+
+    def _group_release(self, form: PrivacyProfile) -> tuple[PrivacyProfile, Run]:
+        """A step that draws the records of a group, as one release, and the run of such releases (C37)."""
+        if form.excess is not None or not form.can_be_subsampled:
+            raise Refused(f"{self.bound.name} has no amplification by subsampling, which a step for a group needs")
+        step = _group_step(self.bound, self.mechanism, self.run.sampling_rate, self.run.group_size)
+        whole: Any = {"sampling_rate": 1.0, "sampling": None, "max_batch_size": None, "dataset_size": None}
+        return step, replace(self.run, group_size=1, **whole)
+
+    def guess(self) -> tuple[Representation, Run]:
+        """What tells a search where to look first: :meth:`release`, or that of one record where a group has none."""
+        try:
+            return self.release()
+        except Refused:
+            return self.with_run(group_size=1).release()
 
     def seen(self) -> tuple[Mechanism, Run]:
         """The mechanism and the run with the sensitivity and the promises that neighbours have."""
         mechanism, run = self.mechanism, self.run
         if run.group_size > 1:
+            # As one record that is drawn whenever any of the group is, with the change of all (C17).
             mechanism = mechanism.for_group(run.group_size)
             run = replace(run, group_size=1, sampling_rate=run.group_rate)
         if run.relation is NeighbouringRelation.REPLACE:
@@ -258,7 +285,8 @@ class Phase:
     def promises(self) -> tuple[str, ...]:
         """What the data must keep, in words; empty where the bound holds for all data."""
         group = self.run.group_size
-        person = (f"one person contributes at most {group} records, each clipped on its own",) if group > 1 else ()
+        drawn = "clipped and drawn" if self.run.in_batches else "clipped"
+        person = (f"one person contributes at most {group} records, each {drawn} on its own",) if group > 1 else ()
         return (*self.bound.promises_of(self.mechanism), *person)
 
     @property
@@ -339,6 +367,19 @@ def _parse_run(options: tuple[tuple[str, type, Any], ...]) -> Run:
 def _represent(bound: Bound, mechanism: Mechanism) -> Representation:
     """The bound of one release, kept for further questions about it."""
     return bound.representation(mechanism)
+
+
+@lru_cache(maxsize=KEPT_REPRESENTATIONS)
+def _group_step(bound: Bound, mechanism: Mechanism, rate: float, size: int) -> PrivacyProfile:
+    """One Poisson step for a group, kept for further questions."""
+    from privproj.composition.groups import group_step
+
+    def member(count: int) -> PrivacyProfile:
+        found = bound.representation(mechanism.for_group(count))
+        assert isinstance(found, PrivacyProfile)
+        return found
+
+    return group_step(member, rate, size)
 
 
 def numerics_of(curve: Curve) -> dict[str, object]:

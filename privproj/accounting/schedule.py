@@ -250,7 +250,7 @@ class Schedule(Question):
             return log_excess(curve_at(factor), target)
 
         limits = {"low": 1e-6, "high": 1e6}
-        guess = spread_guess(lambda factor: [phase.release() for phase in self.scaled(factor).phases], target, 1.0)
+        guess = spread_guess(lambda factor: [phase.guess() for phase in self.scaled(factor).phases], target, 1.0)
         if isinstance(target, RiskTarget):
             factor = smallest_at_risk(curve_at, target, guess, **limits, rtol=COMPOSED_RTOL)
             if factor > limits["high"]:
@@ -317,8 +317,8 @@ class Schedule(Question):
 
         target = full_target(epsilon, delta, None, zero=True)
         # Where to look first is told by phases with a profile.
-        known = [one.release() for one in before if one.accountant is None]
-        return most_steps(curve_of, target, known, phase.release()) or 0
+        known = [one.guess() for one in before if one.accountant is None]
+        return most_steps(curve_of, target, known, phase.guess()) or 0
 
     def remaining(self, *, epsilon: float, delta: float) -> list[Remaining]:
         """Return what the budget leaves for every planned phase, after all that is done and planned before it.

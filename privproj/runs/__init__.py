@@ -223,10 +223,6 @@ class Run:
                 f"no amplification theorem here for sampling={self.sampling} with relation={relation}; "
                 "supported below rate 1: poisson with add-remove or zero-out, fixed with replace"
             )
-        if self.group_size > 1 and self.relation is not NeighbouringRelation.ADD_REMOVE:
-            raise Refused(f"group_size={self.group_size} is accounted under relation=add-remove, not {self.relation}")
-        if self.group_size > 1 and scheme.why_no_groups:
-            raise Refused(f"group_size={self.group_size} has {scheme.why_no_groups}")
 
     @property
     def scheme(self) -> Scheme:

@@ -82,9 +82,6 @@ class Scheme:
     why_refused: Mapping[NeighbouringRelation, str] = field(default_factory=dict)
     """Why a relation has no theorem, in words; others are said in general."""
 
-    why_no_groups: str = ""
-    """Why persons with several records have no theorem; empty where they have one."""
-
     assumes: str = ""
     """What it takes for granted of the program, in words. Contract."""
 
@@ -111,6 +108,9 @@ class Scheme:
 
     is_one_sided: bool
     """True if the two orders of neighbours differ, so that both are composed (C18). Proof."""
+
+    draws_records_apart: bool = False
+    """True if a batch holds each record with the same probability, whatever others it holds (C37). Proof."""
 
     attains_pair: bool = False
     """True if one record that changes alone attains the pair of the composition (C28). Proof."""
@@ -147,6 +147,7 @@ SCHEMES = {
         relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
         assumes=POISSON_BATCHES,
         options=("max_batch_size",),
+        draws_records_apart=True,
         varies_in_size=True,
         is_one_sided=True,
         attains_pair=True,
@@ -181,8 +182,6 @@ SCHEMES = {
             "compares a batch with the record to one without it; use relation=zero-out, which keeps the number of "
             "records too"
         },
-        why_no_groups="no theorem with sampling=balls-in-bins, where the records of a person pick different batches; "
-        "use sampling=poisson",
         assumes=BATCHES_PICKED_BY_RECORDS,
         options=("batches", "batches_per_record"),
         needs={"batches": "a number of batches in an epoch, with balls-in-bins sampling"},

@@ -215,7 +215,6 @@ def test_epochs_of_little_noise_cost_no_more_than_as_many_releases(z):
     ("run", "words"),
     [
         ({"relation": "replace"}, "compares a batch with the record to one without it"),
-        ({"group_size": 2}, "pick different batches"),
         ({"bound": "rdp"}, "no theorem for balls-in-bins"),
     ],
 )

@@ -40,7 +40,7 @@ NUMERICAL = {
     "laws/wishart_loss", "laws/wishart_integral", "laws/wishart_conditional_gain",
     "laws/wishart_unequal_norms", "laws/wishart_unequal_cells", "rigorous/grids", "rigorous/allocation",
     "composition/grid", "composition/dominating_pairs", "composition/fourier", "composition/doubling",
-    "composition/allocation", "composition/moments", "composition/depths", "accounting/columns",
+    "composition/allocation", "composition/groups", "composition/moments", "composition/depths", "accounting/columns",
     "accounting/column_rows",
     "composition/by_dp_accounting", "extensions/event_composition",
 }  # fmt: skip

@@ -158,5 +158,5 @@ def test_groups_compose_over_phases_with_rates_of_their_own():
     alike = privproj.accounting.schedule.Schedule(tuple(
         phase_of(Gaussian(noise_multiplier=z / 3), sampling_rate=1 - (1 - q) ** 3, steps=n) for z, q, n in phases
     ))  # fmt: skip
-    found, same = (schedule.epsilon(delta=1e-5).value for schedule in (joint, alike))
-    assert found == pytest.approx(same, rel=1e-9, abs=0)
+    found, drawn_together = (schedule.epsilon(delta=1e-5).value for schedule in (joint, alike))
+    assert found < 0.7 * drawn_together

@@ -1,0 +1,343 @@
+"""Persons with several records: one sampled step of a group of ``k``, and a run for groups from that for records (C37).
+
+**One step** (:func:`group_step`). Each of the ``k`` records is drawn on its own, so ``J ~ Bin(k, q)`` of them are in a
+batch. Given the batch of all others, the step of the larger data set is ``sum_S w_S P_S`` over the subsets ``S``, that
+of the smaller one ``P_0``. Let ``D_j`` bound the profile of up to ``j`` records, in both orders. For ``t > 0`` and any
+weights ``alpha_S >= 0`` a supremum of a sum is at most the sum of suprema, so with ``r_S = alpha_S t / w_S``
+
+    sup_A sum_S [w_S P_S(A) - t P_0(A)]   <= sum_S w_S D_|S|(ln r_S)               where sum alpha_S <= 1,
+    sup_A sum_S [P_0(A) - w_S P_S(A) / t] <= sum_S alpha_S D_|S|(-ln r_S)          where sum alpha_S >= 1.
+
+Weights that are the same for all subsets of one size, with ``r_j`` the likelihood ratio of two Gaussians ``j m`` apart,
+
+    r_j = exp(j m x - j^2 m^2 / 2),   x such that   sum_j w_j r_j = t,   w_j = P(J = j),
+
+have ``r_0 = 1``, so that nothing is left of the empty subset. For every ``m > 0`` and ``x`` that is a proof. Where the
+release is Gaussian and ``m`` its ``mu``, all suprema are at one set ``A``, and the bound is the truth of ``k`` aligned
+records (the mixture of Gaussians of arXiv 2401.10294). For other releases ``m`` is that of a Gaussian with the same
+``D_1`` at one epsilon, at each loss the best of a few. With ``E_j`` the excess of ``D_j`` (C1: ``E_j(-e)`` is
+``e^-e D_j(e)``) both lines say, for the excess of the step in the remove order, without a difference of large numbers,
+
+    E(t) <= sum_(j >= 1) w_j [E_j(ln r_j) + max(0, 1 - r_j)]     for t >= 1,
+    E(t) <= sum_(j >= 1) w_j [E_j(ln r_j) + max(0, r_j - 1)]     for t <= 1,   E(t) = 0 for t <= w_0.
+
+For ``t >= 1`` ``x`` is rounded down and for ``t <= 1`` up, so that the weights keep to their sums. Subsets of more than
+``J`` records have ``alpha_S = 0``: they add their probability where ``t >= 1``, and nothing where ``t <= 1``.
+
+**A whole run** (:func:`curve_of_group`). With ``delta`` the profile of a run for one record, that for ``k`` is at most
+
+    delta_k(eps) <= sum_(j < k) e^(j eps/k) delta(eps/k),
+
+whatever was released and sampled: neighbours for the group are joined by ``k - 1`` data sets, each a neighbour of the
+next.
+"""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+from scipy import special
+
+from privproj.composition.dominating_pairs import Cells
+from privproj.curves.profile import Curve, PrivacyProfile, SplitTable, epsilon_above, log_delta_above
+from privproj.errors import InvalidParameter, PrecisionLimit, Refused
+from privproj.numerics.arrays import Array
+from privproj.numerics.enclosure import Enclosure
+from privproj.numerics.search import find_crossing
+
+MARGIN = 1e-11
+"""Relative margin of every sum of a step, and of the weights' sums. Proof.
+
+Weights are exponentials of sums of at most 2000 logarithms below 1e4, right to 1e-12, and so are the ratios ``r_j``,
+whose logarithms are taken as the floats that they are.
+"""
+
+CUT_MASS = 1e-45
+"""Probability of the larger subsets that are counted as lost, for each step. It is counted. Speed only."""
+
+MOST_MEMBERS = 400
+"""Records of a person in a batch; where more are likely, there is no bound of a step. Contract."""
+
+LEAST_GAP = 1e-9
+"""Loss above ``ln w_0``, in nats, below which the excess is taken there: it rises with the loss. Proof."""
+
+MATCHED_LOG_DELTAS = (-1.0, -3.0, -8.0, -20.0, -60.0)
+"""Logs of the ``D_1`` at which a Gaussian with the same value is matched, one ``m`` each. Speed only."""
+
+PILOT_LOSSES = 14
+"""Losses of each sign at which the ``m`` are compared. Speed only."""
+
+LEAST_OWN_SHARE = 1e-14
+"""Probability of at least ``j`` records in a batch below which sizes share the profile of the largest. Speed only."""
+
+
+def group_step(
+    member: Callable[[int], PrivacyProfile], rate: float, size: int, cut: float = CUT_MASS
+) -> PrivacyProfile:
+    """The profile of one Poisson batch for a group, both orders; it is a release on the whole data set to a composer.
+
+    ``member(j)`` is the profile of a release that ``j`` of the ``size`` records are in. It is as sound as these (C37).
+
+    Raises:
+        Refused: More than :data:`MOST_MEMBERS` of the records are likely in one batch.
+    """
+    logs = _log_weights(rate, size)
+    tails = np.logaddexp.accumulate(logs[::-1])[::-1]
+    count = int(np.argmax(np.append(tails, -np.inf) < math.log(cut))) - 1
+    if count > MOST_MEMBERS:
+        raise Refused(f"more than {MOST_MEMBERS} of the {size} records of a person are likely to be in one batch")
+    lost = math.exp(tails[count + 1]) * (1.0 + MARGIN) if count < size else 0.0
+    first = member(1)
+    sizes = [*range(1, count + 1)] if first.gaussian_mu else _shared_sizes(tails, count)
+    # What bounds the profile of j records bounds that of fewer too.
+    weights = [logs[0], *(_log_of_sum(logs[a + 1 : b + 1]) for a, b in pairwise([0, *sizes]))]
+    step = _Step([first, *map(member, sizes[1:])], np.array(sizes), np.array(weights), lost)
+
+    def log_delta(eps: float) -> Enclosure:
+        # The add order at e^eps is E(t) / t at t = e^-eps.
+        lower, upper = step.excess(np.array([eps, -eps]))
+        ends = [float(np.max(end * np.exp([0.0, eps]))) for end in (lower, upper)]
+        logs = [math.log(end) if end > 0.0 else -math.inf for end in ends]
+        return Enclosure(logs[0], min(0.0, max(logs[1] + 1e-14, -745.0)))
+
+    return PrivacyProfile(
+        log_delta,
+        excess=step.excess,
+        deeper=lambda mass: group_step(member, rate, size, min(cut, mass * 1e-9)),
+        resolution=first.resolution,
+        can_be_subsampled=False,
+        inverse_spacing=2.0**-30,
+        inverse_rtol=2.0**-40,
+        numerics={"group": f"a mixture over how many of {size} records a batch holds"},
+    )
+
+
+def _log_weights(rate: float, size: int) -> Array:
+    """``ln w_j = ln P(Bin(k, q) = j)`` for ``j`` from 0 to ``k``."""
+    j = np.arange(size)
+    # w_(j+1) / w_j = (k - j) / (j + 1) q / (1 - q)
+    rise = np.log((size - j) / (j + 1.0)) + (math.log(rate) - math.log1p(-rate))
+    return size * math.log1p(-rate) + np.concatenate([[0.0], np.cumsum(rise)])
+
+
+def _shared_sizes(tails: Array, count: int) -> list[int]:
+    """The sizes that have a profile of their own: all likely ones, and ever fewer of the others."""
+    own = int(np.argmax(np.append(tails[: count + 1], -np.inf) < math.log(LEAST_OWN_SHARE))) - 1
+    sizes, step = [*range(1, max(own, 1) + 1)], 2
+    while sizes[-1] < count:
+        sizes.append(min(sizes[-1] + step, count))
+        step *= 2
+    return sizes
+
+
+def _log_of_sum(logs: Array) -> float:
+    """The log of the sum of these exponentials."""
+    return float(np.logaddexp.reduce(logs))
+
+
+class _Step:
+    """One step of a group: its excess at any losses, from the profiles of its members (module docstring)."""
+
+    def __init__(self, members: list[PrivacyProfile], sizes: Cells, log_weights: Array, lost: float) -> None:
+        self.members, self.sizes, self.log_weights, self.lost = members, sizes, log_weights, lost
+        self.mu = members[0].gaussian_mu
+        self.losses, self.shifts = np.zeros(1), np.array([math.log(self.mu or 1.0)])
+        if not self.mu:
+            self.losses, self.shifts = self.compare_shifts()
+
+    def compare_shifts(self) -> tuple[Array, Array]:
+        """Some losses (nats), and ``ln m`` there, the best of a few."""
+        tried = np.array([math.log(m) for m in _matched_shifts(self.members[0])])
+        top = self.members[-1].epsilon(MATCHED_LOG_DELTAS[-1]).upper
+        right = np.geomspace(1e-4, max(min(top, 600.0), 1.0), PILOT_LOSSES)
+        losses = np.concatenate([np.linspace(self.log_weights[0], 0.0, PILOT_LOSSES)[:-1], right])
+        found = self.above(np.tile(losses, len(tried)), np.repeat(tried, len(losses)))
+        return losses, tried[np.argmin(found.reshape(len(tried), -1), axis=0)]
+
+    @property
+    def excess(self) -> SplitTable:
+        """Lower (0: unknown) and upper bounds of the excess in the remove order at ``ln t``, in nats."""
+        return SplitTable(self.below, lambda losses: self.above(losses, np.interp(losses, self.losses, self.shifts)))
+
+    def above(self, losses: Array, log_shifts: Array) -> Array:
+        """Upper bounds of the excess, with an ``m`` for each loss."""
+        upper, inside = np.zeros(len(losses)), losses > self.log_weights[0]
+        at = np.maximum(losses[inside], self.log_weights[0] + LEAST_GAP)
+        found, _ = self.sum_of_members(at, np.exp(log_shifts[inside]), 1)
+        upper[inside] = (found + np.where(at >= 0.0, self.lost, 0.0)) * (1.0 + MARGIN)
+        return upper
+
+    def below(self, losses: Array) -> Array:
+        """Lower bounds of the excess where all suprema are at one set, else 0."""
+        lower, inside = np.zeros(len(losses)), losses > self.log_weights[0] + LEAST_GAP
+        if self.mu:
+            at = losses[inside]
+            found, x = self.sum_of_members(at, np.full(len(at), self.mu), 0)
+            # What the weights' sum is off costs t |sum alpha - 1| P_0(A), and the subsets left out at most their mass.
+            off = 4.0 * MARGIN * np.exp(at) * special.ndtr(np.where(at >= 0.0, -x, x))
+            lower[inside] = np.maximum(found * (1.0 - MARGIN) - off - np.where(at < 0.0, self.lost, 0.0), 0.0)
+        return lower
+
+    def sum_of_members(self, at: Array, m: Array, end: int) -> tuple[Array, Array]:
+        """``sum_j w_j [E_j(ln r_j) + ...]`` at these losses, from lower (0) or upper (1) ends of ``D_j``; and ``x``."""
+        x = self.thresholds(at, m)
+        total, sign = np.zeros(len(at)), np.where(at >= 0.0, -1.0, 1.0)
+        for j, member, log_weight in zip(self.sizes, self.members, self.log_weights[1:], strict=True):
+            # ln r_j = j m x - (j m)^2/2;  E_j(-e) = e^-e D_j(e)
+            log_ratio = j * m * (x - 0.5 * j * m)
+            gap = np.maximum(sign * np.expm1(np.minimum(log_ratio, 700.0)), 0.0)
+            shrunk = np.exp(np.minimum(log_ratio, 0.0))
+            total += math.exp(log_weight) * (_end_of_table(member, np.abs(log_ratio), end) * shrunk + gap)
+        return total, x
+
+    def thresholds(self, losses: Array, m: Array) -> Array:
+        """``x`` with ``sum_(j >= 1) w_j r_j = t - w_0``: at most that for ``t >= 1``, at least that for ``t <= 1``."""
+        j = self.sizes[:, None]
+        fixed = self.log_weights[1:, None] - 0.5 * (j * m) ** 2
+        gap = -np.expm1(self.log_weights[0] - losses)
+        goal = losses + np.log(gap)
+        # h(x) = ln sum_j w_j r_j is convex and rises at least as fast as m x: Newton from the right of its root.
+        x = np.min((goal - fixed) / (j * m), axis=0)
+        for _ in range(60):
+            value, slope = _log_sum(fixed + j * m * x, j * m)
+            step = (value - goal) / slope
+            x = x - step
+            if np.all(np.abs(step) * m < 1e-13 * (1.0 + np.abs(goal))):
+                break
+        value, _ = _log_sum(fixed + j * m * x, j * m)
+        # The goal is right to a few roundings of ln t over the gap.
+        safe = MARGIN + 4e-15 / gap
+        down = np.maximum(value - goal, 0.0) + safe
+        up = np.maximum(goal - value, 0.0) + safe
+        return np.where(losses >= 0.0, x - down / m, x + up / m)
+
+
+def _log_sum(logs: Array, slopes: Array) -> tuple[Array, Array]:
+    """The log of a sum of exponentials over the first axis, and its slope where each has its own."""
+    top = np.max(logs, axis=0)
+    shares = np.exp(logs - top)
+    total = np.sum(shares, axis=0)
+    return top + np.log(total), np.sum(shares * slopes, axis=0) / total
+
+
+def _end_of_table(profile: PrivacyProfile, eps: Array, end: int) -> Array:
+    """Lower (0) or upper (1) bounds of a profile's delta at these ``eps >= 0``."""
+    if isinstance(profile.table, SplitTable):
+        return (profile.table.above if end else profile.table.below)(eps)
+    if profile.table is not None:
+        return profile.table(eps)[end]
+    return np.array([math.exp(profile.log_delta(e)[end]) for e in eps.tolist()])
+
+
+def _matched_shifts(profile: PrivacyProfile) -> list[float]:
+    """The ``m`` of Gaussians that have the same delta as this profile at one epsilon each."""
+    from privproj.curves.gaussian import gaussian_profile
+
+    found = []
+    for log_delta in MATCHED_LOG_DELTAS:
+        eps = profile.epsilon(log_delta).upper
+        if not 0.0 < eps < 600.0:
+            continue
+        goal = profile.log_delta(eps).upper
+
+        def missing(z: float, eps: float = eps, goal: float = goal) -> float:
+            return gaussian_profile(1.0 / z).log_delta(eps).upper - goal
+
+        inverse = find_crossing(missing, 1.0, rtol=1e-3, low=1e-9, high=1e9).upper
+        found += [1.0 / inverse] if inverse < math.inf else []
+    if not found:
+        raise PrecisionLimit("expected a release that is private at some epsilon below 600")
+    return sorted({*found, found[0] * 0.5})
+
+
+def curve_of_group(own: Callable[[], Curve], single: Callable[[], Curve], size: int, *, is_true: bool) -> Curve:
+    """The curve of a run for a group of this size, from that of the group's own steps and from that of one record.
+
+    ``own`` may raise :class:`Refused` or :class:`InvalidParameter`, which is raised where the other does too. Where
+    ``own`` ``is_true``, nothing is smaller. A rule that leads with epsilon has no delta to convert.
+    """
+    found, refusal = None, None
+    try:
+        found = own()
+        if is_true:
+            return found
+    except (Refused, InvalidParameter) as error:
+        refusal = error
+    try:
+        one = single()
+    except (Refused, InvalidParameter):
+        one = None
+    if one is not None and not getattr(one, "leads_with_epsilon", False):
+        return _GroupCurve(found, one, size)
+    if found is None:
+        assert refusal is not None
+        raise refusal
+    return found
+
+
+class _GroupCurve:
+    """The curve of a run for a group: the smaller of its own, if it has one, and of group privacy of that of a record.
+
+    It is as sound as both (C37, "A whole run").
+    """
+
+    def __init__(self, own: Curve | None, single: Curve, size: int) -> None:
+        self.own, self.single, self.size = own, single, size
+        self.inverse_spacing = float(getattr(own or single, "inverse_spacing", 2.0**-20))
+        # Where an inverse is searched for, its accuracy is that of the curve that is asked.
+        self.converted = PrivacyProfile(lru_cache(maxsize=256)(self.convert), inverse_rtol=2.0**-30)
+
+    @property
+    def numerics(self) -> dict[str, object]:
+        """How the curve was computed: that of the group itself where there is one."""
+        found = self.single if self.own is None else self.own
+        how = {"group": "group privacy of the curve of one record"} if self.own is None else {}
+        return {**getattr(found, "numerics", {}), **how}
+
+    def convert(self, eps: float) -> Enclosure:
+        """``ln delta_k(eps)`` by group privacy, enclosed."""
+        ends = self.single.log_delta(eps / self.size * (1.0 + 1e-15)).lower, self.upper_of_single(eps)
+        factor = _log_factor(eps, self.size)
+        return Enclosure(min(0.0, ends[0] + factor.lower), min(0.0, ends[1] + factor.upper))
+
+    def upper_of_single(self, eps: float) -> float:
+        """The upper end of ``ln delta(eps / k)``."""
+        return log_delta_above(self.single, eps / self.size * (1.0 - 1e-15))
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
+        own = None if self.own is None else self.own.log_delta(eps)
+        other = self.convert(eps)
+        return other if own is None else Enclosure(min(own.lower, other.upper), min(own.upper, other.upper))
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """``eps(delta)`` in nats, enclosed."""
+        if self.own is None:
+            return self.converted.epsilon(log_delta)
+        found = self.own.epsilon(log_delta)
+        upper = self.epsilon_above(log_delta)
+        return Enclosure(min(found.lower, upper), upper)
+
+    def epsilon_above(self, log_delta: float) -> float:
+        """The upper end of :meth:`epsilon`."""
+        if self.own is None:
+            return self.converted.epsilon(log_delta).upper
+        try:
+            found = epsilon_above(self.own, log_delta)
+        except PrecisionLimit:
+            return self.converted.epsilon(log_delta).upper
+        if found < math.inf and self.upper_of_single(found) + _log_factor(found, self.size).upper > log_delta:
+            return found
+        return min(found, self.converted.epsilon(log_delta).upper)
+
+
+def _log_factor(eps: float, size: int) -> Enclosure:
+    """``ln sum_(j < k) e^(j eps/k)``, enclosed."""
+    if eps < 1e-6:
+        return Enclosure(math.log(size), math.log(size) + eps + 1e-14)
+    # (e^eps - 1) / (e^(eps/k) - 1)
+    part = eps / size
+    found = eps + math.log(-math.expm1(-eps)) - part - math.log(-math.expm1(-part))
+    return Enclosure(found - 1e-13 * (1.0 + eps), found + 1e-13 * (1.0 + eps))

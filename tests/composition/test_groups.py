@@ -1,0 +1,255 @@
+"""Persons with several records: the truth for Gaussian noise, above it for all else, and never above group privacy."""
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from helpers import m2
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special
+
+import privproj
+from privproj import M2, Gaussian, Laplace, Refused, Wishart
+from privproj.audit.epsilon_lower import judge
+from privproj.composition.compose import compose_on_grid
+from privproj.composition.groups import group_step
+from privproj.curves.gaussian import gaussian_profile
+from privproj.curves.profile import PrivacyProfile
+from privproj.laws.squared_shift import ScaledBeta
+from privproj.mechanisms.m2.rank_free import representation
+from privproj.numerics.enclosure import Enclosure
+from privproj.runs import Run
+from privproj.schedule import Schedule, phase_of
+
+LONG = {"sampling_rate": 0.01, "steps": 1000, "delta": 1e-5}
+SHORT = {"sampling_rate": 512 / 120000, "steps": 1172, "delta": 1e-6}
+
+
+def of_group(size, z=1.0, **run):
+    return privproj.epsilon(Gaussian(noise_multiplier=z), group_size=size, **{**LONG, **run})
+
+
+@pytest.mark.parametrize(
+    ("size", "z", "run", "value"),
+    [
+        (2, 1.0, LONG, 3.979),
+        (5, 1.0, LONG, 11.638),
+        (2, 0.9, SHORT, 2.574),
+        (4, 0.9, SHORT, 5.39),
+        (8, 0.9, SHORT, 11.63),
+    ],
+)
+def test_the_table_of_known_runs(size, z, run, value):
+    found = of_group(size, z, **run)
+    assert found.value == pytest.approx(value, rel=2e-3) and found.lower <= value * (1.0 + 2e-3)
+    assert found.status == "conditional" and f"at most {size} records" in found.promises[0]
+
+
+def test_the_reference_run_of_m2():
+    reference = M2(dim=2048, rank=16, noise_multiplier=0.155974)
+    found = [privproj.epsilon(reference, group_size=k, **{**LONG, "steps": 2000}).value for k in (1, 2, 5)]
+    assert found == [pytest.approx(value, rel=1.5e-2) for value in (1.089, 2.35, 6.77)]
+
+
+@pytest.mark.parametrize("mechanism", [Gaussian(noise_multiplier=1.0), Laplace(noise_multiplier=3.0), m2(0.5)])
+def test_one_record_is_today_s_answer_and_more_records_cost_more(mechanism):
+    plain = privproj.epsilon(mechanism, **LONG).value
+    found = [privproj.epsilon(mechanism, group_size=k, **LONG).value for k in (1, 2, 3, 6)]
+    assert found[0] == plain and found == sorted(found) and found[1] > 1.5 * plain
+
+
+def excess_of_mixture(loss, mu, rate, size):
+    """The excess of the mixture of Gaussians at ``ln t``, to 50 digits."""
+    with mpmath.workdps(50):
+        mu, q, t = mpmath.mpf(mu), mpmath.mpf(rate), mpmath.exp(mpmath.mpf(loss))
+        w = [mpmath.binomial(size, j) * q**j * (1 - q) ** (size - j) for j in range(size + 1)]
+        if t <= w[0]:
+            return mpmath.mpf(0)
+
+        def ratio(x):
+            return mpmath.fsum(w[j] * mpmath.exp(j * mu * x - (j * mu) ** 2 / 2) for j in range(size + 1))
+
+        def tail(x):
+            return mpmath.erfc(x / mpmath.sqrt(2)) / 2
+
+        low, high = mpmath.mpf(-3000), mpmath.mpf(3000)
+        for _ in range(220):
+            middle = (low + high) / 2
+            low, high = (middle, high) if ratio(middle) < t else (low, middle)
+        found = mpmath.fsum(w[j] * tail(low - j * mu) for j in range(size + 1)) - t * tail(low)
+        return found - max(mpmath.mpf(0), 1 - t)
+
+
+@pytest.mark.parametrize(("mu", "rate", "size"), [(1.0, 0.01, 5), (0.3, 0.2, 3), (4.0, 1e-4, 8), (2.0, 0.9, 2)])
+def test_a_step_is_enclosed_to_nine_digits(mu, rate, size):
+    step = group_step(lambda j: gaussian_profile(j * mu), rate, size)
+    least = size * math.log1p(-rate)
+    losses = np.array([0.5 * least, 0.1 * least, -1e-4, 0.0, 1e-3, 0.1, 1.0, 4.0, 9.0])
+    lower, upper = step.excess(losses)
+    for loss, low, high in zip(losses, lower, upper, strict=True):
+        exact = excess_of_mixture(loss, mu, rate, size)
+        assert low <= exact <= high <= exact * (1 + 1e-8) + 1e-30, loss
+        assert low >= exact * (1 - 1e-5) or exact < 1e-12, loss
+    assert step.excess(np.array([least - 1e-6]))[1] == [0.0]
+
+
+def hockey_stick(p, q, t):
+    return sum(max(a - t * b, 0.0) for a, b in zip(p, q, strict=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(-2.0, 2.0), min_size=3, max_size=3), st.floats(0.01, 0.8), st.floats(0.05, 0.95))
+def test_never_below_brute_force_over_two_point_laws(changes, rate, alone):
+    """Three records that move a coin each in their own way: every subset, both orders, several losses."""
+    base = math.log(alone / (1.0 - alone))
+    subsets = [s for k in range(4) for s in itertools.combinations(range(3), k)]
+    coin = {s: 1.0 / (1.0 + math.exp(-base - sum(changes[i] for i in s))) for s in subsets}
+    laws = {s: (p, 1.0 - p) for s, p in coin.items()}
+
+    def member(j):
+        near = [laws[s] for s in subsets if 0 < len(s) <= j]
+
+        def log_delta(eps):
+            worst = max(
+                max(hockey_stick(p, laws[()], math.exp(eps)), hockey_stick(laws[()], p, math.exp(eps))) for p in near
+            )
+            return Enclosure(-math.inf, math.log(worst * (1.0 + 1e-12)) if worst > 0.0 else -700.0)
+
+        return PrivacyProfile(log_delta)
+
+    if max(abs(change) for change in changes) < 1e-3:
+        return
+    step = group_step(member, rate, 3)
+    weight = {s: rate ** len(s) * (1.0 - rate) ** (3 - len(s)) for s in subsets}
+    mixed = tuple(sum(weight[s] * laws[s][i] for s in subsets) for i in (0, 1))
+    for eps in (0.0, 0.05, 0.3, 1.0):
+        t = math.exp(eps)
+        remove, add = hockey_stick(mixed, laws[()], t), hockey_stick(laws[()], mixed, t)
+        upper = step.excess(np.array([eps, -eps]))[1]
+        assert remove <= upper[0] + 1e-12 and add <= upper[1] * t + 1e-12
+
+
+def test_equal_changes_of_rank_one_come_close_from_below():
+    """``E_b max_x [sum_j w_j Q(x - j m sqrt b) - t Q(x)]`` is attained, by quadrature over the law of ``b``."""
+    mechanism, rate, size = M2(dim=2048, rank=16, noise_multiplier=0.156), 0.01, 5
+    law = ScaledBeta(8.0, 1016.0, mechanism.mu**2)
+    step = group_step(lambda j: representation(mechanism.for_group(j)), rate, size)
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    x = 0.5 * law.mean * 6.0 * (nodes + 1.0)
+    b = x / mechanism.mu**2
+    density = np.exp(7.0 * np.log(b) + 1015.0 * np.log1p(-b) - special.betaln(8.0, 1016.0)) / mechanism.mu**2
+    for eps in (0.01, 0.5, 2.0):
+        inner = [float(excess_of_mixture(eps, math.sqrt(value), rate, size)) for value in x]
+        attained = float(np.sum(weights * density * inner) * 0.5 * law.mean * 6.0)
+        upper = step.excess(np.array([eps]))[1][0]
+        assert attained <= upper <= 1.15 * attained
+
+
+SETTINGS = [(1.0, 0.01, 300, 3), (0.6, 0.001, 2000, 8), (2.0, 0.2, 50, 4), (1.0, 0.05, 10, 20)]
+
+
+def peer_ends(z, rate, steps, size, delta):
+    """The optimistic and the pessimistic epsilon of dp-accounting's mixture of Gaussians."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    probs = [math.comb(size, j) * rate**j * (1 - rate) ** (size - j) for j in range(size + 1)]
+    ends = []
+    for pessimistic in (False, True):
+        one = pld.from_mixture_gaussian_mechanism(
+            z, list(range(size + 1)), probs, pessimistic_estimate=pessimistic, value_discretization_interval=1e-3
+        )
+        ends.append(one.self_compose(steps).get_epsilon_for_delta(delta))
+    return ends
+
+
+@pytest.mark.parametrize(("z", "rate", "steps", "size"), SETTINGS)
+def test_between_the_ends_of_another_accountant(z, rate, steps, size):
+    low, high = peer_ends(z, rate, steps, size, 1e-6)
+    found = of_group(size, z, sampling_rate=rate, steps=steps, delta=1e-6).value
+    assert low * (1.0 - 1e-9) <= found <= 1.01 * high
+
+
+@pytest.mark.slow
+def test_between_the_ends_of_another_accountant_at_200_settings():
+    draw = np.random.default_rng(5)
+    for _ in range(200):
+        z, rate = math.exp(draw.uniform(-0.7, 1.6)), math.exp(draw.uniform(-7.0, -1.0))
+        steps, size = int(math.exp(draw.uniform(0.0, 7.0))), int(draw.integers(2, 12))
+        low, high = peer_ends(z, rate, steps, size, 1e-6)
+        if high < 200.0:
+            found = of_group(size, z, sampling_rate=rate, steps=steps, delta=1e-6).value
+            assert low * (1.0 - 1e-9) <= found <= 1.01 * high + 1e-6, (z, rate, steps, size)
+
+
+def test_records_that_are_nearly_always_drawn_are_a_group_on_the_whole_data_set():
+    whole = of_group(4, 9.0, sampling_rate=1.0, steps=10).value
+    assert of_group(4, 9.0, sampling_rate=1.0 - 1e-9, steps=10).value == pytest.approx(whole, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "run"),
+    [
+        (Gaussian(noise_multiplier=4.0), {"sampling": "balls-in-bins", "batches": 100, "steps": 5}),
+        (Gaussian(noise_multiplier=4.0), {"sampling": "partition", "steps": 5}),
+        (Gaussian(noise_multiplier=2.0), {"sampling": "fixed", "sampling_rate": 0.01, "steps": 100}),
+        (Wishart(dim=1000, rank=16, misalignment=8e-6), {}),
+        (m2(0.5), {"bound": "mixture-rdp", "sampling_rate": 0.01, "steps": 100}),
+    ],
+)
+def test_what_has_no_step_for_a_group_has_group_privacy_of_one_record(mechanism, run):
+    size, delta = 3, 1e-6
+    found = privproj.epsilon(mechanism, group_size=size, delta=delta, **run).value
+    one = privproj.delta(mechanism, epsilon=found / size, **run).value
+    assert one * sum(math.exp(j * found / size) for j in range(size)) <= delta * (1.0 + 1e-6)
+    assert found > privproj.epsilon(mechanism, delta=delta, **run).value
+
+
+def test_several_phases_and_both_readings_agree():
+    phases = [(1.0, 0.01, 300), (2.0, 0.05, 100)]
+    run = Schedule(tuple(
+        phase_of(Gaussian(noise_multiplier=z), sampling_rate=q, steps=n, group_size=3) for z, q, n in phases
+    ))  # fmt: skip
+    found = run.epsilon(delta=1e-5).value
+    assert run.delta(epsilon=found).value <= 1e-5
+    joint = [(group_step(lambda j, z=z: gaussian_profile(j / z), q, 3), Run(steps=n)) for z, q, n in phases]
+    assert found == pytest.approx(compose_on_grid(joint).epsilon(math.log(1e-5)).upper, rel=1e-9)
+
+
+@pytest.mark.parametrize("quantity", ["sigma", "steps", "rate"])
+def test_calibrations_meet_their_target_for_the_group(quantity):
+    run = {"sampling_rate": 0.01, "steps": 200}
+    mechanism = Gaussian() if quantity == "sigma" else Gaussian(noise_multiplier=2.0)
+    asked = {
+        name: value for name, value in run.items() if name != {"steps": "steps", "rate": "sampling_rate"}.get(quantity)
+    }
+    value = getattr(privproj, quantity)(mechanism, epsilon=2.0, delta=1e-6, group_size=4, **asked).value
+    found = {"sigma": {}, "steps": {"steps": value}, "rate": {"sampling_rate": value}}[quantity]
+    mechanism = Gaussian(noise_multiplier=value) if quantity == "sigma" else mechanism
+    assert privproj.epsilon(mechanism, delta=1e-6, group_size=4, **{**run, **found}).value <= 2.0
+
+
+def test_five_copies_of_a_record_refute_the_epsilon_of_one_and_not_that_of_five():
+    z, rate, steps, delta, runs = 1.0, 0.05, 40, 1e-2, 40000
+    draw = np.random.default_rng(1)
+    one = privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta, sampling_rate=rate, steps=steps).value
+    five = of_group(5, z, delta=delta, sampling_rate=rate, steps=steps).value
+    weights = [math.comb(5, j) * rate**j * (1 - rate) ** (5 - j) for j in range(6)]
+
+    def scores(copies):
+        shifts = draw.binomial(copies, rate, size=(runs, steps)) if copies else 0.0
+        outputs = shifts + z * draw.standard_normal((runs, steps))
+        ratio = sum(w * np.exp((j * outputs - 0.5 * j * j) / z**2) for j, w in enumerate(weights))
+        return np.log(ratio).sum(axis=1)
+
+    copies, none = scores(5), scores(0)
+    assert judge(copies, none, delta=delta, claim=one).refuted
+    assert not judge(copies, none, delta=delta, claim=five).refuted
+
+
+def test_more_records_than_can_be_listed_fall_back_on_group_privacy():
+    with pytest.raises(Refused, match="likely"):
+        group_step(lambda j: gaussian_profile(1.0 * j), 0.5, 2000)
+    assert of_group(1000, 300.0, steps=10).value > 0.0
