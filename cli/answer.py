@@ -8,7 +8,7 @@ import privproj
 from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.mechanisms import Mechanism
 from privproj.result import Outcome, Result
-from privproj.runs import RUN_PARAMETERS, RunOptions, run_from
+from privproj.runs import RUN_PARAMETERS, RunOptions, draws_groups_of_fixed_size, run_from
 from privproj.runs.sampling import NeighbouringRelation
 from privproj.validation import parameters_from, real, whole
 
@@ -30,7 +30,8 @@ def take_run(options: dict[str, Any], quantity: str = "") -> RunOptions:
     given = {name: value for name in RUN_PARAMETERS if (value := options.pop(name, None)) is not None}
     if given.get("split", "even") not in ("even", "optimal"):
         given["split"] = parse_number("--split", given["split"])
-    if "dataset_size" in given and not {"batch_size", "max_batch_size"} & set(given):  # for the warning about delta
+    is_known = {"batch_size", "max_batch_size"} & set(given) or draws_groups_of_fixed_size(given)
+    if "dataset_size" in given and not is_known:  # for the warning about delta
         whole("dataset_size", given.pop("dataset_size"), "a whole number dataset_size >= 1")
         given["public_size"] = True
     return run_from(given, quantity)

@@ -180,7 +180,7 @@ class Phase:
         size, bound, scheme = self.run.group_size, self.bound, self.run.scheme
         if not bound.groups:
             raise Refused(f"{bound.name} is about one record; group_size={size} changes more than that")
-        if self.run.in_batches and not scheme.draws_records_apart:
+        if self.run.in_batches and not scheme.draws_records_apart and self.run.fixed_batch is None:
             name = self.run.sampling
             raise Refused(f"{bound.name} has no bound of a step for a person with {size} records under {name} sampling")
 
@@ -188,7 +188,9 @@ class Phase:
         """A step that draws the records of a group, as one release, and the run of such releases (C37)."""
         if form.excess is not None or not form.can_be_subsampled:
             raise Refused(f"{self.bound.name} has no amplification by subsampling, which a step for a group needs")
-        step = _group_step(self.bound, self.mechanism, self.run.sampling_rate, self.run.group_size)
+        run = self.run
+        fixed = None if run.fixed_batch is None else (run.dataset_size or 0, run.fixed_batch)
+        step = _group_step(self.bound, self.mechanism, run.sampling_rate, run.group_size, fixed)
         whole: Any = {"sampling_rate": 1.0, "sampling": None, "max_batch_size": None, "dataset_size": None}
         return step, replace(self.run, group_size=1, **whole)
 
@@ -370,16 +372,20 @@ def _represent(bound: Bound, mechanism: Mechanism) -> Representation:
 
 
 @lru_cache(maxsize=KEPT_REPRESENTATIONS)
-def _group_step(bound: Bound, mechanism: Mechanism, rate: float, size: int) -> PrivacyProfile:
-    """One Poisson step for a group, kept for further questions."""
-    from privproj.composition.groups import group_step
+def _group_step(
+    bound: Bound, mechanism: Mechanism, rate: float, size: int, fixed: tuple[int, int] | None
+) -> PrivacyProfile:
+    """One step for a group, Poisson or with a batch of fixed size out of so many records; it is kept."""
+    from privproj.composition.groups import fixed_size_weights, group_step, poisson_weights
 
     def member(count: int) -> PrivacyProfile:
-        found = bound.representation(mechanism.for_group(count))
+        several = mechanism.for_group(count)
+        found = bound.representation(several if fixed is None else several.for_replacement())
         assert isinstance(found, PrivacyProfile)
         return found
 
-    return group_step(member, rate, size)
+    weights = poisson_weights(rate, size) if fixed is None else fixed_size_weights(*fixed, size)
+    return group_step(member, weights, of_fixed_size=fixed is not None)
 
 
 def numerics_of(curve: Curve) -> dict[str, object]:

@@ -21,6 +21,9 @@ records (the mixture of Gaussians of arXiv 2401.10294). For other releases ``m``
     E(t) <= sum_(j >= 1) w_j [E_j(ln r_j) + max(0, 1 - r_j)]     for t >= 1,
     E(t) <= sum_(j >= 1) w_j [E_j(ln r_j) + max(0, r_j - 1)]     for t <= 1,   E(t) = 0 for t <= w_0.
 
+Batches of fixed size, under replace, have the first line for ``t >= 1`` with the profiles of ``j`` records replaced,
+and its mirror image: what ``P_j`` is compared with then are batches that hold at most ``j`` of the records (C37).
+
 For ``t >= 1`` ``x`` is rounded down and for ``t <= 1`` up, so that the weights keep to their sums. Subsets of more than
 ``J`` records have ``alpha_S = 0``: they add their probability where ``t >= 1``, and nothing where ``t <= 1``.
 
@@ -74,16 +77,18 @@ LEAST_OWN_SHARE = 1e-14
 
 
 def group_step(
-    member: Callable[[int], PrivacyProfile], rate: float, size: int, cut: float = CUT_MASS
+    member: Callable[[int], PrivacyProfile], logs: Array, *, of_fixed_size: bool = False, cut: float = CUT_MASS
 ) -> PrivacyProfile:
-    """The profile of one Poisson batch for a group, both orders; it is a release on the whole data set to a composer.
+    """The profile of one batch for a group, both orders; it is a release on the whole data set to a composer.
 
-    ``member(j)`` is the profile of a release that ``j`` of the ``size`` records are in. It is as sound as these (C37).
+    ``member(j)`` is the profile of a release that ``j`` of the records are in. ``logs`` are :func:`poisson_weights`, or
+    :func:`fixed_size_weights` where batches are ``of_fixed_size``; members are under replace then. It is as sound as
+    these (C37).
 
     Raises:
         Refused: More than :data:`MOST_MEMBERS` of the records are likely in one batch.
     """
-    logs = _log_weights(rate, size)
+    size = len(logs) - 1
     tails = np.logaddexp.accumulate(logs[::-1])[::-1]
     count = int(np.argmax(np.append(tails, -np.inf) < math.log(cut))) - 1
     if count > MOST_MEMBERS:
@@ -93,19 +98,22 @@ def group_step(
     sizes = [*range(1, count + 1)] if first.gaussian_mu else _shared_sizes(tails, count)
     # What bounds the profile of j records bounds that of fewer too.
     weights = [logs[0], *(_log_of_sum(logs[a + 1 : b + 1]) for a, b in pairwise([0, *sizes]))]
-    step = _Step([first, *map(member, sizes[1:])], np.array(sizes), np.array(weights), lost)
+    step = _Step(
+        [first, *map(member, sizes[1:])], np.array(sizes), np.array(weights), lost, of_fixed_size=of_fixed_size
+    )
 
     def log_delta(eps: float) -> Enclosure:
         # The add order at e^eps is E(t) / t at t = e^-eps.
-        lower, upper = step.excess(np.array([eps, -eps]))
-        ends = [float(np.max(end * np.exp([0.0, eps]))) for end in (lower, upper)]
+        lower, upper = step.excess(np.array([eps] if of_fixed_size else [eps, -eps]))
+        ends = [float(np.max(end * np.exp([0.0, eps][: len(end)]))) for end in (lower, upper)]
         logs = [math.log(end) if end > 0.0 else -math.inf for end in ends]
         return Enclosure(logs[0], min(0.0, max(logs[1] + 1e-14, -745.0)))
 
     return PrivacyProfile(
         log_delta,
-        excess=step.excess,
-        deeper=lambda mass: group_step(member, rate, size, min(cut, mass * 1e-9)),
+        table=step.excess if of_fixed_size else None,
+        excess=None if of_fixed_size else step.excess,
+        deeper=lambda mass: group_step(member, logs, of_fixed_size=of_fixed_size, cut=min(cut, mass * 1e-9)),
         resolution=first.resolution,
         can_be_subsampled=False,
         inverse_spacing=2.0**-30,
@@ -114,12 +122,26 @@ def group_step(
     )
 
 
-def _log_weights(rate: float, size: int) -> Array:
+def poisson_weights(rate: float, size: int) -> Array:
     """``ln w_j = ln P(Bin(k, q) = j)`` for ``j`` from 0 to ``k``."""
     j = np.arange(size)
     # w_(j+1) / w_j = (k - j) / (j + 1) q / (1 - q)
     rise = np.log((size - j) / (j + 1.0)) + (math.log(rate) - math.log1p(-rate))
     return size * math.log1p(-rate) + np.concatenate([[0.0], np.cumsum(rise)])
+
+
+def fixed_size_weights(records: int, batch: int, size: int) -> Array:
+    """``ln w_j`` for ``j`` of ``k`` records in a batch of ``B`` out of ``n``, which is hypergeometric.
+
+    Raises :class:`Refused` unless ``k <= B`` and ``k <= n - B``.
+    """
+    if size > min(batch, records - batch):
+        raise Refused(f"a person with {size} records needs as many in a batch of {batch} and outside of it")
+    j = np.arange(size)
+    # w_0 = prod_(i < k) (n - B - i) / (n - i),  w_(j+1) / w_j = (k - j) (B - j) / ((j + 1) (n - B - k + j + 1))
+    first = math.fsum(np.log1p(-batch / (records - j.astype(float))).tolist())
+    rise = np.log((size - j) / (j + 1.0)) + np.log((batch - j) / (records - batch - size + j + 1.0))
+    return first + np.concatenate([[0.0], np.cumsum(rise)])
 
 
 def _shared_sizes(tails: Array, count: int) -> list[int]:
@@ -140,9 +162,13 @@ def _log_of_sum(logs: Array) -> float:
 class _Step:
     """One step of a group: its excess at any losses, from the profiles of its members (module docstring)."""
 
-    def __init__(self, members: list[PrivacyProfile], sizes: Cells, log_weights: Array, lost: float) -> None:
+    def __init__(
+        self, members: list[PrivacyProfile], sizes: Cells, log_weights: Array, lost: float, *, of_fixed_size: bool
+    ) -> None:
         self.members, self.sizes, self.log_weights, self.lost = members, sizes, log_weights, lost
-        self.mu = members[0].gaussian_mu
+        self.of_fixed_size = of_fixed_size
+        # Of two mixtures it is no truth.
+        self.mu = None if of_fixed_size else members[0].gaussian_mu
         self.losses, self.shifts = np.zeros(1), np.array([math.log(self.mu or 1.0)])
         if not self.mu:
             self.losses, self.shifts = self.compare_shifts()
@@ -184,29 +210,41 @@ class _Step:
         """``sum_j w_j [E_j(ln r_j) + ...]`` at these losses, from lower (0) or upper (1) ends of ``D_j``; and ``x``."""
         x = self.thresholds(at, m)
         total, sign = np.zeros(len(at)), np.where(at >= 0.0, -1.0, 1.0)
-        for j, member, log_weight in zip(self.sizes, self.members, self.log_weights[1:], strict=True):
-            # ln r_j = j m x - (j m)^2/2;  E_j(-e) = e^-e D_j(e)
-            log_ratio = j * m * (x - 0.5 * j * m)
+        ratios, _ = self.log_ratios(x, m)
+        for log_ratio, member, log_weight in zip(ratios, self.members, self.log_weights[1:], strict=True):
+            # E_j(-e) = e^-e D_j(e)
             gap = np.maximum(sign * np.expm1(np.minimum(log_ratio, 700.0)), 0.0)
             shrunk = np.exp(np.minimum(log_ratio, 0.0))
             total += math.exp(log_weight) * (_end_of_table(member, np.abs(log_ratio), end) * shrunk + gap)
         return total, x
 
+    def log_ratios(self, x: Array, m: Array) -> tuple[Array, Array]:
+        """``ln r_j`` for every size and their slopes in ``x``; for batches of fixed size they rise with ``j``."""
+        j = self.sizes[:, None]
+        # ln r_j = j m x - (j m)^2/2
+        plain, slopes = j * m * (x - 0.5 * j * m), j * m
+        if not self.of_fixed_size:
+            return plain, slopes
+        rising = np.maximum.accumulate(plain, axis=0)
+        # The slope is that of the largest size whose own ratio is the maximum.
+        return rising, np.maximum.accumulate(np.where(plain == rising, slopes, 0.0), axis=0)
+
     def thresholds(self, losses: Array, m: Array) -> Array:
         """``x`` with ``sum_(j >= 1) w_j r_j = t - w_0``: at most that for ``t >= 1``, at least that for ``t <= 1``."""
-        j = self.sizes[:, None]
-        fixed = self.log_weights[1:, None] - 0.5 * (j * m) ** 2
+        j, weights = self.sizes[:, None], self.log_weights[1:, None]
         gap = -np.expm1(self.log_weights[0] - losses)
         goal = losses + np.log(gap)
         # h(x) = ln sum_j w_j r_j is convex and rises at least as fast as m x: Newton from the right of its root.
-        x = np.min((goal - fixed) / (j * m), axis=0)
+        x = np.min((goal - weights) / (j * m) + 0.5 * j * m, axis=0)
         for _ in range(60):
-            value, slope = _log_sum(fixed + j * m * x, j * m)
+            ratios, slopes = self.log_ratios(x, m)
+            value, slope = _log_sum(weights + ratios, slopes)
             step = (value - goal) / slope
             x = x - step
             if np.all(np.abs(step) * m < 1e-13 * (1.0 + np.abs(goal))):
                 break
-        value, _ = _log_sum(fixed + j * m * x, j * m)
+        ratios, slopes = self.log_ratios(x, m)
+        value, _ = _log_sum(weights + ratios, slopes)
         # The goal is right to a few roundings of ln t over the gap.
         safe = MARGIN + 4e-15 / gap
         down = np.maximum(value - goal, 0.0) + safe

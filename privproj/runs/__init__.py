@@ -198,7 +198,9 @@ class Run:
         if self.batches_per_record > (self.batches or 1):
             expected = "a whole number of batches for each record, from 1 to the number of batches"
             raise InvalidParameter("batches_per_record", self.batches_per_record, expected)
-        if (self.max_batch_size is None) != (self.dataset_size is None):
+        if self.fixed_batch is not None:
+            set_field(self, "public_size", True)
+        elif (self.max_batch_size is None) != (self.dataset_size is None):
             given = {"max_batch_size": self.max_batch_size, "dataset_size": self.dataset_size}
             name, value = next((name, value) for name, value in given.items() if value is not None)
             raise InvalidParameter(name, value, "max_batch_size and dataset_size, or neither")
@@ -212,6 +214,14 @@ class Run:
             return self.sampling_rate
         # Q = 1 - (1-q)^K; the margin of 1e-15 is more than its rounding (C17).
         return min(1.0, -math.expm1(self.group_size * math.log1p(-self.sampling_rate)) * (1.0 + 1e-15))
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """The number of records in a batch of fixed size, where that of all records is known; None otherwise."""
+        if self.sampling != Sampling.FIXED or self.dataset_size is None or self.max_batch_size is not None:
+            return None
+        batch = self.sampling_rate * self.dataset_size
+        return round(batch) if abs(batch - round(batch)) < 1e-6 else None
 
     def check_pair(self) -> None:
         """Raise :class:`Refused` for a pair of sampling scheme and relation that no theorem here covers."""
@@ -309,7 +319,7 @@ RUN_PARAMETERS = {
 """All that may be said of a run, by name."""
 
 BATCH_OPTIONS = ("batches", "batches_per_record", "max_batch_size")
-"""What a scheme of batches has besides. ``dataset_size`` goes into a run with ``max_batch_size`` only."""
+"""What a scheme of batches has besides. ``dataset_size`` goes into a run with ``max_batch_size``, or for groups."""
 
 
 def run_from(given: Mapping[str, Any], query: str = "") -> RunOptions:
@@ -331,7 +341,7 @@ def run_options_from_batches(given: Mapping[str, Any], finds: str = "") -> dict[
     """
     _check_batches(given, finds)
     run = {name: given[name] for name in ("steps", "sampling_rate", "sampling", *BATCH_OPTIONS) if name in given}
-    if "max_batch_size" in given:
+    if "max_batch_size" in given or ("dataset_size" in given and draws_groups_of_fixed_size(given)):
         run |= {"dataset_size": given["dataset_size"], "public_size": True}
     in_epochs = run.get("sampling") in IN_EPOCHS
     epochs = given.get("epochs", 1)
@@ -345,6 +355,11 @@ def run_options_from_batches(given: Mapping[str, Any], finds: str = "") -> dict[
             run["batches"] = rate_and_steps_from_batches(given["batch_size"], given["dataset_size"])[1]
         rate, steps = 1.0, _whole_epochs(epochs)
     return {**({} if finds == "steps" else {"steps": steps}), **run, "sampling_rate": rate, "public_size": True}
+
+
+def draws_groups_of_fixed_size(given: Mapping[str, Any]) -> bool:
+    """True where keys say batches of fixed size for groups, whose accounting needs the number of records (C37)."""
+    return given.get("sampling") == "fixed" and given.get("group_size", 1) > 1
 
 
 def _whole_epochs(epochs: Any) -> int:
@@ -365,7 +380,9 @@ def _check_batches(given: Mapping[str, Any], finds: str = "") -> None:
     """Raise :class:`InvalidParameter` for keys that need another one, and for two that say the same."""
     if "batch_size" in given and "dataset_size" not in given:
         raise InvalidParameter("dataset_size", "nothing", "dataset_size with batch_size")
-    if "dataset_size" in given and not {"batch_size", "max_batch_size"} & set(given):
+    if "dataset_size" in given and not (
+        {"batch_size", "max_batch_size"} & set(given) or draws_groups_of_fixed_size(given)
+    ):
         raise InvalidParameter("dataset_size", given["dataset_size"], "batch_size with dataset_size")
     if "max_batch_size" in given and "dataset_size" not in given:
         raise InvalidParameter("dataset_size", "nothing", "dataset_size with max_batch_size")

@@ -15,7 +15,7 @@ import privproj
 from privproj import M2, Gaussian, Laplace, Refused, Wishart
 from privproj.audit.epsilon_lower import judge
 from privproj.composition.compose import compose_on_grid
-from privproj.composition.groups import group_step
+from privproj.composition.groups import fixed_size_weights, group_step, poisson_weights
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.squared_shift import ScaledBeta
@@ -85,7 +85,7 @@ def excess_of_mixture(loss, mu, rate, size):
 
 @pytest.mark.parametrize(("mu", "rate", "size"), [(1.0, 0.01, 5), (0.3, 0.2, 3), (4.0, 1e-4, 8), (2.0, 0.9, 2)])
 def test_a_step_is_enclosed_to_nine_digits(mu, rate, size):
-    step = group_step(lambda j: gaussian_profile(j * mu), rate, size)
+    step = group_step(lambda j: gaussian_profile(j * mu), poisson_weights(rate, size))
     least = size * math.log1p(-rate)
     losses = np.array([0.5 * least, 0.1 * least, -1e-4, 0.0, 1e-3, 0.1, 1.0, 4.0, 9.0])
     lower, upper = step.excess(losses)
@@ -122,7 +122,7 @@ def test_never_below_brute_force_over_two_point_laws(changes, rate, alone):
 
     if max(abs(change) for change in changes) < 1e-3:
         return
-    step = group_step(member, rate, 3)
+    step = group_step(member, poisson_weights(rate, 3))
     weight = {s: rate ** len(s) * (1.0 - rate) ** (3 - len(s)) for s in subsets}
     mixed = tuple(sum(weight[s] * laws[s][i] for s in subsets) for i in (0, 1))
     for eps in (0.0, 0.05, 0.3, 1.0):
@@ -136,7 +136,7 @@ def test_equal_changes_of_rank_one_come_close_from_below():
     """``E_b max_x [sum_j w_j Q(x - j m sqrt b) - t Q(x)]`` is attained, by quadrature over the law of ``b``."""
     mechanism, rate, size = M2(dim=2048, rank=16, noise_multiplier=0.156), 0.01, 5
     law = ScaledBeta(8.0, 1016.0, mechanism.mu**2)
-    step = group_step(lambda j: representation(mechanism.for_group(j)), rate, size)
+    step = group_step(lambda j: representation(mechanism.for_group(j)), poisson_weights(rate, size))
     nodes, weights = np.polynomial.legendre.leggauss(200)
     x = 0.5 * law.mean * 6.0 * (nodes + 1.0)
     b = x / mechanism.mu**2
@@ -207,6 +207,63 @@ def test_what_has_no_step_for_a_group_has_group_privacy_of_one_record(mechanism,
     assert found > privproj.epsilon(mechanism, delta=delta, **run).value
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 4), st.integers(1, 3), st.lists(st.floats(-1.5, 1.5), min_size=8, max_size=8))
+def test_batches_of_fixed_size_are_never_below_brute_force(batch, size, moves):
+    """Seven records of which the group is replaced; a coin falls by the sum of what the batch holds."""
+    records = 7
+    if size > min(batch, records - batch):
+        return
+    before, after = moves[:records], [*(-x for x in moves[:size]), *moves[size:records]]
+    batches = list(itertools.combinations(range(records), batch))
+
+    def law(values, chosen):
+        p = 1.0 / (1.0 + math.exp(-sum(values[i] for i in chosen)))
+        return p, 1.0 - p
+
+    def member(j):
+        """Batches that differ in at most ``j`` records replaced, by anything that the data hold."""
+        values = [*before, *after[:size]]
+        sums = [sum(c) for n in (batch,) for c in itertools.combinations(values, n)]
+        reach = j * (max(values) - min(values))
+
+        def log_delta(eps):
+            pairs = ((a, b) for a in (min(sums), *sums[::7], max(sums)) for b in (a - reach, a + reach))
+            laws = [[(1.0 / (1.0 + math.exp(-x)), 1.0 / (1.0 + math.exp(x))) for x in pair] for pair in pairs]
+            worst = max(hockey_stick(*way, math.exp(eps)) for p, q in laws for way in ((p, q), (q, p)))
+            return Enclosure(-math.inf, math.log(worst * (1.0 + 1e-9)) if worst > 0.0 else -700.0)
+
+        return PrivacyProfile(log_delta)
+
+    if max(moves) - min(moves) < 1e-2:
+        return
+    step = group_step(member, fixed_size_weights(records, batch, size), of_fixed_size=True)
+    p, q = (
+        tuple(sum(law(values, chosen)[i] for chosen in batches) / len(batches) for i in (0, 1))
+        for values in (before, after)
+    )
+    for eps in (0.0, 0.1, 0.5):
+        exact = max(hockey_stick(p, q, math.exp(eps)), hockey_stick(q, p, math.exp(eps)))
+        assert exact <= math.exp(step.log_delta(eps).upper) + 1e-12
+
+
+def test_batches_of_fixed_size_need_the_number_of_records_for_their_own_bound():
+    run = {"sampling": "fixed", "sampling_rate": 0.01, "steps": 1000, "delta": 1e-5, "group_size": 3}
+    converted = privproj.epsilon(Gaussian(noise_multiplier=1.0), **run).value
+    known = [privproj.epsilon(Gaussian(noise_multiplier=1.0), dataset_size=n, **run).value for n in (1000, 10**7)]
+    # Of very many records each is drawn almost on its own; the mirror image takes the place of the add order.
+    poisson = of_group(3, 1.0).value
+    assert known[0] < known[1] < converted and poisson <= known[1] <= 1.3 * poisson
+
+
+def test_weights_are_the_laws_of_scipy():
+    from scipy import stats
+
+    j = np.arange(9)
+    assert np.exp(poisson_weights(0.03, 8)) == pytest.approx(stats.binom.pmf(j, 8, 0.03), rel=1e-11)
+    assert np.exp(fixed_size_weights(500, 40, 8)) == pytest.approx(stats.hypergeom.pmf(j, 500, 8, 40), rel=1e-11)
+
+
 def test_several_phases_and_both_readings_agree():
     phases = [(1.0, 0.01, 300), (2.0, 0.05, 100)]
     run = Schedule(tuple(
@@ -214,7 +271,9 @@ def test_several_phases_and_both_readings_agree():
     ))  # fmt: skip
     found = run.epsilon(delta=1e-5).value
     assert run.delta(epsilon=found).value <= 1e-5
-    joint = [(group_step(lambda j, z=z: gaussian_profile(j / z), q, 3), Run(steps=n)) for z, q, n in phases]
+    joint = [
+        (group_step(lambda j, z=z: gaussian_profile(j / z), poisson_weights(q, 3)), Run(steps=n)) for z, q, n in phases
+    ]
     assert found == pytest.approx(compose_on_grid(joint).epsilon(math.log(1e-5)).upper, rel=1e-9)
 
 
@@ -251,5 +310,5 @@ def test_five_copies_of_a_record_refute_the_epsilon_of_one_and_not_that_of_five(
 
 def test_more_records_than_can_be_listed_fall_back_on_group_privacy():
     with pytest.raises(Refused, match="likely"):
-        group_step(lambda j: gaussian_profile(1.0 * j), 0.5, 2000)
+        group_step(lambda j: gaussian_profile(1.0 * j), poisson_weights(0.5, 2000))
     assert of_group(1000, 300.0, steps=10).value > 0.0
