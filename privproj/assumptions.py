@@ -31,8 +31,7 @@ FIXED_SIZE_BATCHES = (
 """Printed for batches of fixed size: what the loader must do (C17)."""
 
 ONE_RECORD_OF_A_PERSON = (
-    "one person has one record: whoever has K records is protected less, and --group-size K (under add-remove) says "
-    "how much"
+    "one person has one record: whoever has K records is protected less, and --group-size K says how much"
 )
 """Said where a number about records is read as one about persons: in statements. A group size is a promise instead."""
 

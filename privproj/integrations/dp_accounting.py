@@ -357,13 +357,25 @@ def _repeated(event: dp_event.DpEvent, count: int) -> dp_event.DpEvent:
     return event if count == 1 else dp_event.SelfComposedDpEvent(event, count)
 
 
+def _group_event(phase: Phase) -> dp_event.DpEvent:
+    """One Poisson step of Gaussian noise for a group: a mixture over how many of its records a batch holds (C37)."""
+    run, mechanism = phase.run, phase.mechanism
+    if not isinstance(mechanism, Gaussian) or not run.scheme.draws_records_apart or mechanism.count_shift:
+        raise Refused(f"phase {phase.name}: no event is about a group of {run.group_size} records here")
+    from privproj.composition.groups import poisson_weights
+
+    shares = [math.exp(log_weight) for log_weight in poisson_weights(run.sampling_rate, run.group_size)]
+    sizes = [float(size) for size in range(run.group_size + 1)]
+    return dp_event.MixtureOfGaussiansDpEvent(mechanism.z, sizes, shares)
+
+
 def step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
     """One step of a phase as an event: the release, sampled or in an epoch; raises as :func:`event_of` does."""
     run, mechanism = phase.run, phase.mechanism
     if isinstance(mechanism, Event):
         return event_from(mechanism.data)
     if run.group_size > 1:
-        raise Refused(f"phase {phase.name}: no event is about a group of {run.group_size} records")
+        return _group_event(phase)
     if run.max_batch_size is not None or str(run.sampling) == "fixed" or run.split is not None:
         said = "split of delta" if run.split is not None else "batches" if run.max_batch_size is None else "cap"
         raise Refused(f"phase {phase.name}: no event of this package says its {said}; keep the run file instead")

@@ -312,3 +312,17 @@ def test_more_records_than_can_be_listed_fall_back_on_group_privacy():
     with pytest.raises(Refused, match="likely"):
         group_step(lambda j: gaussian_profile(1.0 * j), poisson_weights(0.5, 2000))
     assert of_group(1000, 300.0, steps=10).value > 0.0
+
+
+def test_a_group_leaves_as_an_event_and_comes_back():
+    from privproj.integrations.dp_accounting import event_of
+
+    phase = phase_of(Gaussian(noise_multiplier=1.0), sampling_rate=0.01, steps=100, group_size=4)
+    event = event_of(phase).events[0]
+    assert event.count == 100 and sum(event.event.sampling_probs) == pytest.approx(1.0, rel=1e-12)
+    from dp_accounting.pld import PLDAccountant
+
+    accountant = PLDAccountant(value_discretization_interval=1e-3)
+    accountant.compose(event)
+    found = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, sampling_rate=0.01, steps=100, group_size=4)
+    assert found.value == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-2)
