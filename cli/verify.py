@@ -14,7 +14,7 @@ from privproj.records.ledger import LARGEST_LEDGER, planned_releases
 from privproj.records.ledger_check import LedgerVerdict, verify_ledger
 from privproj.records.statement import PARAMETERS, UNITS, assumed_of_persons, claim_of
 from privproj.records.statement_check import BEGIN, StatementVerdict, verify_statement
-from privproj.result import round_outward
+from privproj.result import Result, round_outward
 from privproj.runs import Run
 
 from . import render
@@ -29,8 +29,8 @@ What the file is, is seen from what it says. Nothing in it is taken on trust but
 anew and compared, and a word that could not be checked is refused or fails. Exit code 1 if any claim fails, 2 if the
 file is malformed.
 
-A certificate (--certificate): the enclosure anew, and every other word as the tool says it. Of one release at a higher
-precision; a run is composed again on the grid that the file names.
+A certificate (--certificate): the enclosure anew, of one release at a higher precision, of a run composed again on the
+grid that the file names. Bound, status and promises are printed as the tool says them of the question in the file.
 
 A ledger (of `privproj train`): every line as privproj writes it and chained to those before it, the targets it names.
 The chain has no key: whoever has the file can write another run's ledger, or cut lines off its end. Where planned
@@ -87,8 +87,7 @@ def verdict_on(file: str, content: bytes, delta: float | None) -> tuple[dict[str
         expected = "a certificate, a ledger, or a privacy statement with its parameters, as privproj writes them"
         raise InvalidParameter("FILE", file, expected)
     certificate = read_certificate(content, file)
-    verdict = verify(certificate)
-    return record(certificate, verdict), text(certificate, verdict)
+    return certificate_shown(certificate, verify(certificate))
 
 
 def agreement_on(contents: list[tuple[str, bytes]], delta: float | None) -> tuple[dict[str, Any], str]:
@@ -279,63 +278,47 @@ def agreement_shown(verdict: AgreementVerdict) -> tuple[dict[str, Any], str]:
     return record, "\n".join(lines)
 
 
-def record(certificate: Certificate, verdict: CertificateVerdict) -> dict[str, object]:
-    """Return the verdict, and what it is about, as plain values."""
-    return {
-        "verdict": word(verdict),
-        "kind": "certificate",
-        "claim": sentence(certificate),
-        **asdict(verdict),
-        **certificate.record,
-    }
-
-
-def word(verdict: CertificateVerdict) -> str:
-    """Say the verdict in a word."""
-    return "holds" if verdict.holds else "fails"
-
-
-def sentence(certificate: Certificate) -> str:
-    """Say what is claimed: of which releases, and about which neighbours."""
-    run = certificate.run
-    return (
-        f"{what_was_run(certificate)}, relation {run['relation']} "
-        f"({UNITS[run['relation']]}; group size {run['group_size']}): delta at epsilon {certificate.epsilon!r} is "
-        f"at most {certificate.upper}"
-    )
-
-
-def what_was_run(certificate: Certificate) -> str:
-    """Say which releases a certificate is about: those of one mechanism, or of each phase."""
-    phases = certificate.mechanism.get("phases")
-    if phases is None:
-        parts = ", ".join(f"{name} {value}" for name, value in certificate.mechanism.items() if name != "name")
-        return f"{render.run_words(certificate.run)} by {certificate.mechanism['name']} ({parts})"
-    found = []
-    for phase in phases:
-        own = {name: value for name, value in phase.items() if name not in (*Run().parameters(), "mechanism")}
-        parts = ", ".join(f"{name} {value}" for name, value in own.items())
-        found.append(f"{render.run_words({**Run().parameters(), **phase})} by {phase['mechanism']} ({parts})")
-    return f"{len(phases)} phases: " + "; ".join(found)
-
-
-def text(certificate: Certificate, verdict: CertificateVerdict) -> str:
-    """Say the claim, what was found, and each part of the verdict."""
-    run, of = certificate.run, certificate
-    lines = render.wrap_line(f"{'holds' if verdict.holds else 'FAILS'}: ", what_was_run(of))
-    lines += render.wrap_line(
-        "  bound:    ", f"{of.bound} at epsilon {of.epsilon!r} ({of.side}, {of.status}; {of.source})"
-    )
-    lines += render.wrap_line(
-        "  relation: ", f"{run['relation']}: {UNITS[run['relation']]}; group size {run['group_size']}"
-    )
-    lines += render.wrap_line("  promise:  ", "; ".join(of.promises)) + render.wrap_line(
-        "  assumes:  ", "; ".join(of.assumes)
-    )
-    lines += render.wrap_line("  target:   ", ", ".join(f"{name} {value!r}" for name, value in of.target.items()))
-    lines += render.wrap_line("  claimed:  ", f"{of.lower} <= delta <= {of.upper}")
+def certificate_shown(claim: Certificate, verdict: CertificateVerdict) -> tuple[dict[str, Any], str]:
+    """Return what was found of a certificate as plain values, and as text: the claim, and what it rests on."""
+    of, run, name = verdict.result, verdict.result.run, "holds" if verdict.holds else "fails"
+    relation = f"{run['relation']} ({UNITS[str(run['relation'])]}; group size {run['group_size']})"
+    claimed = f"delta at epsilon {claim.epsilon!r} is at most {claim.upper}"
+    lines = render.wrap_line(f"{headline(name, '')}", what_was_run(of))
+    lines += render.wrap_line("  bound:    ", f"{of.bound} at epsilon {claim.epsilon!r} ({of.side}, {of.status})")
+    lines += render.wrap_line("  source:   ", of.source) + render.wrap_line("  relation: ", relation)
+    lines += all_lines("promise", of.promises) + all_lines("assumes", of.assumes) + all_lines("warning", of.warnings)
+    lines += render.wrap_line("  target:   ", ", ".join(f"{key} {value!r}" for key, value in claim.target.items()))
+    lines += render.wrap_line("  claimed:  ", f"{claim.lower} <= delta <= {claim.upper}")
     lines += render.wrap_line("  found:    ", f"{verdict.lower} <= delta <= {verdict.upper}")
-    return "\n".join(lines + claim_lines(verdict.claims))
+    record = {
+        "verdict": name,
+        "kind": "certificate",
+        "claim": f"{what_was_run(of)}, relation {relation}: {claimed}",
+        "claims": verdict.claims,
+        "lower": verdict.lower,
+        "upper": verdict.upper,
+        "result": of.as_dict(),
+        **claim.record,
+    }
+    return record, "\n".join(lines + claim_lines(verdict.claims))
+
+
+def what_was_run(result: Result) -> str:
+    """Say which releases a certificate is about: those of one mechanism, or of each phase."""
+    phases: Any = result.mechanism.get("phases")
+    if phases is None:
+        return f"{render.run_words(result.run)} by {parameters_words(result.mechanism, str(result.mechanism['name']))}"
+    shown = (
+        f"{render.run_words({**Run().parameters(), **phase})} by {parameters_words(phase, phase['mechanism'])}"
+        for phase in phases
+    )
+    return f"{len(phases)} phases: " + "; ".join(shown)
+
+
+def parameters_words(of: dict[str, Any], name: str) -> str:
+    """Say a mechanism with its parameters; what is said elsewhere, and names, are left out."""
+    hidden = (*Run().parameters(), "name", "mechanism", "assumes")
+    return f"{name} ({', '.join(f'{key} {value}' for key, value in of.items() if key not in hidden)})"
 
 
 command = with_options(

@@ -6,7 +6,7 @@ in the certificate, and read again as what it is, plain numbers.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from privproj.curves.profile import PrivacyProfile
 from privproj.errors import InvalidParameter, PrecisionLimit, Refused
 from privproj.mechanisms import M2, Mechanism
 from privproj.numerics.search import find_crossing
+from privproj.result import as_plain_value
 from privproj.runs import Run
 from privproj.runs.sampling import NeighbouringRelation
 from privproj.validation import quoted
@@ -36,6 +37,9 @@ MOST_WORK = 1 << 21
 MOST_PLACES = 1 << 14
 """Most knots of all phases, for each 64 bits of precision and the effort that a profile takes at each. At delta 1e-5 a
 run has some hundred at 128 bits, at 1e-60 some thousand at 320. Contract."""
+
+MOST_RANK = 10**5
+"""Largest rank of M2 in a run: the law of its shift, an incomplete Beta function, takes minutes above it. Contract."""
 
 LEAST_LOG10_DELTA = -250.0
 """Least decimal logarithm of a delta that the floats can propose a grid for. Contract."""
@@ -290,6 +294,9 @@ def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -
 
 def _check_work(phases: Sequence[Phase], grids: _RunGrids, bits: int) -> None:
     """Raise :class:`PrecisionLimit` for grids on which a run takes too long, in particular those of a forged file."""
+    for mechanism in (_one_layer(phase.mechanism) for phase in phases):
+        if isinstance(mechanism, M2) and (mechanism.rank or 0) > MOST_RANK:
+            raise PrecisionLimit(f"expected a rank of at most {MOST_RANK:g} in a run to prove, got {mechanism.rank}")
     inner = [grid for phase in grids.epochs for block in phase for grid in block]
     windows = [window.size for window in grids.grid.windows]
     cells = len(grids.grid.knots) * sum(windows) + sum(grid.window.size for grid in inner)
@@ -315,18 +322,8 @@ def _check_size(grid: "Grid") -> None:
 
 def grid_record(grids: _RunGrids) -> dict[str, Any]:
     """The grids as plain values, as a certificate keeps them."""
-    grid = grids.grid
-    found: dict[str, Any] = {
-        "step": grid.step,
-        "knots": [list(cells) for cells in grid.knots],
-        "windows": [vars(window) for window in grid.windows],
-    }
-    if grids.epochs:
-        found["epochs"] = [
-            [[{"level": g.level, "knots": list(g.knots), "window": vars(g.window)} for g in block] for block in phase]
-            for phase in grids.epochs
-        ]
-    return found
+    plain: Any = as_plain_value(asdict(grids))
+    return {**plain["grid"], **({"epochs": plain["epochs"]} if grids.epochs else {})}
 
 
 def grid_from_record(given: Any, phases: Sequence[Phase]) -> _RunGrids:
