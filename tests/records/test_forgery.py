@@ -64,7 +64,7 @@ def certificate_of_phases(*phases, epsilon=1.0):
 
 
 def judge_certificate(text, said):
-    """Its ends enclose delta, by mpmath or for a run by the composer; what is said of it is what the accountant says."""
+    """Its ends enclose delta, by mpmath or for a run by the composer; what is said is the accountant's."""
     claim = json.loads(text)["certificate"]
     phases, of_run = claim["question"]["phase"], "step" in claim["grid"]
     found, phase = from_data({"phase": phases}).delta(epsilon=claim["epsilon"]), phases[0]
