@@ -143,7 +143,7 @@ def _question_from(data: dict[str, Any]) -> Question:
 
 
 def _data_of(question: Question) -> dict[str, Any]:
-    """A question as the data of a run file, without the names of its phases."""
+    """A question as the data of a run file, without the names of its phases: the one way in which it is written."""
     phases = [{key: value for key, value in phase.as_dict().items() if key != "name"} for phase in question.phases]
     return {"phase": phases}
 
@@ -570,6 +570,10 @@ def _verdict_on(record: dict[str, Any]) -> CertificateVerdict:
     """The verdict on the certificate that a JSON object describes."""
     claim = _from_record(record)
     question = _question_from(claim.question)
+    if not same_json(as_plain_value(_data_of(question)), claim.question):
+        raise InvalidParameter(
+            "question", quoted(claim.question), "a question in the words in which privproj writes it"
+        )
     of_run = is_run(question.phases)
     check = _check_run if of_run else _check_release
     (lower, upper), more = check(claim, question.phases)

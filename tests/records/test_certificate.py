@@ -257,6 +257,24 @@ def test_bytes_that_are_no_text_are_refused(tmp_path, data):
     assert exit_code(["verify", str(path)]) == 2 == exit_code(["verify", str(tmp_path)])
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"steps": 1', '"steps": 1, "planned": true'),
+        ('"steps": 1', '"steps": 1, "name": "proved for ever"'),
+        ('"steps": 1', '"steps": 1.0'),
+        ('"bound": "rank-free", ', ""),
+        ('"noise_multiplier"', '"noise-multiplier"'),
+    ],
+)
+def test_a_question_in_other_words_than_those_of_the_tool_is_refused(proof_text, tmp_path, capsys, old, new):
+    """It may read as the same question: nothing may be added to it, left out of it or said otherwise."""
+    assert old in proof_text
+    (tmp_path / "proof.json").write_text(proof_text.replace(old, new))
+    assert exit_code(["verify", str(tmp_path / "proof.json")]) == 2
+    assert "question" in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def proof_text():
     """A certificate of one release of M2."""
