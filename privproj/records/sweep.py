@@ -8,7 +8,7 @@ import csv
 import io
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
@@ -35,8 +35,8 @@ from privproj.errors import InvalidParameter, MissingPackage, PrivprojError, Una
 from privproj.records.atomic import write_atomically
 from privproj.records.journal import Journal, Row, Runner, complete_rows, run_inline
 from privproj.result import Outcome, Result, Side
-from privproj.runs.targets import TARGET_PARAMETERS, RiskTarget
-from privproj.validation import TEXT, parameters_from
+from privproj.runs.targets import RiskTarget
+from privproj.validation import TEXT
 
 MOST_POINTS = 10**7
 """The largest number of points of a grid. Contract."""
@@ -207,7 +207,7 @@ class _Points:
         given = list(map(self.keys, points))
         # The kernels of columns need numpy, which is not imported for fewer points.
         in_columns = self.size >= 64 and self.query in SOLVERS
-        rows = _rows_in_columns(self.query, given, self.axes, self.size) if in_columns else [None] * len(given)
+        rows = _rows_in_columns(self.query, given, self.size) if in_columns else [None] * len(given)
         answered = (row or _row_of(self.query, keys) for row, keys in zip(rows, given, strict=True))
         shown = [i for i, name in enumerate(COLUMNS) if name not in self.axes]
         text = io.StringIO()
@@ -259,22 +259,19 @@ def _value_text(value: object) -> str:
 # --- rows in columns: the same text as row by row, but for the margins of the numbers -----------------
 
 
-def _rows_in_columns(
-    query: str, points: Sequence[dict[str, Any]], axes: tuple[str, ...], size: int
-) -> list[list[str] | None]:
-    """The rows of points of a sweep over ``axes`` of ``size`` rows; None for those that must be asked one by one."""
+def _rows_in_columns(query: str, points: Sequence[dict[str, Any]], size: int) -> list[list[str] | None]:
+    """The rows of points of a sweep of ``size`` rows; None for those that must be asked one by one."""
     from privproj.accounting.column_rows import read_columns
     from privproj.accounting.columns import checked_phase
     from privproj.numerics.compiled import rows_to_come
 
     rows: list[list[str] | None] = [None] * len(points)
     asked: list[tuple[int, Phase, Any]] = []
-    phase_at = _phase_reader(query, axes)
     for i, given in enumerate(points):
         try:
             target = aim_from(given, query)
             if not isinstance(target, RiskTarget):
-                asked.append((i, checked_phase(phase_at(given), target), target))
+                asked.append((i, checked_phase(question_from(given, query).only, target), target))
         except (PrivprojError, ArithmeticError, ValueError):
             continue
     with rows_to_come(size):
@@ -284,24 +281,6 @@ def _rows_in_columns(
         if not unknown:
             rows[i] = _column_row(query, phase, target, side, *numbers)
     return rows
-
-
-def _phase_reader(query: str, axes: tuple[str, ...]) -> Callable[[dict[str, Any]], Phase]:
-    """The reader of phases at points: what the axes of the mechanism do not change is parsed once."""
-    kept: dict[Any, tuple[dict[str, Any], Phase]] = {}
-
-    def read(given: dict[str, Any]) -> Phase:
-        kind = mechanism_type_of(given)
-        fields = kind.__dataclass_fields__
-        key = repr([given[name] for name in axes if name not in fields and name not in TARGET_PARAMETERS])
-        if key not in kept:
-            kept[key] = parameters_from(kind, given), question_from(given, query).only
-            return kept[key][1]
-        parameters, first = kept[key]
-        mechanism = type(first.mechanism)(**{**parameters, **{name: given[name] for name in axes if name in fields}})
-        return Phase(mechanism, first.run, first.bound, first.allow_refuted)
-
-    return read
 
 
 def _column_row(
