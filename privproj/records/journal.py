@@ -24,8 +24,11 @@ Row = str
 """One line of text, without its end."""
 Work = Callable[[list[Any]], list[Row]]
 """A function from a list of tasks to as many rows; it must be importable where the work is done."""
-Runner = Callable[[Work, Iterator[list[Any]]], Iterator[list[Row]]]
-"""A function that sends batches of tasks to work, and yields the rows of each batch, in their order."""
+Runner = Callable[[Work, Iterator[list[Any]]], Iterator[tuple[list[Row], float]]]
+"""A function that sends batches of tasks to work, and yields for each, in their order, its rows and how long it took.
+
+The seconds are those of the process that did the work.
+"""
 
 BATCH_SECONDS = 0.5
 """Seconds that a batch should take; a kill loses a few of them for each process. Speed only."""
@@ -105,9 +108,9 @@ def complete_rows(
 ) -> None:
     """Let ``runner`` do those of ``count`` tasks that the journal has no row for; ``task`` makes one of its number."""
     batches = _Batches(map(task, range(len(journal), count)))
-    for rows in runner(work, batches):
+    for rows, seconds in runner(work, batches):
         journal.add(rows)
-        batches.learn(len(rows))
+        batches.learn(len(rows), seconds)
         progress(len(rows))
 
 
@@ -115,7 +118,7 @@ class _Batches:
     """Tasks in batches that take about :data:`BATCH_SECONDS` each, judged by the batches done so far."""
 
     def __init__(self, tasks: Iterator[Any]) -> None:
-        self.tasks, self.size, self.since = tasks, 1, time.monotonic()
+        self.tasks, self.size = tasks, 1
 
     def __iter__(self) -> Iterator[list[Any]]:
         return self
@@ -125,22 +128,20 @@ class _Batches:
             return tasks
         raise StopIteration
 
-    def learn(self, count: int) -> None:
-        """Double the size of batches while they are quick, halve it while they are slow."""
-        now = time.monotonic()
-        seconds, self.since = now - self.since, now
-        if seconds > 2.0 * BATCH_SECONDS:
-            self.size = max(1, self.size // 2)
-        elif seconds < BATCH_SECONDS and count >= self.size:
-            self.size = min(2**14, 2 * self.size)
+    def learn(self, count: int, seconds: float) -> None:
+        """Let batches be as large as one that took so long says, and at most eight times as large as that one."""
+        fitting = int(count * BATCH_SECONDS / max(seconds, 1e-9))
+        self.size = max(1, min(fitting, 8 * count, 2**14))
 
 
 # --- who computes -------------------------------------------------------------------------------------
 
 
-def run_inline(work: Work, batches: Iterator[list[Any]]) -> Iterator[list[Row]]:
+def run_inline(work: Work, batches: Iterator[list[Any]]) -> Iterator[tuple[list[Row], float]]:
     """Do the work in this process."""
-    return map(work, batches)
+    for batch in batches:
+        began = time.monotonic()
+        yield work(batch), time.monotonic() - began
 
 
 def run_in_processes(count: int) -> Runner:
@@ -150,7 +151,7 @@ def run_in_processes(count: int) -> Runner:
     :data:`MOST_RESTARTS` pools.
     """
 
-    def run(work: Work, batches: Iterator[list[Any]]) -> Iterator[list[Row]]:
+    def run(work: Work, batches: Iterator[list[Any]]) -> Iterator[tuple[list[Row], float]]:
         from concurrent.futures import ProcessPoolExecutor
         from concurrent.futures.process import BrokenProcessPool
         from multiprocessing import get_context
@@ -174,7 +175,7 @@ def run_on_dask(address: str) -> Runner:
     If a worker dies, Dask sends its batches to another one.
     """
 
-    def run(work: Work, batches: Iterator[list[Any]]) -> Iterator[list[Row]]:
+    def run(work: Work, batches: Iterator[list[Any]]) -> Iterator[tuple[list[Row], float]]:
         try:
             from distributed import Client
         except ImportError:
@@ -193,8 +194,8 @@ def run_on_dask(address: str) -> Runner:
 
 def _rows_in_order(
     submit: Callable[..., Any], work: Work, batches: Iterator[list[Any]], waiting: deque[list[Any]], workers: int
-) -> Iterator[list[Row]]:
-    """The rows of each batch in turn, while later ones are at work; ``waiting`` holds the batches that are not done."""
+) -> Iterator[tuple[list[Row], float]]:
+    """What each batch in turn gave, while later ones are at work; ``waiting`` holds the batches that are not done."""
     jobs = deque(submit(_work_packed, work, pickle.dumps(batch)) for batch in waiting)
     while True:
         # Four batches are on their way for each process, so that none waits for a slow one before it.
@@ -203,11 +204,13 @@ def _rows_in_order(
             jobs.append(submit(_work_packed, work, pickle.dumps(batch)))
         if not jobs:
             return
-        rows = jobs.popleft().result().split("\n")
+        rows, seconds = jobs.popleft().result()
         waiting.popleft()
-        yield rows
+        yield rows.split("\n"), seconds
 
 
-def _work_packed(work: Work, tasks: bytes) -> str:
-    """The rows of pickled tasks as one text: many small objects take longer to send than to make."""
-    return "\n".join(work(pickle.loads(tasks)))
+def _work_packed(work: Work, tasks: bytes) -> tuple[str, float]:
+    """The rows of pickled tasks as one text, since many small objects take long to send, and how long they took."""
+    began = time.monotonic()
+    rows = work(pickle.loads(tasks))
+    return "\n".join(rows), time.monotonic() - began

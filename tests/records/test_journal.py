@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import tomllib
+from itertools import islice
 
 import pytest
 from helpers import needs
@@ -53,7 +54,7 @@ def test_only_what_is_missing_is_asked(tmp_path):
     def counting(work, batches):
         for batch in batches:
             calls.extend(batch)
-            yield work(batch)
+            yield work(batch), 0.1
 
     book = journal.Journal(tmp_path / "out.csv.journal", grid.title())
     book.add(first_rows(grid, 5))
@@ -81,6 +82,22 @@ def test_rows_come_in_their_order_and_what_is_not_whole_is_cut_off(tmp_path):
         assert list(again.rows()) == [f"row,{i}" for i in range(100)] and len(again) == 100
         again.close()
         assert (tmp_path / "journal").read_bytes() == content
+
+
+@pytest.mark.parametrize("workers", [1, 2, 16])
+def test_batches_take_about_half_a_second_whatever_order_they_are_done_in(tmp_path, workers):
+    """Rows are taken in their order, so those of many processes come in bursts: what counts is how long each took."""
+    sizes = []
+
+    def bursts(work, batches):
+        while waiting := list(islice(batches, 4 * workers)):
+            sizes.append(len(waiting[-1]))
+            yield from ((work(batch), 0.01 * len(batch)) for batch in waiting)
+
+    book = journal.Journal(tmp_path / "journal", {"of": "bursts"})
+    journal.complete_rows(lambda tasks: [str(i) for i in tasks], lambda i: i, 20_000, book, bursts)
+    book.close()
+    assert len(book) == 20_000 and 40 <= sizes[-2] <= 50 and max(sizes) <= 50
 
 
 # --- workers ------------------------------------------------------------------------------------------
