@@ -13,7 +13,8 @@ from pathlib import Path
 
 import privproj
 from privproj.errors import PrecisionLimit
-from privproj.records.certificate import ball_meets, enclosure, release_in_balls, target_field
+from privproj.records.certificate import _question_of, ball_meets, enclosure, target_field
+from privproj.records.certified_runs import ball_profile
 
 RESULTS = Path(__file__).parent / "results" / "certified.json"
 PAGE = Path(__file__).parents[1] / "docs" / "certified.md"
@@ -99,7 +100,8 @@ def question(rng, draw):
 
 def compared(found):
     """``(safe, log10 delta, relative margin)`` of an answer against its enclosure."""
-    profile = release_in_balls(found)
+    phase = _question_of(found).only
+    profile = ball_profile(phase, phase.run.steps)
     ball, _ = enclosure(profile, found.epsilon, profile.witness(found.epsilon))
     log10 = float(ball.mid().log()) / math.log(10.0)
     return ball_meets(target_field(found), ball), log10, (found.log10_delta - log10) * math.log(10.0)

@@ -102,13 +102,10 @@ def text(shown: dict[str, Any]) -> str:
     lines.append(f"  plan:     epsilon {round_outward(planned.value)} after all planned steps{goal}")
     lines += render.wrap_line("  filter:   ", filter_words(shown["filter"])) if shown["filter"] else []
     lines += render.wrap_line("  quote:    ", shown["quote"])
-    return "\n".join([*lines, *closing_lines(shown)])
-
-
-def closing_lines(shown: dict[str, Any]) -> list[str]:
-    """Say what the numbers of an overview take for granted, and what their reader should know."""
-    lines = [line for words in shown["assumes"] for line in render.wrap_line("  assumes:  ", words)]
-    return lines + [line for words in shown["warnings"] for line in render.wrap_line("  warning:  ", words)]
+    lines += [line for words in shown["assumes"] for line in render.wrap_line("  assumes:  ", words)]
+    return "\n".join(
+        [*lines, *(line for words in shown["warnings"] for line in render.wrap_line("  warning:  ", words))]
+    )
 
 
 command = with_options(

@@ -2,7 +2,9 @@
 
 import html
 from collections.abc import Iterable, Mapping
+from importlib.resources import files
 from math import floor, log10
+from string import Template
 from typing import Any
 
 import click
@@ -24,18 +26,6 @@ from .query import QuestionGroup, bound_option, target_options
 
 SUMMARY = "A privacy statement for a model card: text, Markdown or HTML."
 COMPUTED_FROM = "`privproj verify FILE` writes this statement anew from the line below, and compares."
-POINTS, LEAST_DRAWN = 60, 1e-15
-STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 1.6rem; }
-table { border-collapse: collapse; width: 100%; font-size: .9rem; }
-th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #8886; vertical-align: top; }
-td:first-child { font-variant-numeric: tabular-nums; white-space: nowrap; }
-figure { margin: 1rem 0; background: #fff; } figure svg { width: 100%; height: auto; }
-footer { margin-top: 2rem; font-size: .85rem; opacity: .75; }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; }
-"""
 
 
 def produce(data: Mapping[str, Any], delta: float | None, style: str | None, output: str | None) -> int:
@@ -86,15 +76,10 @@ def as_markdown(statement: Statement) -> str:
 
 def cells(rows: Iterable[Comparison]) -> list[tuple[str, str, str, str]]:
     """Return value, bound, status and promise of each bound that answers."""
+    answered = [row.result for row in rows if row.result is not None and row.result.value is not None]
     return [
-        (
-            round_outward(float(row.result.value)),
-            row.bound.name,
-            str(row.result.status),
-            "; ".join(row.result.promises),
-        )
-        for row in rows
-        if row.result is not None and row.result.value is not None
+        (round_outward(float(found.value or 0.0)), found.bound, str(found.status), "; ".join(found.promises))
+        for found in answered
     ]
 
 
@@ -102,43 +87,41 @@ def as_html(statement: Statement) -> str:
     """Return the statement as one HTML page that needs no other file."""
     parts = []
     for section in sections(statement):
-        lines = [html.escape(words) for words in section.lines]
-        inner = "".join(f"<li>{words}</li>\n" for words in lines)
+        lines = [f"<li>{html.escape(words)}</li>" if section.items else html.escape(words) for words in section.lines]
         parts.append(f"<h2>{html.escape(section.title)}</h2>")
-        parts.append(f"<ul>\n{inner}</ul>" if section.items else "\n".join(f"<p>{words}</p>" for words in lines))
+        parts += ["<ul>", *lines, "</ul>"] if section.items else [f"<p>{words}</p>" for words in lines]
     if statement.result.usable:
-        parts.append(f"<h2>Delta at every epsilon</h2>\n<figure>\n{drawing(statement)}\n</figure>")
+        parts += ["<h2>Delta at every epsilon</h2>", "<figure>", drawing(statement), "</figure>"]
     if statement.rows:
-        rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in cells(statement.rows))
-        body = "\n".join(f"<tr>{row}</tr>" for row in rows)
-        head = "<tr><th>epsilon</th><th>bound</th><th>status</th><th>promise on the data</th></tr>"
-        parts.append(f"<h2>Every bound on the same question</h2>\n<table>\n{head}\n{body}\n</table>")
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Privacy statement</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{STYLE}</style></head><body>\n<h1>Privacy statement</h1>\n" + "\n".join(parts) + "\n"
-        f"<footer>Computed by privproj {html.escape(statement.version)}. {html.escape(COMPUTED_FROM)}\n<pre>\n"
-        f"{html.escape(statement.line, quote=False)}\n</pre></footer></body></html>"
+        rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in cells(statement.rows)]
+        head = "<th>epsilon</th><th>bound</th><th>status</th><th>promise on the data</th>"
+        parts += ["<h2>Every bound on the same question</h2>", "<table>", *(f"<tr>{row}</tr>" for row in (head, *rows))]
+        parts.append("</table>")
+    return filled(
+        "statement.html",
+        parts="\n".join(parts),
+        version=html.escape(statement.version),
+        computed_from=html.escape(COMPUTED_FROM),
+        line=html.escape(statement.line, quote=False),
     )
 
 
 def drawing(statement: Statement) -> str:
-    """Draw delta against epsilon as SVG, on a logarithmic scale."""
+    """Draw delta against epsilon as SVG, on a logarithmic scale down to 1e-15."""
     top = max(2.0 * float(statement.result.epsilon or 0.0) / statement.factor, 0.1)
-    x = [top * i / POINTS for i in range(POINTS + 1)]
-    deltas = profile_points(statement.curve, x, enough=LEAST_DRAWN)
-    logs = [log10(max(delta * statement.factor, LEAST_DRAWN)) for delta in deltas]
+    x = [top * i / 60 for i in range(61)]
+    deltas = profile_points(statement.curve, x, enough=1e-15)
+    logs = [log10(max(delta * statement.factor, 1e-15)) for delta in deltas]
     lowest = floor(min(logs))
     spread = max(1.0, -lowest)
     points = " ".join(f"{60 + 520 * a / top:.0f},{20 - 220 * b / spread:.0f}" for a, b in zip(x, logs, strict=True))
-    return (
-        '<svg viewBox="0 0 640 300" role="img" aria-label="delta against epsilon" font-size="13">\n'
-        '<path d="M60 20 V240 H580" fill="none" stroke="#666"/>\n'
-        f'<polyline fill="none" stroke="#000" stroke-width="2" points="{points} "/>\n'
-        f'<text x="30" y="24">1</text><text x="8" y="244">1e{lowest}</text><text x="8" y="134">delta</text>\n'
-        f'<text x="56" y="260">0</text><text x="550" y="260"> {round_outward(top * statement.factor)} </text>'
-        '<text x="290" y="280">epsilon</text>\n</svg>'
-    )
+    return filled("statement.svg", points=points, lowest=lowest, top=round_outward(top * statement.factor))
+
+
+def filled(template: str, **fields: object) -> str:
+    """Return a template file of this folder with its fields filled in."""
+    text = files("privproj_cli").joinpath(template).read_text(encoding="utf-8")
+    return Template(text.removesuffix("\n")).substitute(fields)
 
 
 def shared_options() -> list[Once]:

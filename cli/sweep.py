@@ -5,8 +5,8 @@ import time
 import click
 
 from privproj.errors import InvalidParameter
+from privproj.records.journal import Runner, run_in_processes, run_inline, run_on_dask
 from privproj.records.sweep import MOST_CORNERS, grid_from, run_sweep
-from privproj.records.workers import Runner, run_in_processes, run_inline, run_on_dask
 from privproj.validation import whole
 
 from . import render

@@ -1,6 +1,6 @@
 """``privproj verify``: a certificate, a ledger or a statement checked from its own words; a statement by its ledger."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -14,11 +14,11 @@ from privproj.records.ledger import LARGEST_LEDGER, planned_releases
 from privproj.records.ledger_check import LedgerVerdict, verify_ledger
 from privproj.records.statement import PARAMETERS, UNITS, assumed_of_persons, claim_of
 from privproj.records.statement_check import BEGIN, StatementVerdict, verify_statement
-from privproj.result import round_outward
+from privproj.result import Result, round_outward
 from privproj.runs import Run
 
 from . import render
-from .ledger import closing_lines, overview, planned_delta
+from .ledger import overview, planned_delta
 from .options import option, with_options
 from .report import written
 
@@ -29,8 +29,8 @@ What the file is, is seen from what it says. Nothing in it is taken on trust but
 anew and compared, and a word that could not be checked is refused or fails. Exit code 1 if any claim fails, 2 if the
 file is malformed.
 
-A certificate (--certificate): the enclosure anew, and every other word as the tool says it. Of one release at a higher
-precision; a run is composed again on the grid that the file names.
+A certificate (--certificate): the enclosure anew, of one release at a higher precision, of a run composed again on the
+grid that the file names. Bound, status and promises are printed as the tool says them of the question in the file.
 
 A ledger (of `privproj train`): every line as privproj writes it and chained to those before it, the targets it names.
 The chain has no key: whoever has the file can write another run's ledger, or cut lines off its end. Where planned
@@ -53,6 +53,8 @@ NO_KEY = (
     "ledger, or cut whole lines off its end"
 )
 NOT_THE_PROGRAM = "that a program did what the assumptions say"
+UNPROVED = [NO_KEY, NOT_THE_PROGRAM]
+"""What no check of a ledger can show."""
 MISSING = (
     "{missing} of {planned} planned releases are not in the ledger: the run was stopped, still goes on, or whole lines "
     "were cut off the end of the file, and nothing in it can show which"
@@ -87,8 +89,7 @@ def verdict_on(file: str, content: bytes, delta: float | None) -> tuple[dict[str
         expected = "a certificate, a ledger, or a privacy statement with its parameters, as privproj writes them"
         raise InvalidParameter("FILE", file, expected)
     certificate = read_certificate(content, file)
-    verdict = verify(certificate)
-    return record(certificate, verdict), text(certificate, verdict)
+    return certificate_shown(certificate, verify(certificate))
 
 
 def agreement_on(contents: list[tuple[str, bytes]], delta: float | None) -> tuple[dict[str, Any], str]:
@@ -130,55 +131,45 @@ def has_statement(content: bytes) -> bool:
     return any(line.startswith(PARAMETERS.encode()) or line in begins for line in lines)
 
 
-def claim_lines(claims: dict[str, bool]) -> list[str]:
-    """Say of each claim whether it holds."""
-    return [
-        line for words, holds in claims.items() for line in render.wrap_line(f"  {'yes' if holds else 'NO':<10}", words)
-    ]
+def shown(
+    word: str,
+    kind: str,
+    what: str,
+    parts: Mapping[str, Iterable[str]],
+    claims: dict[str, bool],
+    record: dict[str, Any],
+    more: Iterable[str] = (),
+) -> tuple[dict[str, Any], str]:
+    """Return a verdict as plain values, and as text: a headline, sentences under their labels, more, and all claims."""
+    said = [(f"{label}:", sentence) for label, sentences in parts.items() for sentence in sentences]
+    held = [("yes" if holds else "NO", sentence) for sentence, holds in claims.items()]
+    lines = render.wrap_line("FAILS: " if word == "fails" else f"{word}: ", what)
+    lines += [line for label, sentence in said for line in render.wrap_line(f"  {label:<10}", sentence)] + [*more]
+    lines += [line for label, sentence in held for line in render.wrap_line(f"  {label:<10}", sentence)]
+    return {"verdict": word, "kind": kind, "claims": claims, **record}, "\n".join(lines)
 
 
-def headline(word: str, what: str) -> str:
-    """Say the verdict, and on what."""
-    return f"{'FAILS' if word == 'fails' else word}: {what}"
-
-
-def all_lines(label: str, sentences: Iterable[str]) -> list[str]:
-    """Say each sentence on lines of its own."""
-    return [line for words in sentences for line in render.wrap_line(f"  {label + ':':<10}", words)]
-
-
-def unproved_of_ledger(missing: int, planned: int) -> list[str]:
-    """Say what no check of a ledger can show, releases that are missing first."""
-    gap = [MISSING.format(missing=missing, planned=planned)] if missing else []
-    return [*gap, NO_KEY, NOT_THE_PROGRAM]
+def missing_from_ledger(missing: int, planned: int) -> list[str]:
+    """Say what no check of a ledger can show of the releases that are missing, if any are."""
+    return [MISSING.format(missing=missing, planned=planned)] if missing else []
 
 
 def ledger_shown(verdict: LedgerVerdict, delta: float | None) -> tuple[dict[str, Any], str]:
     """Return what was found of a ledger as plain values, and as text."""
     account = verdict.account.numbered
-    shown = overview(account, planned_delta(account, delta))
-    planned, target = shown["planned"], account.target or {}
-    unproved = unproved_of_ledger(account.missing, account.releases_planned)
-    claim = ledger_claim(shown, account.missing)
-    what = f"a ledger, {shown['steps']} of {shown['steps_planned']} planned releases"
-    lines = [headline(verdict.word, what), *all_lines("missing", unproved[:-2]), *all_lines("unproved", unproved[-2:])]
-    lines += all_lines("claim", [claim])
+    found = overview(account, planned_delta(account, delta))
+    target = dict(account.target or {})
+    gap, claim = missing_from_ledger(account.missing, account.releases_planned), ledger_claim(found, account.missing)
+    parts = {"missing": gap, "unproved": UNPROVED, "claim": [claim]}
     for i, (entry, steps) in enumerate(account.phases):
-        parts = ", ".join(f"{key} {value}" for key, value in entry.items() if key != "name")
-        lines += all_lines(f"phase {i + 1}", [f"{steps} of {planned_releases(entry)} releases; planned: {parts}"])
-    lines += all_lines("target", [", ".join(f"{key} {value!r}" for key, value in target.items())])
-    lines += all_lines("quote", [shown["quote"]]) + all_lines("promise", planned.promises)
-    lines += closing_lines(shown) + claim_lines(verdict.claims)
-    plain = {key: value.as_dict() if hasattr(value, "as_dict") else value for key, value in shown.items()}
-    head = {
-        "verdict": verdict.word,
-        "kind": "ledger",
-        "missing_releases": account.missing,
-        "unproved": unproved,
-        "claim": claim,
-        "claims": verdict.claims,
-    }
-    return {**head, "target": dict(target) or None, **plain}, "\n".join(lines)
+        planned = ", ".join(f"{key} {value}" for key, value in entry.items() if key != "name")
+        parts[f"phase {i + 1}"] = [f"{steps} of {planned_releases(entry)} releases; planned: {planned}"]
+    parts |= {"target": [", ".join(f"{key} {value!r}" for key, value in target.items())], "quote": [found["quote"]]}
+    parts |= {"promise": found["planned"].promises, "assumes": found["assumes"], "warning": found["warnings"]}
+    plain = {key: value.as_dict() if isinstance(value, Result) else value for key, value in found.items()}
+    record = {"missing_releases": account.missing, "unproved": [*gap, *UNPROVED], "claim": claim}
+    what = f"a ledger, {found['steps']} of {found['steps_planned']} planned releases"
+    return shown(verdict.word, "ledger", what, parts, verdict.claims, {**record, "target": target or None, **plain})
 
 
 def ledger_claim(shown: dict[str, Any], missing: int) -> str:
@@ -206,22 +197,22 @@ def what_is_stated(verdict: StatementVerdict) -> str:
 
 def statement_shown(verdict: StatementVerdict) -> tuple[dict[str, Any], str]:
     """Return what was found of a statement as plain values, and as text: what it claims, and what was computed anew."""
-    result, name = verdict.statement.result, "holds" if verdict.holds else "fails"
+    result, about = verdict.statement.result, what_is_stated(verdict)
     claimed = "; ".join(verdict.claimed[:3]) or "no epsilon that can be read"
     found, assumes = claim_of(result), [*result.assumes, *assumed_of_persons(result)]
-    lines = [headline(name, f"a privacy statement in {verdict.statement.style}")]
-    lines += all_lines("about", [what_is_stated(verdict)])
-    lines += all_lines("claimed", [f"{claimed}, in the words of the file"])
-    lines += all_lines("found", [f"{found}, computed anew from its parameters"])
-    lines += all_lines("promise", result.promises) + all_lines("assumes", assumes)
-    lines += all_lines("warning", result.warnings) + checked_lines(verdict) + claim_lines(verdict.claims)
+    parts = {
+        "about": [about],
+        "claimed": [f"{claimed}, in the words of the file"],
+        "found": [f"{found}, computed anew from its parameters"],
+        "promise": result.promises,
+        "assumes": assumes,
+        "warning": result.warnings,
+        "unproved": [NOT_THE_PROGRAM],
+    }
     record = {
-        "verdict": name,
-        "kind": "statement",
-        "claim": f"{what_is_stated(verdict)}: {claimed}",
+        "claim": f"{about}: {claimed}",
         "claimed": list(verdict.claimed),
         "found": found,
-        "claims": verdict.claims,
         "unproved": [NOT_THE_PROGRAM],
         "first_line": verdict.first,
         "last_line": verdict.last,
@@ -230,7 +221,8 @@ def statement_shown(verdict: StatementVerdict) -> tuple[dict[str, Any], str]:
         "assumes": assumes,
         "result": result.as_dict(),
     }
-    return record, "\n".join([*lines, *all_lines("unproved", [NOT_THE_PROGRAM])])
+    word, what = "holds" if verdict.holds else "fails", f"a privacy statement in {verdict.statement.style}"
+    return shown(word, "statement", what, parts, verdict.claims, record, checked_lines(verdict))
 
 
 def checked_lines(verdict: StatementVerdict) -> list[str]:
@@ -252,90 +244,79 @@ def agreement_shown(verdict: AgreementVerdict) -> tuple[dict[str, Any], str]:
     account, stated = verdict.ledger.account, verdict.statement.statement.result
     statement, ledger = statement_shown(verdict.statement)[0], ledger_shown(verdict.ledger, stated.delta)[0]
     assumes = list(dict.fromkeys((*statement["assumes"], *ledger["assumes"])))
-    unproved = unproved_of_ledger(verdict.planned - account.spent, verdict.planned)
-    what = f"a statement and its ledger, {account.spent} of {verdict.planned} planned releases"
+    gap = missing_from_ledger(verdict.planned - account.spent, verdict.planned)
     here = "nothing" if ledger["so_far"] is None else f"epsilon is at most {round_outward(ledger['epsilon'])}"
     costs = f"{here} at delta {stated.delta!r} for the {account.spent} releases of the ledger"
-    lines = [headline(verdict.word, what), *all_lines("missing", unproved[:-2]), *all_lines("unproved", unproved[-2:])]
-    lines += all_lines("claimed", [statement["claim"]]) + all_lines("found", [costs])
-    lines += all_lines("differs", verdict.differences[:9]) + all_lines("promise", stated.promises)
-    named = (words if words in statement["assumes"] else f"{words} (named by the ledger alone)" for words in assumes)
-    lines += all_lines("assumes", named) + all_lines("warning", ledger["warnings"]) + claim_lines(verdict.claims)
+    parts = {
+        "missing": gap,
+        "unproved": UNPROVED,
+        "claimed": [statement["claim"]],
+        "found": [costs],
+        "differs": verdict.differences[:9],
+        "promise": stated.promises,
+        "assumes": [
+            words if words in statement["assumes"] else f"{words} (named by the ledger alone)" for words in assumes
+        ],
+        "warning": ledger["warnings"],
+    }
     record = {
-        "verdict": verdict.word,
-        "kind": "statement and ledger",
         "missing_releases": verdict.planned - account.spent,
         "steps": account.spent,
         "steps_planned": verdict.planned,
-        "unproved": unproved,
+        "unproved": [*gap, *UNPROVED],
         "claim": statement["claim"],
         "found": costs,
-        "claims": verdict.claims,
         "differences": list(verdict.differences),
         "assumes": assumes,
         "statement": statement,
         "ledger": ledger,
     }
-    return record, "\n".join(lines)
+    what = f"a statement and its ledger, {account.spent} of {verdict.planned} planned releases"
+    return shown(verdict.word, "statement and ledger", what, parts, verdict.claims, record)
 
 
-def record(certificate: Certificate, verdict: CertificateVerdict) -> dict[str, object]:
-    """Return the verdict, and what it is about, as plain values."""
-    return {
-        "verdict": word(verdict),
-        "kind": "certificate",
-        "claim": sentence(certificate),
-        **asdict(verdict),
-        **certificate.record,
+def certificate_shown(claim: Certificate, verdict: CertificateVerdict) -> tuple[dict[str, Any], str]:
+    """Return what was found of a certificate as plain values, and as text: the claim, and what it rests on."""
+    of, run = verdict.result, verdict.result.run
+    relation = f"{run['relation']} ({UNITS[str(run['relation'])]}; group size {run['group_size']})"
+    parts = {
+        "bound": [f"{of.bound} at epsilon {claim.epsilon!r} ({of.side}, {of.status})"],
+        "source": [of.source],
+        "relation": [relation],
+        "promise": of.promises,
+        "assumes": of.assumes,
+        "warning": of.warnings,
+        "target": [", ".join(f"{key} {value!r}" for key, value in claim.target.items())],
+        "claimed": [f"{claim.lower} <= delta <= {claim.upper}"],
+        "found": [f"{verdict.lower} <= delta <= {verdict.upper}"],
     }
+    claimed = f"delta at epsilon {claim.epsilon!r} is at most {claim.upper}"
+    record = {
+        "claim": f"{what_was_run(of)}, relation {relation}: {claimed}",
+        "lower": verdict.lower,
+        "upper": verdict.upper,
+        "result": of.as_dict(),
+        **claim.record,
+    }
+    return shown("holds" if verdict.holds else "fails", "certificate", what_was_run(of), parts, verdict.claims, record)
 
 
-def word(verdict: CertificateVerdict) -> str:
-    """Say the verdict in a word."""
-    return "holds" if verdict.holds else "fails"
-
-
-def sentence(certificate: Certificate) -> str:
-    """Say what is claimed: of which releases, and about which neighbours."""
-    run = certificate.run
-    return (
-        f"{what_was_run(certificate)}, relation {run['relation']} "
-        f"({UNITS[run['relation']]}; group size {run['group_size']}): delta at epsilon {certificate.epsilon!r} is "
-        f"at most {certificate.upper}"
-    )
-
-
-def what_was_run(certificate: Certificate) -> str:
+def what_was_run(result: Result) -> str:
     """Say which releases a certificate is about: those of one mechanism, or of each phase."""
-    phases = certificate.mechanism.get("phases")
+    phases: Any = result.mechanism.get("phases")
     if phases is None:
-        parts = ", ".join(f"{name} {value}" for name, value in certificate.mechanism.items() if name != "name")
-        return f"{render.run_words(certificate.run)} by {certificate.mechanism['name']} ({parts})"
-    found = []
-    for phase in phases:
-        own = {name: value for name, value in phase.items() if name not in (*Run().parameters(), "mechanism")}
-        parts = ", ".join(f"{name} {value}" for name, value in own.items())
-        found.append(f"{render.run_words({**Run().parameters(), **phase})} by {phase['mechanism']} ({parts})")
-    return f"{len(phases)} phases: " + "; ".join(found)
+        return f"{render.run_words(result.run)} by {parameters_words(result.mechanism, str(result.mechanism['name']))}"
+    shown = (
+        f"{render.run_words({**Run().parameters(), **phase})} by {parameters_words(phase, phase['mechanism'])}"
+        for phase in phases
+    )
+    return f"{len(phases)} phases: " + "; ".join(shown)
 
 
-def text(certificate: Certificate, verdict: CertificateVerdict) -> str:
-    """Say the claim, what was found, and each part of the verdict."""
-    run, of = certificate.run, certificate
-    lines = render.wrap_line(f"{'holds' if verdict.holds else 'FAILS'}: ", what_was_run(of))
-    lines += render.wrap_line(
-        "  bound:    ", f"{of.bound} at epsilon {of.epsilon!r} ({of.side}, {of.status}; {of.source})"
-    )
-    lines += render.wrap_line(
-        "  relation: ", f"{run['relation']}: {UNITS[run['relation']]}; group size {run['group_size']}"
-    )
-    lines += render.wrap_line("  promise:  ", "; ".join(of.promises)) + render.wrap_line(
-        "  assumes:  ", "; ".join(of.assumes)
-    )
-    lines += render.wrap_line("  target:   ", ", ".join(f"{name} {value!r}" for name, value in of.target.items()))
-    lines += render.wrap_line("  claimed:  ", f"{of.lower} <= delta <= {of.upper}")
-    lines += render.wrap_line("  found:    ", f"{verdict.lower} <= delta <= {verdict.upper}")
-    return "\n".join(lines + claim_lines(verdict.claims))
+def parameters_words(of: dict[str, Any], name: str) -> str:
+    """Say a mechanism with its parameters; what is said elsewhere, and names, are left out."""
+    hidden = (*Run().parameters(), "name", "mechanism", "assumes")
+    return f"{name} ({', '.join(f'{key} {value}' for key, value in of.items() if key not in hidden)})"
 
 
 command = with_options(

@@ -27,7 +27,8 @@ def main() -> None:
         certificate.save(path)
         loaded = load_certificate(path)
     print("the saved certificate holds:", verify(loaded).holds)
-    forged = replace(loaded, mechanism={**loaded.mechanism, "noise_multiplier": 0.3})
+    (phase,) = loaded.question["phase"]
+    forged = replace(loaded, question={"phase": [{**phase, "noise_multiplier": 0.3}]})
     print("with less noise written into it, it holds:", verify(forged).holds)
 
 

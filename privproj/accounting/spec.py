@@ -101,17 +101,22 @@ def keys_of(mechanism: type[Mechanism], others: tuple[str, ...], query: str = ""
 def check_type(name: str, value: Any, kind: Kind) -> Any:
     """The value if it is of the kind, unconverted; raises :class:`InvalidParameter` for a value of another type."""
     if not kind.fits(value):
-        raise InvalidParameter(name, repr(value)[:80] if isinstance(value, str) else value, kind.words)
+        raise InvalidParameter(name, repr(value)[:80] if isinstance(value, str) else _cut(value), kind.words)
     if not is_printable(value):
         raise InvalidParameter(name, quoted(value), "text that can be printed on one line")
     return value
+
+
+def _cut(value: Any) -> Any:
+    """A value as a message repeats it: text and what holds values are cut."""
+    return str(value)[:80] if isinstance(value, str | list | Mapping) else value
 
 
 def check_keys(given: Mapping[str, Any], known: Mapping[str, Kind]) -> None:
     """Raise :class:`InvalidParameter` for a key that is not known, and for a value of another type."""
     for name, value in given.items():
         if name not in known:
-            raise unknown_name(name, value, "one of the keys", known, word=name)
+            raise unknown_name(name[:80], _cut(value), "one of the keys", known, word=name[:80])
         check_type(name, value, known[name])
 
 

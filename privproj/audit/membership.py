@@ -23,8 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.audit.epsilon_lower import Array, at_least, at_most, auc
 from privproj.errors import InvalidParameter, unknown_name
-from privproj.records.journal import Journal, complete_rows
-from privproj.records.workers import Row, run_in_processes
+from privproj.records.journal import Journal, Row, complete_rows, run_in_processes
 from privproj.training import make_private
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm

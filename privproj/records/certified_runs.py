@@ -6,7 +6,7 @@ in the certificate, and read again as what it is, plain numbers.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from privproj.curves.profile import PrivacyProfile
 from privproj.errors import InvalidParameter, PrecisionLimit, Refused
 from privproj.mechanisms import M2, Mechanism
 from privproj.numerics.search import find_crossing
+from privproj.result import as_plain_value
 from privproj.runs import Run
 from privproj.runs.sampling import NeighbouringRelation
 from privproj.validation import quoted
@@ -36,6 +37,9 @@ MOST_WORK = 1 << 21
 MOST_PLACES = 1 << 14
 """Most knots of all phases, for each 64 bits of precision and the effort that a profile takes at each. At delta 1e-5 a
 run has some hundred at 128 bits, at 1e-60 some thousand at 320. Contract."""
+
+MOST_RANK = 10**5
+"""Largest rank of M2 in a run: the law of its shift, an incomplete Beta function, takes minutes above it. Contract."""
 
 LEAST_LOG10_DELTA = -250.0
 """Least decimal logarithm of a delta that the floats can propose a grid for. Contract."""
@@ -60,21 +64,6 @@ LEAST_BITS = 128
 
 MOST_BITS = 4096
 """Largest working precision of a run, in bits. Contract."""
-
-FINEST = 4.0
-"""How much finer than by default grids are made until the certified epsilon is close. Speed only."""
-
-COARSEST = 0.25
-"""How much coarser than by default grids are made where they take too much work. Speed only."""
-
-CLOSE_ENOUGH = 5e-4
-"""Relative distance of the certified epsilon to the floating-point one with which a grid is fine enough. Speed only."""
-
-LARGEST_BLUR = 1e-6
-"""Part of delta that the radii of the balls may be: else the precision is doubled. Speed only."""
-
-SEARCH_RTOL = 1e-9
-"""Relative accuracy to which the certified epsilon is sought. Speed only."""
 
 LEAST_EPSILON = 1e-9
 """Least epsilon above 0 that is sought. Contract."""
@@ -210,14 +199,14 @@ class CertifiedRun:
             return self.run.lower(epsilon)
 
     def is_sharp(self, log_delta: float) -> bool:
-        """True if the precision is enough: the radii of the balls hardly matter beside delta."""
+        """True if the precision is enough: the radii of the balls are at most a millionth of delta."""
         blur = self.run.blur
         if not blur.is_finite():
             return False
-        return not blur > 0 or float(blur.log()) <= log_delta + math.log(LARGEST_BLUR)
+        return not blur > 0 or float(blur.log()) <= log_delta + math.log(1e-6)
 
     def epsilon(self, log_delta: float, guess: float) -> float:
-        """The least epsilon, to about :data:`SEARCH_RTOL`, whose delta is certainly at most ``e^log_delta``."""
+        """The least epsilon, to about a relative 1e-9, whose delta is certainly at most ``e^log_delta``."""
 
         def excess(eps: float) -> float:
             upper = self.upper(eps)
@@ -226,7 +215,7 @@ class CertifiedRun:
         if excess(0.0) <= 0.0:
             return 0.0
         start = guess if LEAST_EPSILON < guess < math.inf else 1.0
-        found = find_crossing(excess, start, low=LEAST_EPSILON, high=1e9, spread=1e-3, rtol=SEARCH_RTOL).upper
+        found = find_crossing(excess, start, low=LEAST_EPSILON, high=1e9, spread=1e-3, rtol=1e-9).upper
         if found == math.inf:
             raise PrecisionLimit(
                 "expected a run whose delta the proof can reach on its lattice; take the answer in floating point, "
@@ -238,13 +227,13 @@ class CertifiedRun:
 def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> CertifiedRun:
     """The run in balls on a grid that is good near the delta ``e^log_delta``, where epsilon is about ``guess``.
 
-    Finer grids are tried until the certified epsilon is close to the guess. Raises :class:`PrecisionLimit` where even a
-    coarse one takes too long a window or too high a precision.
+    Grids up to four times as fine are tried until the certified epsilon is close to the guess. Raises
+    :class:`PrecisionLimit` where even a coarse one takes too long a window or too high a precision.
     """
     if log_delta < LEAST_LOG10_DELTA * math.log(10.0):
         raise PrecisionLimit(f"expected a delta of at least 1e{LEAST_LOG10_DELTA:.0f} for the certificate of a run")
     best, fineness = _prove_on_some_grid(phases, log_delta)
-    while fineness < FINEST and best.epsilon(log_delta, guess) > guess * (1.0 + CLOSE_ENOUGH):
+    while fineness < 4.0 and best.epsilon(log_delta, guess) > guess * (1.0 + 5e-4):
         fineness *= 2.0
         try:
             best = _prove_on_grid(phases, log_delta, fineness)
@@ -254,13 +243,16 @@ def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> Certif
 
 
 def _prove_on_some_grid(phases: Sequence[Phase], log_delta: float) -> tuple[CertifiedRun, float]:
-    """The run in balls on the default grid, or on a coarser one where that takes too much work, and its fineness."""
+    """The run in balls on the default grid, or on one up to four times as coarse where that takes too much work.
+
+    With it goes the fineness of the grid.
+    """
     fineness = 1.0
     while True:
         try:
             return _prove_on_grid(phases, log_delta, fineness), fineness
         except PrecisionLimit:
-            if fineness <= COARSEST:
+            if fineness <= 0.25:
                 raise
             fineness *= 0.5
 
@@ -290,6 +282,9 @@ def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -
 
 def _check_work(phases: Sequence[Phase], grids: _RunGrids, bits: int) -> None:
     """Raise :class:`PrecisionLimit` for grids on which a run takes too long, in particular those of a forged file."""
+    for mechanism in (_one_layer(phase.mechanism) for phase in phases):
+        if isinstance(mechanism, M2) and (mechanism.rank or 0) > MOST_RANK:
+            raise PrecisionLimit(f"expected a rank of at most {MOST_RANK:g} in a run to prove, got {mechanism.rank}")
     inner = [grid for phase in grids.epochs for block in phase for grid in block]
     windows = [window.size for window in grids.grid.windows]
     cells = len(grids.grid.knots) * sum(windows) + sum(grid.window.size for grid in inner)
@@ -315,18 +310,8 @@ def _check_size(grid: "Grid") -> None:
 
 def grid_record(grids: _RunGrids) -> dict[str, Any]:
     """The grids as plain values, as a certificate keeps them."""
-    grid = grids.grid
-    found: dict[str, Any] = {
-        "step": grid.step,
-        "knots": [list(cells) for cells in grid.knots],
-        "windows": [vars(window) for window in grid.windows],
-    }
-    if grids.epochs:
-        found["epochs"] = [
-            [[{"level": g.level, "knots": list(g.knots), "window": vars(g.window)} for g in block] for block in phase]
-            for phase in grids.epochs
-        ]
-    return found
+    plain: Any = as_plain_value(asdict(grids))
+    return {**plain["grid"], **({"epochs": plain["epochs"]} if grids.epochs else {})}
 
 
 def grid_from_record(given: Any, phases: Sequence[Phase]) -> _RunGrids:

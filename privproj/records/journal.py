@@ -1,41 +1,52 @@
-"""A journal of numbered rows that survives a kill at any moment.
+"""A journal of rows that survives a kill at any moment, and who computes its rows.
 
-Rows go to the journal in the order in which they are done, each behind its number, and reach the disk in batches. What
-is in the journal is not done again. In memory is only where the rows are.
+Rows go to the journal in the order of their numbers and reach the disk in batches. What is in the journal is not done
+again. Work is a function of a list of tasks, so that it can be sent to other processes (:func:`run_in_processes`) or to
+a Dask cluster (:func:`run_on_dask`).
 """
 
 import fcntl
 import json
 import os
+import pickle
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, MissingPackage, NotConverged
 from privproj.records.atomic import naming
-from privproj.records.workers import Row, Runner, Work
+
+Row = str
+"""One line of text, without its end."""
+Work = Callable[[list[Any]], list[Row]]
+"""A function from a list of tasks to as many rows; it must be importable where the work is done."""
+Runner = Callable[[Work, Iterator[list[Any]]], Iterator[tuple[list[Row], float]]]
+"""A function that sends batches of tasks to work, and yields for each, in their order, its rows and how long it took.
+
+The seconds are those of the process that did the work.
+"""
 
 BATCH_SECONDS = 0.5
-"""Seconds that a batch should take; a kill loses about that much work. Speed only."""
+"""Seconds that a batch should take; a kill loses a few of them for each process. Speed only."""
 
-MOST_TASKS_PER_BATCH = 2**14
-"""The largest number of tasks in a batch. Speed only."""
-
-END_OF_ROW = b",;\n"
-"""What a line ends with that was written whole. Contract."""
+MOST_RESTARTS = 5
+"""How often work that lost its process is done again before it is given up. Contract."""
 
 
 class Journal:
-    """A file of numbered rows of one line each, behind a title that says what they belong to.
+    """A file of rows of one line each, in their order, behind a title that says what they belong to.
 
-    One process at a time may have it open; raises :class:`InvalidParameter` for a second one.
+    One process at a time may have it open; raises :class:`InvalidParameter` for a second one. Its length is the number
+    of its rows.
     """
 
     def __init__(self, path: str | Path, title: dict[str, Any]) -> None:
-        self.path = Path(path)
-        self.runs: list[list[int]] = []
-        """For rows with consecutive numbers, one behind the other: the first number, how many, and where they are."""
+        self.path, self.count = Path(path), 0
+        self.head = (json.dumps(title, sort_keys=True) + "\n").encode()
         try:
             self.file = open(path, "a+b")  # noqa: SIM115 (held until close)
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -43,70 +54,44 @@ class Journal:
             raise InvalidParameter("journal", path, "a journal that no other process writes") from None
         except OSError as error:
             raise InvalidParameter("journal", path, "a file that can be written", str(error.strerror)) from None
-        self.take_up(json.dumps(title, sort_keys=True))
+        self._take_up()
 
     def __len__(self) -> int:
         """How many rows there are."""
-        return sum(count for _, count, _ in self.runs)
+        return self.count
 
-    def take_up(self, title: str) -> None:
-        """Find the rows up to the first line that is not whole, and cut off the rest."""
+    def _take_up(self) -> None:
+        """Count the rows up to the first line that is not whole, and cut off the rest."""
         self.file.seek(0)
-        head = (title + "\n").encode()
-        found = self.file.read(len(head))
-        if not head.startswith(found):
+        found = self.file.read(len(self.head))
+        if not self.head.startswith(found):
             self.close()
             raise InvalidParameter("journal", self.path, "a journal of this very question", "name another file")
-        good = len(head) if found == head else 0
+        good = len(self.head) if found == self.head else 0
         for line in self.file if good else ():
-            number = line.split(b",", 1)[0]
-            if not (number.isdigit() and line.endswith(END_OF_ROW)):
+            if not line.endswith(b"\n") or b"\0" in line:
                 break
-            self._note(int(number), good)
+            self.count += 1
             good += len(line)
         self.file.truncate(good)
         if good == 0:
-            self.file.write(head)
+            self.file.write(self.head)
             self.file.flush()
 
-    def _note(self, number: int, place: int) -> None:
-        """Keep in mind where a row is, which stands behind all others."""
-        if self.runs and number == sum(self.runs[-1][:2]):
-            self.runs[-1][1] += 1
-        else:
-            self.runs.append([number, 1, place])
-
-    def add(self, numbers: list[int], rows: list[Row]) -> None:
-        """Append these rows under these numbers; they are on the disk when this returns."""
-        place = self.file.seek(0, os.SEEK_END)
-        lines = [b"%d,%b%b" % (n, row.encode(), END_OF_ROW) for n, row in zip(numbers, rows, strict=True)]
+    def add(self, rows: list[Row]) -> None:
+        """Append the next rows; they are on the disk when this returns."""
         with naming(self.path):
-            self.file.write(b"".join(lines))
+            self.file.write("".join(f"{row}\n" for row in rows).encode())
             self.file.flush()
             os.fsync(self.file.fileno())
-        for number, line in zip(numbers, lines, strict=True):
-            self._note(number, place)
-            place += len(line)
-
-    def missing(self, count: int) -> Iterator[int]:
-        """The numbers below ``count`` that had no row when this was called, in their order."""
-        number = 0
-        for first, size, _ in [tuple(run) for run in sorted(self.runs)]:
-            yield from range(number, min(first, count))
-            number = max(number, first + size)
-        yield from range(number, count)
+        self.count += len(rows)
 
     def rows(self) -> Iterator[Row]:
-        """The rows in the order of their numbers, each number once."""
-        number = 0
+        """The rows in their order."""
         with self.path.open("rb") as file:
-            for first, size, place in sorted(self.runs):
-                file.seek(place)
-                for i in range(first, first + size):
-                    line = file.readline()
-                    if i >= number:
-                        yield line.split(b",", 1)[1][: -len(END_OF_ROW)].decode()
-                number = max(number, first + size)
+            file.seek(len(self.head))
+            for line in file:
+                yield line[:-1].decode()
 
     def close(self) -> None:
         """Close the file, so that other processes may write it."""
@@ -118,37 +103,114 @@ def complete_rows(
     task: Callable[[int], Any],
     count: int,
     journal: Journal,
-    doer: Runner,
+    runner: Runner,
     progress: Callable[[int], object] = lambda count: None,
 ) -> None:
-    """Let ``doer`` do those of ``count`` tasks that the journal has no row for; ``task`` makes one of its number."""
-    batches = _Batches((number, task(number)) for number in journal.missing(count))
-    for numbers, rows in doer(work, batches):
-        journal.add(numbers, rows)
-        batches.learn(len(rows))
+    """Let ``runner`` do those of ``count`` tasks that the journal has no row for; ``task`` makes one of its number."""
+    batches = _Batches(map(task, range(len(journal), count)))
+    for rows, seconds in runner(work, batches):
+        journal.add(rows)
+        batches.learn(len(rows), seconds)
         progress(len(rows))
 
 
 class _Batches:
     """Tasks in batches that take about :data:`BATCH_SECONDS` each, judged by the batches done so far."""
 
-    def __init__(self, tasks: Iterator[tuple[int, Any]]) -> None:
-        self.tasks, self.size, self.since = tasks, 1, time.monotonic()
+    def __init__(self, tasks: Iterator[Any]) -> None:
+        self.tasks, self.size = tasks, 1
 
-    def __iter__(self) -> Iterator[list[tuple[int, Any]]]:
+    def __iter__(self) -> Iterator[list[Any]]:
         return self
 
-    def __next__(self) -> list[tuple[int, Any]]:
-        found = [task for _, task in zip(range(self.size), self.tasks, strict=False)]
-        if not found:
-            raise StopIteration
-        return found
+    def __next__(self) -> list[Any]:
+        if tasks := list(islice(self.tasks, self.size)):
+            return tasks
+        raise StopIteration
 
-    def learn(self, count: int) -> None:
-        """Double the size of batches while they are quick, halve it while they are slow."""
-        now = time.monotonic()
-        seconds, self.since = now - self.since, now
-        if seconds > 2.0 * BATCH_SECONDS:
-            self.size = max(1, self.size // 2)
-        elif seconds < BATCH_SECONDS and count >= self.size:
-            self.size = min(MOST_TASKS_PER_BATCH, 2 * self.size)
+    def learn(self, count: int, seconds: float) -> None:
+        """Let batches be as large as one that took so long says, and at most eight times as large as that one."""
+        fitting = int(count * BATCH_SECONDS / max(seconds, 1e-9))
+        self.size = max(1, min(fitting, 8 * count, 2**14))
+
+
+# --- who computes -------------------------------------------------------------------------------------
+
+
+def run_inline(work: Work, batches: Iterator[list[Any]]) -> Iterator[tuple[list[Row], float]]:
+    """Do the work in this process."""
+    for batch in batches:
+        began = time.monotonic()
+        yield work(batch), time.monotonic() - began
+
+
+def run_in_processes(count: int) -> Runner:
+    """A runner that does the work in ``count`` processes of this machine.
+
+    If a process dies, the pool is built anew and its batches are done again; raises :class:`NotConverged` after
+    :data:`MOST_RESTARTS` pools.
+    """
+
+    def run(work: Work, batches: Iterator[list[Any]]) -> Iterator[tuple[list[Row], float]]:
+        from concurrent.futures import ProcessPoolExecutor
+        from concurrent.futures.process import BrokenProcessPool
+        from multiprocessing import get_context
+
+        waiting: deque[list[Any]] = deque()
+        for _ in range(MOST_RESTARTS):
+            with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+                try:
+                    yield from _rows_in_order(pool.submit, work, batches, waiting, count)
+                    return
+                except BrokenProcessPool:
+                    continue
+        raise NotConverged(f"expected processes that live, but {MOST_RESTARTS} pools lost one; is there enough memory?")
+
+    return run
+
+
+def run_on_dask(address: str) -> Runner:
+    """A runner that does the work on the Dask cluster at this address; raises :class:`InvalidParameter` without one.
+
+    If a worker dies, Dask sends its batches to another one.
+    """
+
+    def run(work: Work, batches: Iterator[list[Any]]) -> Iterator[tuple[list[Row], float]]:
+        try:
+            from distributed import Client
+        except ImportError:
+            raise MissingPackage("distributed", "--dask", "sweep") from None
+        try:
+            client = Client(address, timeout="10s", set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise InvalidParameter("dask", address, "the address of a running scheduler", str(error)) from None
+        with client, client.as_current():
+            workers = len(client.scheduler_info(n_workers=-1)["workers"])
+            submit = partial(client.submit, pure=False, retries=MOST_RESTARTS)
+            yield from _rows_in_order(submit, work, batches, deque(), max(1, workers))
+
+    return run
+
+
+def _rows_in_order(
+    submit: Callable[..., Any], work: Work, batches: Iterator[list[Any]], waiting: deque[list[Any]], workers: int
+) -> Iterator[tuple[list[Row], float]]:
+    """What each batch in turn gave, while later ones are at work; ``waiting`` holds the batches that are not done."""
+    jobs = deque(submit(_work_packed, work, pickle.dumps(batch)) for batch in waiting)
+    while True:
+        # Four batches are on their way for each process, so that none waits for a slow one before it.
+        for batch in islice(batches, max(0, 4 * workers - len(jobs))):
+            waiting.append(batch)
+            jobs.append(submit(_work_packed, work, pickle.dumps(batch)))
+        if not jobs:
+            return
+        rows, seconds = jobs.popleft().result()
+        waiting.popleft()
+        yield rows.split("\n"), seconds
+
+
+def _work_packed(work: Work, tasks: bytes) -> tuple[str, float]:
+    """The rows of pickled tasks as one text, since many small objects take long to send, and how long they took."""
+    began = time.monotonic()
+    rows = work(pickle.loads(tasks))
+    return "\n".join(rows), time.monotonic() - began

@@ -9,8 +9,7 @@ Every line ends with a hash of all bytes before it and of its own words. So a li
 missing from the middle is noticed, and the file is refused. The last line alone may be cut short, as a crash leaves it:
 the beginning of the one line that comes next, with zeros for what was not written. That is no protection against a
 forger, who can compute the hashes again; and whole lines cut off at the end look like a run that was killed earlier. So
-the number of releases is kept a second time outside the file, and in the checkpoint of a run. Ledgers of version 1 have
-numbers and no hashes: they are read with a warning, and continued with hashes.
+the number of releases is kept a second time outside the file, and in the checkpoint of a run.
 
 A ledger that names a target keeps it: a phase that would end above it is refused before it begins, unless a new target
 is named. A target with an order is the budget of a filter (C35), fixed before the first release: every release is
@@ -42,16 +41,13 @@ from privproj.errors import InvalidParameter, Refused
 from privproj.extensions.filter import Filter
 from privproj.records.atomic import read_bounded
 from privproj.records.run_file import MOST_PHASES, phase_from
-from privproj.records.strict_json import Ambiguous, parse_json, same_json
+from privproj.records.strict_json import same_json
 from privproj.result import Result, round_outward
 from privproj.runs.targets import delta_target, full_target
 from privproj.validation import privacy_epsilon, probability, quoted, whole
 
 HEADER = {"ledger": "privproj", "version": 2}
 """The first line of a ledger whose lines are chained by hashes."""
-
-UNCHAINED = {"ledger": "privproj", "version": 1}
-"""The first line of a ledger of version 1, without hashes."""
 
 LARGEST_LEDGER = 1 << 28
 """Bytes of a ledger, some four million releases: a longer one is neither read nor written. Contract."""
@@ -79,12 +75,6 @@ from there on, and written once. Contract."""
 
 INSECURE = "the noise came from a given seed: whoever knows it can take the noise away, so nothing is protected"
 """The warning for noise from a given seed."""
-
-NOT_CHAINED = (
-    "lines of this ledger were written by an earlier version, without hashes: numbers that were edited in them go "
-    "unnoticed"
-)
-"""The warning for lines that have no hashes."""
 
 CUT_SHORT = "a line of this ledger was cut short by a crash; it counts as a release"
 """The warning for a line that a crash cut short."""
@@ -148,9 +138,9 @@ class Account:
             Refused: The bound of the phase does not answer for it.
         """
         phase, target = entry["phase"], entry.get("target")
-        for key in entry:
-            if key not in ("phase", "target", *MARKS):
-                raise InvalidParameter(where, quoted(key), f"the keys phase, target, {' and '.join(MARKS)}")
+        unknown = [key for key in entry if key not in ("phase", "target", *MARKS)]
+        if unknown:
+            raise InvalidParameter(where, quoted(unknown[0]), f"the keys phase, target, {' and '.join(MARKS)}")
         if not isinstance(phase, dict) or "planned" in phase or "event" in phase:
             raise InvalidParameter(where, quoted(phase), "a phase as privproj writes it")
         phase_from(phase, {}, where)
@@ -213,17 +203,6 @@ class Account:
         entry, steps = self.phases[-1]
         return replace(self, phases=(*self.phases[:-1], (entry, steps + 1)))
 
-    def noted(self, note: str) -> "Account":
-        """Return the account with a further note, which is kept once.
-
-        Args:
-            note: What a reader should know, in words.
-
-        Returns:
-            The new account, or the same one if it has the note.
-        """
-        return self if note in self.notes else replace(self, notes=(*self.notes, note))
-
     @property
     def spent(self) -> int:
         """The number of releases made, over all phases."""
@@ -244,12 +223,19 @@ class Account:
         return replace(self, phases=tuple(phase for i, phase in enumerate(self.phases) if phase[1] or i == last))
 
     @property
+    def to_end(self) -> "Account":
+        """The account with its last phase run to its planned end."""
+        *before, (entry, steps) = self.phases
+        return replace(self, phases=(*before, (entry, max(steps, planned_releases(entry)))))
+
+    @property
     def planned(self) -> "Account":
         """The account of the plan: every phase that was begun, run to its planned end; with a filter only the last."""
-        begun = self.begun.phases
-        kept = begun[:-1] if self.filtered else ()
-        ends = tuple((entry, max(steps, planned_releases(entry))) for entry, steps in begun[len(kept) :])
-        return replace(self, phases=(*kept, *ends))
+        begun = self.begun
+        if self.filtered:
+            return begun.to_end
+        ends = tuple((entry, max(steps, planned_releases(entry))) for entry, steps in begun.phases)
+        return replace(self, phases=ends)
 
     @property
     def releases_planned(self) -> int:
@@ -268,14 +254,14 @@ class Account:
     @property
     def stopped(self) -> tuple[str, ...]:
         """A sentence on every phase that made fewer or more steps than planned, where that matters."""
-        found = []
         if self.filtered:
             return ()
-        for i, (entry, steps) in enumerate(self.begun.phases):
-            planned = planned_releases(entry)
-            if steps != planned:
-                found.append(STOPPED.format(name=entry.get("name", i + 1), steps=steps, planned=planned))
-        return tuple(found)
+        plans = [(entry, steps, planned_releases(entry)) for entry, steps in self.begun.phases]
+        return tuple(
+            STOPPED.format(name=entry.get("name", i + 1), steps=steps, planned=planned)
+            for i, (entry, steps, planned) in enumerate(plans)
+            if steps != planned
+        )
 
     @property
     def numbered(self) -> "Account":
@@ -349,6 +335,31 @@ class Account:
             found = answer(question_about(phases[0]), "epsilon", solve_epsilon, delta_target(delta, None))
         return self.explained(found)
 
+    def overspent(self) -> str:
+        """Return how all that is counted here ends above the target, in words; empty where it does not.
+
+        Returns:
+            A sentence without its end, or nothing.
+        """
+        target = self.target or {}
+        if not {"epsilon", "delta"} <= target.keys():
+            return ""
+        if self.filtered:
+            try:
+                self.filter()
+            except Refused as error:
+                return str(error)
+            return ""
+        named = full_target(target["epsilon"], target["delta"], None, zero=False)
+        goal, curve = replace(named, epsilon=named.epsilon * (1.0 + TARGET_SLACK)), self.curve()
+        if meets(curve, goal):
+            return ""
+        found = round_outward(epsilon_at(curve, floor_log_delta(curve, goal)).upper)
+        return (
+            f"all planned steps would end at epsilon {found} at delta {named.delta:g}, above the {named.epsilon:g} "
+            "that this ledger keeps to; plan more noise or fewer steps, or name a new epsilon and delta for all of it"
+        )
+
     def explained(self, found: Result) -> Result:
         """Return a result with what this account takes for granted, and with what its reader should know.
 
@@ -399,26 +410,6 @@ def _check_target(given: Any, where: str) -> dict[str, float]:
     return given
 
 
-class _Chain:
-    """The hash of all bytes of a ledger so far, which every new line carries on.
-
-    It is computed without a key, so that anyone can: it shows damage, not forgery.
-    """
-
-    def __init__(self, before: bytes = b"") -> None:
-        self.state = sha256(before)
-
-    def line(self, entry: Mapping[str, Any]) -> bytes:
-        """The next line for this entry with its hash, without the line end."""
-        words = self.state.copy()
-        words.update(json.dumps(entry).encode())
-        return json.dumps({**entry, "chain": words.hexdigest()[:HASH_DIGITS]}).encode()
-
-    def take(self, written: bytes) -> None:
-        """Let the hash include these bytes, which were written."""
-        self.state.update(written)
-
-
 def read_ledger(path: str | Path) -> Account:
     """Read the ledger of a training run.
 
@@ -456,116 +447,92 @@ def parse_ledger(content: bytes, path: str) -> "Reading":
     Raises :class:`InvalidParameter` for a line that was not written so, and :class:`Refused` for a phase whose bound
     does not answer.
     """
-    lines = content.split(b"\n")
-    ended = not lines[-1]
-    lines = lines[:-1] if ended else lines
-    header = _Chain().line(HEADER)
-    old = bool(lines) and _is_unchained(lines[0])
-    if not old and lines[:1] != [header]:
-        whole_headers = (header, json.dumps(UNCHAINED).encode())
-        if len(lines) <= 1 and any(known.startswith(b"".join(lines)) for known in whole_headers):
-            return Reading(path, chained=True)
+    reading = Reading(path)
+    header = reading.line(HEADER)
+    if header.startswith(content):
+        return reading
+    if not content.startswith(header):
         raise InvalidParameter(
             "ledger", path, "a ledger of privproj (its first line says so)", f"if it is one, it is damaged: {REMEDY}"
         )
-    reading = Reading(path, chained=not old)
-    reading.chain.take(lines[0] + b"\n")
-    for number, line in enumerate(lines[1:], 2):
-        reading.take(line, number)
-    if reading.orphaned and ended:
-        raise reading.damaged(len(lines), "it has an end and is not whole")
-    if old:
-        reading.account = reading.account.noted(NOT_CHAINED)
+    for line in content.removesuffix(b"\n").split(b"\n"):
+        reading.take(line)
+    if reading.half_opened and content.endswith(b"\n"):
+        raise reading.damaged("it has an end and is not whole")
     return reading
 
 
-def _is_unchained(line: bytes) -> bool:
-    """True for the header of version 1."""
-    try:
-        return same_json(parse_json(line.decode()), UNCHAINED)
-    except (ValueError, RecursionError):
-        return False
-
-
 class Reading:
-    """A ledger as far as it was read.
+    """A ledger as far as it was read or written.
 
-    ``account`` is what it says. ``openings`` has every line that opens a phase as data, without its hash, and
-    ``half_openings`` counts those that a crash cut short, whose words nobody knows.
+    ``account`` is what it says, and ``openings`` has every line that opens a phase as data, without its hash.
+    ``half_opened`` is the size of a last line that a crash cut short while it opened a phase, whose words nobody knows.
     """
 
-    def __init__(self, path: str, chained: bool) -> None:
-        self.path, self.chained, self.chain = path, chained, _Chain()
-        self.account, self.orphaned = Account(), False
+    def __init__(self, path: str) -> None:
+        self.path, self.number, self.hash = path, 0, sha256()
+        self.account, self.half_opened = Account(), 0
         self.openings: list[dict[str, Any]] = []
-        self.half_openings = 0
 
-    def take(self, line: bytes, number: int) -> None:
-        """Read the next line: a phase, a release, or the end of a line that a crash cut short."""
-        if line or self.chained:
-            entry = self.entry_of(line, number)
-            if entry is None:
-                self.cut_short(line, number)
-            elif "phase" in entry:
-                self.account, self.orphaned = self.account.opened(entry, f"{self.path}: line {number}"), False
-                self.openings.append(entry)
-            else:
-                self.step(entry, number)
-        self.chain.take(line + b"\n")
+    def line(self, entry: Mapping[str, Any]) -> bytes:
+        """The next line for this entry, with a hash of all bytes before it and of its own words.
 
-    def entry_of(self, line: bytes, number: int) -> dict[str, Any] | None:
-        """A whole line as data, its hash checked and left out; None for a line that is not whole."""
+        The hash has no key, so that anyone can compute it: it shows damage, not forgery.
+        """
+        words = self.hash.copy()
+        words.update(json.dumps(entry).encode())
+        return json.dumps({**entry, "chain": words.hexdigest()[:HASH_DIGITS]}).encode() + b"\n"
+
+    def take(self, line: bytes) -> None:
+        """Read the next line, without its end: the header, a phase, a release, or what a crash left of one."""
+        self.number += 1
+        entry = self._entry_of(line)
+        if self.half_opened:
+            raise self.damaged("the line before it is not whole")
+        if self.number == 1 and entry == HEADER:
+            pass
+        elif entry is None:
+            self._take_torn(line)
+        elif "phase" in entry:
+            self.account = self.account.opened(entry, f"{self.path}: line {self.number}")
+            self.openings.append(entry)
+        elif self.account.phases and same_json(entry, self._release()):
+            self.account = self.account.stepped()
+        else:
+            raise self.damaged(f"it says {quoted(entry)}, which is not what comes next")
+        self.hash.update(line + b"\n")
+
+    def _entry_of(self, line: bytes) -> dict[str, Any] | None:
+        """A line as data without its hash; None unless it is, to the byte, what the writer writes for that."""
         try:
-            entry = parse_json(line.decode())
-        except Ambiguous as error:
-            raise self.damaged(number, f"it has {error}") from None
-        except (ValueError, RecursionError):
+            entry = {key: value for key, value in json.loads(line).items() if key != "chain"}
+        except (ValueError, AttributeError, RecursionError):
             return None
-        if not isinstance(entry, dict):
-            raise self.damaged(number, "it is no entry")
-        if "chain" not in entry:
-            if self.chained:
-                raise self.damaged(number, "it has no hash")
-            return entry
-        claimed = {key: value for key, value in entry.items() if key != "chain"}
-        if self.chain.line(claimed) != line:
-            raise self.damaged(number, "its hash is not that of the lines up to it")
-        self.chained = True
-        return claimed
+        return entry if self.line(entry) == line + b"\n" else None
 
-    def step(self, entry: dict[str, Any], number: int) -> None:
-        """Count one release, which has to carry the next number."""
-        if self.orphaned or not self.account.phases:
-            raise self.damaged(number, "the phase that it belongs to is not there")
-        expected = {"step": self.account.phases[-1][1] + 1}
-        if not same_json(entry, expected):
-            raise self.damaged(number, f"it says {quoted(entry)} where {expected} comes next")
-        self.account = self.account.stepped()
+    def _release(self) -> dict[str, int]:
+        """The entry of the next release."""
+        return {"step": self.account.phases[-1][1] + 1}
 
-    def cut_short(self, line: bytes, number: int) -> None:
+    def _take_torn(self, line: bytes) -> None:
         """Take a line that a crash left without its end: of a phase it opens nothing, of a release it counts as one.
 
         Raises :class:`InvalidParameter` for what no crash leaves: anything but the beginning of what comes next.
         """
         opening, written = b'{"phase"', line.rstrip(b"\0")
-        if line and self.account.phases and not self.orphaned and self.is_step_begun(line, written):
-            self.account = self.account.stepped().noted(CUT_SHORT)
+        release = self.line(self._release()) if line and self.account.phases else b""
+        # Zeros may stand for what was not written of it, and for no more.
+        if release.startswith(written) and 0 < len(line) <= len(release):
+            self.account = replace(self.account.stepped(), notes=(CUT_SHORT,))
         elif line and (opening.startswith(line) or (line.startswith(opening) and _is_one_cut_line(line))):
-            self.orphaned = True
-            self.half_openings += 1
+            self.half_opened = len(line)
         else:
-            raise self.damaged(number, "it is neither whole nor the beginning of the line that comes next")
+            raise self.damaged("it is neither whole nor the beginning of the line that comes next")
 
-    def is_step_begun(self, line: bytes, written: bytes) -> bool:
-        """True if what was ``written`` of a line begins the next release, and zeros stand for no more than its rest."""
-        entry = {"step": self.account.phases[-1][1] + 1}
-        known = [self.chain.line(entry)] if self.chained else [json.dumps(entry).encode(), self.chain.line(entry)]
-        return any(whole.startswith(written) and len(line) <= len(whole) + 1 for whole in known)
-
-    def damaged(self, number: int, why: str) -> InvalidParameter:
-        """The error that says what is wrong with a line, and how to go on."""
+    def damaged(self, why: str) -> InvalidParameter:
+        """The error that says what is wrong with the line that was read last, and how to go on."""
         return InvalidParameter(
-            "ledger", self.path, f"line {number} as privproj wrote it", f"the file is damaged ({why}): {REMEDY}"
+            "ledger", self.path, f"line {self.number} as privproj wrote it", f"the file is damaged ({why}): {REMEDY}"
         )
 
 
@@ -604,68 +571,79 @@ class Ledger:
         check: Callable[[Account], Callable[[int], object]] = lambda account: lambda releases: None,
         again: bool = False,
     ) -> None:
-        self.path, self.again = Path(path).absolute(), again
-        self.releases = self.kept = 0
-        self.filter: Filter | None = None
-        self.next = phase.with_run(steps=1)
+        self.path, self.next = Path(path).absolute(), phase.with_run(steps=1)
+        self.keep, self.kept, self.reading = lambda releases: None, 0, Reading(str(path))
         self.file = _open_exclusively(self.path)
         try:
             self.check_place()
-            account = read_ledger(self.path)
-            self.begin(account, phase, {"target": dict(target)} if target else {}, marks, check(account))
+            self._take_stock()
+            self._begin(phase, dict(target or {}), marks, check(self.account), again)
         except BaseException:
             self.close()
             raise
 
-    def begin(
+    def _begin(
         self,
-        account: Account,
         phase: Phase,
         target: dict[str, Any],
         marks: tuple[str, ...],
         keep: Callable[[int], object],
+        again: bool,
     ) -> None:
-        """Continue the last phase of the file, of which this is the account, if it is this one, else append it."""
-        entry = json.loads(json.dumps(phase.as_dict()))
+        """Continue the last phase of the file if it is this one, else append it."""
+        account, entry = self.account, json.loads(json.dumps(phase.as_dict()))
         new = {mark: True for mark in MARKS if mark in marks and not getattr(account, mark)}
-        account.check_target(target.get("target"), str(self.path))
-        named = target.get("target") or account.target or {}
-        over = self.again and not account.left
+        account.check_target(target, str(self.path))
+        over = again and not account.left
         resumed = bool(account.phases) and account.phases[-1][0] == entry and not new and not over
-        self.earlier, self.steps = (account.phases[:-1], account.phases[-1][1]) if resumed else (account.phases, 0)
+        opening = {"phase": entry} | ({"target": target} if target else {}) | new
+        opened = replace(account, target=target or account.target)
+        opened = opened if resumed else account.opened(opening, str(self.path))
         if not resumed and account.spent:
             Schedule((*account.made(), phase))
         # A new target was met for what the ledger said when the noise was calibrated. It may have more since.
-        if resumed or account.spent or not target or "order" in named:
-            whole = Account((*self.earlier, (entry, max(self.steps, planned_releases(entry)))), named)
-            _check_budget(whole, named, self.path)
-        self.count_anew(Account((*self.earlier, (entry, self.steps)), named))
-        self.releases, self.keep = account.spent, keep
+        if resumed or account.spent or not target or opened.filtered:
+            above = opened.to_end.overspent()
+            if above:
+                raise Refused(f"{self.path}: {above}")
+        self.keep = keep
         self.keep_count()
-        if account.phases:
-            self.take_stock()
-        else:
-            os.ftruncate(self.file, 0)
-            self.take_stock()
-            self.append(HEADER)
+        # What a crash left of the opening of a phase, or of the header, stands for nothing.
+        if not account.phases or self.reading.half_opened:
+            os.ftruncate(self.file, self.size - self.reading.half_opened if account.phases else 0)
+            self._take_stock()
+        if not account.phases:
+            self._append(HEADER)
         if not resumed:
-            self.append({"phase": entry} | target | new)
+            self._append(opening)
             _sync_folder(self.path)
+        self.filter = opened.filter() if opened.filtered else None
 
-    def count_anew(self, account: Account) -> None:
-        """Let the filter, where the target has one, count all that this account has."""
-        self.filter = account.filter() if account.filtered else None
-
-    def take_stock(self) -> None:
-        """Carry the hash and the size on from the file; a last line without its end gets it with the next."""
-        written = self.path.read_bytes()
-        self.chain, self.size, self.unsure = _Chain(written), len(written), False
+    def _take_stock(self) -> None:
+        """Read the file; a last line without its end gets it with the next."""
+        written = read_bounded(self.path, "ledger", LARGEST_LEDGER)
+        self.reading, self.size, self.unsure = parse_ledger(written, str(self.path)), len(written), False
         self.end = b"\n" if written and not written.endswith(b"\n") else b""
 
     @property
     def account(self) -> Account:
-        """What the ledger says now, read from the file."""
-        return read_ledger(self.path)
+        """What the ledger says, as it was read and written here."""
+        return self.reading.account
+
+    @property
+    def earlier(self) -> tuple[tuple[dict[str, Any], int], ...]:
+        """The phases before the current one, with the releases that each made."""
+        return self.account.phases[:-1]
+
+    @property
+    def steps(self) -> int:
+        """The number of releases of the current phase."""
+        return self.account.phases[-1][1]
+
+    @property
+    def releases(self) -> int:
+        """The number of releases of all phases."""
+        return self.account.spent
 
     def record(self) -> int:
         """Record one release and return its number within the phase; it is on the disk when this returns.
@@ -674,15 +652,11 @@ class Ledger:
         """
         if self.unsure:
             self.check_place()
-            account = self.account
-            self.steps, self.releases = account.phases[-1][1], account.spent
-            self.count_anew(account)
-            self.take_stock()
+            self._take_stock()
+            self.filter = self.account.filter() if self.account.filtered else None
         if self.filter is not None:
             self.filter.spend(self.next)
-        self.append({"step": self.steps + 1})
-        self.steps += 1
-        self.releases += 1
+        self._append({"step": self.steps + 1})
         if self.releases % KEPT_EVERY == 0 or self.releases.bit_count() == 1:
             self.keep_count()
         return self.steps
@@ -692,7 +666,7 @@ class Ledger:
         self.keep(self.releases)
         self.kept = self.releases
 
-    def append(self, entry: Mapping[str, Any]) -> None:
+    def _append(self, entry: Mapping[str, Any]) -> None:
         """Write one line and wait until it is on the disk.
 
         After a failure the file is read again before the next line is written. Raises :class:`InvalidParameter` where
@@ -701,15 +675,14 @@ class Ledger:
         self.check_place()
         if os.fstat(self.file).st_size != self.size:
             raise self.moved("it was changed meanwhile")
-        self.unsure = True
-        self.chain.take(self.end)
-        line = self.chain.line(entry) + b"\n"
-        left = self.end + line
-        if self.size + len(left) > LARGEST_LEDGER:
+        line = self.reading.line(entry)
+        left, size = self.end + line, self.size + len(self.end + line)
+        if size > LARGEST_LEDGER:
             raise Refused(
                 f"the ledger {self.path} would have more than {LARGEST_LEDGER} bytes, so nothing was released: begin "
                 "another ledger, and add up the epsilons of both"
             )
+        self.unsure = True
         try:
             while left:
                 left = left[os.write(self.file, left) :]
@@ -719,9 +692,8 @@ class Ledger:
                 f"a line could not be written to the ledger {self.path} ({error.strerror}), so what it stands for was "
                 "not released: make room, and go on"
             ) from error
-        self.chain.take(line)
-        self.size += len(self.end + line)
-        self.unsure, self.end = False, b""
+        self.reading.take(line.removesuffix(b"\n"))
+        self.size, self.unsure, self.end = size, False, b""
 
     def check_place(self) -> None:
         """Raise where the path names another file than the one that is open: it was removed, moved or replaced."""
@@ -756,26 +728,6 @@ class Ledger:
             finally:
                 os.close(self.file)
                 self.file = -1
-
-
-def _check_budget(whole: Account, target: Mapping[str, Any], path: Path) -> None:
-    """Raise :class:`Refused` if all that was made and all that is planned would end above the target of the ledger."""
-    if not {"epsilon", "delta"} <= target.keys():
-        return
-    if whole.filtered:
-        try:
-            whole.filter()
-        except Refused as error:
-            raise Refused(f"{path}: {error}") from None
-        return
-    named = full_target(target["epsilon"], target["delta"], None, zero=False)
-    goal, curve = replace(named, epsilon=named.epsilon * (1.0 + TARGET_SLACK)), whole.curve()
-    if not meets(curve, goal):
-        found = round_outward(epsilon_at(curve, floor_log_delta(curve, goal)).upper)
-        raise Refused(
-            f"all planned steps would end at epsilon {found} at delta {named.delta:g}, above the {named.epsilon:g} "
-            f"that {path} keeps to; plan more noise or fewer steps, or name a new epsilon and delta for all of it"
-        )
 
 
 def _open_exclusively(path: Path) -> int:

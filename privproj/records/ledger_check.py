@@ -8,23 +8,18 @@ file can show that. What holds here is true of the run that the file describes.
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from privproj.curves.inversion import meets
-from privproj.errors import InvalidParameter, Refused
-from privproj.records.ledger import MARKS, NOT_CHAINED, TARGET_SLACK, Account, Reading, parse_ledger, planned_releases
+from privproj.errors import InvalidParameter
+from privproj.records.ledger import MARKS, Account, Reading, parse_ledger, planned_releases
 from privproj.records.run_file import phase_from
-from privproj.runs.targets import full_target
 
 AS_WRITTEN = "every line is as privproj writes it"
 """The claim that no line has a word more, less or otherwise than the writer gives it."""
 
 AS_FAR_AS_IT_GOES = "consistent as far as it goes"
 """The verdict on a file in which nothing is wrong and planned releases are missing. Contract."""
-
-CHAINED = "every line carries the hash of all before it"
-"""The claim that the file has no line of an earlier version, without a hash."""
 
 KEPT = "no phase planned more than the target in force"
 """The claim that the targets of the file were kept."""
@@ -64,11 +59,10 @@ def verify_ledger(content: bytes, path: str) -> LedgerVerdict:
     account = reading.account
     if not account.phases:
         raise InvalidParameter("ledger", path, "a ledger with a phase; this run was stopped before it began")
-    targets = list(_targets_with_plans(reading))
+    plans = list(_plans_under_targets(reading))
     claims = {
-        AS_WRITTEN: not reading.half_openings and _opened_as_written(reading),
-        CHAINED: NOT_CHAINED not in account.notes,
-        **({KEPT: all(_is_kept(plan, target) for plan, target in targets)} if targets else {}),
+        AS_WRITTEN: not reading.half_opened and _opened_as_written(reading),
+        **({KEPT: all(map(_is_kept, plans))} if plans else {}),
         WITHIN_PLAN: all(made <= planned_releases(entry) for entry, made in account.phases),
         SECRET: not account.insecure,
     }
@@ -90,8 +84,8 @@ def _opened_as_written(reading: Reading) -> bool:
     return True
 
 
-def _targets_with_plans(reading: Reading) -> Iterator[tuple[Account, dict[str, Any]]]:
-    """Each target of the file with the last plan that it was in force for: all made before, and that phase to its end.
+def _plans_under_targets(reading: Reading) -> Iterator[Account]:
+    """For each target of the file the last plan that it was in force for: all made before, and that phase to its end.
 
     A later target takes the place of an earlier one, and is about all of the run. That of a filter is about each phase
     when it began, after what was made before.
@@ -99,25 +93,12 @@ def _targets_with_plans(reading: Reading) -> Iterator[tuple[Account, dict[str, A
     target: dict[str, Any] = {}
     for i, entry in enumerate(reading.openings):
         target = entry.get("target") or target
-        if "order" in target:
-            yield Account(reading.account.phases[: i + 1], target).planned, target
-            continue
         replaced = i + 1 == len(reading.openings) or "target" in reading.openings[i + 1]
-        if target and replaced:
-            phases = reading.account.phases[: i + 1]
-            last = Account(phases[i:]).planned.phases
-            yield Account((*phases[:i], *last)), target
+        if target and (replaced or "order" in target):
+            yield Account(reading.account.phases[: i + 1], target).to_end
 
 
-def _is_kept(plan: Account, target: dict[str, Any]) -> bool:
-    """True if the plan meets its target; a target that lacks its epsilon or its delta cannot be checked, so False."""
-    if not {"epsilon", "delta"} <= target.keys():
-        return target.keys() == {"delta"}
-    if plan.filtered:
-        try:
-            plan.filter()
-        except Refused:
-            return False
-        return True
-    named = full_target(target["epsilon"], target["delta"], None, zero=False)
-    return meets(plan.curve(), replace(named, epsilon=named.epsilon * (1.0 + TARGET_SLACK)))
+def _is_kept(plan: Account) -> bool:
+    """True if the plan meets its target; a target that lacks its epsilon says nothing, one without delta too little."""
+    target = plan.target or {}
+    return not plan.overspent() if "epsilon" in target and "delta" in target else target.keys() == {"delta"}

@@ -23,8 +23,9 @@ from privproj.validation import TEXT, real
 DEFAULT_RTOL = 1e-6
 """Relative difference from the expected value that passes where none is given. Contract."""
 
-LARGEST_RTOL = 0.1
-"""Largest relative tolerance: an entry that lets a guarantee move further guards nothing. Contract."""
+LIMITS = {"expect": (-1e300, 1e300), "at_most": (-1e300, 1e300), "rtol": (0.0, 0.1)}
+"""What is expected of an answer, from where to where. An entry that lets a guarantee move further than by the largest
+tolerance guards nothing. Contract."""
 
 PINS = (str(Status.PROVED), str(Status.CONDITIONAL))
 """The statuses that an entry may pin: those of bounds that answer. Contract."""
@@ -40,11 +41,11 @@ class _ExpectedBound:
     name: str
     query: str
     given: dict[str, Any]
-    expect: float | None
-    rtol: float
-    at_most: float | None
+    place: str
     status: str | None = None
-    place: str = "entry"
+    expect: float | None = None
+    rtol: float = DEFAULT_RTOL
+    at_most: float | None = None
 
     def ask(self) -> Result:
         """The answer that the tool gives now; raises :class:`PrivprojError` where it gives none."""
@@ -130,23 +131,16 @@ def _entry_from(entry: Any, where: str) -> _ExpectedBound:
         raise_within(error, label)
     except PrivprojError as error:
         raise InvalidParameter(label, name, "a valid entry", str(error)) from None
-    rtol = DEFAULT_RTOL if numbers["rtol"] is None else numbers["rtol"]
-    return _ExpectedBound(name, query, given, numbers["expect"], rtol, numbers["at_most"], given.get("status"), label)
+    return _ExpectedBound(name, query, given, label, given.get("status"), **numbers)
 
 
-def _expectations_from(given: Mapping[str, Any]) -> dict[str, float | None]:
+def _expectations_from(given: Mapping[str, Any]) -> dict[str, float]:
     """What the answer is held against; raises :class:`InvalidParameter` where that is nothing."""
     if "expect" not in given and "at_most" not in given:
         raise InvalidParameter("expect", "nothing", "expect, at_most or both")
     if "rtol" in given and "expect" not in given:
         raise InvalidParameter("rtol", given["rtol"], "expect with rtol", "at_most has no tolerance")
-    return {key: _finite_number(given, key) for key in ("expect", "rtol", "at_most")}
-
-
-def _finite_number(given: Mapping[str, Any], key: str) -> float | None:
-    """A finite number, at least 0 if it is a tolerance; None where the key is missing."""
-    if key not in given:
-        return None
-    if key == "rtol":
-        return real(key, given[key], f"a relative tolerance from 0 to {LARGEST_RTOL:g}", 0.0, LARGEST_RTOL)
-    return real(key, given[key], "a number", -1e300, 1e300)
+    held = {key: limits for key, limits in LIMITS.items() if key in given}
+    return {
+        key: real(key, given[key], f"a number from {low:g} to {high:g}", low, high) for key, (low, high) in held.items()
+    }

@@ -33,7 +33,7 @@ from privproj.extensions.events import event_words
 from privproj.extensions.gaussian_fit import fit_gaussian
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import find_bound
-from privproj.records.ledger import CUT_SHORT, MARKS, NOT_CHAINED, Account, planned_releases
+from privproj.records.ledger import CUT_SHORT, MARKS, Account, planned_releases
 from privproj.records.run_file import from_data, phase_from
 from privproj.result import Outcome, Result, Status, round_outward
 from privproj.runs.sampling import IN_EPOCHS, scheme_of
@@ -170,7 +170,7 @@ def _account_from(data: Mapping[str, Any], where: str) -> Account:
     keys = ("phase", "made", *STATED, "notes")
     if set(data) - {"filter"} != set(keys):
         raise InvalidParameter(where, quoted([*data]), f"the keys {', '.join(keys)}")
-    if not isinstance(data["notes"], list) or not all(words in (NOT_CHAINED, CUT_SHORT) for words in data["notes"]):
+    if data["notes"] not in ([], [CUT_SHORT]):
         raise InvalidParameter(f"{where}: notes", quoted(data["notes"]), "notes that privproj writes")
     entries, made = data["phase"], data["made"]
     if not isinstance(entries, list) or not isinstance(made, list) or not len(entries) == len(made) > 0:

@@ -9,6 +9,7 @@ a style or a script elsewhere on it could change what is shown.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from privproj.errors import InvalidParameter
@@ -30,11 +31,8 @@ A number is honest if it is written so for some value that lies at most this far
 accepted is at least the recomputed bound less this share of it.
 """
 
-WORDS = "every word is what privproj writes for these parameters"
-"""The claim about all but the numbers."""
-
-NUMBERS = "every number is what these parameters give, but for rounding"
-"""The claim about the numbers."""
+AS_WRITTEN = "every word and number is what privproj writes for these parameters, but for rounding"
+"""The claim about all lines."""
 
 VERSION = "it was written by this version of privproj"
 """The claim that no other version wrote it, whose numbers or words may differ."""
@@ -43,9 +41,6 @@ CLAIM = re.compile(
     r"epsilon is at most [\d.e+-]+ at delta [\d.e+-]*\d|no finite epsilon at delta [\d.e+-]*\d", re.ASCII
 )
 """How the claim of a statement stands in its words, apart from spaces."""
-
-SHOWN_NUMBER = re.compile(r"\d[\d.]*(?:e[+-]?\d+)?", re.ASCII)
-"""How a number stands in a statement."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +96,12 @@ def verify_statement(content: str, path: str, write: Callable[[Statement], str])
     statement = statement_from(given, given.pop("delta"), style, version)
     # The statement with every computed number a little larger and smaller: what rounding can make of its last digits.
     ways = [write(statement.shifted(by)).split("\n") for by in (1.0, 1.0 - ROUNDING_RTOL, 1.0 + ROUNDING_RTOL)]
-    found = tuple(_differences(lines[first : last + 1], ways, first + 1))
-    of_numbers = [_without_numbers(one.said) == _without_numbers(one.expected) for one in found]
-    claims = {WORDS: all(of_numbers), NUMBERS: not any(of_numbers), VERSION: version == __version__}
+    found = tuple(
+        _Difference(number, said or "", options[0] or "")
+        for number, (said, *options) in enumerate(zip_longest(lines[first : last + 1], *ways), first + 1)
+        if said is None or None in options or not _is_one_of(said, options)
+    )
+    claims = {AS_WRITTEN: not found, VERSION: version == __version__}
     claimed = tuple(dict.fromkeys(CLAIM.findall(" ".join(" ".join(lines[first : last + 1]).split()))))
     return StatementVerdict(statement, first + 1, last + 1, len(lines), claimed, found, claims)
 
@@ -139,26 +137,8 @@ def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, i
     return begins[0], ends[0]
 
 
-def _differences(said: list[str], ways: list[list[str]], number: int) -> list[_Difference]:
-    """The lines that no rounding explains; ``number`` is that of the first."""
-    own, *others = ways
-    found = []
-    for i in range(max(len(said), len(own))):
-        options = [way[i] for way in (own, *others) if i < len(way)]
-        if i >= len(said):
-            found.append(_Difference(number + i, "", options[0]))
-        elif not _is_one_of(said[i], options):
-            found.append(_Difference(number + i, said[i], options[0] if options else ""))
-    return found
-
-
 def _is_one_of(said: str, options: list[str]) -> bool:
     """True if every word of a line is the word that stands there in one of the lines."""
     columns = [option.split(" ") for option in (said, *options)]
     alike = len({len(words) for words in columns}) == 1
     return said in options or (alike and all(word in among for word, *among in zip(*columns, strict=True)))
-
-
-def _without_numbers(line: str) -> str:
-    """A line with every number replaced by a sign, to tell changed numbers from changed words."""
-    return SHOWN_NUMBER.sub("#", line)

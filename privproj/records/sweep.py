@@ -8,17 +8,20 @@ import csv
 import io
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from random import Random
 from typing import Any, BinaryIO
 
+from privproj.accounting.phase import Phase
+from privproj.accounting.queries import ZERO_EPSILON_NOTE
 from privproj.accounting.question import FOUND, Question
 from privproj.accounting.spec import (
     SOLVERS,
     TARGETS,
+    aim_from,
     answer_entry,
     check_keys,
     check_type,
@@ -30,19 +33,13 @@ from privproj.accounting.spec import (
 )
 from privproj.errors import InvalidParameter, MissingPackage, PrivprojError, Unanswered, raise_within, unknown_name
 from privproj.records.atomic import write_atomically
-from privproj.records.journal import Journal, complete_rows
-from privproj.records.workers import Row, Runner, run_inline
-from privproj.result import Result
+from privproj.records.journal import Journal, Row, Runner, complete_rows, run_inline
+from privproj.result import Outcome, Result, Side
+from privproj.runs.targets import RiskTarget
 from privproj.validation import TEXT
 
 MOST_POINTS = 10**7
 """The largest number of points of a grid. Contract."""
-
-POINTS_IN_COLUMNS = 64
-"""From how many points on a grid is asked in columns, whose kernels need numpy. Speed only."""
-
-ROWS_PER_GROUP = 2**16
-"""How many rows of a Parquet table are in memory together. Speed only."""
 
 PROBED_POINTS = 10**5
 """How many points are looked at, at most, until one is found that is a valid question. Speed only."""
@@ -56,11 +53,14 @@ STAND_INS = {"rate": {"sampling_rate": 0.5}, "steps": {"steps": 2}}
 FIXED_KEYS = ("mechanism", "bound")
 """Keys that have one value for the whole grid, besides the parameters."""
 
-FIELDS = ("value", "lower", "upper", "side", "bound", "status", "outcome", "epsilon", "delta", "log10_delta")
-"""Fields of a result that become columns of the table."""
+COLUMNS: tuple[str, ...] = (
+    "value", "lower", "upper", "side", "bound", "status", "outcome", "epsilon", "delta", "log10_delta",
+    "noise_multiplier", "note",
+)  # fmt: skip
+"""The columns of the table after those of the axes: fields of a result, and a note."""
 
-COLUMNS = (*FIELDS, "noise_multiplier", "note")
-"""The columns of the table after those of the axes."""
+WORDS = ("side", "bound", "status", "outcome", "note")
+"""Those of them that are no numbers."""
 
 
 @dataclass(frozen=True)
@@ -204,18 +204,15 @@ class _Points:
 
     def __call__(self, points: list[tuple[Any, ...]]) -> list[Row]:
         """The rows of some points, in their order."""
-        found = list(map(self.keys, points))
-        if self.size >= POINTS_IN_COLUMNS and self.query in SOLVERS:
-            from privproj.records.sweep_columns import rows_in_columns
-
-            rows = rows_in_columns(self.query, found, self.axes, self.size)
-        else:
-            rows = [None] * len(found)
-        whole = (row or _row_of(self.query, keys) for row, keys in zip(rows, found, strict=True))
-        kept = [i for i, name in enumerate(COLUMNS) if name not in self.axes]
+        given = list(map(self.keys, points))
+        # The kernels of columns need numpy, which is not imported for fewer points.
+        in_columns = self.size >= 64 and self.query in SOLVERS
+        rows = _rows_in_columns(self.query, given, self.size) if in_columns else [None] * len(given)
+        answered = (row or _row_of(self.query, keys) for row, keys in zip(rows, given, strict=True))
+        shown = [i for i, name in enumerate(COLUMNS) if name not in self.axes]
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(
-            [*map(_value_text, point), *(row[i] for i in kept)] for point, row in zip(points, whole, strict=True)
+            [*map(_value_text, point), *(row[i] for i in shown)] for point, row in zip(points, answered, strict=True)
         )
         return text.getvalue().split("\n")[:-1]
 
@@ -229,30 +226,22 @@ def _row_of(query: str, given: dict[str, Any]) -> list[str]:
     try:
         return _result_row(answer_entry(query, given))
     except Unanswered as error:
-        found = error.result
-        return (
-            _result_row(found, str(error))
-            if isinstance(found, Result)
-            else _row_without_result(error.outcome, str(error))
-        )
+        if isinstance(error.result, Result):
+            return _result_row(error.result, str(error))
+        outcome, note = error.outcome, str(error)
     except InvalidParameter as error:
-        return _row_without_result("invalid", str(error))
+        outcome, note = "invalid", str(error)
     except PrivprojError as error:
-        return _row_without_result("not_converged", str(error))
+        outcome, note = "not_converged", str(error)
     except (ArithmeticError, ValueError, LookupError, RuntimeError, MemoryError) as error:
-        return _row_without_result("not_converged", f"an undefined value ({error}); please report these parameters")
+        outcome, note = "not_converged", f"an undefined value ({error}); please report these parameters"
+    return [{"outcome": outcome, "note": _one_line(note)}.get(name, "") for name in COLUMNS]
 
 
 def _result_row(result: Result, note: str = "") -> list[str]:
     """A result as text, in :data:`COLUMNS`."""
     plain = result.as_dict()
-    values = [plain[name] for name in FIELDS] + [plain["noise_multiplier"]]
-    return [*map(_number_text, values), _one_line(note or "; ".join(result.warnings))]
-
-
-def _row_without_result(outcome: str, note: str) -> list[str]:
-    """The row of a point without a result: its outcome and a note."""
-    return [outcome if name == "outcome" else _one_line(note) if name == "note" else "" for name in COLUMNS]
+    return [*(_value_text(plain[name]) for name in COLUMNS[:-1]), _one_line(note or "; ".join(result.warnings))]
 
 
 def _one_line(words: str) -> str:
@@ -260,32 +249,90 @@ def _one_line(words: str) -> str:
     return " ".join(words.splitlines())
 
 
-def _number_text(value: object) -> str:
-    """A number with all its digits; empty for None."""
+def _value_text(value: object) -> str:
+    """A value as text, a number with all its digits; empty for None."""
+    if isinstance(value, list):
+        return " ".join(map(str, value))
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
+# --- rows in columns: the same text as row by row, but for the margins of the numbers -----------------
+
+
+def _rows_in_columns(query: str, points: Sequence[dict[str, Any]], size: int) -> list[list[str] | None]:
+    """The rows of points of a sweep of ``size`` rows; None for those that must be asked one by one."""
+    from privproj.accounting.column_rows import read_columns
+    from privproj.accounting.columns import checked_phase
+    from privproj.numerics.compiled import rows_to_come
+
+    rows: list[list[str] | None] = [None] * len(points)
+    asked: list[tuple[int, Phase, Any]] = []
+    for i, given in enumerate(points):
+        try:
+            target = aim_from(given, query)
+            if not isinstance(target, RiskTarget):
+                asked.append((i, checked_phase(question_from(given, query).only, target), target))
+        except (PrivprojError, ArithmeticError, ValueError):
+            continue
+    with rows_to_come(size):
+        read = read_columns(query, [phase for _, phase, _ in asked], [target for *_, target in asked])
+    columns = zip(*(c.tolist() for c in (read.value, read.lower, read.log10_delta, read.unknown)), strict=True)
+    for (i, phase, target), side, (*numbers, unknown) in zip(asked, read.sides, columns, strict=True):
+        if not unknown:
+            rows[i] = _column_row(query, phase, target, side, *numbers)
+    return rows
+
+
+def _column_row(
+    query: str, phase: Phase, target: Any, side: Side, value: float, lower: float, log10_delta: float
+) -> list[str]:
+    """A row as :func:`_row_of` writes one that was asked alone."""
+    vacuous = query == "delta" and value >= 1.0
+    notes = (*phase.notes, ZERO_EPSILON_NOTE) if query == "epsilon" and value == 0.0 else phase.notes
+    own = {
+        "value": None if vacuous else value,
+        "lower": None if lower == 0.0 and query == "delta" else lower,
+        "upper": value,
+        "side": side,
+        "bound": phase.bound.name,
+        "status": phase.status,
+        "outcome": Outcome.VACUOUS if vacuous else Outcome.OK,
+        "epsilon": value if query == "epsilon" else target.epsilon,
+        "delta": value if query == "delta" else target.delta,
+        "log10_delta": log10_delta,
+        "noise_multiplier": value if query == "sigma" else phase.mechanism.noise_multiplier,
+        "note": _one_line("; ".join(notes)),
+    }
+    return [_value_text(own[name]) for name in COLUMNS]
+
+
+# --- the table ----------------------------------------------------------------------------------------
+
+
 def run_sweep(
-    grid: _Grid, out: str | Path, doer: Runner = run_inline, progress: Any = lambda count: None
+    grid: _Grid, out: str | Path, runner: Runner = run_inline, progress: Any = lambda count: None
 ) -> dict[str, int]:
     """Ask every point, write the table, and count the outcomes.
 
     The journal beside the table makes the sweep resumable; it is removed when the table is there. Raises
     :class:`InvalidParameter` where ``out`` holds anything but this very table.
     """
-    path, journal = Path(out), Path(f"{out}.journal")
-    writer = _write_parquet if path.suffix == ".parquet" else _write_csv
-    if path.exists() and not journal.exists():
+    path, place = Path(out), Path(f"{out}.journal")
+    if path.exists() and not place.exists():
         return _count_outcomes(grid, _rows_on_disk(grid, path))
-    book = Journal(journal, grid.title())
+    journal = Journal(place, grid.title())
     try:
-        progress(len(book))
-        complete_rows(grid.work(), grid.values, len(grid), book, doer, progress)
-        writer(path, column_names(grid), book.rows)
-        counts = _count_outcomes(grid, csv.reader(book.rows()))
-        journal.unlink()
+        progress(len(journal))
+        complete_rows(grid.work(), grid.values, len(grid), journal, runner, progress)
+        lines = chain([",".join(column_names(grid))], journal.rows())
+        if path.suffix == ".parquet":
+            _write_parquet(grid, path, journal)
+        else:
+            write_atomically(path, lambda file: file.writelines(f"{line}\n".encode() for line in lines))
+        counts = _count_outcomes(grid, csv.reader(journal.rows()))
+        place.unlink()
     finally:
-        book.close()
+        journal.close()
     return counts
 
 
@@ -294,128 +341,73 @@ def column_names(grid: _Grid) -> list[str]:
     return [*grid.axes, *(name for name in COLUMNS if name not in grid.axes)]
 
 
-def _value_text(value: object) -> str:
-    """A value of an axis as text."""
-    return " ".join(map(str, value)) if isinstance(value, list) else _number_text(value)
-
-
-def _rows_on_disk(grid: _Grid, path: Path) -> Iterator[list[str]]:
-    """The rows of a table that is already there; raises :class:`InvalidParameter` if it is not that of the grid."""
-    other = InvalidParameter("--output", path, "a new file, or the table of this very grid", "name another file")
-    names, rows = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
-    if names != column_names(grid):
-        raise other
-    for index, row in zip_longest(range(len(grid)), rows):
-        if index is None or row is None or row[: len(grid.axes)] != list(map(_value_text, grid.values(index))):
-            raise other
-        yield row
-
-
-def _count_outcomes(grid: _Grid, rows: Iterator[list[str]]) -> dict[str, int]:
+def _count_outcomes(grid: _Grid, rows: Iterable[list[str]]) -> dict[str, int]:
     """How many rows had which outcome, by the name of the outcome."""
     place = column_names(grid).index("outcome")
     return dict(sorted(Counter(row[place] for row in rows).items()))
 
 
-def _write_csv(path: Path, names: list[str], rows: Callable[[], Iterator[Row]]) -> None:
-    """Write the table as CSV, whole or not at all."""
+def _rows_on_disk(grid: _Grid, path: Path) -> Iterator[list[str]]:
+    """The rows of a table that is already there; raises :class:`InvalidParameter` if it is not that of the grid."""
+    other = InvalidParameter("--output", path, "a new file, or the table of this very grid", "name another file")
+    try:
+        rows = (_read_parquet if path.suffix == ".parquet" else _read_csv)(path)
+        if next(rows, None) != column_names(grid):
+            raise other
+        for index, row in zip_longest(range(len(grid)), rows):
+            if index is None or row is None or not all(map(_says, row, grid.values(index))):
+                raise other
+            yield row
+    except (OSError, ValueError, csv.Error):
+        raise other from None
+
+
+def _says(text: str, value: object) -> bool:
+    """True if the text is that of the value, or for a number that of an equal one."""
+    return text == _value_text(value) or (isinstance(value, int | float) and float(text) == value)
+
+
+def _read_csv(path: Path) -> Iterator[list[str]]:
+    """The names of the columns and then the rows of a CSV table."""
+    with path.open(newline="", encoding="utf-8") as file:
+        yield from csv.reader(file)
+
+
+def _read_parquet(path: Path) -> Iterator[list[str]]:
+    """The names of the columns and then the rows of a Parquet table, as text."""
+    table = _import_arrow()[2].ParquetFile(path)
+    yield table.schema_arrow.names
+    for batch in table.iter_batches():
+        yield from zip(*(map(_value_text, column.to_pylist()) for column in batch.columns), strict=True)  # pyright: ignore
+
+
+def _write_parquet(grid: _Grid, path: Path, journal: Journal) -> None:
+    """Write the rows of a journal as Parquet, whole or not at all; numbers become numbers."""
+    arrow, reader, parquet = _import_arrow()
+    types = dict.fromkeys(COLUMNS, arrow.float64()) | dict.fromkeys(WORDS, arrow.string())
+    for name, values in grid.axes.items():
+        kinds = set(map(type, values))
+        types[name] = arrow.string() if kinds - {int, float} else arrow.float64() if float in kinds else arrow.int64()
 
     def fill(file: BinaryIO) -> None:
-        for line in chain([",".join(names)], rows()):
-            file.write(f"{line}\n".encode())
+        rows = reader.open_csv(
+            journal.path,
+            reader.ReadOptions(column_names=column_names(grid), skip_rows=1),
+            convert_options=reader.ConvertOptions(column_types=types, null_values=[""]),
+        )
+        with parquet.ParquetWriter(file, rows.schema) as table:
+            for batch in rows:
+                table.write_batch(batch)
 
     write_atomically(path, fill)
 
 
-def _read_csv(path: Path) -> tuple[list[str], Iterator[list[str]]]:
-    """The names of the columns and the rows of a CSV table."""
-    try:
-        rows = _lines_of(path)
-        return next(rows, []), rows
-    except (OSError, ValueError, csv.Error):
-        raise _no_table(path) from None
-
-
-def _lines_of(path: Path) -> Iterator[list[str]]:
-    """The lines of a CSV file."""
-    with path.open(newline="", encoding="utf-8") as file:
-        try:
-            yield from csv.reader(file)
-        except (ValueError, csv.Error):
-            raise _no_table(path) from None
-
-
-def _no_table(path: Path) -> InvalidParameter:
-    """The error for a file that cannot be read as a table."""
-    return InvalidParameter("--output", path, "a new file, or the table of this very grid")
-
-
-def _import_arrow() -> tuple[Any, Any]:
-    """Arrow and its Parquet module; raises :class:`InvalidParameter` where they are missing."""
+def _import_arrow() -> tuple[Any, Any, Any]:
+    """Arrow, its readers of CSV and of Parquet; raises :class:`InvalidParameter` where they are missing."""
     try:
         import pyarrow
+        from pyarrow import csv as reader
         from pyarrow import parquet
     except ImportError:
         raise MissingPackage("pyarrow", "a .parquet file", "sweep", ", or write a .csv") from None
-    return pyarrow, parquet
-
-
-def _write_parquet(path: Path, names: list[str], rows: Callable[[], Iterator[Row]]) -> None:
-    """Write the table as Parquet, whole or not at all; columns that are all numbers become numbers."""
-    pyarrow, module = _import_arrow()
-    kinds = _kinds_of(csv.reader(rows()), len(names))
-    types = {int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string(), None: pyarrow.null()}
-    schema = pyarrow.schema([(name, types[kind]) for name, kind in zip(names, kinds, strict=True)])
-
-    def fill(file: BinaryIO) -> None:
-        lines = csv.reader(rows())
-        with module.ParquetWriter(file, schema) as table:
-            while group := list(islice(lines, ROWS_PER_GROUP)):
-                columns = [
-                    column if kind is str else [kind(value) if value and kind else None for value in column]
-                    for kind, column in zip(kinds, zip(*group, strict=True), strict=True)
-                ]
-                arrays = [pyarrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-                table.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
-
-    write_atomically(path, fill)
-
-
-def _kinds_of(rows: Iterator[list[str]], count: int) -> list[Any]:
-    """For each column ``int``, ``float`` or ``str``, the first that all its values are; None where all are empty."""
-    kinds: list[Any] = [None] * count
-    for row in rows:
-        for i, value in enumerate(row):
-            while value and kinds[i] is not str and not _is_number(kinds[i] or int, value):
-                kinds[i] = float if kinds[i] in (None, int) else str
-            if value and kinds[i] is None:
-                kinds[i] = int
-    return kinds
-
-
-def _is_number(kind: Any, value: str) -> bool:
-    """True if the text is a number of this kind."""
-    try:
-        kind(value)
-    except ValueError:
-        return False
-    return True
-
-
-def _read_parquet(path: Path) -> tuple[list[str], Iterator[list[str]]]:
-    """The names of the columns and the rows of a Parquet table, as text."""
-    pyarrow, module = _import_arrow()
-    try:
-        table = module.ParquetFile(path)
-    except (OSError, ValueError, pyarrow.ArrowException):
-        raise _no_table(path) from None
-
-    def rows() -> Iterator[list[str]]:
-        try:
-            for batch in table.iter_batches(ROWS_PER_GROUP):
-                columns = [map(_number_text, column.to_pylist()) for column in batch.columns]
-                yield from map(list, zip(*columns, strict=True))
-        except (OSError, ValueError, pyarrow.ArrowException):
-            raise _no_table(path) from None
-
-    return table.schema_arrow.names, rows()
+    return pyarrow, reader, parquet

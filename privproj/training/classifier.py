@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from privproj.accounting.two_stage import dp_sft
 from privproj.errors import InvalidParameter
 from privproj.records.atomic import read_bounded, write_atomically
-from privproj.records.ledger import NOT_CHAINED, Account, read_ledger
+from privproj.records.ledger import Account, read_ledger
 from privproj.records.strict_json import parse_json
 from privproj.result import Result
 from privproj.training.adaptive_clipping import AdaptiveClipping
@@ -535,14 +535,9 @@ def saved_settings(folder: Path) -> Settings:
         settings = Settings(**kept)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         raise InvalidParameter("resume", folder, "a folder that privproj train has written") from None
-    if claimed != _fingerprint(kept) and not (claimed is None and _is_of_version_1(folder / FILES["ledger"])):
+    if claimed != _fingerprint(kept):
         raise InvalidParameter(
             "resume", folder / FILES["settings"], "the settings with which the run began",
             "later parameters must not depend on earlier outputs; start another run in another folder",
         )  # fmt: skip
     return settings
-
-
-def _is_of_version_1(ledger: Path) -> bool:
-    """True for a run of an earlier version, which kept no hashes."""
-    return ledger.exists() and NOT_CHAINED in read_ledger(ledger).notes

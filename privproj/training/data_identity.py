@@ -28,7 +28,7 @@ from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, Te
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.records.atomic import read_bounded, write_atomically
-from privproj.records.ledger import NOT_CHAINED, Account
+from privproj.records.ledger import Account
 from privproj.records.strict_json import parse_json
 
 SAMPLE_SIZE = 60
@@ -54,10 +54,6 @@ PRIVATE = "a digest of private data, which is no private release: keep it with t
 
 class RepeatedRecords(UserWarning):
     """Said where every record of a data set seems to be there k times: one person then contributes k times the clip."""
-
-
-class UnknownData(UserWarning):
-    """Said where a ledger has releases and nothing tells what data they were of, as earlier versions kept none."""
 
 
 @dataclass(frozen=True)
@@ -398,18 +394,11 @@ def check_identity(
             _refuse_other_data(known, found, ledger)
             digests = {name: known.digests[name] or digest for name, digest in found.digests.items()}
             found = Identity(found.records, digests)
-    elif account.spent and NOT_CHAINED not in account.notes:
+    elif account.spent:
         raise InvalidParameter(
             "ledger", f"{ledger} without {path.name}", "the file beside it that tells of which data its releases were",
             "put it back, or name another ledger and add both up",
         )  # fmt: skip
-    elif account.spent:
-        warnings.warn(
-            f"{ledger} has releases and nothing beside it tells of which data: make sure that they were of this data; "
-            f"from now on {path.name} tells",
-            UnknownData,
-            stacklevel=3,
-        )
 
     def keep(releases: int) -> None:
         written = {"private": PRIVATE, "releases": releases, **asdict(found), **kept}

@@ -69,7 +69,7 @@ def refused(path, capsys):
     [
         b"", b"\n", b"\0" * 5000, b"\xff\xfe\x00", b"hello", b"[]", b"{", b"{}", b"null", b"1" * 100_000,
         b"[" * 100_000, b"{" * 100_000, b'{"a":' * 100_000, b'{"ledger"', b'{"ledger": 1}', b'{"ledger": "privproj"',
-        b'{"ledger": "privproj", "version": 1}\n' + b"[" * 100_000 + b"\n", b'{"certificate": {}}', b" {} " * 400_000,
+        b'{"ledger": "privproj", "version": 2}\n' + b"[" * 100_000 + b"\n", b'{"certificate": {}}', b" {} " * 400_000,
         b"PRIVACY STATEMENT\n", b"## Privacy statement\n\xff", b'{"privproj": ', b'{"privproj": ' + b"[" * 100_000,
         b"PRIVACY STATEMENT\r\nEnd of the privacy statement.\r\n", "{\u202e\x1b[2J}".encode(), b"%PDF",
         b'{"privproj": "0.1.0", "style": "text", "delta": 1e-05, "question": {"\x1b[2J": 1}}',

@@ -13,6 +13,7 @@ from privproj_cli.query import MECHANISMS, example_words
 
 from privproj.mechanisms.registry import LINES, mechanism_named
 from privproj.runs.sampling import Sampling
+from tests.records.forgers import chained_words
 
 
 @dataclass(frozen=True)
@@ -335,14 +336,14 @@ def checks(draw: st.DrawFn) -> Case:
 @st.composite
 def ledgers(draw: st.DrawFn) -> Case:
     """``ledger`` and ``verify`` on a file of JSON lines."""
-    header = '{"ledger": "privproj", "version": 1}'
+    header = '{"ledger": "privproj", "version": 2}'
     lines = [draw(often(st.just(header), st.sampled_from(LITERALS), 20))]
     for items in draw(st.lists(entries({"steps": "5"}), min_size=1, max_size=2)):
         phase = "{" + ", ".join(f'"{key}": {value}' for key, value in items) + "}"
         target = draw(often(st.just('{"epsilon": 1, "delta": 1e-5}'), st.sampled_from(LITERALS), 4))
         lines.append(f'{{"phase": {phase}, "target": {target}}}')
         lines += [f'{{"step": {i + 1}}}' for i in range(draw(st.integers(0, 4)))]
-    data = "\n".join([*lines, ""]).encode("utf-8", "surrogatepass")
+    data = chained_words(lines)
     command = draw(st.sampled_from(["ledger", "verify"]))
     given = draw(pairs(command_of(command, ""), 2))
     return Case((command, "in.jsonl", *overlaid([], given)), {"in.jsonl": draw(mutated(data))})
@@ -408,10 +409,11 @@ FILES = {
 
 RUN_FILE = b'[[phase]]\nmechanism = "m2"\ndim = 64\nrank = 4\nnoise_multiplier = 1\nsteps = 3\n'
 CHECK_FILE = b'[[bound]]\nmechanism = "gaussian"\nnoise_multiplier = 1\ndelta = 1e-5\nexpect = 4.4\nrtol = 0.1\n'
-LEDGER_FILE = b"""{"ledger": "privproj", "version": 1}
-{"phase": {"name": "a", "mechanism": "gaussian", "noise_multiplier": 1, "steps": 5}, "target": {"delta": 1e-5}}
-{"step": 1}
-"""
+LEDGER_FILE = chained_words([
+    '{"ledger": "privproj", "version": 2}',
+    '{"phase": {"name": "a", "mechanism": "gaussian", "noise_multiplier": 1, "steps": 5}, "target": {"delta": 1e-05}}',
+    '{"step": 1}',
+])  # fmt: skip
 SEEDS = [
     *(kind + RUN_FILE for kind in (b"r", b"m")), *(kind + CHECK_FILE for kind in (b"c", b"u")),
     *(kind + LEDGER_FILE for kind in (b"l", b"k")),

@@ -36,11 +36,17 @@ DIGITS = [
 
 def chained(entries):
     """The lines of a ledger with these entries, each with the hash that the format asks for, by other code."""
+    return chained_words(json.dumps(entry) for entry in entries)
+
+
+def chained_words(lines):
+    """The same of lines in other words than the writer's: an object has its hash behind what it says."""
     content = b""
-    for entry in entries:
-        words = json.dumps(entry).encode()
-        line = {**entry, "chain": sha256(content + words).hexdigest()[:32]}
-        content += json.dumps(line).encode() + b"\n"
+    for line in lines:
+        words = line.encode("utf-8", "surrogatepass")
+        chain = b'"chain": "%b"}' % sha256(content + words).hexdigest()[:32].encode()
+        join = b"" if words == b"{}" else b", "
+        content += (words[:-1] + join + chain if words[:1] == b"{" else words) + b"\n"
     return content
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from privproj_cli.main import exit_code
 
 import privproj
+from privproj.mechanisms.registry import find_bound, mechanism_named
 from privproj.records import certificate, certified_runs, strict_json
 
 needs("flint")
@@ -128,10 +129,13 @@ def test_a_saved_certificate_is_checked_by_another_command(tmp_path, capsys):
     assert "holds" in capsys.readouterr().out
 
 
-M2 = {"name": "m2", "noise_multiplier": 0.5, "dim": 2048, "rank": 16, "clipping": "joint"}
+M2 = {"mechanism": "m2", "noise_multiplier": 0.5, "dim": 2048, "rank": 16, "clipping": "joint", "bound": "rank-free"}
+RUN = {"steps": 1, "sampling_rate": 1.0, "relation": "add-remove"}
 
-RUN = {"steps": 1, "sampling_rate": 1.0, "sampling": None, "relation": "add-remove", "group_size": 1}
-RUN["public_size"] = False
+
+def asked(**changes):
+    """The question of the certificate with some of it changed; None takes a key away."""
+    return {"phase": [{key: value for key, value in {**M2, **RUN, **changes}.items() if value is not None}]}
 
 
 def a_little_less(upper):
@@ -152,44 +156,44 @@ def a_little_less(upper):
         ("target", {"delta": 1.0}, 2),
         ("lower", "0.1", 1),
         ("upper", a_little_less, 1),
-        ("side", "exact", 1),
-        ("source", "somewhere", 1),
-        ("assumes", [], 1),
-        ("assumes", ["anything"], 1),
-        ("bound_version", 99, 1),
-        ("bound_version", True, 2),
-        ("bound_version", "1", 2),
+        ("side", "exact", 2),
+        ("source", "somewhere", 2),
+        ("assumes", [], 2),
+        ("assumes", ["anything"], 2),
+        ("bound_version", 99, 2),
+        ("question", None, 2),
+        ("question", {}, 2),
         ("bits", 100, 2),
         ("arithmetic", "by hand", 2),
-        ("epsilon", 1, 2),
-        ("status", "conditional", 1),
-        ("promises", ["anything"], 1),
-        ("mechanism", {**M2, "rank": 17}, 1),
-        ("mechanism", {**M2, "rank": True}, 2),
-        ("mechanism", {**M2, "rank": "16"}, 2),
-        ("mechanism", {**M2, "rank": 16.0}, 2),
-        ("mechanism", {**M2, "rank": None}, 2),
-        ("mechanism", {**M2, "fixed_projection": "false"}, 2),
-        ("mechanism", {key: value for key, value in M2.items() if key != "clipping"}, 2),
-        ("mechanism", {"name": "m2", "dim": 2048, "rank": 16, "noise": 0.5}, 2),
-        ("mechanism", {"name": "nothing"}, 2),
-        ("mechanism", [], 2),
-        ("witness", {"tangent": -1.0}, 2),
-        ("witness", {"tangent": "0.5"}, 2),
-        ("witness", {"tangent": 1e-9}, 5),
-        ("witness", {}, 5),
-        ("run", {"steps": 1}, 2),
-        ("run", {**RUN, "steps": 2.5}, 2),
-        ("run", {**RUN, "steps": 1.0}, 2),
-        ("run", {**RUN, "steps": 7}, 2),
-        ("run", {**RUN, "group_size": -5}, 2),
-        ("run", {**RUN, "group_size": 4}, 3),
-        ("run", {**RUN, "relation": "none"}, 2),
-        ("run", {**RUN, "sampling": "poisson"}, 2),
-        ("run", {**RUN, "sampling_rate": 0.5}, 2),
-        ("run", {**RUN, "planned": True}, 2),
+        ("epsilon", 1, 5),
+        ("status", "conditional", 2),
+        ("promises", ["anything"], 2),
+        ("question", asked(rank=17), 1),
+        ("question", asked(rank=True), 2),
+        ("question", asked(rank="16"), 2),
+        ("question", asked(rank=16.5), 2),
+        ("question", asked(rank=None), 2),
+        ("question", asked(fixed_projection="false"), 2),
+        ("question", asked(dim=2049), 1),
+        ("question", asked(noise=0.5), 2),
+        ("question", asked(mechanism="nothing"), 2),
+        ("question", {"phase": [[]]}, 2),
+        ("grid", {"tangent": -1.0}, 2),
+        ("grid", {"tangent": "0.5"}, 2),
+        ("grid", {"tangent": 1e-9}, 5),
+        ("grid", {}, 5),
+        ("question", {"phase": []}, 2),
+        ("question", asked(steps=2.5), 2),
+        ("question", {**asked(), "composer": "privproj"}, 2),
+        ("question", asked(steps=7), 2),
+        ("question", asked(group_size=-5), 2),
+        ("question", asked(group_size=4), 3),
+        ("question", asked(relation="none"), 2),
+        ("question", asked(noise_multiplier=0.49), 1),
+        ("question", asked(sampling_rate=0.5), 2),
+        ("question", asked(batches=3), 2),
         ("extra", 1, 2),
-        ("bound", "mixture-rdp", 3),
+        ("question", asked(bound="mixture-rdp"), 3),
         ("upper", "nan", 2),
         ("schema", 99, 2),
         ("epsilon", "one", 2),
@@ -208,21 +212,25 @@ def test_a_certificate_that_was_changed_does_not_pass(proof_text, tmp_path, caps
 def test_a_certificate_under_another_relation_says_what_the_tool_says_there(name, relation):
     """An edited relation passes only where the tool, asked under that relation, proves as small a delta."""
     own = certificate.certify(answered(name))
-    edited = replace(own, run={**own.run, "relation": relation})
+    (phase,) = own.question["phase"]
+    edited = replace(own, question={"phase": [{**phase, "relation": relation}]})
     try:
         found = privproj.evaluate(f"{name}.delta", epsilon=1.0, relation=relation, **SETTINGS[name])
     except privproj.Refused:
         with pytest.raises(privproj.Refused):
             certificate.verify(edited)
         return
-    assert certificate.verify(certificate.certify(found)).holds
-    same_words = (str(found.status), tuple(found.promises)) == (own.status, own.promises)
-    same_words &= found.assumes == own.assumes and str(found.side) == own.side
-    true = same_words and abs(found.log10_delta - math.log10(float(own.upper))) < 1e-9
+    proved = certificate.verify(certificate.certify(found))
+    assert proved.holds
+    true = abs(found.log10_delta - math.log10(float(own.upper))) < 1e-9
     try:
-        assert certificate.verify(edited).holds == true
+        verdict = certificate.verify(edited)
     except privproj.PrivprojError:
         assert not true
+        return
+    assert verdict.holds == true
+    for words in ("status", "promises", "assumes", "side", "source", "run"):
+        assert getattr(verdict.result, words) == getattr(found, words)
 
 
 @pytest.mark.parametrize(
@@ -249,6 +257,24 @@ def test_bytes_that_are_no_text_are_refused(tmp_path, data):
     assert exit_code(["verify", str(path)]) == 2 == exit_code(["verify", str(tmp_path)])
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"steps": 1', '"steps": 1, "planned": true'),
+        ('"steps": 1', '"steps": 1, "name": "proved for ever"'),
+        ('"steps": 1', '"steps": 1.0'),
+        ('"bound": "rank-free", ', ""),
+        ('"noise_multiplier"', '"noise-multiplier"'),
+    ],
+)
+def test_a_question_in_other_words_than_those_of_the_tool_is_refused(proof_text, tmp_path, capsys, old, new):
+    """It may read as the same question: nothing may be added to it, left out of it or said otherwise."""
+    assert old in proof_text
+    (tmp_path / "proof.json").write_text(proof_text.replace(old, new))
+    assert exit_code(["verify", str(tmp_path / "proof.json")]) == 2
+    assert "question" in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def proof_text():
     """A certificate of one release of M2."""
@@ -258,9 +284,7 @@ def proof_text():
 
 def test_the_order_of_keys_and_the_spelling_of_numbers_do_not_matter(proof_text, tmp_path, capsys):
     content = json.loads(proof_text)["certificate"]
-    turned = {
-        key: dict(reversed(value.items())) if isinstance(value, dict) else value for key, value in content.items()
-    }
+    turned = {**content, "question": {"phase": [dict(reversed(content["question"]["phase"][0].items()))]}}
     text = json.dumps({"certificate": dict(reversed(turned.items()))}, indent=5).replace("1e-05", "0.000010")
     (tmp_path / "proof.json").write_text(text)
     assert text != proof_text and exit_code(["verify", str(tmp_path / "proof.json")]) == 0
@@ -282,7 +306,10 @@ def with_an_edit(draw, content):
     content = json.loads(json.dumps(content))
     table = content["certificate"]
     name = draw.choice(sorted(table))
-    if isinstance(table[name], dict) and table[name] and draw.random() < 0.7:
+    if name == "question" and draw.random() < 0.8:
+        (table,) = table[name]["phase"]
+        name = draw.choice(sorted(table))
+    elif isinstance(table[name], dict) and table[name] and draw.random() < 0.7:
         table = table[name]
         name = draw.choice(sorted(table))
     if name in ("lower", "upper") and draw.random() < 0.7:
@@ -303,24 +330,19 @@ def with_an_edit(draw, content):
     return content
 
 
-def states_the_truth(content):
-    """By the accountant and by mpmath: every word is what the tool says, and delta lies where it is claimed."""
+def states_the_truth(content, said):
+    """By mpmath, delta lies where it is claimed; what is printed of the question is what the accountant says."""
     claim = content["certificate"]
-    mechanism = {name: value for name, value in claim["mechanism"].items() if name not in ("name", "clipping")}
-    name = f"{claim['mechanism']['name']}.{claim['bound']}"
-    run = {key: value for key, value in claim["run"].items() if value is not None}
-    found = privproj.evaluate(f"{name}.delta", epsilon=claim["epsilon"], **mechanism, **run)
-    words = found.as_dict()
-    run_words, mechanism_words = (
-        {k: v for k, v in words[part].items() if k != "assumes"} for part in ("run", "mechanism")
-    )
-    assert (run_words, mechanism_words) == (claim["run"], claim["mechanism"])
-    assert list(found.assumes) == claim["assumes"]
-    for key in ("bound", "bound_version", "side", "status", "promises", "source"):
-        assert claim[key] == words[key]
-    extra = {"steps": run["steps"]} if run["steps"] > 1 else {}
+    (phase,) = claim["question"]["phase"]
+    asked = {key: value for key, value in phase.items() if key not in ("mechanism", "bound", "clipping")}
+    name = f"{phase['mechanism']}.{phase.get('bound') or find_bound(mechanism_named(phase['mechanism']), None).name}"
+    found = privproj.evaluate(f"{name}.delta", epsilon=claim["epsilon"], **asked)
+    for key in ("mechanism", "run", "bound", "bound_version", "side", "status", "promises", "source"):
+        assert said["result"][key] == found.as_dict()[key]
+    options = ("sampling_rate", "sampling", "relation", "public_size", "group_size")
+    asked = {key: value for key, value in asked.items() if key not in options and (key, value) != ("steps", 1)}
     with mp.workdps(40):
-        value = reference.value(f"{name}.delta", 25, epsilon=claim["epsilon"], **mechanism, **extra)
+        value = reference.value(f"{name}.delta", 25, epsilon=claim["epsilon"], **asked)
         assert mp.mpf(claim["lower"]) * (1 - mp.mpf("1e-24")) <= value <= mp.mpf(claim["upper"]) * (1 + mp.mpf("1e-24"))
         assert mp.mpf(claim["upper"]) <= claim["target"]["delta"]
 
@@ -333,11 +355,11 @@ def test_no_edited_certificate_passes_unless_it_states_the_truth(name, tmp_path,
     for _ in range(40):
         changed = with_an_edit(draw, content)
         path.write_text(json.dumps(changed))
-        codes.append(exit_code(["verify", str(path)]))
+        codes.append(exit_code(["verify", str(path), "--json"]))
         said = capsys.readouterr()
         assert (said.err.count("\n") == 1) == (codes[-1] in (2, 3, 5)) and "report" not in said.err
         if codes[-1] == 0 and not strict_json.same_json(changed, content):
-            states_the_truth(changed)
+            states_the_truth(changed, json.loads(said.out))
     assert codes.count(2) > 15 and codes.count(1) > 2
 
 
@@ -376,7 +398,7 @@ def test_an_epoch_of_shuffled_batches_is_certified_as_one_release_and_no_more(tm
     assert "shuffled batches, counted as one release" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize(("schema", "remedy"), [(2, "write it again"), (99, "update"), ("3", "write it again")])
+@pytest.mark.parametrize(("schema", "remedy"), [(3, "write it again"), (99, "update"), ("3", "write it again")])
 def test_a_certificate_of_another_schema_is_refused_with_a_remedy(proof_text, tmp_path, capsys, schema, remedy):
     content = json.loads(proof_text)
     content["certificate"]["schema"] = schema

@@ -75,7 +75,7 @@ def test_a_certified_delta_and_a_certified_sigma_answer_the_same_question(proved
     assert delta.value == pytest.approx(plain.delta, rel=5e-3)
     sigma, certificate = prove(privproj.sigma(Gaussian(), epsilon=answer.value, delta=1e-5, **DP_SGD))
     assert 1.0 - 1e-3 < sigma.value < 1.0 + 1e-3
-    assert certificate.mechanism["noise_multiplier"] == sigma.value == sigma.noise_multiplier
+    assert certificate.question["phase"][0]["noise_multiplier"] == sigma.value == sigma.noise_multiplier
     assert Decimal(certificate.upper) <= Decimal("1e-5") and certificate.epsilon == answer.value
 
 
@@ -115,26 +115,27 @@ def put(content, value, *path):
     content[path[-1]] = value
 
 
-GRID = ("witness", "grid")
+RUN = ("question", "phase", 0)
+GRID = ("grid",)
 WINDOW = (*GRID, "windows", 0)
 EDITS = {
-    "fewer steps": (lambda c: put(c, 900, "run", "steps"), 1),
-    "more steps": (lambda c: put(c, 1010, "run", "steps"), 1),
+    "fewer steps": (lambda c: put(c, 900, *RUN, "steps"), 1),
+    "more steps": (lambda c: put(c, 1010, *RUN, "steps"), 1),
     "a smaller epsilon": (lambda c: put(c, c["epsilon"] * (1.0 - 1e-6), "epsilon"), 1),
     "a smaller delta": (lambda c: (put(c, "9.9e-6", "upper"), put(c, {"delta": 9.9e-6}, "target")), 1),
     "a larger lower end": (lambda c: put(c, c["upper"], "lower"), 1),
-    "a larger rate": (lambda c: put(c, 0.0101, "run", "sampling_rate"), 1),
-    "fixed size": (lambda c: put(c, "fixed", "run", "sampling"), 3),
-    "another bound": (lambda c: put(c, "gdp", "bound"), 3),
-    "a promise less": (lambda c: put(c, [], "assumes"), 1),
-    "exact": (lambda c: put(c, "exact", "side"), 1),
+    "a larger rate": (lambda c: put(c, 0.0101, *RUN, "sampling_rate"), 1),
+    "fixed size": (lambda c: put(c, "fixed", *RUN, "sampling"), 3),
+    "another bound": (lambda c: put(c, "gdp", *RUN, "bound"), 3),
+    "words of its own": (lambda c: put(c, [], "assumes"), 2),
+    "exact": (lambda c: put(c, "exact", "side"), 2),
     "few bits": (lambda c: put(c, 64, "bits"), 2),
     "odd bits": (lambda c: put(c, 130, "bits"), 2),
-    "a tangent": (lambda c: put(c, 1.0, "witness", "tangent"), 2),
-    "no grid": (lambda c: put(c, {}, "witness"), 2),
+    "a tangent": (lambda c: put(c, 1.0, "grid", "tangent"), 2),
+    "no grid": (lambda c: put(c, {}, "grid"), 2),
     "no step": (lambda c: without(c, *GRID, "step"), 2),
     "a step of zero": (lambda c: put(c, 0.0, *GRID, "step"), 2),
-    "another step": (lambda c: put(c, 2.0 * c["witness"]["grid"]["step"], *GRID, "step"), 1),
+    "another step": (lambda c: put(c, 2.0 * c["grid"]["step"], *GRID, "step"), 1),
     "one window": (lambda c: without(c, *GRID, "windows", 1), 2),
     "a window of a prime": (lambda c: put(c, 8191, *WINDOW, "size"), 2),
     "a huge window": (lambda c: put(c, 1 << 40, *WINDOW, "size"), 2),
@@ -142,11 +143,11 @@ EDITS = {
     "a window of text": (lambda c: put(c, "0", *WINDOW, "first"), 2),
     "a window elsewhere": (lambda c: put(c, 20000, *WINDOW, "first"), 1),
     "an order of nan": (lambda c: put(c, -1.0, *WINDOW, "right"), 2),
-    "knots without 0": (lambda c: c["witness"]["grid"]["knots"][0].remove(0), 2),
-    "knots in disorder": (lambda c: c["witness"]["grid"]["knots"][0].reverse(), 2),
+    "knots without 0": (lambda c: c["grid"]["knots"][0].remove(0), 2),
+    "knots in disorder": (lambda c: c["grid"]["knots"][0].reverse(), 2),
     "knots that are no whole numbers": (lambda c: put(c, 0.5, *GRID, "knots", 0, 3), 2),
-    "knots for two phases": (lambda c: c["witness"]["grid"]["knots"].append([-1, 0, 1]), 2),
-    "a far knot": (lambda c: c["witness"]["grid"]["knots"][0].append(10**12), 2),
+    "knots for two phases": (lambda c: c["grid"]["knots"].append([-1, 0, 1]), 2),
+    "a far knot": (lambda c: c["grid"]["knots"][0].append(10**12), 2),
 }
 """Edits of the certificate of DP-SGD, and the exit code of its check."""
 
@@ -167,7 +168,7 @@ def test_an_edited_certificate_says_what_is_true_or_does_not_pass(proved, tmp_pa
 def test_any_grid_proves_a_bound(proved, seed):
     rng = random.Random(seed)
     questions = [phase_of(Gaussian(noise_multiplier=1.0), **DP_SGD)]
-    record = json.loads(json.dumps(proved[2].witness["grid"]))
+    record = json.loads(json.dumps(proved[2].grid))
     record["step"] *= rng.choice([1.0, rng.uniform(0.5, 4.0)])
     cells = record["knots"][0]
     record["knots"] = [sorted({0, *rng.sample(cells, rng.randint(5, len(cells) - 1))})]
@@ -183,8 +184,8 @@ def test_any_grid_proves_a_bound(proved, seed):
 
 def test_a_grid_is_read_as_it_was_written(proved):
     questions = [phase_of(Gaussian(noise_multiplier=1.0), **DP_SGD)]
-    grid = grid_from_record(proved[2].witness["grid"], questions)
-    assert grid_record(grid) == proved[2].witness["grid"]
+    grid = grid_from_record(proved[2].grid, questions)
+    assert grid_record(grid) == proved[2].grid
     assert verify(proved[2]).holds
 
 
@@ -224,7 +225,7 @@ def test_a_delta_that_floats_cannot_look_at_is_refused():
 def test_a_grid_of_another_run_is_refused(proved):
     phase = phase_of(Gaussian(noise_multiplier=1.0), steps=10)
     with pytest.raises(InvalidParameter):
-        grid_from_record(proved[2].witness["grid"], [phase])
+        grid_from_record(proved[2].grid, [phase])
 
 
 LONG = {"steps": 100_000, "sampling_rate": 0.001}
@@ -253,7 +254,7 @@ def test_a_forged_certificate_is_refused_before_any_work(proved, forge, tmp_path
     """A hundred kilobytes may ask for minutes and gigabytes; what is refused costs less than reading it."""
     content = proved[2].record
     content["certificate"]["bits"] = 1024
-    forge(content["certificate"]["witness"]["grid"])
+    forge(content["certificate"]["grid"])
     path = tmp_path / "forged.json"
     path.write_text(json.dumps(content))
     monkeypatch.setattr("privproj.rigorous.composition.RunInBalls.__init__", None)

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from privproj_cli.main import exit_code
+from records.forgers import chained, chained_words, entries_of
 from records.ledgers import PHASE, RELEASE, RUN, SECOND, TARGET, altered, spend
 
 import privproj
 from privproj.accounting.schedule import phase_of
 from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE, THIS_LEDGER_ALONE
 from privproj.errors import InvalidParameter, Refused
-from privproj.records.ledger import CUT_SHORT, NOT_CHAINED, Ledger, read_ledger
+from privproj.records.ledger import CUT_SHORT, Ledger, read_ledger
 from privproj.records.run_file import phase_from
 
 
@@ -210,39 +211,39 @@ def test_a_run_that_released_nothing(path, capsys):
 
 # --- lines by hand ----------------------------------------------------------------------------------
 
-HAND = '{"phase": {"name": "a", "mechanism": "gaussian", "noise_multiplier": 1, "steps": 5}, "target": {"delta": 1e-5}}'
+HAND = (
+    '{"phase": {"name": "a", "mechanism": "gaussian", "noise_multiplier": 1, "steps": 5}, "target": {"delta": 1e-05}}'
+)
 
 
-def by_hand(path, *lines, version=1):
-    """A ledger of version 1, which has no hashes."""
-    path.write_text("\n".join([f'{{"ledger": "privproj", "version": {version}}}', HAND, *lines, ""]))
+def by_hand(path, *lines):
+    """A ledger with these lines, each an object with its hash behind its own words."""
+    path.write_bytes(chained_words(['{"ledger": "privproj", "version": 2}', HAND, *lines]))
 
 
-def test_a_ledger_of_version_1_is_read_with_a_warning_and_goes_on_with_hashes(path, capsys):
+def test_a_ledger_by_hand_is_read_and_one_of_version_1_is_refused(path, capsys):
     by_hand(path, '{"step": 1}', '{"step": 2}')
-    account = read_ledger(path)
-    assert account.spent == 2 and NOT_CHAINED in account.epsilon(1e-5).warnings
-    assert exit_code(["ledger", str(path)]) == 0
-    assert "without hashes" in capsys.readouterr().out
-    spend(path, 3)
-    known = read_ledger(path)
-    assert [steps for _, steps in known.phases] == [2, 3] and NOT_CHAINED in known.notes
-    lines = path.read_bytes().splitlines(keepends=True)
-    for cut in range(len(b"".join(lines[4:]))):
-        whole = b"".join(lines)
-        assert altered(path, whole[: len(whole) - cut]).spent >= 2
-    assert altered(path, b"".join(lines).replace(b'{"step": 2}', b'{"step": 3}')) is None
-    assert altered(path, b"".join(lines).replace(b'"noise_multiplier": 1,', b'"noise_multiplier": 2,')) is None
-    assert altered(path, b"".join([*lines, b'{"step": 4}\n'])) is None
+    assert read_ledger(path).spent == 2 and read_ledger(path).target == {"delta": 1e-5}
+    for old, new in ((b'"version": 2', b'"version": 1'), (b'"version": 2', b'"version": 2.0')):
+        assert altered(path, chained_bytes(path, old, new)) is None
+    path.write_text(f'{{"ledger": "privproj", "version": 1}}\n{HAND}\n{{"step": 1}}\n')
+    assert exit_code(["ledger", str(path)]) == 2
+    assert "its first line says so" in capsys.readouterr().err
+
+
+def chained_bytes(path, old, new):
+    """A ledger with other words in its first line, the hashes computed again."""
+    lines = [json.dumps(entry).encode().replace(old, new) for entry in entries_of(path.read_bytes())]
+    return chained([json.loads(line) for line in lines])
 
 
 @pytest.mark.parametrize(
     "line",
     ['{"step": 3}', '{"step": 1}', '{"step": 50}', '{"step": "2"}', '{"step": 2.0}', '{"step": true}', '{"step": null}',
      '{"step": 2, "count": 3}', '{"count": "3"}', '{"step": 2, "step": 2}', "{}", "[]", "7", '{"step": 2}{"step": 3}',
-     '{"step": NaN}', '{"phase": {}, "extra": 1}', HAND.replace("1e-5", "2"), HAND.replace("1e-5", "true"),
-     HAND.replace('"delta": 1e-5', ""), HAND.replace("1e-5}", '1e-5}, "insecure": false'), HAND.replace("5},", '"5"},'),
-     HAND.replace("}, ", ', "planned": true}, '),
+     '{"step": NaN}', '{"phase": {}, "extra": 1}', HAND.replace("1e-05", "2"), HAND.replace("1e-05", "true"),
+     HAND.replace('"delta": 1e-05', ""), HAND.replace("1e-05}", '1e-05}, "insecure": false'),
+     HAND.replace("5},", '"5"},'), HAND.replace("}, ", ', "planned": true}, '),
      '{"phase": {"event": {"type": "NoOpDpEvent"}, "steps": 5}}', HAND.replace("1,", "1, \"noise_multiplier\": 9,")],
 )  # fmt: skip
 def test_a_line_that_says_anything_but_what_comes_next_is_refused(path, line, capsys):

@@ -164,9 +164,10 @@ def test_a_phase_that_was_half_written_opens_nothing(path):
         assert altered(path, before + line[:cut] + releases) is None
     for joint in (b"J", b" ", b"}"):
         assert altered(path, before + line + joint + releases.replace(b"\n", b"")) is None
-    path.write_bytes(before + line[:50])
-    spend(path, 2, SECOND)
-    assert [steps for _, steps in read_ledger(path).phases] == [7, 2]
+    for phase, made in ((SECOND, [7, 2]), (PHASE, [9])):
+        path.write_bytes(before + line[:50])
+        spend(path, 2, phase)
+        assert [steps for _, steps in read_ledger(path).phases] == made
 
 
 def write_for_ever(path, phase, used):

@@ -13,7 +13,7 @@ from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE,
 from privproj.errors import InvalidParameter, Refused
 from privproj.records.ledger import CUT_SHORT, Account
 from privproj.records.statement import account_data, sections, statement_from
-from privproj.records.statement_check import BEGIN, END, NUMBERS, VERSION, WORDS
+from privproj.records.statement_check import AS_WRITTEN, BEGIN, END, VERSION
 from privproj.schedule import phase_of
 
 Z = "--noise-multiplier"
@@ -131,10 +131,10 @@ def test_a_changed_number_or_word_is_named_with_its_line(tmp_path, capsys, style
     stated = re.search(r"epsilon is at most (\S+) at", text)[1]
     value = privproj.epsilon(privproj.Gaussian(noise_multiplier=2.0), delta=1e-5).value
     assert value <= float(stated)
-    for said, claim in ((f"{float(stated) - 1e-3:.3f}", NUMBERS), (f"{float(stated) + 1e-3:.3f}", NUMBERS)):
+    for said in (f"{float(stated) - 1e-3:.3f}", f"{float(stated) + 1e-3:.3f}"):
         changed = text.replace(f"epsilon is at most {stated}", f"epsilon is at most {said}")
         code, found = checked(tmp_path, capsys, changed)
-        assert code == 1 and [key for key, holds in found["claims"].items() if not holds] == [claim]
+        assert code == 1 and [key for key, holds in found["claims"].items() if not holds] == [AS_WRITTEN]
         (line,) = found["differences"]
         assert said in line["said"] and stated in line["expected"]
         assert line["said"] == changed.split("\n")[line["number"] - 1]
@@ -143,7 +143,7 @@ def test_a_changed_number_or_word_is_named_with_its_line(tmp_path, capsys, style
     assert "assumed of the data: one person has one record" in text
     for old, new in (("one person has one record", "one person has ten records"), ("assumed of the data: ", "")):
         code, found = checked(tmp_path, capsys, text.replace(old, new))
-        assert code == 1 and not found["claims"][WORDS]
+        assert code == 1 and not found["claims"][AS_WRITTEN]
 
 
 def test_parameters_are_bound_to_the_words(tmp_path, capsys):
