@@ -69,6 +69,9 @@ LEAST_GAP = 1e-9
 MATCHED_LOG_DELTAS = (-1.0, -3.0, -8.0, -20.0, -60.0)
 """Logs of the ``D_1`` at which a Gaussian with the same value is matched, one ``m`` each. Speed only."""
 
+LEAST_CONVERTED = -150.0
+"""A log delta of one record that is not asked for where the group has an epsilon of its own. Speed only."""
+
 PILOT_LOSSES = 14
 """Losses of each sign at which the ``m`` are compared. Speed only."""
 
@@ -104,10 +107,15 @@ def group_step(
 
     def log_delta(eps: float) -> Enclosure:
         # The add order at e^eps is E(t) / t at t = e^-eps.
-        lower, upper = step.excess(np.array([eps] if of_fixed_size else [eps, -eps]))
-        ends = [float(np.max(end * np.exp([0.0, eps][: len(end)]))) for end in (lower, upper)]
-        logs = [math.log(end) if end > 0.0 else -math.inf for end in ends]
-        return Enclosure(logs[0], min(0.0, max(logs[1] + 1e-14, -745.0)))
+        ends = step.excess(np.array([eps] if of_fixed_size else [eps, -eps]))
+        logs = [
+            max(
+                math.log(x) + grown if x > 0.0 else -math.inf
+                for x, grown in zip(end.tolist(), (0.0, eps), strict=False)
+            )
+            for end in ends
+        ]
+        return Enclosure(min(0.0, logs[0] - 1e-14), min(0.0, max(logs[1] + 1e-14, -745.0)))
 
     return PrivacyProfile(
         log_delta,
@@ -202,7 +210,7 @@ class _Step:
             at = losses[inside]
             found, x = self.sum_of_members(at, np.full(len(at), self.mu), 0)
             # What the weights' sum is off costs t |sum alpha - 1| P_0(A), and the subsets left out at most their mass.
-            off = 4.0 * MARGIN * np.exp(at) * special.ndtr(np.where(at >= 0.0, -x, x))
+            off = 4.0 * MARGIN * np.exp(np.minimum(at + special.log_ndtr(np.where(at >= 0.0, -x, x)), 700.0))
             lower[inside] = np.maximum(found * (1.0 - MARGIN) - off - np.where(at < 0.0, self.lost, 0.0), 0.0)
         return lower
 
@@ -366,8 +374,10 @@ class _GroupCurve:
             found = epsilon_above(self.own, log_delta)
         except PrecisionLimit:
             return self.converted.epsilon(log_delta).upper
-        if found < math.inf and self.upper_of_single(found) + _log_factor(found, self.size).upper > log_delta:
-            return found
+        if found < math.inf:
+            needed = log_delta - _log_factor(found, self.size).upper
+            if needed < LEAST_CONVERTED or self.upper_of_single(found) > needed:
+                return found
         return min(found, self.converted.epsilon(log_delta).upper)
 
 
