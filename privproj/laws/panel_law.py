@@ -84,7 +84,7 @@ ROOT_2PI = 2.0 * kernels.SQRT_HALF_PI
 
 
 class LogDensity(Protocol):
-    """The law of ``y = ln X``, as :class:`LawPanels` needs it. It must be hashable, since panels are kept for it."""
+    """The law of ``y = ln X``, as :class:`_LawPanels` needs it. It must be hashable, since panels are kept for it."""
 
     @property
     def ends(self) -> tuple[float, float, float]:
@@ -116,11 +116,12 @@ class _Nodes:
 
     def sums(self, values: Array) -> tuple[Array, Array]:
         """Return the integral of ``values`` times the density over each panel, by the fine rule and by the check."""
-        return sums_of_rules(values * self.weighted)
+        terms = values * self.weighted
+        return terms[:, :NODES_FINE].sum(axis=1), terms[:, NODES_FINE:].sum(axis=1)
 
 
 @dataclass
-class LawPanels:
+class _LawPanels:
     """All panels of a law, by level: those of level 0 span the law, and each further level halves them.
 
     ``kept[level][index]`` holds the rows ``x`` and ``weighted`` of a panel that was evaluated before.
@@ -348,7 +349,7 @@ class ScaledEnergy:
     least_tail: float = -660.0
 
     @property
-    def panels(self) -> LawPanels:
+    def panels(self) -> _LawPanels:
         """The panels of ``X``, without the scale."""
         return panels_of(self.law)
 
@@ -462,12 +463,7 @@ def _mills_slopes(x: Array) -> Array:
     return np.where(x >= 4.0, 1.0 / (1.0 + far * fraction), 1.0 - x * ratio)
 
 
-def sums_of_rules(terms: Array) -> tuple[Array, Array]:
-    """Return the sums over the nodes of the fine rule and over those of the check, for each row."""
-    return terms[:, :NODES_FINE].sum(axis=1), terms[:, NODES_FINE:].sum(axis=1)
-
-
 @lru_cache(maxsize=64)
-def panels_of(law: LogDensity) -> LawPanels:
+def panels_of(law: LogDensity) -> _LawPanels:
     """Return the panels of a law, kept for the next question."""
-    return LawPanels(law)
+    return _LawPanels(law)

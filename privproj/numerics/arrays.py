@@ -1,6 +1,5 @@
 """What every file on arrays shares: their types, Gauss-Legendre nodes as arrays, and the outward margin."""
 
-from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -40,13 +39,3 @@ def widen_outward_each(log_values: Array, error: Array | float, steepness: Array
     lower, upper = log_values - margin, np.minimum(log_values + margin, 0.0)
     upper = np.where(log_values == -np.inf, LOG_OF_ZERO_FROM_ABOVE, upper)
     return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), np.inf, upper)
-
-
-def rows_by_kind(kinds: Array, most: int) -> Iterator[tuple[tuple[float, ...], Index]]:
-    """Yield each kind, a row of ``kinds``, with the numbers of at most ``most`` rows that are equal to it."""
-    found, which = np.unique(kinds, axis=0, return_inverse=True)
-    order = np.argsort(which.ravel(), kind="stable")
-    ends = np.cumsum(np.bincount(which.ravel(), minlength=len(found)))
-    for kind, rows in zip(found.tolist(), np.split(order, ends[:-1]), strict=True):
-        for i in range(0, len(rows), most):
-            yield tuple(kind), rows[i : i + most]

@@ -15,7 +15,6 @@ from privproj.numerics import compiled
 KINDS = {
     "gaussian": lambda rng: {},
     "m2": lambda rng: _shape(rng, 10**5) | {"columns": 8},
-    "m1": lambda rng: _shape(rng, 2000) | {"misalignment": rng.choice([0.1, 1e-3]), "columns": 1},
     "sketch-public": lambda rng: {"rank": rng.choice([1, 16, 300])},
 }
 """Parameters besides the noise multiplier, at random, for each mechanism with columns."""
@@ -51,7 +50,7 @@ def with_columns(count, seed=0, runs=RUNS, by_hand=False):
                 if run.get("relation", "add-remove") in bound.relations and not (
                     run.get("group_size") and not bound.groups
                 ):
-                    dear = kind == "m1" or (bound.name == "mixture-rdp" and not run)
+                    dear = bound.name == "mixture-rdp" and not run
                     yield pytest.param(
                         bound.mechanism, bound.name, run, given, eps, deltas, id=f"{kind}-{bound.name}-{run}",
                         marks=pytest.mark.slow if dear and by_hand else (),
@@ -212,6 +211,14 @@ def test_runs_and_bounds_without_columns_are_answered_row_by_row():
     assert found.value.tolist() == [one.value for one in single] and found.side is Side.EXACT
     rule = privproj.epsilons(Gaussian, noise_multiplier=[1e-3, 40.0], delta=1e-5, bound="rdp")
     assert rule.side is Side.UPPER and rule.outcome.tolist() == [Outcome.OK, Outcome.OK]
+
+
+def test_rows_of_a_bound_without_kernels_are_the_scalar_answers():
+    shape = {"dim": 64, "rank": 4, "noise_multiplier": 2.0}
+    found = privproj.epsilons("m1", **shape, delta=[1e-5, 1e-3])
+    single = [privproj.epsilon(privproj.M1(**shape), delta=delta) for delta in (1e-5, 1e-3)]
+    assert found.value.tolist() == [one.value for one in single]
+    assert found.lower.tolist() == [one.lower for one in single]
 
 
 def test_a_row_without_an_answer_says_so():

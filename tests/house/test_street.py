@@ -33,8 +33,7 @@ STREET = (
 
 NUMERICAL = {
     "numerics/arrays", "numerics/compiled", "numerics/gamma_hockey_stick", "numerics/gamma_mills",
-    "numerics/array_search",
-    "curves/gaussian_arrays", "laws/wishart_columns", "laws/sketch_columns", "laws/energy_columns",
+    "curves/gaussian_arrays",
     "laws/enforced_sketch",
     "laws/panel_law", "laws/projected_energy", "laws/secret_shift", "laws/binned", "laws/binned_profiles",
     "laws/wishart_loss", "laws/wishart_integral", "laws/wishart_conditional_gain",

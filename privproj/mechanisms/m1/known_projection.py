@@ -8,7 +8,6 @@ from privproj.mechanisms import M1
 from privproj.mechanisms.bound import Bound
 
 if TYPE_CHECKING:
-    from privproj.curves.columns import RowOfLaw
     from privproj.laws.panel_law import ScaledEnergy
 
 
@@ -34,14 +33,6 @@ def allowed(mechanism: M1) -> tuple[PrivacyProfile, ...]:
     return (rank_one_profile(law(mechanism), LOWER_END_REFINEMENT),)
 
 
-def columns(mechanism: M1, any_rank: float = 1.0) -> "RowOfLaw":
-    """The profile over columns and the row of one release."""
-    from privproj.laws.energy_columns import ENERGY_COLUMNS
-
-    dim, rank = mechanism.shape
-    return ENERGY_COLUMNS, (0.5 * rank, 0.5 * (dim - 1), float(rank), any_rank, mechanism.mu**2)
-
-
 BOUND = Bound(
     name="known-projection",
     mechanism=M1,
@@ -53,6 +44,5 @@ BOUND = Bound(
     example="privproj epsilon m1 --dim 1000 --rank 256 --noise-multiplier 20 --delta 1e-5",
     representation=representation,
     allows=allowed,
-    columns=columns,
     version=4,
 )

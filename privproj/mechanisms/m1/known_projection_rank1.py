@@ -1,17 +1,12 @@
 """The exact profile of M1 with a known projection when one record changes the query by a matrix of rank one."""
 
-from typing import TYPE_CHECKING
-
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import M1
 from privproj.mechanisms.bound import RANK_PROMISE, Bound
-from privproj.mechanisms.m1.known_projection import allowed, columns, law
+from privproj.mechanisms.m1.known_projection import allowed, law
 from privproj.result import Status
 from privproj.runs.sampling import NeighbouringRelation
-
-if TYPE_CHECKING:
-    pass
 
 
 def representation(mechanism: M1) -> PrivacyProfile:
@@ -37,7 +32,6 @@ BOUND = Bound(
     "--delta 1e-5",
     representation=representation,
     allows=allowed,
-    columns=lambda mechanism: columns(mechanism, any_rank=0.0),
     sees_projection=True,
     status=Status.CONDITIONAL,
     promises_of=promises,

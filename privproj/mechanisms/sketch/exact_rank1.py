@@ -13,15 +13,7 @@ from privproj.result import Status
 from privproj.runs.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
-    from privproj.curves.columns import RowOfLaw
     from privproj.rigorous.profiles import BallProfile
-
-
-def columns(mechanism: Sketch) -> "RowOfLaw":
-    """The row ``(r, nu)`` of all layers together, which are one release of the sum of their ranks (C14)."""
-    from privproj.laws.sketch_columns import SKETCH_COLUMNS
-
-    return SKETCH_COLUMNS, _law(mechanism)
 
 
 def _law(mechanism: Sketch) -> tuple[float, float]:
@@ -36,9 +28,19 @@ def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
     def log_delta(eps: float) -> Enclosure:
         import numpy as np
 
-        from privproj.laws.sketch_columns import log_delta_ends
+        from privproj.numerics.arrays import widen_outward_each
+        from privproj.numerics.gamma_hockey_stick import QUADRATURE_RELATIVE_ERROR, log_gamma_hockey_stick
 
-        lower, upper = log_delta_ends(rank, np.array([nu]), np.array([eps]))
+        # half = r ln(1+nu)/2, k = nu/(1+nu), U = X/2 ~ Gamma(r/2) (C14).
+        spread, at = np.array([nu]), np.array([eps])
+        half, k = 0.5 * rank * np.log1p(spread), spread / (1.0 + spread)
+        with np.errstate(all="ignore"):
+            # Present against absent: L = nu U - half > eps.
+            rise = log_gamma_hockey_stick(0.5 * rank, spread, (half + at) / spread, 1.0)
+            # Absent against present: L = half - k U > eps.
+            fall = log_gamma_hockey_stick(0.5 * rank, k, (half - at) / k, -1.0)
+        found = np.maximum(rise, fall)
+        lower, upper = widen_outward_each(found, QUADRATURE_RELATIVE_ERROR, 4.0 * np.abs(found) + 40.0)
         if upper[0] == math.inf:
             raise NotConverged("the exact profile came out undefined; please report these parameters")
         return Enclosure(float(lower[0]), float(upper[0]))
@@ -77,7 +79,6 @@ BOUND = Bound(
     representation=representation,
     version=2,
     provable=provable,
-    columns=columns,
     provable_steps=True,
     independent_layers=has_several_layers,
     status=Status.CONDITIONAL,

@@ -12,7 +12,6 @@ from privproj.numerics.enclosure import Enclosure, next_up, widen_outward
 from privproj.result import Status
 
 if TYPE_CHECKING:
-    from privproj.curves.columns import RowOfLaw
     from privproj.numerics.arrays import Array
     from privproj.rigorous.profiles import BallProfile
 
@@ -47,16 +46,6 @@ def _unequal_norms_profile(mechanism: Wishart) -> PrivacyProfile:
     return UnequalNorms(*mechanism.shape, next_up(math.log(mechanism.norm_ratio))).profile()
 
 
-def columns(mechanism: Wishart) -> "RowOfLaw | None":
-    """The row ``(d, r, m)``, where the norms are equal and there is more than one dimension."""
-    dim, rank, misalignment = mechanism.shape
-    if mechanism.norm_ratio != 1.0 or dim == 1:
-        return None
-    from privproj.laws.wishart_columns import WISHART_COLUMNS
-
-    return WISHART_COLUMNS, (float(dim), float(rank), misalignment)
-
-
 def provable(mechanism: Wishart, steps: int) -> "BallProfile":
     """The integral in balls; raises :class:`Refused` for norms that differ."""
     from privproj.rigorous.wishart import BallWishartProfile
@@ -77,7 +66,6 @@ BOUND = Bound(
     example="privproj epsilon wishart --dim 1000 --rank 16 --misalignment 8e-6 --delta 1e-5",
     representation=representation,
     provable=provable,
-    columns=columns,
     status=Status.CONDITIONAL,
     exact=True,
     groups=False,
