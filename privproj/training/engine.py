@@ -77,6 +77,7 @@ def make_private(
     batches: int | None = None,
     max_batch_size: int | None = None,
     relation: str | None = None,
+    group_size: int = 1,
     bound: str | None = None,
     adaptive_clipping: AdaptiveClipping | None = None,
     ledger: str | None = None,
@@ -143,6 +144,7 @@ def make_private(
             random. None: batches are used as drawn.
         relation: Which data sets are neighbours: "add-remove", "zero-out" or "replace". None: add-remove, but replace
             for batches of a fixed size at a rate below 1, and zero-out with ``max_batch_size``.
+        group_size: The number of records that no person exceeds, from 1 to 1e6; epsilon is then that of a person.
         bound: Name of the bound that accounts the run. None: the default of the mechanism.
         adaptive_clipping: How the clip follows the norms of the gradients; ``max_grad_norm`` is then the first clip.
             Every release comes with a noisy count of the records that were not clipped, which the noise is calibrated
@@ -222,6 +224,7 @@ def make_private(
             batches=batches,
             max_batch_size=max_batch_size,
             relation=relation_of(relation, sampling, rate, max_batch_size),
+            group_size=whole("group_size", group_size, "a whole number of records >= 1", 1, 10**6),
             rank=rank,
             ranks=ranks,
             frame=frame,

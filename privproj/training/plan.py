@@ -54,6 +54,7 @@ class Plan:
         batches: ``t``, the number of batches of an epoch, for balls-in-bins only; ``steps`` is a multiple of it.
         max_batch_size: The number of records above which a Poisson batch is cut. None: batches are used as drawn.
         relation: Which data sets are neighbours.
+        group_size: The number of records that no person exceeds, at least 1: what is protected together.
         rank: Rank of the projections of all tensors; None where each has its own or nothing is projected.
         ranks: Rank of the projection of each trained tensor, in their order; None where one rank serves all.
         frame: Frame of the projection, "haar" or "wishart"; None is Haar where the algorithm has a choice.
@@ -88,6 +89,7 @@ class Plan:
     batches: int | None = None
     max_batch_size: int | None = None
     relation: NeighbouringRelation = NeighbouringRelation.ADD_REMOVE
+    group_size: int = 1
     rank: int | None = None
     ranks: tuple[int, ...] | None = None
     frame: Literal["haar", "wishart"] | None = None
@@ -181,8 +183,13 @@ class Plan:
         """
         # Rate, steps and divisor are computed from the number of records.
         run: dict[str, object] = {"relation": str(self.relation), "public_size": True}
+        if self.group_size > 1:
+            run |= {"group_size": self.group_size}
+        fixed_groups = self.group_size > 1 and self.sampling == "fixed" and self.sampling_rate < 1.0
         if self.max_batch_size is not None:
-            run |= {"max_batch_size": self.max_batch_size, "dataset_size": self.dataset_size}
+            run |= {"max_batch_size": self.max_batch_size}
+        if self.max_batch_size is not None or fixed_groups:
+            run |= {"dataset_size": self.dataset_size}
         if self.batches is not None:
             # E = ceil(T/t).
             return run | {"steps": -(-steps // self.batches), "sampling": self.sampling, "batches": self.batches}
@@ -243,7 +250,7 @@ def _within_filter(plan: Plan, budget: Filter) -> Plan:
     left = budget.left * (1.0 - FILTER_HEADROOM)
     if left <= 0.0:
         raise Refused("nothing is left of the filter; what was fixed before the first release cannot grow")
-    room = Filter(order=budget.order, budget=left, relation=budget.relation)  # pyright: ignore[reportArgumentType]
+    room = Filter(order=budget.order, budget=left, relation=budget.relation, group_size=budget.group_size)  # pyright: ignore
 
     def with_noise(z: float) -> Plan:
         return replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=z))

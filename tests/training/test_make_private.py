@@ -6,7 +6,9 @@ import warnings
 import pytest
 from helpers import needs
 
+import privproj
 from privproj.errors import InvalidParameter, Refused
+from privproj.records.ledger import read_ledger
 
 torch = needs("torch", "opacus")
 
@@ -142,3 +144,15 @@ def test_one_module_has_one_private_run_at_a_time():
     with pytest.raises(InvalidParameter, match="this run is closed"):
         optimizer.step_on(lambda part: losses_of(module, *part), batch)
     private(module, x, y)[1].close()
+
+
+def test_the_epsilon_of_a_run_is_that_of_a_person_with_several_records(tmp_path):
+    module, (x, y) = mlp(), data()
+    run = {"sampling_rate": 0.25, "steps": 4, "group_size": 3}
+    path = str(tmp_path / "ledger.jsonl")
+    _, optimizer, _ = private(module, x, y, noise_multiplier=None, epsilon=3.0, delta=1e-3, ledger=path, **run)
+    z = optimizer.plan.noise_multiplier
+    asked = privproj.epsilon(privproj.Gaussian(noise_multiplier=z), delta=1e-3, **run)
+    assert 2.99 < asked.value <= 3.0
+    assert read_ledger(path).planned.epsilon(1e-3).value <= 3.0
+    assert "at most 3 records" in " ".join(read_ledger(path).planned.epsilon(1e-3).promises)
