@@ -120,8 +120,8 @@ def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run
 
     The last change of a phase with few of them stands in where another phase has more.
     """
-    known = [(phase.allowed_changes(), _plain(phase.seen()[1])) for phase in phases if _attains(phase)]
-    known = [(changes, run) for changes, run in known if changes]
+    known = [phase.allowed_changes() for phase in phases if _attains(phase)]
+    known = [(changes, _plain(run)) for changes, run in known if changes]
     for i in range(max((len(changes) for changes, _ in known), default=0)):
         yield [(changes[min(i, len(changes) - 1)], run) for changes, run in known]
 
@@ -136,7 +136,7 @@ def _attains(phase: Phase) -> bool:
     run = phase.run
     if getattr(phase.mechanism, "fixed_projection", False) or run.max_batch_size is not None:
         return False
-    if run.group_size > 1 and run.in_batches:
+    if run.group_size > 1 and run.in_batches and not run.scheme.draws_records_apart:
         return False
     return run.scheme.attains_pair and run.batches_per_record == 1
 

@@ -190,9 +190,13 @@ class Phase:
             raise Refused(f"{self.bound.name} has no amplification by subsampling, which a step for a group needs")
         run = self.run
         fixed = None if run.fixed_batch is None else (run.dataset_size or 0, run.fixed_batch)
-        step = _group_step(self.bound, self.mechanism, run.sampling_rate, run.group_size, fixed)
+        return _group_step(self.bound, self.mechanism, run.sampling_rate, run.group_size, fixed), self._whole_run
+
+    @property
+    def _whole_run(self) -> Run:
+        """The run of steps that are releases of their own: their batches are in the profile of a step."""
         whole: Any = {"sampling_rate": 1.0, "sampling": None, "max_batch_size": None, "dataset_size": None}
-        return step, replace(self.run, group_size=1, **whole)
+        return replace(self.run, group_size=1, **whole)
 
     def guess(self) -> tuple[Representation, Run]:
         """What tells a search where to look first: :meth:`release`, or that of one record where a group has none."""
@@ -212,16 +216,26 @@ class Phase:
             mechanism = mechanism.for_replacement()
         return mechanism, run
 
-    def allowed_changes(self) -> tuple[PrivacyProfile, ...]:
-        """Profiles of changes of one release that are allowed, none where none is known (C28)."""
+    def allowed_changes(self) -> tuple[tuple[PrivacyProfile, ...], Run]:
+        """Profiles of changes of one release that are allowed, none where none is known (C28), and the run of them.
+
+        Of a group that is drawn record by record they are of copies of one record whose shift is the same for sure.
+        """
         if self.bound.allows is None or not self.is_guarantee:
-            return ()
-        mechanism = self.seen()[0]
+            return (), self.run
+        if self.run.group_size > 1 and self.run.in_batches:
+            from privproj.composition.groups import copies_of_record
+
+            of_record, _ = self.with_run(group_size=1).allowed_changes()
+            sure = [change.gaussian_mu for change in of_record if change.gaussian_mu]
+            copies = (copies_of_record(mu, self.run.sampling_rate, self.run.group_size) for mu in sure)
+            return tuple(copies), self._whole_run
+        mechanism, run = self.seen()
         promised = getattr(self.mechanism, "change_rank", None)
         if promised is not None:
             # A change of full norm is that of one record taken twice or K times, whose rank one promise limits.
             mechanism = replace(mechanism, change_rank=promised)  # pyright: ignore[reportCallIssue]
-        return self.bound.allows(mechanism)
+        return self.bound.allows(mechanism), run
 
     def profile(self) -> tuple[PrivacyProfile, Run]:
         """The privacy profile of one release, and the run that it is composed over, for a joint composition.

@@ -130,6 +130,13 @@ def group_step(
     )
 
 
+def copies_of_record(mu: float, rate: float, size: int) -> PrivacyProfile:
+    """The truth of one Poisson batch for a person who has the same record several times, a shift of ``mu`` each."""
+    from privproj.curves.gaussian import gaussian_profile
+
+    return group_step(lambda count: gaussian_profile(count * mu), poisson_weights(rate, size))
+
+
 def poisson_weights(rate: float, size: int) -> Array:
     """``ln w_j = ln P(Bin(k, q) = j)`` for ``j`` from 0 to ``k``."""
     j = np.arange(size)

@@ -155,7 +155,7 @@ def test_a_change_that_is_spread_is_tried_where_the_shape_allows_it():
     ("changes", "run"),
     [
         ({}, {"sampling": "fixed", **RUN}),
-        ({}, {"group_size": 3, **RUN}),
+        ({}, {"group_size": 3, "sampling": "balls-in-bins", "batches": 10}),
         ({}, {"max_batch_size": 700, "dataset_size": 50000, **RUN}),
         ({}, {"sampling": "balls-in-bins", "batches": 10, "batches_per_record": 2}),
         ({"fixed_projection": True}, {}),
