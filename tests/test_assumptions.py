@@ -472,7 +472,7 @@ def test_a_partition_is_kept_and_its_relation_said(run):
     assert (
         "partition" in run("epsilon gaussian --noise-multiplier 1 --sampling partition --delta 1e-5")[1].split("\n")[1]
     )
-    for line in ("--relation add-remove", "--group-size 2", "--relation add-remove --group-size 2"):
+    for line in ("--relation add-remove", "--relation add-remove --group-size 2"):
         assert run(f"epsilon gaussian --noise-multiplier 1 --sampling partition --delta 1e-5 {line}")[0] == 3
     assert run("epsilon gaussian --noise-multiplier 1 --sampling partition --sampling-rate .1 --delta 1e-5")[0] == 2
 

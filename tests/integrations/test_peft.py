@@ -200,6 +200,7 @@ def test_what_peft_cannot_put_on_the_model_as_linear_adapters_is_one_sentence(tm
 
 @pytest.mark.parametrize("key", ["use_dora", "train_more", "lora_bias", "eva_config", "modules_to_save"])
 def test_a_key_that_is_switched_off_changes_nothing(tmp_path, key):
+    needs("peft")
     known = layers_from_peft(llama(tmp_path))
     for value in (None, False, [], {}):
         assert layers_from_peft(llama(tmp_path, **{key: value})) == known

@@ -134,7 +134,6 @@ def test_releases_are_composed_each_order_with_itself():
     ("run", "words"),
     [
         ({"relation": "replace"}, "relation=replace"),
-        ({"group_size": 2}, "one record"),
         ({"sampling_rate": 0.1}, "poisson"),
         ({"sampling_rate": 0.1, "sampling": "fixed"}, "relation"),
     ],

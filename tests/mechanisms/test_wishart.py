@@ -73,8 +73,6 @@ def test_what_is_refused():
         bound_of(Wishart(**mechanism), "exact", steps=2, sampling_rate=0.1)
     with pytest.raises(Refused, match="fixed"):
         bound_of(Wishart(**mechanism), "exact", steps=2, sampling_rate=0.1, sampling="poisson", relation="add-remove")
-    with pytest.raises(Refused, match="one record"):
-        bound_of(Wishart(**mechanism), "exact", relation="add-remove", group_size=2)
     with pytest.raises(Refused, match="equal norms"):
         bound_of(Wishart(**mechanism, norm_ratio=1.1), "quantile")
     with pytest.raises(InvalidParameter, match="not both"):
