@@ -47,6 +47,9 @@ LEAST_LOG10_DELTA = -250.0
 MOST_KNOTS = 20_000
 """Most places at which the profile of a phase is looked at. Contract."""
 
+MOST_IN_GROUP = 32
+"""Records of a person that a certificate is about at most: each value of a profile takes as many. Contract."""
+
 MOST_PHASES = 100
 """Most phases of a run that is certified. Contract."""
 
@@ -83,8 +86,11 @@ def check_provable(phases: Sequence[Phase]) -> None:
         raise Refused(f"certificates are about at most {MOST_PHASES} phases, got {len(phases)}")
     for phase in phases:
         run, bound = phase.run, phase.bound
-        if run.group_size > 1:
-            raise Refused(f"certificates are about one record, got group_size={run.group_size}")
+        if run.group_size > 1 and not _is_group_in_balls(phase):
+            raise Refused(
+                f"certificates for group_size={run.group_size} are about Gaussian noise by its analytic bound on "
+                f"Poisson batches, and at most {MOST_IN_GROUP} records"
+            )
         if run.max_batch_size is not None:
             raise Refused("certificates are about whole batches; expected no max_batch_size")
         if phase.mechanism.adapts_clip:
@@ -97,6 +103,13 @@ def check_provable(phases: Sequence[Phase]) -> None:
                 "certificates are about one projected layer, or layers of one shape under a joint clip; expected dim "
                 "and rank, or one layer"
             )
+
+
+def _is_group_in_balls(phase: Phase) -> bool:
+    """True where the steps of a person with several records have an enclosure (C37)."""
+    run, is_gaussian = phase.run, (phase.mechanism.name, phase.bound.name) == ("gaussian", "analytic")
+    sampled = run.sampling_rate < 1.0 and run.scheme.draws_records_apart
+    return is_gaussian and sampled and run.group_size <= MOST_IN_GROUP
 
 
 def provable_names() -> list[str]:
@@ -131,13 +144,16 @@ class _RunGrids:
 def _releases_in_balls(phases: Sequence[Phase], grids: _RunGrids) -> "list[Releases]":
     """The releases of all phases in balls, sampled as their runs say."""
     from privproj.rigorous.allocation import epochs_in_balls
-    from privproj.rigorous.composition import BallPhase
+    from privproj.rigorous.composition import BallGroup, BallPhase
 
     found, epochs = [], iter(grids.epochs)
     for phase in phases:
         run, profile = phase.run, ball_profile(phase)
         if _in_epochs(phase):
             found += epochs_in_balls(profile, run, next(epochs))
+        elif run.group_size > 1:
+            z = phase.mechanism.noise_multiplier or 0.0
+            found.append(BallGroup(z, run.steps, run.sampling_rate, run.group_size))
         else:
             found.append(BallPhase(profile, run.steps, run.sampling_rate, _is_one_sided(phase)))
     return found
@@ -289,7 +305,7 @@ def _check_work(phases: Sequence[Phase], grids: _RunGrids, bits: int) -> None:
     windows = [window.size for window in grids.grid.windows]
     cells = len(grids.grid.knots) * sum(windows) + sum(grid.window.size for grid in inner)
     places = sum(map(len, grids.grid.knots)) + sum(len(grid.knots) for grid in inner)
-    dearest = max(ball_profile(phase).effort for phase in phases)
+    dearest = max(ball_profile(phase).effort * phase.run.group_size for phase in phases)
     if cells * bits > 64 * MOST_WORK or places * dearest * bits > 64 * MOST_PLACES:
         raise PrecisionLimit(
             f"expected a run whose proof takes a minute or two, got one of {cells} cells and {places} places at {bits} "

@@ -15,7 +15,7 @@ from fractions import Fraction
 from itertools import accumulate, pairwise
 from typing import Protocol
 
-from flint import acb, arb
+from flint import acb, arb, ctx
 
 from privproj.rigorous.profiles import BallProfile
 
@@ -64,6 +64,55 @@ class BallPhase:
         if share > 0:
             return _scale(self.profile.ends((-share.log()).max(arb(0))), q * share)
         return arb(0), q * share.max(arb(0))
+
+
+@dataclass(frozen=True)
+class BallGroup:
+    """Poisson steps of Gaussian noise for a person with ``size`` records, whose shifts are all alike (C37)."""
+
+    noise_multiplier: float
+    steps: int
+    rate: float
+    size: int
+    one_sided: bool = True
+
+    def excess(self, cell: int, h: arb) -> Ends:
+        """Return bounds of the excess ``E`` at ``t = e^(cell h)`` in the remove order, from one event ``A = {X > x}``.
+
+        Any ``x`` is sound: the event shows the lower bound, and what the weights miss of ``t`` is in the upper one.
+        """
+        t, mu, q = (cell * h).exp(), 1 / arb(self.noise_multiplier), arb(self.rate)
+        weights = [arb(math.comb(self.size, j)) * q**j * (1 - q) ** (self.size - j) for j in range(self.size + 1)]
+        if not t > weights[0]:
+            return arb(0), arb(0) if t <= weights[0] else t
+        x = self._threshold(weights, t, mu)
+        half = arb(2).rsqrt()
+        tails = [((x - j * mu) * half).erfc() / 2 for j in range(self.size + 1)]
+        held = [w * (j * mu * (x - j * mu / 2)).exp() for j, w in enumerate(weights)]
+        # sum_(j >= 1) w_j [P_j(A) - r_j P_0(A)] = sum_(j >= 1) w_j D_j(ln r_j), r_j the likelihood ratio at x
+        gain = (
+            sum((w * p for w, p in zip(weights[1:], tails[1:], strict=True)), arb(0)) - sum(held[1:], arb(0)) * tails[0]
+        )
+        over = sum(held, arb(0)) - t
+        if not over < weights[0]:  # more than t is handed out already
+            return arb(0), t
+        # H >= P(A) - t P_0(A);  H <= the sum + (w_0 - t + sum_(j >= 1) w_j r_j)_+
+        plain = (1 - t) if cell < 0 else arb(0)
+        return gain + over * tails[0] - plain, gain + over.max(arb(0)) - plain
+
+    def _threshold(self, weights: list[arb], t: arb, mu: arb) -> arb:
+        """Return an exact ``x`` near that with ``sum_j w_j r_j = t``, by Newton's method from the right."""
+        goal = (t - weights[0]).log()
+        x = arb(min(float((goal - w.log()) / (j * mu) + j * mu / 2) for j, w in enumerate(weights) if j))
+        for _ in range(60):
+            parts = [w * (j * mu * (x - j * mu / 2)).exp() for j, w in enumerate(weights) if j]
+            total = sum(parts, arb(0))
+            slope = sum((j * mu * part for j, part in enumerate(parts, start=1)), arb(0)) / total
+            step = (total.log() - goal) / slope
+            x = (x - step).mid()
+            if not abs(step) > arb(2) ** (-ctx.prec // 2):
+                break
+        return x
 
 
 def _scale(ends: Ends, factor: arb) -> Ends:

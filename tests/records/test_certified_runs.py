@@ -193,13 +193,25 @@ def test_a_grid_is_read_as_it_was_written(proved):
     ("mechanism", "options"),
     [
         (M2(layers=(Layer(dim=64, rank=8), Layer(dim=32, rank=8)), noise_multiplier=2.0), {"steps": 10}),
-        (Gaussian(noise_multiplier=2.0), {"steps": 10, "sampling_rate": 0.1, "group_size": 2}),
+        (Gaussian(noise_multiplier=2.0), {"steps": 10, "sampling_rate": 0.1, "group_size": 33}),
+        (M2(dim=64, rank=8, noise_multiplier=2.0), {"steps": 10, "sampling_rate": 0.1, "group_size": 2}),
         (Gaussian(noise_multiplier=2.0), {"steps": 10, "sampling_rate": 0.1, "bound": "rdp"}),
     ],
 )
 def test_what_has_no_enclosure_is_refused(mechanism, options):
     with pytest.raises(Refused):
         certify(privproj.epsilon(mechanism, delta=1e-5, **options))
+
+
+def test_the_epsilon_of_a_person_with_several_records_is_certified_for_so_many_and_no_more(tmp_path):
+    plain = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, steps=100, sampling_rate=0.01, group_size=3)
+    answer, certificate = prove(plain)
+    assert plain.lower * (1.0 - 1e-9) <= answer.value <= plain.value * (1.0 + 1e-3)
+    assert verify(certificate).holds and float(certificate.lower) > 0.9e-5
+    path = tmp_path / "proof.json"
+    certificate.save(str(path))
+    path.write_text(path.read_text().replace('"group_size": 3', '"group_size": 4'))
+    assert not verify(load_certificate(str(path))).holds
 
 
 @pytest.mark.parametrize("sampling", [Sampling.POISSON, Sampling.FIXED])

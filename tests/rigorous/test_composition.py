@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass, replace
 
 import mpmath as mp
+import numpy as np
 import pytest
 from helpers import needs
 from hypothesis import given, settings
@@ -407,3 +408,18 @@ def enumerated(pair, steps, eps):
         total = [(x + y, p * w) for x, p in total for y, w in law]
     delta = sum(p * sum(-w * math.expm1(eps - x - y) for y, w in law if x + y > eps) for x, p in total)
     return delta + steps * lost
+
+
+def test_a_step_for_a_group_in_balls_is_within_that_in_floats():
+    from privproj.composition.groups import group_step, poisson_weights
+    from privproj.curves.gaussian import gaussian_profile
+    from privproj.rigorous.composition import BallGroup
+
+    step = group_step(lambda j: gaussian_profile(j / 0.8), poisson_weights(0.02, 4))
+    cells, h = (-9, -4, -1, 0, 1, 5, 60, 400), 0.008
+    lower, upper = step.excess(h * np.array(cells, float))
+    for cell, low, high in zip(cells, lower, upper, strict=True):
+        with ctx.workprec(128):
+            ends = [float(end) for end in BallGroup(0.8, 1, 0.02, 4).excess(cell, arb(h))]
+        assert ends[0] <= ends[1] <= high and low <= ends[1] and ends[1] - ends[0] <= 1e-9 * ends[1]
+    assert BallGroup(0.8, 1, 0.02, 4).excess(-11, arb(h))[1] == 0
