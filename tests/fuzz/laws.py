@@ -186,7 +186,7 @@ def bounded(seen: Seen) -> Iterator[str]:
 
 def documents(case: Case, seen: Seen) -> Iterator[str]:
     """What is printed: one JSON object, or a number that is one."""
-    if "--help" in case.words or seen.code == 2:
+    if {"--help", "--help-all"} & set(case.words) or seen.code == 2:
         return
     asked = bool(case.words) and case.words[0] in QUANTITIES
     if "--json" in case.words:

@@ -101,7 +101,7 @@ BASES = {
 }
 OUTPUTS = ("--output", "-o", "--plot", "--junit", "--certificate")
 """Options that name a file to be written."""
-SLOW = ("--certify", "--certificate", "--plot", "--what", "--from-peft", "--help")
+SLOW = ("--certify", "--certificate", "--plot", "--what", "--from-peft", "--help", "--help-all")
 """Options that are drawn rarely: they take long, or change the question little."""
 
 
