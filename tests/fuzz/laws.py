@@ -166,7 +166,8 @@ def streams(seen: Seen) -> Iterator[str]:
         yield f"internal error: {seen.err[:300]}"
     if seen.code in (2, 3, 5) and not re.fullmatch(r"error: [^\n]+\n", seen.err):
         yield f"one line on standard error: code {seen.code}, {seen.err[:300]!r}"
-    if seen.code in (0, 1, 4) and seen.err:
+    # A curve's numbers may go to a file or a program, so that its warnings stand beside them.
+    if seen.code in (0, 1, 4) and seen.err and not seen.err.startswith("warning: "):
         yield f"nothing on standard error: code {seen.code}, {seen.err[:300]!r}"
     if seen.code == 2 and seen.out:
         yield f"nothing on standard output: {seen.out[:300]!r}"
