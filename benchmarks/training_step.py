@@ -59,7 +59,7 @@ def stepper(name, device, layers):
 
     def step():
         private.turn.open(BATCH)
-        private.backward(losses_of(module, x, y))
+        private.backward_on(lambda part: losses_of(module, *part), (x, y))
         private.step()
 
     return step

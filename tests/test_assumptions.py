@@ -284,7 +284,7 @@ def test_the_first_lines_say_what_a_noise_multiplier_is_under_replace(run):
 
 def test_training_says_that_the_number_of_records_is_public():
     torch = needs("torch")
-    from training.helpers import data, losses_of, mlp, private
+    from training.helpers import data, mlp, own, private
 
     from privproj.training.algorithms.subspace import Subspace
 
@@ -292,8 +292,8 @@ def test_training_says_that_the_number_of_records_is_public():
     for subspace in (None, Subspace(torch.eye(53, 2, dtype=torch.float64), "public")):
         more = {} if subspace is None else {"algorithm": "dp-sft", "subspace": subspace}
         module, optimizer, loader = private(mlp(), x, y, noise_multiplier=9.0, steps=1, **more)
-        for drawn_x, drawn_y in loader:
-            optimizer.backward(losses_of(module, drawn_x, drawn_y))
+        for batch in loader:
+            optimizer.backward_on(own(module), batch)
             optimizer.step()
         said = present(optimizer.epsilon(1e-3).assumes)
         assert "PUBLIC_RECORD_COUNT" in said and ("PUBLIC_SUBSPACE" in said) == (subspace is not None)
@@ -367,7 +367,7 @@ def test_a_ledger_knows_all_that_its_training_assumes(run, tmp_path):
     """That the number of records is public, and a subspace where there is one: in the file, not in memory alone."""
     needs("torch", "opacus")
     import torch
-    from training.helpers import data, losses_of, mlp, private
+    from training.helpers import data, mlp, own, private
 
     from privproj.training import Subspace
 
@@ -376,8 +376,8 @@ def test_a_ledger_knows_all_that_its_training_assumes(run, tmp_path):
         path = str(tmp_path / f"ledger{subspace is None}")
         more = {} if subspace is None else {"algorithm": "dp-sft", "subspace": subspace}
         module, optimizer, loader = private(mlp(), x, y, noise_multiplier=9.0, steps=2, ledger=path, **more)
-        for drawn_x, drawn_y in loader:
-            optimizer.backward(losses_of(module, drawn_x, drawn_y))
+        for batch in loader:
+            optimizer.backward_on(own(module), batch)
             optimizer.step()
         known = present(optimizer.epsilon(1e-3).assumes)
         optimizer.close()

@@ -94,9 +94,10 @@ class Game:
             insecure_seed=seed,
         )  # fmt: skip
         while optimizer.steps < self.steps:
-            for features, labels, weight in loader:
-                optimizer.backward(weight * cross_entropy(module(features), labels, reduction="none"))
-                optimizer.step()
+            for batch in loader:
+                optimizer.step_on(
+                    lambda part: part[2] * cross_entropy(module(part[0]), part[1], reduction="none"), batch
+                )
         return module, optimizer
 
     def claim(self, delta: float) -> float | None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from privproj.training.algorithms.projected_descent import ProjectedDescent
     from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
     from privproj.training.engine import make_private
+    from privproj.training.independence import is_checking
     from privproj.training.optimizer import PrivateOptimizer
     from privproj.training.plan import Plan
 
@@ -32,6 +33,7 @@ __all__ = [
     "add_prism",
     "export_peft",
     "import_peft",
+    "is_checking",
     "leading",
     "make_private",
     "prepare_peft",
@@ -44,6 +46,7 @@ HOMES = {
     "algorithms.projected_descent": ("ProjectedDescent",),
     "algorithms.subspace": ("Subspace", "Trajectory", "leading"),
     "engine": ("make_private",),
+    "independence": ("is_checking",),
     "optimizer": ("PrivateOptimizer",),
     "plan": ("Plan",),
 }

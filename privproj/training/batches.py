@@ -4,9 +4,11 @@ Each batch has a turn, from the moment it is drawn to its release. The turn is w
 every batch.
 """
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from hashlib import sha256
 from typing import Any
 
@@ -24,7 +26,7 @@ from torch.utils.data import (
 )
 
 from privproj.errors import InvalidParameter, Refused
-from privproj.training.generators import EpochSecrets, pick_batches
+from privproj.training.generators import CPU, EpochSecrets, Streams, pick_batches, secret_numbers
 from privproj.training.nested import leaves, take
 from privproj.training.plan import Plan
 from privproj.training.processes import Processes
@@ -98,22 +100,35 @@ class BatchTurn:
         """Note that the batch is released, which needs all of its records back."""
         if self.drawn is None or self.returned < self.drawn:
             expected = "a batch from the private loader" if self.drawn is None else f"all {self.drawn} records back"
-            remedy = "call optimizer.step_on, or optimizer.backward before"
+            remedy = "call optimizer.step_on, or optimizer.backward_on before"
             raise InvalidParameter("optimizer.step", f"{self.returned} records", expected, remedy)
         self.drawn, self.batch = None, None
 
 
-class _CountedBatches(Sampler[list[int]]):
-    """A batch sampler that hands out this process's share of each batch, and remembers the whole batches."""
+_END = object()
+"""Stands for a batch where there is none any more."""
 
-    def __init__(self, batches: Sampler[list[int]], steps: int, processes: Processes) -> None:
+
+class _CountedBatches(Sampler[list[int]]):
+    """A batch sampler that hands out this process's share of each batch, and remembers the whole batches.
+
+    The records of a batch come in an order that is drawn from ``order``; None leaves it.
+    """
+
+    def __init__(
+        self, batches: Sampler[list[int]], steps: int, processes: Processes, order: torch.Generator | None
+    ) -> None:
         self.batches, self.steps, self.processes, self.shares = batches, steps, processes, deque()
+        self.order = order
 
     def __len__(self) -> int:
         return self.steps
 
     def __iter__(self) -> Iterator[list[int]]:
         for logical in self.batches:
+            if self.order is not None:
+                # Where a record stands in its batch says nothing of which others are in it.
+                logical = [logical[i] for i in torch.randperm(len(logical), generator=self.order).tolist()]
             batch = self.processes.share(logical)
             self.shares.append((batch, logical))
             yield batch
@@ -183,7 +198,8 @@ class PrivateLoader:
     Args:
         loader: The user's loader, for its data set, its way of joining records and its workers.
         plan: The plan of the run, for the sampling and its rate.
-        generator: The secret random stream that batches are drawn from, on the CPU.
+        drawn: The secret random streams. Batches and their order are drawn from that of the sampler, and what reading
+            a record draws from that of forward passes.
         secrets: What the batches of balls-in-bins are drawn from.
         done: Called without arguments; returns the number of releases made so far.
         turn: The turn of the current batch, shared with the optimizer.
@@ -211,16 +227,18 @@ class PrivateLoader:
         self,
         loader: DataLoader,
         plan: Plan,
-        generator: torch.Generator,
+        drawn: Streams,
         secrets: EpochSecrets,
         done: Callable[[], int],
         turn: BatchTurn,
         processes: Processes,
     ) -> None:
         check_loader(loader)
-        self.plan, self.generator, self.secrets = plan, generator, secrets
+        self.plan, self.drawn, self.secrets = plan, drawn, secrets
+        self.generator = drawn.sampler.on(CPU)
         self.done, self.turn, self.processes = done, turn, processes
         self.dataset, self.keeps_empty, self.used = loader.dataset, False, False
+        self.batch_size = batch_size_of(loader)
         self.settings = {
             name: getattr(loader, name)
             for name in ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
@@ -248,7 +266,12 @@ class PrivateLoader:
             )
         self.used = True
         sampler = self.sampler(steps)
-        for position, batch in enumerate(self.batches(sampler), self.done()):
+        batches = self.batches(sampler)
+        for position in itertools.count(self.done()):
+            with secret_numbers(self.drawn.forward) if self.columns is None else nullcontext():
+                batch = next(batches, _END)
+            if batch is _END:
+                return
             numbers, logical = sampler.shares.popleft()
             self.check_position(position)
             self.check_same_batch(logical)
@@ -311,7 +334,11 @@ class PrivateLoader:
         """The joined records of every batch that a sampler draws."""
         if self.columns is not None:
             return ([column[numbers] for column in self.columns] for numbers in sampler)
-        return iter(DataLoader(self.dataset, batch_sampler=sampler, collate_fn=self.collate, **self.settings))
+        # Workers are seeded by a number that is drawn from here, and not by torch's own seed.
+        seeds = torch.Generator().manual_seed(int(self.drawn.forward.fresh_seed().generate_state(1, np.uint64)[0]))
+        return iter(
+            DataLoader(self.dataset, batch_sampler=sampler, collate_fn=self.collate, generator=seeds, **self.settings)
+        )
 
     def alone(self, number: int) -> Any:
         """Return the batch of one record, fetched anew and joined by itself.
@@ -336,19 +363,20 @@ class PrivateLoader:
         from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
         plan, records = self.plan, self.plan.dataset_size
+        # A run that is made to be repeated keeps the order of the records.
+        order = None if self.drawn.is_insecure else self.generator
         if plan.batches is not None:
             bins = BallsInBins(self.secret_of, records, plan.batches, self.done(), steps)
-            return _CountedBatches(bins, steps, self.processes)
+            return _CountedBatches(bins, steps, self.processes, order)
         if plan.sampling == "fixed" or plan.sampling_rate == 1.0:
-            return _CountedBatches(
-                _FixedSize(records, round(plan.expected_batch), steps, self.generator), steps, self.processes
-            )
+            fixed = _FixedSize(records, round(plan.expected_batch), steps, self.generator)
+            return _CountedBatches(fixed, steps, self.processes, order)
         batches: Any = UniformWithReplacementSampler(
             num_samples=records, sample_rate=plan.sampling_rate, generator=self.generator, steps=steps
         )
         if plan.max_batch_size is not None:
             batches = _Truncated(batches, plan.max_batch_size, self.generator)
-        return _CountedBatches(batches, steps, self.processes)
+        return _CountedBatches(batches, steps, self.processes, order)
 
 
 def check_loader(loader: DataLoader) -> None:

@@ -1,10 +1,11 @@
 """Capture: hooks that tell every tap what its layers see and what gradient comes back.
 
-The gradient of a whole batch is never computed for a trained matrix: it stops asking for gradients, and its tap makes
-those of single records from what is captured here.
+The gradient of a whole batch is never computed for a trained matrix: it does not ask for gradients meanwhile, and its
+tap makes those of single records from what is captured here.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from privproj.errors import InvalidParameter
 from privproj.training.layers import check_variants, make_tap
-from privproj.training.taps import UNITS, AnyTap, ReplayedTap, Tap, first_input, first_output, is_replaying
+from privproj.training.taps import UNITS, AnyTap, ReplayedTap, Tap, first_output, is_replaying
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 """The base of torch's layers that compute statistics over a batch. Proof: such a layer mixes records."""
@@ -47,13 +48,11 @@ _TAPPED: "WeakSet[nn.Module]" = WeakSet()
 class Taps:
     """All taps of a module, with the hooks that feed them.
 
-    Trained matrices stop asking for gradients, so that torch never computes the gradient of a whole batch. ``close``
-    removes the hooks and makes the trained tensors ask for gradients again. A module that holds a layer which mixes
-    records, or a trained tensor without per-example gradients, is refused by :class:`InvalidParameter`.
+    A module that holds a layer which mixes records, or a trained tensor without per-example gradients, is refused by
+    :class:`InvalidParameter`. ``close`` removes the hooks.
 
-    Nothing is kept while ``capturing`` is False. ``calls`` are the arguments of each call of the whole module, and
-    ``called_with`` the rows of the first tensor of the last call. ``records`` is the number of records in the part that
-    is computed; None where nobody knows it. ``switch`` asks for a gradient, so that what is saved lives as long as
+    Something is kept only while the taps are :meth:`armed`, ``capturing`` is True then, and ``records`` is the number
+    of records in the part that is computed. ``switch`` asks for a gradient, so that what is saved lives as long as
     torch keeps the graph.
     """
 
@@ -64,11 +63,9 @@ class Taps:
         self.module = module
         self.taps: list[AnyTap] = []
         self.handles: list[Any] = []
-        self.capturing = True
+        self.capturing = False
         self.switch = torch.empty(0, requires_grad=True)
-        self.calls: list[tuple[tuple, dict[str, Any]]] = []
-        self.records: int | None = None
-        self.called_with: int | None = None
+        self.records = 0
         inside: set[int] = set()
         for name, part in module.named_modules():
             if id(part) not in inside:
@@ -80,13 +77,8 @@ class Taps:
         for name, part in module.named_modules():
             if isinstance(part, BATCH_NORM):
                 self.handles.append(part.register_forward_pre_hook(_batch_norm_guard(name)))
-        note_call: Any = torch.compiler.disable(self.note_call)
-        self.handles.append(module.register_forward_pre_hook(note_call, with_kwargs=True))
         for tap in self.taps:
             self.handles += [part.register_forward_hook(self.hook(tap), with_kwargs=True) for part in tap.modules]
-            if isinstance(tap, Tap):
-                for parameter in tap.parameters:
-                    parameter.requires_grad_(False)
         _TAPPED.add(module)
 
     def add(self, name: str, module: nn.Module) -> None:
@@ -98,14 +90,38 @@ class Taps:
         if tap is not None and not any(other.join(tap) for other in self.taps):
             self.taps.append(tap)
 
+    @contextmanager
+    def armed(self, records: int) -> Iterator[None]:
+        """Keep what the layers see of a part of so many records, and what comes back, until the block ends.
+
+        Trained matrices do not ask for gradients meanwhile, so that torch never computes the gradient of a whole batch.
+        A trained tensor that was frozen since the module was made private raises :class:`InvalidParameter`.
+        """
+        for tap in self.taps:
+            if not all(p.requires_grad for p in tap.parameters):
+                raise InvalidParameter(
+                    tap.name, "frozen", "the trained tensors that make_private saw",
+                    "freeze layers before make_private, or call it anew with the same ledger",
+                )  # fmt: skip
+        matrices = [p for tap in self.taps if isinstance(tap, Tap) for p in tap.parameters]
+        self.records, self.capturing = records, True
+        for parameter in matrices:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            self.capturing = False
+            self.clear()
+            for parameter in matrices:
+                parameter.requires_grad_(True)
+
     def spread(self, tap: AnyTap, module: nn.Module, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
         """Give every record its own row of what the batch shares, such as embeddings of positions.
 
-        Without it the gradient that comes back would be summed over the records before any norm is taken. The number
-        of records is ``records`` where that is set, else ``called_with``.
+        Without it the gradient that comes back would be summed over the records before any norm is taken.
         """
-        records = self.records or self.called_with
-        if not records or records == 1 or not x.dim():
+        records = self.records
+        if records == 1 or not x.dim():
             return x, output
         # Numbers of shape (T,) are those of tokens, which all records share, unless there is one for each record.
         if isinstance(module, nn.Embedding) and x.dim() == 1:
@@ -180,13 +196,6 @@ class Taps:
                 "where it was made private before, call close() of that optimizer first",
             )  # fmt: skip
 
-    def note_call(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        """Keep the arguments with which the whole module is called."""
-        if module is self.module and self.capturing and torch.is_grad_enabled() and not is_replaying():
-            self.calls.append((args, kwargs))
-            seen = first_input(args, kwargs)
-            self.called_with = seen.shape[0] if seen is not None and seen.dim() else None
-
     def join_rows(self) -> None:
         """Take all that every layer saw as one record's, whatever its first dimension is."""
         for tap in self.taps:
@@ -199,18 +208,14 @@ class Taps:
 
     def clear(self) -> None:
         """Forget everything that was captured."""
-        self.calls.clear()
         for tap in self.taps:
             tap.clear()
 
     def close(self) -> None:
-        """Remove the hooks; the trained tensors ask for gradients again."""
+        """Remove the hooks."""
         _TAPPED.discard(self.module)
         for handle in self.handles:
             handle.remove()
-        for tap in self.taps:
-            for parameter in tap.parameters:
-                parameter.requires_grad_(True)
 
 
 def _differentiable(tap: AnyTap, output: Any) -> Tensor:

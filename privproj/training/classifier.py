@@ -463,15 +463,14 @@ class ClassifierTraining:
     def finish_stage(self, progress: Callable[[int], object]) -> None:
         """Make all steps that are left of a stage, and a checkpoint."""
         while self.optimizer.steps < self.optimizer.plan.steps:
-            for x, y in self.loader:
-                self.step(x.to(self.device), y.to(self.device))
+            for batch in self.loader:
+                self.step(batch)
                 progress(1)
         self.save()
 
-    def step(self, x: Tensor, y: Tensor) -> None:
+    def step(self, batch: list[Tensor]) -> None:
         """Make one step on a batch, and a checkpoint when it is time for one."""
-        self.optimizer.backward(cross_entropy(self.module(x), y, reduction="none"))
-        self.optimizer.step()
+        self.optimizer.step_on(lambda part: cross_entropy(self.module(part[0]), part[1], reduction="none"), batch)
         if self.optimizer.steps % self.settings.checkpoint_every == 0:
             self.save()
 

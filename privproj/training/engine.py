@@ -63,7 +63,7 @@ def make_private(
     delta: float | None = None,
     steps: int | None = None,
     epochs: float | None = None,
-    algorithm: str = "m2",
+    algorithm: str = "dp-sgd",
     rank: int | None = None,
     frame: Literal["haar", "wishart"] | None = None,
     clipping: Literal["joint", "per-layer"] = "joint",
@@ -112,10 +112,11 @@ def make_private(
         delta: The delta at which ``epsilon`` is meant, above 0 and below 1. Needed with ``epsilon``, not used without.
         steps: ``T``, the number of releases, at least 1. Give it, or ``epochs``.
         epochs: Passes over the data, above 0 and at most 1e9. One pass is ``1/q`` steps, rounded up.
-        algorithm: ``dp-sgd``; ``m2`` (clip, add noise, project freshly), ``m2-projected-clip`` (project, then clip) and
-            ``m1`` (project, clip, add full noise); ``lora-fa`` and ``lora-resampled`` on a module with
-            :func:`add_frozen_lora`; ``flora`` (momentum in a sketch); ``prism`` on a module with :func:`add_prism`;
-            ``dp-sft`` within a subspace. The list is :data:`privproj.training.algorithms.ALGORITHMS`.
+        algorithm: ``dp-sgd``, unless another one is named: ``m2`` (clip, add noise, project freshly),
+            ``m2-projected-clip`` (project, then clip) and ``m1`` (project, clip, add full noise); ``lora-fa`` and
+            ``lora-resampled`` on a module with :func:`add_frozen_lora`; ``flora`` (momentum in a sketch); ``prism`` on
+            a module with :func:`add_prism`; ``dp-sft`` within a subspace. The list is
+            :data:`privproj.training.algorithms.ALGORITHMS`.
         rank: Rank of the projections of ``m2``, ``m2-projected-clip``, ``m1`` and ``flora``, from 1 to 1e7; refused for
             other algorithms that take none. None: a model from :func:`prepare_peft` is projected to the rank of each of
             its adapters, and any other module of a projecting algorithm needs a rank.
@@ -179,11 +180,10 @@ def make_private(
     >>> module = torch.nn.Linear(8, 2)
     >>> module, optimizer, loader = make_private(
     ...     module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-    ...     data_loader=DataLoader(records, batch_size=25), algorithm="dp-sgd", max_grad_norm=1.0,
-    ...     epsilon=4.0, delta=1e-5, epochs=1,
+    ...     data_loader=DataLoader(records, batch_size=25), max_grad_norm=1.0, epsilon=4.0, delta=1e-5, epochs=1,
     ... )
     >>> for batch in loader:
-    ...     optimizer.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
+    ...     loss = optimizer.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
     >>> optimizer.steps, 3.99 < optimizer.epsilon(1e-5).value <= 4.0
     (4, True)
     """
@@ -349,8 +349,7 @@ def _start_run(
         # The streams come after the count, because with an insecure seed a resumed run must not repeat its own noise.
         drawn = streams(insecure_seed, before.spent + spending.steps, processes)
         # The loader comes after the streams, because it draws its batches from one of them.
-        generator = drawn.sampler.on(torch.device("cpu"))
-        loader = PrivateLoader(parts.data_loader, plan, generator, secrets, lambda: spending.steps, turn, processes)
+        loader = PrivateLoader(parts.data_loader, plan, drawn, secrets, lambda: spending.steps, turn, processes)
         views = parts.algorithm.views(parts.taps.taps, plan, parts.subspace)
         kind = PrivateRelease if plan.feature_bound is None else BoundedRelease
         # The boundary comes after the views and the streams, because it draws the projections of the first release as

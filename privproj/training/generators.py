@@ -1,4 +1,4 @@
-"""Random streams: one each for the sampler, the projection and the noise, never shared and never repeated.
+"""Random streams: one each for the sampler, projection, noise and forward passes, never shared and never repeated.
 
 torch seeds its CPU generator with 32 bits only, which can be tried out. Here its whole state is filled with randomness
 of the operating system, and on a GPU both the seed and the offset of its counter are: 124 bits. The generators are not
@@ -7,11 +7,13 @@ SHAKE-256, since it has to be drawn again, on any machine, where a killed run go
 """
 
 import os
+import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256, shake_256
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -35,6 +37,9 @@ STATE_BYTES = {"cpu": 5056, "cuda": 16}
 """Length in bytes of the state of a generator on each type of device; on the CPU every word takes 8. Contract with
 torch: another length is refused."""
 
+CPU = torch.device("cpu")
+"""The device of the generators that torch, numpy and Python draw from where none is named."""
+
 LARGEST_OFFSET = 2**62
 """Bound on the first offset of a GPU's counter, which torch keeps as a signed number of 64 bits: as much is left to
 count on. Contract with torch."""
@@ -51,13 +56,22 @@ class Stream:
         self.seed, self.process = seed, os.getpid()
         self.generators: dict[torch.device, torch.Generator] = {}
 
-    def on(self, device: torch.device) -> torch.Generator:
-        """The generator on a device; raises where a draw from it could be repeated."""
+    def fresh_seed(self) -> np.random.SeedSequence:
+        """A seed that nothing else is drawn from; raises where it could be repeated."""
+        self.check_process()
+        return self.seed.spawn(1)[0]
+
+    def check_process(self) -> None:
+        """Raise in a process other than the one that seeded the stream."""
         if os.getpid() != self.process:
             raise InvalidParameter(
                 "process", os.getpid(), f"the process that seeded the random numbers ({self.process})",
                 "a forked one would draw the same noise again: call make_private in each process",
             )  # fmt: skip
+
+    def on(self, device: torch.device) -> torch.Generator:
+        """The generator on a device; raises where a draw from it could be repeated."""
+        self.check_process()
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise Refused("a step cannot be part of a CUDA graph, whose replays the ledger would not count")
         if device not in self.generators:
@@ -73,26 +87,56 @@ class Stream:
 
 @dataclass(frozen=True)
 class Streams:
-    """Three independent streams. The global seed of torch plays no role in any of them."""
+    """Four independent streams. The global seed of torch plays no role in any of them."""
 
     sampler: Stream
     projection: Stream
     noise: Stream
+    forward: Stream
+    is_insecure: bool = False
 
 
 def streams(insecure_seed: int | None = None, spent: int = 0, processes: Processes | None = None) -> Streams:
     """Streams seeded by the operating system or, for tests only, by ``insecure_seed``.
 
     ``spent`` is the number of releases made before: with an insecure seed, a resumed run must not repeat the noise of
-    the run it continues. The processes of a run share batches and projections. The seed of the noise never leaves its
-    process.
+    the run it continues. The processes of a run share batches and projections. The seeds of the noise and of forward
+    passes never leave their process.
     """
     entropy = secrets.randbits(ENTROPY_BITS) if insecure_seed is None else [insecure_seed, spent]
     shared = entropy if processes is None else processes.agree(entropy)
-    sampler, projection, noise = np.random.SeedSequence(shared, pool_size=POOL_WORDS).spawn(3)
+    sampler, projection, *own = np.random.SeedSequence(shared, pool_size=POOL_WORDS).spawn(4)
     if insecure_seed is None:
-        noise = np.random.SeedSequence(secrets.randbits(ENTROPY_BITS), pool_size=POOL_WORDS)
-    return Streams(Stream(sampler), Stream(projection), Stream(noise))
+        own = [np.random.SeedSequence(secrets.randbits(ENTROPY_BITS), pool_size=POOL_WORDS) for _ in own]
+    return Streams(Stream(sampler), Stream(projection), *map(Stream, own), is_insecure=insecure_seed is not None)
+
+
+@contextmanager
+def secret_numbers(stream: Stream, device: torch.device = CPU) -> Iterator[None]:
+    """While this runs, torch, numpy and Python draw their own random numbers from a secret seed; then they go on.
+
+    Dropout and augmentation that are drawn from a seed that others know would be another function of a record wherever
+    a record stands before it or not: one record would change what the others add.
+    """
+    seed = stream.fresh_seed()
+    python, arrays = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        for own in {CPU, device} if device.type in STATE_BYTES else {CPU}:
+            state = generator(own, *seed.spawn(1)).get_state()
+            torch.set_rng_state(state) if own == CPU else torch.cuda.set_rng_state(state, own)
+        random.seed(seed.generate_state(POOL_WORDS).tobytes())
+        np.random.seed(seed.generate_state(POOL_WORDS))
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(arrays)
+
+
+def number_states(device: torch.device) -> list[Any]:
+    """The states of the generators from which torch, numpy and Python draw of their own accord; equal if none drew."""
+    cuda = [torch.cuda.get_rng_state(device).tolist()] if device.type == "cuda" else []
+    return [torch.get_rng_state().numpy().tobytes(), random.getstate(), _numpy_state(), *cuda]
 
 
 class EpochSecrets:
@@ -120,6 +164,12 @@ class EpochSecrets:
                 self.keep(epoch, secret)
             self.epoch, self.secret = epoch, secret
         return self.secret
+
+
+def _numpy_state() -> bytes:
+    """The state of numpy's own generator as bytes."""
+    found: Any = np.random.get_state()
+    return found[1].tobytes() + repr(found[2:]).encode()
 
 
 def pick_batches(secret: str, epoch: int, records: int, batches: int) -> np.ndarray:

@@ -42,10 +42,31 @@ class Guard:
         self.before: _State = []
         self.kept: dict[str, Any] | None = None
         self.thorough = True
+        self.released: _State | None = None
+        # A plain function, which a copy of the module leaves as it is.
+        taps.handles.append(taps.module.register_load_state_dict_post_hook(lambda *_: self.forget_released()))
+
+    def note_released(self) -> None:
+        """Note what the trained tensors are like after a release."""
+        self.released = self.trained_state()
+
+    def forget_released(self) -> None:
+        """Let the trained tensors be others than after the last release: weights were loaded."""
+        self.released = None
+
+    def trained_state(self) -> _State:
+        """Which trained tensors there are, where they lie and how often they were written."""
+        return [(name, id(p), p.data_ptr(), p._version) for name, p, _, _ in self.trained]
 
     def begin(self) -> None:
         """Note what the module is like before a batch is seen."""
         self.check_trained()
+        for old, new in zip(self.released or [], self.trained_state(), strict=False):
+            if old != new:
+                raise InvalidParameter(
+                    old[0], "changed since the last release", "trained tensors that releases alone change",
+                    "take other optimizers off them; weights from elsewhere come in by module.load_state_dict",
+                )  # fmt: skip
         self.before, self.kept = self.state(), None
 
     def state(self) -> _State:

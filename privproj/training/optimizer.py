@@ -20,9 +20,10 @@ from privproj.records.ledger import Account, Ledger
 from privproj.result import Result
 from privproj.training.batches import BatchTurn
 from privproj.training.capture import Taps
+from privproj.training.generators import secret_numbers
 from privproj.training.guard import Guard
+from privproj.training.independence import IndependenceCheck, LossFunction, check_rows, losses_of
 from privproj.training.nested import has_rows, move, take
-from privproj.training.own_loss import LossFunction, OwnLossCheck, check_once, check_rows, checked_losses
 from privproj.training.plan import Plan
 from privproj.training.release import PrivateRelease
 from privproj.training.stamps import Stamps
@@ -66,7 +67,7 @@ class Spending:
 class PrivateOptimizer(torch.optim.Optimizer):
     """Wraps a torch optimizer: ``step_on(loss_fn, batch)`` is a whole step on a batch of the private loader.
 
-    Loops that compute losses themselves call ``backward(losses)`` in place of ``loss.backward()``, then ``step()``.
+    Loops that release elsewhere call ``backward_on(loss_fn, batch)``, and then ``step()``.
 
     :func:`make_private` makes it. The wrapped optimizer sees released gradients only, so that its learning rates,
     momentum, weight decay and schedulers are post-processing. Of a training loop that releases otherwise than is
@@ -96,7 +97,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
     ...     noise_multiplier=2.0, steps=3,
     ... )
     >>> for batch in loader:
-    ...     optimizer.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
+    ...     loss = optimizer.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
     >>> optimizer.steps, optimizer.noise_multiplier
     (3, 2.0)
     >>> optimizer.close()
@@ -124,9 +125,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.original, self.taps, self.views, self.boundary = optimizer, taps, views, release
         self.spending, self.turn, self.plan = spending, turn, spending.plan
         self.guard = Guard(taps)
-        self.own_loss = OwnLossCheck(taps, self.guard, self.plan.clip)
+        self.independence = IndependenceCheck(taps, self.guard, self.plan.clip, lambda: self.steps)
         self.hooks: list[Callable[[Any], None]] = []
-        self.moved = False
+        self.moved = self.steps_itself = False
+        self.handle = optimizer.register_step_pre_hook(self.check_own_step)
         turn.on_open, turn.on_empty = self.begin, self.step
         self.share()
         _check_owned(optimizer, views)
@@ -142,8 +144,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.boundary.start_anew()
         self.taps.clear()
         self.guard.begin()
-        self.own_loss.clip = self.clip
-        self.own_loss.begin()
+        self.independence.clip = self.clip
+        self.independence.begin()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the wrapped optimizer's state, with the number of releases made when it was saved and the clip.
@@ -262,38 +264,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
             set_to_none: Not used.
         """
 
-    def backward(self, losses: Tensor) -> None:
-        """Take in the losses of some records of the batch, each a function of its own record alone.
-
-        It may be called several times, for the parts of one batch. Contributions are clipped and added here; nothing
-        leaves before :meth:`step`.
-
-        Args:
-            losses: One loss for each record, a one-dimensional tensor (``reduction="none"``). It may be empty.
-
-        Raises:
-            InvalidParameter: ``losses`` is not one-dimensional or has more records than the batch has left; records
-                mix; a layer keeps something of the batch; or a layer's input does not have one row for each record.
-        """
-        losses = checked_losses(losses, len(losses) if losses.dim() else 0)
-        self.turn.take(len(losses))
-        calls, self.taps.calls = self.taps.calls, []
-        if not len(losses):
-            return
-        check = len(losses) > 1 and self.own_loss.due(None, calls, len(losses))
-        try:
-            if check:
-                check_once(calls, self.turn.batch)
-                self.own_loss.check_outputs(calls, len(losses))
-            self.add(losses, weighted=check)
-        except BaseException:
-            # A part that is taken in again would be there twice: the batch begins anew.
-            self.boundary.forget()
-            self.turn.returned = 0
-            raise
-        finally:
-            self.taps.clear()
-
     def backward_on(
         self,
         loss_fn: LossFunction,
@@ -301,19 +271,25 @@ class PrivateOptimizer(torch.optim.Optimizer):
         micro_batch_size: int | None = None,
         *,
         strict: bool = False,
-    ) -> None:
+    ) -> Tensor:
         """Take in a batch of the private loader, part by part; :meth:`step` releases it.
 
         Where this fails, nothing of the batch is kept, and it may be taken in again, in smaller parts for instance.
+        Random numbers that the loss function draws from the generators of torch, numpy or Python come from a secret
+        seed.
 
         Args:
             loss_fn: From a part of the batch, moved to the device of the trained tensors, to one loss for each of its
-                records. It is called once for every part, and further times where it is checked that a record's loss is
-                its own: in the first steps, whenever mode, shape or module is new, and now and then.
+                records. It is called once for every part, and again where it is checked that a record's loss is its
+                own: for one record of every batch, and for more of them in the first steps and whenever mode, shape or
+                module is new. :func:`privproj.training.is_checking` is True meanwhile.
             batch: What the private loader gave, as it is: a tensor, or tuples, lists, mappings or dataclasses of them.
             micro_batch_size: The largest number of records in a part, at least 1. None: the batch is one part.
             strict: True fetches every record again and computes its loss from a batch of that record alone, so that its
                 loss is its own by construction. It takes a forward and a backward pass for each record.
+
+        Returns:
+            The mean of the losses, 0 for an empty batch. It is a statistic of private records that no noise protects.
 
         Raises:
             InvalidParameter: ``batch`` is not the one that was drawn, the losses are not one for each record, the loss
@@ -327,78 +303,85 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 "batch", type(batch).__name__, f"something in it with one row for each of {records} records",
                 "let collate_fn give tensors, lists of records, or tuples, mappings and dataclasses of these",
             )  # fmt: skip
+        total = torch.zeros((), device=self.device)
+        self.independence.choose(records)
         try:
-            for first in range(0, records, 1 if strict else size):
-                rows = slice(first, min(first + size, records))
-                self.take_alone(loss_fn, first) if strict else self.take_part(loss_fn, take(batch, rows, records), rows)
+            with secret_numbers(self.boundary.streams.forward, self.device):
+                for first in range(0, records, 1 if strict else size):
+                    rows = slice(first, min(first + size, records))
+                    if strict:
+                        total += self.take_alone(loss_fn, first)
+                    else:
+                        total += self.take_part(loss_fn, take(batch, rows, records), rows)
         except BaseException:
+            # A part that is taken in again would be there twice: the batch begins anew.
             self.boundary.forget()
             self.turn.returned = 0
             raise
+        return total / max(1, records)
 
-    def take_part(self, loss_fn: LossFunction, part: Any, rows: slice) -> None:
+    def take_part(self, loss_fn: LossFunction, part: Any, rows: slice) -> Tensor:
         """Take in a part of the batch.
 
         Args:
             loss_fn: From a part of the batch to one loss for each of its records.
             part: The part.
             rows: The rows of the batch that it has.
+
+        Returns:
+            The sum of the losses.
         """
         records, part = rows.stop - rows.start, move(part, self.device)
-        self.taps.records = records
-        try:
-            if self.own_loss.due(loss_fn, part, records):
-                self.own_loss.check(loss_fn, part, records, lambda row: self.turn.alone(rows.start + row))
-            losses = checked_losses(loss_fn(part), records)
-            self.turn.take(records)
-            self.add(losses)
-        finally:
-            self.taps.records = None
-            self.taps.clear()
+        with self.taps.armed(records):
+            self.independence.check_first(loss_fn, part, records, lambda row: self.turn.alone(rows.start + row))
+            with self.independence.one_alone(loss_fn, part, rows):
+                losses = self.compute(loss_fn, part, records)
+            self.boundary.add(records)
+        return losses.detach().sum()
 
-    def take_alone(self, loss_fn: LossFunction, row: int) -> None:
+    def take_alone(self, loss_fn: LossFunction, row: int) -> Tensor:
         """Take in one record, from a batch of that record alone.
 
         Args:
             loss_fn: From a part of the batch to one loss for each of its records.
             row: The record's row in the batch.
+
+        Returns:
+            Its loss.
         """
         part = self.turn.alone(row)
         if part is None:
             raise InvalidParameter("strict", True, "a batch of the private loader, whose records can be fetched again")
-        self.taps.records = 1
-        try:
-            losses = checked_losses(loss_fn(move(part, self.device)), 1)
-            self.turn.take(1)
-            self.add(losses, alone=True)
-        finally:
-            self.taps.records = None
-            self.taps.clear()
+        with self.taps.armed(1):
+            losses = self.compute(loss_fn, move(part, self.device), 1, alone=True)
+            self.boundary.add(1)
+        return losses.detach().sum()
 
-    def add(self, losses: Tensor, *, weighted: bool = False, alone: bool = False) -> None:
-        """Add the clipped gradients of some losses to the sums of this batch.
+    def compute(self, loss_fn: LossFunction, part: Any, records: int, *, alone: bool = False) -> Tensor:
+        """Compute the losses of a part, and let the taps keep the gradients of its records.
 
         Args:
-            losses: One loss for each record.
-            weighted: True checks with random weights that no loss reaches the rows of other records.
+            loss_fn: From a part of the batch to one loss for each of its records.
+            part: The part.
+            records: The number of its records.
             alone: True says that all that the layers saw is of one record.
+
+        Returns:
+            One loss for each record.
         """
+        losses = losses_of(loss_fn, part, records, self.taps)
+        self.turn.take(records)
         try:
-            check = self.own_loss.weighted(losses) if weighted else None
-            self.taps.clear()
             losses.sum().backward()
             self.guard.check_unwritten()
             self.guard.check_gradients()
             if alone:
                 self.taps.join_rows()
             for tap in self.taps.taps:
-                check_rows(tap, len(losses))
-            if check is not None:
-                self.own_loss.check_weighted(check)
-            self.boundary.add(len(losses))
+                check_rows(tap, records)
         finally:
-            self.taps.clear()
             self.drop_gradients()
+        return losses
 
     @property
     def device(self) -> torch.device:
@@ -412,7 +395,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         micro_batch_size: int | None = None,
         *,
         strict: bool = False,
-    ) -> None:
+    ) -> Tensor:
         """Take in a batch of the private loader, release it, and let the wrapped optimizer use what was released.
 
         Args:
@@ -421,12 +404,16 @@ class PrivateOptimizer(torch.optim.Optimizer):
             micro_batch_size: The largest number of records in a part, at least 1. None: the batch is one part.
             strict: True computes the loss of every record from a batch of that record alone.
 
+        Returns:
+            The mean of the losses, 0 for an empty batch. It is a statistic of private records that no noise protects.
+
         Raises:
             InvalidParameter: As :meth:`backward_on` and :meth:`step` raise it.
             Refused: All planned steps are released.
         """
-        self.backward_on(loss_fn, batch, micro_batch_size, strict=strict)
+        mean = self.backward_on(loss_fn, batch, micro_batch_size, strict=strict)
         self.step()
+        return mean
 
     @property
     def grad_scale(self) -> float:
@@ -467,6 +454,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             self.check_moved(before)
         for hook in self.hooks:
             hook(self)
+        self.guard.note_released()
 
     def use(self, means: list[Tensor]) -> None:
         """Let the wrapped optimizer make one step with released means as its gradients, and with nothing else.
@@ -477,9 +465,21 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.drop_gradients()
         for view, mean in zip(self.views, means, strict=True):
             self.apply(view, mean)
-        self.original.step()
+        self.steps_itself = True
+        try:
+            self.original.step()
+        finally:
+            self.steps_itself = False
         for view in self.views:
             view.after()
+
+    def check_own_step(self, *_: object) -> None:
+        """Raise :class:`InvalidParameter` where the wrapped optimizer steps otherwise than with what was released."""
+        if not self.steps_itself:
+            raise InvalidParameter(
+                "optimizer", "a step of the wrapped optimizer", "steps of the private optimizer alone",
+                "call step_on of the optimizer that make_private returned: other gradients have no noise",
+            )  # fmt: skip
 
     def apply(self, view: View, mean: Tensor) -> None:
         """Hand one released mean to the wrapped optimizer as gradients.
@@ -532,6 +532,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def close(self) -> None:
         """Remove the hooks from the module and let another process write the ledger."""
         self.taps.close()
+        self.handle.remove()
         self.turn.closed = True
         if self.spending.ledger is not None:
             self.spending.ledger.close()

@@ -350,11 +350,15 @@ def test_the_layers_accounted_are_the_layers_trained(tmp_path, adapter, saved):
 def drawn(optimizer, model, loader):
     """The views of an optimizer after one step, with the projections that they drew."""
     torch = needs("torch")
-    for (rows,) in loader:
+
+    def losses(part):
+        (rows,) = part
         logits = model(input_ids=rows).logits[:, :-1]
-        losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten(), reduction="none")
-        optimizer.backward(losses.view(len(rows), -1).mean(1))
-        optimizer.step()
+        found = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten(), reduction="none")
+        return found.view(len(rows), -1).mean(1)
+
+    for batch in loader:
+        optimizer.step_on(losses, batch)
     return optimizer.views
 
 

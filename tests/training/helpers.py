@@ -29,6 +29,11 @@ def losses_of(module, x, y):
     return cross_entropy(scores, y, reduction="none")
 
 
+def own(module):
+    """The loss function of a classifier whose batches are pairs."""
+    return lambda part: losses_of(module, *part)
+
+
 def data(records=12, width=6, tokens=None, seed=0, dtype=DOUBLE):
     draw = torch.Generator().manual_seed(seed)
     shape = (records, width) if tokens is None else (records, tokens, width)
@@ -77,8 +82,7 @@ def one_step(module, x, y, parts=1, **options):
     before = state(module)
     _, optimizer, _ = private(module, x, y, **options)
     optimizer.turn.open(len(x))
-    for rows in torch.arange(len(x)).chunk(parts):
-        optimizer.backward(losses_of(module, x[rows], y[rows]))
+    optimizer.backward_on(own(module), (x, y), -(-len(x) // parts))
     optimizer.step()
     optimizer.close()
     return (before - state(module)) * optimizer.plan.expected_batch
@@ -118,7 +122,7 @@ def released_sums(name, x, y, **more):
     module = mlp()
     _, optimizer, _ = private(module, x, y, **{**options_of(name), **more})
     optimizer.turn.open(len(x))
-    optimizer.backward(losses_of(module, x, y))
+    optimizer.backward_on(own(module), (x, y))
     return torch.cat([s.flatten() for s in optimizer.boundary.sums])
 
 
@@ -161,7 +165,7 @@ class Words(nn.Module):
 
 def step(module, optimizer, x, y):
     optimizer.turn.open(len(x))
-    optimizer.backward(losses_of(module, x, y))
+    optimizer.backward_on(own(module), (x, y))
     optimizer.step()
 
 
@@ -193,18 +197,9 @@ MODELS = {
 def alone(model, taps, loss_of, batch, records):
     """Each record's gradient of all trained tensors, from its loss alone, by plain autograd."""
     parameters = [p for tap in taps.taps for p in tap.parameters]
-    asked = [p.requires_grad for p in parameters]
-    taps.capturing = False
-    for parameter in parameters:
-        parameter.requires_grad_(True)
-    try:
-        for j in range(records):
-            (loss,) = loss_of(model, take(batch, slice(j, j + 1), records))
-            yield torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-    finally:
-        taps.capturing = True
-        for parameter, flag in zip(parameters, asked, strict=True):
-            parameter.requires_grad_(flag)
+    for j in range(records):
+        (loss,) = loss_of(model, take(batch, slice(j, j + 1), records))
+        yield torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
 
 
 def check_gradients(model, loss_of, batch, records, rtol=1e-9, **options):
@@ -213,12 +208,18 @@ def check_gradients(model, loss_of, batch, records, rtol=1e-9, **options):
     options = {"algorithm": "dp-sgd", **options}
     _, optimizer, _ = private(model, rows, rows, **options)
     taps = optimizer.taps
-    loss_of(model, batch).sum().backward()
+    with taps.armed(records):
+        loss_of(model, batch).sum().backward()
+        found = [[tap.gradient_of(j) for tap in taps.taps] for j in range(records)]
     expected = list(alone(model, taps, loss_of, batch, records))
     known = {id(p): name for name, p in model.named_parameters()}
     for j in range(records):
-        found = [(p, g) for tap in taps.taps for p, g in zip(tap.parameters, tap.gradient_of(j), strict=True)]
-        for (parameter, ours), theirs in zip(found, expected[j], strict=True):
+        pairs = [
+            (p, g)
+            for tap, own in zip(taps.taps, found[j], strict=True)
+            for p, g in zip(tap.parameters, own, strict=True)
+        ]
+        for (parameter, ours), theirs in zip(pairs, expected[j], strict=True):
             error, size = (ours - theirs).norm(), theirs.norm()
             assert error <= rtol * size + 1e-6 * rtol, (j, known[id(parameter)], float(error), float(size))
     optimizer.close()
@@ -230,7 +231,7 @@ def check_gradients(model, loss_of, batch, records, rtol=1e-9, **options):
     before = flat_weights(taps)
     _, optimizer, _ = private(model, rows, rows, max_grad_norm=clip, **options)
     optimizer.turn.open(records)
-    optimizer.backward(loss_of(model, batch))
+    optimizer.backward_on(lambda part: loss_of(model, part), batch)
     if options["algorithm"] == "m2":
         wanted = iter(clipped_sums)
         pairs = list(zip(optimizer.views, optimizer.boundary.sums, strict=True))

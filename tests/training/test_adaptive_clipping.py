@@ -18,7 +18,7 @@ from privproj.integrations.opacus import ProjectionAccountant  # noqa: E402
 from privproj.records.ledger import read_ledger  # noqa: E402
 from privproj.training import AdaptiveClipping, make_private  # noqa: E402
 
-from .helpers import SILENT, data, losses_of, mlp, private  # noqa: E402
+from .helpers import SILENT, data, losses_of, mlp, own, private  # noqa: E402
 
 SURE = AdaptiveClipping(sigma=SILENT, learning_rate=0.5, target_quantile=0.4)
 """A count whose noise cannot be seen."""
@@ -85,6 +85,17 @@ def test_the_noise_is_calibrated_together_with_the_count(tmp_path):
     assert read_ledger(ledger).epsilon(1e-5).value == run.epsilon(1e-5).value
 
 
+def break_at(loss_fn, row):
+    """A loss function that fails at a part with this record in it."""
+
+    def broken(part):
+        if (part[0] == row).all(1).any():
+            raise RuntimeError("broken")
+        return loss_fn(part)
+
+    return broken
+
+
 def test_parts_of_a_batch_are_counted_once_and_a_broken_step_not_at_all():
     x, y = data()
     clips = []
@@ -92,11 +103,9 @@ def test_parts_of_a_batch_are_counted_once_and_a_broken_step_not_at_all():
         module = mlp()
         _, run, _ = private(module, x, y, adaptive_clipping=SURE, max_grad_norm=0.7)
         run.turn.open(len(x))
-        run.backward(losses_of(module, x[:5], y[:5]))
-        run.boundary.forget()
-        run.turn.returned = 0
-        for rows in torch.arange(len(x)).chunk(parts):
-            run.backward(losses_of(module, x[rows], y[rows]))
+        with pytest.raises(RuntimeError, match="broken"):
+            run.backward_on(break_at(own(module), x[6]), (x, y), 4)
+        run.backward_on(own(module), (x, y), -(-len(x) // parts))
         run.step()
         clips.append(run.clip)
     assert clips[1:] == pytest.approx(clips[:1] * 2, rel=1e-9)
@@ -109,7 +118,7 @@ def test_records_that_are_not_finite_count_as_clipped_and_empty_batches_are_rele
         rows[:bad] = math.inf
         _, run, _ = private(module, rows, y, adaptive_clipping=SURE, max_grad_norm=1e6)
         run.turn.open(len(x))
-        run.backward(losses_of(module, rows, y))
+        run.backward_on(own(module), (rows, y))
         run.step()
         assert count_of(run, 1e6) == pytest.approx(unclipped - 0.5 * len(x), abs=1e-6)
     before = run.clip
@@ -127,7 +136,7 @@ def test_one_record_there_or_not_moves_the_count_by_a_half(clip):
         module = mlp()
         _, run, _ = private(module, x, y, adaptive_clipping=SURE, max_grad_norm=clip)
         run.turn.open(records)
-        run.backward(losses_of(module, x[:records], y[:records]))
+        run.backward_on(own(module), (x[:records], y[:records]))
         found.append(float(run.boundary.count))
     assert abs(found[1] - found[0]) == 0.5
 
@@ -152,7 +161,7 @@ def test_a_state_keeps_the_clip_and_refuses_one_outside_the_range():
     module = mlp()
     _, run, _ = private(module, x, y, adaptive_clipping=SURE)
     run.turn.open(len(x))
-    run.backward(losses_of(module, x, y))
+    run.backward_on(own(module), (x, y))
     run.step()
     state = run.state_dict()
     assert state["privproj"]["clip"] == run.clip != 1.0
@@ -169,7 +178,7 @@ def test_a_state_keeps_the_clip_and_refuses_one_outside_the_range():
     # Half of a batch was clipped to one norm: its noise must not be that of another.
     state["privproj"]["clip"] = 0.5
     run.turn.open(len(x))
-    run.backward(losses_of(module, x[:6], y[:6]))
+    run.backward_on(own(module), (x, y))
     with pytest.raises(InvalidParameter, match="between batches"):
         run.load_state_dict(state)
     assert "clip" not in private(mlp(), x, y)[1].state_dict()["privproj"]

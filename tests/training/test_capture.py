@@ -10,7 +10,7 @@ torch = needs("torch", "opacus")
 from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
-from training.helpers import DOUBLE, data, losses_of, mlp, private  # noqa: E402
+from training.helpers import DOUBLE, data, mlp, own, private  # noqa: E402
 
 from privproj.training import make_private  # noqa: E402
 
@@ -46,8 +46,8 @@ def test_records_that_mix_are_noticed(build):
     module = build()
     _, optimizer, _ = private(module, x, y)
     optimizer.turn.open(12)
-    with pytest.raises(InvalidParameter, match=r"every record by itself|does not depend on the others"):
-        optimizer.backward(losses_of(module, x, y))
+    with pytest.raises(InvalidParameter, match=r"one row for each record|does not depend on the others"):
+        optimizer.backward_on(own(module), (x, y))
 
 
 def test_layers_that_keep_something_of_a_batch_are_noticed():
@@ -60,9 +60,12 @@ def test_layers_that_keep_something_of_a_batch_are_noticed():
         keeper, head = keeper.double().requires_grad_(False), nn.Linear(6, 3).double()
         _, optimizer, _ = private(nn.ModuleList([keeper, head]), inputs, y)
         optimizer.turn.open(12)
-        losses = cross_entropy(head(keeper(inputs).mean(dim)), y, reduction="none")
+
+        def losses(part, keeper=keeper, head=head, dim=dim):
+            return cross_entropy(head(keeper(part[0]).mean(dim)), part[1], reduction="none")
+
         with pytest.raises(InvalidParameter, match="written by the forward pass"):
-            optimizer.backward(losses)
+            optimizer.backward_on(losses, (inputs, y))
 
 
 def test_repeated_records_are_refused():

@@ -19,7 +19,7 @@ from privproj.records.ledger import Account, read_ledger
 torch = needs("torch", "opacus")
 
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, random_split  # noqa: E402
-from training.helpers import data, losses_of, mlp, private  # noqa: E402
+from training.helpers import data, losses_of, mlp, own, private  # noqa: E402
 
 from privproj.training import data_identity, make_private  # noqa: E402
 from privproj.training.data_identity import (  # noqa: E402
@@ -241,8 +241,8 @@ def run(book, x, y, releases, **options):
         warnings.simplefilter("ignore")
         module, optimizer, loader = private(mlp(), x, y, ledger=book, **{"steps": 6, **options})
     for _ in range(releases):
-        for features, labels in loader:
-            optimizer.backward(losses_of(module, features, labels))
+        for batch in loader:
+            optimizer.backward_on(own(module), batch)
             optimizer.step()
     optimizer.close()
     return read_ledger(book)

@@ -204,7 +204,9 @@ class PrivateRun:
         """The losses of some records, as a batch of their own."""
         x, y = data()
         self.optimizer.turn.open(len(rows))
-        self.optimizer.backward(cross_entropy(self.module(x[rows]), y[rows], reduction="none"))
+        self.optimizer.backward_on(
+            lambda part: cross_entropy(self.module(part[0]), part[1], reduction="none"), (x[rows], y[rows])
+        )
 
     def released(self, rows=()):
         """The released sum of these records: each tensor in a row."""

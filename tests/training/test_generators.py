@@ -14,7 +14,7 @@ from scipy import stats
 torch = needs("torch", "opacus")
 
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
-from training.helpers import data, losses_of, mlp, one_step, private, step  # noqa: E402
+from training.helpers import data, mlp, one_step, own, private, step  # noqa: E402
 
 from privproj.errors import PrivprojError  # noqa: E402
 from privproj.training.generators import (  # noqa: E402
@@ -139,8 +139,8 @@ def test_workers_of_a_loader_are_forked_and_draw_no_noise():
     workers = DataLoader(TensorDataset(x, y), batch_size=4, num_workers=2, multiprocessing_context="fork")
     loader.settings |= {"num_workers": 2, "timeout": 100, "multiprocessing_context": workers.multiprocessing_context}
     while optimizer.steps < 3:
-        for a, b in loader:
-            optimizer.backward(losses_of(module, a, b))
+        for batch in loader:
+            optimizer.backward_on(own(module), batch)
             optimizer.step()
     assert optimizer.steps == 3
 

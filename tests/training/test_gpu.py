@@ -10,7 +10,7 @@ from scipy import stats
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
-from training.helpers import data, losses_of, mlp, private  # noqa: E402
+from training.helpers import data, mlp, own, private  # noqa: E402
 
 from privproj.errors import PrivprojError  # noqa: E402
 from privproj.training import Subspace, per_example  # noqa: E402
@@ -57,7 +57,7 @@ def run(name, clipping, device, x, y, **options):
 def sums(module, optimizer, x, y):
     """The sums of a batch inside the boundary, before any noise."""
     optimizer.turn.open(len(x))
-    optimizer.backward(losses_of(module, x, y))
+    optimizer.backward_on(own(module), (x, y))
     return torch.cat([part.flatten().cpu() for part in optimizer.boundary.sums])
 
 
@@ -116,7 +116,7 @@ def test_no_step_waits_for_the_gpu(name):
 
     def step():
         optimizer.turn.open(len(x))
-        optimizer.backward(losses_of(module, x, y))
+        optimizer.backward_on(own(module), (x, y))
         optimizer.step()
 
     for _ in range(5):
@@ -180,7 +180,7 @@ def test_a_model_on_several_devices_has_noise_on_each(name):
     _, optimizer, _ = private(module, x, y, **options)
     for _ in range(2):
         optimizer.turn.open(len(x))
-        optimizer.backward(losses_of(module, x, y))
+        optimizer.backward_on(own(module), (x, y))
         optimizer.step()
     assert {device.type for device in optimizer.boundary.streams.noise.generators} == {"cuda", "cpu"}
     assert all(math.isfinite(float(p.sum())) for p in module.parameters())

@@ -11,7 +11,7 @@ from privproj.errors import InvalidParameter, Refused
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
-from training.helpers import data, losses_of, mlp, private, state, step  # noqa: E402
+from training.helpers import data, losses_of, mlp, own, private, state, step  # noqa: E402
 
 
 @pytest.mark.parametrize("change", [nn.Module.bfloat16, nn.Module.half, nn.Module.float])
@@ -24,7 +24,7 @@ def test_a_module_that_changes_its_type_after_make_private_is_refused(change):
         optimizer.turn.open(12)
     module, optimizer, _ = private(mlp(), x, y)
     optimizer.turn.open(12)
-    optimizer.backward(losses_of(module, x, y))
+    optimizer.backward_on(own(module), (x, y))
     change(module)
     with pytest.raises(InvalidParameter, match="as make_private saw it"):
         optimizer.step()
@@ -47,7 +47,7 @@ def test_what_is_unfrozen_midway_is_refused_and_keeps_no_gradient():
     optimizer.turn.open(12)
     module[0].requires_grad_(True)
     with pytest.raises(InvalidParameter, match="a gradient without noise"):
-        optimizer.backward(losses_of(module, x, y))
+        optimizer.backward_on(own(module), (x, y))
     assert all(p.grad is None for p in module.parameters())
 
 
@@ -106,16 +106,12 @@ def table(module, mean):
 @pytest.mark.parametrize(
     "keep", [replaced, in_place, by_data, by_new_data, frozen_weight, registered, attribute, number, table]
 )
-@pytest.mark.parametrize("by_losses", [False, True])
-def test_a_module_that_keeps_something_of_a_batch_is_refused(keep, by_losses):
+def test_a_module_that_keeps_something_of_a_batch_is_refused(keep):
     x, y = data()
     module, optimizer, loader = private(Keeper(keep), x, y)
     batch = next(iter(loader))
     with pytest.raises(InvalidParameter, match=r"by the forward pass|other tensors than before"):
-        if by_losses:
-            optimizer.backward(losses_of(module, *batch))
-        else:
-            optimizer.step_on(lambda part: losses_of(module, *part), batch)
+        optimizer.step_on(own(module), batch)
     assert optimizer.steps == 0 and all(total is None for total in optimizer.boundary.sums)
 
 
@@ -184,7 +180,7 @@ def test_a_gradient_scaler_is_refused():
     module, optimizer, _ = private(mlp(), x, y)
     scaler = torch.amp.GradScaler("cpu")
     optimizer.turn.open(12)
-    optimizer.backward(scaler.scale(losses_of(module, x, y)))
+    optimizer.backward_on(lambda part: scaler.scale(losses_of(module, *part)), (x, y))
     with pytest.raises(InvalidParameter, match="leave the scaler out"):
         scaler.step(optimizer)
     assert optimizer.steps == 0

@@ -152,7 +152,7 @@ def test_padding_gets_no_gradient():
     kept = model.tokens.weight[3].clone()
     _, optimizer, _ = private(model, torch.zeros(5), torch.zeros(5))
     optimizer.turn.open(5)
-    optimizer.backward(next_token(model, ids))
+    optimizer.backward_on(lambda part: next_token(model, part), ids)
     optimizer.step()
     assert torch.allclose(model.tokens.weight[3], kept, atol=1e-9)
 
@@ -162,14 +162,15 @@ def test_as_many_positions_as_records_are_still_positions():
     model = Text(1).double()
     _, optimizer, _ = private(model, torch.zeros(5), torch.zeros(5))
     for ids in (numbers(), numbers(records=4)):
-        optimizer.taps.clear()
-        next_token(model, ids).sum().backward()
         (tap,) = [tap for tap in optimizer.taps.taps if tap.name == "places"]
+        with optimizer.taps.armed(len(ids)):
+            next_token(model, ids).sum().backward()
+            found = [tap.gradient_of(j)[0] for j in range(len(ids))]
         expected = [
             g[next(i for i, p in enumerate(tensors(optimizer.taps)) if p is model.places.weight)]
             for g in alone(model, optimizer.taps, next_token, ids, len(ids))
         ]
-        assert all(torch.allclose(tap.gradient_of(j)[0], g) for j, g in enumerate(expected))
+        assert all(torch.allclose(own, g) for own, g in zip(found, expected, strict=True))
 
 
 def tensors(taps):
@@ -218,7 +219,7 @@ def test_every_algorithm_projects_the_inputs_of_every_matrix(kind, algorithm):
         parts = [g if g.dim() > 1 else g[:, None] for g in row]
         expected.append(torch.cat([parts[0].T if kind == "Conv1D" else parts[0], *parts[1:]], 1))
     optimizer.turn.open(5)
-    optimizer.backward(loss_of(model, batch))
+    optimizer.backward_on(lambda part: loss_of(model, part), batch)
     p = {"m1": lambda: view.a.T @ view.a, "dp-sgd": lambda: 1.0, "per layer": lambda: 1.0}.get(
         algorithm, lambda: view.q
     )()
@@ -238,7 +239,7 @@ def test_plain_and_other_optimizers_make_the_same_step_of_a_transposed_matrix():
         sgd = lambda p, m=momentum: torch.optim.SGD(p, lr=1.0, momentum=m)  # noqa: E731
         _, optimizer, _ = private(model, torch.zeros(5), torch.zeros(5), sgd, **options_of("m2"))
         optimizer.turn.open(5)
-        optimizer.backward(squares(model, vectors()))
+        optimizer.backward_on(lambda part, model=model: squares(model, part), vectors())
         optimizer.step()
         steps.append(state(model))
     assert torch.allclose(*steps, rtol=1e-9)
@@ -274,7 +275,7 @@ def test_coordinates_in_a_subspace_are_those_of_the_weights_as_they_are_kept(kin
         torch.cat([g.flatten() for g in row]) @ basis for row in alone(model, optimizer.taps, loss_of, batch, 5)
     ]
     optimizer.turn.open(5)
-    optimizer.backward(loss_of(model, batch))
+    optimizer.backward_on(lambda part: loss_of(model, part), batch)
     assert torch.allclose(optimizer.boundary.sums[0], sum(expected), rtol=1e-9)
 
 
@@ -309,7 +310,7 @@ def test_attention_with_dropout_says_what_to_do():
     _, optimizer, _ = private(model, vectors(), vectors())
     optimizer.turn.open(5)
     with pytest.raises(InvalidParameter, match="dropout to 0"):
-        optimizer.backward(squares(model, vectors()))
+        optimizer.backward_on(lambda part: squares(model, part), vectors())
 
 
 @pytest.mark.parametrize("train", [True, False])
@@ -336,6 +337,11 @@ def test_layers_of_torchs_transformer(train, trained):
 def test_layers_without_gradients_of_records_are_refused(build, words):
     with pytest.raises(InvalidParameter, match=words):
         private(build(), vectors(), vectors())
+
+
+def summed(found):
+    """All outputs of a record in one number."""
+    return (sum(found) if isinstance(found, tuple) else found).flatten(1).sum(1)
 
 
 def test_what_cannot_be_computed_for_one_record_is_refused():
@@ -365,5 +371,4 @@ def test_what_cannot_be_computed_for_one_record_is_refused():
         _, optimizer, _ = private(model, vectors(), vectors())
         optimizer.turn.open(5)
         with pytest.raises(InvalidParameter, match=words):
-            found = model(vectors())
-            optimizer.backward((sum(found) if isinstance(found, tuple) else found).flatten(1).sum(1))
+            optimizer.backward_on(lambda part, model=model: summed(model(part)), vectors())

@@ -92,7 +92,7 @@ def test_a_language_model_never_sees_an_empty_batch():
     while optimizer.steps < optimizer.plan.steps:
         for tokens in loader:
             assert len(tokens)
-            optimizer.backward(text_losses(model, tokens))
+            optimizer.backward_on(lambda part: text_losses(model, part), tokens)
             optimizer.step()
 
 
@@ -106,7 +106,7 @@ def test_an_adapter_that_was_switched_off_and_on_again_leaves_no_gradient():
         p.requires_grad_(True)
     with pytest.raises(InvalidParameter, match="freeze it again"):
         for tokens in loader:
-            optimizer.backward(text_losses(model, tokens))
+            optimizer.backward_on(lambda part: text_losses(model, part), tokens)
     assert all(p.grad is None for p in model.parameters())
 
 

@@ -13,7 +13,7 @@ from privproj.records.ledger import read_ledger
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
-from training.helpers import data, losses_of, mlp, one_step, private  # noqa: E402
+from training.helpers import data, losses_of, mlp, one_step, own, private  # noqa: E402
 
 # --- norms ----------------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ def test_tensors_outside_the_private_layers_are_refused_whenever_they_appear():
     module[0].requires_grad_(True)
     before = module[0].weight.detach().clone()
     with pytest.raises(InvalidParameter, match="a gradient without noise"):
-        optimizer.backward(losses_of(module, x, y))
+        optimizer.backward_on(own(module), (x, y))
     assert module[0].weight.grad is None
     with pytest.raises(InvalidParameter, match="all 12 records back"):
         optimizer.step()
@@ -125,8 +125,8 @@ def test_a_ledger_that_holds_releases_of_the_plan_is_said(tmp_path):
         if made == 2:
             with pytest.raises(Refused, match="nothing left to train"):
                 next(iter(loader))
-        for features, labels in () if made == 2 else loader:
-            optimizer.backward(losses_of(module, features, labels))
+        for batch in () if made == 2 else loader:
+            optimizer.backward_on(own(module), batch)
             optimizer.step()
             break
         optimizer.close()

@@ -7,7 +7,7 @@ from privproj.errors import InvalidParameter
 
 torch = needs("torch", "opacus")
 
-from training.helpers import data, losses_of, mlp, one_step, private  # noqa: E402
+from training.helpers import data, losses_of, mlp, one_step, own, private  # noqa: E402
 
 
 @pytest.fixture
@@ -20,25 +20,24 @@ def loop():
 
 def test_a_record_comes_back_once(loop):
     module, optimizer, batches = loop
-    x, y = next(batches)
-    optimizer.backward(losses_of(module, x, y))
-    with pytest.raises(InvalidParameter, match="each record once"):
-        optimizer.backward(losses_of(module, x[:1], y[:1]))
+    batch = next(batches)
+    optimizer.backward_on(own(module), batch)
+    with pytest.raises(InvalidParameter, match="as it is, once"):
+        optimizer.backward_on(own(module), batch)
 
 
 def test_all_records_come_back(loop):
-    module, optimizer, batches = loop
-    x, y = next(batches)
-    optimizer.backward(losses_of(module, x[:5], y[:5]))
+    _, optimizer, batches = loop
+    next(batches)
     with pytest.raises(InvalidParameter, match="all 12 records"):
         optimizer.step()
 
 
 def test_losses_are_one_for_each_record(loop):
     module, optimizer, batches = loop
-    x, y = next(batches)
+    batch = next(batches)
     with pytest.raises(InvalidParameter, match='reduction="none"'):
-        optimizer.backward(losses_of(module, x, y).mean())
+        optimizer.backward_on(lambda part: losses_of(module, *part).mean(), batch)
 
 
 def test_a_step_needs_a_batch_and_a_batch_a_step(loop):
@@ -52,8 +51,8 @@ def test_a_step_needs_a_batch_and_a_batch_a_step(loop):
 
 def test_no_unreleased_gradient_is_left_behind(loop):
     module, optimizer, batches = loop
-    x, y = next(batches)
-    optimizer.backward(losses_of(module, x, y))
+    batch = next(batches)
+    optimizer.backward_on(own(module), batch)
     assert all(p.grad is None for p in module.parameters())
 
 
@@ -79,12 +78,12 @@ def test_a_step_that_fails_leaves_nothing_for_the_next():
 
     fine, optimizer.boundary.record = optimizer.boundary.record, full
     optimizer.turn.open(12)
-    optimizer.backward(losses_of(module, x, y))
+    optimizer.backward_on(own(module), (x, y))
     with pytest.raises(OSError, match="No space"):
         optimizer.step()
     optimizer.boundary.record = fine
     optimizer.turn.open(1)
-    optimizer.backward(losses_of(module, x[:1], y[:1]))
+    optimizer.backward_on(own(module), (x[:1], y[:1]))
     assert torch.cat([s.flatten() for s in optimizer.boundary.sums]).norm() <= 1e-3
     optimizer.step()
 
@@ -94,13 +93,13 @@ def test_schedulers_and_close():
     module = mlp()
     _, optimizer, loader = private(module, x, y, noise_multiplier=1.0)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
-    for a, b in loader:
+    for batch in loader:
         optimizer.zero_grad()
-        optimizer.backward(losses_of(module, a, b))
+        optimizer.backward_on(own(module), batch)
         optimizer.step()
         scheduler.step()
     assert optimizer.param_groups[0]["lr"] == 0.5
-    assert not any(p.requires_grad for p in module.parameters())
+    assert all(p.requires_grad for p in module.parameters())
     optimizer.close()
     assert all(p.requires_grad for p in module.parameters())
 

@@ -53,8 +53,8 @@ def test_a_peft_model_trains(peft_model, algorithm):
     )
     first = text_losses(model, tokens).mean()
     while optimizer.steps < 4:
-        for rows, _ in loader:
-            optimizer.backward(text_losses(model, rows))
+        for batch in loader:
+            optimizer.backward_on(lambda rows: text_losses(model, rows[0]), batch)
             optimizer.step()
     part = "lora_B" if algorithm == "lora-fa" else "base_layer.weight"
     moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
@@ -74,7 +74,7 @@ def test_clipped_sums_of_a_peft_model_are_those_of_single_records(peft_model):
         optimizer.turn.drawn = None
         optimizer.turn.open(len(rows))
         optimizer.boundary.begin()
-        optimizer.backward(text_losses(model, rows))
+        optimizer.backward_on(lambda part: text_losses(model, part), rows)
         return torch.cat([s.flatten() for s in optimizer.boundary.sums])
 
     alone = [sums(tokens[i : i + 1]) for i in range(5)]
@@ -135,9 +135,10 @@ def test_a_new_head_is_trained_beside_the_factors():
     model = prepare_peft(classifier(lora_dropout=0.5), "lora-fa").double()
     _, optimizer, _ = private(model.train(), batch["ids"], batch["labels"], algorithm="lora-fa")
     torch.manual_seed(1)
-    label_losses(model, batch).sum().backward()
     factor, head = optimizer.taps.taps[0], optimizer.taps.taps[-1]
-    sums = [sum(tap.gradient_of(j)[0] for j in range(6)) for tap in (factor, head)]
+    with optimizer.taps.armed(6):
+        label_losses(model, batch).sum().backward()
+        sums = [sum(tap.gradient_of(j)[0] for j in range(6)) for tap in (factor, head)]
     optimizer.close()
     torch.manual_seed(1)
     weights = [factor.weight, head.weight]
@@ -182,7 +183,7 @@ def test_what_m2_trains_is_saved_and_loads_again(tmp_path):
     ranks = {tap.name.split(".")[-1]: rank for tap, rank in zip(optimizer.taps.taps, optimizer.plan.ranks, strict=True)}
     assert set(ranks.values()) == {4} and len(ranks) == 2
     optimizer.turn.open(6)
-    optimizer.backward(label_losses(model, batch))
+    optimizer.backward_on(lambda part: label_losses(model, part), batch)
     optimizer.step()
     path = export_peft(model, tmp_path / "new")
     optimizer.close()
@@ -222,7 +223,7 @@ def test_adapters_in_single_precision_over_a_base_in_half(peft_model, dtype):
         optimizer.turn.drawn = None
         optimizer.turn.open(len(rows))
         optimizer.boundary.begin()
-        optimizer.backward(text_losses(model, rows).float())
+        optimizer.backward_on(lambda part: text_losses(model, part).float(), rows)
         return torch.cat([s.flatten() for s in optimizer.boundary.sums])
 
     single = [sums(tokens[i : i + 1]) for i in range(5)]
@@ -242,7 +243,7 @@ def test_a_head_in_half_precision_is_refused_and_trained_in_single_under_autocas
     _, optimizer, _ = private(model, batch["ids"], batch["labels"], algorithm="lora-fa", max_grad_norm=1e-3)
     optimizer.turn.open(6)
     with torch.autocast("cpu", torch.bfloat16):
-        optimizer.backward(label_losses(model, batch).float())
+        optimizer.backward_on(lambda part: label_losses(model, part).float(), batch)
     assert torch.cat([s.flatten() for s in optimizer.boundary.sums]).norm() <= 6e-3
 
 
@@ -376,11 +377,11 @@ def test_layers_without_the_batch_as_first_dimension_are_refused_and_may_be_froz
     optimizer.turn.drawn = None
     optimizer.turn.open(5)
     with pytest.raises(InvalidParameter, match=rf"({'|'.join(flat)}).*rows for 5 losses"):
-        optimizer.backward(losses(tokens))
+        optimizer.backward_on(losses, tokens)
     optimizer.close()
     model = model_of(name, options)
     for part, parameter in model.named_parameters():
         parameter.requires_grad_(not any(word in part for word in flat))
     _, optimizer, _ = private(model, tokens, tokens)
     optimizer.turn.open(5)
-    optimizer.backward(losses(tokens))
+    optimizer.backward_on(losses, tokens)

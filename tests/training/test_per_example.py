@@ -14,7 +14,7 @@ from privproj.errors import InvalidParameter
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
-from training.helpers import DOUBLE, MODELS, Words, clipped, data, gradients, losses_of, one_step, private  # noqa: E402
+from training.helpers import DOUBLE, MODELS, Words, clipped, data, gradients, losses_of, one_step, own, private  # noqa: E402
 
 from privproj.training import per_example  # noqa: E402
 
@@ -191,7 +191,7 @@ def test_autocast_norms_are_those_of_the_trained_type():
     _, optimizer, _ = private(module, x, y, max_grad_norm=1e-3)
     optimizer.turn.open(12)
     with torch.autocast("cpu", torch.bfloat16):
-        optimizer.backward(losses_of(module, x, y))
+        optimizer.backward_on(own(module), (x, y))
     assert torch.cat([s.flatten() for s in optimizer.boundary.sums]).norm() <= 12e-3
 
 
@@ -200,7 +200,11 @@ def test_an_input_changed_in_place_is_noticed():
     module = nn.Linear(6, 3).double()
     _, optimizer, _ = private(module, x, y)
     optimizer.turn.open(12)
-    losses = losses_of(module, x, y)
-    x.mul_(2.0)
+
+    def losses(part):
+        found = losses_of(module, *part)
+        part[0].mul_(2.0)
+        return found
+
     with pytest.raises(InvalidParameter, match="in place"):
-        optimizer.backward(losses)
+        optimizer.backward_on(losses, (x, y))

@@ -16,7 +16,7 @@ from privproj.records.ledger import read_ledger
 needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
-from training.helpers import data, losses_of, mlp, private  # noqa: E402
+from training.helpers import data, mlp, own, private  # noqa: E402
 
 from privproj.training.plan import GRID  # noqa: E402
 
@@ -58,8 +58,8 @@ def test_a_calibrated_run_costs_what_was_asked():
     with pytest.raises(InvalidParameter, match="at least one release"):
         optimizer.epsilon(1e-5)
     while optimizer.steps < 30:
-        for a, b in loader:
-            optimizer.backward(losses_of(module, a, b))
+        for batch in loader:
+            optimizer.backward_on(own(module), batch)
             optimizer.step()
     assert 1.99 < optimizer.epsilon(1e-5).value <= 2.0
     assert list(loader) == []
@@ -116,8 +116,8 @@ def test_a_run_under_a_filter_may_be_changed_and_is_quoted_with_its_budget(tmp_p
         planned = read_ledger(book).planned.filter()
         assert (1.0 - 1e-6) * planned.budget < planned.spent <= planned.budget
         while optimizer.steps < made:
-            features, labels = next(iter(loader))
-            optimizer.backward(losses_of(module, features, labels))
+            batch = next(iter(loader))
+            optimizer.backward_on(own(module), batch)
             optimizer.step()
         optimizer.close()
     found = optimizer.epsilon(1e-5)

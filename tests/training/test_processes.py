@@ -32,6 +32,10 @@ torch.set_num_threads(1)
 rank, device = join_processes(torch.device("cpu")).rank, sys.argv[3]
 
 
+def own(module):
+    return lambda part: cross_entropy(module(part[0]), part[1], reduction="none")
+
+
 def done(options):
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(options.pop("records"), 6, generator=draw, dtype=torch.float64)
@@ -51,12 +55,9 @@ def done(options):
     start = torch.cat([p.detach().flatten() for p in module.parameters()])
     sizes = []
     while optimizer.steps < options["steps"]:
-        for a, b in loader:
-            a, b = a.to(device), b.to(device)
-            sizes.append(len(a))
-            for part in torch.arange(len(a)).split(3):
-                optimizer.backward(cross_entropy(module(a[part]), b[part], reduction="none"))
-            optimizer.step()
+        for batch in loader:
+            sizes.append(len(batch[0]))
+            optimizer.step_on(own(module), batch, 3)
     end = torch.cat([p.detach().flatten() for p in module.parameters()])
     epsilon = optimizer.epsilon(1e-5).value
     optimizer.close()
@@ -274,6 +275,10 @@ rank, folder, said = processes.rank, sys.argv[1], {}
 x, y = torch.randn(14, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64), torch.arange(14) % 3
 
 
+def own(module):
+    return lambda part: cross_entropy(module(part[0]), part[1], reduction="none")
+
+
 def model(width=5, frozen=False):
     torch.manual_seed(1)
     module = nn.Sequential(nn.Linear(6, width), nn.LayerNorm(width), nn.Linear(width, 3)).double()
@@ -299,7 +304,7 @@ def moves(wrap):
         rows = torch.arange(14)[rank::2] if turn == 2 else torch.arange(14 * (rank == turn))
         rows = rows if processes.size > 1 else torch.arange(14)
         optimizer.turn.open(len(rows))
-        optimizer.backward(cross_entropy(module(x[rows]), y[rows], reduction="none"))
+        optimizer.backward_on(own(module), (x[rows], y[rows]))
         optimizer.step()
     try:
         said["wrapper"] = str(wrapper(x).shape)

@@ -20,6 +20,7 @@ from training.helpers import (  # noqa: E402
     mlp,
     one_step,
     options_of,
+    own,
     private,
     released_sums,
     state,
@@ -72,7 +73,7 @@ def test_an_empty_batch_releases_noise_of_the_planned_size(name):
         module, x, y, **{**options_of(name), **more, "noise_multiplier": 2.5, "max_grad_norm": 3.0}
     )
     optimizer.turn.open(0)
-    optimizer.backward(losses_of(module, x[:0], y[:0]))
+    optimizer.backward_on(own(module), (x[:0], y[:0]))
     draws = torch.cat([mean.flatten() for mean in optimizer.boundary.release()]) * 12
     assert stats.kstest(draws.numpy() / 7.5, "norm").pvalue > 1e-3
     optimizer.step()
@@ -134,7 +135,7 @@ def test_gradients_without_clipping_keep_their_proved_bound():
         optimizer.plan.clip == bounded_norm(radius) == pytest.approx(math.sqrt(2 * (radius**2 + 1)), rel=1e-12, abs=0)
     )
     optimizer.turn.open(1)
-    optimizer.backward(1e3 * losses_of(module, 50 * x[:1], y[:1]))
+    optimizer.backward_on(lambda part: 1e3 * losses_of(module, 50 * part[0], part[1]), (x[:1], y[:1]))
     assert optimizer.boundary.sums[0].norm() <= optimizer.plan.clip
 
 
@@ -147,8 +148,9 @@ def test_many_parts_lose_no_record_to_rounding():
     module = nn.Linear(6, 3)
     _, optimizer, _ = private(module, x, y)
     optimizer.turn.open(600)
-    for row in range(600):
-        optimizer.backward((1e7 if row == 0 else 0.1) * losses_of(module, x[row : row + 1], y[row : row + 1]))
+    weights = torch.full((600,), 0.1)
+    weights[0] = 1e7
+    optimizer.backward_on(lambda part: part[2] * losses_of(module, *part[:2]), (x, y, weights), 1)
     assert optimizer.boundary.sums[0].dtype is torch.float64
 
 
@@ -156,8 +158,8 @@ def test_rows_that_are_no_records_are_refused_at_the_boundary():
     x, y = data(tokens=4)
     module = mlp()
     _, optimizer, _ = private(module, x, y)
-    losses_of(module, x, y).sum().backward()
-    with pytest.raises(InvalidParameter, match="one row for each record"):
+    with optimizer.taps.armed(12), pytest.raises(InvalidParameter, match="one row for each record"):
+        losses_of(module, x, y).sum().backward()
         optimizer.boundary.add(11)
 
 
@@ -171,12 +173,13 @@ def test_sums_without_asking_whether_all_records_are_finite():
         for masked in (False, True):
             module = mlp()
             _, optimizer, _ = private(module, x, y)
-            losses_of(module, x, y).sum().backward()
-            norms = torch.stack([view.squared_norms() for view in optimizer.views], 1)
-            finite = torch.isfinite(norms).all(1)
-            assert bool(finite.all()) == (poison is None)
-            c = optimizer.boundary.factors(norms, finite)[:, 0]
-            kept = finite if masked or poison is not None else None
-            found.append(torch.cat([view.clipped_sum(c, kept).flatten() for view in optimizer.views]))
+            with optimizer.taps.armed(12):
+                losses_of(module, x, y).sum().backward()
+                norms = torch.stack([view.squared_norms() for view in optimizer.views], 1)
+                finite = torch.isfinite(norms).all(1)
+                assert bool(finite.all()) == (poison is None)
+                c = optimizer.boundary.factors(norms, finite)[:, 0]
+                kept = finite if masked or poison is not None else None
+                found.append(torch.cat([view.clipped_sum(c, kept).flatten() for view in optimizer.views]))
         assert torch.equal(*found)
         assert torch.isfinite(found[0]).all()

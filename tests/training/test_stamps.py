@@ -22,7 +22,7 @@ from privproj.training import AdaptiveClipping, Subspace, Trajectory, add_frozen
 from privproj.training.algorithms import ALGORITHMS  # noqa: E402
 from privproj.training.stamps import STAMP  # noqa: E402
 
-from .helpers import DOUBLE, data, losses_of, mlp, orthonormal, private, state  # noqa: E402
+from .helpers import DOUBLE, data, mlp, orthonormal, own, private, state  # noqa: E402
 
 STEPS, RATE, DELTA = 4, 0.5, 1e-5
 PLAN = {"algorithm": "dp-sgd", "noise_multiplier": 2.0, "steps": STEPS, "sampling_rate": RATE}
@@ -37,8 +37,8 @@ def train(module, releases=STEPS, **options):
     """So many releases of a run on a module, which is closed then; its optimizer comes back."""
     module, optimizer, loader = start(module, **options)
     while optimizer.steps < releases:
-        for x, y in loader:
-            optimizer.backward(losses_of(module, x, y))
+        for batch in loader:
+            optimizer.backward_on(own(module), batch)
             optimizer.step()
             if optimizer.steps >= releases:
                 break
@@ -199,7 +199,7 @@ def test_two_runs_at_a_time_on_parts_of_one_module_end_with_the_second_release()
     _, two, _ = start(module)
     for run, seen, given in ((one, head, torch.tanh(module[0](x)).detach()), (two, module, x)):
         run.turn.open(len(x))
-        run.backward(losses_of(seen, given, y))
+        run.backward_on(own(seen), (given, y))
         if run is one:
             run.step()
     with pytest.raises(InvalidParameter, match="from an earlier start"):
@@ -245,8 +245,8 @@ def test_training_in_a_subspace_is_counted_with_the_search_for_it_and_with_no_ot
         module, search, loader = start(module)
         trajectory = Trajectory(search, 2)
         while search.steps < STEPS:
-            for x, y in loader:
-                search.backward(losses_of(module, x, y))
+            for batch in loader:
+                search.backward_on(own(module), batch)
                 search.step()
         search.close()
         return trajectory.subspace()

@@ -134,9 +134,8 @@ class Trajectory:
     ...     noise_multiplier=1.0, steps=4,
     ... )
     >>> trajectory = Trajectory(optimizer, 2)
-    >>> for x, y in loader:
-    ...     optimizer.backward(cross_entropy(module(x), y, reduction="none"))
-    ...     optimizer.step()
+    >>> for batch in loader:
+    ...     loss = optimizer.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
     >>> subspace = trajectory.subspace()
     >>> subspace.rank, subspace.account.spent
     (2, 4)

@@ -8,7 +8,7 @@ from privproj.errors import InvalidParameter
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
-from training.helpers import DOUBLE, data, losses_of, mlp, one_step, private, step  # noqa: E402
+from training.helpers import DOUBLE, data, mlp, one_step, own, private, step  # noqa: E402
 
 from privproj.training import add_frozen_lora, prepare_peft  # noqa: E402
 from privproj.training.generators import streams  # noqa: E402
@@ -27,7 +27,7 @@ def test_lora_fa_with_an_orthonormal_factor_is_projected_clipping():
     before = plain.weight.detach().clone()
     for module, optimizer in ((plain, ours), (adapted, theirs)):
         optimizer.turn.open(len(x))
-        optimizer.backward(losses_of(module, x, y))
+        optimizer.backward_on(own(module), (x, y))
         optimizer.step()
     changes = plain.weight - before, adapted.lora_B.weight @ adapted.lora_A.weight
     assert torch.allclose(changes[0] * 2 / 6, changes[1], rtol=1e-9)

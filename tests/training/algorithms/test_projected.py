@@ -12,7 +12,7 @@ from privproj.errors import InvalidParameter
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
-from training.helpers import DOUBLE, data, losses_of, mlp, one_step, private, view  # noqa: E402
+from training.helpers import DOUBLE, data, mlp, one_step, own, private, view  # noqa: E402
 
 from privproj.training import per_example  # noqa: E402
 from privproj.training.generators import streams  # noqa: E402
@@ -83,8 +83,8 @@ def test_every_release_has_its_own_projection():
     _, optimizer, loader = private(module, x, y, algorithm="m2", rank=2)
     seen = []
     for _ in range(3):
-        for a, b in loader:
+        for batch in loader:
             seen.append(optimizer.views[0].q.clone())
-            optimizer.backward(losses_of(module, a, b))
+            optimizer.backward_on(own(module), batch)
             optimizer.step()
     assert not torch.equal(seen[0], seen[1]) and not torch.equal(seen[1], seen[2])

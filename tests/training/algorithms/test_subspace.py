@@ -10,7 +10,7 @@ from privproj.records.ledger import Account, read_ledger
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
-from training.helpers import DOUBLE, data, gradients, losses_of, mlp, one_step, orthonormal, private, state, step  # noqa: E402
+from training.helpers import DOUBLE, data, gradients, losses_of, mlp, one_step, orthonormal, own, private, state, step  # noqa: E402
 
 from privproj.training import Subspace, Trajectory, add_frozen_lora, leading  # noqa: E402
 
@@ -110,8 +110,8 @@ def test_both_stages_are_accounted_and_share_a_ledger(tmp_path):
     with pytest.raises(InvalidParameter, match="each of the 12 steps"):
         Trajectory(search, 13)
     while search.steps < 12:
-        for a, b in loader:
-            search.backward(losses_of(module, a, b))
+        for batch in loader:
+            search.backward_on(own(module), batch)
             search.step()
     search.close()
     assert len(trajectory.rows) == 4 and trajectory.every == 3
@@ -122,8 +122,8 @@ def test_both_stages_are_accounted_and_share_a_ledger(tmp_path):
     target = {"noise_multiplier": None, "epsilon": 3.0, "delta": 1e-5}
     _, tuned, loader = private(module, x, y, **options, **target, ledger=path)
     while tuned.steps < 8:
-        for a, b in loader:
-            tuned.backward(losses_of(module, a, b))
+        for batch in loader:
+            tuned.backward_on(own(module), batch)
             tuned.step()
     tuned.close()
     assert 2.99 < tuned.epsilon(1e-5).value <= 3.0 and read_ledger(path).spent == 20

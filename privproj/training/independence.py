@@ -1,17 +1,19 @@
 """The check that a record's loss is its own: what is clipped of a record must not depend on the records beside it.
 
 Clipping bounds what a record adds to the sum. It bounds the sensitivity only if no record changes what another one
-adds. So a part of a batch is computed again in random halves, and some of its records by themselves, in plain autograd
-without any hook. Random functions are quiet meanwhile. What the taps saw of each record has to be the same every time.
+adds. So one record of every batch, chosen in secret, is computed by itself before the release, in plain autograd and
+without any hook, and has to have the gradient that the taps saw beside the others. In the first steps, and whenever
+something is new, a part of the batch is also computed again in random halves. Random functions are quiet meanwhile.
 """
 
 import inspect
+import math
 import random
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -20,6 +22,7 @@ from torch import Tensor
 from privproj.errors import InvalidParameter
 from privproj.training import per_example
 from privproj.training.capture import Taps
+from privproj.training.generators import number_states
 from privproj.training.guard import Contents, Guard
 from privproj.training.nested import leaves, move, take
 from privproj.training.quiet import quiet
@@ -32,7 +35,14 @@ FIRST_STEPS = 3
 """Batches at the start of a run of which a part is always checked. Contract."""
 
 CHANCE = 1.0 / 64.0
-"""The probability that a part of any later batch is checked. Contract."""
+"""The probability that a part of any later batch is checked as in the first steps. Contract."""
+
+BESIDE = 3
+"""Records beside the one that is computed alone, where random functions have to be quiet for it. Contract."""
+
+SMALL_SHARE = 0.1
+"""A relative difference up to which one record's gradient may be another one by rounding, which moves inputs of a ReLU
+across its corner: two more records are then computed alone, and none of them may differ. Contract."""
 
 RECORDS_ALONE = 2
 """Records of a checked part that are computed by themselves. Contract."""
@@ -55,25 +65,6 @@ SHORT = 1e-2
 
 FLOOR = 1e-4
 """A difference of gradients, in units of the clip, that is never an error. Contract."""
-
-
-def check_once(calls: list[tuple[tuple, dict[str, Any]]], batch: Any) -> None:
-    """Raise :class:`InvalidParameter` where the module saw rows of a batch twice and others not at all."""
-    for one in leaves(calls):
-        for other in leaves(batch):
-            if one.numel() and one.dim() and one.shape == other.shape and one.dtype == other.dtype:
-                seen, drawn = Counter(_rows_of(one)), Counter(_rows_of(other))
-                if seen != drawn and seen.keys() <= drawn.keys():
-                    raise InvalidParameter(
-                        "losses", "a record of the batch twice in place of another one", "every record once",
-                        "a record k times contributes k times the clip",
-                    )  # fmt: skip
-
-
-def _rows_of(tensor: Tensor) -> list[bytes]:
-    """The bytes of each row of a tensor."""
-    rows = tensor.detach().cpu().reshape(len(tensor), -1).contiguous().view(torch.uint8)
-    return [row.tobytes() for row in rows.numpy()]
 
 
 def _place_of(single: Any, part: Any, row: int, records: int) -> tuple[int, bool] | None:
@@ -104,55 +95,97 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return bool((same | (one.isnan() & other.isnan()) if one.is_floating_point() else same).all())
 
 
-class OwnLossCheck:
-    """Decides when a part of a batch is checked, and checks it.
+class IndependenceCheck:
+    """Computes one record of every batch alone, and decides when a part of a batch is checked further.
 
-    A part is checked in the first steps, whenever its form is new (the mode of a module, the modules themselves, the
-    types and sizes of the tensors, the number of records to a factor of 2, autocast), and now and then.
+    A part is checked further in the first steps, whenever its form is new (the mode of a module, the modules
+    themselves, the types and sizes of the tensors, the number of records to a factor of 2, autocast), and now and then.
     """
 
-    def __init__(self, taps: Taps, guard: Guard, clip: float) -> None:
-        self.taps, self.guard, self.clip = taps, guard, clip
+    def __init__(self, taps: Taps, guard: Guard, clip: float, released: Callable[[], int]) -> None:
+        self.taps, self.guard, self.clip, self.released = taps, guard, clip, released
         self.seen: set[int] = set()
-        self.steps = 0
+        self.steps = self.chosen = 0
         self.random_data = self.spot = False
         self.types: set[torch.dtype] = set()
         self.draw = random.SystemRandom()
         self.levels = list(LEVELS)
-        self.first: Contents | None = None
-        self.called = True
-        self.cast: tuple[bool, torch.dtype] | None = None
-        # A plain function, which a copy of the module leaves as it is.
-        taps.handles.append(taps.module.register_forward_pre_hook(lambda *_: self.note_cast()))
+        self.differences: list[_Difference] = []
 
     def begin(self) -> None:
         """Note that a new batch was drawn."""
         self.steps += 1
         self.spot = self.steps <= FIRST_STEPS or self.draw.random() < CHANCE
         self.guard.thorough = self.spot
-        self.first = Contents(self.guard) if self.steps == 1 else None
 
-    def note_cast(self) -> None:
-        """Note the autocast under which the whole module is called: the backward pass need not be under it."""
-        if self.taps.capturing:
-            device = self.taps.taps[0].parameters[0].device.type
-            self.cast = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    def choose(self, records: int) -> None:
+        """Choose the record that is computed alone, of a batch of so many."""
+        self.chosen = self.draw.randrange(max(1, records))
 
-    def due(self, loss_fn: object, part: Any, records: int) -> bool:
-        """True if this part has to be checked; its form is noted as seen."""
-        form = hash(
-            (
-                *self.mode(),
-                _code_of(loss_fn),
-                self.cast if loss_fn is None else None,
-                _shapes(part),
-                records.bit_length(),
-            )
-        )
-        found = self.spot or form not in self.seen
+    def check_first(self, loss_fn: LossFunction, part: Any, records: int, alone: Callable[[int], Any]) -> None:
+        """Check a part before it is computed, if it has to be checked further; its form is noted as seen."""
+        form = hash((*self.mode(), _code_of(loss_fn), _shapes(part), records.bit_length()))
+        due = self.spot or form not in self.seen
         self.seen.add(form)
         self.spot = False
-        return found
+        if due:
+            self.check(loss_fn, part, records, alone)
+
+    @contextmanager
+    def quietly(self) -> Iterator[None]:
+        """Make passes that can be compared, and note the types of numbers on their way."""
+        with _checking(), quiet(self.taps.module, self.level()) as self.types:
+            device = self.taps.taps[0].parameters[0].device.type
+            if torch.is_autocast_enabled(device):
+                # The way back is made in this type too, whatever type the losses are made in.
+                self.types.add(torch.get_autocast_dtype(device))
+            yield
+
+    @contextmanager
+    def one_alone(self, loss_fn: LossFunction, part: Any, rows: slice) -> Iterator[None]:
+        """Run a block that computes the part with these rows of the batch, and compare the chosen record if it has it.
+
+        Where nothing was drawn from a random generator meanwhile, what the taps have kept is compared. Else a few
+        records are computed beside it once more, quietly. Random numbers of another generator are a difference.
+        """
+        records = rows.stop - rows.start
+        if not rows.start <= self.chosen < rows.stop:
+            yield
+            return
+        first = self.chosen - rows.start
+        order = [first, *self.draw.sample([i for i in range(records) if i != first], min(BESIDE, records - 1))]
+        # A copy, for the loss function may write into its part.
+        few = take(part, torch.tensor(order), records)
+        device = self.taps.taps[0].parameters[0].device
+        states = number_states(device)
+        yield
+        drawn = number_states(device) != states
+        kept = [tap.uses for tap in self.taps.taps]
+        grads = [(p, p.grad) for p in self.taps.module.parameters()]
+        try:
+            with self.quietly():
+                seen = kept
+                if drawn:
+                    self.pass_over(loss_fn, few, len(order))
+                    seen = [tap.uses for tap in self.taps.taps]
+                # The record with the largest entry does not show that all are divided by that: few are two at least.
+                found, needed = None, 2 if drawn else 1
+                for i, row in enumerate(range(len(order)) if drawn else order):
+                    own = [[tap.cut(use, row) for use in uses] for tap, uses in zip(self.taps.taps, seen, strict=True)]
+                    self.check_alone(loss_fn, take(few, slice(i, i + 1), len(order)), own, _MIXED)
+                    worst = self.worst_difference()
+                    if worst is not None:
+                        if found is not None or worst.share > SMALL_SHARE or len(order) == 1:
+                            self.refuse(worst)
+                        found, needed = worst, i + 1 + RECORDS_ALONE
+                    if i + 1 >= needed:
+                        break
+        finally:
+            self.taps.records = records
+            for tap, uses in zip(self.taps.taps, kept, strict=True):
+                tap.uses = uses
+            for parameter, grad in grads:
+                parameter.grad = grad
 
     def level(self) -> float:
         """The level at which random functions are quiet in the next check."""
@@ -179,7 +212,7 @@ class OwnLossCheck:
         probes = _Probes(self.taps, self.draw.getrandbits(63))
         drawn = self.draw.sample(range(records), min(records, RECORDS_ALONE))
         singles = [self.single(part, row, records, alone) for row in drawn]
-        with quiet(self.taps.module, self.level()) as self.types:
+        with self.quietly():
             try:
                 contents = Contents(self.guard)
                 together = self.gradients(loss_fn, part, records, probes)
@@ -194,6 +227,7 @@ class OwnLossCheck:
                     if found is not None:
                         self.check_alone(loss_fn, found, own, cause)
                 contents.check()
+                self.refuse_differences()
             finally:
                 self.taps.records = records
                 self.forget()
@@ -226,22 +260,27 @@ class OwnLossCheck:
 
     def forget(self) -> None:
         """Remove what a pass left behind: captured rows, gradients, and weights that autocast has shortened."""
-        self.taps.clear()
+        for tap in self.taps.taps:
+            tap.uses = []
         torch.clear_autocast_cache()
         for parameter in self.taps.module.parameters():
             parameter.grad = None
 
     def gradients(self, loss_fn: LossFunction, part: Any, records: int, probes: "_Probes") -> list[Tensor | None]:
         """What the taps see of each record of a part: for each tap its probes, records x probes."""
+        self.pass_over(loss_fn, part, records)
+        return probes.of_taps()
+
+    def pass_over(self, loss_fn: LossFunction, part: Any, records: int) -> None:
+        """Compute a part, so that the taps keep what they see of it."""
         self.forget()
         self.taps.records = records
         # A copy, for what one pass writes into its part must not be there in the next one.
         part = move(take(part, torch.arange(records), records), self.taps.taps[0].parameters[0].device)
-        checked_losses(loss_fn(part), records).sum().backward()
+        losses_of(loss_fn, part, records, self.taps).sum().backward()
         self.guard.check_gradients()
         for tap in self.taps.taps:
             check_rows(tap, records)
-        return probes.of_taps()
 
     def check_halves(
         self, loss_fn: LossFunction, part: Any, records: int, probes: "_Probes", together: list[Tensor | None]
@@ -271,7 +310,8 @@ class OwnLossCheck:
         def compare(p: Tensor) -> None:
             tap, tap.uses, i = owners[id(p)][0], owners[id(p)][1], owners.pop(id(p))[2]
             true = torch.zeros_like(p) if p.grad is None else p.grad
-            self.compare(tap, _in_a_row(tap.gradient_of(0)[i]), _in_a_row(true), cause)
+            with per_example.full_precision():
+                self.compare(tap, _in_a_row(tap.gradient_of(0)[i]), _in_a_row(true), cause)
             tap.uses, p.grad = [], None
 
         handles = [p.requires_grad_(True).register_post_accumulate_grad_hook(compare) for p in trained.values()]
@@ -279,7 +319,7 @@ class OwnLossCheck:
         try:
             self.forget()
             single = move(take(single, torch.arange(1), 1), self.taps.taps[0].parameters[0].device)
-            checked_losses(loss_fn(single), 1).sum().backward()
+            losses_of(loss_fn, single, 1, self.taps).sum().backward()
             for key in list(owners):
                 compare(trained[key])
         finally:
@@ -290,95 +330,46 @@ class OwnLossCheck:
                 p.requires_grad_(asked[key])
 
     def compare(self, tap: AnyTap, one: Tensor | None, other: Tensor | None, cause: tuple[str, str]) -> None:
-        """Raise where two rows of numbers about the same gradients differ by more than rounding."""
+        """Note by how much two rows of numbers about the same gradients differ."""
         if one is None and other is None:
             return
         one = torch.zeros_like(other) if one is None else one  # pyright: ignore[reportArgumentType]
         other = torch.zeros_like(one) if other is None else other.to(one)
         size = torch.maximum(one.norm(dim=1), other.norm(dim=1))
-        excess = (one - other).norm(dim=1) - (self.tolerance() * size + FLOOR * self.clip)
+        found = (one - other).norm(dim=1)
+        excess = found - (self.tolerance() * size + FLOOR * self.clip)
         # What is not finite on both sides contributes nothing.
-        wrong = (excess > 0.0) | (torch.isfinite(one).all(1) != torch.isfinite(other).all(1))
-        if bool(wrong.any()):
-            row = int(wrong.nonzero()[0])
-            share = float(((one - other).norm(dim=1) / size)[row])
-            raise InvalidParameter(
-                "the loss of a record", f"a gradient at {tap.name} that changes by {share:.2%} {cause[0]}",
-                "a loss of each record that does not depend on the others of its batch", cause[1],
-            )  # fmt: skip
+        alike = torch.isfinite(one).all(1) == torch.isfinite(other).all(1)
+        wrong = torch.where(alike, (excess > 0.0).double(), 1.0)
+        row = (wrong * torch.nan_to_num(found / size, nan=1.0)).argmax()
+        self.differences.append(_Difference(tap.name, cause, wrong.max(), (found / size)[row]))
 
-    def weighted(self, losses: Tensor) -> "_Weighted":
-        """A backward pass with a random weight for each loss, whose graph is kept for the pass without weights."""
-        weights = torch.tensor([self.draw.uniform(0.5, 1.5) for _ in losses], dtype=losses.dtype, device=losses.device)
-        probes = _Probes(self.taps, self.draw.getrandbits(63))
-        (weights * losses).sum().backward(retain_graph=True)
-        found = _Weighted(probes, weights, probes.of_taps())
-        self.forget()
-        return found
+    def worst_difference(self) -> "_Difference | None":
+        """The first difference that was noted beyond rounding, None where there is none; all are forgotten."""
+        found, self.differences = self.differences, []
+        if not found:
+            return None
+        # One question to the device for all of them.
+        wrong = torch.stack(
+            [one.wrong.cpu() if one.wrong.device.type == "mps" else one.wrong for one in found]
+        ).tolist()
+        return next((one for one, flag in zip(found, wrong, strict=True) if flag), None)
 
-    def check_weighted(self, weighted: "_Weighted") -> None:
-        """Raise where a loss reaches the rows of other records: their gradients then have other weights than theirs."""
-        if not self.called:
-            raise InvalidParameter(
-                "losses", "made without a call of the whole module", "losses of the module that make_private returned",
-                "call the module itself and not its parts, or give the loss function to step_on",
-            )  # fmt: skip
-        for tap, plain, found in zip(self.taps.taps, weighted.probes.of_taps(), weighted.found, strict=True):
-            # A gradient that is the record's own is multiplied by the weight of its loss.
-            plain = None if plain is None else weighted.weights[:, None].to(plain) * plain
-            self.compare(tap, plain, found, _MIXED)
+    def refuse_differences(self) -> None:
+        """Raise where a difference was noted beyond rounding."""
+        worst = self.worst_difference()
+        if worst is not None:
+            self.refuse(worst)
 
-    @torch.no_grad()
-    def check_outputs(self, calls: list[tuple[tuple, dict[str, Any]]], records: int) -> None:
-        """Raise where the module's outputs for a record differ between all records and random halves of them.
-
-        ``calls`` are the arguments with which the module was called for these records.
-        """
-        halves = self.halves(records)
-        self.called = bool(calls)
-        device, cast = self.taps.taps[0].parameters[0].device.type, self.cast or (False, None)
-        first, self.first = self.first, None
-        self.taps.capturing = False
-        try:
-            with quiet(self.taps.module, self.level()) as self.types, torch.autocast(device, cast[1], enabled=cast[0]):
-                if first is not None and calls:
-                    args, kwargs = (take(part, halves[0], records) for part in calls[0])
-                    first.settle(lambda: self.outputs(args, kwargs), numbers=False)
-                for args, kwargs in calls:
-                    whole = self.outputs(args, kwargs)
-                    contents = Contents(self.guard)
-                    for rows in halves:
-                        half = self.outputs(take(args, rows, records), take(kwargs, rows, records))
-                        for one, other in zip(whole, half, strict=False):
-                            if one.is_floating_point() and one.dim() and one.shape[0] == records:
-                                self.compare_outputs(one[rows.to(one.device)], other)
-                        contents.check()
-        finally:
-            self.taps.capturing = True
-
-    def outputs(self, args: tuple, kwargs: dict[str, Any]) -> list[Tensor]:
-        """The outputs of the module, with gradients enabled where it asks for gradients on the way."""
-        try:
-            return leaves(self.taps.module(*args, **kwargs))
-        except RuntimeError:
-            self.taps.capturing = True
-            with torch.enable_grad():
-                found = leaves(self.taps.module(*args, **kwargs))
-            self.taps.calls.clear()
-            return [part.detach() for part in found]
-        finally:
-            self.taps.capturing = False
-
-    def compare_outputs(self, one: Tensor, other: Tensor) -> None:
-        """Raise where two outputs for the same records differ by more than rounding."""
-        if one.shape == other.shape:
-            one, other = (per_example.to_double(part).flatten(1) for part in (one, other))
-            wrong = (one - other).norm(dim=1) > self.tolerance() * torch.maximum(one.norm(dim=1), other.norm(dim=1))
-            if not bool(wrong.any()):
-                return
+    def refuse(self, found: "_Difference") -> NoReturn:
+        """Raise :class:`InvalidParameter` with what helps, and with the releases that the same may have been in."""
+        made = self.released()
+        remedy = found.cause[1]
+        if made:
+            remedy += f"; of the {made} releases before, those that mixed records too are not covered by epsilon"
         raise InvalidParameter(
-            "module", "outputs for a record that change with the other records of the batch",
-            "a module that computes every record by itself", _MIXED[1],
+            "the loss of a record", f"a gradient at {found.name} that changes by {found.share:.2%} {found.cause[0]}",
+            "a loss of each record that does not depend on the others of its batch", remedy,
         )  # fmt: skip
 
     def tolerance(self) -> float:
@@ -410,6 +401,11 @@ _GIVEN = (
 """What a difference by numbers that a batch has besides its tensors is called, and what helps."""
 
 
+def losses_of(loss_fn: LossFunction, part: Any, records: int, taps: Taps) -> Tensor:
+    """The losses of a part, one for each of its records; raises :class:`InvalidParameter` otherwise."""
+    return checked_losses(loss_fn(part), records)
+
+
 def checked_losses(losses: Tensor, records: int) -> Tensor:
     """The losses, if there is one for each record; raises :class:`InvalidParameter` otherwise."""
     if losses.dim() != 1 or len(losses) != records:
@@ -432,12 +428,45 @@ def check_rows(tap: AnyTap, records: int) -> None:
 
 
 @dataclass(frozen=True)
-class _Weighted:
-    """What a backward pass with random weights left: the probes, the weights, and the probes of every tap."""
+class _Difference:
+    """A difference of gradients of one record at a layer: whether it is beyond rounding, and its share of them."""
 
-    probes: "_Probes"
-    weights: Tensor
-    found: list[Tensor | None]
+    name: str
+    cause: tuple[str, str]
+    wrong: Tensor
+    relative: Tensor
+
+    @property
+    def share(self) -> float:
+        """The difference over the larger of both gradients; infinite where only one of them is finite."""
+        found = float(self.relative)
+        return found if math.isfinite(found) else math.inf
+
+
+_checks: list[bool] = []
+
+
+@contextmanager
+def _checking() -> Iterator[None]:
+    """While this runs, a loss function is called for a check and not for its batch."""
+    _checks.append(True)
+    try:
+        yield
+    finally:
+        _checks.pop()
+
+
+def is_checking() -> bool:
+    """Return whether a loss function is called to check that records are independent, and not for the batch itself.
+
+    Returns:
+        True during a check. A loss function that keeps averages or prints asks for it, and does neither then.
+
+    >>> from privproj.training import is_checking
+    >>> is_checking()
+    False
+    """
+    return bool(_checks)
 
 
 class _Probes:
