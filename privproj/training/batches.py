@@ -4,6 +4,7 @@ Each batch has a turn, from the moment it is drawn to its release. The turn is w
 every batch.
 """
 
+import copy
 import itertools
 import math
 from collections import deque
@@ -27,7 +28,7 @@ from torch.utils.data import (
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.training.generators import CPU, EpochSecrets, Streams, pick_batches, secret_numbers
-from privproj.training.nested import leaves, take
+from privproj.training.nested import Samples, are_equal, leaves, place_of, take
 from privproj.training.plan import Plan
 from privproj.training.processes import Processes
 
@@ -49,6 +50,8 @@ class BatchTurn:
         self.on_open: Callable[[], None] = lambda: None
         self.on_empty: Callable[[], None] = lambda: None
         self.fetch: Callable[[int], Any] | None = None
+        self.joining: Callable[[int], None] | None = None
+        self.joined: Samples = None
 
     def open(self, records: int, batch: Any = None, numbers: list[int] | None = None) -> None:
         """Note that the sampler drew a batch of so many records for this process, and their numbers."""
@@ -85,6 +88,16 @@ class BatchTurn:
         """One record of this batch, fetched anew and joined by itself; None where nothing is known of it."""
         return None if self.fetch is None or not self.numbers else self.fetch(self.numbers[row])
 
+    @property
+    def samples(self) -> Samples:
+        """One record and two, joined as this batch is; None for a batch that the loader did not draw."""
+        return None if self.batch is None else self.joined
+
+    def check_joining(self, row: int) -> None:
+        """Raise :class:`InvalidParameter` where a record of this batch is joined otherwise beside others than alone."""
+        if self.joining is not None and self.numbers:
+            self.joining(self.numbers[row])
+
     def take(self, records: int) -> None:
         """Note that the losses of so many records of the batch came back."""
         self.check_open()
@@ -104,6 +117,9 @@ class BatchTurn:
             raise InvalidParameter("optimizer.step", f"{self.returned} records", expected, remedy)
         self.drawn, self.batch = None, None
 
+
+MOST_JOININGS = 200
+"""How often a record is joined again at most, to see whether joining is random. Contract."""
 
 _END = object()
 """Stands for a batch where there is none any more."""
@@ -247,8 +263,9 @@ class PrivateLoader:
         # Columns of tensors are cut where they lie: one record after the other would be joined to the same numbers.
         plain = loader.collate_fn is default_collate and not (loader.num_workers or loader.pin_memory)
         self.columns = self.dataset.tensors if plain and type(self.dataset) is TensorDataset else None
-        self.collate = _Collate(self.join, self.dataset)
-        turn.fetch = self.alone
+        turn.fetch, turn.joining = self.alone, self.check_joining
+        turn.joined = self.samples()
+        self.collate = _Collate(self.join, turn.joined)
 
     def __len__(self) -> int:
         """The number of steps of the next pass, ``ceil(1/q)``, or what is left of the epoch or of the plan."""
@@ -351,6 +368,54 @@ class PrivateLoader:
         """
         return self.join([self.dataset[number]])
 
+    def samples(self) -> Samples:
+        """Return the batches of one record and of two, which tell what counts records in a batch.
+
+        Returns:
+            What the loader's way of joining makes of each; None for data without a record.
+        """
+        if not self.plan.dataset_size:
+            return None
+        with secret_numbers(self.drawn.forward):
+            one, two = self.pair(0)
+            return self.join([copy.deepcopy(one)]), self.join([one, two])
+
+    def pair(self, number: int) -> tuple[Any, Any]:
+        """Return a record and another one.
+
+        Args:
+            number: The number of the record in the data set, from 0.
+
+        Returns:
+            Both as the data set gives them; one record twice where there is no other.
+        """
+        dataset: Any = self.dataset
+        return dataset[number], dataset[(number + 1) % len(dataset)]
+
+    def check_joining(self, number: int) -> None:
+        """Raise unless a record is joined alone as it is beside others, or at random.
+
+        Args:
+            number: The number of the record in the data set, from 0.
+
+        Raises:
+            InvalidParameter: It is joined otherwise beside others.
+        """
+        if self.columns is not None:
+            return
+        with secret_numbers(self.drawn.forward):
+            pair = list(self.pair(number))
+            alone = lambda: self.join(copy.deepcopy(pair[:1]))  # noqa: E731
+            one, two = alone(), self.join(copy.deepcopy(pair))
+            if place_of(one, two, 0, 2, self.turn.joined) is not None:
+                return
+            if any(not all(map(are_equal, leaves(alone()), leaves(one))) for _ in range(MOST_JOININGS)):
+                return
+        raise InvalidParameter(
+            "data_loader", "a record that is joined otherwise beside others than by itself",
+            "a collate_fn that joins every record by itself", "take no statistics over the batch",
+        )  # fmt: skip
+
     def sampler(self, steps: int) -> _CountedBatches:
         """Make a sampler of fresh batches, drawn as the plan says.
 
@@ -402,8 +467,10 @@ def batch_size_of(loader: DataLoader) -> int | None:
 class _Collate:
     """The loader's way of joining records, extended to empty batches: the first record's batch without its row."""
 
-    def __init__(self, join: Callable[[list[Any]], Any], dataset: Any) -> None:
-        self.join, self.dataset = join, dataset
+    def __init__(self, join: Callable[[list[Any]], Any], samples: Samples) -> None:
+        self.join, self.samples = join, samples
 
     def __call__(self, records: list[Any]) -> Any:
-        return self.join(records) if records else take(self.join([self.dataset[0]]), slice(0, 0), 1)
+        if records or self.samples is None:
+            return self.join(records)
+        return take(self.samples[0], slice(0, 0), 1, self.samples)

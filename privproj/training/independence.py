@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
@@ -24,7 +24,7 @@ from privproj.training import per_example
 from privproj.training.capture import Taps
 from privproj.training.generators import number_states
 from privproj.training.guard import Contents, Guard
-from privproj.training.nested import leaves, move, take
+from privproj.training.nested import Samples, leaves, move, parts_of, place_of, take
 from privproj.training.quiet import quiet
 from privproj.training.taps import AnyTap, Tap
 
@@ -47,9 +47,6 @@ across its corner: two more records are then computed alone, and none of them ma
 RECORDS_ALONE = 2
 """Records of a checked part that are computed by themselves. Contract."""
 
-MOST_FETCHES = 200
-"""How often a record is fetched again at most, to see whether the data set or its joining is random. Contract."""
-
 LEVELS = (0.02, 0.98, 0.5)
 """Levels at which random functions are quiet in the first checks, so that rare branches of code are taken. Contract."""
 
@@ -67,34 +64,6 @@ FLOOR = 1e-4
 """A difference of gradients, in units of the clip, that is never an error. Contract."""
 
 
-def _place_of(single: Any, part: Any, row: int, records: int) -> tuple[int, bool] | None:
-    """The row of a part that a batch of one record is, and whether it is padded there; None where no row is.
-
-    It is looked for at ``row`` first. A row is padded where the single record is its beginning or its end.
-    """
-    for place in (row, *(other for other in range(records) if other != row)):
-        pairs = list(zip(leaves(take(part, slice(place, place + 1), records)), leaves(single), strict=False))
-        if all(_begins_or_ends_with(one, other) for one, other in pairs):
-            return place, any(one.shape != other.shape for one, other in pairs)
-    return None
-
-
-def _begins_or_ends_with(one: Tensor, other: Tensor) -> bool:
-    """True if a tensor begins or ends with another one along the dimensions in which they differ."""
-    if one.dim() != other.dim() or any(long < short for long, short in zip(one.shape, other.shape, strict=True)):
-        return False
-    begin = tuple(slice(0, short) for short in other.shape)
-    end = tuple(slice(long - short, None) for long, short in zip(one.shape, other.shape, strict=True))
-    other = other.to(one.device)
-    return _equal(one[begin], other) or _equal(one[end], other)
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    """True if two tensors of one shape hold the same numbers, nan being equal to nan."""
-    same = one == other
-    return bool((same | (one.isnan() & other.isnan()) if one.is_floating_point() else same).all())
-
-
 class IndependenceCheck:
     """Computes one record of every batch alone, and decides when a part of a batch is checked further.
 
@@ -106,7 +75,8 @@ class IndependenceCheck:
         self.taps, self.guard, self.clip, self.released = taps, guard, clip, released
         self.seen: set[int] = set()
         self.steps = self.chosen = 0
-        self.random_data = self.spot = False
+        self.spot = False
+        self.samples: Samples = None
         self.types: set[torch.dtype] = set()
         self.draw = random.SystemRandom()
         self.levels = list(LEVELS)
@@ -155,7 +125,7 @@ class IndependenceCheck:
         first = self.chosen - rows.start
         order = [first, *self.draw.sample([i for i in range(records) if i != first], min(BESIDE, records - 1))]
         # A copy, for the loss function may write into its part.
-        few = take(part, torch.tensor(order), records)
+        few = self.cut(part, torch.tensor(order), records)
         device = self.taps.taps[0].parameters[0].device
         states = number_states(device)
         yield
@@ -172,7 +142,7 @@ class IndependenceCheck:
                 found, needed = None, 2 if drawn else 1
                 for i, row in enumerate(range(len(order)) if drawn else order):
                     own = [[tap.cut(use, row) for use in uses] for tap, uses in zip(self.taps.taps, seen, strict=True)]
-                    self.check_alone(loss_fn, take(few, slice(i, i + 1), len(order)), own, _MIXED)
+                    self.check_alone(loss_fn, self.cut(few, slice(i, i + 1), len(order)), own, _MIXED)
                     worst = self.worst_difference()
                     if worst is not None:
                         if found is not None or worst.share > SMALL_SHARE or len(order) == 1:
@@ -219,11 +189,11 @@ class IndependenceCheck:
                 uses = [[_row_of(tap, row) for tap in self.taps.taps] for row, _, _ in singles]
                 # What a first pass leaves for good, whatever the batch is, is none of the batch: it may stay.
                 half = self.halves(records)[0]
-                contents.settle(lambda: self.gradients(loss_fn, take(part, half, records), len(half), probes))
+                contents.settle(lambda: self.gradients(loss_fn, self.cut(part, half, records), len(half), probes))
                 if records > 1:
                     self.check_halves(loss_fn, part, records, probes, together)
                 for (row, found, cause), own in zip(singles, uses, strict=True):
-                    self.check_alone(loss_fn, take(part, slice(row, row + 1), records), own, _MIXED)
+                    self.check_alone(loss_fn, self.cut(part, slice(row, row + 1), records), own, _MIXED)
                     if found is not None:
                         self.check_alone(loss_fn, found, own, cause)
                 contents.check()
@@ -235,28 +205,23 @@ class IndependenceCheck:
     def single(
         self, part: Any, row: int, records: int, alone: Callable[[int], Any]
     ) -> tuple[int, Any, tuple[str, str]]:
-        """The row of a record of the part and, where it differs there, the batch of that record by itself and why.
-
-        Raises :class:`InvalidParameter` where the record is joined otherwise beside others, and not at random.
-        """
+        """The row of a record of the part and, where it differs there, the batch of that record by itself and why."""
         found = alone(row)
         if found is None:
             return row, None, _MIXED
         device = self.taps.taps[0].parameters[0].device
-        place = _place_of(found, part, row, records)
-        if place is not None:
-            row, padded = place
-            given = not all(map(_alike, _rest(found), _rest(take(part, slice(row, row + 1), records))))
-            return row, move(found, device) if padded or given else None, _GIVEN if given else _PADDED
-        self.random_data = self.random_data or any(
-            not all(map(_equal_shapes_and_numbers, leaves(alone(row)), leaves(found))) for _ in range(MOST_FETCHES)
-        )
-        if not self.random_data:
-            raise InvalidParameter(
-                "data_loader", "a record that is joined otherwise beside others than by itself",
-                "a collate_fn that joins every record by itself", "take no statistics over the batch",
-            )  # fmt: skip
-        return row, None, _MIXED
+        place = place_of(found, part, row, records, self.samples)
+        if place is None:
+            # It is another one whenever it is read.
+            return row, None, _MIXED
+        row, padded = place
+        here = self.cut(part, slice(row, row + 1), records)
+        given = not all(map(_alike, parts_of(found), parts_of(here)))
+        return row, move(found, device) if padded or given else None, _GIVEN if given else _PADDED
+
+    def cut(self, part: Any, rows: slice | Tensor, records: int) -> Any:
+        """These rows of a part of so many records."""
+        return take(part, rows, records, self.samples)
 
     def forget(self) -> None:
         """Remove what a pass left behind: captured rows, gradients, and weights that autocast has shortened."""
@@ -276,7 +241,7 @@ class IndependenceCheck:
         self.forget()
         self.taps.records = records
         # A copy, for what one pass writes into its part must not be there in the next one.
-        part = move(take(part, torch.arange(records), records), self.taps.taps[0].parameters[0].device)
+        part = move(self.cut(part, torch.arange(records), records), self.taps.taps[0].parameters[0].device)
         losses_of(loss_fn, part, records, self.taps).sum().backward()
         self.guard.check_gradients()
         for tap in self.taps.taps:
@@ -287,7 +252,7 @@ class IndependenceCheck:
     ) -> None:
         """Raise where a record's gradient differs between the part and a random half of it."""
         for rows in self.halves(records):
-            found = self.gradients(loss_fn, take(part, rows, records), len(rows), probes)
+            found = self.gradients(loss_fn, self.cut(part, rows, records), len(rows), probes)
             for tap, whole, own in zip(self.taps.taps, together, found, strict=True):
                 whole = None if whole is None else whole[rows.to(whole.device)]
                 self.compare(tap, whole, own, _MIXED)
@@ -318,7 +283,7 @@ class IndependenceCheck:
         self.taps.capturing = False
         try:
             self.forget()
-            single = move(take(single, torch.arange(1), 1), self.taps.taps[0].parameters[0].device)
+            single = move(self.cut(single, torch.arange(1), 1), self.taps.taps[0].parameters[0].device)
             losses_of(loss_fn, single, 1, self.taps).sum().backward()
             for key in list(owners):
                 compare(trained[key])
@@ -512,11 +477,6 @@ def _in_a_row(tensor: Tensor) -> Tensor:
     return per_example.to_double(tensor.detach().flatten()[None])
 
 
-def _equal_shapes_and_numbers(one: Tensor, other: Tensor) -> bool:
-    """True if two tensors have one shape and hold the same numbers."""
-    return one.shape == other.shape and _equal(one, other)
-
-
 def _code_of(loss_fn: Any) -> Any:
     """What tells loss functions apart that are made anew for every batch, with the switches that they see."""
     if isinstance(loss_fn, partial):
@@ -530,21 +490,10 @@ def _switches(values: Mapping[str, Any]) -> tuple[bool | str, ...]:
     return tuple(value for value in values.values() if value is True or value is False or type(value) is str)
 
 
-def _rest(batch: Any) -> list[Any]:
-    """All of a batch that is neither a tensor nor a container of such."""
-    if isinstance(batch, Tensor):
-        return []
-    if isinstance(batch, Mapping):
-        return [leaf for part in batch.values() for leaf in _rest(part)]
-    if isinstance(batch, list | tuple):
-        return [leaf for part in batch for leaf in _rest(part)]
-    if is_dataclass(batch) and not isinstance(batch, type):
-        return [leaf for field in fields(batch) for leaf in _rest(getattr(batch, field.name))]
-    return [batch]
-
-
 def _alike(one: Any, other: Any) -> bool:
-    """True unless two values are known to differ."""
+    """True unless two values, which are no tensors, are known to differ."""
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return True
     try:
         return bool(np.all(one == other)) or (one != one and other != other)
     except (TypeError, ValueError, RuntimeError):

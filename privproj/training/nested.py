@@ -1,7 +1,6 @@
 """Nested batches: containers of tensors whose first dimension counts records, cut and moved as they are.
 
-A container with one entry for each record is cut too, such as a list of strings. A container with as many entries as
-there are records may also be one of columns: it is, if its entries have one row for each record themselves.
+What counts records in a batch is told by joining one record in the same way, and two: it has one row there, or two.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,34 +11,36 @@ import numpy as np
 import torch
 from torch import Tensor
 
+Samples = tuple[Any, Any] | None
+"""The batches of one record and of two that are joined as a batch is; None where nobody knows them."""
 
-def take(batch: Any, rows: slice | Tensor, records: int) -> Any:
+
+def take(batch: Any, rows: slice | Tensor, records: int, samples: Samples = None) -> Any:
     """The part of a batch of so many records that these rows are; ``rows`` is a slice or whole numbers on the CPU.
 
-    Tensors and arrays with ``records`` rows are cut, and so are lists and tuples with one entry for each record. What
-    has another size is shared by all records and stays as it is.
+    Tensors, arrays, lists and tuples with one entry for each record are cut. What has another size is shared by all
+    records and stays as it is. Without ``samples`` a list or a tuple with an entry that has a row for each record
+    holds columns.
     """
-    if isinstance(batch, Tensor | np.ndarray):
-        if not batch.ndim or batch.shape[0] != records:
-            return batch
-        if isinstance(rows, slice):
-            return batch[rows]
-        return batch[rows.to(batch.device) if isinstance(batch, Tensor) else rows.numpy()]
-    if _is_plain(batch) and len(batch) == records and not _holds_columns(batch, records):
+    if not _counts_records(batch, records, samples):
+        return _rebuilt(batch, lambda part, key: take(part, rows, records, _inside(samples, key)))
+    if isinstance(batch, list | tuple):
         return type(batch)(batch[rows] if isinstance(rows, slice) else [batch[row] for row in rows.tolist()])
-    return _rebuilt(batch, lambda part: take(part, rows, records))
+    if isinstance(rows, slice):
+        return batch[rows]
+    return batch[rows.to(batch.device) if isinstance(batch, Tensor) else rows.numpy()]
 
 
-def has_rows(batch: Any, records: int) -> bool:
+def has_rows(batch: Any, records: int, samples: Samples = None) -> bool:
     """True if anything in a batch has one row for each of so many records, so that parts of it can be taken."""
-    found = False
+    found = _counts_records(batch, records, samples)
 
-    def visit(part: Any) -> Any:
+    def visit(part: Any, key: Any) -> Any:
         nonlocal found
-        found = found or _is_column(part, records) or (_is_plain(part) and len(part) == records)
-        return part if found else _rebuilt(part, visit)
+        found = found or has_rows(part, records, _inside(samples, key))
+        return part
 
-    visit(batch)
+    _rebuilt(batch, visit)
     return found
 
 
@@ -47,64 +48,95 @@ def move(batch: Any, device: torch.device) -> Any:
     """The batch with all its tensors on a device."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
-    return _rebuilt(batch, lambda part: move(part, device))
+    return _rebuilt(batch, lambda part, _: move(part, device))
 
 
 def leaves(batch: Any) -> list[Tensor]:
     """All tensors of a batch, in its order."""
-    found: list[Tensor] = []
+    return [part for part in parts_of(batch) if isinstance(part, Tensor)]
 
-    def visit(part: Any) -> Any:
-        if isinstance(part, Tensor):
+
+def parts_of(batch: Any) -> list[Any]:
+    """All parts of a batch that are no containers themselves, in its order."""
+    found: list[Any] = []
+
+    def visit(part: Any, _: Any = None) -> Any:
+        if _rebuilt(part, visit) is part:
             found.append(part)
-            return part
-        return _rebuilt(part, visit)
+        return part
 
     visit(batch)
     return found
 
 
-def _is_plain(part: Any) -> bool:
-    """True for lists and tuples without names."""
-    return isinstance(part, list | tuple) and not hasattr(part, "_fields")
+def place_of(single: Any, part: Any, row: int, records: int, samples: Samples) -> tuple[int, bool] | None:
+    """The row of a part that a batch of one record is, and whether it is padded there; None where no row is.
 
-
-def _holds_columns(batch: list | tuple, records: int) -> bool:
-    """True if a container with as many entries as records holds columns rather than one entry for each record.
-
-    Columns have a row for each record themselves. Entries of records are of one kind.
+    It is looked for at ``row`` first. A row is padded where the single record is its beginning or its end.
     """
-    columns = [_is_column(part, records) for part in batch]
-    # What stands for records in a tuple is hardly a tensor with as many rows as there are records.
-    one_is_enough = isinstance(batch, tuple) or len({_kind(part) for part in batch}) > 1
-    return bool(columns) and (any(columns) if one_is_enough else all(columns))
+    for place in (row, *(other for other in range(records) if other != row)):
+        cut = take(part, slice(place, place + 1), records, samples)
+        pairs = list(zip(leaves(cut), leaves(single), strict=False))
+        if all(_begins_or_ends_with(one, other) for one, other in pairs):
+            return place, any(one.shape != other.shape for one, other in pairs)
+    return None
 
 
-def _is_column(part: Any, records: int) -> bool:
-    """True if a part of a batch has one row for each record."""
+def are_equal(one: Tensor, other: Tensor) -> bool:
+    """True if two tensors have one shape and hold the same numbers, nan being equal to nan."""
+    if one.shape != other.shape:
+        return False
+    same = one == other
+    return bool((same | (one.isnan() & other.isnan()) if one.is_floating_point() else same).all())
+
+
+def _begins_or_ends_with(one: Tensor, other: Tensor) -> bool:
+    """True if a tensor begins or ends with another one along the dimensions in which they differ."""
+    if one.dim() != other.dim() or any(long < short for long, short in zip(one.shape, other.shape, strict=True)):
+        return False
+    begin = tuple(slice(0, short) for short in other.shape)
+    end = tuple(slice(long - short, None) for long, short in zip(one.shape, other.shape, strict=True))
+    other = other.to(one.device)
+    return are_equal(one[begin], other) or are_equal(one[end], other)
+
+
+def _size(part: Any) -> int | None:
+    """The number of rows of a tensor or an array, or of entries of a list or tuple without names; else None."""
     if isinstance(part, Tensor | np.ndarray):
-        return bool(part.ndim) and part.shape[0] == records
-    if isinstance(part, list | tuple):
-        return _is_plain(part) and len(part) == records and len({_kind(entry, shape=True) for entry in part}) == 1
-    inside = list(part.values()) if isinstance(part, Mapping) else []
-    return bool(inside) and all(_is_column(entry, records) for entry in inside)
+        return part.shape[0] if part.ndim else None
+    return len(part) if isinstance(part, list | tuple) and not hasattr(part, "_fields") else None
 
 
-def _kind(part: Any, *, shape: bool = False) -> tuple[Any, ...]:
-    """The type of an entry, and of a tensor or an array its numbers and dimensions."""
-    if isinstance(part, Tensor | np.ndarray):
-        return type(part), part.dtype, tuple(part.shape) if shape else part.ndim
-    return (type(part),)
+def _counts_records(part: Any, records: int, samples: Samples) -> bool:
+    """True if a part of a batch has one row or entry for each of so many records."""
+    if _size(part) != records:
+        return False
+    if samples is not None:
+        return tuple(map(_size, samples)) == (1, 2)
+    return not isinstance(part, list | tuple) or all(
+        _size(entry) != records for entry in part if isinstance(entry, Tensor | np.ndarray)
+    )
 
 
-def _rebuilt(batch: Any, change: Callable[[Any], Any]) -> Any:
-    """The same container with changed parts; anything that is no container stays as it is."""
+def _inside(samples: Samples, key: Any) -> Samples:
+    """What both samples have at a place; None where one has nothing there."""
+    if samples is None:
+        return None
+    try:
+        one, two = (vars(part)[key] if is_dataclass(part) else part[key] for part in samples)
+    except (KeyError, IndexError, TypeError):
+        return None
+    return one, two
+
+
+def _rebuilt(batch: Any, change: Callable[[Any, Any], Any]) -> Any:
+    """The same container with changed parts, each called with its place; anything that is no container as it is."""
     if isinstance(batch, Mapping):
-        return type(batch)({key: change(part) for key, part in batch.items()})  # pyright: ignore[reportCallIssue]
+        return type(batch)({key: change(part, key) for key, part in batch.items()})  # pyright: ignore[reportCallIssue]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(change(part) for part in batch))
+        return type(batch)(*(change(part, i) for i, part in enumerate(batch)))
     if isinstance(batch, list | tuple):
-        return type(batch)(change(part) for part in batch)
+        return type(batch)(change(part, i) for i, part in enumerate(batch))
     if is_dataclass(batch) and not isinstance(batch, type):
-        return replace(batch, **{f.name: change(getattr(batch, f.name)) for f in fields(batch) if f.init})
+        return replace(batch, **{f.name: change(getattr(batch, f.name), f.name) for f in fields(batch) if f.init})
     return batch

@@ -145,6 +145,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.taps.clear()
         self.guard.begin()
         self.independence.clip = self.clip
+        self.independence.samples = self.turn.samples
         self.independence.begin()
 
     def state_dict(self) -> dict[str, Any]:
@@ -298,7 +299,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         records = self.turn.whole(batch)
         size = max(1, records) if micro_batch_size is None else micro_batch_size
         size = whole("micro_batch_size", size, "a whole number of records >= 1")
-        if records and not strict and not has_rows(batch, records):
+        if records and not strict and not has_rows(batch, records, self.turn.samples):
             raise InvalidParameter(
                 "batch", type(batch).__name__, f"something in it with one row for each of {records} records",
                 "let collate_fn give tensors, lists of records, or tuples, mappings and dataclasses of these",
@@ -312,7 +313,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
                     if strict:
                         total += self.take_alone(loss_fn, first)
                     else:
-                        total += self.take_part(loss_fn, take(batch, rows, records), rows)
+                        total += self.take_part(loss_fn, take(batch, rows, records, self.turn.samples), rows)
         except BaseException:
             # A part that is taken in again would be there twice: the batch begins anew.
             self.boundary.forget()
@@ -333,6 +334,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """
         records, part = rows.stop - rows.start, move(part, self.device)
         with self.taps.armed(records):
+            if self.independence.spot:
+                self.turn.check_joining(rows.start)
             self.independence.check_first(loss_fn, part, records, lambda row: self.turn.alone(rows.start + row))
             with self.independence.one_alone(loss_fn, part, rows):
                 losses = self.compute(loss_fn, part, records)

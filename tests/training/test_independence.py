@@ -847,3 +847,38 @@ def test_trained_tensors_ask_for_gradients_as_before_and_a_frozen_one_is_refused
     module[0].weight.requires_grad_(False)
     with pytest.raises(InvalidParameter, match="0=frozen"):
         optimizer.step_on(own(module), next(batches))
+
+
+class Augmented(TensorDataset):
+    """Records that are other ones each time they are read."""
+
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return x + 0.3 * torch.randn_like(x), y
+
+
+JOININGS = {
+    "plain": lambda x: x,
+    "random": lambda x: x + 0.1 * torch.randn_like(x),
+    "standardised": lambda x: (x - x.mean()) / x.std(),
+    "mixup": lambda x: 0.7 * x + 0.3 * x.roll(1, 0),
+}
+
+
+@pytest.mark.parametrize("data", [TensorDataset, Augmented])
+@pytest.mark.parametrize("name", JOININGS)
+def test_joining_that_mixes_is_seen_of_records_that_are_augmented_too(name, data):
+    def join(rows):
+        return JOININGS[name](torch.stack([row[0] for row in rows])), torch.stack([row[1] for row in rows])
+
+    module = mlp(dtype=torch.float32)
+    _, optimizer, loader = make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), noise_multiplier=1.0, steps=6,
+        data_loader=DataLoader(data(*records()), batch_size=16, collate_fn=join), max_grad_norm=1.0, sampling_rate=1.0,
+    )  # fmt: skip
+    batch = next(iter(loader))
+    if name in ("plain", "random"):
+        optimizer.step_on(own(module), batch)
+    else:
+        with pytest.raises(InvalidParameter, match="joined otherwise beside others"):
+            optimizer.step_on(own(module), batch)

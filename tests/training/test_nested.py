@@ -47,8 +47,9 @@ def test_a_part_of_a_batch_is_the_batch_of_its_records(records):
     x, y = torch.arange(2.0 * records).view(records, 2), torch.arange(records)
     cuts = [slice(0, i) for i in range(records + 1)] + [slice(i, records) for i in range(records + 1)]
     for rows in (*cuts, torch.tensor([records - 1, 0])):
-        for batch, wanted in zip(forms(x, y), forms(x[rows], y[rows]), strict=True):
-            assert plain(take(batch, rows, records)) == plain(wanted)
+        pairs = zip(forms(torch.zeros(1, 2), torch.arange(1)), forms(torch.zeros(2, 2), torch.arange(2)), strict=True)
+        for batch, wanted, samples in zip(forms(x, y), forms(x[rows], y[rows]), pairs, strict=True):
+            assert plain(take(batch, rows, records, samples)) == plain(wanted)
 
 
 def test_leaves_are_all_tensors_in_their_order():
@@ -101,3 +102,14 @@ def test_as_many_columns_as_records_are_not_taken_for_records():
 def test_a_batch_without_rows_is_known():
     assert has_rows({"x": torch.zeros(3, 2), "n": 3}, 3) and has_rows(["a", "b", "c"], 3)
     assert not has_rows(object(), 3) and not has_rows({"x": torch.zeros(2)}, 3)
+
+
+@pytest.mark.parametrize("records", range(1, 5))
+def test_a_list_of_pictures_is_one_of_records_and_a_list_of_columns_is_not(records):
+    """Three records with three channels each look like three columns of three records."""
+    pictures = lambda count: [torch.full((3, 4, 4), float(i)) for i in range(count)]  # noqa: E731
+    columns = lambda count: [torch.arange(float(count)).expand(3, count).T for _ in range(3)]  # noqa: E731
+    for form in (pictures, columns):
+        part = take(form(records), slice(records - 1, records), records, (form(1), form(2)))
+        wanted = form(records)[-1:] if form is pictures else [column[-1:] for column in form(records)]
+        assert plain(part) == plain(wanted)
