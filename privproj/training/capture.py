@@ -143,6 +143,11 @@ class Taps:
             # A copy of the module, such as a teacher or an average of weights, has the hooks too and is not trained.
             if not any(module is part for part in tap.modules):
                 return None
+            if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
+                raise InvalidParameter(
+                    tap.name, "called within torch.func", "layers that see all records of a part at once",
+                    "take vmap and grad out of the loss function",
+                )  # fmt: skip
             call, seen = tap.call(module, args, kwargs)
             first = _differentiable(tap, output)
             seen, whole = self.spread(tap, module, seen, first)
@@ -173,7 +178,7 @@ class Taps:
     def drop_aliases(self) -> None:
         """Forget modules that merely hold a tensor of one of their layers too, as BERT's head does with a bias."""
         for tap in [tap for tap in self.taps if isinstance(tap, ReplayedTap)]:
-            inside = {id(part) for module in tap.modules for part in module.children()}
+            inside = {id(part) for module in tap.modules for part in module.modules()}
             known = [other for other in self.taps if not isinstance(other, ReplayedTap)]
             theirs = {id(p) for other in known if any(id(m) in inside for m in other.modules) for p in other.parameters}
             if all(id(p) in theirs for p in tap.parameters):

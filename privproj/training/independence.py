@@ -388,8 +388,9 @@ def check_rows(tap: AnyTap, records: int) -> None:
     for _, x, g in tap.uses:
         if x.shape[0] != records or g.shape[0] != records:
             raise InvalidParameter(
-                tap.name, f"{x.shape[0]} rows for {records} losses", "one row for each record, batch first"
-            )
+                tap.name, f"{x.shape[0]} rows for {records} losses", "one row for each record, batch first",
+                "weigh rows in place of gathering them; strict=True computes every record by itself",
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,11 @@ def _check_layer_kind(name: str, module: nn.Module, trained: Iterable[nn.Paramet
     for base, remedy in REMEDIES.items():
         if isinstance(module, base):
             raise InvalidParameter(name, kind, expected, remedy)
+    if isinstance(module.__dict__.get("weight"), Tensor):
+        raise InvalidParameter(
+            name, f"{kind} with a weight that is made from others", expected,
+            "remove spectral_norm or weight_norm from it, or freeze it",
+        )  # fmt: skip
     if type(module).forward is nn.Module.forward:
         raise InvalidParameter(
             name, kind, "trained tensors in a layer that is called itself",

@@ -13,8 +13,11 @@ from training.helpers import (  # noqa: E402
     DOUBLE,
     alone,
     check_gradients,
+    data,
     flat_weights,
+    mlp,
     options_of,
+    own,
     private,
     state,
 )
@@ -372,3 +375,61 @@ def test_what_cannot_be_computed_for_one_record_is_refused():
         optimizer.turn.open(5)
         with pytest.raises(InvalidParameter, match=words):
             optimizer.backward_on(lambda part, model=model: summed(model(part)), vectors())
+
+
+@pytest.mark.parametrize("name", ["DPRNN", "DPGRU", "DPLSTM"])
+def test_recurrent_layers_of_opacus_train(name):
+    """They are what a refused layer of torch is to be replaced by."""
+    from opacus import layers
+
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.cells, self.head = getattr(layers, name)(6, 5, batch_first=True), nn.Linear(5, 3)
+
+        def forward(self, x):
+            return self.head(self.cells(x)[0][:, -1])
+
+    check_gradients(Reader().double(), squares, torch.randn(5, 4, 6, dtype=DOUBLE), 5)
+
+
+@pytest.mark.parametrize("change", [nn.utils.spectral_norm, nn.utils.weight_norm])
+def test_weights_that_are_made_from_others_are_refused_in_words(change):
+    model = nn.Sequential(change(nn.Linear(6, 6)), nn.Linear(6, 3))
+    with pytest.raises(InvalidParameter, match="or freeze"):
+        private(model.double(), *data())
+
+
+def test_a_layer_within_torch_func_is_refused_in_words():
+    x, y = data()
+    model = mlp()
+    _, optimizer, loader = private(model, x, y)
+    with pytest.raises(InvalidParameter, match="take vmap and grad out"):
+        optimizer.step_on(lambda part: torch.func.vmap(lambda row: model(row[None]).sum())(part[0]), next(iter(loader)))
+
+
+def test_gathered_rows_train_with_every_record_by_itself():
+    """A mixture of experts sees some rows in each expert, so that no row is known to be a record's."""
+
+    class Experts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.gate, self.experts = nn.Linear(6, 2), nn.ModuleList([nn.Linear(6, 3), nn.Linear(6, 3)])
+
+        def forward(self, x):
+            weights, found = self.gate(x), x.new_zeros(len(x), 3)
+            for i, expert in enumerate(self.experts):
+                rows = (weights.argmax(1) == i).nonzero()[:, 0]
+                found = found.index_add(0, rows, expert(x[rows]) * weights[rows, i : i + 1])
+            return found
+
+    x, y = data()
+    model = Experts().double()
+    _, optimizer, loader = private(model, x, y)
+    batch = next(iter(loader))
+    with pytest.raises(InvalidParameter, match="strict=True"):
+        optimizer.step_on(own(model), batch)
+    optimizer.step_on(own(model), batch, strict=True)
+    assert optimizer.steps == 1
