@@ -272,12 +272,19 @@ class IndependenceCheck:
         trained = {id(p): p for tap in self.taps.taps for p in tap.parameters}
         asked = {key: p.requires_grad for key, p in trained.items()}
 
+        parts: dict[int, list[Tensor]] = {}
+
         def compare(p: Tensor) -> None:
-            tap, tap.uses, i = owners[id(p)][0], owners[id(p)][1], owners.pop(id(p))[2]
+            tap, uses, i = owners.pop(id(p))
+            if id(tap) not in parts:
+                tap.uses = uses
+                with per_example.full_precision():
+                    parts[id(tap)] = tap.gradient_of(0)
+                tap.uses = []
             true = torch.zeros_like(p) if p.grad is None else p.grad
             with per_example.full_precision():
-                self.compare(tap, _in_a_row(tap.gradient_of(0)[i]), _in_a_row(true), cause)
-            tap.uses, p.grad = [], None
+                self.compare(tap, _in_a_row(parts[id(tap)][i]), _in_a_row(true), cause)
+            parts[id(tap)][i], p.grad = true.new_empty(0), None
 
         handles = [p.requires_grad_(True).register_post_accumulate_grad_hook(compare) for p in trained.values()]
         self.taps.capturing = False
@@ -300,11 +307,11 @@ class IndependenceCheck:
             return
         one = torch.zeros_like(other) if one is None else one  # pyright: ignore[reportArgumentType]
         other = torch.zeros_like(one) if other is None else other.to(one)
-        size = torch.maximum(one.norm(dim=1), other.norm(dim=1))
-        found = (one - other).norm(dim=1)
+        norms = [torch.linalg.vector_norm(part, dim=1) for part in (one, other, one - other)]
+        size, found = torch.maximum(*norms[:2]), norms[2]
         excess = found - (self.tolerance() * size + FLOOR * self.clip)
         # What is not finite on both sides contributes nothing.
-        alike = torch.isfinite(one).all(1) == torch.isfinite(other).all(1)
+        alike = torch.isfinite(norms[0]) == torch.isfinite(norms[1])
         wrong = torch.where(alike, (excess > 0.0).double(), 1.0)
         row = (wrong * torch.nan_to_num(found / size, nan=1.0)).argmax()
         self.differences.append(_Difference(tap.name, cause, wrong.max(), (found / size)[row]))
@@ -475,7 +482,7 @@ def _row_of(tap: AnyTap, row: int) -> list[Any]:
 
 def _in_a_row(tensor: Tensor) -> Tensor:
     """The numbers of a tensor in one row."""
-    return per_example.to_double(tensor.detach().flatten()[None])
+    return tensor.detach().flatten()[None]
 
 
 def _code_of(loss_fn: Any) -> Any:

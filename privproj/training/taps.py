@@ -195,7 +195,8 @@ class Tap(_Uses):
         if pair is None:
             return [torch.zeros_like(p) for p in self.parameters]
         # G_j = sum_t g_jt x_jt^T.
-        matrix = per_example.clipped_sum(pair[1].new_ones(1), *pair)
+        is_table = isinstance(pair[0], LookedUp)
+        matrix = per_example.clipped_sum(pair[1].new_ones(1), *pair) if is_table else per_example.formed(*pair)[0]
         return [self.shaped(p, part) for p, part in self.split(matrix)]
 
     def split(self, matrix: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
