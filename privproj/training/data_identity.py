@@ -12,8 +12,6 @@ import hashlib
 import json
 import math
 import random
-import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
@@ -32,28 +30,13 @@ from privproj.records.ledger import Account
 from privproj.records.strict_json import parse_json
 
 SAMPLE_SIZE = 60
-"""Records of the public sample of a data set that is not made of tensors, evenly spaced.
-
-A multiple of 2 to 6, so that the sample of a data set that stands there so many times in a row meets its copies.
-Contract.
-"""
-
-FIRST_COLUMNS = 16
-"""Entries of each tensor that are compared first, evenly spaced: where they tell one record apart, the rest is not
-looked at. Speed only."""
-
-PATIENCE = 0.1
-"""Seconds after which records are no longer read to find copies: a slow data set is not looked through. Speed only."""
+"""Records of the public sample of a data set that is not made of tensors, evenly spaced. Contract."""
 
 MOST_BYTES = 2**28
 """Bytes of tensors that an identity covers in full; of larger data it takes every n-th record. Contract."""
 
 PRIVATE = "a digest of private data, which is no private release: keep it with the data, and do not publish it"
 """The first entry of the file with the identity of a data set."""
-
-
-class RepeatedRecords(UserWarning):
-    """Said where every record of a data set seems to be there k times: one person then contributes k times the clip."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +54,10 @@ class Identity:
 
 
 def check_distinct(dataset: Dataset) -> None:
-    """Refuse a data set that holds one record twice, and warn of one that seems to be a copy of itself.
+    """Refuse a data set that holds one record twice.
 
-    One record twice is the same index of the same data set, through ``ConcatDataset`` and ``Subset``, or the same row
-    of the same tensors. The warning is about contents: the number of times that each content is there has a common
-    divisor k of at least 2, most contents are there k times, and there are more of them than k. Tensors are compared
-    as a whole, other data by a public sample of 60 records, if it is read in a tenth of a second.
+    That is the same index of the same data set, through ``ConcatDataset`` and ``Subset``, or the same row of the same
+    tensors. Copies of a record are other records here: a person who has k of them is accounted with ``group_size=k``.
 
     Args:
         dataset: A data set with a length and an index.
@@ -101,21 +82,14 @@ def check_distinct(dataset: Dataset) -> None:
     positions, found = np.arange(len(dataset)), {}  # pyright: ignore[reportArgumentType]
     for source, indices in _sources(dataset, positions):
         found.setdefault(source, []).append(indices)
-    most = max((int(_counts(np.concatenate(parts)).max(initial=0)) for parts in found.values()), default=0)
+    counts = [np.unique(np.concatenate(parts), return_counts=True)[1] for parts in found.values()]
+    most = max((int(part.max(initial=0)) for part in counts), default=0)
     if most > 1:
         raise InvalidParameter(
             "data_loader", f"a record {most} times", "every record once",
             "a record that is there k times contributes k times the clip: take the copies out, and give the number of "
             "passes as epochs",
         )  # fmt: skip
-    copies = _copies(dataset, positions)
-    if copies > 1:
-        warnings.warn(
-            f"every record seems to be in the data {copies} times: if these are copies of one person's record, they "
-            f"contribute {copies} times the clip; take the copies out, or account with group_size={copies}",
-            RepeatedRecords,
-            stacklevel=3,
-        )
 
 
 def _sources(dataset: Any, positions: np.ndarray) -> Iterator[tuple[object, np.ndarray]]:
@@ -152,84 +126,6 @@ def _parts(dataset: ConcatDataset, positions: np.ndarray) -> Iterator[tuple[Any,
         begin = end
 
 
-def _counts(values: np.ndarray) -> np.ndarray:
-    """How often each value is there."""
-    return np.unique(values, return_counts=True)[1]
-
-
-def _copies(dataset: Any, positions: np.ndarray) -> int:
-    """How many times the whole data set seems to be in itself; 1 where nothing says so."""
-    first = _rows(dataset, positions, FIRST_COLUMNS)
-    if first is not None:
-        # What divides all counts of whole records divides all counts of their parts.
-        if math.gcd(*_counts(_keys(first)).tolist()) == 1:
-            return 1
-        return _common_copies(_keys(_rows(dataset, positions) or []))
-    with _unchanged_random_numbers():
-        sample = _read_sample(dataset, PATIENCE)
-    if sample is None or any(None in record.values() for record in sample):
-        return 1
-    return _common_copies(np.array([_digest(record.items()) for record in sample]))
-
-
-def _common_copies(keys: np.ndarray) -> int:
-    """The common divisor k of how often each key is there, if most are there k times and there are more than k of them.
-
-    Else 1: few contents that are there often are plain data, such as a table of categories.
-    """
-    counts = _counts(keys)
-    common, different = math.gcd(*counts.tolist()), len(counts)
-    return common if different > common and 2 * common * different > len(keys) else 1
-
-
-def _keys(rows: list[Tensor]) -> np.ndarray:
-    """A number of 64 bits for each record, equal for records with equal bytes and hardly for any others."""
-    draw, found = np.random.default_rng(0), 0
-    for tensor in rows:
-        width = tensor[0].numel() * tensor.element_size()
-        values = _bytes(tensor).reshape(len(tensor), width)
-        words = values.view(np.uint32) if width % 4 == 0 else values
-        weights = draw.integers(2**64, size=words.shape[1], dtype=np.uint64)
-        # sum_j w_j x_j mod 2^64.
-        found = found + words.astype(np.uint64) @ weights
-    return np.asarray(found)
-
-
-def _rows(dataset: Any, positions: np.ndarray, columns: int | None = None) -> list[Tensor] | None:
-    """The tensors of these records, one row each, or a few columns of them; None for data not made of tensors."""
-    if type(dataset) is TensorDataset:
-        tensors = dataset.tensors
-        if any(t.layout is not torch.strided or t.is_meta or t.is_quantized for t in tensors):
-            return None
-        return [_picked(_thinned(t.detach(), columns), positions) for t in tensors]
-    if type(dataset) is Subset and (indices := _indices(dataset)) is not None:
-        return _rows(dataset.dataset, indices[positions], columns)
-    if type(dataset) is ConcatDataset:
-        parts = list(_parts(dataset, positions))
-        found = [_rows(part, inside, columns) for part, (_, inside) in parts]
-        forms = {None if rows is None else tuple((t.dtype, t.shape[1:]) for t in rows) for rows in found}
-        if len(forms) == 1 and None not in forms:
-            order = np.argsort(np.concatenate([which for _, (which, _) in parts]))
-            joined = (torch.cat([t.cpu() for t in same]) for same in zip(*found, strict=True))  # pyright: ignore
-            return [_picked(tensor, order) for tensor in joined]
-    return None
-
-
-def _picked(tensor: Tensor, rows: np.ndarray) -> Tensor:
-    """These rows of a tensor; a view where they follow one another."""
-    if len(rows) and (np.diff(rows) == 1).all():
-        return tensor[int(rows[0]) : int(rows[-1]) + 1]
-    return tensor[torch.from_numpy(np.ascontiguousarray(rows)).to(tensor.device)]
-
-
-def _thinned(tensor: Tensor, columns: int | None) -> Tensor:
-    """A tensor with so many of the entries of each row, evenly spaced; the tensor itself if it has no more."""
-    if columns is None or tensor[:1].numel() <= columns:
-        return tensor
-    entries = tensor.flatten(1)
-    return entries[:, torch.arange(columns, device=tensor.device) * entries.shape[1] // columns]
-
-
 def _bytes(tensor: Tensor) -> np.ndarray:
     """The bytes of a tensor, row after row."""
     return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -241,7 +137,7 @@ def _bytes(tensor: Tensor) -> np.ndarray:
 def identity(dataset: Dataset) -> Identity:
     """Return the number of records of a data set and a digest of each part of them.
 
-    Data made of tensors is covered byte for byte up to 256 MiB, beyond that by every n-th record; other data by a
+    A ``TensorDataset`` is covered byte for byte up to 256 MiB, beyond that by every n-th record; other data by a
     public sample of 60 records, evenly spaced. These are read twice: a part of the records that is another one the
     second time, such as an image that is cut at random, has no digest. The random numbers of torch, numpy and Python
     go on as if nothing had been read.
@@ -262,12 +158,11 @@ def identity(dataset: Dataset) -> Identity:
     records = len(dataset)  # pyright: ignore[reportArgumentType]
     if not records:
         return Identity(0, {})
-    one = _rows(dataset, np.arange(1))
-    if one is None:
+    if type(dataset) is not TensorDataset:
         return Identity(records, _sample_digests(dataset))
-    size = sum(t.numel() * t.element_size() for t in one)
-    rows = _rows(dataset, np.arange(0, records, max(1, math.ceil(records * size / MOST_BYTES))))
-    digests = {str(i): _digest([(_form(t), _bytes(t))]) for i, t in enumerate(rows or [])}
+    size = sum(t[:1].numel() * t.element_size() for t in dataset.tensors)
+    every = max(1, math.ceil(records * size / MOST_BYTES))
+    digests = {str(i): _digest([(_form(t[:1]), _bytes(t[::every]))]) for i, t in enumerate(dataset.tensors)}
     return Identity(records, digests)
 
 
@@ -275,7 +170,6 @@ def _sample_digests(dataset: Any) -> dict[str, str | None]:
     """A digest of each part of the records of the sample; None for a part that differs when it is read twice."""
     with _unchanged_random_numbers():
         first, second = _read_sample(dataset), _read_sample(dataset)
-    assert first is not None and second is not None
     names = dict.fromkeys(name for record in (*first, *second) for name in record)
     found: dict[str, str | None] = {}
     for name in names:
@@ -287,15 +181,11 @@ def _sample_digests(dataset: Any) -> dict[str, str | None]:
     return found
 
 
-def _read_sample(dataset: Any, patience: float = math.inf) -> list[dict[str, bytes | None]] | None:
-    """The parts of each record of the sample, as bytes; None where reading takes more than so many seconds."""
-    records, end = len(dataset), time.monotonic() + patience
-    size, found = min(records, SAMPLE_SIZE), []
-    for position in (i * records // size for i in range(size)):
-        found.append(dict(_leaves(dataset[position])))
-        if time.monotonic() > end:
-            return None
-    return found
+def _read_sample(dataset: Any) -> list[dict[str, bytes | None]]:
+    """The parts of each record of the sample, as bytes."""
+    records = len(dataset)
+    size = min(records, SAMPLE_SIZE)
+    return [dict(_leaves(dataset[i * records // size])) for i in range(size)]
 
 
 @contextmanager
