@@ -16,6 +16,7 @@ from . import render
 from .answer import EXIT_CODES
 from .files import write_text
 from .options import Once, OneOf, option, with_options
+from .output import complain
 from .progress import bar
 from .report import as_markdown
 
@@ -55,8 +56,11 @@ def train(output: str | None, resume: str | None, json: bool, **given: Any) -> i
         if resume is None and processes.first:
             classifier.remove_unused_folder(folder)
         raise
-    with bar(training.total, "training", hidden=not processes.first) as step:
-        report = training.train(step)
+    try:
+        with bar(training.total, "training", hidden=not processes.first) as step:
+            report = training.train(step)
+    except KeyboardInterrupt:
+        return complain(f"interrupted; privproj train --resume {folder} goes on with the run", 130)
     return print_report(report, json) if processes.first else 0
 
 

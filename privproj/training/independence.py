@@ -242,7 +242,7 @@ class IndependenceCheck:
         self.taps.records = records
         # A copy, for what one pass writes into its part must not be there in the next one.
         part = move(self.cut(part, torch.arange(records), records), self.taps.taps[0].parameters[0].device)
-        losses_of(loss_fn, part, records, self.taps).sum().backward()
+        losses_of(loss_fn, part, records).sum().backward()
         self.guard.check_gradients()
         for tap in self.taps.taps:
             check_rows(tap, records)
@@ -291,7 +291,7 @@ class IndependenceCheck:
         try:
             self.forget()
             single = move(self.cut(single, torch.arange(1), 1), self.taps.taps[0].parameters[0].device)
-            losses_of(loss_fn, single, 1, self.taps).sum().backward()
+            losses_of(loss_fn, single, 1).sum().backward()
             for key in list(owners):
                 compare(trained[key])
         finally:
@@ -373,13 +373,9 @@ _GIVEN = (
 """What a difference by numbers that a batch has besides its tensors is called, and what helps."""
 
 
-def losses_of(loss_fn: LossFunction, part: Any, records: int, taps: Taps) -> Tensor:
+def losses_of(loss_fn: LossFunction, part: Any, records: int) -> Tensor:
     """The losses of a part, one for each of its records; raises :class:`InvalidParameter` otherwise."""
-    return checked_losses(loss_fn(part), records)
-
-
-def checked_losses(losses: Tensor, records: int) -> Tensor:
-    """The losses, if there is one for each record; raises :class:`InvalidParameter` otherwise."""
+    losses = loss_fn(part)
     if losses.dim() != 1 or len(losses) != records:
         raise InvalidParameter(
             "losses", f"shape {tuple(losses.shape)}", f"one loss for each of {records} records", 'use reduction="none"'

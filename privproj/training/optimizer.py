@@ -372,7 +372,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         Returns:
             One loss for each record.
         """
-        losses = losses_of(loss_fn, part, records, self.taps)
+        losses = losses_of(loss_fn, part, records)
         self.turn.take(records)
         try:
             losses.sum().backward()

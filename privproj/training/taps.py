@@ -52,7 +52,7 @@ class _Uses:
 
     def call(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[Any, Tensor]:
         """What is kept of a call of a layer: the layer and the tensor that it saw."""
-        seen = first_input(args, kwargs)
+        seen = _first_input(args, kwargs)
         if seen is None:
             raise InvalidParameter(self.name, "no tensor", "a layer that is called with a tensor", "freeze it")
         return module, seen.detach()
@@ -313,7 +313,7 @@ class ReplayedTap(SampledTap):
     def call(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[Any, Tensor]:
         """What is kept of a call of a layer: the whole call, and the first tensor that it saw."""
         values = tuple(v.detach() if isinstance(v, Tensor) else v for v in (*args, *kwargs.values()))
-        seen = first_input(values, {})
+        seen = _first_input(values, {})
         if seen is None:
             raise InvalidParameter(self.name, type(module).__name__, "a layer that is called with tensors", "freeze it")
         return _Call(module, values, tuple(kwargs)), seen
@@ -375,7 +375,7 @@ def first_output(output: Any) -> Any:
     return output[0] if isinstance(output, tuple) and output else output
 
 
-def first_input(args: tuple, kwargs: dict) -> Tensor | None:
+def _first_input(args: tuple, kwargs: dict) -> Tensor | None:
     """The first tensor among the arguments of a call; None where there is none."""
     return next((v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)), None)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_utils import has_length
 
@@ -80,8 +80,9 @@ class PrivateTrainer(Trainer):
     Args:
         *args: Arguments of ``Trainer``, as they are.
         privacy: Arguments of :func:`privproj.training.make_private` by their names: ``delta``, ``max_grad_norm`` (the
-            clip of each record) and ``epsilon`` or ``noise_multiplier``, and any other but those that Trainer's own
-            arguments say. ``delta`` is also that of the logs. ``ledger`` is ``output_dir/ledger.jsonl`` unless named.
+            clip of each record; that of ``TrainingArguments`` where it is left out) and ``epsilon`` or
+            ``noise_multiplier``, and any other but those that Trainer's own arguments say. ``delta`` is also that of
+            the logs. ``ledger`` is ``output_dir/ledger.jsonl`` unless named.
             ``strict=True`` computes every record by itself, as in :meth:`PrivateOptimizer.backward_on`.
         **kwargs: Arguments of ``Trainer``, as they are.
 
@@ -125,6 +126,7 @@ class PrivateTrainer(Trainer):
         self.logical_batch_size = super().get_total_train_batch_size(self.args)
         self.args = copy.copy(self.args)
         self.args.gradient_accumulation_steps = 1
+        _take_clip(self.privacy, self.args)
         self.args.max_grad_norm = 0.0
         self.args.ignore_data_skip = True
         # Contributions are summed over processes when they are released; no wrapper may sum raw gradients before.
@@ -402,6 +404,18 @@ def _checked(privacy: Mapping[str, Any]) -> dict[str, Any]:
     if privacy.get("delta") is None:
         raise InvalidParameter("privacy", "no delta", "a delta, for the logs too")
     return dict(privacy)
+
+
+def _take_clip(privacy: dict[str, Any], args: TrainingArguments) -> None:
+    """Let the clip of each record be that of Trainer where ``privacy`` has none, and refuse two that differ."""
+    if privacy.get("feature_bound") is not None:
+        return
+    clip, unsaid = privacy.setdefault("max_grad_norm", args.max_grad_norm), TrainingArguments.max_grad_norm
+    if args.max_grad_norm not in (clip, unsaid):
+        raise InvalidParameter(
+            "max_grad_norm", f"{args.max_grad_norm} in TrainingArguments and {clip} in privacy", "one clip",
+            "it is the largest norm of a record's gradient, not of a batch's: leave it out of TrainingArguments",
+        )  # fmt: skip
 
 
 def _refuse_unsound(trainer: PrivateTrainer) -> None:

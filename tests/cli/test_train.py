@@ -199,8 +199,7 @@ def test_a_run_is_not_resumed_on_other_data(tmp_path, capsys, rows):
     settings = classifier.Settings(data=str(file), mechanism="dp-sgd", epsilon=2.0, steps=60, batch_size=50)
     classifier.begin_run(settings, tmp_path / "run")
     run = classifier.ClassifierTraining.start(settings, tmp_path / "run")
-    x, y = next(iter(run.loader))
-    run.step(x, y)
+    run.step(next(iter(run.loader)))
     run.optimizer.close()
     x = draw.normal(size=(rows, 5))
     np.savez(file, x=x, y=(x[:, 0] > 0).astype(int))
@@ -467,3 +466,21 @@ def test_a_clip_that_adapts_is_kept_and_reported(small, tmp_path, capsys):
     capsys.readouterr()
     assert train(f"{line} --adaptive-clipping-sigma 0", tmp_path / "other") == 2
     assert "got --adaptive-clipping-sigma=0" in capsys.readouterr().err
+
+
+def test_an_interrupted_run_says_how_it_goes_on(small, tmp_path, monkeypatch, capsys):
+    from privproj.training import classifier
+
+    step = classifier.ClassifierTraining.step
+
+    def interrupted(run, batch):
+        step(run, batch)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(classifier.ClassifierTraining, "step", interrupted)
+    line = ["train", "--data", small, "--mechanism", "dp-sgd", "--epsilon", "4", "--delta", "1e-4", "--steps", "5"]
+    assert exit_code([*line, "--output", str(tmp_path / "run")]) == 130
+    assert f"privproj train --resume {tmp_path / 'run'} goes on" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 0
+    assert read_ledger(tmp_path / "run" / "ledger.jsonl").spent == 5

@@ -343,7 +343,15 @@ def test_an_unknown_head_and_data_without_an_index_are_refused(runs, tmp_path):
 
 def test_the_arguments_of_trainer_stay_as_the_user_wrote_them(runs, tmp_path):
     own = runs.TrainingArguments(str(tmp_path), gradient_accumulation_steps=4, max_grad_norm=3.0, use_cpu=True)
-    runs.PrivateTrainer(runs.llama(), own, train_dataset=runs.texts(), privacy=PRIVACY)
+    clipped = {**PRIVACY, "max_grad_norm": 3.0}
+    runs.PrivateTrainer(runs.llama(), own, train_dataset=runs.texts(), privacy=clipped)
+    del clipped["max_grad_norm"]
+    assert (
+        runs.PrivateTrainer(runs.llama(), own, train_dataset=runs.texts(), privacy=clipped).privacy["max_grad_norm"]
+        == 3.0
+    )
+    with pytest.raises(InvalidParameter, match="one clip"):
+        runs.PrivateTrainer(runs.llama(), own, train_dataset=runs.texts(), privacy=PRIVACY)
     assert (own.gradient_accumulation_steps, own.max_grad_norm, own.ignore_data_skip) == (4, 3.0, False)
 
 
