@@ -1,8 +1,9 @@
 """What the tool answers: a number with its side, its bound, the status of the bound and its promises."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -185,9 +186,38 @@ class Result:
     noise_multiplier: float | None = None
     noise_std: float | None = None
     numerics: dict[str, object] = field(default_factory=dict)
-    lower_bound: LowerBound | None = None
+    # No defaults of the class, which would stand in for what is completed when it is first read.
+    lower_bound: LowerBound | None = field(default_factory=lambda: None)
     alternatives: dict[str, object] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = field(default_factory=tuple)
+
+    def completed_by(self, finish: Callable[["Result"], "Result"]) -> "Result":
+        """Return the result with a lower bound and warnings that are found when one of them is first read.
+
+        Args:
+            finish: From this result to the same one with both.
+
+        Returns:
+            A result that is equal to ``finish(self)``.
+        """
+        found = copy(self)
+        for name in COMPLETED_WHEN_READ:
+            del found.__dict__[name]
+        found.__dict__["_finish"] = lambda: finish(self)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        # Called for what is missing only: for what is completed when it is read.
+        finish = self.__dict__.get("_finish") if name in COMPLETED_WHEN_READ else None
+        if finish is None:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+        found = finish()
+        self.__dict__.update({own: getattr(found, own) for own in COMPLETED_WHEN_READ})
+        self.__dict__.pop("_finish", None)
+        return self.__dict__[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     def __str__(self) -> str:
         if self.value is None:
@@ -228,13 +258,16 @@ class Result:
         from privproj.version import __version__
 
         least = {} if self.lower_bound is None else self.lower_bound.as_dict()
-        own = vars(self) | {"numerics": {**self.numerics, **least, **self.alternatives}}
+        own = self.__getstate__() | {"numerics": {**self.numerics, **least, **self.alternatives}}
         shown = {name: as_plain_value(value) for name, value in own.items() if name not in ALSO_NUMERICS}
         shown["encloses"] = "the true value" if self.side is Side.EXACT else "the value of the named bound"
         if self.outcome not in (Outcome.OK, Outcome.REFUSED):
             shown["value"] = None
         return {**shown, "version": __version__, "schema": SCHEMA}
 
+
+COMPLETED_WHEN_READ = ("lower_bound", "warnings")
+"""Fields that cost as much as the answer itself and are found when they are first read. Contract."""
 
 ALSO_NUMERICS = ("lower_bound", "alternatives")
 """Fields that the JSON object has among its numerics. Contract."""

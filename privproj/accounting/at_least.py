@@ -45,14 +45,19 @@ OTHER_BOUND = "another bound of the mechanism may be closer, see privproj compar
 
 
 def with_lower_end(question: Question, result: Result) -> Result:
-    """The result with a lower end of epsilon, or of ``log10 delta``, where one is proved.
+    """The result with a lower end of epsilon, or of ``log10 delta``, where one is proved; it is found when it is read.
 
     Where another lower end stands there, the larger is kept. Nothing that goes wrong here fails the answer.
     """
     if not result.usable or result.side is not Side.UPPER or not result.value or result.quantity not in ASKED:
         return result
     if result.risk is not None:
-        return _with_advantage_below(question, result)
+        return result.completed_by(lambda known: _with_advantage_below(question, known))
+    return result.completed_by(lambda known: _with_end_below(question, known))
+
+
+def _with_end_below(question: Question, result: Result) -> Result:
+    """The result with a lower end of epsilon or of ``log10 delta``, and with a warning where it is far above that."""
     try:
         found, choice = _lower_end(question, result)
     except (PrivprojError, ArithmeticError, ValueError):

@@ -1,6 +1,7 @@
 """What no accounting can say less than: below the answer, below the truth computed otherwise, and close to it."""
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from scipy import special
 
 import privproj
 from privproj import M1, M2, Gaussian, Layer, PublicSketch
+from privproj.accounting import at_least
 from privproj.curves.gaussian_arrays import gaussian_deltas
 from privproj.mechanisms.registry import registry
 from privproj.schedule import Schedule, phase_of
@@ -201,3 +203,28 @@ def test_phases_have_one_lower_end_of_what_is_known_of_them():
     known = Schedule((first, first)).delta(epsilon=1.0)
     assert known.lower == pytest.approx(10.0**known.lower_bound.value, rel=1e-6, abs=0)
     assert known.value > known.lower * (1 + 1e-5)
+
+
+def test_what_is_known_from_below_is_found_when_it_is_read(monkeypatch):
+    """It costs as much as the answer; a reader who is interrupted reads it again, and a copy has it."""
+    question = {"delta": 1e-5, "sampling_rate": 0.01, "steps": 200}
+    mechanism = M2(dim=64, rank=4, columns=64, noise_multiplier=1.0)
+    asked, find = [], at_least._lower_end
+
+    def interrupted_once(*given):
+        asked.append(given)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return find(*given)
+
+    monkeypatch.setattr(at_least, "_lower_end", interrupted_once)
+    result = privproj.epsilon(mechanism, **question)
+    assert 0.0 < result.value < 10.0 and str(result) and not asked
+    with pytest.raises(KeyboardInterrupt):
+        _ = result.warnings
+    least = result.lower_bound
+    assert least is not None and 0.0 < least.value <= result.value and len(asked) == 2
+    again = pickle.loads(pickle.dumps(privproj.epsilon(mechanism, **question)))
+    assert again == result and again.as_dict() == result.as_dict() and len(asked) == 3
+    with pytest.raises(AttributeError, match="no attribute nothing"):
+        _ = result.nothing
