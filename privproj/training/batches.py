@@ -118,6 +118,11 @@ class BatchTurn:
         self.drawn, self.batch = None, None
 
 
+WORKER_SETTINGS = (
+    "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor",
+)  # fmt: skip
+"""What the user's loader says about reading records, which holds for the private one. Contract."""
+
 MOST_JOININGS = 200
 """How often a record is joined again at most, to see whether joining is random. Contract."""
 
@@ -255,10 +260,7 @@ class PrivateLoader:
         self.done, self.turn, self.processes = done, turn, processes
         self.dataset, self.keeps_empty, self.used = loader.dataset, False, False
         self.batch_size = batch_size_of(loader)
-        self.settings = {
-            name: getattr(loader, name)
-            for name in ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
-        }
+        self.settings = {name: getattr(loader, name) for name in WORKER_SETTINGS}
         self.join = loader.collate_fn
         # Columns of tensors are cut where they lie: one record after the other would be joined to the same numbers.
         plain = loader.collate_fn is default_collate and not (loader.num_workers or loader.pin_memory)

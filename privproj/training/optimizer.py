@@ -567,7 +567,8 @@ def _check_owned(optimizer: torch.optim.Optimizer, views: list[View]) -> None:
         if not all(id(parameter) in held for parameter in view.held):
             raise InvalidParameter(
                 view.name, "a tensor that the optimizer does not hold", "an optimizer over every trained tensor",
-                "build it after the model is wrapped and moved, or freeze the tensor",
+                "build it after the model is wrapped and moved, with a group for all that has settings of its own, or "
+                "freeze the tensor",
             )  # fmt: skip
 
 

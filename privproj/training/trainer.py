@@ -24,7 +24,7 @@ from transformers.trainer_utils import has_length
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.result import Result
-from privproj.training.batches import PrivateLoader
+from privproj.training.batches import WORKER_SETTINGS, PrivateLoader
 from privproj.training.engine import ResumedLedger, make_private
 from privproj.training.optimizer import PrivateOptimizer
 
@@ -216,8 +216,8 @@ class PrivateTrainer(Trainer):
         self.close()
         # Trainer's own loader knows which columns the model takes and how records are joined; it is not iterated.
         own = super().get_train_dataloader()
-        names = ("collate_fn", "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
-        data = DataLoader(own.dataset, self.logical_batch_size, **{name: getattr(own, name) for name in names})
+        settings = {name: getattr(own, name) for name in ("collate_fn", *WORKER_SETTINGS)}
+        data = DataLoader(own.dataset, self.logical_batch_size, **settings)
         passes = math.ceil(len(own.dataset) / self.logical_batch_size)  # pyright: ignore[reportArgumentType]
         steps = self.args.max_steps if self.args.max_steps > 0 else math.ceil(self.args.num_train_epochs * passes)
         self.optimizer = self.plain_optimizer
