@@ -11,9 +11,7 @@ for publication, and never in the ledger.
 import hashlib
 import json
 import math
-import random
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -28,6 +26,7 @@ from privproj.errors import InvalidParameter, Refused
 from privproj.records.atomic import read_bounded, write_atomically
 from privproj.records.ledger import Account
 from privproj.records.strict_json import parse_json
+from privproj.training.generators import unchanged_numbers
 
 SAMPLE_SIZE = 60
 """Records of the public sample of a data set that is not made of tensors, evenly spaced. Contract."""
@@ -168,7 +167,7 @@ def identity(dataset: Dataset) -> Identity:
 
 def _sample_digests(dataset: Any) -> dict[str, str | None]:
     """A digest of each part of the records of the sample; None for a part that differs when it is read twice."""
-    with _unchanged_random_numbers():
+    with unchanged_numbers():
         first, second = _read_sample(dataset), _read_sample(dataset)
     names = dict.fromkeys(name for record in (*first, *second) for name in record)
     found: dict[str, str | None] = {}
@@ -186,18 +185,6 @@ def _read_sample(dataset: Any) -> list[dict[str, bytes | None]]:
     records = len(dataset)
     size = min(records, SAMPLE_SIZE)
     return [dict(_leaves(dataset[i * records // size])) for i in range(size)]
-
-
-@contextmanager
-def _unchanged_random_numbers() -> Iterator[None]:
-    """Leave the random numbers of torch's CPU generator, of numpy and of Python as they were."""
-    python, arrays = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(arrays)
 
 
 def _leaves(part: Any, name: str = "") -> Iterator[tuple[str, bytes | None]]:

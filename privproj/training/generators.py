@@ -119,18 +119,25 @@ def secret_numbers(stream: Stream, device: torch.device = CPU) -> Iterator[None]
     a record stands before it or not: one record would change what the others add.
     """
     seed = stream.fresh_seed()
-    python, arrays = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with unchanged_numbers(device):
         for own in {CPU, device} if device.type in STATE_BYTES else {CPU}:
             state = generator(own, *seed.spawn(1)).get_state()
             torch.set_rng_state(state) if own == CPU else torch.cuda.set_rng_state(state, own)
         random.seed(seed.generate_state(POOL_WORDS).tobytes())
         np.random.seed(seed.generate_state(POOL_WORDS))
-        try:
+        yield
+
+
+@contextmanager
+def unchanged_numbers(device: torch.device = CPU) -> Iterator[None]:
+    """Let the random numbers of torch, numpy and Python go on as if nothing had been drawn while this runs."""
+    python, arrays = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
             yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(arrays)
+    finally:
+        random.setstate(python)
+        np.random.set_state(arrays)
 
 
 def number_states(device: torch.device) -> list[Any]:

@@ -22,7 +22,7 @@ from torch import Tensor
 from privproj.errors import InvalidParameter
 from privproj.training import per_example
 from privproj.training.capture import Taps
-from privproj.training.generators import number_states
+from privproj.training.generators import number_states, unchanged_numbers
 from privproj.training.guard import Contents, Guard
 from privproj.training.nested import Samples, leaves, move, parts_of, place_of, take
 from privproj.training.quiet import quiet
@@ -79,7 +79,7 @@ class IndependenceCheck:
         self.samples: Samples = None
         self.types: set[torch.dtype] = set()
         self.draw = random.SystemRandom()
-        self.levels = list(LEVELS)
+        self.levels, self.repeat = list(LEVELS), 0
         self.differences: list[_Difference] = []
 
     def begin(self) -> None:
@@ -104,7 +104,8 @@ class IndependenceCheck:
     @contextmanager
     def quietly(self) -> Iterator[None]:
         """Make passes that can be compared, and note the types of numbers on their way."""
-        with _checking(), quiet(self.taps.module, self.level()) as self.types:
+        self.repeat = self.draw.getrandbits(32)
+        with _checking(), unchanged_numbers(), quiet(self.taps.module, self.level()) as self.types:
             device = self.taps.taps[0].parameters[0].device.type
             if torch.is_autocast_enabled(device):
                 # The way back is made in this type too, whatever type the losses are made in.
@@ -224,7 +225,12 @@ class IndependenceCheck:
         return take(part, rows, records, self.samples)
 
     def forget(self) -> None:
-        """Remove what a pass left behind: captured rows, gradients, and weights that autocast has shortened."""
+        """Remove what a pass left behind: captured rows, gradients, and weights that autocast has shortened.
+
+        Python and numpy draw the same numbers in every pass, so that a layer which is skipped is skipped each time.
+        """
+        random.seed(self.repeat)
+        np.random.seed(self.repeat)
         for tap in self.taps.taps:
             tap.uses = []
         torch.clear_autocast_cache()

@@ -128,18 +128,18 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.independence = IndependenceCheck(taps, self.guard, self.plan.clip, lambda: self.steps)
         self.hooks: list[Callable[[Any], None]] = []
         self.moved = self.steps_itself = False
-        self.handle = optimizer.register_step_pre_hook(self.check_own_step)
-        turn.on_open, turn.on_empty = self.begin, self.step
-        self.share()
+        self.handle = optimizer.register_step_pre_hook(self._check_own_step)
+        turn.on_open, turn.on_empty = self._begin, self.step
+        self._share()
         _check_owned(optimizer, views)
-        self.check_covered()
+        self._check_covered()
 
-    def share(self) -> None:
+    def _share(self) -> None:
         """Let groups, settings and state be the wrapped optimizer's, for schedulers and checkpoints."""
         self.param_groups, self.defaults = self.original.param_groups, self.original.defaults
         self.state = self.original.state
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Note what the module is like before a batch is seen; a step that was broken off leaves nothing to it."""
         self.boundary.start_anew()
         self.taps.clear()
@@ -181,7 +181,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if "clip" in own:
             self.resume_clip(own["clip"])
         self.original.load_state_dict(state)
-        self.share()
+        self._share()
 
     def resume_clip(self, clip: object) -> None:
         """Go on with a clip that an earlier part of the run has come to; without adaptive clipping it stays as it is.
@@ -304,16 +304,16 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 "batch", type(batch).__name__, f"something in it with one row for each of {records} records",
                 "let collate_fn give tensors, lists of records, or tuples, mappings and dataclasses of these",
             )  # fmt: skip
-        total = torch.zeros((), device=self.device)
+        total = torch.zeros((), device=self._device)
         self.independence.choose(records)
         try:
-            with secret_numbers(self.boundary.streams.forward, self.device):
+            with secret_numbers(self.boundary.streams.forward, self._device):
                 for first in range(0, records, 1 if strict else size):
                     rows = slice(first, min(first + size, records))
                     if strict:
-                        total += self.take_alone(loss_fn, first)
+                        total += self._take_alone(loss_fn, first)
                     else:
-                        total += self.take_part(loss_fn, take(batch, rows, records, self.turn.samples), rows)
+                        total += self._take_part(loss_fn, take(batch, rows, records, self.turn.samples), rows)
         except BaseException:
             # A part that is taken in again would be there twice: the batch begins anew.
             self.boundary.forget()
@@ -321,57 +321,30 @@ class PrivateOptimizer(torch.optim.Optimizer):
             raise
         return total / max(1, records)
 
-    def take_part(self, loss_fn: LossFunction, part: Any, rows: slice) -> Tensor:
-        """Take in a part of the batch.
-
-        Args:
-            loss_fn: From a part of the batch to one loss for each of its records.
-            part: The part.
-            rows: The rows of the batch that it has.
-
-        Returns:
-            The sum of the losses.
-        """
-        records, part = rows.stop - rows.start, move(part, self.device)
+    def _take_part(self, loss_fn: LossFunction, part: Any, rows: slice) -> Tensor:
+        """Take in a part of the batch."""
+        records, part = rows.stop - rows.start, move(part, self._device)
         with self.taps.armed(records):
             if self.independence.spot:
                 self.turn.check_joining(rows.start)
             self.independence.check_first(loss_fn, part, records, lambda row: self.turn.alone(rows.start + row))
             with self.independence.one_alone(loss_fn, part, rows):
-                losses = self.compute(loss_fn, part, records)
+                losses = self._compute(loss_fn, part, records)
             self.boundary.add(records)
         return losses.detach().sum()
 
-    def take_alone(self, loss_fn: LossFunction, row: int) -> Tensor:
-        """Take in one record, from a batch of that record alone.
-
-        Args:
-            loss_fn: From a part of the batch to one loss for each of its records.
-            row: The record's row in the batch.
-
-        Returns:
-            Its loss.
-        """
+    def _take_alone(self, loss_fn: LossFunction, row: int) -> Tensor:
+        """Take in one record, from a batch of that record alone."""
         part = self.turn.alone(row)
         if part is None:
             raise InvalidParameter("strict", True, "a batch of the private loader, whose records can be fetched again")
         with self.taps.armed(1):
-            losses = self.compute(loss_fn, move(part, self.device), 1, alone=True)
+            losses = self._compute(loss_fn, move(part, self._device), 1, alone=True)
             self.boundary.add(1)
         return losses.detach().sum()
 
-    def compute(self, loss_fn: LossFunction, part: Any, records: int, *, alone: bool = False) -> Tensor:
-        """Compute the losses of a part, and let the taps keep the gradients of its records.
-
-        Args:
-            loss_fn: From a part of the batch to one loss for each of its records.
-            part: The part.
-            records: The number of its records.
-            alone: True says that all that the layers saw is of one record.
-
-        Returns:
-            One loss for each record.
-        """
+    def _compute(self, loss_fn: LossFunction, part: Any, records: int, *, alone: bool = False) -> Tensor:
+        """Compute the losses of a part, and let the taps keep the gradients of its records."""
         losses = losses_of(loss_fn, part, records)
         self.turn.take(records)
         try:
@@ -383,11 +356,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
             for tap in self.taps.taps:
                 check_rows(tap, records)
         finally:
-            self.drop_gradients()
+            self._drop_gradients()
         return losses
 
     @property
-    def device(self) -> torch.device:
+    def _device(self) -> torch.device:
         """The device of the trained tensors, to which parts of batches are moved."""
         return self.views[0].parameters[0].device
 
@@ -445,29 +418,25 @@ class PrivateOptimizer(torch.optim.Optimizer):
             raise InvalidParameter("closure", closure, "no closure, since every release is used once")
         self.turn.close()
         try:
-            self.share()
+            self._share()
             self.guard.check_trained()
-            self.check_covered()
+            self._check_covered()
             before = None if self.moved else _probe(self.views)
-            self.use(self.boundary.release())
+            self._use(self.boundary.release())
         finally:
-            self.drop_gradients()
+            self._drop_gradients()
             self.boundary.begin()
         if before is not None:
-            self.check_moved(before)
+            self._check_moved(before)
         for hook in self.hooks:
             hook(self)
         self.guard.note_released()
 
-    def use(self, means: list[Tensor]) -> None:
-        """Let the wrapped optimizer make one step with released means as its gradients, and with nothing else.
-
-        Args:
-            means: One released mean for each view, in the order of the views.
-        """
-        self.drop_gradients()
+    def _use(self, means: list[Tensor]) -> None:
+        """Let the wrapped optimizer make one step with released means as its gradients, and with nothing else."""
+        self._drop_gradients()
         for view, mean in zip(self.views, means, strict=True):
-            self.apply(view, mean)
+            self._apply(view, mean)
         self.steps_itself = True
         try:
             self.original.step()
@@ -476,7 +445,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         for view in self.views:
             view.after()
 
-    def check_own_step(self, *_: object) -> None:
+    def _check_own_step(self, *_: object) -> None:
         """Raise :class:`InvalidParameter` where the wrapped optimizer steps otherwise than with what was released."""
         if not self.steps_itself:
             raise InvalidParameter(
@@ -484,30 +453,25 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 "call step_on of the optimizer that make_private returned: other gradients have no noise",
             )  # fmt: skip
 
-    def apply(self, view: View, mean: Tensor) -> None:
-        """Hand one released mean to the wrapped optimizer as gradients.
-
-        Args:
-            view: The view whose release it is.
-            mean: The noised sum over the public expected batch ``q N``, of the shape ``view.shape``.
-        """
+    def _apply(self, view: View, mean: Tensor) -> None:
+        """Hand one released mean to the wrapped optimizer as gradients."""
         group = next(g for g in self.param_groups if any(p is view.held[0] for p in g["params"]))
         sgd = type(self.original) is torch.optim.SGD and not group["momentum"] and not group["maximize"]
         view.apply(mean, group, plain=sgd)
 
-    def drop_gradients(self) -> None:
+    def _drop_gradients(self) -> None:
         """Remove all gradients, so that none is ever seen that was not released."""
-        for parameter in (*self.covered.values(), *(p for group in self.param_groups for p in group["params"])):
+        for parameter in (*self._covered.values(), *(p for group in self.param_groups for p in group["params"])):
             parameter.grad = None
 
     @property
-    def covered(self) -> dict[int, Tensor]:
+    def _covered(self) -> dict[int, Tensor]:
         """The tensors that releases are about, by their ``id``."""
         return {id(p): p for view in self.views for p in (*view.parameters, *view.held)}
 
-    def check_covered(self) -> None:
+    def _check_covered(self) -> None:
         """Raise :class:`InvalidParameter` where the wrapped optimizer would train what no release is about."""
-        covered = self.covered
+        covered = self._covered
         for parameter in (p for group in self.param_groups for p in group["params"]):
             if parameter.requires_grad and id(parameter) not in covered:
                 raise InvalidParameter(
@@ -516,12 +480,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
                     "freeze it, or give it an optimizer of its own for public data",
                 )  # fmt: skip
 
-    def check_moved(self, before: list[list[tuple[float, float]]]) -> None:
-        """Raise :class:`InvalidParameter` unless the first step at a positive learning rate moved every trained tensor.
-
-        Args:
-            before: Two sums over each trained tensor of each view, taken before the step.
-        """
+    def _check_moved(self, before: list[list[tuple[float, float]]]) -> None:
+        """Raise unless the first step at a positive learning rate moved every trained tensor."""
         rates = {id(p): float(group["lr"]) for group in self.param_groups for p in group["params"]}
         moving = [any(rates[id(p)] for p in view.held) for view in self.views]
         for view, moves, old, new in zip(self.views, moving, before, _probe(self.views), strict=True):

@@ -356,11 +356,11 @@ from privproj.training import classifier
 from privproj.training.optimizer import PrivateOptimizer
 folder = Path(sys.argv[1])
 used = open(folder / "used", "ab", buffering=0)
-plain = PrivateOptimizer.apply
+plain = PrivateOptimizer._apply
 def apply(self, view, update):
     used.write(b".")
     plain(self, view, update)
-PrivateOptimizer.apply = apply
+PrivateOptimizer._apply = apply
 run = classifier.ClassifierTraining.start(classifier.saved_settings(folder), folder)
 print("ready", flush=True)
 run.train()
@@ -409,12 +409,12 @@ from privproj.training import classifier
 from privproj.training.optimizer import PrivateOptimizer
 folder = Path(sys.argv[1])
 used = open(folder / "used", "ab", buffering=0)
-plain = PrivateOptimizer.use
+plain = PrivateOptimizer._use
 def use(self, means):
     used.write(json.dumps([self.steps - 1, self.turn.numbers]).encode() + b"\\n")
     plain(self, means)
     time.sleep(0.002)
-PrivateOptimizer.use = use
+PrivateOptimizer._use = use
 classifier.ClassifierTraining.start(classifier.saved_settings(folder), folder).train()
 """
 

@@ -1,8 +1,10 @@
 """A record's loss is its own, or the batch is refused: every way that was found to mix records."""
 
 import dataclasses
+import random
 from itertools import chain
 
+import numpy as np
 import pytest
 from helpers import needs
 
@@ -882,3 +884,18 @@ def test_joining_that_mixes_is_seen_of_records_that_are_augmented_too(name, data
     else:
         with pytest.raises(InvalidParameter, match="joined otherwise beside others"):
             optimizer.step_on(own(module), batch)
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand])
+def test_a_layer_that_is_skipped_for_all_records_is_no_mixing(draw):
+    """Numbers of Python and numpy are the same in all passes that are compared, and go on as if none had been drawn."""
+    x, y = records()
+    module, optimizer, batches = whole(Between(lambda _, h: h if draw() < 0.5 else 2.0 * h), x, y)
+    random.seed(3)
+    np.random.seed(3)
+    expected = draw()
+    random.seed(3)
+    np.random.seed(3)
+    for _ in range(12):
+        optimizer.step_on(own(module), next(batches))
+    assert optimizer.steps == 12 and draw() == expected
