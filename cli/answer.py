@@ -2,9 +2,10 @@
 
 import sys
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import privproj
+from privproj.accounting.question import FOUND
 from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.mechanisms import Mechanism
 from privproj.result import Outcome, Result
@@ -16,6 +17,9 @@ from . import render
 from .options import parse_number
 from .output import write
 
+if TYPE_CHECKING:
+    from privproj.accounting.worth import Worth
+
 EXIT_CODES = {
     Outcome.OK: 0,
     Outcome.REFUSED: 0,
@@ -23,6 +27,9 @@ EXIT_CODES = {
     Outcome.NOT_CONVERGED: 5,
     Outcome.PRECISION_LIMIT: 5,
 }
+
+COMPUTED = ("discretization", "composer", "split")
+"""Options of a run that say how its answer is computed, not what was run."""
 
 
 def take_run(options: dict[str, Any], quantity: str = "") -> RunOptions:
@@ -75,8 +82,28 @@ def answer_question(
             write(render.as_json(error.result.as_dict()))
         raise
     result = with_clip_and_size(result, mechanism, clip, size)
-    write(render.as_json(result.as_dict()) if json else render.as_text(result, mechanism, run))
+    found = worth_of(result, mechanism, run)
+    if found is not None:
+        result = replace(result, alternatives={**result.alternatives, **found.as_dict()})
+    write(render.as_json(result.as_dict()) if json else render.as_text(result, mechanism, run, found))
     return EXIT_CODES[result.outcome]
+
+
+def worth_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Worth | None":
+    """What the update of a projected release is worth beside DP-SGD's, with the parameter that the query found."""
+    if result.outcome is not Outcome.OK or not mechanism.finds_rank or not (result.risk or result.epsilon):
+        return None
+    setting: Any = {name: value for name, value in run.items() if name not in COMPUTED}
+    found = dict.fromkeys(FOUND.get(result.quantity, ())[:1], result.value)
+    if set(found) & set(RUN_PARAMETERS):
+        setting |= found
+    else:
+        mechanism = replace(mechanism, **found)
+    target = {"risk": result.risk} if result.risk else {"epsilon": result.epsilon, "log10_delta": result.log10_delta}
+    try:
+        return privproj.worth(mechanism, **target, **setting)
+    except InvalidParameter:  # an answer beyond what may be asked for, as an epsilon of 1e17
+        return None
 
 
 def build_mechanism(kind: type[Mechanism], given: dict[str, Any]) -> Mechanism:

@@ -25,6 +25,7 @@ ONE_NUMBER = {
 GROUPS = {
     "Numbers": {
         **ONE_NUMBER,
+        "choose": "What to train with: every algorithm at one epsilon.",
         "compare": "Every bound of a mechanism, side by side.",
         "curve": "delta(epsilon) or the trade-off curve: table, CSV, picture.",
     },

@@ -66,7 +66,7 @@ class OneOf(click.Choice):
 
 
 class LayerShape(click.ParamType):
-    """``DxR``, ``DxRxN`` or ``DxRxN@SHARE``."""
+    """``DxR[xN][:M][@SHARE]``."""
 
     name = "layer"
 

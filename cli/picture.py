@@ -11,8 +11,10 @@ DASHES = ((), (6, 2), (2, 2), (6, 2, 2, 2), (1, 2), (8, 2, 2, 2, 2, 2), (4, 4), 
 MARKERS = ("o", "s", "^", "D", "v", "x", "+", "*")
 
 
-def figure(x: list[float], columns: dict[str, list[float]], x_label: str, y_label: str, title: str) -> Any:
-    """Draw a matplotlib figure with one line for each column."""
+def figure(
+    x: list[float], columns: dict[str, list[float]], x_label: str, y_label: str, title: str, **limits: Any
+) -> Any:
+    """Draw a matplotlib figure with one line for each column, and axes as ``limits`` say."""
     try:
         import matplotlib
 
@@ -31,17 +33,19 @@ def figure(x: list[float], columns: dict[str, list[float]], x_label: str, y_labe
     else:
         least = min((v for values in columns.values() for v in values if v > 1e-300), default=1e-12)
         axes.set(yscale="log", xlim=(x[0], x[-1]), ylim=(max(least / 3.0, 1e-30), 1.5))
-    axes.set(xlabel=x_label, ylabel=y_label, title=title)
+    axes.set(xlabel=x_label, ylabel=y_label, title=title, **limits)
     axes.grid(True, which="major", color="0.85", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     return drawn
 
 
-def draw(path: str, x: list[float], columns: dict[str, list[float]], x_label: str, y_label: str, title: str) -> None:
+def draw(
+    path: str, x: list[float], columns: dict[str, list[float]], x_label: str, y_label: str, title: str, **limits: Any
+) -> None:
     """Draw the columns and write the picture to a file."""
     ending = Path(path).suffix.lower().lstrip(".")
     if ending not in ("png", "svg", "pdf"):
         raise InvalidParameter("--plot", path, "a file name ending in .png, .svg or .pdf")
-    drawn = figure(x, columns, x_label, y_label, title)
+    drawn = figure(x, columns, x_label, y_label, title, **limits)
     write_atomically(path, lambda file: drawn.savefig(file, dpi=150, format=ending))

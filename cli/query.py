@@ -13,7 +13,7 @@ from privproj.runs import RUN_PARAMETERS
 from privproj.runs.targets import RISKS, TARGET_PARAMETERS
 from privproj.validation import parameters_of
 
-from .answer import answer_question, build_mechanism, take_run
+from .answer import COMPUTED, answer_question, build_mechanism, take_run
 from .groups import Group
 from .options import Once, option, option_of, with_options
 
@@ -36,9 +36,6 @@ POWERS = ("epsilon", "sigma", "rank", "steps", "rate", "misalignment")
 
 CERTIFIABLE = ("epsilon", "delta", "sigma")
 """Quantities whose answers can be certified."""
-
-COMPUTED = ("discretization", "composer", "split")
-"""Options of a run that say how its answer is computed, not what was run."""
 
 
 def mechanism_options(mechanism: str, quantity: str) -> list[Once]:

@@ -13,6 +13,7 @@ from privproj.runs.sampling import IN_EPOCHS, scheme_of
 if TYPE_CHECKING:
     from privproj.accounting.queries import Comparison
     from privproj.accounting.schedule import Schedule
+    from privproj.accounting.worth import Worth
     from privproj.mechanisms import Mechanism
     from privproj.mechanisms.bound import Bound
 
@@ -47,11 +48,13 @@ def delta_shown(value: float) -> str:
     return "< 1e-300" if value <= 1.01e-300 else round_outward(value)
 
 
-def as_text(result: Result, mechanism: "Mechanism", run: RunOptions) -> str:
-    """Say an answer: the number, what it rests on, the gain, assumptions and warnings."""
+def as_text(result: Result, mechanism: "Mechanism", run: RunOptions, worth: "Worth | None" = None) -> str:
+    """Say an answer: the number, what it rests on, gain and worth, assumptions and warnings."""
     lines = result_lines(result)
     if result.outcome is Outcome.OK:
         lines += gain_line(result, mechanism, run)
+    if worth is not None:
+        lines += worth_line(worth)
     lines += at_least_line(result) + numerics_line(result.numerics) + certified_line(result.numerics)
     if result.noise_std is not None:
         formula = "2 z C" if result.run["relation"] == "replace" else "z C"
@@ -248,6 +251,18 @@ def gain_line(result: Result, mechanism: "Mechanism", run: RunOptions) -> list[s
     ]
     means = mechanism.gain_words(of_noise=result.quantity == "sigma")
     return wrap_line("  gain:     ", f"{', '.join(parts)}, this bound as above: {means}")
+
+
+def worth_line(worth: "Worth") -> list[str]:
+    """Say the noise and the projection error of an update beside DP-SGD's, at equal privacy."""
+    over = f"averaged to {worth.projection_error_of_run:.2g} by {worth.releases} fresh projections"
+    words = (
+        f"the update is as noisy as that of DP-SGD with multiplier {worth.effective_noise_multiplier:.4g}; DP-SGD "
+        f"needs {worth.dp_sgd_noise_multiplier:.4g} for this privacy, {worth.noise_over_dp_sgd:.2f} times less; by "
+        f"projecting it misses {worth.projection_error:.4g} times its own square, "
+        f"{over if worth.releases > 1 else 'which no other projection averages out'}: `explain worth`"
+    )
+    return wrap_line("  worth:    ", words)
 
 
 def run_text(result: Result, schedule: "Schedule") -> str:

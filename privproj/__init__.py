@@ -10,10 +10,12 @@ from privproj.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from privproj.accounting.calibration import misalignment, rank, rate, sigma, steps
+    from privproj.accounting.choice import Choice, choose
     from privproj.accounting.columns import ColumnResult, deltas, epsilons, sigmas
     from privproj.accounting.evaluate import evaluate
     from privproj.accounting.mixing_plan import mixing_plan
     from privproj.accounting.queries import Comparison, compare, delta, epsilon
+    from privproj.accounting.worth import Worth, worth
     from privproj.curves.epsilon_delta import advanced_composition, basic_composition
     from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Refused
     from privproj.extensions.filter import Filter
@@ -43,6 +45,7 @@ __all__ = [
     "M1",
     "M2",
     "R1SMG",
+    "Choice",
     "ColumnResult",
     "Comparison",
     "Filter",
@@ -67,9 +70,11 @@ __all__ = [
     "Status",
     "Wishart",
     "WishartMatrix",
+    "Worth",
     "advanced_composition",
     "basic_composition",
     "beta_tail_epsilons",
+    "choose",
     "compare",
     "delta",
     "deltas",
@@ -87,14 +92,17 @@ __all__ = [
     "sigma",
     "sigmas",
     "steps",
+    "worth",
 ]
 
 HOMES = {
     "accounting.calibration": ("misalignment", "rank", "rate", "sigma", "steps"),
+    "accounting.choice": ("Choice", "choose"),
     "accounting.columns": ("ColumnResult", "deltas", "epsilons", "sigmas"),
     "accounting.evaluate": ("evaluate",),
     "accounting.mixing_plan": ("mixing_plan",),
     "accounting.queries": ("Comparison", "compare", "delta", "epsilon"),
+    "accounting.worth": ("Worth", "worth"),
     "mechanisms.registry": ("registry",),
     "mechanisms.m2._beta_tail": ("beta_tail_epsilons",),
     "curves.epsilon_delta": ("advanced_composition", "basic_composition"),

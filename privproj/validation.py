@@ -196,7 +196,7 @@ TABLE = Kind("a table of keys", lambda value: isinstance(value, Mapping), {"type
 """A table within a file."""
 
 LAYERS = Kind(
-    "a layer DxR, DxRxN or DxRxN@SHARE, or a list of them",
+    "a layer DxR[xN][:M][@SHARE], or a list of them",
     _is_text_or_list,
     {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": {"type": "string"}}]},
 )

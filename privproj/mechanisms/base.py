@@ -2,11 +2,30 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from privproj.assumptions import ADAPTED_CLIP, COUNT_OF_SIGNS
 from privproj.errors import InvalidParameter
 from privproj.validation import DEVIATION, NOISE, check_parameters, parameter
+
+
+class Lift(NamedTuple):
+    """What the update that is read off a release adds to the clipped sum ``S``, at the same privacy (C38).
+
+    The update ``U``, the release brought back to the size of the gradient, has ``E U = S`` and ``E|U - S|^2 = (factor -
+    1) |S|^2 + n d (noise z C)^2``: DP-SGD of multiplier ``noise z`` adds as much noise.
+
+    Attributes:
+        noise: The effective noise multiplier over the noise multiplier.
+        factor: The projection factor, ``E|U|^2/|S|^2`` without noise; 1 where nothing is projected.
+        released: How many numbers a release has; None where the size of the gradient is not known.
+        of: How many the gradient has.
+    """
+
+    noise: float
+    factor: float
+    released: int | None = None
+    of: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -88,6 +107,10 @@ class Mechanism:
             The end of a sentence.
         """
         return "the same release by other accounting"
+
+    def lift(self) -> Lift | None:
+        """Return what the update that is read off a release adds to the sum; None where the mechanism has no update."""
+        return None
 
     def parameters(self) -> dict[str, object]:
         """Return the parameters that were given, by name, as results and files write them."""

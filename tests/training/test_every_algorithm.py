@@ -105,12 +105,12 @@ def lora(**options):
     )
 
 
-def projected(measured=None):
-    """``G Q`` for a fresh orthonormal ``Q``; the estimate is ``(d/r) S Q^T``."""
+def projected(measured=None, scale=lambda q: q.shape[0] / q.shape[1]):
+    """``G Q`` for a fresh ``Q`` with orthogonal columns; the estimate is ``(d/r) S Q^T`` where they have length 1."""
     return Definition(
         draw=lambda view, layer: view.q.clone(),
         summed=lambda g, q: g @ q,
-        back=lambda total, q: total @ q.T * (q.shape[0] / q.shape[1]),
+        back=lambda total, q: total @ q.T * scale(q),
         measured=measured,
         options=lambda: {"rank": RANK},
     )
@@ -127,7 +127,7 @@ DEFINITIONS = {
         options=lambda: {"rank": RANK, "beta": 0.5},
     ),
     "m2": projected(measured=lambda g, q: g),
-    "m2-projected-clip": projected(),
+    "m2-projected-clip": projected(scale=lambda q: 1.0),  # columns of length sqrt(d/r)
     "m1": Definition(
         draw=lambda view, layer: view.a.T @ view.a,
         summed=lambda g, square: g @ square,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from privproj.assumptions import WHOLE_GRADIENT_CLIPPED
 from privproj.errors import InvalidParameter
-from privproj.mechanisms.base import NoisyMechanism
+from privproj.mechanisms.base import Lift, NoisyMechanism
 from privproj.validation import WHOLE, flag, number, parameter, whole, whole_number
 
 SIZE = number("a number from 0 to 1e100", 0.0, 1e100)
@@ -156,6 +156,13 @@ class M1(NoisyMechanism):
         # s = sqrt(c (alpha^2 + beta^2)), sigma = z s.
         size = math.hypot(alpha, beta) * math.sqrt(self.changed_columns)
         return self.mu * alpha / size, self.mu * beta / size
+
+    def lift(self) -> Lift:
+        """Return the effective noise and the projection factor of the release itself, whose mean is ``V`` (C38)."""
+        # |M v|^2 = v^T (Z Z^T)^2 v has the mean 1 + (d + 1)/r for a unit vector v.
+        dim, rank = self.shape
+        size = dim * (self.columns or dim)
+        return Lift(1.0, 1.0 + (dim + 1) / rank, size, size)
 
     def parameters(self) -> dict[str, object]:
         """Return the parameters that were given, by name, without those that say nothing."""

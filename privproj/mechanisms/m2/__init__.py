@@ -8,11 +8,13 @@ from typing import Literal
 
 from privproj.assumptions import CLIP_OF_ALL_LAYERS, WHOLE_GRADIENT_CLIPPED
 from privproj.errors import InvalidParameter
-from privproj.mechanisms.base import ClippedSum, Mechanism
+from privproj.mechanisms.base import ClippedSum, Lift, Mechanism
 from privproj.validation import LAYERS, flag, one_of, parameter, real, whole, whole_number
 
-LAYER_TEXT = re.compile(r"([0-9]+)x([0-9]+)(?:x([0-9]+))?(?:@([0-9.]+(?:e[+-]?[0-9]+)?))?", re.ASCII | re.IGNORECASE)
-"""How a layer is written: ``DxR``, ``DxRxN`` or ``DxRxN@SHARE``."""
+LAYER_TEXT = re.compile(
+    r"([0-9]+)x([0-9]+)(?:x([0-9]+))?(?::([0-9]+))?(?:@([0-9.]+(?:e[+-]?[0-9]+)?))?", re.ASCII | re.IGNORECASE
+)
+"""How a layer is written: ``DxR``, ``DxRxN``, ``DxRxN:M`` or ``DxRxN:M@SHARE``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +25,7 @@ class Layer:
         dim: The side that is projected, from 1 to 1e12.
         rank: The rank of the projection, from 1 to ``dim``; with ``rank = dim`` the layers are not projected.
         count: How many layers there are of this shape, from 1 to 1e5.
+        columns: The other side of each, from 1 to 1e12, which says how large its gradient is; None: as long as ``dim``.
         share: The part of the squared clipping norm that all ``count`` layers together get, above 0 and at most 1; for
             clipping per layer only. None: equal parts.
 
@@ -38,6 +41,7 @@ class Layer:
     dim: int
     rank: int
     count: int = 1
+    columns: int | None = None
     share: float | None = None
 
     def __post_init__(self) -> None:
@@ -45,11 +49,13 @@ class Layer:
         set_field(self, "dim", whole("layer", self.dim, "a whole number dim >= 1 in a layer", 1, 10**12))
         set_field(self, "rank", whole("layer", self.rank, f"a rank from 1 to dim={self.dim} in a layer", 1, self.dim))
         set_field(self, "count", whole("layer", self.count, "a count from 1 to 1e5 in a layer", 1, 10**5))
+        if self.columns is not None:
+            set_field(self, "columns", whole("layer", self.columns, "columns from 1 to 1e12 in a layer", 1, 10**12))
         if self.share is not None:
             set_field(self, "share", real("layer", self.share, "a share in (0, 1] in a layer", 0, 1, open_low=True))
 
     def __str__(self) -> str:
-        shape = f"{self.dim}x{self.rank}x{self.count}"
+        shape = f"{self.dim}x{self.rank}x{self.count}" + (f":{self.columns}" if self.columns else "")
         if self.share is None:
             return shape
         # A ledger keeps this text and reads it again: a rounded share would be another mechanism.
@@ -58,10 +64,11 @@ class Layer:
 
     @classmethod
     def parse(cls, text: object) -> "Layer":
-        """Return the layer that a text ``DxR``, ``DxRxN`` or ``DxRxN@SHARE`` describes.
+        """Return the layer that a text ``DxR[xN][:M][@SHARE]`` describes.
 
         Args:
-            text: For instance ``768x16x24``: 24 layers of dimension 768, projected to rank 16.
+            text: For instance ``768x16x24``: 24 layers of dimension 768, projected to rank 16; ``768x16x24:3072`` where
+                their other side is 3072 long.
 
         Returns:
             The layer.
@@ -71,10 +78,11 @@ class Layer:
         """
         found = LAYER_TEXT.fullmatch(text) if isinstance(text, str) else None
         if found is None:
-            raise InvalidParameter("layer", text, "a layer DxR, DxRxN or DxRxN@SHARE, for instance 768x16x24")
-        dim, rank, count, share = found.groups()
+            raise InvalidParameter("layer", text, "a layer DxR[xN][:M][@SHARE], for instance 768x16x24")
+        dim, rank, count, columns, share = found.groups()
         try:
-            return cls(dim=int(dim), rank=int(rank), count=int(count or 1), share=float(share) if share else None)
+            sizes = {"dim": int(dim), "rank": int(rank), "count": int(count or 1), "columns": columns and int(columns)}
+            return cls(**sizes, share=float(share) if share else None)
         except ValueError as error:
             if isinstance(error, InvalidParameter):
                 raise
@@ -136,7 +144,7 @@ class M2(ClippedSum):
     layers: tuple[Layer, ...] = parameter(
         LAYERS,
         "N layers projected from D to R; DxD: not projected, whatever its other side. May be repeated.",
-        "DxR[xN][@SHARE]",
+        "DxR[xN][:M][@SHARE]",
         default=(),
         key="layer",
         read=_layers_from,
@@ -214,7 +222,7 @@ class M2(ClippedSum):
         return []
 
     def gain_words(self, *, of_noise: bool) -> str:
-        """Return that what is released is smaller than DP-SGD's, what M2 adds at equal privacy, and what it is for.
+        """Return that what is released is smaller than DP-SGD's, and no better for it.
 
         Args:
             of_noise: True where noise multipliers are compared at equal privacy, and not privacy at equal noise.
@@ -224,14 +232,30 @@ class M2(ClippedSum):
         """
         if self.unprojected:
             return super().gain_words(of_noise=of_noise)
-        # d/r: what lifting a release back without a bias does to the energy of its noise.
-        stretch = math.ceil(max(dim / rank for dim, rank, _, _ in self.parts))
-        compared = "noise on a smaller release" if of_noise else "the same noise, but on a smaller release"
-        return (
-            f"{compared}, no better model; at equal privacy M2 adds 1.0 to 1.4 times DP-SGD's noise (runs, ranks from "
-            "4; else more) and a projection error; it is for updates of n r numbers, not n d, over many more than "
-            f"d/r = {stretch} steps: `explain gain`"
-        )
+        return ("noise" if of_noise else "the same noise, but") + " on a smaller release, which is no better model"
+
+    def lift(self) -> Lift:
+        """Return the effective noise and the projection factor of the update ``(d/r) Y Q^T`` (C38).
+
+        Returns:
+            That of all layers together: noise by its energy, weighted by the sizes ``n d`` of the layers; the factor
+            ``d/r`` of the layer where it is largest.
+
+        Raises:
+            InvalidParameter: Neither ``dim`` with ``rank`` nor ``layers`` were given.
+        """
+        # E|U - S|^2 = (d/r - 1) |S|^2 + n d (z sqrt(d/r) C)^2 for each layer.
+        sizes = [(d, r, n * (m or self.columns or d)) for d, r, n, m in self._sizes]
+        energy = sum(n * d * (d / r) for d, r, n in sizes) / sum(n * d for d, _, n in sizes)
+        factor = max(d / r for d, r, _ in sizes)
+        return Lift(math.sqrt(energy), factor, sum(n * r for _, r, n in sizes), sum(n * d for d, _, n in sizes))
+
+    @property
+    def _sizes(self) -> list[tuple[int, int, int, int | None]]:
+        """For every shape of layer: ``(dim, rank, count, columns)``."""
+        if not self.layers:
+            return [(*self.shape, 1, None)]
+        return [(x.dim, x.rank, x.count, x.columns) for x in self.layers]
 
     @property
     def parts(self) -> tuple[tuple[int, int, int, float], ...]:

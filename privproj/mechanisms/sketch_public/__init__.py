@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from privproj.errors import InvalidParameter
-from privproj.mechanisms.base import NoisyMechanism
+from privproj.mechanisms.base import Lift, NoisyMechanism
 from privproj.validation import flag, parameter, whole_number
 
 
@@ -46,6 +46,15 @@ class PublicSketch(NoisyMechanism):
         whole_number("a whole number dim >= 1", 1, 10**12), "Columns of the sketching matrix; plays no role.", "D"
     )
     fixed_projection: bool = flag("One sketching matrix for all steps.")
+
+    def lift(self) -> Lift | None:
+        """Return the effective noise and the projection factor of ``Y A``, whose mean is ``Q``; None without ``dim``.
+
+        As in C38: ``E A^T A = I`` and ``E|N A|^2 = E|N|^2 d/r``, the energy of ``n d`` numbers.
+        """
+        if self.dim is None:
+            return None
+        return Lift(1.0, 1.0 + (self.dim + 1) / self.needed_rank)
 
     @property
     def needed_rank(self) -> int:

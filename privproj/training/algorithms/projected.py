@@ -9,6 +9,7 @@ as the Gaussian mechanism.
 from collections import Counter
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from privproj.errors import InvalidParameter
@@ -27,7 +28,9 @@ class Projected(WholeGradient):
     sum_j c_j G_j Q + sigma Xi``, outputs x rank. Since ``E Q`` is standard normal for a standard normal ``E``, this is
     ``(sum_j c_j G_j + sigma E) Q``, which M2 releases (claim C4), and no matrix of the layer's size is drawn. The
     update is ``(d/r) S Q^T`` in the Haar frame and ``S (R R^T/r) Q^T`` in the Wishart frame: post-processing. The norm
-    is that of ``G_j`` (full clip) or of ``G_j Q``.
+    is that of ``G_j`` (full clip). With projected clipping ``sqrt(d/r) Q`` stands for ``Q`` in the sum and in its norm,
+    so that a projected gradient is as long as the whole one on average and one clip serves both; its update is
+    ``sqrt(d/r) S Q^T`` (claim C38).
     """
 
     def __init__(self, tap: Tap, rank: int, frame: str | None, clip_projected: bool) -> None:
@@ -38,9 +41,12 @@ class Projected(WholeGradient):
     def refresh(self, streams: Streams) -> None:
         """Draw a new projection, independent of all that was drawn before."""
         inputs = self.tap.shape[1]
-        self.q, r = orthonormal(inputs, self.rank, self.tap.weight, streams.projection)
+        q, r = orthonormal(inputs, self.rank, self.tap.weight, streams.projection)
         # (d/r) Q^T, or (R R^T/r) Q^T: what lifts a release back to outputs x inputs.
-        self.back = self.q.T * (inputs / self.rank) if self.frame != "wishart" else (r @ r.T / self.rank) @ self.q.T
+        back = q.T * (inputs / self.rank) if self.frame != "wishart" else (r @ r.T / self.rank) @ q.T
+        # E|sqrt(d/r) G Q|^2 = |G|^2.
+        longer = (inputs / self.rank) ** 0.5 if self.clip_projected else 1.0
+        self.q, self.back = q * longer, back / longer
         self.fresh = True
 
     @property
@@ -50,11 +56,11 @@ class Projected(WholeGradient):
 
     @property
     def clips_what_it_sums(self) -> bool:
-        """True with projected clipping, where the norm is that of ``G_j Q``."""
+        """True with projected clipping, where the norm is that of ``sqrt(d/r) G_j Q``."""
         return self.clip_projected
 
     def sketched(self, x: Tensor) -> Tensor:
-        """The product ``x Q`` that is summed, ``x`` having the inputs last."""
+        """The product of ``x``, which has the inputs last, with what projects the sum."""
         return x @ self.q.to(x)
 
     def update(self, mean: Tensor) -> Update:
@@ -69,7 +75,11 @@ class Projected(WholeGradient):
 
 
 class _ProjectedFirst(WholeGradient):
-    """M1: ``G_j A^T A`` with a fresh ``A`` (rank x inputs, entries N(0, 1/rank)) is clipped, then noise is added."""
+    """M1: ``G_j A^T A`` with a fresh ``A`` (rank x inputs, entries N(0, 1/rank)) is clipped, then noise is added.
+
+    The update is the release times ``P_A``, the projection onto the range of ``A``, which holds the whole sum: the
+    noise outside of it is left out (post-processing, claim C38). ``A`` may be known, since what is summed is clipped.
+    """
 
     def __init__(self, tap: Tap, rank: int) -> None:
         super().__init__(tap)
@@ -80,10 +90,16 @@ class _ProjectedFirst(WholeGradient):
         shape = self.rank, self.tap.shape[1]
         # A = N/sqrt(r), so that E A^T A = I.
         self.a = normal(shape, self.tap.weight, streams.projection) / self.rank**0.5
+        # An orthonormal basis of the range: P_A = Q Q^T.
+        self.q = torch.linalg.qr(self.a.T.double())[0].to(self.a)
 
     def sketched(self, x: Tensor) -> Tensor:
         """The product ``x A^T A``, for the norm and for the sum, ``x`` having the inputs last."""
         return (x @ self.a.T) @ self.a
+
+    def update(self, mean: Tensor) -> Update:
+        """The release on the range of ``A``, as the factors ``Y Q`` and ``Q^T``."""
+        return mean @ self.q, self.q.T
 
 
 def _m2_mechanism(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[float, ...] | None) -> Gaussian | M2:
@@ -145,15 +161,14 @@ RECORDS = (
     ),
     Algorithm(
         name="m2-projected-clip",
-        summary="Project every record's gradient freshly, clip the projection, add noise to the sum.",
+        summary="Project every record's gradient freshly and scale it to its length, clip that, add noise to the sum.",
         rank="projection",
         has_frame=True,
-        never_lengthens=True,
         view=_projected_clip_view,
     ),
     Algorithm(
         name="m1",
-        summary="Project every record's gradient and lift it back, clip it, add noise of full dimension to the sum.",
+        summary="Project every record's gradient and lift it back, clip it, add noise to the sum, project that.",
         rank="projection",
         view=_m1_view,
     ),

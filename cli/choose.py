@@ -1,0 +1,110 @@
+"""``privproj choose``: every way to train at one privacy, beside what its update is worth."""
+
+from typing import Any
+
+from privproj.accounting.choice import Choice, choose
+from privproj.errors import InvalidParameter
+from privproj.mechanisms import M2
+from privproj.validation import parameters_of
+
+from . import picture, render
+from .answer import COMPUTED, take_run
+from .options import option, option_of, with_options
+from .output import write
+from .query import json_option, run_options
+
+HELP = """What to train with: every algorithm at one epsilon and delta, with the noise and the error of its update.
+
+\b
+Example:
+  privproj choose --layer 1024x16x24 --batch-size 512 --dataset-size 120000 --epochs 5 --epsilon 2 --delta 1e-6
+"""
+
+LEGEND = (
+    ("noise:", "how many times as much noise as DP-SGD's the update has, at this privacy"),
+    ("missed:", "what projecting does to the update, over its square, in one step and, averaged by fresh projections, "
+     "over the run"),
+    ("order:", "missed in the run, plus the square of noise: as if DP-SGD's noise, averaged over the run, were as "
+     "large as the update. With many records a batch it matters less; only an experiment says how accurate a model is"),
+    ("clips:", "with clips per layer a record is cut more whose gradient sits in few layers"),
+    ("size:", "numbers of a release beside those of the gradient: what is kept and sent for a step"),
+    ("not here:", "lora-fa, lora-resampled, prism and dp-sft train a part of the weights, with dp-sgd's noise "
+     "multiplier; flora keeps a projection for several steps, and so averages less"),
+)  # fmt: skip
+"""What the columns of the table mean."""
+
+
+def table(rows: tuple[Choice, ...], epsilon: float, delta: float) -> str:
+    """The rows as text, the best first, with what they mean and what they ask of the program."""
+    run: Any = rows[0].result.run
+    lines = [f"training with epsilon {epsilon:g} and delta {delta:g}: {render.run_words(run)}; best first"]
+    lines.append(
+        f"  {'algorithm':28}{'rank':>6}{'noise multiplier':>18}{'noise':>8}{'missed: step':>14}{'run':>9}{'size':>9}"
+    )
+    for row in rows:
+        worth, rank = row.worth, "-" if row.rank is None else str(row.rank)
+        size = f"{100.0 * worth.released / worth.of:.3g} %" if worth.released and worth.of else "-"
+        lines.append(
+            f"  {row.name:28}{rank:>6}{render.round_outward(row.result.value or 0.0):>18}"
+            f"{worth.noise_over_dp_sgd:>8.3f}{worth.projection_error:>14.4g}{worth.projection_error_of_run:>9.2g}{size:>9}"
+        )
+    for label, words in LEGEND:
+        lines += render.wrap_line(f"  {label:10}", words)
+    for row in {row.name: row for row in rows}.values():
+        said = f"{row.result.mechanism['name']}, {row.result.bound} ({row.result.status})"
+        lines += render.wrap_line("  rests on: ", f"{row.name}: {said}; {render.relation_words(row.result)}")
+    for words in dict.fromkeys(words for row in rows for words in row.result.assumes):
+        names = list(dict.fromkeys(row.name for row in rows if words in row.result.assumes))
+        whom = "" if len(names) == len({row.name for row in rows}) else f"{', '.join(names)}: "
+        lines += render.wrap_line("  assumes:  ", whom + words)
+    return "\n".join(lines)
+
+
+def choose_algorithm(
+    layer: tuple[Any, ...],
+    rank: tuple[float, ...],
+    epsilon: float,
+    delta: float,
+    json: bool,
+    plot: str | None,
+    **options: Any,
+) -> int:
+    """Print the table, or draw the error against the rank; returns the exit code."""
+    run: Any = take_run(options, "sigma")
+    rows = choose(layers=layer, ranks=rank, epsilon=epsilon, delta=delta, **run)  # pyright: ignore[reportArgumentType]
+    if plot is not None:
+        draw(plot, rows, sorted({row.rank for row in rows if row.rank is not None}))
+    write(render.as_json({"choices": [row.as_dict() for row in rows]}) if json else table(rows, epsilon, delta))
+    return 0
+
+
+def draw(path: str, rows: tuple[Choice, ...], ranks: list[int]) -> None:
+    """Draw the error of the mean update against the rank, a line for each algorithm."""
+    if len(ranks) < 2:
+        raise InvalidParameter("--plot", path, "several --rank with --plot")
+    errors = {(row.name, row.rank): row.worth.error for row in rows}
+    names = [name for name in dict.fromkeys(row.name for row in rows) if (name, ranks[-1]) in errors]
+    columns = {name: [errors[name, rank] for rank in ranks] for name in names} | {"dp-sgd": [1.0] * len(ranks)}
+    limits = {"xscale": "log", "ylim": (0.9, 1.1 * max(errors.values()))}
+    picture.draw(
+        path, [*map(float, ranks)], columns, "rank", "over the noise of DP-SGD", "Error of the mean update", **limits
+    )
+
+
+LAYER = option_of("layers", parameters_of(M2)["layers"], required=True)
+RANK = option("--rank", "Ranks to try, in place of the layers' own. May be repeated.", metavar="R", multiple=True)
+PLOT = option("--plot", "Picture of the error against the rank (.png, .svg, .pdf).", type=str, metavar="FILE")
+
+command = with_options(
+    {
+        "Layers": [LAYER, RANK],
+        "Run": [one for one in run_options("sigma") if one.name not in COMPUTED],
+        "Target": [option("--epsilon", "Epsilon of the whole run.", metavar="E", required=True),
+                   option("--delta", "Its delta.", metavar="D", required=True)],
+        "Answer": [json_option(), PLOT],
+    },
+    choose_algorithm,
+    name="choose",
+    help=HELP,
+    short_help="What to train with at one privacy.",
+)  # fmt: skip

@@ -1,0 +1,71 @@
+"""What to train with, as text, JSON and a picture; the worth of one answer."""
+
+import json
+
+import pytest
+from helpers import needs
+
+import privproj
+
+ASKED = "choose --layer 96x8 --epsilon 2 --delta 1e-5 --sampling-rate .02 --steps 300"
+
+
+def test_the_table_says_the_same_as_its_json(run):
+    code, text, _ = run(ASKED)
+    _, out, _ = run(f"{ASKED} --json")
+    rows = json.loads(out)["choices"]
+    shown = [line.split()[0] for line in text.splitlines() if line.endswith(" %") or line.endswith(" -")]
+    assert code == 0 and shown == [row["name"].split()[0] for row in rows]
+    found = privproj.choose(layers="96x8", epsilon=2.0, delta=1e-5, sampling_rate=0.02, steps=300)
+    assert [row["answer"]["value"] for row in rows] == [row.result.value for row in found]
+    for words in ("rests on: m2: m2, rank-free (proved)", "assumes:", "order:", "not here:"):
+        assert words in text
+
+
+def test_several_ranks_and_a_picture(run, tmp_path):
+    needs("matplotlib")
+    code, out, _ = run(f"{ASKED} --rank 4 --rank 8 --rank 32 --plot {tmp_path / 'error.svg'} --json")
+    assert code == 0 and {row["rank"] for row in json.loads(out)["choices"]} == {None, 4, 8, 32}
+    assert "m2-projected-clip" in (tmp_path / "error.svg").read_text()
+    code, _, err = run(f"{ASKED} --plot {tmp_path / 'one.svg'}")
+    assert code == 2 and "several --rank" in err and not (tmp_path / "one.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [("--layer 96x96", "below its dimension"), ("--layer 96x8 --rank 0", "ranks"), ("--layer 96", "a layer DxR")],
+)
+def test_bad_input_is_one_sentence(run, words, said):
+    code, _, err = run(f"choose {words} --epsilon 2 --delta 1e-5")
+    assert code == 2 and said in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["epsilon m2 --dim 96 --rank 8 --noise-multiplier .5 --delta 1e-5", "sigma m2 --dim 96 --rank 8 --advantage .1",
+     "rank m2 --dim 96 --noise-multiplier .5 --epsilon 2 --delta 1e-5",
+     "steps m2 --dim 96 --rank 8 --noise-multiplier .5 --sampling-rate .1 --epsilon 2 --delta 1e-5",
+     "delta m1 --dim 96 --rank 8 --noise-multiplier 9 --epsilon 1"],
+)  # fmt: skip
+def test_every_answer_about_a_projected_mechanism_says_its_worth(run, words):
+    _, text, _ = run(words)
+    assert "worth:    the update is as noisy as that of DP-SGD with multiplier" in text
+    numerics = json.loads(run(f"{words} --json")[1])["numerics"]
+    assert numerics["effective_noise_multiplier"] >= numerics["dp_sgd_noise_multiplier"] * 0.998
+    assert numerics["projection_error"] > 0.0 and numerics["projection_error_of_run"] <= numerics["projection_error"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["epsilon m2 --dim 96 --rank 8 --noise-multiplier 1e-9 --delta 1e-5", "epsilon m2 --dim 96 --rank 8 "
+     "--noise-multiplier 1e9 --delta 1e-3", "delta m2 --dim 96 --rank 8 --noise-multiplier 1e6 --epsilon 1",
+     "delta m2 --dim 96 --rank 8 --noise-multiplier .5 --epsilon 0"],
+)  # fmt: skip
+def test_an_answer_that_no_query_takes_as_a_target_is_answered_without_it(run, words):
+    code, text, _ = run(words)
+    assert code == 0 and "worth:" not in text
+
+
+def test_an_answer_without_a_projection_or_without_a_number_has_no_worth(run):
+    assert "worth:" not in run("epsilon gaussian --noise-multiplier 1 --delta 1e-5")[1]
+    assert "worth:" not in run("rank m2 --dim 96 --noise-multiplier 1e-3 --epsilon .1 --delta 1e-5")[1]
