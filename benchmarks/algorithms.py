@@ -84,9 +84,8 @@ def stage(module, data, rate, algorithm, steps, noise, **more):
     )  # fmt: skip
     seen = look(optimizer)
     while optimizer.steps < steps:
-        for x, y in batches:
-            optimizer.backward(cross_entropy(module(x), y, reduction="none"))
-            optimizer.step()
+        for batch in batches:
+            optimizer.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
     optimizer.close()
     return optimizer, seen
 

@@ -99,7 +99,9 @@ def command_named(name: str) -> click.Command:
     return import_module("." + name.replace("-", "_"), __package__).command
 
 
-@click.group(cls=LazyGroup, help=HELP, context_settings={"max_content_width": 100})
+@click.group(
+    cls=LazyGroup, help=HELP, context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="privproj")
 def cli() -> None:
     pass
@@ -118,12 +120,24 @@ def run_command(words: Sequence[str]) -> int:
         return complain("interrupted", 130)
 
 
+USUAL_NAMES = {
+    **dict.fromkeys(("--sigma", "--noise", "-z", "--z", "--multiplier", "--sigmas"), ("--noise-multiplier",)),
+    **dict.fromkeys(("--eps", "-e", "--target-epsilon"), ("--epsilon",)),
+    **dict.fromkeys(("-d", "--target-delta"), ("--delta",)),
+    **dict.fromkeys(("-q", "--q", "--rate", "--sample-rate"), ("--sampling-rate",)),
+    **dict.fromkeys(("--max-grad-norm", "--clip-norm", "-c"), ("--clip", "--max-grad-norm")),
+    **dict.fromkeys(("-n", "--n", "--samples", "--records"), ("--dataset-size",)),
+}
+"""What other tools call an option of ours."""
+
+
 def unknown_option(error: click.ClickException) -> str:
     """The sentence for an option that a command does not have; empty for any other error."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return ""
     context, given = error.ctx, error.option_name
     known = [name for option in context.command.get_params(context) for name in option.opts if name.startswith("-")]
-    near = nearest_names(given, known)
+    usual = [name for name in USUAL_NAMES.get(given, ()) if name in known]
+    near = usual or nearest_names(given, known)
     remedy = f"did you mean {' or '.join(near)}?" if near else f"`{context.command_path} --help` lists them"
     return f"expected an option of `{context.command_path}`, got {given}; {remedy}"

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from privproj.errors import InvalidParameter
+
 SCHEMA = 1
 """Version of the fields of a result as JSON. Contract."""
 
@@ -125,9 +127,9 @@ class LowerBound:
         return {f"{self.quantity}_at_least": self.value, **{key: said for key, said in words.items() if said}}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
-    """One answer, with all that it rests on.
+    """One answer, with all that it rests on; as a number (``float``) it is its value, where that is a guarantee.
 
     Attributes:
         quantity: What was asked: epsilon, delta, sigma, rank, steps, rate or misalignment; also advantage, tpr (at the
@@ -218,6 +220,28 @@ class Result:
 
     def __getstate__(self) -> dict[str, Any]:
         return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    def __hash__(self) -> int:
+        return hash((self.quantity, self.value, self.bound, self.bound_version, self.epsilon, self.log10_delta))
+
+    def __float__(self) -> float:
+        if self.value is None or not self.usable or self.side is Side.NONE:
+            raise InvalidParameter("result", str(self), "an answer that is a guarantee, to take it as a number")
+        return float(self.value)
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    def _repr_html_(self) -> str:
+        """The answer as a table, for notebooks."""
+        from html import escape
+
+        rows = {"": f"<b>{escape(str(self))}</b>", "rests on": escape(self.source)}
+        for words in (*self.assumes, *self.warnings):
+            key = "assumes" if words in self.assumes else "warning"
+            rows[key] = f"{rows[key]}<br>{escape(words)}" if key in rows else escape(words)
+        cells = "".join(f"<tr><th>{key}</th><td style='text-align:left'>{said}</td></tr>" for key, said in rows.items())
+        return f"<table>{cells}</table>"
 
     def __str__(self) -> str:
         if self.value is None:

@@ -19,7 +19,7 @@ from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.registry import bounds_of
 from privproj.result import Side, Status
-from privproj.runs import BATCH_KEYS, Run, RunOptions
+from privproj.runs import Run, RunOptions, without_batch_sizes
 from privproj.runs.sampling import NeighbouringRelation
 from privproj.validation import boolean, is_printable
 
@@ -357,11 +357,8 @@ def check_mechanism(mechanism: object) -> None:
 
 def phase_for(mechanism: Mechanism, bound: Bound, run: RunOptions, name: str = "") -> Phase:
     """The phase with this bound; a relation that is not given is that of the bound, or else of the mechanism."""
-    options: Any = dict(run)
+    options: Any = dict(without_batch_sizes(run))
     for key in (key for key in options if key not in RunOptions.__annotations__):
-        if key in BATCH_KEYS:
-            expected = "sampling_rate = B/N and steps = E ceil(N/B)"
-            raise InvalidParameter(key, options[key], f"{expected}, in Python, for batch size B, N records, E epochs")
         raise unknown_name(key, options[key], "an option of a run", RunOptions.__annotations__, word=key)
     allowed = boolean("allow_refuted", options.pop("allow_refuted", False))
     if options.get("relation") is None:

@@ -57,7 +57,9 @@ class RunOptions(TypedDict):
             balls-in-bins; 1 unless given.
         max_batch_size: The number of records above which a Poisson batch is cut, the surplus dropped at random; needs
             ``dataset_size``.
-        dataset_size: The number of records, which is public; only with ``max_batch_size``.
+        dataset_size: The number of records, which is public; with ``batch_size`` or ``max_batch_size``.
+        batch_size: The size of a batch in place of the rate, ``sampling_rate = batch_size/dataset_size``.
+        epochs: Passes over the data in place of the steps, each of ``ceil(dataset_size/batch_size)``.
         relation: "add-remove", "replace" or "zero-out", see :class:`privproj.NeighbouringRelation`; unless given, it is
             that of the bound, else of the mechanism, else of the sampling.
         group_size: The number of records of one person, from 1 to 1e6; 1 unless given.
@@ -81,6 +83,8 @@ class RunOptions(TypedDict):
     batches_per_record: NotRequired[int]
     max_batch_size: NotRequired[int | None]
     dataset_size: NotRequired[int | None]
+    batch_size: NotRequired[int]
+    epochs: NotRequired[float]
     relation: NotRequired[RelationName | None]
     group_size: NotRequired[int]
     discretization: NotRequired[float | None]
@@ -330,6 +334,16 @@ def run_from(given: Mapping[str, Any], query: str = "") -> RunOptions:
     plain = ("steps", "sampling_rate", "sampling", *BATCH_OPTIONS, *BATCH_KEYS)
     run: Any = {name: given[name] for name in RUN_PARAMETERS if name in given and name not in plain}
     return run | run_options_from_batches(given, {"steps": "steps", "rate": "sampling_rate"}.get(query, ""))
+
+
+def without_batch_sizes(run: RunOptions, query: str = "") -> RunOptions:
+    """The run with its rate and steps, where the size of a batch or epochs say them; else the same run."""
+    if not {"batch_size", "epochs"} & set(run):
+        return run
+    given: Any = {name: value for name, value in run.items() if value is not None}
+    refuted: Any = {name: given[name] for name in ("allow_refuted",) if name in given}
+    unknown: Any = {name: value for name, value in given.items() if name not in RunOptions.__annotations__}
+    return run_from(given, query) | refuted | unknown
 
 
 def run_options_from_batches(given: Mapping[str, Any], finds: str = "") -> dict[str, Any]:

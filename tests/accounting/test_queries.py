@@ -128,8 +128,40 @@ def test_what_a_query_finds_is_not_given():
         privproj.rate(z, epsilon=1.0, delta=1e-5, sampling_rate=0.5)
 
 
+def test_batch_size_and_epochs_say_rate_and_steps_as_on_the_command_line():
+    """(q, T) = (B/N, ceil(E ceil(N/B))), or batches and epochs where each record is used once per epoch."""
+    sizes, z = {"batch_size": 256, "dataset_size": 50_000}, Gaussian(noise_multiplier=1.0)
+    plain = {"sampling_rate": 256 / 50_000, "steps": 588, "public_size": True}
+    assert privproj.epsilon(z, delta=1e-5, epochs=3, **sizes) == privproj.epsilon(z, delta=1e-5, **plain)
+    assert privproj.sigma(Gaussian(), epsilon=1.0, delta=1e-5, epochs=3, **sizes).value == (
+        privproj.sigma(Gaussian(), epsilon=1.0, delta=1e-5, **plain).value
+    )
+    most = privproj.steps(z, epsilon=1.0, delta=1e-5, **sizes).value
+    assert most == privproj.steps(z, epsilon=1.0, delta=1e-5, sampling_rate=256 / 50_000, public_size=True).value
+    in_bins = privproj.epsilon(z, delta=1e-5, epochs=3, sampling="balls-in-bins", **sizes)
+    assert (in_bins.run["steps"], in_bins.run["batches"]) == (3, 196)
+    with pytest.raises(InvalidParameter, match="epochs, or steps"):
+        privproj.epsilon(z, delta=1e-5, **sizes)
+    with pytest.raises(InvalidParameter, match="either steps or epochs"):
+        privproj.epsilon(z, delta=1e-5, epochs=3, steps=3, **sizes)
+
+
+def test_a_guarantee_is_a_number_and_shows_itself_in_a_line():
+    answer = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5)
+    again = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5)
+    assert float(answer) == answer.value and {answer: 1}[again] == 1
+    assert repr(answer) == f"<{answer}>" and "\n" not in repr(answer)
+    assert "<b>epsilon = 4.378 (exact" in answer._repr_html_() and answer.assumes[0] in answer._repr_html_()
+    for lost in (
+        privproj.rank(M2(dim=96, noise_multiplier=1e-3), epsilon=0.1, delta=1e-5),
+        privproj.epsilon(privproj.R1SMG(dim=100, noise_multiplier=2.0), delta=1e-5, allow_refuted=True),
+    ):  # fmt: skip
+        with pytest.raises(InvalidParameter, match="an answer that is a guarantee"):
+            float(lost)
+
+
 @pytest.mark.parametrize(
-    ("options", "words"), [({"step": 3}, "mean steps"), ({"batch_size": 8}, "sampling_rate = B/N")]
+    ("options", "words"), [({"step": 3}, "mean steps"), ({"batch_size": 8}, "dataset_size with batch_size")]
 )
 def test_an_unknown_option_of_a_run_has_a_suggestion(options, words):
     with pytest.raises(InvalidParameter, match=words):

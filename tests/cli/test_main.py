@@ -122,3 +122,23 @@ def test_hot_commands_import_nothing_slow(line):
     )
     done = subprocess.run([sys.executable, "-c", code, *shlex.split(line)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_package_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "privproj", "--version"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "privproj" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [("--sigma", "--noise-multiplier"), ("-z", "--noise-multiplier"), ("--eps", "--epsilon"), ("-q", "--sampling-rate"),
+     ("--samples", "--dataset-size")],
+)  # fmt: skip
+def test_names_of_other_tools_are_answered_with_ours(run, given, ours):
+    quantity = "delta" if ours == "--epsilon" else "epsilon"
+    code, _, err = run(f"{quantity} gaussian {given} 1")
+    assert code == 2 and f"did you mean {ours}?" in err
+
+
+def test_the_short_help_is_the_help(run):
+    assert run("epsilon m2 -h") == run("epsilon m2 --help")

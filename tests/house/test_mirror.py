@@ -8,6 +8,7 @@ from helpers import ROOT
 from privproj.training.algorithms import LINES
 
 ELSEWHERE = {
+    "__main__": "the same command line: tests/cli/test_main.py",
     "version": "tests/house/test_version.py",
     "result": "every bound's result: tests/mechanisms/test_every_bound.py",
     "lazy": "public names resolve: tests/house/test_street.py, tests/training/test_registry.py",
