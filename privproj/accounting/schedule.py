@@ -35,6 +35,7 @@ from privproj.runs.targets import (
     privacy_or_risk_target,
     risk_target,
 )
+from privproj.validation import whole
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,28 @@ class Schedule(Question):
                     f"phase {phase.name}: {phase.bound.name} needs a fresh projection for each release, and a fixed "
                     f"one may have served other phases; {remedy_for_fixed_projection(phase.mechanism)}"
                 )
+
+    def __add__(self, other: "Schedule | Phase") -> "Schedule":
+        """The run of both, one after the other, as :func:`phase_of` or another schedule says it.
+
+        A phase that goes on as the last one did makes that longer, so that a loop may add every step on its own.
+        """
+        added = (other,) if isinstance(other, Phase) else other.phases
+        last, first = self.phases[-1], added[0]
+        # Two phases with a fixed projection each have two of them.
+        apart = last.accountant is not None or vars(first.mechanism).get("fixed_projection")
+        longer = last if apart else last.with_run(steps=last.run.steps + first.run.steps)
+        goes_on = not apart and replace(first, name=last.name, run=longer.run) == longer
+        if goes_on and first.with_run(steps=1).run == last.with_run(steps=1).run:
+            return replace(self, phases=(*self.phases[:-1], longer, *added[1:]))
+        return replace(self, phases=(*self.phases, *added))
+
+    def __mul__(self, times: int) -> "Schedule":
+        """The run that does all phases so many times; their order plays no role."""
+        count = whole("times", times, "a whole number of times >= 1", 1, 10**9)
+        if any(phase.accountant is not None or vars(phase.mechanism).get("fixed_projection") for phase in self.phases):
+            raise Refused("a run with events of dp-accounting or a fixed projection is not done again by a factor")
+        return replace(self, phases=tuple(phase.with_run(steps=count * phase.run.steps) for phase in self.phases))
 
     def as_dict(self) -> dict[str, object]:
         """Return the schedule as the data of a run file, which :func:`privproj.schedule.from_data` reads again."""

@@ -1,12 +1,13 @@
 """Schedules: joint composition and the odometer."""
 
+import dataclasses
 import math
 
 import pytest
 from helpers import GAUSSIAN_PHASE, M2_PHASE
 
 import privproj
-from privproj import M2, Gaussian, Refused
+from privproj import M1, M2, Gaussian, InvalidParameter, Refused
 from privproj.records.run_file import from_data
 from privproj.schedule import Schedule, phase_of
 
@@ -92,3 +93,42 @@ def test_a_run_names_what_helps_each_of_its_phases():
     gaussian = phase_of(privproj.Gaussian(noise_multiplier=1.0), relation="replace")
     assert Schedule((wishart,)).remedy == privproj.Wishart.remedy != privproj.Gaussian.remedy
     assert Schedule((wishart, gaussian)).remedy == f"{privproj.Wishart.remedy} or {privproj.Gaussian.remedy}"
+
+
+def test_a_loop_that_adds_its_steps_is_the_run_file():
+    """Sum and product of schedules are the schedule of all phases, to the bit, and few phases however long the loop."""
+    first = phase_of(Gaussian(noise_multiplier=1.0), "first", sampling_rate=0.01)
+    then = phase_of(M2(dim=64, rank=4, noise_multiplier=0.5), "then", sampling_rate=0.01)
+    total = Schedule((first,))
+    for _ in range(19):
+        total = total + first
+    for _ in range(30):
+        total += then
+    whole = Schedule((first.with_run(steps=20), then.with_run(steps=30)))
+    assert total == whole and len(total.phases) == 2
+    assert total.epsilon(delta=1e-5) == from_data(total.as_dict()).epsilon(delta=1e-5)
+    once = Schedule((first.with_run(steps=2), then.with_run(steps=3)))
+    assert once * 10 == whole
+    assert (once + once).epsilon(delta=1e-5).value == pytest.approx((once * 2).epsilon(delta=1e-5).value, rel=1e-3)
+
+
+@pytest.mark.parametrize("change", [{"sampling_rate": 0.02}, {"noise_multiplier": 2.0}, {"planned": True}])
+def test_phases_that_differ_stay_apart(change):
+    phase = phase_of(Gaussian(noise_multiplier=1.0), "first", sampling_rate=0.01, steps=5)
+    mechanism = Gaussian(noise_multiplier=change.get("noise_multiplier", 1.0))
+    other = phase_of(mechanism, "other", sampling_rate=change.get("sampling_rate", 0.01), steps=5)
+    other = dataclasses.replace(other, planned=change.get("planned", False))
+    assert (Schedule((phase,)) + other).phases == (phase, other)
+
+
+def test_two_fixed_projections_are_not_one():
+    phase = phase_of(M1(dim=9, rank=4, noise_multiplier=9.0, fixed_projection=True))
+    with pytest.raises(Refused):
+        Schedule((phase,)) * 2
+    if phase.reuses_projection:
+        with pytest.raises(Refused):
+            Schedule((phase,)) + phase
+    else:
+        assert len((Schedule((phase,)) + phase).phases) == 2
+    with pytest.raises(InvalidParameter, match="times"):
+        Schedule((phase_of(Gaussian(noise_multiplier=1.0)),)) * 0
