@@ -8,7 +8,7 @@ from privproj.mechanisms import M2
 from privproj.validation import parameters_of
 
 from . import picture, render
-from .answer import COMPUTED, take_run
+from .answer import COMPUTED, take_run, with_clip_and_size
 from .options import option, option_of, with_options
 from .output import write
 from .query import json_option, run_options
@@ -34,7 +34,7 @@ LEGEND = (
 """What the columns of the table mean."""
 
 
-def table(rows: tuple[Choice, ...], epsilon: float, delta: float) -> str:
+def table(rows: tuple[Choice, ...], epsilon: float, delta: float, size: float | None) -> str:
     """The rows as text, the best first, with what they mean and what they ask of the program."""
     run: Any = rows[0].result.run
     lines = [f"training with epsilon {epsilon:g} and delta {delta:g}: {render.run_words(run)}; best first"]
@@ -43,10 +43,10 @@ def table(rows: tuple[Choice, ...], epsilon: float, delta: float) -> str:
     )
     for row in rows:
         worth, rank = row.worth, "-" if row.rank is None else str(row.rank)
-        size = f"{100.0 * worth.released / worth.of:.3g} %" if worth.released and worth.of else "-"
+        part = f"{100.0 * worth.released / worth.of:.3g} %" if worth.released and worth.of else "-"
         lines.append(
             f"  {row.name:28}{rank:>6}{render.round_outward(row.result.value or 0.0):>18}"
-            f"{worth.noise_over_dp_sgd:>8.3f}{worth.projection_error:>14.4g}{worth.projection_error_of_run:>9.2g}{size:>9}"
+            f"{worth.noise_over_dp_sgd:>8.3f}{worth.projection_error:>14.4g}{worth.projection_error_of_run:>9.2g}{part:>9}"
         )
     for label, words in LEGEND:
         lines += render.wrap_line(f"  {label:10}", words)
@@ -57,6 +57,9 @@ def table(rows: tuple[Choice, ...], epsilon: float, delta: float) -> str:
         names = list(dict.fromkeys(row.name for row in rows if words in row.result.assumes))
         whom = "" if len(names) == len({row.name for row in rows}) else f"{', '.join(names)}: "
         lines += render.wrap_line("  assumes:  ", whom + words)
+    plain = next(row for row in rows if row.rank is None)
+    for words in with_clip_and_size(plain.result, plain.mechanism, None, size).warnings:
+        lines += render.wrap_line("  warning:  ", words)
     return "\n".join(lines)
 
 
@@ -70,11 +73,11 @@ def choose_algorithm(
     **options: Any,
 ) -> int:
     """Print the table, or draw the error against the rank; returns the exit code."""
-    run: Any = take_run(options, "sigma")
+    size, run = options.get("dataset_size"), take_run(options, "sigma")
     rows = choose(layers=layer, ranks=rank, epsilon=epsilon, delta=delta, **run)  # pyright: ignore[reportArgumentType]
     if plot is not None:
         draw(plot, rows, sorted({row.rank for row in rows if row.rank is not None}))
-    write(render.as_json({"choices": [row.as_dict() for row in rows]}) if json else table(rows, epsilon, delta))
+    write(render.as_json({"choices": [row.as_dict() for row in rows]}) if json else table(rows, epsilon, delta, size))
     return 0
 
 

@@ -22,6 +22,12 @@ def test_the_table_says_the_same_as_its_json(run):
         assert words in text
 
 
+def test_what_a_reader_of_any_row_should_know_is_said(run):
+    _, text, _ = run("choose --layer 96x8 --epsilon 2 --delta 1e-3 --batch-size 50 --dataset-size 1000 --epochs 1")
+    assert "delta is not below 1/N = 0.001" in text
+    assert "warning:" in run("choose --layer 96x8 --epsilon 2 --delta 1e-5 --sampling shuffle --batches 9 --steps 1")[1]
+
+
 def test_several_ranks_and_a_picture(run, tmp_path):
     needs("matplotlib")
     code, out, _ = run(f"{ASKED} --rank 4 --rank 8 --rank 32 --plot {tmp_path / 'error.svg'} --json")
