@@ -85,10 +85,16 @@ def draw(path: str, rows: tuple[Choice, ...], ranks: list[int]) -> None:
     """Draw the error of the mean update against the rank, a line for each algorithm."""
     if len(ranks) < 2:
         raise InvalidParameter("--plot", path, "several --rank with --plot")
-    errors = {(row.name, row.rank): row.worth.error for row in rows}
+    errors = {(row.name, row.rank): row.worth.error for row in rows if row.algorithm}
     names = [name for name in dict.fromkeys(row.name for row in rows) if (name, ranks[-1]) in errors]
     columns = {name: [errors[name, rank] for rank in ranks] for name in names} | {"dp-sgd": [1.0] * len(ranks)}
-    limits = {"xscale": "log", "ylim": (0.9, 1.1 * max(errors.values()))}
+    limits = {
+        "xscale": "log",
+        "xticks": ranks,
+        "xticklabels": ranks,
+        "yscale": "linear",
+        "ylim": (0.9, 1.1 * max(errors.values())),
+    }
     picture.draw(
         path, [*map(float, ranks)], columns, "rank", "over the noise of DP-SGD", "Error of the mean update", **limits
     )

@@ -34,6 +34,8 @@ def figure(
         least = min((v for values in columns.values() for v in values if v > 1e-300), default=1e-12)
         axes.set(yscale="log", xlim=(x[0], x[-1]), ylim=(max(least / 3.0, 1e-30), 1.5))
     axes.set(xlabel=x_label, ylabel=y_label, title=title, **limits)
+    if "xticks" in limits:
+        axes.minorticks_off()
     axes.grid(True, which="major", color="0.85", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
