@@ -20,7 +20,7 @@ from privproj.accounting.first_guess import (
     steps_guess,
 )
 from privproj.accounting.phase import check_mechanism, numerics_of
-from privproj.accounting.question import FOUND, Question, answer, ask_by_name
+from privproj.accounting.question import Question, answer, ask_by_name
 from privproj.accounting.rank_search import rank_ends
 from privproj.curves.inversion import WIDTHS_APART, floor_log_delta, log_excess, meets, smallest_passing
 from privproj.curves.profile import Curve, Representation
@@ -178,7 +178,7 @@ def steps(
     >>> steps(Gaussian(noise_multiplier=10.0), epsilon=1.0, delta=1e-5).value
     7
     """
-    _require_unset_in_run(run, "steps")
+    _require_unset_in_run(run, "steps", "steps", "epochs")
     run = without_batch_sizes(run, "steps")
     target = full_target(epsilon, delta, log10_delta, zero=True)
     question = ask_by_name(mechanism, bound, run)
@@ -218,7 +218,7 @@ def rate(
     >>> round(rate(Gaussian(noise_multiplier=1.0), epsilon=1.0, delta=1e-5, steps=100).value, 5)
     0.01391
     """
-    _require_unset_in_run(run, "rate")
+    _require_unset_in_run(run, "rate", "sampling_rate", "batch_size", "epochs")
     target = full_target(epsilon, delta, log10_delta, zero=True)
     relation = run.get("relation") or mechanism.default_relation
     wanted = run.get("sampling")
@@ -279,9 +279,9 @@ def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
         raise InvalidParameter(parameter, vars(mechanism)[parameter], f"no {parameter}: it is what {quantity} finds")
 
 
-def _require_unset_in_run(run: RunOptions, quantity: str) -> None:
-    """Raise :class:`InvalidParameter` if the options of the run contain the parameter that is to be found."""
-    for parameter in (name for name in FOUND[quantity] if name in run):
+def _require_unset_in_run(run: RunOptions, quantity: str, *names: str) -> None:
+    """Raise :class:`InvalidParameter` if the options of the run contain what is to be found, by one of its names."""
+    for parameter in (name for name in names if name in run):
         raise InvalidParameter(parameter, run[parameter], f"no {parameter}: it is what {quantity} finds")
 
 
