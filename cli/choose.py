@@ -26,7 +26,8 @@ LEGEND = (
      "over the run"),
     ("order:", "missed in the run, plus the square of noise: as if DP-SGD's noise, averaged over the run, were as "
      "large as the update. With many records a batch it matters less; only an experiment says how accurate a model is"),
-    ("clips:", "with clips per layer a record is cut more whose gradient sits in few layers"),
+    ("clips:", "with clips per layer a record is cut more whose gradient sits in few layers, and layers that are "
+     "projected less have less of the noise: a noise below 1 is no better model"),
     ("size:", "numbers of a release beside those of the gradient: what is kept and sent for a step"),
     ("not here:", "lora-fa, lora-resampled, prism and dp-sft train a part of the weights, with dp-sgd's noise "
      "multiplier; flora keeps a projection for several steps, and so averages less"),

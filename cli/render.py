@@ -53,7 +53,7 @@ def as_text(result: Result, mechanism: "Mechanism", run: RunOptions, worth: "Wor
     lines = result_lines(result)
     if result.outcome is Outcome.OK:
         lines += gain_line(result, mechanism, run)
-    if worth is not None:
+    if worth is not None and worth.projection_error > 0.0:
         lines += worth_line(worth)
     lines += at_least_line(result) + numerics_line(result.numerics) + certified_line(result.numerics)
     if result.noise_std is not None:
@@ -257,9 +257,9 @@ def worth_line(worth: "Worth") -> list[str]:
     """Say the noise and the projection error of an update beside DP-SGD's, at equal privacy."""
     over = f"averaged to {worth.projection_error_of_run:.2g} by {worth.releases} fresh projections"
     words = (
-        f"the update is as noisy as that of DP-SGD with multiplier {worth.effective_noise_multiplier:.4g}; DP-SGD "
-        f"needs {worth.dp_sgd_noise_multiplier:.4g} for this privacy, {worth.noise_over_dp_sgd:.2f} times less; by "
-        f"projecting it misses {worth.projection_error:.4g} times its own square, "
+        f"the update is as noisy as that of DP-SGD with multiplier {worth.effective_noise_multiplier:.4g}, "
+        f"{worth.noise_over_dp_sgd:.2f} times the {worth.dp_sgd_noise_multiplier:.4g} that DP-SGD needs for this "
+        f"privacy; by projecting it misses {worth.projection_error:.4g} times its own square, "
         f"{over if worth.releases > 1 else 'which no other projection averages out'}: `explain worth`"
     )
     return wrap_line("  worth:    ", words)

@@ -236,7 +236,8 @@ class Result:
         """The answer as a table, for notebooks."""
         from html import escape
 
-        rows = {"": f"<b>{escape(str(self))}</b>", "rests on": escape(self.source)}
+        run = ", ".join(f"{name} {self.run[name]}" for name in ("steps", "sampling_rate", "sampling", "group_size"))
+        rows = {"": f"<b>{escape(str(self))}</b>", "run": escape(run), "rests on": escape(self.source)}
         for words in (*self.assumes, *self.warnings):
             key = "assumes" if words in self.assumes else "warning"
             rows[key] = f"{rows[key]}<br>{escape(words)}" if key in rows else escape(words)

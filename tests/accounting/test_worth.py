@@ -81,6 +81,21 @@ def test_a_mechanism_without_an_update_has_no_worth():
     assert worth(privproj.Wishart(dim=30, rank=4, misalignment=1e-6), epsilon=1.0, delta=1e-5) is None
 
 
+@pytest.mark.parametrize("layers", [("256x64", "64x1"), ("64x1x3:9", "96x48"), ("32x4", "32x16x5", "300x2")])
+def test_layers_under_one_clip_never_have_less_noise_than_dp_sgd(layers):
+    release = M2(layers=tuple(map(Layer.parse, layers)), noise_multiplier=1.0)
+    answer = epsilon(release, delta=1e-6, **RUN)
+    assert worth(release, epsilon=answer.value, delta=1e-6, **RUN).noise_over_dp_sgd >= 1.0 - 2e-3
+
+
+def test_clips_per_layer_may_have_less():
+    """A layer that is not projected shares the sensitivity with one that costs nearly nothing: no better model."""
+    layers = (Layer.parse("1024x1024"), Layer.parse("16x1"))
+    release = M2(layers=layers, clipping="per-layer", noise_multiplier=1.0)
+    answer = epsilon(release, delta=1e-6)
+    assert worth(release, epsilon=answer.value, delta=1e-6).noise_over_dp_sgd < 0.9
+
+
 def test_a_fixed_projection_averages_nothing():
     fixed = worth(M1(dim=9, rank=4, noise_multiplier=5.0, fixed_projection=True), epsilon=2.0, delta=1e-5, steps=9)
     assert fixed.releases == 1

@@ -72,6 +72,10 @@ def test_an_answer_that_no_query_takes_as_a_target_is_answered_without_it(run, w
     assert code == 0 and "worth:" not in text
 
 
+def test_a_release_that_is_not_projected_has_no_worth_line(run):
+    assert "worth:" not in run("epsilon m2 --dim 96 --rank 96 --noise-multiplier 2 --delta 1e-12")[1]
+
+
 def test_an_answer_without_a_projection_or_without_a_number_has_no_worth(run):
     assert "worth:" not in run("epsilon gaussian --noise-multiplier 1 --delta 1e-5")[1]
     assert "worth:" not in run("rank m2 --dim 96 --noise-multiplier 1e-3 --epsilon .1 --delta 1e-5")[1]
