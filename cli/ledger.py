@@ -24,9 +24,7 @@ Example:
 
 
 def show_ledger(file: str, delta: float | None, json: bool) -> int:
-    account = read_ledger(file)
-    if not account.phases:
-        raise InvalidParameter("ledger", file, "a ledger with a phase; this run was stopped before it began")
+    account = begun_account(file)
     target, delta = dict(account.target or {}), planned_delta(account, delta)
     try:
         shown = overview(account, delta)
@@ -42,6 +40,14 @@ def show_ledger(file: str, delta: float | None, json: bool) -> int:
     else:
         click.echo(text(shown))
     return 0 if shown["so_far"] is None else EXIT_CODES[shown["so_far"].outcome]
+
+
+def begun_account(file: str) -> Account:
+    """Read a ledger that has a phase."""
+    account = read_ledger(file)
+    if not account.phases:
+        raise InvalidParameter("ledger", file, "a ledger with a phase; this run was stopped before it began")
+    return account
 
 
 def planned_delta(account: Account, delta: float | None) -> float:
