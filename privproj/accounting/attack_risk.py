@@ -32,7 +32,7 @@ FIRST_STEP_DOWN = 1e-12
 """First relative step below an answer for a noise multiplier that does not meet the target. Speed only."""
 
 CLOSED_FORM_MARGIN = 1e-11
-"""Relative margin by which the closed form of a Gaussian risk must be above the target at a lower end. Proof."""
+"""Relative margin by which the closed form of a Gaussian risk must be above the target at a lower end. Soundness."""
 
 
 def smallest_at_risk(

@@ -31,10 +31,11 @@ from privproj.numerics.search import minimise
 from privproj.runs.sampling import NeighbouringRelation
 
 LOWER_MARGIN = 1e-9
-"""By which a lower bound is lowered, relative: far above the rounding of its few steps. Proof."""
+"""By which a lower bound is lowered, relative: far above the rounding of its few steps. Soundness."""
 
 LEAST_GAP = 1e-3
-"""Least difference of the logs of two probabilities whose difference is taken, so that it keeps its digits. Proof."""
+"""Least difference of the logs of two probabilities whose difference is taken, so that it keeps its digits.
+Soundness."""
 
 COUNTS = (-6.0, -5.0, -4.0, -3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0, 6.0)
 """Numbers of epochs ``k`` that are tried, in deviations from their mean. Every one is sound. Speed only."""

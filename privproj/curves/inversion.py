@@ -32,16 +32,16 @@ DEFAULT_SPACING = 2.0**-20
 LARGE_LOG_DELTA = 2.0**16
 """``|ln delta|`` beyond which the lattice is coarser by :data:`COARSE_LATTICE_FACTOR`.
 
-Its points must be doubles. Proof.
+Its points must be doubles. Soundness.
 """
 
 COARSE_LATTICE_FACTOR = 2.0**12
-"""How much wider the lattice is beyond :data:`LARGE_LOG_DELTA`: 53 bits then hold every point up to 2^28. Proof."""
+"""How much wider the lattice is beyond :data:`LARGE_LOG_DELTA`: 53 bits then hold every point up to 2^28. Soundness."""
 
 FINE_STEPS = 256
 """How many candidates for ``delta(e)`` are neighbours in ``H``; those beyond are ever further apart.
 
-The first law holds as long as a curve's own inverse is right to so many points. Proof.
+The first law holds as long as a curve's own inverse is right to so many points. Soundness.
 """
 
 NEARLY_ZERO_EPSILON = 1e-6
@@ -53,7 +53,7 @@ FIRST_STEP = 1e-3
 POINTS_BACK = 8.0
 """How many points below the end of a search for delta the first candidate lies, for a rule that leads with epsilon.
 
-The first law needs that search to be right to so many points. Proof.
+The first law needs that search to be right to so many points. Soundness.
 """
 
 LOOSE_POINTS = 32.0
@@ -63,7 +63,7 @@ WIDTHS_APART = 8.0
 """How many widths of the enclosure apart two values must be for the test that saves a search to decide (C24).
 
 It rests on the width changing by less than this factor over a few roundings of epsilon, which is observed, not proved
-(docs/proofs.md, what is only observed). Proof.
+(docs/proofs.md, what is only observed). Soundness (measured).
 """
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 INVERSE_RTOL = 2.0**-50
 """Relative width of the bracket in which the inverse of a profile lies, with room for a search that ends early.
 
-:func:`privproj.curves.inversion.is_certainly_inside` rests on it (C24). Proof.
+:func:`privproj.curves.inversion.is_certainly_inside` rests on it (C24). Soundness.
 """
 
 INVERSE_SEARCH_RTOL = 2.0**-53

@@ -32,7 +32,7 @@ SEARCHED_SPACING = 2.0**-34
 """Spacing of the log deltas where the best order is searched for in each direction. Speed only."""
 
 ONE_ORDER_ERROR = 2e-15
-"""Rounding of a conversion at one order, relative to the sum of its parts: 18 units of rounding. Proof."""
+"""Rounding of a conversion at one order, relative to the sum of its parts: 18 units of rounding. Soundness."""
 
 PROFILE_ADVICE = "bounds with a privacy profile have one (privproj compare shows which)"
 """What a refusal of a sampled run advises. Contract."""

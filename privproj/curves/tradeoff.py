@@ -45,10 +45,10 @@ ROOT_2PI = math.sqrt(2.0 * math.pi)
 """``sqrt(2 pi)``."""
 
 RATE_ROUNDING = 2e-15
-"""What is added to a true positive rate for the rounding of differences of numbers up to 1. Proof."""
+"""What is added to a true positive rate for the rounding of differences of numbers up to 1. Soundness."""
 
 UNIT = 2.0**-53
-"""What is taken off a false negative rate for the rounding of ``1 - x``. Proof."""
+"""What is taken off a false negative rate for the rounding of ``1 - x``. Soundness."""
 
 
 def profile_points(curve: Curve, epsilons: Sequence[float], enough: float = 0.0) -> list[float]:

@@ -57,7 +57,7 @@ RELATIONS: dict[Relation, RelationName] = {
     Relation.REPLACE_ONE: "replace",
     Relation.REPLACE_SPECIAL: "zero-out",
 }
-"""Our names of those neighbouring relations that both packages have. Proof: each pair means the same data sets."""
+"""Our names of those neighbouring relations that both packages have. Soundness: each pair means the same data sets."""
 
 MOST_NESTED = 16
 """Events within each other that are read. Contract."""
@@ -87,16 +87,17 @@ RENYI_NOISE = 1e-12
 """Absolute rounding noise of dp-accounting in ``(alpha - 1) D(alpha)`` of one release, in nats.
 
 Measured on sampled Gaussian releases (below 2e-13 at rates from 1e-12 to 0.9), with a factor of 5, not proved. It is
-added for each release. Proof.
+added for each release. Soundness (measured).
 """
 
 RENYI_RTOL = 1e-14
-"""The same relative to the divergence: measured below 1e-16, with a factor of 100. Proof."""
+"""The same relative to the divergence: measured below 1e-16, with a factor of 100. Soundness (measured)."""
 
 DIFFERENCES_RTOL = 1e-6
 """The same for sampling without replacement, where dp-accounting takes differences of a high order.
 
-Measured below 3e-8 at rates from 0.1 to 0.9 and noise multipliers up to 200, with a factor of 30, not proved. Proof.
+Measured below 3e-8 at rates from 0.1 to 0.9 and noise multipliers up to 200, with a factor of 30, not proved.
+Soundness (measured).
 """
 
 ACCOUNTANT_ERRORS = (ValueError, ArithmeticError, TypeError, AttributeError, AssertionError)

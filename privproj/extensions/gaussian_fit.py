@@ -53,13 +53,13 @@ NEAR_END = (1e-5, 1e-4, 1e-3, 1e-2)
 """Relative distances from the last epsilon at which the lower end of ``mu`` is looked for. Speed only."""
 
 LEAST_TAIL_START = -8.0
-"""Where the normal tail is within 1e-15 of 1, so that no quantile below it is sought. Proof."""
+"""Where the normal tail is within 1e-15 of 1, so that no quantile below it is sought. Soundness."""
 
 SLOPE_MARGIN = 1e-9
-"""Margin, in nats, by which the slopes of ``G`` and of an edge must differ to be told apart. Proof."""
+"""Margin, in nats, by which the slopes of ``G`` and of an edge must differ to be told apart. Soundness."""
 
 EDGE_ROUNDING = 1e-14
-"""Error allowed to the log of a sum of two numbers whose logs are known, besides one rounding of these. Proof."""
+"""Error allowed to the log of a sum of two numbers whose logs are known, besides one rounding of these. Soundness."""
 
 
 @dataclass(frozen=True)

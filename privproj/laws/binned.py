@@ -24,8 +24,8 @@ BINS = 144
 """Bins of a law. Every number of them gives a valid bound. Speed only."""
 
 MASS_LOST_TO_CUTS = 1e-36
-"""Mass put at the top for what cut tails can lose. Proof: each of ``n <= 1e5`` equal layers counts at most two cuts of
-1e-45.
+"""Mass put at the top for what cut tails can lose. Soundness: each of ``n <= 1e5`` equal layers counts at most two
+cuts of 1e-45.
 """
 
 BINNED_TAIL = 1e-45
@@ -35,19 +35,20 @@ LOG_BINNED_TAIL = math.log(BINNED_TAIL)
 """``ln`` of :data:`BINNED_TAIL`. Speed only."""
 
 BIN_NODES = 12
-"""Nodes of the Gauss rule in a bin. Proof: masses and means are right to 1e-11 (measured)."""
+"""Nodes of the Gauss rule in a bin. Soundness (measured): masses and means are right to 1e-11."""
 
 CELL_NODES = 4
-"""Nodes of the Gauss rule in a cell of a lattice. Proof: as :data:`BIN_NODES`."""
+"""Nodes of the Gauss rule in a cell of a lattice. Soundness: as :data:`BIN_NODES`."""
 
 CELL_PANELS = np.linspace(-12.0, 12.0, 193)
-"""Where cells of a lattice are divided, in deviations from the mean. Proof: as :data:`BIN_NODES`."""
+"""Where cells of a lattice are divided, in deviations from the mean. Soundness: as :data:`BIN_NODES`."""
 
 FAR_SHIFT = 4e299
-"""A squared shift at which ``h_eps`` is 1 for every eps that is asked. Proof."""
+"""A squared shift at which ``h_eps`` is 1 for every eps that is asked. Soundness."""
 
 LEAST_DIVIDED_MASS = 1e-290
-"""Least mass of a bin whose mean is computed. A lighter bin has its upper edge for a mean, which is sound. Proof."""
+"""Least mass of a bin whose mean is computed. A lighter bin has its upper edge for a mean, which is sound.
+Soundness."""
 
 CELLS_BELOW = 2048
 """Cells up to the mean of one layer in a convolution that is rounded downwards. Speed only."""

@@ -25,10 +25,11 @@ from privproj.numerics.arrays import Array
 from privproj.numerics.enclosure import Enclosure
 
 BIN_SAFETY = 1.0 - 1e-9
-"""Factor by which masses, means and slopes are lowered for their rounding (measured: far smaller). Proof."""
+"""Factor by which masses, means and slopes are lowered for their rounding (measured: far smaller).
+Soundness (measured)."""
 
 LEAST_LOWER_DELTA = 1e-280
-"""Below this no lower bound of a delta is claimed. It covers bins too light for their mean to be known. Proof."""
+"""Below this no lower bound of a delta is claimed. It covers bins too light for their mean to be known. Soundness."""
 
 ROWS_AT_ONCE = 64
 """Rows that are evaluated together, so that what they need stays in the cache. Speed only."""

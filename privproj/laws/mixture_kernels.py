@@ -20,10 +20,11 @@ MOST_TERMS = 8000.0
 """Most terms of the series of ``1F1`` in columns; rows that need more are not answered. Speed only."""
 
 RELATIVE_ERROR_PER_TERM = 8e-16
-"""Relative error allowed for each term: six roundings that make it from the one before, and one of the sum. Proof."""
+"""Relative error allowed for each term: six roundings that make it from the one before, and one of the sum.
+Soundness."""
 
 LARGEST_SUM = 2.0**900
-"""A sum of terms is divided by this as soon as it is larger, which is exact. Proof."""
+"""A sum of terms is divided by this as soon as it is larger, which is exact. Soundness."""
 
 LOG_LARGEST_SUM = 900.0 * log(2.0)
 """Its natural log."""
@@ -34,11 +35,11 @@ NEGLIGIBLE_TERM = 1e-17
 SEARCH_MARGIN = 1e-11
 """Half the width of an enclosure, in nats, for each nat of ``ln delta`` and one more.
 
-Sixteen widths are more than the scalar search over orders misses (C24). Proof.
+Sixteen widths are more than the scalar search over orders misses (C24). Soundness.
 """
 
 ROUNDING_ERROR = 4e-15
-"""Relative error allowed to the terms of ``F``, which nearly cancel. Proof."""
+"""Relative error allowed to the terms of ``F``, which nearly cancel. Soundness."""
 
 ORDER_ERROR = 1e-14
 """Nats by which the order that is found may miss the least value. Speed only."""
@@ -46,17 +47,18 @@ ORDER_ERROR = 1e-14
 WIDEST = 1e-9
 """Width of an enclosure, in nats for each nat of ``ln delta`` and one more, from which on a row is not answered.
 
-It keeps the widths of one question alike (C24). Proof.
+It keeps the widths of one question alike (C24). Soundness.
 """
 
 SCALAR_SEARCHES = -1e-5
-"""``ln delta`` below which the scalar search, from ``t = e^-14`` on, finds the best order, about ``-ln delta``. Proof.
+"""``ln delta`` below which the scalar search, from ``t = e^-14`` on, finds the best order, about ``-ln delta``.
+Soundness.
 
 Between this and :data:`SCALAR_ENDS` a row is not answered.
 """
 
 SCALAR_ENDS = -2e-7
-"""``ln delta`` above which both answer 0: ``F`` is positive from ``t = -e ln delta`` on. Proof."""
+"""``ln delta`` above which both answer 0: ``F`` is positive from ``t = -e ln delta`` on. Soundness."""
 
 MOST_STEPS = 80
 """Most steps of the search for an order. Speed only."""

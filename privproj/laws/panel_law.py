@@ -29,7 +29,8 @@ NODES_FINE = 16
 """Gauss nodes of a panel whose sum is the value; the difference of both rules is added as an error. Speed only."""
 
 NODES_CHECK = 11
-"""Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved. Proof."""
+"""Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved.
+Soundness (measured)."""
 
 LEAST_SHAPE_OVER_LENGTH = 300.0
 """``b``, ``k`` and ``k/a`` above which a projected energy is summed over its length, with fewer points. Speed only."""
@@ -44,10 +45,10 @@ MOST_LEVELS = 12
 """Halvings of a panel of level 0; what remains then is added to the answer. Speed only."""
 
 SMALLEST_TOLD_DELTA = 1e-290
-"""Smallest delta that is told apart from 0. What the panels leave out of the upper tail is far below it. Proof."""
+"""Smallest delta that is told apart from 0. What the panels leave out of the upper tail is far below it. Soundness."""
 
 DENSITY_MARGIN = 1e-12
-"""Relative margin for the Gaussian profile and the densities, whose total mass is checked to twice that. Proof."""
+"""Relative margin for the Gaussian profile and the densities, whose total mass is checked to twice that. Soundness."""
 
 PANEL_BINS = 144
 """Bins of such a law where none are asked for. Speed only."""
@@ -56,13 +57,15 @@ PANEL_TAIL = 1e-45
 """Upper tail at which the bins of a law end; what is beyond is in the last bin. Speed only."""
 
 LEAST_OUTER_MASS = 1e-300
-"""Least mass of the outermost bins. It enlarges what it replaces. Proof."""
+"""Least mass of the outermost bins. It enlarges what it replaces. Soundness."""
 
 LEAST_DIVIDED_PANEL_MASS = 1e-290
-"""Least mass of a bin whose mean is computed. A lighter bin has its upper edge for a mean, which is sound. Proof."""
+"""Least mass of a bin whose mean is computed. A lighter bin has its upper edge for a mean, which is sound.
+Soundness."""
 
 INTERPOLATION_ERROR = 1e-12
-"""Difference of logs up to which a panel is interpolated, and 4e-15 more per nat; else densities are evaluated. Proof.
+"""Difference of logs up to which a panel is interpolated, and 4e-15 more per nat; else densities are evaluated.
+Soundness.
 
 Most of it is rounding of the density, which is there in both cases.
 """
@@ -74,10 +77,10 @@ SCAN_STRIDE = 8
 """Every eighth term is computed first, to see which ones matter. The total mass of a law is checked. Speed only."""
 
 LOG_NEGLIGIBLE_TERM = 60.0
-"""Nats below the largest of the scanned terms of a row from which on others are left out. Proof."""
+"""Nats below the largest of the scanned terms of a row from which on others are left out. Soundness."""
 
 LEAST_SQUARED_SHIFT = 1e-300
-"""Least ``x`` whose Gaussian delta is computed; it is 0 there, or nearly. Proof."""
+"""Least ``x`` whose Gaussian delta is computed; it is 0 there, or nearly. Soundness."""
 
 ROOT_2PI = 2.0 * kernels.SQRT_HALF_PI
 """``sqrt(2 pi)``."""

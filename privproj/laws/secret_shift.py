@@ -19,7 +19,7 @@ from privproj.numerics.arrays import Array
 from privproj.numerics.kernels import stirling_remainder
 
 LEAST_CENTRE_OVER_XI = 40.0
-"""``c`` from which on the sum is over ``xi``: a shift of the other sign has a probability below e^-800. Proof."""
+"""``c`` from which on the sum is over ``xi``: a shift of the other sign has a probability below e^-800. Soundness."""
 
 MOST_NEWTON_STEPS = 12
 """Most steps of Newton's method for ``ln g``. The total mass of the law is checked. Speed only."""

@@ -35,7 +35,7 @@ from privproj.rigorous.profiles import BallProfile
 from privproj.runs import Run
 
 LARGEST_LEVEL = 1000
-"""Largest level of a grid in size: ``2^level`` is a double that is not 0. Proof."""
+"""Largest level of a grid in size: ``2^level`` is a double that is not 0. Soundness."""
 
 SLACK_SHARE = 10.0
 """How many times what lies outside of a window an excess is to be, to be looked at. Speed only."""

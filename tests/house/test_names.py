@@ -64,6 +64,17 @@ def test_a_constant_has_a_line_and_words_of_its_own(path):
         assert said or grouped, names
 
 
+@pytest.mark.parametrize("path", SOURCES, ids=ids)
+def test_a_constant_that_was_measured_says_so_in_its_kind(path):
+    body = parsed(path).body
+    for node, after in zip(body, body[1:], strict=False):
+        if isinstance(node, ast.Assign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            words = str(after.value.value)
+            assert not re.search(r"\bProof\b", words), words
+            if "Soundness" in words and re.search(r"\b(measured|observed)\b", words, re.IGNORECASE):
+                assert "Soundness (measured)" in words, words
+
+
 @pytest.mark.parametrize("room", ["accounting.queries", "accounting.calibration", "accounting.evaluate"])
 def test_examples_of_public_functions_print_what_they_say(room):
     found = doctest.testmod(import_module(f"privproj.{room}"))

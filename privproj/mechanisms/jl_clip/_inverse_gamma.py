@@ -20,7 +20,7 @@ BINS_PER_LAW = 6
 """How many times as many bins it has as a law with light tails, since its tail is long. Speed only."""
 
 NODE_RELATIVE_ERROR = 1e-15
-"""Relative error allowed to a node of the quadrature, a few units of rounding. Proof."""
+"""Relative error allowed to a node of the quadrature, a few units of rounding. Soundness."""
 
 
 @dataclass(frozen=True)
