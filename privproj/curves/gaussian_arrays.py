@@ -14,7 +14,7 @@ SMALLEST_UPPER_DELTA = 1e-300
 """Smallest upper end that is returned, and smallest divisor. It enlarges what it replaces. Soundness."""
 
 TAIL_PIECES = 128
-"""Pieces of the table of :func:`scaled_tails`. Soundness (measured): with :data:`TAIL_DEGREE` it is right to 1.3e-15."""
+"""Pieces of the table of :func:`scaled_tails`. Soundness (measured): with :data:`TAIL_DEGREE` right to 1.3e-15."""
 
 TAIL_DEGREE = 6
 """Degree of the polynomial on each piece of that table. Soundness: as :data:`TAIL_PIECES`."""

@@ -55,12 +55,6 @@ Soundness."""
 SMALLEST_SHAPE = 1e-9
 """Smallest size of a shape that is not 0: probabilities lose so many of their digits. Soundness."""
 
-FIRST_TAU = 0.3
-"""Where the search for ``tau`` begins, in nats. Speed only."""
-
-LEAST_TAU = 1e-15
-"""Smallest ``tau`` that is looked for, in nats. Speed only."""
-
 ORDERS = (2.0, 3.0, 5.0, 9.0, 16.0, 32.0)
 """The tilts ``tau = ln(1 + 1/(order - 1))`` that are tried for a Poisson number, besides 0: every one is sound.
 
@@ -203,7 +197,8 @@ def _shifted(base: Curve, law: TrialLaw) -> "_ShiftedCurve":
         reach = tau + log1m_exp(-tau) if tau > 0.7 else math.log(math.expm1(tau))
         return log_delta_above(base, tau) + math.log(odds) - reach + 1e-13 * (1.0 + abs(reach))
 
-    tau = find_crossing(excess, FIRST_TAU, low=LEAST_TAU, high=LARGEST_PROFILE_EPSILON, rtol=1e-12).upper
+    # Where the search for ``tau`` begins, and the smallest that is looked for, in nats. Speed only.
+    tau = find_crossing(excess, 0.3, low=1e-15, high=LARGEST_PROFILE_EPSILON, rtol=1e-12).upper
     return _ShiftedCurve(base, growth, (1.0 + law.shape) * tau * (1.0 + 1e-15))
 
 

@@ -56,12 +56,6 @@ CELLS_BELOW = 2048
 MOST_ATOMS_BELOW = 2**14
 """Most atoms of a law in such a convolution: with more, its cells are joined in pairs. Speed only."""
 
-LEAST_LOG_ATOMS_BELOW = 10
-"""Base 2 log of the most atoms where there are many layers of different shapes. Speed only."""
-
-MOST_PRODUCTS_BELOW = 2.0**33
-"""About how many products all such convolutions of a sum may take, on which the most atoms depend. Speed only."""
-
 TAIL_BELOW = 1e-22
 """Upper tail at which a law in such a convolution ends; what is beyond is moved down to that point. Speed only."""
 
@@ -467,8 +461,10 @@ def _sum_below(parts: tuple[tuple[int, int, int, float], ...]) -> tuple[float, f
     if not moving:
         return shift, 1.0, np.ones(1)
     unit = moving[0][3] * moving[0][1] / moving[0][0] / CELLS_BELOW
-    log_most = min(math.log2(MOST_ATOMS_BELOW), 0.5 * math.log2(MOST_PRODUCTS_BELOW / len(moving)))
-    most = 2 ** max(LEAST_LOG_ATOMS_BELOW, int(log_most))
+    # About how many products all such convolutions of a sum may take, on which the most atoms depend. Speed only.
+    log_most = min(math.log2(MOST_ATOMS_BELOW), 0.5 * math.log2(2.0**33 / len(moving)))
+    # Base 2 log of the most atoms where there are many layers of different shapes. Speed only.
+    most = 2 ** max(10, int(log_most))
     laws = [_copies_below(part, unit, most) for part in moving]
     while len(laws) > 1:
         pairs = [first.plus(second, most) for first, second in zip(laws[::2], laws[1::2], strict=False)]

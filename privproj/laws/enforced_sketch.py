@@ -66,9 +66,6 @@ LOG_ROOT_2PI = 0.5 * math.log(2.0 * math.pi)
 NODES_AT_ONCE = 2**9
 """Nodes whose sketches are evaluated together, so that they stay in the cache. Speed only."""
 
-FLOOR_FACTOR = 5.0
-"""A tail is cut, and counted as infinite losses in a composition, where its excess is so near its last. Speed only."""
-
 LEAST_EXCESS = 1e-40
 """Excess below which the tail is cut however fast it falls. Speed only."""
 
@@ -134,7 +131,9 @@ class EnforcedSketch:
         found = []
         for present in (False, True):
             log_excess = self.log_delta_ends(LADDER, present)[1]
-            ended = log_excess < max(log_excess[-1] + math.log(FLOOR_FACTOR), math.log(LEAST_EXCESS))
+            # A tail is cut, and counted as infinite losses in a composition, where its excess is so near its last.
+            # Speed only.
+            ended = log_excess < max(log_excess[-1] + math.log(5.0), math.log(LEAST_EXCESS))
             found.append(float(LADDER[np.argmax(ended)]))
         return -found[0], found[1]
 

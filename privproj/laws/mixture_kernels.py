@@ -29,9 +29,6 @@ LARGEST_SUM = 2.0**900
 LOG_LARGEST_SUM = 900.0 * log(2.0)
 """Its natural log."""
 
-NEGLIGIBLE_TERM = 1e-17
-"""Share of the sum below which a term ends the series. Speed only."""
-
 SEARCH_MARGIN = 1e-11
 """Half the width of an enclosure, in nats, for each nat of ``ln delta`` and one more.
 
@@ -40,9 +37,6 @@ Sixteen widths are more than the scalar search over orders misses (C24). Soundne
 
 ROUNDING_ERROR = 4e-15
 """Relative error allowed to the terms of ``F``, which nearly cancel. Soundness."""
-
-ORDER_ERROR = 1e-14
-"""Nats by which the order that is found may miss the least value. Speed only."""
 
 WIDEST = 1e-9
 """Width of an enclosure, in nats for each nat of ``ln delta`` and one more, from which on a row is not answered.
@@ -82,7 +76,8 @@ def moment_terms(a, n, c, most):
         up, down = (a + j) * c, (n + j) * (j + 1.0)
         # The ratios to come are at most x = max(a + j, 1 + j) c/((n + j)(j + 1)), so what is left is t_j x/(1 - x).
         ratio = max(up, (1.0 + j) * c) / down
-        if term * ratio < NEGLIGIBLE_TERM * total * (1.0 - ratio) or j > most:
+        # Share of the sum below which a term ends the series. Speed only.
+        if term * ratio < 1e-17 * total * (1.0 - ratio) or j > most:
             return log_scale, total, first, second, j
         term *= up / down
         j += 1.0
@@ -146,7 +141,8 @@ def _mixture_ends(eps, row, state):
         fall = _least_of_tangent(t, slope) if level < inf else -inf
         if level + fall - more > below:
             below = level + fall - more
-        if fall > -ORDER_ERROR or (fall > -1e-9 and high - low < 1e-13 * high):
+        # Nats by which the order that is found may miss the least value. Speed only.
+        if fall > -1e-14 or (fall > -1e-9 and high - low < 1e-13 * high):
             break
         if slope > 0.0:
             high = t

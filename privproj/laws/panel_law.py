@@ -38,9 +38,6 @@ LEAST_SHAPE_OVER_LENGTH = 300.0
 PANEL_ERROR_SHARE = 1e-12
 """A panel whose error is above a tenth of this share of the value is halved. What remains is added. Speed only."""
 
-NEGLIGIBLE_PANEL = 1e-17
-"""Share of another panel below which a panel is not integrated; a bound of it is an error. Speed only."""
-
 MOST_LEVELS = 12
 """Halvings of a panel of level 0; what remains then is added to the answer. Speed only."""
 
@@ -52,9 +49,6 @@ DENSITY_MARGIN = 1e-12
 
 PANEL_BINS = 144
 """Bins of such a law where none are asked for. Speed only."""
-
-PANEL_TAIL = 1e-45
-"""Upper tail at which the bins of a law end; what is beyond is in the last bin. Speed only."""
 
 LEAST_OUTER_MASS = 1e-300
 """Least mass of the outermost bins. It enlarges what it replaces. Soundness."""
@@ -270,7 +264,8 @@ class _LawPanels:
             mass = self.base.sums(np.ones_like(self.base.x))[0][:whole]
             edges = gaussian_delta_values(eps, scale * np.exp(low + np.arange(whole + 1) * width))
             most = mass * edges[1:]
-            negligible = most < NEGLIGIBLE_PANEL * (mass * edges[:-1]).max()
+            # Share of another panel below which a panel is not integrated; a bound of it is an error. Speed only.
+            negligible = most < 1e-17 * (mass * edges[:-1]).max()
             counted, error = np.flatnonzero(~negligible), float(most[negligible].sum())
             pieces.append((self.at(0, counted), counted))
         if place > whole:
@@ -320,7 +315,8 @@ class _LawPanels:
 
         _, width, panels = self.grid
         mass, moment = self.above
-        end = int(np.argmax(mass < PANEL_TAIL)) or panels
+        # Upper tail at which the bins of a law end; what is beyond is in the last bin. Speed only.
+        end = int(np.argmax(mass < 1e-45)) or panels
         start = max(int(np.argmin(mass > 1.0 - 1e-9)) - 1, 0)
         # The first level with at least ``count`` panels: each level has twice as many as the one before.
         level = max(0, math.ceil(math.log2(count / max(end - start, 1))))

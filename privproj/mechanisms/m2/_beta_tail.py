@@ -31,12 +31,6 @@ from privproj.validation import probability, real
 if TYPE_CHECKING:
     from privproj.curves.columns import RowOfLaw
 
-SAME_MINIMA = 0.02
-"""Relative distance of epsilons up to which local minima are followed rather than sought anew. Speed only."""
-
-WORTH_COMPILING = 30_000
-"""Rows from which compiling (or loading compiled code) costs less time than it saves. Speed only."""
-
 
 def rank_of_change(mechanism: M2) -> int:
     """The rank ``k`` of the change by one record: as promised, or else the largest that ``d`` and ``m`` allow."""
@@ -71,7 +65,8 @@ def _beta_tail_ends(
     below, above, found_at = state
     if eps <= 0.0 and sharp < 0.5:
         return 0.0, 0.0, 0.0, state
-    if not math.fabs(eps - found_at) <= SAME_MINIMA * eps:
+    # Relative distance of epsilons up to which local minima are followed rather than sought anew. Speed only.
+    if not math.fabs(eps - found_at) <= 0.02 * eps:
         below = beta_tail_start(-1.0, a, b, c, log_k, mu, eps, sharp > 0.5)
         above = beta_tail_start(1.0, a, b, c, log_k, mu, eps, sharp > 0.5)
         found_at = eps
@@ -201,7 +196,8 @@ def beta_tail_epsilons(
     if not fine.all():
         raise _invalid_column(*(column[np.argmin(fine)].item() for column in columns))
     out = np.empty(len(d))
-    if compiled or (compiled is None and len(d) >= WORTH_COMPILING):
+    # Rows from which compiling (or loading compiled code) costs less time than it saves. Speed only.
+    if compiled or (compiled is None and len(d) >= 30_000):
         from privproj.numerics.compiled import compiled as machine_code
 
         machine_code(kernels.beta_tail_epsilons)(r / 2, (d - r) / 2, k, m, np.log(p), sharp, out)
