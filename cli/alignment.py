@@ -10,7 +10,7 @@ from privproj.result import round_outward
 
 from . import render
 from .groups import CommandGroup
-from .options import option, with_options
+from .options import json_option, option, with_options
 
 SUMMARY = "Misalignment of means, the gain of pre-processing, the price of projected descent."
 
@@ -45,7 +45,7 @@ def helper(
         return 0
 
     full = f"{ask.__doc__.splitlines()[0] if ask.__doc__ else name}\n\n\b\nExample:\n  privproj alignment {example}"
-    flags = [*options, option("--json", "JSON instead of text.", is_flag=True)]
+    flags = [*options, json_option()]
     command.add_command(with_options(flags, run, name=name, help=full, short_help=note))
 
 

@@ -20,7 +20,6 @@ from .files import write_text
 from .options import Once, OneOf, option
 from .query import QuestionGroup, bound_option
 
-SUMMARY = "delta(eps), the trade-off function or one GDP mu: table, CSV, JSON, picture."
 COLUMN = {"delta": "epsilon", "trade-off": "false positive rate"}
 
 
@@ -63,7 +62,7 @@ def show_curves(
     plot: str | None,
     size: float | None,
 ) -> int:
-    """Evaluate the curves, or their ``mu``, and print, write or draw them; returns the exit code."""
+    """delta(eps), the trade-off function or one GDP mu: table, CSV, JSON, picture."""
     code = 0
     if what == "gdp":
         for name, value in {"epsilon-max": epsilon_max, "points": points, "plot": plot}.items():
@@ -148,7 +147,6 @@ def shown(
 
 command = QuestionGroup(
     "curve",
-    SUMMARY,
     show_curves,
     [
         bound_option("A bound to draw; may be repeated; all: every bound.", multiple=True),
