@@ -40,7 +40,7 @@ def helper(
         value = ask(**given)
         assumed = [assumes.format(**given)] if assumes else []
         lines = [f"{label} = {round_outward(value)}  ({UNITS[label]})", f"  {note}"]
-        lines += [line for words in assumed for line in render.wrap_line("  assumes:  ", words)]
+        lines += render.wrap_line("  assumes:  ", *assumed)
         click.echo(render.as_json({label: value, "note": note, "assumes": assumed}) if json else "\n".join(lines))
         return 0
 

@@ -140,7 +140,7 @@ def shown(
     head = f"{name:>20}" + "".join(f"  {bound:>22}" for bound in columns) + f"   {label}"
     rows = [f"{a:>20.6g}" + "".join(f"  {v:>22.4e}" for v in row) for a, *row in zip(x, *columns.values(), strict=True)]
     scale = ["rates are shares from 0 to 1: 0.01 is 1 %"] if "rate" in name else []
-    rests = [line for result in foundations for line in render.wrap_line("rests on: ", render.foundation_line(result))]
+    rests = render.wrap_line("rests on: ", *map(render.foundation_line, foundations))
     assumed = render.assumption_lines({result.bound: result.assumes for result in foundations})
     return "\n".join([head, *rows, *assumed, *rests, *scale])
 

@@ -101,10 +101,8 @@ def text(shown: dict[str, Any]) -> str:
     lines.append(f"  plan:     epsilon {round_outward(planned.value)} after all planned steps{goal}")
     lines += render.wrap_line("  filter:   ", filter_words(shown["filter"])) if shown["filter"] else []
     lines += render.wrap_line("  quote:    ", shown["quote"])
-    lines += [line for words in shown["assumes"] for line in render.wrap_line("  assumes:  ", words)]
-    return "\n".join(
-        [*lines, *(line for words in shown["warnings"] for line in render.wrap_line("  warning:  ", words))]
-    )
+    lines += render.wrap_line("  assumes:  ", *shown["assumes"])
+    return "\n".join([*lines, *render.wrap_line("  warning:  ", *shown["warnings"])])
 
 
 command = with_options(

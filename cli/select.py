@@ -50,7 +50,7 @@ def text(result: Result) -> str:
     parts = [f"{label} {round_outward(numerics[key])}" for key, label in BESIDE.items() if key in numerics]
     lines += render.wrap_line("  beside:   ", "; ".join(parts))
     if result.outcome is Outcome.OK:
-        lines += render.numerics_line(result.numerics)
+        lines += render.wrap_line("  numerics: ", render.numerics_words(result))
     return "\n".join(lines + render.closing_lines(result))
 
 
