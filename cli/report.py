@@ -152,9 +152,9 @@ def report_run(file: str, delta: float, style: str | None, output: str | None) -
 
 command = QuestionGroup(
     "report",
-    SUMMARY,
     report_mechanism,
     [bound_option(), *shared_options()],
+    summary=SUMMARY,
     has=lambda kind: kind.name != "wishart-matrix",
 )
 command.add_command(

@@ -81,10 +81,10 @@ SKIPPED_SPECTRUM = 1e-13
 """Bound of ``|R_k|`` below which a frequency is left out. It is counted as error (vi). Speed only."""
 
 UNDERFLOWN_TILTED_MASS = 1e-300
-"""A mass that underflowed counts as this much in the Chernoff bounds of (i), which only enlarges them. Proof."""
+"""A mass that underflowed counts as this much in the Chernoff bounds of (i), which only enlarges them. Soundness."""
 
 LEAST_LOG_MASS = 1e-300
-"""The least mass, or delta, whose log is taken. Larger than what it replaces, so bounds only grow. Proof."""
+"""The least mass, or delta, whose log is taken. Larger than what it replaces, so bounds only grow. Soundness."""
 
 LEAST_SEARCHED_DELTA = 1e-320
 """The least delta whose log guides a search for epsilon. Speed only."""
@@ -93,7 +93,7 @@ FFT_RELATIVE_ERROR_PER_DOUBLING = 3.5e-15
 """Relative error of an FFT in the 2-norm for each doubling of its length: four times Higham's constant for radix 2.
 
 The factor of four stands in for the other radices of the library, and is not proved (docs/proofs.md, what is only
-observed). Proof.
+observed). Soundness (measured).
 """
 
 MOST_WINDOW_CELLS = 2**31
@@ -123,14 +123,14 @@ FEWEST_THINNED = 20
 ANCHOR_SPACING = 32
 """``e^(-i w_k c)`` is computed directly at every 32nd frequency, and by multiplication between.
 
-It is a power of 2. Error (iv) counts it: what is made so is right to ``b u``, ``b`` = 32 times this. Proof.
+It is a power of 2. Error (iv) counts it: what is made so is right to ``b u``, ``b`` = 32 times this. Soundness.
 """
 
 SUMMED_BLOCK = 512
-"""Neighbouring frequencies that are summed at once where there are many. Error (vii) counts it. Proof."""
+"""Neighbouring frequencies that are summed at once where there are many. Error (vii) counts it. Soundness."""
 
 FEWEST_IN_BLOCKS = 2**13
-"""Fewest frequencies that are summed in blocks: from here on error (vii) is more than the blocks take. Proof."""
+"""Fewest frequencies that are summed in blocks: from here on error (vii) is more than the blocks take. Soundness."""
 
 LARGEST_CHERNOFF_EXPONENT = 300.0
 """Largest Chernoff order times the range of the losses of one step, in nats.
@@ -143,13 +143,13 @@ half of the 708 nats at which a double underflows. The bound holds with any, as 
 TILT_LADDER_SPACING = 0.1
 """Spacing of ``ln theta``: tilts are rounded down to a ladder, so that a value depends on ``eps`` alone (C24).
 
-The spacing may be any, but it must not change between questions. Proof.
+The spacing may be any, but it must not change between questions. Soundness.
 """
 
 FINE_TILT_LADDER_SPACING = 0.005
 """The same where tails are deep: a law of few rare large losses has two bulks there, and only few tilts hold both.
 
-Proof.
+Soundness.
 """
 
 KEPT_TILTS = 4

@@ -47,7 +47,7 @@ LEAST_SPAN_TO_DOUBLE = 5e3
 LEAST_DOUBLED_CUT = 1e-100
 """Least mass at which tails may be cut in a composition by doubling, whose products underflow further down.
 
-Proof.
+Soundness.
 """
 
 PEER_POINTS_PER_DEVIATION = 20.0
@@ -63,7 +63,7 @@ COMPOSED_INVERSE_SPACING = 2.0**-33
 """Spacing of the log deltas with which composed runs are answered. Speed only."""
 
 SMALLEST_COMPOSED_DELTA = 1e-300
-"""Smallest upper end of a delta whose log is taken. Larger than what it replaces, so bounds only grow. Proof."""
+"""Smallest upper end of a delta whose log is taken. Larger than what it replaces, so bounds only grow. Soundness."""
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,8 @@ if TYPE_CHECKING:
 INVERSE_RTOL = 2.0**-50
 """Relative width of the bracket in which the inverse of a profile lies, with room for a search that ends early.
 
-:func:`privproj.curves.inversion.is_certainly_inside` rests on it (C24). Proof.
+:func:`privproj.curves.inversion.is_certainly_inside` rests on it (C24). Soundness.
 """
-
-INVERSE_SEARCH_RTOL = 2.0**-53
-"""Relative width at which the search for the inverse of a profile ends: no double lies between. Speed only."""
 
 SMALLEST_PROFILE_EPSILON = 1e-200
 """Smallest epsilon above 0 that a profile answers. Contract."""
@@ -176,7 +173,8 @@ class PrivacyProfile:
             return self.inverse(log_delta)
         if self.log_delta(0.0).upper <= log_delta:
             return Enclosure(0.0, 0.0)
-        rtol = INVERSE_SEARCH_RTOL if self.inverse_rtol <= INVERSE_RTOL else 0.25 * self.inverse_rtol
+        # Relative width at which the search for the inverse of a profile ends: no double lies between. Speed only.
+        rtol = 2.0**-53 if self.inverse_rtol <= INVERSE_RTOL else 0.25 * self.inverse_rtol
         search: dict[str, float] = {"guess": 1.0, "spread": 1.0, "rtol": rtol}
         limits = {"low": SMALLEST_PROFILE_EPSILON, "high": LARGEST_PROFILE_EPSILON}
         safe = find_crossing(lambda e: self.log_delta(e).upper - log_delta, **search, **limits).upper

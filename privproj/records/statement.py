@@ -67,7 +67,7 @@ MU_SLACK = 1e-9
 
 MU_ROOM = 3e-4
 """Relative room above the mu that was found: another machine may read a curve elsewhere, and find one that is larger by
-a relative 1e-4. Proof."""
+a relative 1e-4. Soundness."""
 
 RATES = (0.001, 0.01, 0.1)
 """The false positive rates at which a statement names an attacker's success."""
