@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from privproj.curves.columns import KernelColumns, profile_of_kernels
 from privproj.curves.profile import PrivacyProfile
@@ -113,16 +113,16 @@ BETA_TAIL_COLUMNS = KernelColumns(_beta_tail_log_delta, _beta_tail_inverse)
 """The bound over columns, a row ``(a, b, k, mu, sharp)`` for each release."""
 
 
-def _beta_tail_row(mechanism: M2, sharp: bool) -> tuple[float, ...]:
+def _beta_tail_row(mechanism: M2, mu: Any, sharp: bool) -> tuple[Any, ...]:
     """The row of a release of one projected layer: both shapes, the rank of the change, ``mu``, and 1 if ``sharp``."""
-    return *mechanism.beta_shape, float(rank_of_change(mechanism)), mechanism.mu, float(sharp)
+    return *mechanism.beta_shape, float(rank_of_change(mechanism)), mu, float(sharp)
 
 
-def beta_tail_columns(mechanism: M2, sharp: bool) -> "RowOfLaw | None":
+def beta_tail_columns(mechanism: M2, mu: Any, sharp: bool) -> "RowOfLaw | None":
     """The profile over columns and the row of one release; none over several layers, or where nothing is projected."""
     if mechanism.unprojected or mechanism.layers:
         return None
-    return BETA_TAIL_COLUMNS, _beta_tail_row(mechanism, sharp)
+    return BETA_TAIL_COLUMNS, _beta_tail_row(mechanism, mu, sharp)
 
 
 def beta_tail_profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
@@ -139,7 +139,7 @@ def beta_tail_profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
         tail = lru_cache(maxsize=None)(partial(_log_union_tail, mechanism))
         return PrivacyProfile(lambda eps: _layered_log_delta(mechanism.mu, tail, eps, sharp))
     # delta(eps) = min over tau in (0, 1] of G(eps; mu sqrt(tau)) + k P(B > tau) (C16).
-    return profile_of_kernels(BETA_TAIL_COLUMNS, _beta_tail_row(mechanism, sharp))
+    return profile_of_kernels(BETA_TAIL_COLUMNS, _beta_tail_row(mechanism, mu, sharp))
 
 
 def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float, sharp: bool) -> Enclosure:

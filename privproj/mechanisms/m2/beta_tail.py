@@ -48,7 +48,7 @@ BOUND = Bound(
     representation=representation,
     version=2,
     provable=provable,
-    columns=lambda mechanism: beta_tail_columns(mechanism, sharp=False),
+    columns=lambda mechanism, mu: beta_tail_columns(mechanism, mu, sharp=False),
     promises_of=promises,
     needs=needs,
     baseline=Baseline("published (k={k})", "single"),

@@ -35,7 +35,7 @@ BOUND = Bound(
     representation=representation,
     version=2,
     provable=provable,
-    columns=lambda mechanism: beta_tail_columns(mechanism, sharp=True),
+    columns=lambda mechanism, mu: beta_tail_columns(mechanism, mu, sharp=True),
     promises_of=promises,
     needs=needs,
 )

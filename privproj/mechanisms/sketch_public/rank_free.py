@@ -1,6 +1,6 @@
 """The default bound of the public sketch: a change of any rank, no promise on the data."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
@@ -17,9 +17,14 @@ if TYPE_CHECKING:
 
 def law(mechanism: PublicSketch) -> ScaledGamma:
     """The law of the squared shift of a unit direction, in units of the noise."""
+    return _law_at(mechanism, mechanism.mu)
+
+
+def _law_at(mechanism: PublicSketch, mu: Any) -> ScaledGamma:
+    """That law at another ratio ``mu``, or at an array of them."""
     rank = mechanism.needed_rank
     # X = mu^2 |A u|^2 for a unit vector u: mu^2 chi2_r / r (C7).
-    return ScaledGamma(0.5 * rank, 2.0 * mechanism.mu**2 / rank)
+    return ScaledGamma(0.5 * rank, 2.0 * mu**2 / rank)
 
 
 def representation(mechanism: PublicSketch) -> PrivacyProfile:
@@ -28,9 +33,9 @@ def representation(mechanism: PublicSketch) -> PrivacyProfile:
     return any_rank_profile(law(mechanism))
 
 
-def columns(mechanism: PublicSketch, any_rank: float = 1.0) -> "RowOfLaw":
+def columns(mechanism: PublicSketch, mu: Any, any_rank: float = 1.0) -> "RowOfLaw":
     """The profile over columns and the row of one release."""
-    return SHIFT_COLUMNS, (*law(mechanism).row, any_rank)
+    return SHIFT_COLUMNS, (*_law_at(mechanism, mu).row, any_rank)
 
 
 def allowed(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
