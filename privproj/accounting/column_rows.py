@@ -32,7 +32,7 @@ from privproj.curves.inversion import (
     floor_log_delta,
 )
 from privproj.curves.profile import INVERSE_RTOL, Curve, PrivacyProfile
-from privproj.errors import InvalidParameter, PrivprojError, Refused
+from privproj.errors import PrivprojError
 from privproj.mechanisms import Mechanism
 from privproj.numerics.arrays import Array
 from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR, RELATIVE_ERROR_PER_NAT
@@ -83,6 +83,8 @@ class Asked:
 
     quantity: str
     eps: Array
+    deltas: Array
+    """0 where a delta is given by a logarithm that no double has."""
     log_deltas: Array
     log10_deltas: Array
     noises: Array
@@ -92,7 +94,7 @@ class Asked:
 
 def asked_rows(quantity: str, given: Mapping[str, Any], size: int) -> Asked:
     """Rows of delta, epsilon or sigma from targets and noise multipliers, each a value for all rows or one for each."""
-    found = Asked(quantity, *np.zeros((3, size)), np.ones(size), np.ones(size, bool))
+    found = Asked(quantity, *np.zeros((4, size)), np.ones(size), np.ones(size, bool))
 
     def read(name: str, low: float, high: float) -> Array:
         numbers = _numbers(given.get(name), size)
@@ -111,9 +113,10 @@ def asked_rows(quantity: str, given: Mapping[str, Any], size: int) -> Asked:
         elif by_log:
             found.log10_deltas = read("log10_delta", -1e6, -1e-300)
             found.log_deltas = found.log10_deltas * math.log(10.0)
+            found.deltas = np.where(found.log10_deltas > -300.0, 10.0**found.log10_deltas, 0.0)
         else:
-            deltas = read("delta", 5e-324, 1.0 - 2.0**-53)
-            found.log_deltas, found.log10_deltas = _each(math.log, deltas), _each(math.log10, deltas)
+            found.deltas = read("delta", 5e-324, 1.0 - 2.0**-53)
+            found.log_deltas, found.log10_deltas = _each(math.log, found.deltas), _each(math.log10, found.deltas)
     if quantity != "sigma":
         found.noises = read("noise_multiplier", SMALLEST_NOISE, LARGEST_NOISE)
     else:
@@ -220,7 +223,7 @@ def _shapes_of(asked: Asked, others: Sequence[Sequence[Any]], phase_at: Callable
         try:
             phase = phase_at(where[0])
             found = _seen_in_columns(phase)
-        except (InvalidParameter, Refused):
+        except (PrivprojError, ArithmeticError, ValueError):
             continue
         if found is not None:
             yield _Shape(phase, *found, np.array(where))

@@ -284,7 +284,7 @@ def _flat(value: Any) -> Iterator[Any]:
 
 def _keys_of(column: Array) -> list[Any]:
     """What tells the values of a column apart: themselves, and their types where these differ."""
-    return [(type(x), x) for x in column.tolist()] if column.dtype == object else column.tolist()
+    return [(type(x), repr(x)) for x in column.tolist()] if column.dtype == object else column.tolist()
 
 
 def _putting(
