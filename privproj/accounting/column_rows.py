@@ -69,7 +69,7 @@ MOST_TRIES = 60
 """How often a row is looked at anew before it is left to the scalar search. Speed only."""
 
 AMPLIFIED_RTOL = 4e-15
-"""Relative error allowed to the epsilon at which an unsampled release is asked: a dozen roundings. Proof."""
+"""Relative error allowed to the epsilon at which an unsampled release is asked: a dozen roundings. Soundness."""
 
 
 # --- what is asked ------------------------------------------------------------------------------------
