@@ -10,20 +10,19 @@ from privproj.result import round_outward
 
 from . import render
 from .answer import EXIT_CODES
-from .options import option, with_options
-
-HELP = """What the ledger of a training run says: releases made, epsilon so far and of the plan, which to quote.
-
-The planned epsilon and delta are in the ledger where the run was calibrated for them; --delta asks at another one.
-`privproj verify FILE` checks the ledger as a document.
-
-\b
-Example:
-  privproj ledger privproj-train/ledger.jsonl
-"""
+from .options import file_argument, json_option, option, with_options
 
 
 def show_ledger(file: str, delta: float | None, json: bool) -> int:
+    """What the ledger of a training run says: releases made, epsilon so far and of the plan, which to quote.
+
+    The planned epsilon and delta are in the ledger where the run was calibrated for them; --delta asks at another one.
+    `privproj verify FILE` checks the ledger as a document.
+
+    \b
+    Example:
+      privproj ledger privproj-train/ledger.jsonl
+    """
     account = begun_account(file)
     target, delta = dict(account.target or {}), planned_delta(account, delta)
     try:
@@ -108,20 +107,16 @@ def text(shown: dict[str, Any]) -> str:
     lines.append(f"  plan:     epsilon {round_outward(planned.value)} after all planned steps{goal}")
     lines += render.wrap_line("  filter:   ", filter_words(shown["filter"])) if shown["filter"] else []
     lines += render.wrap_line("  quote:    ", shown["quote"])
-    lines += [line for words in shown["assumes"] for line in render.wrap_line("  assumes:  ", words)]
-    return "\n".join(
-        [*lines, *(line for words in shown["warnings"] for line in render.wrap_line("  warning:  ", words))]
-    )
+    lines += render.wrap_line("  assumes:  ", *shown["assumes"])
+    return "\n".join([*lines, *render.wrap_line("  warning:  ", *shown["warnings"])])
 
 
 command = with_options(
     [
-        click.Argument(["file"], type=str, metavar="FILE"),
+        file_argument(),
         option("--delta", "Failure probability delta.  [default: the ledger's]", metavar="D"),
-        option("--json", "JSON instead of text.", is_flag=True),
+        json_option(),
     ],
     show_ledger,
     name="ledger",
-    help=HELP,
-    short_help="What a training run has spent, and what is left.",
 )

@@ -184,9 +184,9 @@ def report_ledger(file: str, delta: float | None, **options: Any) -> int:
 
 command = QuestionGroup(
     "report",
-    SUMMARY,
     report_mechanism,
     [bound_option(), *shared_options()],
+    summary=SUMMARY,
     has=lambda kind: kind.name != "wishart-matrix",
 )
 for name, answer, words, given in (

@@ -33,20 +33,8 @@ ROUGH = 3.0
 MOST_GUESSES = 12
 """Most steps of a secant in ``ln x`` before a search with a bracket takes over. Speed only."""
 
-GUESSED_SPREAD_RTOL = 0.02
-"""Relative accuracy of the spread of losses by which a search begins. Speed only."""
-
 LARGEST_GUESS_STEP = 1.0
 """Largest step of a secant in ``ln x``. Speed only."""
-
-USUAL_FALL = 10.0
-"""How fast a log delta falls with the log of the noise, before two values tell. Speed only."""
-
-SECANT_SHARE = 0.3
-"""A secant ends where its step is below this share of the accuracy that is asked for. Speed only."""
-
-LEAST_SECANT_SHARE = 1e-3
-"""The other end of a bracket is at least this share of the accuracy away from the last secant. Speed only."""
 
 
 def classical_noise(target: FullTarget) -> float:
@@ -91,7 +79,8 @@ def spread_guess(at: Callable[[float], Releases], target: FullTarget | RiskTarge
         excess = math.log(max(spread, SMALLEST_NOISE) / wanted)
         if last and last[0] != x and excess != last[1]:
             fall = min(max((last[1] - excess) / math.log(x / last[0]), 0.3), 3.0)
-        if abs(excess) < GUESSED_SPREAD_RTOL:
+        # Relative accuracy of the spread of losses by which a search begins. Speed only.
+        if abs(excess) < 0.02:
             break
         last = (x, excess) if excess < math.inf else None
         x = min(max(x * math.exp(min(max(excess / fall, -LARGEST_GUESS_STEP), 2.0)), SMALLEST_NOISE), LARGEST_NOISE)
@@ -160,7 +149,8 @@ def close_crossing(
     Secants in ``ln x`` come first: they need few evaluations where the guess is right to a tenth.
     """
     excess = cache(excess)
-    x, fall, last, step = guess, USUAL_FALL, None, math.inf
+    # How fast a log delta falls with the log of the noise, before two values tell. Speed only.
+    x, fall, last, step = guess, 10.0, None, math.inf
     for _ in range(MOST_GUESSES):
         try:
             value = excess(x)
@@ -172,10 +162,12 @@ def close_crossing(
             fall = min(max((last[1] - value) / math.log(x / last[0]), 0.1), 1e3)
         last, step = (x, value), value / fall
         x = min(max(x * math.exp(min(max(step, -LARGEST_GUESS_STEP), LARGEST_GUESS_STEP)), low), high)
-        if abs(step) < SECANT_SHARE * rtol:
+        # A secant ends where its step is below this share of the accuracy that is asked for. Speed only.
+        if abs(step) < 0.3 * rtol:
             break
     # The root is about one step away from the last value.
-    spread = rtol * min(max(3.0 * abs(step) / rtol, LEAST_SECANT_SHARE), 1.0 - 1e-3)
+    # The other end of a bracket is at least this share of the accuracy away from the last secant. Speed only.
+    spread = rtol * min(max(3.0 * abs(step) / rtol, 1e-3), 1.0 - 1e-3)
     return find_crossing(excess, last[0] if last else guess, low=low, high=high, spread=spread, rtol=rtol), fall
 
 

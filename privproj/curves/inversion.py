@@ -32,38 +32,29 @@ DEFAULT_SPACING = 2.0**-20
 LARGE_LOG_DELTA = 2.0**16
 """``|ln delta|`` beyond which the lattice is coarser by :data:`COARSE_LATTICE_FACTOR`.
 
-Its points must be doubles. Proof.
+Its points must be doubles. Soundness.
 """
 
 COARSE_LATTICE_FACTOR = 2.0**12
-"""How much wider the lattice is beyond :data:`LARGE_LOG_DELTA`: 53 bits then hold every point up to 2^28. Proof."""
+"""How much wider the lattice is beyond :data:`LARGE_LOG_DELTA`: 53 bits then hold every point up to 2^28. Soundness."""
 
 FINE_STEPS = 256
 """How many candidates for ``delta(e)`` are neighbours in ``H``; those beyond are ever further apart.
 
-The first law holds as long as a curve's own inverse is right to so many points. Proof.
+The first law holds as long as a curve's own inverse is right to so many points. Soundness.
 """
-
-NEARLY_ZERO_EPSILON = 1e-6
-"""Below this epsilon 0 itself is tried, as searches end just beside it. Speed only."""
-
-FIRST_STEP = 1e-3
-"""First relative step upwards where an inverse fell short, as a share of the lattice's spacing. Speed only."""
 
 POINTS_BACK = 8.0
 """How many points below the end of a search for delta the first candidate lies, for a rule that leads with epsilon.
 
-The first law needs that search to be right to so many points. Proof.
+The first law needs that search to be right to so many points. Soundness.
 """
-
-LOOSE_POINTS = 32.0
-"""An epsilon whose delta lies more points than this below the one asked for is tightened. Speed only."""
 
 WIDTHS_APART = 8.0
 """How many widths of the enclosure apart two values must be for the test that saves a search to decide (C24).
 
 It rests on the width changing by less than this factor over a few roundings of epsilon, which is observed, not proved
-(docs/proofs.md, what is only observed). Proof.
+(docs/proofs.md, what is only observed). Soundness (measured).
 """
 
 
@@ -134,11 +125,14 @@ def _raise_to_pass(curve: Curve, log_delta: float, found: float) -> float:
     def passes(e: float) -> bool:
         return log_delta_unless(curve, e, log_delta) <= log_delta
 
-    if found < NEARLY_ZERO_EPSILON and passes(0.0):
+    # Below this epsilon 0 itself is tried, as searches end just beside it. Speed only.
+    if found < 1e-6 and passes(0.0):
         return 0.0
     spacing = _spacing_of(curve, log_delta)
-    eps = smallest_passing(passes, found, max(1e-15, FIRST_STEP * spacing))
-    if eps < math.inf and log_delta - log_delta_above(curve, eps) > LOOSE_POINTS * spacing:
+    # First relative step upwards where an inverse fell short, as a share of the lattice's spacing. Speed only.
+    eps = smallest_passing(passes, found, max(1e-15, 1e-3 * spacing))
+    # An epsilon whose delta lies more points than this below the one asked for is tightened. Speed only.
+    if eps < math.inf and log_delta - log_delta_above(curve, eps) > 32.0 * spacing:
         eps = _tighten_to_last_bit(passes, eps)
     return eps
 

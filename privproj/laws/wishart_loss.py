@@ -41,7 +41,8 @@ EPSILONS_TOGETHER = 64
 """Values of epsilon whose panels are evaluated together. Speed only."""
 
 FARTHEST_EPSILON = 1e9
-"""Largest epsilon at which the panels are evaluated. The profile falls, so its value there is a bound beyond. Proof."""
+"""Largest epsilon at which the panels are evaluated. The profile falls, so its value there is a bound beyond.
+Soundness."""
 
 KEPT_VALUES = 20000
 """Values of profiles that are remembered. Speed only."""

@@ -27,8 +27,8 @@ END = "End of the privacy statement."
 ROUNDING_RTOL = 1e-6
 """Relative difference of a computed number, between two machines, that a statement may show by a unit of a last digit.
 
-A number is honest if it is written so for some value that lies at most this far from the recomputed one. Proof: what is
-accepted is at least the recomputed bound less this share of it.
+A number is honest if it is written so for some value that lies at most this far from the recomputed one. Soundness:
+what is accepted is at least the recomputed bound less this share of it.
 """
 
 AS_WRITTEN = "every word and number is what privproj writes for these parameters, but for rounding"

@@ -13,9 +13,6 @@ from privproj.errors import PrecisionLimit
 LEAST_SHAPE = 400.0
 """Shape from which series around points replace Arb's functions. Below it a radius would reach 0. Speed only."""
 
-FARTHEST = 16.0
-"""Half deviations from the shape at which there are such points. Speed only."""
-
 TERMS = 26
 """Terms of such a series. Speed only."""
 
@@ -103,7 +100,8 @@ class NearbyValues:
     def _rise(self, z: arb) -> tuple[arb, arb, arb] | None:
         """Return ``P`` and ``Q`` at the point next to ``z``, and how much ``P`` rises from there to ``z``."""
         place, k = float(z.mid()), float(self.k)
-        if k < LEAST_SHAPE or not abs(place - k) < FARTHEST * self.width:
+        # Half deviations from the shape at which there are such points. Speed only.
+        if k < LEAST_SHAPE or not abs(place - k) < 16.0 * self.width:
             return None
         n = round(place / self.width)
         if (n, ctx.prec) not in self._points:

@@ -35,7 +35,7 @@ def representation(mechanism: Wishart) -> PrivacyProfile:
 
         return VectorWishart(dim, rank, misalignment).table(eps)
 
-    return PrivacyProfile(log_delta, table=table, resolution=24.0)
+    return PrivacyProfile(log_delta, table=table, resolution=24.0, inverse_spacing=2.0**-31, inverse_rtol=2.0**-44)
 
 
 def _unequal_norms_profile(mechanism: Wishart) -> PrivacyProfile:
