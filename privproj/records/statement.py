@@ -36,7 +36,7 @@ from privproj.extensions.events import event_words
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics.enclosure import next_up
-from privproj.records.ledger import CUT_SHORT, MARKS, Account, planned_releases
+from privproj.records.ledger import CUT_SHORT, INSECURE, MARKS, Account, planned_releases
 from privproj.records.run_file import from_data, phase_from
 from privproj.result import Outcome, Result, Status, round_outward
 from privproj.runs.sampling import IN_EPOCHS, scheme_of
@@ -299,7 +299,9 @@ def sections(statement: Statement) -> list[Section]:
 
 
 def _what_is_protected(statement: Statement) -> tuple[str, ...]:
-    """Three sentences: what is protected and how well, against whom, and what is not."""
+    """Three sentences: what is protected and how well, against whom, and what is not; or that nothing is."""
+    if statement.account.insecure:
+        return (f"Nothing is protected here: {INSECURE}.", "What follows would be true of noise that nobody knows.")
     size, whether = statement.result.run["group_size"], WHETHER[str(statement.result.run["relation"])]
     what, it, another = "every single record", "it", "another one"
     if size != 1:
