@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -81,8 +81,8 @@ class _Grid:
         """The value of every axis at the point of this number."""
         found = []
         for values in reversed(self.axes.values()):
-            index, place = divmod(index, len(values))
-            found.append(values[place])
+            found.append(values[index % len(values)])
+            index //= len(values)
         return tuple(reversed(found))
 
     @property
@@ -381,11 +381,10 @@ def run_sweep(
     try:
         progress(len(journal))
         complete_rows(grid.work(), grid.values, len(grid), journal, runner, progress)
-        lines = chain([",".join(column_names(grid))], journal.rows())
         if path.suffix == ".parquet":
             _write_parquet(grid, path, journal)
         else:
-            write_atomically(path, lambda file: file.writelines(f"{line}\n".encode() for line in lines))
+            write_atomically(path, lambda file: journal.copy_to(file, ",".join(column_names(grid))))
         counts = _count_outcomes(grid, csv.reader(journal.rows()))
         place.unlink()
     finally:
