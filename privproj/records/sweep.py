@@ -224,7 +224,7 @@ class _Points:
 
     def _rows_in_columns(self, points: Sequence[tuple[Any, ...]]) -> list[Row | None]:
         """The rows of points that columns answer; None for those that must be asked one by one."""
-        from privproj.accounting.column_rows import asked_rows, read_columns
+        from privproj.accounting.column_rows import ROW_WEIGHTS, asked_rows, read_columns
         from privproj.accounting.columns import checked_phase
         from privproj.numerics.compiled import rows_to_come
 
@@ -236,7 +236,8 @@ class _Points:
         asked = asked_rows(self.query, {**self.fixed, **columns}, len(points))
         free = ("epsilon", "delta", "log10_delta", "noise_multiplier")
         others = [list(map(_key_of, column)) for name, column in columns.items() if name not in free]
-        with rows_to_come(self.size):
+        # Whatever is kept on disk, so that a sweep that is killed and gone on with gives the same digits.
+        with rows_to_come(self.size * ROW_WEIGHTS[self.query], may_load=False):
             read = read_columns(asked, others, phase_at)
         if not read.phases:
             return [None] * len(points)
