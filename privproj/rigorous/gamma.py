@@ -6,7 +6,7 @@ The same functions stand in floats in :mod:`privproj.numerics.kernels` and in mp
 
 import math
 
-from flint import acb, arb, ctx
+from flint import acb, arb, arb_poly, ctx
 
 from privproj.errors import PrecisionLimit
 
@@ -88,7 +88,7 @@ class NearbyValues:
 
     def __init__(self, k: arb) -> None:
         self.k, self.width = k, 0.5 * math.sqrt(float(k))
-        self._points: dict[tuple[int, int], tuple[arb, arb, arb, list[arb]]] = {}
+        self._points: dict[tuple[int, int], tuple[arb, arb, arb, arb_poly]] = {}
 
     def lower(self, z: arb) -> arb:
         """Return a ball that holds ``P(k, z)``."""
@@ -112,12 +112,9 @@ class NearbyValues:
         y = (z - point) / point
         if not abs(y) <= self.width / point:
             return None
-        rise = arb(0)
-        for coefficient in reversed(series):
-            rise = rise * y + coefficient
-        return below, above, rise
+        return below, above, series(y)
 
-    def _expand(self, point: arb) -> tuple[arb, arb, arb, list[arb]]:
+    def _expand(self, point: arb) -> tuple[arb, arb, arb, arb_poly]:
         """Return ``P``, ``Q``, the point, and the series of the rise of ``P`` in ``y``, its rest in the first term."""
         # G = dP/dy at z = point (1 + y): G = G_0 (1+y)^(k-1) e^(-point y)
         # n G_n = (k - point - n) G_(n-1) - point G_(n-2)
@@ -133,7 +130,7 @@ class NearbyValues:
         part = rho / radius
         rest = front * size * radius * part**TERMS / (TERMS * (1 - part))
         series[0] = arb(0, rest.abs_upper())
-        return lower(k, point), upper(k, point), point, series
+        return lower(k, point), upper(k, point), point, arb_poly(series)
 
 
 def upper_size(k: arb, z: acb) -> arb:
