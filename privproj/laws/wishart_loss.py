@@ -69,7 +69,10 @@ LEAST_DEPTH = 1e-3
 """Least ``ln(1/delta)`` that a guess is read off. Speed only."""
 
 GUESS_PANEL_ERROR_SHARES = (1e-2, 1e-9)
-"""What a panel may add to the relative error of a value for a guess, first and next, without being halved. Speed only."""
+"""What a panel may add to the relative error of a value for a guess, without being halved: first, and next.
+
+Speed only.
+"""
 
 KEPT_VALUES = 20000
 """Values of profiles that are remembered. Speed only."""

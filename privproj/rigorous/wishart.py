@@ -19,7 +19,7 @@ from typing import NamedTuple
 from flint import acb, arb, ctx
 
 from privproj.rigorous import gamma
-from privproj.rigorous.balls import GOAL_BITS, UNDEFINED_BALL, ball_of_size, is_point
+from privproj.rigorous.balls import GOAL_BITS, UNDEFINED_BALL, ball_of_size, is_point, is_sharp
 from privproj.rigorous.integral import Integrand, positive_integral
 from privproj.rigorous.profiles import ExactProfile, Witness
 
@@ -34,7 +34,7 @@ class BallGain(NamedTuple):
     """Balls that hold ``g`` on a complex ball, of which only the size matters."""
 
 
-BITS_IN_RUNS = 12
+BITS_IN_RUNS = 16
 """Relative accuracy sought at one knot of a run, in bits; the integrals reach about twice as many. Speed only."""
 
 GUARD_BITS_IN_RUNS = 64
@@ -78,6 +78,8 @@ class _RatioPair:
         self.upper = partial(gamma.upper, self.k) if near is None else near.upper
         r = arb(rank)
         self.log_c = ((r + 1) / 2).lgamma() - (r / 2).lgamma() - arb.pi().log() / 2
+        self.twice_m, self.decay, self.c = 2 * self.m, (r + 1) / 2, r - 1
+        self.tilts = {1: self.c / 2, -1: -self.c / 2}
         self.log_front = self.log_c + (r / 2) * (-self.m / 2).log1p() - (2 * self.m).log() / 2
 
     def delta(self) -> arb:
@@ -96,11 +98,13 @@ class _RatioPair:
         below = self.log_c.exp() * scale * part
         return below if self.m <= 1 else 1 - below
 
-    def weight_at(self, x: arb, grown: arb, sign: int) -> arb:
-        """Return :meth:`weight` at a real point, where ``grown`` is ``e^x - 1``."""
-        # C e^(sign (r-1) x/2) (1 + u^2)^-(r+1)/2, u^2 = 2 sinh^2(x/2)/m = (e^x - 1)^2 / (2 m e^x)
-        log_spread = (grown * grown / (2 * self.m * (1 + grown))).log1p()
-        return (self.log_front + (sign * (self.r - 1) * x - (self.r + 1) * log_spread) / 2).exp()
+    def weighted_at(self, t: arb, x: arb, sign: int, gain: BallGain) -> arb:
+        """Return ``e^t`` times :meth:`weight` times the gain, at a real point."""
+        # C e^(t + sign (r-1) x/2) (1 + u^2)^-(r+1)/2, u^2 = 2 sinh^2(x/2)/m = (e^x - 1)^2 / (2 m e^x)
+        grown = x.expm1()
+        log_spread = (grown * grown / (self.twice_m + self.twice_m * grown)).log1p()
+        exponent = self.log_front + t + self.tilts[sign] * x - self.decay * log_spread
+        return exponent.exp() * gain.at(x, grown)
 
     def weight(self, x: acb, sign: int, analytic: bool) -> acb:
         """Return the weight of ``x`` below ``A = 1`` (``sign = 1``) or above it (-1), as an integrand."""
@@ -131,11 +135,12 @@ class _RatioPair:
         """Return ``int weight gain dx`` for ``x`` from ``origin`` (to ``end``), over ``t = ln(x - origin)``."""
 
         def integrand(t: acb, analytic: bool) -> acb:
+            if is_point(t):
+                x = origin + t.real.exp()
+                if is_sharp(x):
+                    return acb(self.weighted_at(t.real, x, sign, gain))
             away = t.exp()
             x = origin + away
-            if is_point(x):
-                grown = x.real.expm1()
-                return acb(self.weight_at(x.real, grown, sign) * away.real * gain.at(x.real, grown))
             weight = self.weight(x, sign, analytic)
             return weight * away * gain.around(x, analytic) if weight.is_finite() else UNDEFINED_BALL
 
@@ -174,19 +179,18 @@ class _RatioPair:
         threshold = (self.a * x + self.eps) / grown
         if not threshold > 0:
             return arb(0).union(1)
-        tilt = (self.eps - (self.r - 1) * x).exp()
+        tilt = (self.eps - self.c * x).exp()
         return self.upper(threshold) - tilt * self.upper(threshold + threshold * grown)
 
     def below_around(self, x: acb, analytic: bool) -> acb:
         """Return ``g_-`` where ``U2 > 0``, as an integrand."""
         # |Q(k, U2)| + |e^(eps - (r-1)x)| |Q(k, U2 e^x)|, U2 = a B(x) + eps/(e^x - 1)
-        threshold, tilt = self.a * bernoulli_ratio(x) + self.eps / x.expm1(), (self.eps - (self.r - 1) * x).exp()
+        threshold = self.a * bernoulli_ratio(x) + self.eps / x.expm1()
         if threshold.real > 0:
             moved = threshold * x.exp()
             if moved.real > 0:
-                return ball_of_size(
-                    gamma.upper_size(self.k, threshold) + tilt.abs_upper() * gamma.upper_size(self.k, moved)
-                )
+                tilt = (self.eps - (self.r - 1) * x.real).exp()
+                return ball_of_size(gamma.upper_size(self.k, threshold) + tilt * gamma.upper_size(self.k, moved))
         return UNDEFINED_BALL if analytic else acb(arb(0).union(1))
 
     def certain_at(self, x: arb, grown: arb) -> arb:
@@ -201,19 +205,18 @@ class _RatioPair:
         """Return ``g_+`` at a real point where ``U1 > 0``."""
         # P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x), U1 e^-x = (a x - eps)/(e^x - 1)
         moved = (self.a * x - self.eps) / grown
-        tilt = (self.eps + (self.r - 1) * x).exp()
+        tilt = (self.eps + self.c * x).exp()
         return self.lower(moved + moved * grown) - tilt * self.lower(moved)
 
     def above_around(self, x: acb, analytic: bool) -> acb:
         """Return ``g_+`` where ``U1 > 0``, as an integrand."""
         # |P(k, U1)| + |e^(eps + (r-1)x)| |P(k, U1 e^-x)|, U1 = a B(-x) + eps/(e^-x - 1)
-        threshold, tilt = self.a * bernoulli_ratio(-x) + self.eps / (-x).expm1(), (self.eps + (self.r - 1) * x).exp()
+        threshold = self.a * bernoulli_ratio(-x) + self.eps / (-x).expm1()
         if threshold.real > 0:
             moved = threshold * (-x).exp()
             if moved.real > 0:
-                return ball_of_size(
-                    gamma.lower_size(self.k, threshold) + tilt.abs_upper() * gamma.lower_size(self.k, moved)
-                )
+                tilt = (self.eps + (self.r - 1) * x.real).exp()
+                return ball_of_size(gamma.lower_size(self.k, threshold) + tilt * gamma.lower_size(self.k, moved))
         return UNDEFINED_BALL if analytic else acb(arb(0).union(1))
 
 
