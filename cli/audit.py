@@ -19,7 +19,7 @@ from privproj.validation import privacy_epsilon, probability, whole_number
 from . import render
 from .groups import CommandGroup
 from .options import Number, Once, OneOf, json_option, option, with_options
-from .progress import bar
+from .output import bar
 
 if TYPE_CHECKING:
     from privproj.audit import AuditVerdict

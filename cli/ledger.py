@@ -89,12 +89,6 @@ QUOTE_OF_FILTER = "the epsilon of the filter's whole budget, whatever of it was 
 """Which number may be quoted under a filter."""
 
 
-def filter_words(found: dict[str, Any]) -> str:
-    """Say of a filter its order, its budget and how much of that is spent."""
-    words = f"order {found['order']:g}, budget {round_outward(found['budget'], up=False)}"
-    return f"{words}, {render.percent(found['spent'] / found['budget'])} of it spent"
-
-
 def text(shown: dict[str, Any]) -> str:
     """Say epsilon so far, what it rests on, what is left of the plan, and which number may be quoted."""
     so_far, planned = shown["so_far"], shown["planned"]
@@ -105,7 +99,7 @@ def text(shown: dict[str, Any]) -> str:
     lines.append(f"  released: {shown['steps']} steps{share}")
     lines.append(f"  left:     {shown['steps_left']} planned steps")
     lines.append(f"  plan:     epsilon {round_outward(planned.value)} after all planned steps{goal}")
-    lines += render.wrap_line("  filter:   ", filter_words(shown["filter"])) if shown["filter"] else []
+    lines += render.wrap_line("  filter:   ", render.filter_words(shown["filter"])) if shown["filter"] else []
     lines += render.wrap_line("  quote:    ", shown["quote"])
     lines += render.wrap_line("  assumes:  ", *shown["assumes"])
     return "\n".join([*lines, *render.wrap_line("  warning:  ", *shown["warnings"])])

@@ -148,17 +148,14 @@ def text(shown: dict[str, Any]) -> str:
 
 def filter_lines(shown: dict[str, Any]) -> list[str]:
     """Say which filter it is, what may be quoted under it, and what a fixed plan would cost."""
-    found, fixed = shown["filter"], shown["epsilon_of_fixed_plan"]
-    share = render.percent(found["spent"] / found["budget"])
-    order = str(found["order"]).removesuffix(".0")
-    words = f"order {order}, budget {round_outward(found['budget'], up=False)}, {share} of it spent"
-    lines = render.wrap_line("  filter:   ", f"{words}; name --order {order} whenever you ask again")
-    lines += render.wrap_line(
-        "  quote:    ", f"epsilon {round_outward(shown['epsilon_to_quote'])}, the whole budget, wherever the run stops"
-    )
-    if fixed is None:
-        return lines
-    return [*lines, f"  price:    the same phases as a plan fixed in advance: epsilon {round_outward(fixed)}"]
+    words, fixed = render.filter_words(shown["filter"]), shown["epsilon_of_fixed_plan"]
+    quote = f"epsilon {round_outward(shown['epsilon_to_quote'])}, the whole budget, wherever the run stops"
+    price = "" if fixed is None else f"the same phases as a plan fixed in advance: epsilon {round_outward(fixed)}"
+    return [
+        *render.wrap_line("  filter:   ", f"{words}; name --{words.split(',')[0]} whenever you ask again"),
+        *render.wrap_line("  quote:    ", quote),
+        *render.wrap_line("  price:    ", price),
+    ]
 
 
 command = with_options(

@@ -239,6 +239,12 @@ def percent(share: float) -> str:
     return f"{100.0 * share:.3g} %"
 
 
+def filter_words(found: dict[str, Any]) -> str:
+    """Say of a filter its order, its budget and how much of that is spent."""
+    order, budget = str(found["order"]).removesuffix(".0"), round_outward(found["budget"], up=False)
+    return f"order {order}, budget {budget}, {percent(found['spent'] / found['budget'])} of it spent"
+
+
 def gain_words(result: Result, mechanism: "Mechanism", run: RunOptions) -> str:
     """Say what plainer accounting gives for the same question."""
     if mechanism.name not in {kind for (kind, _), role in ROLES.items() if role != "renyi"}:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from privproj.errors import Unanswered
 from privproj.extensions.selection import select
 from privproj.extensions.trial_laws import SHAPES
 from privproj.mechanisms import Mechanism
@@ -10,7 +9,7 @@ from privproj.result import Outcome, Result, round_outward
 from privproj.runs import RunOptions
 
 from . import render
-from .answer import EXIT_CODES, with_clip_and_size
+from .answer import EXIT_CODES, saying_unanswered, with_clip_and_size
 from .options import OneOf, option
 from .output import write
 from .query import QuestionGroup, bound_option, json_option, refuted_option
@@ -29,12 +28,8 @@ def select_best(mechanism: Mechanism, run: RunOptions, json: bool, size: float |
     Then draw the number of runs with privproj.draw_trials, and release only the best.
     """
     given = {key: found for key, found in options.items() if found is not None}
-    try:
+    with saying_unanswered(json):
         result = select(mechanism, **given, **run)
-    except Unanswered as error:
-        if json and isinstance(error.result, Result):
-            write(render.as_json(error.result.as_dict()))
-        raise
     result = with_clip_and_size(result, mechanism, None, size)
     write(render.as_json(result.as_dict()) if json else text(result))
     return EXIT_CODES[result.outcome]

@@ -12,7 +12,7 @@ from privproj.validation import whole
 from . import render
 from .files import read_data
 from .options import Once, file_argument, json_option, option, with_options
-from .progress import bar
+from .output import bar
 
 
 def sweep_file(file: str, output: str, workers: float, dask: str | None, json: bool) -> int:

@@ -17,8 +17,7 @@ from . import render
 from .answer import EXIT_CODES
 from .files import write_text
 from .options import Once, OneOf, json_option, option, with_options
-from .output import complain
-from .progress import bar
+from .output import bar, complain
 from .report import as_markdown
 
 

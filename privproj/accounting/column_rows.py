@@ -68,6 +68,9 @@ SIGMA_RTOL = 1e-11
 MOST_TRIES = 60
 """How often a row is looked at anew before it is left to the scalar search. Speed only."""
 
+ROW_WEIGHTS = {"delta": 0.2, "epsilon": 1.0, "sigma": 4.0}
+"""What a row costs, over what that of an epsilon costs. Speed only."""
+
 AMPLIFIED_RTOL = 4e-15
 """Relative error allowed to the epsilon at which an unsampled release is asked: a dozen roundings. Soundness."""
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from privproj.accounting.calibration import require_unset
-from privproj.accounting.column_rows import asked_rows, read_columns
+from privproj.accounting.column_rows import ROW_WEIGHTS, asked_rows, read_columns
 from privproj.accounting.first_guess import classical_noise
 from privproj.accounting.phase import OWN_COMPOSER, Phase
 from privproj.accounting.question import answer, ask_by_name, question_about
@@ -201,7 +201,7 @@ def _answer_columns(
     value, lower, power = np.empty((3, size))
     outcome, basis = np.full(size, Outcome.OK, object), _Basis(kind, bound)
     free = TARGETS if quantity == "sigma" else (*TARGETS, "noise_multiplier")
-    with rows_to_come(size):
+    with rows_to_come(size * ROW_WEIGHTS[quantity]):
         for start in range(0, size, ROWS_AT_A_TIME):
             part = slice(start, min(size, start + ROWS_AT_A_TIME))
             rows = {name: column[part] for name, column in columns.items()}

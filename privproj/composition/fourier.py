@@ -70,7 +70,7 @@ With ``|x| <= 1`` and :data:`TERMS_OF_BIN` terms the rest is below ``2 u``. The 
 import math
 from collections.abc import Callable
 from functools import cached_property, lru_cache
-from itertools import starmap
+from itertools import pairwise, starmap
 from typing import NamedTuple
 
 import numpy as np
@@ -341,6 +341,8 @@ class Composition:
 
         The finite part is at most ``e^(sum T_i K_i) max_l e^(-theta l) (1 - e^(eps - l))``.
         """
+        if eps > self.largest:
+            return math.log(max(self.at_infinity, LEAST_LOG_MASS))
         theta = self.tilt_for(eps)
         value = math.fsum(p.steps * _tilt_masses(theta * p.losses, p.logs)[0] for p in self.phases)
         # The maximum is at l = eps + ln(1 + 1/theta); the log of the bound is
@@ -769,7 +771,7 @@ def _transform_in_bins(masses: FloatArray | Spectrum, cells: Cells, k: Cells, n:
     y = (cells - (bins << bits)) * 2.0 ** (1 - bits) - (1.0 - 2.0**-bits)
     terms = np.empty((TERMS_OF_BIN, len(cells)), masses.dtype)
     terms[0] = masses
-    for before, term in zip(terms, terms[1:], strict=False):
+    for before, term in pairwise(terms):
         np.multiply(before, y, out=term)
     sums = np.add.reduceat(terms, starts, axis=1)
     # e^(-i v b l) for the l-th bin, v = 2 pi k / n, from the roots of unity; no product of matrices, as BLAS would

@@ -99,7 +99,7 @@ class ComposedCurve:
         # upper = max over orders of value + error + infinite part
         upper = SMALLEST_COMPOSED_DELTA
         for order in self.above:
-            if order is self.above[0] or order.chernoff(eps) >= math.log(upper):
+            if order is self.above[0] or not order.chernoff(eps) < math.log(upper):
                 upper = max(upper, _upper_end(order, eps))
         return math.log(min(upper, 1.0))
 
@@ -108,7 +108,7 @@ class ComposedCurve:
         # lower = max over orders of value - error; of an order whose upper bound is smaller it is not asked
         lower = 0.0
         for i, order in enumerate(self.below):
-            if lower <= 0.0 or self.above[i].chernoff(eps) >= math.log(lower):
+            if lower <= 0.0 or not self.above[i].chernoff(eps) < math.log(lower):
                 finite = order.delta(eps)
                 lower = max(lower, finite.value - finite.error)
         return math.log(lower) if lower > 0.0 else -math.inf

@@ -63,7 +63,7 @@ class Bound:
     * ``allows``: from the mechanism to profiles of changes that nothing promised rules out, the mostly worst first: no
       accounting for whoever sees the projections can say less than any of them (C28). None: none is known.
     * ``provable``: from the mechanism and a number of releases to the profile in balls; None: no certificate.
-    * ``columns``: from the mechanism and a ratio ``mu`` of sensitivity to noise to a profile over columns and its row, or
+    * ``columns``: from the mechanism and a ratio ``mu`` of sensitivity to noise to a profile over columns and its row;
       None where these parameters have none. With an array of ratios, entries of the row are arrays. What a bound with
       columns says besides does not depend on the noise.
     * ``provable_steps``: True if ``provable`` takes more than one release.

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -81,8 +81,8 @@ class _Grid:
         """The value of every axis at the point of this number."""
         found = []
         for values in reversed(self.axes.values()):
-            index, place = divmod(index, len(values))
-            found.append(values[place])
+            found.append(values[index % len(values)])
+            index //= len(values)
         return tuple(reversed(found))
 
     @property
@@ -224,7 +224,7 @@ class _Points:
 
     def _rows_in_columns(self, points: Sequence[tuple[Any, ...]]) -> list[Row | None]:
         """The rows of points that columns answer; None for those that must be asked one by one."""
-        from privproj.accounting.column_rows import asked_rows, read_columns
+        from privproj.accounting.column_rows import ROW_WEIGHTS, asked_rows, read_columns
         from privproj.accounting.columns import checked_phase
         from privproj.numerics.compiled import rows_to_come
 
@@ -236,7 +236,8 @@ class _Points:
         asked = asked_rows(self.query, {**self.fixed, **columns}, len(points))
         free = ("epsilon", "delta", "log10_delta", "noise_multiplier")
         others = [list(map(_key_of, column)) for name, column in columns.items() if name not in free]
-        with rows_to_come(self.size):
+        # Whatever is kept on disk, so that a sweep that is killed and gone on with gives the same digits.
+        with rows_to_come(self.size * ROW_WEIGHTS[self.query], may_load=False):
             read = read_columns(asked, others, phase_at)
         if not read.phases:
             return [None] * len(points)
@@ -381,11 +382,10 @@ def run_sweep(
     try:
         progress(len(journal))
         complete_rows(grid.work(), grid.values, len(grid), journal, runner, progress)
-        lines = chain([",".join(column_names(grid))], journal.rows())
         if path.suffix == ".parquet":
             _write_parquet(grid, path, journal)
         else:
-            write_atomically(path, lambda file: file.writelines(f"{line}\n".encode() for line in lines))
+            write_atomically(path, lambda file: journal.copy_to(file, ",".join(column_names(grid))))
         counts = _count_outcomes(grid, csv.reader(journal.rows()))
         place.unlink()
     finally:
