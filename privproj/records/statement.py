@@ -323,7 +323,7 @@ def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
     # Pr[S] <= e^eps Pr'[S] + delta (C1)
     factor = next_up(math.exp(min(epsilon, 700.0)))
     if factor > LARGEST_FACTOR:
-        return "By itself this epsilon limits next to nothing: a conclusion may become a billion times as likely."
+        return "By itself this epsilon limits next to nothing: it allows a factor of more than a billion."
     shown = round_outward(factor) if factor < 1000.0 else f"{float(round_outward(factor)):,.0f}"
     chance = f" (1 in {int(1 / Decimal(repr(delta))):,})" if LEAST_CHANCE <= delta <= 0.1 else ""
     return (
