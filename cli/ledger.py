@@ -23,9 +23,7 @@ def show_ledger(file: str, delta: float | None, json: bool) -> int:
     Example:
       privproj ledger privproj-train/ledger.jsonl
     """
-    account = read_ledger(file)
-    if not account.phases:
-        raise InvalidParameter("ledger", file, "a ledger with a phase; this run was stopped before it began")
+    account = begun_account(file)
     target, delta = dict(account.target or {}), planned_delta(account, delta)
     try:
         shown = overview(account, delta)
@@ -41,6 +39,14 @@ def show_ledger(file: str, delta: float | None, json: bool) -> int:
     else:
         click.echo(text(shown))
     return 0 if shown["so_far"] is None else EXIT_CODES[shown["so_far"].outcome]
+
+
+def begun_account(file: str) -> Account:
+    """Read a ledger that has a phase."""
+    account = read_ledger(file)
+    if not account.phases:
+        raise InvalidParameter("ledger", file, "a ledger with a phase; this run was stopped before it began")
+    return account
 
 
 def planned_delta(account: Account, delta: float | None) -> float:

@@ -7,7 +7,8 @@ from typing import Any, get_args
 import click
 
 from privproj.errors import InvalidParameter, MissingPackage
-from privproj.records.statement import account_data, statement_from
+from privproj.records.atomic import digest_of
+from privproj.records.statement import DIGESTS, account_data, statement_from
 from privproj.result import round_outward
 from privproj.runs.sampling import SamplingName
 from privproj.training.algorithms import ALGORITHMS
@@ -108,7 +109,8 @@ def print_report(outcome: Any, json: bool) -> int:
         "result": result.as_dict(),
     }
     write_text(shown["paths"]["report"], render.as_json(shown) + "\n")
-    statement = statement_from(account_data(outcome.account), result.delta, "markdown")
+    digests = {name: digest_of(outcome.paths[name]) for name in DIGESTS}
+    statement = statement_from(account_data(outcome.account), result.delta, "markdown", said=digests)
     write_text(shown["paths"]["statement"], as_markdown(statement) + "\n")
     click.echo(render.as_json(shown) if json else text(outcome, shown))
     return EXIT_CODES[result.outcome]

@@ -73,7 +73,7 @@ def spread_guess(at: Callable[[float], Releases], target: FullTarget | RiskTarge
     wanted = _wanted_spread(target)
     x, fall, last = guess, 1.0, None
     for _ in range(MOST_GUESSES):
-        spread = _spread_of(at(x))
+        spread = _spread_of(at(x), target)
         if math.isnan(spread):
             return guess
         excess = math.log(max(spread, SMALLEST_NOISE) / wanted)
@@ -87,25 +87,28 @@ def spread_guess(at: Callable[[float], Releases], target: FullTarget | RiskTarge
     return x
 
 
-def _spread_of(releases: Releases) -> float:
+def _spread_of(releases: Releases, target: FullTarget | RiskTarget | None = None) -> float:
     """The standard deviation of the loss of a run in nats, roughly; ``inf`` for huge losses, nan where none is known.
 
-    Poisson batches stand in for bins. A run that needs no composition has no spread here.
+    Poisson batches stand in for bins, and the Gaussian release outside an event of half of delta for a good-event
+    bound. A run that needs no composition has no spread here.
     """
     from privproj.composition.dominating_pairs import outline_step
+    from privproj.composition.good_event import GoodEvent
 
-    squares = []
+    squares, composed = [], len(releases) > 1
     try:
         for form, run in releases:
+            if isinstance(form, GoodEvent) and isinstance(target, FullTarget):
+                form = form.over_run(run).gaussian_release(target.log_delta - math.log(2.0))
             if not isinstance(form, PrivacyProfile):
                 return math.nan
+            composed = composed or not form.closed_form or run.sampling_rate < 1.0 or run.allocates
             plain = _plain_run(run)
             squares.append(plain.steps * outline_step(form, plain).deviation ** 2)
     except PrivprojError:
         return math.inf
-    (form, run), *others = releases
-    closed = form.closed_form and run.sampling_rate == 1.0 and not run.allocates  # pyright: ignore
-    return math.nan if closed and not others else math.sqrt(math.fsum(squares))
+    return math.sqrt(math.fsum(squares)) if composed else math.nan
 
 
 def steps_guess(before: Releases, last: tuple[Representation, Run], target: FullTarget) -> int:

@@ -12,7 +12,7 @@ point ``h`` (:func:`delta_value`, or :func:`log10_value`). ``E(h)`` is the curve
 *First law.* Let ``e = E(h)``. Then ``D(e) <= h`` and ``E(h) <= e``, so the first such point from ``D(e)`` upwards is at
 most ``h``, and ``value(h) <= d``. *Second law.* ``delta(e) = value(h)`` with ``E(h) <= e``, and the largest point whose
 value is at most ``value(h)`` is ``h``. Nothing else is asked of ``D`` or ``E``: neither monotonicity nor a small error
-(but see :data:`FINE_STEPS`, and :func:`_leads_with_epsilon`).
+(but see :data:`FINE_STEPS`, and :func:`leads_with_epsilon`).
 """
 
 import math
@@ -119,7 +119,7 @@ def _epsilon_above(curve: Curve, log_delta: float) -> float:
 
 def _raise_to_pass(curve: Curve, log_delta: float, found: float) -> float:
     """The upper end ``found`` of a curve's own inverse, moved up until ``D(E(h)) <= h`` (C24)."""
-    if found == math.inf or _leads_with_epsilon(curve):
+    if found == math.inf or leads_with_epsilon(curve):
         return found
 
     def passes(e: float) -> bool:
@@ -191,13 +191,13 @@ def read_log_delta(curve: Curve, eps: float) -> Enclosure:
     """
     found = curve.log_delta(eps)
     start = found.upper
-    if _leads_with_epsilon(curve):
+    if leads_with_epsilon(curve):
         start -= POINTS_BACK * _spacing_of(curve, start)
     inside = (p for p in _points_above(curve, start) if p == 0.0 or _is_answered_within(curve, eps, p, found.upper))
     return Enclosure(found.lower, next(inside))
 
 
-def _leads_with_epsilon(curve: Curve) -> bool:
+def leads_with_epsilon(curve: Curve) -> bool:
     """True for a rule ``eps(delta)`` whose ``log_delta`` is a search for its inverse (C24).
 
     There ``E`` needs no check: ``E(h) <= e`` is itself the proof of ``(e, e^h)``. ``delta(e)`` is the first point with
@@ -239,9 +239,16 @@ def meets(curve: Curve, target: FullTarget) -> bool:
     inside = is_certainly_inside(curve, target.epsilon, point)
     if not inside and _epsilon_above(curve, point) > target.epsilon:
         return False
-    return _leads_with_epsilon(curve) or log_delta_unless(curve, target.epsilon, point) <= point
+    return leads_with_epsilon(curve) or log_delta_unless(curve, target.epsilon, point) <= point
 
 
 def log_excess(curve: Curve, target: FullTarget) -> float:
-    """``ln delta(eps) - ln delta`` at a target, from above; where it is below 0, any bound of it that is so too."""
+    """``ln delta(eps) - ln delta`` at a target, from above; where it is below 0, any bound of it that is so too.
+
+    Of a rule that leads with epsilon, whose delta is a search, it is ``ln epsilon(delta) - ln eps``.
+    """
+    if leads_with_epsilon(curve) and target.epsilon > 0.0:
+        found = epsilon_above(curve, floor_log_delta(curve, target))
+        # The least epsilon whose log guides a search. Speed only.
+        return math.log(max(found, 1e-300) / target.epsilon)
     return log_delta_unless(curve, target.epsilon, target.log_delta) - target.log_delta

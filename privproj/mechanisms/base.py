@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from privproj.assumptions import ADAPTED_CLIP, COUNT_OF_SIGNS
 from privproj.errors import InvalidParameter
@@ -216,6 +216,18 @@ class ClippedSum(NoisyMechanism):
             return self.mu
         # sqrt(mu^2 + c^2), c = (1/2)/S, rounded up (C31)
         return math.nextafter(math.hypot(self.mu, 0.5 / self.adaptive_clipping_sigma), math.inf)
+
+    def joint_mus(self, mu: Any) -> Any:
+        """Return :attr:`joint_mu` at other ratios ``mu``.
+
+        Args:
+            mu: A number, or an array of them.
+
+        Returns:
+            As many joint shifts, rounded up.
+        """
+        # sqrt(mu^2 + c^2), with room for four roundings (C31)
+        return mu if self.adaptive_clipping_sigma is None else (mu * mu + self.count_shift) ** 0.5 * (1.0 + 1e-15)
 
     def for_group(self, size: int) -> "Mechanism":
         """Return the mechanism as a group sees it: its sum and its count change as many times as it has records.

@@ -54,7 +54,12 @@ def log_of_upper_end(ball: arb) -> float:
 
 def is_point(t: acb) -> bool:
     """Return True for a ball that is a real number known nearly to the working precision."""
-    return bool(t.imag.is_zero()) and (t.real.is_exact() or t.real.rel_accuracy_bits() > ctx.prec // 2)
+    return bool(t.imag.is_zero()) and is_sharp(t.real)
+
+
+def is_sharp(x: arb) -> bool:
+    """Return True for a ball that is known nearly to the working precision."""
+    return bool(x.is_exact()) or x.rel_accuracy_bits() > ctx.prec // 2
 
 
 def ball_of_size(size: arb) -> acb:

@@ -57,8 +57,7 @@ def residual_profile(mechanism: M1) -> PrivacyProfile | None:
     first, second = mechanism.norms
     if first == second:
         # (d, r) -> (d - k, r - k) (C13); its profile is that of C9.
-        pair = VectorWishart(dim - k, rank - k, m)
-        return PrivacyProfile(pair.log_delta, table=pair.table, resolution=24.0)
+        return VectorWishart(dim - k, rank - k, m).profile()
     # The same with |ln(kappa/kappa')| <= R (C12, C13).
     return UnequalNorms(dim - k, rank - k, m, next_up(abs(math.log(first / second)))).profile()
 

@@ -6,7 +6,7 @@ Over one layer, over several, and for many settings at once.
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from privproj.curves.columns import KernelColumns, RowOfLaw, profile_of_kernels
 from privproj.curves.profile import PrivacyProfile
@@ -112,16 +112,16 @@ BETA_TAIL_COLUMNS = KernelColumns(_beta_tail_log_delta, _beta_tail_inverse)
 """The bound over columns, a row ``(a, b, k, mu, sharp)`` for each release."""
 
 
-def _beta_tail_row(mechanism: M2, sharp: bool) -> tuple[float, ...]:
+def _beta_tail_row(mechanism: M2, mu: Any, sharp: bool) -> tuple[Any, ...]:
     """The row of a release of one projected layer: both shapes, the rank of the change, ``mu``, and 1 if ``sharp``."""
-    return *mechanism.beta_shape, float(_rank_of_change(mechanism)), mechanism.mu, float(sharp)
+    return *mechanism.beta_shape, float(_rank_of_change(mechanism)), mu, float(sharp)
 
 
-def _columns(mechanism: M2, sharp: bool) -> RowOfLaw | None:
+def _columns(mechanism: M2, mu: Any, sharp: bool) -> RowOfLaw | None:
     """The profile over columns and the row of one release; none over several layers, or where nothing is projected."""
     if mechanism.unprojected or mechanism.layers:
         return None
-    return BETA_TAIL_COLUMNS, _beta_tail_row(mechanism, sharp)
+    return BETA_TAIL_COLUMNS, _beta_tail_row(mechanism, mu, sharp)
 
 
 def _profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
@@ -138,7 +138,7 @@ def _profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
         tail = lru_cache(maxsize=None)(partial(_log_union_tail, mechanism))
         return PrivacyProfile(lambda eps: _layered_log_delta(mechanism.mu, tail, eps, sharp))
     # delta(eps) = min over tau in (0, 1] of G(eps; mu sqrt(tau)) + k P(B > tau) (C16).
-    return profile_of_kernels(BETA_TAIL_COLUMNS, _beta_tail_row(mechanism, sharp))
+    return profile_of_kernels(BETA_TAIL_COLUMNS, _beta_tail_row(mechanism, mu, sharp))
 
 
 def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float, sharp: bool) -> Enclosure:
@@ -268,7 +268,7 @@ BETA_TAIL = Bound(
     representation=lambda mechanism: _profile(mechanism, sharp=False),
     version=2,
     provable=lambda mechanism, steps: _in_balls(mechanism, sharp=False),
-    columns=lambda mechanism: _columns(mechanism, sharp=False),
+    columns=lambda mechanism, mu: _columns(mechanism, mu, sharp=False),
     promises_of=promises,
     needs=needs,
     baseline=Baseline("published (k={k})", "single"),
@@ -286,7 +286,7 @@ BETA_TAIL_SHARP = Bound(
     representation=lambda mechanism: _profile(mechanism, sharp=True),
     version=2,
     provable=lambda mechanism, steps: _in_balls(mechanism, sharp=True),
-    columns=lambda mechanism: _columns(mechanism, sharp=True),
+    columns=lambda mechanism, mu: _columns(mechanism, mu, sharp=True),
     promises_of=promises,
     needs=needs,
 )

@@ -1,6 +1,6 @@
 """The public sketch: a change of any rank, no promise on the data, and the exact profile of one of rank one."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
@@ -18,9 +18,14 @@ if TYPE_CHECKING:
 
 def law(mechanism: PublicSketch) -> ScaledGamma:
     """The law of the squared shift of a unit direction, in units of the noise."""
+    return _law_at(mechanism, mechanism.mu)
+
+
+def _law_at(mechanism: PublicSketch, mu: Any) -> ScaledGamma:
+    """That law at another ratio ``mu``, or at an array of them."""
     rank = mechanism.needed_rank
     # X = mu^2 |A u|^2 for a unit vector u: mu^2 chi2_r / r (C7).
-    return ScaledGamma(0.5 * rank, 2.0 * mechanism.mu**2 / rank)
+    return ScaledGamma(0.5 * rank, 2.0 * mu**2 / rank)
 
 
 def _rank_free_of(mechanism: PublicSketch) -> PrivacyProfile:
@@ -29,9 +34,9 @@ def _rank_free_of(mechanism: PublicSketch) -> PrivacyProfile:
     return any_rank_profile(law(mechanism))
 
 
-def _columns(mechanism: PublicSketch, any_rank: float = 1.0) -> "RowOfLaw":
+def _columns(mechanism: PublicSketch, mu: Any, any_rank: float = 1.0) -> "RowOfLaw":
     """The profile over columns and the row of one release."""
-    return SHIFT_COLUMNS, (*law(mechanism).row, any_rank)
+    return SHIFT_COLUMNS, (*_law_at(mechanism, mu).row, any_rank)
 
 
 def allowed(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
@@ -93,7 +98,7 @@ EXACT_RANK1 = Bound(
     representation=_rank_one_of,
     allows=lambda mechanism: allowed(mechanism)[:1],
     provable=_rank_one_in_balls,
-    columns=lambda mechanism: _columns(mechanism, any_rank=0.0),
+    columns=lambda mechanism, mu: _columns(mechanism, mu, any_rank=0.0),
     status=Status.CONDITIONAL,
     exact=True,
     promises_of=promises,
