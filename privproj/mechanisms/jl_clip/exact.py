@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import any_rank_profile, rank_one_profile
 from privproj.mechanisms import JLClip
-from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
 from privproj.mechanisms.jl_clip._inverse_gamma import InverseGamma
-from privproj.runs.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile
@@ -48,8 +47,7 @@ EXACT = Bound(
     allows=lambda mechanism: (rank_one_profile(law(mechanism)),),
     provable=provable,
     exact=True,
-    groups=False,
-    relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+    **OF_ONE_RECORD,
 )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from privproj.curves.columns import KernelColumns, profile_of_kernels
+from privproj.curves.columns import KernelColumns, RowOfLaw, profile_of_kernels
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2
@@ -33,7 +33,6 @@ from privproj.numerics.search import find_crossing, minimise
 from privproj.validation import probability, real
 
 if TYPE_CHECKING:
-    from privproj.curves.columns import RowOfLaw
     from privproj.rigorous.profiles import BallProfile
 
 
@@ -118,7 +117,7 @@ def _beta_tail_row(mechanism: M2, mu: Any, sharp: bool) -> tuple[Any, ...]:
     return *mechanism.beta_shape, float(_rank_of_change(mechanism)), mu, float(sharp)
 
 
-def _columns(mechanism: M2, mu: Any, sharp: bool) -> "RowOfLaw | None":
+def _columns(mechanism: M2, mu: Any, sharp: bool) -> RowOfLaw | None:
     """The profile over columns and the row of one release; none over several layers, or where nothing is projected."""
     if mechanism.unprojected or mechanism.layers:
         return None

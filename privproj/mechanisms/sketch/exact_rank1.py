@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import NotConverged
 from privproj.mechanisms import Sketch
-from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
 from privproj.mechanisms.sketch._promises import column_promises, has_several_layers
 from privproj.numerics.enclosure import Enclosure
 from privproj.result import Status
@@ -84,8 +84,7 @@ BOUND = Bound(
     status=Status.CONDITIONAL,
     exact=True,
     attained=attained,
-    groups=False,
     promises_of=column_promises,
-    relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
     default_relation=NeighbouringRelation.ZERO_OUT,
+    **OF_ONE_RECORD,
 )
