@@ -21,7 +21,7 @@ ANSWERS_KEPT = 64
 """Last answers of a profile that are kept. Speed only."""
 
 KERNEL_INVERSE_RTOL = 2.0**-44
-"""Relative width of the bracket of :func:`privproj.numerics.inverse_kernels.inverse_of`, with room (C24). Proof."""
+"""Relative width of the bracket of :func:`privproj.numerics.inverse_kernels.inverse_of`, with room (C24). Soundness."""
 
 Kernel = Callable[[float, Sequence[float]], tuple[float, float]]
 """A plain function of a float and of the row of a law that returns ``(lower, upper)``. It uses ``math`` alone."""
@@ -49,17 +49,20 @@ class KernelColumns:
     epsilon: Kernel
     """From ``ln delta`` and a row to an enclosure of ``eps``; at the upper end ``log_delta`` was evaluated."""
 
+    weight: float = 1.0
+    """What a row costs plain Python, over what one of M2 costs. Speed only."""
+
     def log_deltas(self, eps: "Array", laws: "Array", threads: int = 1) -> "tuple[Array, Array]":
         """Return ``(lower, upper)`` of ``ln delta`` for every row."""
         from privproj.numerics.compiled import over_rows
 
-        return over_rows(self.log_delta, eps, laws, threads)
+        return over_rows(self.log_delta, eps, laws, threads, self.weight)
 
     def epsilons(self, log_deltas: "Array", laws: "Array", threads: int = 1) -> "tuple[Array, Array]":
         """Return ``(lower, upper)`` of ``eps`` for every row."""
         from privproj.numerics.compiled import over_rows
 
-        return over_rows(self.epsilon, log_deltas, laws, threads)
+        return over_rows(self.epsilon, log_deltas, laws, threads, self.weight)
 
 
 def profile_of_kernels(columns: KernelColumns, row: tuple[float, ...], **fields: Any) -> PrivacyProfile:
@@ -86,5 +89,5 @@ def known_ends(ends: tuple[float, float]) -> Enclosure:
     return Enclosure(*ends)
 
 
-RowOfLaw = tuple[ColumnProfile, tuple[float, ...]]
-"""Which profile over columns a mechanism has, and its row."""
+RowOfLaw = tuple[ColumnProfile, tuple[Any, ...]]
+"""Which profile over columns a mechanism has, and its row: floats, or arrays of them for many ratios ``mu``."""

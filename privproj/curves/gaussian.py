@@ -41,7 +41,7 @@ def _gaussian_epsilon(log_delta: float, row: Sequence[float]) -> tuple[float, fl
     return _find_epsilon(log_delta, row, 0.0, newton_start(row[0], log_delta))
 
 
-GAUSSIAN_COLUMNS = KernelColumns(_gaussian_log_delta, _gaussian_epsilon)
+GAUSSIAN_COLUMNS = KernelColumns(_gaussian_log_delta, _gaussian_epsilon, weight=0.04)
 """The profile over columns, a row ``(mu,)`` for each release."""
 
 

@@ -19,14 +19,11 @@ if TYPE_CHECKING:
 INVERSE_RTOL = 2.0**-50
 """Relative width of the bracket in which the inverse of a profile lies, with room for a search that ends early.
 
-:func:`privproj.curves.inversion.is_certainly_inside` rests on it (C24). Proof.
+:func:`privproj.curves.inversion.is_certainly_inside` rests on it (C24). Soundness.
 """
 
 GUESS_SPREAD = 1e-9
 """Relative distance of the second look of a search from a guess. Speed only."""
-
-INVERSE_SEARCH_RTOL = 2.0**-53
-"""Relative width at which the search for the inverse of a profile ends: no double lies between. Speed only."""
 
 SMALLEST_PROFILE_EPSILON = 1e-200
 """Smallest epsilon above 0 that a profile answers. Contract."""
@@ -208,7 +205,8 @@ class PrivacyProfile:
     @property
     def _search_rtol(self) -> float:
         """Relative width at which the search for the upper end of an inverse ends."""
-        return INVERSE_SEARCH_RTOL if self.inverse_rtol <= INVERSE_RTOL else 0.25 * self.inverse_rtol
+        # The search for the inverse of a profile ends where no double lies between. Speed only.
+        return 2.0**-53 if self.inverse_rtol <= INVERSE_RTOL else 0.25 * self.inverse_rtol
 
 
 _PROFILE_RANGE = {"low": SMALLEST_PROFILE_EPSILON, "high": LARGEST_PROFILE_EPSILON}

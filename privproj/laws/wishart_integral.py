@@ -28,13 +28,13 @@ Kinds = NDArray[np.int8]
 """For each panel its part: :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`."""
 
 BELOW_ONE = 0
-"""Kind of a panel below ``A = 1`` where the threshold ``U2`` is positive. Proof."""
+"""Kind of a panel below ``A = 1`` where the threshold ``U2`` is positive. Soundness."""
 
 CERTAIN_GAIN = 1
-"""Kind of a panel below ``A = 1`` where it is not, so that the gain is ``1 - e^eps A^(r-1)``. Proof."""
+"""Kind of a panel below ``A = 1`` where it is not, so that the gain is ``1 - e^eps A^(r-1)``. Soundness."""
 
 ABOVE_ONE = 2
-"""Kind of a panel above ``A = e^(eps/a)``, where the threshold ``U1`` is positive. Proof."""
+"""Kind of a panel above ``A = e^(eps/a)``, where the threshold ``U1`` is positive. Soundness."""
 
 PANEL_NODES = 24
 """Gauss nodes of a panel. Speed only."""
@@ -82,13 +82,14 @@ MOST_HALVINGS = 90
 """Halvings after which :class:`NotConverged` is raised. Contract."""
 
 MINIMUM_OVER_RISE = 2.32
-"""``min(2, x) <= 2.32 (1 - e^-x)`` for ``x >= 0`` (C20). Proof."""
+"""``min(2, x) <= 2.32 (1 - e^-x)`` for ``x >= 0`` (C20). Soundness."""
 
 BERNOULLI_BEND = 0.28
-"""Half of a bound of ``|B''|``, ``B(x) = x/(e^x - 1)``, for ``|Im x| <= 1`` (C20). Proof."""
+"""Half of a bound of ``|B''|``, ``B(x) = x/(e^x - 1)``, for ``|Im x| <= 1`` (C20). Soundness."""
 
 THRESHOLD_ROUNDING = 1.5e-15
-"""Relative rounding of thresholds and of epsilon, which callers may have off by 1e-15; measured. Proof."""
+"""Relative rounding of thresholds and of epsilon, which callers may have off by 1e-15; measured.
+Soundness (measured)."""
 
 FARTHEST_LOG_ALIGNMENT = 45.0
 """``ln A`` up to which there are panels; the rest is bounded and added. Speed only."""
@@ -118,10 +119,10 @@ BULK = np.array([-40, -28, -20, -14, -10, -7, -5, -3.5, -2.2, -1, 0, 1, 2.2, 3.5
 """Ends of pieces around the bulk of ``A``, in units of ``s``. Speed only."""
 
 BEFORE_ZERO = 1.0 - 2.0**-53
-"""The last place before ``A = 0``. Proof."""
+"""The last place before ``A = 0``. Soundness."""
 
 LEAST_DIVISOR = 1e-300
-"""Least divisor and least argument of a logarithm, of numbers that are 0 or far larger. Proof."""
+"""Least divisor and least argument of a logarithm, of numbers that are 0 or far larger. Soundness."""
 
 
 def _add_logs(logs: Array, index: Index, more: Array) -> Array:

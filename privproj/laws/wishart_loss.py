@@ -42,7 +42,8 @@ EPSILONS_TOGETHER = 64
 """Values of epsilon whose panels are evaluated together. Speed only."""
 
 FARTHEST_EPSILON = 1e9
-"""Largest epsilon at which the panels are evaluated. The profile falls, so its value there is a bound beyond. Proof."""
+"""Largest epsilon at which the panels are evaluated. The profile falls, so its value there is a bound beyond.
+Soundness."""
 
 ANSWER_SPACING = 2.0**-31
 """Spacing of the log deltas that are answered: a hundred widths of an enclosure, so that few are searched for.

@@ -8,10 +8,10 @@ from flint import acb, arb, ctx
 from privproj.errors import PrecisionLimit
 
 EXACT_DECIMALS = Context(prec=100, Emin=MIN_EMIN, Emax=MAX_EMAX)
-"""Decimal arithmetic that neither rounds what is written here nor underflows. Proof."""
+"""Decimal arithmetic that neither rounds what is written here nor underflows. Soundness."""
 
 GOAL_BITS = 64
-"""Bits of relative accuracy that an enclosure must have (C21). Proof."""
+"""Bits of relative accuracy that an enclosure must have (C21). Soundness."""
 
 PRECISION_LADDER = (128, 256, 512, 1024)
 """Working precisions tried in turn, in bits; where none is enough the certificate is refused. Contract."""
@@ -69,4 +69,4 @@ def ball_of_size(size: arb) -> acb:
 
 
 UNDEFINED_BALL = acb(arb.nan(), arb.nan())
-"""What an integrand returns where it is not analytic. Proof."""
+"""What an integrand returns where it is not analytic. Soundness."""

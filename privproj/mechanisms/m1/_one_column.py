@@ -182,10 +182,6 @@ def promises(mechanism: M1) -> tuple[str, ...]:
     )
 
 
-SEARCH_ROUNDS = 3
-"""Rounds of the search over the shares of delta, each over one share after the other. Speed only."""
-
-
 @dataclass(frozen=True)
 class ColumnBound:
     """The rule ``eps_R + eps_C`` for any run, the shares of delta among its events optimised unless given (C13)."""
@@ -222,7 +218,8 @@ class ColumnBound:
             odds[0] = math.log(split) - math.log1p(-split)
             return self.at(log_delta, odds)
         best = self.at(log_delta, odds)
-        for _ in range(SEARCH_ROUNDS):
+        # Rounds of the search over the shares of delta, each over one share after the other. Speed only.
+        for _ in range(3):
             for i in range(3):
 
                 def trial(x: float, i: int = i) -> float:

@@ -64,7 +64,7 @@ BOUND = Bound(
     representation=representation,
     allows=lambda mechanism: allowed(mechanism)[:1],
     provable=provable,
-    columns=lambda mechanism: columns(mechanism, any_rank=0.0),
+    columns=lambda mechanism, mu: columns(mechanism, mu, any_rank=0.0),
     sees_projection=True,
     status=Status.CONDITIONAL,
     promises_of=promises,
