@@ -28,6 +28,6 @@ BOUND = Bound(
     source="arXiv 2601.21719, Equation 10",
     example="privproj epsilon gaussian --bound two-sided --noise-multiplier 1 --delta 1e-5",
     representation=representation,
-    version=2,
+    version=3,
     counts_clipped=True,
 )

@@ -44,5 +44,5 @@ BOUND = Bound(
     example="privproj epsilon m1 --dim 1000 --rank 256 --noise-multiplier 20 --delta 1e-5",
     representation=representation,
     allows=allowed,
-    version=4,
+    version=5,
 )

@@ -37,5 +37,5 @@ BOUND = Bound(
     promises_of=promises,
     groups=False,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
-    version=5,
+    version=6,
 )

@@ -33,7 +33,7 @@ BOUND = Bound(
     example="privproj epsilon m2 --bound beta-tail-sharp --dim 2048 --rank 16 --change-rank 10"
     " --noise-multiplier 0.7787 --delta 1e-5",
     representation=representation,
-    version=2,
+    version=3,
     provable=provable,
     columns=lambda mechanism: beta_tail_columns(mechanism, sharp=True),
     promises_of=promises,

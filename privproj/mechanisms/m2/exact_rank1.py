@@ -72,6 +72,6 @@ BOUND = Bound(
     refuses=refuses,
     notes=notes,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
-    version=5,
+    version=6,
     counts_clipped=True,
 )

@@ -49,5 +49,5 @@ BOUND = Bound(
     promises_of=promises,
     groups=False,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
-    version=4,
+    version=5,
 )

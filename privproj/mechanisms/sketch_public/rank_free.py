@@ -59,5 +59,5 @@ BOUND = Bound(
     allows=allowed,
     provable=provable,
     columns=columns,
-    version=4,
+    version=5,
 )

@@ -70,5 +70,5 @@ BOUND = Bound(
     exact=True,
     groups=False,
     promises_of=alignment_promises,
-    version=3,
+    version=4,
 )
