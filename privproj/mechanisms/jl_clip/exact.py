@@ -43,7 +43,7 @@ EXACT = Bound(
     proof="C32",
     example="privproj epsilon jl-clip --probes 30 --noise-multiplier 1 --delta 1e-5",
     representation=_exact_of,
-    version=2,
+    version=3,
     allows=lambda mechanism: (rank_one_profile(law(mechanism)),),
     provable=provable,
     exact=True,
@@ -73,7 +73,7 @@ ANY_RECORDS = Bound(
     proof="C32",
     example="privproj epsilon jl-clip --bound any-records --group-size 2 --probes 30 --noise-multiplier 2 --delta 1e-5",
     representation=_any_records_of,
-    version=2,
+    version=3,
     allows=lambda mechanism: (rank_one_profile(law(mechanism)),),
     refuses=refuses,
 )

@@ -45,7 +45,7 @@ KNOWN_PROJECTION = Bound(
     example="privproj epsilon m1 --dim 1000 --rank 256 --noise-multiplier 20 --delta 1e-5",
     representation=_known_projection_of,
     allows=allowed,
-    version=4,
+    version=5,
 )
 
 
@@ -75,6 +75,6 @@ KNOWN_PROJECTION_RANK1 = Bound(
     sees_projection=True,
     status=Status.CONDITIONAL,
     promises_of=promises,
-    version=5,
+    version=6,
     **OF_ONE_RECORD,
 )

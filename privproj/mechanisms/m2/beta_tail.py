@@ -266,7 +266,7 @@ BETA_TAIL = Bound(
     " --noise-multiplier 0.7787 --delta 1e-5",
     # delta(eps) = min over tau of T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau) (2601.21719, Theorem 5; C16).
     representation=lambda mechanism: _profile(mechanism, sharp=False),
-    version=2,
+    version=3,
     provable=lambda mechanism, steps: _in_balls(mechanism, sharp=False),
     columns=lambda mechanism, mu: _columns(mechanism, mu, sharp=False),
     promises_of=promises,
@@ -284,7 +284,7 @@ BETA_TAIL_SHARP = Bound(
     " --noise-multiplier 0.7787 --delta 1e-5",
     # delta(eps) = min over tau of delta_gauss(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau) (C16).
     representation=lambda mechanism: _profile(mechanism, sharp=True),
-    version=2,
+    version=3,
     provable=lambda mechanism, steps: _in_balls(mechanism, sharp=True),
     columns=lambda mechanism, mu: _columns(mechanism, mu, sharp=True),
     promises_of=promises,

@@ -69,7 +69,7 @@ BOUND = Bound(
     promises_of=promises,
     refuses=refuses,
     notes=notes,
-    version=5,
+    version=6,
     counts_clipped=True,
     **OF_ONE_RECORD,
 )

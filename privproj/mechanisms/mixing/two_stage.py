@@ -46,6 +46,6 @@ BOUND = Bound(
     proof="C33",
     example="privproj epsilon mixing --rank 100 --gamma 65 --eigen-noise 7 --delta 1e-6",
     representation=representation,
-    version=2,
+    version=3,
     **OF_ONE_RECORD,
 )

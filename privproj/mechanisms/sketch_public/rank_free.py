@@ -65,7 +65,7 @@ RANK_FREE = Bound(
     allows=allowed,
     provable=_rank_free_in_balls,
     columns=_columns,
-    version=4,
+    version=5,
 )
 
 
@@ -102,6 +102,6 @@ EXACT_RANK1 = Bound(
     status=Status.CONDITIONAL,
     exact=True,
     promises_of=promises,
-    version=4,
+    version=5,
     **OF_ONE_RECORD,
 )
