@@ -114,7 +114,7 @@ def test_a_run_with_empty_batches_ends_with_every_planned_step(runs, tmp_path):
 def test_a_pass_of_balls_in_bins_is_an_epoch(runs, tmp_path, monkeypatch):
     drawn, plain = [], BatchTurn.open
     monkeypatch.setattr(BatchTurn, "open", lambda turn, *given: (drawn.append(given[2]), plain(turn, *given)))
-    privacy = {**PRIVACY, "sampling": "balls-in-bins"}
+    privacy = {**PRIVACY, "batches": "balls-in-bins"}
     own = runs.trainer(tmp_path, data=runs.texts(40), privacy=privacy, num_train_epochs=2)
     assert own.train().global_step == len(drawn) == 14
     for epoch in (drawn[:7], drawn[7:]):
