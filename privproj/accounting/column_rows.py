@@ -330,12 +330,12 @@ class _Rows:
         most = np.log(self.rates) + 1e-14 if self._sampled else 0.0
         return lower, np.where(upper < math.inf, np.minimum(upper + widths * width, most), math.inf)
 
-    def epsilons(self, log_deltas: Array) -> tuple[Array, Array]:
-        """Nearly ``(lower, upper)`` of the epsilon for every row; what it gives must be evaluated."""
+    def roots(self, log_deltas: Array) -> Array:
+        """Nearly the epsilon of every row; what it gives must be evaluated."""
         if not self._sampled:
-            return self.profile.epsilons(log_deltas, self.laws, self.threads)
-        ends = self.profile.epsilons(np.minimum(log_deltas - np.log(self.rates), 0.0), self.laws, self.threads)
-        return _reduced(ends[0], self.rates), _reduced(ends[1], self.rates)
+            return self.profile.roots(log_deltas, self.laws, self.threads)
+        inner = self.profile.roots(np.minimum(log_deltas - np.log(self.rates), 0.0), self.laws, self.threads)
+        return _reduced(inner, self.rates)
 
     def spacings(self, log_deltas: Array) -> Array:
         """The spacing of the lattice of log deltas of the scalar curve, there (C24)."""
@@ -379,7 +379,7 @@ def meets_in_columns(phase: Phase, target: FullTarget) -> bool:
 
 def _are_met(rows: _Rows, eps: Array, log_deltas: Array, most: Array) -> Any:
     """True for each row whose answers, asked back in columns, are at most its epsilon and a point of the lattice."""
-    found, point = _epsilons_above(rows, log_deltas)[1], _read_log_deltas(rows, eps)[0]
+    found, point = _epsilons_above(rows, log_deltas), _read_log_deltas(rows, eps)[0]
     return ((found <= eps) | (found == math.inf)) & ((point <= most) | (point == math.inf))
 
 
@@ -391,11 +391,11 @@ def _read_log_deltas(rows: _Rows, eps: Array) -> tuple[Array, Array]:
     return np.where(upper < math.inf, np.minimum(points, 0.0), math.inf), lower
 
 
-def _epsilons_above(rows: _Rows, log_deltas: Array) -> tuple[Array, Array]:
-    """Nearly the exact inverse, and the epsilon at each log delta, ``inf`` where columns have no answer."""
+def _epsilons_above(rows: _Rows, log_deltas: Array) -> Array:
+    """The epsilon at each log delta, ``inf`` where columns have no answer."""
     points = rows.points(log_deltas)
     goals = rows.goals(points)
-    nearly, value = (end.copy() for end in rows.epsilons(goals))
+    value = rows.roots(goals).copy()
     before = 1.0 - ROUNDINGS_BELOW * float(getattr(rows.curve, "inverse_rtol", None) or INVERSE_RTOL)
     waiting = np.flatnonzero(value < math.inf)
     for _ in range(MOST_TRIES):
@@ -406,20 +406,19 @@ def _epsilons_above(rows: _Rows, log_deltas: Array) -> tuple[Array, Array]:
         value[waiting[missing == math.inf]] = math.inf
         waiting, missing = waiting[missing < math.inf], missing[missing < math.inf]
         goals[waiting] -= 2.0 * missing
-        value[waiting] = rows.take(waiting).epsilons(goals[waiting])[1] if waiting.size else ()
+        value[waiting] = rows.take(waiting).roots(goals[waiting]) if waiting.size else ()
     value[waiting] = math.inf
-    return nearly, value
+    return value
 
 
 def _read_epsilons(rows: _Rows, log_deltas: Array) -> tuple[Array, Array]:
     """The epsilon at each log delta, ``inf`` where columns have no answer, and a lower end of the exact inverse."""
-    nearly, value = _epsilons_above(rows, log_deltas)
-    start = np.where((value < math.inf) & (nearly < math.inf), nearly, 0.0)
+    value = _epsilons_above(rows, log_deltas)
 
     def is_above(where: Places, eps: Array) -> Any:
         return rows.take(where).log_deltas(eps)[0] > log_deltas[where]
 
-    return value, _steps_down(np.minimum(start, value), is_above)
+    return value, _steps_down(np.where(value < math.inf, value, 0.0), is_above)
 
 
 def _read_sigmas(rows: _Rows, start: Array, eps: Array, log_deltas: Array) -> tuple[Array, Array]:
