@@ -219,9 +219,12 @@ class _Shape:
 def _shapes_of(asked: Asked, others: Sequence[Sequence[Any]], phase_at: Callable[[int], Phase]) -> Iterator[_Shape]:
     """The shapes of these rows that have a profile over columns."""
     places = np.flatnonzero(asked.fine).tolist()
-    groups: dict[Any, list[int]] = {} if others or not places else {(): places}
-    for i, key in zip(places if others else (), compress(zip(*others, strict=True), asked.fine), strict=False):
-        groups.setdefault(key, []).append(i)
+    groups: dict[Any, list[int]] = {}
+    if others:
+        for i, key in zip(places, compress(zip(*others, strict=True), asked.fine), strict=True):
+            groups.setdefault(key, []).append(i)
+    elif places:
+        groups[()] = places
     for where in groups.values():
         try:
             phase = phase_at(where[0])
@@ -270,9 +273,9 @@ def _laws_of(shapes: Sequence[_Shape], of: Places, noises: Array) -> Array:
         return shapes[0].laws(noises)
     order = np.argsort(of, kind="stable")
     parts = np.split(order, np.flatnonzero(np.diff(of[order])) + 1)
-    laws = [shapes[of[part[0]]].laws(noises[part]) for part in parts if part.size]
-    found = np.empty((len(of), laws[0].shape[1] if laws else 0))
-    found[order] = np.concatenate(laws) if laws else 0.0
+    laws = np.concatenate([shapes[of[part[0]]].laws(noises[part]) for part in parts])
+    found = np.empty_like(laws)
+    found[order] = laws
     return found
 
 
@@ -299,6 +302,11 @@ class _Rows:
         """The sampling rate of each row; they are all 1, or none is."""
         return np.array([shape.rate for shape in self.shapes])[self.shape]
 
+    @cached_property
+    def log_rates(self) -> Array:
+        """The logarithm of that rate, as ``math`` rounds it."""
+        return np.array([math.log(shape.rate) for shape in self.shapes])[self.shape]
+
     @property
     def _sampled(self) -> bool:
         """True if the rows are on sampled batches."""
@@ -314,7 +322,7 @@ class _Rows:
         """``(lower, upper)`` of ``ln delta`` for every row; ``inf`` above where one of both ends is not known."""
         if self._sampled:
             # ln q + ln delta_0(ln(1 + (e^eps - 1)/q)), as in PrivacyProfile.sampled (C17).
-            inner, shift = _amplified(eps, self.rates), np.log(self.rates)
+            inner, shift = _amplified(eps, self.rates), self.log_rates
             lower = self.profile.log_deltas(inner * (1.0 + AMPLIFIED_RTOL), self.laws, self.threads)[0] + shift - 1e-14
             upper = self.profile.log_deltas(inner * (1.0 - AMPLIFIED_RTOL), self.laws, self.threads)[1] + shift + 1e-14
         else:
@@ -327,14 +335,14 @@ class _Rows:
         lower, upper = self.log_deltas(eps)
         width = np.subtract(upper, lower, out=np.zeros_like(upper), where=upper < math.inf)
         # delta <= q, of which the scalar path says ln q + 1e-15.
-        most = np.log(self.rates) + 1e-14 if self._sampled else 0.0
+        most = self.log_rates + 1e-14 if self._sampled else 0.0
         return lower, np.where(upper < math.inf, np.minimum(upper + widths * width, most), math.inf)
 
     def roots(self, log_deltas: Array) -> Array:
         """Nearly the epsilon of every row; what it gives must be evaluated."""
         if not self._sampled:
             return self.profile.roots(log_deltas, self.laws, self.threads)
-        inner = self.profile.roots(np.minimum(log_deltas - np.log(self.rates), 0.0), self.laws, self.threads)
+        inner = self.profile.roots(np.minimum(log_deltas - self.log_rates, 0.0), self.laws, self.threads)
         return _reduced(inner, self.rates)
 
     def spacings(self, log_deltas: Array) -> Array:
