@@ -97,7 +97,8 @@ class Asked:
 
 def asked_rows(quantity: str, given: Mapping[str, Any], size: int) -> Asked:
     """Rows of delta, epsilon or sigma from targets and noise multipliers, each a value for all rows or one for each."""
-    found = Asked(quantity, *np.zeros((4, size)), np.ones(size), np.ones(size, bool))
+    zeros = np.zeros(size)
+    found = Asked(quantity, zeros, zeros, zeros, zeros, np.ones(size), np.ones(size, bool))
 
     def read(name: str, low: float, high: float) -> Array:
         numbers = _numbers(given.get(name), size)
@@ -273,7 +274,7 @@ def _laws_of(shapes: Sequence[_Shape], of: Places, noises: Array) -> Array:
         return shapes[0].laws(noises)
     order = np.argsort(of, kind="stable")
     parts = np.split(order, np.flatnonzero(np.diff(of[order])) + 1)
-    laws = np.concatenate([shapes[of[part[0]]].laws(noises[part]) for part in parts])
+    laws = np.concatenate([shapes[int(of[part[0]])].laws(noises[part]) for part in parts])
     found = np.empty_like(laws)
     found[order] = laws
     return found
