@@ -49,14 +49,15 @@ Truths = NDArray[np.bool_]
 WIDTHS_ABOVE = 16.0
 """How many widths of an enclosure a delta of columns lies above its upper end; an epsilon has twice as many (C24).
 
-It rests on the two widths of one question, scalar and in columns, being within a factor of 1.5 of each other. Proof.
+It rests on the two widths of one question, scalar and in columns, being within a factor of 1.5 of each other.
+Soundness.
 """
 
 ROUNDINGS_BELOW = 8.0
-"""How far below an epsilon its delta is looked at, in tolerances of the search for a scalar one (C24). Proof."""
+"""How far below an epsilon its delta is looked at, in tolerances of the search for a scalar one (C24). Soundness."""
 
 CALIBRATION_STEP = 2.0**-34
-"""The same for a noise multiplier, relative: more than columns and scalars differ (C24). Proof."""
+"""The same for a noise multiplier, relative: more than columns and scalars differ (C24). Soundness."""
 
 FIRST_STEP_DOWN = 2.0**-33
 """First relative step of the search for a lower end. Speed only."""
@@ -71,7 +72,7 @@ ROW_WEIGHTS = {"delta": 0.2, "epsilon": 1.0, "sigma": 4.0}
 """What a row costs, over what that of an epsilon costs. Speed only."""
 
 AMPLIFIED_RTOL = 4e-15
-"""Relative error allowed to the epsilon at which an unsampled release is asked: a dozen roundings. Proof."""
+"""Relative error allowed to the epsilon at which an unsampled release is asked: a dozen roundings. Soundness."""
 
 
 # --- what is asked ------------------------------------------------------------------------------------

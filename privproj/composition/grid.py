@@ -47,7 +47,7 @@ LEAST_SPAN_TO_DOUBLE = 5e3
 LEAST_DOUBLED_CUT = 1e-100
 """Least mass at which tails may be cut in a composition by doubling, whose products underflow further down.
 
-Proof.
+Soundness.
 """
 
 PEER_POINTS_PER_DEVIATION = 20.0
@@ -63,7 +63,7 @@ COMPOSED_INVERSE_SPACING = 2.0**-33
 """Spacing of the log deltas with which composed runs are answered. Speed only."""
 
 SMALLEST_COMPOSED_DELTA = 1e-300
-"""Smallest upper end of a delta whose log is taken. Larger than what it replaces, so bounds only grow. Proof."""
+"""Smallest upper end of a delta whose log is taken. Larger than what it replaces, so bounds only grow. Soundness."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +97,20 @@ class ComposedCurve:
     def log_delta_above(self, eps: float) -> float:
         """The upper end of :meth:`log_delta`."""
         # upper = max over orders of value + error + infinite part
-        upper = max(finite.value + finite.error + c.at_infinity for c in self.above for finite in (c.delta(eps),))
-        return math.log(min(max(upper, SMALLEST_COMPOSED_DELTA), 1.0))
+        upper = SMALLEST_COMPOSED_DELTA
+        for order in self.above:
+            if order is self.above[0] or not order.chernoff(eps) < math.log(upper):
+                upper = max(upper, _upper_end(order, eps))
+        return math.log(min(upper, 1.0))
 
     def log_delta_below(self, eps: float) -> float:
         """The lower end of :meth:`log_delta`, ``-inf`` where none is known."""
-        # lower = max over orders of value - error
-        lower = max((finite.value - finite.error for c in self.below for finite in (c.delta(eps),)), default=0.0)
+        # lower = max over orders of value - error; of an order whose upper bound is smaller it is not asked
+        lower = 0.0
+        for i, order in enumerate(self.below):
+            if lower <= 0.0 or not self.above[i].chernoff(eps) < math.log(lower):
+                finite = order.delta(eps)
+                lower = max(lower, finite.value - finite.error)
         return math.log(lower) if lower > 0.0 else -math.inf
 
     def epsilon(self, log_delta: float) -> Enclosure:
@@ -127,11 +134,12 @@ class ComposedCurve:
                 f"expected a delta above {infinite:.1e}, which losses too large for double precision may cost, "
                 f"got {delta:.3g}; {REMEDY}"
             )
-        # The larger epsilon of both orders. The second order is only solved where its bound at the first epsilon is
+        # The larger epsilon of both orders. The second order is only solved where its delta at the first epsilon is
         # above delta.
         upper, worst = self.above[0].epsilon(delta, above=True), 0
-        if len(self.above) > 1 and self.above[1].chernoff(upper) > log_delta:
-            upper, worst = max((upper, 0), (self.above[1].epsilon(delta, above=True), 1))
+        for order in self.above[1:]:
+            if order.chernoff(upper) > log_delta and _upper_end(order, upper) > delta:
+                upper, worst = max((upper, 0), (order.epsilon(delta, above=True), 1))
         return (next_up(upper) if upper else 0.0), worst
 
     def solve_below(self, log_delta: float, upper: float, order: int) -> float:
@@ -140,6 +148,12 @@ class ComposedCurve:
             return 0.0
         below = self.below[min(order, len(self.below) - 1)] if self.below else None
         return below.epsilon(math.exp(log_delta), above=False, near=upper) if below else -math.inf
+
+
+def _upper_end(order: Composition | DoubledCurve, eps: float) -> float:
+    """An upper bound of the delta of one order at ``eps`` (nats)."""
+    finite = order.delta(eps)
+    return finite.value + finite.error + order.at_infinity
 
 
 def _unless_too_long(find_lower: Callable[[], float]) -> float:

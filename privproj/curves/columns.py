@@ -21,7 +21,7 @@ ANSWERS_KEPT = 64
 """Last answers of a profile that are kept. Speed only."""
 
 KERNEL_INVERSE_RTOL = 2.0**-44
-"""Relative width of the bracket of :func:`privproj.numerics.inverse_kernels.inverse_of`, with room (C24). Proof."""
+"""Relative width of the bracket of :func:`privproj.numerics.inverse_kernels.inverse_of`, with room (C24). Soundness."""
 
 Kernel = Callable[[float, Sequence[float]], tuple[float, float]]
 """A plain function of a float and of the row of a law that returns ``(lower, upper)``. It uses ``math`` alone."""

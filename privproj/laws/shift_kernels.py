@@ -36,25 +36,27 @@ from privproj.numerics.kernels import (
 from privproj.numerics.tables import GAUSS_24
 
 TAIL_GROWTH = 4.0
-"""More than ``P(X > c)/P(X > M(c))``: ``e`` where hazards increase, 3.2 (measured) for the shape 1/2 (C5). Proof."""
+"""More than ``P(X > c)/P(X > M(c))``: ``e`` where hazards increase, 3.2 (measured) for the shape 1/2 (C5).
+Soundness (measured)."""
 
 SQRT_3 = math.sqrt(3.0)
-"""``sqrt 3``, in the steepness of C20. Proof."""
+"""``sqrt 3``, in the steepness of C20. Soundness."""
 
 EXACT_NATS = 100.0
-"""Size of ``a s`` up to which the density is a difference of two terms near its top; they round to 5e-14. Proof."""
+"""Size of ``a s`` up to which the density is a difference of two terms near its top; they round to 5e-14. Soundness."""
 
 TERMS_OF_FRACTION = 48
 """Terms of the continued fraction of a tail; where it needs more, an integral is cheaper. Speed only."""
 
 NATS_TO_EDGE = 31.0
-"""Nats below its top where an integrand is cut off for a Gauss rule: ``e^-31`` is 3e-14, of a small share. Proof."""
+"""Nats below its top where an integrand is cut off for a Gauss rule: ``e^-31`` is 3e-14, of a small share.
+Soundness."""
 
 NATS_OF_SLACK = 7.0
 """Nats further than that where the cut may lie. Speed only."""
 
 CUT_ERROR = 2e-14
-"""Relative error allowed to what lies beyond both edges: ``e^-30`` over the log slope there. Proof."""
+"""Relative error allowed to what lies beyond both edges: ``e^-30`` over the log slope there. Soundness."""
 
 LARGEST_PANEL_ERROR = 1e-13
 """Relative error from which a panel is halved; smaller ones only widen. Speed only."""
@@ -75,10 +77,10 @@ ROUGH_STEPS = 2
 """Steps towards an epsilon by a rough profile, each a tenth of an evaluation. Speed only."""
 
 LARGEST_RISE = 60.0
-"""Nats above the top of a hill from which on it was no top, and nothing is known. Proof."""
+"""Nats above the top of a hill from which on it was no top, and nothing is known. Soundness."""
 
 MOST_POWER = math.exp(LARGEST_RISE)
-"""``e^LARGEST_RISE``. Proof."""
+"""``e^LARGEST_RISE``. Soundness."""
 
 LOG_NEGLIGIBLE_HEIGHT = -1000.0
 """Log of an integrand's height below which a sum that fails is taken as it is, with an error of 3. Contract."""

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from privproj.assumptions import ADAPTED_CLIP, COUNT_OF_SIGNS
 from privproj.errors import InvalidParameter
-from privproj.validation import DEVIATION, NOISE, check_parameters, parameter
+from privproj.validation import DEVIATION, NOISE, check_parameters, parameter, parameters_of
 
 
 class Lift(NamedTuple):
@@ -89,6 +89,18 @@ class Mechanism:
         return self
 
     @property
+    def needed_rank(self) -> int:
+        """The rank of the projection or of the sketch.
+
+        Raises:
+            InvalidParameter: The rank was left out.
+        """
+        rank = getattr(self, "rank", None)
+        if rank is None:
+            raise InvalidParameter("rank", "nothing", "a rank", "only the rank query leaves it out")
+        return rank
+
+    @property
     def rank_limit(self) -> int:
         """The largest rank that the rank query tries."""
         return 10**6
@@ -115,7 +127,11 @@ class Mechanism:
     def parameters(self) -> dict[str, object]:
         """Return the parameters that were given, by name, as results and files write them."""
         given = {key: value for key, value in vars(self).items() if value is not None and value is not False}
-        given = {key: value for key, value in given.items() if value != ()}
+        # A number that is the default says nothing, nor do no layers.
+        silent = {key: declared.default for key, declared in parameters_of(type(self)).items()}
+        given: dict[str, object] = {
+            key: value for key, value in given.items() if isinstance(value, str) or value != silent.get(key)
+        }
         if "layers" in given:
             given["layers"] = [str(layer) for layer in vars(self)["layers"]]
         return given

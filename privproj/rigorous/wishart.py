@@ -14,18 +14,27 @@ what lies beyond the window. Off the real line only sizes of ``P`` and ``Q`` are
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from flint import acb, arb, ctx
 
 from privproj.rigorous import gamma
-from privproj.rigorous.balls import GOAL_BITS, UNDEFINED_BALL, ball_of_size, is_point
-from privproj.rigorous.integral import positive_integral
+from privproj.rigorous.balls import GOAL_BITS, UNDEFINED_BALL, ball_of_size, is_point, is_sharp
+from privproj.rigorous.integral import Integrand, positive_integral
 from privproj.rigorous.profiles import ExactProfile, Witness
 
-BallGain = Callable[[acb, bool], acb]
-"""``g(x, analytic)`` on a complex ball, as an :data:`privproj.rigorous.integral.Integrand`."""
 
-BITS_IN_RUNS = 12
+class BallGain(NamedTuple):
+    """A gain ``g(x)`` at a real point, from ``x`` and ``e^x - 1``, and around one on the complex plane."""
+
+    at: Callable[[arb, arb], arb]
+    """A ball that holds ``g`` at a real point."""
+
+    around: Integrand
+    """Balls that hold ``g`` on a complex ball, of which only the size matters."""
+
+
+BITS_IN_RUNS = 16
 """Relative accuracy sought at one knot of a run, in bits; the integrals reach about twice as many. Speed only."""
 
 GUARD_BITS_IN_RUNS = 64
@@ -69,6 +78,8 @@ class _RatioPair:
         self.upper = partial(gamma.upper, self.k) if near is None else near.upper
         r = arb(rank)
         self.log_c = ((r + 1) / 2).lgamma() - (r / 2).lgamma() - arb.pi().log() / 2
+        self.twice_m, self.decay, self.c = 2 * self.m, (r + 1) / 2, r - 1
+        self.tilts = {1: self.c / 2, -1: -self.c / 2}
         self.log_front = self.log_c + (r / 2) * (-self.m / 2).log1p() - (2 * self.m).log() / 2
 
     def delta(self) -> arb:
@@ -87,6 +98,14 @@ class _RatioPair:
         below = self.log_c.exp() * scale * part
         return below if self.m <= 1 else 1 - below
 
+    def weighted_at(self, t: arb, x: arb, sign: int, gain: BallGain) -> arb:
+        """Return ``e^t`` times :meth:`weight` times the gain, at a real point."""
+        # C e^(t + sign (r-1) x/2) (1 + u^2)^-(r+1)/2, u^2 = 2 sinh^2(x/2)/m = (e^x - 1)^2 / (2 m e^x)
+        grown = x.expm1()
+        log_spread = (grown * grown / (self.twice_m + self.twice_m * grown)).log1p()
+        exponent = self.log_front + t + self.tilts[sign] * x - self.decay * log_spread
+        return exponent.exp() * gain.at(x, grown)
+
     def weight(self, x: acb, sign: int, analytic: bool) -> acb:
         """Return the weight of ``x`` below ``A = 1`` (``sign = 1``) or above it (-1), as an integrand."""
         # C e^(sign (r-1) x/2) (1 + u^2)^-(r+1)/2
@@ -96,34 +115,40 @@ class _RatioPair:
 
     def part_below_one(self) -> arb:
         """Return the part of ``0 < A < 1``, in two pieces where ``U2`` changes its sign (``r > d + 1``)."""
+        below, certain = BallGain(self.below_at, self.below_around), BallGain(self.certain_at, self.certain_around)
         if not self.a < 0:
-            return self.side(self.gain_below, 1, arb(0))
+            return self.side(below, 1, arb(0))
         turn = self.eps / -self.a
-        beyond = self.side(self.gain_certain, 1, turn)
-        return beyond if self.eps == 0 else self.side(self.gain_below, 1, arb(0), turn) + beyond
+        beyond = self.side(certain, 1, turn)
+        return beyond if self.eps == 0 else self.side(below, 1, arb(0), turn) + beyond
 
     def part_above_one(self, known: arb) -> arb:
         """Return the part of ``A > 1``; ``known`` is the sum of the other parts.
 
         There is nothing unless ``a > 0``, and then only ``x > eps/a``.
         """
-        return self.side(self.gain_above, -1, self.eps / self.a, known=known) if self.a > 0 else arb(0)
+        if not self.a > 0:
+            return arb(0)
+        return self.side(BallGain(self.above_at, self.above_around), -1, self.eps / self.a, known=known)
 
     def side(self, gain: BallGain, sign: int, origin: arb, end: arb | None = None, known: arb | None = None) -> arb:
         """Return ``int weight gain dx`` for ``x`` from ``origin`` (to ``end``), over ``t = ln(x - origin)``."""
 
         def integrand(t: acb, analytic: bool) -> acb:
+            if is_point(t):
+                x = origin + t.real.exp()
+                if is_sharp(x):
+                    return acb(self.weighted_at(t.real, x, sign, gain))
             away = t.exp()
             x = origin + away
             weight = self.weight(x, sign, analytic)
-            return weight * away * gain(x, analytic) if weight.is_finite() else UNDEFINED_BALL
+            return weight * away * gain.around(x, analytic) if weight.is_finite() else UNDEFINED_BALL
 
         def left(t: arb) -> arb:
             away = t.exp()
-            most = (
-                self.log_front.exp() * ((self.r - 1) * (origin + away) / 2).exp() if sign > 0 else self.log_front.exp()
-            )
-            return away * most * gain(acb(origin + away), False).real
+            x = origin + away
+            most = self.log_front.exp() * ((self.r - 1) * x / 2).exp() if sign > 0 else self.log_front.exp()
+            return away * most * gain.at(x, x.expm1())
 
         def right(t: arb) -> arb:
             return self.beyond(origin + t.exp(), sign)
@@ -148,38 +173,50 @@ class _RatioPair:
         decay = arb(1) if sign > 0 else arb(self.r)
         return (log_c - decay * x - (self.r + 1) * (-(-x).expm1()).log()).exp() / decay
 
-    def gain_below(self, x: acb, analytic: bool) -> acb:
+    def below_at(self, x: arb, grown: arb) -> arb:
+        """Return ``g_-`` at a real point where ``U2 > 0``."""
+        # Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x), U2 = (a x + eps)/(e^x - 1)
+        threshold = (self.a * x + self.eps) / grown
+        if not threshold > 0:
+            return arb(0).union(1)
+        tilt = (self.eps - self.c * x).exp()
+        return self.upper(threshold) - tilt * self.upper(threshold + threshold * grown)
+
+    def below_around(self, x: acb, analytic: bool) -> acb:
         """Return ``g_-`` where ``U2 > 0``, as an integrand."""
-        # Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x), U2 = a B(x) + eps/(e^x - 1)
-        threshold, tilt = self.a * bernoulli_ratio(x) + self.eps / x.expm1(), (self.eps - (self.r - 1) * x).exp()
-        if is_point(x) and threshold.real > 0:
-            z, growth = threshold.real, x.real.exp()
-            return acb(self.upper(z) - tilt.real * self.upper(z * growth))
+        # |Q(k, U2)| + |e^(eps - (r-1)x)| |Q(k, U2 e^x)|, U2 = a B(x) + eps/(e^x - 1)
+        threshold = self.a * bernoulli_ratio(x) + self.eps / x.expm1()
         if threshold.real > 0:
             moved = threshold * x.exp()
             if moved.real > 0:
-                return ball_of_size(
-                    gamma.upper_size(self.k, threshold) + tilt.abs_upper() * gamma.upper_size(self.k, moved)
-                )
+                tilt = (self.eps - (self.r - 1) * x.real).exp()
+                return ball_of_size(gamma.upper_size(self.k, threshold) + tilt * gamma.upper_size(self.k, moved))
         return UNDEFINED_BALL if analytic else acb(arb(0).union(1))
 
-    def gain_certain(self, x: acb, analytic: bool) -> acb:
+    def certain_at(self, x: arb, grown: arb) -> arb:
+        """Return ``g_- = 1 - e^(eps - (r-1)x)`` at a real point, where ``U2 <= 0``."""
+        return -(self.eps - (self.r - 1) * x).expm1()
+
+    def certain_around(self, x: acb, analytic: bool) -> acb:
         """Return ``g_- = 1 - e^(eps - (r-1)x)``, where ``U2 <= 0``, as an integrand."""
         return -(self.eps - (self.r - 1) * x).expm1()
 
-    def gain_above(self, x: acb, analytic: bool) -> acb:
+    def above_at(self, x: arb, grown: arb) -> arb:
+        """Return ``g_+`` at a real point where ``U1 > 0``."""
+        # P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x), U1 e^-x = (a x - eps)/(e^x - 1)
+        moved = (self.a * x - self.eps) / grown
+        tilt = (self.eps + self.c * x).exp()
+        return self.lower(moved + moved * grown) - tilt * self.lower(moved)
+
+    def above_around(self, x: acb, analytic: bool) -> acb:
         """Return ``g_+`` where ``U1 > 0``, as an integrand."""
-        # P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x), U1 = a B(-x) + eps/(e^-x - 1)
-        threshold, tilt = self.a * bernoulli_ratio(-x) + self.eps / (-x).expm1(), (self.eps + (self.r - 1) * x).exp()
-        if is_point(x):
-            z, growth = threshold.real, x.real.exp()
-            return acb(self.lower(z) - tilt.real * self.lower(z / growth))
+        # |P(k, U1)| + |e^(eps + (r-1)x)| |P(k, U1 e^-x)|, U1 = a B(-x) + eps/(e^-x - 1)
+        threshold = self.a * bernoulli_ratio(-x) + self.eps / (-x).expm1()
         if threshold.real > 0:
             moved = threshold * (-x).exp()
             if moved.real > 0:
-                return ball_of_size(
-                    gamma.lower_size(self.k, threshold) + tilt.abs_upper() * gamma.lower_size(self.k, moved)
-                )
+                tilt = (self.eps + (self.r - 1) * x.real).exp()
+                return ball_of_size(gamma.lower_size(self.k, threshold) + tilt * gamma.lower_size(self.k, moved))
         return UNDEFINED_BALL if analytic else acb(arb(0).union(1))
 
 

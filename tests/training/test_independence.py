@@ -756,7 +756,7 @@ def test_one_record_that_rounding_moved_is_no_mixing_and_many_are(monkeypatch):
         module, optimizer, batches = whole(Between(lambda _, h: h), x, y)
         optimizer.independence.steps, optimizer.independence.spot = 9, False
         batch = next(batches)
-        optimizer.independence.check_first = lambda *_: None
+        optimizer.independence.is_due = lambda *_: False
         first = optimizer.independence.chosen
 
         def choose(records, check=optimizer.independence):

@@ -57,8 +57,7 @@ def residual_profile(mechanism: M1) -> PrivacyProfile | None:
     first, second = mechanism.norms
     if first == second:
         # (d, r) -> (d - k, r - k) (C13); its profile is that of C9.
-        pair = VectorWishart(dim - k, rank - k, m)
-        return PrivacyProfile(pair.log_delta, table=pair.table, resolution=24.0)
+        return VectorWishart(dim - k, rank - k, m).profile()
     # The same with |ln(kappa/kappa')| <= R (C12, C13).
     return UnequalNorms(dim - k, rank - k, m, next_up(abs(math.log(first / second)))).profile()
 
@@ -183,10 +182,6 @@ def promises(mechanism: M1) -> tuple[str, ...]:
     )
 
 
-SEARCH_ROUNDS = 3
-"""Rounds of the search over the shares of delta, each over one share after the other. Speed only."""
-
-
 @dataclass(frozen=True)
 class ColumnBound:
     """The rule ``eps_R + eps_C`` for any run, the shares of delta among its events optimised unless given (C13)."""
@@ -223,7 +218,8 @@ class ColumnBound:
             odds[0] = math.log(split) - math.log1p(-split)
             return self.at(log_delta, odds)
         best = self.at(log_delta, odds)
-        for _ in range(SEARCH_ROUNDS):
+        # Rounds of the search over the shares of delta, each over one share after the other. Speed only.
+        for _ in range(3):
             for i in range(3):
 
                 def trial(x: float, i: int = i) -> float:

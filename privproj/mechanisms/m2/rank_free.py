@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile
 
 
-MOST_SHAPES = 3
-"""How many shapes of layers are tried for a change of rank one that is allowed. Speed only."""
-
-
 def law(mechanism: M2) -> SensitivityLaw:
     """The law of the squared shift of a unit direction, with that of the count, in units of the noise."""
     # X = mu^2 |P u|^2 for a unit vector u: mu^2 Beta(r/2, (d-r)/2) (C7), and X + c^2 with a count (C31).
@@ -92,7 +88,8 @@ def allowed(mechanism: M2) -> tuple[PrivacyProfile, ...]:
         rank_one = [rank_one_profile_of_bins(convolve_layers_below(parts, scale))]
     else:
         # Rank one in one layer: X = mu^2 B_l (C4), first of the shape that captures most.
-        shapes = sorted({(d, r) for d, r, _, _ in parts}, key=lambda shape: -shape[1] / shape[0])[:MOST_SHAPES]
+        # How many shapes of layers are tried for a change of rank one that is allowed. Speed only.
+        shapes = sorted({(d, r) for d, r, _, _ in parts}, key=lambda shape: -shape[1] / shape[0])[:3]
         laws = [shifted_law(ScaledBeta(0.5 * r, 0.5 * (d - r), scale), count) for d, r in shapes]
         rank_one = [rank_one_profile(law, LOWER_END_REFINEMENT) for law in laws]
     return (rank_one[0], *_spread_evenly(mechanism), *rank_one[1:])

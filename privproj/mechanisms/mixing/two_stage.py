@@ -12,9 +12,6 @@ VALUES_PER_DEVIATION = 24.0
 INVERSE_RTOL = 2.0**-36
 """Relative width of the bracket in which an epsilon lies; a narrower one takes more integrals. Speed only."""
 
-INVERSE_SPACING = 2.0**-26
-"""Spacing of the log deltas that are answered, far above the width of an enclosure (C24). Speed only."""
-
 
 def representation(mechanism: Mixing) -> PrivacyProfile:
     """The profile of one release, the larger of both orders; each is composed with itself."""
@@ -33,7 +30,8 @@ def representation(mechanism: Mixing) -> PrivacyProfile:
         excess=law.excess,
         resolution=VALUES_PER_DEVIATION,
         can_be_subsampled=False,
-        inverse_spacing=INVERSE_SPACING,
+        # Spacing of the log deltas that are answered, far above the width of an enclosure (C24). Speed only.
+        inverse_spacing=2.0**-26,
         inverse_rtol=INVERSE_RTOL,
     )
 

@@ -17,7 +17,7 @@ from privproj.result import Status
 from privproj.runs import Run
 
 QUANTILE_RTOL = 1e-12
-"""Relative margin by which the answers of the quantile functions are moved outward. Proof."""
+"""Relative margin by which the answers of the quantile functions are moved outward. Soundness."""
 
 ANSWER_SPACING = 2.0**-32
 """Spacing of the log deltas that are answered, wide since both directions are searched for. Speed only."""
