@@ -116,6 +116,10 @@ WARM = {
 """Calls in a process that has answered the same question before."""
 
 LIMITS = {
+    "gaussian: deltas, 1e5 rows": 0.05,
+    "m2 rank-free: deltas, 1e5 rows": 1.0,
+    "m2 rank-free: epsilons, 1e5 rows": 3.5,
+    "sweep of 1e5 gaussian deltas": 1.2,
     "m2 epsilon, T 2000": 0.010,
     "m2 sigma, T 2000": 0.200,
     "m2 compare, T 2000": 1.0,
@@ -163,6 +167,21 @@ if hasattr(p, "deltas"):
             WARM[f"{name}: {quantity}, 1e5 rows"] = lambda n, q=quantity, m=mechanism, s=settings: columns(
                 q, m, round(1e5 * n), **s
             )
+    WARM["m2 rank-free: epsilons, 400 rows"] = lambda n: columns("epsilons", "m2", round(400 * n), **OF_M2)
+
+
+def sweep(query, count, n):
+    """A sweep over a grid of Gaussian releases, from its grid to its table."""
+    from privproj.records.sweep import grid_from, run_sweep
+
+    targets = [0.1 * i for i in range(1, 11)] if query == "delta" else [10.0**-i for i in range(1, 11)]
+    noises = [n * (0.5 + 1e-4 * i) for i in range(count // 10)]
+    axes = {"noise_multiplier": noises, "epsilon" if query == "delta" else "delta": targets}
+    with tempfile.TemporaryDirectory() as folder:
+        return run_sweep(grid_from({"query": query, "mechanism": "gaussian", "grid": axes}), Path(folder) / "out.csv")
+
+
+WARM |= {f"sweep of 1e5 gaussian {query}s": partial(sweep, query, 10**5) for query in ("delta", "epsilon")}
 
 
 def phases(count, n, mechanism="gaussian", noise_multiplier=1.0, **more):

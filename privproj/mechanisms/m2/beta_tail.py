@@ -108,7 +108,12 @@ def _beta_tail_inverse(log_delta: float, row: Sequence[float]) -> tuple[float, f
     return _find_epsilon(log_delta, _beta_tail_law(row), (0.0, 0.0, math.inf), start)
 
 
-BETA_TAIL_COLUMNS = KernelColumns(_beta_tail_log_delta, _beta_tail_inverse)
+def _beta_tail_root(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
+    """That inverse, by its own search: where the better minimum changes, the profile has a bend."""
+    return _beta_tail_inverse(log_delta, row)[1], 0.0
+
+
+BETA_TAIL_COLUMNS = KernelColumns(_beta_tail_log_delta, _beta_tail_inverse, _beta_tail_root)
 """The bound over columns, a row ``(a, b, k, mu, sharp)`` for each release."""
 
 
