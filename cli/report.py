@@ -156,9 +156,12 @@ def shared_options(*digests: str) -> list[Once]:
     return [
         option("--style", "How to write.  [default: from the file's name]", type=OneOf([*STYLES])),
         Once(["--output", "-o"], help="File to write (.txt, .md, .html).", metavar="FILE"),
-        *(option(f"--{name}", words, type=str, metavar="WORDS") for name, words in FIELDS.items()),
         *(
-            option(f"--{name}", f"The {name}, of which the SHA-256 is said.", type=str, metavar="FILE")
+            option(f"--{name}", words, type=str, metavar="WORDS", is_rare=name in ("data", "versions"))
+            for name, words in FIELDS.items()
+        ),
+        *(
+            option(f"--{name}", f"The {name}, of which the SHA-256 is said.", type=str, metavar="FILE", is_rare=True)
             for name in digests or DIGESTS
         ),
     ]
