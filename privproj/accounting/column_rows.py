@@ -98,7 +98,8 @@ class Asked:
 
 def asked_rows(quantity: str, given: Mapping[str, Any], size: int) -> Asked:
     """Rows of delta, epsilon or sigma from targets and noise multipliers, each a value for all rows or one for each."""
-    found = Asked(quantity, *np.zeros((4, size)), np.ones(size), np.ones(size, bool))
+    zeros = np.zeros(size)
+    found = Asked(quantity, zeros, zeros, zeros, zeros, np.ones(size), np.ones(size, bool))
 
     def read(name: str, low: float, high: float) -> Array:
         numbers = _numbers(given.get(name), size)
@@ -220,9 +221,12 @@ class _Shape:
 def _shapes_of(asked: Asked, others: Sequence[Sequence[Any]], phase_at: Callable[[int], Phase]) -> Iterator[_Shape]:
     """The shapes of these rows that have a profile over columns."""
     places = np.flatnonzero(asked.fine).tolist()
-    groups: dict[Any, list[int]] = {} if others or not places else {(): places}
-    for i, key in zip(places if others else (), compress(zip(*others, strict=True), asked.fine), strict=False):
-        groups.setdefault(key, []).append(i)
+    groups: dict[Any, list[int]] = {}
+    if others:
+        for i, key in zip(places, compress(zip(*others, strict=True), asked.fine), strict=True):
+            groups.setdefault(key, []).append(i)
+    elif places:
+        groups[()] = places
     for where in groups.values():
         try:
             phase = phase_at(where[0])
@@ -271,9 +275,9 @@ def _laws_of(shapes: Sequence[_Shape], of: Places, noises: Array) -> Array:
         return shapes[0].laws(noises)
     order = np.argsort(of, kind="stable")
     parts = np.split(order, np.flatnonzero(np.diff(of[order])) + 1)
-    laws = [shapes[of[part[0]]].laws(noises[part]) for part in parts if part.size]
-    found = np.empty((len(of), laws[0].shape[1] if laws else 0))
-    found[order] = np.concatenate(laws) if laws else 0.0
+    laws = np.concatenate([shapes[int(of[part[0]])].laws(noises[part]) for part in parts])
+    found = np.empty_like(laws)
+    found[order] = laws
     return found
 
 
@@ -300,6 +304,11 @@ class _Rows:
         """The sampling rate of each row; they are all 1, or none is."""
         return np.array([shape.rate for shape in self.shapes])[self.shape]
 
+    @cached_property
+    def log_rates(self) -> Array:
+        """The logarithm of that rate, as ``math`` rounds it."""
+        return np.array([math.log(shape.rate) for shape in self.shapes])[self.shape]
+
     @property
     def _sampled(self) -> bool:
         """True if the rows are on sampled batches."""
@@ -315,7 +324,7 @@ class _Rows:
         """``(lower, upper)`` of ``ln delta`` for every row; ``inf`` above where one of both ends is not known."""
         if self._sampled:
             # ln q + ln delta_0(ln(1 + (e^eps - 1)/q)), as in PrivacyProfile.sampled (C17).
-            inner, shift = _amplified(eps, self.rates), np.log(self.rates)
+            inner, shift = _amplified(eps, self.rates), self.log_rates
             lower = self.profile.log_deltas(inner * (1.0 + AMPLIFIED_RTOL), self.laws, self.threads)[0] + shift - 1e-14
             upper = self.profile.log_deltas(inner * (1.0 - AMPLIFIED_RTOL), self.laws, self.threads)[1] + shift + 1e-14
         else:
@@ -328,15 +337,15 @@ class _Rows:
         lower, upper = self.log_deltas(eps)
         width = np.subtract(upper, lower, out=np.zeros_like(upper), where=upper < math.inf)
         # delta <= q, of which the scalar path says ln q + 1e-15.
-        most = np.log(self.rates) + 1e-14 if self._sampled else 0.0
+        most = self.log_rates + 1e-14 if self._sampled else 0.0
         return lower, np.where(upper < math.inf, np.minimum(upper + widths * width, most), math.inf)
 
-    def epsilons(self, log_deltas: Array) -> tuple[Array, Array]:
-        """Nearly ``(lower, upper)`` of the epsilon for every row; what it gives must be evaluated."""
+    def roots(self, log_deltas: Array) -> Array:
+        """Nearly the epsilon of every row; what it gives must be evaluated."""
         if not self._sampled:
-            return self.profile.epsilons(log_deltas, self.laws, self.threads)
-        ends = self.profile.epsilons(np.minimum(log_deltas - np.log(self.rates), 0.0), self.laws, self.threads)
-        return _reduced(ends[0], self.rates), _reduced(ends[1], self.rates)
+            return self.profile.roots(log_deltas, self.laws, self.threads)
+        inner = self.profile.roots(np.minimum(log_deltas - self.log_rates, 0.0), self.laws, self.threads)
+        return _reduced(inner, self.rates)
 
     def spacings(self, log_deltas: Array) -> Array:
         """The spacing of the lattice of log deltas of the scalar curve, there (C24)."""
@@ -380,7 +389,7 @@ def meets_in_columns(phase: Phase, target: FullTarget) -> bool:
 
 def _are_met(rows: _Rows, eps: Array, log_deltas: Array, most: Array) -> Any:
     """True for each row whose answers, asked back in columns, are at most its epsilon and a point of the lattice."""
-    found, point = _epsilons_above(rows, log_deltas)[1], _read_log_deltas(rows, eps)[0]
+    found, point = _epsilons_above(rows, log_deltas), _read_log_deltas(rows, eps)[0]
     return ((found <= eps) | (found == math.inf)) & ((point <= most) | (point == math.inf))
 
 
@@ -392,11 +401,11 @@ def _read_log_deltas(rows: _Rows, eps: Array) -> tuple[Array, Array]:
     return np.where(upper < math.inf, np.minimum(points, 0.0), math.inf), lower
 
 
-def _epsilons_above(rows: _Rows, log_deltas: Array) -> tuple[Array, Array]:
-    """Nearly the exact inverse, and the epsilon at each log delta, ``inf`` where columns have no answer."""
+def _epsilons_above(rows: _Rows, log_deltas: Array) -> Array:
+    """The epsilon at each log delta, ``inf`` where columns have no answer."""
     points = rows.points(log_deltas)
     goals = rows.goals(points)
-    nearly, value = (end.copy() for end in rows.epsilons(goals))
+    value = rows.roots(goals).copy()
     before = 1.0 - ROUNDINGS_BELOW * float(getattr(rows.curve, "inverse_rtol", None) or INVERSE_RTOL)
     waiting = np.flatnonzero(value < math.inf)
     for _ in range(MOST_TRIES):
@@ -407,20 +416,19 @@ def _epsilons_above(rows: _Rows, log_deltas: Array) -> tuple[Array, Array]:
         value[waiting[missing == math.inf]] = math.inf
         waiting, missing = waiting[missing < math.inf], missing[missing < math.inf]
         goals[waiting] -= 2.0 * missing
-        value[waiting] = rows.take(waiting).epsilons(goals[waiting])[1] if waiting.size else ()
+        value[waiting] = rows.take(waiting).roots(goals[waiting]) if waiting.size else ()
     value[waiting] = math.inf
-    return nearly, value
+    return value
 
 
 def _read_epsilons(rows: _Rows, log_deltas: Array) -> tuple[Array, Array]:
     """The epsilon at each log delta, ``inf`` where columns have no answer, and a lower end of the exact inverse."""
-    nearly, value = _epsilons_above(rows, log_deltas)
-    start = np.where((value < math.inf) & (nearly < math.inf), nearly, 0.0)
+    value = _epsilons_above(rows, log_deltas)
 
     def is_above(where: Places, eps: Array) -> Any:
         return rows.take(where).log_deltas(eps)[0] > log_deltas[where]
 
-    return value, _steps_down(np.minimum(start, value), is_above)
+    return value, _steps_down(np.where(value < math.inf, value, 0.0), is_above)
 
 
 def _read_sigmas(rows: _Rows, start: Array, eps: Array, log_deltas: Array) -> tuple[Array, Array]:

@@ -34,20 +34,23 @@ class ColumnProfile(Protocol):
         """``(lower, upper)`` of ``ln delta`` at ``eps >= 0``, of shape ``(n,)``, for ``laws`` of shape ``(n, k)``."""
         ...
 
-    def epsilons(self, log_deltas: "Array", laws: "Array", threads: int = 1) -> "tuple[Array, Array]":
-        """``(lower, upper)`` of the smallest ``eps >= 0`` whose delta is at most ``e^log_delta``, for every row."""
+    def roots(self, log_deltas: "Array", laws: "Array", threads: int = 1) -> "Array":
+        """Nearly the smallest ``eps >= 0`` whose delta is at most ``e^log_delta``, for every row; inf: not known."""
         ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KernelColumns:
-    """A profile whose two readings are kernels: run row by row as they are, or as machine code."""
+    """A profile whose readings are kernels: run row by row as they are, or as machine code."""
 
     log_delta: Kernel
     """From ``eps`` and a row to an enclosure of ``ln delta``."""
 
     epsilon: Kernel
     """From ``ln delta`` and a row to an enclosure of ``eps``; at the upper end ``log_delta`` was evaluated."""
+
+    root: Kernel
+    """From ``ln delta`` and a row to nearly that ``eps``, and about what it misses in nats; nothing is claimed."""
 
     weight: float = 1.0
     """What a row costs plain Python, over what one of M2 costs. Speed only."""
@@ -58,11 +61,11 @@ class KernelColumns:
 
         return over_rows(self.log_delta, eps, laws, threads, self.weight)
 
-    def epsilons(self, log_deltas: "Array", laws: "Array", threads: int = 1) -> "tuple[Array, Array]":
-        """Return ``(lower, upper)`` of ``eps`` for every row."""
+    def roots(self, log_deltas: "Array", laws: "Array", threads: int = 1) -> "Array":
+        """Return nearly the ``eps`` of every row."""
         from privproj.numerics.compiled import over_rows
 
-        return over_rows(self.epsilon, log_deltas, laws, threads, self.weight)
+        return over_rows(self.root, log_deltas, laws, threads, self.weight)[0]
 
 
 def profile_of_kernels(columns: KernelColumns, row: tuple[float, ...], **fields: Any) -> PrivacyProfile:

@@ -14,7 +14,7 @@ from math import exp, expm1, fabs, inf, log, log1p, sqrt
 
 from privproj.curves.columns import KernelColumns
 from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR
-from privproj.numerics.inverse_kernels import inverse_of, newton_start
+from privproj.numerics.inverse_kernels import inverse_of, newton_start, root_of
 
 MOST_TERMS = 8000.0
 """Most terms of the series of ``1F1`` in columns; rows that need more are not answered. Speed only."""
@@ -176,6 +176,7 @@ def _mixture_log_delta(eps, row):
 
 
 _find_mixture_epsilon = inverse_of(_mixture_ends)
+_find_mixture_root = root_of(_mixture_ends)
 
 
 def _mixture_epsilon(log_delta, row):
@@ -184,5 +185,11 @@ def _mixture_epsilon(log_delta, row):
     return _find_mixture_epsilon(log_delta, row, _first_order(start, row), start)
 
 
-MIXTURE_COLUMNS = KernelColumns(_mixture_log_delta, _mixture_epsilon)
+def _mixture_root(log_delta, row):
+    """Return nearly the inverse of :func:`_mixture_log_delta`, and what it misses."""
+    start = newton_start(row[2] * sqrt(row[0] / row[1]), log_delta)
+    return _find_mixture_root(log_delta, row, _first_order(start, row), start)
+
+
+MIXTURE_COLUMNS = KernelColumns(_mixture_log_delta, _mixture_epsilon, _mixture_root)
 """The Renyi curve of M2, converted, over columns; a row is ``(a, n, mu)``."""

@@ -107,11 +107,11 @@ def over_rows(
 def _is_worth_it(loop: Callable[..., Any], count: float, may_load: bool) -> bool:
     """True where machine code of a loop takes less time than so many rows of plain Python."""
     if count < ROWS_WORTH_COMPILING:
-        return may_load and count >= ROWS_WORTH_LOADING and is_kept(loop)
+        return may_load and count >= ROWS_WORTH_LOADING and _is_kept(loop)
     return count >= ROWS_WORTH_ONE_PROCESS or can_be_kept()
 
 
-def is_kept(function: Callable[..., Any]) -> bool:
+def _is_kept(function: Callable[..., Any]) -> bool:
     """True if machine code of a plain function is on disk where numba looks for it; numba is not imported."""
     tree = Path(function.__code__.co_filename).parent / "__pycache__"
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numba"
