@@ -105,7 +105,7 @@ def accuracy(problem, algorithm, rank, z, steps, clip, pace, seed):
     from torch.nn.functional import cross_entropy
     from torch.utils.data import DataLoader, TensorDataset
 
-    from privproj.training import add_frozen_lora, make_private
+    from privproj.training import Method, add_frozen_lora, make_private
 
     torch.set_num_threads(1)
     x, y, kept_x, kept_y = records(problem)
@@ -116,9 +116,9 @@ def accuracy(problem, algorithm, rank, z, steps, clip, pace, seed):
     trained = [p for p in module.parameters() if p.requires_grad]
     private, optimizer, batches = make_private(
         module=module, optimizer=torch.optim.SGD(trained, lr=pace / clip),
-        data_loader=DataLoader(TensorDataset(x, y), batch_size=BATCH), algorithm=algorithm, max_grad_norm=clip,
+        data_loader=DataLoader(TensorDataset(x, y), batch_size=BATCH), max_grad_norm=clip,
+        algorithm=Method(algorithm, rank if algorithm in ("m1", "m2", "m2-projected-clip") else None),
         steps=steps, insecure_seed=seed, noise_multiplier=z, delta=DELTA,
-        **({"rank": rank} if algorithm in ("m1", "m2", "m2-projected-clip") else {}),
     )  # fmt: skip
     begun = time.process_time()
     while optimizer.steps < steps:

@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.accounting.two_stage import dp_sft
-from privproj.training import Steps, Subspace, Trajectory, add_frozen_lora, add_prism, classifier, make_private
+from privproj.training import Method, Steps, Subspace, Trajectory, add_frozen_lora, add_prism, classifier, make_private
 
 EPSILONS, SEEDS, DELTA, STEPS, BATCH = (1.0, 3.0, 8.0), range(5), 1e-5, 200, 256
 CLIPS, PACES, TUNING_SEEDS = (0.1, 0.3, 1.0), (0.5, 2.0, 8.0), (98, 99)
@@ -81,8 +81,8 @@ def stage(module, data, clip, rate, algorithm, steps, noise, **more):
     trained = [p for p in module.parameters() if p.requires_grad]
     loader = DataLoader(TensorDataset(data.x, data.y), batch_size=BATCH)
     module, optimizer, batches = make_private(
-        module=module, optimizer=torch.optim.SGD(trained, lr=rate), data_loader=loader, algorithm=algorithm,
-        max_grad_norm=clip, steps=steps, **noise, **more,
+        module=module, optimizer=torch.optim.SGD(trained, lr=rate), data_loader=loader,
+        algorithm=Method(algorithm, **more), max_grad_norm=clip, steps=steps, **noise,
     )  # fmt: skip
     seen = look(optimizer)
     while optimizer.steps < steps:

@@ -104,6 +104,12 @@ WARM = {
     "m2 compare, T 2000": lambda n: p.compare(m2(0.155974 * n, **SHAPE), **COMPOSED),
     "wishart epsilon, T 10": lambda n: p.epsilon(wishart(misalignment=0.001 * n), steps=10, **AT),
     "100 phases": lambda n: phases(100, n),
+    "1000 phases": lambda n: phases(1000, n),
+    "100 m2 phases": lambda n: phases(100, n, "m2", noise_multiplier=0.2, **OF_M2),
+    "worth, T 2000": lambda n: p.worth(m2(0.155974), epsilon=n, **COMPOSED),
+    "m2 good-event sigma, T 2000": lambda n: p.sigma(
+        m2(change_rank=10), epsilon=n, bound="good-event", split="even", **COMPOSED
+    ),
     "100 layers, joint clip": lambda n: layers(100, n, "joint"),
     "100 layers, clip each": lambda n: layers(100, n, "per-layer"),
 }
@@ -117,6 +123,7 @@ LIMITS = {
     "m2 epsilon, T 2000": 0.010,
     "m2 sigma, T 2000": 0.200,
     "m2 compare, T 2000": 1.0,
+    "1000 phases": 5.0,
     "1000 layers, joint clip": 10.0,
     "1000 layers, clip each": 3.0,
 }
@@ -177,14 +184,13 @@ def sweep(query, count, n):
 WARM |= {f"sweep of 1e5 gaussian {query}s": partial(sweep, query, 10**5) for query in ("delta", "epsilon")}
 
 
-def phases(count, n):
+def phases(count, n, mechanism="gaussian", noise_multiplier=1.0, **more):
     """A run of distinct phases."""
     from privproj.records.run_file import from_data
 
-    listed = [
-        {"mechanism": "gaussian", "noise_multiplier": n * (1.0 + 0.5 * i / count), "sampling_rate": 0.01, "steps": 10}
-        for i in range(count)
-    ]
+    noises = [n * noise_multiplier * (1.0 + 0.5 * i / count) for i in range(count)]
+    run = {"sampling_rate": 0.01, "steps": 10}
+    listed = [{"mechanism": mechanism, "noise_multiplier": z, **more, **run} for z in noises]
     return from_data({"phase": listed}).epsilon(delta=1e-5)
 
 

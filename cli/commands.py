@@ -101,7 +101,6 @@ def cli() -> None:
     Example:
       privproj epsilon m2 --dim 2048 --rank 16 --noise-multiplier 0.5 --delta 1e-5
     """
-    pass
 
 
 def run_command(words: Sequence[str]) -> int:

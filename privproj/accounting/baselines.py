@@ -16,11 +16,13 @@ from privproj.runs.sampling import scheme_of
 from privproj.runs.targets import privacy_or_risk_target
 
 
-def _rough_sigma(mechanism: Mechanism, *, bound: str, epsilon: Any = None, delta: Any = None, **run: Any) -> Result:
+def _rough_sigma(mechanism: Mechanism, *, bound: str, **setting: Any) -> Result:
     """The noise multiplier of a baseline, close enough for the digits that are compared."""
-    risk = {name: run.pop(name) for name in ("advantage", "tpr", "fpr") if name in run}
-    target = privacy_or_risk_target(epsilon, delta, None, **risk)
-    return solve_sigma(ask_by_name(mechanism, bound, run), target, roughly=True)
+    target: Any = {name: setting.pop(name, None) for name in ("epsilon", "delta", "advantage", "tpr", "fpr")}
+    found: Any = setting
+    return solve_sigma(
+        ask_by_name(mechanism, bound, found), privacy_or_risk_target(log10_delta=None, **target), roughly=True
+    )
 
 
 ASKS: dict[str, tuple[Any, tuple[str, ...]]] = {

@@ -100,7 +100,7 @@ def _spread_of(releases: Releases, target: FullTarget | RiskTarget | None = None
     try:
         for form, run in releases:
             if isinstance(form, GoodEvent) and isinstance(target, FullTarget):
-                form = form.over_run(run).gaussian_release(target.log_delta - math.log(2.0))  # noqa: PLW2901
+                form = form.over_run(run).gaussian_release(target.log_delta - math.log(2.0))
             if not isinstance(form, PrivacyProfile):
                 return math.nan
             composed = composed or not form.closed_form or run.sampling_rate < 1.0 or run.allocates

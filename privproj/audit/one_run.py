@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.audit.epsilon_lower import auc, one_run_epsilon
 from privproj.mechanisms import Gaussian
-from privproj.training import make_private
+from privproj.training import PoissonBatches, make_private
 from privproj.validation import whole
 
 
@@ -52,8 +52,8 @@ def one_run(
     data = TensorDataset(torch.zeros(count, 1), torch.zeros(count))
     _, optimizer, _ = make_private(
         module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.0), data_loader=DataLoader(data),
-        algorithm="dp-sgd", max_grad_norm=1.0, noise_multiplier=mechanism.noise_multiplier, steps=1, sampling_rate=1.0,
-        insecure_seed=seed,
+        algorithm="dp-sgd", max_grad_norm=1.0, noise_multiplier=mechanism.noise_multiplier, steps=1,
+        batches=PoissonBatches(rate=1.0), insecure_seed=seed,
     )  # fmt: skip
     included = np.flatnonzero(rng.random(count) < 0.5)
     boundary = optimizer.boundary

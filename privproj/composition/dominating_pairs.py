@@ -230,7 +230,8 @@ def _delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[]
 
 def with_least_rate(phases: list[tuple[PrivacyProfile, Run]]) -> list[tuple[PrivacyProfile, Run]]:
     """The phases for a grid, none at a rate below :data:`LEAST_GRID_RATE`: a larger one has a larger delta (C17)."""
-    return [(p, replace(r, sampling_rate=max(r.sampling_rate, LEAST_GRID_RATE))) for p, r in phases]
+    least = LEAST_GRID_RATE
+    return [(p, r if r.sampling_rate >= least else replace(r, sampling_rate=least)) for p, r in phases]
 
 
 def is_one_sided(profile: PrivacyProfile, run: Run) -> bool:

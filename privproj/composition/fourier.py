@@ -64,14 +64,15 @@ frequencies out of millions. Arcs that some phases rule out need not be looked a
 With ``|x| <= 1`` and :data:`TERMS_OF_BIN` terms the rest is below ``2 u``. The sum of the sizes of all terms is at most
 ``e``, so that what is right to a relative ``r`` in every term costs at most ``e r``: the sums over the atoms of a bin
 (numpy adds in eight interleaved partial sums, and pairwise) ``N u / 8``, those over the bins ``B u``, and all factors
-``100 u``, 18 of them the products ``q_j y^m``, 25 the powers and 21 the roots of unity. ``e < 3``.
+``100 u``: ``m`` for ``q_j y^m`` and ``5 m`` for the powers, where the mean of ``m`` is at most ``x``, 21 for the roots
+of unity, and the turns of ``q_j`` and of the middles. ``e < 3``.
 """
 
 import math
 from collections.abc import Callable
 from functools import cached_property, lru_cache
 from itertools import pairwise, starmap
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,7 +135,7 @@ WINDOW_OF_FREQUENCIES = 256
 TERMS_OF_BIN = 18
 """Terms of the series in a bin. Soundness: 1/18! is below 2 units of rounding."""
 
-FEW_FREQUENCIES = 256
+FEW_FREQUENCIES = 128
 """So many are evaluated for all phases, of which the first rule out the others. Speed only."""
 
 SUMMED_BLOCK = 512
@@ -468,7 +469,7 @@ class TiltedSum:
         self.start, self.length, self.tail = self.window()
         self.frequencies, values, errors = self.transform()
         self.masses = []  # not needed any more
-        self.blocks: NDArray[np.complex128] | None = None
+        self.blocks: Any = None
         self.prepare_sums(values, errors)
 
     def add(self, phase: _Factor) -> None:
@@ -675,7 +676,7 @@ class TiltedSum:
             square = real * real + imaginary * imaginary
             terms.real, terms.imag = real / square, -imaginary / square
             terms *= values
-            # Each series is multiplied by a difference of two ends of modulus at most 1: |W_k| <= 2 (|first| + |second|).
+            # Each series is multiplied by a difference of two ends of size 1 at most: |W_k| <= 2 (|first| + |second|).
             size += 2.0 / np.sqrt(square)
         # Error (v), powers: sum_k error(R_k) |W_k| / n, by the sizes of the series, or by W_0 (a factor in delta).
         self.error_by_series = float(np.sum(weight * errors * size)) * (1.0 + 1e-9)
@@ -704,7 +705,7 @@ class TiltedSum:
         # e^(i w_k cell) = e^(i w_(m q) cell) e^(i w_p cell), k = m q + p
         rows = np.exp(2j * np.pi / n * (np.arange(self.blocks.shape[1]) * (block * (cell % n) % n) % n))
         turns = np.exp(2j * np.pi / n * (np.arange(block) * (cell % n) % n))
-        first, second = np.einsum("sr,r->s", np.einsum("srk,k->sr", self.blocks, turns), rows).real
+        first, second = np.sum((np.einsum("srk,k->sr", self.blocks, turns) * rows).real, axis=1)
         return float(first), float(second)
 
     def delta(self, eps: float) -> DeltaValue:

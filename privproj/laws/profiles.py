@@ -34,8 +34,6 @@ from privproj.numerics.enclosure import Enclosure, log1m_exp, widen_outward
 from privproj.numerics.search import find_crossing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from privproj.laws.binned import Bins
     from privproj.numerics.arrays import Array
 

@@ -24,6 +24,13 @@ RANK_PROMISE = "every record changes the layer's gradient by a matrix of rank at
 """The promise on the rank of the change that one record makes; ``{k}`` stands for the rank."""
 
 
+OF_ONE_RECORD: dict[str, Any] = {
+    "groups": False,
+    "relations": (NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+}
+"""Fields of a bound about one record that is there or not, as a group or a replaced record change more than that."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Baseline:
     """What a bound is called where others are compared with it, as plainer accounting of the same question.

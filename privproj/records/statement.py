@@ -36,7 +36,7 @@ from privproj.extensions.events import event_words
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics.enclosure import next_up
-from privproj.records.ledger import CUT_SHORT, MARKS, Account, planned_releases
+from privproj.records.ledger import CUT_SHORT, INSECURE, MARKS, Account, planned_releases
 from privproj.records.run_file import from_data, phase_from
 from privproj.result import Outcome, Result, Status, round_outward
 from privproj.runs.sampling import IN_EPOCHS, scheme_of
@@ -299,7 +299,9 @@ def sections(statement: Statement) -> list[Section]:
 
 
 def _what_is_protected(statement: Statement) -> tuple[str, ...]:
-    """Three sentences: what is protected and how well, against whom, and what is not."""
+    """Three sentences: what is protected and how well, against whom, and what is not; or that nothing is."""
+    if statement.account.insecure:
+        return (f"Nothing is protected here: {INSECURE}.", "What follows would be true of noise that nobody knows.")
     size, whether = statement.result.run["group_size"], WHETHER[str(statement.result.run["relation"])]
     what, it, another = "every single record", "it", "another one"
     if size != 1:
@@ -321,7 +323,7 @@ def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
     # Pr[S] <= e^eps Pr'[S] + delta (C1)
     factor = next_up(math.exp(min(epsilon, 700.0)))
     if factor > LARGEST_FACTOR:
-        return "By itself this epsilon limits next to nothing: a conclusion may become a billion times as likely."
+        return "By itself this epsilon limits next to nothing: it allows a factor of more than a billion."
     shown = round_outward(factor) if factor < 1000.0 else f"{float(round_outward(factor)):,.0f}"
     chance = f" (1 in {int(1 / Decimal(repr(delta))):,})" if LEAST_CHANCE <= delta <= 0.1 else ""
     return (

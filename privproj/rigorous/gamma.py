@@ -101,12 +101,28 @@ class NearbyValues:
     def lower(self, z: arb) -> arb:
         """Return a ball that holds ``P(k, z)``."""
         near = self._rise(z)
-        return lower(self.k, z) if near is None else near[0].below + near[1]
+        if near is None:
+            found = self._nearly_one(z, 1)
+            return lower(self.k, z) if found is None else found
+        return near[0].below + near[1]
 
     def upper(self, z: arb) -> arb:
         """Return a ball that holds ``Q(k, z)``."""
         near = self._rise(z)
-        return upper(self.k, z) if near is None else near[0].above - near[1]
+        if near is None:
+            found = self._nearly_one(z, -1)
+            return upper(self.k, z) if found is None else found
+        return near[0].above - near[1]
+
+    def _nearly_one(self, z: arb, side: int) -> arb | None:
+        """Return what encloses ``P`` far above ``k`` (``side = 1``), or ``Q`` far below (-1): 1 less Chernoff's bound.
+
+        None is returned where that is too far from 1.
+        """
+        if not (z > 0 and side * (z - self.k) > 0):
+            return None
+        missed = _chernoff_bound(self.k, z)
+        return 1 - arb(0).union(missed) if missed < 2.0**-ctx.prec else None
 
     def _rise(self, z: arb) -> "tuple[_Point, arb] | None":
         """Return the point next to ``z``, and how much ``P`` rises from there to ``z``."""

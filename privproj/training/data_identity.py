@@ -11,7 +11,7 @@ for publication, and never in the ledger.
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -141,15 +141,17 @@ def identity(dataset: Dataset) -> Identity:
     if type(dataset) is TensorDataset and records:
         size = sum(t[:1].numel() * t.element_size() for t in dataset.tensors)
         every = max(1, math.ceil(records * size / MOST_BYTES))
-        return Identity(records, {str(i): _digest([_encoded(t[::every])]) for i, t in enumerate(dataset.tensors)})
+        digests = {str(i): _digest([(_form(t[:1]), _bytes(t[::every]))]) for i, t in enumerate(dataset.tensors)}
+        return Identity(records, digests)
     numbers = sorted({i * records // SAMPLE_SIZE for i in range(SAMPLE_SIZE if records else 0)})
     with unchanged_numbers():
         first, second = ([dict(_parts(dataset[i])) for i in numbers] for _ in range(2))
-    digests: dict[str, str | None] = {}
+    found: dict[str, str | None] = {}
     for name in dict.fromkeys(name for record in (*first, *second) for name in record):
         once, again = ([record.get(name) for record in reading] for reading in (first, second))
-        digests[name] = _digest(once) if once == again else None
-    return Identity(records, digests)
+        is_known = once == again and None not in once
+        found[name] = _digest((str(i), part or b"") for i, part in enumerate(once)) if is_known else None
+    return Identity(records, found)
 
 
 def _parts(record: Any) -> Iterator[tuple[str, bytes | None]]:
@@ -165,22 +167,29 @@ def _parts(record: Any) -> Iterator[tuple[str, bytes | None]]:
 def _encoded(part: Any) -> bytes | None:
     """A leaf of a record as bytes with its form; None for what is neither words, numbers nor an array of them."""
     if isinstance(part, Tensor) and part.layout is torch.strided and not part.is_meta and not part.is_quantized:
-        flat = part.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-        return f"{part.dtype} {tuple(part.shape)} ".encode() + flat.view(torch.uint8).numpy().tobytes()
+        return f"{_form(part)} ".encode() + _bytes(part)
     if isinstance(part, np.ndarray | np.generic) and part.dtype.kind != "O":
         return f"{part.dtype} {part.shape} ".encode() + part.tobytes()
     return repr(part).encode() if part is None or isinstance(part, str | bytes | int | float | complex) else None
 
 
-def _digest(parts: list[bytes | None]) -> str | None:
-    """A SHA-256 of the same part of some records; None where one of them has none."""
+def _form(tensor: Tensor) -> str:
+    """The type and the shape of a tensor, in words."""
+    return f"{tensor.dtype} {tuple(tensor.shape)}"
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    """The bytes of a tensor, row after row."""
+    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes()
+
+
+def _digest(parts: Iterable[tuple[str, bytes]]) -> str:
+    """A SHA-256 of names with their bytes, each with its length, so that nothing moves from one part to the next."""
     found = hashlib.sha256()
-    for part in parts:
-        if part is None:
-            return None
-        # Each with its length, so that nothing moves from one part to the next.
-        found.update(f"{len(part)} ".encode())
-        found.update(part)
+    for name, content in parts:
+        found.update(f"{len(name)} {len(content)} {name}".encode())
+        found.update(content)
     return found.hexdigest()
 
 

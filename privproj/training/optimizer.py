@@ -88,13 +88,13 @@ class PrivateOptimizer(torch.optim.Optimizer):
     >>> import torch
     >>> from torch.nn.functional import cross_entropy
     >>> from torch.utils.data import DataLoader, TensorDataset
-    >>> from privproj.training import make_private
+    >>> from privproj.training import Method, make_private
     >>> records = TensorDataset(torch.ones(100, 8), torch.zeros(100, dtype=torch.long))
     >>> module = torch.nn.Linear(8, 2)
     >>> module, optimizer, loader = make_private(
     ...     module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-    ...     data_loader=DataLoader(records, batch_size=25), algorithm="m2", rank=4, max_grad_norm=1.0,
-    ...     noise_multiplier=2.0, steps=3,
+    ...     data_loader=DataLoader(records, batch_size=25), algorithm=Method("m2", rank=4),
+    ...     max_grad_norm=1.0, noise_multiplier=2.0, steps=3,
     ... )
     >>> for batch in loader:
     ...     loss = optimizer.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)

@@ -24,11 +24,12 @@ from transformers.trainer_utils import has_length
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.result import Result
+from privproj.training.arguments import FeatureBound
 from privproj.training.batches import WORKER_SETTINGS, PrivateLoader
 from privproj.training.engine import ResumedLedger, make_private
 from privproj.training.optimizer import PrivateOptimizer
 
-GIVEN_BY_TRAINER = {"module", "optimizer", "data_loader", "steps", "epochs", "sampling_rate", "batches", "again"}
+GIVEN_BY_TRAINER = {"module", "optimizer", "data_loader", "steps", "epochs", "again"}
 """Arguments of :func:`make_private` that Trainer's own arguments, or those of ``train``, say. Contract."""
 
 LEDGER = "ledger.jsonl"
@@ -402,6 +403,9 @@ def _checked(privacy: Mapping[str, Any]) -> dict[str, Any]:
         if name not in known:
             remedy = "TrainingArguments says it" if name in GIVEN_BY_TRAINER else ""
             raise InvalidParameter("privacy", name, f"names of {', '.join(sorted(known))}", remedy)
+    drawing = privacy.get("batches")
+    if (getattr(drawing, "rate", None), getattr(drawing, "count", None)) != (None, None):
+        raise InvalidParameter("batches", drawing, "no rate and no number of batches", "TrainingArguments says it")
     if privacy.get("delta") is None:
         raise InvalidParameter("privacy", "no delta", "a delta, for the logs too")
     return dict(privacy)
@@ -409,7 +413,7 @@ def _checked(privacy: Mapping[str, Any]) -> dict[str, Any]:
 
 def _take_clip(privacy: dict[str, Any], args: TrainingArguments) -> None:
     """Let the clip of each record be that of Trainer where ``privacy`` has none, and refuse two that differ."""
-    if privacy.get("feature_bound") is not None:
+    if isinstance(privacy.get("clipping"), FeatureBound):
         return
     clip, unsaid = privacy.setdefault("max_grad_norm", args.max_grad_norm), TrainingArguments.max_grad_norm
     if args.max_grad_norm not in (clip, unsaid):

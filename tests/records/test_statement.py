@@ -169,6 +169,9 @@ def test_the_picture_marks_the_claim_on_its_curve_within_its_frame(z, delta):
     picture = written(found).split("<svg", 1)[1].split("</figure>")[0]
     x, y = map(float, re.findall(r"translate\( ([\d.]+) , ([\d.]+) \)", picture)[0])
     assert 60 <= x < 240 and 20 < y < 210
+    assert re.findall(r">(epsilon|delta) (\S+) <", picture) == [
+        ("epsilon", round_outward(found.result.value)), ("delta", repr(delta))
+    ]  # fmt: skip
     points = [tuple(map(float, pair.split(","))) for pair in re.findall(r'points="(.*?) "', picture)[0].split()]
     left, right = max(p for p in points if p[0] <= x), min(p for p in points if p[0] > x)
     assert y <= right[1] + 1.0 and (left[1] - 1.0 <= y or found.result.value == 0.0)

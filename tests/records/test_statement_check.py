@@ -107,6 +107,8 @@ def test_the_statement_of_a_training_run_says_what_its_account_says(tmp_path, ca
     text = trained(style)
     code, found = checked(tmp_path, capsys, text)
     assert code == 0 and found["result"]["value"] > 0
+    flat = " ".join(text.split())
+    assert "Nothing is protected here" in flat and "Protected is" not in flat
     for words in ("given seed", "cut short by a crash", "2 of 5 planned steps", "stops early", PUBLIC_SUBSPACE):
         assert words in " ".join(text.split())
     for old, new in (('"made": [5, 2]', '"made": [5, 1]'), ('"insecure": true', '"insecure": false'), ('"1"', '"a"')):

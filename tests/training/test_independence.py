@@ -15,9 +15,7 @@ torch = needs("torch", "opacus")
 from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy, dropout  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
-from training.helpers import clipped, gradients, mlp, private  # noqa: E402
-
-from privproj.training import make_private  # noqa: E402
+from training.helpers import clipped, gradients, make_private, mlp, private  # noqa: E402
 
 CHANGES = "a gradient at .* that changes by"
 

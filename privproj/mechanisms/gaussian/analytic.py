@@ -37,7 +37,7 @@ ANALYTIC = Bound(
     proof="C3",
     example="privproj epsilon gaussian --noise-multiplier 1 --delta 1e-5",
     representation=representation,
-    version=2,
+    version=3,
     allows=lambda mechanism: (representation(mechanism),),
     provable=provable,
     columns=lambda mechanism, mu: (GAUSSIAN_COLUMNS, (mechanism.joint_mus(mu),)),
@@ -68,7 +68,7 @@ TWO_SIDED = Bound(
     source="arXiv 2601.21719, Equation 10",
     example="privproj epsilon gaussian --bound two-sided --noise-multiplier 1 --delta 1e-5",
     representation=_two_sided_of,
-    version=2,
+    version=3,
     counts_clipped=True,
 )
 

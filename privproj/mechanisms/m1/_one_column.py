@@ -10,7 +10,7 @@ no residual.
 import math
 from dataclasses import dataclass
 
-from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule, log_delta_by_search
+from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import Refused
@@ -191,12 +191,8 @@ class ColumnBound:
     def over_run(self, run: Run) -> EpsilonDeltaRule | ComposedRule:
         """The rule of the run; both of its directions are searched for."""
         split = run.split or "optimal"
-        return EpsilonDeltaRule(
-            lambda log_delta: self.epsilon(log_delta, split),
-            lambda eps: self.log_delta(eps, split),
-            margin=1.0,
-            inverse_spacing=ANSWER_SPACING,
-        ).over_run(run)
+        rule = EpsilonDeltaRule(lambda x: self.epsilon(x, split), margin=1.0, inverse_spacing=ANSWER_SPACING)
+        return rule.over_run(run)
 
     def epsilon(self, log_delta: float, split: float | str) -> float:
         """Epsilon at this log delta; several changed columns are a chain of equal links (C13)."""
@@ -246,10 +242,6 @@ class ColumnBound:
             return loss
         shift = correlated_shift(self.mechanism, log_delta + rest + radius - math.log(count))
         return loss + gaussian_profile(shift).epsilon(log_delta + rest + gauss).upper
-
-    def log_delta(self, eps: float, split: float | str) -> float:
-        """The least log delta whose epsilon is at most ``eps``, by a search over ``1/ln(1/delta)``; 0 if none is."""
-        return log_delta_by_search(lambda log_delta: self.epsilon(log_delta, split), eps)
 
 
 def _shares_from_odds(odds: float) -> tuple[float, float]:

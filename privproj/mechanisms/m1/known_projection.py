@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import LOWER_END_REFINEMENT, any_rank_profile, rank_one_profile
 from privproj.mechanisms import M1
-from privproj.mechanisms.bound import RANK_PROMISE, Bound
+from privproj.mechanisms.bound import OF_ONE_RECORD, RANK_PROMISE, Bound
 from privproj.result import Status
-from privproj.runs.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
     from privproj.laws.panel_law import ScaledEnergy
@@ -46,7 +45,7 @@ KNOWN_PROJECTION = Bound(
     example="privproj epsilon m1 --dim 1000 --rank 256 --noise-multiplier 20 --delta 1e-5",
     representation=_known_projection_of,
     allows=allowed,
-    version=4,
+    version=5,
 )
 
 
@@ -76,7 +75,6 @@ KNOWN_PROJECTION_RANK1 = Bound(
     sees_projection=True,
     status=Status.CONDITIONAL,
     promises_of=promises,
-    groups=False,
-    relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
-    version=5,
+    version=6,
+    **OF_ONE_RECORD,
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from privproj.curves.columns import KernelColumns, profile_of_kernels
+from privproj.curves.columns import KernelColumns, RowOfLaw, profile_of_kernels
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2
@@ -33,7 +33,6 @@ from privproj.numerics.search import find_crossing, minimise
 from privproj.validation import probability, real
 
 if TYPE_CHECKING:
-    from privproj.curves.columns import RowOfLaw
     from privproj.rigorous.profiles import BallProfile
 
 
@@ -123,7 +122,7 @@ def _beta_tail_row(mechanism: M2, mu: Any, sharp: bool) -> tuple[Any, ...]:
     return *mechanism.beta_shape, float(_rank_of_change(mechanism)), mu, float(sharp)
 
 
-def _columns(mechanism: M2, mu: Any, sharp: bool) -> "RowOfLaw | None":
+def _columns(mechanism: M2, mu: Any, sharp: bool) -> RowOfLaw | None:
     """The profile over columns and the row of one release; none over several layers, or where nothing is projected."""
     if mechanism.unprojected or mechanism.layers:
         return None
@@ -272,7 +271,7 @@ BETA_TAIL = Bound(
     " --noise-multiplier 0.7787 --delta 1e-5",
     # delta(eps) = min over tau of T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau) (2601.21719, Theorem 5; C16).
     representation=lambda mechanism: _profile(mechanism, sharp=False),
-    version=2,
+    version=3,
     provable=lambda mechanism, steps: _in_balls(mechanism, sharp=False),
     columns=lambda mechanism, mu: _columns(mechanism, mu, sharp=False),
     promises_of=promises,
@@ -290,7 +289,7 @@ BETA_TAIL_SHARP = Bound(
     " --noise-multiplier 0.7787 --delta 1e-5",
     # delta(eps) = min over tau of delta_gauss(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau) (C16).
     representation=lambda mechanism: _profile(mechanism, sharp=True),
-    version=2,
+    version=3,
     provable=lambda mechanism, steps: _in_balls(mechanism, sharp=True),
     columns=lambda mechanism, mu: _columns(mechanism, mu, sharp=True),
     promises_of=promises,

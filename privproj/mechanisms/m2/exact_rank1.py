@@ -6,10 +6,9 @@ from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import M2
-from privproj.mechanisms.bound import RANK_PROMISE, Bound
+from privproj.mechanisms.bound import OF_ONE_RECORD, RANK_PROMISE, Bound
 from privproj.mechanisms.m2.rank_free import allowed, columns, law
 from privproj.result import Status
-from privproj.runs.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile
@@ -68,10 +67,9 @@ BOUND = Bound(
     sees_projection=True,
     status=Status.CONDITIONAL,
     promises_of=promises,
-    groups=False,
     refuses=refuses,
     notes=notes,
-    relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
-    version=5,
+    version=6,
     counts_clipped=True,
+    **OF_ONE_RECORD,
 )

@@ -30,7 +30,7 @@ GOOD_EVENT = Bound(
     promises_of=promises,
     needs=needs,
     baseline=Baseline("published (k={k})", "composed", "even"),
-    version=4,
+    version=5,
 )
 
 
@@ -54,5 +54,5 @@ GOOD_EVENT_Q = Bound(
     promises_of=promises,
     needs=needs,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
-    version=4,
+    version=5,
 )

@@ -130,6 +130,6 @@ BOUND = Bound(
     provable=provable,
     columns=columns,
     independent_layers=lambda mechanism: mechanism.projects_apart,
-    version=4,
+    version=5,
     counts_clipped=True,
 )

@@ -2,9 +2,8 @@
 
 from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import Mixing
-from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
 from privproj.numerics.enclosure import Enclosure
-from privproj.runs.sampling import NeighbouringRelation
 
 VALUES_PER_DEVIATION = 24.0
 """Values of the profile per deviation of its loss that are worth their time. Speed only."""
@@ -47,7 +46,6 @@ BOUND = Bound(
     proof="C33",
     example="privproj epsilon mixing --rank 100 --gamma 65 --eigen-noise 7 --delta 1e-6",
     representation=representation,
-    version=2,
-    groups=False,
-    relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+    version=3,
+    **OF_ONE_RECORD,
 )

@@ -8,9 +8,8 @@ from privproj.laws.profiles import LOWER_END_REFINEMENT, any_rank_profile, rank_
 from privproj.laws.shift_kernels import SHIFT_COLUMNS
 from privproj.laws.squared_shift import ScaledGamma
 from privproj.mechanisms import PublicSketch
-from privproj.mechanisms.bound import RANK_PROMISE, Bound
+from privproj.mechanisms.bound import OF_ONE_RECORD, RANK_PROMISE, Bound
 from privproj.result import Status
-from privproj.runs.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
     from privproj.curves.columns import RowOfLaw
@@ -66,7 +65,7 @@ RANK_FREE = Bound(
     allows=allowed,
     provable=_rank_free_in_balls,
     columns=_columns,
-    version=4,
+    version=5,
 )
 
 
@@ -103,7 +102,6 @@ EXACT_RANK1 = Bound(
     status=Status.CONDITIONAL,
     exact=True,
     promises_of=promises,
-    groups=False,
-    relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
-    version=4,
+    version=5,
+    **OF_ONE_RECORD,
 )
