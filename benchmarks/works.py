@@ -119,7 +119,7 @@ WARM = {
 LIMITS = {
     "wishart delta": 0.015,
     "wishart epsilon": 0.040,
-    "gaussian: deltas, 1e5 rows": 0.05,
+    "gaussian: deltas, 1e5 rows": 0.1,
     "m2 rank-free: deltas, 1e5 rows": 1.0,
     "m2 rank-free: epsilons, 1e5 rows": 3.5,
     "sweep of 1e5 gaussian deltas": 1.2,

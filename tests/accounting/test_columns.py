@@ -185,9 +185,32 @@ def test_columns_are_broadcast_and_a_row_does_not_depend_on_the_others(monkeypat
     assert privproj.epsilons(M2, dim=64, rank=4, noise_multiplier=[], delta=1e-5).value.shape == (0,)
 
 
+@pytest.mark.parametrize("query", ["deltas", "epsilons", "sigmas"])
+def test_rows_of_several_shapes_are_answered_as_each_alone(query):
+    """Also where nothing is projected, which is another law, and where the same shape comes again."""
+    columns = {"dim": [64, 128, 64, 16, 64], "rank": [4, 4, 64, 2, 4], "noise_multiplier": [0.5, 1.0, 2.0, 0.7, 0.9]}
+    targets = {"epsilon": [1.0, 0.5, 2.0, 0.1, 0.7], "delta": [1e-5, 1e-3, 1e-6, 1e-5, 1e-4]}
+    columns |= {"deltas": {"epsilon": targets["epsilon"]}, "epsilons": {"delta": targets["delta"]}}.get(query, targets)
+    if query == "sigmas":
+        del columns["noise_multiplier"]
+    ask = getattr(privproj, query)
+    found = ask(M2, **columns)
+    for i in range(5):
+        alone = ask(M2, **{name: column[i] for name, column in columns.items()})
+        assert (found.value[i], found.lower[i], found.log10_delta[i]) == (alone.value, alone.lower, alone.log10_delta)
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
+        (
+            lambda: privproj.epsilons(M2, dim=[64, 8, 64], rank=9, noise_multiplier=1.0, delta=[0.1, 0.1, 2]),
+            "row 1: rank",
+        ),
+        (
+            lambda: privproj.epsilons(M2, dim=[64, 64, 8], rank=9, noise_multiplier=1.0, delta=[0.1, 2, 0.1]),
+            "row 1: delta",
+        ),
         (lambda: privproj.epsilons(M2, dim=64, rank=[4, 65, 66], noise_multiplier=1.0, delta=1e-5), "row 1: rank=65"),
         (lambda: privproj.deltas(Gaussian, noise_multiplier=[[1.0], [-1.0]], epsilon=[1.0, 2.0]), "row 1, 0: noise"),
         (lambda: privproj.deltas(Gaussian, noise_multiplier=1.0, epsilon=[1.0, math.nan]), "row 1: epsilon=nan"),
