@@ -177,7 +177,7 @@ Speed only.
 """
 
 
-SETTLED_NATS = 1e-6
+SETTLED_NATS = 1e-8
 """Largest log ratio at which a small step of Newton's method ends it. Speed only."""
 
 
