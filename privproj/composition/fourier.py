@@ -177,6 +177,10 @@ Speed only.
 """
 
 
+SETTLED_NATS = 1e-8
+"""Largest log ratio at which a small step of Newton's method ends it. Speed only."""
+
+
 class DeltaValue(NamedTuple):
     """The finite part of delta at one ``eps``, with its error. Whoever computed it guarantees the error."""
 
@@ -437,7 +441,8 @@ class Composition:
             gap, fall = excess(eps)
             low, high = (eps, high) if gap > 0.0 else (low, eps)
             nearer = eps + gap / fall if fall > 0.0 else high
-            settled = abs(nearer - eps) <= NEWTON_RTOL * nearer
+            # Where the error is most of a delta its slope says nothing, so the gap must be small too.
+            settled = abs(nearer - eps) <= NEWTON_RTOL * eps and abs(gap) <= SETTLED_NATS
             if not settled and not low < nearer < high:
                 nearer = 0.5 * (low + high)
             eps = nearer
