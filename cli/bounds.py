@@ -8,21 +8,19 @@ from privproj.mechanisms.registry import LINES, registry
 
 from . import render
 
-HELP = """The catalogue of bounds; with NAME (or MECHANISM.NAME) one of them in full, with the name of a
-mechanism or of a published method (DP-SGD, DP-GRAPE, ...) those that account for it.
 
-\b
-Example:
-  privproj bounds rank-free
-"""
-
-
-@click.command("bounds", help=HELP, short_help="The catalogue of bounds.")
+@click.command("bounds")
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 @click.option("--markdown", is_flag=True, help="The table of the README.")
 def command(name: str | None, as_json: bool, markdown: bool) -> int:
-    """Print the catalogue of bounds, or one bound in full."""
+    """The catalogue of bounds; with NAME (or MECHANISM.NAME) one of them in full, with the name of a
+    mechanism or of a published method (DP-SGD, DP-GRAPE, ...) those that account for it.
+
+    \b
+    Example:
+      privproj bounds rank-free
+    """
     pages = [b for b in registry() if name in (b.name, f"{b.mechanism.name}.{b.name}")]
     method = None if pages or name is None else find_method(name)
     mechanisms = method.mechanisms if method else (name,)

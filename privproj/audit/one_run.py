@@ -15,9 +15,6 @@ from privproj.mechanisms import Gaussian
 from privproj.training import PoissonBatches, make_private
 from privproj.validation import whole
 
-PART = 256
-"""Canaries that go through the release code together; bounds memory. Speed only."""
-
 
 def one_run(
     mechanism: Gaussian, canaries: int, guesses: int, delta: float, confidence: float, seed: int | None = None
@@ -61,7 +58,8 @@ def one_run(
     included = np.flatnonzero(rng.random(count) < 0.5)
     boundary = optimizer.boundary
     (view,) = boundary.views
-    for rows in torch.as_tensor(included).split(PART):
+    # Canaries that go through the release code together; bounds memory. Speed only.
+    for rows in torch.as_tensor(included).split(256):
         g = torch.zeros(len(rows), count, dtype=torch.float64)
         g[torch.arange(len(rows)), rows] = 1.0
         view.tap.uses = [(view.tap.modules[0], torch.ones(len(rows), 1, dtype=torch.float64), g)]

@@ -27,10 +27,10 @@ from privproj.training.view import View, WholeGradient
 
 SLACK = 1e-6
 """The relative amount by which norms are overstated, so that no contribution exceeds the clip. It is above the rounding
-of norms, factors and sums in double precision, and of one factor times one gradient. Proof."""
+of norms, factors and sums in double precision, and of one factor times one gradient. Soundness."""
 
 RESIDUAL = math.sqrt(2.0)
-"""The largest norm of a softmax residual ``p - e_y``, for ``p`` has entries that sum to 1; no unit. Proof."""
+"""The largest norm of a softmax residual ``p - e_y``, for ``p`` has entries that sum to 1; no unit. Soundness."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ IGNORED = -100
 """The label of a token without a loss, as transformers has it. Contract."""
 
 BATCH_STATISTICS = ("loss", "train_loss", "grad_norm")
-"""Entries of Trainer's logs that come from a batch without noise, or from gradients that do not exist here. Proof."""
+"""Entries of Trainer's logs that come from a batch without noise, or from gradients that do not exist here.
+Soundness."""
 
 WORKERS = {"NO", "MULTI_CPU", "MULTI_GPU"}
 """Kinds of runs in which every process holds the whole model. Contract."""
@@ -55,10 +56,10 @@ UNSOUND = {
     "train_sampling_strategy": ("random", "batches are drawn as is accounted"),
     "group_by_length": (False, "batches are drawn as is accounted"),
 }
-"""Arguments of Trainer that must keep one value, and why. Proof."""
+"""Arguments of Trainer that must keep one value, and why. Soundness."""
 
 OWN_UPDATES = ("layerwise", "lomo", "schedule_free")
-"""Words in the names of optimizers that change weights elsewhere than in ``step``. Proof."""
+"""Words in the names of optimizers that change weights elsewhere than in ``step``. Soundness."""
 
 
 class PrivateTrainer(Trainer):

@@ -168,8 +168,8 @@ REFUSED_ABOVE = 1e-3
 batch and its losses, and are refused."""
 
 OVERSTATEMENT = 8.0
-"""The relative overstatement of squared norms, in units of that distance ``d``. Proof: what is summed has at most
-``1 + d (1 + d)`` times the squared norm that is measured, since ``|U^T M|^2 + |(I - U U^T) M|^2`` exceeds ``|M|^2`` by
+"""The relative overstatement of squared norms, in units of that distance ``d``. Soundness: what is summed has at most
+``1 + d (1 + d)`` times the squared norm that is computed, since ``|U^T M|^2 + |(I - U U^T) M|^2`` exceeds ``|M|^2`` by
 ``<M, U (U^T U - I) U^T M>``."""
 
 
