@@ -279,7 +279,7 @@ def _non_poisson_refusal() -> Refused:
     return Refused(
         "poisson_sampling=False has no amplification theorem here: batches of a shuffled or ordered loader are no "
         "Poisson samples; use poisson_sampling=True, account for one release for each epoch (`privproj epsilon ... "
-        '--sampling partition`), or train with make_private(..., sampling="balls-in-bins") of privproj.training'
+        '--sampling partition`), or train with make_private(..., batches="balls-in-bins") of privproj.training'
     )
 
 
