@@ -157,7 +157,7 @@ def shared_options(*digests: str) -> list[Once]:
         option("--style", "How to write.  [default: from the file's name]", type=OneOf([*STYLES])),
         Once(["--output", "-o"], help="File to write (.txt, .md, .html).", metavar="FILE"),
         *(
-            option(f"--{name}", words, type=str, metavar="WORDS", is_rare=name in ("data", "versions"))
+            option(f"--{name}", words, type=str, metavar="WORDS", is_rare=name in ("date", "data", "versions"))
             for name, words in FIELDS.items()
         ),
         *(
