@@ -710,7 +710,8 @@ class TiltedSum:
         # e^(i w_k cell) = e^(i w_(m q) cell) e^(i w_p cell), k = m q + p
         rows = np.exp(2j * np.pi / n * (np.arange(self.blocks.shape[1]) * (block * (cell % n) % n) % n))
         turns = np.exp(2j * np.pi / n * (np.arange(block) * (cell % n) % n))
-        first, second = np.sum((np.einsum("srk,k->sr", self.blocks, turns) * rows).real, axis=1)
+        inner: Spectrum = np.einsum("srk,k->sr", self.blocks, turns)
+        first, second = np.sum((inner * rows).real, axis=1)
         return float(first), float(second)
 
     def delta(self, eps: float) -> DeltaValue:
