@@ -710,7 +710,7 @@ class TiltedSum:
         # e^(i w_k cell) = e^(i w_(m q) cell) e^(i w_p cell), k = m q + p
         rows = np.exp(2j * np.pi / n * (np.arange(self.blocks.shape[1]) * (block * (cell % n) % n) % n))
         turns = np.exp(2j * np.pi / n * (np.arange(block) * (cell % n) % n))
-        inner: Spectrum = np.einsum("srk,k->sr", self.blocks, turns)
+        inner: Any = np.einsum("srk,k->sr", self.blocks, turns)
         first, second = np.sum((inner * rows).real, axis=1)
         return float(first), float(second)
 
