@@ -475,6 +475,7 @@ class TiltedSum:
         self.frequencies, values, errors = self.transform()
         self.masses = []  # not needed any more
         self.blocks: Any = None
+        self.terms: Any = None
         self.prepare_sums(values, errors)
 
     def add(self, phase: _Factor) -> None:
