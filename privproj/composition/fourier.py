@@ -475,6 +475,7 @@ class TiltedSum:
         self.frequencies, values, errors = self.transform()
         self.masses = []  # not needed any more
         self.blocks: Any = None
+        self.terms: Any = None
         self.prepare_sums(values, errors)
 
     def add(self, phase: _Factor) -> None:
@@ -710,7 +711,8 @@ class TiltedSum:
         # e^(i w_k cell) = e^(i w_(m q) cell) e^(i w_p cell), k = m q + p
         rows = np.exp(2j * np.pi / n * (np.arange(self.blocks.shape[1]) * (block * (cell % n) % n) % n))
         turns = np.exp(2j * np.pi / n * (np.arange(block) * (cell % n) % n))
-        first, second = np.sum((np.einsum("srk,k->sr", self.blocks, turns) * rows).real, axis=1)
+        inner: Any = np.einsum("srk,k->sr", self.blocks, turns)
+        first, second = np.sum((inner * rows).real, axis=1)
         return float(first), float(second)
 
     def delta(self, eps: float) -> DeltaValue:
