@@ -24,7 +24,7 @@ from transformers.trainer_utils import has_length
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.result import Result
-from privproj.training.arguments import FeatureBound
+from privproj.training.arguments import FeatureBound, batches_of
 from privproj.training.batches import WORKER_SETTINGS, PrivateLoader
 from privproj.training.engine import ResumedLedger, make_private
 from privproj.training.optimizer import PrivateOptimizer
@@ -403,8 +403,8 @@ def _checked(privacy: Mapping[str, Any]) -> dict[str, Any]:
         if name not in known:
             remedy = "TrainingArguments says it" if name in GIVEN_BY_TRAINER else ""
             raise InvalidParameter("privacy", name, f"names of {', '.join(sorted(known))}", remedy)
-    drawing = privacy.get("batches")
-    if (getattr(drawing, "rate", None), getattr(drawing, "count", None)) != (None, None):
+    drawing = batches_of(privacy.get("batches", "poisson"))
+    if (drawing.rate, drawing.count) != (None, None):
         raise InvalidParameter("batches", drawing, "no rate and no number of batches", "TrainingArguments says it")
     if privacy.get("delta") is None:
         raise InvalidParameter("privacy", "no delta", "a delta, for the logs too")
