@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -20,24 +21,41 @@ LARGEST_TOML = 2 << 20
 """Bytes of a file in TOML: its parser takes a hundred times as much memory for hostile keys. Contract."""
 
 
+STANDARD_INPUT = "-"
+"""The name under which a file is read from standard input. Contract."""
+
+
 def read_data(path: str) -> dict[str, Any]:
-    """Read the data of a TOML or JSON file."""
+    """Read the data of a TOML or JSON file, of standard input for ``-``, where JSON begins with a brace."""
     try:
-        text = (read_bounded(path) if path.endswith(".json") else read_bounded(path, most=LARGEST_TOML)).decode()
+        if path == STANDARD_INPUT:
+            text = read_input().decode()
+            is_json = text.lstrip().startswith("{")
+        else:
+            is_json = path.endswith(".json")
+            text = (read_bounded(path) if is_json else read_bounded(path, most=LARGEST_TOML)).decode()
     except UnicodeDecodeError:
         raise InvalidParameter("FILE", path, "a file of text in UTF-8") from None
-    if not path.endswith(".json") and LONG_KEY.search(text):
+    if not is_json and LONG_KEY.search(text):
         raise InvalidParameter("FILE", path, "keys of at most 50 parts")
     try:
-        data = from_json(text, path) if path.endswith(".json") else tomllib.loads(text, parse_float=parse_decimal)
+        data = from_json(text, path) if is_json else tomllib.loads(text, parse_float=parse_decimal)
     except InvalidParameter:
         raise
     except (ValueError, RecursionError) as error:
-        kind = "JSON" if path.endswith(".json") else "TOML"
+        kind = "JSON" if is_json else "TOML"
         raise InvalidParameter("FILE", path, f"a file in {kind}", reason_of(error, text)) from None
     if not isinstance(data, dict):
         raise InvalidParameter("FILE", path, "a table of keys")
     return data
+
+
+def read_input() -> bytes:
+    """The bytes of standard input, of which there may be as many as a file in TOML has."""
+    content = sys.stdin.buffer.read(LARGEST_TOML + 1) if sys.stdin is not None else b""
+    if len(content) > LARGEST_TOML:
+        raise InvalidParameter("FILE", STANDARD_INPUT, f"at most {LARGEST_TOML} bytes on standard input")
+    return content
 
 
 def reason_of(error: Exception, text: str) -> str:

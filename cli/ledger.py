@@ -10,7 +10,7 @@ from privproj.result import round_outward
 
 from . import render
 from .answer import EXIT_CODES
-from .options import option, with_options
+from .options import file_argument, option, with_options
 
 HELP = """What the ledger of a training run says: releases made, epsilon so far and of the plan, which to quote.
 
@@ -110,7 +110,7 @@ def text(shown: dict[str, Any]) -> str:
 
 command = with_options(
     [
-        click.Argument(["file"], type=str, metavar="FILE"),
+        file_argument(),
         option("--delta", "Failure probability delta.  [default: the ledger's]", metavar="D"),
         option("--json", "JSON instead of text.", is_flag=True),
     ],

@@ -14,8 +14,7 @@ from privproj.result import Result, round_outward
 
 from . import render
 from .files import read_data
-from .options import option, with_options
-from .run import file_argument
+from .options import file_argument, option, with_options
 
 HELP = """How much of a budget a run file has spent, and how many more steps fit.
 
@@ -142,7 +141,7 @@ def text(shown: dict[str, Any]) -> str:
         lines.append(
             f"  {entry['phase']}: {entry['more_steps']} more {entry['unit']} fit{after}{words[entry['would_exceed']]}"
         )
-    lines.append(f"  rests on: {shown['bound']} ({shown['status']}); {shown['relation']}")
+    lines += render.fit_line("  rests on: ", f"{shown['bound']} ({shown['status']}); {shown['relation']}")
     for label, found in (("promise", shown["promises"]), ("assumes", shown["assumes"]), ("warning", shown["warnings"])):
         lines += render.wrap_line(f"  {label}:  ", "; ".join(found)) if found else []
     return "\n".join(lines)

@@ -23,6 +23,9 @@ MOST_NAMES = 6
 WIDEST = 100
 """Columns that a line of text may have. Contract."""
 
+NARROWEST = 40
+"""Columns below which lines are not broken for a narrow terminal. Contract."""
+
 SYMBOLS = {"sigma": "noise multiplier", "rate": "sampling rate"}
 MEETS = {
     "sigma": "smallest that meets",
@@ -73,7 +76,7 @@ def closing_lines(result: Result) -> list[str]:
 
 def result_lines(result: Result) -> list[str]:
     """Say the number and what it rests on."""
-    return [headline(result), "  rests on: " + foundation_line(result)]
+    return [headline(result), *fit_line("  rests on: ", foundation_line(result))]
 
 
 def at_least_line(result: Result) -> list[str]:
@@ -158,11 +161,31 @@ def shorten_numbers(text: str, *, up: bool = False) -> str:
     return str(Context(prec=12, rounding=rounding, Emin=-(10**9), Emax=10**9).create_decimal(text))
 
 
+def terminal_width() -> int | None:
+    """The columns of the terminal that is written to; None for a file or a pipe."""
+    import sys
+
+    if sys.stdout is None or not sys.stdout.isatty():
+        return None
+    from shutil import get_terminal_size
+
+    return max(get_terminal_size((WIDEST, 24)).columns, NARROWEST)
+
+
+def fit_line(label: str, text: str) -> list[str]:
+    """A line that a script may look for: broken for a terminal, and whole in a file or a pipe."""
+    return [label + text] if terminal_width() is None else wrap_line(label, text)
+
+
 def wrap_line(label: str, text: str) -> list[str]:
-    """``text`` behind a label, in lines of at most :data:`WIDEST` characters; nothing for an empty text."""
+    """``text`` behind a label, in lines of at most :data:`WIDEST` characters, or those of the terminal if it has fewer.
+
+    There are none for an empty text.
+    """
+    widest = min(WIDEST, terminal_width() or WIDEST)
     lines, current = [], label
     for word in text.split():
-        if len(current) + len(word) > WIDEST - 1 and current.strip() != label.strip():
+        if len(current) + len(word) > widest - 1 and current.strip() != label.strip():
             lines.append(current.rstrip())
             current = " " * len(label)
         current += word + " "
@@ -270,18 +293,18 @@ def run_text(result: Result, schedule: "Schedule") -> str:
     from privproj.extensions.events import event_words
 
     first = _gdp_headline(result) if result.quantity == "gdp_mu" else headline(result)
-    lines = [first, f"  rests on: {result.bound} ({result.status}); {relation_words(result)}"]
+    lines = [first, *fit_line("  rests on: ", f"{result.bound} ({result.status}); {relation_words(result)}")]
     for phase in schedule.by_one_accountant().phases:
         if phase.mechanism.name == "dp-accounting":
             words, times = event_words(phase.as_dict()["event"]), phase.run.steps  # pyright: ignore[reportArgumentType]
-            lines.append(f"  {phase.name}: {words}, {'once' if times == 1 else f'{times} times'}")
+            lines += fit_line(f"  {phase.name}: ", f"{words}, {'once' if times == 1 else f'{times} times'}")
             continue
         noise = phase.mechanism.noise_multiplier
         words = "" if noise is None else f", noise multiplier {round_outward(noise)}"
         count = getattr(phase.mechanism, "adaptive_clipping_sigma", None)
         words += "" if count is None else f", clip adapted by a count with noise {count:g}"
         words += f" ({phase.bound.name})"
-        lines.append(f"  {phase.name}: {phase.mechanism.name}{words}; {run_words(phase.run.parameters())}")
+        lines += fit_line(f"  {phase.name}: ", f"{phase.mechanism.name}{words}; {run_words(phase.run.parameters())}")
     for promise in result.promises:
         lines += wrap_line("  promise:  ", promise)
     shown = at_least_line(result) + numerics_line(result.numerics) + certified_line(result.numerics)

@@ -21,7 +21,7 @@ from privproj.runs.targets import delta_target
 
 from . import render
 from .files import read_data, write_text
-from .options import Once, OneOf, option, with_options
+from .options import Once, OneOf, file_argument, option, with_options
 from .query import QuestionGroup, bound_option, target_options
 
 SUMMARY = "A privacy statement for a model card: text, Markdown or HTML."
@@ -159,7 +159,7 @@ command = QuestionGroup(
 )
 command.add_command(
     with_options(
-        [click.Argument(["file"], type=str, metavar="FILE"), *target_options("report"), *shared_options()],
+        [file_argument(), *target_options("report"), *shared_options()],
         report_run,
         name="run",
         help="A run file: phases composed jointly.",

@@ -14,7 +14,7 @@ from privproj.runs.targets import RISKS, TARGET_PARAMETERS
 from . import render
 from .answer import EXIT_CODES, with_proof
 from .files import read_data, write_run_file
-from .options import Once, option, option_of, with_options
+from .options import Once, file_argument, option, option_of, with_options
 from .query import json_option, proof_options
 
 HELP = """Epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
@@ -115,11 +115,6 @@ def as_events(schedule: Schedule) -> dict[str, Any]:
         for phase in schedule.phases
     ]
     return {**schedule.as_dict(), "relation": str(schedule.phases[0].run.relation), "phase": phases}
-
-
-def file_argument() -> click.Argument:
-    """Return the argument that names the run file."""
-    return click.Argument(["file"], type=str, metavar="FILE")
 
 
 def options() -> list[Any]:

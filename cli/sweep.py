@@ -11,9 +11,8 @@ from privproj.validation import whole
 
 from . import render
 from .files import read_data
-from .options import Once, option, with_options
+from .options import Once, file_argument, option, with_options
 from .progress import bar
-from .run import file_argument
 
 SUMMARY = "A grid of questions to a CSV or Parquet table; resumable."
 HELP = f"""{SUMMARY}

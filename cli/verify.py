@@ -19,7 +19,7 @@ from privproj.runs import Run
 
 from . import render
 from .ledger import overview, planned_delta
-from .options import option, with_options
+from .options import file_argument, option, with_options
 from .report import written
 
 SUMMARY = "Checks a certificate, a ledger or a privacy statement, or a statement against its ledger."
@@ -321,7 +321,7 @@ def parameters_words(of: dict[str, Any], name: str) -> str:
 
 command = with_options(
     [
-        click.Argument(["file"], nargs=-1, required=True, metavar="FILE [LEDGER]"),
+        file_argument(nargs=-1, metavar="FILE [LEDGER]"),
         option("--delta", "Of a ledger: failure probability delta.  [default: the ledger's]", metavar="D"),
         option("--json", "One JSON object instead of text.", is_flag=True),
     ],

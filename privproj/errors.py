@@ -124,8 +124,7 @@ class MissingPackage(InvalidParameter):
         """The message; the name plays no role."""
         package, needed_by, extra, otherwise = self.missing
         return (
-            f"expected {package} to be installed, which {needed_by} needs; in the checkout of privproj: "
-            f"pip install -c constraints.txt '.[{extra}]'{otherwise}"
+            f"expected {package} to be installed, which {needed_by} needs; pip install 'privproj[{extra}]'{otherwise}"
         )
 
 

@@ -70,5 +70,5 @@ def test_an_error_survives_another_process(kind):
 
 def test_a_missing_package_says_what_to_install():
     error = errors.MissingPackage("torch", "training", "torch")
-    assert str(error).startswith("expected torch to be installed, which training needs; in the checkout")
-    assert str(error).endswith("pip install -c constraints.txt '.[torch]'")
+    assert str(error).startswith("expected torch to be installed, which training needs; ")
+    assert str(error).endswith("pip install 'privproj[torch]'")
