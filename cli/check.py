@@ -6,9 +6,9 @@ from typing import Any
 
 from privproj.errors import InvalidParameter, MissingPackage
 from privproj.records.atomic import read_bounded
+from privproj.records.data_file import read_data, refuse_same_file, write_text
 from privproj.records.regression import EXPECTED, CheckVerdict, change_words, entries_from
 
-from .files import read_data, refuse_same_file, write_text
 from .options import Once, file_argument, option, with_options
 from .output import complain, one_line, write
 from .query import json_option

@@ -9,11 +9,11 @@ from privproj.accounting.schedule import Remaining, Schedule
 from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, plan_fixed
 from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.extensions.filter import LARGEST_BUDGET, Filter
+from privproj.records.data_file import read_data
 from privproj.records.run_file import from_data
 from privproj.result import Result, round_outward
 
 from . import render
-from .files import read_data
 from .options import file_argument, option, with_options
 
 HELP = """How much of a budget a run file has spent, and how many more steps fit.

@@ -1,7 +1,7 @@
 """Results as text and JSON. Text rounds to four significant digits on the safe side."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from privproj.assumptions import REPLACE_SENSITIVITY
@@ -372,7 +372,7 @@ def comparison_record(row: "Comparison") -> dict[str, Any]:
     return {"bound": row.bound.name, "value": None, "status": str(row.bound.status), "reason": row.reason}
 
 
-def comparison_text(rows: "list[Comparison]") -> str:
+def comparison_text(rows: "Sequence[Comparison]") -> str:
     """Say what was asked, a table of values, the promises in full, and why other bounds do not answer."""
     answered = [row.result for row in rows if row.result is not None and row.result.value is not None]
     lines, promises = [], {}
@@ -404,7 +404,7 @@ def question_words(answered: list[Result]) -> str:
     return f"{first.quantity} of {first.mechanism['name']} at {at}; {relations}; {run_words(first.run)}"
 
 
-def unanswered_lines(rows: "list[Comparison]") -> list[str]:
+def unanswered_lines(rows: "Sequence[Comparison]") -> list[str]:
     """Say in one line for each bound that does not apply what it needs, or why not."""
     width = max((len(row.bound.name) for row in rows), default=0)
     lines = [f"  {row.bound.name:<{width}}  {row.short or 'no number'}" for row in rows]

@@ -12,6 +12,7 @@ import click
 from privproj.accounting.queries import Comparison
 from privproj.curves.tradeoff import profile_points
 from privproj.mechanisms import Mechanism
+from privproj.records.data_file import read_data, write_text
 from privproj.records.run_file import from_data
 from privproj.records.statement import STYLES, Statement, question_data, run_data, sections, statement_from
 from privproj.records.statement_check import BEGIN, END
@@ -20,7 +21,6 @@ from privproj.runs import RunOptions
 from privproj.runs.targets import delta_target
 
 from . import render
-from .files import read_data, write_text
 from .options import Once, OneOf, file_argument, option, with_options
 from .query import QuestionGroup, bound_option, target_options
 

@@ -7,6 +7,7 @@ from typing import Any, get_args
 import click
 
 from privproj.errors import InvalidParameter, MissingPackage
+from privproj.records.data_file import write_text
 from privproj.records.statement import account_data, statement_from
 from privproj.result import round_outward
 from privproj.runs.sampling import SamplingName
@@ -14,7 +15,6 @@ from privproj.training.algorithms import ALGORITHMS
 
 from . import render
 from .answer import EXIT_CODES
-from .files import write_text
 from .options import Once, OneOf, option, with_options
 from .output import complain
 from .progress import bar

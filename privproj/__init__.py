@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from privproj.accounting.queries import Comparison, compare, delta, epsilon
     from privproj.accounting.worth import Worth, worth
     from privproj.curves.epsilon_delta import advanced_composition, basic_composition
-    from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Refused
+    from privproj.errors import (
+        InvalidParameter,
+        MissingPackage,
+        NotConverged,
+        PrecisionLimit,
+        PrivprojError,
+        Refused,
+        Unanswered,
+    )
     from privproj.extensions.filter import Filter
     from privproj.extensions.gdp import gdp_mu
     from privproj.extensions.selection import draw_trials, select
@@ -37,7 +45,8 @@ if TYPE_CHECKING:
     )
     from privproj.mechanisms.m2._beta_tail import beta_tail_epsilons
     from privproj.mechanisms.registry import registry
-    from privproj.result import LowerBound, Outcome, Result, Side, Status
+    from privproj.records.accountant import Accountant
+    from privproj.result import LowerBound, Outcome, Result, Rows, Side, Status
     from privproj.runs import RunOptions
     from privproj.runs.sampling import NeighbouringRelation, Sampling
 
@@ -45,6 +54,7 @@ __all__ = [
     "M1",
     "M2",
     "R1SMG",
+    "Accountant",
     "Choice",
     "ColumnResult",
     "Comparison",
@@ -55,19 +65,23 @@ __all__ = [
     "Laplace",
     "Layer",
     "LowerBound",
+    "MissingPackage",
     "Mixing",
     "NeighbouringRelation",
     "NotConverged",
     "Outcome",
+    "PrecisionLimit",
     "PrivprojError",
     "PublicSketch",
     "Refused",
     "Result",
+    "Rows",
     "RunOptions",
     "Sampling",
     "Side",
     "Sketch",
     "Status",
+    "Unanswered",
     "Wishart",
     "WishartMatrix",
     "Worth",
@@ -109,12 +123,16 @@ HOMES = {
     "extensions.filter": ("Filter",),
     "extensions.gdp": ("gdp_mu",),
     "extensions.selection": ("draw_trials", "select"),
-    "errors": ("InvalidParameter", "NotConverged", "PrivprojError", "Refused"),
+    "errors": (
+        *("InvalidParameter", "MissingPackage", "NotConverged", "PrecisionLimit", "PrivprojError", "Refused"),
+        "Unanswered",
+    ),
     "mechanisms": (
         *("M1", "M2", "R1SMG", "Gaussian", "JLClip", "Laplace", "Layer", "Mixing", "PublicSketch", "Sketch"),
         *("Wishart", "WishartMatrix"),
     ),
-    "result": ("LowerBound", "Outcome", "Result", "Side", "Status"),
+    "records.accountant": ("Accountant",),
+    "result": ("LowerBound", "Outcome", "Result", "Rows", "Side", "Status"),
     "runs": ("RunOptions",),
     "runs.sampling": ("NeighbouringRelation", "Sampling"),
 }

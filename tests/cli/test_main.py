@@ -8,10 +8,10 @@ import sys
 
 import pytest
 from privproj_cli.commands import COMMANDS, command_named
-from privproj_cli.files import as_toml
 from privproj_cli.main import exit_code
 
 import privproj
+from privproj.records.data_file import as_toml
 
 GAUSSIAN = "gaussian --noise-multiplier 1"
 

@@ -11,12 +11,12 @@ from xml.etree import ElementTree
 
 import pytest
 from helpers import ROOT, needs
-from privproj_cli.files import as_toml
 from privproj_cli.main import exit_code
 
 import privproj
 from privproj import InvalidParameter
 from privproj.numerics import kernels
+from privproj.records.data_file import as_toml
 from privproj.records.regression import entries_from
 
 ENTRIES = [

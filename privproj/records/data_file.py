@@ -1,4 +1,4 @@
-"""Reading and writing files of the command line: one clear sentence where they are malformed, never half a file."""
+"""Data in TOML and JSON, read and written: one clear sentence where a file is malformed, never half a file."""
 
 import json
 import re
@@ -129,8 +129,8 @@ def toml_value(value: Any) -> str:
     return json.dumps(value)
 
 
-def write_run_file(path: str, data: dict[str, Any], table: str = "phase") -> None:
-    """Write a run file, as JSON or TOML by the ending of its name."""
+def write_data(path: str, data: dict[str, Any], table: str = "phase") -> None:
+    """Write the data of a run file, as JSON or TOML by the ending of its name."""
     if path.endswith(".json"):
         write_text(path, json.dumps(data, indent=2) + "\n")
     else:
