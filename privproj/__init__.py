@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from privproj.extensions.filter import Filter
     from privproj.extensions.gdp import gdp_mu
+    from privproj.extensions.privacy_loss import Conversion, PrivacyLoss, convert, privacy_loss
     from privproj.extensions.selection import draw_trials, select
     from privproj.mechanisms import (
         M1,
@@ -58,6 +59,7 @@ __all__ = [
     "Choice",
     "ColumnResult",
     "Comparison",
+    "Conversion",
     "Filter",
     "Gaussian",
     "InvalidParameter",
@@ -71,6 +73,7 @@ __all__ = [
     "NotConverged",
     "Outcome",
     "PrecisionLimit",
+    "PrivacyLoss",
     "PrivprojError",
     "PublicSketch",
     "Refused",
@@ -90,6 +93,7 @@ __all__ = [
     "beta_tail_epsilons",
     "choose",
     "compare",
+    "convert",
     "delta",
     "deltas",
     "draw_trials",
@@ -99,6 +103,7 @@ __all__ = [
     "gdp_mu",
     "misalignment",
     "mixing_plan",
+    "privacy_loss",
     "rank",
     "rate",
     "registry",
@@ -122,6 +127,7 @@ HOMES = {
     "curves.epsilon_delta": ("advanced_composition", "basic_composition"),
     "extensions.filter": ("Filter",),
     "extensions.gdp": ("gdp_mu",),
+    "extensions.privacy_loss": ("Conversion", "PrivacyLoss", "convert", "privacy_loss"),
     "extensions.selection": ("draw_trials", "select"),
     "errors": (
         *("InvalidParameter", "MissingPackage", "NotConverged", "PrecisionLimit", "PrivprojError", "Refused"),

@@ -303,7 +303,7 @@ class Rows(tuple[AnyRow, ...]):
 
     >>> from privproj import Gaussian, compare
     >>> compare(Gaussian(noise_multiplier=1.0), delta=1e-5).to_dict()["bound"][:2]
-    ['analytic', 'two-sided']
+    ['analytic', 'gdp']
     """
 
     __slots__ = ()

@@ -33,7 +33,7 @@ class Accountant:
     >>> [(phase.name, phase.run.steps) for phase in accountant.schedule.phases]
     [('gaussian', 10), ('m2', 50)]
     >>> round(accountant.epsilon(1e-5).value, 3)
-    0.914
+    0.396
     """
 
     def __init__(self, schedule: Schedule | None = None) -> None:
