@@ -254,6 +254,8 @@ class Result:
         """At which target the value is."""
         if self.risk is not None:
             return f"for {risk_words(self.risk)}"
+        if self.log10_delta is None and self.delta is None:
+            return "at every delta" if self.epsilon is None else f"at epsilon {self.epsilon:g}"
         delta = f"delta {self.delta:g}" if self.delta is not None else f"delta 10^{self.log10_delta:g}"
         if self.quantity == "delta":
             return f"at epsilon {self.epsilon:g}"

@@ -1,8 +1,8 @@
 """The privacy loss distribution of a run as an object, and what a run is in the words of other tools.
 
-A curve that holds in both orders is the profile of a pair of laws on a lattice of losses that dominates the run, and of
-one that it dominates (C18). So every answer has such a pair, whatever its bound is, at the resolution of the lattice.
-Runs are composed before that, as schedules.
+The true curve of a run is convex and holds in both orders, so that upper bounds of it at the points of a lattice make a
+pair of laws that dominates the run (C18), whatever its bound is. Lower bounds of it, which exact bounds have, make one
+that it dominates. Runs are composed before that, as schedules.
 """
 
 import math
@@ -46,14 +46,14 @@ DRAWN_DELTA = 1e-9
 
 @dataclass(frozen=True)
 class PrivacyLoss:
-    """The privacy loss of a run: two laws of it on a lattice, between which the curve of its bound lies.
+    """The privacy loss of a run: laws of it on a lattice, one from above and, for exact bounds, one from below.
 
     ``above`` dominates every pair of neighbours in both orders, so that whatever is computed from it is an upper bound.
-    ``below`` is dominated by the curve of the bound. It is None where no lower end is known, and it says something of
-    the mechanism only where the bound is exact. Each has ``losses`` (nats), ``masses`` at these under the one data set,
-    and ``at_infinity``, the mass of an infinite loss; the masses under the other data set are ``exp(-losses)`` times
-    as large, and ``lost`` lies at the loss minus infinity. ``+`` and ``*`` compose runs as schedules do, not laws, so
-    that nothing is lost.
+    The deltas of ``below`` are at most the larger one of both orders of the run; it is None unless every bound is exact
+    and a lower end is known. Each has ``losses`` (nats), ``masses`` at these under the one data set, and
+    ``at_infinity``, the mass of an infinite loss; the masses under the other data set are ``exp(-losses)`` times as
+    large, and ``lost`` lies at the loss minus infinity. ``+`` and ``*`` compose runs as schedules do, not laws, so that
+    nothing is lost.
 
     Args:
         schedule: The run.
@@ -61,7 +61,7 @@ class PrivacyLoss:
     >>> from privproj import Gaussian, privacy_loss
     >>> loss = privacy_loss(Gaussian(noise_multiplier=2.0))
     >>> round(float(loss.above.losses @ loss.above.masses), 3)  # 1/(2 z^2)
-    0.126
+    0.125
     >>> round((loss * 4).epsilon(1e-5).value, 4), loss * 4 == loss + loss * 3
     (4.3772, True)
     """
@@ -93,8 +93,10 @@ class PrivacyLoss:
 
     @property
     def below(self) -> "DominatingPair | None":
-        """The law that the curve of the bound dominates; None where no lower end of it is known."""
-        return self.bounds.below
+        """The law that the run dominates; None where a bound is not exact, or no lower end is known."""
+        phases = self.schedule.phases
+        is_true = all(phase.bound.exact and phase.bound.attained(phase.mechanism) for phase in phases)
+        return self.bounds.below if is_true and self.schedule.accountant is None else None
 
     def epsilon(self, delta: float) -> Result:
         """Return the smallest epsilon at a delta, rounded up: the answer of the schedule.
@@ -199,10 +201,10 @@ def privacy_loss(run: Mechanism | Schedule, *, bound: str | None = None, **optio
         InvalidParameter: A value is outside its domain, or a schedule is given options.
         Refused: The bound proves nothing for this mechanism and run.
 
-    >>> from privproj import M2, privacy_loss
+    >>> from privproj import M2, Gaussian, privacy_loss
     >>> loss = privacy_loss(M2(dim=64, rank=4, noise_multiplier=1.0))
-    >>> loss.above.at_infinity < 1e-14, loss.below is not None
-    (True, True)
+    >>> loss.above.at_infinity < 1e-14, loss.below, privacy_loss(Gaussian(noise_multiplier=1.0)).below is None
+    (True, None, False)
     """
     if isinstance(run, Schedule):
         for name, value in {"bound": bound, **options}.items():
@@ -277,7 +279,7 @@ def convert(
     >>> [round(value, 9) for value in convert(Gaussian(noise_multiplier=2.0), "renyi", at=[2, 4], steps=8).value]
     [2.0, 4.0]
     >>> [round(rate, 4) for rate in convert(Gaussian(noise_multiplier=2.0), "trade-off", at=[0.01, 0.1]).value]
-    [0.9661, 0.7827]
+    [0.9661, 0.7828]
     """
     loss = run if isinstance(run, PrivacyLoss) else privacy_loss(run, bound=bound, **options)
     if to not in CONVERSIONS:
