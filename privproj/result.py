@@ -303,6 +303,9 @@ AnyRow = TypeVar("AnyRow", bound=Row)
 class Rows(tuple[AnyRow, ...]):
     """Answers side by side, in their order: a tuple that a notebook shows as a table.
 
+    Args:
+        iterable: The rows.
+
     >>> from privproj import Gaussian, compare
     >>> compare(Gaussian(noise_multiplier=1.0), delta=1e-5).to_dict()["bound"][:2]
     ['analytic', 'gdp']

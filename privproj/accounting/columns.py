@@ -261,7 +261,7 @@ def _answer_columns(
     if quantity == "delta":
         outcome[(numbers[0] >= 1.0) & (outcome == Outcome.OK)] = Outcome.VACUOUS
     value, lower, power, outcome = (array.reshape(shape) for array in (*numbers, outcome))
-    asked = {**same, **{name: column.reshape(shape) for name, column in columns.items()}, **run}
+    asked = {**{name: columns[name].reshape(shape) if name in columns else same[name] for name in given}, **run}
     asked = {name: value for name, value in asked.items() if value is not None}
     return basis.result(quantity=quantity, value=value, lower=lower, log10_delta=power, outcome=outcome, asked=asked)
 

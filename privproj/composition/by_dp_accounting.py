@@ -6,10 +6,11 @@ docs/proofs.md under "What is only observed".
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dp_accounting.pld import common, pld_pmf
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from privproj.composition.dominating_pairs import DominatingPair
 from privproj.errors import PrecisionLimit
@@ -90,7 +91,7 @@ def compose(orders: list[PeerOrder], theirs: list[LawOrder] | None = None, step:
     laws, but for rounding, which is measured and not proved. Raises :class:`PrecisionLimit` for a grid of more than
     :data:`MOST_PEER_CELLS` cells.
     """
-    laws = [[(law_of(pair), steps) for pair, steps in order] for order in orders]
+    laws = [[(_law_of(pair), steps) for pair, steps in order] for order in orders]
     # What is symmetric is the same in both orders.
     both = range(max(len(laws), len(theirs or [])))
     whole = [[item for part in (laws, theirs) if part for item in part[min(i, len(part) - 1)]] for i in both]
@@ -113,11 +114,16 @@ def _compose_order(order: LawOrder, step: float) -> pld_pmf.PLDPmf:
     return first
 
 
-def law_of(pair: DominatingPair) -> pld_pmf.PLDPmf:
+def _law_of(pair: DominatingPair) -> pld_pmf.PLDPmf:
     """A pair as dp-accounting holds it, dense from the start; raises :class:`PrecisionLimit` where it is too large."""
     _check_cell_count(int(pair.cells[-1] - pair.cells[0]) + 1, pair.step)
     cells = dict(zip(pair.cells.tolist(), pair.masses.tolist(), strict=True))
     return pld_pmf.create_pmf(cells, pair.step, pair.at_infinity, pessimistic_estimate=True).to_dense_pmf()
+
+
+def distribution_of(pair: DominatingPair) -> PrivacyLossDistribution:
+    """A symmetric pair as dp-accounting's distribution; what rounding may have taken off its masses is infinite."""
+    return PrivacyLossDistribution(_law_of(replace(pair, at_infinity=pair.at_infinity + 2.0 * pair.rounding)))
 
 
 def _self_compose(law: pld_pmf.PLDPmf, count: int, step: float) -> pld_pmf.PLDPmf:

@@ -341,15 +341,10 @@ def _to_tradeoff(loss: PrivacyLoss, at: Any) -> tuple[Any, Side]:
 
 
 def _to_dp_accounting(loss: PrivacyLoss, at: Any) -> tuple[Any, Side]:
-    """The law above as dp-accounting's, the rounding of its masses counted as an infinite loss."""
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+    """The law above as dp-accounting's distribution."""
+    from privproj.composition.by_dp_accounting import distribution_of
 
-    from privproj.composition.by_dp_accounting import law_of
-
-    pair = loss.above
-    return PrivacyLossDistribution(
-        law_of(replace(pair, at_infinity=pair.at_infinity + 2.0 * pair.rounding))
-    ), Side.UPPER
+    return distribution_of(loss.above), Side.UPPER
 
 
 CONVERSIONS: dict[str, Any] = {
