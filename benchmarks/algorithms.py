@@ -11,20 +11,20 @@ import math
 import statistics
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from itertools import product
 from pathlib import Path
 
 import torch
+from accuracy import tune
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.accounting.two_stage import dp_sft
-from privproj.training import Steps, Subspace, Trajectory, add_frozen_lora, add_prism, classifier, make_private
+from privproj.training import Method, Steps, Subspace, Trajectory, add_frozen_lora, add_prism, classifier, make_private
 
 EPSILONS, SEEDS, DELTA, STEPS, BATCH = (1.0, 3.0, 8.0), range(5), 1e-5, 200, 256
-CLIPS, PACES, TUNING_SEEDS = (0.1, 0.3, 1.0), (0.5, 1.0, 2.0, 4.0), (98, 99)
-"""A pace is the learning rate times the clip."""
+CLIPS, PACES, TUNING_SEEDS = (0.1, 0.3, 1.0), (0.5, 2.0, 8.0), (98, 99)
+"""A pace is the learning rate times the clip; more are tried where the best is last."""
 RANKS = {"digits": {"m1": 64, "prism": 4, "dp-sft": 16}, "text": {"m1": 64, "prism": 4, "dp-sft": 16}}
 NAMES = ("dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-clip", "m1", "prism", "prism adaptive",
          "dp-sft")  # fmt: skip
@@ -81,8 +81,8 @@ def stage(module, data, clip, rate, algorithm, steps, noise, **more):
     trained = [p for p in module.parameters() if p.requires_grad]
     loader = DataLoader(TensorDataset(data.x, data.y), batch_size=BATCH)
     module, optimizer, batches = make_private(
-        module=module, optimizer=torch.optim.SGD(trained, lr=rate), data_loader=loader, algorithm=algorithm,
-        max_grad_norm=clip, steps=steps, **noise, **more,
+        module=module, optimizer=torch.optim.SGD(trained, lr=rate), data_loader=loader,
+        algorithm=Method(algorithm, **more), max_grad_norm=clip, steps=steps, **noise,
     )  # fmt: skip
     seen = look(optimizer)
     while optimizer.steps < steps:
@@ -126,11 +126,11 @@ def accuracy(task, name, epsilon, clip, pace, seed):
 
 def cell(task, name, epsilon):
     """Mean and deviation with the best clip and learning rate."""
-    tried = {
-        (clip, pace): statistics.mean(accuracy(task, name, epsilon, clip, pace, seed) for seed in TUNING_SEEDS)
-        for clip, pace in product(CLIPS, PACES)
-    }
-    clip, pace = max(tried, key=lambda pair: tried[pair])
+
+    def mean_of(clip, pace):
+        return statistics.mean(accuracy(task, name, epsilon, clip, pace, seed) for seed in TUNING_SEEDS)
+
+    clip, pace = tune(mean_of, CLIPS, PACES)
     found = [accuracy(task, name, epsilon, clip, pace, seed) for seed in SEEDS]
     return {"task": task, "algorithm": name, "epsilon": epsilon, "clip": clip, "rate": pace / clip,
             "mean": statistics.mean(found), "deviation": statistics.stdev(found)}  # fmt: skip

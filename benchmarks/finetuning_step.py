@@ -94,11 +94,11 @@ def stepper(case, way, device):
         return plain_step
     if way == "opacus":
         return opacus_stepper(model, optimizer, loader, scores_and_targets, shape)
-    from privproj.training import make_private
+    from privproj.training import PoissonBatches, make_private
 
     _, private, private_loader = make_private(
         module=model, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0, noise_multiplier=1.0, steps=10**6,
-        sampling_rate=1.0, algorithm="lora-fa" if case == "lora-fa" else "dp-sgd",
+        batches=PoissonBatches(rate=1.0), algorithm="lora-fa" if case == "lora-fa" else "dp-sgd",
     )  # fmt: skip
 
     def private_step():

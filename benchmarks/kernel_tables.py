@@ -73,14 +73,14 @@ def main():
     slopes = [coefficients(lambda y: slope(4 / y - 4) / y**2, k) for k in pieces]
     print(
         HEAD
-        + written("MILLS", mills, "Coefficients of ``R/y``, right to 2e-16. Proof.")
+        + written("MILLS", mills, "Coefficients of ``R/y``, right to 2e-16. Soundness.")
         + "\n"
-        + written("MILLS_SLOPE", slopes, "Coefficients of ``S/y^2``, right to 2e-16. Proof.")
+        + written("MILLS_SLOPE", slopes, "Coefficients of ``S/y^2``, right to 2e-16. Soundness.")
         + "\n"
         + written(
             "GAUSS_24",
             gauss_rule(),
-            "Gauss rule on [0, 1]: node, weight, and the weights of the coefficients of P_22 and P_23. Proof.",
+            "Gauss rule on [0, 1]: node, weight, and the weights of the coefficients of P_22 and P_23. Soundness.",
         ),
         end="",
     )

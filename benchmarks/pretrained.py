@@ -29,7 +29,7 @@ from torch.nn.functional import cross_entropy, normalize
 from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.accounting.two_stage import dp_sft
-from privproj.training import PrismLinear, Steps, Trajectory, add_prism, make_private, prepare_peft
+from privproj.training import Method, PrismLinear, Steps, Trajectory, add_prism, make_private, prepare_peft
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 from pretrained_encoder import read  # pyright: ignore[reportMissingImports]
@@ -119,8 +119,8 @@ def train(module, data, rate, seed, algorithm, steps, batch, noise, look=None, *
     momentum = 0.0 if algorithm == "prism" else MOMENTUM
     module, optimizer, batches = make_private(
         module=module, optimizer=torch.optim.SGD(trained, lr=rate, momentum=momentum),
-        data_loader=DataLoader(TensorDataset(*data), batch_size=batch), algorithm=algorithm, max_grad_norm=CLIP,
-        steps=steps, insecure_seed=seed, **noise, **more,
+        data_loader=DataLoader(TensorDataset(*data), batch_size=batch), max_grad_norm=CLIP,
+        algorithm=Method(algorithm, **more), steps=steps, insecure_seed=seed, **noise,
     )  # fmt: skip
     seen = look(optimizer) if look else None
     while optimizer.steps < steps:

@@ -29,7 +29,7 @@ def stepper(name, device, layers):
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
-    from privproj.training import add_frozen_lora, make_private
+    from privproj.training import Method, PoissonBatches, add_frozen_lora, make_private
 
     torch.manual_seed(0)
     module = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(layers)]).to(device)
@@ -53,8 +53,8 @@ def stepper(name, device, layers):
 
         return opacus_step
     _, private, _ = make_private(
-        module=module, optimizer=optimizer, data_loader=loader, algorithm=name, max_grad_norm=1.0, noise_multiplier=1.0,
-        steps=10**6, sampling_rate=1.0, rank=None if name == "dp-sgd" else RANK,
+        module=module, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0, noise_multiplier=1.0,
+        algorithm=Method(name, None if name == "dp-sgd" else RANK), steps=10**6, batches=PoissonBatches(rate=1.0),
     )  # fmt: skip
 
     def step():

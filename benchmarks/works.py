@@ -104,15 +104,26 @@ WARM = {
     "m2 compare, T 2000": lambda n: p.compare(m2(0.155974 * n, **SHAPE), **COMPOSED),
     "wishart epsilon, T 10": lambda n: p.epsilon(wishart(misalignment=0.001 * n), steps=10, **AT),
     "100 phases": lambda n: phases(100, n),
+    "1000 phases": lambda n: phases(1000, n),
+    "100 m2 phases": lambda n: phases(100, n, "m2", noise_multiplier=0.2, **OF_M2),
+    "worth, T 2000": lambda n: p.worth(m2(0.155974), epsilon=n, **COMPOSED),
+    "m2 good-event sigma, T 2000": lambda n: p.sigma(
+        m2(change_rank=10), epsilon=n, bound="good-event", split="even", **COMPOSED
+    ),
     "100 layers, joint clip": lambda n: layers(100, n, "joint"),
     "100 layers, clip each": lambda n: layers(100, n, "per-layer"),
 }
 """Calls in a process that has answered the same question before."""
 
 LIMITS = {
+    "gaussian: deltas, 1e5 rows": 0.05,
+    "m2 rank-free: deltas, 1e5 rows": 1.0,
+    "m2 rank-free: epsilons, 1e5 rows": 3.5,
+    "sweep of 1e5 gaussian deltas": 1.2,
     "m2 epsilon, T 2000": 0.010,
     "m2 sigma, T 2000": 0.200,
     "m2 compare, T 2000": 1.0,
+    "1000 phases": 5.0,
     "1000 layers, joint clip": 10.0,
     "1000 layers, clip each": 3.0,
 }
@@ -156,16 +167,30 @@ if hasattr(p, "deltas"):
             WARM[f"{name}: {quantity}, 1e5 rows"] = lambda n, q=quantity, m=mechanism, s=settings: columns(
                 q, m, round(1e5 * n), **s
             )
+    WARM["m2 rank-free: epsilons, 400 rows"] = lambda n: columns("epsilons", "m2", round(400 * n), **OF_M2)
 
 
-def phases(count, n):
+def sweep(query, count, n):
+    """A sweep over a grid of Gaussian releases, from its grid to its table."""
+    from privproj.records.sweep import grid_from, run_sweep
+
+    targets = [0.1 * i for i in range(1, 11)] if query == "delta" else [10.0**-i for i in range(1, 11)]
+    noises = [n * (0.5 + 1e-4 * i) for i in range(count // 10)]
+    axes = {"noise_multiplier": noises, "epsilon" if query == "delta" else "delta": targets}
+    with tempfile.TemporaryDirectory() as folder:
+        return run_sweep(grid_from({"query": query, "mechanism": "gaussian", "grid": axes}), Path(folder) / "out.csv")
+
+
+WARM |= {f"sweep of 1e5 gaussian {query}s": partial(sweep, query, 10**5) for query in ("delta", "epsilon")}
+
+
+def phases(count, n, mechanism="gaussian", noise_multiplier=1.0, **more):
     """A run of distinct phases."""
     from privproj.records.run_file import from_data
 
-    listed = [
-        {"mechanism": "gaussian", "noise_multiplier": n * (1.0 + 0.5 * i / count), "sampling_rate": 0.01, "steps": 10}
-        for i in range(count)
-    ]
+    noises = [n * noise_multiplier * (1.0 + 0.5 * i / count) for i in range(count)]
+    run = {"sampling_rate": 0.01, "steps": 10}
+    listed = [{"mechanism": mechanism, "noise_multiplier": z, **more, **run} for z in noises]
     return from_data({"phase": listed}).epsilon(delta=1e-5)
 
 

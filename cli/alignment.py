@@ -10,7 +10,7 @@ from privproj.result import round_outward
 
 from . import render
 from .groups import CommandGroup
-from .options import option, with_options
+from .options import json_option, option, with_options
 
 SUMMARY = "Misalignment of means, the gain of pre-processing, the price of projected descent."
 
@@ -40,12 +40,12 @@ def helper(
         value = ask(**given)
         assumed = [assumes.format(**given)] if assumes else []
         lines = [f"{label} = {round_outward(value)}  ({UNITS[label]})", f"  {note}"]
-        lines += [line for words in assumed for line in render.wrap_line("  assumes:  ", words)]
+        lines += render.wrap_line("  assumes:  ", *assumed)
         click.echo(render.as_json({label: value, "note": note, "assumes": assumed}) if json else "\n".join(lines))
         return 0
 
     full = f"{ask.__doc__.splitlines()[0] if ask.__doc__ else name}\n\n\b\nExample:\n  privproj alignment {example}"
-    flags = [*options, option("--json", "JSON instead of text.", is_flag=True)]
+    flags = [*options, json_option()]
     command.add_command(with_options(flags, run, name=name, help=full, short_help=note))
 
 

@@ -1,6 +1,8 @@
 """A question from the options of the command line, and its answer."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +60,17 @@ def with_proof(path: str | None, result: Result) -> Result:
     return proved
 
 
+@contextmanager
+def saying_unanswered(json: bool) -> Iterator[None]:
+    """Print what is known of a question that stays unanswered, where JSON is asked for, before its error."""
+    try:
+        yield
+    except Unanswered as error:
+        if json and isinstance(error.result, Result):
+            write(render.as_json(error.result.as_dict()))
+        raise
+
+
 def answer_question(
     quantity: str,
     mechanism: Mechanism,
@@ -73,14 +86,10 @@ def answer_question(
 
     Returns the exit code.
     """
-    try:
+    with saying_unanswered(json):
         result = getattr(privproj, quantity)(mechanism, **options, **run)
         if certify or certificate is not None:
             result = with_proof(certificate, result)
-    except Unanswered as error:
-        if json and isinstance(error.result, Result):
-            write(render.as_json(error.result.as_dict()))
-        raise
     result = with_clip_and_size(result, mechanism, clip, size)
     found = worth_of(result, mechanism, run)
     if found is not None:

@@ -5,7 +5,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,12 +14,15 @@ from privproj.errors import InvalidParameter, MissingPackage
 from privproj.mechanisms import M2, Gaussian
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
-from privproj.validation import privacy_epsilon, probability, whole
+from privproj.validation import privacy_epsilon, probability, whole_number
 
 from . import render
 from .groups import CommandGroup
-from .options import Once, OneOf, option, with_options
-from .progress import bar
+from .options import Number, Once, OneOf, json_option, option, with_options
+from .output import bar
+
+if TYPE_CHECKING:
+    from privproj.audit import AuditVerdict
 
 SUMMARY = "Attacks that can refute a claimed epsilon; none can confirm one."
 command = CommandGroup("audit", help=SUMMARY, short_help=SUMMARY)
@@ -40,24 +43,24 @@ def print_answer(found: dict[str, Any], lines: list[str], json: bool) -> None:
     click.echo(render.as_json(found) if json else "\n".join(lines))
 
 
-def lines_of(found: dict[str, Any], trials: str = "runs") -> list[str]:
+def conclude(verdict: "AuditVerdict", lines: list[str], seconds: float, json: bool, **more: Any) -> int:
+    """Print a verdict, as text by these lines; returns the exit code."""
+    print_answer({**asdict(verdict), "verdict": verdict.verdict, "seconds": seconds, **more}, lines, json)
+    return 1 if verdict.refuted else 0
+
+
+def lines_of(found: "AuditVerdict", seconds: float, trials: str = "runs") -> list[str]:
     """Say a verdict in words: the claim, what was shown, and the most that could have been shown."""
-    claim = found["claimed_epsilon"]
-    named = "nothing was claimed" if claim is None else f"claimed epsilon {claim:.4g} at delta {found['delta']:g}"
-    extra = (
-        " (at another epsilon of the claimed profile)"
-        if found.get("profile_refuted") and found["epsilon_lower"] <= (claim or 0.0)
-        else ""
-    )
-    sure = f"with {render.percent(found['confidence'])} confidence"
-    most = f"{found['ceiling']:.4g} is the most that {found['trials']} {trials} can show"
-    weak = claim is not None and found["ceiling"] < claim and found["verdict"] == "not refuted"
+    claim = found.claimed_epsilon
+    named = "nothing was claimed" if claim is None else f"claimed epsilon {claim:.4g} at delta {found.delta:g}"
+    elsewhere = found.profile_refuted and found.epsilon_lower <= (claim or 0.0)
+    weak = claim is not None and found.ceiling < claim and not found.refuted
     note = f"  note:     too few {trials} to refute this claim at this delta, whatever the attack: take more"
     return [
-        f"{found['verdict']}{extra}: {named}",
-        f"  shown:    epsilon at least {found['epsilon_lower']:.4g} {sure}",
-        f"  ceiling:  {most}; an audit never confirms",
-        f"  attack:   {auc_words(found['auc'])}, in {found['seconds']:.1f} s",
+        f"{found.verdict}{' (at another epsilon of the claimed profile)' * elsewhere}: {named}",
+        f"  shown:    epsilon at least {found.epsilon_lower:.4g} with {render.percent(found.confidence)} confidence",
+        f"  ceiling:  {found.ceiling:.4g} is the most that {found.trials} {trials} can show; an audit never confirms",
+        f"  attack:   {auc_words(found.auc)}, in {seconds:.1f} s",
         *([note] if weak else []),
     ]
 
@@ -67,31 +70,20 @@ def auc_words(area: float) -> str:
     return f"AUC {area:.3f} (0.5 is guessing, 1 is always right)"
 
 
-def as_record(verdict: Any, began: float, **more: Any) -> dict[str, Any]:
-    """Return a verdict as plain values, for JSON."""
-    return {**asdict(verdict), "verdict": verdict.verdict, "seconds": time.monotonic() - began, **more}
-
-
 # --- symmetry -----------------------------------------------------------------------------------------
 
 
-def symmetry(dim: float, columns: float, rank: float, draws: float, claim: float | None, json: bool) -> int:
+def symmetry(dim: int, columns: int, rank: int, draws: int, claim: float | None, json: bool) -> int:
+    """A matrix times a Wishart matrix gives itself away."""
     import numpy as np
 
     from privproj.audit.symmetry import symmetry_test
 
     began, rng = time.monotonic(), np.random.default_rng()
-    claim = None if claim is None else privacy_epsilon(claim, zero=True)
-    shape = (
-        whole("dim", dim, "a whole number dim from 1 to 1e4", 1, 10**4),
-        whole("columns", columns, "columns from 1 to 1000", 1, 1000),
-    )
-    query = rng.standard_normal(shape)
+    query = rng.standard_normal((dim, columns))
     other = query.copy()
     other[0, 0] += 1.0
-    test = symmetry_test(
-        query, other, whole("rank", rank, "a rank from 1 to 1e5", 1, 10**5), whole("draws", draws, "draws >= 1"), rng
-    )
+    test = symmetry_test(query, other, rank, draws, rng)
     verdict = "separates" if test.separates else "does not separate"
     found = {"auc": test.auc, "epsilon_lower": None, "confidence": None, "claimed_epsilon": claim, "ceiling": None,
              "verdict": verdict, "trials": test.draws, "seconds": time.monotonic() - began}  # fmt: skip
@@ -103,19 +95,16 @@ def symmetry(dim: float, columns: float, rank: float, draws: float, claim: float
 # --- the release itself -----------------------------------------------------------------------------
 
 
-def mechanism(json: bool, **given: Any) -> int:
-    release = needing_torch("mechanism")
-    began, delta = time.monotonic(), probability("delta", given["delta"])
-    confidence = probability("confidence", given["confidence"])
-    trials = whole("trials", given["trials"], "a whole number of runs of at least 8", 8, 10**7) // 2
+def mechanism(json: bool, trials: int, workers: int, delta: float, confidence: float, **given: Any) -> int:
+    """A canary gradient through the real release code."""
+    release, began = needing_torch("mechanism"), time.monotonic()
     scene = release.Scene(
-        mechanism=mechanism_of(given), steps=whole("steps", given["steps"], "a whole number of steps >= 1"),
-        fault=given["fault"], seed=seed_of(given),
+        mechanism=mechanism_of(given), steps=given["steps"], fault=given["fault"], seed=given["seed"]
     )  # fmt: skip
-    parts = max(1, min(50, trials // 20))
-    sizes = [trials // parts + (i < trials % parts) for i in range(parts)]
+    runs = trials // 2
+    parts = max(1, min(50, runs // 20))
+    sizes = [runs // parts + (i < runs % parts) for i in range(parts)]
     inside, outside = [], []
-    workers = whole("workers", given["workers"], "a whole number of processes", 1, 256)
     with bar(parts, "auditing") as step, ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for a, b in pool.map(score_part, [scene] * parts, sizes, range(parts)):
             inside.extend(a)
@@ -123,16 +112,9 @@ def mechanism(json: bool, **given: Any) -> int:
             step(1)
     import numpy as np
 
-    scores = np.array(inside), np.array(outside)
-    verdict = release.judge_scene(scene, scores, delta, confidence, given["claim"])
-    found = as_record(verdict, began, fault=given["fault"])
-    print_answer(found, lines_of(found), json)
-    return 1 if verdict.refuted else 0
-
-
-def seed_of(given: dict[str, Any]) -> int | None:
-    """Return the seed as an int, or None if none was given."""
-    return None if given["seed"] is None else whole("seed", given["seed"], "a whole number of at least 0", 0, 10**9)
+    verdict = release.judge_scene(scene, (np.array(inside), np.array(outside)), delta, confidence, given["claim"])
+    seconds = time.monotonic() - began
+    return conclude(verdict, lines_of(verdict, seconds), seconds, json, fault=given["fault"])
 
 
 def score_part(scene: Any, runs: int, worker: int) -> Any:
@@ -154,60 +136,54 @@ def mechanism_of(given: dict[str, Any]) -> M2 | Gaussian:
     return M2(dim=given["dim"], rank=given["rank"], noise_multiplier=z)
 
 
-def loader(json: bool, **given: Any) -> int:
-    audit = needing_torch("loader")
-    began, delta = time.monotonic(), probability("delta", given["delta"])
-    confidence = probability("confidence", given["confidence"])
-    trials = whole("trials", given["trials"], "a whole number of runs of at least 8", 8, 10**7) // 2
-    scene = audit.LoaderScene(
-        mechanism=Gaussian(noise_multiplier=given["noise_multiplier"]),
-        batches=whole("batches", given["batches"], "a whole number of batches"),
-        epochs=whole("epochs", given["epochs"], "a whole number of epochs"), fault=given["fault"], seed=seed_of(given),
-    )  # fmt: skip
-    verdict = audit.judge_loader(scene, scene.scores(trials, trials), delta, confidence, given["claim"])
-    found = as_record(verdict, began, fault=given["fault"])
-    print_answer(found, lines_of(found), json)
-    return 1 if verdict.refuted else 0
+def loader(json: bool, trials: int, delta: float, confidence: float, claim: float | None, **given: Any) -> int:
+    """A canary in the batches of the real balls-in-bins loader."""
+    audit, began = needing_torch("loader"), time.monotonic()
+    z = Gaussian(noise_multiplier=given.pop("noise_multiplier"))
+    scene = audit.LoaderScene(mechanism=z, **given)
+    verdict = audit.judge_loader(scene, scene.scores(trials // 2, trials // 2), delta, confidence, claim)
+    seconds = time.monotonic() - began
+    return conclude(verdict, lines_of(verdict, seconds), seconds, json, fault=given["fault"])
 
 
-def one_run(json: bool, **given: Any) -> int:
+def one_run(
+    json: bool, canaries: float, guesses: float, delta: float, confidence: float, claim: float | None, **given: Any
+) -> int:
+    """Many canaries in one release."""
     audit, bounds = needing_torch("one_run"), needing_torch("epsilon_lower")
     began, z = time.monotonic(), Gaussian(noise_multiplier=given["noise_multiplier"])
-    delta, confidence = probability("delta", given["delta"]), probability("confidence", given["confidence"])
-    seed = seed_of(given)
-    claim = given["claim"]
     if claim is None:
         from privproj.accounting.queries import epsilon
 
-        claim = float(epsilon(z, delta=delta).value)  # pyright: ignore[reportArgumentType]
-    claim = privacy_epsilon(claim, zero=True)
-    lower, right, area = audit.one_run(z, given["canaries"], given["guesses"], delta, confidence, seed)
-    guesses = int(given["guesses"]) // 2 * 2
-    top = bounds.one_run_epsilon(int(given["canaries"]), guesses, guesses, delta, confidence)
-    found = {"auc": area, "epsilon_lower": lower, "confidence": confidence, "claimed_epsilon": claim,
-             "ceiling": top, "verdict": "refuted" if lower > claim else "not refuted", "trials": guesses,
-             "delta": delta, "seconds": time.monotonic() - began}  # fmt: skip
-    hits = f"{right} of {guesses} guesses right" + (f" ({render.percent(right / guesses)})" if guesses else "")
-    print_answer(
-        found,
-        [*lines_of(found, "guesses")[:3], f"  attack:   {hits}, {auc_words(area)}, in one run"],
-        json,
+        claim = privacy_epsilon(epsilon(z, delta=delta).value, zero=True)
+    lower, right, area = audit.one_run(z, canaries, guesses, delta, confidence, given["seed"])
+    made = int(guesses) // 2 * 2
+    top = bounds.one_run_epsilon(int(canaries), made, made, delta, confidence)
+    verdict = bounds.AuditVerdict(
+        auc=area,
+        epsilon_lower=lower,
+        confidence=confidence,
+        ceiling=top,
+        trials=made,
+        claimed_epsilon=claim,
+        delta=delta,
     )
-    return 1 if lower > claim else 0
+    seconds = time.monotonic() - began
+    hits = f"{right} of {made} guesses right" + (f" ({render.percent(right / made)})" if made else "")
+    attack = f"  attack:   {hits}, {auc_words(area)}, in one run"
+    return conclude(verdict, [*lines_of(verdict, seconds, "guesses")[:3], attack], seconds, json)
 
 
 # --- trained models -----------------------------------------------------------------------------------
 
 
-def membership(json: bool, attack: str, **given: Any) -> int:
-    module = needing_torch("membership")
-    began, delta = time.monotonic(), probability("delta", given["delta"])
-    confidence = probability("confidence", given["confidence"])
-    names = ("mechanism", "rank", "noise_multiplier", "records", "steps", "clip", "seed")
-    chosen = {name: given[name] for name in names if given[name] is not None}
-    for name in ("rank", "seed"):
-        if name in chosen:
-            chosen[name] = whole(name, chosen[name], f"a whole number for --{name}", 0, 10**9)
+def membership(
+    json: bool, attack: str, models: int, workers: int, journal: str | None, delta: float, confidence: float,
+    claim: float | None, **given: Any,
+) -> int:  # fmt: skip
+    """Shadow models with and without a canary record, or a calibrated-loss attack."""
+    module, began = needing_torch("membership"), time.monotonic()
+    chosen = {name: value for name, value in given.items() if value is not None}
     if load_algorithm(given["mechanism"]).rank == "none":
         chosen["rank"] = None
     game = module.Game(**chosen)
@@ -218,22 +194,18 @@ def membership(json: bool, attack: str, **given: Any) -> int:
                  "verdict": "separates" if beyond else "does not separate", "trials": 1,
                  "seconds": time.monotonic() - began}  # fmt: skip
         lines = [f"AUC {area:.3f} (an average over records: near 0.5 it is no evidence of privacy)"]
-        lines += [rate_line(rate, confidence) for rate in rates]
-        print_answer(found, lines, json)
+        print_answer(found, [*lines, *(rate_line(rate, confidence) for rate in rates)], json)
         return 0
-    models = whole("models", given["models"], "a whole number of models of at least 8", 8, 10**6) // 2
-    workers = whole("workers", given["workers"], "a whole number of processes", 1, 256)
-    journal = None if given["journal"] is None else Path(given["journal"])
-    with bar(2 * models, "training shadow models") as step:
-        scores = module.poisoned(game, models, workers, journal, step)
+    half = models // 2
+    with bar(2 * half, "training shadow models") as step:
+        scores = module.poisoned(game, half, workers, None if journal is None else Path(journal), step)
     from privproj.audit.epsilon_lower import balanced_accuracy, judge
 
-    claim = given["claim"] if given["claim"] is not None else game.claim(delta)
-    answer = judge(*scores, delta=delta, confidence=confidence, claim=claim)
-    found = as_record(answer, began, balanced_accuracy=balanced_accuracy(*scores))
-    best = f"  best:     {render.percent(found['balanced_accuracy'])} balanced accuracy (optimistic: 50 % is guessing)"
-    print_answer(found, [*lines_of(found), best], json)
-    return 1 if answer.refuted else 0
+    claim, best = game.claim(delta) if claim is None else claim, balanced_accuracy(*scores)
+    verdict = judge(*scores, delta=delta, confidence=confidence, claim=claim)
+    seconds = time.monotonic() - began
+    words = f"  best:     {render.percent(best)} balanced accuracy (optimistic: 50 % is guessing)"
+    return conclude(verdict, [*lines_of(verdict, seconds), words], seconds, json, balanced_accuracy=best)
 
 
 def rate_line(rate: Any, confidence: float) -> str:
@@ -243,62 +215,69 @@ def rate_line(rate: Any, confidence: float) -> str:
     return f"  true positive rate {share} at a false positive rate of {render.percent(rate.at)} ({sure})"
 
 
-COMMON = {
-    "delta": option("--delta", "Delta of the claim.  [default: 1e-3]", metavar="D", default=1e-3),
-    "claim": option("--claim", "Claimed epsilon.  [default: the tool's own]", metavar="EPS"),
-    "seed": option("--seed", "Make the audit repeatable.", metavar="SEED"),
-    "workers": option("--workers", "Processes.  [default: 2]", metavar="N", default=2.0),
-    "json": option("--json", "One JSON object instead of text.", is_flag=True),
-    "z": option("--noise-multiplier", "z = noise standard deviation / sensitivity.", metavar="Z", required=True),
-}
+def count(
+    name: str, words: str, letter: str, expected: str, low: int, high: int = 10**15, default: int | None = None
+) -> Once:
+    """Return the option of a whole number."""
+    return option(name, words, type=Number(whole_number(expected, low, high).check), metavar=letter, default=default)
 
 
 def level(value: float) -> click.Option:
     """Return the option for the confidence of the lower bound."""
-    return option("--confidence", f"Confidence of the lower bound.  [default: {value:g}]", metavar="P", default=value)
+    words = f"Confidence of the lower bound.  [default: {value:g}]"
+    return option("--confidence", words, type=Number(probability), metavar="P", default=value)
 
 
-def add(callback: Any, name: str, words: str, options: list[click.Parameter]) -> None:
+def runs(words: str, default: int) -> click.Option:
+    """Return the option for the number of runs."""
+    expected = "a whole number of runs of at least 8"
+    return count("--trials", f"{words}  [default: {default}]", "N", expected, 8, 10**7, default)
+
+
+DELTA = option("--delta", "Delta of the claim.  [default: 1e-3]", type=Number(probability), metavar="D", default=1e-3)
+CLAIM = option("--claim", "Claimed epsilon.  [default: the tool's own]", metavar="EPS",
+               type=Number(lambda name, value: privacy_epsilon(value, zero=True)))  # fmt: skip
+SEED = count("--seed", "Make the audit repeatable.", "SEED", "a whole number of at least 0", 0, 10**9)
+WORKERS = count("--workers", "Processes.  [default: 2]", "N", "a whole number of processes", 1, 256, 2)
+Z = option("--noise-multiplier", "z = noise standard deviation / sensitivity.", metavar="Z", required=True)
+
+
+def add(callback: Any, options: list[click.Parameter]) -> None:
     """Add one audit to the command."""
-    command.add_command(with_options(options, callback, name=name, help=words, short_help=words.split("\n")[0]))
+    command.add_command(with_options([*options, json_option()], callback, name=callback.__name__.replace("_", "-")))
 
 
-add(symmetry, "symmetry", "A matrix times a Wishart matrix gives itself away.", [
-    option("--dim", "Rows of the query.", metavar="D", default=64.0),
-    option("--columns", "Columns of the query.", metavar="M", default=8.0),
-    option("--rank", "Degrees of freedom of the Wishart matrix.", metavar="R", default=16.0),
-    option("--draws", "Releases.  [default: 200]", metavar="N", default=200.0), COMMON["claim"], COMMON["json"],
+add(symmetry, [
+    count("--dim", "Rows of the query.", "D", "a whole number dim from 1 to 1e4", 1, 10**4, 64),
+    count("--columns", "Columns of the query.", "M", "columns from 1 to 1000", 1, 1000, 8),
+    count("--rank", "Degrees of freedom of the Wishart matrix.", "R", "a rank from 1 to 1e5", 1, 10**5, 16),
+    count("--draws", "Releases.  [default: 200]", "N", "draws >= 1", 1, default=200), CLAIM,
 ])  # fmt: skip
-add(mechanism, "mechanism", "A canary gradient through the real release code.", [
+add(mechanism, [
     click.Argument(["mechanism"], type=OneOf(["m2", "gaussian"])),
-    option("--dim", "Side of the layer that is projected.", metavar="D"), option("--rank", "Rank.", metavar="R"),
-    COMMON["z"], option("--steps", "Releases in a run.  [default: 20]", metavar="T", default=20.0), COMMON["delta"],
-    COMMON["claim"], option("--fault", "Plant a fault, to see it found.", type=OneOf(FAULTS)), level(0.999),
-    option("--trials", "Runs, half of them with the canary.  [default: 4000]", metavar="N", default=4000.0),
-    COMMON["workers"], COMMON["seed"], COMMON["json"],
+    option("--dim", "Side of the layer that is projected.", metavar="D"), option("--rank", "Rank.", metavar="R"), Z,
+    count("--steps", "Releases in a run.  [default: 20]", "T", "a whole number of steps >= 1", 1, default=20), DELTA,
+    CLAIM, option("--fault", "Plant a fault, to see it found.", type=OneOf(FAULTS)), level(0.999),
+    runs("Runs, half of them with the canary.", 4000), WORKERS, SEED,
 ])  # fmt: skip
-add(loader, "loader", "A canary in the batches of the real balls-in-bins loader.", [
-    COMMON["z"], option("--batches", "Batches of an epoch.  [default: 16]", metavar="T", default=16.0),
-    option("--epochs", "Epochs of a run.  [default: 16]", metavar="E", default=16.0), COMMON["delta"], COMMON["claim"],
+add(loader, [
+    Z, count("--batches", "Batches of an epoch.  [default: 16]", "T", "a whole number of batches", 1, default=16),
+    count("--epochs", "Epochs of a run.  [default: 16]", "E", "a whole number of epochs", 1, default=16), DELTA, CLAIM,
     option("--fault", "Plant a fault, to see it found.", type=OneOf(LOADER_FAULTS)), level(0.999),
-    option("--trials", "Runs, half of them with the canary.  [default: 2000]", metavar="N", default=2000.0),
-    COMMON["seed"], COMMON["json"],
+    runs("Runs, half of them with the canary.", 2000), SEED,
 ])  # fmt: skip
-add(one_run, "one-run", "Many canaries in one release.", [
-    COMMON["z"], option("--canaries", "Orthogonal canary gradients.  [default: 1000]", metavar="M", default=1000.0),
-    option("--guesses", "Guesses.  [default: 200]", metavar="G", default=200.0), COMMON["delta"], COMMON["claim"],
-    level(0.95), COMMON["seed"], COMMON["json"],
+add(one_run, [
+    Z, option("--canaries", "Orthogonal canary gradients.  [default: 1000]", metavar="M", default=1000.0),
+    option("--guesses", "Guesses.  [default: 200]", metavar="G", default=200.0), DELTA, CLAIM, level(0.95), SEED,
 ])  # fmt: skip
-add(membership, "membership", "Shadow models with and without a canary record, or a calibrated-loss attack.", [
-    option("--mechanism", "Training algorithm.  [default: m2]", default="m2",
-           type=OneOf(MEMBERSHIP_ALGORITHMS)),
-    option("--rank", "Rank.  [default: 16]", metavar="R"), COMMON["z"],
-    option("--attack", "Which attack.  [default: poison]", type=OneOf(["poison", "calibrated"]),
-           default="poison"),
-    option("--models", "Shadow models, half with the canary.  [default: 200]", metavar="N", default=200.0),
+add(membership, [
+    option("--mechanism", "Training algorithm.  [default: m2]", default="m2", type=OneOf(MEMBERSHIP_ALGORITHMS)),
+    count("--rank", "Rank.  [default: 16]", "R", "a whole number for --rank", 0, 10**9), Z,
+    option("--attack", "Which attack.  [default: poison]", type=OneOf(["poison", "calibrated"]), default="poison"),
+    count("--models", "Shadow models, half with the canary.  [default: 200]", "N",
+          "a whole number of models of at least 8", 8, 10**6, 200),
     option("--records", "Training records.  [default: 200]", metavar="N"),
     option("--steps", "Steps.  [default: 30]", metavar="T"), option("--clip", "Clip.  [default: 4]", metavar="C"),
-    COMMON["delta"], COMMON["claim"], level(0.95),
-    Once(["--journal"], help="Keep scores here, and go on from them.", metavar="FILE"), COMMON["workers"],
-    COMMON["seed"], COMMON["json"],
+    DELTA, CLAIM, level(0.95), Once(["--journal"], help="Keep scores here, and go on from them.", metavar="FILE"),
+    WORKERS, SEED,
 ])  # fmt: skip

@@ -8,26 +8,24 @@ from privproj.mechanisms.registry import LINES, registry
 
 from . import render
 
-HELP = """The catalogue of bounds; with NAME (or MECHANISM.NAME) one of them in full, with the name of a
-mechanism or of a published method (DP-SGD, DP-GRAPE, ...) those that account for it.
-
-\b
-Example:
-  privproj bounds rank-free
-"""
-
 
 def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     names = [*dict(LINES), *(name for _, name in LINES), *(f"{kind}.{name}" for kind, name in LINES)]
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
 
 
-@click.command("bounds", help=HELP, short_help="The catalogue of bounds.")
+@click.command("bounds")
 @click.argument("name", required=False, shell_complete=complete_name)
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 @click.option("--markdown", is_flag=True, help="The table of the README.")
 def command(name: str | None, as_json: bool, markdown: bool) -> int:
-    """Print the catalogue of bounds, or one bound in full."""
+    """The catalogue of bounds; with NAME (or MECHANISM.NAME) one of them in full, with the name of a
+    mechanism or of a published method (DP-SGD, DP-GRAPE, ...) those that account for it.
+
+    \b
+    Example:
+      privproj bounds rank-free
+    """
     pages = [b for b in registry() if name in (b.name, f"{b.mechanism.name}.{b.name}")]
     method = None if pages or name is None else find_method(name)
     mechanisms = method.mechanisms if method else (name,)

@@ -9,9 +9,8 @@ from privproj.records.atomic import read_bounded
 from privproj.records.data_file import read_data, refuse_same_file, write_text
 from privproj.records.regression import EXPECTED, CheckVerdict, change_words, entries_from
 
-from .options import Once, file_argument, option, with_options
+from .options import Once, file_argument, json_option, option, with_options
 from .output import complain, one_line, write
-from .query import json_option
 from .render import as_json, assumption_lines, fit_line, wrap_line
 
 HELP = """Regression of bounds for CI: every entry of the files is asked again and compared. In place of a folder its

@@ -13,13 +13,6 @@ from .options import option, option_of, with_options
 from .output import write
 from .query import json_option, run_options
 
-HELP = """What to train with: every algorithm at one epsilon and delta, with the noise and the error of its update.
-
-\b
-Example:
-  privproj choose --layer 1024x16x24 --batch-size 512 --dataset-size 120000 --epochs 5 --epsilon 2 --delta 1e-6
-"""
-
 LEGEND = (
     ("noise:", "how many times as much noise as DP-SGD's the update has, at this privacy"),
     ("missed:", "what projecting does to the update, over its square, in one step and, averaged by fresh projections, "
@@ -73,7 +66,12 @@ def choose_algorithm(
     plot: str | None,
     **options: Any,
 ) -> int:
-    """Print the table, or draw the error against the rank; returns the exit code."""
+    """What to train with: every algorithm at one epsilon and delta, with the noise and the error of its update.
+
+    \b
+    Example:
+      privproj choose --layer 1024x16x24 --batch-size 512 --dataset-size 120000 --epochs 5 --epsilon 2 --delta 1e-6
+    """
     size, run = options.get("dataset_size"), take_run(options, "sigma")
     rows = choose(layers=layer, ranks=rank, epsilon=epsilon, delta=delta, **run)  # pyright: ignore[reportArgumentType]
     if plot is not None:
@@ -115,6 +113,4 @@ command = with_options(
     },
     choose_algorithm,
     name="choose",
-    help=HELP,
-    short_help="What to train with at one privacy.",
 )  # fmt: skip

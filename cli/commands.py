@@ -61,15 +61,6 @@ COMMANDS = {name: words for group in GROUPS.values() for name, words in group.it
 EPILOG = """Exit codes: 0 ok, 1 failed, 2 bad input, 3 refused, 4 vacuous, 5 not computed.
 `privproj explain 3` says more of one, `privproj explain` lists all words."""
 
-HELP = """Privacy accounting for random projections and LoRA.
-
-Every number comes with the bound it is from, whether that bound is proved, and what it asks of your data.
-
-\b
-Example:
-  privproj epsilon m2 --dim 2048 --rank 16 --noise-multiplier 0.5 --delta 1e-5
-"""
-
 
 class LazyGroup(CommandGroup):
     """A group that imports a command only when it is called, and lists the commands under headings."""
@@ -99,12 +90,17 @@ def command_named(name: str) -> click.Command:
     return import_module("." + name.replace("-", "_"), __package__).command
 
 
-@click.group(
-    cls=LazyGroup, help=HELP, context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]}
-)
+@click.group(cls=LazyGroup, context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="privproj")
 def cli() -> None:
-    pass
+    """Privacy accounting for random projections and LoRA.
+
+    Every number comes with the bound it is from, whether that bound is proved, and what it asks of your data.
+
+    \b
+    Example:
+      privproj epsilon m2 --dim 2048 --rank 16 --noise-multiplier 0.5 --delta 1e-5
+    """
 
 
 def run_command(words: Sequence[str]) -> int:

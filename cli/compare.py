@@ -12,11 +12,9 @@ from privproj.runs import RunOptions
 from . import render
 from .query import QuestionGroup, json_option
 
-SUMMARY = "Every bound of a mechanism, promise-free ones first, tightest first."
-
 
 def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, size: float | None, **target: Any) -> int:
-    """Print what every bound says; returns the exit code."""
+    """Every bound of a mechanism, promise-free ones first, tightest first."""
     rows = compare(mechanism, **target, **run)
     click.echo(render.comparison_json(rows) if json else render.comparison_text(rows))
     if not any(row.result and row.result.value is not None for row in rows):
@@ -26,4 +24,4 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, size: floa
     return 0 if Outcome.OK in outcomes else 3 if outcomes == {Outcome.REFUSED} else 4
 
 
-command = QuestionGroup("compare", SUMMARY, compare_bounds, [json_option()])
+command = QuestionGroup("compare", compare_bounds, [json_option()])

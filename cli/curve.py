@@ -20,7 +20,6 @@ from .answer import EXIT_CODES
 from .options import Once, OneOf, option
 from .query import QuestionGroup, bound_option
 
-SUMMARY = "delta(eps), the trade-off function or one GDP mu: table, CSV, JSON, picture."
 COLUMN = {"delta": "epsilon", "trade-off": "false positive rate"}
 
 
@@ -63,7 +62,7 @@ def show_curves(
     plot: str | None,
     size: float | None,
 ) -> int:
-    """Evaluate the curves, or their ``mu``, and print, write or draw them; returns the exit code."""
+    """delta(eps), the trade-off function or one GDP mu: table, CSV, JSON, picture."""
     code = 0
     if what == "gdp":
         for name, value in {"epsilon-max": epsilon_max, "points": points, "plot": plot}.items():
@@ -141,14 +140,13 @@ def shown(
     head = f"{name:>20}" + "".join(f"  {bound:>22}" for bound in columns) + f"   {label}"
     rows = [f"{a:>20.6g}" + "".join(f"  {v:>22.4e}" for v in row) for a, *row in zip(x, *columns.values(), strict=True)]
     scale = ["rates are shares from 0 to 1: 0.01 is 1 %"] if "rate" in name else []
-    rests = [line for result in foundations for line in render.wrap_line("rests on: ", render.foundation_line(result))]
+    rests = render.wrap_line("rests on: ", *map(render.foundation_line, foundations))
     assumed = render.assumption_lines({result.bound: result.assumes for result in foundations})
     return "\n".join([head, *rows, *assumed, *rests, *scale])
 
 
 command = QuestionGroup(
     "curve",
-    SUMMARY,
     show_curves,
     [
         bound_option("A bound to draw; may be repeated; all: every bound.", multiple=True),

@@ -8,14 +8,7 @@ from privproj.records.data_file import write_data
 
 from . import render
 from .answer import EXIT_CODES
-from .options import Once, OneOf, option, with_options
-
-HELP = """Noise multipliers for DP-SFT: a private search for a subspace, then training within it.
-
-\b
-Example:
-  privproj dp-sft --epsilon 4 --delta 1e-5 --sampling-rate 0.01 --subspace-steps 1000 --steps 1000
-"""
+from .options import Once, OneOf, json_option, option, with_options
 
 
 def plan_two_stages(
@@ -30,6 +23,12 @@ def plan_two_stages(
     output: str | None,
     json: bool,
 ) -> int:
+    """Noise multipliers for DP-SFT: a private search for a subspace, then training within it.
+
+    \b
+    Example:
+      privproj dp-sft --epsilon 4 --delta 1e-5 --sampling-rate 0.01 --subspace-steps 1000 --steps 1000
+    """
     for name, value in (("--share", share), ("--budget", budget)):
         if public and value is not None:
             raise InvalidParameter(name, value, f"no {name} with --public, which has one stage to pay for")
@@ -60,10 +59,8 @@ command = with_options(
         option("--budget", "Compose jointly, or split.  [default: joint]", type=OneOf(["joint", "split"])),
         option("--public", "The subspace comes from public data and costs nothing.", is_flag=True),
         Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
-        option("--json", "One JSON object instead of text.", is_flag=True),
+        json_option(),
     ],
     plan_two_stages,
     name="dp-sft",
-    help=HELP,
-    short_help="Noise for DP-SFT.",
 )

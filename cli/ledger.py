@@ -10,23 +10,20 @@ from privproj.result import round_outward
 
 from . import render
 from .answer import EXIT_CODES
-from .options import file_argument, option, with_options
-
-HELP = """What the ledger of a training run says: releases made, epsilon so far and of the plan, which to quote.
-
-The planned epsilon and delta are in the ledger where the run was calibrated for them; --delta asks at another one.
-`privproj verify FILE` checks the ledger as a document.
-
-\b
-Example:
-  privproj ledger privproj-train/ledger.jsonl
-"""
+from .options import file_argument, json_option, option, with_options
 
 
 def show_ledger(file: str, delta: float | None, json: bool) -> int:
-    account = read_ledger(file)
-    if not account.phases:
-        raise InvalidParameter("ledger", file, "a ledger with a phase; this run was stopped before it began")
+    """What the ledger of a training run says: releases made, epsilon so far and of the plan, which to quote.
+
+    The planned epsilon and delta are in the ledger where the run was calibrated for them; --delta asks at another one.
+    `privproj verify FILE` checks the ledger as a document.
+
+    \b
+    Example:
+      privproj ledger privproj-train/ledger.jsonl
+    """
+    account = begun_account(file)
     target, delta = dict(account.target or {}), planned_delta(account, delta)
     try:
         shown = overview(account, delta)
@@ -42,6 +39,14 @@ def show_ledger(file: str, delta: float | None, json: bool) -> int:
     else:
         click.echo(text(shown))
     return 0 if shown["so_far"] is None else EXIT_CODES[shown["so_far"].outcome]
+
+
+def begun_account(file: str) -> Account:
+    """Read a ledger that has a phase."""
+    account = read_ledger(file)
+    if not account.phases:
+        raise InvalidParameter("ledger", file, "a ledger with a phase; this run was stopped before it began")
+    return account
 
 
 def planned_delta(account: Account, delta: float | None) -> float:
@@ -84,12 +89,6 @@ QUOTE_OF_FILTER = "the epsilon of the filter's whole budget, whatever of it was 
 """Which number may be quoted under a filter."""
 
 
-def filter_words(found: dict[str, Any]) -> str:
-    """Say of a filter its order, its budget and how much of that is spent."""
-    words = f"order {found['order']:g}, budget {round_outward(found['budget'], up=False)}"
-    return f"{words}, {render.percent(found['spent'] / found['budget'])} of it spent"
-
-
 def text(shown: dict[str, Any]) -> str:
     """Say epsilon so far, what it rests on, what is left of the plan, and which number may be quoted."""
     so_far, planned = shown["so_far"], shown["planned"]
@@ -100,22 +99,18 @@ def text(shown: dict[str, Any]) -> str:
     lines.append(f"  released: {shown['steps']} steps{share}")
     lines.append(f"  left:     {shown['steps_left']} planned steps")
     lines.append(f"  plan:     epsilon {round_outward(planned.value)} after all planned steps{goal}")
-    lines += render.wrap_line("  filter:   ", filter_words(shown["filter"])) if shown["filter"] else []
+    lines += render.wrap_line("  filter:   ", render.filter_words(shown["filter"])) if shown["filter"] else []
     lines += render.wrap_line("  quote:    ", shown["quote"])
-    lines += [line for words in shown["assumes"] for line in render.wrap_line("  assumes:  ", words)]
-    return "\n".join(
-        [*lines, *(line for words in shown["warnings"] for line in render.wrap_line("  warning:  ", words))]
-    )
+    lines += render.wrap_line("  assumes:  ", *shown["assumes"])
+    return "\n".join([*lines, *render.wrap_line("  warning:  ", *shown["warnings"])])
 
 
 command = with_options(
     [
         file_argument(),
         option("--delta", "Failure probability delta.  [default: the ledger's]", metavar="D"),
-        option("--json", "JSON instead of text.", is_flag=True),
+        json_option(),
     ],
     show_ledger,
     name="ledger",
-    help=HELP,
-    short_help="What a training run has spent, and what is left.",
 )

@@ -8,17 +8,16 @@ import click
 from privproj.diagnostics.lora_moments import lora_noise
 
 from . import render
-from .options import OneOf, option, with_options
-
-HELP = """Exact moments of LoRA's noise term u = q (A^T A - I), entry by entry. Not a privacy guarantee.
-
-\b
-Example:
-  privproj lora-noise --rank 16 --entry 0.1 --row-norm 1 --initialisation uniform --variance 0.0026
-"""
+from .options import OneOf, json_option, option, with_options
 
 
 def show_noise(json: bool, **options: Any) -> int:
+    """Exact moments of LoRA's noise term u = q (A^T A - I), entry by entry. Not a privacy guarantee.
+
+    \b
+    Example:
+      privproj lora-noise --rank 16 --entry 0.1 --row-norm 1 --initialisation uniform --variance 0.0026
+    """
     moments = lora_noise(**{name: value for name, value in options.items() if value is not None})
     if json:
         click.echo(render.as_json(asdict(moments)))
@@ -39,10 +38,8 @@ command = with_options(
         option("--row-sum", "Sum of the sizes of its entries.", metavar="S"),
         option("--variance", "Variance of the entries of A.  [default: 1/R]", metavar="V"),
         option("--initialisation", "Law of the entries of A.", type=OneOf(["gaussian", "uniform"])),
-        option("--json", "JSON instead of text.", is_flag=True),
+        json_option(),
     ],
     show_noise,
     name="lora-noise",
-    help=HELP,
-    short_help="Moments of LoRA's noise term (a diagnostic).",
 )

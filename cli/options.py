@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from inspect import cleandoc
 from typing import Any
 
 import click
@@ -43,12 +44,19 @@ def parse_number(option: str, text: str) -> float:
 
 
 class Number(click.ParamType):
-    """A finite decimal number; overflow (1e400) and underflow (1e-400) are seen, nan and inf refused."""
+    """A finite decimal number; overflow (1e400) and underflow (1e-400) are seen, nan and inf refused.
+
+    ``check`` returns the number of a parameter of this name as it is used, or refuses it.
+    """
 
     name = "number"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        return parse_number(param.opts[0] if param else "value", value) if isinstance(value, str) else value
+    def __init__(self, check: Callable[[str, Any], Any] = lambda name, value: value) -> None:
+        self.check = check
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = parse_number(param.opts[0] if param else "value", value) if isinstance(value, str) else value
+        return self.check(str(param.name) if param else "value", number)
 
 
 class OneOf(click.Choice):
@@ -155,12 +163,26 @@ def option_of(name: str, declared: Parameter, **settings: Any) -> Once:
     return option(spelt, words, metavar=declared.letter, is_rare=declared.is_rare, **settings)
 
 
+def json_option() -> Once:
+    """The option for JSON."""
+    return option("--json", "JSON instead of text.", is_flag=True)
+
+
+def help_of(callback: Callable[..., int]) -> str:
+    """The help of a command: the words of the function that answers it."""
+    return cleandoc(callback.__doc__ or "")
+
+
 def with_options(
     options: Sequence[click.Parameter] | Mapping[str, Sequence[click.Parameter]],
     callback: Callable[..., int],
     **settings: Any,
 ) -> click.Command:
-    """Build a command with these options, which stand under headings where they are given by heading."""
+    """Build a command with these options, which stand under headings where they are given by heading.
+
+    Its help is the docstring of the callback unless another is given.
+    """
+    settings.setdefault("help", help_of(callback))
     if isinstance(options, Mapping):
         return SectionedCommand(options, callback=callback, **settings)
     return click.Command(params=list(options), callback=callback, **settings)

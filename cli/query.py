@@ -15,7 +15,7 @@ from privproj.validation import parameters_of
 
 from .answer import COMPUTED, answer_question, build_mechanism, take_run
 from .groups import Group
-from .options import Once, option, option_of, with_options
+from .options import Once, help_of, json_option, option, option_of, with_options
 
 MECHANISMS = tuple(dict.fromkeys(mechanism for mechanism, _ in LINES))
 """The names of all mechanisms, in the order in which they are listed."""
@@ -88,11 +88,6 @@ def complete_bound(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
 
 
-def json_option() -> Once:
-    """The option for JSON."""
-    return option("--json", "JSON instead of text.", is_flag=True)
-
-
 def refuted_option() -> Once:
     """The option that lets a refuted bound answer."""
     return option("--allow-refuted", "Print a number that is no guarantee, marked.", is_flag=True, is_rare=True)
@@ -119,21 +114,21 @@ class QuestionGroup(Group):
 
     ``ask`` gets the mechanism, the run, the number of records where one is given, and all other options. ``own_run``
     and ``answer`` are options besides those of mechanism, run and target; ``ending`` ends the example of a mechanism.
+    The help of the group is ``summary``, or the docstring of ``ask``.
     """
 
     def __init__(
         self,
         quantity: str,
-        summary: str,
         ask: Callable[..., int],
         answer: Sequence[Once],
         *,
-        about: str = "",
+        summary: str = "",
         own_run: Sequence[Once] = (),
         has: Callable[[type[Mechanism]], bool] = lambda kind: True,
         ending: Callable[[type[Mechanism]], str] = lambda kind: "--delta 1e-5",
     ) -> None:
-        super().__init__(quantity, help=about or summary, short_help=summary)
+        super().__init__(quantity, help=summary or help_of(ask))
         self.quantity, self.ask, self.answer, self.own_run = quantity, ask, answer, own_run
         self.has, self.ending = has, ending
 
@@ -189,9 +184,9 @@ def query_group(quantity: str, summary: str) -> QuestionGroup:
 
     return QuestionGroup(
         quantity,
-        summary,
         partial(answer_question, quantity),
         answer_options(quantity),
+        summary=summary,
         has=QUANTITIES[quantity],
         ending=ending,
     )

@@ -14,25 +14,24 @@ from privproj.records.run_file import from_data
 from privproj.result import Result, round_outward
 
 from . import render
-from .options import file_argument, option, with_options
-
-HELP = """How much of a budget a run file has spent, and how many more steps fit.
-
-Phases with `planned = true` have not happened yet. They are judged in order, each after all that is done and the
-planned ones before it: how many of its steps fit and whether all do. Without any, the last phase is taken as the
-pattern of what may follow.
-
-With --adaptive the answer is that of a Renyi filter: what was done and what is planned may have been chosen by looking
-at outputs. Its order is fixed with the budget, before the first release; without --order it is the one that suits the
-first phase.
-
-\b
-Example:
-  privproj remaining run.toml --epsilon 3 --delta 1e-5
-"""
+from .options import file_argument, json_option, option, with_options
 
 
 def show_remaining(file: str, epsilon: float, delta: float, adaptive: bool, order: float | None, json: bool) -> int:
+    """How much of a budget a run file has spent, and how many more steps fit.
+
+    Phases with `planned = true` have not happened yet. They are judged in order, each after all that is done and the
+    planned ones before it: how many of its steps fit and whether all do. Without any, the last phase is taken as the
+    pattern of what may follow.
+
+    With --adaptive the answer is that of a Renyi filter: what was done and what is planned may have been chosen by
+    looking at outputs. Its order is fixed with the budget, before the first release; without --order it is the one that
+    suits the first phase.
+
+    \b
+    Example:
+      privproj remaining run.toml --epsilon 3 --delta 1e-5
+    """
     schedule = from_data(read_data(file), file)
     if adaptive:
         shown = adaptive_record(schedule, epsilon, delta, order)
@@ -149,17 +148,14 @@ def text(shown: dict[str, Any]) -> str:
 
 def filter_lines(shown: dict[str, Any]) -> list[str]:
     """Say which filter it is, what may be quoted under it, and what a fixed plan would cost."""
-    found, fixed = shown["filter"], shown["epsilon_of_fixed_plan"]
-    share = render.percent(found["spent"] / found["budget"])
-    order = str(found["order"]).removesuffix(".0")
-    words = f"order {order}, budget {round_outward(found['budget'], up=False)}, {share} of it spent"
-    lines = render.wrap_line("  filter:   ", f"{words}; name --order {order} whenever you ask again")
-    lines += render.wrap_line(
-        "  quote:    ", f"epsilon {round_outward(shown['epsilon_to_quote'])}, the whole budget, wherever the run stops"
-    )
-    if fixed is None:
-        return lines
-    return [*lines, f"  price:    the same phases as a plan fixed in advance: epsilon {round_outward(fixed)}"]
+    words, fixed = render.filter_words(shown["filter"]), shown["epsilon_of_fixed_plan"]
+    quote = f"epsilon {round_outward(shown['epsilon_to_quote'])}, the whole budget, wherever the run stops"
+    price = "" if fixed is None else f"the same phases as a plan fixed in advance: epsilon {round_outward(fixed)}"
+    return [
+        *render.wrap_line("  filter:   ", f"{words}; name --{words.split(',')[0]} whenever you ask again"),
+        *render.wrap_line("  quote:    ", quote),
+        *render.wrap_line("  price:    ", price),
+    ]
 
 
 command = with_options(
@@ -169,10 +165,8 @@ command = with_options(
         option("--delta", "The budget's delta.", metavar="D", required=True),
         option("--adaptive", "Phases may react to outputs: answer by a Renyi filter.", is_flag=True),
         option("--order", "Order of the filter, fixed in advance.  [default: suits the first phase]", metavar="A"),
-        option("--json", "JSON instead of text.", is_flag=True),
+        json_option(),
     ],
     show_remaining,
     name="remaining",
-    help=HELP,
-    short_help="How many more steps a budget allows.",
 )

@@ -55,23 +55,21 @@ def as_text(result: Result, mechanism: "Mechanism", run: RunOptions, worth: "Wor
     """Say an answer: the number, what it rests on, gain and worth, assumptions and warnings."""
     lines = result_lines(result)
     if result.outcome is Outcome.OK:
-        lines += gain_line(result, mechanism, run)
+        lines += wrap_line("  gain:     ", gain_words(result, mechanism, run))
     if worth is not None and worth.projection_error > 0.0:
-        lines += worth_line(worth)
-    lines += at_least_line(result) + numerics_line(result.numerics) + certified_line(result.numerics)
+        lines += wrap_line("  worth:    ", worth_words(worth))
+    lines += evidence_lines(result)
     if result.noise_std is not None:
         formula = "2 z C" if result.run["relation"] == "replace" else "z C"
         formula = f"sqrt(2) {formula}" if mechanism.name == "laplace" else formula
-        lines.append(
-            f"  noise:    standard deviation {formula} = {round_outward(result.noise_std)} for the given clip C"
-        )
+        deviation = round_outward(result.noise_std)
+        lines.append(f"  noise:    standard deviation {formula} = {deviation} for the given clip C")
     return "\n".join(lines + closing_lines(result))
 
 
 def closing_lines(result: Result) -> list[str]:
     """Say assumptions and warnings, each beginning on a line of its own."""
-    lines = [line for words in result.assumes for line in wrap_line("  assumes:  ", words)]
-    return lines + [line for words in result.warnings for line in wrap_line("  warning:  ", words)]
+    return wrap_line("  assumes:  ", *result.assumes) + wrap_line("  warning:  ", *result.warnings)
 
 
 def result_lines(result: Result) -> list[str]:
@@ -79,15 +77,24 @@ def result_lines(result: Result) -> list[str]:
     return [headline(result), *fit_line("  rests on: ", foundation_line(result))]
 
 
-def at_least_line(result: Result) -> list[str]:
+def evidence_lines(result: Result) -> list[str]:
+    """Say what is known from below, how a run was composed in floats, and what is proved in balls."""
+    return [
+        *wrap_line("  at least: ", at_least_words(result)),
+        *wrap_line("  numerics: ", numerics_words(result)),
+        *wrap_line("  certified: ", certified_words(result)),
+    ]
+
+
+def at_least_words(result: Result) -> str:
     """Say below what no accounting can go, and how far the answer is above that at most."""
     least, of_delta = result.lower_bound, result.quantity == "delta"
     if least is None:
-        return []
+        return ""
     seer = f", against {least.for_whom}" if least.for_whom else ""
     if least.quantity == "advantage":
         shown = f"advantage {round_outward(least.value, up=False)} with this noise multiplier, whatever the accounting"
-        return wrap_line("  at least: ", shown + seer)
+        return shown + seer
     shown = f"delta {power_of_ten(least.value)}" if of_delta else f"epsilon {round_outward(least.value, up=False)}"
     answer, ratio = "this answer is", None
     if of_delta and result.log10_delta is not None:
@@ -98,7 +105,7 @@ def at_least_line(result: Result) -> list[str]:
         shown, answer = f"{shown} with this noise multiplier", "the epsilon asked for is"
     words = f"{shown} by any accounting{seer}"
     words += f": {answer} at most {excess_words(ratio)} the truth" if ratio else ""
-    return wrap_line("  at least: ", words + (f"; {least.gap}" if least.gap else ""))
+    return words + (f"; {least.gap}" if least.gap else "")
 
 
 def power_of_ten(log10_value: float) -> str:
@@ -115,42 +122,35 @@ def excess_words(ratio: float) -> str:
     return f"{math.ceil(percent * scale - 1e-9) / scale:g} % above"
 
 
-def numerics_line(numerics: dict[str, object]) -> list[str]:
+def numerics_words(result: Result) -> str:
     """Say on which grid a run was composed in floats, and what is proved about its errors; of a proof nothing more."""
-    proof: Any = numerics.get("certified")
+    found: Any = result.numerics
+    proof, composer, bounded = found.get("certified"), found.get("composer"), "all its errors are bounded and included"
     if proof is not None and "grid_step" in proof:
-        return []
-    if "epoch" in numerics and "composer" not in numerics:
-        words = f"an epoch as a {numerics['epoch']}, {numerics['atoms']} atoms; all its errors are bounded and included"
-        return wrap_line("  numerics: ", words)
-    if "composer" not in numerics:
-        return []
-    words = f"a grid that {numerics.get('grid')}, composed by {numerics['composer']}; "
-    if "grid_step" in numerics:
-        words = (
-            f"grid {numerics['grid_step']:.3g}, {numerics['grid_points']} points, composed by {numerics['composer']}; "
-        )
-    if "orders" in numerics:
-        words = f"Renyi divergences at {numerics['orders']} orders, added by {numerics['composer']}; its rounding is "
-        words += f"covered by {numerics['added_to_divergence']:.1e} added to divergences ({numerics['rounding']})"
-    elif "added_to_delta" in numerics:
-        words += f"its rounding is covered by {numerics['added_to_delta']:.1e} added to delta ({numerics['rounding']})"
-    else:
-        words += "all its errors are bounded and included"
-    return wrap_line("  numerics: ", words)
+        return ""
+    if composer is None:
+        return f"an epoch as a {found['epoch']}, {found['atoms']} atoms; {bounded}" if "epoch" in found else ""
+    if "orders" in found:
+        words = f"Renyi divergences at {found['orders']} orders, added by {composer}; its rounding is covered by "
+        return f"{words}{found['added_to_divergence']:.1e} added to divergences ({found['rounding']})"
+    grid = f"a grid that {found.get('grid')}"
+    if "grid_step" in found:
+        grid = f"grid {found['grid_step']:.3g}, {found['grid_points']} points"
+    if "added_to_delta" in found:
+        bounded = f"its rounding is covered by {found['added_to_delta']:.1e} added to delta ({found['rounding']})"
+    return f"{grid}, composed by {composer}; {bounded}"
 
 
-def certified_line(numerics: dict[str, object]) -> list[str]:
+def certified_words(result: Result) -> str:
     """Say what ball arithmetic proves about the delta of an answer."""
-    proof: Any = numerics.get("certified")
+    proof: Any = result.numerics.get("certified")
     if proof is None:
-        return []
+        return ""
     at = "".join(f" at {name} {value:.6g}" for name, value in proof["witness"].items())
     ends = shorten_numbers(proof["lower"]), shorten_numbers(proof["upper"], up=True)
     # Below nothing may be known, which is no 0.
     least = f"{ends[0]} <= " if proof["lower"] != "0" else ""
-    words = f"{least}the bound's delta{at} <= {ends[1]}, proved by {proof['arithmetic']}, {proof['bits']} bits"
-    return wrap_line("  certified: ", words)
+    return f"{least}the bound's delta{at} <= {ends[1]}, proved by {proof['arithmetic']}, {proof['bits']} bits"
 
 
 def shorten_numbers(text: str, *, up: bool = False) -> str:
@@ -177,19 +177,21 @@ def fit_line(label: str, text: str) -> list[str]:
     return [label + text] if terminal_width() is None else wrap_line(label, text)
 
 
-def wrap_line(label: str, text: str) -> list[str]:
-    """``text`` behind a label, in lines of at most :data:`WIDEST` characters, or those of the terminal if it has fewer.
+def wrap_line(label: str, *texts: str) -> list[str]:
+    """Each text behind the label, in lines of at most :data:`WIDEST` characters, or as a narrower terminal has them.
 
     There are none for an empty text.
     """
-    widest = min(WIDEST, terminal_width() or WIDEST)
-    lines, current = [], label
-    for word in text.split():
-        if len(current) + len(word) > widest - 1 and current.strip() != label.strip():
-            lines.append(current.rstrip())
-            current = " " * len(label)
-        current += word + " "
-    return [*lines, current.rstrip()] if text else []
+    widest, lines = min(WIDEST, terminal_width() or WIDEST), []
+    for text in filter(None, texts):
+        current = label
+        for word in text.split():
+            if len(current) + len(word) > widest - 1 and current.strip() != label.strip():
+                lines.append(current.rstrip())
+                current = " " * len(label)
+            current += word + " "
+        lines.append(current.rstrip())
+    return lines
 
 
 def headline(result: Result) -> str:
@@ -259,33 +261,34 @@ def percent(share: float) -> str:
     return f"{100.0 * share:.3g} %"
 
 
-def gain_line(result: Result, mechanism: "Mechanism", run: RunOptions) -> list[str]:
+def filter_words(found: dict[str, Any]) -> str:
+    """Say of a filter its order, its budget and how much of that is spent."""
+    order, budget = str(found["order"]).removesuffix(".0"), round_outward(found["budget"], up=False)
+    return f"order {order}, budget {budget}, {percent(found['spent'] / found['budget'])} of it spent"
+
+
+def gain_words(result: Result, mechanism: "Mechanism", run: RunOptions) -> str:
     """Say what plainer accounting gives for the same question."""
     if mechanism.name not in {kind for (kind, _), role in ROLES.items() if role != "renyi"}:
-        return []
+        return ""
     from privproj.accounting.baselines import compare_with_baselines
 
-    rivals = compare_with_baselines(result, mechanism, run)
-    if not rivals:
-        return []
-    parts = [
-        f"{label} {delta_shown(value) if result.quantity == 'delta' else round_outward(value)}"
-        for label, value in rivals
-    ]
-    means = mechanism.gain_words(of_noise=result.quantity == "sigma")
-    return wrap_line("  gain:     ", f"{', '.join(parts)}, this bound as above: {means}")
+    shown = delta_shown if result.quantity == "delta" else round_outward
+    parts = [f"{label} {shown(value)}" for label, value in compare_with_baselines(result, mechanism, run)]
+    if not parts:
+        return ""
+    return f"{', '.join(parts)}, this bound as above: {mechanism.gain_words(of_noise=result.quantity == 'sigma')}"
 
 
-def worth_line(worth: "Worth") -> list[str]:
+def worth_words(worth: "Worth") -> str:
     """Say the noise and the projection error of an update beside DP-SGD's, at equal privacy."""
     over = f"averaged to {worth.projection_error_of_run:.2g} by {worth.releases} fresh projections"
-    words = (
+    return (
         f"the update is as noisy as that of DP-SGD with multiplier {worth.effective_noise_multiplier:.4g}, "
         f"{worth.noise_over_dp_sgd:.2f} times the {worth.dp_sgd_noise_multiplier:.4g} that DP-SGD needs for this "
         f"privacy; by projecting it misses {worth.projection_error:.4g} times its own square, "
         f"{over if worth.releases > 1 else 'which no other projection averages out'}: `explain worth`"
     )
-    return wrap_line("  worth:    ", words)
 
 
 def run_text(result: Result, schedule: "Schedule") -> str:
@@ -305,10 +308,8 @@ def run_text(result: Result, schedule: "Schedule") -> str:
         words += "" if count is None else f", clip adapted by a count with noise {count:g}"
         words += f" ({phase.bound.name})"
         lines += fit_line(f"  {phase.name}: ", f"{phase.mechanism.name}{words}; {run_words(phase.run.parameters())}")
-    for promise in result.promises:
-        lines += wrap_line("  promise:  ", promise)
-    shown = at_least_line(result) + numerics_line(result.numerics) + certified_line(result.numerics)
-    return "\n".join(lines + gdp_lines(result) + shown + closing_lines(result))
+    lines += wrap_line("  promise:  ", *result.promises)
+    return "\n".join(lines + gdp_lines(result) + evidence_lines(result) + closing_lines(result))
 
 
 def _gdp_headline(result: Result) -> str:
@@ -325,8 +326,8 @@ def gdp_lines(result: Result) -> list[str]:
         return []
     found: Any = result.numerics
     rate, regret = round_outward(found["exact_from"]), round_outward(found["regret"])
-    said = [*wrap_line("  regret:   ", f"at most {regret}; no slack where both error rates are at least {rate}")]
-    return said + [line for words in GDP_NOTES for line in wrap_line("  meaning:  ", words)]
+    said = wrap_line("  regret:   ", f"at most {regret}; no slack where both error rates are at least {rate}")
+    return said + wrap_line("  meaning:  ", *GDP_NOTES)
 
 
 GDP_COLUMNS = ("bound", "status", "gdp mu (at most)", "slack", "no slack from", "regret (at most)")
@@ -351,21 +352,23 @@ def gdp_as(style: str, results: list[Result]) -> str:
     if style == "csv":
         return "\n".join(",".join(row) for row in (("bound", "status", "mu", "slack", "exact_from", "regret"), *rows))
     lines = ["  ".join(f"{cell:>16}" for cell in row) for row in (GDP_COLUMNS, *rows)]
-    promises = dict.fromkeys(f"{result.bound}: {words}" for result in results for words in result.promises)
-    lines += [line for words in promises for line in wrap_line("promise: ", words)]
-    lines += [line for words in GDP_NOTES for line in wrap_line("meaning: ", words)]
-    lines += assumption_lines({result.bound: result.assumes for result in results})
-    warned = dict.fromkeys(words for result in results for words in result.warnings)
-    lines += [line for words in warned for line in wrap_line("warning: ", words)]
-    return "\n".join(lines)
+    lines += wrap_line("promise: ", *dict.fromkeys(f"{of.bound}: {words}" for of in results for words in of.promises))
+    lines += wrap_line("meaning: ", *GDP_NOTES)
+    return "\n".join(lines + foundation_of_several(results))
+
+
+def foundation_of_several(results: list[Result]) -> list[str]:
+    """Say what the answers of several bounds assume, and their warnings, each sentence once."""
+    assumed = assumption_lines({result.bound: result.assumes for result in results})
+    return assumed + wrap_line("warning: ", *dict.fromkeys(words for result in results for words in result.warnings))
 
 
 def comparison_json(rows: "Iterable[Comparison]") -> str:
     """Return ``{"results": [...]}`` as text; bounds that do not apply have a name and a reason."""
-    return as_json({"results": [comparison_record(row) for row in rows]})
+    return as_json({"results": [_comparison_record(row) for row in rows]})
 
 
-def comparison_record(row: "Comparison") -> dict[str, Any]:
+def _comparison_record(row: "Comparison") -> dict[str, Any]:
     """Return one row of a comparison as plain values."""
     if row.result is not None:
         return row.result.as_dict()
@@ -390,10 +393,7 @@ def comparison_text(rows: "Sequence[Comparison]") -> str:
     if free:
         lines.append(f"smallest without a promise on the data: {free[0].bound}")
     lines += unanswered_lines([row for row in rows if row.result is None or row.result.value is None])
-    lines += assumption_lines({result.bound: result.assumes for result in answered})
-    warned = dict.fromkeys(words for result in answered for words in result.warnings)
-    lines += [line for words in warned for line in wrap_line("warning: ", words)]
-    return "\n".join(lines)
+    return "\n".join(lines + foundation_of_several(answered))
 
 
 def question_words(answered: list[Result]) -> str:

@@ -1,7 +1,8 @@
 """``privproj report``: a privacy statement for a model card, as text, Markdown or one self-contained HTML page."""
 
 import html
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from decimal import Decimal
 from importlib.resources import files
 from math import floor, log10
 from string import Template
@@ -9,32 +10,48 @@ from typing import Any
 
 import click
 
-from privproj.accounting.queries import Comparison
 from privproj.curves.tradeoff import profile_points
 from privproj.mechanisms import Mechanism
+from privproj.records.atomic import digest_of
 from privproj.records.data_file import read_data, write_text
 from privproj.records.run_file import from_data
-from privproj.records.statement import STYLES, Statement, question_data, run_data, sections, statement_from
+from privproj.records.statement import (
+    DIGESTS,
+    FIELDS,
+    STYLES,
+    Statement,
+    account_data,
+    question_data,
+    run_data,
+    sections,
+    statement_from,
+)
 from privproj.records.statement_check import BEGIN, END
 from privproj.result import round_outward
 from privproj.runs import RunOptions
 from privproj.runs.targets import delta_target
 
 from . import render
+from .ledger import begun_account, planned_delta
 from .options import Once, OneOf, file_argument, option, with_options
 from .query import QuestionGroup, bound_option, target_options
 
 SUMMARY = "A privacy statement for a model card: text, Markdown or HTML."
+DRAWN_AFTER = "What the best attack could reach"
 COMPUTED_FROM = "`privproj verify FILE` writes this statement anew from the line below, and compares."
 
 
-def produce(data: Mapping[str, Any], delta: float | None, style: str | None, output: str | None) -> int:
-    """Compute the statement, write or print it; returns the exit code."""
+def produce(
+    data: Mapping[str, Any], /, delta: float | None, style: str | None, output: str | None, **given: str | None
+) -> int:
+    """Compute the statement, write or print it; returns the exit code. Of files that are ``given`` it has digests."""
     ending = (output or "").rsplit(".", 1)[-1].lower()
     chosen = style or {"md": "markdown", "html": "html", "htm": "html"}.get(ending, "text")
     target = delta_target(delta, None)
     assert target.delta is not None
-    statement = statement_from(data, target.delta, chosen)
+    said = {name: words for name, words in given.items() if words is not None}
+    said |= {name: digest_of(said[name], f"--{name}") for name in DIGESTS if name in said}
+    statement = statement_from(data, target.delta, chosen, said=said)
     result, text = statement.result, written(statement)
     if output is not None:
         write_text(output, text + "\n")
@@ -56,8 +73,6 @@ def as_text(statement: Statement) -> str:
         lines += ["", section.title]
         for words in section.lines:
             lines += render.wrap_line("  - " if section.items else "  ", words)
-    if statement.rows:
-        lines += ["", "Every bound on the same question", *render.comparison_text([*statement.rows]).split("\n")]
     return "\n".join([*lines, "", COMPUTED_FROM, statement.line, END])
 
 
@@ -67,20 +82,8 @@ def as_markdown(statement: Statement) -> str:
     for section in sections(statement):
         lines += ["", f"### {section.title}", ""]
         lines += [f"- {words}" if section.items else words for words in section.lines]
-    if statement.rows:
-        lines += ["", "### Every bound on the same question", "", "| epsilon | bound | status |", "| --- | --- | --- |"]
-        lines += [f"| {value} | `{name}` | {status} |" for value, name, status, _ in cells(statement.rows)]
     lines += ["", f"Computed by privproj {statement.version}. {COMPUTED_FROM}"]
     return "\n".join([*lines, "", "```json", statement.line, "```", "", END])
-
-
-def cells(rows: Iterable[Comparison]) -> list[tuple[str, str, str, str]]:
-    """Return value, bound, status and promise of each bound that answers."""
-    answered = [row.result for row in rows if row.result is not None and row.result.value is not None]
-    return [
-        (round_outward(float(found.value or 0.0)), found.bound, str(found.status), "; ".join(found.promises))
-        for found in answered
-    ]
 
 
 def as_html(statement: Statement) -> str:
@@ -88,15 +91,10 @@ def as_html(statement: Statement) -> str:
     parts = []
     for section in sections(statement):
         lines = [f"<li>{html.escape(words)}</li>" if section.items else html.escape(words) for words in section.lines]
+        lines = [words.replace(" %", "&nbsp;%") for words in lines]
         parts.append(f"<h2>{html.escape(section.title)}</h2>")
         parts += ["<ul>", *lines, "</ul>"] if section.items else [f"<p>{words}</p>" for words in lines]
-    if statement.result.usable:
-        parts += ["<h2>Delta at every epsilon</h2>", "<figure>", drawing(statement), "</figure>"]
-    if statement.rows:
-        rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in cells(statement.rows)]
-        head = "<th>epsilon</th><th>bound</th><th>status</th><th>promise on the data</th>"
-        parts += ["<h2>Every bound on the same question</h2>", "<table>", *(f"<tr>{row}</tr>" for row in (head, *rows))]
-        parts.append("</table>")
+        parts += [drawing(statement)] if statement.result.usable and section.title == DRAWN_AFTER else []
     return filled(
         "statement.html",
         parts="\n".join(parts),
@@ -107,15 +105,44 @@ def as_html(statement: Statement) -> str:
 
 
 def drawing(statement: Statement) -> str:
-    """Draw delta against epsilon as SVG, on a logarithmic scale down to 1e-15."""
-    top = max(2.0 * float(statement.result.epsilon or 0.0) / statement.factor, 0.1)
+    """Draw delta against epsilon as SVG, on a logarithmic scale, with the claim marked."""
+    epsilon, delta = float(statement.result.epsilon or 0.0), float(statement.result.delta or 0.0)
+    top, lowest = end_of_axis(epsilon), Decimal(repr(delta)).adjusted() - 3
+
+    def across(eps: float) -> str:
+        return f"{60 + 280 * eps / top:.1f}"
+
+    def down(log_delta: float) -> str:
+        return f"{20 + 190 * log_delta / lowest:.1f}"
+
     x = [top * i / 60 for i in range(61)]
-    deltas = profile_points(statement.curve, x, enough=1e-15)
-    logs = [log10(max(delta * statement.factor, 1e-15)) for delta in deltas]
-    lowest = floor(min(logs))
-    spread = max(1.0, -lowest)
-    points = " ".join(f"{60 + 520 * a / top:.0f},{20 - 220 * b / spread:.0f}" for a, b in zip(x, logs, strict=True))
-    return filled("statement.svg", points=points, lowest=lowest, top=round_outward(top * statement.factor))
+    floor_of_curve = 10.0 ** (lowest - 1)  # below the frame, which cuts it off
+    deltas = profile_points(statement.curve, x, enough=floor_of_curve)
+    logs = [log10(max(found * statement.factor, floor_of_curve)) for found in deltas]
+    powers = range(0, lowest - 1, -max(1, -lowest // 4))
+    return filled(
+        "statement.svg",
+        points=" ".join(f"{across(eps)},{down(log)}" for eps, log in zip(x, logs, strict=True)),
+        ticks_across="".join(f'<text x="{across(eps)}" y="228"> {eps:g} </text>' for eps in x[::15]),
+        ticks_down="".join(f'<text x="54" y="{down(power)}" dy="4">{power_of_ten(power)}</text>' for power in powers),
+        lines="".join(f"M60 {down(power)}H340" for power in powers),
+        x=across(epsilon),
+        y=down(log10(delta)),
+        epsilon=round_outward(epsilon),
+        delta=repr(delta),
+    )
+
+
+def end_of_axis(epsilon: float) -> float:
+    """Return 1, 2, 4 or 6 times a power of ten, with room for words beyond epsilon; no round epsilon is at a step."""
+    least = max(1.618 * epsilon, 0.1)
+    power = 10.0 ** floor(log10(least))
+    return next(times * power for times in (1, 2, 4, 6, 10) if times * power >= least)
+
+
+def power_of_ten(power: int) -> str:
+    """Write a power of ten with a raised exponent."""
+    return "10" + str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")) if power else "1"
 
 
 def filled(template: str, **fields: object) -> str:
@@ -124,45 +151,54 @@ def filled(template: str, **fields: object) -> str:
     return Template(text.removesuffix("\n")).substitute(fields)
 
 
-def shared_options() -> list[Once]:
-    """Return the options for format and output."""
+def shared_options(*digests: str) -> list[Once]:
+    """Return the options for format and output, for what the author says, and for files whose digests are named."""
     return [
         option("--style", "How to write.  [default: from the file's name]", type=OneOf([*STYLES])),
         Once(["--output", "-o"], help="File to write (.txt, .md, .html).", metavar="FILE"),
+        *(option(f"--{name}", words, type=str, metavar="WORDS") for name, words in FIELDS.items()),
+        *(
+            option(f"--{name}", f"The {name}, of which the SHA-256 is said.", type=str, metavar="FILE")
+            for name in digests or DIGESTS
+        ),
     ]
 
 
 def report_mechanism(
-    mechanism: Mechanism,
-    run: RunOptions,
-    bound: str | None,
-    delta: float | None,
-    style: str | None,
-    output: str | None,
-    size: float | None,
+    mechanism: Mechanism, run: RunOptions, bound: str | None, size: float | None, **options: Any
 ) -> int:
     """Answer ``privproj report MECHANISM``."""
-    return produce(question_data(mechanism, bound, run), delta, style, output)
+    return produce(question_data(mechanism, bound, run), **options)
 
 
-def report_run(file: str, delta: float, style: str | None, output: str | None) -> int:
+def report_run(file: str, **options: Any) -> int:
     """Answer ``privproj report run FILE``."""
-    return produce(run_data(from_data(read_data(file), file)), delta, style, output)
+    return produce(run_data(from_data(read_data(file), file)), **options)
+
+
+def report_ledger(file: str, delta: float | None, **options: Any) -> int:
+    """Answer ``privproj report ledger FILE``: what the releases of a ledger cost, with its digest."""
+    account = begun_account(file)
+    return produce(account_data(account), planned_delta(account, delta), **{**options, "ledger": file})
 
 
 command = QuestionGroup(
     "report",
-    SUMMARY,
     report_mechanism,
     [bound_option(), *shared_options()],
+    summary=SUMMARY,
     has=lambda kind: kind.name != "wishart-matrix",
 )
-command.add_command(
-    with_options(
-        [file_argument(), *target_options("report"), *shared_options()],
-        report_run,
-        name="run",
-        help="A run file: phases composed jointly.",
-        short_help="A run file: phases composed jointly.",
+for name, answer, words, given in (
+    ("run", report_run, "A run file: phases composed jointly.", shared_options()),
+    ("ledger", report_ledger, "The ledger of a training run: what it released.", shared_options("checkpoint")),
+):
+    command.add_command(
+        with_options(
+            [file_argument(), *target_options("report"), *given],
+            answer,
+            name=name,
+            help=words,
+            short_help=words,
+        )
     )
-)

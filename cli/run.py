@@ -14,26 +14,8 @@ from privproj.runs.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
 from .answer import EXIT_CODES, with_proof
-from .options import Once, file_argument, option, option_of, with_options
-from .query import json_option, proof_options
-
-HELP = """Epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
-
-With --calibrate all noise multipliers are scaled by one factor to meet --epsilon and --delta, or
-an attack risk: --advantage, or --tpr and --fpr.
-
-\b
-A run file in TOML:
-  [[phase]]
-  mechanism = "m2"
-  dim = 2048
-  rank = 16
-  noise_multiplier = 0.2
-  sampling_rate = 0.01
-  steps = 1000
-
-A phase may also be an event of dp-accounting: event = { type = "ZCDpEvent", rho = 0.1 }
-"""
+from .options import Once, file_argument, json_option, option, option_of, with_options
+from .query import proof_options
 
 
 def answer_run_file(
@@ -51,6 +33,23 @@ def answer_run_file(
     events: bool,
     gdp: bool,
 ) -> int:
+    """Epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
+
+    With --calibrate all noise multipliers are scaled by one factor to meet --epsilon and --delta, or
+    an attack risk: --advantage, or --tpr and --fpr.
+
+    \b
+    A run file in TOML:
+      [[phase]]
+      mechanism = "m2"
+      dim = 2048
+      rank = 16
+      noise_multiplier = 0.2
+      sampling_rate = 0.01
+      steps = 1000
+
+    A phase may also be an event of dp-accounting: event = { type = "ZCDpEvent", rho = 0.1 }
+    """
     schedule = from_data(read_data(file), file)
     risk = {"advantage": advantage, "tpr": tpr, "fpr": fpr}
     of_risk = any(value is not None for value in risk.values())
@@ -131,4 +130,4 @@ def options() -> list[Any]:
     ]
 
 
-command = with_options(options(), answer_run_file, name="run", help=HELP, short_help="Epsilon or delta of a run file.")
+command = with_options(options(), answer_run_file, name="run")

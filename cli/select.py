@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from privproj.errors import Unanswered
 from privproj.extensions.selection import select
 from privproj.extensions.trial_laws import SHAPES
 from privproj.mechanisms import Mechanism
@@ -10,18 +9,10 @@ from privproj.result import Outcome, Result, round_outward
 from privproj.runs import RunOptions
 
 from . import render
-from .answer import EXIT_CODES, with_clip_and_size
+from .answer import EXIT_CODES, saying_unanswered, with_clip_and_size
 from .options import OneOf, option
 from .output import write
 from .query import QuestionGroup, bound_option, json_option, refuted_option
-
-SUMMARY = "The best of a random number of runs, chosen by score: what choosing it costs."
-
-HELP = f"""{SUMMARY}
-
-Give --delta for epsilon, --epsilon for delta, or both, without --noise-multiplier, for the smallest noise.
-Then draw the number of runs with privproj.draw_trials, and release only the best.
-"""
 
 BESIDE = {
     "epsilon_of_one_run": "one run, without the choice, has epsilon",
@@ -31,14 +22,14 @@ BESIDE = {
 
 
 def select_best(mechanism: Mechanism, run: RunOptions, json: bool, size: float | None, **options: Any) -> int:
-    """Print what the choice costs; returns the exit code."""
+    """The best of a random number of runs, chosen by score: what choosing it costs.
+
+    Give --delta for epsilon, --epsilon for delta, or both, without --noise-multiplier, for the smallest noise.
+    Then draw the number of runs with privproj.draw_trials, and release only the best.
+    """
     given = {key: found for key, found in options.items() if found is not None}
-    try:
+    with saying_unanswered(json):
         result = select(mechanism, **given, **run)
-    except Unanswered as error:
-        if json and isinstance(error.result, Result):
-            write(render.as_json(error.result.as_dict()))
-        raise
     result = with_clip_and_size(result, mechanism, None, size)
     write(render.as_json(result.as_dict()) if json else text(result))
     return EXIT_CODES[result.outcome]
@@ -54,16 +45,14 @@ def text(result: Result) -> str:
     parts = [f"{label} {round_outward(numerics[key])}" for key, label in BESIDE.items() if key in numerics]
     lines += render.wrap_line("  beside:   ", "; ".join(parts))
     if result.outcome is Outcome.OK:
-        lines += render.numerics_line(result.numerics)
+        lines += render.wrap_line("  numerics: ", render.numerics_words(result))
     return "\n".join(lines + render.closing_lines(result))
 
 
 command = QuestionGroup(
     "select",
-    SUMMARY,
     select_best,
     [json_option(), bound_option(), refuted_option()],
-    about=HELP,
     own_run=[
         option("--trials", "Expected number of runs.", metavar="M", required=True),
         option("--distribution", "Law of the number of runs.  [default: geometric]", type=OneOf([*SHAPES])),

@@ -11,34 +11,32 @@ from privproj.records.sweep import MOST_CORNERS, grid_from, run_sweep
 from privproj.validation import whole
 
 from . import render
-from .options import Once, file_argument, option, with_options
-from .progress import bar
-
-SUMMARY = "A grid of questions to a CSV or Parquet table; resumable."
-HELP = f"""{SUMMARY}
-
-Every point of the grid is asked; rows go to a journal beside the table as they are done, so that the same command goes
-on after a kill. What is refused or has no answer keeps its row, with the reason.
-
-\b
-A grid file:
-  query = "epsilon"
-  mechanism = "m2"
-  delta = 1e-5
-  steps = 2000
-  sampling_rate = 0.01
-  [grid]
-  dim = [1024, 2048]
-  rank = [4, 16, 64]
-  noise_multiplier = [0.1, 0.2, 0.4]
-
-\b
-Example:
-  privproj sweep examples/grid.toml -o table.csv --workers 2
-"""
+from .options import Once, file_argument, json_option, option, with_options
+from .output import bar
 
 
 def sweep_file(file: str, output: str, workers: float, dask: str | None, json: bool) -> int:
+    """A grid of questions to a CSV or Parquet table; resumable.
+
+    Every point of the grid is asked; rows go to a journal beside the table as they are done, so that the same command
+    goes on after a kill. What is refused or has no answer keeps its row, with the reason.
+
+    \b
+    A grid file:
+      query = "epsilon"
+      mechanism = "m2"
+      delta = 1e-5
+      steps = 2000
+      sampling_rate = 0.01
+      [grid]
+      dim = [1024, 2048]
+      rank = [4, 16, 64]
+      noise_multiplier = [0.1, 0.2, 0.4]
+
+    \b
+    Example:
+      privproj sweep examples/grid.toml -o table.csv --workers 2
+    """
     grid, began = grid_from(read_data(file), file), time.monotonic()
     with bar(len(grid), f"{len(grid)} questions") as step:
         found = run_sweep(grid, output, doer_for(workers, dask), step)
@@ -81,10 +79,8 @@ command = with_options(
         Once(["-o", "--output"], required=True, metavar="OUT", help="The table: a .csv or .parquet file."),
         option("--workers", "Processes of this machine.  [default: 1]", metavar="N", default=1.0),
         Once(["--dask"], metavar="ADDRESS", help="Scheduler of an existing Dask cluster (extra: sweep)."),
-        option("--json", "One JSON object instead of text.", is_flag=True),
+        json_option(),
     ],
     sweep_file,
     name="sweep",
-    help=HELP,
-    short_help=SUMMARY,
 )

@@ -7,31 +7,30 @@ from typing import Any, get_args
 import click
 
 from privproj.errors import InvalidParameter, MissingPackage
+from privproj.records.atomic import digest_of
 from privproj.records.data_file import write_text
-from privproj.records.statement import account_data, statement_from
+from privproj.records.statement import DIGESTS, account_data, statement_from
 from privproj.result import round_outward
 from privproj.runs.sampling import SamplingName
 from privproj.training.algorithms import ALGORITHMS
 
 from . import render
 from .answer import EXIT_CODES
-from .options import Once, OneOf, option, with_options
-from .output import complain
-from .progress import bar
+from .options import Once, OneOf, json_option, option, with_options
+from .output import bar, complain
 from .report import as_markdown
-
-HELP = """Train on features with the noise that a target needs, and report epsilon with what it rests on.
-
-A folder holds the ledger (every release, recorded before it is used), the checkpoint and the report. A run that was
-stopped goes on with --resume DIR, its count of releases and all.
-
-\b
-Example:
-  privproj train --data digits --mechanism m2 --rank 16 --epsilon 8 --delta 1e-5
-"""
 
 
 def train(output: str | None, resume: str | None, json: bool, **given: Any) -> int:
+    """Train on features with the noise that a target needs, and report epsilon with what it rests on.
+
+    A folder holds the ledger (every release, recorded before it is used), the checkpoint and the report. A run that was
+    stopped goes on with --resume DIR, its count of releases and all.
+
+    \b
+    Example:
+      privproj train --data digits --mechanism m2 --rank 16 --epsilon 8 --delta 1e-5
+    """
     classifier = torch_adapter()
     if output == "":
         raise InvalidParameter("--output", "nothing", "a folder")
@@ -110,7 +109,8 @@ def print_report(outcome: Any, json: bool) -> int:
         "result": result.as_dict(),
     }
     write_text(shown["paths"]["report"], render.as_json(shown) + "\n")
-    statement = statement_from(account_data(outcome.account), result.delta, "markdown")
+    digests = {name: digest_of(outcome.paths[name]) for name in DIGESTS}
+    statement = statement_from(account_data(outcome.account), result.delta, "markdown", said=digests)
     write_text(shown["paths"]["statement"], as_markdown(statement) + "\n")
     click.echo(render.as_json(shown) if json else text(outcome, shown))
     return EXIT_CODES[result.outcome]
@@ -178,10 +178,8 @@ command = with_options(
         option("--insecure-seed", "Make the run repeatable, and worthless as protection.", metavar="SEED"),
         Once(["--output", "-o"], help="Folder of the run.  [default: privproj-train, numbered]", metavar="DIR"),
         option("--resume", "Go on with the run in this folder.", type=str, metavar="DIR"),
-        option("--json", "One JSON object instead of text.", is_flag=True),
+        json_option(),
     ],
     train,
     name="train",
-    help=HELP,
-    short_help="Train with the computed noise, and report what was spent.",
 )

@@ -1,18 +1,19 @@
-"""``privproj verify``: a certificate, a ledger or a statement checked from its own words; a statement by its ledger."""
+"""``privproj verify``: a certificate, a ledger or a statement checked from its own words; a statement by its files."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from hashlib import sha256
 from typing import Any
 
 import click
 
 from privproj.errors import InvalidParameter, Unanswered
 from privproj.records.agreement import AgreementVerdict, compare_with_ledger
-from privproj.records.atomic import LARGEST_FILE, read_bounded
+from privproj.records.atomic import LARGEST_FILE, digest_of, read_bounded
 from privproj.records.certificate import Certificate, CertificateVerdict, read_certificate, verify
 from privproj.records.ledger import LARGEST_LEDGER, planned_releases
 from privproj.records.ledger_check import LedgerVerdict, verify_ledger
-from privproj.records.statement import PARAMETERS, UNITS, assumed_of_persons, claim_of
+from privproj.records.statement import DIGESTS, PARAMETERS, UNITS, assumed_of_persons, claim_of
 from privproj.records.statement_check import BEGIN, StatementVerdict, verify_statement
 from privproj.result import Result, round_outward
 from privproj.runs import Run
@@ -22,7 +23,7 @@ from .ledger import overview, planned_delta
 from .options import file_argument, option, with_options
 from .report import written
 
-SUMMARY = "Checks a certificate, a ledger or a privacy statement, or a statement against its ledger."
+SUMMARY = "Checks a certificate, a ledger or a privacy statement, or a statement against its ledger and checkpoint."
 HELP = f"""{SUMMARY}
 
 What the file is, is seen from what it says. Nothing in it is taken on trust but the parameters: the rest is computed
@@ -40,12 +41,14 @@ A statement (`privproj report`), also within a larger file: written anew from th
 outside of its first and last line is not covered.
 
 A statement and a ledger, in either order: both checked, and whether the statement is about the ledger's run, counts its
-releases, claims no less epsilon than they cost, and names all that this rests on.
+releases, claims no less epsilon than they cost, and names all that this rests on. Where it names the SHA-256 of the
+ledger, the ledger has to be that file. A third file is the checkpoint, whose SHA-256 the statement has to name.
 
 \b
 Examples:
   privproj verify proof.json
   privproj verify statement.md ledger.jsonl
+  privproj verify statement.md ledger.jsonl checkpoint.pt
 """
 
 NO_KEY = (
@@ -53,6 +56,8 @@ NO_KEY = (
     "ledger, or cut whole lines off its end"
 )
 NOT_THE_PROGRAM = "that a program did what the assumptions say"
+NOT_THE_CHECKPOINT = "that the checkpoint came from this run: a digest says which file is meant, not how it was made"
+NOT_GIVEN = "that the {name} is the one whose SHA-256 the statement names, since it was not given"
 UNPROVED = [NO_KEY, NOT_THE_PROGRAM]
 """What no check of a ledger can show."""
 MISSING = (
@@ -65,10 +70,12 @@ MISSING = (
 def verify_file(file: tuple[str, ...], delta: float | None, json: bool) -> int:
     """Check a file, or two together, and print the verdict; where a claim cannot be computed, JSON says so too."""
     try:
-        if len(file) > 2:
-            raise InvalidParameter("FILE", f"{len(file)} files", "one file, or a statement and its ledger")
-        contents = [(name, read_content(name)) for name in file]
-        shown, words = verdict_on(*contents[0], delta) if len(contents) == 1 else agreement_on(contents, delta)
+        if len(file) > 3:
+            raise InvalidParameter(
+                "FILE", f"{len(file)} files", "one file, or a statement, its ledger and a checkpoint"
+            )
+        contents = [(name, read_content(name)) for name in file[:2]]
+        shown, words = verdict_on(*contents[0], delta) if len(file) == 1 else agreement_on(contents, file[2:], delta)
     except Unanswered as error:
         if json:
             click.echo(render.as_json({"verdict": error.outcome, "claim": None, "claims": {}, "reason": str(error)}))
@@ -92,15 +99,23 @@ def verdict_on(file: str, content: bytes, delta: float | None) -> tuple[dict[str
     return certificate_shown(certificate, verify(certificate))
 
 
-def agreement_on(contents: list[tuple[str, bytes]], delta: float | None) -> tuple[dict[str, Any], str]:
-    """Check a statement and a ledger, whichever comes first, and compare them; returns plain values, and text."""
+def agreement_on(
+    contents: list[tuple[str, bytes]], checkpoint: tuple[str, ...], delta: float | None
+) -> tuple[dict[str, Any], str]:
+    """Check a statement and a ledger, whichever comes first, and compare them, also with the file of a checkpoint.
+
+    Returns plain values, and text.
+    """
     (path, ledger), (other, statement) = sorted(contents, key=lambda pair: not is_ledger(pair[1]))
     if not is_ledger(ledger) or is_ledger(statement) or not has_statement(statement):
         names = ", ".join(name for name, _ in contents)
         raise InvalidParameter("FILE", names, "one file, or a privacy statement and the ledger of its run")
     if delta is not None:
         raise InvalidParameter("--delta", delta, "no --delta with a statement, which has its own")
-    return agreement_shown(compare_with_ledger(statement_verdict(other, statement), verify_ledger(ledger, path)))
+    stated = statement_verdict(other, statement)
+    given = (sha256(ledger).hexdigest(), *map(digest_of, checkpoint))
+    digests: dict[str, str] = dict(zip(DIGESTS, given, strict=False))
+    return agreement_shown(compare_with_ledger(stated, verify_ledger(ledger, path), digests), digests)
 
 
 def statement_verdict(file: str, content: bytes) -> StatementVerdict:
@@ -147,6 +162,14 @@ def shown(
     lines += [line for label, sentence in said for line in render.wrap_line(f"  {label:<10}", sentence)] + [*more]
     lines += [line for label, sentence in held for line in render.wrap_line(f"  {label:<10}", sentence)]
     return {"verdict": word, "kind": kind, "claims": claims, **record}, "\n".join(lines)
+
+
+def unproved_of_files(verdict: StatementVerdict, given: Iterable[str]) -> list[str]:
+    """Say what digests cannot show: that a checkpoint came from the run, and anything of files that are not there."""
+    said = verdict.statement.said
+    return [NOT_GIVEN.format(name=name) for name in DIGESTS if name in said and name not in given] + (
+        [NOT_THE_CHECKPOINT] if "checkpoint" in said else []
+    )
 
 
 def missing_from_ledger(missing: int, planned: int) -> list[str]:
@@ -200,6 +223,7 @@ def statement_shown(verdict: StatementVerdict) -> tuple[dict[str, Any], str]:
     result, about = verdict.statement.result, what_is_stated(verdict)
     claimed = "; ".join(verdict.claimed[:3]) or "no epsilon that can be read"
     found, assumes = claim_of(result), [*result.assumes, *assumed_of_persons(result)]
+    unproved = [NOT_THE_PROGRAM, *unproved_of_files(verdict, ())]
     parts = {
         "about": [about],
         "claimed": [f"{claimed}, in the words of the file"],
@@ -207,13 +231,13 @@ def statement_shown(verdict: StatementVerdict) -> tuple[dict[str, Any], str]:
         "promise": result.promises,
         "assumes": assumes,
         "warning": result.warnings,
-        "unproved": [NOT_THE_PROGRAM],
+        "unproved": unproved,
     }
     record = {
         "claim": f"{about}: {claimed}",
         "claimed": list(verdict.claimed),
         "found": found,
-        "unproved": [NOT_THE_PROGRAM],
+        "unproved": unproved,
         "first_line": verdict.first,
         "last_line": verdict.last,
         "lines_outside": verdict.outside,
@@ -239,17 +263,18 @@ def checked_lines(verdict: StatementVerdict) -> list[str]:
     return lines
 
 
-def agreement_shown(verdict: AgreementVerdict) -> tuple[dict[str, Any], str]:
+def agreement_shown(verdict: AgreementVerdict, given: Iterable[str]) -> tuple[dict[str, Any], str]:
     """Return what was found of a statement and a ledger together as plain values, with each alone, and as text."""
     account, stated = verdict.ledger.account, verdict.statement.statement.result
     statement, ledger = statement_shown(verdict.statement)[0], ledger_shown(verdict.ledger, stated.delta)[0]
     assumes = list(dict.fromkeys((*statement["assumes"], *ledger["assumes"])))
     gap = missing_from_ledger(verdict.planned - account.spent, verdict.planned)
+    unproved = [*UNPROVED, *unproved_of_files(verdict.statement, given)]
     here = "nothing" if ledger["so_far"] is None else f"epsilon is at most {round_outward(ledger['epsilon'])}"
     costs = f"{here} at delta {stated.delta!r} for the {account.spent} releases of the ledger"
     parts = {
         "missing": gap,
-        "unproved": UNPROVED,
+        "unproved": unproved,
         "claimed": [statement["claim"]],
         "found": [costs],
         "differs": verdict.differences[:9],
@@ -263,7 +288,7 @@ def agreement_shown(verdict: AgreementVerdict) -> tuple[dict[str, Any], str]:
         "missing_releases": verdict.planned - account.spent,
         "steps": account.spent,
         "steps_planned": verdict.planned,
-        "unproved": [*gap, *UNPROVED],
+        "unproved": [*gap, *unproved],
         "claim": statement["claim"],
         "found": costs,
         "differences": list(verdict.differences),
@@ -321,7 +346,7 @@ def parameters_words(of: dict[str, Any], name: str) -> str:
 
 command = with_options(
     [
-        file_argument(nargs=-1, metavar="FILE [LEDGER]"),
+        file_argument(nargs=-1, metavar="FILE [LEDGER [CHECKPOINT]]"),
         option("--delta", "Of a ledger: failure probability delta.  [default: the ledger's]", metavar="D"),
         option("--json", "One JSON object instead of text.", is_flag=True),
     ],

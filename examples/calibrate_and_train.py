@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import privproj
-from privproj.training import make_private
+from privproj.training import Method, PoissonBatches, make_private
 
 EPSILON, DELTA, RANK, STEPS = 3.0, 1e-5, 16, 200
 SAMPLING_RATE = 0.125  # fixed in advance, like STEPS; a multiple of 2^-24, to which make_private would round it up
@@ -32,12 +32,11 @@ def main() -> None:
         module=module,
         optimizer=torch.optim.SGD(module.parameters(), lr=1.0),
         data_loader=DataLoader(train),
-        algorithm="m2",
-        rank=RANK,
+        algorithm=Method("m2", rank=RANK),
         max_grad_norm=1.0,
         noise_multiplier=needed.value,
         steps=STEPS,
-        sampling_rate=SAMPLING_RATE,
+        batches=PoissonBatches(rate=SAMPLING_RATE),
     )
     while optimizer.steps < STEPS:
         for batch in loader:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         Wishart,
         WishartMatrix,
     )
-    from privproj.mechanisms.m2._beta_tail import beta_tail_epsilons
+    from privproj.mechanisms.m2.beta_tail import beta_tail_epsilons
     from privproj.mechanisms.registry import registry
     from privproj.records.accountant import Accountant
     from privproj.result import LowerBound, Outcome, Result, Rows, Side, Status
@@ -123,7 +123,7 @@ HOMES = {
     "accounting.queries": ("Comparison", "compare", "delta", "epsilon"),
     "accounting.worth": ("Worth", "worth"),
     "mechanisms.registry": ("registry",),
-    "mechanisms.m2._beta_tail": ("beta_tail_epsilons",),
+    "mechanisms.m2.beta_tail": ("beta_tail_epsilons",),
     "curves.epsilon_delta": ("advanced_composition", "basic_composition"),
     "extensions.filter": ("Filter",),
     "extensions.gdp": ("gdp_mu",),

@@ -77,18 +77,17 @@ def mechanism_for(bound, z=1.0, dim=200, rank=12, k=2):
         parts = {"span_dim": 0 if bound.name == "residual" else 3, "residual_misalignment": 1e-3 / z**2}
         return M1(dim=dim, rank=10 * rank, noise_multiplier=10.0 * z, **(unit or parts))
     own = {
-        "gaussian": {"noise_multiplier": z},
+        "m2": {"dim": dim, "rank": rank, "change_rank": k, "noise_multiplier": z},
         "laplace": {"noise_multiplier": 0.05 * z},
         "wishart": {"dim": dim, "rank": rank, "misalignment": 1e-3 / z**2},
         "sketch": {"rank": rank, "gamma": 20.0 * z, "eigenvalues": 3, "step_smoothness": 1e-3},
         "sketch-public": {"rank": rank, "noise_multiplier": z},
         "mixing": {"rank": rank, "gamma": 8.0 * z, "eigen_noise": 1.5 * z},
-        "jl-clip": {"probes": 30, "noise_multiplier": z},
-        "r1smg": {"dim": dim, "noise_multiplier": z},
     }
     if bound.mechanism.name in own:
         return bound.mechanism(**own[bound.mechanism.name])
-    return M2(dim=dim, rank=rank, change_rank=k, noise_multiplier=z)
+    example = {name: float(value) for name, value in (pair.split("=") for pair in bound.mechanism.example.split())}
+    return bound.mechanism(**{**example, **({"noise_multiplier": z} if "noise_multiplier" in example else {})})
 
 
 def ids(bound):

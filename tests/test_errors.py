@@ -78,9 +78,7 @@ def test_a_missing_package_says_what_to_install():
 
 def test_every_error_that_the_docs_name_is_exported():
     pages = [path.read_text() for path in sorted((ROOT / "docs" / "api").glob("*.md"))]
-    named = {
-        name for page in pages for part in page.split("Raises") for name in re.findall(r"^\\* `(\w+)`:", part, re.M)
-    }
+    named = {name for page in pages for name in re.findall(r"^\* `(\w+)`:", page, re.MULTILINE)}
     kinds = {name for name, kind in getmembers(errors, isclass) if issubclass(kind, errors.PrivprojError)} & named
     assert kinds >= {"InvalidParameter", "Refused", "PrecisionLimit", "Unanswered", "MissingPackage"}
     assert all(getattr(privproj, name) is getattr(errors, name) for name in kinds) and kinds <= set(privproj.__all__)

@@ -19,20 +19,14 @@ from privproj.result import Outcome, Result, Side
 from privproj.runs.targets import RiskTarget
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
 
-CLOSED_FORM_RTOL = 1e-12
-"""Relative accuracy of a noise multiplier where a curve has a closed form. Speed only."""
-
 COMPOSED_RTOL = 1e-6
-"""The same where it is composed. Speed only."""
-
-ALLOCATED_RTOL = 1e-4
-"""The same where records pick their batches, whose curves take seconds. Speed only."""
+"""Relative accuracy of a noise multiplier where the curve is composed. Speed only."""
 
 FIRST_STEP_DOWN = 1e-12
 """First relative step below an answer for a noise multiplier that does not meet the target. Speed only."""
 
 CLOSED_FORM_MARGIN = 1e-11
-"""Relative margin by which the closed form of a Gaussian risk must be above the target at a lower end. Proof."""
+"""Relative margin by which the closed form of a Gaussian risk must be above the target at a lower end. Soundness."""
 
 
 def smallest_at_risk(
@@ -68,7 +62,8 @@ def smallest_noise_at_risk(question: Question, target: RiskTarget) -> tuple[floa
     def curve_at(z: float) -> Curve:
         return question.with_mechanism(noise_multiplier=z).curve()
 
-    guess, rtol = 1.0 / gaussian_spread(target.value, target.fpr), CLOSED_FORM_RTOL
+    # Relative accuracy of a noise multiplier where a curve has a closed form. Speed only.
+    guess, rtol = 1.0 / gaussian_spread(target.value, target.fpr), 1e-12
     if not question.only.run.single:
 
         def releases(z: float) -> Releases:
@@ -77,7 +72,8 @@ def smallest_noise_at_risk(question: Question, target: RiskTarget) -> tuple[floa
         guess = spread_guess(releases, target, min(max(guess, SMALLEST_NOISE), LARGEST_NOISE))
     guess = min(max(guess, SMALLEST_NOISE), LARGEST_NOISE)
     if numerics_of(curve_at(guess)):
-        rtol = ALLOCATED_RTOL if question.only.run.allocates else COMPOSED_RTOL
+        # Where records pick their batches, curves take seconds. Speed only.
+        rtol = 1e-4 if question.only.run.allocates else COMPOSED_RTOL
     found = smallest_at_risk(curve_at, target, guess, low=SMALLEST_NOISE, high=LARGEST_NOISE, rtol=rtol)
     if found > LARGEST_NOISE or gaussian_mu(curve_at(found)) is None:
         return found, None

@@ -3,8 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from privproj.accounting.calibration import sigma
+from privproj.accounting.calibration import solve_sigma
 from privproj.accounting.queries import delta, epsilon
+from privproj.accounting.question import ask_by_name
 from privproj.errors import InvalidParameter, Unanswered
 from privproj.mechanisms import M2, Mechanism
 from privproj.mechanisms.bound import Baseline
@@ -12,11 +13,22 @@ from privproj.mechanisms.registry import with_role
 from privproj.result import Result
 from privproj.runs import RunOptions
 from privproj.runs.sampling import scheme_of
+from privproj.runs.targets import privacy_or_risk_target
+
+
+def _rough_sigma(mechanism: Mechanism, *, bound: str, **setting: Any) -> Result:
+    """The noise multiplier of a baseline, close enough for the digits that are compared."""
+    target: Any = {name: setting.pop(name, None) for name in ("epsilon", "delta", "advantage", "tpr", "fpr")}
+    found: Any = setting
+    return solve_sigma(
+        ask_by_name(mechanism, bound, found), privacy_or_risk_target(log10_delta=None, **target), roughly=True
+    )
+
 
 ASKS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "epsilon": (epsilon, ("delta",)),
     "delta": (delta, ("epsilon",)),
-    "sigma": (sigma, ("epsilon", "delta")),
+    "sigma": (_rough_sigma, ("epsilon", "delta")),
 }
 """The quantities that have baselines: the function that answers each, and the targets at which it is asked."""
 

@@ -140,8 +140,8 @@ def without_cap(run: Run) -> Run:
     return replace(run, max_batch_size=None, dataset_size=None)
 
 
-def _power(log_value: float, *, up: bool = True) -> str:
-    """A probability by its natural log, as a power of ten where it is below double precision."""
+def _power(log_value: float) -> str:
+    """A probability by its natural log, rounded up, as a power of ten where it is below double precision."""
     if log_value > LEAST_LOG_VALUE:
-        return round_outward(math.exp(log_value), up=up)
-    return f"10^{(math.ceil if up else math.floor)(log_value / math.log(10.0))}"
+        return round_outward(math.exp(log_value))
+    return f"10^{math.ceil(log_value / math.log(10.0))}"

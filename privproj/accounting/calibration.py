@@ -22,7 +22,14 @@ from privproj.accounting.first_guess import (
 from privproj.accounting.phase import check_mechanism, numerics_of
 from privproj.accounting.question import Question, answer, ask_by_name
 from privproj.accounting.rank_search import rank_ends
-from privproj.curves.inversion import WIDTHS_APART, floor_log_delta, log_excess, meets, smallest_passing
+from privproj.curves.inversion import (
+    WIDTHS_APART,
+    floor_log_delta,
+    leads_with_epsilon,
+    log_excess,
+    meets,
+    smallest_passing,
+)
 from privproj.curves.profile import Curve, Representation
 from privproj.errors import InvalidParameter, NotConverged
 from privproj.mechanisms import Mechanism
@@ -42,6 +49,9 @@ KEPT_CURVES = 8
 
 MOST_ALIGNED = 1e15
 """One over the smallest misalignment that the misalignment query tries. Contract."""
+
+ROUGH_NOISE_RTOL = 1e-5
+"""How close a noise multiplier is that is only compared with another, in four digits. Speed only."""
 
 WIDE_ENCLOSURE = 1e-9
 """Width of an enclosure of a log delta beyond which a calibration does not aim below it. Speed only."""
@@ -286,10 +296,15 @@ def _require_unset_in_run(run: RunOptions, quantity: str, *names: str) -> None:
         raise InvalidParameter(parameter, run[parameter], f"no {parameter}: it is what {quantity} finds")
 
 
-def solve_sigma(question: Question, target: FullTarget | RiskTarget) -> Result:
-    """Answer :func:`privproj.sigma` for a question that is already parsed, by a search over the noise multiplier."""
-    at_risk = isinstance(target, RiskTarget)
-    return _solve_sigma_at_risk(question, target) if at_risk else _solve_sigma_at_epsilon(question, target)
+def solve_sigma(question: Question, target: FullTarget | RiskTarget, *, roughly: bool = False) -> Result:
+    """Answer :func:`privproj.sigma` for a question that is already parsed, by a search over the noise multiplier.
+
+    What is found ``roughly`` meets the target too, is within :data:`ROUGH_NOISE_RTOL` of the least that does, and has
+    no lower end.
+    """
+    if isinstance(target, RiskTarget):
+        return _solve_sigma_at_risk(question, target)
+    return _solve_sigma_at_epsilon(question, target, roughly=roughly)
 
 
 def _meets(question: Question, target: FullTarget, curve: Curve | None = None) -> bool:
@@ -306,7 +321,7 @@ def _meets(question: Question, target: FullTarget, curve: Curve | None = None) -
     return meets_in_columns(question.only, target)
 
 
-def _solve_sigma_at_epsilon(question: Question, target: FullTarget) -> Result:
+def _solve_sigma_at_epsilon(question: Question, target: FullTarget, *, roughly: bool) -> Result:
     """Answer :func:`privproj.sigma` at ``(epsilon, delta)``."""
 
     @lru_cache(maxsize=2)
@@ -329,6 +344,7 @@ def _solve_sigma_at_epsilon(question: Question, target: FullTarget) -> Result:
     if composed:
         # Grids that follow the losses have an error of their own: a closer search is not worth its time.
         rtol = 1e-3 if "grid" in numerics_of(curve_at(guess)) else 1e-4 if question.only.run.allocates else 1e-7
+        rtol = max(rtol, ROUGH_NOISE_RTOL) if roughly else rtol
         ends, fall = close_crossing(excess, guess, rtol=rtol, **limits)
     else:
         # A little below the point that is asked back, so that the first look at it passes (C24).
@@ -346,8 +362,8 @@ def _solve_sigma_at_epsilon(question: Question, target: FullTarget) -> Result:
     )
     if found > LARGEST_NOISE:
         return _vacuous_answer(question, "sigma", **target.fields())
-    lower = None
-    gap = at(found).upper - at(found).lower
+    lower, known = None, not roughly and not leads_with_epsilon(curve_at(found))
+    gap = at(found).upper - at(found).lower if known else math.inf
     if gap < math.inf:
         # ln delta falls by several times as much as ln z rises: the end is sought to a small part of that gap.
         spread, rtol = max(1e-10, rtol, 0.05 * gap), max(1e-11, rtol, 0.003 * gap)
@@ -380,7 +396,7 @@ def _solve_rank(question: Question, target: FullTarget) -> Result:
 
     @cache
     def excess(rank: int) -> float:
-        return curve_at(rank).log_delta(target.epsilon).upper - target.log_delta
+        return log_excess(curve_at(rank), target)
 
     @cache
     def rough(rank: int) -> float:

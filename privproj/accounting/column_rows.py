@@ -6,17 +6,21 @@ keeps to both its targets when it is asked back (C24, "Columns"). With ``h(d)`` 
 
     deltas(e)   = value(h)  where h is the first point of the lattice with U(e) + 16 w <= h,
     epsilons(d) = e         where U(e') + 32 w + s <= h(d) - s was evaluated.
+
+Rows that differ in their noise and their target alone are one *shape*: one question is put and checked for all of them,
+as nothing that a bound with kernels says besides depends on the noise.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import compress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privproj.accounting.first_guess import classical_noise
 from privproj.accounting.phase import Phase
 from privproj.curves.columns import ColumnProfile
 from privproj.curves.inversion import (
@@ -26,30 +30,34 @@ from privproj.curves.inversion import (
     LEAST_LOG_VALUE,
     delta_value,
     floor_log_delta,
-    log10_value,
 )
-from privproj.curves.profile import INVERSE_RTOL, Curve, PrivacyProfile, amplified_epsilon
-from privproj.errors import InvalidParameter, PrivprojError
+from privproj.curves.profile import INVERSE_RTOL, Curve, PrivacyProfile
+from privproj.errors import PrivprojError
+from privproj.mechanisms import Mechanism
 from privproj.numerics.arrays import Array
 from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR, RELATIVE_ERROR_PER_NAT
 from privproj.result import Side
-from privproj.runs.targets import FullTarget
-from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
+from privproj.runs.targets import RISKS, FullTarget
+from privproj.validation import LARGEST_EPSILON, LARGEST_NOISE, SMALLEST_NOISE
 
 Places = NDArray[np.intp]
 """Numbers of rows."""
 
+Truths = NDArray[np.bool_]
+"""True or false for each row."""
+
 WIDTHS_ABOVE = 16.0
 """How many widths of an enclosure a delta of columns lies above its upper end; an epsilon has twice as many (C24).
 
-It rests on the two widths of one question, scalar and in columns, being within a factor of 1.5 of each other. Proof.
+It rests on the two widths of one question, scalar and in columns, being within a factor of 1.5 of each other.
+Soundness.
 """
 
 ROUNDINGS_BELOW = 8.0
-"""How far below an epsilon its delta is looked at, in tolerances of the search for a scalar one (C24). Proof."""
+"""How far below an epsilon its delta is looked at, in tolerances of the search for a scalar one (C24). Soundness."""
 
 CALIBRATION_STEP = 2.0**-34
-"""The same for a noise multiplier, relative: more than columns and scalars differ (C24). Proof."""
+"""The same for a noise multiplier, relative: more than columns and scalars differ (C24). Soundness."""
 
 FIRST_STEP_DOWN = 2.0**-33
 """First relative step of the search for a lower end. Speed only."""
@@ -60,99 +68,265 @@ SIGMA_RTOL = 1e-11
 MOST_TRIES = 60
 """How often a row is looked at anew before it is left to the scalar search. Speed only."""
 
+ROW_WEIGHTS = {"delta": 0.2, "epsilon": 1.0, "sigma": 4.0}
+"""What a row costs, over what that of an epsilon costs. Speed only."""
+
+AMPLIFIED_RTOL = 4e-15
+"""Relative error allowed to the epsilon at which an unsampled release is asked: a dozen roundings. Soundness."""
+
+
+# --- what is asked ------------------------------------------------------------------------------------
+
 
 @dataclass
-class _ColumnReading:
-    """What columns say of some phases, and of which they say nothing."""
+class Asked:
+    """Rows of one quantity, as arrays: their targets and their noise.
+
+    ``fine`` is False where a row has to be put as a question of its own, as whatever is wrong with it is.
+    """
+
+    quantity: str
+    eps: Array
+    deltas: Array
+    """0 where a delta is given by a logarithm that no double has."""
+    log_deltas: Array
+    log10_deltas: Array
+    noises: Array
+    """The noise multipliers; for sigma where the search for them begins."""
+    fine: Truths
+
+
+def asked_rows(quantity: str, given: Mapping[str, Any], size: int) -> Asked:
+    """Rows of delta, epsilon or sigma from targets and noise multipliers, each a value for all rows or one for each."""
+    zeros = np.zeros(size)
+    found = Asked(quantity, zeros, zeros, zeros, zeros, np.ones(size), np.ones(size, bool))
+
+    def read(name: str, low: float, high: float) -> Array:
+        numbers = _numbers(given.get(name), size)
+        inside = (low <= numbers) & (numbers <= high)
+        found.fine &= inside
+        return np.where(inside, numbers, high)
+
+    if any(given.get(name) is not None for name in RISKS):
+        found.fine[:] = False
+    if quantity != "epsilon":
+        found.eps = read("epsilon", 0.0 if quantity == "delta" else 5e-324, LARGEST_EPSILON)
+    if quantity != "delta":
+        by_log = given.get("log10_delta") is not None
+        if by_log == (given.get("delta") is not None):
+            found.fine[:] = False
+        elif by_log:
+            found.log10_deltas = read("log10_delta", -1e6, -1e-300)
+            found.log_deltas = found.log10_deltas * math.log(10.0)
+            found.deltas = np.where(found.log10_deltas > -300.0, 10.0**found.log10_deltas, 0.0)
+        else:
+            found.deltas = read("delta", 5e-324, 1.0 - 2.0**-53)
+            found.log_deltas, found.log10_deltas = _each(math.log, found.deltas), _each(math.log10, found.deltas)
+    if quantity != "sigma":
+        found.noises = read("noise_multiplier", SMALLEST_NOISE, LARGEST_NOISE)
+    else:
+        # As classical_noise has it.
+        found.noises = np.minimum(np.sqrt(2.0 * math.log(1.25) - 2.0 * found.log_deltas) / found.eps, LARGEST_NOISE)
+    return found
+
+
+def _numbers(value: Any, size: int) -> Array:
+    """A value for all rows or one for each, as an array; nan for what holds anything but numbers."""
+    array = np.asarray(value)
+    return np.broadcast_to(array.astype(float) if array.dtype.kind in "iuf" else math.nan, size)
+
+
+def _each(function: Callable[[float], float], numbers: Array) -> Array:
+    """The function of every number, as ``math`` rounds it."""
+    return np.fromiter(map(function, numbers.tolist()), float, len(numbers))
+
+
+# --- what is read together ----------------------------------------------------------------------------
+
+
+@dataclass
+class Reading:
+    """What columns say of some rows.
+
+    ``shape`` is the number of the shape of a row in ``phases`` and ``sides``, and -1 where columns say nothing: then
+    the row is asked alone.
+    """
 
     value: Array
     lower: Array
     log10_delta: Array
-    unknown: Any
-    """True where the scalar path must be asked."""
-    sides: list[Side]
+    shape: Places
+    phases: list[Phase] = field(default_factory=list)
+    sides: list[Side] = field(default_factory=list)
+
+    @property
+    def small(self) -> Truths:
+        """True for deltas that are told by their logarithm alone, which are above the truth."""
+        return self.log10_delta <= LEAST_LOG_VALUE / math.log(10.0)
 
 
-def read_columns(quantity: str, phases: Sequence[Phase], targets: Sequence[Any], threads: int = 1) -> _ColumnReading:
-    """Ask phases that were checked, those with a common profile over columns together.
+def read_columns(
+    asked: Asked, others: Sequence[Sequence[Any]], phase_at: Callable[[int], Phase], threads: int = 1
+) -> Reading:
+    """Ask rows, those with a common profile over columns together; how one is answered does not depend on the others.
 
-    ``quantity`` is delta, epsilon or sigma, and ``targets`` are of its type. How a row is answered does not depend on
-    the others.
+    ``others`` are the columns of what differs between rows besides noise and target. ``phase_at`` puts the question of
+    the row of this number, and checks it; what it refuses is not read.
     """
-    size = len(phases)
-    found = _ColumnReading(
-        np.full(size, math.inf), np.zeros(size), np.zeros(size), np.ones(size, bool), [Side.UPPER] * size
-    )
-    eps = np.array([0.0 if quantity == "epsilon" else target.epsilon for target in targets], float)
-    log_deltas = np.array([0.0 if quantity == "delta" else target.log_delta for target in targets], float)
-    if quantity != "delta":
-        found.log10_delta[:] = [target.log10_delta for target in targets]
-    noises = [classical_noise(target) for target in targets] if quantity == "sigma" else None
-    for where, rows in _rows_by_profile(phases, noises, threads):
-        part = np.array(where)
+    size, quantity = len(asked.eps), asked.quantity
+    found = Reading(np.full(size, math.inf), np.zeros(size), asked.log10_deltas.copy(), np.full(size, -1, np.intp))
+    for rows in _rows_by_profile(_shapes_of(asked, others, phase_at), asked, threads):
+        part, eps, log_deltas = rows.where, asked.eps[rows.where], asked.log_deltas[rows.where]
         if quantity == "delta":
-            points, lower = _read_log_deltas(rows, eps[part])
-            found.value[part] = [delta_value(point) if point < math.inf else 1.0 for point in points.tolist()]
-            found.lower[part] = [math.exp(x) if x > LEAST_LOG_VALUE else 0.0 for x in lower.tolist()]
-            found.log10_delta[part] = [log10_value(min(point, 0.0)) for point in points.tolist()]
+            points, lower = _read_log_deltas(rows, eps)
             known = points < math.inf
+            points = np.where(known, points, 0.0)
+            value = _each(delta_value, points)
+            lower = np.where(lower > LEAST_LOG_VALUE, np.exp(lower), 0.0)
+            # h / ln 10 rounded up, as log10_value has it
+            found.log10_delta[part] = np.minimum(0.0, points / math.log(10.0) + 8e-16 * np.abs(points))
         elif quantity == "epsilon":
-            found.value[part], found.lower[part] = _read_epsilons(rows, log_deltas[part])
-            known = found.value[part] < math.inf
+            value, lower = _read_epsilons(rows, log_deltas)
+            known = value < math.inf
         else:
-            found.value[part], found.lower[part] = _read_sigmas(rows, eps[part], log_deltas[part])
-            known = found.value[part] < math.inf
-        found.unknown[part] = ~known
-        for i in where:
-            small = quantity == "delta" and found.log10_delta[i] <= LEAST_LOG_VALUE / math.log(10.0)
-            found.sides[i] = Side.UPPER if small else phases[i].side(rows.curve)
+            value, lower = _read_sigmas(rows, asked.noises[part], eps, log_deltas)
+            known = value < math.inf
+        found.value[part], found.lower[part] = value, lower
+        found.shape[part] = np.where(known, rows.shape + len(found.phases), -1)
+        found.phases += [shape.phase for shape in rows.shapes]
+        found.sides += [shape.phase.side(rows.curve) for shape in rows.shapes]
+    return found
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Rows that differ in noise and target alone: their phase, and what neighbours see of it."""
+
+    phase: Phase
+    seen: Mechanism
+    rate: float
+    profile: ColumnProfile
+    where: Places
+
+    def laws(self, noises: Array) -> Array:
+        """The rows of the law at these noise multipliers."""
+        found = self.phase.bound.columns and self.phase.bound.columns(self.seen, 1.0 / noises)
+        assert found is not None
+        laws = np.empty((len(noises), len(found[1])))
+        for place, entry in enumerate(found[1]):
+            laws[:, place] = entry
+        return laws
+
+
+def _shapes_of(asked: Asked, others: Sequence[Sequence[Any]], phase_at: Callable[[int], Phase]) -> Iterator[_Shape]:
+    """The shapes of these rows that have a profile over columns."""
+    places = np.flatnonzero(asked.fine).tolist()
+    groups: dict[Any, list[int]] = {}
+    if others:
+        for i, key in zip(places, compress(zip(*others, strict=True), asked.fine), strict=True):
+            groups.setdefault(key, []).append(i)
+    elif places:
+        groups[()] = places
+    for where in groups.values():
+        try:
+            phase = phase_at(where[0])
+            found = _seen_in_columns(phase)
+        except (PrivprojError, ArithmeticError, ValueError):
+            continue
+        if found is not None:
+            yield _Shape(phase, *found, np.array(where))
+
+
+def _seen_in_columns(phase: Phase) -> tuple[Mechanism, float, ColumnProfile] | None:
+    """What neighbours see of a phase: mechanism, sampling rate and profile over columns; None where it has none."""
+    run, bound = phase.run, phase.bound
+    if bound.columns is None or max(run.steps, run.group_size) > 1 or run.max_batch_size is not None:
+        return None
+    if (run.discretization, run.composer) != (None, "privproj") or run.scheme.is_shuffled or run.allocates:
+        return None
+    if not bound.guarantees(phase.mechanism):
+        return None
+    seen, run = phase.seen()
+    found = bound.columns(seen, 1.0)
+    return None if found is None else (seen, run.sampling_rate, found[0])
+
+
+def _rows_by_profile(shapes: Iterable[_Shape], asked: Asked, threads: int) -> Iterator["_Rows"]:
+    """The rows of shapes, those with one profile together."""
+    groups: dict[Any, list[_Shape]] = {}
+    for shape in shapes:
+        groups.setdefault((id(shape.profile), shape.phase.bound.name, shape.rate < 1.0), []).append(shape)
+    for members in groups.values():
+        where = np.concatenate([shape.where for shape in members])
+        noises = asked.noises[where]
+        try:
+            curve = members[0].phase.with_mechanism(noise_multiplier=float(noises[0])).curve()
+        except PrivprojError:
+            continue
+        # a bound that has its own form of sampling is not the sampled profile of one release
+        if members[0].rate == 1.0 or isinstance(curve, PrivacyProfile):
+            of = np.repeat(np.arange(len(members)), [len(shape.where) for shape in members])
+            yield _Rows(members, curve, threads, where, of, _laws_of(members, of, noises))
+
+
+def _laws_of(shapes: Sequence[_Shape], of: Places, noises: Array) -> Array:
+    """The rows of the law of some rows of these shapes, at these noise multipliers."""
+    if len(shapes) == 1:
+        return shapes[0].laws(noises)
+    order = np.argsort(of, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(of[order])) + 1)
+    laws = np.concatenate([shapes[int(of[part[0]])].laws(noises[part]) for part in parts])
+    found = np.empty_like(laws)
+    found[order] = laws
     return found
 
 
 @dataclass
 class _Rows:
-    """Phases with one profile over columns: what their kernels need, and a scalar curve of one of them."""
+    """Rows with one profile over columns: the rows of its law, their shapes, and a scalar curve of one of them."""
 
-    profile: ColumnProfile
-    laws: Array
-    """A row for each, at the noise that is looked at."""
-    rates: list[float]
+    shapes: Sequence[_Shape]
     curve: Curve
-    phases: list[Phase]
-    noises: Array | None
-    """Where the search for a noise multiplier begins."""
     threads: int
+    where: Places
+    """Which rows these are of all that are asked."""
+    shape: Places
+    """The number of the shape of each."""
+    laws: Array
 
-    def take(self, where: Places, laws: Array | None = None) -> "_Rows":
-        """Some of the rows, with their laws or others."""
-        kept = where.tolist()
-        return _Rows(
-            self.profile,
-            self.laws[where] if laws is None else laws,
-            [self.rates[i] for i in kept],
-            self.curve,
-            [self.phases[i] for i in kept],
-            None,
-            self.threads,
-        )
+    @cached_property
+    def profile(self) -> ColumnProfile:
+        """The profile of all of them."""
+        return self.shapes[0].profile
 
-    def at_noise(self, where: Places, noises: Array) -> "_Rows":
-        """Some of the rows at these noise multipliers; a law that is not known there is a row of nan."""
-        unknown = (math.nan,) * self.laws.shape[1]
-        laws = []
-        for i, noise in zip(where.tolist(), noises.tolist(), strict=True):
-            found = _law_of(self.phases[i], noise)
-            laws.append(found[1] if found is not None and found[0] is self.profile else unknown)
-        return self.take(where, np.array(laws, float))
+    @cached_property
+    def rates(self) -> Array:
+        """The sampling rate of each row; they are all 1, or none is."""
+        return np.array([shape.rate for shape in self.shapes])[self.shape]
+
+    @cached_property
+    def log_rates(self) -> Array:
+        """The logarithm of that rate, as ``math`` rounds it."""
+        return np.array([math.log(shape.rate) for shape in self.shapes])[self.shape]
+
+    @property
+    def _sampled(self) -> bool:
+        """True if the rows are on sampled batches."""
+        return self.shapes[0].rate < 1.0
+
+    def take(self, where: Places, noises: Array | None = None) -> "_Rows":
+        """Some of the rows, as they are or at other noise multipliers."""
+        shape = self.shape[where]
+        laws = self.laws[where] if noises is None else _laws_of(self.shapes, shape, noises)
+        return _Rows(self.shapes, self.curve, self.threads, self.where[where], shape, laws)
 
     def log_deltas(self, eps: Array) -> tuple[Array, Array]:
         """``(lower, upper)`` of ``ln delta`` for every row; ``inf`` above where one of both ends is not known."""
-        if self._sampled():
+        if self._sampled:
             # ln q + ln delta_0(ln(1 + (e^eps - 1)/q)), as in PrivacyProfile.sampled (C17).
-            inner = np.array([amplified_epsilon(e, q) for e, q in zip(eps.tolist(), self.rates, strict=True)])
-            shift = np.array([math.log(q) for q in self.rates])
-            lower = self.profile.log_deltas(inner * (1.0 + 1e-15), self.laws, self.threads)[0] + shift - 1e-15
-            upper = self.profile.log_deltas(inner * (1.0 - 1e-15), self.laws, self.threads)[1] + shift + 1e-15
+            inner, shift = _amplified(eps, self.rates), self.log_rates
+            lower = self.profile.log_deltas(inner * (1.0 + AMPLIFIED_RTOL), self.laws, self.threads)[0] + shift - 1e-14
+            upper = self.profile.log_deltas(inner * (1.0 - AMPLIFIED_RTOL), self.laws, self.threads)[1] + shift + 1e-14
         else:
             lower, upper = self.profile.log_deltas(eps, self.laws, self.threads)
         known = np.isfinite(lower) & np.isfinite(upper)
@@ -163,23 +337,15 @@ class _Rows:
         lower, upper = self.log_deltas(eps)
         width = np.subtract(upper, lower, out=np.zeros_like(upper), where=upper < math.inf)
         # delta <= q, of which the scalar path says ln q + 1e-15.
-        most = np.array([math.log(q) for q in self.rates]) + 1e-14 if self._sampled() else 0.0
+        most = self.log_rates + 1e-14 if self._sampled else 0.0
         return lower, np.where(upper < math.inf, np.minimum(upper + widths * width, most), math.inf)
 
-    def epsilons(self, log_deltas: Array) -> tuple[Array, Array]:
-        """Nearly ``(lower, upper)`` of the epsilon for every row; what it gives must be evaluated."""
-        if not self._sampled():
-            return self.profile.epsilons(log_deltas, self.laws, self.threads)
-        shift = np.array([math.log(q) for q in self.rates])
-        ends = self.profile.epsilons(np.minimum(log_deltas - shift, 0.0), self.laws, self.threads)
-        lower, upper = (
-            np.array([_reduced_epsilon(e, q) for e, q in zip(end.tolist(), self.rates, strict=True)]) for end in ends
-        )
-        return lower, upper
-
-    def _sampled(self) -> bool:
-        """True if the rows are on sampled batches; they all are or none is."""
-        return self.rates[0] < 1.0
+    def roots(self, log_deltas: Array) -> Array:
+        """Nearly the epsilon of every row; what it gives must be evaluated."""
+        if not self._sampled:
+            return self.profile.roots(log_deltas, self.laws, self.threads)
+        inner = self.profile.roots(np.minimum(log_deltas - self.log_rates, 0.0), self.laws, self.threads)
+        return _reduced(inner, self.rates)
 
     def spacings(self, log_deltas: Array) -> Array:
         """The spacing of the lattice of log deltas of the scalar curve, there (C24)."""
@@ -197,63 +363,25 @@ class _Rows:
         return np.floor(log_deltas / spacing) * spacing - spacing
 
 
-def _reduced_epsilon(inner: float, rate: float) -> float:
-    """``ln(1 + q (e^inner - 1))``: the inverse of :func:`privproj.curves.profile.amplified_epsilon`."""
-    if not 0.0 <= inner < math.inf:
-        return inner
-    if inner < 30.0:
-        return math.log1p(rate * math.expm1(inner))
-    return max(0.0, inner + math.log(rate + (1.0 - rate) * math.exp(-inner)))
+def _amplified(eps: Array, rates: Array) -> Array:
+    """:func:`privproj.curves.profile.amplified_epsilon` of every row, right to a few roundings."""
+    # ln(1 + (e^eps - 1)/q), without overflow
+    far = eps - np.log(rates) + np.log1p((rates - 1.0) * np.exp(-eps))
+    return np.where(eps < 30.0, np.log1p(np.expm1(np.minimum(eps, 30.0)) / rates), far)
 
 
-def _law_of(phase: Phase, noise: float | None = None) -> tuple[ColumnProfile, tuple[float, ...], float] | None:
-    """The profile over columns of a phase, its row and its sampling rate; None where it has none."""
-    run, bound = phase.run, phase.bound
-    if bound.columns is None or max(run.steps, run.group_size) > 1 or run.max_batch_size is not None:
-        return None
-    if (run.discretization, run.composer) != (None, "privproj") or run.scheme.is_shuffled or run.allocates:
-        return None
-    if not bound.guarantees(phase.mechanism):
-        return None
-    try:
-        mechanism, seen = (phase if noise is None else phase.with_mechanism(noise_multiplier=noise)).seen()
-    except InvalidParameter:  # what a group sees is outside of the domain
-        return None
-    found = bound.columns(mechanism)
-    return None if found is None else (*found, seen.sampling_rate)
-
-
-def _rows_by_profile(
-    phases: Sequence[Phase], noises: list[float] | None, threads: int
-) -> Iterator[tuple[list[int], _Rows]]:
-    """The phases that have a profile over columns, those with the same one together, and which they are."""
-    groups: dict[Any, list[tuple[int, tuple[float, ...], float]]] = {}
-    profiles: dict[Any, ColumnProfile] = {}
-    for i, phase in enumerate(phases):
-        found = _law_of(phase, None if noises is None else noises[i])
-        if found is not None:
-            profile, law, rate = found
-            key = id(profile), phase.bound.name, len(law), rate < 1.0
-            profiles[key] = profile
-            groups.setdefault(key, []).append((i, law, rate))
-    for key, members in groups.items():
-        where, laws, rates = (list(column) for column in zip(*members, strict=True))
-        first = phases[where[0]]
-        try:
-            curve = (first if noises is None else first.with_mechanism(noise_multiplier=noises[where[0]])).curve()
-        except PrivprojError:
-            continue
-        # a bound that has its own form of sampling is not the sampled profile of one release
-        if rates[0] < 1.0 and not isinstance(curve, PrivacyProfile):
-            continue
-        guesses = None if noises is None else np.array([noises[i] for i in where])
-        kept = [phases[i] for i in where]
-        yield where, _Rows(profiles[key], np.array(laws, float), rates, curve, kept, guesses, threads)
+def _reduced(inner: Array, rates: Array) -> Array:
+    """``ln(1 + q (e^inner - 1))`` of every row: the inverse of :func:`_amplified`."""
+    near = np.clip(inner, 0.0, 30.0)
+    far = np.maximum(inner, 30.0) + np.log(rates + (1.0 - rates) * np.exp(-np.maximum(inner, 30.0)))
+    return np.where(inner < 30.0, np.log1p(rates * np.expm1(near)), far)
 
 
 def meets_in_columns(phase: Phase, target: FullTarget) -> bool:
     """True where epsilon and delta of the phase, if columns answer them, are no more than the target's (C24)."""
-    for _, rows in _rows_by_profile([phase], None, threads=1):
+    given = {"epsilon": target.epsilon, "noise_multiplier": phase.mechanism.noise_multiplier}
+    asked = asked_rows("delta", given, 1)
+    for rows in _rows_by_profile(_shapes_of(asked, (), lambda row: phase), asked, threads=1):
         goals = (target.epsilon, target.log_delta, floor_log_delta(rows.curve, target))
         return bool(_are_met(rows, *(np.array([goal]) for goal in goals))[0])
     return True
@@ -261,7 +389,7 @@ def meets_in_columns(phase: Phase, target: FullTarget) -> bool:
 
 def _are_met(rows: _Rows, eps: Array, log_deltas: Array, most: Array) -> Any:
     """True for each row whose answers, asked back in columns, are at most its epsilon and a point of the lattice."""
-    found, point = _epsilons_above(rows, log_deltas)[1], _read_log_deltas(rows, eps)[0]
+    found, point = _epsilons_above(rows, log_deltas), _read_log_deltas(rows, eps)[0]
     return ((found <= eps) | (found == math.inf)) & ((point <= most) | (point == math.inf))
 
 
@@ -273,11 +401,11 @@ def _read_log_deltas(rows: _Rows, eps: Array) -> tuple[Array, Array]:
     return np.where(upper < math.inf, np.minimum(points, 0.0), math.inf), lower
 
 
-def _epsilons_above(rows: _Rows, log_deltas: Array) -> tuple[Array, Array]:
-    """Nearly the exact inverse, and the epsilon at each log delta, ``inf`` where columns have no answer."""
+def _epsilons_above(rows: _Rows, log_deltas: Array) -> Array:
+    """The epsilon at each log delta, ``inf`` where columns have no answer."""
     points = rows.points(log_deltas)
     goals = rows.goals(points)
-    nearly, value = (end.copy() for end in rows.epsilons(goals))
+    value = rows.roots(goals).copy()
     before = 1.0 - ROUNDINGS_BELOW * float(getattr(rows.curve, "inverse_rtol", None) or INVERSE_RTOL)
     waiting = np.flatnonzero(value < math.inf)
     for _ in range(MOST_TRIES):
@@ -288,37 +416,35 @@ def _epsilons_above(rows: _Rows, log_deltas: Array) -> tuple[Array, Array]:
         value[waiting[missing == math.inf]] = math.inf
         waiting, missing = waiting[missing < math.inf], missing[missing < math.inf]
         goals[waiting] -= 2.0 * missing
-        value[waiting] = rows.take(waiting).epsilons(goals[waiting])[1] if waiting.size else ()
+        value[waiting] = rows.take(waiting).roots(goals[waiting]) if waiting.size else ()
     value[waiting] = math.inf
-    return nearly, value
+    return value
 
 
 def _read_epsilons(rows: _Rows, log_deltas: Array) -> tuple[Array, Array]:
     """The epsilon at each log delta, ``inf`` where columns have no answer, and a lower end of the exact inverse."""
-    nearly, value = _epsilons_above(rows, log_deltas)
-    start = np.where((value < math.inf) & (nearly < math.inf), nearly, 0.0)
+    value = _epsilons_above(rows, log_deltas)
 
     def is_above(where: Places, eps: Array) -> Any:
         return rows.take(where).log_deltas(eps)[0] > log_deltas[where]
 
-    return value, _steps_down(np.minimum(start, value), is_above)
+    return value, _steps_down(np.where(value < math.inf, value, 0.0), is_above)
 
 
-def _read_sigmas(rows: _Rows, eps: Array, log_deltas: Array) -> tuple[Array, Array]:
+def _read_sigmas(rows: _Rows, start: Array, eps: Array, log_deltas: Array) -> tuple[Array, Array]:
     """Nearly the least noise multiplier that meets each target, ``inf`` where none is found, and a lower end."""
     # The goals of the epsilons, which may be below the points by more than an epsilon needs.
     goals, before = rows.goals(rows.points(log_deltas)), eps * (1.0 - CALIBRATION_STEP)
 
     def excess(where: Places, noises: Array) -> Array:
-        return _excess(rows.at_noise(where, noises), before[where], goals[where])
+        return _excess(rows.take(where, noises), before[where], goals[where])
 
-    assert rows.noises is not None
-    nearly, value = _find_crossings(excess, rows.noises)
+    nearly, value = _find_crossings(excess, start)
     # The search looks at enclosures. At last it is asked back as a user would.
     points, step = rows.points(log_deltas), CALIBRATION_STEP
     waiting = np.flatnonzero(value < math.inf)
     while waiting.size and step < 1.0:
-        asked = rows.at_noise(waiting, value[waiting])
+        asked = rows.take(waiting, value[waiting])
         met = _are_met(asked, eps[waiting], log_deltas[waiting], points[waiting])
         waiting = waiting[~(met & (excess(waiting, value[waiting]) <= 0.0))]
         value[waiting] *= 1.0 + step
@@ -326,7 +452,7 @@ def _read_sigmas(rows: _Rows, eps: Array, log_deltas: Array) -> tuple[Array, Arr
     value[waiting] = math.inf
 
     def is_above(where: Places, noises: Array) -> Any:
-        return rows.at_noise(where, noises).log_deltas(eps[where])[0] > log_deltas[where]
+        return rows.take(where, noises).log_deltas(eps[where])[0] > log_deltas[where]
 
     return value, _steps_down(np.where(value < math.inf, nearly, 0.0), is_above)
 

@@ -1,25 +1,26 @@
 """Columns: one release of many mechanisms of one kind, asked at once; arrays go in and arrays come out.
 
-A row is a question like any other: its mechanism is built and checked, and seen as its group or its relation sees it.
-Rows whose bound has a profile over columns are then read together, the others one by one.
-How they are read is in :mod:`privproj.accounting.column_rows`.
+Targets and noise are checked as arrays, and one question is put for all rows that differ in nothing else. Rows whose
+bound has a profile over columns are read together (:mod:`privproj.accounting.column_rows`). Every other row, and one
+with something wrong, is a question like any other: it is answered, or refused in the same words, at the scalar door.
 """
 
 import math
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from html import escape
 from typing import Any
 
 import numpy as np
 
 from privproj.accounting.calibration import require_unset
-from privproj.accounting.column_rows import read_columns
+from privproj.accounting.column_rows import ROW_WEIGHTS, asked_rows, read_columns
 from privproj.accounting.first_guess import classical_noise
 from privproj.accounting.phase import OWN_COMPOSER, Phase
 from privproj.accounting.question import answer, ask_by_name, question_about
-from privproj.accounting.spec import SOLVERS
+from privproj.accounting.spec import SOLVERS, aim_from
 from privproj.assumptions import ROUNDING_AS_MEASURED
 from privproj.errors import InvalidParameter, Refused, Unanswered, raise_within, unknown_name
 from privproj.mechanisms import Mechanism
@@ -29,7 +30,7 @@ from privproj.numerics.arrays import Array
 from privproj.numerics.compiled import rows_to_come
 from privproj.result import Outcome, Side, Status, as_html_table
 from privproj.runs import RunOptions
-from privproj.runs.targets import AnyTarget, FullTarget, delta_target, epsilon_target, full_target
+from privproj.runs.targets import AnyTarget, FullTarget
 from privproj.validation import whole
 
 ROWS_AT_A_TIME = 2**15
@@ -237,30 +238,36 @@ def _answer_columns(
     run: Any = {name: given.pop(name) for name in list(given) if name in RunOptions.__annotations__}
     _check_given(kind, quantity, run, given)
     same, columns, shape = _broadcast(given)
-    size = math.prod(shape)
-    numbers = [np.empty(size) for _ in range(3)]
-    outcome, basis = np.empty(size, object), _Basis(kind, bound)
-    outcome.fill(Outcome.OK)
-    with rows_to_come(size):
+    size, put = math.prod(shape), _putting(quantity, kind, bound, run)
+    value, lower, power = np.empty((3, size))
+    outcome, basis = np.full(size, Outcome.OK, object), _Basis(kind, bound)
+    free = TARGETS if quantity == "sigma" else (*TARGETS, "noise_multiplier")
+    with rows_to_come(size * ROW_WEIGHTS[quantity]):
         for start in range(0, size, ROWS_AT_A_TIME):
             part = slice(start, min(size, start + ROWS_AT_A_TIME))
-            rows = ({**same, **dict(zip(columns, row, strict=True))} for row in _rows_of(columns, part))
-            phases, targets = _phases_of(quantity, kind, bound, run, rows, start, shape)
-            found = read_columns(quantity, phases, targets, threads)
-            for array, column in zip(numbers, (found.value, found.lower, found.log10_delta), strict=True):
-                array[part] = column
-            for i in np.flatnonzero(found.unknown).tolist():
-                try:
-                    *ends, outcome[start + i], side = _ask_one(quantity, phases[i], targets[i])
-                except InvalidParameter as error:
-                    raise_within(error, _place(start + i, shape))
-                found.sides[i] = side
-                for array, end in zip(numbers, ends, strict=True):
-                    array[start + i] = end
-            basis.add(phases, found.sides)
+            rows = {name: column[part] for name, column in columns.items()}
+
+            def question(i: int, rows: Mapping[str, Array] = rows, start: int = start) -> tuple[Phase, Any]:
+                with _naming_row(start + i, shape):
+                    return put({**same, **{name: column[i : i + 1].tolist()[0] for name, column in rows.items()}})
+
+            asked = asked_rows(quantity, {**same, **rows}, part.stop - start)
+            others = [_keys_of(column) for name, column in rows.items() if name not in free]
+            found = read_columns(asked, others, lambda i, question=question: question(i)[0], threads)
+            basis.add(found.phases, found.sides)
+            # What columns do not answer is a question of its own: all of them are put before the first is answered.
+            alone = np.flatnonzero(found.shape < 0).tolist()
+            for i, (phase, target) in zip(alone, [question(i) for i in alone], strict=True):
+                with _naming_row(start + i, shape):
+                    *ends, outcome[start + i], side = _ask_one(quantity, phase, target)
+                found.value[i], found.lower[i], found.log10_delta[i] = ends
+                basis.add([phase], [side])
+            if found.phases and found.small.any() and quantity == "delta":
+                basis.sides.add(Side.UPPER)
+            value[part], lower[part], power[part] = found.value, found.lower, found.log10_delta
     if quantity == "delta":
-        outcome[(numbers[0] >= 1.0) & (outcome == Outcome.OK)] = Outcome.VACUOUS
-    value, lower, power, outcome = (array.reshape(shape) for array in (*numbers, outcome))
+        outcome[(value >= 1.0) & (outcome == Outcome.OK)] = Outcome.VACUOUS
+    value, lower, power, outcome = (array.reshape(shape) for array in (value, lower, power, outcome))
     asked = {**{name: columns[name].reshape(shape) if name in columns else same[name] for name in given}, **run}
     asked = {name: value for name, value in asked.items() if value is not None}
     return basis.result(quantity=quantity, value=value, lower=lower, log10_delta=power, outcome=outcome, asked=asked)
@@ -326,51 +333,39 @@ def _flat(value: Any) -> Iterator[Any]:
         yield from _flat(part) if isinstance(part, list | tuple) else (part,)
 
 
-def _rows_of(columns: Mapping[str, Array], part: slice) -> Iterator[tuple[Any, ...]]:
-    """These rows of the columns as plain values; one empty row where there are no columns."""
-    return zip(*(column[part].tolist() for column in columns.values()), strict=True) if columns else iter([()])
+def _keys_of(column: Array) -> list[Any]:
+    """What tells the values of a column apart: themselves, and their types where these differ."""
+    return [(type(x), repr(x)) for x in column.tolist()] if column.dtype == object else column.tolist()
 
 
-def _phases_of(
-    quantity: str,
-    kind: type[Mechanism],
-    bound: str | None,
-    run: RunOptions,
-    rows: Iterator[dict[str, Any]],
-    start: int,
-    shape: tuple[int, ...],
-) -> tuple[list[Phase], list[Any]]:
-    """The phases of some rows and their targets, all of them checked; an error names the first bad row."""
-    phases: list[Phase] = []
-    targets: list[Any] = []
-    for number, row in enumerate(rows, start):
-        try:
-            goal = [row.pop(name, None) for name in TARGETS]
-            if quantity == "delta":
-                targets.append(epsilon_target(goal[0]))
-            elif quantity == "epsilon":
-                targets.append(delta_target(*goal[1:]))
-            else:
-                targets.append(full_target(*goal, zero=False))
-            released = kind(**row)
-            phase = (
-                Phase(released, phases[0].run, phases[0].bound, phases[0].allow_refuted)
-                if phases
-                else ask_by_name(released, bound, run).only
-            )
-            phases.append(checked_phase(phase, targets[-1]))
-        except (InvalidParameter, Refused) as error:
-            if not shape:
-                raise
-            if isinstance(error, InvalidParameter):
-                raise_within(error, _place(number, shape))
-            raise Refused(f"{_place(number, shape)}: {error}", brief=error.short) from None
-    return phases, targets
+def _putting(
+    quantity: str, kind: type[Mechanism], bound: str | None, run: RunOptions
+) -> Callable[[dict[str, Any]], tuple[Phase, Any]]:
+    """A function from what is given of a row to its phase and its target, both of them checked."""
+    known: list[Phase] = []
+
+    def put(row: dict[str, Any]) -> tuple[Phase, Any]:
+        target = aim_from({name: row.pop(name, None) for name in TARGETS}, quantity)
+        released = kind(**row)
+        if not known:
+            known.append(ask_by_name(released, bound, run).only)
+        return checked_phase(replace(known[0], mechanism=released), target), target
+
+    return put
 
 
-def _place(number: int, shape: tuple[int, ...]) -> str:
-    """Which row has this number, by its indices."""
-    return f"row {', '.join(map(str, np.unravel_index(number, shape)))}"
+@contextmanager
+def _naming_row(number: int, shape: tuple[int, ...]) -> Iterator[None]:
+    """Within it, an error names the row of this number by its indices, where there are several."""
+    try:
+        yield
+    except (InvalidParameter, Refused) as error:
+        if not shape:
+            raise
+        place = f"row {', '.join(map(str, np.unravel_index(number, shape)))}"
+        if isinstance(error, InvalidParameter):
+            raise_within(error, place)
+        raise Refused(f"{place}: {error}", brief=error.short) from None
 
 
 def checked_phase(phase: Phase, target: AnyTarget) -> Phase:

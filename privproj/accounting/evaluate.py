@@ -4,14 +4,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from privproj.accounting.phase import Phase
-from privproj.accounting.question import FOUND, question_about
+from privproj.accounting.question import FOUND, ask_by_name
 from privproj.accounting.spec import TARGETS
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Mechanism, Sketch, Wishart
-from privproj.mechanisms.registry import find_bound, mechanism_named
+from privproj.mechanisms.registry import mechanism_named
 from privproj.result import Result
-from privproj.runs import Run, RunOptions
+from privproj.runs import RunOptions
 from privproj.runs.targets import RISKS
 from privproj.validation import real
 
@@ -99,7 +98,7 @@ def _renyi_divergence_at_order(quantity: str, given: dict[str, Any]) -> Result:
     """Answer ``sketch.rdp`` with an ``order``: the Renyi divergence of the secret sketch at that order, in nats."""
     (order,) = _pop_numbers(quantity, given, "order")
     mechanism = _build_mechanism(Sketch, quantity, given)
-    question = question_about(Phase(mechanism, Run(relation="replace"), find_bound(Sketch, "rdp")))  # pyright: ignore
+    question = ask_by_name(mechanism, "rdp", {})
     question.check()
     top = mechanism.gamma_of_matrices
     if not 1.0 < order < top:
@@ -114,7 +113,7 @@ def _early_bound_at_values(quantity: str, given: dict[str, Any]) -> Result:
     c = _pop_numbers(quantity, given, "c")[0] if "c" in given else SPECTRAL_CONSTANT
     t, eta, radius = _pop_numbers(quantity, given, "t", "eta", "R")
     mechanism = _build_mechanism(Wishart, quantity, given)
-    question = question_about(Phase(mechanism, Run(relation="replace"), find_bound(Wishart, "early")))  # pyright: ignore
+    question = ask_by_name(mechanism, "early", {})
     question.check()
     epsilon, log_delta = early_bound_at(mechanism, t, eta, radius, c)
     asked = quantity.rsplit(".", 1)[1]
@@ -131,7 +130,7 @@ def _gain_of_preprocessing(quantity: str, given: dict[str, Any]) -> Result:
     mechanism = _build_mechanism(Wishart, quantity, {"rank": 1, **given})
     dim, _, misalignment = mechanism.shape
     value = preprocessing_gain(misalignment, gamma, dim, beta)
-    question = question_about(Phase(mechanism, Run(relation="replace"), find_bound(Wishart, None)))  # pyright: ignore
+    question = ask_by_name(mechanism, None, {})
     note = f"add beta={beta:g} to delta, and normalise the vector again after the noise"
     source = "arXiv 2601.21719, Lemma 10, with its condition corrected"
     return question.result("gain", value, value, upper=None, side="lower bound", warnings=(note,), source=source)

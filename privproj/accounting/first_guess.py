@@ -33,20 +33,8 @@ ROUGH = 3.0
 MOST_GUESSES = 12
 """Most steps of a secant in ``ln x`` before a search with a bracket takes over. Speed only."""
 
-GUESSED_SPREAD_RTOL = 0.02
-"""Relative accuracy of the spread of losses by which a search begins. Speed only."""
-
 LARGEST_GUESS_STEP = 1.0
 """Largest step of a secant in ``ln x``. Speed only."""
-
-USUAL_FALL = 10.0
-"""How fast a log delta falls with the log of the noise, before two values tell. Speed only."""
-
-SECANT_SHARE = 0.3
-"""A secant ends where its step is below this share of the accuracy that is asked for. Speed only."""
-
-LEAST_SECANT_SHARE = 1e-3
-"""The other end of a bracket is at least this share of the accuracy away from the last secant. Speed only."""
 
 
 def classical_noise(target: FullTarget) -> float:
@@ -85,38 +73,42 @@ def spread_guess(at: Callable[[float], Releases], target: FullTarget | RiskTarge
     wanted = _wanted_spread(target)
     x, fall, last = guess, 1.0, None
     for _ in range(MOST_GUESSES):
-        spread = _spread_of(at(x))
+        spread = _spread_of(at(x), target)
         if math.isnan(spread):
             return guess
         excess = math.log(max(spread, SMALLEST_NOISE) / wanted)
         if last and last[0] != x and excess != last[1]:
             fall = min(max((last[1] - excess) / math.log(x / last[0]), 0.3), 3.0)
-        if abs(excess) < GUESSED_SPREAD_RTOL:
+        # Relative accuracy of the spread of losses by which a search begins. Speed only.
+        if abs(excess) < 0.02:
             break
         last = (x, excess) if excess < math.inf else None
         x = min(max(x * math.exp(min(max(excess / fall, -LARGEST_GUESS_STEP), 2.0)), SMALLEST_NOISE), LARGEST_NOISE)
     return x
 
 
-def _spread_of(releases: Releases) -> float:
+def _spread_of(releases: Releases, target: FullTarget | RiskTarget | None = None) -> float:
     """The standard deviation of the loss of a run in nats, roughly; ``inf`` for huge losses, nan where none is known.
 
-    Poisson batches stand in for bins. A run that needs no composition has no spread here.
+    Poisson batches stand in for bins, and the Gaussian release outside an event of half of delta for a good-event
+    bound. A run that needs no composition has no spread here.
     """
     from privproj.composition.dominating_pairs import outline_step
+    from privproj.composition.good_event import GoodEvent
 
-    squares = []
+    squares, composed = [], len(releases) > 1
     try:
         for form, run in releases:
+            if isinstance(form, GoodEvent) and isinstance(target, FullTarget):
+                form = form.over_run(run).gaussian_release(target.log_delta - math.log(2.0))
             if not isinstance(form, PrivacyProfile):
                 return math.nan
+            composed = composed or not form.closed_form or run.sampling_rate < 1.0 or run.allocates
             plain = _plain_run(run)
             squares.append(plain.steps * outline_step(form, plain).deviation ** 2)
     except PrivprojError:
         return math.inf
-    (form, run), *others = releases
-    closed = form.closed_form and run.sampling_rate == 1.0 and not run.allocates  # pyright: ignore
-    return math.nan if closed and not others else math.sqrt(math.fsum(squares))
+    return math.sqrt(math.fsum(squares)) if composed else math.nan
 
 
 def steps_guess(before: Releases, last: tuple[Representation, Run], target: FullTarget) -> int:
@@ -160,7 +152,8 @@ def close_crossing(
     Secants in ``ln x`` come first: they need few evaluations where the guess is right to a tenth.
     """
     excess = cache(excess)
-    x, fall, last, step = guess, USUAL_FALL, None, math.inf
+    # How fast a log delta falls with the log of the noise, before two values tell. Speed only.
+    x, fall, last, step = guess, 10.0, None, math.inf
     for _ in range(MOST_GUESSES):
         try:
             value = excess(x)
@@ -172,10 +165,12 @@ def close_crossing(
             fall = min(max((last[1] - value) / math.log(x / last[0]), 0.1), 1e3)
         last, step = (x, value), value / fall
         x = min(max(x * math.exp(min(max(step, -LARGEST_GUESS_STEP), LARGEST_GUESS_STEP)), low), high)
-        if abs(step) < SECANT_SHARE * rtol:
+        # A secant ends where its step is below this share of the accuracy that is asked for. Speed only.
+        if abs(step) < 0.3 * rtol:
             break
     # The root is about one step away from the last value.
-    spread = rtol * min(max(3.0 * abs(step) / rtol, LEAST_SECANT_SHARE), 1.0 - 1e-3)
+    # The other end of a bracket is at least this share of the accuracy away from the last secant. Speed only.
+    spread = rtol * min(max(3.0 * abs(step) / rtol, 1e-3), 1.0 - 1e-3)
     return find_crossing(excess, last[0] if last else guess, low=low, high=high, spread=spread, rtol=rtol), fall
 
 

@@ -75,11 +75,10 @@ class Question:
         """The phases, those that differ in their steps alone as one, composed as the question says."""
         if len(self.phases) == 1:
             return [*self.phases]
-        merged: dict[Phase, Phase] = {}
+        merged: dict[tuple[object, ...], Phase] = {}
         for phase in self.phases:
-            alike = replace(phase.with_run(steps=1), name="", planned=False)
-            before = merged[alike].run.steps if alike in merged else 0
-            merged[alike] = merged.get(alike, phase).with_run(steps=before + phase.run.steps)
+            alike, before = _but_for_steps(phase), merged.get(_but_for_steps(phase))
+            merged[alike] = before.with_run(steps=before.run.steps + phase.run.steps) if before else phase
         return list(merged.values())
 
     @property
@@ -222,6 +221,12 @@ class Question:
             return self.with_runs(without_cap).curve().log_delta(eps).upper
 
         return remark_on_batches(self.phases, remark_on_composer(self.asked_run, fields), log_delta_of_whole_batches)
+
+
+def _but_for_steps(phase: Phase) -> tuple[object, ...]:
+    """All that fixes the releases of a phase, but for how many there are."""
+    own = (getattr(phase, name) for name in phase.__dataclass_fields__ if name not in ("name", "planned", "run"))
+    return (type(phase), *own, *(getattr(phase.run, name) for name in Run.__dataclass_fields__ if name != "steps"))
 
 
 def each_once(items: Iterable[str]) -> tuple[str, ...]:

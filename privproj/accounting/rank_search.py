@@ -8,9 +8,6 @@ from collections.abc import Callable
 
 from privproj.numerics.search import largest_integer, minimise
 
-LIKELY_PLACE = 4
-"""The place of the thirteen ranks of the first scan, evenly spaced in their logs, that is tried first. Speed only."""
-
 
 def rank_ends(
     excess: Callable[[int], float], shape: str, limit: int, rough: Callable[[int], float] | None = None
@@ -48,7 +45,8 @@ def _best_rank(excess: Callable[[int], float], limit: int) -> int:
         return excess(round(math.exp(x)))
 
     scan = [math.log(limit) * i / 12.0 for i in range(13)]
-    for i in sorted(range(13), key=lambda i: abs(i - LIKELY_PLACE)):
+    # The place of the thirteen ranks of the first scan, evenly spaced in their logs, that is tried first. Speed only.
+    for i in sorted(range(13), key=lambda i: abs(i - 4)):
         if at(scan[i]) <= 0.0:
             return round(math.exp(scan[i]))
     best = min(range(13), key=lambda i: at(scan[i]))

@@ -31,25 +31,17 @@ from privproj.numerics.search import minimise
 from privproj.runs.sampling import NeighbouringRelation
 
 LOWER_MARGIN = 1e-9
-"""By which a lower bound is lowered, relative: far above the rounding of its few steps. Proof."""
+"""By which a lower bound is lowered, relative: far above the rounding of its few steps. Soundness."""
 
 LEAST_GAP = 1e-3
-"""Least difference of the logs of two probabilities whose difference is taken, so that it keeps its digits. Proof."""
+"""Least difference of the logs of two probabilities whose difference is taken, so that it keeps its digits.
+Soundness."""
 
 COUNTS = (-6.0, -5.0, -4.0, -3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0, 6.0)
 """Numbers of epochs ``k`` that are tried, in deviations from their mean. Every one is sound. Speed only."""
 
-WEIGHTS = 240
-"""How many weights ``w`` are tried before the best one is refined. Every one is sound. Speed only."""
-
-FEW_WEIGHTS = 60
-"""The same for several epochs or a random shift, where each costs more. Speed only."""
-
 CELLS = 24
 """Cells of a random shift for each width of its bulk. Any cells are sound. Speed only."""
-
-CELL_ENDS = (-5, 8)
-"""Where the cells of a random shift begin and end, in widths of its bulk from its middle. Speed only."""
 
 
 class ShiftCell(NamedTuple):
@@ -95,7 +87,8 @@ def fixed_shift(noise_multiplier: float) -> tuple[ShiftCell, ...]:
 
 def random_shift(law: _ShiftLaw) -> tuple[ShiftCell, ...]:
     """The cells of a known projection that is drawn afresh for each batch, from the law of its squared shift."""
-    first, last = CELL_ENDS
+    # Where the cells of a random shift begin and end, in widths of its bulk from its middle. Speed only.
+    first, last = -5, 8
     places = [law.value(law.start + law.step * i / CELLS) for i in range(first * CELLS, last * CELLS + 1)]
     places = [0.0, *(x for x in dict.fromkeys(places) if 0.0 < x < law.supremum), law.supremum]
     tails = [Enclosure(0.0, 0.0), *(widen_outward(law.log_tail(x)) for x in places[1:-1])]
@@ -157,7 +150,9 @@ class ShuffledEpochs:
             return -max(value(*ends) for ends in self._errors((x - 1.0) * last))
 
         cheap = self.epochs == len(self.cells) == 1
-        return -minimise(loss, 1.0, 2.0, rtol=1e-7 if cheap else 1e-4, points=WEIGHTS if cheap else FEW_WEIGHTS)[1]
+        # How many weights ``w`` are tried before the best one is refined: fewer for several epochs or a random shift,
+        # where each costs more. Every one is sound. Speed only.
+        return -minimise(loss, 1.0, 2.0, rtol=1e-7 if cheap else 1e-4, points=240 if cheap else 60)[1]
 
     def _errors(self, w: float) -> Iterator[tuple[float, float]]:
         """For several ``k``: ``ln P[Bin(E, A) >= k]`` rounded down and ``ln P[Bin(E, B) >= k]`` rounded up."""

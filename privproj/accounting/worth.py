@@ -117,7 +117,8 @@ def worth(
     try:
         only = ask_by_name(plain, None, run).only
         # An expectation is not asked back at the door of columns, which would load their packages.
-        least = solve_sigma(question_about(replace(only, bound=replace(only.bound, columns=None))), target)
+        plain_question = question_about(replace(only, bound=replace(only.bound, columns=None)))
+        least = solve_sigma(plain_question, target, roughly=True)
     except (Unanswered, Refused):
         return None
     return worth_of(mechanism, lift, least) if least.value else None

@@ -20,16 +20,6 @@ from privproj.validation import privacy_epsilon, probability
 
 Array = NDArray[np.floating]
 
-THRESHOLDS = 201
-"""How many quantiles of the scores are tried as thresholds, on the first halves only. Speed only: any threshold chosen
-there gives a valid bound."""
-
-LARGEST_EPSILON_OF_ONE_RUN = 50.0
-"""The largest epsilon that one run can refute here, where the search ends. Speed only: a smaller one is sound."""
-
-HALVINGS = 60
-"""Halvings of the range of that search, down to rounding. Speed only: the lower end is returned, which is refuted."""
-
 
 def at_least(successes: int, trials: int, error: float) -> float:
     """The Clopper-Pearson lower end of a probability; it is above the true one with probability at most ``error``."""
@@ -98,7 +88,9 @@ def counts_on_second_half(inside: Array, outside: Array, worth: Callable[[list[C
     if min(len(inside), len(outside)) < 4:
         raise InvalidParameter("trials", min(len(inside), len(outside)), "at least four runs in each arm")
     (chosen_in, counted_in), (chosen_out, counted_out) = _split_scores(inside), _split_scores(outside)
-    tried = np.quantile(np.concatenate([chosen_in, chosen_out]), np.linspace(0.0, 1.0, THRESHOLDS))
+    # How many quantiles of the scores are tried as thresholds, on the first halves only. Speed only: any threshold
+    # chosen there gives a valid bound.
+    tried = np.quantile(np.concatenate([chosen_in, chosen_out]), np.linspace(0.0, 1.0, 201))
     sizes = len(chosen_in), len(chosen_out)
     first = [Counts(int((chosen_in >= t).sum()), sizes[0], int((chosen_out >= t).sum()), sizes[1]) for t in tried]
     threshold = tried[int(np.argmax(worth(first)))]
@@ -238,8 +230,10 @@ def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, con
     """The largest epsilon at ``delta`` that the guesses refute at this confidence, 0 if they refute none."""
     if one_run_p_value(canaries, guesses, correct, 0.0, delta) >= 1.0 - confidence:
         return 0.0
-    low, high = 0.0, LARGEST_EPSILON_OF_ONE_RUN
-    for _ in range(HALVINGS):
+    # The largest epsilon that one run can refute here, where the search ends. Speed only: a smaller one is sound.
+    low, high = 0.0, 50.0
+    # Halvings of the range of that search, down to rounding. Speed only: the lower end is returned, which is refuted.
+    for _ in range(60):
         middle = 0.5 * (low + high)
         if one_run_p_value(canaries, guesses, correct, middle, delta) < 1.0 - confidence:
             low = middle

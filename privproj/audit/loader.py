@@ -21,8 +21,8 @@ from privproj.curves.inversion import epsilon_at
 from privproj.errors import unknown_name
 from privproj.mechanisms import Gaussian
 from privproj.runs import RunOptions
-from privproj.training import make_private
-from privproj.training.batches import BallsInBins, PrivateLoader
+from privproj.training import BallsInBins, make_private
+from privproj.training.batches import BinSampler, PrivateLoader
 from privproj.training.generators import pick_batches
 from privproj.validation import whole
 
@@ -30,7 +30,7 @@ RECORDS = 8
 """Records in the data set, of which the first is the canary; any number of at least 1 does. Speed only."""
 
 
-class _SameAssignment(BallsInBins):
+class _SameAssignment(BinSampler):
     """Planted: the batches of the first epoch are those of all."""
 
     def members(self, epoch: int) -> list[np.ndarray]:
@@ -38,7 +38,7 @@ class _SameAssignment(BallsInBins):
         return super().members(0)
 
 
-class _TwoBins(BallsInBins):
+class _TwoBins(BinSampler):
     """Planted: the canary is in the batch that it picked, and in the one behind it."""
 
     def members(self, epoch: int) -> list[np.ndarray]:
@@ -49,7 +49,7 @@ class _TwoBins(BallsInBins):
         return [np.append(numbers, 0) if i == behind else numbers for i, numbers in enumerate(found)]
 
 
-class _Uneven(BallsInBins):
+class _Uneven(BinSampler):
     """Planted: half of the records get the first batch, whatever they picked."""
 
     def picks(self, epoch: int) -> np.ndarray:
@@ -112,8 +112,8 @@ class LoaderScene:
         _, optimizer, loader = make_private(
             module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.0),
             data_loader=DataLoader(TensorDataset(torch.arange(RECORDS))), algorithm="dp-sgd", max_grad_norm=1.0,
-            noise_multiplier=self.mechanism.noise_multiplier, epochs=runs * self.epochs, sampling="balls-in-bins",
-            batches=self.batches, insecure_seed=self.seed,
+            noise_multiplier=self.mechanism.noise_multiplier, epochs=runs * self.epochs,
+            batches=BallsInBins(count=self.batches), insecure_seed=self.seed,
         )  # fmt: skip
         # Batches are looked at and not trained on.
         loader.keeps_empty, loader.turn.on_open = True, lambda: None
@@ -170,7 +170,7 @@ class LoaderScene:
         return [float((top + np.log(weights @ law)).sum()) for law in laws]
 
 
-def _plant(loader: PrivateLoader, kind: type[BallsInBins]) -> None:
+def _plant(loader: PrivateLoader, kind: type[BinSampler]) -> None:
     """Let a loader draw from a faulty sampler."""
     real = loader.sampler
 

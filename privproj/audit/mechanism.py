@@ -19,7 +19,7 @@ from privproj.audit.epsilon_lower import Array, AuditVerdict, judge
 from privproj.audit.faults import FAULTS
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import M2, Gaussian
-from privproj.training import make_private
+from privproj.training import Method, PoissonBatches, make_private
 from privproj.training.algorithms.projected import Projected
 from privproj.training.generators import Streams, normal
 from privproj.training.release import PrivateRelease
@@ -128,8 +128,9 @@ class Scene:
         projects = isinstance(self.mechanism, M2)
         _, optimizer, _ = make_private(
             module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.0), data_loader=DataLoader(data),
-            algorithm="m2" if projects else "dp-sgd", rank=self.mechanism.rank if projects else None,  # pyright: ignore
-            max_grad_norm=1.0, noise_multiplier=self.mechanism.noise_multiplier, steps=1, sampling_rate=1.0,
+            algorithm=Method("m2", self.mechanism.rank) if projects else "dp-sgd",  # pyright: ignore
+            max_grad_norm=1.0, noise_multiplier=self.mechanism.noise_multiplier, steps=1,
+            batches=PoissonBatches(rate=1.0),
             insecure_seed=None if self.seed is None else 1000 * self.seed + worker,
         )  # fmt: skip
         boundary = optimizer.boundary

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from privproj.audit.epsilon_lower import Array, at_least, at_most, auc
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.records.journal import Journal, Row, complete_rows, run_in_processes
-from privproj.training import make_private
+from privproj.training import Method, PoissonBatches, make_private
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
 from privproj.training.classifier import load
@@ -88,9 +88,9 @@ class Game:
         trained = [p for p in module.parameters() if p.requires_grad]
         module, optimizer, loader = make_private(
             module=module, optimizer=torch.optim.SGD(trained, lr=self.learning_rate),
-            data_loader=DataLoader(TensorDataset(x, y, weights)), algorithm=self.mechanism,
-            rank=self.rank if algorithm.projects else None, max_grad_norm=self.clip,
-            noise_multiplier=max(self.noise_multiplier, SILENT), steps=self.steps, sampling_rate=1.0,
+            data_loader=DataLoader(TensorDataset(x, y, weights)), max_grad_norm=self.clip,
+            algorithm=Method(self.mechanism, self.rank if algorithm.projects else None),
+            noise_multiplier=max(self.noise_multiplier, SILENT), steps=self.steps, batches=PoissonBatches(rate=1.0),
             insecure_seed=seed,
         )  # fmt: skip
         while optimizer.steps < self.steps:

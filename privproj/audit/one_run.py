@@ -12,11 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.audit.epsilon_lower import auc, one_run_epsilon
 from privproj.mechanisms import Gaussian
-from privproj.training import make_private
+from privproj.training import PoissonBatches, make_private
 from privproj.validation import whole
-
-PART = 256
-"""Canaries that go through the release code together; bounds memory. Speed only."""
 
 
 def one_run(
@@ -55,13 +52,14 @@ def one_run(
     data = TensorDataset(torch.zeros(count, 1), torch.zeros(count))
     _, optimizer, _ = make_private(
         module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.0), data_loader=DataLoader(data),
-        algorithm="dp-sgd", max_grad_norm=1.0, noise_multiplier=mechanism.noise_multiplier, steps=1, sampling_rate=1.0,
-        insecure_seed=seed,
+        algorithm="dp-sgd", max_grad_norm=1.0, noise_multiplier=mechanism.noise_multiplier, steps=1,
+        batches=PoissonBatches(rate=1.0), insecure_seed=seed,
     )  # fmt: skip
     included = np.flatnonzero(rng.random(count) < 0.5)
     boundary = optimizer.boundary
     (view,) = boundary.views
-    for rows in torch.as_tensor(included).split(PART):
+    # Canaries that go through the release code together; bounds memory. Speed only.
+    for rows in torch.as_tensor(included).split(256):
         g = torch.zeros(len(rows), count, dtype=torch.float64)
         g[torch.arange(len(rows)), rows] = 1.0
         view.tap.uses = [(view.tap.modules[0], torch.ones(len(rows), 1, dtype=torch.float64), g)]

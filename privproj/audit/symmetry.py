@@ -18,7 +18,7 @@ Array = NDArray[np.floating]
 
 TIE = 1e3
 """Differences of asymmetry up to this many units of rounding are ties. Under the true query the asymmetry is about ten
-units (measured). Proof: a tie never counts as telling two queries apart."""
+units (measured). Soundness (measured): a tie never counts as telling two queries apart."""
 
 
 def asymmetry(output: Array, query: Array) -> float:

@@ -107,16 +107,16 @@ DEVIATIONS_OF_TOP = 20.0
 """Standard deviations of ``S`` that the grid reaches beyond the mean, besides one largest ``W``. Speed only."""
 
 UNDERFLOWN_MASS = 1e-290
-"""Mass that underflow can take of all products together: 5e-324 of each, and fewer than 1e30 count. Proof."""
+"""Mass that underflow can take of all products together: 5e-324 of each, and fewer than 1e30 count. Soundness."""
 
 LEAST_PLACE = 1e-150
-"""Least point of a grid above 0, in units of one ``W``: distances are then above 1e-167. Proof."""
+"""Least point of a grid above 0, in units of one ``W``: distances are then above 1e-167. Soundness."""
 
 UNDERFLOWN_NEAR_ZERO = 1e-130
-"""Mass that underflow can take of splits at so small distances: 5e-324 over 1e-167 of each, times 1e20. Proof."""
+"""Mass that underflow can take of splits at so small distances: 5e-324 over 1e-167 of each, times 1e20. Soundness."""
 
 KERNEL_ROUNDINGS = 16.0
-"""Units of rounding allowed to one placed mass, besides those of its sums. Nine operations need less. Proof."""
+"""Units of rounding allowed to one placed mass, besides those of its sums. Nine operations need less. Soundness."""
 
 CHUNK = 2**22
 """Products of atoms and epsilons that are held in memory at a time. Speed only."""

@@ -88,17 +88,26 @@ class CappedCurve:
     def basic_may_help(self, eps: float, log_delta: float) -> bool:
         """False only where basic composition is above ``log_delta``, whatever the shares.
 
-        It is at least ``T_i delta_i(eps / T_i)``, and that falls with ``eps``: it is taken at the next power of two, so
-        that what is skipped depends on ``eps`` alone (C24).
+        It is at least what some of the phases cost, and that falls with ``eps``: it is taken at the next power of two,
+        so that what is skipped depends on ``eps`` alone (C24).
         """
-        return all(self.log_least_basic(i, math.frexp(eps)[1]) <= log_delta for i in range(len(self.releases)))
+        counts = (min(2**k, len(self.releases)) for k in range(len(self.releases).bit_length() + 1))
+        return all(self.log_least_basic(count, math.frexp(eps)[1]) <= log_delta for count in counts)
 
-    def log_least_basic(self, i: int, rung: int) -> float:
-        """``ln(T_i delta_i(e / T_i))`` at ``e`` = 2 to the power ``rung``; it is kept."""
-        if (i, rung) not in self.least_at:
-            profile, steps = self.releases[i]
-            self.least_at[i, rung] = profile.log_delta(math.ldexp(1.0, rung) / steps).upper + math.log(steps)
-        return self.least_at[i, rung]
+    def log_least_basic(self, count: int, rung: int) -> float:
+        """A lower bound of basic composition of so many phases at ``e`` = 2 to the power ``rung``; it is kept.
+
+        That of one is ``ln(T_1 delta_1(e / T_1))``. With ``T`` releases in all, half of them have less than ``2 e / T``
+        of epsilon, and cost at least the least delta there: ``ln(T / 2 min_i delta_i(2 e / T))``.
+        """
+        if (count, rung) not in self.least_at:
+            some = self.releases[:count]
+            share = 1 if count == 1 else 2
+            releases = sum(steps for _, steps in some) / share
+            at = math.ldexp(1.0, rung) / releases
+            least = min(profile.log_delta(at).upper for profile, _ in some)
+            self.least_at[count, rung] = least + math.log(releases)
+        return self.least_at[count, rung]
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed: the least of the inverses of the composition and of both simple bounds.

@@ -54,7 +54,7 @@ NATS_ABOVE_CUT = 10.0
 """A grid is tried at deltas at least so many nats above where tails are cut. Speed only."""
 
 NATS_WITHIN = 1.0
-"""A delta that is so many nats above the least one of a level is certainly within it. Proof."""
+"""A delta that is so many nats above the least one of a level is certainly within it. Soundness."""
 
 GUESS_SHARE = 0.5
 """A level is left out where its least delta is above this power of a rough upper bound of delta. Speed only."""

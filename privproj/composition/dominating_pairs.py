@@ -75,7 +75,7 @@ REMEDY = "ask for a larger delta, add noise, or use a Renyi bound where there is
 LARGEST_LOSS = 600.0
 """Loss of one unsampled step, in nats, beyond which nothing is evaluated; what is there counts as infinite.
 
-Every value at which ``e^loss`` does not overflow is sound. Proof.
+Every value at which ``e^loss`` does not overflow is sound. Soundness.
 """
 
 MOST_MASS_BEYOND = 0.5
@@ -89,13 +89,13 @@ the excess falls less than half as fast as it did before. It is cut, and counts 
 """
 
 SMALLEST_UPPER_BOUND = 1e-300
-"""Smallest upper bound of a delta that is used, and smallest divisor. It enlarges what it replaces. Proof."""
+"""Smallest upper bound of a delta that is used, and smallest divisor. It enlarges what it replaces. Soundness."""
 
 LEAST_LOWER_BOUND = 1e-285
 """A smaller lower bound of an excess counts as 0: masses near the least double would lose digits. Speed only."""
 
 LEAST_GRID_RATE = 1e-30
-"""Least sampling rate on a grid, where a smaller one is taken for it: far below, masses underflow. Proof.
+"""Least sampling rate on a grid, where a smaller one is taken for it: far below, masses underflow. Soundness.
 
 Even 1e8 steps at it cost no more delta than levels of small deltas begin with; these know the rate itself.
 """
@@ -103,26 +103,26 @@ Even 1e8 steps at it cost no more delta than levels of small deltas begin with; 
 LEAST_SAMPLED_SHARE = 1e-3
 """Least ``1 + tau`` at which lower bounds are taken from the profile: nearer to the end of the support they are 0.
 
-:data:`SAMPLING_MAP_RELATIVE_ERROR` rests on it. Proof.
+:data:`SAMPLING_MAP_RELATIVE_ERROR` rests on it. Soundness.
 """
 
 LOG_EXCESS_AT_END = math.log(SMALLEST_UPPER_BOUND) + 30.0
 """Log excess below which the profile is taken to be 0: the losses are bounded. It only chooses knots. Speed only."""
 
 UNIT_ROUNDING = 2.0**-53
-"""Unit of rounding of a double. Proof."""
+"""Unit of rounding of a double. Soundness."""
 
 NESTED_SUM_RELATIVE_ERROR = 1e-11
 """Relative error of two nested cumulative sums of at most 2e4 positive terms, each of a dozen roundings.
 
 With more terms it grows in proportion: :func:`_scale_polygon` takes 5 units of rounding for each term where that is
-more. Proof.
+more. Soundness.
 """
 
 SAMPLING_MAP_RELATIVE_ERROR = 1e-11
 """Relative error of the weights of the sampling map.
 
-It is more than 8 units of rounding over :data:`LEAST_SAMPLED_SHARE`. Proof.
+It is more than 8 units of rounding over :data:`LEAST_SAMPLED_SHARE`. Soundness.
 """
 
 CORE_DEVIATIONS = 8.0
@@ -235,7 +235,8 @@ def _delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[]
 
 def with_least_rate(phases: list[tuple[PrivacyProfile, Run]]) -> list[tuple[PrivacyProfile, Run]]:
     """The phases for a grid, none at a rate below :data:`LEAST_GRID_RATE`: a larger one has a larger delta (C17)."""
-    return [(p, replace(r, sampling_rate=max(r.sampling_rate, LEAST_GRID_RATE))) for p, r in phases]
+    least = LEAST_GRID_RATE
+    return [(p, r if r.sampling_rate >= least else replace(r, sampling_rate=least)) for p, r in phases]
 
 
 def is_one_sided(profile: PrivacyProfile, run: Run) -> bool:

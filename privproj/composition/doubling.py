@@ -66,28 +66,29 @@ NEGLIGIBLE_MASS = 1e-46
 """Atoms of a product below this in both masses are not placed. They are counted as (iv). Speed only."""
 
 LARGEST_REACH = 350.0
-"""Losses of a whole run must stay below this, in nats: there ``e^-loss`` is far from underflow and overflow. Proof."""
+"""Losses of a whole run must stay below this, in nats: there ``e^-loss`` is far from underflow and overflow.
+Soundness."""
 
 LEAST_PLACED_MASS = 1e-290
-"""Least ``P``-mass of an atom that is placed. It is above every number that lost digits to underflow. Proof."""
+"""Least ``P``-mass of an atom that is placed. It is above every number that lost digits to underflow. Soundness."""
 
 UNDERFLOWN_MASS = 1e-130
 """Mass added to either infinite part for what underflow can take: 1e-308 of an atom, times ``e^350``, times 1e7 atoms.
 
-That product is below 1e-148. Proof.
+That product is below 1e-148. Soundness.
 """
 
 LOSS_BITS = 51
-"""Losses are at most 2 to this power of units, so that a sum of two is exact. Proof."""
+"""Losses are at most 2 to this power of units, so that a sum of two is exact. Soundness."""
 
 SPLIT_ROUNDINGS = 40.0
 """Units of rounding allowed to one placed mass. Two expm1 of at most 4 units each and five operations need 13.
 
-Proof.
+Soundness.
 """
 
 INFINITE_PART_MARGIN = 1.0 + 1e-9
-"""Margin of sums of infinite parts, which have at most 1e7 positive terms. Proof."""
+"""Margin of sums of infinite parts, which have at most 1e7 positive terms. Soundness."""
 
 LEAST_PILOT_MASS = 1e-250
 """Least divisor of a mean in the pilot that grids are chosen by. Speed only."""
@@ -467,7 +468,7 @@ def merge_atoms(law: AtomLaw, points: FloatArray, unit: float) -> AtomLaw:
 
 
 IDENTITY_LAW = AtomLaw(np.zeros(1), np.ones(1), 0.0, 0.0, 1e-300)
-"""The law of no release: all mass at loss 0, exactly, with a unit finer than every other. Proof."""
+"""The law of no release: all mass at loss 0, exactly, with a unit finer than every other. Soundness."""
 
 
 def _compose_steps(law: AtomLaw, steps: int, depth: float, *, below: bool = False) -> AtomLaw:

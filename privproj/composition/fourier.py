@@ -36,8 +36,8 @@ twice.
   Both are non-negative and have opposite signs in the error, so this bound is added once.
 * (iii) *Tilted masses.* The masses of a pair are right to its ``rounding``, relative; the tilt adds
   ``u (6 + 3 theta |j h| + 2 |K|)``.
-* (iv) *Transform.* Summed atom by atom, ``phi`` is off by ``(b + N + 40) u`` for ``N`` atoms and values of ``e^(-i w
-  j)`` right to ``b u``. By FFT it is off by ``g log2(n) sqrt(n) |p~|_2 + N u`` at each frequency, ``g`` =
+* (iv) *Transform.* Summed in bins (below), ``phi`` is off by ``max(1064 + N, 3 (N/8 + B + 101)) u`` for ``N`` atoms in
+  ``B`` bins. By FFT it is off by ``g log2(n) sqrt(n) |p~|_2 + N u`` at each frequency, ``g`` =
   :data:`FFT_RELATIVE_ERROR_PER_DOUBLING` (Higham 2002, Theorem 24.2: the relative error in the 2-norm, for roots of
   unity right to ``2 u``).
 * (v) *Powers.* With ``e_i`` the sum of (iii) and (iv) for phase ``i``, and ``r_i = |phi_i| + e_i``, ``R`` is off by
@@ -56,14 +56,23 @@ twice.
 ``|f''| <= 2 V`` for the variance ``V`` of one step in squared cells. Masses wrapped to ``N`` cells have the same
 transform at the multiples of ``2 pi / N``, and between two neighbours ``f <= max of both + (2 pi / N)^2 V / 4``. So a
 short FFT tells which arcs of the circle are negligible, and phi is evaluated in the others only: often at a few dozen
-frequencies out of millions.
+frequencies out of millions. Arcs that some phases rule out need not be looked at with the others.
+
+**In bins.** Near a frequency ``w`` the transform of the masses ``q_j = p~_j e^(-i w j)`` is wanted at small angles
+``v``. A bin has ``b`` cells with the middle ``c``, and there ``e^(-i v j) = e^(-i v c) sum_m (-i x)^m / m! y^m``,
+``x = v b / 2``, ``y = (j - c) / (b / 2)``, ``|y| < 1``. So it is enough to know the sums of ``q_j y^m`` in each bin.
+With ``|x| <= 1`` and :data:`TERMS_OF_BIN` terms the rest is below ``2 u``. The sum of the sizes of all terms is at most
+``e``, so that what is right to a relative ``r`` in every term costs at most ``e r``: the sums over the atoms of a bin
+(numpy adds in eight interleaved partial sums, and pairwise) ``N u / 8``, those over the bins ``B u``, and all factors
+``100 u``: ``m`` for ``q_j y^m`` and ``5 m`` for the powers, where the mean of ``m`` is at most ``x``, 21 for the roots
+of unity, and the turns of ``q_j`` and of the middles. ``e < 3``.
 """
 
 import math
 from collections.abc import Callable
-from functools import cached_property
-from itertools import starmap
-from typing import NamedTuple
+from functools import cached_property, lru_cache
+from itertools import pairwise, starmap
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,10 +90,10 @@ SKIPPED_SPECTRUM = 1e-13
 """Bound of ``|R_k|`` below which a frequency is left out. It is counted as error (vi). Speed only."""
 
 UNDERFLOWN_TILTED_MASS = 1e-300
-"""A mass that underflowed counts as this much in the Chernoff bounds of (i), which only enlarges them. Proof."""
+"""A mass that underflowed counts as this much in the Chernoff bounds of (i), which only enlarges them. Soundness."""
 
 LEAST_LOG_MASS = 1e-300
-"""The least mass, or delta, whose log is taken. Larger than what it replaces, so bounds only grow. Proof."""
+"""The least mass, or delta, whose log is taken. Larger than what it replaces, so bounds only grow. Soundness."""
 
 LEAST_SEARCHED_DELTA = 1e-320
 """The least delta whose log guides a search for epsilon. Speed only."""
@@ -93,7 +102,7 @@ FFT_RELATIVE_ERROR_PER_DOUBLING = 3.5e-15
 """Relative error of an FFT in the 2-norm for each doubling of its length: four times Higham's constant for radix 2.
 
 The factor of four stands in for the other radices of the library, and is not proved (docs/proofs.md, what is only
-observed). Proof.
+observed). Soundness (measured).
 """
 
 MOST_WINDOW_CELLS = 2**31
@@ -120,17 +129,20 @@ MOST_THINNED = 16 * THINNED_ATOMS
 FEWEST_THINNED = 20
 """How many atoms of a phase it looks at where there are many phases. Speed only."""
 
-ANCHOR_SPACING = 32
-"""``e^(-i w_k c)`` is computed directly at every 32nd frequency, and by multiplication between.
+WINDOW_OF_FREQUENCIES = 256
+"""At least so many frequencies about one are evaluated by the same sums. Speed only."""
 
-It is a power of 2. Error (iv) counts it: what is made so is right to ``b u``, ``b`` = 32 times this. Proof.
-"""
+TERMS_OF_BIN = 18
+"""Terms of the series in a bin. Soundness: 1/18! is below 2 units of rounding."""
+
+FEW_FREQUENCIES = 128
+"""So many are evaluated for all phases, of which the first rule out the others. Speed only."""
 
 SUMMED_BLOCK = 512
-"""Neighbouring frequencies that are summed at once where there are many. Error (vii) counts it. Proof."""
+"""Neighbouring frequencies that are summed at once where there are many. Error (vii) counts it. Soundness."""
 
 FEWEST_IN_BLOCKS = 2**13
-"""Fewest frequencies that are summed in blocks: from here on error (vii) is more than the blocks take. Proof."""
+"""Fewest frequencies that are summed in blocks: from here on error (vii) is more than the blocks take. Soundness."""
 
 LARGEST_CHERNOFF_EXPONENT = 300.0
 """Largest Chernoff order times the range of the losses of one step, in nats.
@@ -143,17 +155,20 @@ half of the 708 nats at which a double underflows. The bound holds with any, as 
 TILT_LADDER_SPACING = 0.1
 """Spacing of ``ln theta``: tilts are rounded down to a ladder, so that a value depends on ``eps`` alone (C24).
 
-The spacing may be any, but it must not change between questions. Proof.
+The spacing may be any, but it must not change between questions. Soundness.
 """
 
 FINE_TILT_LADDER_SPACING = 0.005
 """The same where tails are deep: a law of few rare large losses has two bulks there, and only few tilts hold both.
 
-Proof.
+Soundness.
 """
 
 KEPT_TILTS = 4
 """How many spectra a composition keeps for further questions. Speed only."""
+
+KEPT_VALUES = 64
+"""How many values a composition keeps, as searches and their checks ask again. Speed only."""
 
 NEWTON_RTOL = 1e-11
 """Relative accuracy at which Newton's method for epsilon ends: the root is then moved until its side is certain.
@@ -232,6 +247,8 @@ class Composition:
         self.mean, self.deviation = mean, math.sqrt(variance)
         self.rounding_of_steps = float(sum(t for _, t in phases))
         self.tilts: dict[int, TiltedSum | GridLimit] = {}
+        self.delta = lru_cache(maxsize=KEPT_VALUES)(self._delta)
+        self.chernoff = lru_cache(maxsize=KEPT_VALUES)(self._chernoff)
         self.largest = sum(max(p.pair.step * p.pair.cells[-1], 0.0) * p.steps for p in self.phases) * (1.0 + 1e-9)
 
     @staticmethod
@@ -250,6 +267,13 @@ class Composition:
         """``sum T_i K_i`` and its first two derivatives in ``theta``, from thinned masses: they only guide searches."""
         losses, starts, sizes = self.thin_losses, self.thin_starts, self.thin_sizes
         exponent = theta * losses + self.thin_logs
+        if len(starts) == 1:
+            top, steps = float(exponent.max()), float(self.counts[0])
+            weight = np.exp(exponent - top)
+            mass = float(weight.sum())
+            mean = float((weight * losses).sum()) / mass
+            variance = float((weight * (losses - mean) ** 2).sum()) / mass
+            return steps * (math.log(mass) + top), steps * mean, steps * variance
         top = np.maximum.reduceat(exponent, starts)
         weight = np.exp(exponent - np.repeat(top, sizes))
         mass = np.add.reduceat(weight, starts)
@@ -313,11 +337,13 @@ class Composition:
             theta *= 0.93
         return theta
 
-    def chernoff(self, eps: float) -> float:
+    def _chernoff(self, eps: float) -> float:
         """``ln`` of an upper bound of delta, by Chernoff at one tilt; its soundness is that of the pairs (C19).
 
         The finite part is at most ``e^(sum T_i K_i) max_l e^(-theta l) (1 - e^(eps - l))``.
         """
+        if eps > self.largest:
+            return math.log(max(self.at_infinity, LEAST_LOG_MASS))
         theta = self.tilt_for(eps)
         value = math.fsum(p.steps * _tilt_masses(theta * p.losses, p.logs)[0] for p in self.phases)
         # The maximum is at l = eps + ln(1 + 1/theta); the log of the bound is
@@ -347,7 +373,7 @@ class Composition:
             raise found
         return found
 
-    def delta(self, eps: float) -> "DeltaValue":
+    def _delta(self, eps: float) -> "DeltaValue":
         """The finite part of delta at ``eps``, with its error; raises :class:`GridLimit` where it costs too much."""
         if self.single:
             return self.direct(eps)
@@ -411,12 +437,14 @@ class Composition:
             gap, fall = excess(eps)
             low, high = (eps, high) if gap > 0.0 else (low, eps)
             nearer = eps + gap / fall if fall > 0.0 else high
-            if not low < nearer < high:
+            settled = abs(nearer - eps) <= NEWTON_RTOL * nearer
+            if not settled and not low < nearer < high:
                 nearer = 0.5 * (low + high)
-            done = abs(nearer - eps) <= NEWTON_RTOL * nearer or high <= 1e-12
             eps = nearer
-            if done:
+            if settled or high - low <= NEWTON_RTOL * nearer or high <= 1e-12:
                 break
+        # So far outward that its side is certain at the first look, and does not hang on the last bit.
+        eps = max(eps * (1.0 + sign * NEWTON_RTOL), 0.0)
         nudge = NEWTON_RTOL * max(eps, 1e-12)
         for _ in range(60):
             if sign * excess(eps)[0] <= 0.0 or (sign < 0.0 and eps == 0.0):
@@ -441,7 +469,7 @@ class TiltedSum:
         self.start, self.length, self.tail = self.window()
         self.frequencies, values, errors = self.transform()
         self.masses = []  # not needed any more
-        self.blocks: NDArray[np.complex128] | None = None
+        self.blocks: Any = None
         self.prepare_sums(values, errors)
 
     def add(self, phase: _Factor) -> None:
@@ -492,24 +520,25 @@ class TiltedSum:
     def reach(self, orders: list[float], sign: float, mean: float) -> float:
         """Cells from the mean beyond which the tilted mass is at most :data:`PROBABILITY_OUTSIDE_WINDOW` (C19).
 
-        The best of these Chernoff orders (per cell) is taken; ``sign`` is 1 above the mean and -1 below. Every order is
-        sound.
+        What seems to be the best of these Chernoff orders (per cell) is taken; ``sign`` is 1 above the mean and -1
+        below. Every order is sound.
         """
-        best = math.inf
-        for order in orders:
-            # P~(+-(S - mean) >= B) <= e^(growth - x B) for the order x, where
-            # growth = sum_i T_i ln sum_j p~_ij e^(+-x (j - mean/T)).
-            # That is PROBABILITY_OUTSIDE_WINDOW at B = (growth - ln PROBABILITY_OUTSIDE_WINDOW) / x.
-            growth = 0.0
-            for phase, masses in zip(self.whole.phases, self.masses, strict=True):
-                logs = (sign * order) * (phase.pair.cells - mean / self.steps) + np.log(
-                    np.maximum(masses, UNDERFLOWN_TILTED_MASS)
-                )
-                top = float(logs.max())
-                growth += phase.steps * (top + math.log(float(np.exp(logs - top).sum())))
-            margin = 1e-13 * (abs(growth) + self.steps + order * abs(mean))
-            best = min(best, (growth + margin - math.log(PROBABILITY_OUTSIDE_WINDOW)) / order)
-        return best
+        # P~(+-(S - mean) >= B) <= e^(growth - x B) for the order x, where
+        # growth = sum_i T_i ln sum_j p~_ij e^(+-x (j - mean/T)).
+        # That is PROBABILITY_OUTSIDE_WINDOW at B = (growth - ln PROBABILITY_OUTSIDE_WINDOW) / x.
+        log_outside, middle, growth = math.log(PROBABILITY_OUTSIDE_WINDOW), mean / self.steps, 0.0
+
+        def rough(order: float) -> float:
+            at = self.whole.moments(self.theta + sign * order / self.step)[0]
+            return (at - sign * order * mean - log_outside) / order
+
+        here = self.whole.moments(self.theta)[0]
+        order = min(orders, key=lambda order: rough(order) - here / order)
+        for phase, masses in zip(self.whole.phases, self.masses, strict=True):
+            power = np.exp((sign * order) * (phase.pair.cells - middle))
+            growth += phase.steps * math.log(float(np.sum(np.maximum(masses, UNDERFLOWN_TILTED_MASS) * power)))
+        margin = 1e-13 * (abs(growth) + self.steps + order * abs(mean))
+        return (growth + margin - log_outside) / order
 
     @cached_property
     def steps(self) -> int:
@@ -538,15 +567,17 @@ class TiltedSum:
         bound, log_size, relative = np.zeros((3, len(kept)))
         # Phase by phase, so that one spectrum at a time is held.
         for i, phase in enumerate(phases):
-            phi, e = self.transform_by_fft(i, n) if by_fft else self.transform_by_sums(i, kept)
-            phi = phi[kept] if by_fft else phi
+            phi, e = self.transform_by_fft(i, n) if by_fft else self.transform_by_sums(i, kept, n)
+            phi = phi[kept] if len(kept) < len(phi) else phi
+            squares = _squared_size(phi)
             # Error (vi), skipped frequencies: those with prod |phi_i|^T_i <= SKIPPED_SPECTRUM are left out.
-            bound = bound + self.log_bound(i, _squared_size_bound(phi, e), last=len(phases) == 1)
-            at = np.flatnonzero(bound > self.least_bound)
-            kept, phi, value = kept[at], phi[at], value[at]
-            bound, log_size, relative = bound[at], log_size[at], relative[at]
+            bound = bound + self.log_bound(i, _squared_size_bound(squares, e), last=len(phases) == 1)
+            if not np.all(above := bound > self.least_bound):
+                at = np.flatnonzero(above)
+                kept, phi, squares, value = kept[at], phi[at], squares[at], value[at]
+                bound, log_size, relative = bound[at], log_size[at], relative[at]
             # Error (v), powers: (8 T u + sum T_i e_i / r_i) prod r_i^T_i, where r_i = |phi_i| + e_i.
-            size = np.abs(phi) + e
+            size = np.sqrt(squares) + e
             value *= _spectrum_power(phi, phase.steps)
             log_size = log_size + phase.steps * np.log(size)
             relative = relative + phase.steps * e / size
@@ -567,24 +598,22 @@ class TiltedSum:
         )
         return np.fft.rfft(wrapped), self.errors[i] + error + len(self.masses[i]) * UNIT_ROUNDING
 
-    def transform_by_sums(self, i: int, wanted: Cells) -> tuple[Spectrum, float]:
-        """``phi_i`` at these frequencies, atom by atom, and ``e_i``, the sum of errors (iii) and (iv)."""
-        cells, masses, n = self.whole.phases[i].pair.cells % self.length, self.masses[i], self.length
-        # e^(-i w_k c) = e^(-i w_(32 q) c) e^(-i w_p c), k = 32 q + p: anchors times powers of one factor, e^(-i w_1 c).
-        powers, unit, made = np.ones((ANCHOR_SPACING, len(cells)), complex), np.exp(-2j * np.pi / n * cells), 1
-        while made < ANCHOR_SPACING:
-            np.multiply(powers[:made], unit, out=powers[made : 2 * made])
-            unit, made = unit * unit, 2 * made
-        anchors = np.unique(wanted // ANCHOR_SPACING)
-        rows = max(1, 2**20 // len(cells))
-        found = [
-            (masses * np.exp(-2j * np.pi / n * (some[:, None] * ANCHOR_SPACING * cells % n))) @ powers.T
-            for some in np.split(anchors, range(rows, len(anchors), rows))
-        ]
-        place = np.searchsorted(anchors, wanted // ANCHOR_SPACING) * ANCHOR_SPACING + wanted % ANCHOR_SPACING
-        # Error (iv), transform by sums: u (b + N + 40), b = 32 ANCHOR_SPACING.
-        error = self.errors[i] + UNIT_ROUNDING * (32.0 * ANCHOR_SPACING + len(masses) + 40.0)
-        return np.concatenate(found).ravel()[place], error
+    def transform_by_sums(self, i: int, wanted: Cells, n: int) -> tuple[Spectrum, float]:
+        """``phi_i`` at the angles ``2 pi k / n``, ``k`` in ``wanted``, in bins, and ``e_i``: errors (iii) and (iv)."""
+        cells, masses = self.whole.phases[i].pair.cells, self.masses[i]
+        # Windows of frequencies so wide that there are few bins, and the turns of most are 1
+        few_bins = 8.0 * n / (int(cells[-1] - cells[0]) + 1)
+        wide = max(WINDOW_OF_FREQUENCIES, 2 ** math.floor(math.log2(few_bins)))
+        windows = np.rint(wanted / wide).astype(np.int64) * wide
+        found, most, start = np.empty(len(wanted), complex), 0, 0
+        for stop in (np.flatnonzero(np.diff(windows, append=-1)) + 1).tolist():
+            middle = int(windows[start])
+            turned = _turn_masses(masses, cells, middle, n)
+            found[start:stop], bins = _transform_in_bins(turned, cells, wanted[start:stop] - middle, n)
+            start, most = stop, max(most, bins)
+        # Error (iv), transform in bins: u max(1064 + N, 3 (N/8 + B + 101)).
+        count = len(masses)
+        return found, self.errors[i] + UNIT_ROUNDING * max(1064.0 + count, 3.0 * (0.125 * count + most + 101.0))
 
     def log_bound(self, i: int, squares: FloatArray, *, last: bool) -> FloatArray:
         """``ln |phi_i|^T_i`` from bounds of ``|phi_i|^2``, to be added up and compared with :attr:`least_bound`.
@@ -609,13 +638,18 @@ class TiltedSum:
         short = min(2 ** math.ceil(math.log2(wide)), MOST_FFT_CELLS)
         if short >= n:
             return None
-        bound = np.zeros(short // 2)
+        # The phases that are looked at before few frequencies are left
+        few = min(FEW_FREQUENCIES, 5 * n * len(phases) // sum(len(m) for m in self.masses))
+        bound, arcs = np.zeros(short // 2), np.arange(short // 2)
         for i, variance in enumerate(self.variances):
             # f <= max of both neighbours + (2 pi / N)^2 V / 4 (C19, "Skipped frequencies")
-            f = _squared_size_bound(*self.transform_by_fft(i, short))
+            phi, e = self.transform_by_fft(i, short)
+            f = _squared_size_bound(_squared_size(phi), e)
             between = np.maximum(f[1:], f[:-1]) + (2.0 * np.pi / short) ** 2 * variance / 4.0 * (1.0 + 1e-9)
             bound += self.log_bound(i, between, last=len(phases) == 1)
-        arcs = np.flatnonzero(bound > self.least_bound)
+            arcs = np.flatnonzero(bound > self.least_bound)
+            if len(arcs) * n <= few * short:
+                break
         starts, stops = (
             np.ceil(arcs * (n / short)).astype(np.int64),
             np.floor((arcs + 1) * (n / short)).astype(np.int64),
@@ -629,21 +663,27 @@ class TiltedSum:
 
     def prepare_sums(self, values: Spectrum, errors: FloatArray) -> None:
         """Compute what does not depend on ``eps``: the two geometric series, and the sums in errors (v) and (vii)."""
+        # Frequencies k and n - k together: the real part counts twice, but for k = 0 and k = n/2. All is over n.
+        weight = np.where((self.frequencies == 0) | (2 * self.frequencies == self.length), 1.0, 2.0) / self.length
+        values *= weight
         # 1 / (1 - e^(-x h) e^(i w_k)), x = theta and theta + 1: the two series of W_k, without their ends.
         angle = -2.0 * np.pi / self.length * self.frequencies
         sines = np.sin(angle), np.sin(0.5 * angle)
-        series = tuple(1.0 / _one_minus_exp(x * self.step, *sines) for x in (self.theta, self.theta + 1.0))
-        # Frequencies k and n - k together: the real part counts twice, but for k = 0 and k = n/2. All is over n.
-        weight = np.where((self.frequencies == 0) | (2 * self.frequencies == self.length), 1.0, 2.0) / self.length
-        weighted = weight * values
-        # Each series is multiplied by a difference of two ends of modulus at most 1: |W_k| <= 2 (|first| + |second|).
-        size = 2.0 * (np.abs(series[0]) + np.abs(series[1]))
+        self.terms, size = np.empty((2, len(angle)), complex), np.zeros(len(angle))
+        for x, terms in zip((self.theta, self.theta + 1.0), self.terms, strict=True):
+            # 1 / (a + b i) = (a - b i) / (a^2 + b^2)
+            real, imaginary = _one_minus_exp(x * self.step, *sines)
+            square = real * real + imaginary * imaginary
+            terms.real, terms.imag = real / square, -imaginary / square
+            terms *= values
+            # Each series is multiplied by a difference of two ends of size 1 at most: |W_k| <= 2 (|first| + |second|).
+            size += 2.0 / np.sqrt(square)
         # Error (v), powers: sum_k error(R_k) |W_k| / n, by the sizes of the series, or by W_0 (a factor in delta).
         self.error_by_series = float(np.sum(weight * errors * size)) * (1.0 + 1e-9)
         self.error_sum = float(np.sum(weight * errors)) * (1.0 + 1e-9)
         # Error (vii), sum over frequencies: (60 + N/8) u sum_k |R_k| 2 (|first| + |second|) / n.
-        self.error_of_sums = (60.0 + len(size) / 8.0) * UNIT_ROUNDING * float(np.sum(np.abs(weighted) * size))
-        self.terms = np.stack([weighted * one for one in series])
+        sizes = np.sqrt(_squared_size(values))
+        self.error_of_sums = (60.0 + len(size) / 8.0) * UNIT_ROUNDING * float(np.sum(sizes * size))
         # The ends e^(i w_k (a + n)) of the series are those of every eps.
         self.end_sums = self.sums_at(self.start)
 
@@ -661,11 +701,11 @@ class TiltedSum:
             rows = int(self.frequencies[-1]) // block + 1
             self.blocks = np.zeros((2, rows * block), complex)
             self.blocks[:, self.frequencies] = self.terms
-            self.blocks = self.blocks.reshape(2, rows, block)
+            self.blocks, self.terms = self.blocks.reshape(2, rows, block), self.terms[:, :0]
         # e^(i w_k cell) = e^(i w_(m q) cell) e^(i w_p cell), k = m q + p
         rows = np.exp(2j * np.pi / n * (np.arange(self.blocks.shape[1]) * (block * (cell % n) % n) % n))
         turns = np.exp(2j * np.pi / n * (np.arange(block) * (cell % n) % n))
-        first, second = (self.blocks @ turns @ rows).real
+        first, second = np.sum((np.einsum("srk,k->sr", self.blocks, turns) * rows).real, axis=1)
         return float(first), float(second)
 
     def delta(self, eps: float) -> DeltaValue:
@@ -714,6 +754,41 @@ def _tilt_masses(exponent: FloatArray, logs: FloatArray) -> tuple[float, FloatAr
     return math.log(mass) + top, weight / mass
 
 
+def _turn_masses(masses: FloatArray, cells: Cells, k: int, n: int) -> FloatArray | Spectrum:
+    """``q_j = p~_j e^(-i w_k j)``, ``w_k = 2 pi k / n``; real where the turns are 1 and -1."""
+    if 2 * k in (0, n):
+        return masses * (1.0 - 2.0 * (cells & 1)) if k else masses
+    return masses * np.exp(-2j * np.pi / n * (k * (cells % n) % n))
+
+
+def _transform_in_bins(masses: FloatArray | Spectrum, cells: Cells, k: Cells, n: int) -> tuple[Spectrum, int]:
+    """``sum_j q_j e^(-2 pi i k j / n)`` at small ``k``, and the number of bins (module docstring, "In bins")."""
+    # Bins of b cells, a power of two that divides n, such that |x| = pi |k| b / n <= 1.
+    wide = math.floor(math.log2(n / (math.pi * max(1, int(np.max(np.abs(k)))))))
+    bits = max(min(wide, (n & -n).bit_length() - 1), 0)
+    bins = cells >> bits
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(bins)) + 1])
+    # y = (j - c) / (b / 2), exactly
+    y = (cells - (bins << bits)) * 2.0 ** (1 - bits) - (1.0 - 2.0**-bits)
+    terms = np.empty((TERMS_OF_BIN, len(cells)), masses.dtype)
+    terms[0] = masses
+    for before, term in pairwise(terms):
+        np.multiply(before, y, out=term)
+    sums = np.add.reduceat(terms, starts, axis=1)
+    # e^(-i v b l) for the l-th bin, v = 2 pi k / n, from the roots of unity; no product of matrices, as BLAS would
+    # start its threads for it.
+    count = n >> bits
+    angles, places = 2.0 * np.pi / count * np.arange(count), np.multiply.outer(k, bins[starts]) % count
+    turned = np.einsum("kl,ml->km", np.cos(angles)[places], sums) - 1j * np.einsum(
+        "kl,ml->km", np.sin(angles)[places], sums
+    )
+    # (-i x)^m / m!, and e^(-i x (1 - 1/b)) for the middle of the bin, which begins at b l
+    x = math.pi * 2.0**bits / n * k
+    powers = np.cumprod(np.divide.outer(-1j * x, np.arange(1.0, TERMS_OF_BIN)), axis=1)
+    series = turned[:, 0] + np.sum(powers * turned[:, 1:], axis=1)
+    return np.exp(-1j * (1.0 - 2.0**-bits) * x) * series, len(starts)
+
+
 def _join_ranges(starts: Cells, stops: Cells) -> Cells:
     """All whole numbers of the ranges ``starts..stops``, which are in order and share ends at most, each once."""
     starts = np.maximum(starts, np.concatenate([starts[:1], stops[:-1] + 1]))
@@ -722,17 +797,22 @@ def _join_ranges(starts: Cells, stops: Cells) -> Cells:
     return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
 
 
-def _squared_size_bound(phi: Spectrum, error: float) -> FloatArray:
+def _squared_size(phi: Spectrum) -> FloatArray:
+    """``|phi|^2``."""
+    return phi.real**2 + phi.imag**2
+
+
+def _squared_size_bound(squares: FloatArray, error: float) -> FloatArray:
     """An upper bound of ``|phi|^2`` for values right to ``error``: ``|phi^|^2 + 3 error``, as sizes are at most 1."""
     # (|phi^| + e)^2 = |phi^|^2 + (2 |phi^| + e) e, and 2 |phi^| + e <= 3.
-    return (phi.real**2 + phi.imag**2) * (1.0 + 1e-12) + 3.0 * error
+    return squares * (1.0 + 1e-12) + 3.0 * error
 
 
-def _one_minus_exp(x: float, sine: FloatArray, half: FloatArray) -> Spectrum:
+def _one_minus_exp(x: float, sine: FloatArray, half: FloatArray) -> tuple[FloatArray, FloatArray]:
     """``1 - e^(-x - i angle)`` without cancellation, for ``x > 0`` and the sines of many angles and of their halves."""
     # 1 - e^-x cos(angle) + i e^-x sin(angle), with 1 - e^-x cos(angle) = (1 - e^-x) + 2 e^-x sin^2(angle / 2)
     fall = math.exp(-x)
-    return (-math.expm1(-x) + 2.0 * fall * half * half) + 1j * fall * sine
+    return -math.expm1(-x) + 2.0 * fall * half * half, fall * sine
 
 
 def _spectrum_power(base: Spectrum, exponent: int) -> Spectrum:

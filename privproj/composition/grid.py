@@ -8,7 +8,7 @@ of the bound. :mod:`privproj.composition.doubling` does so where the losses have
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import ClassVar, TypeVar
 
 from privproj.composition import doubling
@@ -47,7 +47,7 @@ LEAST_SPAN_TO_DOUBLE = 5e3
 LEAST_DOUBLED_CUT = 1e-100
 """Least mass at which tails may be cut in a composition by doubling, whose products underflow further down.
 
-Proof.
+Soundness.
 """
 
 PEER_POINTS_PER_DEVIATION = 20.0
@@ -63,7 +63,14 @@ COMPOSED_INVERSE_SPACING = 2.0**-33
 """Spacing of the log deltas with which composed runs are answered. Speed only."""
 
 SMALLEST_COMPOSED_DELTA = 1e-300
-"""Smallest upper end of a delta whose log is taken. Larger than what it replaces, so bounds only grow. Proof."""
+"""Smallest upper end of a delta whose log is taken. Larger than what it replaces, so bounds only grow. Soundness."""
+
+
+PairOrder = list[tuple[DominatingPair, int]]
+"""The pairs of a run in one order (remove or add), one to a phase, each with its number of steps."""
+
+BelowOrder = Callable[[], Composition | DoubledCurve]
+"""Makes the lower bounds of one order."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +83,8 @@ class ComposedCurve:
     above: tuple[Composition | DoubledCurve, ...]
     """Upper bounds of delta: of the remove order and, unless both orders are the same, of the add order."""
 
-    compose_below: Callable[[], tuple[Composition | DoubledCurve, ...]]
-    """Makes lower bounds of delta, of some of these orders; none where none is known."""
+    compose_below: "Callable[[], tuple[BelowOrder, ...]]"
+    """Finds what makes lower bounds of delta, each of one of these orders; none where none is known."""
 
     numerics: dict[str, object] = field(default_factory=dict)
     """What an answer says about how it was computed."""
@@ -86,9 +93,9 @@ class ComposedCurve:
     """Spacing of the log deltas that are answered (C24)."""
 
     @cached_property
-    def below(self) -> tuple[Composition | DoubledCurve, ...]:
-        """The lower bounds that :attr:`compose_below` makes, once they are asked for."""
-        return self.compose_below()
+    def below(self) -> "tuple[BelowOrder, ...]":
+        """What :attr:`compose_below` finds, once it is asked for; each order is composed once."""
+        return tuple(cache(make) for make in self.compose_below())
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` (``eps`` in nats), enclosed: the value of each order with its error on the safe side."""
@@ -97,13 +104,20 @@ class ComposedCurve:
     def log_delta_above(self, eps: float) -> float:
         """The upper end of :meth:`log_delta`."""
         # upper = max over orders of value + error + infinite part
-        upper = max(finite.value + finite.error + c.at_infinity for c in self.above for finite in (c.delta(eps),))
-        return math.log(min(max(upper, SMALLEST_COMPOSED_DELTA), 1.0))
+        upper = SMALLEST_COMPOSED_DELTA
+        for order in self.above:
+            if order is self.above[0] or not order.chernoff(eps) < math.log(upper):
+                upper = max(upper, _upper_end(order, eps))
+        return math.log(min(upper, 1.0))
 
     def log_delta_below(self, eps: float) -> float:
         """The lower end of :meth:`log_delta`, ``-inf`` where none is known."""
-        # lower = max over orders of value - error
-        lower = max((finite.value - finite.error for c in self.below for finite in (c.delta(eps),)), default=0.0)
+        # lower = max over orders of value - error; of an order whose upper bound is smaller it is not asked
+        lower = 0.0
+        for make, above in zip(self.below, self.above, strict=False):
+            if lower <= 0.0 or not (above.chernoff(eps) < math.log(lower) or _upper_end(above, eps) < lower):
+                finite = make().delta(eps)
+                lower = max(lower, finite.value - finite.error)
         return math.log(lower) if lower > 0.0 else -math.inf
 
     def epsilon(self, log_delta: float) -> Enclosure:
@@ -127,19 +141,28 @@ class ComposedCurve:
                 f"expected a delta above {infinite:.1e}, which losses too large for double precision may cost, "
                 f"got {delta:.3g}; {REMEDY}"
             )
-        # The larger epsilon of both orders. The second order is only solved where its bound at the first epsilon is
+        # The larger epsilon of both orders. The second order is only solved where its delta at the first epsilon is
         # above delta.
         upper, worst = self.above[0].epsilon(delta, above=True), 0
-        if len(self.above) > 1 and self.above[1].chernoff(upper) > log_delta:
-            upper, worst = max((upper, 0), (self.above[1].epsilon(delta, above=True), 1))
+        for order in self.above[1:]:
+            if order.chernoff(upper) > log_delta and _upper_end(order, upper) > delta:
+                upper, worst = max((upper, 0), (order.epsilon(delta, above=True), 1))
         return (next_up(upper) if upper else 0.0), worst
 
     def solve_below(self, log_delta: float, upper: float, order: int) -> float:
         """The lower end of :meth:`epsilon`, from what :meth:`solve_above` found; ``-inf`` where none is known."""
         if upper == 0.0:
             return 0.0
-        below = self.below[min(order, len(self.below) - 1)] if self.below else None
-        return below.epsilon(math.exp(log_delta), above=False, near=upper) if below else -math.inf
+        if not self.below:
+            return -math.inf
+        below = self.below[min(order, len(self.below) - 1)]()
+        return below.epsilon(math.exp(log_delta), above=False, near=upper)
+
+
+def _upper_end(order: Composition | DoubledCurve, eps: float) -> float:
+    """An upper bound of the delta of one order at ``eps`` (nats)."""
+    finite = order.delta(eps)
+    return finite.value + finite.error + order.at_infinity
 
 
 def _unless_too_long(find_lower: Callable[[], float]) -> float:
@@ -261,12 +284,12 @@ def _compose_by_doubling(phases: list[tuple[PrivacyProfile, Run]], shapes: list[
     one_order = not any(is_one_sided(*phase) for phase in phases)
     above = (DoubledCurve(law),) if one_order else (DoubledCurve(law), DoubledCurve(law.mirrored()))
 
-    def compose_below() -> tuple[DoubledCurve, ...]:
+    def compose_below() -> tuple[BelowOrder, ...]:
         known = [doubling.law_from_pair(bounds.below, -1.0) for bounds in found if bounds.below]
         if len(known) < len(found):
             return ()
         law_below = doubling.compose_laws(list(zip(known, steps, strict=True)), depth, below=True)
-        return (DoubledCurve(law_below, above=False),)
+        return (lambda: DoubledCurve(law_below, above=False),)
 
     return ComposedCurve(above, compose_below, DOUBLED_NUMERICS)
 
@@ -292,10 +315,12 @@ def compose_on_lattice(
     orders = _in_both_orders([bounds.above for bounds in found], phases)
     points, deep = sum(len(pair.cells) for pair, _ in orders[0]), _is_deep(shapes)
 
-    def compose_below() -> tuple[Composition, ...]:
-        known = [bounds.below for bounds in found if bounds.below]
-        orders = _in_both_orders(known, phases) if len(known) == len(found) else []
-        return tuple(Composition(order, most_fft, deep=deep) for order in orders)
+    def compose_below() -> tuple[BelowOrder, ...]:
+        known = [(bounds.below, run.steps) for bounds, (_, run) in zip(found, phases, strict=True) if bounds.below]
+        if len(known) < len(found):
+            return ()
+        makers = (lambda: known), (lambda: _mirrored(known))
+        return tuple(lambda make=make: Composition(make(), most_fft, deep=deep) for make in makers[: len(orders)])
 
     numerics = {"composer": "privproj", "grid_step": step, "grid_points": points}
     return ComposedCurve(tuple(Composition(order, most_fft, deep=deep) for order in orders), compose_below, numerics)
@@ -317,10 +342,6 @@ class LatticeRun:
         return ComposedCurve(above, tuple).log_delta_above(eps)
 
 
-PairOrder = list[tuple[DominatingPair, int]]
-"""The pairs of a run in one order (remove or add), one to a phase, each with its number of steps."""
-
-
 def dominating_orders(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline], step: float) -> list[PairOrder]:
     """Pairs that dominate the releases in the remove order and, unless every pair is symmetric, in the add order.
 
@@ -335,7 +356,12 @@ def _in_both_orders(pairs: list[DominatingPair], phases: list[tuple[PrivacyProfi
     order = [(pair, run.steps) for pair, (_, run) in zip(pairs, phases, strict=True)]
     if not any(is_one_sided(*phase) for phase in phases):
         return [order]
-    return [order, [(pair.mirrored(), steps) for pair, steps in order]]
+    return [order, _mirrored(order)]
+
+
+def _mirrored(order: PairOrder) -> PairOrder:
+    """The add order of a run whose remove order this is."""
+    return [(pair.mirrored(), steps) for pair, steps in order]
 
 
 def peer_grid_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline], most: float = math.inf) -> float:

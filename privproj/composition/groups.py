@@ -51,7 +51,7 @@ from privproj.numerics.enclosure import Enclosure
 from privproj.numerics.search import find_crossing
 
 MARGIN = 1e-11
-"""Relative margin of every sum of a step, and of the weights' sums. Proof.
+"""Relative margin of every sum of a step, and of the weights' sums. Soundness.
 
 Weights are exponentials of sums of at most 2000 logarithms below 1e4, right to 1e-12, and so are the ratios ``r_j``,
 whose logarithms are taken as the floats that they are.
@@ -64,7 +64,7 @@ MOST_MEMBERS = 400
 """Records of a person in a batch; where more are likely, there is no bound of a step. Contract."""
 
 LEAST_GAP = 1e-9
-"""Loss above ``ln w_0``, in nats, below which the excess is taken there: it rises with the loss. Proof."""
+"""Loss above ``ln w_0``, in nats, below which the excess is taken there: it rises with the loss. Soundness."""
 
 MATCHED_LOG_DELTAS = (-1.0, -3.0, -8.0, -20.0, -60.0)
 """Logs of the ``D_1`` at which a Gaussian with the same value is matched, one ``m`` each. Speed only."""

@@ -48,7 +48,7 @@ LARGEST_KNOT = 1e15
 """Largest epsilon, in nats, at which a profile is looked at. Speed only."""
 
 ORDERS_SPACING = 0.01
-"""Spacing of ``ln theta`` on the ladder of orders. It must not change between questions. Proof."""
+"""Spacing of ``ln theta`` on the ladder of orders. It must not change between questions. Soundness."""
 
 ORDERS_RANGE = (-3000, 3000)
 """First and last rung of the ladder of orders: from 1e-13 to 1e13. Speed only."""
@@ -56,17 +56,17 @@ ORDERS_RANGE = (-3000, 3000)
 MOMENT_RELATIVE_ERROR = 1e-9
 """Relative error allowed to ``M - 1``: sums of at most 1e4 terms of fifty roundings, some after a cancellation of 1e3.
 
-What is proportional to an exponent is added to it. Proof.
+What is proportional to an exponent is added to it. Soundness.
 """
 
 LEAST_RELATIVE_GAP = 1e-6
-"""Least distance of two knots relative to the loss: it is then right to 1e-9. Proof."""
+"""Least distance of two knots relative to the loss: it is then right to 1e-9. Soundness."""
 
 OUTWARD = 1.0 + 1e-12
-"""By how much losses are moved away from 0: more than the rounding of ``e^(eps + ln q)``, 1e3 units. Proof."""
+"""By how much losses are moved away from 0: more than the rounding of ``e^(eps + ln q)``, 1e3 units. Soundness."""
 
 SERIES_BELOW = 0.5
-"""Where the two weights of a chord are taken from their series. Proof: 12 terms are then right to 1e-15."""
+"""Where the two weights of a chord are taken from their series. Soundness: 12 terms are then right to 1e-15."""
 
 
 @dataclass(frozen=True)

@@ -38,16 +38,16 @@ RUNS_AHEAD = 3.0
 """How far ahead the ratio of terms is taken for the lower end of their sum, in units of ``1/(1 - r)``. Speed only."""
 
 TAIL_RELATIVE_ERROR = 1e-9
-"""Relative error allowed to a binomial tail: 1000 times what C20 allows a special function. Proof."""
+"""Relative error allowed to a binomial tail: 1000 times what C20 allows a special function. Soundness."""
 
 TAIL_ERROR_PER_NAT = 1e-14
-"""Further relative error for each nat of its logarithm. Proof."""
+"""Further relative error for each nat of its logarithm. Soundness."""
 
 LEAST_RATE = 1e-280
-"""A smaller sampling rate is taken for this one, which raises every tail. Proof."""
+"""A smaller sampling rate is taken for this one, which raises every tail. Soundness."""
 
 LOG_RELATIVE_ERROR = 1e-15
-"""Relative error of the logs that are added and subtracted here: a few roundings. Proof."""
+"""Relative error of the logs that are added and subtracted here: a few roundings. Soundness."""
 
 
 def log_binomial_tail(count: int, rate: float, least: int) -> Enclosure:

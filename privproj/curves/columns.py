@@ -21,7 +21,7 @@ ANSWERS_KEPT = 64
 """Last answers of a profile that are kept. Speed only."""
 
 KERNEL_INVERSE_RTOL = 2.0**-44
-"""Relative width of the bracket of :func:`privproj.numerics.inverse_kernels.inverse_of`, with room (C24). Proof."""
+"""Relative width of the bracket of :func:`privproj.numerics.inverse_kernels.inverse_of`, with room (C24). Soundness."""
 
 Kernel = Callable[[float, Sequence[float]], tuple[float, float]]
 """A plain function of a float and of the row of a law that returns ``(lower, upper)``. It uses ``math`` alone."""
@@ -34,14 +34,14 @@ class ColumnProfile(Protocol):
         """``(lower, upper)`` of ``ln delta`` at ``eps >= 0``, of shape ``(n,)``, for ``laws`` of shape ``(n, k)``."""
         ...
 
-    def epsilons(self, log_deltas: "Array", laws: "Array", threads: int = 1) -> "tuple[Array, Array]":
-        """``(lower, upper)`` of the smallest ``eps >= 0`` whose delta is at most ``e^log_delta``, for every row."""
+    def roots(self, log_deltas: "Array", laws: "Array", threads: int = 1) -> "Array":
+        """Nearly the smallest ``eps >= 0`` whose delta is at most ``e^log_delta``, for every row; inf: not known."""
         ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KernelColumns:
-    """A profile whose two readings are kernels: run row by row as they are, or as machine code."""
+    """A profile whose readings are kernels: run row by row as they are, or as machine code."""
 
     log_delta: Kernel
     """From ``eps`` and a row to an enclosure of ``ln delta``."""
@@ -49,17 +49,23 @@ class KernelColumns:
     epsilon: Kernel
     """From ``ln delta`` and a row to an enclosure of ``eps``; at the upper end ``log_delta`` was evaluated."""
 
+    root: Kernel
+    """From ``ln delta`` and a row to nearly that ``eps``, and about what it misses in nats; nothing is claimed."""
+
+    weight: float = 1.0
+    """What a row costs plain Python, over what one of M2 costs. Speed only."""
+
     def log_deltas(self, eps: "Array", laws: "Array", threads: int = 1) -> "tuple[Array, Array]":
         """Return ``(lower, upper)`` of ``ln delta`` for every row."""
         from privproj.numerics.compiled import over_rows
 
-        return over_rows(self.log_delta, eps, laws, threads)
+        return over_rows(self.log_delta, eps, laws, threads, self.weight)
 
-    def epsilons(self, log_deltas: "Array", laws: "Array", threads: int = 1) -> "tuple[Array, Array]":
-        """Return ``(lower, upper)`` of ``eps`` for every row."""
+    def roots(self, log_deltas: "Array", laws: "Array", threads: int = 1) -> "Array":
+        """Return nearly the ``eps`` of every row."""
         from privproj.numerics.compiled import over_rows
 
-        return over_rows(self.epsilon, log_deltas, laws, threads)
+        return over_rows(self.root, log_deltas, laws, threads, self.weight)[0]
 
 
 def profile_of_kernels(columns: KernelColumns, row: tuple[float, ...], **fields: Any) -> PrivacyProfile:
@@ -86,5 +92,5 @@ def known_ends(ends: tuple[float, float]) -> Enclosure:
     return Enclosure(*ends)
 
 
-RowOfLaw = tuple[ColumnProfile, tuple[float, ...]]
-"""Which profile over columns a mechanism has, and its row."""
+RowOfLaw = tuple[ColumnProfile, tuple[Any, ...]]
+"""Which profile over columns a mechanism has, and its row: floats, or arrays of them for many ratios ``mu``."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from privproj.errors import Refused
@@ -42,8 +43,8 @@ class EpsilonDeltaRule:
     epsilon_at: Callable[[float], float]
     """From ``ln delta`` to ``eps`` (nats) of one release."""
 
-    log_delta_at: Callable[[float], float]
-    """From ``eps`` (nats) to ``ln delta`` of one release."""
+    log_delta_at: Callable[[float], float] | None = None
+    """From ``eps`` (nats) to ``ln delta`` of one release; None searches for it."""
 
     limit: float = math.inf
     """The rule is proved for ``eps`` below this, in nats."""
@@ -76,7 +77,8 @@ class EpsilonDeltaRule:
 
         The lower end is not known where the rule has a ``margin`` of its own.
         """
-        value = self.log_delta_at(self.within(eps))
+        inverse = self.log_delta_at or partial(log_delta_by_search, self.epsilon_at)
+        value = inverse(self.within(eps))
         margin = 1e-12 + 4e-15 * abs(value)
         return Enclosure(min(0.0, value) - margin if self.margin <= 1e-15 else -math.inf, min(0.0, value + margin))
 

@@ -8,16 +8,16 @@ from privproj.numerics import kernels
 from privproj.numerics.arrays import Array
 
 PROFILE_SAFETY = 1.0 + 1e-9
-"""Factor for the rounding of the special functions used here (measured: far smaller). Proof."""
+"""Factor for the rounding of the special functions used here (measured: far smaller). Soundness (measured)."""
 
 SMALLEST_UPPER_DELTA = 1e-300
-"""Smallest upper end that is returned, and smallest divisor. It enlarges what it replaces. Proof."""
+"""Smallest upper end that is returned, and smallest divisor. It enlarges what it replaces. Soundness."""
 
 TAIL_PIECES = 128
-"""Pieces of the table of :func:`scaled_tails`. Proof: with :data:`TAIL_DEGREE` it is right to 1.3e-15 (measured)."""
+"""Pieces of the table of :func:`scaled_tails`. Soundness (measured): with :data:`TAIL_DEGREE` right to 1.3e-15."""
 
 TAIL_DEGREE = 6
-"""Degree of the polynomial on each piece of that table. Proof: as :data:`TAIL_PIECES`."""
+"""Degree of the polynomial on each piece of that table. Soundness: as :data:`TAIL_PIECES`."""
 
 
 def scaled_tails(x: Array) -> Array:

@@ -12,7 +12,7 @@ point ``h`` (:func:`delta_value`, or :func:`log10_value`). ``E(h)`` is the curve
 *First law.* Let ``e = E(h)``. Then ``D(e) <= h`` and ``E(h) <= e``, so the first such point from ``D(e)`` upwards is at
 most ``h``, and ``value(h) <= d``. *Second law.* ``delta(e) = value(h)`` with ``E(h) <= e``, and the largest point whose
 value is at most ``value(h)`` is ``h``. Nothing else is asked of ``D`` or ``E``: neither monotonicity nor a small error
-(but see :data:`FINE_STEPS`, and :func:`_leads_with_epsilon`).
+(but see :data:`FINE_STEPS`, and :func:`leads_with_epsilon`).
 """
 
 import math
@@ -32,38 +32,29 @@ DEFAULT_SPACING = 2.0**-20
 LARGE_LOG_DELTA = 2.0**16
 """``|ln delta|`` beyond which the lattice is coarser by :data:`COARSE_LATTICE_FACTOR`.
 
-Its points must be doubles. Proof.
+Its points must be doubles. Soundness.
 """
 
 COARSE_LATTICE_FACTOR = 2.0**12
-"""How much wider the lattice is beyond :data:`LARGE_LOG_DELTA`: 53 bits then hold every point up to 2^28. Proof."""
+"""How much wider the lattice is beyond :data:`LARGE_LOG_DELTA`: 53 bits then hold every point up to 2^28. Soundness."""
 
 FINE_STEPS = 256
 """How many candidates for ``delta(e)`` are neighbours in ``H``; those beyond are ever further apart.
 
-The first law holds as long as a curve's own inverse is right to so many points. Proof.
+The first law holds as long as a curve's own inverse is right to so many points. Soundness.
 """
-
-NEARLY_ZERO_EPSILON = 1e-6
-"""Below this epsilon 0 itself is tried, as searches end just beside it. Speed only."""
-
-FIRST_STEP = 1e-3
-"""First relative step upwards where an inverse fell short, as a share of the lattice's spacing. Speed only."""
 
 POINTS_BACK = 8.0
 """How many points below the end of a search for delta the first candidate lies, for a rule that leads with epsilon.
 
-The first law needs that search to be right to so many points. Proof.
+The first law needs that search to be right to so many points. Soundness.
 """
-
-LOOSE_POINTS = 32.0
-"""An epsilon whose delta lies more points than this below the one asked for is tightened. Speed only."""
 
 WIDTHS_APART = 8.0
 """How many widths of the enclosure apart two values must be for the test that saves a search to decide (C24).
 
 It rests on the width changing by less than this factor over a few roundings of epsilon, which is observed, not proved
-(docs/proofs.md, what is only observed). Proof.
+(docs/proofs.md, what is only observed). Soundness (measured).
 """
 
 
@@ -128,17 +119,20 @@ def _epsilon_above(curve: Curve, log_delta: float) -> float:
 
 def _raise_to_pass(curve: Curve, log_delta: float, found: float) -> float:
     """The upper end ``found`` of a curve's own inverse, moved up until ``D(E(h)) <= h`` (C24)."""
-    if found == math.inf or _leads_with_epsilon(curve):
+    if found == math.inf or leads_with_epsilon(curve):
         return found
 
     def passes(e: float) -> bool:
         return log_delta_unless(curve, e, log_delta) <= log_delta
 
-    if found < NEARLY_ZERO_EPSILON and passes(0.0):
+    # Below this epsilon 0 itself is tried, as searches end just beside it. Speed only.
+    if found < 1e-6 and passes(0.0):
         return 0.0
     spacing = _spacing_of(curve, log_delta)
-    eps = smallest_passing(passes, found, max(1e-15, FIRST_STEP * spacing))
-    if eps < math.inf and log_delta - log_delta_above(curve, eps) > LOOSE_POINTS * spacing:
+    # First relative step upwards where an inverse fell short, as a share of the lattice's spacing. Speed only.
+    eps = smallest_passing(passes, found, max(1e-15, 1e-3 * spacing))
+    # An epsilon whose delta lies more points than this below the one asked for is tightened. Speed only.
+    if eps < math.inf and log_delta - log_delta_above(curve, eps) > 32.0 * spacing:
         eps = _tighten_to_last_bit(passes, eps)
     return eps
 
@@ -197,13 +191,13 @@ def read_log_delta(curve: Curve, eps: float) -> Enclosure:
     """
     found = curve.log_delta(eps)
     start = found.upper
-    if _leads_with_epsilon(curve):
+    if leads_with_epsilon(curve):
         start -= POINTS_BACK * _spacing_of(curve, start)
     inside = (p for p in _points_above(curve, start) if p == 0.0 or _is_answered_within(curve, eps, p, found.upper))
     return Enclosure(found.lower, next(inside))
 
 
-def _leads_with_epsilon(curve: Curve) -> bool:
+def leads_with_epsilon(curve: Curve) -> bool:
     """True for a rule ``eps(delta)`` whose ``log_delta`` is a search for its inverse (C24).
 
     There ``E`` needs no check: ``E(h) <= e`` is itself the proof of ``(e, e^h)``. ``delta(e)`` is the first point with
@@ -245,9 +239,16 @@ def meets(curve: Curve, target: FullTarget) -> bool:
     inside = is_certainly_inside(curve, target.epsilon, point)
     if not inside and _epsilon_above(curve, point) > target.epsilon:
         return False
-    return _leads_with_epsilon(curve) or log_delta_unless(curve, target.epsilon, point) <= point
+    return leads_with_epsilon(curve) or log_delta_unless(curve, target.epsilon, point) <= point
 
 
 def log_excess(curve: Curve, target: FullTarget) -> float:
-    """``ln delta(eps) - ln delta`` at a target, from above; where it is below 0, any bound of it that is so too."""
+    """``ln delta(eps) - ln delta`` at a target, from above; where it is below 0, any bound of it that is so too.
+
+    Of a rule that leads with epsilon, whose delta is a search, it is ``ln epsilon(delta) - ln eps``.
+    """
+    if leads_with_epsilon(curve) and target.epsilon > 0.0:
+        found = epsilon_above(curve, floor_log_delta(curve, target))
+        # The least epsilon whose log guides a search. Speed only.
+        return math.log(max(found, 1e-300) / target.epsilon)
     return log_delta_unless(curve, target.epsilon, target.log_delta) - target.log_delta

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 INVERSE_RTOL = 2.0**-50
 """Relative width of the bracket in which the inverse of a profile lies, with room for a search that ends early.
 
-:func:`privproj.curves.inversion.is_certainly_inside` rests on it (C24). Proof.
+:func:`privproj.curves.inversion.is_certainly_inside` rests on it (C24). Soundness.
 """
 
-INVERSE_SEARCH_RTOL = 2.0**-53
-"""Relative width at which the search for the inverse of a profile ends: no double lies between. Speed only."""
+GUESS_SPREAD = 1e-9
+"""Relative distance of the second look of a search from a guess. Speed only."""
 
 SMALLEST_PROFILE_EPSILON = 1e-200
 """Smallest epsilon above 0 that a profile answers. Contract."""
@@ -143,6 +143,9 @@ class PrivacyProfile:
     inverse_rtol: float = INVERSE_RTOL
     """Relative width of the bracket in which :meth:`epsilon` finds the inverse, as :class:`Curve` says."""
 
+    guess: Callable[[float], float | None] | None = None
+    """From ``ln delta`` to an epsilon near its inverse, where that saves evaluations; None where it finds none."""
+
     def log_delta_anywhere(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` for every real ``eps``, enclosed; sound in both orders (C1)."""
         if eps >= 0.0:
@@ -167,24 +170,47 @@ class PrivacyProfile:
             return Enclosure(ends[0] + math.log(rate) - 1e-15, min(0.0, ends[1] + math.log(rate) + 1e-15))
 
         shown = {**self.numerics, "subsampling": "closed form"}
-        lost: dict[str, None] = dict.fromkeys(("inverse", "closed_form", "table", "deeper", "gaussian_mu"))
+        lost: dict[str, None] = dict.fromkeys(("inverse", "closed_form", "table", "deeper", "gaussian_mu", "guess"))
         return replace(self, log_delta=log_delta, numerics=shown, **lost)
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)``, enclosed: at the upper end the profile's upper end was evaluated to be at most delta."""
         if self.inverse is not None:
             return self.inverse(log_delta)
-        if self.log_delta(0.0).upper <= log_delta:
-            return Enclosure(0.0, 0.0)
-        rtol = INVERSE_SEARCH_RTOL if self.inverse_rtol <= INVERSE_RTOL else 0.25 * self.inverse_rtol
-        search: dict[str, float] = {"guess": 1.0, "spread": 1.0, "rtol": rtol}
-        limits = {"low": SMALLEST_PROFILE_EPSILON, "high": LARGEST_PROFILE_EPSILON}
-        safe = find_crossing(lambda e: self.log_delta(e).upper - log_delta, **search, **limits).upper
-        if safe == math.inf:
-            return Enclosure(0.0, math.inf)
-        near = max(1e-11, rtol)
-        close = find_crossing(lambda e: self.log_delta(e).lower - log_delta, safe, spread=near, rtol=near, **limits)
+        safe = self.epsilon_above(log_delta)
+        if not 0.0 < safe < math.inf:
+            return Enclosure(0.0, safe)
+        near = max(1e-11, self._search_rtol)
+        close = find_crossing(
+            lambda e: self.log_delta(e).lower - log_delta, safe, spread=0.9 * near, rtol=near, **_PROFILE_RANGE
+        )
         return Enclosure(min(close.lower, safe), safe)
+
+    def epsilon_above(self, log_delta: float) -> float:
+        """The upper end of :meth:`epsilon` alone."""
+        if self.inverse is not None:
+            return self.inverse(log_delta).upper
+        guess = None if self.guess is None else self.guess(log_delta)
+        if guess is None and self.log_delta(0.0).upper <= log_delta:
+            return 0.0
+        start, spread = (1.0, 1.0) if guess is None else (guess, GUESS_SPREAD)
+        return find_crossing(
+            lambda e: self.log_delta(e).upper - log_delta,
+            start,
+            spread=spread,
+            rtol=self._search_rtol,
+            **_PROFILE_RANGE,
+        ).upper
+
+    @property
+    def _search_rtol(self) -> float:
+        """Relative width at which the search for the upper end of an inverse ends."""
+        # The search for the inverse of a profile ends where no double lies between. Speed only.
+        return 2.0**-53 if self.inverse_rtol <= INVERSE_RTOL else 0.25 * self.inverse_rtol
+
+
+_PROFILE_RANGE = {"low": SMALLEST_PROFILE_EPSILON, "high": LARGEST_PROFILE_EPSILON}
+"""The ends of what a search for the inverse of a profile looks at. Contract."""
 
 
 def amplified_epsilon(eps: float, rate: float) -> float:

@@ -25,14 +25,11 @@ UNKNOWN_END = -math.inf
 LARGEST_ORDER = 1200
 """Largest whole order that is tried. Every order is sound. Speed only."""
 
-KEPT_ORDERS = 2 * LARGEST_ORDER
-"""How many divergences of a curve are kept. Speed only."""
-
 SEARCHED_SPACING = 2.0**-34
 """Spacing of the log deltas where the best order is searched for in each direction. Speed only."""
 
 ONE_ORDER_ERROR = 2e-15
-"""Rounding of a conversion at one order, relative to the sum of its parts: 18 units of rounding. Proof."""
+"""Rounding of a conversion at one order, relative to the sum of its parts: 18 units of rounding. Soundness."""
 
 PROFILE_ADVICE = "bounds with a privacy profile have one (privproj compare shows which)"
 """What a refusal of a sampled run advises. Contract."""
@@ -92,7 +89,8 @@ class RenyiCurve:
 
     def __post_init__(self) -> None:
         # every search starts with the same orders
-        object.__setattr__(self, "divergence", lru_cache(maxsize=KEPT_ORDERS)(self.divergence))
+        # How many divergences of a curve are kept. Speed only.
+        object.__setattr__(self, "divergence", lru_cache(maxsize=2 * LARGEST_ORDER)(self.divergence))
 
     def over_run(self, run: Run) -> "RenyiCurve":
         """The curve of a run: divergences add, after Poisson sampling where the curve has a sampled form.

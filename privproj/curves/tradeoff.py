@@ -17,23 +17,11 @@ from privproj.numerics.enclosure import next_up
 from privproj.numerics.search import minimise
 from privproj.runs.targets import RiskTarget
 
-FIRST_READ_EPSILON = 1.0
-"""Where the search for the best epsilon begins, in nats. Speed only."""
-
 READ_STEP = math.exp(0.5)
 """Factor between the epsilons of the first scan. Speed only."""
 
-LEAST_READ_EPSILON = 1e-4
-"""Below this epsilon (nats) only 0 itself is scanned. Speed only."""
-
-RISES = 2
-"""A scan ends where the risk has risen so often in a row: of a convex profile it falls and then rises. Speed only."""
-
 LARGEST_READ_EPSILON = 700.0
 """Epsilons from here on are not read, as ``e^eps`` would overflow. Contract."""
-
-BEST_EPSILON_RTOL = 1e-6
-"""Relative width at which the search for the best epsilon ends; the risk is flat there. Speed only."""
 
 CLEARLY_MORE = 1.0 + 1e-6
 """Factor by which another epsilon must lower the advantage below ``delta(0)`` to be taken. Contract."""
@@ -45,10 +33,10 @@ ROOT_2PI = math.sqrt(2.0 * math.pi)
 """``sqrt(2 pi)``."""
 
 RATE_ROUNDING = 2e-15
-"""What is added to a true positive rate for the rounding of differences of numbers up to 1. Proof."""
+"""What is added to a true positive rate for the rounding of differences of numbers up to 1. Soundness."""
 
 UNIT = 2.0**-53
-"""What is taken off a false negative rate for the rounding of ``1 - x``. Proof."""
+"""What is taken off a false negative rate for the rounding of ``1 - x``. Soundness."""
 
 
 def profile_points(curve: Curve, epsilons: Sequence[float], enough: float = 0.0) -> list[float]:
@@ -151,8 +139,11 @@ def _least_risk(read: Callable[[float], float], risk_at: Callable[[float, float]
 
     found = {0.0: at(0.0)}
     for factor in (READ_STEP, 1.0 / READ_STEP):
-        eps, rises, least = FIRST_READ_EPSILON, 0, math.inf
-        while rises < RISES and LEAST_READ_EPSILON < eps < LARGEST_READ_EPSILON:
+        # Where the search for the best epsilon begins, in nats. Speed only.
+        eps, rises, least = 1.0, 0, math.inf
+        # The scan ends where the risk has risen twice in a row, as of a convex profile it falls and then rises;
+        # below an epsilon of 1e-4 nats only 0 itself is scanned. Speed only.
+        while rises < 2 and 1e-4 < eps < LARGEST_READ_EPSILON:
             found[eps] = at(eps)
             # A risk of 1 says nothing of where the least one is.
             rises = rises + 1 if least < found[eps] < 1.0 else 0
@@ -160,4 +151,5 @@ def _least_risk(read: Callable[[float], float], risk_at: Callable[[float, float]
     scanned = sorted(found)
     best = min(range(len(scanned)), key=lambda i: found[scanned[i]])
     low, high = scanned[max(best - 1, 0)], scanned[min(best + 1, len(scanned) - 1)]
-    return min(found[scanned[best]], minimise(at, low, high, rtol=BEST_EPSILON_RTOL, points=3)[1])
+    # Relative width at which the search for the best epsilon ends; the risk is flat there. Speed only.
+    return min(found[scanned[best]], minimise(at, low, high, rtol=1e-6, points=3)[1])

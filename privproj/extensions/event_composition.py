@@ -57,7 +57,7 @@ RELATIONS: dict[Relation, RelationName] = {
     Relation.REPLACE_ONE: "replace",
     Relation.REPLACE_SPECIAL: "zero-out",
 }
-"""Our names of those neighbouring relations that both packages have. Proof: each pair means the same data sets."""
+"""Our names of those neighbouring relations that both packages have. Soundness: each pair means the same data sets."""
 
 MOST_NESTED = 16
 """Events within each other that are read. Contract."""
@@ -68,35 +68,24 @@ MOST_EVENTS = 1000
 MOST_COMPOSED = 10**8
 """How often an event may be repeated in all. Contract."""
 
-EVENT_GRID_STEP = 1e-4
-"""Default distance of losses on the grid in nats, as dp-accounting has it. Any distance is sound. Speed only."""
-
-MOST_MIXTURE_CELLS = 2.0**14
-"""Cells for a mixture of Gaussians by default: dp-accounting solves an equation for each of them. Speed only."""
-
 FINER_GRIDS = 16.0
 """How much finer than by default the grid of an event may be asked for. Contract."""
-
-DEVIATIONS_KEPT = 10.5
-"""How many deviations of a Gaussian dp-accounting puts on its grid: beyond is less than e^-50. Speed only."""
-
-DISCRETE_NATS_KEPT = 40.0
-"""How far, in nats, dp-accounting follows the tail of discrete Laplace noise. Speed only."""
 
 RENYI_NOISE = 1e-12
 """Absolute rounding noise of dp-accounting in ``(alpha - 1) D(alpha)`` of one release, in nats.
 
 Measured on sampled Gaussian releases (below 2e-13 at rates from 1e-12 to 0.9), with a factor of 5, not proved. It is
-added for each release. Proof.
+added for each release. Soundness (measured).
 """
 
 RENYI_RTOL = 1e-14
-"""The same relative to the divergence: measured below 1e-16, with a factor of 100. Proof."""
+"""The same relative to the divergence: measured below 1e-16, with a factor of 100. Soundness (measured)."""
 
 DIFFERENCES_RTOL = 1e-6
 """The same for sampling without replacement, where dp-accounting takes differences of a high order.
 
-Measured below 3e-8 at rates from 0.1 to 0.9 and noise multipliers up to 200, with a factor of 30, not proved. Proof.
+Measured below 3e-8 at rates from 0.1 to 0.9 and noise multipliers up to 200, with a factor of 30, not proved.
+Soundness (measured).
 """
 
 ACCOUNTANT_ERRORS = (ValueError, ArithmeticError, TypeError, AttributeError, AssertionError)
@@ -384,13 +373,15 @@ def _loss_reach(leaf: dp_event.DpEvent) -> float:
     else:
         mu = 2.0 / leaf.noise_multiplier  # pyright: ignore[reportAttributeAccessIssue]
     # largest loss of N(mu, 1) against N(0, 1) within that many deviations: mu^2/2 + mu t
-    return 0.5 * mu * mu + DEVIATIONS_KEPT * mu
+    # How many deviations of a Gaussian dp-accounting puts on its grid: beyond is less than e^-50. Speed only.
+    return 0.5 * mu * mu + 10.5 * mu
 
 
 def _finest_step(leaf: dp_event.DpEvent) -> float:
     """The distance of losses, in nats, below which the grid of one event has too many cells."""
     if isinstance(leaf, dp_event.MixtureOfGaussiansDpEvent):
-        return 2.0 * _loss_reach(leaf) * max(1.0, len(leaf.sensitivities) / 16.0) / MOST_MIXTURE_CELLS
+        # Cells for a mixture of Gaussians by default: dp-accounting solves an equation for each of them. Speed only.
+        return 2.0 * _loss_reach(leaf) * max(1.0, len(leaf.sensitivities) / 16.0) / 2.0**14
     return 2.0 * _loss_reach(leaf) / MOST_DEFAULT_PEER_CELLS
 
 
@@ -434,7 +425,8 @@ def compose_losses(
     single = [_alone(leaf) for leaf in leaves]
     least = max((_finest_step(event) for event, _ in single), default=0.0)
     if step is None:
-        wanted = min([EVENT_GRID_STEP, *(_wanted_step(*leaf) for leaf in single)])
+        # Default distance of losses on the grid in nats, as dp-accounting has it. Any distance is sound. Speed only.
+        wanted = min([1e-4, *(_wanted_step(*leaf) for leaf in single)])
         step = max(least, peer_grid_step(ours, shapes, wanted) if ours else wanted)
     if not least / FINER_GRIDS <= step <= LARGEST_GRID_STEP:
         expected = f"a grid of losses from {least / FINER_GRIDS:.2g} to {LARGEST_GRID_STEP:g} nats for these events"
@@ -450,7 +442,8 @@ def _laws_of(text: str, relation: Relation, step: float) -> tuple[PMF, PMF]:
     """The law of the loss of one event, given as JSON, in the remove order and in the add order."""
     event = event_from(json.loads(text))
     if isinstance(event, dp_event.DiscreteLaplaceDpEvent):
-        width = 2.0 * DISCRETE_NATS_KEPT / event.noise_parameter + event.sensitivity
+        # How far, in nats, dp-accounting follows the tail of discrete Laplace noise. Speed only.
+        width = 2.0 * 40.0 / event.noise_parameter + event.sensitivity
         if width > MOST_DEFAULT_PEER_CELLS:
             raise PrecisionLimit(
                 f"expected discrete Laplace noise on at most {MOST_DEFAULT_PEER_CELLS:.2g} whole numbers, got about "

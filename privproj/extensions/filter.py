@@ -43,13 +43,13 @@ LARGEST_BUDGET = 1e9
 """Largest budget of a filter. Contract."""
 
 LEAST_COST = 1e-300
-"""A release is counted with at least this cost, since a smaller one may have come out 0. Proof."""
+"""A release is counted with at least this cost, since a smaller one may have come out 0. Soundness."""
 
 MOST_STEPS = 10**15
 """Largest number of steps that is answered. Contract."""
 
 FIXED = ("order", "budget", "relation", "group_size")
-"""What a filter is made with, and keeps. Proof."""
+"""What a filter is made with, and keeps. Soundness."""
 
 HOPELESS = 1e4
 """Score of an order that leaves no budget, above that of every one that leaves some, in nats. Speed only."""

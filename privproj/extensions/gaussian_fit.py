@@ -28,14 +28,8 @@ from privproj.runs.targets import Target, delta_target
 FIRST_EDGES = 16
 """Edges of the first polygon. Speed only."""
 
-MOST_READ = 2000
-"""Epsilons that are read at most. Speed only."""
-
 LEAST_LOG10_DELTA = -1e6
 """Decimal log of the delta at whose epsilon a curve is tried for 0. Contract."""
-
-MU_RTOL = 1e-4
-"""An edge is halved until its ``mu`` is within this relative distance of what its own ends need. Speed only."""
 
 LEAST_MU = 1e-12
 """Least ``mu`` that is sought, one over the largest noise multiplier. Contract."""
@@ -43,23 +37,14 @@ LEAST_MU = 1e-12
 LARGEST_MU = 1e12
 """Largest ``mu`` that is sought. Contract."""
 
-LEAST_FALL = 1e-3
-"""Nats by which delta, or one less it, changes along an edge that is halved further. Speed only."""
-
-REGRET_ATOL = 1e-4
-"""How far above the largest gap at a point the regret may be. Speed only."""
-
-NEAR_END = (1e-5, 1e-4, 1e-3, 1e-2)
-"""Relative distances from the last epsilon at which the lower end of ``mu`` is looked for. Speed only."""
-
 LEAST_TAIL_START = -8.0
-"""Where the normal tail is within 1e-15 of 1, so that no quantile below it is sought. Proof."""
+"""Where the normal tail is within 1e-15 of 1, so that no quantile below it is sought. Soundness."""
 
 SLOPE_MARGIN = 1e-9
-"""Margin, in nats, by which the slopes of ``G`` and of an edge must differ to be told apart. Proof."""
+"""Margin, in nats, by which the slopes of ``G`` and of an edge must differ to be told apart. Soundness."""
 
 EDGE_ROUNDING = 1e-14
-"""Error allowed to the log of a sum of two numbers whose logs are known, besides one rounding of these. Proof."""
+"""Error allowed to the log of a sum of two numbers whose logs are known, besides one rounding of these. Soundness."""
 
 
 @dataclass(frozen=True)
@@ -100,15 +85,18 @@ def fit_gaussian(curve: Curve, slack: Target | None) -> GaussianFit:
         if mu == math.inf:
             return GaussianFit(Enclosure(_lower_end(curve, least, needed, mu), mu), 1.0, 1.0, len(read))
         gaps = _gaps(edges, mu)
-        enough = max(needed[eps] for eps, _ in ends) * (1.0 + MU_RTOL)
-        near = max(_gap(eps, mu, math.exp(log_delta)) for eps, log_delta in ends) + REGRET_ATOL
+        # An edge is halved until its ``mu`` is within this relative distance of what its own ends need. Speed only.
+        enough = max(needed[eps] for eps, _ in ends) * (1.0 + 1e-4)
+        # How far above the largest gap at a point the regret may be. Speed only.
+        near = max(_gap(eps, mu, math.exp(log_delta)) for eps, log_delta in ends) + 1e-4
         new = [
             0.5 * (low[0] + high[0])
             for (low, high), spread, gap in zip(edges, spreads, gaps, strict=True)
             if (spread > enough or gap > near) and _falls(low[1], high[1])
         ]
         new = [eps for eps in new if eps not in read]
-        if not new or len(read) + len(new) > MOST_READ:
+        # Epsilons that are read at most. Speed only.
+        if not new or len(read) + len(new) > 2000:
             break
     # a0 = Phi(-mu/2 - E/mu), and 0 where nothing is left out
     log_rate = _log_slope(last, mu)
@@ -121,7 +109,8 @@ def fit_gaussian(curve: Curve, slack: Target | None) -> GaussianFit:
 
 def _falls(log_delta: float, next_log_delta: float) -> bool:
     """True where delta, or 1 less it, changes enough along an edge for its halves to say more."""
-    return max(log_delta - next_log_delta, log1m_exp(next_log_delta) - log1m_exp(log_delta)) > LEAST_FALL
+    # Nats by which delta, or one less it, changes along an edge that is halved further. Speed only.
+    return max(log_delta - next_log_delta, log1m_exp(next_log_delta) - log1m_exp(log_delta)) > 1e-3
 
 
 def _end_of(curve: Curve, slack: Target | None) -> tuple[float, float]:
@@ -247,7 +236,8 @@ def _bracket(eps: float, log_delta: float) -> Enclosure:
 def _lower_end(curve: Curve, log_slack: float, needed: dict[float, float], mu: float) -> float:
     """A ``mu`` below which none will do for the exact curve: at some epsilon that is above both ``G`` and ``d0``."""
     best, last = 0.0, max(needed)
-    near = [last * (1.0 - share) for share in NEAR_END]
+    # Relative distances from the last epsilon at which the lower end of ``mu`` is looked for. Speed only.
+    near = [last * (1.0 - share) for share in (1e-5, 1e-4, 1e-3, 1e-2)]
     for eps in (*near, *sorted(needed, key=needed.__getitem__)[-3:]):
         try:
             least = curve.log_delta(eps).lower

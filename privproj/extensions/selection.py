@@ -30,7 +30,7 @@ SOURCE = "privproj (C34)"
 """Where the cost of a selection is proved. Contract."""
 
 DRAWN_BITS = 160
-"""Random bits of the uniform number that decides a number of trials. Proof."""
+"""Random bits of the uniform number that decides a number of trials. Soundness."""
 
 ONE_TRIAL = TrialLaw("geometric", 1.0, 1.0)
 """One run for certain. Contract."""

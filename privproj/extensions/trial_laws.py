@@ -42,22 +42,18 @@ LEAST_GAMMA = 1e-300
 """Smallest ``gamma`` that is looked for. Speed only."""
 
 MEAN_RELATIVE_ERROR = 1e-13
-"""Relative error allowed to the mean of the number of runs: a few roundings of differences of exponentials. Proof."""
+"""Relative error allowed to the mean of the number of runs: a few roundings of differences of exponentials.
+Soundness."""
 
 DRAWN_DIGITS = 80
-"""Decimal digits in which a number of runs is drawn: its law is then the one stated but for 1e-40. Proof."""
+"""Decimal digits in which a number of runs is drawn: its law is then the one stated but for 1e-40. Soundness."""
 
 LEAST_DRAWN = Decimal("1e-60")
-"""Probability of a number beyond the mean below which none further is drawn: far finer than the random bits. Proof."""
+"""Probability of a number beyond the mean below which none further is drawn: far finer than the random bits.
+Soundness."""
 
 SMALLEST_SHAPE = 1e-9
-"""Smallest size of a shape that is not 0: probabilities lose so many of their digits. Proof."""
-
-FIRST_TAU = 0.3
-"""Where the search for ``tau`` begins, in nats. Speed only."""
-
-LEAST_TAU = 1e-15
-"""Smallest ``tau`` that is looked for, in nats. Speed only."""
+"""Smallest size of a shape that is not 0: probabilities lose so many of their digits. Soundness."""
 
 ORDERS = (2.0, 3.0, 5.0, 9.0, 16.0, 32.0)
 """The tilts ``tau = ln(1 + 1/(order - 1))`` that are tried for a Poisson number, besides 0: every one is sound.
@@ -69,10 +65,10 @@ CUTS = (*(0.5 * i for i in range(12)), *range(6, 14), 16.0, 20.0, 24.0, 32.0, 48
 """Where the law of an exponential variable is cut into cells, up to the mean of the Poisson number. Speed only."""
 
 CHORD_ERROR = 1e-9
-"""Added to the share of the far end in a cell, more than its rounding. Proof."""
+"""Added to the share of the far end in a cell, more than its rounding. Soundness."""
 
 LEAST_WEIGHT = 5e-324
-"""Smallest weight of what lies beyond the mean of a Poisson number, where ``e^-m`` underflows. Proof."""
+"""Smallest weight of what lies beyond the mean of a Poisson number, where ``e^-m`` underflows. Soundness."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +197,8 @@ def _shifted(base: Curve, law: TrialLaw) -> "_ShiftedCurve":
         reach = tau + log1m_exp(-tau) if tau > 0.7 else math.log(math.expm1(tau))
         return log_delta_above(base, tau) + math.log(odds) - reach + 1e-13 * (1.0 + abs(reach))
 
-    tau = find_crossing(excess, FIRST_TAU, low=LEAST_TAU, high=LARGEST_PROFILE_EPSILON, rtol=1e-12).upper
+    # Where the search for ``tau`` begins, and the smallest that is looked for, in nats. Speed only.
+    tau = find_crossing(excess, 0.3, low=1e-15, high=LARGEST_PROFILE_EPSILON, rtol=1e-12).upper
     return _ShiftedCurve(base, growth, (1.0 + law.shape) * tau * (1.0 + 1e-15))
 
 

@@ -51,7 +51,8 @@ Relation = privacy_accountant.NeighboringRelation
 
 
 TREES_UNDER = (Relation.REPLACE_SPECIAL,)
-"""Relations under which tree aggregation is composed, here as the Gaussian nodes that a record is in (C36). Proof."""
+"""Relations under which tree aggregation is composed, here as the Gaussian nodes that a record is in (C36).
+Soundness."""
 
 
 def _known_relation(_: object, __: object, value: str | None) -> None:

@@ -29,7 +29,7 @@ __all__ = ["ProjectionAccountant", "loader_rate", "register"]
 
 SAMPLER_GRID = 2.0**-24
 """Unit: a probability. Opacus' sampler compares 24-bit uniform numbers with the rate, and ``ceil(C 2^24)`` of them are
-below ``C``. Proof."""
+below ``C``. Soundness."""
 
 UNACCOUNTED = {
     "AdaClipDPOptimizer": (
@@ -47,7 +47,7 @@ UNACCOUNTED = {
         "train in one process, or with privproj.training.make_private",
     ),
 }
-"""Optimizers of Opacus whose steps are not the subsampled Gaussian mechanism, and what to do instead. Proof."""
+"""Optimizers of Opacus whose steps are not the subsampled Gaussian mechanism, and what to do instead. Soundness."""
 
 OPACUS_OPTIONS = ("alphas", "eps_error", "delta_error")
 """Options of Opacus' own accountants that say how finely they compute. They are taken and have no effect. Contract."""

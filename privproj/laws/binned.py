@@ -24,8 +24,8 @@ BINS = 144
 """Bins of a law. Every number of them gives a valid bound. Speed only."""
 
 MASS_LOST_TO_CUTS = 1e-36
-"""Mass put at the top for what cut tails can lose. Proof: each of ``n <= 1e5`` equal layers counts at most two cuts of
-1e-45.
+"""Mass put at the top for what cut tails can lose. Soundness: each of ``n <= 1e5`` equal layers counts at most two
+cuts of 1e-45.
 """
 
 BINNED_TAIL = 1e-45
@@ -35,31 +35,26 @@ LOG_BINNED_TAIL = math.log(BINNED_TAIL)
 """``ln`` of :data:`BINNED_TAIL`. Speed only."""
 
 BIN_NODES = 12
-"""Nodes of the Gauss rule in a bin. Proof: masses and means are right to 1e-11 (measured)."""
+"""Nodes of the Gauss rule in a bin. Soundness (measured): masses and means are right to 1e-11."""
 
 CELL_NODES = 4
-"""Nodes of the Gauss rule in a cell of a lattice. Proof: as :data:`BIN_NODES`."""
+"""Nodes of the Gauss rule in a cell of a lattice. Soundness: as :data:`BIN_NODES`."""
 
 CELL_PANELS = np.linspace(-12.0, 12.0, 193)
-"""Where cells of a lattice are divided, in deviations from the mean. Proof: as :data:`BIN_NODES`."""
+"""Where cells of a lattice are divided, in deviations from the mean. Soundness: as :data:`BIN_NODES`."""
 
 FAR_SHIFT = 4e299
-"""A squared shift at which ``h_eps`` is 1 for every eps that is asked. Proof."""
+"""A squared shift at which ``h_eps`` is 1 for every eps that is asked. Soundness."""
 
 LEAST_DIVIDED_MASS = 1e-290
-"""Least mass of a bin whose mean is computed. A lighter bin has its upper edge for a mean, which is sound. Proof."""
+"""Least mass of a bin whose mean is computed. A lighter bin has its upper edge for a mean, which is sound.
+Soundness."""
 
 CELLS_BELOW = 2048
 """Cells up to the mean of one layer in a convolution that is rounded downwards. Speed only."""
 
 MOST_ATOMS_BELOW = 2**14
 """Most atoms of a law in such a convolution: with more, its cells are joined in pairs. Speed only."""
-
-LEAST_LOG_ATOMS_BELOW = 10
-"""Base 2 log of the most atoms where there are many layers of different shapes. Speed only."""
-
-MOST_PRODUCTS_BELOW = 2.0**33
-"""About how many products all such convolutions of a sum may take, on which the most atoms depend. Speed only."""
 
 TAIL_BELOW = 1e-22
 """Upper tail at which a law in such a convolution ends; what is beyond is moved down to that point. Speed only."""
@@ -466,8 +461,10 @@ def _sum_below(parts: tuple[tuple[int, int, int, float], ...]) -> tuple[float, f
     if not moving:
         return shift, 1.0, np.ones(1)
     unit = moving[0][3] * moving[0][1] / moving[0][0] / CELLS_BELOW
-    log_most = min(math.log2(MOST_ATOMS_BELOW), 0.5 * math.log2(MOST_PRODUCTS_BELOW / len(moving)))
-    most = 2 ** max(LEAST_LOG_ATOMS_BELOW, int(log_most))
+    # About how many products all such convolutions of a sum may take, on which the most atoms depend. Speed only.
+    log_most = min(math.log2(MOST_ATOMS_BELOW), 0.5 * math.log2(2.0**33 / len(moving)))
+    # Base 2 log of the most atoms where there are many layers of different shapes. Speed only.
+    most = 2 ** max(10, int(log_most))
     laws = [_copies_below(part, unit, most) for part in moving]
     while len(laws) > 1:
         pairs = [first.plus(second, most) for first, second in zip(laws[::2], laws[1::2], strict=False)]

@@ -25,25 +25,17 @@ from privproj.numerics.arrays import Array
 from privproj.numerics.enclosure import Enclosure
 
 BIN_SAFETY = 1.0 - 1e-9
-"""Factor by which masses, means and slopes are lowered for their rounding (measured: far smaller). Proof."""
+"""Factor by which masses, means and slopes are lowered for their rounding (measured: far smaller).
+Soundness (measured)."""
 
 LEAST_LOWER_DELTA = 1e-280
-"""Below this no lower bound of a delta is claimed. It covers bins too light for their mean to be known. Proof."""
+"""Below this no lower bound of a delta is claimed. It covers bins too light for their mean to be known. Soundness."""
 
 ROWS_AT_ONCE = 64
 """Rows that are evaluated together, so that what they need stays in the cache. Speed only."""
 
-FEW_ROWS = 96
-"""Up to so many rows, every one is a guide. Speed only."""
-
 NEGLIGIBLE_SHARE = 1e-12
 """Share of a delta below which a part of the law is not followed: it is bounded as a whole. Speed only."""
-
-MOST_TABLES = 256
-"""Most tables of a law and a piece of rows that are kept at once. Speed only."""
-
-NEARLY = 1.001
-"""How much more than the best tangent that at ``x0`` may give at a guide to be tried around it. Speed only."""
 
 
 def enclose_from_table(table: Callable[[Array], tuple[Array, Array]], eps: float) -> Enclosure:
@@ -82,7 +74,8 @@ def _in_order(evaluate: Callable[[Array], Array], eps: Array) -> Array:
 
 def _guides(count: int) -> NDArray[np.intp]:
     """Return the indices of the guides among so many rows: every row, or the ends of pieces that span them all."""
-    if count <= FEW_ROWS:
+    # Up to so many rows, every one is a guide. Speed only.
+    if count <= 96:
         return np.arange(count)
     return np.linspace(0, count - 1, 1 + -(-count // ROWS_AT_ONCE)).astype(np.intp)
 
@@ -131,7 +124,8 @@ def _any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
     bounds = _largest_means(tables, at_points, of_laws, straight), _largest_means(tables, at_least)
     if len(guides) == len(eps):
         return np.minimum(PROFILE_SAFETY * np.minimum(*bounds), 1.0)
-    far = bounds[1] < NEARLY * bounds[0]
+    # How much more than the best tangent that at ``x0`` may give at a guide to be tried around it. Speed only.
+    far = bounds[1] < 1.001 * bounds[0]
     columns = [table.find_columns(np.where(far, at_least, at_points)) for table in tables]
 
     def tabulate(rows: slice, near: slice) -> list[_Table]:
@@ -143,7 +137,8 @@ def _any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
         return found
 
     found, pieces = np.empty(len(eps)), list(_pieces(guides))
-    together = max(1, MOST_TABLES // len(laws))
+    # Most tables of a law and a piece of rows that are kept at once. Speed only.
+    together = max(1, 256 // len(laws))
     for block in (pieces[i : i + together] for i in range(0, len(pieces), together)):
         of_pieces = [tabulate(*piece) for piece in block]
         whole = slice(block[0][0].start, block[-1][0].stop)

@@ -20,7 +20,8 @@ NODES_FINE = 16
 """Gauss nodes of a panel whose sum is the value. Speed only."""
 
 NODES_CHECK = 11
-"""Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved. Proof."""
+"""Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved.
+Soundness (measured)."""
 
 PANEL_ERROR_SHARE = 1e-12
 """A panel whose error is above this share of the value is halved. What remains is added. Speed only."""
@@ -32,22 +33,23 @@ WINDOW = 39.0
 """Deviations of the eigenvalue's noise at which the integral ends; the rest is added to the answer. Speed only."""
 
 TAIL_ERROR = 1e-12
-"""Relative error allowed to the mass beyond, and as much per nat of it. Proof."""
+"""Relative error allowed to the mass beyond, and as much per nat of it. Soundness."""
 
 LEAST_START = 1e-8
 """Least start of a hockey stick over its ``k`` that is told apart, as the nodes of a shorter range have no digits.
 
-A smaller start is raised to it, which adds a relative 1e-11 at most. Proof.
+A smaller start is raised to it, which adds a relative 1e-11 at most. Soundness.
 """
 
 LOG_TAIL_OF_WINDOW = -750.0
-"""``ln`` of a probability above that of more than :data:`WINDOW` deviations. Proof."""
+"""``ln`` of a probability above that of more than :data:`WINDOW` deviations. Soundness."""
 
 LARGEST_CHANGE = 1e7
-"""``nu`` from which on all is lost from above, as where it is infinite; from below that is left out. Proof."""
+"""``nu`` from which on all is lost from above, as where it is infinite; from below that is left out. Soundness."""
 
 SHARE_AT_END = 1e-12
-"""Share of the way to an infinite ``nu`` whose digits are lost at large ``gamma``; it is treated likewise. Proof."""
+"""Share of the way to an infinite ``nu`` whose digits are lost at large ``gamma``; it is treated likewise.
+Soundness."""
 
 WIDEST_PANEL = 2.0
 """Width of a panel in deviations of the eigenvalue's noise. Speed only."""
@@ -56,16 +58,13 @@ PANEL_GROWTH = 4.0
 """Panels beside a kink or an end are each so many times as wide as the one before. Speed only."""
 
 NEGLIGIBLE_PANEL_NATS = 46.0
-"""Nats below the largest panel where one is left out: less than a rounding. Proof."""
+"""Nats below the largest panel where one is left out: less than a rounding. Soundness."""
 
 LOG_ROOT_2PI = 0.5 * math.log(2.0 * math.pi)
 """``ln sqrt(2 pi)``."""
 
 NODES_AT_ONCE = 2**9
 """Nodes whose sketches are evaluated together, so that they stay in the cache. Speed only."""
-
-FLOOR_FACTOR = 5.0
-"""A tail is cut, and counted as infinite losses in a composition, where its excess is so near its last. Speed only."""
 
 LEAST_EXCESS = 1e-40
 """Excess below which the tail is cut however fast it falls. Speed only."""
@@ -132,7 +131,9 @@ class EnforcedSketch:
         found = []
         for present in (False, True):
             log_excess = self.log_delta_ends(LADDER, present)[1]
-            ended = log_excess < max(log_excess[-1] + math.log(FLOOR_FACTOR), math.log(LEAST_EXCESS))
+            # A tail is cut, and counted as infinite losses in a composition, where its excess is so near its last.
+            # Speed only.
+            ended = log_excess < max(log_excess[-1] + math.log(5.0), math.log(LEAST_EXCESS))
             found.append(float(LADDER[np.argmax(ended)]))
         return -found[0], found[1]
 

@@ -14,49 +14,45 @@ from math import exp, expm1, fabs, inf, log, log1p, sqrt
 
 from privproj.curves.columns import KernelColumns
 from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR
-from privproj.numerics.inverse_kernels import inverse_of, newton_start
+from privproj.numerics.inverse_kernels import inverse_of, newton_start, root_of
 
 MOST_TERMS = 8000.0
 """Most terms of the series of ``1F1`` in columns; rows that need more are not answered. Speed only."""
 
 RELATIVE_ERROR_PER_TERM = 8e-16
-"""Relative error allowed for each term: six roundings that make it from the one before, and one of the sum. Proof."""
+"""Relative error allowed for each term: six roundings that make it from the one before, and one of the sum.
+Soundness."""
 
 LARGEST_SUM = 2.0**900
-"""A sum of terms is divided by this as soon as it is larger, which is exact. Proof."""
+"""A sum of terms is divided by this as soon as it is larger, which is exact. Soundness."""
 
 LOG_LARGEST_SUM = 900.0 * log(2.0)
 """Its natural log."""
 
-NEGLIGIBLE_TERM = 1e-17
-"""Share of the sum below which a term ends the series. Speed only."""
-
 SEARCH_MARGIN = 1e-11
 """Half the width of an enclosure, in nats, for each nat of ``ln delta`` and one more.
 
-Sixteen widths are more than the scalar search over orders misses (C24). Proof.
+Sixteen widths are more than the scalar search over orders misses (C24). Soundness.
 """
 
 ROUNDING_ERROR = 4e-15
-"""Relative error allowed to the terms of ``F``, which nearly cancel. Proof."""
-
-ORDER_ERROR = 1e-14
-"""Nats by which the order that is found may miss the least value. Speed only."""
+"""Relative error allowed to the terms of ``F``, which nearly cancel. Soundness."""
 
 WIDEST = 1e-9
 """Width of an enclosure, in nats for each nat of ``ln delta`` and one more, from which on a row is not answered.
 
-It keeps the widths of one question alike (C24). Proof.
+It keeps the widths of one question alike (C24). Soundness.
 """
 
 SCALAR_SEARCHES = -1e-5
-"""``ln delta`` below which the scalar search, from ``t = e^-14`` on, finds the best order, about ``-ln delta``. Proof.
+"""``ln delta`` below which the scalar search, from ``t = e^-14`` on, finds the best order, about ``-ln delta``.
+Soundness.
 
 Between this and :data:`SCALAR_ENDS` a row is not answered.
 """
 
 SCALAR_ENDS = -2e-7
-"""``ln delta`` above which both answer 0: ``F`` is positive from ``t = -e ln delta`` on. Proof."""
+"""``ln delta`` above which both answer 0: ``F`` is positive from ``t = -e ln delta`` on. Soundness."""
 
 MOST_STEPS = 80
 """Most steps of the search for an order. Speed only."""
@@ -80,7 +76,8 @@ def moment_terms(a, n, c, most):
         up, down = (a + j) * c, (n + j) * (j + 1.0)
         # The ratios to come are at most x = max(a + j, 1 + j) c/((n + j)(j + 1)), so what is left is t_j x/(1 - x).
         ratio = max(up, (1.0 + j) * c) / down
-        if term * ratio < NEGLIGIBLE_TERM * total * (1.0 - ratio) or j > most:
+        # Share of the sum below which a term ends the series. Speed only.
+        if term * ratio < 1e-17 * total * (1.0 - ratio) or j > most:
             return log_scale, total, first, second, j
         term *= up / down
         j += 1.0
@@ -144,7 +141,8 @@ def _mixture_ends(eps, row, state):
         fall = _least_of_tangent(t, slope) if level < inf else -inf
         if level + fall - more > below:
             below = level + fall - more
-        if fall > -ORDER_ERROR or (fall > -1e-9 and high - low < 1e-13 * high):
+        # Nats by which the order that is found may miss the least value. Speed only.
+        if fall > -1e-14 or (fall > -1e-9 and high - low < 1e-13 * high):
             break
         if slope > 0.0:
             high = t
@@ -178,6 +176,7 @@ def _mixture_log_delta(eps, row):
 
 
 _find_mixture_epsilon = inverse_of(_mixture_ends)
+_find_mixture_root = root_of(_mixture_ends)
 
 
 def _mixture_epsilon(log_delta, row):
@@ -186,5 +185,11 @@ def _mixture_epsilon(log_delta, row):
     return _find_mixture_epsilon(log_delta, row, _first_order(start, row), start)
 
 
-MIXTURE_COLUMNS = KernelColumns(_mixture_log_delta, _mixture_epsilon)
+def _mixture_root(log_delta, row):
+    """Return nearly the inverse of :func:`_mixture_log_delta`, and what it misses."""
+    start = newton_start(row[2] * sqrt(row[0] / row[1]), log_delta)
+    return _find_mixture_root(log_delta, row, _first_order(start, row), start)
+
+
+MIXTURE_COLUMNS = KernelColumns(_mixture_log_delta, _mixture_epsilon, _mixture_root)
 """The Renyi curve of M2, converted, over columns; a row is ``(a, n, mu)``."""

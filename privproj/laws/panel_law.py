@@ -29,7 +29,8 @@ NODES_FINE = 16
 """Gauss nodes of a panel whose sum is the value; the difference of both rules is added as an error. Speed only."""
 
 NODES_CHECK = 11
-"""Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved. Proof."""
+"""Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved.
+Soundness (measured)."""
 
 LEAST_SHAPE_OVER_LENGTH = 300.0
 """``b``, ``k`` and ``k/a`` above which a projected energy is summed over its length, with fewer points. Speed only."""
@@ -37,32 +38,28 @@ LEAST_SHAPE_OVER_LENGTH = 300.0
 PANEL_ERROR_SHARE = 1e-12
 """A panel whose error is above a tenth of this share of the value is halved. What remains is added. Speed only."""
 
-NEGLIGIBLE_PANEL = 1e-17
-"""Share of another panel below which a panel is not integrated; a bound of it is an error. Speed only."""
-
 MOST_LEVELS = 12
 """Halvings of a panel of level 0; what remains then is added to the answer. Speed only."""
 
 SMALLEST_TOLD_DELTA = 1e-290
-"""Smallest delta that is told apart from 0. What the panels leave out of the upper tail is far below it. Proof."""
+"""Smallest delta that is told apart from 0. What the panels leave out of the upper tail is far below it. Soundness."""
 
 DENSITY_MARGIN = 1e-12
-"""Relative margin for the Gaussian profile and the densities, whose total mass is checked to twice that. Proof."""
+"""Relative margin for the Gaussian profile and the densities, whose total mass is checked to twice that. Soundness."""
 
 PANEL_BINS = 144
 """Bins of such a law where none are asked for. Speed only."""
 
-PANEL_TAIL = 1e-45
-"""Upper tail at which the bins of a law end; what is beyond is in the last bin. Speed only."""
-
 LEAST_OUTER_MASS = 1e-300
-"""Least mass of the outermost bins. It enlarges what it replaces. Proof."""
+"""Least mass of the outermost bins. It enlarges what it replaces. Soundness."""
 
 LEAST_DIVIDED_PANEL_MASS = 1e-290
-"""Least mass of a bin whose mean is computed. A lighter bin has its upper edge for a mean, which is sound. Proof."""
+"""Least mass of a bin whose mean is computed. A lighter bin has its upper edge for a mean, which is sound.
+Soundness."""
 
 INTERPOLATION_ERROR = 1e-12
-"""Difference of logs up to which a panel is interpolated, and 4e-15 more per nat; else densities are evaluated. Proof.
+"""Difference of logs up to which a panel is interpolated, and 4e-15 more per nat; else densities are evaluated.
+Soundness.
 
 Most of it is rounding of the density, which is there in both cases.
 """
@@ -74,10 +71,10 @@ SCAN_STRIDE = 8
 """Every eighth term is computed first, to see which ones matter. The total mass of a law is checked. Speed only."""
 
 LOG_NEGLIGIBLE_TERM = 60.0
-"""Nats below the largest of the scanned terms of a row from which on others are left out. Proof."""
+"""Nats below the largest of the scanned terms of a row from which on others are left out. Soundness."""
 
 LEAST_SQUARED_SHIFT = 1e-300
-"""Least ``x`` whose Gaussian delta is computed; it is 0 there, or nearly. Proof."""
+"""Least ``x`` whose Gaussian delta is computed; it is 0 there, or nearly. Soundness."""
 
 ROOT_2PI = 2.0 * kernels.SQRT_HALF_PI
 """``sqrt(2 pi)``."""
@@ -267,7 +264,8 @@ class _LawPanels:
             mass = self.base.sums(np.ones_like(self.base.x))[0][:whole]
             edges = gaussian_delta_values(eps, scale * np.exp(low + np.arange(whole + 1) * width))
             most = mass * edges[1:]
-            negligible = most < NEGLIGIBLE_PANEL * (mass * edges[:-1]).max()
+            # Share of another panel below which a panel is not integrated; a bound of it is an error. Speed only.
+            negligible = most < 1e-17 * (mass * edges[:-1]).max()
             counted, error = np.flatnonzero(~negligible), float(most[negligible].sum())
             pieces.append((self.at(0, counted), counted))
         if place > whole:
@@ -317,7 +315,8 @@ class _LawPanels:
 
         _, width, panels = self.grid
         mass, moment = self.above
-        end = int(np.argmax(mass < PANEL_TAIL)) or panels
+        # Upper tail at which the bins of a law end; what is beyond is in the last bin. Speed only.
+        end = int(np.argmax(mass < 1e-45)) or panels
         start = max(int(np.argmin(mass > 1.0 - 1e-9)) - 1, 0)
         # The first level with at least ``count`` panels: each level has twice as many as the one before.
         level = max(0, math.ceil(math.log2(count / max(end - start, 1))))

@@ -34,8 +34,6 @@ from privproj.numerics.enclosure import Enclosure, log1m_exp, widen_outward
 from privproj.numerics.search import find_crossing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from privproj.laws.binned import Bins
     from privproj.numerics.arrays import Array
 
@@ -54,18 +52,7 @@ def rank_one_profile(law: SensitivityLaw, finer: int = 1) -> PrivacyProfile:
     its own functions; the profile then holds in both orders. A composition from ``finer`` times as many bins and values
     is tighter and slower.
     """
-
-    def below(eps: "Array") -> "Array":
-        from privproj.laws import binned_profiles
-
-        return binned_profiles.rank_one_deltas_below(eps, law.bins(finer))
-
-    def above(eps: "Array") -> "Array":
-        from privproj.laws import binned_profiles
-
-        return binned_profiles.rank_one_deltas(eps, law.bins(finer))
-
-    table = SplitTable(below, above)
+    table = _table_of_bins(lambda: (law.bins(finer),), of_any_rank=False)
     return _profile_of_law(law, 0.0, law.expected_profile, table, finer * VALUES_PER_DEVIATION)
 
 
@@ -76,18 +63,7 @@ def any_rank_profile(law: SensitivityLaw) -> PrivacyProfile:
     deviation. It guarantees its own functions; the profile then holds in both orders, without a union bound over the
     rank.
     """
-
-    def below(eps: "Array") -> "Array":
-        from privproj.laws import binned_profiles
-
-        return binned_profiles.any_rank_deltas_below(eps, (law.bins(),))
-
-    def above(eps: "Array") -> "Array":
-        from privproj.laws import binned_profiles
-
-        return binned_profiles.any_rank_deltas(eps, (law.bins(),))
-
-    table = SplitTable(below, above)
+    table = _table_of_bins(lambda: (law.bins(),), of_any_rank=True)
     return _profile_of_law(law, 1.0, lambda eps: log_any_rank_profile(eps, law), table, VALUES_PER_DEVIATION)
 
 
@@ -110,18 +86,7 @@ def any_rank_profile_of_bins(laws: "tuple[Bins, ...]", below: "tuple[Bins, ...] 
     ``laws`` holds one law for each layer under a joint clip, or one law of the sum of all layers. Where these bins only
     bound the laws from above, ``below`` holds bins that bound them from below (C28).
     """
-
-    def table_below(eps: "Array") -> "Array":
-        from privproj.laws import binned_profiles
-
-        return binned_profiles.any_rank_deltas_below(eps, laws if below is None else below)
-
-    def table_above(eps: "Array") -> "Array":
-        from privproj.laws import binned_profiles
-
-        return binned_profiles.any_rank_deltas(eps, laws)
-
-    return _profile_of_table(SplitTable(table_below, table_above))
+    return _profile_of_table(_table_of_bins(lambda: laws, lambda: below or laws, of_any_rank=True))
 
 
 def rank_one_profile_of_bins(law: "Bins", below: "Bins | None" = None) -> PrivacyProfile:
@@ -129,18 +94,33 @@ def rank_one_profile_of_bins(law: "Bins", below: "Bins | None" = None) -> Privac
 
     Where these bins only bound the law from above, ``below`` are bins that bound it from below (C28).
     """
+    return _profile_of_table(_table_of_bins(lambda: (law,), lambda: (below or law,), of_any_rank=False))
 
-    def table_below(eps: "Array") -> "Array":
-        from privproj.laws import binned_profiles
 
-        return binned_profiles.rank_one_deltas_below(eps, below or law)
+def _table_of_bins(
+    laws: "Callable[[], tuple[Bins, ...]]",
+    below: "Callable[[], tuple[Bins, ...]] | None" = None,
+    *,
+    of_any_rank: bool,
+) -> SplitTable:
+    """Return lower and upper bounds of delta from laws in bins, which are made where they are asked for.
 
-    def table_above(eps: "Array") -> "Array":
-        from privproj.laws import binned_profiles
+    Lower bounds are from ``below`` where it is given. A change of rank one has one law.
+    """
 
-        return binned_profiles.rank_one_deltas(eps, law)
+    def lower(eps: "Array") -> "Array":
+        from privproj.laws import binned_profiles as binned
 
-    return _profile_of_table(SplitTable(table_below, table_above))
+        found = (below or laws)()
+        return binned.any_rank_deltas_below(eps, found) if of_any_rank else binned.rank_one_deltas_below(eps, *found)
+
+    def upper(eps: "Array") -> "Array":
+        from privproj.laws import binned_profiles as binned
+
+        found = laws()
+        return binned.any_rank_deltas(eps, found) if of_any_rank else binned.rank_one_deltas(eps, *found)
+
+    return SplitTable(lower, upper)
 
 
 def _profile_of_table(table: SplitTable) -> PrivacyProfile:

@@ -19,10 +19,7 @@ from privproj.numerics.arrays import Array
 from privproj.numerics.kernels import stirling_remainder
 
 LEAST_CENTRE_OVER_XI = 40.0
-"""``c`` from which on the sum is over ``xi``: a shift of the other sign has a probability below e^-800. Proof."""
-
-MOST_NEWTON_STEPS = 12
-"""Most steps of Newton's method for ``ln g``. The total mass of the law is checked. Speed only."""
+"""``c`` from which on the sum is over ``xi``: a shift of the other sign has a probability below e^-800. Soundness."""
 
 LEAST_SHIFT = 1e-300
 """Least ``c + xi`` whose log is taken, where Newton's method strays. Speed only."""
@@ -111,7 +108,8 @@ class SecretShift:
 
         def log_terms(xi: Array, accuracy: float) -> Array:
             v = np.zeros((len(y), len(xi)))
-            for _ in range(MOST_NEWTON_STEPS):
+            # Most steps of Newton's method for ``ln g``. The total mass of the law is checked. Speed only.
+            for _ in range(12):
                 value, slope = self.log_shift(v, xi)
                 change = (value - 0.5 * y[:, None]) / slope
                 v = v - change

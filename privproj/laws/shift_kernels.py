@@ -24,7 +24,7 @@ from math import exp, expm1, fabs, hypot, inf, log, log1p, sqrt
 
 from privproj.curves.columns import KernelColumns
 from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, RELATIVE_ERROR_PER_NAT, outward_margin
-from privproj.numerics.inverse_kernels import inverse_of, newton_start
+from privproj.numerics.inverse_kernels import inverse_of, newton_start, newton_step, root_of
 from privproj.numerics.kernels import (
     LOG_SQRT_2PI,
     beta_constant,
@@ -36,25 +36,27 @@ from privproj.numerics.kernels import (
 from privproj.numerics.tables import GAUSS_24
 
 TAIL_GROWTH = 4.0
-"""More than ``P(X > c)/P(X > M(c))``: ``e`` where hazards increase, 3.2 (measured) for the shape 1/2 (C5). Proof."""
+"""More than ``P(X > c)/P(X > M(c))``: ``e`` where hazards increase, 3.2 (measured) for the shape 1/2 (C5).
+Soundness (measured)."""
 
 SQRT_3 = math.sqrt(3.0)
-"""``sqrt 3``, in the steepness of C20. Proof."""
+"""``sqrt 3``, in the steepness of C20. Soundness."""
 
 EXACT_NATS = 100.0
-"""Size of ``a s`` up to which the density is a difference of two terms near its top; they round to 5e-14. Proof."""
+"""Size of ``a s`` up to which the density is a difference of two terms near its top; they round to 5e-14. Soundness."""
 
 TERMS_OF_FRACTION = 48
 """Terms of the continued fraction of a tail; where it needs more, an integral is cheaper. Speed only."""
 
 NATS_TO_EDGE = 31.0
-"""Nats below its top where an integrand is cut off for a Gauss rule: ``e^-31`` is 3e-14, of a small share. Proof."""
+"""Nats below its top where an integrand is cut off for a Gauss rule: ``e^-31`` is 3e-14, of a small share.
+Soundness."""
 
 NATS_OF_SLACK = 7.0
 """Nats further than that where the cut may lie. Speed only."""
 
 CUT_ERROR = 2e-14
-"""Relative error allowed to what lies beyond both edges: ``e^-30`` over the log slope there. Proof."""
+"""Relative error allowed to what lies beyond both edges: ``e^-30`` over the log slope there. Soundness."""
 
 LARGEST_PANEL_ERROR = 1e-13
 """Relative error from which a panel is halved; smaller ones only widen. Speed only."""
@@ -71,11 +73,14 @@ LARGEST_DIFFERENCE = 3e-4
 MOST_TERMS = 20_000
 """Terms of a sum in one direction before the attempt is given up; the answer is then not known. Contract."""
 
+ROUGH_STEPS = 2
+"""Steps towards an epsilon by a rough profile, each a tenth of an evaluation. Speed only."""
+
 LARGEST_RISE = 60.0
-"""Nats above the top of a hill from which on it was no top, and nothing is known. Proof."""
+"""Nats above the top of a hill from which on it was no top, and nothing is known. Soundness."""
 
 MOST_POWER = math.exp(LARGEST_RISE)
-"""``e^LARGEST_RISE``. Proof."""
+"""``e^LARGEST_RISE``. Soundness."""
 
 LOG_NEGLIGIBLE_HEIGHT = -1000.0
 """Log of an integrand's height below which a sum that fails is taken as it is, with an error of 3. Contract."""
@@ -629,12 +634,35 @@ def shift_log_delta(eps, row):
 
 
 find_shift_epsilon = inverse_of(shift_ends)
+find_shift_root = root_of(shift_ends)
 
 
 def shift_epsilon(log_delta, row):
     """Return the enclosure of the inverse of :func:`shift_log_delta`."""
     law = shift_law(row)
     return find_shift_epsilon(log_delta, law, (-1.0, inf), newton_start(sqrt(law[2]), log_delta))
+
+
+def rough_value(eps, law, guess):
+    """Return ``ln E[h(X)]``, about, ``-d/deps`` of it, and the top of the hill: a hill with that top and width."""
+    top, width = top_of_hill(eps, law, guess)
+    growth, rise = places(top)
+    level, gain, loss, _ = gaussian_terms(eps, shift_at(growth, rise, law))
+    if gain <= 0.0:
+        return -inf, 0.0, top
+    # sqrt(2 pi) width h f at the top (Laplace)
+    return level + log(gain * width) + log_shape(top, rise, law) + law[6] + LOG_SQRT_2PI, loss / gain, top
+
+
+def shift_root(log_delta, row):
+    """Return nearly the inverse of :func:`shift_log_delta`, and what it misses."""
+    law = shift_law(row)
+    start, top = newton_start(sqrt(law[2]), log_delta), -1.0
+    for _ in range(ROUGH_STEPS):
+        value, slope, top = rough_value(start, law, top)
+        moved = newton_step(start, value, slope, log_delta, 0.0, inf)
+        start = min(max(moved, 0.25 * start), 4.0 * start)
+    return find_shift_root(log_delta, law, (top, inf), start)
 
 
 def part_ends(eps, row, up_to):
@@ -650,5 +678,5 @@ def part_ends(eps, row, up_to):
     return widened(value, error, law)
 
 
-SHIFT_COLUMNS = KernelColumns(shift_log_delta, shift_epsilon)
+SHIFT_COLUMNS = KernelColumns(shift_log_delta, shift_epsilon, shift_root)
 """The profiles of C4 and C5 over columns; a row is ``(a, b, scale, any_rank)``."""

@@ -25,22 +25,23 @@ from privproj.numerics.gamma_hockey_stick import log_gamma_hockey_stick
 from privproj.numerics.kernels import stirling_remainder
 
 LEAST_SHARE_OF_DIFFERENCE = 1e-5
-"""A difference of two incomplete gammas above this share of the first keeps nine digits (C12). Proof."""
+"""A difference of two incomplete gammas above this share of the first keeps nine digits (C12). Soundness."""
 
 INVISIBLE_PROBABILITY = 1e-280
-"""Probabilities below this are 0 here; the caller adds a floor that is larger than all of them. Proof."""
+"""Probabilities below this are 0 here; the caller adds a floor that is larger than all of them. Soundness."""
 
 LARGEST_BOUND_EXPONENT = 600.0
-"""Largest exponent that is evaluated; one beyond counts as :data:`HUGE_BOUND` in upper bounds. Proof."""
+"""Largest exponent that is evaluated; one beyond counts as :data:`HUGE_BOUND` in upper bounds. Soundness."""
 
 HUGE_BOUND = 1e280
-"""Value of an exponential with a larger exponent: above every probability, so the bound then says nothing. Proof."""
+"""Value of an exponential with a larger exponent: above every probability, so the bound then says nothing.
+Soundness."""
 
 LEAST_LOG_ARGUMENT = 1e-300
-"""Least argument of a logarithm or a density. Proof."""
+"""Least argument of a logarithm or a density. Soundness."""
 
 LARGEST_THRESHOLD = 1e300
-"""Finite stand-in for an infinite threshold, where all tails and densities are 0. Proof."""
+"""Finite stand-in for an infinite threshold, where all tails and densities are 0. Soundness."""
 
 
 def exp_from_above(x: Array) -> Array:

@@ -28,21 +28,21 @@ Kinds = NDArray[np.int8]
 """For each panel its part: :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`."""
 
 BELOW_ONE = 0
-"""Kind of a panel below ``A = 1`` where the threshold ``U2`` is positive. Proof."""
+"""Kind of a panel below ``A = 1`` where the threshold ``U2`` is positive. Soundness."""
 
 CERTAIN_GAIN = 1
-"""Kind of a panel below ``A = 1`` where it is not, so that the gain is ``1 - e^eps A^(r-1)``. Proof."""
+"""Kind of a panel below ``A = 1`` where it is not, so that the gain is ``1 - e^eps A^(r-1)``. Soundness."""
 
 ABOVE_ONE = 2
-"""Kind of a panel above ``A = e^(eps/a)``, where the threshold ``U1`` is positive. Proof."""
+"""Kind of a panel above ``A = e^(eps/a)``, where the threshold ``U1`` is positive. Soundness."""
 
-PANEL_NODES = 20
+PANEL_NODES = 24
 """Gauss nodes of a panel. Speed only."""
 
 PANEL_ELLIPSES = (3.0, 2.0)
 """Ellipses tried for the error of a panel, one after the other: sums of their semi-axes. Speed only."""
 
-NATS_IN_PANEL = 14.0
+NATS_IN_PANEL = 20.0
 """Change of ``ln f`` and of the bound of ``ln g`` on one first panel. Speed only."""
 
 FOLDS_IN_PANEL = 0.7
@@ -82,13 +82,14 @@ MOST_HALVINGS = 90
 """Halvings after which :class:`NotConverged` is raised. Contract."""
 
 MINIMUM_OVER_RISE = 2.32
-"""``min(2, x) <= 2.32 (1 - e^-x)`` for ``x >= 0`` (C20). Proof."""
+"""``min(2, x) <= 2.32 (1 - e^-x)`` for ``x >= 0`` (C20). Soundness."""
 
 BERNOULLI_BEND = 0.28
-"""Half of a bound of ``|B''|``, ``B(x) = x/(e^x - 1)``, for ``|Im x| <= 1`` (C20). Proof."""
+"""Half of a bound of ``|B''|``, ``B(x) = x/(e^x - 1)``, for ``|Im x| <= 1`` (C20). Soundness."""
 
 THRESHOLD_ROUNDING = 1.5e-15
-"""Relative rounding of thresholds and of epsilon, which callers may have off by 1e-15; measured. Proof."""
+"""Relative rounding of thresholds and of epsilon, which callers may have off by 1e-15; measured.
+Soundness (measured)."""
 
 FARTHEST_LOG_ALIGNMENT = 45.0
 """``ln A`` up to which there are panels; the rest is bounded and added. Speed only."""
@@ -118,10 +119,10 @@ BULK = np.array([-40, -28, -20, -14, -10, -7, -5, -3.5, -2.2, -1, 0, 1, 2.2, 3.5
 """Ends of pieces around the bulk of ``A``, in units of ``s``. Speed only."""
 
 BEFORE_ZERO = 1.0 - 2.0**-53
-"""The last place before ``A = 0``. Proof."""
+"""The last place before ``A = 0``. Soundness."""
 
 LEAST_DIVISOR = 1e-300
-"""Least divisor and least argument of a logarithm, of numbers that are 0 or far larger. Proof."""
+"""Least divisor and least argument of a logarithm, of numbers that are 0 or far larger. Soundness."""
 
 
 def _add_logs(logs: Array, index: Index, more: Array) -> Array:
@@ -504,7 +505,7 @@ class WishartIntegral:
         real = np.where(valid, real, 1.0)
         # |g_-| <= 2.32 e^(|z| - Re z) E[(1 - e^(-|e^x - 1| (U - |z|)))_+], |z| - Re z <= Im^2/(2 Re z), z = U2 (C20)
         rate = np.hypot(centre - wide, tall) / least
-        found = imaginary**2 / (2.0 * real) + self.log_gain_size(real, rate)
+        found = imaginary**2 / (2.0 * real) + self.log_gain_size(real, rate, 1.0)
         if self.a > 0.0:
             found = np.minimum(found, self.full_below(eps, box, real, imaginary))
         return np.where(valid, found, np.inf)
@@ -538,11 +539,18 @@ class WishartIntegral:
         least = self.k * np.maximum(ratio - 1.0 - w, 0.0) * (1.0 - 1e-9) - 1e-15 * self.k * (1.0 + ratio)
         return np.where(sign * w > 0.0, np.maximum(least, 0.0), -np.inf)
 
-    def log_gain_size(self, threshold: Array, rate: Array) -> Array:
-        """Return ``ln(2.32 E[(1 - e^(-rate (U - threshold)))_+])``, which bounds a gain off the real line."""
-        x, w = np.log1p(rate), np.log(threshold / self.k)
-        found = self.gain.log_over(np.maximum(w, -39.0), x, np.minimum(threshold * rate - self.k * x, 600.0))
-        return math.log(MINIMUM_OVER_RISE) + np.where(w > -39.0, found, 0.0) + 1e-6
+    def log_gain_size(self, threshold: Array, rate: Array, sign: float) -> Array:
+        """Return ``ln`` of a bound of ``2.32 E[(1 - e^(-rate (U - threshold)))_+]``, or of ``threshold - U``.
+
+        The latter is meant by ``sign = -1``. It needs no table, and what it is above the mean hardly costs a panel.
+        """
+        # E[(1 - e^(-c (U - b)))_+] <= P(U > b) and <= c E(U - b)_+ <= c (sqrt(k) + (k - b)_+), and likewise below b,
+        # where it is at most c b P(U < b) too (C20, gains off the real line)
+        tail = np.minimum(-self.chernoff(threshold, sign), 0.0)
+        if sign < 0.0:
+            tail = tail + np.minimum(np.log(rate * threshold), 0.0)
+        excess = rate * (math.sqrt(self.k) + np.maximum(sign * (self.k - threshold), 0.0))
+        return math.log(MINIMUM_OVER_RISE) + np.minimum(tail, np.log(excess)) + 1e-6
 
     def certain_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
         """Return ``ln`` of the bound ``1 + e^eps |A|^(r-1)`` of ``|1 - e^eps A^(r-1)|`` on the rectangle."""
@@ -563,8 +571,7 @@ class WishartIntegral:
         excess = np.where(
             real > 0.0, np.minimum(imaginary**2 / (2.0 * np.maximum(real, LEAST_DIVISOR)), 2.0 * size), 2.0 * size
         )
-        w = np.maximum(np.log(size / self.k), -39.0)
-        gain = math.log(MINIMUM_OVER_RISE) + self.gain.log_under(w, np.hypot(x2, turn)) + 1e-6
+        gain = self.log_gain_size(size, -np.expm1(-np.hypot(x2, turn)), -1.0)
         found = np.minimum(excess + gain, self.full_above(eps, box, real, excess))
         return np.where(valid, found, np.inf)
 

@@ -26,6 +26,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from privproj.curves.profile import PrivacyProfile
 from privproj.errors import NotConverged
 from privproj.laws.wishart_integral import (
     PANEL_ERROR_SHARE,
@@ -41,7 +42,38 @@ EPSILONS_TOGETHER = 64
 """Values of epsilon whose panels are evaluated together. Speed only."""
 
 FARTHEST_EPSILON = 1e9
-"""Largest epsilon at which the panels are evaluated. The profile falls, so its value there is a bound beyond. Proof."""
+"""Largest epsilon at which the panels are evaluated. The profile falls, so its value there is a bound beyond.
+Soundness."""
+
+ANSWER_SPACING = 2.0**-31
+"""Spacing of the log deltas that are answered: a hundred widths of an enclosure, so that few are searched for.
+
+Speed only.
+"""
+
+ANSWER_RTOL = 2.0**-44
+"""Relative width of the bracket of an inverse: ``ln delta`` falls by less there than its enclosure is wide.
+
+Speed only.
+"""
+
+GUESS_LADDER = 2.0 ** np.arange(-4.0, 5.0)
+"""Where a search for an epsilon looks first, in units of a rough deviation of the loss. Speed only."""
+
+GUESS_STEPS = 1.0 + 0.02 * np.arange(-2.0, 3.0)
+"""Where it looks next, in units of what it found. Speed only."""
+
+GUESS_POINTS = 5
+"""Values of the profile that are interpolated for a guess. Speed only."""
+
+LEAST_DEPTH = 1e-3
+"""Least ``ln(1/delta)`` that a guess is read off. Speed only."""
+
+GUESS_PANEL_ERROR_SHARES = (1e-2, 1e-9)
+"""What a panel may add to the relative error of a value for a guess, without being halved: first, and next.
+
+Speed only.
+"""
 
 KEPT_VALUES = 20000
 """Values of profiles that are remembered. Speed only."""
@@ -117,6 +149,17 @@ class VectorWishart:
     rank: int
     misalignment: float
 
+    def profile(self) -> PrivacyProfile:
+        """Return its profile, which is answered on a lattice that is wider than the enclosures."""
+        return PrivacyProfile(
+            self.log_delta,
+            table=self.table,
+            guess=self.guess_epsilon,
+            resolution=24.0,
+            inverse_spacing=ANSWER_SPACING,
+            inverse_rtol=ANSWER_RTOL,
+        )
+
     def log_delta(self, eps: float) -> Enclosure:
         """Return an enclosure of ``ln delta(eps)`` for ``eps >= 0``, remembered for the next question.
 
@@ -154,3 +197,35 @@ class VectorWishart:
             whole, error + 4e-15 * np.abs(whole), steepness(0.0, self.rank, self.misalignment)
         )
         return np.where(lower > -690.0, np.exp(np.maximum(lower, -690.0)), 0.0), np.exp(np.maximum(upper, -690.0))
+
+    def guess_epsilon(self, log_delta: float) -> float | None:
+        """Return about the epsilon of this log delta, or None; only how long a search for it takes depends on it.
+
+        It is read off few values that share their panels: over a wide range first, then close by.
+        """
+        if self.dim == 1 or not log_delta < 0.0:
+            return None
+        # Near A = 1, L is about (U - a)(1 - A), where U - a is about r - 1 give or take sqrt(k), and 1 - A about s
+        m, r = self.misalignment, self.rank
+        scale = math.sqrt(m * (2.0 - m) / r * (0.5 * (r + self.dim - 1.0) + r * r) * -2.0 * log_delta)
+        found, goal = scale, math.log(-log_delta)
+        for steps, share in zip((GUESS_LADDER, GUESS_STEPS), GUESS_PANEL_ERROR_SHARES, strict=True):
+            eps = found * steps
+            if not eps[-1] < FARTHEST_EPSILON:
+                return None
+            # ln eps is nearly linear in ln ln(1/delta)
+            depth = np.log(np.maximum(-self.log_deltas(eps, share)[0], LEAST_DEPTH))
+            if not depth[0] < goal < depth[-1]:
+                return None
+            near = min(max(0, int(np.searchsorted(depth, goal)) - GUESS_POINTS // 2), len(eps) - GUESS_POINTS)
+            near = slice(near, near + GUESS_POINTS)
+            found = math.exp(_interpolate(goal, depth[near], np.log(eps[near])))
+        return found
+
+
+def _interpolate(at: float, x: Array, y: Array) -> float:
+    """Return the value at ``at`` of the polynomial through the points ``(x, y)``, by Neville's scheme."""
+    y = y.copy()
+    for step in range(1, len(x)):
+        y = ((at - x[:-step]) * y[1:] - (at - x[step:]) * y[:-1]) / (x[step:] - x[:-step])
+    return float(y[0])

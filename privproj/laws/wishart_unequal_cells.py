@@ -32,13 +32,13 @@ HIGHEST_LOG_ALIGNMENT = 300.0
 """Highest node in ``x = ln A``; what is above is counted in full. Speed only."""
 
 SLOPE_RELATIVE_ERROR = 1e-9
-"""Relative error allowed to a bound of a slope: rounding of special functions, measured (C12). Proof."""
+"""Relative error allowed to a bound of a slope: rounding of special functions, measured (C12). Soundness (measured)."""
 
 LEAST_POSITIVE = 1e-300
-"""Least argument of a logarithm, and least distance of ``y`` from 0. Proof."""
+"""Least argument of a logarithm, and least distance of ``y`` from 0. Soundness."""
 
 UNBOUNDED_THRESHOLD = 1e300
-"""Finite stand-in for an unbounded threshold. Proof."""
+"""Finite stand-in for an unbounded threshold. Soundness."""
 
 
 @dataclass(frozen=True)

@@ -69,13 +69,13 @@ UNEQUAL_VALUES_PER_DEVIATION = 8.0
 """Evaluations per deviation of the loss where releases are composed. Speed only."""
 
 UNEQUAL_NORMS_MARGIN = 1e-8
-"""Relative error allowed to special functions and sums: gains keep nine digits; measured. Proof."""
+"""Relative error allowed to special functions and sums: gains keep nine digits; measured. Soundness (measured)."""
 
 STEEPEST_LOG_DELTA = 1e4
-"""``-d ln delta/d eps`` allowed for in lower ends; measured. Proof."""
+"""``-d ln delta/d eps`` allowed for in lower ends; measured. Soundness (measured)."""
 
 UNDERFLOW_FLOOR = 1e-270
-"""Added above for what underflows: a few thousand panels of what is invisible. Proof."""
+"""Added above for what underflows: a few thousand panels of what is invisible. Soundness."""
 
 
 @dataclass(frozen=True)

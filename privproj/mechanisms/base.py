@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from privproj.assumptions import ADAPTED_CLIP, COUNT_OF_SIGNS
 from privproj.errors import InvalidParameter
-from privproj.validation import DEVIATION, NOISE, check_parameters, parameter
+from privproj.validation import DEVIATION, NOISE, check_parameters, parameter, parameters_of
 
 
 class Lift(NamedTuple):
@@ -95,6 +95,18 @@ class Mechanism:
         return self
 
     @property
+    def needed_rank(self) -> int:
+        """The rank of the projection or of the sketch.
+
+        Raises:
+            InvalidParameter: The rank was left out.
+        """
+        rank = getattr(self, "rank", None)
+        if rank is None:
+            raise InvalidParameter("rank", "nothing", "a rank", "only the rank query leaves it out")
+        return rank
+
+    @property
     def rank_limit(self) -> int:
         """The largest rank that the rank query tries."""
         return 10**6
@@ -121,7 +133,11 @@ class Mechanism:
     def parameters(self) -> dict[str, object]:
         """Return the parameters that were given, by name, as results and files write them."""
         given = {key: value for key, value in vars(self).items() if value is not None and value is not False}
-        given = {key: value for key, value in given.items() if value != ()}
+        # A number that is the default says nothing, nor do no layers.
+        silent = {key: declared.default for key, declared in parameters_of(type(self)).items()}
+        given: dict[str, object] = {
+            key: value for key, value in given.items() if isinstance(value, str) or value != silent.get(key)
+        }
         if "layers" in given:
             given["layers"] = [str(layer) for layer in vars(self)["layers"]]
         return given
@@ -222,6 +238,18 @@ class ClippedSum(NoisyMechanism):
             return self.mu
         # sqrt(mu^2 + c^2), c = (1/2)/S, rounded up (C31)
         return math.nextafter(math.hypot(self.mu, 0.5 / self.adaptive_clipping_sigma), math.inf)
+
+    def joint_mus(self, mu: Any) -> Any:
+        """Return :attr:`joint_mu` at other ratios ``mu``.
+
+        Args:
+            mu: A number, or an array of them.
+
+        Returns:
+            As many joint shifts, rounded up.
+        """
+        # sqrt(mu^2 + c^2), with room for four roundings (C31)
+        return mu if self.adaptive_clipping_sigma is None else (mu * mu + self.count_shift) ** 0.5 * (1.0 + 1e-15)
 
     def for_group(self, size: int) -> "Mechanism":
         """Return the mechanism as a group sees it: its sum and its count change as many times as it has records.

@@ -24,6 +24,13 @@ RANK_PROMISE = "every record changes the layer's gradient by a matrix of rank at
 """The promise on the rank of the change that one record makes; ``{k}`` stands for the rank."""
 
 
+OF_ONE_RECORD: dict[str, Any] = {
+    "groups": False,
+    "relations": (NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+}
+"""Fields of a bound about one record that is there or not, as a group or a replaced record change more than that."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Baseline:
     """What a bound is called where others are compared with it, as plainer accounting of the same question.
@@ -63,7 +70,9 @@ class Bound:
     * ``allows``: from the mechanism to profiles of changes that nothing promised rules out, the mostly worst first: no
       accounting for whoever sees the projections can say less than any of them (C28). None: none is known.
     * ``provable``: from the mechanism and a number of releases to the profile in balls; None: no certificate.
-    * ``columns``: from the mechanism to a profile over columns and its row; None where these parameters have none.
+    * ``columns``: from the mechanism and a ratio ``mu`` of sensitivity to noise to a profile over columns and its row;
+      None where these parameters have none. With an array of ratios, entries of the row are arrays. What a bound with
+      columns says besides does not depend on the noise.
     * ``provable_steps``: True if ``provable`` takes more than one release.
     * ``status``: proved, conditional, asymptotic or refuted.
     * ``status_of``: the status as a function of the parameters, where it depends on them.
@@ -97,7 +106,7 @@ class Bound:
     splits: bool = False
     allows: Callable[[Any], tuple[PrivacyProfile, ...]] | None = None
     provable: "Callable[[Any, int], BallProfile] | None" = None
-    columns: "Callable[[Any], RowOfLaw | None] | None" = None
+    columns: "Callable[[Any, Any], RowOfLaw | None] | None" = None
     provable_steps: bool = False
     status: Status = Status.PROVED
     status_of: Callable[[Any], Status] | None = None

@@ -5,12 +5,13 @@ of them are rebuilt over globals in which each stands in its compiled form, so t
 callees. Only the entry point is kept on disk. numba asks for the age of one file, that of the entry point; so the file
 in which machine code is kept is named after a digest of every function and constant that it is made of.
 
-Where numba is missing, broken or cannot write, the answers come all the same, slower.
+Where numba is missing, broken or cannot write, the answers come all the same, slower. That it cannot write is said.
 """
 
 import hashlib
 import inspect
 import math
+import os
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -18,14 +19,25 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
+from multiprocessing import current_process, parent_process
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from privproj.numerics.arrays import Array
 
+ROWS_WORTH_LOADING = 400
+"""From how many rows on machine code that is kept on disk is used; numba takes half a second to import. Speed only.
+
+Rows are counted in epsilons of M2, which take plain Python a millisecond; cheaper ones count less.
+"""
+
 ROWS_WORTH_COMPILING = 2000
-"""From how many rows on a kernel is compiled; numba takes most of a second to import. Speed only."""
+"""From how many rows on machine code is made that will be kept, which takes seconds, once. Speed only."""
+
+ROWS_WORTH_ONE_PROCESS = 20_000
+"""From how many rows on machine code is made that cannot be kept, by every process for itself. Speed only."""
 
 ROWS_PER_TURN = 20_000
 """Rows that one thread takes at a time; between turns a user can interrupt. Speed only."""
@@ -33,33 +45,48 @@ ROWS_PER_TURN = 20_000
 FLOATS_OF_A_TABLE = 4
 """A constant tuple with so many entries becomes an array, which machine code indexes in place. Speed only."""
 
-_rows_of_work: ContextVar[int] = ContextVar("rows_of_work", default=0)
+NOT_KEPT = (
+    "expected a folder in which machine code can be kept, got none that can be written: large tables are slower, since "
+    "every process runs plain Python or compiles anew; set NUMBA_CACHE_DIR to a folder that can be written"
+)
+"""What is said, once, where numba can keep nothing. Contract."""
+
+_work: ContextVar[tuple[float, bool]] = ContextVar("work", default=(0.0, True))
 
 
 @contextmanager
-def rows_to_come(count: int) -> Iterator[None]:
-    """Within it, kernels are run as is best for so many rows, however few of them come at a time."""
-    before = _rows_of_work.set(count)
+def rows_to_come(count: float, *, may_load: bool = True) -> Iterator[None]:
+    """Within it, kernels are run as is best for so many rows, however few of them come at a time.
+
+    Without ``may_load`` it plays no role what machine code is kept already, so that the same rows always run alike.
+    """
+    before = _work.set((count, may_load))
     try:
         yield
     finally:
-        _rows_of_work.reset(before)
+        _work.reset(before)
 
 
 def over_rows(
-    kernel: Callable[[float, Sequence[float]], tuple[float, float]], first: Array, rows: Array, threads: int = 1
+    kernel: Callable[[float, Sequence[float]], tuple[float, float]],
+    first: Array,
+    rows: Array,
+    threads: int = 1,
+    weight: float = 1.0,
 ) -> tuple[Array, Array]:
     """Return both values of ``kernel(first_i, rows_i)`` for every ``i``, as two arrays of shape ``(n,)``.
 
     ``first`` has shape ``(n,)``, ``rows`` has shape ``(n, k)``. Many rows are run by machine code, whose values agree
-    with the plain ones up to rounding and do not depend on ``threads``.
+    with the plain ones up to rounding and do not depend on ``threads``. A row counts ``weight`` times.
     """
     first, rows = np.ascontiguousarray(first, float), np.ascontiguousarray(rows, float)
-    if max(len(first), _rows_of_work.get()) < ROWS_WORTH_COMPILING:
+    count, may_load = _work.get()
+    loop = _loop_over(kernel)
+    if not _is_worth_it(loop, (count or len(first)) * weight, may_load):
         found = [_plain(kernel, x, row) for x, row in zip(first.tolist(), rows.tolist(), strict=True)]
         pair = np.array(found, float).reshape(len(found), 2)
         return pair[:, 0], pair[:, 1]
-    run = compiled(_loop_over(kernel))
+    run = compiled(loop)
     one, other = np.empty(len(first)), np.empty(len(first))
 
     def turn(start: int) -> None:
@@ -75,6 +102,46 @@ def over_rows(
         for start in starts[1:]:
             turn(start)
     return one, other
+
+
+def _is_worth_it(loop: Callable[..., Any], count: float, may_load: bool) -> bool:
+    """True where machine code of a loop takes less time than so many rows of plain Python."""
+    if count < ROWS_WORTH_COMPILING:
+        return may_load and count >= ROWS_WORTH_LOADING and _is_kept(loop)
+    return count >= ROWS_WORTH_ONE_PROCESS or can_be_kept()
+
+
+def _is_kept(function: Callable[..., Any]) -> bool:
+    """True if machine code of a plain function is on disk where numba looks for it; numba is not imported."""
+    tree = Path(function.__code__.co_filename).parent / "__pycache__"
+    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numba"
+    own = os.environ.get("NUMBA_CACHE_DIR")
+    name = f"*.{_entry_name(function)}-*.nbi"
+    return any(
+        any(place.glob(pattern))
+        for place, pattern in (((Path(own), f"*/{name}"),) if own else ((tree, name), (user, f"*/{name}")))
+    )
+
+
+@lru_cache(maxsize=1)
+def can_be_kept() -> bool:
+    """True if numba is there and has a folder to keep machine code in; where it has none, that is said once."""
+    try:
+        import numba
+    except Exception:  # a broken installation raises more than ImportError
+        return False
+    try:
+        numba.njit(cache=True)(_write_rows)
+    except (RuntimeError, OSError):  # no folder that can be written
+        _say_not_kept()
+        return False
+    return True
+
+
+def _say_not_kept() -> None:
+    """Warn that machine code is not kept; of several workers, the first one does."""
+    if parent_process() is None or current_process().name.endswith("-1"):
+        warnings.warn(NOT_KEPT, RuntimeWarning, stacklevel=2)
 
 
 def _plain(kernel: Callable[..., tuple[float, float]], x: float, row: list[float]) -> tuple[float, float]:
@@ -105,21 +172,19 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         import numba
     except Exception:  # a broken installation raises more than ImportError
         return function
-    name = f"{function.__name__}_{_digest_of(function)}"
+    name = _entry_name(function)
 
     def build(cache: bool) -> Callable[..., Any]:
         return _rebuilt(function, {}, numba.njit(nogil=True, error_model="numpy", cache=cache), name)
 
-    try:
-        entry = build(cache=True)
-    except (RuntimeError, OSError):  # no folder that can be written
-        entry = build(cache=False)
+    entry = build(cache=can_be_kept())
 
     def run(*arguments: Any) -> Any:
         nonlocal entry
         try:
             return entry(*arguments)
         except OSError:  # the disk is full, or is no longer there
+            _say_not_kept()
             entry = build(cache=False)
         except Exception as error:
             warnings.warn(f"{function.__name__} is run as plain Python: {error}", RuntimeWarning, stacklevel=2)
@@ -127,6 +192,12 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         return entry(*arguments)
 
     return run
+
+
+@lru_cache(maxsize=64)
+def _entry_name(function: Callable[..., Any]) -> str:
+    """The name under which machine code of a function is kept."""
+    return f"{function.__name__}_{_digest_of(function)}"
 
 
 def _used_globals(function: Any) -> Iterator[tuple[str, Any]]:

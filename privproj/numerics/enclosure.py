@@ -9,19 +9,21 @@ from typing import NamedTuple
 from privproj.errors import NotConverged
 
 FUNCTION_RELATIVE_ERROR = 1e-12
-"""Relative error allowed to a special function or a converged quadrature (measured: below 1e-13). Proof."""
+"""Relative error allowed to a special function or a converged quadrature (measured: below 1e-13).
+Soundness (measured)."""
 
 RELATIVE_ERROR_PER_NAT = 4e-15
-"""Further relative error for each nat of ``|ln delta|``: a rounding of the exponent (measured). Proof."""
+"""Further relative error for each nat of ``|ln delta|``: a rounding of the exponent (measured).
+Soundness (measured)."""
 
 PARAMETER_RELATIVE_ERROR = 1e-15
-"""Relative error allowed to a parameter that was rounded once, a few units of rounding. Proof."""
+"""Relative error allowed to a parameter that was rounded once, a few units of rounding. Soundness."""
 
 NEXT_UP_RELATIVE_STEP = 8e-16
-"""Relative step of :func:`next_up`: seven units of rounding. Proof."""
+"""Relative step of :func:`next_up`: seven units of rounding. Soundness."""
 
 LOG_OF_ZERO_FROM_ABOVE = -1e300
-"""Upper end, in nats, of the log of a probability that came out 0. Proof."""
+"""Upper end, in nats, of the log of a probability that came out 0. Soundness."""
 
 
 class Enclosure(NamedTuple):

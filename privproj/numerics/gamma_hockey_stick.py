@@ -13,12 +13,12 @@ from privproj.numerics.arrays import Array, gauss_nodes
 from privproj.numerics.kernels import stirling_remainder
 
 INNER_NODES = 64
-"""Gauss nodes of an integral. :data:`QUADRATURE_RELATIVE_ERROR` was measured with so many. Proof."""
+"""Gauss nodes of an integral. :data:`QUADRATURE_RELATIVE_ERROR` was measured with so many. Soundness (measured)."""
 
 QUADRATURE_RELATIVE_ERROR = 2e-11
 """Relative error of the quadrature (measured against 200 nodes and 30 digits: below 4e-12, k from 1/2 to 5e6).
 
-Proof.
+Soundness (measured).
 """
 
 LARGEST_RISE_WITHOUT_LAYERS = 60.0
@@ -31,15 +31,15 @@ LAYER_GROWTH = 300.0
 """Each layer is this many times as wide as the one before. Speed only."""
 
 FARTHEST_PLACE = 1e30
-"""Largest ``start / k`` that is told apart; beyond it the hockey stick is 0, or all is gained. Proof."""
+"""Largest ``start / k`` that is told apart; beyond it the hockey stick is 0, or all is gained. Soundness."""
 
 DROPPED_NATS = 40.0
 """Nats below its largest value where an integrand is left out: less than :data:`QUADRATURE_RELATIVE_ERROR` counts.
-Proof.
+Soundness.
 """
 
 LARGEST_DENSITY_EXPONENT = 600.0
-"""Exponents beyond this are not evaluated, to avoid overflow; none is reached within the range. Proof."""
+"""Exponents beyond this are not evaluated, to avoid overflow; none is reached within the range. Soundness."""
 
 
 def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float, inner: int = INNER_NODES) -> Array:

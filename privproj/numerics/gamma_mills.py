@@ -74,20 +74,21 @@ SLIM_SHARE = 0.1
 SLIM_REACH = 0.07
 """How far beyond its ends the polynomials of a panel hold, in units of the scale at its inner end: the scale grows
 
-by less than 1.4 over a panel, and half of :data:`SLIM_SHARE` times 1.4 is 0.07. Proof.
+by less than 1.4 over a panel, and half of :data:`SLIM_SHARE` times 1.4 is 0.07. Soundness.
 """
 
 POLYNOMIAL_RELATIVE_ROUNDING = 2e-15
-"""Relative rounding of a polynomial (measured). Proof."""
+"""Relative rounding of a polynomial (measured). Soundness (measured)."""
 
 GAIN_ERROR_FACTOR = 8.0
-"""By how much the sums of a gain amplify relative errors (C20). Proof."""
+"""By how much the sums of a gain amplify relative errors (C20). Soundness."""
 
 FARTHEST_DEVIANCE = 1e9
-"""``k D`` up to which ``above`` is tabulated; beyond, gains are below ``e^-1e9``, and are negligible (C20). Proof."""
+"""``k D`` up to which ``above`` is tabulated; beyond, gains are below ``e^-1e9``, and are negligible (C20).
+Soundness."""
 
 LOWEST_LOG_THRESHOLD = -40.0
-"""``w`` from which ``below`` is tabulated; gains below are negligible (C20). Proof."""
+"""``w`` from which ``below`` is tabulated; gains below are negligible (C20). Soundness."""
 
 DIFFERENCE_FROM = -1.0
 """``w`` from which ``below - 1/k`` is formed as a difference. Speed only."""
@@ -96,10 +97,10 @@ LARGEST_GAIN_ERROR = 1e-11
 """Proved relative error of a gain beyond which no table is used, and :class:`NotConverged` is raised. Contract."""
 
 SERIES_RANGE = 0.3
-"""``|w|`` below which ``D`` is summed in powers. Proof."""
+"""``|w|`` below which ``D`` is summed in powers. Soundness."""
 
 SERIES_COEFFICIENTS = tuple(1.0 / math.factorial(n) for n in range(13, 1, -1))
-"""Coefficients of ``D/w^2``, the highest first: the remainder is below ``0.3^12 2.1/14! < 2e-17`` of it. Proof."""
+"""Coefficients of ``D/w^2``, the highest first: the remainder is below ``0.3^12 2.1/14! < 2e-17`` of it. Soundness."""
 
 PART_ELLIPSES = (1.6, 2.5, 4.0, 6.0)
 """Ellipses tried for the error of the Gauss rule on one part: sums of their semi-axes. Speed only."""

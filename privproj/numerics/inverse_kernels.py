@@ -58,6 +58,14 @@ def newton_step(eps, value, slope, log_delta, low, high):
     return min(max(moved, SMALLEST_EPSILON), LARGEST_EPSILON)
 
 
+ROOT_END = 1e-6
+"""Product of the last two misses, in nats, after which a root by both values and slopes is at rounding. Speed only."""
+
+
+ROUNDED_MISS = 1e-12
+"""Miss of a root in nats, for each nat of ``ln delta`` and one more, that is as good as none. Speed only."""
+
+
 def inverse_of(ends):
     """Return the kernel ``find_epsilon(log_delta, law, state, start)`` of a profile.
 
@@ -65,8 +73,66 @@ def inverse_of(ends):
     ``-d ln delta/deps``, and what speeds up the next evaluation; its answers hold for every ``state``. The
     search begins at the epsilon ``start``.
     """
-    # numba keeps no machine code of a function that is handed another; so this one has its own globals.
-    return types.FunctionType(_find_epsilon.__code__, {**globals(), "ENDS": ends}, "find_epsilon")
+    return _over(ends, _find_epsilon)
+
+
+def root_of(ends):
+    """Return the kernel ``find_root(log_delta, law, state, start)`` of such a profile, which promises nothing.
+
+    It returns nearly the smallest ``eps`` with ``delta(eps) <= e^log_delta``, 0 and ``inf`` as that is, in half as many
+    evaluations; and the last miss in nats. Who uses it evaluates the profile there.
+    """
+    return _over(ends, _find_root)
+
+
+def _over(ends, search):
+    """Return the search over a profile; numba keeps no machine code of a function that is handed another."""
+    return types.FunctionType(search.__code__, {**globals(), "ENDS": ends}, search.__name__.strip("_"))
+
+
+def _find_root(log_delta, law, state, start):
+    """Return nearly the root and the last miss: by Newton's method, then by values and slopes at two points."""
+    eps = min(max(start, SMALLEST_EPSILON), LARGEST_EPSILON)
+    low, high, missed, x, p, d = 0.0, inf, inf, 0.0, 0.0, 0.0
+    goal = sqrt(-2.0 * log_delta)
+    for _ in range(200):
+        _, upper, slope, state = ENDS(eps, law, state)
+        if upper == inf or (eps >= LARGEST_EPSILON and upper > log_delta):
+            return inf, inf
+        miss = upper - log_delta
+        if fabs(miss) <= ROUNDED_MISS * (1.0 - log_delta):
+            return eps, miss
+        if miss > 0.0:
+            low = eps
+        else:
+            high = eps
+            if low <= 0.0 and not miss > -slope * eps:
+                # the line through this point meets the goal below 0
+                _, upper_at_0, _, state = ENDS(0.0, law, state)
+                if upper_at_0 <= log_delta:
+                    return 0.0, 0.0
+                if high <= SMALLEST_EPSILON:
+                    return SMALLEST_EPSILON, 0.0
+        moved = newton_step(eps, upper, slope, log_delta, low, high)
+        # eps as a function of p = sqrt(-2 ln delta), whose slope is p/slope
+        curved = slope > 0.0 and min(-upper, -log_delta) > FIRST_NATS and upper > -1e300
+        here = sqrt(-2.0 * upper) if curved else 0.0
+        if curved and p > 0.0 and here != p:
+            width = here - p
+            t = (goal - p) / width
+            u = 1.0 - t
+            # the cubic with these values and slopes at t = 0 and t = 1 (Hermite)
+            near, far = (1.0 + 2.0 * t) * x + t * width * d, (1.0 + 2.0 * u) * eps - u * width * here / slope
+            between = u * u * near + t * t * far
+            if -2.0 < t < 3.0 and low < between < high:
+                moved = between
+                if fabs(missed * miss) <= ROOT_END:
+                    return moved, miss
+        if fabs(moved - eps) <= NEWTON_END * eps or high - low <= NEWTON_END * low:
+            return moved, miss
+        x, p, d, missed = eps, here, here / slope if curved else 0.0, miss
+        eps = moved
+    return eps, inf
 
 
 def _find_epsilon(log_delta, law, state, start):

@@ -19,37 +19,37 @@ from math import erfc, exp, expm1, fabs, inf, lgamma, log, log1p, pi, sqrt
 from privproj.numerics.tables import MILLS, MILLS_SLOPE
 
 LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
-"""``ln sqrt(2 pi)``, in the normal density. Proof."""
+"""``ln sqrt(2 pi)``, in the normal density. Soundness."""
 
 SQRT_HALF = math.sqrt(0.5)
-"""``sqrt(1/2)``. Proof."""
+"""``sqrt(1/2)``. Soundness."""
 
 SQRT_HALF_PI = math.sqrt(0.5 * math.pi)
-"""``sqrt(pi/2)``, the Mills ratio at 0. Proof."""
+"""``sqrt(pi/2)``, the Mills ratio at 0. Soundness."""
 
 GAUSS_3_OUTER_NODE = math.sqrt(0.6)
-"""Outer node of the three-point Gauss rule on [-1, 1]. Proof."""
+"""Outer node of the three-point Gauss rule on [-1, 1]. Soundness."""
 
 LEAST_SHIFT = 1e-290
-"""Squared shifts below this have the delta 0. Proof."""
+"""Squared shifts below this have the delta 0. Soundness."""
 
 RESIDUAL_17 = 1.0 / 17.0
-"""Last coefficient of the short series of :func:`log_residual`. Proof."""
+"""Last coefficient of the short series of :func:`log_residual`. Soundness."""
 
 RESIDUAL_19 = 1.0 / 19.0
-"""First coefficient of the longer series of :func:`log_residual`. Proof."""
+"""First coefficient of the longer series of :func:`log_residual`. Soundness."""
 
 RESIDUAL_27 = 1.0 / 27.0
-"""Last coefficient of the longer series of :func:`log_residual`. Proof."""
+"""Last coefficient of the longer series of :func:`log_residual`. Soundness."""
 
 DEKKER_SPLITTER = 134217729.0
-"""``2^27 + 1``, which splits a double into two halves (Dekker). Proof."""
+"""``2^27 + 1``, which splits a double into two halves (Dekker). Soundness."""
 
 LEAST_LOG_QUANTILE = -705.0
 """Log of the least probability that scipy's quantile functions are asked for.
 
 Below e^-708 doubles lose digits, and a quantile comes out too small; above, the functions are right to 4e-13 (measured
-against mpmath). Proof.
+against mpmath). Soundness (measured).
 """
 
 LOG_LEAST_DOUBLE = -745.0

@@ -20,13 +20,14 @@ LOG_NEGLIGIBLE_HEIGHT = -1000.0
 """Log of an integrand's height below which a quadrature that fails is replaced by a rough bound. Contract."""
 
 LOG_DROP_AT_EDGE = 46.0
-"""Nats below its height where an integrand is left out: ``e^-46`` is below a rounding. Proof."""
+"""Nats below its height where an integrand is left out: ``e^-46`` is below a rounding. Soundness."""
 
 FINE_NODES = 20
 """Gauss nodes of a panel whose sum is the value. Speed only."""
 
 CHECK_NODES = 13
-"""Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved. Proof."""
+"""Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved.
+Soundness (measured)."""
 
 
 @lru_cache(maxsize=8)

@@ -2,7 +2,8 @@
 
 Each is checked on its own first. They agree where the ledger is that of the statement's run, or of its beginning, and
 what the statement claims is no less than what the releases of the ledger cost. A statement of a plan counts all of its
-releases, that of a training run those made when it was written.
+releases, that of a training run those made when it was written. Where the statement names the SHA-256 of a file, that
+file is the one it is about, byte for byte.
 """
 
 import json
@@ -39,6 +40,9 @@ SAME_FOUNDATION = "the statement names what the ledger's number rests on: promis
 It need not name :data:`OF_THE_LEDGER`.
 """
 
+SAME_FILE = "the {name} is the file whose SHA-256 the statement names"
+"""The claim about each file that was given and has to be the one that the statement means."""
+
 OF_THE_LEDGER = (PUBLIC_RECORD_COUNT, THIS_LEDGER_ALONE)
 """Assumptions of a ledger that a statement may leave out.
 
@@ -72,8 +76,14 @@ class AgreementVerdict:
         return AS_FAR_AS_IT_GOES if self.ledger.account.spent < self.planned else "holds"
 
 
-def compare_with_ledger(statement: StatementVerdict, ledger: LedgerVerdict) -> AgreementVerdict:
-    """Compare a statement and a ledger that were checked; raises whatever computing the ledger's epsilon raises."""
+def compare_with_ledger(
+    statement: StatementVerdict, ledger: LedgerVerdict, digests: Mapping[str, str] | None = None
+) -> AgreementVerdict:
+    """Compare a statement and a ledger that were checked; raises whatever computing the ledger's epsilon raises.
+
+    ``digests`` are the SHA-256 of the ledger and of a checkpoint, where there is one. A statement may leave out the
+    ledger's, as that of a plan does, but not that of a checkpoint which it is compared with.
+    """
     stated, account = statement.statement.account, ledger.account
     differences = tuple(_differences(account, stated))
     claimed = statement.statement.result
@@ -96,6 +106,10 @@ def compare_with_ledger(statement: StatementVerdict, ledger: LedgerVerdict) -> A
         claims[SAME_FOUNDATION] = {*found.promises, *found.assumes} <= rests_on
     if "delta" in target:
         claims[SAME_DELTA] = float(claimed.delta or 0.0) <= float(target["delta"])
+    named = statement.statement.said
+    for name, digest in (digests or {}).items():
+        if name in named or name != "ledger":
+            claims[SAME_FILE.format(name=name)] = named.get(name) == digest
     return AgreementVerdict(statement, ledger, claims, differences)
 
 

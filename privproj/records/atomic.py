@@ -5,6 +5,8 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import file_digest
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,22 +21,35 @@ def read_bounded(path: str | Path, name: str = "FILE", most: int = LARGEST_FILE)
 
     Raises :class:`InvalidParameter` under this name for one that has more, cannot be read, or is a folder or a device.
     """
+    with _opened(path, name) as file:
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(most + 1) if size <= most else b""
+    if max(len(content), size) > most:
+        raise InvalidParameter(name, path, f"a file of at most {most} bytes")
+    return content
+
+
+def digest_of(path: str | Path, name: str = "FILE") -> str:
+    """The SHA-256 of a file of any size, in hexadecimal digits; refused like :func:`read_bounded`."""
+    with _opened(path, name) as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _opened(path: str | Path, name: str) -> Iterator[BufferedReader]:
+    """A file or a pipe to read from; anything else, or one that cannot be read, is refused under this name."""
     try:
         # Opened as usual, a pipe that nobody writes would be waited for.
         with open(path, "rb", opener=lambda place, flags: os.open(place, flags | os.O_NONBLOCK)) as file:
-            status = os.fstat(file.fileno())
-            is_file = stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)
+            mode = os.fstat(file.fileno()).st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+                raise InvalidParameter(name, path, "a file, not a folder or a device")
             os.set_blocking(file.fileno(), True)
-            content = file.read(most + 1) if is_file and status.st_size <= most else b""
+            yield file
     except OSError as error:
         raise InvalidParameter(name, path, "a readable file", str(error.strerror)) from None
-    except ValueError:
+    except UnicodeError:
         raise InvalidParameter(name, path, "a readable file", "its name cannot be read") from None
-    if not is_file:
-        raise InvalidParameter(name, path, "a file, not a folder or a device")
-    if max(len(content), status.st_size) > most:
-        raise InvalidParameter(name, path, f"a file of at most {most} bytes")
-    return content
 
 
 @contextmanager

@@ -52,7 +52,7 @@ ARITHMETIC = "ball arithmetic"
 """What an answer says about how it was proved."""
 
 WRITTEN_SPREAD = Decimal("4e-19")
-"""Relative distance by which the ends that are written lie outside of their ball. Proof.
+"""Relative distance by which the ends that are written lie outside of their ball. Soundness.
 
 The radius of a ball is below 2^-64 = 5.4e-20 of the number, so any other such ball around it lies within the ends.
 """

@@ -9,13 +9,14 @@ import fcntl
 import json
 import os
 import pickle
+import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from privproj.errors import InvalidParameter, MissingPackage, NotConverged
 from privproj.records.atomic import naming
@@ -92,6 +93,13 @@ class Journal:
             file.seek(len(self.head))
             for line in file:
                 yield line[:-1].decode()
+
+    def copy_to(self, file: BinaryIO, first: Row) -> None:
+        """Write the rows to another file, after a first line in place of the title."""
+        file.write(f"{first}\n".encode())
+        with self.path.open("rb") as rows:
+            rows.seek(len(self.head))
+            shutil.copyfileobj(rows, file)
 
     def close(self) -> None:
         """Close the file, so that other processes may write it."""

@@ -27,8 +27,8 @@ END = "End of the privacy statement."
 ROUNDING_RTOL = 1e-6
 """Relative difference of a computed number, between two machines, that a statement may show by a unit of a last digit.
 
-A number is honest if it is written so for some value that lies at most this far from the recomputed one. Proof: what is
-accepted is at least the recomputed bound less this share of it.
+A number is honest if it is written so for some value that lies at most this far from the recomputed one. Soundness:
+what is accepted is at least the recomputed bound less this share of it.
 """
 
 AS_WRITTEN = "every word and number is what privproj writes for these parameters, but for rounding"
@@ -93,7 +93,7 @@ def verify_statement(content: str, path: str, write: Callable[[Statement], str])
     given = _parameters(lines[places[0]], path)
     style, version = given.pop("style"), given.pop("privproj")
     first, last = (0, len(lines) - 1) if style == "html" else _marked(lines, places[0], style, path)
-    statement = statement_from(given, given.pop("delta"), style, version)
+    statement = statement_from(given, given.pop("delta"), style, version, given.pop("said", None))
     # The statement with every computed number a little larger and smaller: what rounding can make of its last digits.
     ways = [write(statement.shifted(by)).split("\n") for by in (1.0, 1.0 - ROUNDING_RTOL, 1.0 + ROUNDING_RTOL)]
     found = tuple(
@@ -115,9 +115,10 @@ def _parameters(line: str, path: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise InvalidParameter("FILE", path, "parameters as `privproj report` writes them") from None
     about = [key for key in ("question", "run", "ledger") if key in given]
-    known = ["privproj", "style", "delta", *about]
-    if len(about) != 1 or list(given) != known or not isinstance(given[about[0]], dict):
-        expected = "parameters with the keys privproj, style, delta, and then question, run or ledger"
+    known = ["privproj", "style", "delta", *(["said"] if "said" in given else []), *about]
+    tables = [given[key] for key in known[3:]]
+    if len(about) != 1 or list(given) != known or not all(table and isinstance(table, dict) for table in tables):
+        expected = "parameters with the keys privproj, style, delta, perhaps said, and then question, run or ledger"
         raise InvalidParameter("FILE", path, expected, f"they have {quoted(list(given))}")
     if given["style"] not in STYLES:
         raise InvalidParameter("style", quoted(given["style"]), "one of the styles " + ", ".join(STYLES))

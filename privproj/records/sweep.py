@@ -10,10 +10,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from random import Random
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from privproj.accounting.phase import Phase
 from privproj.accounting.queries import ZERO_EPSILON_NOTE
@@ -35,8 +35,11 @@ from privproj.errors import InvalidParameter, MissingPackage, PrivprojError, Una
 from privproj.records.atomic import write_atomically
 from privproj.records.journal import Journal, Row, Runner, complete_rows, run_inline
 from privproj.result import Outcome, Result, Side
-from privproj.runs.targets import RiskTarget
 from privproj.validation import TEXT
+
+if TYPE_CHECKING:
+    from privproj.accounting.column_rows import Asked, Reading
+    from privproj.numerics.arrays import Array
 
 MOST_POINTS = 10**7
 """The largest number of points of a grid. Contract."""
@@ -78,8 +81,8 @@ class _Grid:
         """The value of every axis at the point of this number."""
         found = []
         for values in reversed(self.axes.values()):
-            index, place = divmod(index, len(values))
-            found.append(values[place])
+            found.append(values[index % len(values)])
+            index //= len(values)
         return tuple(reversed(found))
 
     @property
@@ -204,17 +207,43 @@ class _Points:
 
     def __call__(self, points: list[tuple[Any, ...]]) -> list[Row]:
         """The rows of some points, in their order."""
-        given = list(map(self.keys, points))
         # The kernels of columns need numpy, which is not imported for fewer points.
-        in_columns = self.size >= 64 and self.query in SOLVERS
-        rows = _rows_in_columns(self.query, given, self.size) if in_columns else [None] * len(given)
-        answered = (row or _row_of(self.query, keys) for row, keys in zip(rows, given, strict=True))
-        shown = [i for i, name in enumerate(COLUMNS) if name not in self.axes]
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(
-            [*map(_value_text, point), *(row[i] for i in shown)] for point, row in zip(points, answered, strict=True)
-        )
-        return text.getvalue().split("\n")[:-1]
+        in_columns = self.size >= 64 and self.query in SOLVERS and points
+        rows = self._rows_in_columns(points) if in_columns else [None] * len(points)
+        return [row or self._row_alone(point) for row, point in zip(rows, points, strict=True)]
+
+    def _row_alone(self, point: tuple[Any, ...]) -> Row:
+        """The row of a point that is asked for itself."""
+        answered = dict(zip(COLUMNS, _row_of(self.query, self.keys(point)), strict=True))
+        return _line_of([*map(_value_text, point), *(answered[name] for name in self.shown)])
+
+    @property
+    def shown(self) -> list[str]:
+        """Those of :data:`COLUMNS` that are no axes."""
+        return [name for name in COLUMNS if name not in self.axes]
+
+    def _rows_in_columns(self, points: Sequence[tuple[Any, ...]]) -> list[Row | None]:
+        """The rows of points that columns answer; None for those that must be asked one by one."""
+        from privproj.accounting.column_rows import ROW_WEIGHTS, asked_rows, read_columns
+        from privproj.accounting.columns import checked_phase
+        from privproj.numerics.compiled import rows_to_come
+
+        def phase_at(i: int) -> Phase:
+            given = self.keys(points[i])
+            return checked_phase(question_from(given, self.query).only, aim_from(given, self.query))
+
+        columns = dict(zip(self.axes, zip(*points, strict=True), strict=True))
+        asked = asked_rows(self.query, {**self.fixed, **columns}, len(points))
+        free = ("epsilon", "delta", "log10_delta", "noise_multiplier")
+        others = [list(map(_key_of, column)) for name, column in columns.items() if name not in free]
+        # Whatever is kept on disk, so that a sweep that is killed and gone on with gives the same digits.
+        with rows_to_come(self.size * ROW_WEIGHTS[self.query], may_load=False):
+            read = read_columns(asked, others, phase_at)
+        if not read.phases:
+            return [None] * len(points)
+        axes = [list(map(_axis_text, column)) for column in columns.values()]
+        lines = map(",".join, zip(*axes, *_cells_of(asked, read, self.shown), strict=True))
+        return [line if shape >= 0 else None for line, shape in zip(lines, read.shape.tolist(), strict=True)]
 
     def keys(self, values: tuple[Any, ...]) -> dict[str, Any]:
         """All keys of the question at a point."""
@@ -256,54 +285,83 @@ def _value_text(value: object) -> str:
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
+def _line_of(cells: Sequence[str]) -> Row:
+    """Cells as a line of CSV, without its end."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(cells)
+    return text.getvalue()
+
+
+def _axis_text(value: Any) -> str:
+    """A value of an axis as CSV has it."""
+    return repr(value) if isinstance(value, int | float) else _line_of([_value_text(value)])
+
+
+def _key_of(value: Any) -> Any:
+    """What tells a value of an axis from the others, where it is a list too."""
+    return tuple(value) if isinstance(value, list) else value
+
+
 # --- rows in columns: the same text as row by row, but for the margins of the numbers -----------------
 
 
-def _rows_in_columns(query: str, points: Sequence[dict[str, Any]], size: int) -> list[list[str] | None]:
-    """The rows of points of a sweep of ``size`` rows; None for those that must be asked one by one."""
-    from privproj.accounting.column_rows import read_columns
-    from privproj.accounting.columns import checked_phase
-    from privproj.numerics.compiled import rows_to_come
+def _cells_of(asked: "Asked", read: "Reading", shown: Sequence[str]) -> list[list[str]]:
+    """What stands in some of :data:`COLUMNS` as CSV has it: lists with a text for each row, one of them for all words.
 
-    rows: list[list[str] | None] = [None] * len(points)
-    asked: list[tuple[int, Phase, Any]] = []
-    for i, given in enumerate(points):
-        try:
-            target = aim_from(given, query)
-            if not isinstance(target, RiskTarget):
-                asked.append((i, checked_phase(question_from(given, query).only, target), target))
-        except (PrivprojError, ArithmeticError, ValueError):
-            continue
-    with rows_to_come(size):
-        read = read_columns(query, [phase for _, phase, _ in asked], [target for *_, target in asked])
-    columns = zip(*(c.tolist() for c in (read.value, read.lower, read.log10_delta, read.unknown)), strict=True)
-    for (i, phase, target), side, (*numbers, unknown) in zip(asked, read.sides, columns, strict=True):
-        if not unknown:
-            rows[i] = _column_row(query, phase, target, side, *numbers)
-    return rows
+    It is what :func:`_row_of` writes of rows that are asked alone.
+    """
+    query, value = asked.quantity, read.value
+    of_delta = query == "delta"
+    numbers = {
+        "value": _texts(value, value >= 1.0 if of_delta else None),
+        "lower": _texts(read.lower, read.lower == 0.0 if of_delta else None),
+        "upper": _texts(value),
+        "epsilon": _texts(value if query == "epsilon" else asked.eps),
+        "delta": _texts(value) if of_delta else _texts(asked.deltas, asked.deltas == 0.0),
+        "log10_delta": _texts(read.log10_delta),
+        "noise_multiplier": _texts(value if query == "sigma" else asked.noises),
+    }
+    # Words depend on the shape of a row, on whether its delta has a double, and on whether its answer is none or 0.
+    special = value >= 1.0 if of_delta else value == 0.0
+    known: dict[tuple[int, bool, bool], tuple[str, str]] = {}
+    middle, notes = [], []
+    for key in zip(read.shape.tolist(), (read.small & of_delta).tolist(), special.tolist(), strict=True):
+        words = known.get(key)
+        if words is None:
+            words = known[key] = _words_of(query, read, shown, *key)
+        middle.append(words[0])
+        notes.append(words[1])
+    cells = [numbers[name] for name in shown if name not in WORDS]
+    place = shown.index("side")
+    return [*cells[:place], middle, *cells[place:], notes]
 
 
-def _column_row(
-    query: str, phase: Phase, target: Any, side: Side, value: float, lower: float, log10_delta: float
-) -> list[str]:
-    """A row as :func:`_row_of` writes one that was asked alone."""
-    vacuous = query == "delta" and value >= 1.0
-    notes = (*phase.notes, ZERO_EPSILON_NOTE) if query == "epsilon" and value == 0.0 else phase.notes
+def _words_of(
+    query: str, read: "Reading", shown: Sequence[str], shape: int, small: bool, special: bool
+) -> tuple[str, str]:
+    """The words of a row of this shape as CSV has them, and its note."""
+    phase = read.phases[shape]
     own = {
-        "value": None if vacuous else value,
-        "lower": None if lower == 0.0 and query == "delta" else lower,
-        "upper": value,
-        "side": side,
+        "side": Side.UPPER if small else read.sides[shape],
         "bound": phase.bound.name,
         "status": phase.status,
-        "outcome": Outcome.VACUOUS if vacuous else Outcome.OK,
-        "epsilon": value if query == "epsilon" else target.epsilon,
-        "delta": value if query == "delta" else target.delta,
-        "log10_delta": log10_delta,
-        "noise_multiplier": value if query == "sigma" else phase.mechanism.noise_multiplier,
-        "note": _one_line("; ".join(notes)),
+        "outcome": Outcome.VACUOUS if special and query == "delta" else Outcome.OK,
     }
-    return [_value_text(own[name]) for name in COLUMNS]
+    notes = (*phase.notes, ZERO_EPSILON_NOTE) if special and query == "epsilon" else phase.notes
+    # A cell before it, as an empty one alone is written in quotes.
+    note = _line_of(["", _one_line("; ".join(notes))])[1:]
+    return _line_of([str(own[name]) for name in shown if name in own]), note
+
+
+def _texts(numbers: "Array", empty: Any = None) -> list[str]:
+    """Numbers as text with all their digits; nothing where ``empty`` says so."""
+    first = float(numbers[0])
+    same = (numbers == first).all()
+    found = [repr(first)] * len(numbers) if same else list(map(repr, numbers.tolist()))
+    if empty is not None:
+        for i in empty.nonzero()[0].tolist():
+            found[i] = ""
+    return found
 
 
 # --- the table ----------------------------------------------------------------------------------------
@@ -324,11 +382,10 @@ def run_sweep(
     try:
         progress(len(journal))
         complete_rows(grid.work(), grid.values, len(grid), journal, runner, progress)
-        lines = chain([",".join(column_names(grid))], journal.rows())
         if path.suffix == ".parquet":
             _write_parquet(grid, path, journal)
         else:
-            write_atomically(path, lambda file: file.writelines(f"{line}\n".encode() for line in lines))
+            write_atomically(path, lambda file: journal.copy_to(file, ",".join(column_names(grid))))
         counts = _count_outcomes(grid, csv.reader(journal.rows()))
         place.unlink()
     finally:

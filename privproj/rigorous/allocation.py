@@ -35,13 +35,10 @@ from privproj.rigorous.profiles import BallProfile
 from privproj.runs import Run
 
 LARGEST_LEVEL = 1000
-"""Largest level of a grid in size: ``2^level`` is a double that is not 0. Proof."""
+"""Largest level of a grid in size: ``2^level`` is a double that is not 0. Soundness."""
 
 SLACK_SHARE = 10.0
 """How many times what lies outside of a window an excess is to be, to be looked at. Speed only."""
-
-BITS_OF_SUMS = 64
-"""Bits to which the masses of ``S`` are rounded outward before they are added up. Speed only."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +154,8 @@ class _Sum:
         self.beyond, self.before = composed.beyond_right, composed.beyond_left if window.first > 0 else arb(0)
         self.batches, self.h, self.costs, self.above = batches, arb(step), costs, above
         self.start, self.end, self.order = window.first, window.first + window.size, arb(window.right)
-        with ctx.workprec(BITS_OF_SUMS):
+        # Bits to which the masses of ``S`` are rounded outward before they are added up. Speed only.
+        with ctx.workprec(64):
             law = [(mass.upper() if above else mass.lower()).max(arb(0)) for mass in composed.law]
             self.from_left, self.from_right = _Hinges(law), _Hinges(law[::-1])
         if above:
@@ -257,38 +255,8 @@ def blocks_of(run: Run) -> list[tuple[int, int]]:
 RESOLUTION = 48.0
 """Knots to a standard deviation of the loss of a release. Speed only."""
 
-LOG_SHARE_BEYOND = math.log(1e-7)
-"""Log of the part of delta that may lie outside of a window, by Chernoff's bound. Speed only."""
-
-LOG_SHARE_INFINITE = math.log(1e-3)
-"""Log of the part of delta that may be at infinity where epochs are composed. Speed only."""
-
 ORDERS = np.geomspace(1e-9, 1e3, 241)
 """Orders of Chernoff's bound that are tried, in units of one standard deviation of ``S``. Speed only."""
-
-LARGEST_SIZE = 2**19
-"""Cells of a window that are not exceeded. Speed only."""
-
-QUICK_SIZE = 2**15
-"""Cells of a window that are always spent. Speed only."""
-
-LARGEST_SHARED_SIZE = 2**17
-"""Cells up to which one window serves for both parts of the excess. Speed only."""
-
-LOST_SHARE = 3e-4
-"""Relative share of epsilon that the step of the lattice may cost, by Chernoff's bound. Speed only."""
-
-LOST_SHARE_FAR = 1e-2
-"""The same at the ends of windows, and where it is far from the larger epsilon of both orders. Speed only."""
-
-LEAST_REACH = 1.0
-"""Loss of an epoch, in nats, up to which the finest of several grids reaches at least. Speed only."""
-
-UNCRITICAL_SHARE = 0.8
-"""Part of the larger epsilon of both orders up to which the other one is far from it. Speed only."""
-
-ROUNDED_TO_ZERO = 1e-33
-"""Mass at ``W = 0`` that rounding may leave in balls: a large order of a tail bound would blow it up. Speed only."""
 
 Atoms = tuple[FloatArray, FloatArray]
 """Places of ``W`` and masses under ``Q``, in floats."""
@@ -314,22 +282,26 @@ def propose_epochs(
         losses = pair.step * pair.cells
         atoms = np.exp(losses), pair.masses * np.exp(-losses)
         places = np.exp(step * shape.knots(step, fineness * RESOLUTION))
-        search = _Search(atoms, places, batches, LOST_SHARE / fineness**2)
+        # Relative share of epsilon that the step of the lattice may cost, by Chernoff's bound. Speed only.
+        search = _Search(atoms, places, batches, 3e-4 / fineness**2)
         # A larger W than t s does not count at s but as if it were infinite.
         log_mass = log_delta - math.log(composed)
-        least = log_mass + (LOG_SHARE_INFINITE if composed > 1 else -2.0)
+        # Log of the part of delta that may be at infinity where epochs are composed. Speed only.
+        least = log_mass + (math.log(1e-3) if composed > 1 else -2.0)
         right = last.losses >= 0.0
         log_excess, right = -last.log_excess[right], last.losses[right]
         reach = float(np.interp(-least, log_excess, right))
         depths = sorted({log_delta, log_delta / composed})
         shared = search.grid(reach, (1, -1), depths, log_mass)
-        if shared.window.size <= LARGEST_SHARED_SIZE:
+        # Cells up to which one window serves for both parts of the excess. Speed only.
+        if shared.window.size <= 2**17:
             found.append((shared,))
             continue
         grids = [search.grid(0.0, (-1,), depths, log_mass), search.grid(reach, (1,), depths[:1], log_mass)]
         if grids[1].level <= grids[0].level:
             grids = [shared]
-        while len(grids) > 1 and composed > 1 and reach > LEAST_REACH:
+        # Loss of an epoch, in nats, up to which the finest of several grids reaches at least. Speed only.
+        while len(grids) > 1 and composed > 1 and reach > 1.0:
             reach *= 0.5
             log_mass = -float(np.interp(reach, right, log_excess))
             grids.append(search.grid(reach, (1,), [log_mass], log_mass))
@@ -352,7 +324,8 @@ class _Search:
         ``reach`` is the largest loss that counts, in nats. The losses are those that masses ``e^depth`` exceed, and
         about ``e^log_mass`` counts as nothing.
         """
-        places, log_mass = self.places[self.places <= self.batches * math.exp(reach)], log_mass + LOG_SHARE_BEYOND
+        # Log of the part of delta that may lie outside of a window, by Chernoff's bound. Speed only.
+        places, log_mass = self.places[self.places <= self.batches * math.exp(reach)], log_mass + math.log(1e-7)
         exact = _split(self.atoms, places)
         wanted = [(depth, side, self.loss(exact, depth, side)) for depth in (*depths, log_mass) for side in sides]
         largest = max(self.loss(exact, depths[0], side) for side in (1, -1))
@@ -367,10 +340,13 @@ class _Search:
             size = 1 << (math.ceil(end / h) + 1 - first).bit_length()
             close = all(
                 abs(self.loss(law, depth, side) / loss - 1.0)
-                <= (LOST_SHARE_FAR if depth == log_mass or loss < UNCRITICAL_SHARE * largest else self.tolerance)
+                # At the ends of windows, and where the epsilon of one order is below this part of the larger one, the
+                # step of the lattice may cost this share of it. Speed only.
+                <= (1e-2 if depth == log_mass or loss < 0.8 * largest else self.tolerance)
                 for depth, side, loss in wanted
             )
-            if size >= LARGEST_SIZE or (close and size >= QUICK_SIZE):
+            # Cells of a window that are not exceeded, and those that are always spent. Speed only.
+            if size >= 2**19 or (close and size >= 2**15):
                 return EpochGrid(level, tuple(int(knot) for knot in knots), Window(first, size, right, left))
             level -= 1
 
@@ -388,7 +364,8 @@ def _split(atoms: Atoms, places: FloatArray) -> Atoms:
     found: FloatArray = np.zeros(len(places))
     np.add.at(found, at + 1, q * share)
     np.add.at(found, at, q - q * share)
-    found[0] = max(found[0] + 1.0 - float(found.sum()), ROUNDED_TO_ZERO)
+    # Mass at ``W = 0`` that rounding may leave in balls: a large order of a tail bound would blow it up. Speed only.
+    found[0] = max(found[0] + 1.0 - float(found.sum()), 1e-33)
     return places, found
 
 

@@ -8,10 +8,10 @@ from flint import acb, arb, ctx
 from privproj.errors import PrecisionLimit
 
 EXACT_DECIMALS = Context(prec=100, Emin=MIN_EMIN, Emax=MAX_EMAX)
-"""Decimal arithmetic that neither rounds what is written here nor underflows. Proof."""
+"""Decimal arithmetic that neither rounds what is written here nor underflows. Soundness."""
 
 GOAL_BITS = 64
-"""Bits of relative accuracy that an enclosure must have (C21). Proof."""
+"""Bits of relative accuracy that an enclosure must have (C21). Soundness."""
 
 PRECISION_LADDER = (128, 256, 512, 1024)
 """Working precisions tried in turn, in bits; where none is enough the certificate is refused. Contract."""
@@ -54,7 +54,12 @@ def log_of_upper_end(ball: arb) -> float:
 
 def is_point(t: acb) -> bool:
     """Return True for a ball that is a real number known nearly to the working precision."""
-    return bool(t.imag.is_zero()) and (t.real.is_exact() or t.real.rel_accuracy_bits() > ctx.prec // 2)
+    return bool(t.imag.is_zero()) and is_sharp(t.real)
+
+
+def is_sharp(x: arb) -> bool:
+    """Return True for a ball that is known nearly to the working precision."""
+    return bool(x.is_exact()) or x.rel_accuracy_bits() > ctx.prec // 2
 
 
 def ball_of_size(size: arb) -> acb:
@@ -64,4 +69,4 @@ def ball_of_size(size: arb) -> acb:
 
 
 UNDEFINED_BALL = acb(arb.nan(), arb.nan())
-"""What an integrand returns where it is not analytic. Proof."""
+"""What an integrand returns where it is not analytic. Soundness."""

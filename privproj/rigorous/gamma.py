@@ -5,19 +5,26 @@ The same functions stand in floats in :mod:`privproj.numerics.kernels` and in mp
 """
 
 import math
+from typing import NamedTuple
 
-from flint import acb, arb, ctx
+from flint import acb, arb, arb_poly, ctx
 
 from privproj.errors import PrecisionLimit
 
 LEAST_SHAPE = 400.0
 """Shape from which series around points replace Arb's functions. Below it a radius would reach 0. Speed only."""
 
-FARTHEST = 16.0
-"""Half deviations from the shape at which there are such points. Speed only."""
+SPACING = 0.125
+"""Distance of such points in deviations. Speed only."""
 
-TERMS = 26
+FARTHEST = 16.0
+"""Deviations from the shape at which there are such points. Speed only."""
+
+TERMS = 20
 """Terms of such a series. Speed only."""
+
+LARGEST_REST = 2.0**-48
+"""What the rest of such a series may be beside ``P`` and ``Q``; else Arb's functions are taken. Speed only."""
 
 MOST_TERMS = 1_000_000
 """Terms of a series after which the certificate is refused. Contract."""
@@ -87,38 +94,55 @@ class NearbyValues:
     """
 
     def __init__(self, k: arb) -> None:
-        self.k, self.width = k, 0.5 * math.sqrt(float(k))
-        self._points: dict[tuple[int, int], tuple[arb, arb, arb, list[arb]]] = {}
+        self.k, self.shape, self.width = k, float(k), SPACING * math.sqrt(float(k))
+        self.farthest = FARTHEST * math.sqrt(self.shape)
+        self._points: dict[tuple[int, int], _Point | None] = {}
 
     def lower(self, z: arb) -> arb:
         """Return a ball that holds ``P(k, z)``."""
         near = self._rise(z)
-        return lower(self.k, z) if near is None else near[0] + near[2]
+        if near is None:
+            found = self._nearly_one(z, 1)
+            return lower(self.k, z) if found is None else found
+        return near[0].below + near[1]
 
     def upper(self, z: arb) -> arb:
         """Return a ball that holds ``Q(k, z)``."""
         near = self._rise(z)
-        return upper(self.k, z) if near is None else near[1] - near[2]
+        if near is None:
+            found = self._nearly_one(z, -1)
+            return upper(self.k, z) if found is None else found
+        return near[0].above - near[1]
 
-    def _rise(self, z: arb) -> tuple[arb, arb, arb] | None:
-        """Return ``P`` and ``Q`` at the point next to ``z``, and how much ``P`` rises from there to ``z``."""
-        place, k = float(z.mid()), float(self.k)
-        if k < LEAST_SHAPE or not abs(place - k) < FARTHEST * self.width:
-            return None
-        n = round(place / self.width)
-        if (n, ctx.prec) not in self._points:
-            self._points[n, ctx.prec] = self._expand(arb(n * self.width))
-        below, above, point, series = self._points[n, ctx.prec]
-        y = (z - point) / point
-        if not abs(y) <= self.width / point:
-            return None
-        rise = arb(0)
-        for coefficient in reversed(series):
-            rise = rise * y + coefficient
-        return below, above, rise
+    def _nearly_one(self, z: arb, side: int) -> arb | None:
+        """Return what encloses ``P`` far above ``k`` (``side = 1``), or ``Q`` far below (-1): 1 less Chernoff's bound.
 
-    def _expand(self, point: arb) -> tuple[arb, arb, arb, list[arb]]:
-        """Return ``P``, ``Q``, the point, and the series of the rise of ``P`` in ``y``, its rest in the first term."""
+        None is returned where that is too far from 1.
+        """
+        if not (z > 0 and side * (z - self.k) > 0):
+            return None
+        missed = _chernoff_bound(self.k, z)
+        return 1 - arb(0).union(missed) if missed < 2.0**-ctx.prec else None
+
+    def _rise(self, z: arb) -> "tuple[_Point, arb] | None":
+        """Return the point next to ``z``, and how much ``P`` rises from there to ``z``."""
+        place = float(z.mid())
+        if self.shape < LEAST_SHAPE or not abs(place - self.shape) < self.farthest:
+            return None
+        key = round(place / self.width), ctx.prec
+        if key not in self._points:
+            self._points[key] = self._expand(arb(key[0] * self.width))
+        found = self._points[key]
+        if found is None:
+            return None
+        y = z / found.place - 1
+        return (found, found.series(y)) if abs(y) <= found.reach else None
+
+    def _expand(self, point: arb) -> "_Point | None":
+        """Return the point with the series of the rise of ``P`` in ``y``, its rest in the first term.
+
+        None is returned where that is too large.
+        """
         # G = dP/dy at z = point (1 + y): G = G_0 (1+y)^(k-1) e^(-point y)
         # n G_n = (k - point - n) G_(n-1) - point G_(n-2)
         k = self.k
@@ -128,12 +152,27 @@ class NearbyValues:
             series.append(now / n)
             before, now = now, ((k - point - n) * now - point * before) / n
         # |G| <= G_0 e^(|k - 1 - point| R + (k-1) R^2/(2 (1 - R))) for |y| <= R; the rest for |y| <= rho by Cauchy
-        rho, radius = self.width / point, 4 * self.width / point
+        rho, radius = 0.51 * self.width / point, 4 * self.width / point
+        if not (point > 0 and radius < 1):
+            return None
         size = (abs(k - 1 - point) * radius + (k - 1) * radius * radius / (2 * (1 - radius))).exp()
         part = rho / radius
         rest = front * size * radius * part**TERMS / (TERMS * (1 - part))
+        below, above = lower(k, point), upper(k, point)
+        if not rest < LARGEST_REST * below.min(above):
+            return None
         series[0] = arb(0, rest.abs_upper())
-        return lower(k, point), upper(k, point), point, series
+        return _Point(below, above, point, rho.lower(), arb_poly(series))
+
+
+class _Point(NamedTuple):
+    """``P`` and ``Q`` at a place, and the series of the rise of ``P`` from there, for ``|y| <= reach``."""
+
+    below: arb
+    above: arb
+    place: arb
+    reach: arb
+    series: arb_poly
 
 
 def upper_size(k: arb, z: acb) -> arb:

@@ -20,35 +20,17 @@ from privproj.curves.profile import PrivacyProfile
 from privproj.rigorous.composition import Grid, Window
 from privproj.runs import Run
 
-CELLS_PER_DEVIATION = 24.0
-"""Cells of the lattice to a standard deviation of the loss of one release. Speed only."""
-
-KNOTS_PER_DECAY = 96.0
-"""Knots beyond the core: four to this many lengths in which the excess falls by e. Speed only."""
-
-SHARE_BEYOND = math.log(1e-6)
-"""Log of the part of delta that the mass outside of a window may be, by Chernoff's bound. Speed only."""
-
 SHARE_TRUNCATED = math.log(1e-16)
 """Log of the part of delta at which the tails of the steps may be cut. A floor may be cut 1e8 above. Speed only."""
 
 LOG_LEAST_TRUNCATED = math.log(1e-280)
 """Log of the least mass of the tails of the steps that the floats follow. Speed only."""
 
-TAIL_ACCURACY = 1e-5
-"""Part of delta that straight lines between far knots may add, nearly. Speed only."""
-
-LONGEST_DECAY = 2.0
-"""Distance of knots at most, in lengths in which the excess falls by e. Speed only."""
-
 ORDERS = np.geomspace(1e-4, 1e4, 161)
 """Orders of Chernoff's bound that are tried. Speed only."""
 
 LOG_OF_NOTHING = -600.0
 """Log of a delta that is taken for 0: losses are bounded there. Speed only."""
-
-LARGEST_ORDER_OF_A_CELL = 0.5
-"""Largest order of Chernoff's bound, times the step of the lattice. Speed only."""
 
 FloatPairs = list[tuple[DominatingPair, int]]
 """The pairs of the composer for each phase, and how many releases it has."""
@@ -61,7 +43,8 @@ def propose_grid(phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fin
     """
     beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
     shapes = [outline_step(profile, run, beyond) for profile, run in phases]
-    step = min(shape.deviation for shape in shapes) / (fineness * CELLS_PER_DEVIATION)
+    # Cells of the lattice to a standard deviation of the loss of one release. Speed only.
+    step = min(shape.deviation for shape in shapes) / (fineness * 24.0)
     largest = [_largest_losses(profile, run, shape) for (profile, run), shape in zip(phases, shapes, strict=True)]
     if len(phases) == 1 and len(largest[0]):
         top = float(largest[0][-1])
@@ -78,7 +61,8 @@ def propose_grid(phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fin
     ]
     if any(is_one_sided(*phase) for phase in phases):
         orders.append([(pair.mirrored(), steps) for pair, steps in orders[0]])
-    windows = tuple(_window(order, step, log_delta + SHARE_BEYOND) for order in orders)
+    # Log of the part of delta that the mass outside of a window may be, by Chernoff's bound. Speed only.
+    windows = tuple(_window(order, step, log_delta + math.log(1e-6)) for order in orders)
     return Grid(step, tuple(tuple(map(int, cells)) for cells in knots), windows)
 
 
@@ -99,7 +83,8 @@ def _place_knots(
     shape: Outline, largest: FloatArray, step: float, fineness: float, log_share: float, one_sided: bool
 ) -> Cells:
     """Return the knots of a phase; where the pair is its own mirror image so are they, as each value serves twice."""
-    cells = _thin_tails(shape.knots(step, fineness * KNOTS_PER_DECAY), shape, step, log_share)
+    # Knots beyond the core: four to this many lengths in which the excess falls by e. Speed only.
+    cells = _thin_tails(shape.knots(step, fineness * 96.0), shape, step, log_share)
     # A bounded loss is rounded up to the next knot.
     ends = np.concatenate([np.floor(largest / step), np.rint(largest / step), np.ceil(largest / step)])
     cells = distinct_cells(np.concatenate([cells, ends.astype(np.int64)]))
@@ -114,8 +99,10 @@ def _thin_tails(cells: Cells, shape: Outline, step: float, log_share: float) -> 
     # A chord over s lengths of decay is about E s^2/8 too high, E(t)/t in the mirrored order.
     losses = cells * step
     log_excess = np.interp(losses, shape.losses, shape.log_excess) + np.maximum(-losses, 0.0)
-    enough = np.sqrt(8.0 * TAIL_ACCURACY) * np.exp(np.minimum(0.5 * (log_share - log_excess), 50.0))
-    lengths = np.abs(np.diff(log_excess)) / np.minimum(enough, LONGEST_DECAY)[:-1]
+    # Part of delta that straight lines between far knots may add, nearly. Speed only.
+    enough = np.sqrt(8.0 * 1e-5) * np.exp(np.minimum(0.5 * (log_share - log_excess), 50.0))
+    # Distance of knots at most, in lengths in which the excess falls by e. Speed only.
+    lengths = np.abs(np.diff(log_excess)) / np.minimum(enough, 2.0)[:-1]
     passed = np.concatenate([[0.0], np.cumsum(np.minimum(lengths, 1.0))])
     kept = np.concatenate([[True], np.diff(np.floor(passed)) > 0.0]) | (np.abs(cells) <= 1)
     kept[-1] = True
@@ -134,7 +121,8 @@ def _edge(pairs: FloatPairs, step: float, log_mass: float, side: int) -> tuple[i
     # min over x of (sum_i T_i ln sum_j p_j e^(x side j h) - ln mass) / x
     best, order = math.inf, 1.0
     # The pair in balls may end a few cells further out, which a larger order would blow up.
-    for x in ORDERS[np.minimum(LARGEST_ORDER_OF_A_CELL / step, ORDERS[-1]) >= ORDERS].tolist():
+    # Largest order of Chernoff's bound, times the step of the lattice. Speed only.
+    for x in ORDERS[np.minimum(0.5 / step, ORDERS[-1]) >= ORDERS].tolist():
         moment = 0.0
         for pair, steps in pairs:
             exponents = x * side * pair.step * pair.cells + np.log(np.maximum(pair.masses, 1e-320))

@@ -7,9 +7,6 @@ from flint import acb, arb, ctx
 from privproj.numerics.quadrature import climb_hill
 from privproj.rigorous.balls import GOAL_BITS, log_of_upper_end
 
-MOST_EVALUATIONS = 20_000
-"""Evaluations after which an integral is left as wide as it is. Speed only."""
-
 GUARD_BITS = 16
 """Bits beyond the goal to which an integral is computed. Speed only."""
 
@@ -54,9 +51,10 @@ def positive_integral(
     scale = arb(peak).exp()
     tolerance = arb(2) ** -(goal + GUARD_BITS)
     enough = tolerance if known is None else (tolerance * known.lower() / scale).max(tolerance)
+    # After 20,000 evaluations an integral is left as wide as it is (speed only).
     # int f = scale int_a^b f/scale + [0, what is beyond the window and at ends that are balls]
     inside = acb.integral(
-        lambda t, analytic: f(t, analytic) / scale, a, b, rel_tol=tolerance, abs_tol=enough, eval_limit=MOST_EVALUATIONS
+        lambda t, analytic: f(t, analytic) / scale, a, b, rel_tol=tolerance, abs_tol=enough, eval_limit=20_000
     ).real
     beyond = sum((bound(end) for bound, end in ((left, a), (right, b)) if bound is not None), arb(0))
     at_ends = sum((_end_sliver(f, end) for end in (low, high if right is None else None) if end is not None), arb(0))

@@ -19,20 +19,11 @@ from privproj.rigorous import gaussian
 from privproj.rigorous.gamma import lower_beta
 from privproj.rigorous.laws import BallBetaLaw, BallLaw
 
-LARGE_SHAPE = 200.0
-"""Shape of a Beta law above which its incomplete function is summed here. Speed only."""
-
-HALF_WIDTH = 0.08
-"""Half the width of a panel in units of its centre, at most. Speed only."""
-
 MOST_MOMENTS = 96
 """Moments of a panel that are used at most. Speed only."""
 
 NEGLIGIBLE = 24.0
 """Minus the log of the part of a mean that the rest of a series or what is left out may be. Speed only."""
-
-LEAST_SHARE = 2.0**-28
-"""The first panel begins at this part of the mean, or where hardly any mass lies below. Speed only."""
 
 EVALUATION_BITS = 128
 """Working precision of the sums, in bits: a run asks for fewer. Speed only."""
@@ -95,7 +86,8 @@ class _BetaShares(_Shares):
         if not u < 1:
             return arb(1)
         # Arb's own takes minutes where both shapes are large.
-        balanced = min(float(self.a), float(self.b)) > LARGE_SHAPE and 0.02 < float(self.mean) < 0.98
+        # Shape of a Beta law above which its incomplete function is summed here. Speed only.
+        balanced = min(float(self.a), float(self.b)) > 200.0 and 0.02 < float(self.mean) < 0.98
         return lower_beta(self.a, self.b, u) if balanced else u.beta_lower(self.a, self.b, regularized=True)
 
     def edge(self, u: arb) -> arb:
@@ -180,11 +172,13 @@ class PanelLaw:
     def _cut_range(self, least: arb) -> tuple[list[float], list[arb]]:
         """Return the edges of the panels, up to tails of the mass ``least``, and the mass below each."""
         shares, mean = self.shares, float(self.shares.mean)
-        half = min(HALF_WIDTH, 2.0 / math.sqrt(float(shares.a)))
+        # Half the width of a panel in units of its centre, at most. Speed only.
+        half = min(0.08, 2.0 / math.sqrt(float(shares.a)))
         ratio, top = (1.0 + half) / (1.0 - half), 1.0 if shares.bounded else math.inf
         edges = [mean]
         masses = [shares.below(arb(mean))]
-        while edges[0] > mean * LEAST_SHARE and masses[0] > least:
+        # The first panel begins at this part of the mean, or where hardly any mass lies below. Speed only.
+        while edges[0] > mean * 2.0**-28 and masses[0] > least:
             edges.insert(0, edges[0] / ratio)
             masses.insert(0, shares.below(arb(edges[0])))
         while edges[-1] < top and 1 - masses[-1] > least:

@@ -107,13 +107,13 @@ class Scheme:
     """True if each record joins batches on its own: mechanisms with a theorem for fixed sizes alone are refused."""
 
     is_one_sided: bool
-    """True if the two orders of neighbours differ, so that both are composed (C18). Proof."""
+    """True if the two orders of neighbours differ, so that both are composed (C18). Soundness."""
 
     draws_records_apart: bool = False
-    """True if a batch holds each record with the same probability, whatever others it holds (C37). Proof."""
+    """True if a batch holds each record with the same probability, whatever others it holds (C37). Soundness."""
 
     attains_pair: bool = False
-    """True if one record that changes alone attains the pair of the composition (C28). Proof."""
+    """True if one record that changes alone attains the pair of the composition (C28). Soundness."""
 
     words: Callable[[Mapping[str, Any]], str] = lambda run: ""
     """How the records of an epoch are in its batches, for a run as results write it."""

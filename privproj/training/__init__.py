@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from privproj.training.algorithms.prism import PrismLinear, Steps, add_prism
     from privproj.training.algorithms.projected_descent import ProjectedDescent
     from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
+    from privproj.training.arguments import BallsInBins, FeatureBound, FixedBatches, Method, PoissonBatches
     from privproj.training.engine import make_private
     from privproj.training.independence import is_checking
     from privproj.training.optimizer import PrivateOptimizer
@@ -21,8 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdaptiveClipping",
+    "BallsInBins",
+    "FeatureBound",
+    "FixedBatches",
     "FrozenLoRA",
+    "Method",
     "Plan",
+    "PoissonBatches",
     "PrismLinear",
     "PrivateOptimizer",
     "ProjectedDescent",
@@ -45,6 +51,7 @@ HOMES = {
     "algorithms.prism": ("PrismLinear", "Steps", "add_prism"),
     "algorithms.projected_descent": ("ProjectedDescent",),
     "algorithms.subspace": ("Subspace", "Trajectory", "leading"),
+    "arguments": ("BallsInBins", "FeatureBound", "FixedBatches", "Method", "PoissonBatches"),
     "engine": ("make_private",),
     "independence": ("is_checking",),
     "optimizer": ("PrivateOptimizer",),

@@ -4,8 +4,8 @@ Whatever is wrong with an argument is said here, before anything is released.
 """
 
 from collections.abc import Callable
-from dataclasses import fields
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -15,20 +15,172 @@ from torch.utils.data import DataLoader
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import M2, Gaussian
 from privproj.runs.sampling import SCHEMES, NeighbouringRelation, Sampling, member_named
+from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import ALGORITHMS, load
 from privproj.training.algorithms.algorithm import Algorithm
 from privproj.training.algorithms.subspace import Subspace
 from privproj.training.capture import Taps
-from privproj.training.plan import Plan
+from privproj.training.plan import Plan, SchemeName
 from privproj.training.release import bounded_norm
 from privproj.training.taps import Tap
-from privproj.validation import real
+from privproj.validation import real, whole
 
 EXPECTED_TYPES = {"module": nn.Module, "optimizer": torch.optim.Optimizer, "data_loader": DataLoader}
 """What the three objects of torch have to be. Contract."""
 
 LARGEST_SUM_ERROR = 1e-9
 """How far from 1 the sum of the shares may be, as rounding leaves it; no unit. Contract."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A training algorithm with its own options, for ``make_private(algorithm=...)`` where its name is not enough.
+
+    Args:
+        name: One of :data:`privproj.training.algorithms.ALGORITHMS`.
+        rank: Rank of the projections of ``m2``, ``m2-projected-clip``, ``m1`` and ``flora``, from 1 to 1e7; refused for
+            other algorithms that take none. None: a model from :func:`prepare_peft` is projected to the rank of each of
+            its adapters, and any other module of a projecting algorithm needs a rank.
+        frame: Frame of the projections of ``m2`` and ``m2-projected-clip``, "haar" or "wishart". It changes how a
+            release is lifted back, not its privacy. None: Haar.
+        subspace: The subspace of ``dp-sft``, needed there and refused elsewhere. Its own releases are accounted too.
+        every: Number of steps, at least 1, that one draw of the factors of ``lora-resampled`` or of the sketch of
+            ``flora`` serves. The other algorithms do not use it.
+        beta: Momentum of ``flora``, from 0 to 1. The other algorithms do not use it.
+        bound: Name of the bound that accounts the run. None: the default of the mechanism.
+
+    Raises:
+        InvalidParameter: There is no algorithm of that name, or the rank is outside its range.
+
+    >>> from privproj.training import Method
+    >>> Method("m2", rank=16).name
+    'm2'
+    """
+
+    name: str = "dp-sgd"
+    rank: int | None = None
+    frame: Literal["haar", "wishart"] | None = None
+    subspace: Subspace | None = None
+    every: int = 1
+    beta: float = 0.9
+    bound: str | None = None
+
+    def __post_init__(self) -> None:
+        load(self.name)
+        if self.rank is not None:
+            object.__setattr__(self, "rank", whole("rank", self.rank, "a rank from 1 to 1e7", 1, 10**7))
+
+    @classmethod
+    def of(cls, given: "str | Method") -> "Method":
+        """Return the algorithm that a name means, and one with its options as it is.
+
+        Args:
+            given: A name or a :class:`Method`.
+
+        Returns:
+            A :class:`Method`.
+        """
+        return given if isinstance(given, Method) else cls(given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoissonBatches:
+    """Batches that every record joins independently with one probability, for ``make_private(batches=...)``.
+
+    Args:
+        rate: ``q``, the probability that a record is in a batch, above 0 and at most 1; it is rounded up to a multiple
+            of ``2^-24``. None: batch size over number of records of the loader.
+        max_batch_size: The number of records above which a batch is cut, at least 1; the surplus is dropped at random.
+            None: batches are used as drawn.
+
+    >>> from privproj.training import PoissonBatches
+    >>> PoissonBatches(rate=0.01, max_batch_size=512).sampling
+    'poisson'
+    """
+
+    rate: float | None = None
+    max_batch_size: int | None = None
+    sampling: ClassVar[SchemeName] = "poisson"
+    count: ClassVar = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedBatches:
+    """Batches of one size, each a random subset drawn afresh, for ``make_private(batches=...)``.
+
+    Args:
+        rate: The size of a batch over the number of records, above 0 and at most 1; the size is rounded up. None: that
+            of the loader.
+
+    >>> from privproj.training import FixedBatches
+    >>> FixedBatches(rate=0.01).sampling
+    'fixed'
+    """
+
+    rate: float | None = None
+    sampling: ClassVar[SchemeName] = "fixed"
+    count: ClassVar = None
+    max_batch_size: ClassVar = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BallsInBins:
+    """Epochs in each of which every record picks one batch, uniformly, for ``make_private(batches=...)``.
+
+    Each record is used once in an epoch; ``epochs`` or ``steps`` are whole epochs.
+
+    Args:
+        count: ``t``, the number of batches of an epoch, from 1 to 1e7. None: the number of records over the batch size
+            of the loader, rounded up.
+
+    >>> from privproj.training import BallsInBins
+    >>> BallsInBins(count=100).sampling
+    'balls-in-bins'
+    """
+
+    count: int | None = None
+    sampling: ClassVar[SchemeName] = "balls-in-bins"
+    rate: ClassVar = None
+    max_batch_size: ClassVar = None
+
+
+Batches = PoissonBatches | FixedBatches | BallsInBins
+"""A way of drawing batches that training has."""
+
+KINDS = {kind.sampling: kind for kind in (PoissonBatches, FixedBatches, BallsInBins)}
+"""The ways of drawing batches by their names. Contract."""
+
+
+@dataclass(frozen=True)
+class FeatureBound:
+    """A bound on the features of one linear softmax head that stands for its clip, for ``make_private(clipping=...)``.
+
+    Gradients of the head have norm at most ``C = sqrt(2 (R^2 + 1))``; longer features are scaled down. No
+    ``max_grad_norm`` is given beside it.
+
+    Args:
+        norm: ``R``, the largest norm of a feature vector, above 0 and at most 1e12.
+
+    >>> from privproj.training import FeatureBound
+    >>> FeatureBound(4.0).norm
+    4.0
+    """
+
+    norm: float
+
+
+Clipping = Literal["joint", "per-layer"] | tuple[float, ...] | AdaptiveClipping | FeatureBound
+"""How gradients are clipped: by one norm, by one for each tensor, with shares, adaptively, or by what is proved."""
+
+
+def batches_of(given: "str | Batches") -> Batches:
+    """The way of drawing batches that a name means, and one with its options as it is."""
+    if isinstance(given, str):
+        check_sampling(given)
+        return KINDS[given]()
+    if not isinstance(given, Batches):
+        raise InvalidParameter("batches", given, "PoissonBatches, FixedBatches, BallsInBins or the name of one")
+    return given
 
 
 def ranks_of(taps: Taps) -> tuple[int, ...] | None:
@@ -124,7 +276,7 @@ def check_sampling(sampling: str) -> None:
         raise Refused(
             f"sampling={sampling} has no private loader, since nothing is proved of such batches beyond one release "
             f"for each epoch: account for a run that has them so (`privproj epsilon ... --sampling {sampling}`), or "
-            'train with sampling="balls-in-bins", which has the same input pipeline, every record once in an epoch, '
+            'train with batches="balls-in-bins", which has the same input pipeline, every record once in an epoch, '
             "and a smaller epsilon"
         )
 
@@ -139,17 +291,18 @@ def relation_of(relation: str | None, sampling: str, rate: float, max_batch_size
     return member_named(NeighbouringRelation, "relation", relation or fallback)
 
 
-def shares_of(clipping: str, shares: tuple[float, ...] | None, tensors: int) -> tuple[float, ...] | None:
-    """The share of the squared clip of each trained tensor, which sum to 1; None under a joint clip."""
-    if clipping not in ("joint", "per-layer") or (shares is not None and clipping == "joint"):
-        raise InvalidParameter("clipping", clipping, "joint, or per-layer (with or without shares)")
-    if clipping == "joint":
+def shares_of(clipping: Clipping, tensors: int) -> tuple[float, ...] | None:
+    """The share of the squared clip of each trained tensor, which sum to 1; None under one clip for all."""
+    if clipping == "joint" or isinstance(clipping, AdaptiveClipping | FeatureBound):
         return None
-    if shares is None:
+    if clipping == "per-layer":
         return (1.0 / tensors,) * tensors
-    found = tuple(real("shares", share, "shares above 0", 0.0, 1.0, open_low=True) for share in shares)
+    if not isinstance(clipping, tuple | list):
+        words = "joint, per-layer, a share for each trained tensor, AdaptiveClipping or FeatureBound"
+        raise InvalidParameter("clipping", clipping, words)
+    found = tuple(real("clipping", share, "shares above 0", 0.0, 1.0, open_low=True) for share in clipping)
     if len(found) != tensors or abs(sum(found) - 1.0) > LARGEST_SUM_ERROR:
-        raise InvalidParameter("shares", shares, f"{tensors} shares that sum to 1, one for each trained tensor")
+        raise InvalidParameter("clipping", clipping, f"{tensors} shares that sum to 1, one for each trained tensor")
     return found
 
 
@@ -159,17 +312,17 @@ def _names_where(holds: Callable[[Algorithm], bool]) -> str:
 
 
 def mechanism_of(
-    algorithm: Algorithm,
-    taps: Taps,
-    rank: int | None,
-    ranks: tuple[int, ...] | None,
-    shares: tuple[float, ...] | None,
+    method: Method, taps: Taps, ranks: tuple[int, ...] | None, shares: tuple[float, ...] | None
 ) -> Gaussian | M2:
     """What one release of the algorithm is accounted as, its noise left out.
 
-    ``ranks`` are those of each trained tensor, instead of ``rank`` for all. Raises :class:`InvalidParameter` where a
-    rank is missing, or given to an algorithm that takes none.
+    ``ranks`` are those of each trained tensor, instead of one for all. Raises :class:`InvalidParameter` where a rank is
+    missing or a rank or a frame is given to an algorithm that takes none.
     """
+    algorithm, rank, frame = load(method.name), method.rank, method.frame
+    if frame not in (None, "haar", "wishart") or (frame and not algorithm.has_frame):
+        having = _names_where(lambda one: one.has_frame)
+        raise InvalidParameter("frame", frame, f"haar or wishart, with {having} only")
     if rank is None and ranks is None and algorithm.projects:
         raise InvalidParameter("rank", "nothing", "a rank of the projection")
     if rank is not None and algorithm.rank == "none":
@@ -178,25 +331,18 @@ def mechanism_of(
     return algorithm.accounted_as(shapes, ranks or (rank or 1,) * len(shapes), shares)
 
 
-def check_frame(algorithm: Algorithm, frame: str | None) -> None:
-    """Raise for a frame that does not exist, or that the algorithm has no choice of."""
-    if frame not in (None, "haar", "wishart") or (frame and not algorithm.has_frame):
-        having = _names_where(lambda one: one.has_frame)
-        raise InvalidParameter("frame", frame, f"haar or wishart, with {having} only")
-
-
-def clip_of(algorithm: Algorithm, max_grad_norm: float | None, feature_bound: float | None, taps: Taps) -> float:
-    """The clip ``C``, or the proved bound ``sqrt(2 (R^2 + 1))`` that stands for it where ``feature_bound`` is given.
+def clip_of(algorithm: Algorithm, max_grad_norm: float | None, clipping: Clipping, taps: Taps) -> float:
+    """The clip ``C``, or the proved bound ``sqrt(2 (R^2 + 1))`` that stands for it under a :class:`FeatureBound`.
 
     Raises :class:`InvalidParameter` unless exactly one of both is given and, for a feature bound, one linear layer is
     trained by an algorithm that never lengthens a gradient.
     """
-    if (max_grad_norm is None) == (feature_bound is None):
-        raise InvalidParameter("max_grad_norm", max_grad_norm, "either max_grad_norm or feature_bound")
-    if feature_bound is None:
+    if (max_grad_norm is None) != isinstance(clipping, FeatureBound):
+        raise InvalidParameter("max_grad_norm", max_grad_norm, "either max_grad_norm or clipping=FeatureBound(R)")
+    if not isinstance(clipping, FeatureBound):
         assert max_grad_norm is not None
         return max_grad_norm
-    bound = real("feature_bound", feature_bound, "a positive norm", 0.0, 1e12, open_low=True)
+    bound = real("feature_bound", clipping.norm, "a positive norm", 0.0, 1e12, open_low=True)
     if not algorithm.never_lengthens:
         words = f"max_grad_norm, since {algorithm.name} can lengthen a gradient"
         raise InvalidParameter("feature_bound", bound, words)
@@ -207,12 +353,12 @@ def clip_of(algorithm: Algorithm, max_grad_norm: float | None, feature_bound: fl
     return bounded_norm(bound)
 
 
-def check_layers(algorithm: Algorithm, taps: Taps, subspace: Subspace | None, clipping: str) -> None:
+def check_layers(algorithm: Algorithm, taps: Taps, subspace: Subspace | None, clipping: Clipping) -> None:
     """Raise unless the algorithm can train every trained layer, under this clipping and with or without a subspace."""
     if algorithm.needs_subspace != (subspace is not None):
         needing = _names_where(lambda one: one.needs_subspace)
         raise InvalidParameter("subspace", subspace, f"a subspace for {needing}, and for nothing else")
-    if algorithm.needs_subspace and clipping != "joint":
+    if algorithm.needs_subspace and (clipping == "per-layer" or isinstance(clipping, tuple | list)):
         raise InvalidParameter("clipping", clipping, "joint, since all layers share the coordinates of a subspace")
     for tap in taps.taps:
         # A layer that only one algorithm can train asks that algorithm first whether this one is it.

@@ -180,7 +180,7 @@ class _Truncated(Sampler[list[int]]):
             yield batch
 
 
-class BallsInBins(Sampler[list[int]]):
+class BinSampler(Sampler[list[int]]):
     """The batches ``first``, ``first + 1``, ... of a run in which each record picks one of every ``batches``."""
 
     def __init__(self, secret: Callable[[int], str], records: int, batches: int, first: int, steps: int) -> None:
@@ -433,7 +433,7 @@ class PrivateLoader:
         # A run that is made to be repeated keeps the order of the records.
         order = None if self.drawn.is_insecure else self.generator
         if plan.batches is not None:
-            bins = BallsInBins(self.secret_of, records, plan.batches, self.done(), steps)
+            bins = BinSampler(self.secret_of, records, plan.batches, self.done(), steps)
             return _CountedBatches(bins, steps, self.processes, order)
         if plan.sampling == "fixed" or plan.sampling_rate == 1.0:
             fixed = _FixedSize(records, round(plan.expected_batch), steps, self.generator)

@@ -17,7 +17,7 @@ from privproj.training.layers import check_variants, make_tap
 from privproj.training.taps import UNITS, AnyTap, ReplayedTap, Tap, first_output, is_replaying
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
-"""The base of torch's layers that compute statistics over a batch. Proof: such a layer mixes records."""
+"""The base of torch's layers that compute statistics over a batch. Soundness: such a layer mixes records."""
 
 
 class _Saved(torch.autograd.Function):
@@ -42,7 +42,7 @@ def _keeps_graph() -> bool:
 
 
 _TAPPED: "WeakSet[nn.Module]" = WeakSet()
-"""The modules that private runs train now. Proof: two runs would count releases of one module apart."""
+"""The modules that private runs train now. Soundness: two runs would count releases of one module apart."""
 
 
 class Taps:

@@ -32,7 +32,7 @@ from privproj.result import Result
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import load as load_algorithm
 from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
-from privproj.training.arguments import check_sampling
+from privproj.training.arguments import KINDS, Method, check_sampling
 from privproj.training.engine import ResumedLedger, make_private
 from privproj.training.generators import streams
 from privproj.training.plan import rate_and_steps
@@ -111,17 +111,8 @@ class Settings:
         if self.epsilon is not None:
             privacy_epsilon(self.epsilon, zero=False)
         real("learning_rate", self.learning_rate, "a positive learning rate", 0.0, 1e6, open_low=True)
-        check_sampling(self.sampling)
-        if (self.sampling, self.max_batch_size) != ("poisson", None) and load_algorithm(self.mechanism).needs_subspace:
-            words = f"poisson and no max_batch_size with {self.mechanism}, whose two stages are planned so"
-            raise InvalidParameter("sampling", self.sampling, words)
-        if self.adaptive_clipping_sigma is not None and load_algorithm(self.mechanism).needs_subspace:
-            words = f"no adaptive clip with {self.mechanism}, whose two stages are planned without it"
-            raise InvalidParameter("adaptive_clipping_sigma", self.adaptive_clipping_sigma, words)
-        if self.adaptive_clipping_sigma is not None:
-            DEVIATION.check("adaptive_clipping_sigma", self.adaptive_clipping_sigma)
-        if self.batches is not None and self.batch_size is not None:
-            raise InvalidParameter("batches", self.batches, "either batches or batch_size, not both")
+        self._check_drawing()
+        self._check_adaptive_clip()
         for name in (
             "rank", "batch_size", "batches", "max_batch_size", "steps", "hidden", "every", "checkpoint_every",
             "insecure_seed",
@@ -131,6 +122,31 @@ class Settings:
                 lowest = 0 if name == "insecure_seed" else 1
                 checked = whole(name, value, f"a whole number of at least {lowest}", lowest, 10**9)
                 object.__setattr__(self, name, checked)
+
+    def _check_drawing(self) -> None:
+        """Raise for a way of drawing batches that does not exist, and for what does not go with it."""
+        check_sampling(self.sampling)
+        if (self.sampling, self.max_batch_size) != ("poisson", None) and load_algorithm(self.mechanism).needs_subspace:
+            words = f"poisson and no max_batch_size with {self.mechanism}, whose two stages are planned so"
+            raise InvalidParameter("sampling", self.sampling, words)
+        if self.max_batch_size is not None and self.sampling != "poisson":
+            raise InvalidParameter("max_batch_size", self.max_batch_size, "no largest batch but with poisson sampling")
+        if self.batches is not None and self.sampling != "balls-in-bins":
+            raise InvalidParameter("batches", self.batches, f"no number of batches with {self.sampling} sampling")
+        if self.batches is not None and self.batch_size is not None:
+            raise InvalidParameter("batches", self.batches, "either batches or batch_size, not both")
+
+    def _check_adaptive_clip(self) -> None:
+        """Raise for an adaptive clip beside another clipping, and for one that is not planned."""
+        sigma = self.adaptive_clipping_sigma
+        if sigma is None:
+            return
+        if load_algorithm(self.mechanism).needs_subspace:
+            words = f"no adaptive clip with {self.mechanism}, whose two stages are planned without it"
+            raise InvalidParameter("adaptive_clipping_sigma", sigma, words)
+        if self.clipping != "joint":
+            raise InvalidParameter("clipping", self.clipping, "joint with an adaptive clip, which is one for all")
+        DEVIATION.check("adaptive_clipping_sigma", sigma)
 
 
 @dataclass
@@ -406,7 +422,7 @@ class ClassifierTraining:
         subspace = Subspace(basis, "dp", "full", Account(done[:1]))
         self.start_stage(self.settings.mechanism, self.total - half, self.noise(done[1:]), subspace=subspace)
 
-    def start_stage(self, algorithm: str, steps: int, noise: dict[str, Any], **more: Any) -> None:
+    def start_stage(self, algorithm: str, steps: int, noise: dict[str, Any], subspace: Subspace | None = None) -> None:
         """Make the module, the optimizer and the loader of one stage private."""
         settings = self.settings
         trained = [p for p in self.module.parameters() if p.requires_grad]
@@ -414,15 +430,16 @@ class ClassifierTraining:
         # Where a subspace is searched, the rank asked for is the subspace's and that of no stage.
         rank = None if load_algorithm(settings.mechanism).needs_subspace else settings.rank
         sigma = settings.adaptive_clipping_sigma
+        options = {"batches": "count", "max_batch_size": "max_batch_size"}
+        drawing = {word: value for name, word in options.items() if (value := getattr(settings, name)) is not None}
         with warnings.catch_warnings():  # a checkpoint brings its weights: nothing to warn of
             warnings.simplefilter("ignore", ResumedLedger)
             self.module, self.optimizer, self.loader = make_private(
                 module=self.module, optimizer=torch.optim.SGD(trained, lr=settings.learning_rate), data_loader=batches,
-                algorithm=algorithm, rank=rank, frame=settings.frame, steps=steps,  # pyright: ignore
-                clipping=settings.clipping, bound=settings.bound, max_grad_norm=settings.clip, ledger=self.ledger,  # pyright: ignore
-                sampling=settings.sampling, batches=settings.batches, max_batch_size=settings.max_batch_size,  # pyright: ignore
-                insecure_seed=settings.insecure_seed, every=settings.every,
-                adaptive_clipping=None if sigma is None else AdaptiveClipping(sigma=sigma), **noise, **more,
+                algorithm=Method(algorithm, rank, settings.frame, subspace, settings.every, bound=settings.bound),  # pyright: ignore
+                clipping=settings.clipping if sigma is None else AdaptiveClipping(sigma=sigma), steps=steps,  # pyright: ignore
+                batches=KINDS[settings.sampling](**drawing), max_grad_norm=settings.clip, ledger=self.ledger,
+                insecure_seed=settings.insecure_seed, **noise,
             )  # fmt: skip
         if "clip" in self.state:
             self.optimizer.resume_clip(self.state["clip"])

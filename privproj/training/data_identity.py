@@ -11,8 +11,8 @@ for publication, and never in the ledger.
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -27,6 +27,7 @@ from privproj.records.atomic import read_bounded, write_atomically
 from privproj.records.ledger import Account
 from privproj.records.strict_json import parse_json
 from privproj.training.generators import unchanged_numbers
+from privproj.training.nested import parts_of
 
 SAMPLE_SIZE = 60
 """Records of the public sample of a data set that is not made of tensors, evenly spaced. Contract."""
@@ -93,11 +94,15 @@ def check_distinct(dataset: Dataset) -> None:
 
 def _sources(dataset: Any, positions: np.ndarray) -> Iterator[tuple[object, np.ndarray]]:
     """Where the records at these positions come from: for each underlying data set what tells it, and its indices."""
-    if isinstance(dataset, Subset) and (indices := _indices(dataset)) is not None:
-        yield from _sources(dataset.dataset, indices[positions])
+    if isinstance(dataset, Subset) and np.asarray(dataset.indices).dtype.kind in "iu":
+        # Indices below 0 count from the end.
+        inside = np.asarray(dataset.indices) % len(dataset.dataset)  # pyright: ignore[reportArgumentType]
+        yield from _sources(dataset.dataset, inside[positions])
     elif isinstance(dataset, ConcatDataset):
-        for part, inside in _parts(dataset, positions):
-            yield from _sources(part, inside[1])
+        for part, begin, end in zip(
+            dataset.datasets, [0, *dataset.cumulative_sizes], dataset.cumulative_sizes, strict=False
+        ):
+            yield from _sources(part, positions[(positions >= begin) & (positions < end)] - begin)
     elif type(dataset) is TensorDataset:
         # Row i of every tensor begins at p + i s. Rows of overlapping views are told by the p of one common row 0.
         places = [(t.data_ptr(), t.stride(0) * t.element_size()) for t in dataset.tensors]
@@ -106,28 +111,6 @@ def _sources(dataset: Any, positions: np.ndarray) -> Iterator[tuple[object, np.n
         yield same, positions + first
     else:
         yield id(dataset), positions
-
-
-def _indices(subset: Subset) -> np.ndarray | None:
-    """The indices of a subset, counted from 0; None where they are no whole numbers."""
-    found = np.asarray(subset.indices)
-    if found.dtype.kind not in "iu":
-        return None
-    return np.where(found < 0, found + len(subset.dataset), found)  # pyright: ignore[reportArgumentType]
-
-
-def _parts(dataset: ConcatDataset, positions: np.ndarray) -> Iterator[tuple[Any, tuple[np.ndarray, np.ndarray]]]:
-    """Each part of a joined data set, with which of the positions are in it, and where they are in the part."""
-    begin = 0
-    for part, end in zip(dataset.datasets, dataset.cumulative_sizes, strict=True):
-        which = np.flatnonzero((positions >= begin) & (positions < end))
-        yield part, (which, positions[which] - begin)
-        begin = end
-
-
-def _bytes(tensor: Tensor) -> np.ndarray:
-    """The bytes of a tensor, row after row."""
-    return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 # --- the same data ---------------------------------------------------------------------------------------
@@ -155,67 +138,39 @@ def identity(dataset: Dataset) -> Identity:
     (True, 5)
     """
     records = len(dataset)  # pyright: ignore[reportArgumentType]
-    if not records:
-        return Identity(0, {})
-    if type(dataset) is not TensorDataset:
-        return Identity(records, _sample_digests(dataset))
-    size = sum(t[:1].numel() * t.element_size() for t in dataset.tensors)
-    every = max(1, math.ceil(records * size / MOST_BYTES))
-    digests = {str(i): _digest([(_form(t[:1]), _bytes(t[::every]))]) for i, t in enumerate(dataset.tensors)}
-    return Identity(records, digests)
-
-
-def _sample_digests(dataset: Any) -> dict[str, str | None]:
-    """A digest of each part of the records of the sample; None for a part that differs when it is read twice."""
+    if type(dataset) is TensorDataset and records:
+        size = sum(t[:1].numel() * t.element_size() for t in dataset.tensors)
+        every = max(1, math.ceil(records * size / MOST_BYTES))
+        digests = {str(i): _digest([(_form(t[:1]), _bytes(t[::every]))]) for i, t in enumerate(dataset.tensors)}
+        return Identity(records, digests)
+    numbers = sorted({i * records // SAMPLE_SIZE for i in range(SAMPLE_SIZE if records else 0)})
     with unchanged_numbers():
-        first, second = _read_sample(dataset), _read_sample(dataset)
-    names = dict.fromkeys(name for record in (*first, *second) for name in record)
+        first, second = ([dict(_parts(dataset[i])) for i in numbers] for _ in range(2))
     found: dict[str, str | None] = {}
-    for name in names:
-        values = [record.get(name) for record in first]
-        known = values == [record.get(name) for record in second] and not any(
-            name in record and record[name] is None for record in first
-        )
-        found[name] = _digest((str(i), v) for i, v in enumerate(values) if v is not None) if known else None
-    return found
+    for name in dict.fromkeys(name for record in (*first, *second) for name in record):
+        once, again = ([record.get(name) for record in reading] for reading in (first, second))
+        is_known = once == again and None not in once
+        found[name] = _digest((str(i), part or b"") for i, part in enumerate(once)) if is_known else None
+    return Identity(records, found)
 
 
-def _read_sample(dataset: Any) -> list[dict[str, bytes | None]]:
-    """The parts of each record of the sample, as bytes."""
-    records = len(dataset)
-    size = min(records, SAMPLE_SIZE)
-    return [dict(_leaves(dataset[i * records // size])) for i in range(size)]
-
-
-def _leaves(part: Any, name: str = "") -> Iterator[tuple[str, bytes | None]]:
-    """The parts of a record by their place in it, as bytes; None for what has none, a picture for instance."""
-    if isinstance(part, Mapping):
-        inside: Any = part.items()
-    elif is_dataclass(part) and not isinstance(part, type):
-        inside = ((field.name, getattr(part, field.name)) for field in fields(part))
-    elif isinstance(part, tuple) or (isinstance(part, list) and not all(map(_is_plain, part))):
-        inside = enumerate(part)
-    else:
-        yield name, _encoded(part)
-        return
-    for key, value in inside:
-        yield from _leaves(value, f"{name}.{key}".lstrip("."))
-
-
-def _is_plain(value: Any) -> bool:
-    """True for words and numbers of Python, which their representation tells apart."""
-    return value is None or isinstance(value, str | bytes | bool | int | float | complex)
+def _parts(record: Any) -> Iterator[tuple[str, bytes | None]]:
+    """The parts of a record by their names or places, as bytes; None for what has none, a picture for instance."""
+    record = vars(record) if is_dataclass(record) else record
+    is_row = isinstance(record, tuple) or (isinstance(record, list) and any(_encoded(part) is None for part in record))
+    inside = record.items() if isinstance(record, Mapping) else enumerate(record) if is_row else [("", record)]
+    for name, part in inside:
+        leaves = [_encoded(leaf) for leaf in parts_of(part)]
+        yield str(name), None if None in leaves else repr(leaves).encode()
 
 
 def _encoded(part: Any) -> bytes | None:
     """A leaf of a record as bytes with its form; None for what is neither words, numbers nor an array of them."""
+    if isinstance(part, Tensor) and part.layout is torch.strided and not part.is_meta and not part.is_quantized:
+        return f"{_form(part)} ".encode() + _bytes(part)
     if isinstance(part, np.ndarray | np.generic) and part.dtype.kind != "O":
         return f"{part.dtype} {part.shape} ".encode() + part.tobytes()
-    if isinstance(part, Tensor) and part.layout is torch.strided and not part.is_meta and not part.is_quantized:
-        return f"{_form(part)} ".encode() + _bytes(part).tobytes()
-    if _is_plain(part) or isinstance(part, list):
-        return repr(part).encode()
-    return None
+    return repr(part).encode() if part is None or isinstance(part, str | bytes | int | float | complex) else None
 
 
 def _form(tensor: Tensor) -> str:
@@ -223,7 +178,13 @@ def _form(tensor: Tensor) -> str:
     return f"{tensor.dtype} {tuple(tensor.shape)}"
 
 
-def _digest(parts: Any) -> str:
+def _bytes(tensor: Tensor) -> bytes:
+    """The bytes of a tensor, row after row."""
+    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes()
+
+
+def _digest(parts: Iterable[tuple[str, bytes]]) -> str:
     """A SHA-256 of names with their bytes, each with its length, so that nothing moves from one part to the next."""
     found = hashlib.sha256()
     for name, content in parts:
@@ -295,12 +256,13 @@ def _read_identity(path: Path) -> tuple[Identity, int, dict[str, Any]]:
     """The identity that was kept in a file, the releases that its ledger had then, and whatever else is there."""
     try:
         kept = parse_json(read_bounded(path).decode())
-        digests, releases = kept["digests"], kept["releases"]
-        whole = isinstance(kept["records"], int) and isinstance(releases, int)
-        if not whole or not all(isinstance(digest, str | None) for digest in digests.values()):
+        found = Identity(kept.pop("records"), kept.pop("digests"))
+        releases = kept.pop("releases")
+        if not isinstance(found.records, int) or not isinstance(releases, int) or kept.pop("private", 0) != PRIVATE:
             raise ValueError
-        others = {key: kept[key] for key in kept.keys() - {"private", "releases", "records", "digests"}}
-        return Identity(kept["records"], digests), releases, others
+        if not all(isinstance(digest, str | None) for digest in found.digests.values()):
+            raise ValueError
+        return found, releases, kept
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InvalidParameter(
             "ledger", path, "the identity of the data of this ledger, as privproj wrote it",
@@ -310,16 +272,16 @@ def _read_identity(path: Path) -> tuple[Identity, int, dict[str, Any]]:
 
 def _refuse_other_data(known: Identity, found: Identity, ledger: str | Path) -> None:
     """Raise where two identities are of different data; parts that one of them could not tell are not compared."""
+    pairs = [(name, known.digests.get(name), found.digests.get(name)) for name in {**known.digests, **found.digests}]
+    other = [name or "record" for name, *pair in pairs if None not in pair and pair[0] != pair[1]]
     if known.records != found.records:
         what = f"{found.records} records in place of {known.records}"
     elif known.digests.keys() != found.digests.keys():
         what = "records of other parts"
-    else:
-        pairs = {name: (digest, found.digests[name]) for name, digest in known.digests.items()}
-        other = [name or "record" for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]]
-        if not other:
-            return
+    elif other:
         what = f"records with other contents or in another order (in part {', '.join(other[:3])})"
+    else:
+        return
     raise InvalidParameter(
         "data_loader", what, f"the data that {ledger} has releases of",
         "go on with that data, or name another ledger for this data, and add both up for who is in both",

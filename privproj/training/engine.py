@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from secrets import token_hex
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,11 +25,14 @@ from privproj.training.algorithms import load
 from privproj.training.algorithms.algorithm import Algorithm
 from privproj.training.algorithms.subspace import Subspace
 from privproj.training.arguments import (
+    Batches,
+    Clipping,
+    FeatureBound,
+    Method,
+    batches_of,
     calibration_target,
-    check_frame,
     check_layers,
     check_parts,
-    check_sampling,
     clip_of,
     mechanism_of,
     ranks_of,
@@ -63,23 +66,11 @@ def make_private(
     delta: float | None = None,
     steps: int | None = None,
     epochs: float | None = None,
-    algorithm: str = "dp-sgd",
-    rank: int | None = None,
-    frame: Literal["haar", "wishart"] | None = None,
-    clipping: Literal["joint", "per-layer"] = "joint",
-    shares: tuple[float, ...] | None = None,
-    feature_bound: float | None = None,
-    subspace: Subspace | None = None,
-    every: int = 1,
-    beta: float = 0.9,
-    sampling_rate: float | None = None,
-    sampling: SchemeName = "poisson",
-    batches: int | None = None,
-    max_batch_size: int | None = None,
+    algorithm: str | Method = "dp-sgd",
+    clipping: Clipping = "joint",
+    batches: SchemeName | Batches = "poisson",
     relation: str | None = None,
     group_size: int = 1,
-    bound: str | None = None,
-    adaptive_clipping: AdaptiveClipping | None = None,
     ledger: str | None = None,
     again: bool | None = None,
     adaptive_order: float | None = None,
@@ -104,7 +95,7 @@ def make_private(
         data_loader: Gives the data set, the batch size and the way of joining records. Batches are drawn anew, as is
             accounted; a loader with a sampler of its own is refused.
         max_grad_norm: The clip ``C``: the largest Frobenius norm of one record's gradient over all trained tensors,
-            from 1e-20 to 1e12, in the unit of the gradients. Give it, or ``feature_bound``.
+            from 1e-20 to 1e12, in the unit of the gradients. Give it, or a :class:`FeatureBound` as ``clipping``.
         noise_multiplier: ``z``, the standard deviation of the noise over the sensitivity, from 1e-12 to 1e12; the
             sensitivity is ``C``, or ``2C`` under replace. Give it, or ``epsilon`` and ``delta``.
         epsilon: Calibrate the noise so that all planned steps, with all that the ledger and the subspace have from
@@ -116,40 +107,17 @@ def make_private(
             ``m2-projected-clip`` (project, then clip) and ``m1`` (project, clip, add full noise); ``lora-fa`` and
             ``lora-resampled`` on a module with :func:`add_frozen_lora`; ``flora`` (momentum in a sketch); ``prism`` on
             a module with :func:`add_prism`; ``dp-sft`` within a subspace. The list is
-            :data:`privproj.training.algorithms.ALGORITHMS`.
-        rank: Rank of the projections of ``m2``, ``m2-projected-clip``, ``m1`` and ``flora``, from 1 to 1e7; refused for
-            other algorithms that take none. None: a model from :func:`prepare_peft` is projected to the rank of each of
-            its adapters, and any other module of a projecting algorithm needs a rank.
-        frame: Frame of the projections of ``m2`` and ``m2-projected-clip``, "haar" or "wishart". It changes how a
-            release is lifted back, not its privacy. None: Haar.
-        clipping: "joint" clips the norm over all trained tensors to ``C``; "per-layer" clips each tensor to its share
-            of ``C^2``.
-        shares: One share of ``C^2`` for each trained tensor, above 0 and summing to 1, with per-layer clipping only.
-            None: equal shares.
-        feature_bound: ``R``, the largest norm of a feature vector, above 0 and at most 1e12, in place of
-            ``max_grad_norm``. One linear softmax head has gradients of norm at most ``sqrt(2 (R^2 + 1))``, so that norm
-            stands for ``C``; longer features are scaled down. None: gradients are clipped.
-        subspace: The subspace of ``dp-sft``, needed there and refused elsewhere. Its own releases are accounted too.
-        every: Number of steps, at least 1, that one draw of the factors of ``lora-resampled`` or of the sketch of
-            ``flora`` serves. The other algorithms do not use it.
-        beta: Momentum of ``flora``, from 0 to 1. The other algorithms do not use it.
-        sampling_rate: ``q``, the probability that a record is in a batch, above 0 and at most 1; not for balls-in-bins.
-            None: batch size over number of records of ``data_loader``.
-        sampling: "poisson" draws every record independently with probability ``q``, rounded up to a multiple of
-            ``2^-24``; "fixed" draws batches of one size, ``q`` times the number of records, rounded up. With
-            "balls-in-bins" each record picks one batch in every epoch, uniformly and independently, so that it is used
-            once in each; ``epochs`` or ``steps`` are then whole epochs.
-        batches: ``t``, the number of batches of an epoch of balls-in-bins, from 1 to 1e7. None: the number of records
-            over the batch size of ``data_loader``, rounded up.
-        max_batch_size: The number of records above which a Poisson batch is cut, at least 1; the surplus is dropped at
-            random. None: batches are used as drawn.
+            :data:`privproj.training.algorithms.ALGORITHMS`. Its options come with it: ``Method("m2", rank=16)``.
+        clipping: "joint" clips the norm over all trained tensors to ``C``; "per-layer" clips each tensor to an equal
+            share of ``C^2``, and a tuple of shares, above 0 and summing to 1, each to its own. Under
+            :class:`AdaptiveClipping` the one clip follows the norms of the gradients, ``max_grad_norm`` being the
+            first, and every release comes with a noisy count of the records that were not clipped, which the noise is
+            calibrated with. :class:`FeatureBound` stands for ``max_grad_norm``.
+        batches: How batches are drawn: "poisson", "fixed" or "balls-in-bins", with the batch size of ``data_loader``,
+            or :class:`PoissonBatches`, :class:`FixedBatches` or :class:`BallsInBins`.
         relation: Which data sets are neighbours: "add-remove", "zero-out" or "replace". None: add-remove, but replace
-            for batches of a fixed size at a rate below 1, and zero-out with ``max_batch_size``.
+            for batches of a fixed size at a rate below 1, and zero-out where batches are cut at a largest size.
         group_size: The number of records that no person exceeds, from 1 to 1e6; epsilon is then that of a person.
-        bound: Name of the bound that accounts the run. None: the default of the mechanism.
-        adaptive_clipping: How the clip follows the norms of the gradients; ``max_grad_norm`` is then the first clip.
-            Every release comes with a noisy count of the records that were not clipped, which the noise is calibrated
-            with. One joint clip only. None: the clip stays as it is.
         ledger: Path of a file that records every release before it is used, and from which the run can be resumed. A
             second start on what has released needs the ledger of the first one. None: releases are counted in memory
             only, and those of this run alone.
@@ -192,48 +160,45 @@ def make_private(
     check_parts(module=module, optimizer=optimizer, data_loader=data_loader)
     check_loader(data_loader)
     check_distinct(data_loader.dataset)
-    check_sampling(sampling)
+    drawing, method = batches_of(batches), Method.of(algorithm)
     if again is not None and type(again) is not bool:
         raise InvalidParameter("again", again, "True, False or None")
-    chosen = load(algorithm)
-    rank = None if rank is None else whole("rank", rank, "a rank from 1 to 1e7", 1, 10**7)
+    chosen, subspace = load(method.name), method.subspace
     target = calibration_target(noise_multiplier, epsilon, delta, adaptive_order)
     records = len(data_loader.dataset)  # pyright: ignore[reportArgumentType]
-    size = batch_size_of(data_loader)
-    rate, steps, batches = rate_and_steps(sampling, records, size, sampling_rate, steps, epochs, batches)
+    size, per_epoch = batch_size_of(data_loader), drawing.count
+    rate, steps, per_epoch = rate_and_steps(drawing.sampling, records, size, drawing.rate, steps, epochs, per_epoch)
     taps = Taps(module)
     try:
         check_layers(chosen, taps, subspace, clipping)
-        parts = shares_of(clipping, shares, len(taps.taps))
-        ranks = ranks_of(taps) if chosen.projects and rank is None else None
-        mechanism = mechanism_of(chosen, taps, rank, ranks, parts)
-        check_frame(chosen, frame)
-        if adaptive_clipping is not None:
-            if not isinstance(adaptive_clipping, AdaptiveClipping):
-                raise InvalidParameter("adaptive_clipping", adaptive_clipping, "a privproj.training.AdaptiveClipping")
-            adaptive_clipping = adaptive_clipping.for_batches(records / batches if batches else rate * records)
-            mechanism = replace(mechanism, adaptive_clipping_sigma=adaptive_clipping.sigma)
+        shares = shares_of(clipping, len(taps.taps))
+        ranks = ranks_of(taps) if chosen.projects and method.rank is None else None
+        mechanism = mechanism_of(method, taps, ranks, shares)
+        adaptive = clipping if isinstance(clipping, AdaptiveClipping) else None
+        if adaptive is not None:
+            adaptive = adaptive.for_batches(records / per_epoch if per_epoch else rate * records)
+            mechanism = replace(mechanism, adaptive_clipping_sigma=adaptive.sigma)
         plan = Plan(
-            algorithm=algorithm,
+            algorithm=method.name,
             mechanism=replace(mechanism, noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier),
-            clip=clip_of(chosen, max_grad_norm, feature_bound, taps),
+            clip=clip_of(chosen, max_grad_norm, clipping, taps),
             steps=steps,
             sampling_rate=rate,
             dataset_size=records,
-            sampling=sampling,
-            batches=batches,
-            max_batch_size=max_batch_size,
-            relation=relation_of(relation, sampling, rate, max_batch_size),
+            sampling=drawing.sampling,
+            batches=per_epoch,
+            max_batch_size=drawing.max_batch_size,
+            relation=relation_of(relation, drawing.sampling, rate, drawing.max_batch_size),
             group_size=whole("group_size", group_size, "a whole number of records >= 1", 1, 10**6),
-            rank=rank,
+            rank=method.rank,
             ranks=ranks,
-            frame=frame,
-            shares=parts,
-            feature_bound=feature_bound,
-            bound=bound,
-            every=every,
-            beta=beta,
-            adaptive_clipping=adaptive_clipping,
+            frame=method.frame,
+            shares=shares,
+            feature_bound=clipping.norm if isinstance(clipping, FeatureBound) else None,
+            bound=method.bound,
+            every=method.every,
+            beta=method.beta,
+            adaptive_clipping=adaptive,
         )
         processes = current_processes()
         processes.check_same(told_to_others(plan, target, insecure_seed, taps, optimizer, subspace))

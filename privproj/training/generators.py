@@ -22,10 +22,10 @@ from privproj.errors import InvalidParameter, Refused
 from privproj.training.processes import Processes
 
 ENTROPY_BITS = 256
-"""Bits that the operating system gives for the streams of one run. Proof: too many to be tried out."""
+"""Bits that the operating system gives for the streams of one run. Soundness: too many to be tried out."""
 
 POOL_WORDS = ENTROPY_BITS // 32
-"""Words of 32 bits in which numpy mixes these bits; its default has half of them. Proof, as above."""
+"""Words of 32 bits in which numpy mixes these bits; its default has half of them. Soundness, as above."""
 
 WORDS = 624
 """Words of 32 bits in the state of the Mersenne twister (Matsumoto and Nishimura 1998). Contract with torch."""

@@ -6,7 +6,8 @@ batch in the module.
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,6 @@ from privproj.training.capture import Taps
 
 _KEPT_BY_TORCH = frozenset(nn.Module().__dict__)
 """What torch itself keeps in every module. Contract with torch."""
-
-SMALL = 2**16
-"""Entries of a buffer up to which its numbers are compared after every part; a check compares all. Speed only."""
 
 _NOTHING_KEPT = "layers that keep nothing of a batch"
 """What is expected of a forward pass."""
@@ -40,38 +38,30 @@ class Guard:
         self.trained = [(tap.name, p, p.dtype, p.device) for tap in taps.taps for p in tap.parameters]
         self.covered = {id(p) for _, p, _, _ in self.trained}
         self.before: _State = []
-        self.kept: dict[str, Any] | None = None
-        self.thorough = True
         self.released: _State | None = None
+        self.numbers: dict[str, Any] | None = None
         # A plain function, which a copy of the module leaves as it is.
         taps.handles.append(taps.module.register_load_state_dict_post_hook(lambda *_: self.forget_released()))
 
     def note_released(self) -> None:
         """Note what the trained tensors are like after a release."""
-        self.released = self.trained_state()
+        self.released = _state((name, p) for name, p, _, _ in self.trained)
 
     def forget_released(self) -> None:
         """Let the trained tensors be others than after the last release: weights were loaded."""
         self.released = None
 
-    def trained_state(self) -> _State:
-        """Which trained tensors there are, where they lie and how often they were written."""
-        return [(name, id(p), p.data_ptr(), p._version) for name, p, _, _ in self.trained]
-
     def begin(self) -> None:
         """Note what the module is like before a batch is seen."""
         self.check_trained()
-        for old, new in zip(self.released or [], self.trained_state(), strict=False):
+        now = _state((name, p) for name, p, _, _ in self.trained)
+        for old, new in zip(self.released or [], now, strict=False):
             if old != new:
                 raise InvalidParameter(
                     old[0], "changed since the last release", "trained tensors that releases alone change",
                     "take other optimizers off them; weights from elsewhere come in by module.load_state_dict",
                 )  # fmt: skip
-        self.before, self.kept = self.state(), None
-
-    def state(self) -> _State:
-        """Which tensors the module has now, where they lie and how often they were written."""
-        return [(name, id(part), part.data_ptr(), part._version) for name, part in self.taps.tensors()]
+        self.before, self.numbers = _state(self.taps.tensors()), None
 
     def check_trained(self) -> None:
         """Raise :class:`InvalidParameter` where trained tensors changed their type or others ask for gradients."""
@@ -90,27 +80,57 @@ class Guard:
 
     def check_unwritten(self) -> None:
         """Raise :class:`InvalidParameter` where a forward pass has written something of the batch into the module."""
-        for old, new in zip(self.before, self.state(), strict=False):
+        now = _state(self.taps.tensors())
+        for old, new in zip(self.before, now, strict=False):
             if old != new:
                 remedy = "no running statistics, no max_norm; change weights before the batch is drawn"
                 raise InvalidParameter(old[0], "written by the forward pass", _NOTHING_KEPT, remedy)
-        if len(self.before) != sum(1 for _ in self.taps.tensors()):
+        if len(self.before) != len(now):
             raise InvalidParameter("module", "other tensors than before the batch was drawn", _NOTHING_KEPT)
-        if self.thorough:
-            self.check_parts()
+        if self.numbers is not None:
+            self.check_numbers()
 
-    def check_parts(self) -> None:
-        """Raise :class:`InvalidParameter` where attributes or buffers differ from one part of the batch to the next.
+    def note(self) -> None:
+        """Note the numbers that the module holds, for the rest of the batch: a device has to be waited for.
 
-        What one record leaves there would reach the next one, even where every record is computed by itself. It is
-        looked for in batches that are checked (``thorough``), since a GPU has to be waited for.
+        What one record leaves there would reach the next one, even where every record is computed by itself.
         """
-        buffers = ((n, b) for n, b in self.module.named_buffers() if b.is_floating_point() and b.numel() <= SMALL)
-        now = {**dict(_attributes(self.module)), **{name: _sums(buffer) for name, buffer in buffers}}
-        for name, value in (self.kept or {}).items():
-            if name in now and not _same(value, now[name]):
-                raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, _NO_STATE)
-        self.kept = now
+        if self.numbers is None:
+            self.numbers, self.made = self.all_numbers(), None
+            self.plain = [(part, _copied(_plain(part))) for part in self.module.modules()]
+
+    def all_numbers(self) -> dict[str, Any]:
+        """Every number that the module holds by name: two sums over each tensor, and those in attributes."""
+        return {**{name: _sums(tensor) for name, tensor in self.taps.tensors()}, **dict(_attributes(self.module))}
+
+    def check_numbers(self) -> None:
+        """Raise where numbers differ from those before, but for attributes after the first part: they are noted."""
+        old, self.numbers = self.numbers or {}, self.all_numbers()
+        changed = {name: value for name, value in self.numbers.items() if not _same(old.get(name), value)}
+        tensors = {name for name, _ in self.taps.tensors()}
+        for name in changed:
+            if name in tensors or self.made is not None:
+                remedy = "do not write through .data" if name in tensors else _NO_STATE
+                raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, remedy)
+        self.made = {**(self.made or {}), **changed}
+
+    def restore(self) -> None:
+        """Give all plain attributes the values that they had before the first part, where that has changed any."""
+        for part, plain in self.plain if self.made else []:
+            for key in _plain(part).keys() - plain.keys():
+                del part.__dict__[key]
+            part.__dict__.update(_copied(plain))
+
+    def check_made(self) -> None:
+        """Raise unless other records have left in attributes what the first part has left there.
+
+        Tables of constants are such attributes, and what a layer sets by the first batch that it sees is not.
+        """
+        now = dict(_attributes(self.module))
+        for name, value in (self.made or {}).items():
+            if not _same(now.get(name), value):
+                remedy = f"{_NO_STATE}; set what the first batch would set before make_private, from public data"
+                raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, remedy)
 
     def check_gradients(self) -> None:
         """Raise :class:`InvalidParameter` where a tensor has a gradient that no release is about, and remove it."""
@@ -124,65 +144,9 @@ class Guard:
             )  # fmt: skip
 
 
-class Contents:
-    """What a module holds besides its trained tensors, to see whether a forward pass changes it unnoticed."""
-
-    def __init__(self, guard: Guard) -> None:
-        self.guard = guard
-        self.tensors = dict(self.sums())
-        self.kept = dict(_attributes(self.guard.module))
-        self.plain = [(part, _copied(_plain(part))) for part in guard.module.modules()]
-
-    def sums(self) -> Iterator[tuple[str, Any]]:
-        """Two sums over every parameter and buffer by name."""
-        for name, tensor in self.guard.taps.tensors():
-            yield name, _sums(tensor)
-
-    def settle(self, again: Callable[[], object], numbers: bool = True) -> None:
-        """Let attributes stay that the first pass made, if another part of the batch makes the same.
-
-        Tables of constants are such attributes, and what a layer sets by the first batch that it sees is not.
-        ``again`` makes a pass over another part. Single numbers are left out where ``numbers`` is False.
-        """
-        self.check_tensors()
-        made = {name: value for name, value in _attributes(self.guard.module) if numbers or len(value) > 1}
-        made = {name: value for name, value in made.items() if not _same(self.kept.get(name), value)}
-        if made:
-            self.restore()
-            again()
-            found = dict(_attributes(self.guard.module))
-            for name, value in made.items():
-                if not _same(found.get(name), value):
-                    remedy = f"{_NO_STATE}; set what the first batch would set before make_private, from public data"
-                    raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, remedy)
-        self.kept = dict(_attributes(self.guard.module))
-
-    def restore(self) -> None:
-        """Give all plain attributes the values that they had."""
-        for part, plain in self.plain:
-            for key in _plain(part).keys() - plain.keys():
-                del part.__dict__[key]
-            for key, (value, entries) in plain.items():
-                part.__dict__[key] = value
-                if type(value) is dict:
-                    value.clear()
-                    value.update(entries)
-                elif type(value) in (list, deque):
-                    value.clear()
-                    value.extend(entries)
-
-    def check_tensors(self) -> None:
-        """Raise :class:`InvalidParameter` where a parameter or a buffer changed."""
-        for name, sums in self.sums():
-            if name in self.tensors and not _same(self.tensors[name], sums):
-                raise InvalidParameter(name, "written by the forward pass", _NOTHING_KEPT, "do not write through .data")
-
-    def check(self) -> None:
-        """Raise :class:`InvalidParameter` where something changed that only a forward pass can have changed."""
-        self.check_tensors()
-        for name, value in _attributes(self.guard.module):
-            if not _same(self.kept.get(name), value):
-                raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, _NO_STATE)
+def _state(tensors: Iterable[tuple[str, Tensor]]) -> _State:
+    """Which tensors these are, where they lie and how often they were written."""
+    return [(name, id(part), part.data_ptr(), part._version) for name, part in tensors]
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -197,11 +161,9 @@ def _plain(part: nn.Module) -> dict[str, Any]:
     return {key: value for key, value in part.__dict__.items() if key not in _KEPT_BY_TORCH}
 
 
-def _copied(plain: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Attributes, each with a copy of its entries where it is a list or a table."""
-    return {
-        key: (value, type(value)(value) if type(value) in (dict, list, deque) else None) for key, value in plain.items()
-    }
+def _copied(plain: dict[str, Any]) -> dict[str, Any]:
+    """Attributes, lists and tables among them as copies."""
+    return {key: copy(value) if type(value) in (dict, list, deque) else value for key, value in plain.items()}
 
 
 def _numbers(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:

@@ -1,18 +1,15 @@
 """The check that a record's loss is its own: what is clipped of a record must not depend on the records beside it.
 
 Clipping bounds what a record adds to the sum. It bounds the sensitivity only if no record changes what another one
-adds. So one record of every batch, chosen in secret, is computed by itself before the release, in plain autograd and
-without any hook, and has to have the gradient that the taps saw beside the others. In the first steps, and whenever
-something is new, a part of the batch is also computed again in random halves. Random functions are quiet meanwhile.
+adds. So some records of a batch, chosen in secret, are computed apart before the release, in plain autograd and without
+any hook, and have to have the gradients that the taps saw beside the others. In every batch that is one record. In the
+first steps, and whenever something is new, it is also every record of a part in one of two random halves.
 """
 
-import inspect
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -23,10 +20,11 @@ from privproj.errors import InvalidParameter
 from privproj.training import per_example
 from privproj.training.capture import Taps
 from privproj.training.generators import number_states, unchanged_numbers
-from privproj.training.guard import Contents, Guard
+from privproj.training.guard import Guard
 from privproj.training.nested import Samples, leaves, move, parts_of, place_of, take
 from privproj.training.quiet import quiet
-from privproj.training.taps import AnyTap, Tap
+from privproj.training.release import PrivateRelease
+from privproj.training.taps import AnyTap
 
 LossFunction = Callable[[Any], Tensor]
 """From a part of a batch to one loss for each of its records."""
@@ -50,9 +48,6 @@ RECORDS_ALONE = 2
 LEVELS = (0.02, 0.98, 0.5)
 """Levels at which random functions are quiet in the first checks, so that rare branches of code are taken. Contract."""
 
-PROBES = 8
-"""Random numbers ``u^T G_j v`` by which gradients of one record are compared. Contract."""
-
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 0.15}
 """The largest relative difference of gradients of one record that passes for rounding, by the shortest type on the way.
 Contract: the sum of all records changes by about this much of the clip where a difference of this size is missed."""
@@ -64,297 +59,254 @@ FLOOR = 1e-4
 """A difference of gradients, in units of the clip, that is never an error. Contract."""
 
 
-class IndependenceCheck:
-    """Computes one record of every batch alone, and decides when a part of a batch is checked further.
+Cause = tuple[str, str]
+"""What a difference is called, and what helps."""
 
-    A part is checked further in the first steps, whenever its form is new (the mode of a module, the modules
-    themselves, the types and sizes of the tensors, the number of records to a factor of 2, autocast), and now and then.
+Uses = list[list[Any]]
+"""What every tap has kept of a part."""
+
+
+class IndependenceCheck:
+    """Computes records of a batch apart from the others, one of every batch and more of some.
+
+    More are computed in the first steps, whenever the form of a part is new (the modes of the modules, the types and
+    sizes of the tensors, the number of records to a factor of 2, autocast), and now and then.
     """
 
-    def __init__(self, taps: Taps, guard: Guard, clip: float, released: Callable[[], int]) -> None:
-        self.taps, self.guard, self.clip, self.released = taps, guard, clip, released
-        self.seen: set[int] = set()
+    def __init__(self, taps: Taps, guard: Guard, boundary: PrivateRelease, released: Callable[[], int]) -> None:
+        self.taps, self.guard, self.boundary, self.released = taps, guard, boundary, released
+        self.seen: set[Any] = set()
         self.steps = self.chosen = 0
         self.spot = False
         self.samples: Samples = None
         self.types: set[torch.dtype] = set()
         self.draw = random.SystemRandom()
         self.levels, self.repeat = list(LEVELS), 0
-        self.differences: list[_Difference] = []
+        self.differences: list[tuple[AnyTap, Cause, Tensor, Tensor]] = []
 
-    def begin(self) -> None:
-        """Note that a new batch was drawn."""
-        self.steps += 1
+    def begin(self, samples: Samples = None) -> None:
+        """Note that a new batch was drawn, which is joined as these samples are."""
+        self.steps, self.samples = self.steps + 1, samples
         self.spot = self.steps <= FIRST_STEPS or self.draw.random() < CHANCE
-        self.guard.thorough = self.spot
 
     def choose(self, records: int) -> None:
         """Choose the record that is computed alone, of a batch of so many."""
         self.chosen = self.draw.randrange(max(1, records))
 
-    def check_first(self, loss_fn: LossFunction, part: Any, records: int, alone: Callable[[int], Any]) -> None:
-        """Check a part before it is computed, if it has to be checked further; its form is noted as seen."""
-        form = hash((*self.mode(), _code_of(loss_fn), _shapes(part), records.bit_length()))
-        due = self.spot or form not in self.seen
+    @property
+    def device(self) -> torch.device:
+        """The device of the trained tensors."""
+        return self.taps.taps[0].parameters[0].device
+
+    def is_due(self, part: Any, records: int) -> bool:
+        """True if more than one record of a part is to be computed apart; its form is noted as seen."""
+        modes = tuple(module.training for module in self.taps.module.modules())
+        shapes = tuple((leaf.dtype, tuple(leaf.shape[1:])) for leaf in leaves(part))
+        kind = self.device.type
+        form = modes, shapes, records.bit_length(), torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        due, self.spot = self.spot or form not in self.seen, False
         self.seen.add(form)
-        self.spot = False
+        return due
+
+    @contextmanager
+    def watch(self, loss_fn: LossFunction, part: Any, rows: slice, alone: Callable[[int], Any]) -> Iterator[None]:
+        """Run a block that computes the part with these rows of the batch, and compare some of its records.
+
+        Where nothing was drawn from a random generator meanwhile, what the taps have kept is compared. Else the records
+        are computed together once more, quietly, few of them unless the check is due. Random numbers of another
+        generator are a difference. ``alone`` gives the batch of one record of the part, fetched anew and joined by
+        itself; None where there is no data set.
+        """
+        records = rows.stop - rows.start
+        due, order = self.is_due(part, records), range(records)
         if due:
-            self.check(loss_fn, part, records, alone)
+            self.guard.note()
+        elif rows.start <= self.chosen < rows.stop:
+            first = self.chosen - rows.start
+            order = [first, *self.draw.sample([i for i in order if i != first], min(BESIDE, records - 1))]
+        else:
+            yield
+            return
+        # A copy, for the loss function may write into its part.
+        base, states = self.cut(part, torch.tensor(order), records), number_states(self.device)
+        yield
+        drawn, kept = number_states(self.device) != states, [tap.uses for tap in self.taps.taps]
+        try:
+            with self.quietly():
+                if drawn:
+                    self.pass_over(loss_fn, base, len(order))
+                seen = [tap.uses for tap in self.taps.taps]
+                places = torch.arange(len(order)) if drawn else torch.tensor(order)
+                if due:
+                    self.check_part(loss_fn, base, records, seen, alone)
+                else:
+                    self.check_record(loss_fn, base, places, seen, 2 if drawn else 1)
+        finally:
+            self.taps.records = records
+            for tap, uses in zip(self.taps.taps, kept, strict=True):
+                tap.uses = uses
+
+    def check_record(self, loss_fn: LossFunction, few: Any, places: Tensor, seen: Uses, needed: int) -> None:
+        """Raise where the first record of a few is another one by itself; two are ``needed`` where no others were seen.
+
+        The record with the largest entry does not show that all are divided by that, and the second one does. A small
+        difference of one record may be rounding: two more records tell.
+        """
+        known = None
+        for i in range(len(places)):
+            single = self.cut(few, slice(i, i + 1), len(places))
+            self.compute_apart(loss_fn, single, places[i : i + 1], None, seen, _MIXED)
+            worst = self.worst_difference()
+            if worst is not None:
+                if known is not None or worst[2] > SMALL_SHARE or len(places) == 1:
+                    self.refuse(*worst)
+                known, needed = worst, i + 1 + RECORDS_ALONE
+            if i + 1 >= needed:
+                return
+
+    def check_part(
+        self, loss_fn: LossFunction, part: Any, records: int, seen: Uses, alone: Callable[[int], Any]
+    ) -> None:
+        """Raise where records of a part have other gradients in a random half of it, or by themselves.
+
+        Halves are compared by sums of what their records add to the release, each with a random sign. Two records are
+        also compared as they are fetched anew, where that is another batch of one record.
+        """
+        for tap, uses in zip(self.taps.taps, seen, strict=True):
+            tap.uses = uses
+        signs = torch.tensor([self.draw.choice((-1.0, 1.0)) for _ in range(records)], dtype=torch.float64)
+        shares = self.boundary.shares(records).cpu()
+        # In units of the largest share, so that losses in half precision do not vanish.
+        added = signs * shares / shares.max().clamp_min(1e-30)
+        singles = self.draw.sample(range(records), min(records, RECORDS_ALONE))
+        apart = [(half[added[half] != 0.0], None, _MIXED) for half in torch.randperm(records).chunk(2) if records > 1]
+        for row in singles:
+            apart += [(torch.tensor([row]), None, _MIXED), *self.fetched(part, row, records, alone)]
+        self.guard.restore()
+        for rows, batch, cause in apart:
+            if not len(rows):
+                continue
+            batch = self.cut(part, rows, records) if batch is None else batch
+            self.compute_apart(loss_fn, batch, rows, added[rows] if len(rows) > 1 else None, seen, cause)
+            # What a first pass leaves for good, whatever the batch is, is none of the batch: it may stay.
+            self.guard.check_made()
+        worst = self.worst_difference()
+        if worst is not None:
+            self.refuse(*worst)
+
+    def fetched(
+        self, part: Any, row: int, records: int, alone: Callable[[int], Any]
+    ) -> Iterator[tuple[Tensor, Any, Cause]]:
+        """A record of the part and its batch as it is fetched anew, if that differs by padding or by what is said."""
+        single = alone(row)
+        place = None if single is None else place_of(single, part, row, records, self.samples)
+        # Without a place it is another one whenever it is read.
+        if place is not None:
+            here = self.cut(part, slice(place[0], place[0] + 1), records)
+            given = not all(map(_alike, parts_of(single), parts_of(here)))
+            if given or place[1]:
+                yield torch.tensor([place[0]]), single, _GIVEN if given else _PADDED
 
     @contextmanager
     def quietly(self) -> Iterator[None]:
         """Make passes that can be compared, and note the types of numbers on their way."""
         self.repeat = self.draw.getrandbits(32)
-        with _checking(), unchanged_numbers(), quiet(self.taps.module, self.level()) as self.types:
-            device = self.taps.taps[0].parameters[0].device.type
-            if torch.is_autocast_enabled(device):
+        level = self.levels.pop(0) if self.levels else self.draw.uniform(0.001, 0.999)
+        with _checking(), unchanged_numbers(), quiet(self.taps.module, level) as self.types:
+            if torch.is_autocast_enabled(self.device.type):
                 # The way back is made in this type too, whatever type the losses are made in.
-                self.types.add(torch.get_autocast_dtype(device))
+                self.types.add(torch.get_autocast_dtype(self.device.type))
             yield
-
-    @contextmanager
-    def one_alone(self, loss_fn: LossFunction, part: Any, rows: slice) -> Iterator[None]:
-        """Run a block that computes the part with these rows of the batch, and compare the chosen record if it has it.
-
-        Where nothing was drawn from a random generator meanwhile, what the taps have kept is compared. Else a few
-        records are computed beside it once more, quietly. Random numbers of another generator are a difference.
-        """
-        records = rows.stop - rows.start
-        if not rows.start <= self.chosen < rows.stop:
-            yield
-            return
-        first = self.chosen - rows.start
-        order = [first, *self.draw.sample([i for i in range(records) if i != first], min(BESIDE, records - 1))]
-        # A copy, for the loss function may write into its part.
-        few = self.cut(part, torch.tensor(order), records)
-        device = self.taps.taps[0].parameters[0].device
-        states = number_states(device)
-        yield
-        drawn = number_states(device) != states
-        kept = [tap.uses for tap in self.taps.taps]
-        grads = [(p, p.grad) for p in self.taps.module.parameters()]
-        try:
-            with self.quietly():
-                seen = kept
-                if drawn:
-                    self.pass_over(loss_fn, few, len(order))
-                    seen = [tap.uses for tap in self.taps.taps]
-                # The record with the largest entry does not show that all are divided by that: few are two at least.
-                found, needed = None, 2 if drawn else 1
-                for i, row in enumerate(range(len(order)) if drawn else order):
-                    own = [[tap.cut(use, row) for use in uses] for tap, uses in zip(self.taps.taps, seen, strict=True)]
-                    self.check_alone(loss_fn, self.cut(few, slice(i, i + 1), len(order)), own, _MIXED)
-                    worst = self.worst_difference()
-                    if worst is not None:
-                        if found is not None or worst.share > SMALL_SHARE or len(order) == 1:
-                            self.refuse(worst)
-                        found, needed = worst, i + 1 + RECORDS_ALONE
-                    if i + 1 >= needed:
-                        break
-        finally:
-            self.taps.records = records
-            for tap, uses in zip(self.taps.taps, kept, strict=True):
-                tap.uses = uses
-            for parameter, grad in grads:
-                parameter.grad = grad
-
-    def level(self) -> float:
-        """The level at which random functions are quiet in the next check."""
-        return self.levels.pop(0) if self.levels else self.draw.uniform(0.001, 0.999)
-
-    def mode(self) -> tuple[Any, ...]:
-        """All that says in which mode the module is."""
-        modules = self.taps.module.modules()
-        parts = tuple(
-            (id(part), id(part.__dict__.get("forward")), _switches(part.__dict__), *part._forward_hooks,
-             *part._forward_pre_hooks, *part._backward_hooks)
-            for part in modules
-        )  # fmt: skip
-        device = self.taps.taps[0].parameters[0].device.type
-        trained = tuple(p.requires_grad for p in self.taps.module.parameters())
-        return parts, trained, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-
-    def check(self, loss_fn: LossFunction, part: Any, records: int, alone: Callable[[int], Any]) -> None:
-        """Raise :class:`InvalidParameter` where the gradient of a record depends on the records beside it.
-
-        ``alone`` gives the batch of one record of the part, fetched anew and joined by itself; None where there is no
-        data set.
-        """
-        probes = _Probes(self.taps, self.draw.getrandbits(63))
-        drawn = self.draw.sample(range(records), min(records, RECORDS_ALONE))
-        singles = [self.single(part, row, records, alone) for row in drawn]
-        with self.quietly():
-            try:
-                contents = Contents(self.guard)
-                together = self.gradients(loss_fn, part, records, probes)
-                uses = [[_row_of(tap, row) for tap in self.taps.taps] for row, _, _ in singles]
-                # What a first pass leaves for good, whatever the batch is, is none of the batch: it may stay.
-                half = self.halves(records)[0]
-                contents.settle(lambda: self.gradients(loss_fn, self.cut(part, half, records), len(half), probes))
-                if records > 1:
-                    self.check_halves(loss_fn, part, records, probes, together)
-                for (row, found, cause), own in zip(singles, uses, strict=True):
-                    self.check_alone(loss_fn, self.cut(part, slice(row, row + 1), records), own, _MIXED)
-                    if found is not None:
-                        self.check_alone(loss_fn, found, own, cause)
-                contents.check()
-                self.refuse_differences()
-            finally:
-                self.taps.records = records
-                self.forget()
-
-    def single(
-        self, part: Any, row: int, records: int, alone: Callable[[int], Any]
-    ) -> tuple[int, Any, tuple[str, str]]:
-        """The row of a record of the part and, where it differs there, the batch of that record by itself and why."""
-        found = alone(row)
-        if found is None:
-            return row, None, _MIXED
-        device = self.taps.taps[0].parameters[0].device
-        place = place_of(found, part, row, records, self.samples)
-        if place is None:
-            # It is another one whenever it is read.
-            return row, None, _MIXED
-        row, padded = place
-        here = self.cut(part, slice(row, row + 1), records)
-        given = not all(map(_alike, parts_of(found), parts_of(here)))
-        return row, move(found, device) if padded or given else None, _GIVEN if given else _PADDED
 
     def cut(self, part: Any, rows: slice | Tensor, records: int) -> Any:
         """These rows of a part of so many records."""
         return take(part, rows, records, self.samples)
 
-    def forget(self) -> None:
-        """Remove what a pass left behind: captured rows, gradients, and weights that autocast has shortened.
+    def losses(self, loss_fn: LossFunction, part: Any, records: int) -> Tensor:
+        """The losses of a part in a pass that leaves its part as it is, and begins without what a pass before has left.
 
-        Python and numpy draw the same numbers in every pass, so that a layer which is skipped is skipped each time.
+        That is captured rows, gradients, and weights that autocast has shortened. Python and numpy draw the same
+        numbers in every pass, so that a layer which is skipped is skipped each time.
         """
         random.seed(self.repeat)
         np.random.seed(self.repeat)
         for tap in self.taps.taps:
             tap.uses = []
         torch.clear_autocast_cache()
-        for parameter in self.taps.module.parameters():
-            parameter.grad = None
-
-    def gradients(self, loss_fn: LossFunction, part: Any, records: int, probes: "_Probes") -> list[Tensor | None]:
-        """What the taps see of each record of a part: for each tap its probes, records x probes."""
-        self.pass_over(loss_fn, part, records)
-        return probes.of_taps()
+        self.taps.records = records
+        return losses_of(loss_fn, move(self.cut(part, torch.arange(records), records), self.device), records)
 
     def pass_over(self, loss_fn: LossFunction, part: Any, records: int) -> None:
         """Compute a part, so that the taps keep what they see of it."""
-        self.forget()
-        self.taps.records = records
-        # A copy, for what one pass writes into its part must not be there in the next one.
-        part = move(self.cut(part, torch.arange(records), records), self.taps.taps[0].parameters[0].device)
-        losses_of(loss_fn, part, records).sum().backward()
+        self.losses(loss_fn, part, records).sum().backward()
         self.guard.check_gradients()
         for tap in self.taps.taps:
             check_rows(tap, records)
+            for parameter in tap.parameters:
+                parameter.grad = None
 
-    def check_halves(
-        self, loss_fn: LossFunction, part: Any, records: int, probes: "_Probes", together: list[Tensor | None]
+    def compute_apart(
+        self, loss_fn: LossFunction, batch: Any, rows: Tensor, weights: Tensor | None, seen: Uses, cause: Cause
     ) -> None:
-        """Raise where a record's gradient differs between the part and a random half of it."""
-        for rows in self.halves(records):
-            found = self.gradients(loss_fn, self.cut(part, rows, records), len(rows), probes)
-            for tap, whole, own in zip(self.taps.taps, together, found, strict=True):
-                whole = None if whole is None else whole[rows.to(whole.device)]
-                self.compare(tap, whole, own, _MIXED)
+        """Note by how much the weighted sum of gradients that the taps saw of these rows differs from plain autograd's.
 
-    def halves(self, records: int) -> list[Tensor]:
-        """The rows of a part in two random halves, each in its order."""
-        order = torch.tensor(self.draw.sample(range(records), records))
-        return [half.sort().values for half in order.chunk(2)]
-
-    def check_alone(self, loss_fn: LossFunction, single: Any, own: list[list[Any]], cause: tuple[str, str]) -> None:
-        """Raise where the gradients of a record, from what its taps saw, are not those of its loss by itself.
-
-        The gradients by itself come from plain autograd. Each tensor's is compared and dropped as soon as it is there.
+        ``batch`` has these rows and no others. Without ``weights`` it is their sum.
         """
-        owners = {id(p): (tap, uses, i) for tap, uses in zip(self.taps.taps, own, strict=True)
-                  for i, p in enumerate(tap.parameters)}  # fmt: skip
-        trained = {id(p): p for tap in self.taps.taps for p in tap.parameters}
-        asked = {key: p.requires_grad for key, p in trained.items()}
-
-        parts: dict[int, list[Tensor]] = {}
-
-        def compare(p: Tensor) -> None:
-            tap, uses, i = owners.pop(id(p))
-            if id(tap) not in parts:
-                tap.uses = uses
-                with per_example.full_precision():
-                    parts[id(tap)] = tap.gradient_of(0)
-                tap.uses = []
-            true = torch.zeros_like(p) if p.grad is None else p.grad
-            with per_example.full_precision():
-                self.compare(tap, _in_a_row(parts[id(tap)][i]), _in_a_row(true), cause)
-            parts[id(tap)][i], p.grad = true.new_empty(0), None
-
-        handles = [p.requires_grad_(True).register_post_accumulate_grad_hook(compare) for p in trained.values()]
+        trained = [p for tap in self.taps.taps for p in tap.parameters]
+        asked = [p.requires_grad for p in trained]
+        for parameter in trained:
+            parameter.requires_grad_(True)
         self.taps.capturing = False
         try:
-            self.forget()
-            single = move(self.cut(single, torch.arange(1), 1), self.taps.taps[0].parameters[0].device)
-            losses_of(loss_fn, single, 1).sum().backward()
-            for key in list(owners):
-                compare(trained[key])
+            losses = self.losses(loss_fn, batch, len(rows))
+            (losses if weights is None else losses * weights.to(losses)).sum().backward()
+            for tap, uses in zip(self.taps.taps, seen, strict=True):
+                tap.uses = uses
+                with per_example.full_precision():
+                    for parameter, one in zip(tap.parameters, tap.gradient_of(rows, weights), strict=True):
+                        self.compare(tap, one, parameter.grad, cause)
+                        parameter.grad = None
+                tap.uses = []
         finally:
             self.taps.capturing = True
-            for handle in handles:
-                handle.remove()
-            for key, p in trained.items():
-                p.requires_grad_(asked[key])
+            for parameter, flag in zip(trained, asked, strict=True):
+                parameter.grad = None
+                parameter.requires_grad_(flag)
 
-    def compare(self, tap: AnyTap, one: Tensor | None, other: Tensor | None, cause: tuple[str, str]) -> None:
-        """Note by how much two rows of numbers about the same gradients differ."""
-        if one is None and other is None:
-            return
-        one = torch.zeros_like(other) if one is None else one  # pyright: ignore[reportArgumentType]
+    def compare(self, tap: AnyTap, one: Tensor, other: Tensor | None, cause: Cause) -> None:
+        """Note by how much two gradients of the same records differ."""
         other = torch.zeros_like(one) if other is None else other.to(one)
-        norms = [torch.linalg.vector_norm(part, dim=1) for part in (one, other, one - other)]
-        size, found = torch.maximum(*norms[:2]), norms[2]
-        excess = found - (self.tolerance() * size + FLOOR * self.clip)
+        norms = [torch.linalg.vector_norm(part) for part in (one, other, one - other)]
+        size = torch.maximum(*norms[:2])
+        excess = norms[2] - (self.tolerance() * size + FLOOR * self.boundary.norm)
         # What is not finite on both sides contributes nothing.
         alike = torch.isfinite(norms[0]) == torch.isfinite(norms[1])
-        wrong = torch.where(alike, (excess > 0.0).double(), 1.0)
-        row = (wrong * torch.nan_to_num(found / size, nan=1.0)).argmax()
-        self.differences.append(_Difference(tap.name, cause, wrong.max(), (found / size)[row]))
+        self.differences.append((tap, cause, (excess > 0.0) | ~alike, norms[2] / size))
 
-    def worst_difference(self) -> "_Difference | None":
-        """The first difference that was noted beyond rounding, None where there is none; all are forgotten."""
-        found, self.differences = self.differences, []
-        if not found:
-            return None
+    def worst_difference(self) -> tuple[str, Cause, float] | None:
+        """The layer, cause and share of the first difference beyond rounding, None without one; all are forgotten."""
+        noted, self.differences = self.differences, []
         # One question to the device for all of them.
-        wrong = torch.stack(
-            [one.wrong.cpu() if one.wrong.device.type == "mps" else one.wrong for one in found]
-        ).tolist()
-        return next((one for one, flag in zip(found, wrong, strict=True) if flag), None)
+        wrong = torch.stack([flag for *_, flag, _ in noted]).tolist() if noted else []
+        for (tap, cause, _, share), flag in zip(noted, wrong, strict=True):
+            if flag:
+                return tap.name, cause, float(torch.nan_to_num(share, nan=math.inf))
+        return None
 
-    def refuse_differences(self) -> None:
-        """Raise where a difference was noted beyond rounding."""
-        worst = self.worst_difference()
-        if worst is not None:
-            self.refuse(worst)
-
-    def refuse(self, found: "_Difference") -> NoReturn:
+    def refuse(self, name: str, cause: Cause, share: float) -> NoReturn:
         """Raise :class:`InvalidParameter` with what helps, and with the releases that the same may have been in."""
-        made = self.released()
-        remedy = found.cause[1]
+        made, remedy = self.released(), cause[1]
         if made:
             remedy += f"; of the {made} releases before, those that mixed records too are not covered by epsilon"
         raise InvalidParameter(
-            "the loss of a record", f"a gradient at {found.name} that changes by {found.share:.2%} {found.cause[0]}",
+            "the loss of a record", f"a gradient at {name} that changes by {share:.2%} {cause[0]}",
             "a loss of each record that does not depend on the others of its batch", remedy,
         )  # fmt: skip
 
     def tolerance(self) -> float:
         """The largest relative difference that passes for rounding."""
         types = {part.dtype for _, part in self.taps.tensors()} | self.types
-        device = self.taps.taps[0].parameters[0].device.type
-        return max(*(TOLERANCE.get(dtype, 0.0) for dtype in types), SHORT if device == "cuda" else 0.0)
+        return max(*(TOLERANCE.get(dtype, 0.0) for dtype in types), SHORT if self.device.type == "cuda" else 0.0)
 
 
 _MIXED = (
@@ -402,22 +354,6 @@ def check_rows(tap: AnyTap, records: int) -> None:
             )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Difference:
-    """A difference of gradients of one record at a layer: whether it is beyond rounding, and its share of them."""
-
-    name: str
-    cause: tuple[str, str]
-    wrong: Tensor
-    relative: Tensor
-
-    @property
-    def share(self) -> float:
-        """The difference over the larger of both gradients; infinite where only one of them is finite."""
-        found = float(self.relative)
-        return found if math.isfinite(found) else math.inf
-
-
 _checks: list[bool] = []
 
 
@@ -444,62 +380,6 @@ def is_checking() -> bool:
     return bool(_checks)
 
 
-class _Probes:
-    """Random directions ``u`` and ``v`` for each tap, by which per-example gradients are compared: ``u^T G_j v``."""
-
-    def __init__(self, taps: Taps, seed: int) -> None:
-        self.taps = taps
-        stream = torch.Generator().manual_seed(seed)
-        self.directions = [_directions(tap, stream) for tap in taps.taps]
-
-    @torch.no_grad()
-    def of_taps(self) -> list[Tensor | None]:
-        """The probes of what every tap has captured, records x probes in double precision; None where nothing came."""
-        found: list[Tensor | None] = []
-        for tap, (u, v) in zip(self.taps.taps, self.directions, strict=True):
-            seen = tap.captured()
-            if seen is None:
-                found.append(None)
-            elif isinstance(seen, Tensor):
-                found.append(per_example.to_double(seen @ v))
-            else:
-                # u^T G_j v = sum_t (u^T g_jt) (x_jt^T v).
-                found.append((per_example.to_double(seen[0] @ u) * per_example.to_double(seen[1] @ v)).sum(1))
-        return found
-
-
-def _directions(tap: AnyTap, stream: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Random directions of the sides of a tap's gradients, one column for each probe."""
-    like = tap.parameters[0].detach()
-    sides = tap.shape if isinstance(tap, Tap) else (1, tap.size)
-    # Columns of squared length 1/PROBES in the mean, so that the probes of G_j have about the size |G_j|.
-    u, v = (torch.randn(side, PROBES, generator=stream, dtype=like.dtype).to(like.device) for side in sides)
-    return u, v / PROBES**0.5
-
-
-def _row_of(tap: AnyTap, row: int) -> list[Any]:
-    """What a tap has captured of one row, as if that were all."""
-    return [tap.cut(use, row) for use in tap.uses]
-
-
-def _in_a_row(tensor: Tensor) -> Tensor:
-    """The numbers of a tensor in one row."""
-    return tensor.detach().flatten()[None]
-
-
-def _code_of(loss_fn: Any) -> Any:
-    """What tells loss functions apart that are made anew for every batch, with the switches that they see."""
-    if isinstance(loss_fn, partial):
-        return _code_of(loss_fn.func), _switches(loss_fn.keywords)
-    known = _switches(inspect.getclosurevars(loss_fn).nonlocals) if inspect.isfunction(loss_fn) else ()
-    return id(getattr(loss_fn, "__code__", type(loss_fn))), known
-
-
-def _switches(values: Mapping[str, Any]) -> tuple[bool | str, ...]:
-    """The values that say what is done: those that are true or false, and words."""
-    return tuple(value for value in values.values() if value is True or value is False or type(value) is str)
-
-
 def _alike(one: Any, other: Any) -> bool:
     """True unless two values, which are no tensors, are known to differ."""
     if isinstance(one, Tensor) or isinstance(other, Tensor):
@@ -508,8 +388,3 @@ def _alike(one: Any, other: Any) -> bool:
         return bool(np.all(one == other)) or (one != one and other != other)
     except (TypeError, ValueError, RuntimeError):
         return True
-
-
-def _shapes(part: Any) -> tuple[Any, ...]:
-    """The types of the tensors of a part, and their sizes but for the number of records."""
-    return tuple((leaf.dtype, tuple(leaf.shape[1:])) for leaf in leaves(part))

@@ -18,7 +18,7 @@ from privproj.training.taps import (
 )
 
 FLOATS = (torch.float32, torch.float64)
-"""Types that trained tensors may have. Rounding of shorter ones is beyond what norms are overstated by. Proof."""
+"""Types that trained tensors may have. Rounding of shorter ones is beyond what norms are overstated by. Soundness."""
 
 REMEDIES = {
     nn.modules.rnn.RNNBase: "use opacus.layers.DPLSTM, DPGRU or DPRNN with batch_first=True, or freeze it",

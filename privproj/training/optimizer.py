@@ -88,13 +88,13 @@ class PrivateOptimizer(torch.optim.Optimizer):
     >>> import torch
     >>> from torch.nn.functional import cross_entropy
     >>> from torch.utils.data import DataLoader, TensorDataset
-    >>> from privproj.training import make_private
+    >>> from privproj.training import Method, make_private
     >>> records = TensorDataset(torch.ones(100, 8), torch.zeros(100, dtype=torch.long))
     >>> module = torch.nn.Linear(8, 2)
     >>> module, optimizer, loader = make_private(
     ...     module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-    ...     data_loader=DataLoader(records, batch_size=25), algorithm="m2", rank=4, max_grad_norm=1.0,
-    ...     noise_multiplier=2.0, steps=3,
+    ...     data_loader=DataLoader(records, batch_size=25), algorithm=Method("m2", rank=4),
+    ...     max_grad_norm=1.0, noise_multiplier=2.0, steps=3,
     ... )
     >>> for batch in loader:
     ...     loss = optimizer.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
@@ -125,7 +125,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.original, self.taps, self.views, self.boundary = optimizer, taps, views, release
         self.spending, self.turn, self.plan = spending, turn, spending.plan
         self.guard = Guard(taps)
-        self.independence = IndependenceCheck(taps, self.guard, self.plan.clip, lambda: self.steps)
+        self.independence = IndependenceCheck(taps, self.guard, release, lambda: self.steps)
         self.hooks: list[Callable[[Any], None]] = []
         self.moved = self.steps_itself = False
         self.handle = optimizer.register_step_pre_hook(self._check_own_step)
@@ -144,9 +144,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.boundary.start_anew()
         self.taps.clear()
         self.guard.begin()
-        self.independence.clip = self.clip
-        self.independence.samples = self.turn.samples
-        self.independence.begin()
+        self.independence.begin(self.turn.samples)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the wrapped optimizer's state, with the number of releases made when it was saved and the clip.
@@ -327,8 +325,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         with self.taps.armed(records):
             if self.independence.spot:
                 self.turn.check_joining(rows.start)
-            self.independence.check_first(loss_fn, part, records, lambda row: self.turn.alone(rows.start + row))
-            with self.independence.one_alone(loss_fn, part, rows):
+            with self.independence.watch(loss_fn, part, rows, lambda row: self.turn.alone(rows.start + row)):
                 losses = self._compute(loss_fn, part, records)
             self.boundary.add(records)
         return losses.detach().sum()
@@ -338,6 +335,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         part = self.turn.alone(row)
         if part is None:
             raise InvalidParameter("strict", True, "a batch of the private loader, whose records can be fetched again")
+        if self.independence.spot:
+            self.guard.note()
         with self.taps.armed(1):
             losses = self._compute(loss_fn, move(part, self._device), 1, alone=True)
             self.boundary.add(1)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 CANCELLATION = 16.0
 """A bound on the rounding error of a Gram form, in units of the machine epsilon and of ``(sum_t |g_t| |x_t|)^2``.
-Proof: where tokens cancel, a norm must not come out too small."""
+Soundness: where tokens cancel, a norm must not come out too small."""
 
 FEW_TOKENS = 8
 """Below so many tokens a record, one product in double precision is cheaper than forming every gradient. Speed only."""

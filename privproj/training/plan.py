@@ -24,7 +24,7 @@ from privproj.validation import real, whole
 
 GRID = 2.0**-24
 """Unit: a probability. The sampler compares 24-bit uniform numbers with the rate, so that a rate on this grid is the
-exact probability of being drawn. Proof."""
+exact probability of being drawn. Soundness."""
 
 
 SchemeName = Literal["poisson", "fixed", "balls-in-bins"]

@@ -27,10 +27,10 @@ from privproj.training.view import View, WholeGradient
 
 SLACK = 1e-6
 """The relative amount by which norms are overstated, so that no contribution exceeds the clip. It is above the rounding
-of norms, factors and sums in double precision, and of one factor times one gradient. Proof."""
+of norms, factors and sums in double precision, and of one factor times one gradient. Soundness."""
 
 RESIDUAL = math.sqrt(2.0)
-"""The largest norm of a softmax residual ``p - e_y``, for ``p`` has entries that sum to 1; no unit. Proof."""
+"""The largest norm of a softmax residual ``p - e_y``, for ``p`` has entries that sum to 1; no unit. Soundness."""
 
 
 @dataclass(frozen=True)
@@ -94,31 +94,42 @@ class PrivateRelease:
         self.sums: list[Tensor | None] = [None] * len(self.views)
         self.count: Tensor | float = 0.0
 
+    def weigh(self, examples: int) -> tuple[list[int], Tensor, Tensor]:
+        """Of this many records the views that saw them, the factors, and which are finite: as :meth:`factors` has them.
+
+        The views keep what they looked at for the sum.
+        """
+        norms = {i: found for i, view in enumerate(self.views) if (found := view.squared_norms()) is not None}
+        for i, found in norms.items():
+            if len(found) != examples:
+                raise InvalidParameter(
+                    self.views[i].name, f"{len(found)} rows for {examples} losses",
+                    "one row for each record, batch first",
+                )  # fmt: skip
+        none = next(iter(norms.values()), torch.zeros(0)).new_zeros(examples)
+        squared = torch.stack([norms.get(i, none).to(none.device) for i in range(len(self.views))], 1)
+        finite = torch.isfinite(squared).all(1)
+        return list(norms), self.factors(squared, finite) if norms else finite.double()[:, None], finite
+
+    def shares(self, examples: int) -> Tensor:
+        """The smallest factor by which anything of each record is scaled down; 0 where it is not finite."""
+        with per_example.full_precision():
+            return self.weigh(examples)[1].amin(1)
+
     def add(self, examples: int) -> None:
         """Add the clipped contributions of this many records, whose gradients the taps have picked up."""
         with per_example.full_precision():
-            norms = {i: found for i, view in enumerate(self.views) if (found := view.squared_norms()) is not None}
-            if not norms:
+            seen, factors, finite = self.weigh(examples)
+            if not seen:
                 # Gradients that did not come back are 0, which no clip shortens.
                 self.count = self.count + 0.5 * examples
                 return
-            for i, found in norms.items():
-                if len(found) != examples:
-                    raise InvalidParameter(
-                        self.views[i].name, f"{len(found)} rows for {examples} losses",
-                        "one row for each record, batch first",
-                    )  # fmt: skip
-            like = next(iter(norms.values()))
-            none = like.new_zeros(examples)
-            squared = torch.stack([norms.get(i, none).to(like.device) for i in range(len(self.views))], 1)
-            finite = torch.isfinite(squared).all(1)
-            factors = self.factors(squared, finite)
             if self.plan.adaptive_clipping is not None:
                 # sum_j (b_j - 1/2), b_j = 1 where c_j = 1: a record that is not finite counts as clipped (claim C31).
                 self.count = self.count + ((factors[:, 0] >= 1.0).double() - 0.5).sum()
             # On a CPU it is cheap to ask whether all are finite. Elsewhere the answer would have to be waited for.
             kept = None if finite.device.type == "cpu" and bool(finite.all()) else finite
-            for i in norms:
+            for i in seen:
                 # sum_j c_j G_j, over this and the earlier parts of the batch.
                 c = factors[:, min(i, factors.shape[1] - 1)].to(self.views[i].parameters[0].device)
                 part = self.views[i].clipped_sum(c, kept)

@@ -45,6 +45,7 @@ class _Uses:
     may_return_more = False
     is_shared = False
     forms = False
+    captured: Callable[[], Any]
 
     def __init__(self, name: str, module: nn.Module) -> None:
         self.name, self.modules = name, [module]
@@ -65,17 +66,18 @@ class _Uses:
         """Forget what was kept."""
         self.uses.clear()
 
-    def cut(self, use: ForwardUse, record: int) -> ForwardUse:
-        """One record's part of a use, copied."""
+    def cut(self, use: ForwardUse, rows: Tensor) -> ForwardUse:
+        """The part of a use that is of these records, copied."""
         call, x, g = use
-        return call, x[record : record + 1].clone(), g[record : record + 1].clone()
+        return call, x[rows.to(x.device)], g[rows.to(g.device)]
 
     @contextmanager
-    def only(self, record: int) -> Iterator[None]:
-        """While this runs, one record's part of every use stands for all that was kept."""
-        kept, self.uses = self.uses, [self.cut(use, record) for use in self.uses]
+    def only(self, rows: int | Tensor) -> Iterator[Any]:
+        """While this runs, the parts of these records stand for all that was kept; gives what is captured of them."""
+        rows = torch.tensor([rows]) if isinstance(rows, int) else rows
+        kept, self.uses = self.uses, [self.cut(use, rows) for use in self.uses]
         try:
-            yield
+            yield self.captured()
         finally:
             self.uses = kept
 
@@ -186,17 +188,23 @@ class Tap(_Uses):
         # A layer that shares the weight without having the bias gives that nothing.
         return functional.pad(x, (0, 1), value=float(getattr(module, "bias", None) is self.bias))
 
-    def gradient_of(self, record: int) -> list[Tensor]:
-        """The gradient of one record, by its row in the batch, as one tensor for each of ``parameters``."""
-        if self.formed is not None:
-            return [self.shaped(p, part) for p, part in self.split(self.formed[record])]
-        with self.only(record):
-            pair = self.captured()
+    def gradient_of(self, rows: int | Tensor, weights: Tensor | None = None) -> list[Tensor]:
+        """The gradients of these records times their weights, added up, as one tensor for each of ``parameters``."""
+        with self.only(rows) as pair:
+            formed = self.formed
         if pair is None:
             return [torch.zeros_like(p) for p in self.parameters]
-        # G_j = sum_t g_jt x_jt^T.
-        is_table = isinstance(pair[0], LookedUp)
-        matrix = per_example.clipped_sum(pair[1].new_ones(1), *pair) if is_table else per_example.formed(*pair)[0]
+        factors = pair[1].new_ones(len(pair[1])) if weights is None else weights.to(pair[1].device)
+        if formed is None and len(factors) == 1 and not isinstance(pair[0], LookedUp):
+            # G_j = sum_t g_jt x_jt^T.
+            formed = per_example.formed(*pair)
+        if formed is not None and len(factors) == 1:
+            matrix = formed[0] * factors.to(formed)
+        else:
+            # sum_j w_j G_j.
+            matrix = (
+                per_example.clipped_sum(factors, *pair) if formed is None else per_example.weighted_sum(factors, formed)
+            )
         return [self.shaped(p, part) for p, part in self.split(matrix)]
 
     def split(self, matrix: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
@@ -253,13 +261,13 @@ class SampledTap(_Uses):
         found = [self.samples(module, x, g) for module, x, g in self.uses]
         return sum(found[1:], found[0]) if found else None
 
-    def gradient_of(self, record: int) -> list[Tensor]:
-        """The gradient of one record, by its row in the batch, as one tensor for each of ``parameters``."""
-        with self.only(record):
-            found = self.captured()
-        if found is None:
-            return [torch.zeros_like(p) for p in self.parameters]
-        return [part for _, part in self.split(found[0])]
+    def gradient_of(self, rows: int | Tensor, weights: Tensor | None = None) -> list[Tensor]:
+        """The gradients of these records times their weights, added up, as one tensor for each of ``parameters``."""
+        with self.only(rows) as found:
+            if found is None:
+                return [torch.zeros_like(p) for p in self.parameters]
+        found = found if weights is None else found * weights.to(found)[:, None]
+        return [part for _, part in self.split(found.sum(0))]
 
     def samples(self, module: Any, x: Tensor, g: Tensor) -> Tensor:
         """The per-example gradients of one use, records x entries: the layer saw ``x`` and got ``g`` back."""
@@ -318,12 +326,12 @@ class ReplayedTap(SampledTap):
             raise InvalidParameter(self.name, type(module).__name__, "a layer that is called with tensors", "freeze it")
         return _Call(module, values, tuple(kwargs)), seen
 
-    def cut(self, use: ForwardUse, record: int) -> ForwardUse:
-        """One record's part of a use, copied."""
-        call, x, g = super().cut(use, record)
+    def cut(self, use: ForwardUse, rows: Tensor) -> ForwardUse:
+        """The part of a use that is of these records, copied."""
+        call, x, g = super().cut(use, rows)
         numbers = call.per_record(use[1].shape[0])
-        rows = (v[record : record + 1].clone() if i in numbers else v for i, v in enumerate(call.values))
-        return replace(call, values=tuple(rows)), x, g
+        values = (v[rows.to(v.device)] if i in numbers else v for i, v in enumerate(call.values))
+        return replace(call, values=tuple(values)), x, g
 
     def samples(self, module: Any, x: Tensor, g: Tensor) -> Tensor:
         """The per-example gradients of one use, records x entries: the call saw ``x`` and got ``g`` back."""

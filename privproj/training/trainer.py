@@ -24,11 +24,12 @@ from transformers.trainer_utils import has_length
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.result import Result
+from privproj.training.arguments import FeatureBound
 from privproj.training.batches import WORKER_SETTINGS, PrivateLoader
 from privproj.training.engine import ResumedLedger, make_private
 from privproj.training.optimizer import PrivateOptimizer
 
-GIVEN_BY_TRAINER = {"module", "optimizer", "data_loader", "steps", "epochs", "sampling_rate", "batches", "again"}
+GIVEN_BY_TRAINER = {"module", "optimizer", "data_loader", "steps", "epochs", "again"}
 """Arguments of :func:`make_private` that Trainer's own arguments, or those of ``train``, say. Contract."""
 
 LEDGER = "ledger.jsonl"
@@ -38,7 +39,8 @@ IGNORED = -100
 """The label of a token without a loss, as transformers has it. Contract."""
 
 BATCH_STATISTICS = ("loss", "train_loss", "grad_norm")
-"""Entries of Trainer's logs that come from a batch without noise, or from gradients that do not exist here. Proof."""
+"""Entries of Trainer's logs that come from a batch without noise, or from gradients that do not exist here.
+Soundness."""
 
 WORKERS = {"NO", "MULTI_CPU", "MULTI_GPU"}
 """Kinds of runs in which every process holds the whole model. Contract."""
@@ -54,10 +56,10 @@ UNSOUND = {
     "train_sampling_strategy": ("random", "batches are drawn as is accounted"),
     "group_by_length": (False, "batches are drawn as is accounted"),
 }
-"""Arguments of Trainer that must keep one value, and why. Proof."""
+"""Arguments of Trainer that must keep one value, and why. Soundness."""
 
 OWN_UPDATES = ("layerwise", "lomo", "schedule_free")
-"""Words in the names of optimizers that change weights elsewhere than in ``step``. Proof."""
+"""Words in the names of optimizers that change weights elsewhere than in ``step``. Soundness."""
 
 
 class PrivateTrainer(Trainer):
@@ -401,6 +403,9 @@ def _checked(privacy: Mapping[str, Any]) -> dict[str, Any]:
         if name not in known:
             remedy = "TrainingArguments says it" if name in GIVEN_BY_TRAINER else ""
             raise InvalidParameter("privacy", name, f"names of {', '.join(sorted(known))}", remedy)
+    drawing = privacy.get("batches")
+    if (getattr(drawing, "rate", None), getattr(drawing, "count", None)) != (None, None):
+        raise InvalidParameter("batches", drawing, "no rate and no number of batches", "TrainingArguments says it")
     if privacy.get("delta") is None:
         raise InvalidParameter("privacy", "no delta", "a delta, for the logs too")
     return dict(privacy)
@@ -408,7 +413,7 @@ def _checked(privacy: Mapping[str, Any]) -> dict[str, Any]:
 
 def _take_clip(privacy: dict[str, Any], args: TrainingArguments) -> None:
     """Let the clip of each record be that of Trainer where ``privacy`` has none, and refuse two that differ."""
-    if privacy.get("feature_bound") is not None:
+    if isinstance(privacy.get("clipping"), FeatureBound):
         return
     clip, unsaid = privacy.setdefault("max_grad_norm", args.max_grad_norm), TrainingArguments.max_grad_norm
     if args.max_grad_norm not in (clip, unsaid):

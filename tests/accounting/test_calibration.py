@@ -8,8 +8,12 @@ from helpers import RUN, RUNS, eps_of, m2
 
 import privproj
 from privproj import M2, Gaussian, Wishart
+from privproj.accounting.calibration import ROUGH_NOISE_RTOL, solve_sigma
+from privproj.accounting.question import ask_by_name
 from privproj.accounting.two_stage import dp_sft
+from privproj.composition.good_event import GoodEventCurve
 from privproj.records.run_file import from_data
+from privproj.runs.targets import full_target
 
 
 def answers_at_most(mechanism, run, eps, delta, bound=None):
@@ -111,3 +115,23 @@ def test_the_gaussian_bound_of_many_layers_is_calibrated_like_gaussian_noise():
     layers = M2(layers=(privproj.Layer(dim=4096, rank=8, count=64),), clipping="per-layer")
     found, plain = privproj.sigma(layers, bound="gaussian", **run).value, privproj.sigma(Gaussian(), **run).value
     assert found == pytest.approx(plain, rel=1e-6, abs=0)
+
+
+def test_a_rule_that_leads_with_epsilon_is_calibrated_by_it(monkeypatch):
+    """One epsilon a trial and not ten, to the least noise; each is a composition of its own."""
+    asked, whole = [], GoodEventCurve.epsilon
+    monkeypatch.setattr(GoodEventCurve, "epsilon", lambda self, x: asked.append(x) or whole(self, x))
+    question = {"bound": "good-event", "steps": 300, "sampling_rate": 0.02, "split": "even"}
+    z = privproj.sigma(m2(None, change_rank=5), epsilon=1.0, delta=1e-5, **question).value
+    assert 0 < len(asked) <= 16
+    assert eps_of(m2(z, change_rank=5), **question) <= 1.0
+    assert eps_of(m2(z * (1.0 - 1e-6), change_rank=5), **question) > 1.0
+
+
+def test_a_noise_that_is_only_compared_meets_its_target_nearly_with_the_least():
+    question = ask_by_name(Gaussian(), None, RUN)
+    target = full_target(1.0, 1e-5, None, zero=False)
+    roughly, closely = (solve_sigma(question, target, roughly=roughly) for roughly in (True, False))
+    assert closely.value <= roughly.value <= closely.value * (1.0 + 2.0 * ROUGH_NOISE_RTOL)
+    assert roughly.lower is None and closely.lower is not None
+    answers_at_most(Gaussian(noise_multiplier=roughly.value), RUN, 1.0, 1e-5)

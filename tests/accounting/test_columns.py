@@ -9,6 +9,7 @@ import pytest
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Outcome, PublicSketch, Refused, Side, Status
 from privproj.accounting import columns
+from privproj.accounting.question import ask_by_name
 from privproj.mechanisms.registry import registry
 from privproj.numerics import compiled
 
@@ -138,6 +139,22 @@ def test_noise_multipliers_of_columns_are_asked_back_by_columns_at_large_deltas_
     found = privproj.sigmas(Gaussian, epsilon=eps, log10_delta=powers)
     back = privproj.epsilons(Gaussian, noise_multiplier=found.value, log10_delta=powers)
     assert (back.value <= eps).all()
+
+
+@pytest.mark.parametrize("bound", [bound for bound in registry() if bound.columns is not None], ids=str)
+def test_what_a_bound_with_columns_says_besides_its_number_does_not_depend_on_the_noise(bound):
+    """One question is put for all rows that differ in noise alone."""
+    given, _, _ = drawn(bound.mechanism.name, 6)
+    for i in range(6):
+        said = set()
+        for noise in (1e-12, 0.3, 1.0, 1e12):
+            mechanism = mechanism_at(bound.mechanism, {**given, "noise_multiplier": [noise] * 6}, i)
+            phase = ask_by_name(mechanism, bound.name, {}).only
+            words = phase.notes, phase.promises, phase.mechanism_assumes, phase.run_assumes, phase.status
+            checks = bound.needs(mechanism), bound.refuses(mechanism), bound.attained(mechanism), phase.is_guarantee
+            has = [at is None for mu in (1e-12, 1.0, 1e12) for at in (bound.columns(mechanism, mu),)]
+            said.add((*words, *checks, *has))
+        assert len(said) == 1
 
 
 def test_a_noise_that_a_group_takes_out_of_the_domain_on_the_way_is_no_error():

@@ -6,6 +6,8 @@ import pytest
 from privproj_cli.audit import lines_of
 from privproj_cli.main import exit_code
 
+from privproj.audit import AuditVerdict
+
 
 def asked(capsys, line):
     code = exit_code(["audit", *line.split(), "--json"])
@@ -24,13 +26,11 @@ def test_symmetry(capsys):
     assert (code, found["verdict"]) == (0, "does not separate")
 
 
-@pytest.mark.parametrize(
-    ("ceiling", "verdict", "noted"), [(1.0, "not refuted", True), (9.0, "not refuted", False), (1.0, "refuted", False)]
-)
-def test_an_audit_that_could_not_refute_says_so(ceiling, verdict, noted):
-    found = {"claimed_epsilon": 2.0, "delta": 1e-3, "epsilon_lower": 0.5, "confidence": 0.95, "ceiling": ceiling,
-             "trials": 40, "verdict": verdict, "auc": 0.6, "seconds": 1.0}  # fmt: skip
-    assert ("too few runs" in "\n".join(lines_of(found))) == noted
+@pytest.mark.parametrize(("ceiling", "refuted", "noted"), [(1.0, False, True), (9.0, False, False), (1.0, True, False)])
+def test_an_audit_that_could_not_refute_says_so(ceiling, refuted, noted):
+    found = AuditVerdict(auc=0.6, epsilon_lower=0.5, confidence=0.95, ceiling=ceiling, trials=40, claimed_epsilon=2.0,
+                         delta=1e-3, profile_refuted=refuted)  # fmt: skip
+    assert ("too few runs" in "\n".join(lines_of(found, 1.0))) == noted
 
 
 @pytest.mark.slow

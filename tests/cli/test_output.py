@@ -24,9 +24,10 @@ def ledger(**phase):
     return chained([HEADER, {"phase": entry, "target": {"delta": 1e-5}}, {"step": 1}])
 
 
-def statement(**question):
+def statement(said=None, **question):
     """A statement of which the parameters say this too."""
-    asked = {"privproj": "0.1.0", "style": "text", "delta": 1e-05, "question": {**M2_PHASE, **question}}
+    words = {"said": said} if said else {}
+    asked = {"privproj": "0.1.0", "style": "text", "delta": 1e-05, **words, "question": {**M2_PHASE, **question}}
     return f"PRIVACY STATEMENT\n{json.dumps(asked)}\nEnd of the privacy statement.\n"
 
 
@@ -54,12 +55,14 @@ FILES = {
     "a phase of a ledger checked": (("verify", "in.json"), ledger(name=FORGED)),
     "a bound of a statement": (("verify", "in.json"), statement(bound=FORGED)),
     "a key of a statement": (("verify", "in.json"), statement(**{FORGED: 1})),
+    "a word of a statement's author": (("verify", "in.json"), statement(said={"model": FORGED})),
     "a certificate": (("verify", "in.json"), {"certificate": {"bound": FORGED}}),
     "a base model": (PEFT, ADAPTER),
 }  # fmt: skip
 """Where a text of a file could be printed: a command, and the file that it reads."""
 WORDS = {
     "the table of a sweep": ("sweep", "in.json", "-o", FORGED),
+    "the author of a statement": ("report", "gaussian", "--noise-multiplier", "1", *TARGET, "--author", FORGED),
     "the file of a statement": ("report", "gaussian", "--noise-multiplier", "1", *TARGET, "-o", FORGED),
     "a picture": ("curve", "gaussian", "--noise-multiplier", "1", "--plot", f"{FORGED}.svg"),
     "a report of checks": ("check", "in.json", "--junit", FORGED),

@@ -1,11 +1,17 @@
-"""Spectra, tilts and plain convolution agree within their errors."""
+"""Spectra, tilts and plain convolution agree within their errors, and none of them starts a thread."""
 
 import math
+import os
+import subprocess
+import sys
+from functools import partial
 
 import numpy as np
+import pytest
 from helpers import gaussian
 
 from privproj.composition import dominating_pairs, fourier
+from privproj.composition.dominating_pairs import UNIT_ROUNDING
 from privproj.runs import Run
 
 
@@ -81,3 +87,63 @@ def test_phases_are_multiplied_in_any_order_and_split_anyhow():
     found = [fourier.Composition(way).delta(1.5) for way in ways]
     for other in found[1:]:
         assert abs(other.value - found[0].value) <= other.error + found[0].error < 1e-6 * found[0].value
+
+
+@pytest.mark.parametrize("n", [2**17, 3 * 2**20])
+@pytest.mark.parametrize("step", [1, 7, 1000])
+@pytest.mark.parametrize("middle", [0, 1280, 8192, -1])
+def test_a_transform_in_bins_is_the_sum_over_all_atoms(n, step, middle):
+    """Against products in 64 bits of mantissa, where the machine has them, with exact angles; the error is (iv)."""
+    draw = np.random.default_rng(n + step)
+    cells = np.cumsum(draw.integers(1, 2 * step + 1, 900)) - 900 * step // 3
+    masses = draw.exponential(size=900) ** 3
+    masses /= masses.sum()
+    middle = n // 2 if middle < 0 else middle
+    k = np.array([0, 1, 2, 50, 127])
+    turned = fourier._turn_masses(masses, cells, middle, n)
+    found, bins = fourier._transform_in_bins(turned, cells, k, n)
+    turns = (np.multiply.outer(k + middle, cells) % n).astype(np.longdouble)
+    angle = 2.0 * np.arctan2(np.longdouble(0.0), np.longdouble(-1.0)) / n * turns
+    error = UNIT_ROUNDING * max(1064.0 + 900, 3.0 * (900 / 8 + bins + 101.0))
+    assert np.abs(found.real - (masses * np.cos(angle)).sum(axis=1)).max() <= error
+    assert np.abs(found.imag + (masses * np.sin(angle)).sum(axis=1)).max() <= error
+    assert bins < len(cells) or step == 1000
+
+
+def test_frequencies_far_apart_are_evaluated_in_windows_of_their_own():
+    pair = partial(dominating_pairs.DominatingPair, step=1e-3, at_infinity=0.0, lost=0.0, rounding=1e-14)
+    cells = np.arange(-300, 900, 3)
+    masses = np.exp(-0.5 * ((cells - 100) / 120.0) ** 2)
+    whole = fourier.Composition([(pair(cells=cells, masses=masses / masses.sum()), 40)])
+    tilt = whole.tilted_sum(1.0)
+    tilt.masses = [whole.phases[0].pair.masses]  # it keeps none
+    n, wanted = 2**18, np.array([0, 3, 128, 129, 700, 70_000, 2**17 - 1, 2**17])
+    phi, error = tilt.transform_by_sums(0, wanted, n)
+    whole_phi, other = tilt.transform_by_fft(0, n)
+    assert np.abs(phi - whole_phi[wanted]).max() <= error + other - tilt.errors[0]
+
+
+THREADS = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+import works
+for name in ("DP-SGD epsilon, T 2", "DP-SGD epsilon, T 1000", "DP-SGD epsilon, T 1e+09", "m2 epsilon, T 2000",
+             "m2 sigma, T 2000", "wishart epsilon, T 10", "m1 epsilon", "100 phases", "100 layers, clip each"):
+    call = works.WARM[name]
+    call(1.0)
+    start, own = time.process_time(), time.thread_time()
+    call(1.0 + 1e-7)
+    print(name, time.process_time() - start, time.thread_time() - own, sep=";")
+"""
+
+
+def test_no_hot_path_starts_threads():
+    """All CPU time is that of the thread that asks: so it is at most the wall time, on a machine however busy."""
+    free = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    benchmarks = os.path.join(os.path.dirname(__file__), "..", "..", "benchmarks")
+    done = subprocess.run([sys.executable, "-c", THREADS, benchmarks], env=free, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        name, whole, own = line.split(";")
+        assert float(whole) <= 1.2 * float(own), name
+    assert len(done.stdout.splitlines()) == 9

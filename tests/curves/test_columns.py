@@ -41,7 +41,7 @@ def columns_of(kind, name, count, seed=5) -> tuple[Any, list, ColumnProfile, Any
     """Mechanisms, their profile over columns and their rows."""
     draw, bound = np.random.default_rng(seed), find_bound(kind, name)
     some = [mechanism_of(kind, draw) for _ in range(count)]
-    found = [bound.columns(one) for one in some]
+    found = [bound.columns(one, one.mu) for one in some]
     assert len({id(profile) for profile, _ in found}) == 1
     return bound, some, found[0][0], np.array([row for _, row in found]), draw
 
@@ -50,18 +50,19 @@ def columns_of(kind, name, count, seed=5) -> tuple[Any, list, ColumnProfile, Any
 def test_a_row_is_the_release(kind, name):
     bound, some, profile, rows, draw = columns_of(kind, name, 12)
     eps, log_delta = 10 ** draw.uniform(-2, 1, 12), -(10 ** draw.uniform(-1, 2, 12))
-    deltas, epsilons = profile.log_deltas(eps, rows), profile.epsilons(log_delta, rows)
+    deltas, roots = profile.log_deltas(eps, rows), profile.roots(log_delta, rows)
     for i, one in enumerate(some):
         scalar = bound.representation(one)
         assert scalar.log_delta(float(eps[i])) == (deltas[0][i], deltas[1][i])
-        assert scalar.epsilon(float(log_delta[i])) == (epsilons[0][i], epsilons[1][i])
+        assert roots[i] == pytest.approx(scalar.epsilon(float(log_delta[i])).upper, rel=1e-10, abs=1e-300)
 
 
 @pytest.mark.parametrize(("kind", "name"), BOUNDS)
 def test_an_epsilon_is_an_evaluated_crossing(kind, name):
-    _, _, profile, rows, draw = columns_of(kind, name, 12, seed=6)
+    bound, some, profile, rows, draw = columns_of(kind, name, 12, seed=6)
     log_delta = -(10 ** draw.uniform(-1, 2, 12))
-    lower, upper = profile.epsilons(log_delta, rows)
+    ends = [bound.representation(one).epsilon(at) for one, at in zip(some, log_delta.tolist(), strict=True)]
+    lower, upper = np.array(ends).T
     slack = 1e-13 * (1.0 - log_delta)
     assert np.all(lower <= upper)
     assert np.all(profile.log_deltas(upper, rows)[1] <= log_delta + slack)
@@ -76,10 +77,22 @@ def test_machine_code_says_the_same(kind, name):
     _, _, profile, rows, draw = columns_of(kind, name, 40)
     rows = np.tile(rows, (ROWS_WORTH_COMPILING // 40 + 1, 1))
     log_delta = np.resize(-(10 ** draw.uniform(-1, 2, 40)), len(rows))
-    many = profile.epsilons(log_delta, rows)
-    few = profile.epsilons(log_delta[:40], rows[:40])
-    for one, other in zip(many, few, strict=True):
+    eps = profile.roots(log_delta, rows)
+    np.testing.assert_allclose(eps[:40], profile.roots(log_delta[:40], rows[:40]), rtol=1e-12, atol=0.0)
+    for one, other in zip(profile.log_deltas(eps, rows), profile.log_deltas(eps[:40], rows[:40]), strict=True):
         np.testing.assert_allclose(one[:40], other, rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("kind", "name"), BOUNDS)
+def test_a_root_is_found_in_few_evaluations_and_at_every_size(kind, name):
+    """From a delta near 1 to one far below doubles; 0 and inf as the release has them."""
+    bound, some, profile, rows, _ = columns_of(kind, name, 25, seed=7)
+    for log_delta in (-1e-9, -1e-3, -0.5, -30.0, -1e4):
+        roots = profile.roots(np.full(25, log_delta), rows)
+        for one, root in zip(some, roots.tolist(), strict=True):
+            found = bound.representation(one).epsilon(log_delta)
+            assert root == pytest.approx(found.upper, rel=1e-9, abs=1e-11), one
 
 
 def test_a_kernel_that_knows_nothing_is_no_answer():
@@ -92,4 +105,4 @@ def test_layers_of_several_shapes_have_no_row():
     from privproj import Layer
 
     several = M2(layers=[Layer(dim=64, rank=4), Layer(dim=128, rank=4)], noise_multiplier=1.0)
-    assert find_bound(M2, "rank-free").columns(several) is None
+    assert find_bound(M2, "rank-free").columns(several, several.mu) is None

@@ -357,11 +357,19 @@ def statements(draw: st.DrawFn) -> Case:
     entry = "{" + ", ".join(f'"{key}": {value}' for key, value in items) + "}"
     kind = draw(st.sampled_from(['"question": %s', '"run": {"phase": [%s]}', LEDGER_KIND])) % entry
     delta = draw(often(st.just("1e-05"), st.sampled_from(LITERALS), 6))
-    line = f'{{"privproj": "0.1.0", "style": {style}, "delta": {delta}, {kind}}}'
+    said = draw(often(st.just(""), st.sampled_from(SAID), 3))
+    line = f'{{"privproj": "0.1.0", "style": {style}, "delta": {delta}, {said}{kind}}}'
     data = f"PRIVACY STATEMENT\n\n{line}\nEnd of the privacy statement.\n".encode("utf-8", "surrogatepass")
     return Case(("verify", "in.txt", *(["--json"] if draw(st.booleans()) else [])), {"in.txt": draw(mutated(data))})
 
 
+SAID = (
+    '"said": {"model": "a"}, ',
+    '"said": {}, ',
+    '"said": {"ledger": "0"}, ',
+    '"said": "a", ',
+    '"said": {"date": 1}, ',
+)
 LEDGER_KIND = '"ledger": {"phase": [%s], "made": [2], "insecure": false, "public_subspace": false, "notes": []}'
 
 

@@ -18,7 +18,17 @@ from privproj.mechanisms.registry import LINES, registry
 
 DOCS = ROOT / "docs"
 EVERY = sorted(DOCS.rglob("*.md"))
-GUIDES = ("how-to-choose", "command-line", "samplers", "runs-and-ci", "training", "audits", "certificates")
+GUIDES = (
+    "how-to-choose",
+    "command-line",
+    "samplers",
+    "runs-and-ci",
+    "training",
+    "audits",
+    "auditors",
+    "certificates",
+    "installation",
+)
 WRITTEN = [
     ROOT / "README.md",
     *(DOCS / f"{name}.md" for name in ("README", "tutorial", *GUIDES, "not-a-guarantee", "proofs")),

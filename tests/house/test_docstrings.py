@@ -157,7 +157,7 @@ def test_comments_cite_claims_that_exist(path):
     assert {number for text in comments for number in CLAIM.findall(text)} <= CLAIMS
 
 
-THEOREMS = sorted(path for path in (ROOT / "privproj" / "bounds").glob("*/[a-z]*.py"))
+THEOREMS = sorted(path for path in (ROOT / "privproj" / "mechanisms").glob("*/[a-z]*.py"))
 
 
 def computes(tree):

@@ -55,7 +55,6 @@ CLI = {
     "lora_noise": "tests/diagnostics/test_lora_moments.py, tests/fuzz/strategies.py",
     "commands": "tests/cli/test_groups.py",
     "picture": "tests/cli/test_curve.py",
-    "progress": "a bar on standard error: tests/cli/test_sweep.py, tests/cli/test_audit.py",
     "report": "tests/records/test_statement.py",
 }
 """Files of the command line without a test file of their own, and where their law is."""

@@ -5,6 +5,7 @@ import doctest
 import re
 from collections import Counter
 from importlib import import_module
+from itertools import pairwise
 
 import pytest
 from helpers import ROOT, parsed
@@ -62,6 +63,17 @@ def test_a_constant_has_a_line_and_words_of_its_own(path):
         grouped = lines[begin].startswith("#")
         assert len(names) == 1, names
         assert said or grouped, names
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=ids)
+def test_a_constant_that_was_measured_says_so_in_its_kind(path):
+    body = parsed(path).body
+    for node, after in pairwise(body):
+        if isinstance(node, ast.Assign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            words = str(after.value.value)
+            assert not re.search(r"\bProof\b", words), words
+            if "Soundness" in words and re.search(r"\b(measured|observed)\b", words, re.IGNORECASE):
+                assert "Soundness (measured)" in words, words
 
 
 @pytest.mark.parametrize("room", ["accounting.queries", "accounting.calibration", "accounting.evaluate"])

@@ -15,6 +15,15 @@ def test_the_wheel_holds_every_folder():
     assert set(settings["packages"]) == folders | {"privproj_cli"}, "packages in pyproject.toml"
 
 
+def test_the_wheel_holds_every_file_of_data():
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    homes = {package: "cli" if package == "privproj_cli" else package.replace(".", "/") for package in data}
+    named = {f"{homes[package]}/{name}" for package, names in data.items() for name in names}
+    paths = [path for room in ("privproj", "cli") for path in (ROOT / room).rglob("*.*") if path.is_file()]
+    data = [path for path in paths if path.suffix != ".py" and path.parent.name != "__pycache__"]
+    assert named == {str(path.relative_to(ROOT)) for path in data}
+
+
 def test_one_version_string():
     sources = [*(ROOT / "privproj").rglob("*.py"), *(ROOT / "cli").rglob("*.py")]
     found = [path for path in sources if re.search(r'version.* = "\d', path.read_text())]

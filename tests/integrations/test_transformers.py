@@ -104,7 +104,7 @@ def test_every_planned_step_is_released_and_no_other(runs, length, tmp_path):
 def test_a_run_with_empty_batches_ends_with_every_planned_step(runs, tmp_path):
     """Eight records in eight batches: an empty batch at the end of a run was waited for forever."""
     options = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 1, "num_train_epochs": 2}
-    for name, privacy in (("bins", {"sampling": "balls-in-bins"}), ("poisson", {})):
+    for name, privacy in (("bins", {"batches": "balls-in-bins"}), ("poisson", {})):
         given = {**PRIVACY, **privacy, "insecure_seed": 2}
         own = runs.trainer(tmp_path / name, data=runs.texts(8), privacy=given, **options)
         assert own.train().global_step == own.private_optimizer.steps == 16
@@ -114,7 +114,7 @@ def test_a_run_with_empty_batches_ends_with_every_planned_step(runs, tmp_path):
 def test_a_pass_of_balls_in_bins_is_an_epoch(runs, tmp_path, monkeypatch):
     drawn, plain = [], BatchTurn.open
     monkeypatch.setattr(BatchTurn, "open", lambda turn, *given: (drawn.append(given[2]), plain(turn, *given)))
-    privacy = {**PRIVACY, "sampling": "balls-in-bins"}
+    privacy = {**PRIVACY, "batches": "balls-in-bins"}
     own = runs.trainer(tmp_path, data=runs.texts(40), privacy=privacy, num_train_epochs=2)
     assert own.train().global_step == len(drawn) == 14
     for epoch in (drawn[:7], drawn[7:]):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj import InvalidParameter, PublicSketch, Refused, Sketch
+from privproj.assumptions import INDEPENDENT_LAYER_PROJECTIONS
 from privproj.mechanisms.sketch._divergence import (
     divergence_bracket,
     sharp_curve,
@@ -119,6 +120,16 @@ def test_releases_of_rank_one_changes_add_their_ranks():
     assert eps_of(many, "exact-rank1", steps=16) == eps_of(one, "exact-rank1")
     assert eps_of(Sketch(rank=4, gamma=50, layer_count=16), "exact-rank1") == eps_of(one, "exact-rank1")
     assert privproj.epsilon(many, delta=1e-5, bound="exact-rank1").run["relation"] == "zero-out"
+
+
+@pytest.mark.parametrize("bound", ["rdp-best", "rdp-tight", "rdp", "tcdp", "lora-one-step", "exact-rank1"])
+def test_every_bound_of_several_layers_asks_that_their_sketches_are_independent(bound):
+    layers = {n: Sketch(rank=4, gamma=50, eigenvalues=2, layer_count=n) for n in (1, 2)}
+    asks = {
+        n: INDEPENDENT_LAYER_PROJECTIONS in privproj.epsilon(one, delta=1e-5, bound=bound).assumes
+        for n, one in layers.items()
+    }
+    assert asks == {1: False, 2: True}
 
 
 def test_clipping_makes_it_a_proof_and_a_promise_does_not():

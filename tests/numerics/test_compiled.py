@@ -7,8 +7,18 @@ import sys
 import numpy as np
 import pytest
 
+from privproj.numerics import compiled as module
 from privproj.numerics import kernels
-from privproj.numerics.compiled import ROWS_PER_TURN, ROWS_WORTH_COMPILING, compiled, over_rows
+from privproj.numerics.compiled import (
+    ROWS_PER_TURN,
+    ROWS_WORTH_COMPILING,
+    ROWS_WORTH_LOADING,
+    ROWS_WORTH_ONE_PROCESS,
+    can_be_kept,
+    compiled,
+    over_rows,
+    rows_to_come,
+)
 
 TABLE = (1.0, 2.0, 4.0, 8.0, 16.0)
 
@@ -42,19 +52,27 @@ def cache(tmp_path, monkeypatch):
     """An own folder of machine code."""
     config = pytest.importorskip("numba").config
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(tmp_path)
+    forget()
+    yield tmp_path / "cache"
+    forget()
+
+
+def forget():
+    """Let it be found out anew what is compiled, and where it can be kept."""
     compiled.cache_clear()
-    return tmp_path / "cache"
+    can_be_kept.cache_clear()
 
 
-def run_kernel(folder, turn, factor):
+def run_kernel(folder, turn, factor, count=ROWS_WORTH_COMPILING):
     """The first value of a kernel at 3, whose callee, in another file, multiplies by ``factor``."""
     callee, caller = f"callee_{turn}", f"caller_{turn}"
     (folder / f"{callee}.py").write_text(CALLEE.format(factor=factor))
     (folder / f"{caller}.py").write_text(CALLER.format(callee=callee))
     importlib.invalidate_caches()
     kernel = importlib.import_module(caller).kernel
-    found = over_rows(kernel, np.full(ROWS_WORTH_COMPILING, 3.0), np.ones((ROWS_WORTH_COMPILING, 1)))
+    found = over_rows(kernel, np.full(count, 3.0), np.ones((count, 1)))
     return found[0][0]
 
 
@@ -68,20 +86,44 @@ def test_machine_code_is_used_again_until_a_callee_in_another_file_changes(cache
     assert len(list(cache.rglob("*.nb?"))) == 4
 
 
-def test_nothing_breaks_where_no_machine_code_can_be_kept(cache, tmp_path, monkeypatch):
+@pytest.fixture
+def asked(monkeypatch):
+    """The names of the loops that are asked for as machine code."""
+    names = []
+    monkeypatch.setattr(module, "compiled", lambda loop: names.append(loop.__name__) or compiled(loop))
+    return names
+
+
+def test_machine_code_that_is_kept_is_used_for_fewer_rows(cache, tmp_path, asked):
+    assert run_kernel(tmp_path, 5, 2.0, ROWS_WORTH_LOADING) == 6.0 and not asked
+    assert run_kernel(tmp_path, 6, 2.0) == 6.0 and len(asked) == 1
+    assert run_kernel(tmp_path, 7, 2.0, ROWS_WORTH_LOADING) == 6.0 and len(asked) == 2
+    assert run_kernel(tmp_path, 8, 2.0, ROWS_WORTH_LOADING - 1) == 6.0 and len(asked) == 2
+    with rows_to_come(ROWS_WORTH_LOADING, may_load=False):
+        assert run_kernel(tmp_path, 9, 2.0, 10) == 6.0 and len(asked) == 2
+
+
+def test_where_no_machine_code_can_be_kept_it_is_said_once_and_none_is_made_but_for_large_tables(
+    cache, tmp_path, monkeypatch, asked
+):
     config = importlib.import_module("numba").config
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "file" / "cache"))
     monkeypatch.setattr(config, "CACHE_LOCATOR_CLASSES", "_UserProvidedCacheLocator", raising=False)
-    assert run_kernel(tmp_path, 4, 2.0) == 6.0
+    with pytest.warns(RuntimeWarning) as said:
+        for turn in (10, 11):
+            assert run_kernel(tmp_path, turn, 2.0) == 6.0
+    assert len(said) == 1 and "set NUMBA_CACHE_DIR" in str(said[0].message) and not asked
+    assert run_kernel(tmp_path, 12, 2.0, ROWS_WORTH_ONE_PROCESS) == 6.0 and len(asked) == 1
 
 
 def test_nothing_breaks_without_numba(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
-    compiled.cache_clear()
-    x, rows = random_rows(ROWS_WORTH_COMPILING)
-    found = over_rows(gain, x, rows)
-    compiled.cache_clear()
+    x, rows = random_rows(ROWS_WORTH_ONE_PROCESS)
+    for count in (ROWS_WORTH_COMPILING, ROWS_WORTH_ONE_PROCESS):
+        forget()
+        found = over_rows(gain, x[:count], rows[:count])
+    forget()
     assert found[0][5] == kernels.log_add(x[5], rows[5, 0])
 
 

@@ -9,7 +9,7 @@ import reference
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from privproj.mechanisms.m2._beta_tail import beta_tail_epsilons
+from privproj.mechanisms.m2.beta_tail import beta_tail_epsilons
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import widen_outward
 

@@ -17,6 +17,7 @@ from privproj.records.agreement import (
     COVERED,
     LEDGER_HOLDS,
     SAME_DELTA,
+    SAME_FILE,
     SAME_FOUNDATION,
     SAME_RUN,
     STATEMENT_HOLDS,
@@ -249,14 +250,44 @@ def test_the_files_come_in_either_order_and_json_says_what_the_text_says(path, c
     assert said.startswith("FAILS: ") and "steps 30 in the ledger, 2 in the statement" in " ".join(said.split())
 
 
-def test_two_files_that_are_not_a_statement_and_a_ledger_are_refused_by_one_sentence(path, capsys):
+def test_the_files_are_those_whose_digests_the_statement_names(path, capsys):
+    spend(path, 30, PHASE, TARGET)
+    statement, checkpoint = path.with_name("statement.md"), path.with_name("checkpoint.pt")
+    checkpoint.write_bytes(b"weights" * 1000)
+    asked = ["report", "ledger", str(path), "--checkpoint", str(checkpoint), "-o", str(statement)]
+    assert exit_code(asked) == 0
+
+    def failed(*more):
+        capsys.readouterr()
+        code = exit_code(["verify", str(statement), str(path), *map(str, more), "--json"])
+        found = json.loads(capsys.readouterr().out)
+        assert (code == 1) == (found["verdict"] == "fails")
+        return {claim for claim, holds in found["claims"].items() if not holds}, " ".join(found["unproved"])
+
+    both = {name: SAME_FILE.format(name=name) for name in ("ledger", "checkpoint")}
+    assert failed(checkpoint)[0] == set() and "not how it was made" in failed(checkpoint)[1]
+    assert failed()[0] == set() and "the checkpoint is the one" in failed()[1]
+    assert exit_code(["verify", str(statement)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert all(f"that the {name} is the one whose SHA-256" in said for name in both)
+    whole, weights = path.read_bytes(), checkpoint.read_bytes()
+    checkpoint.write_bytes(weights[:-1])
+    assert failed(checkpoint)[0] == {both["checkpoint"]}
+    path.write_bytes(whole.rsplit(b"\n", 2)[0] + b"\n")  # consistent as far as it goes, but not the file that was meant
+    assert failed()[0] == {both["ledger"]}
+    path.write_bytes(whole)
+    statement.write_text(stated(of_plan()))  # that of a plan names neither
+    assert failed()[0] == set() and failed(checkpoint)[0] == {both["checkpoint"]}
+
+
+def test_two_files_that_are_not_a_statement_and_a_ledger_are_refused_by_one_sentence(path, tmp_path, capsys):
     spend(path, 3, PHASE, TARGET)
     statement, other = path.with_name("statement.md"), path.with_name("other")
     statement.write_text(stated(of_plan()))
     other.write_text("{}")
     for files in (
-        (path, path), (statement, statement), (path, other), (other, statement), (path, statement, path),
-        (path, statement, "--delta", 1e-6),
+        (path, path), (statement, statement), (path, other), (other, statement), (path, statement, tmp_path),
+        (path, other, path), (path, statement, path, path), (path, statement, "--delta", 1e-6),
     ):  # fmt: skip
         assert exit_code(["verify", *map(str, files)]) == 2
         said = capsys.readouterr()

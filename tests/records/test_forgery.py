@@ -203,11 +203,13 @@ def judge_statement(text, said):
         assert f"{key} {value}" in flat
     for promise in (*result.promises, *result.assumes):
         assert promise in flat
-    for rate, most in re.findall(
-        r"false positive rate of ([\d.]+) % has a true positive rate of at most ([\d.]+) %", flat
-    ):
-        # tpr <= e^eps fpr + delta, at the epsilon of the statement: no bound may be better than nothing
+    attacks = re.findall(r"at most ([\d.]+) % of those inside .*? rate ([\d.]+) %", flat.replace("&nbsp;", " "))
+    assert attacks or not result.usable
+    for most, rate in attacks:  # no bound may be better than nothing
         assert float(rate) <= float(most) <= 100.0
+    said = found.get("said", {})
+    assert all(f"{name}: {words}" in flat.replace("&#x27;", "'") for name, words in said.items())
+    assert all(re.fullmatch("[0-9a-f]{64}", said.get(name, "0" * 64)) for name in ("ledger", "checkpoint"))
 
 
 UNITS = {"add-remove": "added to or removed from", "replace": "replaced by any other", "zero-out": "replaced by zero"}
@@ -234,7 +236,11 @@ MAKERS = {
     ),
     "statement of a Gaussian": (statement_of("gaussian", Z, "2.0", "--delta", "1e-5"), judge_statement, 1),
     "statement in Markdown": (
-        statement_of("laplace", Z, "2.0", "--delta", "1e-5", "--style", "markdown"), judge_statement, 1
+        statement_of(
+            "laplace", Z, "2.0", "--delta", "1e-5", "--style", "markdown", "--date", "2026-11-25", "--model", "net 1",
+            "--ledger", __file__,
+        ),
+        judge_statement, 1,
     ),
     "statement of a training run": (statement_of_training, judge_statement, 1),
     "statement as a page": (

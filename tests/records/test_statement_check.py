@@ -107,6 +107,8 @@ def test_the_statement_of_a_training_run_says_what_its_account_says(tmp_path, ca
     text = trained(style)
     code, found = checked(tmp_path, capsys, text)
     assert code == 0 and found["result"]["value"] > 0
+    flat = " ".join(text.split())
+    assert "Nothing is protected here" in flat and "Protected is" not in flat
     for words in ("given seed", "cut short by a crash", "2 of 5 planned steps", "stops early", PUBLIC_SUBSPACE):
         assert words in " ".join(text.split())
     for old, new in (('"made": [5, 2]', '"made": [5, 1]'), ('"insecure": true', '"insecure": false'), ('"1"', '"a"')):
@@ -227,8 +229,8 @@ def test_a_statement_is_part_of_a_larger_file_and_what_stands_outside_is_not_cov
     assert exit_code(["verify", str(tmp_path / "document")]) == 0
     assert "what the other 6 lines of the file say is not covered" in capsys.readouterr().out
     for within in (
-        text.replace("\nUnit of", "\nEpsilon is 0.001.\n\nUnit of"),
-        text.replace("Unit of", "Epsilon is 0.001. Unit of"),
+        text.replace("\nWhat was", "\nEpsilon is 0.001.\n\nWhat was"),
+        text.replace("What was", "Epsilon is 0.001. What was"),
     ):
         assert within != text or style == "markdown"
         if within != text:
@@ -282,9 +284,9 @@ def test_shares_are_rounded_up(tmp_path, capsys):
     found = statement_from({"question": {"mechanism": "gaussian", "noise_multiplier": 2.0}}, 1e-5, "text")
     words = " ".join(line for section in sections(found) for line in section.lines)
     rates = re.findall(r"at most ([\d.]+) %", words)
-    for rate, value in zip(rates, (*found.rates, found.advantage), strict=True):
+    for rate, value in zip(rates, (0.5 + 0.5 * found.advantage, *found.rates, found.advantage), strict=True):
         assert 100.0 * value <= float(rate) <= 101.0 * value
-    assert "false positive rate of 0.1 %" in words
+    assert "false positive rate 0.1 %" in words
 
 
 def test_a_delta_and_a_rate_are_said_with_all_digits(tmp_path, capsys):

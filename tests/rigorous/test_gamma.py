@@ -38,14 +38,14 @@ def test_sizes_off_the_real_line_are_bounds(k, share, turn):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.floats(400.0, 1e5), st.lists(st.floats(-9.0, 9.0), min_size=1, max_size=4))
+@given(st.floats(400.0, 1e5), st.lists(st.floats(-18.0, 18.0), min_size=1, max_size=4))
 def test_values_near_the_points_of_a_table(k, deviations):
     near = gamma.NearbyValues(arb(k))
     with ctx.workprec(128):
         for deviation in deviations:
-            z = arb(k + deviation * k**0.5)
+            z = arb(max(k + deviation * k**0.5, 0.01 * k))
             for found, wanted in ((near.lower(z), gamma.lower(arb(k), z)), (near.upper(z), gamma.upper(arb(k), z))):
-                assert found.overlaps(wanted) and found.rel_accuracy_bits() > 20 + 4 * (abs(deviation) < 5)
+                assert found.overlaps(wanted) and found.rel_accuracy_bits() > 44
 
 
 @settings(max_examples=40, deadline=None)

@@ -5,9 +5,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from privproj.training import make_private
+from privproj import training
+from privproj.training import FeatureBound, Method
 from privproj.training.algorithms.fixed_rank import Point
 from privproj.training.algorithms.projected import Projected
+from privproj.training.arguments import KINDS
 from privproj.training.nested import take
 from privproj.training.release import SLACK
 
@@ -15,6 +17,25 @@ DOUBLE = torch.float64
 
 SILENT = 1e-12
 """A noise multiplier that cannot be seen next to the sums of a test."""
+
+
+def make_private(
+    *, algorithm="dp-sgd", rank=None, frame=None, subspace=None, every=None, beta=None, bound=None, sampling=None,
+    sampling_rate=None, batches=None, max_batch_size=None, clipping="joint", shares=None, adaptive_clipping=None,
+    feature_bound=None, **given,
+):  # fmt: skip
+    """``privproj.training.make_private`` with the options of all its records, which tests vary one by one."""
+    options = {"rank": rank, "frame": frame, "subspace": subspace, "every": every, "beta": beta, "bound": bound}
+    options = {name: value for name, value in options.items() if value is not None}
+    drawing = {"rate": sampling_rate, "count": batches, "max_batch_size": max_batch_size}
+    drawing = {name: value for name, value in drawing.items() if value is not None}
+    sampling = sampling or "poisson"
+    return training.make_private(
+        algorithm=Method(algorithm, **options) if options else algorithm,
+        batches=KINDS[sampling](**drawing) if drawing and sampling in KINDS else sampling,
+        clipping=shares or adaptive_clipping or (FeatureBound(feature_bound) if feature_bound else clipping),
+        **given,
+    )
 
 
 def losses_of(module, x, y):

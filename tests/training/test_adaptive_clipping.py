@@ -1,6 +1,7 @@
 """A clip that follows a quantile: its rule, its noise, parts of a batch, what a resume keeps, and what is refused."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from helpers import needs
@@ -16,9 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from privproj import M2, InvalidParameter, Refused  # noqa: E402
 from privproj.integrations.opacus import ProjectionAccountant  # noqa: E402
 from privproj.records.ledger import read_ledger  # noqa: E402
-from privproj.training import AdaptiveClipping, make_private  # noqa: E402
+from privproj.training import AdaptiveClipping  # noqa: E402
 
-from .helpers import SILENT, data, losses_of, mlp, own, private  # noqa: E402
+from .helpers import SILENT, data, losses_of, make_private, mlp, own, private  # noqa: E402
 
 SURE = AdaptiveClipping(sigma=SILENT, learning_rate=0.5, target_quantile=0.4)
 """A count whose noise cannot be seen."""
@@ -186,13 +187,13 @@ def test_a_state_keeps_the_clip_and_refuses_one_outside_the_range():
 
 def test_what_has_no_clip_that_can_adapt_is_refused():
     x, y = data()
-    for wrong in ({"clipping": "per-layer"}, {"max_grad_norm": 1e-3, "adaptive_clipping": AdaptiveClipping(least=1.0)},
-                  {"adaptive_clipping": 0.5}):  # fmt: skip
+    for wrong in ({"max_grad_norm": 1e-3, "clipping": AdaptiveClipping(least=1.0)}, {"clipping": 0.5}):
         with pytest.raises(InvalidParameter):
-            private(mlp(), x, y, **{"adaptive_clipping": SURE, **wrong})
-    head = torch.nn.Linear(6, 3).double()
-    with pytest.raises(InvalidParameter, match="feature_bound"):
-        private(head, x, y, max_grad_norm=None, feature_bound=1.0, adaptive_clipping=SURE)
+            private(mlp(), x, y, **wrong)
+    _, optimizer, _ = private(mlp(), x, y, adaptive_clipping=SURE)
+    for no_clip in ({"shares": (0.5, 0.5)}, {"feature_bound": 1.0}):
+        with pytest.raises(InvalidParameter, match="adaptive_clipping"):
+            replace(optimizer.plan, **no_clip)
     with pytest.raises(Refused, match="count"):
         private(mlp(), x, y, algorithm="m2", rank=2, bound="beta-tail", adaptive_clipping=SURE)
 

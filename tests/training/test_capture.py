@@ -10,9 +10,7 @@ torch = needs("torch", "opacus")
 from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
-from training.helpers import DOUBLE, data, mlp, own, private  # noqa: E402
-
-from privproj.training import make_private  # noqa: E402
+from training.helpers import DOUBLE, data, make_private, mlp, own, private  # noqa: E402
 
 
 class Mixing(nn.Module):

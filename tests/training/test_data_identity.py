@@ -18,9 +18,9 @@ from privproj.records.ledger import Account, read_ledger
 torch = needs("torch", "opacus")
 
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, random_split  # noqa: E402
-from training.helpers import data, losses_of, mlp, own, private  # noqa: E402
+from training.helpers import data, losses_of, make_private, mlp, own, private  # noqa: E402
 
-from privproj.training import data_identity, make_private  # noqa: E402
+from privproj.training import data_identity  # noqa: E402
 from privproj.training.data_identity import (  # noqa: E402
     Identity,
     check_distinct,

@@ -23,8 +23,9 @@ pytest.importorskip("opacus")
 from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy, linear  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+from training.helpers import make_private  # noqa: E402
 
-from privproj.training import AdaptiveClipping, Subspace, make_private  # noqa: E402
+from privproj.training import AdaptiveClipping, Subspace  # noqa: E402
 from privproj.training.algorithms import ALGORITHMS, load  # noqa: E402
 from privproj.training.release import Clip  # noqa: E402
 

@@ -15,9 +15,7 @@ torch = needs("torch", "opacus")
 from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy, dropout  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
-from training.helpers import clipped, gradients, mlp, private  # noqa: E402
-
-from privproj.training import make_private  # noqa: E402
+from training.helpers import clipped, gradients, make_private, mlp, private  # noqa: E402
 
 CHANGES = "a gradient at .* that changes by"
 
@@ -756,7 +754,7 @@ def test_one_record_that_rounding_moved_is_no_mixing_and_many_are(monkeypatch):
         module, optimizer, batches = whole(Between(lambda _, h: h), x, y)
         optimizer.independence.steps, optimizer.independence.spot = 9, False
         batch = next(batches)
-        optimizer.independence.check_first = lambda *_: None
+        optimizer.independence.is_due = lambda *_: False
         first = optimizer.independence.chosen
 
         def choose(records, check=optimizer.independence):

@@ -13,9 +13,9 @@ from accelerate import Accelerator  # noqa: E402
 from accelerate.state import AcceleratorState  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
-from training.helpers import losses_of  # noqa: E402
+from training.helpers import losses_of, make_private  # noqa: E402
 
-from privproj.training import make_private, prepare_peft  # noqa: E402
+from privproj.training import prepare_peft  # noqa: E402
 
 GIVEN = {"algorithm": "dp-sgd", "max_grad_norm": 1.0, "noise_multiplier": 1.0, "epochs": 1}
 

@@ -25,7 +25,9 @@ import json, os, sys
 import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
-from privproj.training import AdaptiveClipping, add_prism, make_private
+from training.helpers import make_private
+
+from privproj.training import AdaptiveClipping, add_prism
 from privproj.training.processes import join_processes
 
 torch.set_num_threads(1)
@@ -72,6 +74,9 @@ OPTIONS = {"algorithm": "m2", "rank": 2, "noise_multiplier": 0.5, "steps": 6, "s
 SEEDED = ("m2", "dp-sgd", "prism", "balls-in-bins", "adaptive")
 
 
+TESTS = str(Path(__file__).parents[1])
+
+
 def torchrun(*command):
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *command]
     done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=300)
@@ -86,7 +91,8 @@ def run_pair(script, *arguments):
         place = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
     started = [
         subprocess.Popen(
-            [sys.executable, script, *arguments], env={**os.environ, **place, "RANK": rank, "LOCAL_RANK": rank}
+            [sys.executable, script, *arguments],
+            env={**os.environ, **place, "PYTHONPATH": TESTS, "RANK": rank, "LOCAL_RANK": rank},
         )
         for rank in "01"
     ]
@@ -266,7 +272,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
-from privproj.training import make_private
+from training.helpers import make_private
+
 from privproj.training.processes import join_processes
 
 torch.set_num_threads(1)

@@ -1,11 +1,14 @@
-"""The exact profile of the Gaussian mechanism (Balle, Wang 2018, Theorem 8)."""
+"""The exact profile of the Gaussian mechanism, as a trade-off function, and the tail of its loss (C3)."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from privproj.curves.gaussian import GAUSSIAN_COLUMNS, gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import ClippedSum, Gaussian
 from privproj.mechanisms.bound import Bound
+from privproj.numerics import kernels
+from privproj.numerics.enclosure import Enclosure, widen_outward
 
 if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile
@@ -25,7 +28,7 @@ def provable(mechanism: ClippedSum, steps: int) -> "BallProfile":
     return BallGaussianProfile(mechanism.z, steps)
 
 
-BOUND = Bound(
+ANALYTIC = Bound(
     name="analytic",
     mechanism=Gaussian,
     summary="exact privacy profile",
@@ -34,11 +37,57 @@ BOUND = Bound(
     proof="C3",
     example="privproj epsilon gaussian --noise-multiplier 1 --delta 1e-5",
     representation=representation,
-    version=2,
+    version=3,
     allows=lambda mechanism: (representation(mechanism),),
     provable=provable,
-    columns=lambda mechanism: (GAUSSIAN_COLUMNS, (mechanism.joint_mu,)),
+    columns=lambda mechanism, mu: (GAUSSIAN_COLUMNS, (mechanism.joint_mus(mu),)),
     provable_steps=True,
+    exact=True,
+    counts_clipped=True,
+)
+
+
+def _two_sided_of(mechanism: Gaussian) -> PrivacyProfile:
+    """The probability that the absolute privacy loss exceeds eps, which is an upper bound of delta."""
+    mu = mechanism.joint_mu
+
+    def log_delta(eps: float) -> Enclosure:
+        if eps == 0.0:
+            return Enclosure(0.0, 0.0)
+        # T(eps; mu) = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2) (C3); at eps = 0 it is 1.
+        return widen_outward(kernels.log_two_sided(eps, mu), steepness=mu * mu)
+
+    return PrivacyProfile(log_delta)
+
+
+TWO_SIDED = Bound(
+    name="two-sided",
+    mechanism=Gaussian,
+    summary="tail of the absolute privacy loss; loose",
+    formula="T(eps) = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2), mu = 1/z",
+    source="arXiv 2601.21719, Equation 10",
+    example="privproj epsilon gaussian --bound two-sided --noise-multiplier 1 --delta 1e-5",
+    representation=_two_sided_of,
+    version=3,
+    counts_clipped=True,
+)
+
+
+def _gdp_of(mechanism: Gaussian) -> PrivacyProfile:
+    """The profile that belongs to the trade-off function; it composes in closed form and is not subsampled."""
+    # f(a) = Phi(Phi^-1(1 - a) - mu), mu = 1/z (Dong, Roth, Su 2022, Theorem 2.7): its profile is the analytic one, and
+    # T releases are mu sqrt(T)-GDP (Corollary 3.3).
+    return replace(gaussian_profile(mechanism.joint_mu), can_be_subsampled=False)
+
+
+GDP = Bound(
+    name="gdp",
+    mechanism=Gaussian,
+    summary="trade-off function, exact; composes in closed form",
+    formula="f(a) = Phi(Phi^-1(1 - a) - mu), mu^2 adds over releases, mu = 1/z",
+    source="Dong, Roth, Su 2022, Theorem 2.7 and Corollary 3.3",
+    example="privproj epsilon gaussian --bound gdp --noise-multiplier 20 --steps 100 --delta 1e-5",
+    representation=_gdp_of,
     exact=True,
     counts_clipped=True,
 )

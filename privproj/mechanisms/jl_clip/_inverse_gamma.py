@@ -16,11 +16,8 @@ from privproj.numerics.quadrature import log_integral
 if TYPE_CHECKING:
     from privproj.laws.binned import Bins
 
-BINS_PER_LAW = 6
-"""How many times as many bins it has as a law with light tails, since its tail is long. Speed only."""
-
 NODE_RELATIVE_ERROR = 1e-15
-"""Relative error allowed to a node of the quadrature, a few units of rounding. Proof."""
+"""Relative error allowed to a node of the quadrature, a few units of rounding. Soundness."""
 
 
 @dataclass(frozen=True)
@@ -96,4 +93,5 @@ class InverseGamma:
         """Return the law in bins (:func:`privproj.laws.binned.inverse_gamma_bins`), ``finer`` times as many."""
         from privproj.laws.binned import BINS, inverse_gamma_bins
 
-        return inverse_gamma_bins(self.a, self.scale, finer * BINS_PER_LAW * BINS)
+        # How many times as many bins it has as a law with light tails, since its tail is long. Speed only.
+        return inverse_gamma_bins(self.a, self.scale, finer * 6 * BINS)

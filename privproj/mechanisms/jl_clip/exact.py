@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import any_rank_profile, rank_one_profile
 from privproj.mechanisms import JLClip
-from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
 from privproj.mechanisms.jl_clip._inverse_gamma import InverseGamma
-from privproj.runs.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile
@@ -44,12 +43,11 @@ EXACT = Bound(
     proof="C32",
     example="privproj epsilon jl-clip --probes 30 --noise-multiplier 1 --delta 1e-5",
     representation=_exact_of,
-    version=2,
+    version=3,
     allows=lambda mechanism: (rank_one_profile(law(mechanism)),),
     provable=provable,
     exact=True,
-    groups=False,
-    relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+    **OF_ONE_RECORD,
 )
 
 
@@ -75,7 +73,7 @@ ANY_RECORDS = Bound(
     proof="C32",
     example="privproj epsilon jl-clip --bound any-records --group-size 2 --probes 30 --noise-multiplier 2 --delta 1e-5",
     representation=_any_records_of,
-    version=2,
+    version=3,
     allows=lambda mechanism: (rank_one_profile(law(mechanism)),),
     refuses=refuses,
 )

@@ -50,7 +50,7 @@ BOUND = Bound(
     source="the likelihood ratio of two Laplace laws at distance mu",
     example="privproj epsilon laplace --noise-multiplier 1 --delta 1e-5",
     representation=representation,
-    version=2,
+    version=3,
     provable=provable,
     exact=True,
 )

@@ -110,9 +110,8 @@ class M1(NoisyMechanism):
         Raises:
             InvalidParameter: The rank was left out.
         """
-        if self.rank is None or self.dim is None:
-            raise InvalidParameter("rank", "nothing", "a rank", "only the rank query leaves it out")
-        return self.dim, self.rank
+        assert self.dim is not None
+        return self.dim, self.needed_rank
 
     @property
     def largest_rank(self) -> int:
@@ -163,8 +162,3 @@ class M1(NoisyMechanism):
         dim, rank = self.shape
         size = dim * (self.columns or dim)
         return Lift(1.0, 1.0 + (dim + 1) / rank, size, size)
-
-    def parameters(self) -> dict[str, object]:
-        """Return the parameters that were given, by name, without those that say nothing."""
-        given = super().parameters()
-        return {k: v for k, v in given.items() if (k, v) not in (("changed_columns", 1), ("shift_in_span", 0.0))}

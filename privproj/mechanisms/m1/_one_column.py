@@ -10,7 +10,7 @@ no residual.
 import math
 from dataclasses import dataclass
 
-from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule, log_delta_by_search
+from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import Refused
@@ -57,8 +57,7 @@ def residual_profile(mechanism: M1) -> PrivacyProfile | None:
     first, second = mechanism.norms
     if first == second:
         # (d, r) -> (d - k, r - k) (C13); its profile is that of C9.
-        pair = VectorWishart(dim - k, rank - k, m)
-        return PrivacyProfile(pair.log_delta, table=pair.table, resolution=24.0)
+        return VectorWishart(dim - k, rank - k, m).profile()
     # The same with |ln(kappa/kappa')| <= R (C12, C13).
     return UnequalNorms(dim - k, rank - k, m, next_up(abs(math.log(first / second)))).profile()
 
@@ -183,10 +182,6 @@ def promises(mechanism: M1) -> tuple[str, ...]:
     )
 
 
-SEARCH_ROUNDS = 3
-"""Rounds of the search over the shares of delta, each over one share after the other. Speed only."""
-
-
 @dataclass(frozen=True)
 class ColumnBound:
     """The rule ``eps_R + eps_C`` for any run, the shares of delta among its events optimised unless given (C13)."""
@@ -196,12 +191,8 @@ class ColumnBound:
     def over_run(self, run: Run) -> EpsilonDeltaRule | ComposedRule:
         """The rule of the run; both of its directions are searched for."""
         split = run.split or "optimal"
-        return EpsilonDeltaRule(
-            lambda log_delta: self.epsilon(log_delta, split),
-            lambda eps: self.log_delta(eps, split),
-            margin=1.0,
-            inverse_spacing=ANSWER_SPACING,
-        ).over_run(run)
+        rule = EpsilonDeltaRule(lambda x: self.epsilon(x, split), margin=1.0, inverse_spacing=ANSWER_SPACING)
+        return rule.over_run(run)
 
     def epsilon(self, log_delta: float, split: float | str) -> float:
         """Epsilon at this log delta; several changed columns are a chain of equal links (C13)."""
@@ -223,7 +214,8 @@ class ColumnBound:
             odds[0] = math.log(split) - math.log1p(-split)
             return self.at(log_delta, odds)
         best = self.at(log_delta, odds)
-        for _ in range(SEARCH_ROUNDS):
+        # Rounds of the search over the shares of delta, each over one share after the other. Speed only.
+        for _ in range(3):
             for i in range(3):
 
                 def trial(x: float, i: int = i) -> float:
@@ -250,10 +242,6 @@ class ColumnBound:
             return loss
         shift = correlated_shift(self.mechanism, log_delta + rest + radius - math.log(count))
         return loss + gaussian_profile(shift).epsilon(log_delta + rest + gauss).upper
-
-    def log_delta(self, eps: float, split: float | str) -> float:
-        """The least log delta whose epsilon is at most ``eps``, by a search over ``1/ln(1/delta)``; 0 if none is."""
-        return log_delta_by_search(lambda log_delta: self.epsilon(log_delta, split), eps)
 
 
 def _shares_from_odds(odds: float) -> tuple[float, float]:

@@ -7,11 +7,11 @@ which is refuted where the rank exceeds the dimension of the span.
 import math
 from dataclasses import dataclass
 
-from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule, log_delta_by_search
+from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M1
 from privproj.mechanisms.bound import Bound
-from privproj.mechanisms.m1._one_column import ColumnBound, has_residual, promises, residual_loss
+from privproj.mechanisms.m1._one_column import ANSWER_SPACING, ColumnBound, has_residual, promises, residual_loss
 from privproj.result import Status
 from privproj.runs import Run
 
@@ -43,7 +43,7 @@ class _PublishedColumnBound:
 
     def over_run(self, run: Run) -> EpsilonDeltaRule | ComposedRule:
         """The rule of the run; its delta is searched for."""
-        return EpsilonDeltaRule(self.epsilon, self.log_delta, margin=1.0, inverse_spacing=2.0**-29).over_run(run)
+        return EpsilonDeltaRule(self.epsilon, margin=1.0, inverse_spacing=ANSWER_SPACING).over_run(run)
 
     def epsilon(self, log_delta: float) -> float:
         """Epsilon at this log delta.
@@ -65,10 +65,6 @@ class _PublishedColumnBound:
         gauss = math.sqrt(2.0 * (math.log(1.25) - part)) * shift
         loss = residual_loss(self.mechanism, part, part) if there else 0.0
         return loss + gauss if gauss <= 1.0 or there else math.inf
-
-    def log_delta(self, eps: float) -> float:
-        """The least log delta whose epsilon is at most ``eps``, by a search over ``x = 1/ln(1/delta)``."""
-        return log_delta_by_search(self.epsilon, eps)
 
 
 def status_of(mechanism: M1) -> Status:

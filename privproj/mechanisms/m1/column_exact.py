@@ -58,7 +58,7 @@ COLUMN_EXACT = Bound(
     groups=False,
     status=Status.CONDITIONAL,
     promises_of=promises,
-    version=3,
+    version=4,
 )
 
 
@@ -95,5 +95,5 @@ RESIDUAL = Bound(
     status=Status.CONDITIONAL,
     promises_of=promises,
     refuses=refuses,
-    version=3,
+    version=4,
 )

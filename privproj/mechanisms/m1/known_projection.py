@@ -1,11 +1,12 @@
-"""The default bound of M1: a change of any rank, no promise on the data, the projection known to all."""
+"""M1 with a projection known to all: a change of any rank, no promise on the data, and one of rank one exactly."""
 
 from typing import TYPE_CHECKING
 
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import LOWER_END_REFINEMENT, any_rank_profile, rank_one_profile
 from privproj.mechanisms import M1
-from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.bound import OF_ONE_RECORD, RANK_PROMISE, Bound
+from privproj.result import Status
 
 if TYPE_CHECKING:
     from privproj.laws.panel_law import ScaledEnergy
@@ -21,7 +22,7 @@ def law(mechanism: M1) -> "ScaledEnergy":
     return ScaledEnergy(ProjectedEnergy(0.5 * rank, 0.5 * (dim - 1), rank), mechanism.mu**2)
 
 
-def representation(mechanism: M1) -> PrivacyProfile:
+def _known_projection_of(mechanism: M1) -> PrivacyProfile:
     """The any-rank profile of that law."""
     # delta(eps) = min_p E[g_p(X)] (C5).
     return any_rank_profile(law(mechanism))
@@ -33,7 +34,7 @@ def allowed(mechanism: M1) -> tuple[PrivacyProfile, ...]:
     return (rank_one_profile(law(mechanism), LOWER_END_REFINEMENT),)
 
 
-BOUND = Bound(
+KNOWN_PROJECTION = Bound(
     name="known-projection",
     mechanism=M1,
     summary="change of any rank, no promise on the data; far below the published Gaussian baseline",
@@ -42,7 +43,38 @@ BOUND = Bound(
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C5",
     example="privproj epsilon m1 --dim 1000 --rank 256 --noise-multiplier 20 --delta 1e-5",
-    representation=representation,
+    representation=_known_projection_of,
     allows=allowed,
-    version=4,
+    version=5,
+)
+
+
+def _rank_one_of(mechanism: M1) -> PrivacyProfile:
+    """The profile of the pair (projection, release) for a change of rank one."""
+    # delta(eps) = E[h_eps(mu^2 U (U + Y)/r^2)] (C4, C7).
+    return rank_one_profile(law(mechanism))
+
+
+def promises(mechanism: M1) -> tuple[str, ...]:
+    """The promise of rank one; none if the query has one column or one row."""
+    return () if mechanism.largest_rank == 1 else (RANK_PROMISE.format(k=1),)
+
+
+KNOWN_PROJECTION_RANK1 = Bound(
+    name="known-projection-rank1",
+    mechanism=M1,
+    summary="exact for changes of rank one where the projection is known to all",
+    formula="delta(eps) = E[h_eps(mu^2 X)], X = U(U+Y)/r^2, U ~ chi2_r, Y ~ chi2_(d-1), h_eps(x) the Gaussian delta at "
+    "sqrt(x)",
+    source="privproj: the privacy loss given the projection is Gaussian",
+    proof="C4",
+    example="privproj epsilon m1 --bound known-projection-rank1 --dim 1000 --rank 256 --noise-multiplier 20 "
+    "--delta 1e-5",
+    representation=_rank_one_of,
+    allows=allowed,
+    sees_projection=True,
+    status=Status.CONDITIONAL,
+    promises_of=promises,
+    version=6,
+    **OF_ONE_RECORD,
 )

@@ -36,5 +36,5 @@ BOUND = Bound(
     any_projection=True,
     splits=True,
     baseline=Baseline("published operator norm", "unsampled"),
-    version=3,
+    version=4,
 )

@@ -51,7 +51,7 @@ BOUND = Bound(
     example="privproj epsilon m1 --bound secret-projection --dim 1000 --rank 64 --columns 1 --misalignment 1.25e-3 "
     "--noise-multiplier 20 --delta 1e-5",
     representation=representation,
-    version=2,
+    version=3,
     status=Status.CONDITIONAL,
     promises_of=promises,
     groups=False,

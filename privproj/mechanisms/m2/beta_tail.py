@@ -1,25 +1,249 @@
-"""The published bound of M2, optimised over tau (2601.21719, Theorem 5)."""
+"""The published bound of M2, optimised over tau (2601.21719, Theorem 5), and with the exact Gaussian delta in it.
 
-from typing import TYPE_CHECKING
+Over one layer, over several, and for many settings at once.
+"""
 
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+from privproj.curves.columns import KernelColumns, RowOfLaw, profile_of_kernels
 from privproj.curves.profile import PrivacyProfile
+from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import RANK_PROMISE, Baseline, Bound
-from privproj.mechanisms.m2._beta_tail import beta_tail_columns, beta_tail_profile, rank_of_change
+from privproj.numerics import kernels
+from privproj.numerics.enclosure import (
+    LOG_OF_ZERO_FROM_ABOVE,
+    Enclosure,
+    next_up,
+    outward_margin,
+    widen_outward,
+)
+from privproj.numerics.inverse_kernels import inverse_of
+from privproj.numerics.kernels import (
+    beta_constant,
+    beta_tail_epsilon,
+    beta_tail_minimum,
+    beta_tail_start,
+    tail_profile_epsilon_slope,
+)
+from privproj.numerics.search import find_crossing, minimise
+from privproj.validation import probability, real
 
 if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile
 
 
-def representation(mechanism: M2) -> PrivacyProfile:
-    """The profile with the two-sided tail as its Gaussian term, as published."""
-    # delta(eps) = min over tau of T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau) (2601.21719, Theorem 5; C16).
-    return beta_tail_profile(mechanism, sharp=False)
+def _rank_of_change(mechanism: M2) -> int:
+    """The rank ``k`` of the change by one record: as promised, or else the largest that ``d`` and ``m`` allow."""
+    return mechanism.change_rank or mechanism.largest_rank
+
+
+def _log_union_tail(mechanism: M2, t: float) -> float:
+    """The log of the union bound on the event that some direction of some layer captures more than ``tau``.
+
+    ``tau = 1/(1 + e^-t)`` is given by its log odds ``t``, so that ``1 - tau`` keeps its digits.
+    """
+    # y = 1 - tau and e^t y = tau.
+    y = 1.0 / (1.0 + math.exp(t))
+    # ln sum_l n_l k_l P(B_l > tau), B_l ~ Beta(r_l/2, (d_l - r_l)/2) (C16, C7).
+    total = -math.inf
+    for dim, rank, count, _ in mechanism.parts:
+        k = min(mechanism.change_rank or dim, dim, mechanism.columns or dim)
+        tail = 0.0 if dim == rank else kernels.log_beta_tail(0.5 * rank, 0.5 * (dim - rank), math.exp(t) * y, y)
+        total = kernels.log_add(total, math.log(count) + math.log(k) + tail)
+    return total
+
+
+def _beta_tail_ends(
+    eps: float, law: tuple[float, ...], state: tuple[float, float, float]
+) -> tuple[float, float, float, tuple[float, float, float]]:
+    """Return ``(lower, upper, -d ln delta/deps, state)`` of the bound over one layer; it is a kernel.
+
+    The law is ``(a, b, mu, sharp, ln k, beta_constant)``. The state is where the two local minima were found last, as
+    logits of ``tau``, and at which epsilon; both are sought anew where that is far away.
+    """
+    a, b, mu, sharp, log_k, c = law
+    below, above, found_at = state
+    if eps <= 0.0 and sharp < 0.5:
+        return 0.0, 0.0, 0.0, state
+    # Relative distance of epsilons up to which local minima are followed rather than sought anew. Speed only.
+    if not math.fabs(eps - found_at) <= 0.02 * eps:
+        below = beta_tail_start(-1.0, a, b, c, log_k, mu, eps, sharp > 0.5)
+        above = beta_tail_start(1.0, a, b, c, log_k, mu, eps, sharp > 0.5)
+        found_at = eps
+    value, t = beta_tail_minimum(below, a, b, c, log_k, mu, eps, sharp > 0.5)
+    other, other_t = beta_tail_minimum(above, a, b, c, log_k, mu, eps, sharp > 0.5)
+    state = (t if t < math.inf else below, other_t if other_t < math.inf else above, found_at)
+    if other < value:
+        value, t = other, other_t
+    if value == -math.inf:
+        return -math.inf, LOG_OF_ZERO_FROM_ABOVE, 0.0, state
+    margin = outward_margin(value, 0.0, mu * mu)
+    # The slope is that of the Gaussian term at the best tau (the envelope theorem).
+    best = mu * math.sqrt(1.0 / (1.0 + math.exp(-t))) if t < 35.0 else mu
+    slope = math.exp(min(700.0, tail_profile_epsilon_slope(eps, best, sharp > 0.5) - value)) if eps > 0.0 else 0.0
+    return value - margin, min(0.0, value + margin), slope, state
+
+
+_find_epsilon = inverse_of(_beta_tail_ends)
+
+
+def _beta_tail_law(row: Sequence[float]) -> tuple[float, ...]:
+    """The law of a row ``(a, b, k, mu, sharp)`` as :func:`_beta_tail_ends` takes it; it is a kernel."""
+    return row[0], row[1], row[3], row[4], math.log(row[2]), beta_constant(row[0], row[1])
+
+
+def _beta_tail_log_delta(eps: float, row: Sequence[float]) -> tuple[float, float]:
+    """The enclosure of ``ln delta`` over one layer, as a kernel; the row is that of :func:`_beta_tail_row`."""
+    lower, upper, _, _ = _beta_tail_ends(eps, _beta_tail_law(row), (0.0, 0.0, math.inf))
+    return lower, upper
+
+
+def _beta_tail_inverse(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
+    """The enclosure of the inverse of :func:`_beta_tail_log_delta`, as a kernel."""
+    start = beta_tail_epsilon(row[0], row[1], row[2], row[3], log_delta, row[4] > 0.5)
+    return _find_epsilon(log_delta, _beta_tail_law(row), (0.0, 0.0, math.inf), start)
+
+
+def _beta_tail_root(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
+    """That inverse, by its own search: where the better minimum changes, the profile has a bend."""
+    return _beta_tail_inverse(log_delta, row)[1], 0.0
+
+
+BETA_TAIL_COLUMNS = KernelColumns(_beta_tail_log_delta, _beta_tail_inverse, _beta_tail_root)
+"""The bound over columns, a row ``(a, b, k, mu, sharp)`` for each release."""
+
+
+def _beta_tail_row(mechanism: M2, mu: Any, sharp: bool) -> tuple[Any, ...]:
+    """The row of a release of one projected layer: both shapes, the rank of the change, ``mu``, and 1 if ``sharp``."""
+    return *mechanism.beta_shape, float(_rank_of_change(mechanism)), mu, float(sharp)
+
+
+def _columns(mechanism: M2, mu: Any, sharp: bool) -> RowOfLaw | None:
+    """The profile over columns and the row of one release; none over several layers, or where nothing is projected."""
+    if mechanism.unprojected or mechanism.layers:
+        return None
+    return BETA_TAIL_COLUMNS, _beta_tail_row(mechanism, mu, sharp)
+
+
+def _profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
+    """The Beta-tail profile: a Gaussian term at ``tau`` plus the probability that more is captured (C16).
+
+    ``tau`` is the best one for every epsilon. The Gaussian term ``G`` is the exact delta if ``sharp``, else the
+    two-sided tail ``T``.
+    """
+    mu = mechanism.mu
+    if mechanism.unprojected:
+        return PrivacyProfile(lambda eps: widen_outward(kernels.log_tail_profile(eps, mu, sharp), steepness=mu * mu))
+    if mechanism.layers:
+        # The scan over tau looks at the same points for every epsilon.
+        tail = lru_cache(maxsize=None)(partial(_log_union_tail, mechanism))
+        return PrivacyProfile(lambda eps: _layered_log_delta(mechanism.mu, tail, eps, sharp))
+    # delta(eps) = min over tau in (0, 1] of G(eps; mu sqrt(tau)) + k P(B > tau) (C16).
+    return profile_of_kernels(BETA_TAIL_COLUMNS, _beta_tail_row(mechanism, mu, sharp))
+
+
+def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float, sharp: bool) -> Enclosure:
+    """The bound over several layers with one ``tau`` for all, which is searched for; the lower end is unknown."""
+
+    def at(t: float) -> float:
+        # G(eps; mu sqrt(tau)) + sum_l n_l k_l P(B_l > tau), sqrt(tau) = 1/sqrt(1 + e^-t) (C16).
+        gaussian = kernels.log_tail_profile(eps, mu / math.sqrt(1.0 + math.exp(-t)), sharp)
+        return kernels.log_add(gaussian, log_tail(t))
+
+    # The least over t, and tau = 1, where nothing is left out.
+    value = min(minimise(at, -30.0, 20.0, rtol=1e-8, points=101)[1], kernels.log_tail_profile(eps, mu, sharp))
+    return Enclosure(-math.inf, widen_outward(min(value, 0.0), steepness=mu * mu).upper)
+
+
+def beta_tail_epsilons(
+    dim: Sequence[int],
+    rank: Sequence[int],
+    change_rank: Sequence[int],
+    mu: Sequence[float],
+    delta: Sequence[float],
+    *,
+    sharp: bool = False,
+    compiled: bool | None = None,
+) -> list[float]:
+    """Evaluate the bound ``beta-tail`` of M2 for many settings at once, one epsilon for each row.
+
+    Few rows are evaluated in plain Python, many by compiled code (numba) of the same source.
+
+    Args:
+        dim: The dimensions, whole numbers up to 1e12.
+        rank: The ranks of the projections, from 1 to below ``dim``.
+        change_rank: The promised ranks of the change that one record makes, from 1 to ``dim``.
+        mu: The ratios of sensitivity to noise, from 1e-12 to 1e12.
+        delta: The deltas, above 0 and below 1.
+        sharp: True evaluates ``beta-tail-sharp``, which has the exact Gaussian delta in place of the two-sided tail.
+        compiled: True or False says whether to compile; None compiles from 30000 rows on.
+
+    Returns:
+        The epsilons of one release on the whole data set, rounded up, in the order of the rows.
+
+    Raises:
+        InvalidParameter: The sequences have different lengths, or a value of a row is outside its range.
+
+    >>> from privproj import beta_tail_epsilons
+    >>> found = beta_tail_epsilons([2048, 2048], [16, 64], [10, 10], [1.25, 1.25], [1e-5, 1e-5])
+    >>> [round(epsilon, 4) for epsilon in found]
+    [0.9731, 1.4564]
+    """
+    import numpy as np
+
+    columns = [np.asarray(column, dtype=float) for column in (dim, rank, change_rank, mu, delta)]
+    d, r, k, m, p = columns
+    if len({len(column) for column in columns}) != 1:
+        raise InvalidParameter("columns", [len(column) for column in columns], "columns of equal length")
+    whole = (d % 1 == 0) & (r % 1 == 0) & (k % 1 == 0)
+    fine = whole & (d <= 1e12) & (r >= 1) & (r < d) & (k >= 1) & (k <= d) & (m >= 1e-12) & (m <= 1e12)
+    fine &= (p > 0) & (p < 1)
+    if not fine.all():
+        raise _invalid_column(*(column[np.argmin(fine)].item() for column in columns))
+    out = np.empty(len(d))
+    # Rows from which compiling (or loading compiled code) costs less time than it saves. Speed only.
+    if compiled or (compiled is None and len(d) >= 30_000):
+        from privproj.numerics.compiled import compiled as machine_code
+
+        machine_code(kernels.beta_tail_epsilons)(r / 2, (d - r) / 2, k, m, np.log(p), sharp, out)
+        return out.tolist()
+    plain: list[float] = out.tolist()
+    a, b, ranks, ratios, log_delta = (column.tolist() for column in (r / 2, (d - r) / 2, k, m, np.log(p)))
+    kernels.beta_tail_epsilons(a, b, ranks, ratios, log_delta, sharp, plain)
+    return plain
+
+
+def _invalid_column(dim: float, rank: float, change_rank: float, mu: float, delta: float) -> InvalidParameter:
+    """The error that says why this row has no answer."""
+    try:
+        M2(dim=dim, rank=rank, change_rank=change_rank, noise_multiplier=1.0 / mu if mu else None)  # pyright: ignore
+        real("mu", mu, "a ratio mu from 1e-12 to 1e+12", 1e-12, 1e12)
+        probability("delta", delta)
+    except InvalidParameter as error:
+        return error
+    return InvalidParameter("rank", rank, f"a rank below dim={dim:.15g}")
+
+
+def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
+    """A function from ``ln p`` to ``sqrt(tau)``: more is captured with probability at most ``p``; rounded up."""
+
+    def radius(log_bad: float) -> float:
+        # The least tau = odds/(1 + odds) with k P(B > tau) <= p (C16).
+        odds = find_crossing(
+            lambda odds: _log_union_tail(mechanism, math.log(odds)) - log_bad, 1.0, low=1e-30, high=1e15, rtol=1e-12
+        ).upper
+        return 1.0 if odds == math.inf else math.sqrt(next_up(odds / (1.0 + odds)))
+
+    return radius
 
 
 def promises(mechanism: M2) -> tuple[str, ...]:
     """The promise on the rank of the change; none if the shape allows no larger rank."""
-    k = rank_of_change(mechanism)
+    k = _rank_of_change(mechanism)
     return () if k >= mechanism.largest_rank else (RANK_PROMISE.format(k=k),)
 
 
@@ -30,14 +254,14 @@ def needs(mechanism: M2) -> str | None:
     return None
 
 
-def provable(mechanism: M2, steps: int, sharp: bool = False) -> "BallProfile":
+def _in_balls(mechanism: M2, sharp: bool) -> "BallProfile":
     """The bound in balls; its ``tau`` is the witness of the certificate."""
     from privproj.rigorous.profiles import BallBetaTail
 
-    return BallBetaTail(*mechanism.shape, rank_of_change(mechanism), mechanism.z, sharp)
+    return BallBetaTail(*mechanism.shape, _rank_of_change(mechanism), mechanism.z, sharp)
 
 
-BOUND = Bound(
+BETA_TAIL = Bound(
     name="beta-tail",
     mechanism=M2,
     summary="the published bound, tau optimised; union over the k directions of the change",
@@ -45,11 +269,29 @@ BOUND = Bound(
     source="arXiv 2601.21719, Theorem 5",
     example="privproj epsilon m2 --bound beta-tail --dim 2048 --rank 16 --change-rank 10"
     " --noise-multiplier 0.7787 --delta 1e-5",
-    representation=representation,
-    version=2,
-    provable=provable,
-    columns=lambda mechanism: beta_tail_columns(mechanism, sharp=False),
+    # delta(eps) = min over tau of T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau) (2601.21719, Theorem 5; C16).
+    representation=lambda mechanism: _profile(mechanism, sharp=False),
+    version=3,
+    provable=lambda mechanism, steps: _in_balls(mechanism, sharp=False),
+    columns=lambda mechanism, mu: _columns(mechanism, mu, sharp=False),
     promises_of=promises,
     needs=needs,
     baseline=Baseline("published (k={k})", "single"),
+)
+
+BETA_TAIL_SHARP = Bound(
+    name="beta-tail-sharp",
+    mechanism=M2,
+    summary="the published bound with the exact Gaussian term",
+    formula="delta(eps) = min_tau delta_gauss(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
+    source="arXiv 2601.21719, Theorem 5, with Balle, Wang 2018, Theorem 8",
+    example="privproj epsilon m2 --bound beta-tail-sharp --dim 2048 --rank 16 --change-rank 10"
+    " --noise-multiplier 0.7787 --delta 1e-5",
+    # delta(eps) = min over tau of delta_gauss(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau) (C16).
+    representation=lambda mechanism: _profile(mechanism, sharp=True),
+    version=3,
+    provable=lambda mechanism, steps: _in_balls(mechanism, sharp=True),
+    columns=lambda mechanism, mu: _columns(mechanism, mu, sharp=True),
+    promises_of=promises,
+    needs=needs,
 )

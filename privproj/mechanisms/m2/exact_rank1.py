@@ -6,10 +6,9 @@ from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import M2
-from privproj.mechanisms.bound import RANK_PROMISE, Bound
+from privproj.mechanisms.bound import OF_ONE_RECORD, RANK_PROMISE, Bound
 from privproj.mechanisms.m2.rank_free import allowed, columns, law
 from privproj.result import Status
-from privproj.runs.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile
@@ -64,14 +63,13 @@ BOUND = Bound(
     representation=representation,
     allows=lambda mechanism: allowed(mechanism)[:1],
     provable=provable,
-    columns=lambda mechanism: columns(mechanism, any_rank=0.0),
+    columns=lambda mechanism, mu: columns(mechanism, mu, any_rank=0.0),
     sees_projection=True,
     status=Status.CONDITIONAL,
     promises_of=promises,
-    groups=False,
     refuses=refuses,
     notes=notes,
-    relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
-    version=5,
+    version=6,
     counts_clipped=True,
+    **OF_ONE_RECORD,
 )

@@ -6,8 +6,7 @@ Under Poisson sampling a failure matters only where the record is sampled.
 from privproj.composition.good_event import GoodEvent
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import Baseline, Bound
-from privproj.mechanisms.m2._beta_tail import captured_energy_radius
-from privproj.mechanisms.m2.beta_tail import needs, promises
+from privproj.mechanisms.m2.beta_tail import captured_energy_radius, needs, promises
 from privproj.runs.sampling import NeighbouringRelation
 
 
@@ -31,7 +30,7 @@ GOOD_EVENT = Bound(
     promises_of=promises,
     needs=needs,
     baseline=Baseline("published (k={k})", "composed", "even"),
-    version=4,
+    version=5,
 )
 
 
@@ -55,5 +54,5 @@ GOOD_EVENT_Q = Bound(
     promises_of=promises,
     needs=needs,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
-    version=4,
+    version=5,
 )

@@ -1,7 +1,7 @@
 """M2 in Renyi terms: the Gaussian moment averaged over the captured energy."""
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from privproj.curves.renyi import RenyiCurve, poisson_curve
 from privproj.laws.mixture_kernels import MIXTURE_COLUMNS, RELATIVE_ERROR_PER_TERM, moment_terms
@@ -68,12 +68,12 @@ def representation(mechanism: M2) -> RenyiCurve:
     return RenyiCurve(lambda alpha: log_moment(alpha) / (alpha - 1.0), poisson=poisson_curve(log_moment))
 
 
-def columns(mechanism: M2) -> "RowOfLaw | None":
+def columns(mechanism: M2, mu: Any) -> "RowOfLaw | None":
     """The profile over columns and the row of one release; none for several shapes, no projection, or a count."""
     if mechanism.unprojected or mechanism.alike.layers or mechanism.count_shift:
         return None
     dim, rank = mechanism.alike.shape
-    return MIXTURE_COLUMNS, (0.5 * rank, 0.5 * dim, mechanism.mu)
+    return MIXTURE_COLUMNS, (0.5 * rank, 0.5 * dim, mu)
 
 
 BOUND = Bound(

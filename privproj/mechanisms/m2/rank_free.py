@@ -5,7 +5,7 @@
 """
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from privproj.curves.gaussian import GAUSSIAN_COLUMNS, gaussian_profile
 from privproj.curves.profile import PrivacyProfile
@@ -26,19 +26,10 @@ if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile
 
 
-MOST_SHAPES = 3
-"""How many shapes of layers are tried for a change of rank one that is allowed. Speed only."""
-
-
 def law(mechanism: M2) -> SensitivityLaw:
     """The law of the squared shift of a unit direction, with that of the count, in units of the noise."""
     # X = mu^2 |P u|^2 for a unit vector u: mu^2 Beta(r/2, (d-r)/2) (C7), and X + c^2 with a count (C31).
-    return shifted_law(_captured(mechanism), mechanism.count_shift)
-
-
-def _captured(mechanism: M2) -> ScaledBeta:
-    """The law of the squared shift of a unit direction without the count."""
-    return ScaledBeta(*mechanism.beta_shape, mechanism.mu**2)
+    return shifted_law(ScaledBeta(*mechanism.beta_shape, mechanism.mu**2), mechanism.count_shift)
 
 
 def representation(mechanism: M2) -> PrivacyProfile:
@@ -51,13 +42,13 @@ def representation(mechanism: M2) -> PrivacyProfile:
     return any_rank_profile(law(mechanism.alike))
 
 
-def columns(mechanism: M2, any_rank: float = 1.0) -> "RowOfLaw | None":
+def columns(mechanism: M2, mu: Any, any_rank: float = 1.0) -> "RowOfLaw | None":
     """The profile over columns and the row of one release; none for layers of several shapes, or with a count."""
     if mechanism.unprojected:
-        return GAUSSIAN_COLUMNS, (mechanism.joint_mu,)
+        return GAUSSIAN_COLUMNS, (mechanism.joint_mus(mu),)
     if mechanism.alike.layers or mechanism.count_shift:
         return None
-    return SHIFT_COLUMNS, (*_captured(mechanism.alike).row, any_rank)
+    return SHIFT_COLUMNS, (*mechanism.alike.beta_shape, mu**2, any_rank)
 
 
 def _layered_profile(mechanism: M2) -> PrivacyProfile:
@@ -97,7 +88,8 @@ def allowed(mechanism: M2) -> tuple[PrivacyProfile, ...]:
         rank_one = [rank_one_profile_of_bins(convolve_layers_below(parts, scale))]
     else:
         # Rank one in one layer: X = mu^2 B_l (C4), first of the shape that captures most.
-        shapes = sorted({(d, r) for d, r, _, _ in parts}, key=lambda shape: -shape[1] / shape[0])[:MOST_SHAPES]
+        # How many shapes of layers are tried for a change of rank one that is allowed. Speed only.
+        shapes = sorted({(d, r) for d, r, _, _ in parts}, key=lambda shape: -shape[1] / shape[0])[:3]
         laws = [shifted_law(ScaledBeta(0.5 * r, 0.5 * (d - r), scale), count) for d, r in shapes]
         rank_one = [rank_one_profile(law, LOWER_END_REFINEMENT) for law in laws]
     return (rank_one[0], *_spread_evenly(mechanism), *rank_one[1:])
@@ -138,6 +130,6 @@ BOUND = Bound(
     provable=provable,
     columns=columns,
     independent_layers=lambda mechanism: mechanism.projects_apart,
-    version=4,
+    version=5,
     counts_clipped=True,
 )

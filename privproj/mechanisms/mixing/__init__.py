@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import Mechanism
 from privproj.validation import number, parameter, real, whole_number
 
@@ -62,17 +61,6 @@ class Mixing(Mechanism):
         "Z",
         is_needed=True,
     )
-
-    @property
-    def needed_rank(self) -> int:
-        """The rank of the sketch.
-
-        Raises:
-            InvalidParameter: The rank was left out.
-        """
-        if self.rank is None:
-            raise InvalidParameter("rank", "nothing", "a rank", "only the rank query leaves it out")
-        return self.rank
 
     def noise_variance(self, released: float, norm: float) -> float:
         """Return ``sigma^2 = max(0, gamma B^2 - l)``, the variance of the noise of the second stage.

@@ -2,18 +2,14 @@
 
 from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import Mixing
-from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
 from privproj.numerics.enclosure import Enclosure
-from privproj.runs.sampling import NeighbouringRelation
 
 VALUES_PER_DEVIATION = 24.0
 """Values of the profile per deviation of its loss that are worth their time. Speed only."""
 
 INVERSE_RTOL = 2.0**-36
 """Relative width of the bracket in which an epsilon lies; a narrower one takes more integrals. Speed only."""
-
-INVERSE_SPACING = 2.0**-26
-"""Spacing of the log deltas that are answered, far above the width of an enclosure (C24). Speed only."""
 
 
 def representation(mechanism: Mixing) -> PrivacyProfile:
@@ -33,7 +29,8 @@ def representation(mechanism: Mixing) -> PrivacyProfile:
         excess=law.excess,
         resolution=VALUES_PER_DEVIATION,
         can_be_subsampled=False,
-        inverse_spacing=INVERSE_SPACING,
+        # Spacing of the log deltas that are answered, far above the width of an enclosure (C24). Speed only.
+        inverse_spacing=2.0**-26,
         inverse_rtol=INVERSE_RTOL,
     )
 
@@ -49,7 +46,6 @@ BOUND = Bound(
     proof="C33",
     example="privproj epsilon mixing --rank 100 --gamma 65 --eigen-noise 7 --delta 1e-6",
     representation=representation,
-    version=2,
-    groups=False,
-    relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+    version=3,
+    **OF_ONE_RECORD,
 )

@@ -106,17 +106,6 @@ class Sketch(Mechanism):
                 raise InvalidParameter(name, getattr(self, name), f"either gamma, or {', '.join(MATRIX_PARAMETERS)}")
 
     @property
-    def needed_rank(self) -> int:
-        """The rank of the sketch.
-
-        Raises:
-            InvalidParameter: The rank was left out.
-        """
-        if self.rank is None:
-            raise InvalidParameter("rank", "nothing", "a rank", "only the rank query leaves it out")
-        return self.rank
-
-    @property
     def floor(self) -> float:
         """``lam + sigma_g^2/sigma_A^2``, the least eigenvalue of the covariance of a column over ``sigma_A^2``.
 
@@ -163,10 +152,3 @@ class Sketch(Mechanism):
     def gamma_of_one_column(self) -> float:
         """``Gamma`` with ``B_C = B_S^2``: one column of norm at most ``B_S`` appears or disappears (C14)."""
         return self.ratio(None if self.sensitivity is None else self.sensitivity**2)
-
-    def parameters(self) -> dict[str, object]:
-        """Return the parameters that were given, by name, without those that say nothing."""
-        given = super().parameters()
-        return {
-            k: v for k, v in given.items() if not (k == "layer_count" and v == 1) and not (k == "eigen_floor" and not v)
-        }

@@ -24,7 +24,7 @@ SERIES_BELOW = 0.3
 """Below this ``alpha t`` a power series is used, since the closed form would cancel. Speed only."""
 
 ROUNDED = 1e-15
-"""Relative margin for the rounding of the closed form, on the sum of its parts. Proof.
+"""Relative margin for the rounding of the closed form, on the sum of its parts. Soundness.
 
 It also covers a rounded ``t = 1/Gamma``: ``-ln(1 - x) - x`` moves by ``x/(1 - x)`` times ``dx``.
 """

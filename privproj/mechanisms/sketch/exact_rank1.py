@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import NotConverged
 from privproj.mechanisms import Sketch
-from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
 from privproj.mechanisms.sketch._promises import column_promises, has_several_layers
 from privproj.numerics.enclosure import Enclosure
 from privproj.result import Status
@@ -77,15 +77,14 @@ BOUND = Bound(
     proof="C14",
     example="privproj epsilon sketch --bound exact-rank1 --rank 16 --gamma 1000 --delta 1e-5",
     representation=representation,
-    version=2,
+    version=3,
     provable=provable,
     provable_steps=True,
     independent_layers=has_several_layers,
     status=Status.CONDITIONAL,
     exact=True,
     attained=attained,
-    groups=False,
     promises_of=column_promises,
-    relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
     default_relation=NeighbouringRelation.ZERO_OUT,
+    **OF_ONE_RECORD,
 )

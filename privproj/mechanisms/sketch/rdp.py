@@ -1,12 +1,28 @@
-"""Renyi curves of the secret sketch: as printed (2409.17538v9, Lemma 7.1, Corollary 7.3), and sharper (C14)."""
+"""Renyi curves of the secret sketch: as printed (2409.17538v9, Lemma 7.1, Corollary 7.3), and sharper (C14).
+
+One LoRA step, read as a sketch, is what is left of the claim that LoRA is private by design.
+"""
+
+from typing import Any
 
 from privproj.curves.renyi import BestCurve, ConcentratedCurve, RenyiCurve
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Sketch
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.sketch._divergence import sharp_curve, tight_curve
 from privproj.mechanisms.sketch._promises import has_several_layers, matrix_promises, refuses_infinite_divergence
 from privproj.result import Status
+from privproj.runs import Run
+
+OF_MATRICES: dict[str, Any] = {
+    "mechanism": Sketch,
+    "proof": "C14",
+    "status": Status.CONDITIONAL,
+    "groups": False,
+    "promises_of": matrix_promises,
+    "independent_layers": has_several_layers,
+}
+"""What all these bounds have."""
 
 
 def _eigenvalues_of(mechanism: Sketch) -> int:
@@ -18,7 +34,7 @@ def _eigenvalues_of(mechanism: Sketch) -> int:
     return mechanism.eigenvalues
 
 
-def rdp_of(mechanism: Sketch) -> RenyiCurve:
+def _rdp_of(mechanism: Sketch) -> RenyiCurve:
     """The printed Renyi curve of one release."""
     # D(alpha) = r n_eig/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (2409.17538v9, Lemma 7.1; C14).
     return tight_curve(mechanism, mechanism.gamma_of_matrices, _eigenvalues_of(mechanism))
@@ -26,18 +42,13 @@ def rdp_of(mechanism: Sketch) -> RenyiCurve:
 
 RDP = Bound(
     name="rdp",
-    mechanism=Sketch,
     summary="the published Renyi curve, with a factor for the number of eigenvalues",
     formula="D(alpha) = r n_eig/(2(alpha-1)) [alpha ln(1-1/Gamma) - ln(1-alpha/Gamma)], 1 < alpha < Gamma",
     source="arXiv 2409.17538v9, Lemma 7.1",
-    proof="C14",
     example="privproj epsilon sketch --bound rdp --rank 16 --gamma 1000 --eigenvalues 768 --delta 1e-5",
-    representation=rdp_of,
-    independent_layers=has_several_layers,
-    status=Status.CONDITIONAL,
-    groups=False,
-    promises_of=matrix_promises,
+    representation=_rdp_of,
     refuses=refuses_infinite_divergence,
+    **OF_MATRICES,
 )
 
 
@@ -49,23 +60,18 @@ def _rdp_tight_of(mechanism: Sketch) -> RenyiCurve:
 
 RDP_TIGHT = Bound(
     name="rdp-tight",
-    mechanism=Sketch,
     summary="the published Renyi curve without its factor n",
     formula="D(alpha) = r/(2(alpha-1)) [alpha ln(1-1/Gamma) - ln(1-alpha/Gamma)], 1 < alpha < Gamma",
     source="privproj: Lemma 7.1 of arXiv 2409.17538v9 with one eigenvalue as worst case",
-    proof="C14",
     example="privproj epsilon sketch --bound rdp-tight --rank 16 --gamma 1000 --delta 1e-5",
     representation=_rdp_tight_of,
-    independent_layers=has_several_layers,
-    status=Status.CONDITIONAL,
-    groups=False,
-    promises_of=matrix_promises,
     refuses=refuses_infinite_divergence,
+    **OF_MATRICES,
     renyi=True,
 )
 
 
-def rdp_best_of(mechanism: Sketch) -> BestCurve:
+def _rdp_best_of(mechanism: Sketch) -> BestCurve:
     """The smaller of two Renyi curves at every order."""
     gamma = mechanism.gamma_of_matrices
     # rdp-tight for 1 < alpha < Gamma, the sharper curve for 2 <= alpha < Gamma + 1 (C14).
@@ -74,19 +80,14 @@ def rdp_best_of(mechanism: Sketch) -> BestCurve:
 
 RDP_BEST = Bound(
     name="rdp-best",
-    mechanism=Sketch,
     summary="two Renyi curves without the factor n, the smaller at every order",
     formula="D(alpha) = r/(2(alpha-1)) min of alpha ln(1-1/G) - ln(1-alpha/G), 1 < alpha < G, and "
     "-(alpha-1) ln(1+1/G) - ln(1-(alpha-1)/G), 2 <= alpha < G+1; G = Gamma",
     source="privproj: sharpened Lemma 7.1 of arXiv 2409.17538v9",
-    proof="C14",
     example="privproj epsilon sketch --rank 16 --gamma 1000 --delta 1e-5",
-    representation=rdp_best_of,
-    independent_layers=has_several_layers,
-    status=Status.CONDITIONAL,
-    groups=False,
-    promises_of=matrix_promises,
+    representation=_rdp_best_of,
     refuses=refuses_infinite_divergence,
+    **OF_MATRICES,
 )
 
 
@@ -106,16 +107,46 @@ def refuses(mechanism: Sketch) -> str | None:
 
 TCDP = Bound(
     name="tcdp",
-    mechanism=Sketch,
     summary="truncated concentrated DP, closed-form conversion",
     formula="(rho, omega) = (r L n_eig/(2 Gamma^2), 2 Gamma/5), Gamma > 5/2",
     source="arXiv 2409.17538v9, Corollary 7.3; conversion Bun, Dwork, Rothblum, Steinke 2018",
-    proof="C14",
     example="privproj epsilon sketch --bound tcdp --rank 16 --gamma 1000 --eigenvalues 768 --delta 1e-5",
     representation=_tcdp_of,
-    independent_layers=has_several_layers,
-    status=Status.CONDITIONAL,
-    groups=False,
-    promises_of=matrix_promises,
     refuses=refuses,
+    **OF_MATRICES,
+)
+
+
+class _OneStep:
+    """The curve of one release; several are refused, since the second gradient depends on ``A``."""
+
+    def __init__(self, curve: BestCurve) -> None:
+        self.curve = curve
+
+    def over_run(self, run: Run) -> BestCurve:
+        """The curve of one release; raises :class:`Refused` for more than one."""
+        if run.steps > 1:
+            raise Refused(
+                f"expected steps=1, got steps={run.steps}: from the second step on the gradient depends on A, so its "
+                "sketch by the same A is no longer covered; draw a fresh A for every release and use rdp-best"
+            )
+        return self.curve.over_run(run)
+
+
+def _one_step_of(mechanism: Sketch) -> _OneStep:
+    """The curve of ``rdp-best`` for one release, at the ``Gamma`` of a clipped and averaged gradient."""
+    # Gamma = b (lam + r sigma_g^2) / (4 C^2), since B_F = C and B_S = 2C/b (C14).
+    return _OneStep(_rdp_best_of(mechanism))
+
+
+LORA_ONE_STEP = Bound(
+    name="lora-one-step",
+    summary="one LoRA step: the noisy sketch G A^T is released and A is discarded",
+    formula="rdp-best at Gamma = b (lam + r sigma_g^2)/(4 C^2): B_F = C, B_S = 2C/b, sigma_A^2 = 1/r; D times L layers",
+    source="arXiv 2409.17538v9, Lemma 7.2 restricted to one released sketch",
+    example="privproj epsilon sketch --bound lora-one-step --rank 16 --frobenius-bound 1 --sensitivity 0.01 "
+    "--noise-sigma 1 --enforced --delta 1e-5",
+    representation=_one_step_of,
+    refuses=refuses_infinite_divergence,
+    **OF_MATRICES,
 )

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import Lift, NoisyMechanism
 from privproj.validation import flag, parameter, whole_number
 
@@ -55,14 +54,3 @@ class PublicSketch(NoisyMechanism):
         if self.dim is None:
             return None
         return Lift(1.0, 1.0 + (self.dim + 1) / self.needed_rank)
-
-    @property
-    def needed_rank(self) -> int:
-        """The rank of the sketch.
-
-        Raises:
-            InvalidParameter: The rank was left out.
-        """
-        if self.rank is None:
-            raise InvalidParameter("rank", "nothing", "a rank", "only the rank query leaves it out")
-        return self.rank

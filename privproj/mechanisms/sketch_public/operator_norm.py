@@ -33,5 +33,5 @@ BOUND = Bound(
     representation=representation,
     splits=True,
     baseline=Baseline("operator norm", "unsampled"),
-    version=3,
+    version=4,
 )

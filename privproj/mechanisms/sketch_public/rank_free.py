@@ -1,6 +1,6 @@
-"""The default bound of the public sketch: a change of any rank, no promise on the data."""
+"""The public sketch: a change of any rank, no promise on the data, and the exact profile of one of rank one."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
@@ -8,7 +8,8 @@ from privproj.laws.profiles import LOWER_END_REFINEMENT, any_rank_profile, rank_
 from privproj.laws.shift_kernels import SHIFT_COLUMNS
 from privproj.laws.squared_shift import ScaledGamma
 from privproj.mechanisms import PublicSketch
-from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.bound import OF_ONE_RECORD, RANK_PROMISE, Bound
+from privproj.result import Status
 
 if TYPE_CHECKING:
     from privproj.curves.columns import RowOfLaw
@@ -17,20 +18,25 @@ if TYPE_CHECKING:
 
 def law(mechanism: PublicSketch) -> ScaledGamma:
     """The law of the squared shift of a unit direction, in units of the noise."""
+    return _law_at(mechanism, mechanism.mu)
+
+
+def _law_at(mechanism: PublicSketch, mu: Any) -> ScaledGamma:
+    """That law at another ratio ``mu``, or at an array of them."""
     rank = mechanism.needed_rank
     # X = mu^2 |A u|^2 for a unit vector u: mu^2 chi2_r / r (C7).
-    return ScaledGamma(0.5 * rank, 2.0 * mechanism.mu**2 / rank)
+    return ScaledGamma(0.5 * rank, 2.0 * mu**2 / rank)
 
 
-def representation(mechanism: PublicSketch) -> PrivacyProfile:
+def _rank_free_of(mechanism: PublicSketch) -> PrivacyProfile:
     """The any-rank profile of that law."""
     # delta(eps) = min_p E[g_p(X)] (C5).
     return any_rank_profile(law(mechanism))
 
 
-def columns(mechanism: PublicSketch, any_rank: float = 1.0) -> "RowOfLaw":
+def _columns(mechanism: PublicSketch, mu: Any, any_rank: float = 1.0) -> "RowOfLaw":
     """The profile over columns and the row of one release."""
-    return SHIFT_COLUMNS, (*law(mechanism).row, any_rank)
+    return SHIFT_COLUMNS, (*_law_at(mechanism, mu).row, any_rank)
 
 
 def allowed(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
@@ -40,14 +46,14 @@ def allowed(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
     return (rank_one_profile(law(mechanism), LOWER_END_REFINEMENT), *even)
 
 
-def provable(mechanism: PublicSketch, steps: int) -> "BallProfile":
+def _rank_free_in_balls(mechanism: PublicSketch, steps: int) -> "BallProfile":
     """The bound in balls; its tangent is the witness of the certificate."""
     from privproj.rigorous.profiles import BallAnyRank
 
     return BallAnyRank(mechanism.needed_rank, mechanism.z)
 
 
-BOUND = Bound(
+RANK_FREE = Bound(
     name="rank-free",
     mechanism=PublicSketch,
     summary="sketch known to all, noise after: change of any rank, no promise on the data",
@@ -55,9 +61,47 @@ BOUND = Bound(
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C5",
     example="privproj epsilon sketch-public --rank 16 --noise-multiplier 1 --delta 1e-5",
-    representation=representation,
+    representation=_rank_free_of,
     allows=allowed,
-    provable=provable,
-    columns=columns,
-    version=4,
+    provable=_rank_free_in_balls,
+    columns=_columns,
+    version=5,
+)
+
+
+def _rank_one_of(mechanism: PublicSketch) -> PrivacyProfile:
+    """The exact profile for a change of rank one."""
+    # delta(eps) = E[h_eps(mu^2 chi2_r / r)] (C4, C7).
+    return rank_one_profile(law(mechanism))
+
+
+def promises(mechanism: PublicSketch) -> tuple[str, ...]:
+    """The promise that every change has rank one."""
+    return (RANK_PROMISE.format(k=1),)
+
+
+def _rank_one_in_balls(mechanism: PublicSketch, steps: int) -> "BallProfile":
+    """The integral of the exact profile in balls."""
+    from privproj.rigorous.profiles import BallRandomSensitivity
+
+    return BallRandomSensitivity(mechanism.needed_rank, mechanism.z)
+
+
+EXACT_RANK1 = Bound(
+    name="exact-rank1",
+    mechanism=PublicSketch,
+    summary="sketch known to all, noise after: exact for changes of rank one",
+    formula="delta(eps) = E[h_eps(mu^2 chi2_r / r)], h_eps(x) the Gaussian delta at sqrt(x)",
+    source="privproj: the privacy loss given the sketch is Gaussian",
+    proof="C4",
+    example="privproj epsilon sketch-public --bound exact-rank1 --rank 16 --noise-multiplier 1 --delta 1e-5",
+    representation=_rank_one_of,
+    allows=lambda mechanism: allowed(mechanism)[:1],
+    provable=_rank_one_in_balls,
+    columns=lambda mechanism, mu: _columns(mechanism, mu, any_rank=0.0),
+    status=Status.CONDITIONAL,
+    exact=True,
+    promises_of=promises,
+    version=5,
+    **OF_ONE_RECORD,
 )

@@ -90,8 +90,3 @@ class Wishart(Mechanism):
                 )
         assert self.dim is not None and self.rank is not None and self.misalignment is not None
         return self.dim, self.rank, self.misalignment
-
-    def parameters(self) -> dict[str, object]:
-        """Return the parameters that were given, by name; norms that are equal are not named."""
-        given = super().parameters()
-        return {name: value for name, value in given.items() if name != "norm_ratio" or value != 1.0}

@@ -26,7 +26,7 @@ THRESHOLD_RTOL = 1e-5
 """Relative width in which the best threshold is sought; every threshold is sound. Speed only."""
 
 SPECTRAL_CONSTANT = 0.5
-"""The constant ``c`` of the spectral tail ``P(|G| >= sqrt d + sqrt r + u) <= 2 exp(-c u^2)``, as proved. Proof."""
+"""The constant ``c`` of the spectral tail ``P(|G| >= sqrt d + sqrt r + u) <= 2 exp(-c u^2)``, as proved. Soundness."""
 
 
 def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:

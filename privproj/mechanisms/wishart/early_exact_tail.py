@@ -15,16 +15,14 @@ from privproj.result import Status
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
 
-FAR_BELOW = 0.1
-"""Below this share of ``1 - rho^2`` a threshold ``t`` is integrated over decades. Speed only: both routes are exact."""
-
 
 def log_mixed_tail(mechanism: Wishart, t: float) -> float:
     """The log of the probability that ``r v.y`` or ``r v'.y`` is at most ``t``, a sum of two positive terms (C11)."""
     # 1 - E[1{X > t} PhiBar((t - rho X)/sqrt((1-rho^2) X))] = P(X <= t) + E[1{X > t} Phi(...)], X ~ chi2_r (C11).
     _, rank, m = mechanism.shape
     spread = math.sqrt(m * (2.0 - m))
-    beyond = _log_beyond if t < FAR_BELOW * spread * spread else _log_just_beyond
+    # Below this share of ``1 - rho^2`` a threshold ``t`` is integrated over decades. Speed only: both routes are exact.
+    beyond = _log_beyond if t < 0.1 * spread * spread else _log_just_beyond
     return min(0.0, log_add(log_below(rank, t), beyond(rank, m, spread, t)))
 
 

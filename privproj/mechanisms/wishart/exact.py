@@ -8,11 +8,10 @@ from privproj.errors import Refused
 from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.wishart._promises import alignment_promises
-from privproj.numerics.enclosure import Enclosure, next_up, widen_outward
+from privproj.numerics.enclosure import next_up, widen_outward
 from privproj.result import Status
 
 if TYPE_CHECKING:
-    from privproj.numerics.arrays import Array
     from privproj.rigorous.profiles import BallProfile
 
 
@@ -24,18 +23,10 @@ def representation(mechanism: Wishart) -> PrivacyProfile:
     if dim == 1:
         return PrivacyProfile(lambda eps: widen_outward(-math.inf), closed_form=lambda steps: representation(mechanism))
 
-    def log_delta(eps: float) -> Enclosure:
-        from privproj.laws.wishart_loss import VectorWishart
+    from privproj.laws.wishart_loss import VectorWishart
 
-        # delta(eps) = E[max(0, 1 - e^(eps - L))], L = a ln A + (W/2)(1/A - 1), a = (d+1-r)/2 (C9, C10).
-        return VectorWishart(dim, rank, misalignment).log_delta(eps)
-
-    def table(eps: "Array") -> "tuple[Array, Array]":
-        from privproj.laws.wishart_loss import VectorWishart
-
-        return VectorWishart(dim, rank, misalignment).table(eps)
-
-    return PrivacyProfile(log_delta, table=table, resolution=24.0)
+    # delta(eps) = E[max(0, 1 - e^(eps - L))], L = a ln A + (W/2)(1/A - 1), a = (d+1-r)/2 (C9, C10).
+    return VectorWishart(dim, rank, misalignment).profile()
 
 
 def _unequal_norms_profile(mechanism: Wishart) -> PrivacyProfile:
@@ -70,5 +61,5 @@ BOUND = Bound(
     exact=True,
     groups=False,
     promises_of=alignment_promises,
-    version=3,
+    version=4,
 )

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule, log_delta_by_search
+from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule
 from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Baseline, Bound
 from privproj.mechanisms.wishart._promises import alignment_promises, refuses_unequal_norms
@@ -17,7 +17,7 @@ from privproj.result import Status
 from privproj.runs import Run
 
 QUANTILE_RTOL = 1e-12
-"""Relative margin by which the answers of the quantile functions are moved outward. Proof."""
+"""Relative margin by which the answers of the quantile functions are moved outward. Soundness."""
 
 ANSWER_SPACING = 2.0**-32
 """Spacing of the log deltas that are answered, wide since both directions are searched for. Speed only."""
@@ -80,12 +80,7 @@ class QuantileBound:
     def over_run(self, run: Run) -> EpsilonDeltaRule | ComposedRule:
         """The rule of the run; its delta is searched for."""
         split = run.split or 0.5
-        rule = EpsilonDeltaRule(
-            lambda x: self.epsilon(x, split),
-            lambda eps: self.log_delta(eps, split),
-            margin=self.margin,
-            inverse_spacing=ANSWER_SPACING,
-        )
+        rule = EpsilonDeltaRule(lambda x: self.epsilon(x, split), margin=self.margin, inverse_spacing=ANSWER_SPACING)
         return rule.over_run(run)
 
     @property
@@ -110,10 +105,6 @@ class QuantileBound:
     def at(self, log_delta_t: float, log_delta_w: float) -> float:
         """Epsilon where ``T`` and ``W`` have these two shares of delta."""
         return self.loss(self.mechanism, _quantiles(self.mechanism, log_delta_t, log_delta_w))
-
-    def log_delta(self, eps: float, split: float | str) -> float:
-        """The least log delta whose epsilon is at most ``eps``, by a search over ``1/ln(1/delta)``; 0 if none is."""
-        return log_delta_by_search(lambda log_delta: self.epsilon(log_delta, split), eps)
 
 
 def _quantile_of(mechanism: Wishart) -> QuantileBound:

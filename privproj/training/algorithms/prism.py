@@ -168,8 +168,8 @@ REFUSED_ABOVE = 1e-3
 batch and its losses, and are refused."""
 
 OVERSTATEMENT = 8.0
-"""The relative overstatement of squared norms, in units of that distance ``d``. Proof: what is summed has at most
-``1 + d (1 + d)`` times the squared norm that is measured, since ``|U^T M|^2 + |(I - U U^T) M|^2`` exceeds ``|M|^2`` by
+"""The relative overstatement of squared norms, in units of that distance ``d``. Soundness: what is summed has at most
+``1 + d (1 + d)`` times the squared norm that is computed, since ``|U^T M|^2 + |(I - U U^T) M|^2`` exceeds ``|M|^2`` by
 ``<M, U (U^T U - I) U^T M>``."""
 
 
@@ -199,13 +199,14 @@ class _PrismTap(Tap):
         """``(outputs, inputs)`` of the low-rank matrix."""
         return self.module.u.shape[0], self.module.v.shape[0]
 
-    def gradient_of(self, record: int) -> list[Tensor]:
-        """The gradients of ``U``, ``s`` and ``V`` for one record, by its row in the batch."""
-        with self.only(record):
-            pair = self.captured()
-        if pair is None:
-            return [torch.zeros_like(p) for p in self.parameters]
-        g, x = pair[0][0], pair[1][0]
+    def gradient_of(self, rows: int | Tensor, weights: Tensor | None = None) -> list[Tensor]:
+        """The gradients of ``U``, ``s`` and ``V`` for these records times their weights, added up."""
+        with self.only(rows) as pair:
+            if pair is None:
+                return [torch.zeros_like(p) for p in self.parameters]
+        g, x = (part.flatten(0, 1) for part in pair)
+        # w_j g_jt, since G = sum_j w_j sum_t g_jt x_jt^T.
+        g = g if weights is None else g * weights.to(g).repeat_interleave(pair[0].shape[1])[:, None]
         u, s, v = (p.detach() for p in self.parameters)
         # For G = sum_t g_t x_t^T: G V diag(s), diag(U^T G V), G^T U diag(s).
         gv, gtu = g.T @ (x @ v), x.T @ (g @ u)

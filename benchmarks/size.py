@@ -1,0 +1,97 @@
+"""What an installation takes up, what each dependency is for, and which of them the first answer loads.
+
+Usage: python benchmarks/size.py (as a table of Markdown, which docs/installation.md shows)
+
+It sums up the files of the installed distributions that the core requires, without extras.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+
+USES = {
+    "numpy": "runs of several releases, and questions in columns",
+    "scipy": "special functions of groups, of M1 and Wishart bounds, and of audits",
+    "mpmath": "numbers that double precision does not reach, of Wishart and of certificates",
+    "click": "the command line",
+    "dp-accounting": "its composer and its events, where you ask for them; no answer of privproj's own needs it",
+    "numba": "machine code of tables with thousands of questions",
+}
+"""What each package that pyproject.toml requires is for."""
+
+QUESTIONS = {
+    "one release": "epsilon m2 --dim 2048 --rank 16 --noise-multiplier 0.5 --delta 1e-5",
+    "a run": "epsilon gaussian --noise-multiplier 1 --sampling-rate 0.01 --steps 1000 --delta 1e-5",
+}
+"""A first answer of each kind."""
+
+LOADED = (
+    "import json, sys; from privproj_cli.main import exit_code; exit_code({words}); print(json.dumps([*sys.modules]))"
+)
+"""A program whose last line is every module that a command has loaded."""
+
+
+def required(name, found=None):
+    """A distribution and all that it requires, each with those that require it."""
+    found = {name: []} if found is None else found
+    for line in distribution(name).requires or ():
+        other = re.match(r"[\w.-]+", line)[0].lower().replace("_", "-")
+        if "extra ==" in line or not is_installed(other):
+            continue
+        is_new = other not in found
+        found.setdefault(other, []).append(name)
+        if is_new:
+            required(other, found)
+    return found
+
+
+def is_installed(name):
+    """True if there is such a distribution here."""
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def megabytes(name):
+    """The size of the files of a distribution, without what Python compiles."""
+    files = [path.locate() for path in distribution(name).files or () if path.suffix != ".pyc"]
+    return sum(path.stat().st_size for path in files if path.exists()) / 1e6
+
+
+def loaded_by(words):
+    """The distributions of the core that a command loads, by the modules that they bring."""
+    program = LOADED.format(words=words.split())
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    return {module.partition(".")[0] for module in json.loads(out.splitlines()[-1])}
+
+
+def modules_of(name):
+    """The names under which a distribution is imported."""
+    tops = {path.parts[0].removesuffix(".py") for path in distribution(name).files or () if path.suffix == ".py"}
+    return {top for top in tops if top.isidentifier()}
+
+
+def rows():
+    """A row for each distribution: its name, megabytes, what for, and the questions that load it."""
+    loading = {kind: loaded_by(words) for kind, words in QUESTIONS.items()}
+    for name, users in required("privproj").items():
+        words = USES.get(name, f"required by {', '.join(users)}") if users else "itself"
+        kinds = [kind for kind, modules in loading.items() if modules_of(name) & modules or not users]
+        yield name, megabytes(name), words, ", ".join(kinds) or "nothing"
+
+
+def main():
+    """Print the table."""
+    found = sorted(rows(), key=lambda row: -row[1])
+    print("| package | MB | for | loaded by |\n| --- | --- | --- | --- |")
+    for name, size, words, kinds in found:
+        print(f"| {name} | {size:.1f} | {words} | {kinds} |")
+    print(f"| all | {sum(row[1] for row in found):.0f} | | |")
+
+
+if __name__ == "__main__":
+    main()

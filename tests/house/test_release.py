@@ -1,0 +1,113 @@
+"""What is published: metadata that builds, a readme whose links lead somewhere, one version, a release tried."""
+
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import tomllib
+from datetime import date
+from types import SimpleNamespace
+
+import pytest
+from helpers import README, ROOT, needs
+
+import privproj
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CITATION = dict(re.findall(r"^([\w-]+): (.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE))
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+
+
+@pytest.fixture
+def readme_for_index(monkeypatch):
+    """The readme that a build puts into the package."""
+    given = {}
+    monkeypatch.setitem(sys.modules, "setuptools", SimpleNamespace(setup=lambda **settings: given.update(settings)))
+    runpy.run_path(str(ROOT / "setup.py"))
+    assert given["long_description_content_type"] == "text/markdown" and "readme" in PROJECT["project"]["dynamic"]
+    return given["long_description"]
+
+
+def test_a_package_index_shows_no_link_that_leads_nowhere_and_no_picture_that_is_not_there(readme_for_index):
+    for target in re.findall(r"\]\(([^)]*)\)|(?:src|href)=\"([^\"]*)\"", readme_for_index):
+        assert "".join(target).startswith("https://")
+    assert "<img" in README and "<img" not in readme_for_index
+
+
+def test_it_keeps_every_word_and_command_of_the_readme_but_for_the_folder_to_install(readme_for_index):
+    assert re.findall(r"^\$ .*", readme_for_index, re.MULTILINE) == re.findall(r"^\$ .*", README, re.MULTILINE)
+    assert re.findall(r"^#.*", readme_for_index, re.MULTILINE) == re.findall(r"^#.*", README, re.MULTILINE)
+    assert "pip install -q privproj &&" in readme_for_index and "pip install 'privproj[torch]'" in readme_for_index
+
+
+def test_the_license_is_an_expression_and_its_files_are_there():
+    project = PROJECT["project"]
+    assert project["license"] == CITATION["license"] == "Apache-2.0" and project["license-files"] == ["LICENSE"]
+    assert (ROOT / "LICENSE").read_text().split()[:2] == ["Apache", "License"]
+    assert not any(words.startswith("License ::") for words in project["classifiers"])
+    (builder,) = PROJECT["build-system"]["requires"]
+    assert int(re.fullmatch(r"setuptools>=(\d+)", builder)[1]) >= 77  # the first that knows both keys
+
+
+def test_the_citation_has_the_version_of_the_package_and_a_day():
+    assert CITATION["version"] == privproj.__version__
+    date.fromisoformat(CITATION["date-released"])
+
+
+def test_no_address_is_invented():
+    """Addresses of the project are the owner's to fill in."""
+    owner = PROJECT["project"].get("urls", {})
+    for name in ("CITATION.cff", "SECURITY.md", "CONTRIBUTING.md"):
+        assert not re.findall(r"https?://|\S+@\S+\.\w+", (ROOT / name).read_text()) or owner, name
+
+
+def test_every_dependency_is_said_to_be_for_something():
+    uses = runpy.run_path(str(ROOT / "benchmarks" / "size.py"))["USES"]
+    assert list(uses) == [re.match(r"[\w-]+", words)[0] for words in PROJECT["project"]["dependencies"]]
+    page = (ROOT / "docs" / "installation.md").read_text()
+    for name, words in uses.items():
+        assert re.search(rf"^\| {name} \| [\d.]+ \| {re.escape(words)} \|", page, re.MULTILINE)
+
+
+def test_one_number_on_the_command_line_loads_what_the_page_on_installation_says():
+    size = runpy.run_path(str(ROOT / "benchmarks" / "size.py"))
+    page = (ROOT / "docs" / "installation.md").read_text()
+    for kind, words in size["QUESTIONS"].items():
+        loaded = size["loaded_by"](words)
+        for name in size["USES"]:
+            said = re.search(rf"^\| {name} \|.*\| ([^|]*) \|$", page, re.MULTILINE)[1].split(", ")
+            assert (kind in said) == bool(size["modules_of"](name) & loaded), (kind, name)
+
+
+def commands_of_release():
+    """The commands of the checklist of a release."""
+    (block,) = re.findall(r"```sh\n(.*?)```", CONTRIBUTING.split("\n## A release\n")[1].split("\n## ")[0], re.DOTALL)
+    return [line.strip() for line in block.splitlines() if line.strip()]
+
+
+def test_the_checklist_builds_and_tries_every_python_that_is_named_as_supported():
+    build, tried = commands_of_release()
+    assert build.startswith("python -m build") and tried.startswith(".ci/versions --quick")
+    named = [words.rsplit(" ", 1)[1] for words in PROJECT["project"]["classifiers"] if re.search(r":: 3\.\d+$", words)]
+    assert tried.split()[2:] == [f"python{version}" for version in named]
+    assert PROJECT["project"]["requires-python"] == f">={named[0]}"
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_checklist_run(tmp_path):
+    """In a copy; it asks a package index, and leaves out a python that is not on this machine."""
+    needs("build")
+    listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)
+    for name in filter(lambda name: (ROOT / name).is_file(), listed.splitlines()):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, tmp_path / name)
+    for command in commands_of_release():
+        words = [sys.executable if word == "python" else word for word in command.split()]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        if words[0] != sys.executable:
+            found = re.findall(r"python\S+ newest\n(\S+)\n(epsilon = \S+)", done.stdout)
+            assert found and set(found) == {(privproj.__version__, "epsilon = 0.7382")}
+            assert done.stdout.count("2 of 2 entries hold") == len(found)
+    assert len([*(tmp_path / "dist").glob("privproj-*")]) == 2
