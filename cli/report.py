@@ -13,6 +13,7 @@ import click
 from privproj.curves.tradeoff import profile_points
 from privproj.mechanisms import Mechanism
 from privproj.records.atomic import digest_of
+from privproj.records.data_file import read_data, write_text
 from privproj.records.run_file import from_data
 from privproj.records.statement import (
     DIGESTS,
@@ -31,9 +32,8 @@ from privproj.runs import RunOptions
 from privproj.runs.targets import delta_target
 
 from . import render
-from .files import read_data, write_text
 from .ledger import begun_account, planned_delta
-from .options import Once, OneOf, option, with_options
+from .options import Once, OneOf, file_argument, option, with_options
 from .query import QuestionGroup, bound_option, target_options
 
 SUMMARY = "A privacy statement for a model card: text, Markdown or HTML."
@@ -198,7 +198,7 @@ for name, answer, words, given in (
 ):
     command.add_command(
         with_options(
-            [click.Argument(["file"], type=str, metavar="FILE"), *target_options("report"), *given],
+            [file_argument(), *target_options("report"), *given],
             answer,
             name=name,
             help=words,

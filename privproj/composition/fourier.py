@@ -204,7 +204,7 @@ class _Factor:
     @property
     def losses(self) -> FloatArray:
         """The losses in nats."""
-        return self.pair.step * self.pair.cells
+        return self.pair.losses
 
     @property
     def logs(self) -> FloatArray:
