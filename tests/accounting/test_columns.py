@@ -141,7 +141,11 @@ def test_noise_multipliers_of_columns_are_asked_back_by_columns_at_large_deltas_
     assert (back.value <= eps).all()
 
 
-@pytest.mark.parametrize("bound", [bound for bound in registry() if bound.columns is not None], ids=str)
+@pytest.mark.parametrize(
+    "bound",
+    [bound for bound in registry() if bound.columns is not None],
+    ids=lambda bound: f"{bound.mechanism.name}-{bound.name}",
+)
 def test_what_a_bound_with_columns_says_besides_its_number_does_not_depend_on_the_noise(bound):
     """One question is put for all rows that differ in noise alone."""
     given, _, _ = drawn(bound.mechanism.name, 6)
