@@ -41,6 +41,7 @@ COLD = {
         f"misalignment wishart --dim 2048 --rank 16 --epsilon 8 --delta 1e-5 {TEN}",
         5.0,
     ),
+    "certify wishart of a run": (f"epsilon {WISHART} --rank 16 --delta 1e-5 {TEN} --certify", 8.0),
     "compare wishart of a run": (f"compare {WISHART} --rank 16 --delta 1e-5 {TEN}", 5.0),
 }
 """Commands, and how many CPU seconds each may take; that of ``epsilon gaussian`` is 4 times ``python -c pass``."""
@@ -116,7 +117,9 @@ WARM = {
 """Calls in a process that has answered the same question before."""
 
 LIMITS = {
-    "gaussian: deltas, 1e5 rows": 0.05,
+    "wishart delta": 0.015,
+    "wishart epsilon": 0.040,
+    "gaussian: deltas, 1e5 rows": 0.1,
     "m2 rank-free: deltas, 1e5 rows": 1.0,
     "m2 rank-free: epsilons, 1e5 rows": 3.5,
     "sweep of 1e5 gaussian deltas": 1.2,

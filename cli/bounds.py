@@ -9,8 +9,13 @@ from privproj.mechanisms.registry import LINES, registry
 from . import render
 
 
+def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    names = [*dict(LINES), *(name for _, name in LINES), *(f"{kind}.{name}" for kind, name in LINES)]
+    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+
+
 @click.command("bounds")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_name)
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 @click.option("--markdown", is_flag=True, help="The table of the README.")
 def command(name: str | None, as_json: bool, markdown: bool) -> int:

@@ -1,20 +1,20 @@
 """``privproj check``: CI regression of bounds."""
 
 import time
+from pathlib import Path
 from typing import Any
-
-import click
 
 from privproj.errors import InvalidParameter, MissingPackage
 from privproj.records.atomic import read_bounded
-from privproj.records.regression import CheckVerdict, entries_from
+from privproj.records.data_file import read_data, refuse_same_file, write_text
+from privproj.records.regression import EXPECTED, CheckVerdict, change_words, entries_from
 
-from .files import read_data, refuse_same_file, write_text
-from .options import Once, option, with_options
-from .output import one_line
-from .render import assumption_lines, wrap_line
+from .options import Once, file_argument, json_option, option, with_options
+from .output import complain, one_line, write
+from .render import as_json, assumption_lines, fit_line, wrap_line
 
-HELP = """Regression of bounds for CI: every entry of the files is asked again and compared.
+HELP = """Regression of bounds for CI: every entry of the files is asked again and compared. In place of a folder its
+files *bounds.toml are taken.
 
 Exit code 1 if any entry moved out of its tolerance, exceeds its limit, has another status than the one it pins, or has
 no answer; 2 if a file is malformed.
@@ -35,55 +35,119 @@ An entry:
   rtol = 1e-3
   at_most = 1.2
   status = "proved" # or "conditional"; without it either passes, and promises are printed
+  bound_version = 5 # says of a number that moved whether its bound changed; --update keeps it up to date
 """
 
 
 Checked = dict[str, list[tuple[CheckVerdict, float]]]
 """The verdicts on the entries of each file, and how many seconds each took."""
 
+OF_A_FOLDER = "*bounds.toml"
+"""The files of a folder that are checked, those of the pre-commit hook too. Contract."""
 
-def check_files(file: tuple[str, ...], update: bool, junit: str | None) -> int:
-    for name in file:
+
+def check_files(file: tuple[str, ...], update: bool, junit: str | None, json: bool) -> int:
+    names = files_of(file)
+    for name in names:
         if update and not name.endswith(".toml"):
             raise InvalidParameter("FILE", name, "a TOML file with --update")
         refuse_same_file("--junit", junit, name)
-    found = checked(file, junit)
-    if update:
-        texts = {name: updated(name, [verdict for verdict, _ in listed]) for name, listed in found.items()}
-        for name, text in texts.items():
+    found, errors = checked(names, junit)
+    if update and not errors:
+        for name, text in {name: updated(name, listed) for name, listed in found.items()}.items():
             write_text(name, text)
-    place = "{}: " if len(found) > 1 else ""
-    verdicts = [(place.format(name), verdict) for name, listed in found.items() for verdict, _ in listed]
-    click.echo(as_text(verdicts))
-    held = sum((verdict.updated() if update else verdict).holds for _, verdict in verdicts)
-    click.echo(f"{held} of {len(verdicts)} entries hold" + (", expect rewritten" if update else ""))
-    return 0 if held == len(verdicts) else 1
+    held = [(verdict.updated() if update else verdict).holds for listed in found.values() for verdict, _ in listed]
+    if json:
+        write(as_json({"results": records(found), "held": sum(held), "entries": len(held), "errors": errors}))
+    elif found:
+        write(as_text(found, named=len(names) > 1, update=update and not errors))
+        rewritten = ", what moved rewritten" if update and not errors else ""
+        write(f"{sum(held)} of {len(held)} entries hold{rewritten}")
+    codes = [complain(words, 2) for words in errors.values()]
+    return max(codes, default=0 if all(held) else 1)
 
 
-def checked(files: tuple[str, ...], junit: str | None) -> Checked:
-    """Check all files and write the report, in which an error stands too: an earlier one would be taken for it."""
+def files_of(given: tuple[str, ...]) -> tuple[str, ...]:
+    """The files that are named, in place of a folder those within it."""
+    found: list[str] = []
+    for name in given:
+        inner = sorted(map(str, Path(name).rglob(OF_A_FOLDER))) if Path(name).is_dir() else [name]
+        if not inner:
+            raise InvalidParameter("FILE", name, f"a folder with files {OF_A_FOLDER}")
+        found += inner
+    return tuple(dict.fromkeys(found))
+
+
+def checked(files: tuple[str, ...], junit: str | None) -> tuple[Checked, dict[str, str]]:
+    """Check all files, with the errors of those that cannot be, and write the report, in which all errors stand too.
+
+    An earlier report would be taken for that of this call.
+    """
+    found, errors = {}, {}
     try:
-        entries = {name: entries_from(read_data(name), name) for name in files}
-        found = {name: [timed(entry) for entry in listed] for name, listed in entries.items()}
+        for name in files:
+            try:
+                entries = entries_from(read_data(name), name)
+            except InvalidParameter as error:
+                errors[name] = one_line(str(error))
+                continue
+            found[name] = [timed(entry) for entry in entries]
     except BaseException as error:
-        if junit is not None:
-            write_text(junit, as_junit({}, one_line(f"{type(error).__name__}: {error}")))
+        errors["privproj check"] = one_line(f"{type(error).__name__}: {error}")
         raise
-    if junit is not None:
-        write_text(junit, as_junit(found))
-    return found
+    finally:
+        if junit is not None:
+            write_text(junit, as_junit(found, errors))
+    return found, errors
 
 
-def as_text(verdicts: list[tuple[str, CheckVerdict]]) -> str:
+def as_text(found: Checked, *, named: bool, update: bool) -> str:
     """Say each verdict behind its place, with what corrects it, and in the end what all numbers take for granted."""
     lines, assumed = [], {}
-    for place, verdict in verdicts:
-        lines.append(line(verdict, place))
-        for label, words in notes(verdict):
-            lines += wrap_line(f"     {label}: ", words) if label != "assumes" else []
-        if verdict.result is not None:
-            assumed[place + str(verdict.entry.name)] = verdict.result.assumes
+    for name, listed in found.items():
+        place = f"{name}: " if named else ""
+        for verdict, _ in listed:
+            lines += fit_line(line(verdict, place)[:5], line(verdict, place)[5:])
+            for label, words in (*asked(verdict), *(changed(verdict) if update else ()), *notes(verdict)):
+                lines += wrap_line(f"     {label}: ", words) if label != "assumes" else []
+            if verdict.result is not None:
+                assumed[place + str(verdict.entry.name)] = verdict.result.assumes
     return "\n".join([*lines, *assumption_lines(assumed)])
+
+
+def asked(verdict: CheckVerdict) -> list[tuple[str, str]]:
+    """What was asked where an entry fails: its parameters and its relation."""
+    given = verdict.entry.asked
+    words = ", ".join(f"{key}={value}" for key, value in given.items() if key != "mechanism")
+    return [] if verdict.holds else [("asked", f"{verdict.entry.query} of {given['mechanism']}, {words}")]
+
+
+def changed(verdict: CheckVerdict) -> list[tuple[str, str]]:
+    """What --update wrote into an entry that it changed."""
+    entry, new = verdict.entry, verdict.rewritten
+    moved = f" ({change_words(entry.expect, new['expect'])})" if entry.expect is not None and "expect" in new else ""
+    return [
+        ("rewritten", f"{key} = {getattr(entry, key)!r}, now {new[key]!r}{moved * (key == 'expect')}") for key in new
+    ]
+
+
+def records(found: Checked) -> list[dict[str, Any]]:
+    """Return the verdicts as plain values, an entry each."""
+    return [
+        {
+            "file": name,
+            "name": verdict.entry.name,
+            "holds": verdict.holds,
+            "problem": verdict.problem,
+            "query": verdict.entry.query,
+            "asked": verdict.entry.asked,
+            "expected": {key: getattr(verdict.entry, key) for key in verdict.entry.given if key in EXPECTED},
+            "seconds": round(seconds, 3),
+            "answer": None if verdict.result is None else verdict.result.as_dict(),
+        }
+        for name, listed in found.items()
+        for verdict, seconds in listed
+    ]
 
 
 def timed(entry: Any) -> tuple[CheckVerdict, float]:
@@ -110,47 +174,46 @@ def notes(verdict: CheckVerdict) -> list[tuple[str, str]]:
     return [(label, words) for label, sentences in kinds for words in sentences]
 
 
-def updated(file: str, found: list[CheckVerdict]) -> str:
-    """Return the text of the file with ``expect`` rewritten; everything else, comments too, is as it was."""
+def updated(file: str, found: list[tuple[CheckVerdict, float]]) -> str:
+    """Return the text of the file with what is expected rewritten; everything else, comments too, is as it was."""
     try:
         import tomlkit
     except ImportError:
         raise MissingPackage("tomlkit", "--update", "check") from None
     document: Any = tomlkit.parse(read_bounded(file).decode())
-    for entry, verdict in zip(document["bound"], found, strict=True):
-        if "expect" in entry and verdict.result is not None and verdict.result.value is not None:
-            value = verdict.result.value
-            entry["expect"] = int(value) if isinstance(entry["expect"], int) and value == int(value) else float(value)
+    for entry, (verdict, _) in zip(document["bound"], found, strict=True):
+        entry.update(verdict.rewritten)
     return tomlkit.dumps(document)
 
 
-def as_junit(found: Checked, error: str = "") -> str:
-    """Return the verdicts on each file as a JUnit report in XML, or the error for which there are none."""
+def as_junit(found: Checked, errors: dict[str, str]) -> str:
+    """Return the verdicts on each file as a JUnit report in XML, and the error of each that cannot be checked."""
     from xml.etree import ElementTree as Tree
 
     verdicts = [verdict for listed in found.values() for verdict, _ in listed]
     failures = sum(not verdict.holds for verdict in verdicts)
-    counts = {"tests": len(verdicts) + bool(error), "failures": failures, "errors": int(bool(error))}
+    counts = {"tests": len(verdicts) + len(errors), "failures": failures, "errors": len(errors)}
     root = Tree.Element("testsuites", {name: str(count) for name, count in counts.items()})
     suite = Tree.SubElement(root, "testsuite", {**root.attrib, "name": "privproj check"})
     for file, listed in found.items():
         for verdict, seconds in listed:
             case = Tree.SubElement(suite, "testcase", classname=file, name=verdict.entry.name, time=f"{seconds:.3f}")
+            rests = [line(verdict), *(f"{label}: {words}" for label, words in (*asked(verdict), *notes(verdict)))]
             if verdict.problem:
-                Tree.SubElement(case, "failure", message=verdict.problem).text = line(verdict)
-            rests = [f"{label}: {words}" for label, words in notes(verdict)]
-            Tree.SubElement(case, "system-out").text = "\n".join([line(verdict), *rests])
-    if error:
-        case = Tree.SubElement(suite, "testcase", classname="privproj check", name="every file can be checked")
-        Tree.SubElement(case, "error", message=error)
+                Tree.SubElement(case, "failure", message=verdict.problem).text = "\n".join(rests)
+            Tree.SubElement(case, "system-out").text = "\n".join(rests)
+    for file, words in errors.items():
+        case = Tree.SubElement(suite, "testcase", classname=file, name="the file can be checked")
+        Tree.SubElement(case, "error", message=words)
     return Tree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
 command = with_options(
     [
-        click.Argument(["file"], type=str, metavar="FILE...", nargs=-1, required=True),
-        option("--update", "Rewrite expect with today's values, nothing else.", is_flag=True),
+        file_argument(nargs=-1),
+        option("--update", "Rewrite expect and bound_version with today's values, nothing else.", is_flag=True),
         Once(["--junit"], help="Write a JUnit report.", metavar="FILE"),
+        json_option(),
     ],
     check_files,
     name="check",

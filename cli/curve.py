@@ -9,6 +9,7 @@ from privproj.errors import InvalidParameter, PrivprojError, Unanswered
 from privproj.extensions.gdp import DEFAULT_SLACK, solve_gdp_mu
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import bounds_of
+from privproj.records.data_file import write_text
 from privproj.result import Result, as_plain_value
 from privproj.runs import RunOptions
 from privproj.runs.targets import slack_target
@@ -16,7 +17,6 @@ from privproj.validation import privacy_epsilon, whole
 
 from . import render
 from .answer import EXIT_CODES
-from .files import write_text
 from .options import Once, OneOf, option
 from .query import QuestionGroup, bound_option
 

@@ -4,10 +4,10 @@ import click
 
 from privproj.accounting.two_stage import dp_sft
 from privproj.errors import InvalidParameter
+from privproj.records.data_file import write_data
 
 from . import render
 from .answer import EXIT_CODES
-from .files import write_run_file
 from .options import Once, OneOf, json_option, option, with_options
 
 
@@ -43,7 +43,7 @@ def plan_two_stages(
     )
     result = schedule.epsilon(delta=delta)
     if output is not None:
-        write_run_file(output, schedule.as_dict())
+        write_data(output, schedule.as_dict())
     click.echo(render.as_json(result.as_dict()) if json else render.run_text(result, schedule))
     return EXIT_CODES[result.outcome]
 

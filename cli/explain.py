@@ -14,7 +14,7 @@ from privproj.result import Status
 from . import render
 from .options import option, with_options
 
-HELP = """What a word of an answer means: an exit code, an outcome, a status, a mechanism, a bound, ...
+HELP = """What a word of an answer means: an exit code, an outcome, a status, a mechanism, a bound, a claim, ...
 
 Without a word it lists all of them.
 
@@ -23,6 +23,7 @@ Examples:
   privproj explain 3
   privproj explain conditional
   privproj explain noise multiplier
+  privproj explain C5
 """
 
 
@@ -32,11 +33,16 @@ def word_groups() -> list[dict[str, Any]]:
     A word has ``name`` and ``means``; where it has more, ``also`` are other spellings, ``cases`` pairs of ``when`` and
     ``instead``, and ``see`` related words.
     """
-    import tomllib
-
-    found = tomllib.loads(files("privproj_cli").joinpath("words.toml").read_text(encoding="utf-8"))["group"]
+    found = data("words")["group"]
     methods = [{"name": m.name, "also": list(m.also), "means": m.words, "see": list(m.mechanisms)} for m in METHODS]
     return [*found, {"title": "Published methods", "kind": "method", "word": methods}]
+
+
+def data(name: str) -> dict[str, Any]:
+    """The data of one of the files that ship with the command line."""
+    import tomllib
+
+    return tomllib.loads(files("privproj_cli").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def explain(word: tuple[str, ...], json: bool) -> int:
@@ -61,13 +67,33 @@ def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
         if asked in map(spelling, (entry["name"], *entry.get("also", ())))
     ]
     found += [bound_entry(*line) for line in LINES if asked in (spelling(line[1]), spelling(".".join(line)))]
+    found += [claim_entry(name, claim) for name, claim in claims().items() if asked == spelling(name)]
     if not found:
-        known = [
-            name for group in groups for entry in group["word"] for name in (entry["name"], *entry.get("also", ()))
-        ]
-        known += [name for line in LINES for name in ([".".join(line)] if "." in word else [line[1]])]
+        known = [name for name in known_words(groups) if ("." in name) == ("." in word)]
         raise unknown_name("WORD", word, "a word", known, "`privproj explain` lists them")
     return found
+
+
+def known_words(groups: list[dict[str, Any]]) -> list[str]:
+    """Every name that can be asked for."""
+    words = [name for group in groups for entry in group["word"] for name in (entry["name"], *entry.get("also", ()))]
+    return list(dict.fromkeys([*words, *(name for line in LINES for name in (line[1], ".".join(line))), *claims()]))
+
+
+def claims() -> dict[str, str]:
+    """What each claim of the proofs says, in words, by its number."""
+    return data("claims")["claim"]
+
+
+def claim_entry(name: str, claim: str) -> dict[str, Any]:
+    """A claim as an entry: what it says, which bounds name it as their proof, and where it is proved."""
+    bounds = [".".join(line) for line in LINES if find_bound(mechanism_named(line[0]), line[1]).proof == name]
+    page = f"Proved in docs/proofs.md#{name.lower()}, of the source and of the site."
+    return {"kind": "claim", "name": name, "means": f"{claim} {page}", "see": bounds}
+
+
+def complete_word(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in known_words(word_groups()) if name.startswith(incomplete)]
 
 
 def spelling(word: str) -> str:
@@ -101,13 +127,21 @@ def overview(groups: list[dict[str, Any]]) -> str:
     for group in groups:
         lines += [group["title"], *render.wrap_line("  ", ", ".join(entry["name"] for entry in group["word"]))]
     return "\n".join(
-        [*lines, "Bounds", "  any name that `privproj bounds` lists", "", "`privproj explain WORD` explains one."]
+        [
+            *lines,
+            "Bounds",
+            "  any name that `privproj bounds` lists",
+            "Claims of the proofs",
+            "  C1, C2, ...",
+            "",
+            "`privproj explain WORD` explains one.",
+        ]
     )
 
 
 command = with_options(
     [
-        click.Argument(["word"], nargs=-1, metavar="[WORD]"),
+        click.Argument(["word"], nargs=-1, metavar="[WORD]", shell_complete=complete_word),
         option("--json", "JSON instead of text.", is_flag=True),
     ],
     explain,

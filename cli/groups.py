@@ -18,7 +18,8 @@ class Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that the first argument names; an error with a suggestion where there is none."""
-        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+        # While a shell completes a line, what is wrong with it is nobody's question.
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             known = self.list_commands(ctx)
             remedy = f"`{ctx.command_path} --help` lists them"
             if self.names is Group.names:

@@ -105,6 +105,8 @@ class Once(click.Option):
     """
 
     def __init__(self, *args: Any, is_rare: bool = False, **settings: Any) -> None:
+        if settings.get("metavar") in ("FILE", "DIR"):
+            settings.setdefault("shell_complete", complete_path)
         super().__init__(*args, **settings)
         self.is_rare = is_rare
 
@@ -121,6 +123,19 @@ class Once(click.Option):
                 raise InvalidParameter(self.opts[0], " and ".join(map(str, given)), f"one value of {self.opts[0]}")
             opts = {**opts, self.name: given[0]}
         return super().consume_value(ctx, opts)
+
+
+def file_argument(**settings: Any) -> click.Argument:
+    """The argument that names a file, or several with ``nargs=-1``."""
+    settings = {"metavar": "FILE..." if "nargs" in settings else "FILE", **settings}
+    return click.Argument(["file"], type=str, required=True, shell_complete=complete_path, **settings)
+
+
+def complete_path(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """Let the shell complete the name of a file or a folder."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="dir" if param.metavar == "DIR" else "file")]
 
 
 def option(name: str, help_text: str, **settings: Any) -> Once:
@@ -146,11 +161,6 @@ def option_of(name: str, declared: Parameter, **settings: Any) -> Once:
     elif name == "residual_norm":  # with that of the record which takes its place
         settings["type"] = NormPair()
     return option(spelt, words, metavar=declared.letter, is_rare=declared.is_rare, **settings)
-
-
-def file_argument() -> click.Argument:
-    """The argument that names a file to be read."""
-    return click.Argument(["file"], type=str, metavar="FILE")
 
 
 def json_option() -> Once:

@@ -79,7 +79,13 @@ def target_options(quantity: str) -> list[Once]:
 
 def bound_option(words: str = "Bound to use; `privproj bounds` lists them.", **settings: Any) -> Once:
     """The option that names a bound."""
-    return option("--bound", words, type=str, metavar="NAME", **settings)
+    return option("--bound", words, type=str, metavar="NAME", shell_complete=complete_bound, **settings)
+
+
+def complete_bound(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The bounds of the mechanism that stands before the option, or all where none does."""
+    names = [name for kind, name in LINES if kind == ctx.info_name] or [name for _, name in LINES]
+    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
 
 
 def refuted_option() -> Once:

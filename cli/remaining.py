@@ -9,11 +9,11 @@ from privproj.accounting.schedule import Remaining, Schedule
 from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, plan_fixed
 from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.extensions.filter import LARGEST_BUDGET, Filter
+from privproj.records.data_file import read_data
 from privproj.records.run_file import from_data
 from privproj.result import Result, round_outward
 
 from . import render
-from .files import read_data
 from .options import file_argument, json_option, option, with_options
 
 
@@ -140,7 +140,7 @@ def text(shown: dict[str, Any]) -> str:
         lines.append(
             f"  {entry['phase']}: {entry['more_steps']} more {entry['unit']} fit{after}{words[entry['would_exceed']]}"
         )
-    lines.append(f"  rests on: {shown['bound']} ({shown['status']}); {shown['relation']}")
+    lines += render.fit_line("  rests on: ", f"{shown['bound']} ({shown['status']}); {shown['relation']}")
     for label, found in (("promise", shown["promises"]), ("assumes", shown["assumes"]), ("warning", shown["warnings"])):
         lines += render.wrap_line(f"  {label}:  ", "; ".join(found)) if found else []
     return "\n".join(lines)

@@ -1,7 +1,7 @@
 """Results as text and JSON. Text rounds to four significant digits on the safe side."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from privproj.assumptions import REPLACE_SENSITIVITY
@@ -22,6 +22,9 @@ MOST_NAMES = 6
 
 WIDEST = 100
 """Columns that a line of text may have. Contract."""
+
+NARROWEST = 40
+"""Columns below which lines are not broken for a narrow terminal. Contract."""
 
 SYMBOLS = {"sigma": "noise multiplier", "rate": "sampling rate"}
 MEETS = {
@@ -71,7 +74,7 @@ def closing_lines(result: Result) -> list[str]:
 
 def result_lines(result: Result) -> list[str]:
     """Say the number and what it rests on."""
-    return [headline(result), "  rests on: " + foundation_line(result)]
+    return [headline(result), *fit_line("  rests on: ", foundation_line(result))]
 
 
 def evidence_lines(result: Result) -> list[str]:
@@ -158,13 +161,32 @@ def shorten_numbers(text: str, *, up: bool = False) -> str:
     return str(Context(prec=12, rounding=rounding, Emin=-(10**9), Emax=10**9).create_decimal(text))
 
 
+def terminal_width() -> int | None:
+    """The columns of the terminal that is written to; None for a file or a pipe."""
+    import sys
+
+    if sys.stdout is None or not sys.stdout.isatty():
+        return None
+    from shutil import get_terminal_size
+
+    return max(get_terminal_size((WIDEST, 24)).columns, NARROWEST)
+
+
+def fit_line(label: str, text: str) -> list[str]:
+    """A line that a script may look for: broken for a terminal, and whole in a file or a pipe."""
+    return [label + text] if terminal_width() is None else wrap_line(label, text)
+
+
 def wrap_line(label: str, *texts: str) -> list[str]:
-    """Each text behind the label, in lines of at most :data:`WIDEST` characters; nothing for an empty text."""
-    lines = []
+    """Each text behind the label, in lines of at most :data:`WIDEST` characters, or as a narrower terminal has them.
+
+    There are none for an empty text.
+    """
+    widest, lines = min(WIDEST, terminal_width() or WIDEST), []
     for text in filter(None, texts):
         current = label
         for word in text.split():
-            if len(current) + len(word) > WIDEST - 1 and current.strip() != label.strip():
+            if len(current) + len(word) > widest - 1 and current.strip() != label.strip():
                 lines.append(current.rstrip())
                 current = " " * len(label)
             current += word + " "
@@ -274,18 +296,18 @@ def run_text(result: Result, schedule: "Schedule") -> str:
     from privproj.extensions.events import event_words
 
     first = _gdp_headline(result) if result.quantity == "gdp_mu" else headline(result)
-    lines = [first, f"  rests on: {result.bound} ({result.status}); {relation_words(result)}"]
+    lines = [first, *fit_line("  rests on: ", f"{result.bound} ({result.status}); {relation_words(result)}")]
     for phase in schedule.by_one_accountant().phases:
         if phase.mechanism.name == "dp-accounting":
             words, times = event_words(phase.as_dict()["event"]), phase.run.steps  # pyright: ignore[reportArgumentType]
-            lines.append(f"  {phase.name}: {words}, {'once' if times == 1 else f'{times} times'}")
+            lines += fit_line(f"  {phase.name}: ", f"{words}, {'once' if times == 1 else f'{times} times'}")
             continue
         noise = phase.mechanism.noise_multiplier
         words = "" if noise is None else f", noise multiplier {round_outward(noise)}"
         count = getattr(phase.mechanism, "adaptive_clipping_sigma", None)
         words += "" if count is None else f", clip adapted by a count with noise {count:g}"
         words += f" ({phase.bound.name})"
-        lines.append(f"  {phase.name}: {phase.mechanism.name}{words}; {run_words(phase.run.parameters())}")
+        lines += fit_line(f"  {phase.name}: ", f"{phase.mechanism.name}{words}; {run_words(phase.run.parameters())}")
     lines += wrap_line("  promise:  ", *result.promises)
     return "\n".join(lines + gdp_lines(result) + evidence_lines(result) + closing_lines(result))
 
@@ -353,7 +375,7 @@ def _comparison_record(row: "Comparison") -> dict[str, Any]:
     return {"bound": row.bound.name, "value": None, "status": str(row.bound.status), "reason": row.reason}
 
 
-def comparison_text(rows: "list[Comparison]") -> str:
+def comparison_text(rows: "Sequence[Comparison]") -> str:
     """Say what was asked, a table of values, the promises in full, and why other bounds do not answer."""
     answered = [row.result for row in rows if row.result is not None and row.result.value is not None]
     lines, promises = [], {}
@@ -382,7 +404,7 @@ def question_words(answered: list[Result]) -> str:
     return f"{first.quantity} of {first.mechanism['name']} at {at}; {relations}; {run_words(first.run)}"
 
 
-def unanswered_lines(rows: "list[Comparison]") -> list[str]:
+def unanswered_lines(rows: "Sequence[Comparison]") -> list[str]:
     """Say in one line for each bound that does not apply what it needs, or why not."""
     width = max((len(row.bound.name) for row in rows), default=0)
     lines = [f"  {row.bound.name:<{width}}  {row.short or 'no number'}" for row in rows]

@@ -13,6 +13,7 @@ import click
 from privproj.curves.tradeoff import profile_points
 from privproj.mechanisms import Mechanism
 from privproj.records.atomic import digest_of
+from privproj.records.data_file import read_data, write_text
 from privproj.records.run_file import from_data
 from privproj.records.statement import (
     DIGESTS,
@@ -31,9 +32,8 @@ from privproj.runs import RunOptions
 from privproj.runs.targets import delta_target
 
 from . import render
-from .files import read_data, write_text
 from .ledger import begun_account, planned_delta
-from .options import Once, OneOf, option, with_options
+from .options import Once, OneOf, file_argument, option, with_options
 from .query import QuestionGroup, bound_option, target_options
 
 SUMMARY = "A privacy statement for a model card: text, Markdown or HTML."
@@ -156,9 +156,12 @@ def shared_options(*digests: str) -> list[Once]:
     return [
         option("--style", "How to write.  [default: from the file's name]", type=OneOf([*STYLES])),
         Once(["--output", "-o"], help="File to write (.txt, .md, .html).", metavar="FILE"),
-        *(option(f"--{name}", words, type=str, metavar="WORDS") for name, words in FIELDS.items()),
         *(
-            option(f"--{name}", f"The {name}, of which the SHA-256 is said.", type=str, metavar="FILE")
+            option(f"--{name}", words, type=str, metavar="WORDS", is_rare=name in ("date", "data", "versions"))
+            for name, words in FIELDS.items()
+        ),
+        *(
+            option(f"--{name}", f"The {name}, of which the SHA-256 is said.", type=str, metavar="FILE", is_rare=True)
             for name in digests or DIGESTS
         ),
     ]
@@ -195,7 +198,7 @@ for name, answer, words, given in (
 ):
     command.add_command(
         with_options(
-            [click.Argument(["file"], type=str, metavar="FILE"), *target_options("report"), *given],
+            [file_argument(), *target_options("report"), *given],
             answer,
             name=name,
             help=words,

@@ -7,13 +7,13 @@ import click
 from privproj.accounting.schedule import Schedule
 from privproj.errors import InvalidParameter
 from privproj.extensions.gdp import DEFAULT_SLACK, gdp_mu
+from privproj.records.data_file import read_data, write_data
 from privproj.records.run_file import from_data
 from privproj.result import Result
 from privproj.runs.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
 from .answer import EXIT_CODES, with_proof
-from .files import read_data, write_run_file
 from .options import Once, file_argument, json_option, option, option_of, with_options
 from .query import proof_options
 
@@ -81,7 +81,7 @@ def answer_run_file(
 def show(result: Result, schedule: Schedule, output: str | None, json: bool) -> int:
     """Write the run file if that is wanted, print the result, and return the exit code."""
     if output is not None:
-        write_run_file(output, schedule.as_dict())
+        write_data(output, schedule.as_dict())
     click.echo(render.as_json(result.as_dict()) if json else render.run_text(result, schedule))
     return EXIT_CODES[result.outcome]
 

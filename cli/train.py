@@ -8,6 +8,7 @@ import click
 
 from privproj.errors import InvalidParameter, MissingPackage
 from privproj.records.atomic import digest_of
+from privproj.records.data_file import write_text
 from privproj.records.statement import DIGESTS, account_data, statement_from
 from privproj.result import round_outward
 from privproj.runs.sampling import SamplingName
@@ -15,7 +16,6 @@ from privproj.training.algorithms import ALGORITHMS
 
 from . import render
 from .answer import EXIT_CODES
-from .files import write_text
 from .options import Once, OneOf, json_option, option, with_options
 from .output import bar, complain
 from .report import as_markdown

@@ -20,7 +20,7 @@ from privproj.runs import Run
 
 from . import render
 from .ledger import overview, planned_delta
-from .options import option, with_options
+from .options import file_argument, option, with_options
 from .report import written
 
 SUMMARY = "Checks a certificate, a ledger or a privacy statement, or a statement against its ledger and checkpoint."
@@ -346,7 +346,7 @@ def parameters_words(of: dict[str, Any], name: str) -> str:
 
 command = with_options(
     [
-        click.Argument(["file"], nargs=-1, required=True, metavar="FILE [LEDGER [CHECKPOINT]]"),
+        file_argument(nargs=-1, metavar="FILE [LEDGER [CHECKPOINT]]"),
         option("--delta", "Of a ledger: failure probability delta.  [default: the ledger's]", metavar="D"),
         option("--json", "One JSON object instead of text.", is_flag=True),
     ],

@@ -17,9 +17,18 @@ if TYPE_CHECKING:
     from privproj.accounting.queries import Comparison, compare, delta, epsilon
     from privproj.accounting.worth import Worth, worth
     from privproj.curves.epsilon_delta import advanced_composition, basic_composition
-    from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Refused
+    from privproj.errors import (
+        InvalidParameter,
+        MissingPackage,
+        NotConverged,
+        PrecisionLimit,
+        PrivprojError,
+        Refused,
+        Unanswered,
+    )
     from privproj.extensions.filter import Filter
     from privproj.extensions.gdp import gdp_mu
+    from privproj.extensions.privacy_loss import Conversion, PrivacyLoss, convert, privacy_loss
     from privproj.extensions.selection import draw_trials, select
     from privproj.mechanisms import (
         M1,
@@ -37,7 +46,8 @@ if TYPE_CHECKING:
     )
     from privproj.mechanisms.m2.beta_tail import beta_tail_epsilons
     from privproj.mechanisms.registry import registry
-    from privproj.result import LowerBound, Outcome, Result, Side, Status
+    from privproj.records.accountant import Accountant
+    from privproj.result import LowerBound, Outcome, Result, Rows, Side, Status
     from privproj.runs import RunOptions
     from privproj.runs.sampling import NeighbouringRelation, Sampling
 
@@ -45,9 +55,11 @@ __all__ = [
     "M1",
     "M2",
     "R1SMG",
+    "Accountant",
     "Choice",
     "ColumnResult",
     "Comparison",
+    "Conversion",
     "Filter",
     "Gaussian",
     "InvalidParameter",
@@ -55,19 +67,24 @@ __all__ = [
     "Laplace",
     "Layer",
     "LowerBound",
+    "MissingPackage",
     "Mixing",
     "NeighbouringRelation",
     "NotConverged",
     "Outcome",
+    "PrecisionLimit",
+    "PrivacyLoss",
     "PrivprojError",
     "PublicSketch",
     "Refused",
     "Result",
+    "Rows",
     "RunOptions",
     "Sampling",
     "Side",
     "Sketch",
     "Status",
+    "Unanswered",
     "Wishart",
     "WishartMatrix",
     "Worth",
@@ -76,6 +93,7 @@ __all__ = [
     "beta_tail_epsilons",
     "choose",
     "compare",
+    "convert",
     "delta",
     "deltas",
     "draw_trials",
@@ -85,6 +103,7 @@ __all__ = [
     "gdp_mu",
     "misalignment",
     "mixing_plan",
+    "privacy_loss",
     "rank",
     "rate",
     "registry",
@@ -108,13 +127,18 @@ HOMES = {
     "curves.epsilon_delta": ("advanced_composition", "basic_composition"),
     "extensions.filter": ("Filter",),
     "extensions.gdp": ("gdp_mu",),
+    "extensions.privacy_loss": ("Conversion", "PrivacyLoss", "convert", "privacy_loss"),
     "extensions.selection": ("draw_trials", "select"),
-    "errors": ("InvalidParameter", "NotConverged", "PrivprojError", "Refused"),
+    "errors": (
+        *("InvalidParameter", "MissingPackage", "NotConverged", "PrecisionLimit", "PrivprojError", "Refused"),
+        "Unanswered",
+    ),
     "mechanisms": (
         *("M1", "M2", "R1SMG", "Gaussian", "JLClip", "Laplace", "Layer", "Mixing", "PublicSketch", "Sketch"),
         *("Wishart", "WishartMatrix"),
     ),
-    "result": ("LowerBound", "Outcome", "Result", "Side", "Status"),
+    "records.accountant": ("Accountant",),
+    "result": ("LowerBound", "Outcome", "Result", "Rows", "Side", "Status"),
     "runs": ("RunOptions",),
     "runs.sampling": ("NeighbouringRelation", "Sampling"),
 }

@@ -43,6 +43,13 @@ class Unanswered(PrivprojError):
     Attributes:
         outcome: The name of the member of :class:`privproj.Outcome` that the result gets.
         result: The result without a value; None until the query that failed has set it.
+
+    >>> from privproj import Gaussian, Unanswered, epsilon
+    >>> try:
+    ...     epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, bound="classical")
+    ... except Unanswered as error:
+    ...     print(error.outcome, error.exit_code)
+    refused 3
     """
 
     outcome = "not_converged"
@@ -111,7 +118,18 @@ class InvalidParameter(PrivprojError, ValueError):
 
 
 class MissingPackage(InvalidParameter):
-    """A package of an optional extra is not installed: who needs it, and what to install."""
+    """Raised where a package of an optional extra is not installed.
+
+    Args:
+        package: The package.
+        needed_by: Who needs it, in words.
+        extra: The extra that has it.
+        otherwise: What to do instead, in words.
+
+    >>> from privproj import MissingPackage
+    >>> print(MissingPackage("matplotlib", "--plot", "plot"))
+    expected matplotlib to be installed, which --plot needs; pip install 'privproj[plot]'
+    """
 
     def __init__(self, package: str | None, needed_by: str, extra: str, otherwise: str = "") -> None:
         self.missing = package, needed_by, extra, otherwise
@@ -124,8 +142,7 @@ class MissingPackage(InvalidParameter):
         """The message; the name plays no role."""
         package, needed_by, extra, otherwise = self.missing
         return (
-            f"expected {package} to be installed, which {needed_by} needs; in the checkout of privproj: "
-            f"pip install -c constraints.txt '.[{extra}]'{otherwise}"
+            f"expected {package} to be installed, which {needed_by} needs; pip install 'privproj[{extra}]'{otherwise}"
         )
 
 
@@ -163,7 +180,15 @@ class NotConverged(Unanswered):
 
 
 class PrecisionLimit(Unanswered):
-    """Raised where the number that was asked for lies below what the arithmetic in use can certify."""
+    """Raised where the number that was asked for lies below what the arithmetic in use can certify.
+
+    >>> from privproj import Gaussian, PrecisionLimit, epsilon
+    >>> try:
+    ...     epsilon(Gaussian(noise_multiplier=1.0), delta=1e-14, steps=9, sampling_rate=0.1, composer="dp-accounting")
+    ... except PrecisionLimit as error:
+    ...     print(error.outcome)
+    precision_limit
+    """
 
     outcome = "precision_limit"
 

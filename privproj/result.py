@@ -1,11 +1,11 @@
 """What the tool answers: a number with its side, its bound, the status of the bound and its promises."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from privproj.errors import InvalidParameter
 
@@ -234,15 +234,11 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The answer as a table, for notebooks."""
-        from html import escape
-
-        run = ", ".join(f"{name} {self.run[name]}" for name in ("steps", "sampling_rate", "sampling", "group_size"))
-        rows = {"": f"<b>{escape(str(self))}</b>", "run": escape(run), "rests on": escape(self.source)}
-        for words in (*self.assumes, *self.warnings):
-            key = "assumes" if words in self.assumes else "warning"
-            rows[key] = f"{rows[key]}<br>{escape(words)}" if key in rows else escape(words)
-        cells = "".join(f"<tr><th>{key}</th><td style='text-align:left'>{said}</td></tr>" for key, said in rows.items())
-        return f"<table>{cells}</table>"
+        shown = {name: self.run[name] for name in ("steps", "sampling_rate", "sampling", "group_size")}
+        run = ", ".join(f"{name} {value}" for name, value in shown.items() if value is not None)
+        rows = [["run", run], ["rests on", self.source]]
+        rows += [["assumes", words] for words in self.assumes] + [["warning", words] for words in self.warnings]
+        return as_html_table(["", str(self)], rows)
 
     def __str__(self) -> str:
         if self.value is None:
@@ -258,6 +254,8 @@ class Result:
         """At which target the value is."""
         if self.risk is not None:
             return f"for {risk_words(self.risk)}"
+        if self.log10_delta is None and self.delta is None:
+            return "at every delta" if self.epsilon is None else f"at epsilon {self.epsilon:g}"
         delta = f"delta {self.delta:g}" if self.delta is not None else f"delta 10^{self.log10_delta:g}"
         if self.quantity == "delta":
             return f"at epsilon {self.epsilon:g}"
@@ -289,6 +287,58 @@ class Result:
         if self.outcome not in (Outcome.OK, Outcome.REFUSED):
             shown["value"] = None
         return {**shown, "version": __version__, "schema": SCHEMA}
+
+
+class Row(Protocol):
+    """What stands in :class:`Rows`."""
+
+    def as_row(self) -> dict[str, object]:
+        """Return the row as plain values under the names of its columns."""
+        ...
+
+
+AnyRow = TypeVar("AnyRow", bound=Row)
+
+
+class Rows(tuple[AnyRow, ...]):
+    """Answers side by side, in their order: a tuple that a notebook shows as a table.
+
+    Args:
+        iterable: The rows.
+
+    >>> from privproj import Gaussian, compare
+    >>> compare(Gaussian(noise_multiplier=1.0), delta=1e-5).to_dict()["bound"][:2]
+    ['analytic', 'gdp']
+    """
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, list[object]]:
+        """Return the columns by name, None where a row has no value: what a data frame is made of.
+
+        Returns:
+            Lists of one length, for ``pandas.DataFrame(rows.to_dict())`` or ``polars.DataFrame(rows.to_dict())``.
+        """
+        rows = [row.as_row() for row in self]
+        return {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
+
+    def _repr_html_(self) -> str:
+        """The rows as a table, for notebooks."""
+        columns = self.to_dict()
+        return as_html_table([*columns], zip(*columns.values(), strict=True))
+
+
+def as_html_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A table in HTML: numbers with four digits, what is None empty, all text escaped."""
+    from html import escape
+
+    def cell(value: object) -> str:
+        shown = f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+        return f"<td style='text-align:left'>{escape(shown)}</td>"
+
+    first = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in head)
+    lines = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
+    return f"<table><tr>{first}</tr>{lines}</table>"
 
 
 COMPLETED_WHEN_READ = ("lower_bound", "warnings")

@@ -1,9 +1,11 @@
 """Errors: suggestions for mistyped names, short reasons, and copies that survive another process."""
 
 import pickle
+import re
 from inspect import getmembers, isclass
 
 import pytest
+from helpers import ROOT
 
 import privproj
 from privproj import errors
@@ -70,5 +72,13 @@ def test_an_error_survives_another_process(kind):
 
 def test_a_missing_package_says_what_to_install():
     error = errors.MissingPackage("torch", "training", "torch")
-    assert str(error).startswith("expected torch to be installed, which training needs; in the checkout")
-    assert str(error).endswith("pip install -c constraints.txt '.[torch]'")
+    assert str(error).startswith("expected torch to be installed, which training needs; ")
+    assert str(error).endswith("pip install 'privproj[torch]'")
+
+
+def test_every_error_that_the_docs_name_is_exported():
+    pages = [path.read_text() for path in sorted((ROOT / "docs" / "api").glob("*.md"))]
+    named = {name for page in pages for name in re.findall(r"^\* `(\w+)`:", page, re.MULTILINE)}
+    kinds = {name for name, kind in getmembers(errors, isclass) if issubclass(kind, errors.PrivprojError)} & named
+    assert kinds >= {"InvalidParameter", "Refused", "PrecisionLimit", "Unanswered", "MissingPackage"}
+    assert all(getattr(privproj, name) is getattr(errors, name) for name in kinds) and kinds <= set(privproj.__all__)

@@ -230,6 +230,7 @@ def rate(
     """
     _require_unset_in_run(run, "rate", "sampling_rate", "batch_size", "epochs")
     target = full_target(epsilon, delta, log10_delta, zero=True)
+    check_mechanism(mechanism)
     relation = run.get("relation") or mechanism.default_relation
     wanted = run.get("sampling")
     wanted = ("fixed" if relation == "replace" else "poisson") if wanted is None else wanted

@@ -10,12 +10,12 @@ from privproj.accounting.worth import Worth, worth_of
 from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.mechanisms import M1, M2, Gaussian, Layer, Mechanism, PublicSketch
 from privproj.mechanisms.base import Lift
-from privproj.result import Result
+from privproj.result import Result, Rows
 from privproj.runs import RunOptions
 from privproj.validation import whole
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Choice:
     """One way to train, with the noise that it needs.
 
@@ -44,6 +44,24 @@ class Choice:
         per_layer = vars(self.mechanism).get("clipping") == "per-layer"
         return (self.algorithm or f"{self.mechanism.name} (own program)") + " per-layer" * per_layer
 
+    def __repr__(self) -> str:
+        at = "" if self.rank is None else f" at rank {self.rank}"
+        return f"<{self.name}{at}: {self.worth.noise_over_dp_sgd:.3g} times the noise of DP-SGD; {self.result}>"
+
+    def as_row(self) -> dict[str, object]:
+        """Return the row as plain values under the names of its columns."""
+        facts = {"algorithm": self.name, "rank": self.rank, "noise_multiplier": self.result.value}
+        worth = self.worth
+        return {
+            **facts,
+            "noise_over_dp_sgd": worth.noise_over_dp_sgd,
+            "projection_error": worth.projection_error,
+            "projection_error_of_run": worth.projection_error_of_run,
+            "error": worth.error,
+            "bound": self.result.bound,
+            "status": str(self.result.status),
+        }
+
     def as_dict(self) -> dict[str, object]:
         """Return one row of the JSON object of the command line."""
         worth = {**self.worth.as_dict(), "noise_over_dp_sgd": self.worth.noise_over_dp_sgd, "error": self.worth.error}
@@ -68,7 +86,7 @@ def choose(
     delta: float,
     ranks: Sequence[int] = (),
     **run: Unpack[RunOptions],
-) -> tuple[Choice, ...]:
+) -> Rows[Choice]:
     """List every way to train that has an update, at the same privacy, the one of the smallest error first.
 
     The order is that of :attr:`Worth.error`, with the noise that each needs for the target. Fixed subspaces (LoRA-FA,
@@ -83,7 +101,7 @@ def choose(
         **run: The run, as :class:`privproj.runs.RunOptions` lists it.
 
     Returns:
-        A row for each way and rank, the best first.
+        A row for each way and rank, in :class:`privproj.Rows`, the best first.
 
     Raises:
         InvalidParameter: A value is outside its range, or nothing is projected.
@@ -103,7 +121,7 @@ def choose(
     for projected in [_at_rank(asked, rank) for rank in ranks] or [asked]:
         ways += _ways_of(projected)
     rows = [row for way in ways if (row := _row(way, plain, target, run)) is not None]
-    return tuple(sorted(rows, key=lambda row: row.worth.error))
+    return Rows(sorted(rows, key=lambda row: row.worth.error))
 
 
 def _read_layers(layers: str | Layer | Iterable[str | Layer]) -> tuple[Layer, ...]:

@@ -28,14 +28,13 @@ from privproj.curves.inversion import (
     DEFAULT_SPACING,
     LARGE_LOG_DELTA,
     LEAST_LOG_VALUE,
-    delta_value,
     floor_log_delta,
 )
 from privproj.curves.profile import INVERSE_RTOL, Curve, PrivacyProfile
 from privproj.errors import PrivprojError
 from privproj.mechanisms import Mechanism
 from privproj.numerics.arrays import Array
-from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR, RELATIVE_ERROR_PER_NAT
+from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR, NEXT_UP_RELATIVE_STEP, RELATIVE_ERROR_PER_NAT
 from privproj.result import Side
 from privproj.runs.targets import RISKS, FullTarget
 from privproj.validation import LARGEST_EPSILON, LARGEST_NOISE, SMALLEST_NOISE
@@ -181,7 +180,9 @@ def read_columns(
             points, lower = _read_log_deltas(rows, eps)
             known = points < math.inf
             points = np.where(known, points, 0.0)
-            value = _each(delta_value, points)
+            # e^h rounded up, as delta_value has it
+            value = _each(math.exp, np.maximum(points, LEAST_LOG_VALUE))
+            value = np.minimum(1.0, value + NEXT_UP_RELATIVE_STEP * value)
             lower = np.where(lower > LEAST_LOG_VALUE, np.exp(lower), 0.0)
             # h / ln 10 rounded up, as log10_value has it
             found.log10_delta[part] = np.minimum(0.0, points / math.log(10.0) + 8e-16 * np.abs(points))

@@ -6,9 +6,11 @@ with something wrong, is a question like any other: it is answered, or refused i
 """
 
 import math
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -22,10 +24,11 @@ from privproj.accounting.spec import SOLVERS, aim_from
 from privproj.assumptions import ROUNDING_AS_MEASURED
 from privproj.errors import InvalidParameter, Refused, Unanswered, raise_within, unknown_name
 from privproj.mechanisms import Mechanism
+from privproj.mechanisms.base import MechanismColumns, is_column
 from privproj.mechanisms.registry import find_bound, mechanism_named
 from privproj.numerics.arrays import Array
 from privproj.numerics.compiled import rows_to_come
-from privproj.result import Outcome, Side, Status
+from privproj.result import Outcome, Side, Status, as_html_table
 from privproj.runs import RunOptions
 from privproj.runs.targets import AnyTarget, FullTarget
 from privproj.validation import whole
@@ -34,7 +37,14 @@ ROWS_AT_A_TIME = 2**15
 """How many mechanisms are in memory together. Speed only."""
 
 
-@dataclass(frozen=True, kw_only=True)
+AnyColumns = type[Mechanism] | str | Mechanism | MechanismColumns
+"""What columns are asked of: a kind of mechanism, or one with parameters."""
+
+MOST_SHOWN_ROWS = 20
+"""Rows of columns that a notebook shows. Contract."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ColumnResult:
     """The answers of many questions about one kind of mechanism, and what all of them rest on together.
 
@@ -51,6 +61,7 @@ class ColumnResult:
         promises: What the data must keep for all rows, in words.
         assumes: All that is taken for granted about the program, in words.
         source: The theorem, and the claim of docs/proofs.md that proves it here.
+        asked: What was given by name, parameters, targets and run: an array of the broadcast shape, or one value.
 
     >>> from privproj import Gaussian, epsilons
     >>> found = epsilons(Gaussian, noise_multiplier=[1.0, 2.0], delta=1e-5)
@@ -70,10 +81,39 @@ class ColumnResult:
     promises: tuple[str, ...]
     assumes: tuple[str, ...]
     source: str
+    asked: dict[str, Any]
+
+    def __repr__(self) -> str:
+        words = f"{self.bound}, {self.side}, {self.status}"
+        return f"<{self.value.size} {self.quantity}s ({words}): {reprlib.repr(self.value.ravel().tolist())}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return flat columns by name, a row for each answer: what was asked, the answers, and how each ended.
+
+        Returns:
+            Arrays and lists of one length, for ``pandas.DataFrame(found.to_dict())`` or ``polars.DataFrame(...)``.
+
+        >>> from privproj import Gaussian, epsilons
+        >>> found = epsilons(Gaussian(noise_multiplier=[1.0, 2.0]), delta=1e-5).to_dict()
+        >>> found["noise_multiplier"].tolist(), found["delta"], found["epsilon"].round(4).tolist()
+        ([1.0, 2.0], [1e-05, 1e-05], [4.3772, 1.9931])
+        """
+        size = self.value.size
+        words = {name: ", ".join(map(str, value)) for name, value in self.asked.items() if name == "layers"}
+        asked = {name: value.ravel() if isinstance(value, np.ndarray) else [value] * size
+                 for name, value in {**self.asked, **words}.items()}  # fmt: skip
+        found = {self.quantity: self.value.ravel(), "lower": self.lower.ravel()}
+        return {**asked, **found, "outcome": [str(outcome) for outcome in self.outcome.ravel()]}
+
+    def _repr_html_(self) -> str:
+        """The first rows as a table, for notebooks."""
+        columns = self.to_dict()
+        shown = [[*column[:MOST_SHOWN_ROWS]] for column in columns.values()]
+        return as_html_table([*columns], zip(*shown, strict=True)) + f"<p>{escape(repr(self))}</p>"
 
 
 def deltas(
-    mechanism: type[Mechanism] | str,
+    mechanism: AnyColumns,
     *,
     epsilon: Any,
     bound: str | None = None,
@@ -83,7 +123,7 @@ def deltas(
     """Return the smallest deltas that the bound proves for many releases, rounded up.
 
     Args:
-        mechanism: The type of the mechanism, or its name.
+        mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
         epsilon: The epsilons of the guarantee, from 0 to 1e9: a number, a list or an array.
         bound: The name of a bound of the mechanism; None takes its default, the first in the registry.
         threads: How many threads share the work, where there is much of it.
@@ -108,7 +148,7 @@ def deltas(
 
 
 def epsilons(
-    mechanism: type[Mechanism] | str,
+    mechanism: AnyColumns,
     *,
     delta: Any = None,
     log10_delta: Any = None,
@@ -119,7 +159,7 @@ def epsilons(
     """Return the smallest epsilons that the bound proves for many releases, rounded up.
 
     Args:
-        mechanism: The type of the mechanism, or its name.
+        mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
         delta: The deltas of the guarantee, above 0 and below 1: a number, a list or an array; give either these or
             ``log10_delta``.
         log10_delta: The decimal logarithms of delta, from -1e6 to below 0.
@@ -145,7 +185,7 @@ def epsilons(
 
 
 def sigmas(
-    mechanism: type[Mechanism] | str,
+    mechanism: AnyColumns,
     *,
     epsilon: Any,
     delta: Any = None,
@@ -157,7 +197,7 @@ def sigmas(
     """Find nearly the smallest noise multipliers that meet ``(epsilon, delta)`` for many releases, rounded up.
 
     Args:
-        mechanism: The type of the mechanism, or its name.
+        mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
         epsilon: The epsilons to be met, above 0 and at most 1e9: a number, a list or an array.
         delta: The deltas to be met, above 0 and below 1; give either these or ``log10_delta``.
         log10_delta: The decimal logarithms of delta, from -1e6 to below 0.
@@ -187,12 +227,13 @@ TARGETS = ("epsilon", "delta", "log10_delta")
 
 
 def _answer_columns(
-    quantity: str, mechanism: type[Mechanism] | str, bound: str | None, threads: int, given: dict[str, Any]
+    quantity: str, mechanism: AnyColumns, bound: str | None, threads: int, given: dict[str, Any]
 ) -> ColumnResult:
     """Broadcast what is given, ask every row, and put together the answers and what they rest on."""
-    kind = mechanism_named(mechanism) if isinstance(mechanism, str) else mechanism
-    if not (isinstance(kind, type) and issubclass(kind, Mechanism)):
-        raise InvalidParameter("mechanism", mechanism, "a type of mechanism or its name, for instance M2 or 'm2'")
+    kind, own = _kind_and_parameters(mechanism)
+    for name in set(own) & set(given):
+        raise InvalidParameter(name, given[name], f"{name} once: in the mechanism, or beside its type")
+    given = {**own, **given}
     threads = whole("threads", threads, "a whole number of threads from 1 to 256", 1, 256)
     run: Any = {name: given.pop(name) for name in list(given) if name in RunOptions.__annotations__}
     _check_given(kind, quantity, run, given)
@@ -227,12 +268,27 @@ def _answer_columns(
     if quantity == "delta":
         outcome[(value >= 1.0) & (outcome == Outcome.OK)] = Outcome.VACUOUS
     value, lower, power, outcome = (array.reshape(shape) for array in (value, lower, power, outcome))
-    return basis.result(quantity=quantity, value=value, lower=lower, log10_delta=power, outcome=outcome)
+    asked = {**{name: columns[name].reshape(shape) if name in columns else same[name] for name in given}, **run}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    return basis.result(quantity=quantity, value=value, lower=lower, log10_delta=power, outcome=outcome, asked=asked)
+
+
+def _kind_and_parameters(mechanism: AnyColumns) -> tuple[type[Mechanism], dict[str, Any]]:
+    """The type of a mechanism, and what its parameters were called with where it is more than a type."""
+    if isinstance(mechanism, MechanismColumns):
+        return mechanism.kind, mechanism.parameters
+    if isinstance(mechanism, Mechanism):
+        own = {one.name: getattr(mechanism, one.name) for one in fields(mechanism) if one.init}
+        return type(mechanism), {name: value for name, value in own.items() if value is not None and value != ()}
+    kind = mechanism_named(mechanism) if isinstance(mechanism, str) else mechanism
+    if not (isinstance(kind, type) and issubclass(kind, Mechanism)):
+        raise InvalidParameter("mechanism", mechanism, "a mechanism, its type or its name, for instance M2 or 'm2'")
+    return kind, {}
 
 
 def _broadcast(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Array], tuple[int, ...]]:
     """What is the same for all rows, the flat columns of what is not, and the shape of the answers."""
-    arrays = {name: _column_of(name, value) for name, value in given.items() if _is_column(name, value)}
+    arrays = {name: _column_of(name, value) for name, value in given.items() if is_column(name, value)}
     try:
         shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
     except ValueError:
@@ -256,11 +312,6 @@ def _check_given(kind: type[Mechanism], quantity: str, run: Mapping[str, Any], g
     for name in set(TARGETS) - set(taken):
         if given.get(name) is not None:
             raise InvalidParameter(name, given[name], f"no {name}: it is what {quantity}s find at {' or '.join(taken)}")
-
-
-def _is_column(name: str, value: Any) -> bool:
-    """True for a list, a tuple, a range or an array, but for layers, of which every row has all."""
-    return name != "layers" and (isinstance(value, list | tuple | range) or hasattr(value, "__array__"))
 
 
 def _column_of(name: str, value: Any) -> Array:

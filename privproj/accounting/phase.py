@@ -16,6 +16,7 @@ from privproj.composition.compose import compose
 from privproj.curves.profile import Curve, PrivacyProfile, Representation
 from privproj.errors import InvalidParameter, Refused, raise_within, unknown_name
 from privproj.mechanisms import Mechanism, NoisyMechanism
+from privproj.mechanisms.base import MechanismColumns, is_column
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.registry import bounds_of
 from privproj.result import Side, Status
@@ -350,13 +351,19 @@ def cut_batches(curve: Curve, phases: Sequence[Phase]) -> Curve:
 
 
 def check_mechanism(mechanism: object) -> None:
-    """Raise :class:`InvalidParameter` for what is no mechanism, such as the name of one."""
+    """Raise :class:`InvalidParameter` for what is no mechanism, such as the name of one, or columns of them."""
+    if isinstance(mechanism, MechanismColumns):
+        arrays = ", ".join(name for name, value in mechanism.parameters.items() if is_column(name, value))
+        kind = mechanism.kind.__name__
+        remedy = "privproj.epsilons, deltas and sigmas take arrays"
+        raise InvalidParameter(arrays, f"arrays in {kind}", f"one value for each parameter of {kind}", remedy)
     if not isinstance(mechanism, Mechanism):
         raise InvalidParameter("mechanism", mechanism, "a mechanism, such as privproj.Gaussian(noise_multiplier=1.0)")
 
 
 def phase_for(mechanism: Mechanism, bound: Bound, run: RunOptions, name: str = "") -> Phase:
     """The phase with this bound; a relation that is not given is that of the bound, or else of the mechanism."""
+    check_mechanism(mechanism)
     options: Any = dict(without_batch_sizes(run))
     for key in (key for key in options if key not in RunOptions.__annotations__):
         raise unknown_name(key, options[key], "an option of a run", RunOptions.__annotations__, word=key)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from privproj.accounting.at_least import with_alternatives, with_lower_end
-from privproj.accounting.phase import Phase, numerics_of, phase_for
+from privproj.accounting.phase import Phase, check_mechanism, numerics_of, phase_for
 from privproj.accounting.question import Question, answer, ask_by_name, question_about
 from privproj.curves.inversion import LEAST_LOG_VALUE, delta_value, log10_value, read_epsilon, read_log_delta
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Unanswered
@@ -13,7 +13,7 @@ from privproj.mechanisms import Mechanism
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.registry import bounds_of
 from privproj.numerics.enclosure import Enclosure
-from privproj.result import Outcome, Result, Side, Status
+from privproj.result import Outcome, Result, Rows, Side, Status
 from privproj.runs import RunOptions
 from privproj.runs.targets import EpsilonTarget, Target, delta_target, epsilon_target
 
@@ -130,7 +130,7 @@ def _probability_ends(log_value: Enclosure) -> tuple[float, float | None]:
     return delta_value(log_value.upper), lower
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """One row of :func:`privproj.compare`: a bound with its answer, or with the reason why it gives none.
 
@@ -152,6 +152,22 @@ class Comparison:
     reason: str = ""
     short: str = ""
 
+    def __repr__(self) -> str:
+        return f"<{self.bound.name}: {self.reason or self.result}>"
+
+    def as_row(self) -> dict[str, object]:
+        """Return the row as plain values under the names of its columns."""
+        found = self.result
+        if found is None:
+            return {"bound": self.bound.name, "status": str(self.bound.status), "reason": self.reason}
+        facts = {
+            "bound": found.bound,
+            found.quantity: found.value,
+            "status": str(found.status),
+            "side": str(found.side),
+        }
+        return {**facts, "promises": "; ".join(found.promises), "reason": self.reason}
+
 
 def compare(
     mechanism: Mechanism,
@@ -159,7 +175,7 @@ def compare(
     delta: float | None = None,
     epsilon: float | None = None,
     **run: Unpack[RunOptions],
-) -> list[Comparison]:
+) -> "Rows[Comparison]":
     """Ask every bound of the mechanism the same question, and sort the answers.
 
     Args:
@@ -170,8 +186,8 @@ def compare(
         **run: The run, as :class:`privproj.runs.RunOptions` lists it; none of them: one release on the whole data set.
 
     Returns:
-        A row for each bound: first the proved ones without a promise, then the conditional ones, each group from the
-        smallest value to the largest; last those without an answer, with their reasons.
+        A row for each bound, in :class:`privproj.Rows`: first the proved ones without a promise, then the conditional
+        ones, each group from the smallest value to the largest; last those without an answer, with their reasons.
 
     Raises:
         InvalidParameter: Both or none of ``delta`` and ``epsilon`` are given, or a value is outside its domain.
@@ -184,11 +200,12 @@ def compare(
     if (delta is None) == (epsilon is None):
         raise InvalidParameter("delta", delta, "exactly one of delta and epsilon")
     question_target = delta_target(delta, None) if delta is not None else epsilon_target(epsilon)  # pyright: ignore
+    check_mechanism(mechanism)
     rows = []
     for bound in bounds_of(type(mechanism)):
         phase = phase_for(mechanism, bound, run)
         rows.append(_compare_one(phase if bound.splits else phase.with_run(split=None), question_target))
-    return sorted(rows, key=_comparison_order)
+    return Rows(sorted(rows, key=_comparison_order))
 
 
 def _compare_one(phase: Phase, target: Target | EpsilonTarget) -> Comparison:

@@ -13,6 +13,7 @@ from privproj.accounting.phase import (
     OWN_COMPOSER,
     Accountant,
     Phase,
+    check_mechanism,
     cut_batches,
     phase_for,
     remedy_for_fixed_projection,
@@ -114,17 +115,18 @@ class Schedule(Question):
     def __add__(self, other: "Schedule | Phase") -> "Schedule":
         """The run of both, one after the other, as :func:`phase_of` or another schedule says it.
 
-        A phase that goes on as the last one did makes that longer, so that a loop may add every step on its own.
+        A phase that goes on as one did before, under its name, makes that longer, so that a loop may add every step on
+        its own. Planned phases keep their order: one goes on with the last phase only.
         """
-        added = (other,) if isinstance(other, Phase) else other.phases
-        last, first = self.phases[-1], added[0]
-        # Two phases with a fixed projection each have two of them.
-        apart = last.accountant is not None or vars(first.mechanism).get("fixed_projection")
-        longer = last if apart else last.with_run(steps=last.run.steps + first.run.steps)
-        goes_on = not apart and replace(first, name=last.name, run=longer.run) == longer
-        if goes_on and first.with_run(steps=1).run == last.with_run(steps=1).run:
-            return replace(self, phases=(*self.phases[:-1], longer, *added[1:]))
-        return replace(self, phases=(*self.phases, *added))
+        phases = list(self.phases)
+        for phase in (other,) if isinstance(other, Phase) else other.phases:
+            first = len(phases) - 1 if phase.planned else 0
+            place = next((i for i in range(first, len(phases)) if _goes_on(phases[i], phase)), None)
+            if place is None:
+                phases.append(phase)
+            else:
+                phases[place] = phases[place].with_run(steps=phases[place].run.steps + phase.run.steps)
+        return replace(self, phases=tuple(phases))
 
     def __mul__(self, times: int) -> "Schedule":
         """The run that does all phases so many times; their order plays no role."""
@@ -369,6 +371,14 @@ class Schedule(Question):
         return found
 
 
+def _goes_on(before: Phase, phase: Phase) -> bool:
+    """True where a phase only takes more steps like those of one before it."""
+    # Two phases with a fixed projection each have two of them.
+    if before.accountant is not None or vars(before.mechanism).get("fixed_projection"):
+        return False
+    return phase.with_run(steps=1) == before.with_run(steps=1)
+
+
 def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
     """The phase with its noise multiplier times ``factor``; raises :class:`InvalidParameter` where it has none."""
     if phase.accountant is not None:
@@ -402,4 +412,5 @@ def phase_of(mechanism: Mechanism, name: str = "phase", bound: str | None = None
     >>> phase_of(M2(dim=2048, rank=16, noise_multiplier=0.5), "training", steps=10).bound.name
     'rank-free'
     """
+    check_mechanism(mechanism)
     return phase_for(mechanism, find_bound(type(mechanism), bound), run, name)  # pyright: ignore[reportArgumentType]

@@ -21,6 +21,7 @@ from privproj.validation import (
     TABLE,
     TEXT,
     TRUTH,
+    WHOLE,
     Kind,
     is_printable,
     parameters_from,
@@ -54,6 +55,7 @@ KINDS: dict[str, Kind] = {
     **{name: found.kind for name, found in {**RUN_PARAMETERS, **TARGET_PARAMETERS}.items()},
     **dict.fromkeys(("name", "query", "mechanism", "bound", "status"), TEXT),
     **dict.fromkeys(("expect", "rtol", "at_most"), NUMBER),
+    "bound_version": WHOLE,
     "planned": TRUTH,
     "event": TABLE,
 }

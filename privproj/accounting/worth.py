@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from privproj.accounting.calibration import solve_sigma
+from privproj.accounting.phase import check_mechanism
 from privproj.accounting.question import ask_by_name, question_about
 from privproj.errors import Refused, Unanswered
 from privproj.mechanisms import Gaussian
@@ -107,6 +108,7 @@ def worth(
     >>> round(found.effective_noise_multiplier, 3), round(found.noise_over_dp_sgd, 2), round(found.projection_error)
     (1.879, 1.02, 127)
     """
+    check_mechanism(mechanism)
     lift = mechanism.lift()
     if lift is None:
         return None

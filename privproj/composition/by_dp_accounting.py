@@ -6,10 +6,11 @@ docs/proofs.md under "What is only observed".
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dp_accounting.pld import common, pld_pmf
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from privproj.composition.dominating_pairs import DominatingPair
 from privproj.errors import PrecisionLimit
@@ -119,6 +120,11 @@ def _law_of(pair: DominatingPair) -> pld_pmf.PLDPmf:
     _check_cell_count(int(pair.cells[-1] - pair.cells[0]) + 1, pair.step)
     cells = dict(zip(pair.cells.tolist(), pair.masses.tolist(), strict=True))
     return pld_pmf.create_pmf(cells, pair.step, pair.at_infinity, pessimistic_estimate=True).to_dense_pmf()
+
+
+def distribution_of(pair: DominatingPair) -> PrivacyLossDistribution:
+    """A symmetric pair as dp-accounting's distribution; what rounding may have taken off its masses is infinite."""
+    return PrivacyLossDistribution(_law_of(replace(pair, at_infinity=pair.at_infinity + 2.0 * pair.rounding)))
 
 
 def _self_compose(law: pld_pmf.PLDPmf, count: int, step: float) -> pld_pmf.PLDPmf:

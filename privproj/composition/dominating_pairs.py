@@ -154,6 +154,11 @@ class DominatingPair:
     rounding: float
     """Bound of the relative error of every mass, but for that of cell 0: there it bounds the absolute error."""
 
+    @property
+    def losses(self) -> FloatArray:
+        """The losses in nats."""
+        return self.step * self.cells
+
     def mirrored(self) -> "DominatingPair":
         """The pair ``(Q, P)``: the add order, where this one is the remove order."""
         # Q-masses p_j e^(-j h) at the losses -j h. Each is off by 2 u (4 + |j h|) more.

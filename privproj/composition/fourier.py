@@ -177,6 +177,10 @@ Speed only.
 """
 
 
+SETTLED_NATS = 1e-8
+"""Largest log ratio at which a small step of Newton's method ends it. Speed only."""
+
+
 class DeltaValue(NamedTuple):
     """The finite part of delta at one ``eps``, with its error. Whoever computed it guarantees the error."""
 
@@ -200,7 +204,7 @@ class _Factor:
     @property
     def losses(self) -> FloatArray:
         """The losses in nats."""
-        return self.pair.step * self.pair.cells
+        return self.pair.losses
 
     @property
     def logs(self) -> FloatArray:
@@ -437,7 +441,8 @@ class Composition:
             gap, fall = excess(eps)
             low, high = (eps, high) if gap > 0.0 else (low, eps)
             nearer = eps + gap / fall if fall > 0.0 else high
-            settled = abs(nearer - eps) <= NEWTON_RTOL * nearer
+            # Where the error is most of a delta its slope says nothing, so the gap must be small too.
+            settled = abs(nearer - eps) <= NEWTON_RTOL * eps and abs(gap) <= SETTLED_NATS
             if not settled and not low < nearer < high:
                 nearer = 0.5 * (low + high)
             eps = nearer
@@ -470,6 +475,7 @@ class TiltedSum:
         self.frequencies, values, errors = self.transform()
         self.masses = []  # not needed any more
         self.blocks: Any = None
+        self.terms: Any = None
         self.prepare_sums(values, errors)
 
     def add(self, phase: _Factor) -> None:
@@ -705,7 +711,8 @@ class TiltedSum:
         # e^(i w_k cell) = e^(i w_(m q) cell) e^(i w_p cell), k = m q + p
         rows = np.exp(2j * np.pi / n * (np.arange(self.blocks.shape[1]) * (block * (cell % n) % n) % n))
         turns = np.exp(2j * np.pi / n * (np.arange(block) * (cell % n) % n))
-        first, second = np.sum((np.einsum("srk,k->sr", self.blocks, turns) * rows).real, axis=1)
+        inner: Any = np.einsum("srk,k->sr", self.blocks, turns)
+        first, second = np.sum((inner * rows).real, axis=1)
         return float(first), float(second)
 
     def delta(self, eps: float) -> DeltaValue:

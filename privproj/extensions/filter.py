@@ -79,7 +79,7 @@ class _RenyiMeter:
 
     def cost(self, phase: Phase) -> tuple[Phase, float]:
         """``D(alpha)`` of one release; raises :class:`Refused` where it is not known or not finite."""
-        asked, curve = _renyi_curve(phase)
+        asked, curve = renyi_curve(phase)
         found = curve.divergence_at(self.order)
         if not found < math.inf:
             raise Refused(
@@ -124,7 +124,7 @@ class _GaussianMeter:
         return 0.0 if noise is None else noise**-2.0
 
 
-def _renyi_curve(phase: Phase) -> tuple[Phase, RenyiCurve | BestCurve]:
+def renyi_curve(phase: Phase) -> tuple[Phase, RenyiCurve | BestCurve]:
     """The Renyi curve of one release, by the bound of the phase or by that of the mechanism that has one.
 
     Raises :class:`Refused` where there is none, or none for this sampling.
@@ -146,7 +146,7 @@ def best_order(phase: Phase, target: FullTarget) -> float:
     Every order is sound. It does not depend on the number of steps. Raises :class:`Refused` where no order leaves
     any budget, or where there is no Renyi curve.
     """
-    curve = _renyi_curve(_one_release(phase))[1]
+    curve = renyi_curve(_one_release(phase))[1]
     tried: dict[float, float] = {}
 
     def score(alpha: float) -> float:

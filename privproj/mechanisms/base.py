@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from privproj.assumptions import ADAPTED_CLIP, COUNT_OF_SIGNS
 from privproj.errors import InvalidParameter
@@ -59,6 +59,12 @@ class Mechanism:
     can_be_sampled: ClassVar[bool] = True
     deviation_over_scale: ClassVar[float] = 1.0
     noise_multiplier = None
+
+    def __new__(cls, **given: Any) -> Self:
+        """Make a mechanism, or :class:`MechanismColumns` where a parameter is a list or an array."""
+        if any(is_column(name, value) for name, value in given.items()):
+            return MechanismColumns(cls, given)  # pyright: ignore[reportReturnType]
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         check_parameters(self)
@@ -135,6 +141,22 @@ class Mechanism:
         if "layers" in given:
             given["layers"] = [str(layer) for layer in vars(self)["layers"]]
         return given
+
+
+@dataclass(frozen=True)
+class MechanismColumns:
+    """Many mechanisms of one kind, as one that is called with arrays: no mechanism, so that no door of one takes it.
+
+    ``epsilons``, ``deltas`` and ``sigmas`` do.
+    """
+
+    kind: type[Mechanism]
+    parameters: dict[str, Any]
+
+
+def is_column(name: str, value: object) -> bool:
+    """True for a list, a tuple, a range or an array, but for layers, of which every row has all."""
+    return name != "layers" and (isinstance(value, list | tuple | range) or len(getattr(value, "shape", ())) > 0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -18,7 +18,7 @@ from privproj.accounting.spec import (
 )
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within, unknown_name
 from privproj.result import Outcome, Result, Status
-from privproj.validation import TEXT, real
+from privproj.validation import TEXT, real, whole
 
 DEFAULT_RTOL = 1e-6
 """Relative difference from the expected value that passes where none is given. Contract."""
@@ -30,7 +30,10 @@ tolerance guards nothing. Contract."""
 PINS = (str(Status.PROVED), str(Status.CONDITIONAL))
 """The statuses that an entry may pin: those of bounds that answer. Contract."""
 
-ENTRY_KEYS = ("name", "query", "mechanism", "bound", "status", "expect", "rtol", "at_most")
+EXPECTED = ("status", "expect", "rtol", "at_most", "bound_version")
+"""Keys of an entry that say what is expected of its answer."""
+
+ENTRY_KEYS = ("name", "query", "mechanism", "bound", *EXPECTED)
 """Keys of an entry besides those of its question."""
 
 
@@ -46,6 +49,14 @@ class _ExpectedBound:
     expect: float | None = None
     rtol: float = DEFAULT_RTOL
     at_most: float | None = None
+    bound_version: int | None = None
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What is asked by name: parameters, targets, bound and relation, without what is expected of the answer."""
+        phase = question_from(self.given, self.query).only
+        own = {key: value for key, value in self.given.items() if key not in ("name", "query", *EXPECTED)}
+        return {**own, "bound": phase.bound.name, "relation": str(phase.run.relation)}
 
     def ask(self) -> Result:
         """The answer that the tool gives now; raises :class:`PrivprojError` where it gives none."""
@@ -71,11 +82,26 @@ class _ExpectedBound:
         if self.status is not None and result.status != self.status:
             return f"expected a {self.status} bound, got a {result.status} one"
         if expect is not None and not abs(value - expect) <= self.rtol * abs(expect):
-            change = (value - expect) / expect if expect else math.inf
-            return f"expected {expect!r} within {self.rtol:g}, moved by {change:+.2e}"
+            moved = f"expected {expect!r} within {self.rtol:g}, moved by {change_words(expect, value)}"
+            return moved + self._why(result)
         if self.at_most is not None and not value <= self.at_most:
-            return f"expected at most {self.at_most!r}, got {value!r}"
+            above = f"expected at most {self.at_most!r}, got {value!r}, {change_words(self.at_most, value)}"
+            return above + self._why(result)
         return ""
+
+    def _why(self, result: Result) -> str:
+        """What the version of the bound says of why a number moved; nothing where the entry does not pin it."""
+        now, then = result.bound_version, self.bound_version
+        if then is None:
+            return ""
+        if now == then:
+            return f"; {result.bound} is at version {now} as before: look for what changed in the entry"
+        return f"; {result.bound} went from version {then} to {now}, which may move its values: CHANGELOG.md says why"
+
+
+def change_words(before: float, now: float) -> str:
+    """By how much a number changed, in per cent of what it was."""
+    return f"{100.0 * (now - before) / abs(before):+.3g} %" if before else f"{now - before:+.3g}"
 
 
 @dataclass(frozen=True)
@@ -92,8 +118,18 @@ class CheckVerdict:
         return not self.problem
 
     def updated(self) -> "CheckVerdict":
-        """The verdict after ``expect`` was rewritten with the answer; without one it stays."""
+        """The verdict after the entry was rewritten with the answer; without one it stays."""
         return self if self.result is None else replace(self, problem=self.entry.judged(self.result, None))
+
+    @property
+    def rewritten(self) -> dict[str, Any]:
+        """What of the entry the answer changes: ``expect`` and ``bound_version``, where it has them and they differ."""
+        if self.result is None or self.result.value is None:
+            return {}
+        value, old = self.result.value, self.entry.given.get("expect")
+        new = {"expect": int(value) if isinstance(old, int) and value == int(value) else float(value)}
+        new["bound_version"] = self.result.bound_version
+        return {key: now for key, now in new.items() if self.entry.given.get(key, now) != now}
 
 
 def entries_from(data: Mapping[str, Any], where: str = "regression file") -> list[_ExpectedBound]:
@@ -125,13 +161,15 @@ def _entry_from(entry: Any, where: str) -> _ExpectedBound:
         numbers = _expectations_from(given)
         if given.get("status", PINS[0]) not in PINS:
             raise InvalidParameter("status", given["status"], "a status: " + " or ".join(PINS))
+        version = given.get("bound_version")
+        version = None if version is None else whole("bound_version", version, "a version of the bound, from 1 on")
         question_from(given, query)
         target_from(given, query)
     except InvalidParameter as error:
         raise_within(error, label)
     except PrivprojError as error:
         raise InvalidParameter(label, name, "a valid entry", str(error)) from None
-    return _ExpectedBound(name, query, given, label, given.get("status"), **numbers)
+    return _ExpectedBound(name, query, given, label, given.get("status"), **numbers, bound_version=version)
 
 
 def _expectations_from(given: Mapping[str, Any]) -> dict[str, float]:

@@ -25,7 +25,7 @@ from privproj.rigorous.integral import Integrand, positive_integral
 from privproj.rigorous.profiles import ExactProfile, Witness
 
 
-class BallGain(NamedTuple):
+class _BallGain(NamedTuple):
     """A gain ``g(x)`` at a real point, from ``x`` and ``e^x - 1``, and around one on the complex plane."""
 
     at: Callable[[arb, arb], arb]
@@ -42,7 +42,7 @@ GUARD_BITS_IN_RUNS = 64
 """Bits of the working precision beyond them. Speed only."""
 
 
-ONE = BallGain(lambda x, grown: arb(1), lambda x, analytic: acb(1))
+_ONE = _BallGain(lambda x, grown: arb(1), lambda x, analytic: acb(1))
 """The gain 1."""
 
 SHARED_BITS = 26
@@ -139,7 +139,7 @@ class _RatioPair:
         below = self.log_c.exp() * scale * part
         return below if self.m <= 1 else 1 - below
 
-    def weighted_at(self, t: arb, x: arb, sign: int, gain: BallGain) -> arb:
+    def weighted_at(self, t: arb, x: arb, sign: int, gain: _BallGain) -> arb:
         """Return ``e^t`` times :meth:`weight` times the gain, at a real point."""
         # C e^(t + sign (r-1) x/2) (1 + u^2)^-(r+1)/2, u^2 = 2 sinh^2(x/2)/m = (e^x - 1)^2 / (2 m e^x)
         grown = x.expm1()
@@ -156,7 +156,7 @@ class _RatioPair:
 
     def part_below_one(self) -> arb:
         """Return the part of ``0 < A < 1``, in two pieces where ``U2`` changes its sign (``r > d + 1``)."""
-        below, certain = BallGain(self.below_at, self.below_around), BallGain(self.certain_at, self.certain_around)
+        below, certain = _BallGain(self.below_at, self.below_around), _BallGain(self.certain_at, self.certain_around)
         if not self.a < 0:
             return self.side(below, 1, arb(0))
         turn = self.eps / -self.a
@@ -170,9 +170,9 @@ class _RatioPair:
         """
         if not self.a > 0:
             return arb(0)
-        return self.side(BallGain(self.above_at, self.above_around), -1, self.eps / self.a, known=known)
+        return self.side(_BallGain(self.above_at, self.above_around), -1, self.eps / self.a, known=known)
 
-    def side(self, gain: BallGain, sign: int, origin: arb, end: arb | None = None, known: arb | None = None) -> arb:
+    def side(self, gain: _BallGain, sign: int, origin: arb, end: arb | None = None, known: arb | None = None) -> arb:
         """Return ``int weight gain dx`` for ``x`` from ``origin`` (to ``end``), over ``t = ln(x - origin)``."""
 
         def integrand(t: acb, analytic: bool) -> acb:
@@ -379,7 +379,7 @@ class _SharedPanel:
                 place, share = arb.legendre_p_root(PANEL_NODES, i, weight=True)
                 t = self.low + self.width * (1 + place) / 2
                 x = t.exp()
-                weight = self.width / 2 * share * pair.weighted_at(t, x, sign, ONE)
+                weight = self.width / 2 * share * pair.weighted_at(t, x, sign, _ONE)
                 found.append((*self._place(pair, x), weight, weight * (-sign * pair.c * x).exp()))
             self._nodes[sign] = found
         return self._nodes[sign]

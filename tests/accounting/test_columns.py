@@ -185,15 +185,38 @@ def test_columns_are_broadcast_and_a_row_does_not_depend_on_the_others(monkeypat
     assert privproj.epsilons(M2, dim=64, rank=4, noise_multiplier=[], delta=1e-5).value.shape == (0,)
 
 
+@pytest.mark.parametrize("query", ["deltas", "epsilons", "sigmas"])
+def test_rows_of_several_shapes_are_answered_as_each_alone(query):
+    """Also where nothing is projected, which is another law, and where the same shape comes again."""
+    columns = {"dim": [64, 128, 64, 16, 64], "rank": [4, 4, 64, 2, 4], "noise_multiplier": [0.5, 1.0, 2.0, 0.7, 0.9]}
+    targets = {"epsilon": [1.0, 0.5, 2.0, 0.1, 0.7], "delta": [1e-5, 1e-3, 1e-6, 1e-5, 1e-4]}
+    columns |= {"deltas": {"epsilon": targets["epsilon"]}, "epsilons": {"delta": targets["delta"]}}.get(query, targets)
+    if query == "sigmas":
+        del columns["noise_multiplier"]
+    ask = getattr(privproj, query)
+    found = ask(M2, **columns)
+    for i in range(5):
+        alone = ask(M2, **{name: column[i] for name, column in columns.items()})
+        assert (found.value[i], found.lower[i], found.log10_delta[i]) == (alone.value, alone.lower, alone.log10_delta)
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
+        (
+            lambda: privproj.epsilons(M2, dim=[64, 8, 64], rank=9, noise_multiplier=1.0, delta=[0.1, 0.1, 2]),
+            "row 1: rank",
+        ),
+        (
+            lambda: privproj.epsilons(M2, dim=[64, 64, 8], rank=9, noise_multiplier=1.0, delta=[0.1, 2, 0.1]),
+            "row 1: delta",
+        ),
         (lambda: privproj.epsilons(M2, dim=64, rank=[4, 65, 66], noise_multiplier=1.0, delta=1e-5), "row 1: rank=65"),
         (lambda: privproj.deltas(Gaussian, noise_multiplier=[[1.0], [-1.0]], epsilon=[1.0, 2.0]), "row 1, 0: noise"),
         (lambda: privproj.deltas(Gaussian, noise_multiplier=1.0, epsilon=[1.0, math.nan]), "row 1: epsilon=nan"),
         (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0, delta=[0.1, 1.0]), "row 1: delta=1"),
         (lambda: privproj.epsilons(Gaussian, noise_multiplier=[1.0], epsilon=1.0, delta=0.1), "no epsilon"),
-        (lambda: privproj.epsilons(Gaussian(noise_multiplier=1.0), delta=0.1), "a type of mechanism"),
+        (lambda: privproj.epsilons(3, delta=0.1), "a mechanism, its type"),
         (lambda: privproj.epsilons(Gaussian, noise_multiplier=[[1.0, 2.0], [3.0]], delta=0.1), "without gaps"),
         (lambda: privproj.epsilons(Gaussian, noise_multiplier=(1.0, True), delta=0.1), "truth value"),
         (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0, delta=0.1, steps=[1, 2]), "one steps for all rows"),
@@ -259,3 +282,43 @@ def test_every_name_of_an_answer_is_an_array_of_its_shape():
     for name in ("value", "lower", "log10_delta", "outcome"):
         assert getattr(found, name).shape == (2,)
     assert found.bound == "rank-free" and found.assumes and "C" in found.source
+
+
+def test_a_mechanism_whose_parameters_are_arrays_is_its_columns():
+    asked = {"dim": 2048, "rank": np.array([4, 16]), "noise_multiplier": [[0.5], [1.0]]}
+    for ask, target in (
+        (privproj.epsilons, {"delta": 1e-5}),
+        (privproj.deltas, {"epsilon": 1.0}),
+        (privproj.epsilons, {"delta": [1e-5, 1e-6], "steps": 3}),
+    ):
+        inside, beside = ask(M2(**asked), **target), ask(M2, **asked, **target)
+        assert inside.value.tolist() == beside.value.tolist() and inside.value.shape == (2, 2)
+    one = privproj.epsilons(M2(dim=2048, rank=16, noise_multiplier=0.5, change_rank=2), delta=[1e-5, 1e-6])
+    scalar = privproj.epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5, change_rank=2), delta=1e-6)
+    assert one.value[1] == pytest.approx(scalar.value, rel=1e-8, abs=0) and one.promises == scalar.promises
+    with pytest.raises(InvalidParameter, match="rank once"):
+        privproj.epsilons(M2(**asked), rank=3, delta=1e-5)
+    with pytest.raises(InvalidParameter, match="a parameter of m2"):
+        privproj.epsilons(M2(ranks=[3]), delta=1e-5)
+    with pytest.raises(InvalidParameter, match=r"row 1: rank=0"):
+        privproj.epsilons(M2(dim=8, rank=[3, 0], noise_multiplier=1.0), delta=1e-5)
+
+
+@pytest.mark.parametrize("run", [{}, {"steps": 3, "relation": "replace"}], ids=str)
+def test_columns_become_a_frame_with_what_was_asked(run):
+    """Every row of it, asked again by what stands in it, has its answer."""
+    found = privproj.epsilons(M2(dim=64, rank=[[4], [8]], noise_multiplier=[1.0, 2.0]), delta=1e-5, **run)
+    frame = found.to_dict()
+    assert {len(column) for column in frame.values()} == {4} == {found.value.size}
+    for i in range(4):
+        row = {name: column[i] for name, column in frame.items()}
+        value, lower, outcome = row.pop("epsilon"), row.pop("lower"), row.pop("outcome")
+        again = privproj.epsilons(M2, **row).value
+        assert value == again and lower <= value and outcome == "ok"
+    layered = privproj.epsilons(
+        M2(layers=(privproj.Layer(dim=64, rank=4),), noise_multiplier=[1.0, 2.0]), delta=1e-5
+    ).to_dict()
+    assert layered["layers"] == [str(privproj.Layer(dim=64, rank=4))] * 2
+    assert len(repr(found)) < 300 and found._repr_html_().count("<tr>") == 5
+    many = privproj.epsilons(Gaussian(noise_multiplier=np.linspace(1, 2, 1000)), delta=1e-5)
+    assert len(repr(many)) < 300 and many._repr_html_().count("<tr>") == 21

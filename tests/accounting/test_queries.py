@@ -1,5 +1,7 @@
 """Questions about whole runs: the reference run, groups, sampling, absurd questions."""
 
+from xml.etree import ElementTree
+
 import numpy as np
 import pytest
 from helpers import RUN, eps_of, full_if, m2
@@ -10,6 +12,7 @@ from privproj.accounting.phase import phase_for
 from privproj.errors import PrecisionLimit, PrivprojError
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics.kernels import log_add
+from privproj.schedule import phase_of
 
 
 @pytest.mark.parametrize(
@@ -151,13 +154,80 @@ def test_a_guarantee_is_a_number_and_shows_itself_in_a_line():
     again = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5)
     assert float(answer) == answer.value and {answer: 1}[again] == 1
     assert repr(answer) == f"<{answer}>" and "\n" not in repr(answer)
-    assert "<b>epsilon = 4.378 (exact" in answer._repr_html_() and answer.assumes[0] in answer._repr_html_()
+    assert ">epsilon = 4.378 (exact" in answer._repr_html_() and answer.assumes[0] in answer._repr_html_()
     for lost in (
         privproj.rank(M2(dim=96, noise_multiplier=1e-3), epsilon=0.1, delta=1e-5),
         privproj.epsilon(privproj.R1SMG(dim=100, noise_multiplier=2.0), delta=1e-5, allow_refuted=True),
     ):  # fmt: skip
         with pytest.raises(InvalidParameter, match="an answer that is a guarantee"):
             float(lost)
+
+
+SIZES = {"batch_size": 256, "dataset_size": 50_000, "epochs": 3}
+PLAIN = {"sampling_rate": 256 / 50_000, "steps": 588, "public_size": True}
+DOORS = {
+    "delta": lambda **run: privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=1.0, **run).value,
+    "compare": lambda **run: privproj.compare(Gaussian(noise_multiplier=1.0), delta=1e-5, **run).to_dict(),
+    "gdp_mu": lambda **run: privproj.gdp_mu(Gaussian(noise_multiplier=1.0), **run).value,
+    "select": lambda **run: privproj.select(Gaussian(noise_multiplier=1.0), trials=9, delta=1e-5, **run).value,
+    "worth": lambda **run: privproj.worth(M2(dim=64, rank=4, noise_multiplier=1.0), epsilon=1.0, delta=1e-5, **run),
+    "choose": lambda **run: privproj.choose(layers="64x4", epsilon=1.0, delta=1e-5, **run).to_dict(),
+    "columns": lambda **run: privproj.epsilons(Gaussian, noise_multiplier=[1, 2], delta=1e-5, **run).value.tolist(),
+    "phase_of": lambda **run: phase_of(Gaussian(noise_multiplier=1.0), **run),
+    "filter": lambda **run: privproj.Filter.for_releases(
+        Gaussian(noise_multiplier=1.0), epsilon=1.0, delta=1e-5, **run
+    ).most_steps(Gaussian(noise_multiplier=1.0), **{**{k: v for k, v in run.items() if k != "epochs"}, "steps": 1}),
+    "accountant": lambda **run: privproj.Accountant().step(Gaussian(noise_multiplier=1.0), **run).epsilon(1e-5).value,
+}  # fmt: skip
+"""What takes the options of a run."""
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_every_door_takes_batch_size_data_set_size_and_epochs(door):
+    found, plain = DOORS[door](**SIZES), DOORS[door](**PLAIN)
+    assert found == plain
+
+
+SCALAR_DOORS = {
+    **{name: getattr(privproj, name) for name in ("sigma", "rank", "steps", "rate", "misalignment", "worth")},
+    "epsilon": lambda mechanism, epsilon, delta: privproj.epsilon(mechanism, delta=delta),
+    "delta": lambda mechanism, epsilon, delta: privproj.delta(mechanism, epsilon=epsilon),
+    "compare": lambda mechanism, epsilon, delta: privproj.compare(mechanism, delta=delta),
+    "gdp_mu": lambda mechanism, epsilon, delta: privproj.gdp_mu(mechanism),
+    "select": lambda mechanism, epsilon, delta: privproj.select(mechanism, trials=3, delta=delta),
+    "phase_of": lambda mechanism, epsilon, delta: phase_of(mechanism),
+    "filter": lambda mechanism, epsilon, delta: privproj.Filter(order=3.0, budget=1.0).spend(mechanism),
+    "accountant": lambda mechanism, epsilon, delta: privproj.Accountant().step(mechanism),
+}
+"""What takes one mechanism."""
+
+
+@pytest.mark.parametrize("column", [[4, 16], (4, 16), range(4, 6), np.array([4, 16]), np.array([[4]])], ids=repr)
+@pytest.mark.parametrize("door", SCALAR_DOORS)
+def test_a_mechanism_with_arrays_names_the_doors_that_take_it(door, column):
+    several = M2(dim=2048, rank=column, noise_multiplier=0.5)
+    assert not isinstance(several, M2)
+    with pytest.raises(InvalidParameter, match=r"got rank=arrays in M2; privproj\.epsilons"):
+        SCALAR_DOORS[door](several, epsilon=1.0, delta=1e-5)
+
+
+@pytest.mark.parametrize("rows", [
+    lambda: privproj.compare(M2(dim=64, rank=4, noise_multiplier=1.0), delta=1e-5),
+    lambda: privproj.compare(M2(dim=64, rank=4, noise_multiplier=1.0), epsilon=1.0),
+    lambda: privproj.choose(layers="64x4", epsilon=1.0, delta=1e-5),
+])  # fmt: skip
+def test_rows_are_a_table_and_columns(rows):
+    found = rows()
+    columns = found.to_dict()
+    assert isinstance(found, tuple) and len(found) > 2 and {len(column) for column in columns.values()} == {len(found)}
+    for i, row in enumerate(found):
+        assert {name: value for name, column in columns.items() if (value := column[i]) is not None} == {
+            name: value for name, value in row.as_row().items() if value is not None
+        }
+        assert len(repr(row)) < 300 and "\n" not in repr(row)
+    shown = found._repr_html_()
+    assert shown.count("<tr>") == len(found) + 1 and all(f">{name}</th>" in shown for name in columns)
+    ElementTree.fromstring(shown)
 
 
 @pytest.mark.parametrize(

@@ -109,14 +109,22 @@ def test_a_loop_that_adds_its_steps_is_the_run_file():
     assert total.epsilon(delta=1e-5) == from_data(total.as_dict()).epsilon(delta=1e-5)
     once = Schedule((first.with_run(steps=2), then.with_run(steps=3)))
     assert once * 10 == whole
-    assert (once + once).epsilon(delta=1e-5).value == pytest.approx((once * 2).epsilon(delta=1e-5).value, rel=1e-3)
+    assert once + once == once * 2
+    alternating = Schedule((first,)) + then
+    for _ in range(19):
+        alternating = alternating + first + then
+    assert alternating == Schedule((first.with_run(steps=20), then.with_run(steps=20)))
+    planned = dataclasses.replace(first, planned=True)
+    assert [phase.run.steps for phase in (total + planned + then + planned + planned).phases] == [20, 31, 3]
 
 
-@pytest.mark.parametrize("change", [{"sampling_rate": 0.02}, {"noise_multiplier": 2.0}, {"planned": True}])
+@pytest.mark.parametrize(
+    "change", [{"sampling_rate": 0.02}, {"noise_multiplier": 2.0}, {"planned": True}, {"name": "other"}]
+)
 def test_phases_that_differ_stay_apart(change):
     phase = phase_of(Gaussian(noise_multiplier=1.0), "first", sampling_rate=0.01, steps=5)
     mechanism = Gaussian(noise_multiplier=change.get("noise_multiplier", 1.0))
-    other = phase_of(mechanism, "other", sampling_rate=change.get("sampling_rate", 0.01), steps=5)
+    other = phase_of(mechanism, change.get("name", "first"), sampling_rate=change.get("sampling_rate", 0.01), steps=5)
     other = dataclasses.replace(other, planned=change.get("planned", False))
     assert (Schedule((phase,)) + other).phases == (phase, other)
 

@@ -5,11 +5,12 @@ import re
 from enum import StrEnum
 
 import pytest
-from privproj_cli.explain import entries, spelling, word_groups
+from helpers import ROOT
+from privproj_cli.explain import claims, entries, spelling, word_groups
 from privproj_cli.query import MECHANISMS
 
 from privproj import errors
-from privproj.mechanisms.registry import LINES
+from privproj.mechanisms.registry import LINES, registry
 from privproj.result import Outcome, Side, Status
 from privproj.runs.sampling import NeighbouringRelation, Sampling
 
@@ -75,6 +76,17 @@ def test_one_word_is_printed_and_without_one_all_are_listed(run):
     listed = " ".join(run("explain")[1].split())
     assert all(entry["name"] in listed for entry in WORDS)
     assert all(len(line) <= 100 for word in ("", *NAMES) for line in run(f"explain {word}")[1].splitlines())
+
+
+def test_every_claim_has_an_explanation_and_its_page():
+    proofs = (ROOT / "docs" / "proofs.md").read_text()
+    titles = dict(re.findall(r"^## (C\d+) (.*)$", proofs, re.MULTILINE))
+    assert list(claims()) == list(titles) and len(titles) > 30
+    for name, title in titles.items():
+        (found,) = entries(GROUPS, name.lower())
+        assert found["means"].startswith(f"{title}.") and f"docs/proofs.md#{name.lower()}" in found["means"]
+        assert f'<a id="{name.lower()}"></a>' in proofs and not {"$", "`", "["} & set(found["means"])
+        assert found["see"] == [f"{b.mechanism.name}.{b.name}" for b in registry() if b.proof == name]
 
 
 def test_json_has_the_same_words(run):

@@ -1,13 +1,17 @@
 """The command line: help, bad input, exit codes, imports."""
 
+import io
+import json
 import shlex
 import subprocess
 import sys
 
 import pytest
 from privproj_cli.commands import COMMANDS, command_named
+from privproj_cli.main import exit_code
 
 import privproj
+from privproj.records.data_file import as_toml
 
 GAUSSIAN = "gaussian --noise-multiplier 1"
 
@@ -138,6 +142,56 @@ def test_names_of_other_tools_are_answered_with_ours(run, given, ours):
     quantity = "delta" if ours == "--epsilon" else "epsilon"
     code, _, err = run(f"{quantity} gaussian {given} 1")
     assert code == 2 and f"did you mean {ours}?" in err
+
+
+@pytest.mark.parametrize(
+    ("line", "offered", "others"),
+    [
+        ("privproj ", ["epsilon", "check"], ["m2"]),
+        ("privproj epsilon ", ["m2", "gaussian"], ["rank-free"]),
+        ("privproj epsilon m2 --bound ", ["rank-free", "beta-tail"], ["analytic"]),
+        ("privproj epsilon m2 --sampling ", ["poisson", "balls-in-bins"], []),
+        ("privproj explain vac", ["vacuous"], ["exact"]),
+        ("privproj explain C3", ["C30", "C38"], ["C4"]),
+        ("privproj bounds m2.", ["m2.rank-free"], ["m1.residual"]),
+        ("privproj epsilon martian --de", [], ["--delta"]),
+    ],
+)
+def test_a_shell_completes_commands_bounds_and_words(line, offered, others, monkeypatch, capsys):
+    monkeypatch.setenv("_PRIVPROJ_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+    with pytest.raises(SystemExit):
+        exit_code([])
+    said = capsys.readouterr()
+    found = [found.partition(",")[2] for found in said.out.split()]
+    assert set(offered) <= set(found) and not set(others) & set(found) and said.err == ""
+
+
+@pytest.mark.parametrize("command", ["run", "remaining", "check", "sweep", "verify", "ledger", "report run"])
+def test_a_shell_completes_names_of_files(command, monkeypatch, capsys):
+    words = f"privproj {command} "
+    monkeypatch.setenv("_PRIVPROJ_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
+    with pytest.raises(SystemExit):
+        exit_code([])
+    assert capsys.readouterr().out == "file,\n"
+
+
+@pytest.mark.parametrize("command", ["run - --delta 1e-5", "remaining - --epsilon 9 --delta 1e-5", "check -"])
+@pytest.mark.parametrize("form", ["toml", "json"])
+def test_a_file_comes_from_standard_input(run, monkeypatch, tmp_path, command, form):
+    phase = {"mechanism": "gaussian", "noise_multiplier": 2}
+    table, entry = ("bound", {**phase, "delta": 1e-5, "at_most": 9}) if "check" in command else ("phase", phase)
+    text = as_toml([entry], table) if form == "toml" else json.dumps({table: [entry]})
+    (tmp_path / f"in.{form}").write_text(text)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    found = run(command)
+    assert found[0] == 0 and found == run(command.replace("-", str(tmp_path / f"in.{form}"), 1))
+    for wrong in (b"", b"{", b"[[phase", b"\xff"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(wrong)))
+        assert run(command)[0] == 2
 
 
 def test_the_short_help_is_the_help(run):

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from helpers import ROOT
 from privproj_cli.render import excess_words, round_outward, run_words
 
 from privproj.runs import Run
@@ -99,3 +100,23 @@ def test_text_rounds_outward(value):
 def test_tiny_delta_is_not_shown_as_zero(run):
     code, out, _ = run("delta gaussian --noise-multiplier 1 --epsilon 60")
     assert code == 0 and out.startswith("delta < 1e-300")
+
+
+@pytest.mark.parametrize("columns", [50, 72, 100, 300])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "epsilon wishart --dim 1000 --rank 16 --misalignment 8e-6 --delta 1e-5",
+        "epsilon m2 --dim 64 --rank 4 --noise-multiplier 3 --steps 3 --sampling-rate 0.1 --delta 1e-5",
+        "run examples/run.toml --delta 1e-5",
+        "check examples/bounds.toml",
+        "explain C9",
+    ],
+)
+def test_lines_are_wrapped_to_the_terminal_and_say_the_same(run, monkeypatch, columns, line):
+    monkeypatch.chdir(ROOT)
+    piped = run(line)
+    monkeypatch.setattr("privproj_cli.render.terminal_width", lambda: columns)
+    shown = run(line)
+    assert (shown[0], shown[1].split(), shown[2]) == (piped[0], piped[1].split(), piped[2])
+    assert max(map(len, shown[1].splitlines())) <= min(columns, 100)

@@ -6,10 +6,10 @@ import pytest
 from fuzz.laws import call
 from fuzz.strategies import Case
 from helpers import GAUSSIAN_PHASE, M2_PHASE, needs
-from privproj_cli.files import as_toml, read_data
 from privproj_cli.main import exit_code
 
 import privproj
+from privproj.records.data_file import as_toml, read_data
 from privproj.records.run_file import from_data
 
 

@@ -147,3 +147,13 @@ def test_no_hot_path_starts_threads():
         name, whole, own = line.split(";")
         assert float(whole) <= 1.2 * float(own), name
     assert len(done.stdout.splitlines()) == 9
+
+
+@pytest.mark.parametrize("slope", [0.0, 1e-308, 1e-320, 3.0, 1e300])
+def test_a_root_is_found_whatever_the_slope_that_is_claimed(slope):
+    """Where the error is most of a delta, its slope says nothing, and Newton's step may be infinite."""
+    pair = partial(dominating_pairs.DominatingPair, step=0.1, at_infinity=0.0, lost=0.0, rounding=0.0)
+    whole = fourier.Composition([(pair(cells=np.array([-9, 0, 9]), masses=np.array([0.2, 0.5, 0.3])), 1)])
+    for sign in (1.0, -1.0):
+        found = whole.refine_root(lambda eps: (3.0 * (0.4 - eps), slope), 0.7, sign)
+        assert 0.0 <= sign * (found - 0.4) <= 1e-8 * 0.4

@@ -1,4 +1,4 @@
-"""The inner average against 30 digits, and both routes to a gain."""
+"""The inner average against 30 digits, both routes to a gain, and sizes off the real line."""
 
 import math
 
@@ -6,6 +6,8 @@ import mpmath
 import numpy as np
 import pytest
 
+from privproj.laws.wishart_integral import WishartIntegral
+from privproj.laws.wishart_loss import log_gamma_ratio, log_infinite
 from privproj.numerics import gamma_hockey_stick, gamma_mills
 
 
@@ -44,3 +46,41 @@ def test_inner_average_against_30_digits():
     ):  # fmt: skip
         found = float(gamma_hockey_stick.log_gamma_hockey_stick(k, np.array([rate]), np.array([start]), sign)[0])
         assert found == pytest.approx(exact(k, rate, start, sign), rel=0, abs=1e-11)
+
+
+def _size_at(dim, rank, m, eps, a):
+    """Return ``|f g|`` at a complex ``A``, by incomplete gamma functions in 40 digits (C9)."""
+    k, half, x = mpmath.mpf(rank + dim - 1) / 2, mpmath.mpf(dim + 1 - rank) / 2, -mpmath.log(a)
+    c, eps, m = rank - 1, mpmath.mpf(eps), mpmath.mpf(m)
+    below = mpmath.re(a) < 1
+    tail = (lambda z: mpmath.gammainc(k, z, mpmath.inf, True)) if below else (lambda z: mpmath.gammainc(k, 0, z, True))
+    z = (half * x + eps) / mpmath.expm1(x)
+    gain = tail(z) - mpmath.exp(eps - c * x) * tail(z * mpmath.exp(x))
+    density = mpmath.exp(log_gamma_ratio(rank)) / mpmath.sqrt(m * (2 - m))
+    return abs(gain * density * (1 + (a - 1 + m) ** 2 / (m * (2 - m))) ** (-mpmath.mpf(rank + 1) / 2))
+
+
+@pytest.mark.parametrize(("dim", "rank", "m", "eps"), [(40, 3, 0.01, 0.3), (25, 12, 0.1, 1.0), (60, 1, 1e-3, 0.1)])
+def test_sizes_off_the_real_line_are_bounds(dim, rank, m, eps):
+    front = log_gamma_ratio(rank) - 0.5 * math.log(rank)
+    integral = WishartIntegral(dim, rank, np.array([m]), np.array([log_infinite(rank, m)]), front, np.array([eps]))
+    pieces = integral.pieces()
+    checked = 0
+    with np.errstate(all="ignore"), mpmath.workdps(40):
+        for ellipse in (2.0, 3.0):
+            bounds = integral.log_size(pieces, ellipse)
+            for i in range(0, len(bounds), 3):
+                piece = pieces[np.array([i])]
+                centre = float(integral.offset(piece.kind, piece.index, 0.5 * (piece.low + piece.high))[0])
+                half = 0.25 * float(piece.high[0] - piece.low[0])
+                if not (np.isfinite(bounds[i]) and abs(centre) < 3.0 and half > 1e-6):
+                    continue
+                for turn in (0.3, 1.2, 2.4):
+                    shift = mpmath.mpc(
+                        half * (ellipse + 1.0 / ellipse) * math.cos(turn),
+                        half * (ellipse - 1.0 / ellipse) * math.sin(turn),
+                    )
+                    size = _size_at(dim, rank, m, eps, 1 + centre + shift)
+                    assert mpmath.log(size) <= bounds[i] + 1e-9
+                    checked += 1
+    assert checked > 20

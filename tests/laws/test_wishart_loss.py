@@ -1,6 +1,7 @@
 """The exact profile of the vector Wishart mechanism against simulation and dense sums."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -136,3 +137,19 @@ def test_table_is_the_profile(dim, rank, m):
 
 def test_one_dimension_leaks_nothing():
     assert privproj.epsilon(Wishart(dim=1, rank=3, misalignment=0.5), delta=1e-9).value == 0.0
+
+
+@pytest.mark.parametrize(
+    ("dim", "rank", "m"), [(2048, 16, 1e-3), (1000, 256, 8e-6), (10**6, 64, 1e-12), (10, 20, 0.01)]
+)
+def test_a_guess_of_epsilon_only_saves_time(dim, rank, m):
+    profile = VectorWishart(dim, rank, m).profile()
+    target = math.log(1e-5)
+    alone = replace(profile, guess=None).epsilon(target)
+    assert profile.guess(target) == pytest.approx(alone.upper, rel=1e-6)
+    assert profile.epsilon(target).upper == pytest.approx(alone.upper, rel=4 * profile.inverse_rtol)
+    assert profile.log_delta(profile.epsilon(target).upper).upper <= target
+
+
+def test_no_guess_of_epsilon_where_delta_is_above_the_target_everywhere():
+    assert VectorWishart(2, 1, 0.1).guess_epsilon(math.log(1e-5)) is None

@@ -1,5 +1,6 @@
 """Regression of bounds: verdicts, malformed files, updates that lose nothing."""
 
+import json
 import os
 import re
 import signal
@@ -10,12 +11,12 @@ from xml.etree import ElementTree
 
 import pytest
 from helpers import ROOT, needs
-from privproj_cli.files import as_toml
 from privproj_cli.main import exit_code
 
 import privproj
 from privproj import InvalidParameter
 from privproj.numerics import kernels
+from privproj.records.data_file import as_toml
 from privproj.records.regression import entries_from
 
 ENTRIES = [
@@ -262,7 +263,82 @@ def test_several_files_are_checked_in_one_call(tmp_path, capsys):
     bad.write_text("[[bound")
     assert exit_code(["check", str(good), str(bad)]) == 2
     said = capsys.readouterr()
-    assert said.out == "" and str(bad) in said.err
+    assert f"ok   {good}: gauss" in said.out and str(bad) in said.err and said.err.count("\n") == 1
+
+
+def test_a_folder_stands_for_its_files_of_bounds(tmp_path, capsys):
+    (tmp_path / "team").mkdir()
+    for name in ("bounds.toml", "team/small.bounds.toml", "team/run.toml"):
+        (tmp_path / name).write_text(as_toml([{**ENTRIES[0], "at_most": 9}], "bound"))
+    assert exit_code(["check", str(tmp_path)]) == 0
+    folder = capsys.readouterr().out
+    assert exit_code(["check", str(tmp_path / "bounds.toml"), str(tmp_path / "team" / "small.bounds.toml")]) == 0
+    assert capsys.readouterr().out == folder and "2 of 2 entries hold" in folder
+    (tmp_path / "empty").mkdir()
+    assert exit_code(["check", str(tmp_path / "empty")]) == 2
+
+
+def test_an_entry_that_fails_says_what_was_asked_and_by_how_much_it_moved(tmp_path, capsys):
+    entry = {**expected(ENTRIES[1]), "expect": 0.5, "relation": "zero-out"}
+    assert checked(tmp_path, [entry, {**ENTRIES[0], "at_most": 2}]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "moved by -23.7 %" in out and "got 4.377178095683798, +119 %" in out
+    assert "asked: sigma of m2, dim=2048, rank=16, epsilon=1, delta=1e-05, relation=zero-out" in out
+    assert "asked: epsilon of gaussian, noise_multiplier=1, delta=1e-05, bound=analytic, relation=add-remove" in out
+
+
+@pytest.mark.parametrize("version", [None, 1, 5, 99])
+def test_the_version_of_a_bound_says_why_a_number_moved(tmp_path, capsys, version):
+    entry = {**ENTRIES[1], "expect": 0.5, **({} if version is None else {"bound_version": version})}
+    assert checked(tmp_path, [entry]) == 1
+    now, out = (
+        privproj.sigma(privproj.M2(dim=2048, rank=16), epsilon=1, delta=1e-5).bound_version,
+        capsys.readouterr().out,
+    )
+    assert ("as before" in out) == (version == now)
+    assert (f"rank-free went from version {version} to {now}" in out) == (version not in (None, now))
+    assert checked(tmp_path, [{**expected(ENTRIES[1]), "bound_version": 1}]) == 0
+
+
+def test_update_says_what_it_changed(tmp_path, capsys):
+    needs("tomlkit")
+    entries = [{**ENTRIES[1], "expect": 0.5, "bound_version": 1}, expected(ENTRIES[0])]
+    assert checked(tmp_path, entries, "--update") == 0
+    out = capsys.readouterr().out
+    assert (
+        "rewritten: expect = 0.5, now 0.3813" in out
+        and "(-23.7 %)" in out
+        and "rewritten: bound_version = 1, now" in out
+    )
+    assert out.count("rewritten: ") == 2
+    assert exit_code(["check", str(tmp_path / "bounds.toml"), "--update"]) == 0
+    assert "rewritten: " not in capsys.readouterr().out
+
+
+def test_json_says_what_the_text_and_the_report_say(tmp_path, capsys):
+    files = [tmp_path / name for name in ("a.toml", "b.toml", "junit.xml")]
+    files[0].write_text(as_toml([expected(ENTRIES[0]), {**ENTRIES[1], "at_most": 0.1}], "bound"))
+    files[1].write_text("[[bound")
+    assert exit_code(["check", str(files[0]), str(files[1]), "--json", "--junit", str(files[2])]) == 2
+    said = json.loads(capsys.readouterr().out)
+    good, bad = said["results"]
+    assert (good["holds"], good["problem"], bad["holds"], said["held"], said["entries"]) == (True, "", False, 1, 2)
+    assert good["answer"]["value"] == good["expected"]["expect"] and bad["asked"]["relation"] == "add-remove"
+    root = ElementTree.parse(files[2]).getroot()
+    assert [root.get(name) for name in ("tests", "failures", "errors")] == ["3", "1", "1"]
+    assert bad["problem"] == root.find(".//failure").get("message")
+    assert said["errors"] == {str(files[1]): root.find(".//error").get("message")}
+    assert root.findall(".//testcase")[-1].get("classname") == str(files[1])
+
+
+def test_a_file_that_cannot_be_checked_lets_nothing_be_rewritten(tmp_path, capsys):
+    needs("tomlkit")
+    good, bad = tmp_path / "a.toml", tmp_path / "b.toml"
+    good.write_text(as_toml([{**ENTRIES[0], "expect": 1}], "bound"))
+    bad.write_text("[[bound")
+    before = good.read_text()
+    assert exit_code(["check", str(good), str(bad), "--update"]) == 2
+    assert good.read_text() == before
 
 
 def test_the_hook_takes_the_files_that_pre_commit_hands_it(tmp_path, monkeypatch, capsys):

@@ -1,7 +1,8 @@
-"""Reading and writing files of the command line: one clear sentence where they are malformed, never half a file."""
+"""Data in TOML and JSON, read and written: one clear sentence where a file is malformed, never half a file."""
 
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -20,27 +21,44 @@ LARGEST_TOML = 2 << 20
 """Bytes of a file in TOML: its parser takes a hundred times as much memory for hostile keys. Contract."""
 
 
+STANDARD_INPUT = "-"
+"""The name under which a file is read from standard input. Contract."""
+
+
 def read_data(path: str) -> dict[str, Any]:
-    """Read the data of a TOML or JSON file."""
+    """Read the data of a TOML or JSON file, of standard input for ``-``, where JSON begins with a brace."""
     try:
-        text = (read_bounded(path) if path.endswith(".json") else read_bounded(path, most=LARGEST_TOML)).decode()
+        if path == STANDARD_INPUT:
+            text = _read_input().decode()
+            is_json = text.lstrip().startswith("{")
+        else:
+            is_json = path.endswith(".json")
+            text = (read_bounded(path) if is_json else read_bounded(path, most=LARGEST_TOML)).decode()
     except UnicodeDecodeError:
         raise InvalidParameter("FILE", path, "a file of text in UTF-8") from None
-    if not path.endswith(".json") and LONG_KEY.search(text):
+    if not is_json and LONG_KEY.search(text):
         raise InvalidParameter("FILE", path, "keys of at most 50 parts")
     try:
-        data = from_json(text, path) if path.endswith(".json") else tomllib.loads(text, parse_float=parse_decimal)
+        data = _from_json(text, path) if is_json else tomllib.loads(text, parse_float=_parse_decimal)
     except InvalidParameter:
         raise
     except (ValueError, RecursionError) as error:
-        kind = "JSON" if path.endswith(".json") else "TOML"
-        raise InvalidParameter("FILE", path, f"a file in {kind}", reason_of(error, text)) from None
+        kind = "JSON" if is_json else "TOML"
+        raise InvalidParameter("FILE", path, f"a file in {kind}", _reason_of(error, text)) from None
     if not isinstance(data, dict):
         raise InvalidParameter("FILE", path, "a table of keys")
     return data
 
 
-def reason_of(error: Exception, text: str) -> str:
+def _read_input() -> bytes:
+    """The bytes of standard input, of which there may be as many as a file in TOML has."""
+    content = sys.stdin.buffer.read(LARGEST_TOML + 1) if sys.stdin is not None else b""
+    if len(content) > LARGEST_TOML:
+        raise InvalidParameter("FILE", STANDARD_INPUT, f"at most {LARGEST_TOML} bytes on standard input")
+    return content
+
+
+def _reason_of(error: Exception, text: str) -> str:
     """Say why a parser refused a text, with the line that it means."""
     at = re.search(r"at line (\d+)", str(error))
     lines = text.splitlines()
@@ -57,25 +75,25 @@ class Pairs(dict):
         self.doubled = next((name for name in names if names.count(name) > 1), None) if len(self) < len(names) else None
 
 
-def from_json(text: str, path: str) -> Any:
+def _from_json(text: str, path: str) -> Any:
     """The data of a JSON text; raises :class:`InvalidParameter` naming entry and key where an object has one twice."""
-    data = json.loads(text, object_pairs_hook=Pairs, parse_float=parse_decimal)
-    check_doubled(data, path)
+    data = json.loads(text, object_pairs_hook=Pairs, parse_float=_parse_decimal)
+    _check_doubled(data, path)
     return data
 
 
-def check_doubled(data: Any, where: str) -> None:
+def _check_doubled(data: Any, where: str) -> None:
     """Raise :class:`InvalidParameter` for a key that an object within the data has twice."""
     if isinstance(data, Pairs) and data.doubled is not None:
         raise InvalidParameter(f"{where}: {data.doubled}", data[data.doubled], "every key once")
     parts = data.items() if isinstance(data, dict) else ()
     for key, value in parts:
-        check_doubled(value, f"{where}: {key}")
+        _check_doubled(value, f"{where}: {key}")
         for i, entry in enumerate(value if isinstance(value, list) else ()):
-            check_doubled(entry, f"{where}: {key} {i + 1}")
+            _check_doubled(entry, f"{where}: {key} {i + 1}")
 
 
-def parse_decimal(text: str) -> float:
+def _parse_decimal(text: str) -> float:
     """Read a number of a file; raises ValueError where it is not 0 and too small for a double."""
     number = float(text)
     if number == 0.0 and any(c in "123456789" for c in text.lower().split("e")[0]):
@@ -96,23 +114,23 @@ def write_text(path: str, text: str) -> None:
 
 def as_toml(entries: list[dict[str, Any]], table: str = "phase", **shared: Any) -> str:
     """Write entries as TOML tables of one name, after the keys that they share."""
-    lines = [f"{key} = {toml_value(value)}" for key, value in shared.items() if value is not None]
+    lines = [f"{key} = {_toml_value(value)}" for key, value in shared.items() if value is not None]
     for entry in entries:
-        lines += ["", f"[[{table}]]", *(f"{key} = {toml_value(value)}" for key, value in entry.items())]
+        lines += ["", f"[[{table}]]", *(f"{key} = {_toml_value(value)}" for key, value in entry.items())]
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def toml_value(value: Any) -> str:
+def _toml_value(value: Any) -> str:
     """Write a value as TOML in one line; a table is an inline table."""
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {toml_value(item)}" for key, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{key} = {_toml_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list):
-        return "[" + ", ".join(map(toml_value, value)) + "]"
+        return "[" + ", ".join(map(_toml_value, value)) + "]"
     return json.dumps(value)
 
 
-def write_run_file(path: str, data: dict[str, Any], table: str = "phase") -> None:
-    """Write a run file, as JSON or TOML by the ending of its name."""
+def write_data(path: str, data: dict[str, Any], table: str = "phase") -> None:
+    """Write the data of a run file, as JSON or TOML by the ending of its name."""
     if path.endswith(".json"):
         write_text(path, json.dumps(data, indent=2) + "\n")
     else:

@@ -1,0 +1,366 @@
+"""The privacy loss distribution of a run as an object, and what a run is in the words of other tools.
+
+The true curve of a run is convex and holds in both orders, so that upper bounds of it at the points of a lattice make a
+pair of laws that dominates the run (C18), whatever its bound is. Lower bounds of it, which exact bounds have, make one
+that it dominates. Runs are composed before that, as schedules.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
+
+from privproj.accounting.phase import Phase, numerics_of
+from privproj.accounting.schedule import Schedule, phase_of
+from privproj.curves.profile import Curve, PrivacyProfile, SplitTable, log_delta_above, shallow
+from privproj.curves.tradeoff import profile_points, tradeoff
+from privproj.errors import InvalidParameter, Refused, unknown_name
+from privproj.extensions.filter import renyi_curve
+from privproj.extensions.gdp import DEFAULT_SLACK, gdp_mu
+from privproj.mechanisms import Mechanism
+from privproj.numerics.enclosure import next_up
+from privproj.result import Result, Side
+from privproj.runs import Run, RunOptions
+from privproj.validation import real
+
+if TYPE_CHECKING:
+    from privproj.composition.dominating_pairs import DominatingPair, ExcessBounds
+    from privproj.numerics.arrays import Array
+
+Form = Literal["mu", "rho", "renyi", "trade-off", "dp-accounting"]
+"""What a run may be converted to."""
+
+CUT_MASS = 1e-15
+"""What the tails that are cut are meant to add to delta, as in dp-accounting. It is counted. Speed only."""
+
+LOSSES_PER_DEVIATION = 20.0
+"""Lattice points per standard deviation of the loss. Speed only."""
+
+DRAWN_POINTS = 41
+"""Points of the picture of a curve. Speed only."""
+
+DRAWN_DELTA = 1e-9
+"""The delta at whose epsilon the picture ends. Contract."""
+
+
+@dataclass(frozen=True)
+class PrivacyLoss:
+    """The privacy loss of a run: laws of it on a lattice, one from above and, for exact bounds, one from below.
+
+    ``above`` dominates every pair of neighbours in both orders, so that whatever is computed from it is an upper bound.
+    The deltas of ``below`` are at most the larger one of both orders of the run; it is None unless every bound is exact
+    and a lower end is known. Each has ``losses`` (nats), ``masses`` at these under the one data set, and
+    ``at_infinity``, the mass of an infinite loss; the masses under the other data set are ``exp(-losses)`` times as
+    large, and ``lost`` lies at the loss minus infinity. ``+`` and ``*`` compose runs as schedules do, not laws, so that
+    nothing is lost.
+
+    Args:
+        schedule: The run.
+
+    >>> from privproj import Gaussian, privacy_loss
+    >>> loss = privacy_loss(Gaussian(noise_multiplier=2.0))
+    >>> round(float(loss.above.losses @ loss.above.masses), 3)  # 1/(2 z^2)
+    0.125
+    >>> round((loss * 4).epsilon(1e-5).value, 4), loss * 4 == loss + loss * 3
+    (4.3772, True)
+    """
+
+    schedule: Schedule
+
+    @cached_property
+    def curve(self) -> Curve:
+        """Delta against epsilon of the whole run, as its answers are read."""
+        return self.schedule.curve()
+
+    @cached_property
+    def bounds(self) -> "ExcessBounds":
+        """What both laws are made from: the curve at the points of the lattice."""
+        from privproj.composition.dominating_pairs import outline_step, step_pairs
+
+        profile, alone = _as_profile(self.curve), Run()
+        shape = outline_step(profile, alone, CUT_MASS)
+        return step_pairs(profile, alone, shape, shape.deviation / LOSSES_PER_DEVIATION)
+
+    @property
+    def above(self) -> "DominatingPair":
+        """The law that dominates the run.
+
+        Raises:
+            PrecisionLimit: Losses are too large for double precision.
+        """
+        return self.bounds.above
+
+    @property
+    def below(self) -> "DominatingPair | None":
+        """The law that the run dominates; None where a bound is not exact, or no lower end is known."""
+        phases = self.schedule.phases
+        is_true = all(phase.bound.exact and phase.bound.attained(phase.mechanism) for phase in phases)
+        return self.bounds.below if is_true and self.schedule.accountant is None else None
+
+    def epsilon(self, delta: float) -> Result:
+        """Return the smallest epsilon at a delta, rounded up: the answer of the schedule.
+
+        Args:
+            delta: The delta of the guarantee, above 0 and below 1.
+
+        Returns:
+            A result whose ``value`` is epsilon.
+
+        Raises:
+            InvalidParameter: The value is outside its domain.
+            PrecisionLimit: The composition cannot tell so small a delta from its rounding.
+        """
+        return self.schedule.epsilon(delta=delta)
+
+    def delta(self, epsilon: float) -> Result:
+        """Return the smallest delta at an epsilon, rounded up: the answer of the schedule.
+
+        Args:
+            epsilon: The epsilon of the guarantee, from 0 to 1e9.
+
+        Returns:
+            A result whose ``value`` is delta.
+
+        Raises:
+            InvalidParameter: The value is outside its domain.
+            PrecisionLimit: The composed delta is too small to be told from rounding.
+        """
+        return self.schedule.delta(epsilon=epsilon)
+
+    def __add__(self, other: "PrivacyLoss") -> "PrivacyLoss":
+        """The loss of both runs, one after the other."""
+        return PrivacyLoss(self.schedule + other.schedule)
+
+    def __mul__(self, times: int) -> "PrivacyLoss":
+        """The loss of the run, so many times."""
+        return PrivacyLoss(self.schedule * times)
+
+    @property
+    def rests_on(self) -> Result:
+        """What every number of the run rests on, as a result says it; its value plays no role."""
+        return self.schedule.result("curve", 1.0, None, numerics=numerics_of(self.curve))
+
+    def __repr__(self) -> str:
+        found = self.rests_on
+        return (
+            f"<privacy loss of {found.run['steps']} releases: {found.bound}, {found.status}, {found.run['relation']}>"
+        )
+
+    def _repr_svg_(self) -> str:
+        """Delta against epsilon as a picture, for notebooks."""
+        last = max(self.curve.epsilon(math.log(DRAWN_DELTA)).upper, 1e-6)
+        epsilons = [last * i / (DRAWN_POINTS - 1.0) for i in range(DRAWN_POINTS)]
+        depths = [-math.log10(max(delta, DRAWN_DELTA)) for delta in profile_points(shallow(self.curve), epsilons)]
+        lowest = -math.log10(DRAWN_DELTA)
+        spots = zip(epsilons, depths, strict=True)
+        points = " ".join(f"{60 + 520 * x / last:.1f},{20 + 220 * y / lowest:.1f}" for x, y in spots)
+        return (
+            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 300" width="640" height="300" font-size="13" '
+            'role="img" aria-label="delta against epsilon" fill="currentColor">'
+            '<path d="M60 20 V240 H580" fill="none" stroke="currentColor"/>'
+            f'<polyline fill="none" stroke="currentColor" stroke-width="2" points="{points}"/>'
+            f'<text x="30" y="24">1</text><text x="8" y="244">{DRAWN_DELTA:g}</text><text x="8" y="134">delta</text>'
+            f'<text x="56" y="260">0</text><text x="550" y="260">{last:.3g}</text><text x="290" y="280">epsilon</text>'
+            "</svg>"
+        )
+
+
+def _as_profile(curve: Curve) -> PrivacyProfile:
+    """A curve that holds in both orders as the profile of one release."""
+    if isinstance(curve, PrivacyProfile) and curve.table is not None and curve.excess is None:
+        return replace(curve, resolution=LOSSES_PER_DEVIATION)
+    found = shallow(curve)
+
+    # Outward by more than the rounding of epsilon and of exp (PrivacyProfile.table).
+    def column(read: Any, margin: float, at: "Array") -> "Array":
+        import numpy as np
+
+        logs = np.array([read(eps * (1.0 - margin)) for eps in at.tolist()])
+        return np.where(logs > -690.0, np.exp(np.maximum(logs, -700.0)) * (1.0 + margin), 0.0)
+
+    table = SplitTable(
+        partial(column, lambda eps: found.log_delta(eps).lower, -4e-15),
+        partial(column, partial(log_delta_above, found), 4e-15),
+    )
+    return PrivacyProfile(log_delta=found.log_delta, table=table, resolution=LOSSES_PER_DEVIATION)
+
+
+def privacy_loss(run: Mechanism | Schedule, *, bound: str | None = None, **options: Unpack[RunOptions]) -> PrivacyLoss:
+    """Return the privacy loss of a run as an object that composes and converts (:func:`privproj.convert`).
+
+    Args:
+        run: A mechanism, or a schedule, which has its bounds and its runs.
+        bound: The name of a bound of the mechanism; None takes its default.
+        **options: The run of a mechanism, as :class:`privproj.runs.RunOptions` lists it.
+
+    Returns:
+        The privacy loss.
+
+    Raises:
+        InvalidParameter: A value is outside its domain, or a schedule is given options.
+        Refused: The bound proves nothing for this mechanism and run.
+
+    >>> from privproj import M2, Gaussian, privacy_loss
+    >>> loss = privacy_loss(M2(dim=64, rank=4, noise_multiplier=1.0))
+    >>> loss.above.at_infinity < 1e-14, loss.below, privacy_loss(Gaussian(noise_multiplier=1.0)).below is None
+    (True, None, False)
+    """
+    if isinstance(run, Schedule):
+        for name, value in {"bound": bound, **options}.items():
+            if value is not None:
+                raise InvalidParameter(name, value, f"no {name}: a schedule has its bounds and its runs")
+        return PrivacyLoss(run)
+    phase = phase_of(run, getattr(run, "name", ""), bound, **options)
+    phase.check()
+    return PrivacyLoss(Schedule((phase,)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """A run in the words of another kind of privacy.
+
+    Attributes:
+        to: What it was converted to.
+        value: The number, the list of numbers, or the object.
+        side: Where it lies relative to that of the mechanism: an upper bound of a privacy parameter or a loss, a lower
+            bound of false negative rates. Exact where nothing was lost.
+        means: What it promises, in words.
+        rests_on: The bound, status, promises and assumptions, as a :class:`privproj.Result`; its value plays no role.
+
+    >>> from privproj import Gaussian, convert
+    >>> convert(Gaussian(noise_multiplier=2.0), "rho", steps=8).means
+    'the Renyi divergence of every order a > 1, in both orders of neighbours, is at most value times a (zCDP)'
+    """
+
+    to: Form
+    value: Any
+    side: Side
+    means: str
+    rests_on: Result
+
+
+def convert(
+    run: PrivacyLoss | Schedule | Mechanism,
+    to: Form,
+    *,
+    at: float | Sequence[float] | None = None,
+    bound: str | None = None,
+    **options: Unpack[RunOptions],
+) -> Conversion:
+    """Say what a run is in another kind of privacy, on the safe side.
+
+    ===============  ==============================  ======================================================
+    ``to``           ``at``                          ``value``
+    ===============  ==============================  ======================================================
+    "mu"             the slack, 1e-9 unless given    of Gaussian differential privacy, rounded up
+    "rho"            nothing                         of zero-concentrated differential privacy, rounded up
+    "renyi"          an order above 1, or several    the divergences there, rounded up
+    "trade-off"      false positive rates            the least false negative rates, rounded down
+    "dp-accounting"  nothing                         its ``PrivacyLossDistribution``, which dominates the run
+    ===============  ==============================  ======================================================
+
+    Args:
+        run: A privacy loss, a schedule or a mechanism.
+        to: The kind.
+        at: Where, as above.
+        bound: The name of a bound of the mechanism; None takes its default. Renyi divergences are those of the
+            mechanism's Renyi bound where this one has none.
+        **options: The run of a mechanism, as :class:`privproj.runs.RunOptions` lists it.
+
+    Returns:
+        The value, its side, and what it rests on.
+
+    Raises:
+        InvalidParameter: A value is outside its domain.
+        Refused: The run has no such parameter: no finite mu without slack for rho, no Renyi curve, a refuted bound.
+
+    >>> from privproj import Gaussian, convert
+    >>> [round(value, 9) for value in convert(Gaussian(noise_multiplier=2.0), "renyi", at=[2, 4], steps=8).value]
+    [2.0, 4.0]
+    >>> [round(rate, 4) for rate in convert(Gaussian(noise_multiplier=2.0), "trade-off", at=[0.01, 0.1]).value]
+    [0.9661, 0.7828]
+    """
+    loss = run if isinstance(run, PrivacyLoss) else privacy_loss(run, bound=bound, **options)
+    if to not in CONVERSIONS:
+        raise unknown_name("to", to, "a kind of privacy", get_args(Form))
+    if any(not phase.is_guarantee for phase in loss.schedule.phases):
+        raise Refused("a refuted bound has no loss that could be converted")
+    if at is not None and to in ("rho", "dp-accounting"):
+        raise InvalidParameter("at", at, f"no at with to={to}")
+    value, side = CONVERSIONS[to](loss, at)
+    return Conversion(to=to, value=value, side=side, means=MEANS[to], rests_on=loss.rests_on)
+
+
+def _to_mu(loss: PrivacyLoss, at: Any) -> tuple[float, Side]:
+    """The mu of the run with its slack."""
+    found = gdp_mu(loss.schedule, delta=DEFAULT_SLACK if at is None else at)
+    if not found.usable or found.value is None:
+        raise Refused(f"no finite mu covers this run at slack {found.delta or 0.0:g}; expected a larger slack")
+    return float(found.value), found.side
+
+
+def _to_rho(loss: PrivacyLoss, at: Any) -> tuple[float, Side]:
+    """Rho by the mu without slack: the law of the loss is a coarsening of that of two Gaussians."""
+    mu, side = _to_mu(loss, 0.0)
+    # rho = mu^2 / 2
+    return next_up(next_up(mu * mu) / 2.0), side
+
+
+def _to_renyi(loss: PrivacyLoss, at: Any) -> tuple[Any, Side]:
+    """Divergences add over the phases, each at the orders."""
+    several = isinstance(at, Sequence)
+    orders = [
+        real("at", order, "an order above 1, up to 1e6", 1.0, 1e6, open_low=True) for order in (at if several else [at])
+    ]
+    found = [0.0] * len(orders)
+    for phase in loss.schedule.phases:
+        curve = _renyi_curve_of(phase)
+        found = [next_up(sum_ + curve.divergence_at(order)) for sum_, order in zip(found, orders, strict=True)]
+    for order, value in zip(orders, found, strict=True):
+        if not value < math.inf:
+            raise Refused(f"this run has no finite Renyi divergence at order {order:g}; expected a smaller order")
+    return (found if several else found[0]), Side.UPPER
+
+
+def _renyi_curve_of(phase: Phase) -> Any:
+    """The Renyi curve of a phase; raises :class:`Refused` where it has none."""
+    if phase.accountant is not None:
+        raise Refused(
+            f"phase {phase.name} is an event of dp-accounting, whose Renyi divergences are told by that package"
+        )
+    return renyi_curve(phase)[1]
+
+
+def _to_tradeoff(loss: PrivacyLoss, at: Any) -> tuple[Any, Side]:
+    """Lower bounds of false negative rates."""
+    several = isinstance(at, Sequence)
+    rates = [real("at", rate, "a false positive rate from 0 to 1", 0.0, 1.0) for rate in (at if several else [at])]
+    found = tradeoff(loss.curve, rates)
+    return (found if several else found[0]), Side.LOWER
+
+
+def _to_dp_accounting(loss: PrivacyLoss, at: Any) -> tuple[Any, Side]:
+    """The law above as dp-accounting's distribution."""
+    from privproj.composition.by_dp_accounting import distribution_of
+
+    return distribution_of(loss.above), Side.UPPER
+
+
+CONVERSIONS: dict[str, Any] = {
+    "mu": _to_mu,
+    "rho": _to_rho,
+    "renyi": _to_renyi,
+    "trade-off": _to_tradeoff,
+    "dp-accounting": _to_dp_accounting,
+}
+"""From a privacy loss and ``at`` to the value and its side, for each kind."""
+
+MEANS = {
+    "mu": "delta(epsilon) is at most the larger of that of two Gaussians at the distance value, and of the slack",
+    "rho": "the Renyi divergence of every order a > 1, in both orders of neighbours, is at most value times a (zCDP)",
+    "renyi": "the Renyi divergence of this order, in both orders of neighbours, is at most value",
+    "trade-off": "an attack with this false positive rate has at least the false negative rate value",
+    "dp-accounting": "its epsilons and deltas are upper bounds, but for the rounding of what dp-accounting composes",
+}
+"""What the value of each kind promises. Contract."""
