@@ -66,16 +66,18 @@ class _Uses:
         """Forget what was kept."""
         self.uses.clear()
 
-    def cut(self, use: ForwardUse, rows: Tensor) -> ForwardUse:
-        """The part of a use that is of these records, copied."""
+    def cut(self, use: ForwardUse, rows: slice | Tensor) -> ForwardUse:
+        """The part of a use that is of these records."""
         call, x, g = use
-        return call, x[rows.to(x.device)], g[rows.to(g.device)]
+        return call, x[rows], g[rows]
 
     @contextmanager
     def only(self, rows: int | Tensor) -> Iterator[Any]:
         """While this runs, the parts of these records stand for all that was kept; gives what is captured of them."""
-        rows = torch.tensor([rows]) if isinstance(rows, int) else rows
-        kept, self.uses = self.uses, [self.cut(use, rows) for use in self.uses]
+        # One record is a slice: no device has to wait for its number.
+        first = int(rows) if isinstance(rows, int) or len(rows) == 1 else None
+        part = rows if first is None else slice(first, first + 1)
+        kept, self.uses = self.uses, [self.cut(use, part) for use in self.uses]  # pyright: ignore[reportArgumentType]
         try:
             yield self.captured()
         finally:
@@ -326,11 +328,11 @@ class ReplayedTap(SampledTap):
             raise InvalidParameter(self.name, type(module).__name__, "a layer that is called with tensors", "freeze it")
         return _Call(module, values, tuple(kwargs)), seen
 
-    def cut(self, use: ForwardUse, rows: Tensor) -> ForwardUse:
-        """The part of a use that is of these records, copied."""
+    def cut(self, use: ForwardUse, rows: slice | Tensor) -> ForwardUse:
+        """The part of a use that is of these records."""
         call, x, g = super().cut(use, rows)
         numbers = call.per_record(use[1].shape[0])
-        values = (v[rows.to(v.device)] if i in numbers else v for i, v in enumerate(call.values))
+        values = (v[rows] if i in numbers else v for i, v in enumerate(call.values))
         return replace(call, values=tuple(values)), x, g
 
     def samples(self, module: Any, x: Tensor, g: Tensor) -> Tensor:
