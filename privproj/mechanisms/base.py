@@ -61,8 +61,10 @@ class Mechanism:
     noise_multiplier = None
 
     def __new__(cls, **given: Any) -> Self:
-        """Make a mechanism, or :class:`MechanismColumns` where a parameter is a list or an array."""
-        if any(is_column(name, value) for name, value in given.items()):
+        """Make a mechanism, or :class:`MechanismColumns` where a parameter but a flag is a list or an array."""
+        if any(
+            is_column(name, value) and not isinstance(getattr(cls, name, None), bool) for name, value in given.items()
+        ):
             return MechanismColumns(cls, given)  # pyright: ignore[reportReturnType]
         return super().__new__(cls)
 

@@ -16,7 +16,8 @@ ROWS = [(7, 1, 0.3, 0.4), (64, 4, 2.0, 0.1), (2048, 16, 1.0, 2.0), (12599, 64, 0
 
 
 def row_of(dim, rank, noise):
-    profile, row = columns(M2(dim=dim, rank=rank, noise_multiplier=noise))
+    release = M2(dim=dim, rank=rank, noise_multiplier=noise)
+    profile, row = columns(release, release.mu)
     assert profile is MIXTURE_COLUMNS
     return row
 
@@ -65,4 +66,4 @@ def test_what_needs_long_sums_or_is_nearly_one_is_left_to_the_scalar_search():
 
 
 def test_layers_of_several_shapes_and_unprojected_ones_have_no_row():
-    assert columns(M2(dim=8, rank=8, noise_multiplier=1.0)) is None
+    assert columns(M2(dim=8, rank=8, noise_multiplier=1.0), 1.0) is None
