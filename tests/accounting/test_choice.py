@@ -38,6 +38,7 @@ def test_one_layer_has_the_mechanisms_of_programs_of_ones_own_too():
     assert m2.worth.as_dict() == pytest.approx(again.as_dict(), rel=1e-6)
 
 
+@pytest.mark.full
 def test_epochs_count_their_batches():
     run = {"steps": 3, "sampling": "balls-in-bins", "batches": 50}
     rows = choose(layers="64x8", epsilon=2.0, delta=1e-5, **run)

@@ -27,6 +27,7 @@ def test_gain_line_of_a_projection_mechanism(run):
     assert re.search(r"gain: +plain Gaussian [\d.]+, published \(k=2048\) [\d.]+, this bound", out)
 
 
+@pytest.mark.full
 def test_a_run_at_a_risk_has_no_published_baseline(run):
     """It would compose the run anew for each point of a curve; one release has it."""
     line = "sigma m2 --dim 2048 --rank 16 --advantage 0.1"

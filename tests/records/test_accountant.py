@@ -34,7 +34,7 @@ def told(loop):
     return found
 
 
-@pytest.mark.parametrize("ending", ["toml", "json"])
+@pytest.mark.parametrize("ending", ["toml", pytest.param("json", marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", LOOPS)
 def test_an_accountant_is_its_run_file_and_the_command_line(name, ending, tmp_path, capsys):
     accountant, file = told(LOOPS[name]), tmp_path / f"run.{ending}"
