@@ -10,6 +10,7 @@ from privproj.accounting.worth import Worth, worth_of
 from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.mechanisms import M1, M2, Gaussian, Layer, Mechanism, PublicSketch
 from privproj.mechanisms.base import Lift
+from privproj.mechanisms.m2 import read_layers
 from privproj.result import Result, Rows
 from privproj.runs import RunOptions
 from privproj.validation import whole
@@ -113,7 +114,7 @@ def choose(
     [('dp-sgd', 1.0), ('m2-projected-clip', 1.02)]
     """
     target = {"epsilon": epsilon, "delta": delta}
-    asked = M2(layers=_read_layers(layers))
+    asked = M2(layers=read_layers(layers))
     plain = sigma(Gaussian(), epsilon=epsilon, delta=delta, **run)
     if plain.value is None:
         raise Refused(f"no noise of DP-SGD meets epsilon {epsilon:g} and delta {delta:g} here")
@@ -122,12 +123,6 @@ def choose(
         ways += _ways_of(projected)
     rows = [row for way in ways if (row := _row(way, plain, target, run)) is not None]
     return Rows(sorted(rows, key=lambda row: row.worth.error))
-
-
-def _read_layers(layers: str | Layer | Iterable[str | Layer]) -> tuple[Layer, ...]:
-    """The layers from what was given."""
-    several = [layers] if isinstance(layers, str | Layer) else layers
-    return tuple(one if isinstance(one, Layer) else Layer.parse(one) for one in several)
 
 
 def _at_rank(asked: M2, rank: int) -> M2:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameter, Refused
+from privproj import M2, Gaussian, InvalidParameter, Layer, Refused
 from privproj.laws.squared_shift import log_gaussian_delta_at
 from privproj.mechanisms.m2.mixture_rdp import log_energy_moment
 from privproj.mechanisms.registry import find_bound
@@ -288,3 +288,19 @@ def test_published_bound_at_a_given_tau_is_never_below_the_minimum():
     found = math.exp(kernels.beta_tail_delta(8.0, 1016.0, 10.0, 1.2841916, 1.0, False)[0])
     for tau in (0.01, 0.02, 0.03, 0.05, 0.2):
         assert float(reference.beta_tail_bound(1, 1.2841916, 2048, 16, 10, tau, False)) >= found
+
+
+@pytest.mark.parametrize(
+    "layers", ["96x8x2", Layer(dim=96, rank=8, count=2), ["96x8x2"], [Layer(dim=96, rank=8, count=2)]]
+)
+def test_layers_are_the_same_however_they_are_given(layers):
+    usual = M2(layers=(Layer(dim=96, rank=8, count=2),), noise_multiplier=0.5)
+    found = M2(layers=layers, noise_multiplier=0.5)
+    assert found == usual and hash(found) == hash(usual)
+    assert privproj.epsilon(found, delta=1e-5, steps=3, sampling_rate=0.1).value
+
+
+def test_what_is_no_layer_is_refused():
+    for layers in ("96", [96], 96):
+        with pytest.raises(InvalidParameter, match="for instance 768x16x24"):
+            M2(layers=layers, noise_multiplier=0.5)

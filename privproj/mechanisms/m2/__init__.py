@@ -89,9 +89,9 @@ class Layer:
             raise InvalidParameter("layer", str(text)[:80], "sizes and a share that are numbers in a layer") from None
 
 
-def _layers_from(given: str | Iterable[str | Layer]) -> tuple[Layer, ...]:
+def read_layers(given: str | Layer | Iterable[str | Layer]) -> tuple[Layer, ...]:
     """The layers that a text says, or several, of which some may be layers already."""
-    several = [given] if isinstance(given, str) else given
+    several = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     return tuple(one if isinstance(one, Layer) else Layer.parse(one) for one in several)
 
 
@@ -107,7 +107,8 @@ class M2(ClippedSum):
             1e12; left out (None) only for the sigma query.
         dim: The side of ``V`` that is projected, from 1 to 1e12.
         rank: The rank of the projection, from 1 to ``dim``; left out only for the rank query.
-        layers: The projected tensors, each a :class:`Layer`, instead of ``dim`` and ``rank``.
+        layers: The projected tensors, each a :class:`Layer` or its words as ``Layer.parse`` reads them, instead of
+            ``dim`` and ``rank``.
         clipping: "joint": one clip ``C`` for all layers together. "per-layer": each layer has its own clip, and the
             sum of their squares is ``C^2``.
         columns: The other side of ``V``, from 1 to 1e12.
@@ -147,7 +148,7 @@ class M2(ClippedSum):
         "DxR[xN][:M][@SHARE]",
         default=(),
         key="layer",
-        read=_layers_from,
+        read=read_layers,
     )
     clipping: Literal["joint", "per-layer"] = parameter(
         one_of("joint", "per-layer"),
@@ -165,6 +166,7 @@ class M2(ClippedSum):
     fixed_projection: bool = flag("One projection for all steps.")
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", read_layers(self.layers))
         super().__post_init__()
         self.check_layers()
         if self.rank is not None and self.rank > (self.dim or 0):
@@ -182,8 +184,6 @@ class M2(ClippedSum):
         if bool(self.layers) == (self.dim is not None) or (self.layers and self.rank is not None):
             given = "nothing" if self.dim is None else self.dim
             raise InvalidParameter("dim", given, "either dim and rank, or layers")
-        if not all(isinstance(layer, Layer) for layer in self.layers):
-            raise InvalidParameter("layers", self.layers, "layers of type privproj.Layer")
         if self.clipping not in ("joint", "per-layer") or (self.clipping == "per-layer" and not self.layers):
             raise InvalidParameter("clipping", self.clipping, "joint, or per-layer together with layers")
         given = [layer.share for layer in self.layers if layer.share is not None]
