@@ -8,7 +8,7 @@ import click
 from privproj import __version__
 from privproj.errors import nearest_names
 
-from .groups import CommandGroup
+from .groups import CommandGroup, Group
 from .output import complain
 
 ONE_NUMBER = {
@@ -132,8 +132,39 @@ def unknown_option(error: click.ClickException) -> str:
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return ""
     context, given = error.ctx, error.option_name
-    known = [name for option in context.command.get_params(context) for name in option.opts if name.startswith("-")]
-    usual = [name for name in USUAL_NAMES.get(given, ()) if name in known]
-    near = usual or nearest_names(given, known)
-    remedy = f"did you mean {' or '.join(near)}?" if near else f"`{context.command_path} --help` lists them"
+    usual, known = USUAL_NAMES.get(given, ()), options_of(context)
+    found = next((name for name in (given, *usual) if name in _found_by(context)), None)
+    if found is not None:
+        asked = "" if found == given else f", got {given}"
+        return f"expected no {found}: it is what `{context.command_path}` finds{asked}"
+    near = [name for name in usual if name in known]
+    owners = [] if near else _mechanisms_with(given, context)
+    near = near or nearest_names(given, known)
+    if owners:
+        remedy = f"it is an option of {', '.join(owners)}"
+    else:
+        remedy = f"did you mean {' or '.join(near)}?" if near else f"`{context.command_path} --help` lists them"
     return f"expected an option of `{context.command_path}`, got {given}; {remedy}"
+
+
+def options_of(context: click.Context) -> list[str]:
+    """How the options of a command are written."""
+    return [name for option in context.command.get_params(context) for name in option.opts if name.startswith("-")]
+
+
+def _found_by(context: click.Context) -> list[str]:
+    """How the options would be written that say what a question for one number finds."""
+    from privproj.accounting.question import FOUND
+
+    quantity = context.parent.info_name if context.parent else None
+    names = (quantity, *FOUND.get(quantity, ())) if quantity in ONE_NUMBER else ()
+    return ["--" + name.replace("_", "-") for name in names]
+
+
+def _mechanisms_with(option: str, context: click.Context) -> list[str]:
+    """The mechanisms that have an option, of which one may have been meant; none where none was asked about."""
+    group = context.parent.command if context.parent else None
+    if not isinstance(group, Group) or isinstance(group, CommandGroup):
+        return []
+    commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    return [name for name, one in commands.items() if one and option in options_of(click.Context(one))]

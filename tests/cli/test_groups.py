@@ -118,6 +118,23 @@ def test_what_is_near_nothing_gets_a_list_or_where_it_is(run):
     assert "privproj epsilon gaussian --help" in run(f"epsilon {GAUSSIAN} --zzzzzz 1")[2]
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (f"epsilon {GAUSSIAN} --layer 768x16", "it is an option of m2"),
+        (f"compare {GAUSSIAN} --probes 3", "it is an option of jl-clip"),
+        ("epsilon m2 --eps 1", "no --epsilon: it is what `privproj epsilon m2` finds"),
+        ("sigma m2 --noise-multiplier 1", "no --noise-multiplier: it is what `privproj sigma m2` finds"),
+        ("sigma m2 -z 1", "no --noise-multiplier: it is what `privproj sigma m2` finds"),
+        ("steps m2 --epochs 1", "no --epochs: it is what `privproj steps m2` finds"),
+    ],
+)
+def test_an_option_of_another_question_gets_no_suggestion_but_the_reason(line, said, run):
+    code, out, err = run(line)
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    assert said in err and "did you mean" not in err
+
+
 @pytest.mark.parametrize("line", ["--help", f"epsilon {GAUSSIAN} --delta 1e-5"])
 def test_what_only_an_error_or_an_explanation_needs_is_not_imported(line):
     code = (
