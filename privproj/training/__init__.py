@@ -59,4 +59,4 @@ HOMES = {
 }
 """Where each public name is, by module. Contract: these names stay importable from here."""
 
-__getattr__, __dir__ = lazy_names(__name__, HOMES)
+__getattr__, __dir__ = lazy_names(__name__, HOMES, extra="torch")

@@ -15,8 +15,8 @@ from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.registry import LINES, ROLES, registry
 
 STREET = (
-    {"errors", "version", "assumptions", "lazy"},
-    {"validation", "numerics", "result"},
+    {"errors", "version", "assumptions"},
+    {"validation", "numerics", "result", "lazy"},
     {"runs", "diagnostics"},
     {"curves"},
     {"laws", "composition"},

@@ -17,6 +17,16 @@ def test_names_cost_neither_torch_nor_numpy():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_where_torch_is_missing_the_import_error_names_the_extra(monkeypatch):
+    import privproj.training
+
+    for name in [name for name in sys.modules if name.startswith("privproj.training.engine")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModuleNotFoundError, match=r"privproj.training.make_private needs; pip install .*\[torch\]"):
+        privproj.training.make_private  # noqa: B018
+
+
 def test_the_names_are_the_published_ones():
     published = "dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-clip", "m1", "prism", "dp-sft"
     assert tuple(name for name in ALGORITHMS if name in published) == published
