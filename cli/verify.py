@@ -11,6 +11,7 @@ from privproj.errors import InvalidParameter, Unanswered
 from privproj.records.agreement import AgreementVerdict, compare_with_ledger
 from privproj.records.atomic import LARGEST_FILE, digest_of, read_bounded
 from privproj.records.certificate import Certificate, CertificateVerdict, read_certificate, verify
+from privproj.records.data_file import STANDARD_INPUT, read_input
 from privproj.records.ledger import LARGEST_LEDGER, planned_releases
 from privproj.records.ledger_check import LedgerVerdict, verify_ledger
 from privproj.records.statement import DIGESTS, PARAMETERS, UNITS, assumed_of_persons, claim_of
@@ -127,8 +128,8 @@ def statement_verdict(file: str, content: bytes) -> StatementVerdict:
 
 
 def read_content(file: str) -> bytes:
-    """Read a file of bounded size; only a ledger may be long."""
-    content = read_bounded(file, most=LARGEST_LEDGER)
+    """Read a file of bounded size, or standard input for ``-``; only a ledger may be long."""
+    content = read_input(LARGEST_LEDGER) if file == STANDARD_INPUT else read_bounded(file, most=LARGEST_LEDGER)
     if len(content) > LARGEST_FILE and not is_ledger(content):
         raise InvalidParameter("FILE", file, f"a file of at most {LARGEST_FILE} bytes, unless it is a ledger")
     return content

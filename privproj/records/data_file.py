@@ -29,7 +29,7 @@ def read_data(path: str) -> dict[str, Any]:
     """Read the data of a TOML or JSON file, of standard input for ``-``, where JSON begins with a brace."""
     try:
         if path == STANDARD_INPUT:
-            text = _read_input().decode()
+            text = read_input(LARGEST_TOML).decode()
             is_json = text.lstrip().startswith("{")
         else:
             is_json = path.endswith(".json")
@@ -50,11 +50,11 @@ def read_data(path: str) -> dict[str, Any]:
     return data
 
 
-def _read_input() -> bytes:
-    """The bytes of standard input, of which there may be as many as a file in TOML has."""
-    content = sys.stdin.buffer.read(LARGEST_TOML + 1) if sys.stdin is not None else b""
-    if len(content) > LARGEST_TOML:
-        raise InvalidParameter("FILE", STANDARD_INPUT, f"at most {LARGEST_TOML} bytes on standard input")
+def read_input(most: int) -> bytes:
+    """The bytes of standard input, at most so many."""
+    content = sys.stdin.buffer.read(most + 1) if sys.stdin is not None else b""
+    if len(content) > most:
+        raise InvalidParameter("FILE", STANDARD_INPUT, f"at most {most} bytes on standard input")
     return content
 
 
@@ -108,7 +108,9 @@ def refuse_same_file(name: str, path: str | None, file: str) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-    """Replace a file as a whole."""
+    """Replace a file as a whole; ``-``, which others take for standard output, is refused."""
+    if path == STANDARD_INPUT:
+        raise InvalidParameter("FILE", path, "the name of a file to write", "./- is one")
     write_atomically(path, lambda file: file.write(text.encode()))
 
 

@@ -194,5 +194,11 @@ def test_a_file_comes_from_standard_input(run, monkeypatch, tmp_path, command, f
         assert run(command)[0] == 2
 
 
+def test_no_file_is_called_as_standard_output_is(run, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("report gaussian --noise-multiplier 1 --delta 1e-5 -o -")
+    assert (code, out) == (2, "") and "./- is one" in err and not list(tmp_path.iterdir())
+
+
 def test_the_short_help_is_the_help(run):
     assert run("epsilon m2 -h") == run("epsilon m2 --help")

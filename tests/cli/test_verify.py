@@ -1,7 +1,9 @@
 """One door for three kinds of files: what a file is, is seen from what it says; a file that is none is one sentence."""
 
+import io
 import json
 import os
+import sys
 
 import pytest
 from helpers import needs
@@ -41,6 +43,14 @@ def test_one_verdict_for_every_kind(documents, capsys):
         said = capsys.readouterr().out
         assert said.startswith("holds: ") and said.count("\n  yes  ") == len(found["claims"])
         assert max(map(len, said.splitlines())) <= 100
+
+
+def test_a_document_comes_from_standard_input(documents, monkeypatch, capsys):
+    for path in documents.values():
+        exit_code(["verify", str(path)])
+        usual = capsys.readouterr()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
+        assert exit_code(["verify", "-"]) == 0 and capsys.readouterr() == usual
 
 
 def test_a_link_is_what_it_leads_to(documents, tmp_path, capsys):
