@@ -31,7 +31,8 @@ LEGEND = (
 def table(rows: tuple[Choice, ...], epsilon: float, delta: float, size: float | None) -> str:
     """The rows as text, the best first, with what they mean and what they ask of the program."""
     run: Any = rows[0].result.run
-    lines = [f"training with epsilon {epsilon:g} and delta {delta:g}: {render.run_words(run)}; best first"]
+    title = f"training with epsilon {epsilon:g} and delta {delta:g}: {render.run_words(run)}; best first"
+    lines = render.fit_line("", title)
     lines.append(
         f"  {'algorithm':28}{'rank':>6}{'noise multiplier':>18}{'noise':>8}{'missed: step':>14}{'run':>9}{'size':>9}"
     )
