@@ -49,6 +49,10 @@ METHODS = tuple(
 """The methods, in the order in which the documentation shows them. Contract."""
 
 
+LORA_NAMES = ("lora", "qlora", "peft")
+"""Names of training that may be private or not, and m2 or gaussian, by what it clips and noises."""
+
+
 def find_method(name: str) -> _Method | None:
     """Return the method of this name, however it is spelt; None if there is none."""
     asked = _spelling(name)
@@ -58,6 +62,9 @@ def find_method(name: str) -> _Method | None:
 def unknown_mechanism(parameter: str, name: str, known: Iterable[str], remedy: str = "") -> InvalidParameter:
     """The error for a name that is no mechanism: what accounts for it if it is a method, else the nearest names."""
     method = find_method(name)
+    if _spelling(name) in LORA_NAMES:
+        advice = "which one accounts for LoRA, if any, depends on what is clipped, as `privproj explain LoRA` says"
+        return InvalidParameter(parameter, name, "a mechanism", advice)
     if method is None:
         return unknown_name(parameter, name, "a mechanism", known, remedy)
     found = " or ".join(method.mechanisms)

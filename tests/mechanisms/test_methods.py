@@ -22,6 +22,13 @@ def test_every_spelling_leads_to_the_mechanism(method, name, run):
     assert code == 0 and all(f"\n{mechanism} " in out for mechanism in method.mechanisms)
 
 
+@pytest.mark.parametrize("name", ["lora", "LoRA", "peft"])
+def test_lora_alone_says_too_little_to_name_a_mechanism(name, run):
+    code, out, err = run(f"epsilon {name} --rank 16")
+    assert (code, out) == (2, "") and err.count("\n") == 1 and "`privproj explain LoRA`" in err
+    assert "depends on" in err and "gaussian" not in err
+
+
 def test_the_library_says_the_same():
     with pytest.raises(InvalidParameter, match="DP-GRAPE is accounted as gaussian"):
         evaluate("dp-grape.analytic.epsilon", noise_multiplier=1, delta=1e-5)
