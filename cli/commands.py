@@ -111,7 +111,7 @@ def run_command(words: Sequence[str]) -> int:
         click.echo(error.format_message())
         return 0
     except click.ClickException as error:
-        return complain(unknown_option(error) or error.format_message(), 2)
+        return complain(unknown_option(error) or missing_parameter(error) or error.format_message(), 2)
     except click.Abort:
         return complain("interrupted", 130)
 
@@ -145,6 +145,14 @@ def unknown_option(error: click.ClickException) -> str:
     else:
         remedy = f"did you mean {' or '.join(near)}?" if near else f"`{context.command_path} --help` lists them"
     return f"expected an option of `{context.command_path}`, got {given}; {remedy}"
+
+
+def missing_parameter(error: click.ClickException) -> str:
+    """The sentence for an option or an argument that a command needs; empty for any other error."""
+    if not isinstance(error, click.MissingParameter) or error.ctx is None or error.param is None:
+        return ""
+    path, name = error.ctx.command_path, error.param.get_error_hint(error.ctx).strip("'")
+    return f"expected {name}, which `{path}` needs, got none; `{path} --help` says what it is"
 
 
 def options_of(context: click.Context) -> list[str]:

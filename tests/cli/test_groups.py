@@ -119,6 +119,16 @@ def test_what_is_near_nothing_gets_a_list_or_where_it_is(run):
 
 
 @pytest.mark.parametrize(
+    ("line", "name"),
+    [("choose --layer 8x2 --epsilon 2", "--delta"), ("epsilon m2", "--noise-multiplier"), ("verify", "FILE [LEDGER")],
+)
+def test_what_a_command_needs_is_named_with_where_it_is_described(line, name, run):
+    code, out, err = run(line)
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    assert err.startswith(f"error: expected {name}") and "--help` says what it is" in err
+
+
+@pytest.mark.parametrize(
     ("line", "said"),
     [
         (f"epsilon {GAUSSIAN} --layer 768x16", "it is an option of m2"),
