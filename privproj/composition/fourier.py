@@ -132,6 +132,9 @@ FEWEST_THINNED = 20
 WINDOW_OF_FREQUENCIES = 256
 """At least so many frequencies about one are evaluated by the same sums. Speed only."""
 
+FEW_PHASES = 8
+"""Phases up to which all Chernoff orders are tried: thinned masses of one with many steps mislead. Speed only."""
+
 TERMS_OF_BIN = 18
 """Terms of the series in a bin. Soundness: 1/18! is below 2 units of rounding."""
 
@@ -526,25 +529,30 @@ class TiltedSum:
     def reach(self, orders: list[float], sign: float, mean: float) -> float:
         """Cells from the mean beyond which the tilted mass is at most :data:`PROBABILITY_OUTSIDE_WINDOW` (C19).
 
-        What seems to be the best of these Chernoff orders (per cell) is taken; ``sign`` is 1 above the mean and -1
-        below. Every order is sound.
+        The best of these Chernoff orders (per cell) is taken, of many phases what seems to be the best; ``sign`` is 1
+        above the mean and -1 below. Every order is sound.
         """
         # P~(+-(S - mean) >= B) <= e^(growth - x B) for the order x, where
         # growth = sum_i T_i ln sum_j p~_ij e^(+-x (j - mean/T)).
         # That is PROBABILITY_OUTSIDE_WINDOW at B = (growth - ln PROBABILITY_OUTSIDE_WINDOW) / x.
-        log_outside, middle, growth = math.log(PROBABILITY_OUTSIDE_WINDOW), mean / self.steps, 0.0
+        log_outside, middle = math.log(PROBABILITY_OUTSIDE_WINDOW), mean / self.steps
 
-        def rough(order: float) -> float:
+        def reach_of(order: float) -> float:
+            growth = 0.0
+            for phase, masses in zip(self.whole.phases, self.masses, strict=True):
+                power = np.exp((sign * order) * (phase.pair.cells - middle))
+                growth += phase.steps * math.log(float(np.sum(np.maximum(masses, UNDERFLOWN_TILTED_MASS) * power)))
+            margin = 1e-13 * (abs(growth) + self.steps + order * abs(mean))
+            return (growth + margin - log_outside) / order
+
+        def roughly(order: float) -> float:
             at = self.whole.moments(self.theta + sign * order / self.step)[0]
-            return (at - sign * order * mean - log_outside) / order
+            return (at - here - sign * order * mean - log_outside) / order
 
-        here = self.whole.moments(self.theta)[0]
-        order = min(orders, key=lambda order: rough(order) - here / order)
-        for phase, masses in zip(self.whole.phases, self.masses, strict=True):
-            power = np.exp((sign * order) * (phase.pair.cells - middle))
-            growth += phase.steps * math.log(float(np.sum(np.maximum(masses, UNDERFLOWN_TILTED_MASS) * power)))
-        margin = 1e-13 * (abs(growth) + self.steps + order * abs(mean))
-        return (growth + margin - log_outside) / order
+        if len(self.masses) > FEW_PHASES:
+            here = self.whole.moments(self.theta)[0]
+            orders = [min(orders, key=roughly)]
+        return min(map(reach_of, orders))
 
     @cached_property
     def steps(self) -> int:
