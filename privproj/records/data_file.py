@@ -126,7 +126,8 @@ def _toml_value(value: Any) -> str:
         return "{ " + ", ".join(f"{key} = {_toml_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml_value, value)) + "]"
-    return json.dumps(value)
+    # JSON's escapes of what lies beyond 16 bits are none of TOML.
+    return json.dumps(value, ensure_ascii=False)
 
 
 def write_data(path: str, data: dict[str, Any], table: str = "phase") -> None:
