@@ -101,9 +101,9 @@ def _parse_decimal(text: str) -> float:
     return number
 
 
-def refuse_same_file(name: str, path: str | None, file: str) -> None:
-    """Raise :class:`InvalidParameter` where an output would overwrite an input."""
-    if path is not None and Path(path).resolve() == Path(file).resolve():
+def refuse_same_file(name: str, path: str | None, file: str | None) -> None:
+    """Raise :class:`InvalidParameter` where an output would overwrite an input; None is no file."""
+    if path is not None and file is not None and Path(path).resolve() == Path(file).resolve():
         raise InvalidParameter(name, path, f"another file than {file}, which is read")
 
 
