@@ -13,7 +13,7 @@ import click
 from privproj.curves.tradeoff import profile_points
 from privproj.mechanisms import Mechanism
 from privproj.records.atomic import digest_of
-from privproj.records.data_file import read_data, write_text
+from privproj.records.data_file import read_data, refuse_same_file, write_text
 from privproj.records.run_file import from_data
 from privproj.records.statement import (
     DIGESTS,
@@ -50,6 +50,8 @@ def produce(
     target = delta_target(delta, None)
     assert target.delta is not None
     said = {name: words for name, words in given.items() if words is not None}
+    for name in DIGESTS:
+        refuse_same_file("--output", output, said.get(name))
     said |= {name: digest_of(said[name], f"--{name}") for name in DIGESTS if name in said}
     statement = statement_from(data, target.delta, chosen, said=said)
     result, text = statement.result, written(statement)
@@ -176,6 +178,7 @@ def report_mechanism(
 
 def report_run(file: str, **options: Any) -> int:
     """Answer ``privproj report run FILE``."""
+    refuse_same_file("--output", options["output"], file)
     return produce(run_data(from_data(read_data(file), file)), **options)
 
 

@@ -125,7 +125,7 @@ def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run
 
     The last change of a phase with few of them stands in where another phase has more.
     """
-    known = [phase.allowed_changes() for phase in phases if _attains(phase)]
+    known = [phase.allowed_changes() for phase in phases if attains_pair(phase)]
     known = [(changes, _plain(run)) for changes, run in known if changes]
     for i in range(max((len(changes) for changes, _ in known), default=0)):
         yield [(changes[min(i, len(changes) - 1)], run) for changes, run in known]
@@ -136,7 +136,7 @@ def _plain(run: Run) -> Run:
     return replace(run, discretization=None, composer="privproj")
 
 
-def _attains(phase: Phase) -> bool:
+def attains_pair(phase: Phase) -> bool:
     """True where one record that changes alone attains the pair of the composition, whatever the change (C28)."""
     run = phase.run
     if getattr(phase.mechanism, "fixed_projection", False) or run.max_batch_size is not None:

@@ -88,7 +88,7 @@ class Phase:
 
     def __post_init__(self) -> None:
         """Refuse a name that no file of a run could be read with."""
-        if not is_printable(self.name):
+        if not isinstance(self.name, str) or not is_printable(self.name):
             raise InvalidParameter("name", ascii(self.name)[:60], "text that can be printed on one line")
 
     @property

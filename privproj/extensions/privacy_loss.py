@@ -6,12 +6,13 @@ that it dominates. Runs are composed before that, as schedules.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
-from privproj.accounting.phase import Phase, numerics_of
+from privproj.accounting.at_least import attains_pair
+from privproj.accounting.phase import numerics_of
 from privproj.accounting.schedule import Schedule, phase_of
 from privproj.curves.profile import Curve, PrivacyProfile, SplitTable, log_delta_above, shallow
 from privproj.curves.tradeoff import profile_points, tradeoff
@@ -49,11 +50,11 @@ class PrivacyLoss:
     """The privacy loss of a run: laws of it on a lattice, one from above and, for exact bounds, one from below.
 
     ``above`` dominates every pair of neighbours in both orders, so that whatever is computed from it is an upper bound.
-    The deltas of ``below`` are at most the larger one of both orders of the run; it is None unless every bound is exact
-    and a lower end is known. Each has ``losses`` (nats), ``masses`` at these under the one data set, and
-    ``at_infinity``, the mass of an infinite loss; the masses under the other data set are ``exp(-losses)`` times as
-    large, and ``lost`` lies at the loss minus infinity. ``+`` and ``*`` compose runs as schedules do, not laws, so that
-    nothing is lost.
+    The deltas of ``below`` are at most the larger one of both orders of the run; it is None unless every bound is
+    exact, one record attains the pair of the composition (C28), and a lower end is known. Each has ``losses`` (nats),
+    ``masses`` at these under the one data set, and ``at_infinity``, the mass of an infinite loss; the masses under the
+    other data set are ``exp(-losses)`` times as large, and ``lost`` lies at the loss minus infinity. ``+`` and ``*``
+    compose runs as schedules do, not laws, so that nothing is lost.
 
     Args:
         schedule: The run.
@@ -93,9 +94,11 @@ class PrivacyLoss:
 
     @property
     def below(self) -> "DominatingPair | None":
-        """The law that the run dominates; None where a bound is not exact, or no lower end is known."""
-        phases = self.schedule.phases
-        is_true = all(phase.bound.exact and phase.bound.attained(phase.mechanism) for phase in phases)
+        """The law that the run dominates; None where what is counted may be above the truth, or no end is known."""
+        is_true = all(
+            phase.bound.exact and phase.bound.attained(phase.mechanism) and attains_pair(phase)
+            for phase in self.schedule.phases
+        )
         return self.bounds.below if is_true and self.schedule.accountant is None else None
 
     def epsilon(self, delta: float) -> Result:
@@ -207,13 +210,18 @@ def privacy_loss(run: Mechanism | Schedule, *, bound: str | None = None, **optio
     (True, None, False)
     """
     if isinstance(run, Schedule):
-        for name, value in {"bound": bound, **options}.items():
-            if value is not None:
-                raise InvalidParameter(name, value, f"no {name}: a schedule has its bounds and its runs")
+        _require_no_options(bound, options, "a schedule")
         return PrivacyLoss(run)
     phase = phase_of(run, getattr(run, "name", ""), bound, **options)
     phase.check()
     return PrivacyLoss(Schedule((phase,)))
+
+
+def _require_no_options(bound: str | None, options: Mapping[str, Any], what: str) -> None:
+    """Raise :class:`InvalidParameter` for options of a run beside what has its runs already."""
+    for name, value in {"bound": bound, **options}.items():
+        if value is not None:
+            raise InvalidParameter(name, value, f"no {name}: {what} has its bounds and its runs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,7 +280,7 @@ def convert(
         The value, its side, and what it rests on.
 
     Raises:
-        InvalidParameter: A value is outside its domain.
+        InvalidParameter: A value is outside its domain, or a loss or a schedule is given options.
         Refused: The run has no such parameter: no finite mu without slack for rho, no Renyi curve, a refuted bound.
 
     >>> from privproj import Gaussian, convert
@@ -281,15 +289,21 @@ def convert(
     >>> [round(rate, 4) for rate in convert(Gaussian(noise_multiplier=2.0), "trade-off", at=[0.01, 0.1]).value]
     [0.9661, 0.7828]
     """
+    if isinstance(run, PrivacyLoss):
+        _require_no_options(bound, options, "a privacy loss")
     loss = run if isinstance(run, PrivacyLoss) else privacy_loss(run, bound=bound, **options)
-    if to not in CONVERSIONS:
+    if not isinstance(to, str) or to not in CONVERSIONS:
         raise unknown_name("to", to, "a kind of privacy", get_args(Form))
     if any(not phase.is_guarantee for phase in loss.schedule.phases):
         raise Refused("a refuted bound has no loss that could be converted")
     if at is not None and to in ("rho", "dp-accounting"):
         raise InvalidParameter("at", at, f"no at with to={to}")
+    if to == "renyi":
+        loss = _with_renyi_bounds(loss)
     value, side = CONVERSIONS[to](loss, at)
-    return Conversion(to=to, value=value, side=side, means=MEANS[to], rests_on=loss.rests_on)
+    # Divergences are not read from a joint curve, which Renyi bounds of several phases do not have.
+    rests_on = loss.schedule.result("curve", 1.0, None) if to == "renyi" else loss.rests_on
+    return Conversion(to=to, value=value, side=side, means=MEANS[to], rests_on=rests_on)
 
 
 def _to_mu(loss: PrivacyLoss, at: Any) -> tuple[float, Side]:
@@ -315,7 +329,7 @@ def _to_renyi(loss: PrivacyLoss, at: Any) -> tuple[Any, Side]:
     ]
     found = [0.0] * len(orders)
     for phase in loss.schedule.phases:
-        curve = _renyi_curve_of(phase)
+        curve: Any = phase.curve()
         found = [next_up(sum_ + curve.divergence_at(order)) for sum_, order in zip(found, orders, strict=True)]
     for order, value in zip(orders, found, strict=True):
         if not value < math.inf:
@@ -323,13 +337,15 @@ def _to_renyi(loss: PrivacyLoss, at: Any) -> tuple[Any, Side]:
     return (found if several else found[0]), Side.UPPER
 
 
-def _renyi_curve_of(phase: Phase) -> Any:
-    """The Renyi curve of a phase; raises :class:`Refused` where it has none."""
-    if phase.accountant is not None:
-        raise Refused(
-            f"phase {phase.name} is an event of dp-accounting, whose Renyi divergences are told by that package"
-        )
-    return renyi_curve(phase)[1]
+def _with_renyi_bounds(loss: PrivacyLoss) -> PrivacyLoss:
+    """The loss by the Renyi bounds of its phases; raises :class:`Refused` where one has none."""
+    for phase in loss.schedule.phases:
+        if phase.accountant is not None:
+            raise Refused(
+                f"phase {phase.name} is an event of dp-accounting, whose Renyi divergences are told by that package"
+            )
+    phases = tuple(renyi_curve(phase)[0] for phase in loss.schedule.phases)
+    return PrivacyLoss(replace(loss.schedule, phases=phases))
 
 
 def _to_tradeoff(loss: PrivacyLoss, at: Any) -> tuple[Any, Side]:

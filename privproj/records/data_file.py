@@ -101,9 +101,9 @@ def _parse_decimal(text: str) -> float:
     return number
 
 
-def refuse_same_file(name: str, path: str | None, file: str) -> None:
-    """Raise :class:`InvalidParameter` where an output would overwrite an input."""
-    if path is not None and Path(path).resolve() == Path(file).resolve():
+def refuse_same_file(name: str, path: str | None, file: str | None) -> None:
+    """Raise :class:`InvalidParameter` where an output would overwrite an input; None is no file."""
+    if path is not None and file is not None and Path(path).resolve() == Path(file).resolve():
         raise InvalidParameter(name, path, f"another file than {file}, which is read")
 
 
@@ -128,7 +128,8 @@ def _toml_value(value: Any) -> str:
         return "{ " + ", ".join(f"{key} = {_toml_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml_value, value)) + "]"
-    return json.dumps(value)
+    # JSON's escapes of what lies beyond 16 bits are none of TOML.
+    return json.dumps(value, ensure_ascii=False)
 
 
 def write_data(path: str, data: dict[str, Any], table: str = "phase") -> None:

@@ -85,6 +85,16 @@ def test_what_remains_fits_and_one_step_more_does_not(mechanism):
     assert fresh == privproj.steps(mechanism or GAUSSIAN, **run, **target).value > most
 
 
+def test_a_phase_may_have_any_name_that_a_line_can_show(tmp_path):
+    file = tmp_path / "run.toml"
+    accountant = Accountant().step(GAUSSIAN, name='\U0001f600 "\\ é')
+    accountant.save(file)
+    assert Accountant.read(file).schedule == accountant.schedule
+    for name in ("a\nb", "\ud800", "a\x7fb", 5):
+        with pytest.raises(InvalidParameter, match="text that can be printed on one line"):
+            Accountant().step(GAUSSIAN, name=name)
+
+
 def test_nothing_is_no_number():
     for ask in (lambda: Accountant().epsilon(1e-5), lambda: Accountant().save("x.toml"), lambda: Accountant() * 2,
                 lambda: Accountant().remaining(epsilon=1.0, delta=1e-5)):  # fmt: skip

@@ -162,6 +162,25 @@ def test_the_statement_of_a_ledger_is_about_its_releases_and_names_its_digest(tm
     assert exit_code(["report", "ledger", str(tmp_path / "empty"), "--delta", "1e-5"]) == 2
 
 
+def test_a_statement_never_overwrites_what_it_is_about(tmp_path, capsys):
+    ledger, run, checkpoint = tmp_path / "ledger.jsonl", tmp_path / "run.toml", tmp_path / "checkpoint.pt"
+    spend(ledger, 20)
+    run.write_text('[[phase]]\nmechanism = "gaussian"\nnoise_multiplier = 1.0\n')
+    checkpoint.write_text("weights")
+    (tmp_path / "link").symlink_to(ledger)
+    plain = ["gaussian", "--noise-multiplier", "1"]
+    for asked, target in (
+        (["ledger", str(ledger)], ledger),
+        (["ledger", str(ledger)], tmp_path / "link"),
+        (["ledger", str(ledger), "--checkpoint", str(checkpoint)], checkpoint),
+        (["run", str(run)], run),
+        ([*plain, "--ledger", str(ledger)], ledger),
+    ):
+        before = target.read_bytes()
+        assert exit_code(["report", *asked, "--delta", "1e-5", "-o", str(target)]) == 2
+        assert target.read_bytes() == before and "which is read" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("z", [0.07, 0.5, 2.0, 40.0])
 @pytest.mark.parametrize("delta", [0.05, 1e-5, 1e-40])
 def test_the_picture_marks_the_claim_on_its_curve_within_its_frame(z, delta):
