@@ -36,7 +36,7 @@ twice.
   Both are non-negative and have opposite signs in the error, so this bound is added once.
 * (iii) *Tilted masses.* The masses of a pair are right to its ``rounding``, relative; the tilt adds
   ``u (6 + 3 theta |j h| + 2 |K|)``.
-* (iv) *Transform.* Summed in bins (below), ``phi`` is off by ``max(1064 + N, 3 (N/8 + B + 101)) u`` for ``N`` atoms in
+* (iv) *Transform.* Summed in bins (below), ``phi`` is off by ``max(1064 + N, 3 (N/4 + B + 101)) u`` for ``N`` atoms in
   ``B`` bins. By FFT it is off by ``g log2(n) sqrt(n) |p~|_2 + N u`` at each frequency, ``g`` =
   :data:`FFT_RELATIVE_ERROR_PER_DOUBLING` (Higham 2002, Theorem 24.2: the relative error in the 2-norm, for roots of
   unity right to ``2 u``).
@@ -63,8 +63,8 @@ frequencies out of millions. Arcs that some phases rule out need not be looked a
 ``x = v b / 2``, ``y = (j - c) / (b / 2)``, ``|y| < 1``. So it is enough to know the sums of ``q_j y^m`` in each bin.
 With ``|x| <= 1`` and :data:`TERMS_OF_BIN` terms the rest is below ``2 u``. The sum of the sizes of all terms is at most
 ``e``, so that what is right to a relative ``r`` in every term costs at most ``e r``: the sums over the atoms of a bin
-(numpy adds in eight interleaved partial sums, and pairwise) ``N u / 8``, those over the bins ``B u``, and all factors
-``100 u``: ``m`` for ``q_j y^m`` and ``5 m`` for the powers, where the mean of ``m`` is at most ``x``, 21 for the roots
+(numpy adds complex terms in four interleaved partial sums, and pairwise) ``N u / 4``, those over the bins ``B u``, and
+all factors ``100 u``: ``m`` for ``q_j y^m`` and ``5 m`` for the powers, where the mean of ``m`` is at most ``x``, 21 for the roots
 of unity, and the turns of ``q_j`` and of the middles. ``e < 3``.
 """
 
@@ -625,9 +625,9 @@ class TiltedSum:
             turned = _turn_masses(masses, cells, middle, n)
             found[start:stop], bins = _transform_in_bins(turned, cells, wanted[start:stop] - middle, n)
             start, most = stop, max(most, bins)
-        # Error (iv), transform in bins: u max(1064 + N, 3 (N/8 + B + 101)).
+        # Error (iv), transform in bins: u max(1064 + N, 3 (N/4 + B + 101)).
         count = len(masses)
-        return found, self.errors[i] + UNIT_ROUNDING * max(1064.0 + count, 3.0 * (0.125 * count + most + 101.0))
+        return found, self.errors[i] + UNIT_ROUNDING * max(1064.0 + count, 3.0 * (0.25 * count + most + 101.0))
 
     def log_bound(self, i: int, squares: FloatArray, *, last: bool) -> FloatArray:
         """``ln |phi_i|^T_i`` from bounds of ``|phi_i|^2``, to be added up and compared with :attr:`least_bound`.
