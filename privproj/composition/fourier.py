@@ -64,8 +64,8 @@ frequencies out of millions. Arcs that some phases rule out need not be looked a
 With ``|x| <= 1`` and :data:`TERMS_OF_BIN` terms the rest is below ``2 u``. The sum of the sizes of all terms is at most
 ``e``, so that what is right to a relative ``r`` in every term costs at most ``e r``: the sums over the atoms of a bin
 (numpy adds complex terms in four interleaved partial sums, and pairwise) ``N u / 4``, those over the bins ``B u``, and
-all factors ``100 u``: ``m`` for ``q_j y^m`` and ``5 m`` for the powers, where the mean of ``m`` is at most ``x``, 21 for
-the roots of unity, and the turns of ``q_j`` and of the middles. ``e < 3``.
+all factors ``100 u``: ``m`` for ``q_j y^m`` and ``5 m`` for the powers, where the mean of ``m`` is at most ``x``, 21
+for the roots of unity, and the turns of ``q_j`` and of the middles. ``e < 3``.
 """
 
 import math
