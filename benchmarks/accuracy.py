@@ -171,7 +171,7 @@ def draw(rows):
     epsilons = sorted({row["epsilon"] for row in short})
     found = {(row["method"], row["epsilon"]): 100 * row["accuracy"] for row in short}
     columns = {name: [found[name, epsilon] for epsilon in epsilons] for name in DRAWN}
-    limits = {"yscale": "linear", "ylim": (40, 100), "xscale": "log", "xticks": epsilons, "xticklabels": epsilons}
+    limits = {"yscale": "linear", "ylim": (10, 100), "xscale": "log", "xticks": epsilons, "xticklabels": epsilons}
     picture = Path(__file__).parents[1] / "docs" / "accuracy.svg"
     title = "Mixture of 20,000 records, 300 steps"
     draw(str(picture), epsilons, columns, "epsilon", "accuracy in per cent", title, **limits)
