@@ -47,11 +47,11 @@ def without(words, extra):
 @pytest.mark.full
 @pytest.mark.parametrize("mechanism", slow_if(MECHANISMS, lambda name: name == "mixing"))
 def test_a_bound_that_does_not_apply_has_one_short_line(mechanism, run):
-    refused, words = 0, SMALL.get(mechanism) or " ".join(example_words(mechanism, "compare"))
+    refused, asked = 0, SMALL.get(mechanism) or " ".join(example_words(mechanism, "compare"))
     for extra in RUNS:
         if mechanism == "wishart" and "partition" in extra:
             continue  # half a minute, for words that other runs show
-        line = f"compare {mechanism} {without(words, extra)} {extra} --delta 1e-5"
+        line = f"compare {mechanism} {without(asked, extra)} {extra} --delta 1e-5"
         code, out, _ = run(line)
         if code == 2:
             continue  # an option of another mechanism
