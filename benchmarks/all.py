@@ -16,6 +16,7 @@ from pathlib import Path
 
 import peers
 import speed
+import sweep
 from peer_pages import document
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
@@ -44,7 +45,8 @@ def main():
         python = environment_of_peers(options.peers) if options.peers else options.peer_python
         speed.main(["--write", "--growth", *(["--before", options.before] if options.before else [])])
         peers.RESULTS.write_text(json.dumps(peers.measured(options.quick, python), indent=1) + "\n")
-    kept = [json.loads(path.read_text()) for path in (peers.RESULTS, speed.KEPT)]
+        sweep.KEPT.write_text(json.dumps(sweep.measured(), indent=1) + "\n")
+    kept = [json.loads(path.read_text()) for path in (peers.RESULTS, speed.KEPT, sweep.KEPT)]
     PAGE.write_text(document(*kept))
 
 

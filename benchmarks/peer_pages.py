@@ -3,6 +3,7 @@
 import tightness
 from peer_jobs import JOBS, MEMORY_LIMIT
 
+NONE = "-"
 TOOLS = ("scipy (naive)", "dp-accounting", "prv-accountant", "Opacus", "riskcal")
 
 TITLES = {
@@ -48,8 +49,12 @@ CPU time with one thread on {cores} cores, the median and the quartiles of sever
 that no cache answers. **Cold** works are whole commands in a fresh process of an editable installation; **warm** ones
 are calls in a process that answered before. **/ yardstick** is the least time over that of `python -c pass` (cold) or
 of a fixed piece of plain Python (warm, {size}) in the same run: `python benchmarks/speed.py --check` compares it with
-what was kept. **Before** is the release before, alternating in the same run; **best peer** is the fastest other tool
-that answers the same question, from the tables below."""
+what was kept. {before}**Best peer** is the fastest other tool that answers the same question, from the tables below; a
+dash says that there is none, and no limit that was set. {load}"""
+
+BEFORE = "**Before** is another commit, alternating in the same run. "
+IDLE = 1.3
+"""A load above it says that others used the machine: the benchmark itself makes a load of one. *Speed only*"""
 
 BEST_PEERS = {
     "warm: gaussian epsilon": ("gaussian epsilon", {"delta": 1e-5}),
@@ -64,9 +69,14 @@ BEST_PEERS = {
 
 def speed_tables(speed, peers):
     """The table of all works, and how they grow."""
-    said = SPEED.format(cores=speed["cores"], size="about 5 ms")
-    rows = ["| work | before | now | quartiles | / yardstick | peak MiB | best peer | limit |", "| --- " * 8 + "|"]
-    rows += [f"| {name} | {speed_cells(name, row, peers)} |" for name, row in speed["works"].items()]
+    has_before = any("before" in row for row in speed["works"].values())
+    said = SPEED.format(cores=speed["cores"], size="about 5 ms", before=BEFORE if has_before else "", load=load(speed))
+    titles = ["work", *(["before"] if has_before else []), "now", "quartiles", "/ yardstick", "peak MiB", "best peer",
+              "limit"]  # fmt: skip
+    rows = [f"| {' | '.join(titles)} |", "| --- " * len(titles) + "|"]
+    for name, row in speed["works"].items():
+        before = [before_cell(row)] if has_before else []
+        rows.append(f"| {' | '.join([name, *before, *speed_cells(name, row, peers)])} |")
     grown = [
         "| work | by size: CPU time, peak MiB | time grows like | memory grows like |",
         "| --- " * 4 + "|",
@@ -79,16 +89,32 @@ def speed_tables(speed, peers):
 GROWN = "The power of the size that fits the times, and the peaks of memory, best (least squares of logarithms)."
 
 
+def load(speed):
+    """Whether the machine did something else while the works were measured."""
+    busiest = max(row.get("load", 0.0) for row in speed["works"].values())
+    said = f"The load of the machine was at most {busiest:.1f}, of which the benchmark is 1"
+    return f"**{said}: others used it too, so that these times are too long.**" if busiest > IDLE else f"{said}."
+
+
+def before_cell(row):
+    """The time at the other commit, or why there is none."""
+    before = row.get("before", {})
+    return shown(before["seconds"]) if "seconds" in before else without_bars(before.get("failed", NONE))
+
+
 def speed_cells(name, row, peers):
     """What was measured of one work."""
-    before = row.get("before", {})
-    was = shown(before["seconds"]) if "seconds" in before else before.get("failed", "").replace("|", "/")
-    limit = "" if row.get("limit") is None else shown(row["limit"])
+    limit = NONE if row.get("limit") is None else shown(row["limit"])
     if "failed" in row:
-        return f"{was} | **{row['failed'].replace('|', '/')}** | | | | | {limit}"
+        return [f"**{without_bars(row['failed'])}**", *[NONE] * 4, limit]
     spread = f"{shown(row['low'])} to {shown(row['high'])}"
-    measured = f"{shown(row['seconds'])} | {spread} | {row['ratio']:.3g} | {row['peak_mib']:.1f}"
-    return f"{was} | {measured} | {best_peer(name, peers)} | {limit}"
+    size = f"{row['ratio']:.3g}", f"{row['peak_mib']:.1f}"
+    return [shown(row["seconds"]), spread, *size, best_peer(name, peers), limit]
+
+
+def without_bars(words):
+    """Words that do not end a cell."""
+    return words.replace("|", "/")
 
 
 def best_peer(name, peers):
@@ -97,7 +123,7 @@ def best_peer(name, peers):
     entries = [e for e in peers["jobs"] if e["job"] == job and wanted.items() <= e["parameters"].items()]
     found = [(per_point(r), r["tool"]) for e in entries for r in e["rows"] if "seconds" in r]
     others = [row for row in found if not row[1].startswith("privproj")]
-    return f"{min(others)[1]}, {shown(min(others)[0])}" if others else ""
+    return f"{min(others)[1]}, {shown(min(others)[0])}" if others else NONE
 
 
 def shown(seconds):
@@ -112,7 +138,7 @@ def growth_line(name, row):
         f"{float(size):g}: " + (found.get("failed") or f"{shown(found['seconds'])}, {found['peak_mib']:.0f}")
         for size, found in row["rows"].items()
     ]
-    powers = ["" if row[key] is None else f"size^{row[key]:.2f}" for key in ("time", "memory")]
+    powers = [NONE if row[key] is None else f"size^{row[key]:.2f}" for key in ("time", "memory")]
     return f"| {name} | {'; '.join(sizes)} | {powers[0]} | {powers[1]} |"
 
 
@@ -129,12 +155,28 @@ def tables(results):
     return "\n\n".join([*parts, f"## How tight every bound is\n\n{TIGHT}\n\n{tight}"])
 
 
-def document(results, speed):
+SWEEPS = """\
+Whole commands from the grid to the table, CPU and wall time of all their processes, and the largest process. The rows
+are M2's rank-free deltas of five dimensions and four ranks, with as many noise multipliers as the number asks for."""
+
+
+def sweep_lines(rows):
+    """Sweeps by number of rows and of workers."""
+    yield "| rows | workers | CPU s | wall s | us of CPU a row | peak MiB | load before |"
+    yield "| --- " * 7 + "|"
+    for row in rows:
+        cells = f"{row['cpu']:.3g} | {row['wall']:.3g} | {1e6 * row['cpu'] / row['rows']:.3g} | {row['peak_mib']:.0f}"
+        yield f"| {row['rows']:,} | {row['workers']} | {cells} | {row['load']:.1f} |"
+
+
+def document(results, speed, sweeps):
     """docs/benchmarks.md."""
+    swept = "\n".join(sweep_lines(sweeps))
     note = "\nThis was a quick run, without the long jobs of the peers.\n" if results["quick"] else ""
     return (
         "# Benchmarks\n\nWritten by `python benchmarks/all.py --peers DIR`; not edited by hand.\n"
-        f"{note}\n{speed_tables(speed, results)}\n\n## Time, error and memory beside others\n\n{tables(results)}\n"
+        f"{note}\n{speed_tables(speed, results)}\n\n## Sweeps\n\n{SWEEPS}\n\n{swept}\n\n"
+        f"## Time, error and memory beside others\n\n{tables(results)}\n"
     )
 
 
@@ -166,10 +208,10 @@ def per_point(row):
 def cells(row, base):
     """The measured cells of one tool."""
     if "failed" in row:
-        return f"**{row['failed'].replace('|', '/')}** | | | | |"
+        return f"**{without_bars(row['failed'])}**" + f" | {NONE}" * 5
     answer = row["answer"].get("value")
-    shown = "" if answer is None else f"{answer:.6g}"
-    error = "" if "error" not in row else f"{row['error']:+.1e}"
+    shown = NONE if answer is None else f"{answer:.6g}"
+    error = NONE if "error" not in row else f"{row['error']:+.1e}"
     seconds = per_point(row)
     ms = f"{1e3 * seconds:.3g}"
     return f"{shown} | {error} | {ms} | {seconds / base:.3g} | {1e3 * row['cold']:.0f} | {max(row['peak_mib'], 0):.1f}"

@@ -125,7 +125,12 @@ def measured(only, trees, keep=None):
                 rows = cold(words and words.format(checks=checks), trees)
             else:
                 limit, rows = works.LIMITS.get(name), [warm(name, tree) for tree in trees]
-            found[label] = {**rows[0], "limit": limit, **({"before": rows[1]} if len(rows) > 1 else {})}
+            found[label] = {
+                **rows[0],
+                "limit": limit,
+                "load": os.getloadavg()[0],
+                **({"before": rows[1]} if len(rows) > 1 else {}),
+            }
             print(line(label, found[label]), file=sys.stderr, flush=True)
             if keep:
                 keep(label, found[label])

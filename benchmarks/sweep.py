@@ -1,6 +1,8 @@
 """A sweep against the same library calls in one process, and against being killed at random.
 
 Usage: python benchmarks/sweep.py [--rows 100000] [--query delta|epsilon] [--kills 5] [--workers 1]
+
+``benchmarks/all.py`` calls :func:`measured`, which compares one worker with two, and a long table with a short one.
 """
 
 import argparse
@@ -14,8 +16,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from clock import process
+
 import privproj
 
+KEPT = Path(__file__).parent / "results" / "sweep.json"
 COMMAND = str(Path(sys.executable).with_name("privproj"))
 
 
@@ -25,6 +30,25 @@ def grid(rows, query):
     noise = [round(0.2 + 1e-4 * i, 4) for i in range(rows // 20)]
     axes = {"dim": [512, 1024, 2048, 4096, 8192], "rank": ranks, "noise_multiplier": noise}
     return {"query": query, "mechanism": "m2", **target, "grid": axes}
+
+
+def measured():
+    """CPU and wall time and memory of long sweeps by their workers."""
+    return [one_sweep(rows, workers) for rows, workers in ((10**5, 1), (10**6, 1), (10**6, 2))]
+
+
+def one_sweep(rows, workers):
+    """One sweep as a command."""
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        file, out = (Path(folder) / name for name in ("grid.json", "out.csv"))
+        file.write_text(json.dumps(grid(rows, "delta")))
+        start = time.perf_counter()
+        cpu, peak, code = process([COMMAND, "sweep", file, "-o", out, "--workers", workers])
+        wall = time.perf_counter() - start
+    if code:
+        raise RuntimeError(f"a sweep of {rows} rows ended with code {code}")
+    return {"rows": rows, "workers": workers, "cpu": cpu, "wall": wall, "peak_mib": peak, "load": load}
 
 
 def library(found):
